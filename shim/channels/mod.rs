@@ -20,8 +20,6 @@ mod got;
 pub mod objects;
 
 use crate::guard::guarded;
-use crate::link::Session;
-use crate::resolve::real;
 use core::cell::Cell;
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem::transmute;
@@ -49,13 +47,6 @@ static LOST: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The GPU on which this thread creates a context.
     static MAKING: Cell<Option<Lane>> = const { Cell::new(None) };
-}
-
-/// Starts observing, if the daemon uses channel groups.
-pub fn watch(session: &Session) {
-    if session.container().stop.load(Relaxed) != 0 {
-        look(real::cuInit() as *const c_void);
-    }
 }
 
 /// Starts observing the objects of the library that contains the function `driver`; once.

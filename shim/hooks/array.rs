@@ -3,18 +3,16 @@
 //! The driver does not document their layout, and reports the size only of an array whose memory is mapped
 //! later (`CUDA_ARRAY3D_DEFERRED_MAPPING`, CUDA 11.6), which itself takes none. So a probe of that kind is
 //! created, queried and destroyed first, and its size is reserved before the array itself is created.
-//! If the driver creates no such probe, [`super::shape`] gives an upper estimate.
+//! If the driver creates no such probe, [`crate::memory::arrays`] gives an upper estimate.
 //!
 //! Sparse arrays and arrays with deferred mapping cost nothing until memory is mapped
-//! ([`crate::vmm::tiles`]). A plane or a level of an array is a part of it, and costs nothing either.
+//! ([`crate::memory::physical::tiles`]). A plane or a level of an array is a part of it, and costs nothing either.
 
-use super::physical::{drop_references, physical_table};
-use super::shape;
-use super::{Charging, freed};
 use crate::guard::{Outcome, guard};
-use crate::link;
+use crate::memory::arrays as shape;
+use crate::memory::physical::tiles;
 use crate::real;
-use crate::vmm::tiles;
+use crate::slice::{self, Charging, freed};
 use gpuslice_nvabi::types::*;
 
 fn flat(shape: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
@@ -99,7 +97,7 @@ fn created(
     handle: impl FnOnce() -> *mut c_void,
 ) -> Outcome {
     let shape = shape.filter(shape::takes_memory);
-    let (Some(_), Some(shape)) = (link::session()?, shape) else {
+    let (Some(_), Some(shape)) = (slice::get()?, shape) else {
         return Ok(create());
     };
     let bytes = asked(kind, &shape, levels).unwrap_or_else(|| shape::bytes(&shape, levels));
@@ -113,15 +111,15 @@ fn created(
 
 /// Destroys an array by `call`, and with it its tiles.
 fn destroyed(array: u64, call: impl FnOnce() -> CUresult) -> Outcome {
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(call());
     };
-    let tiles = physical_table(session).take_tiles(array);
+    let tiles = slice.physical().take_tiles(array);
     let result = freed(array, call)?;
     if result == CUresult::SUCCESS {
-        drop_references(session, tiles::allocations(tiles));
+        slice.drop_references(tiles::allocations(tiles));
     } else {
-        physical_table(session).restore_tiles(tiles);
+        slice.physical().restore_tiles(tiles);
     }
     Ok(result)
 }

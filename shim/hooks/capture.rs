@@ -1,7 +1,7 @@
 //! Stream captures: announced to the gate, so that it queries no stream under capture.
 
-use crate::gate;
 use crate::guard::guard;
+use crate::launch::captures;
 use crate::real;
 use gpuslice_nvabi::types::*;
 
@@ -10,14 +10,14 @@ macro_rules! announced {
     ($how:ident $($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
         $(
             pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
-                guard(|| Ok(gate::$how(|| real!($name($($arg),*)))))
+                guard(|| Ok(captures::$how(|| real!($name($($arg),*)))))
             }
         )*
     };
 }
 
 announced! {
-    capture_begins
+    begin
     cuStreamBeginCapture(h_stream: CUstream);
     cuStreamBeginCapture_ptsz(h_stream: CUstream);
     cuStreamBeginCapture_v2(h_stream: CUstream, mode: CUstreamCaptureMode);
@@ -43,7 +43,7 @@ announced! {
 }
 
 announced! {
-    stream_joins
+    join
     cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32);
     cuStreamWaitEvent_ptsz(h_stream: CUstream, h_event: CUevent, flags: u32);
 }

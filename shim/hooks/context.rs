@@ -5,16 +5,14 @@
 //! corrected, and a context that does not fit is destroyed again. A process creates one context at a time on
 //! a GPU, or the measured costs would mix.
 
-use super::physical;
-use crate::allocations::Removed;
 use crate::channels;
-use crate::contexts::{Closing, ContextCharge, Green};
-use crate::gate;
 use crate::guard::{Outcome, guard};
-use crate::lane::{self, key, limited};
-use crate::link::{self, Session};
+use crate::launch;
+use crate::memory::allocations::Removed;
+use crate::memory::contexts::{Closing, ContextCharge, Green, key};
+use crate::memory::physical::Closed;
 use crate::real;
-use crate::vmm::Closed;
+use crate::slice::{self, Slice, admitted};
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
@@ -24,38 +22,29 @@ fn refused(result: CUresult) -> bool {
     result != CUresult::SUCCESS
 }
 
-/// The session and the lane of `device`; `None` outside of a slice.
-fn admitted(device: CUdevice) -> Result<Option<(&'static Session, Lane)>, CUresult> {
-    let Some(session) = link::session()? else {
-        return Ok(None);
-    };
-    let lane = limited(lane::of_device(session, device)?)?;
-    Ok(Some((session, lane)))
-}
-
 /// Creates an object by `call`, which `undo` can end again. Returns its cost with the driver's result.
 ///
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY`, and nothing is made.
 fn priced(
-    (session, lane): (&Session, Lane),
+    (slice, lane): (&Slice, Lane),
     device: CUdevice,
     call: impl FnOnce() -> CUresult,
     undo: impl FnOnce() -> CUresult,
 ) -> Result<(CUresult, ContextCharge), CUresult> {
-    let first = !session.contexts.any(device);
-    let guess = u64::from(session.facts(lane).context_kib.load(Relaxed)) * KIB;
-    let mut reservation = session.reserve(lane, if first { guess } else { 0 })?;
+    let first = !slice.contexts.any(device);
+    let guess = u64::from(slice.daemon.facts(lane).context_kib.load(Relaxed)) * KIB;
+    let mut reservation = slice.daemon.reserve(lane, if first { guess } else { 0 })?;
     let result = channels::on(lane, call);
-    session.report_groups();
+    slice.groups.report(&slice.daemon);
     if refused(result) {
         return Ok((result, ContextCharge::default()));
     }
-    if let Some(bytes) = session.unaccounted(lane, reservation.bytes)
+    if let Some(bytes) = slice.unaccounted(lane, reservation.bytes)
         && let Err(refused) = reservation.adjust(bytes)
     {
         let _ = undo();
-        return Err(refused);
+        return Err(refused.into());
     }
     let (own, limits) = (reservation.bytes, Default::default());
     reservation.commit();
@@ -71,18 +60,18 @@ unsafe fn created(
     device: CUdevice,
     call: impl FnOnce() -> CUresult,
 ) -> Outcome {
-    let Some((session, lane)) = admitted(device)? else {
+    let Some((slice, lane)) = admitted(device)? else {
         return Ok(call());
     };
-    let _alone = session.contexts.alone(lane);
+    let _alone = slice.contexts.alone(lane);
     // SAFETY: read after the driver wrote it and answered success.
     let made = || unsafe { *pctx };
     let undo = || real!(cuCtxDestroy_v2(made()));
-    let (result, charge) = priced((session, lane), device, call, undo)?;
+    let (result, charge) = priced((slice, lane), device, call, undo)?;
     if !refused(result) {
         // A context with the same handle ended unseen.
-        let gone = session.contexts.insert(made(), device, charge);
-        take(session, gone.keys()).release_charges(session, &gone);
+        let gone = slice.contexts.insert(made(), device, charge);
+        take(slice, gone.keys()).release_charges(slice, &gone);
     }
     Ok(result)
 }
@@ -130,34 +119,34 @@ pub unsafe extern "C" fn cuCtxCreate_v4(
 struct Taken(Vec<(Removed, Closed)>);
 
 /// Removes the allocations of contexts that end from the tables.
-fn take(session: &Session, contexts: impl Iterator<Item = u64>) -> Taken {
+fn take(slice: &Slice, contexts: impl Iterator<Item = u64>) -> Taken {
     let all = |key| {
-        let closed = physical::physical_table(session).close(key);
-        (session.allocations.remove_context(key), closed)
+        let closed = slice.physical().close(key);
+        (slice.allocations.remove_context(key), closed)
     };
     Taken(contexts.map(all).collect())
 }
 
 impl Taken {
     /// Restores the entries of contexts that did not end.
-    fn put_back(self, session: &Session) {
+    fn put_back(self, slice: &Slice) {
         for (removed, closed) in self.0 {
-            session.allocations.restore(removed);
-            physical::physical_table(session).reopen(closed);
+            slice.allocations.restore(removed);
+            slice.physical().reopen(closed);
         }
     }
 
     /// Releases the charges of contexts that ended and of their memory.
-    fn release_charges(self, session: &Session, contexts: &Closing) {
+    fn release_charges(self, slice: &Slice, contexts: &Closing) {
         for (removed, closed) in self.0 {
             for held in removed.charges() {
-                super::release_charge(session, held);
+                slice.release_charge(held);
             }
-            physical::drop_references(session, closed.allocations());
+            slice.drop_references(closed.allocations());
         }
         for (device, bytes) in contexts.charges() {
-            if let Ok(Some(lane)) = lane::of_device(session, device) {
-                session.release(lane, bytes);
+            if let Ok(Some(lane)) = slice.lane_of(device) {
+                slice.daemon.release(lane, bytes);
             }
         }
     }
@@ -170,20 +159,20 @@ fn ending(
     call: impl FnOnce() -> CUresult,
     alive: impl FnOnce(CUresult) -> bool,
 ) -> Outcome {
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(call());
     };
-    let closing = session.contexts.remove(context);
+    let closing = slice.contexts.remove(context);
     let others = closing.keys().filter(|&other| other != key(context));
-    let taken = take(session, others.chain([key(context)]));
-    let result = gate::context_closing(context, call);
-    session.report_groups();
+    let taken = take(slice, others.chain([key(context)]));
+    let result = launch::context_closing(context, call);
+    slice.groups.report(&slice.daemon);
     if alive(result) {
-        taken.put_back(session);
-        session.contexts.restore(closing);
+        taken.put_back(slice);
+        slice.contexts.restore(closing);
     } else {
-        taken.release_charges(session, &closing);
-        super::settle_all(session);
+        taken.release_charges(slice, &closing);
+        slice.settle_all();
     }
     Ok(result)
 }
@@ -199,9 +188,9 @@ pub unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
 pub unsafe extern "C" fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresult {
     guard(|| {
         let result = real!(cuCtxAttach(pctx, flags));
-        if let (false, Some(session)) = (refused(result) || pctx.is_null(), link::attached()) {
+        if let (false, Some(slice)) = (refused(result) || pctx.is_null(), slice::attached()) {
             // SAFETY: written by the driver, which answered success.
-            session.contexts.attach(unsafe { *pctx });
+            slice.contexts.attach(unsafe { *pctx });
         }
         Ok(result)
     })
@@ -211,7 +200,7 @@ pub unsafe extern "C" fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresu
 pub unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
     guard(|| {
         let call = || real!(cuCtxDetach(ctx));
-        let contexts = link::attached().map(|session| &session.contexts);
+        let contexts = slice::attached().map(|slice| &slice.contexts);
         if contexts.is_some_and(|contexts| contexts.detach(ctx)) {
             let result = ending(ctx, call, refused)?;
             if let (true, Some(contexts)) = (refused(result), contexts) {
@@ -230,22 +219,22 @@ pub unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
     guard(|| {
         let call = || real!(cuDevicePrimaryCtxRetain(pctx, dev));
-        let Some((session, lane)) = admitted(dev)? else {
+        let Some((slice, lane)) = admitted(dev)? else {
             return Ok(call());
         };
-        let _alone = session.contexts.alone(lane);
-        let (result, charge) = match session.contexts.primary(dev) {
+        let _alone = slice.contexts.alone(lane);
+        let (result, charge) = match slice.contexts.primary(dev) {
             Some(_) => (call(), ContextCharge::default()),
             None => {
                 let undo = || real!(cuDevicePrimaryCtxRelease_v2(dev));
-                priced((session, lane), dev, call, undo)?
+                priced((slice, lane), dev, call, undo)?
             }
         };
         if !refused(result) {
             // SAFETY: written by the driver, which answered success.
             let context = unsafe { *pctx };
-            session.contexts.retain_primary(context, dev);
-            session.contexts.charge(context, dev, charge);
+            slice.contexts.retain_primary(context, dev);
+            slice.contexts.charge(context, dev, charge);
         }
         Ok(result)
     })
@@ -253,12 +242,12 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUd
 
 /// Releases the primary context of `device` by `call`: only the last release ends it.
 fn releasing(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(call());
     };
-    let lane = lane::of_device(session, device).ok().flatten();
-    let _alone = lane.map(|lane| session.contexts.alone(lane));
-    let contexts = &session.contexts;
+    let lane = slice.lane_of(device).ok().flatten();
+    let _alone = lane.map(|lane| slice.contexts.alone(lane));
+    let contexts = &slice.contexts;
     let primary = contexts.primary(device);
     let result = match contexts.release_primary(device) {
         Some(context) => ending(context, call, |result| refused(result) || active(device))?,
@@ -279,7 +268,7 @@ fn active(device: CUdevice) -> bool {
 
 /// Resets the primary context of `device` by `call`, which ends it immediately.
 fn resetting(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
-    match link::attached().and_then(|session| session.contexts.primary(device)) {
+    match slice::attached().and_then(|slice| slice.contexts.primary(device)) {
         Some(context) => ending(context, call, refused),
         None => Ok(call()),
     }
@@ -310,14 +299,14 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
 ) -> CUresult {
     guard(|| {
         let call = || real!(cuGreenCtxCreate(ph_ctx, desc, dev, flags));
-        let Some((session, lane)) = admitted(dev)? else {
+        let Some((slice, lane)) = admitted(dev)? else {
             return Ok(call());
         };
-        let _alone = session.contexts.alone(lane);
+        let _alone = slice.contexts.alone(lane);
         // SAFETY: read after the driver wrote it and answered success.
         let made = || unsafe { *ph_ctx };
         let undo = || real!(cuGreenCtxDestroy(made()));
-        let (result, charge) = priced((session, lane), dev, call, undo)?;
+        let (result, charge) = priced((slice, lane), dev, call, undo)?;
         if refused(result) {
             return Ok(result);
         }
@@ -327,14 +316,14 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
             device: dev,
             context,
         };
-        match session.contexts.primary(dev).or_else(|| primary(dev)) {
+        match slice.contexts.primary(dev).or_else(|| primary(dev)) {
             Some(primary) => {
-                session.contexts.retain_primary(primary, dev);
-                session.contexts.charge(primary, dev, charge);
+                slice.contexts.retain_primary(primary, dev);
+                slice.contexts.charge(primary, dev, charge);
             }
-            None => session.contexts.charge(context, dev, charge),
+            None => slice.contexts.charge(context, dev, charge),
         }
-        session.contexts.insert_green(made(), green);
+        slice.contexts.insert_green(made(), green);
         Ok(result)
     })
 }
@@ -353,15 +342,17 @@ fn primary(device: CUdevice) -> Option<CUcontext> {
 pub unsafe extern "C" fn cuGreenCtxDestroy(h_ctx: CUgreenCtx) -> CUresult {
     guard(|| {
         let call = || real!(cuGreenCtxDestroy(h_ctx));
-        let Some(session) = link::attached() else {
+        let Some(slice) = slice::attached() else {
             return Ok(call());
         };
-        let Some(green) = session.contexts.remove_green(h_ctx) else {
+        let Some(green) = slice.contexts.remove_green(h_ctx) else {
             return Ok(call());
         };
-        let result = releasing(green.device, || gate::context_closing(green.context, call))?;
+        let result = releasing(green.device, || {
+            launch::context_closing(green.context, call)
+        })?;
         if refused(result) {
-            session.contexts.insert_green(h_ctx, green);
+            slice.contexts.insert_green(h_ctx, green);
         }
         Ok(result)
     })

@@ -8,13 +8,11 @@
 //! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of this process. A CUDA
 //! library cannot follow the allocations of those APIs.
 
-use super::Charging;
-use super::physical::{drop_references, physical_table, released};
 use crate::guard::{Outcome, guard};
-use crate::lane;
-use crate::link::{self, Session};
+use crate::memory::contexts::key;
+use crate::memory::physical::{Name, PhysicalAllocation};
 use crate::real;
-use crate::vmm::{Name, PhysicalAllocation};
+use crate::slice::{self, Charging, Slice, released};
 use gpuslice_nvabi::types::*;
 use std::os::fd::RawFd;
 
@@ -25,15 +23,15 @@ const OPAQUE_FD: u32 = 1;
 /// charged.
 enum ImportSource {
     Own(PhysicalAllocation),
-    Other(Charging<'static>),
+    Other(Charging),
 }
 
 fn import_source(
-    session: &Session,
+    slice: &Slice,
     desc: &CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
 ) -> Result<Option<ImportSource>, CUresult> {
     if desc.kind == OPAQUE_FD
-        && let Some(allocation) = physical_table(session).refer_exported(desc.handle[0] as RawFd)
+        && let Some(allocation) = slice.physical().refer_exported(desc.handle[0] as RawFd)
     {
         return Ok(Some(ImportSource::Own(allocation)));
     }
@@ -47,11 +45,10 @@ pub unsafe extern "C" fn cuImportExternalMemory(
     guard(|| {
         let call = || real!(cuImportExternalMemory(ext_mem_out, mem_handle_desc));
         // SAFETY: null, or the application's own, which the driver is about to read.
-        let (Some(session), Some(desc)) = (link::session()?, unsafe { mem_handle_desc.as_ref() })
-        else {
+        let (Some(slice), Some(desc)) = (slice::get()?, unsafe { mem_handle_desc.as_ref() }) else {
             return Ok(call());
         };
-        let Some(import_source) = import_source(session, desc)? else {
+        let Some(import_source) = import_source(slice, desc)? else {
             return Ok(call());
         };
         let result = call();
@@ -61,8 +58,8 @@ pub unsafe extern "C" fn cuImportExternalMemory(
             import_source => {
                 // SAFETY: the driver has just written there and answered success.
                 let name = Name::External(unsafe { (*ext_mem_out).0 } as u64);
-                let context = lane::current(session).map_or(0, |here| lane::key(here.context));
-                let mut table = physical_table(session);
+                let context = slice.here().map_or(0, |here| key(here.context));
+                let mut table = slice.physical();
                 let allocation = match import_source {
                     ImportSource::Own(allocation) => allocation,
                     ImportSource::Other(charging) => table.begin(Some(charging.into_charge())),
@@ -70,7 +67,7 @@ pub unsafe extern "C" fn cuImportExternalMemory(
                 table.create(name, context, allocation)
             }
         };
-        drop_references(session, gone);
+        slice.drop_references(gone);
         Ok(result)
     })
 }
@@ -81,19 +78,21 @@ fn mapped(
     within: impl FnOnce() -> u64,
     call: impl FnOnce() -> CUresult,
 ) -> Outcome {
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(call());
     };
-    let counted = physical_table(session).refer(Name::External(memory.0 as u64));
+    let counted = slice.physical().refer(Name::External(memory.0 as u64));
     let result = call();
     let dropped = match counted {
         Some(allocation) if result == CUresult::SUCCESS => {
-            let context = lane::current(session).map_or(0, |here| lane::key(here.context));
-            physical_table(session).create(Name::Within(within()), context, allocation)
+            let context = slice.here().map_or(0, |here| key(here.context));
+            slice
+                .physical()
+                .create(Name::Within(within()), context, allocation)
         }
         counted => Vec::from_iter(counted),
     };
-    drop_references(session, dropped);
+    slice.drop_references(dropped);
     Ok(result)
 }
 

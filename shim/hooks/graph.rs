@@ -1,14 +1,14 @@
 //! Graphs that allocate: their needs are determined at instantiation, and reserved before a launch.
-//! [`crate::graphs`] has the reasons.
+//! [`crate::memory::graphs`] has the reasons.
 //!
 //! A launch that needs memory reserves it before it enters the gate, so that no turn passes during a
 //! request to the daemon.
 
-use crate::gate::{self, DefaultStream, Work};
 use crate::guard::guard;
-use crate::link;
+use crate::launch::{self, DefaultStream, Work};
 use crate::real;
 use crate::resolve::slot;
+use crate::slice::{self, Slice};
 use core::ffi::c_char;
 use core::mem::transmute;
 use gpuslice_nvabi::sig;
@@ -21,7 +21,7 @@ macro_rules! graph_launches {
         #[inline(always)]
         pub unsafe extern "C" fn $name(graph: CUgraphExec, stream: CUstream) -> CUresult {
             let real = slot::$name.known();
-            if gate::open_to_graphs() && !real.is_null() {
+            if launch::open_to_graphs() && !real.is_null() {
                 // SAFETY: the real function of that name, with its row's signature.
                 let real: sig::$name = unsafe { transmute(real) };
                 // SAFETY: the application's own arguments.
@@ -35,14 +35,14 @@ macro_rules! graph_launches {
         fn $slowly(graph: CUgraphExec, stream: CUstream) -> CUresult {
             let call = || real!($name(graph, stream));
             guard(|| {
-                let Some(session) = link::session()? else {
+                let Some(slice) = slice::get()? else {
                     return Ok(call());
                 };
-                session.graphs.launch(session, graph, || {
-                    if gate::open() {
+                slice.graphs.launch(&slice.daemon, &slice.devices, graph, || {
+                    if launch::open() {
                         return call();
                     }
-                    gate::launch(Work::graph(graph, stream, $default_stream), call)
+                    launch::launch(slice, Work::graph(graph, stream, $default_stream), call)
                 })
             })
         }
@@ -55,8 +55,10 @@ graph_launches! {
 }
 
 fn uploaded(graph: CUgraphExec, call: impl FnOnce() -> CUresult) -> CUresult {
-    guard(|| match link::session()? {
-        Some(session) => session.graphs.launch(session, graph, call),
+    guard(|| match slice::get()? {
+        Some(slice) => slice
+            .graphs
+            .launch(&slice.daemon, &slice.devices, graph, call),
         None => Ok(call()),
     })
 }
@@ -74,6 +76,13 @@ pub unsafe extern "C" fn cuGraphUpload_ptsz(
     })
 }
 
+/// Sends launches of graphs through the longer path from now on, if one needs memory.
+fn meter(slice: &Slice) {
+    if slice.graphs.any() {
+        launch::meter_graphs();
+    }
+}
+
 /// Instantiates by `call`.
 ///
 /// # Safety
@@ -85,12 +94,15 @@ unsafe fn instantiated(
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let upload = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-    guard(|| match link::session()? {
+    guard(|| match slice::get()? {
         // SAFETY: as the caller says.
-        Some(session) => unsafe {
-            session
+        Some(slice) => unsafe {
+            let (daemon, devices) = (&slice.daemon, &slice.devices);
+            let result = slice
                 .graphs
-                .instantiate(session, graph, made, upload, call)
+                .instantiate(daemon, devices, graph, made, upload, call);
+            meter(slice);
+            result
         },
         None => Ok(call()),
     })
@@ -194,9 +206,10 @@ fn updated(
     guard(|| {
         let result = call();
         if result == CUresult::SUCCESS
-            && let Some(session) = link::attached()
+            && let Some(slice) = slice::attached()
         {
-            session.graphs.changed(exec, graph, beside);
+            slice.graphs.changed(exec, graph, beside);
+            meter(slice);
         }
         Ok(result)
     })
@@ -262,8 +275,8 @@ pub unsafe extern "C" fn cuGraphExecNodeSetParams(
 
 pub unsafe extern "C" fn cuGraphExecDestroy(h_graph_exec: CUgraphExec) -> CUresult {
     let call = || real!(cuGraphExecDestroy(h_graph_exec));
-    guard(|| match link::attached() {
-        Some(session) => Ok(session.graphs.destroy(session, h_graph_exec, call)),
+    guard(|| match slice::attached() {
+        Some(slice) => Ok(slice.graphs.destroy(&slice.daemon, h_graph_exec, call)),
         None => Ok(call()),
     })
 }
@@ -271,8 +284,8 @@ pub unsafe extern "C" fn cuGraphExecDestroy(h_graph_exec: CUgraphExec) -> CUresu
 pub unsafe extern "C" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
     guard(|| {
         let result = real!(cuDeviceGraphMemTrim(device));
-        if let Some(session) = link::attached() {
-            session.graphs.settle_all(session);
+        if let Some(slice) = slice::attached() {
+            slice.graphs.settle_all(&slice.daemon);
         }
         Ok(result)
     })

@@ -4,11 +4,10 @@
 //! its own ([`Lane::HOST`]), and capped if the node configures a cap. The driver pins whole pages. It ends
 //! with its context, like everything created in a context.
 
-use super::{Charging, freed};
 use crate::guard::{Outcome, guard};
-use crate::lane;
-use crate::link;
+use crate::memory::contexts::key;
 use crate::real;
+use crate::slice::{self, Charging, freed};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
@@ -44,14 +43,13 @@ fn charged(
     call: impl FnOnce() -> CUresult,
     address: impl FnOnce() -> *mut c_void,
 ) -> Outcome {
-    let Some(session) = link::session()? else {
+    let Some(slice) = slice::get()? else {
         return Ok(call());
     };
-    let here = lane::current(session)?;
-    let charging = Charging::on(session, Some(Lane::HOST), bytes)?;
+    let here = slice.here()?;
+    let charging = Charging::on(slice, Lane::HOST, key(here.context), bytes)?;
     let result = call();
-    if let (CUresult::SUCCESS, Some(mut charging)) = (result, charging) {
-        charging.context = lane::key(here.context);
+    if result == CUresult::SUCCESS {
         charging.commit(address() as u64);
     }
     Ok(result)

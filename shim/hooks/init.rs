@@ -1,18 +1,21 @@
 //! Initialisation, and entry points by name.
 
+use super::lookup::hooked;
 use crate::channels;
 use crate::guard::{guard, quick};
-use crate::link;
 use crate::real;
-use crate::resolve::lookup::hooked;
+use crate::resolve::real;
+use crate::slice::{self, groups};
 use core::ffi::CStr;
 use gpuslice_nvabi::types::*;
 
 /// Attaches first: a process in a slice whose daemon does not answer must not get an unlimited context.
 pub unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
     guard(|| {
-        if let Some(session) = link::at_init()? {
-            channels::watch(session);
+        if let Some(slice) = slice::at_init()?
+            && groups::wanted(&slice.daemon)
+        {
+            channels::look(real::cuInit() as *const c_void);
         }
         Ok(real!(cuInit(flags)))
     })

@@ -9,12 +9,11 @@
 //! Libraries that try this method first (for buffers of processes of any origin) take it for "not
 //! reachable this way" and use another method.
 
-use super::Charging;
-use super::physical::{drop_references, physical_table, released};
 use crate::guard::{Outcome, guard};
-use crate::link;
+use crate::memory::physical::Name;
 use crate::real;
-use crate::vmm::Name;
+use crate::resolve::call::check;
+use crate::slice::{self, Charging, handles, released};
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::page::FOREIGN_CHARGE;
@@ -35,10 +34,12 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(
     guard(|| {
         let result = real!(cuIpcGetMemHandle(p_handle, dptr));
         if result == CUresult::SUCCESS
-            && let Some(session) = link::attached()
+            && let Some(slice) = slice::attached()
         {
             // SAFETY: the driver has just written there and answered success.
-            session.share(digest(unsafe { &*p_handle }));
+            slice
+                .handles
+                .share(&slice.daemon, digest(unsafe { &*p_handle }));
         }
         Ok(result)
     })
@@ -53,13 +54,13 @@ unsafe fn opened(
     handle: &CUipcMemHandle,
     call: impl FnOnce() -> CUresult,
 ) -> Outcome {
-    let Some(session) = link::session()? else {
+    let Some(slice) = slice::get()? else {
         return Ok(call());
     };
-    if session.is_ours(digest(handle)) {
+    if handles::is_ours(&slice.daemon, digest(handle)) {
         return Ok(call());
     }
-    if session.container().foreign.load(Relaxed) != FOREIGN_CHARGE {
+    if slice.daemon.container().foreign.load(Relaxed) != FOREIGN_CHARGE {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
     let result = call();
@@ -81,16 +82,16 @@ unsafe fn opened(
 /// open before, it is one more reference.
 fn charge(address: CUdeviceptr) -> Result<(), CUresult> {
     let (mut base, mut bytes) = (0, 0);
-    crate::lane::check(real!(cuMemGetAddressRange_v2(
+    check(real!(cuMemGetAddressRange_v2(
         &raw mut base,
         &raw mut bytes,
         address
     )))?;
     let name = Name::Opened(address);
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(());
     };
-    let known = physical_table(session).refer(name);
+    let known = slice.physical().refer(name);
     let (allocation, context) = if let Some(allocation) = known {
         (allocation, 0)
     } else {
@@ -98,11 +99,11 @@ fn charge(address: CUdeviceptr) -> Result<(), CUresult> {
             return Ok(());
         };
         let context = charging.context;
-        let allocation = physical_table(session).begin(Some(charging.into_charge()));
+        let allocation = slice.physical().begin(Some(charging.into_charge()));
         (allocation, context)
     };
-    let dropped = physical_table(session).add(name, context, allocation);
-    drop_references(session, dropped);
+    let dropped = slice.physical().add(name, context, allocation);
+    slice.drop_references(dropped);
     Ok(())
 }
 

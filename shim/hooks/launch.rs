@@ -4,10 +4,10 @@
 //! The fast path is one load, one branch and the jump. It is outside the guard, since nothing in
 //! it can panic.
 
-use crate::gate::{self, DefaultStream, Work};
 use crate::guard::guard;
-use crate::link;
+use crate::launch::{self, DefaultStream, Work};
 use crate::real;
+use crate::slice;
 use gpuslice_nvabi::types::*;
 
 /// Takes a launch through the gate. Never inlined into the hooks: they must stay so small that their
@@ -18,8 +18,8 @@ pub(super) fn through_the_gate(
     work: impl FnOnce() -> Work,
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    guard(|| match link::session()? {
-        Some(_) => Ok(gate::launch(work(), call)),
+    guard(|| match slice::get()? {
+        Some(slice) => Ok(launch::launch(slice, work(), call)),
         None => Ok(call()),
     })
 }
@@ -34,7 +34,7 @@ macro_rules! launches {
             #[inline(always)]
             pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
                 let real = $crate::resolve::slot::$name.known();
-                if $crate::gate::open() && !real.is_null() {
+                if $crate::launch::open() && !real.is_null() {
                     // SAFETY: the real function of that name, with its row's signature.
                     let real: gpuslice_nvabi::sig::$name = unsafe { core::mem::transmute(real) };
                     // SAFETY: the application's own arguments.
@@ -165,23 +165,25 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
 }
 
 fn made(stream: *const CUstream, result: CUresult) -> CUresult {
-    if result == CUresult::SUCCESS {
+    if result == CUresult::SUCCESS
+        && let Some(slice) = slice::attached()
+    {
         // SAFETY: the driver has just written it there.
-        gate::stream_made(unsafe { stream.read() });
+        launch::stream_made(slice, unsafe { stream.read() });
     }
     result
 }
 
 pub unsafe extern "C" fn cuStreamDestroy(h_stream: CUstream) -> CUresult {
     guard(|| {
-        gate::stream_closing(h_stream);
+        launch::stream_closing(h_stream);
         Ok(real!(cuStreamDestroy(h_stream)))
     })
 }
 
 pub unsafe extern "C" fn cuStreamDestroy_v2(h_stream: CUstream) -> CUresult {
     guard(|| {
-        gate::stream_closing(h_stream);
+        launch::stream_closing(h_stream);
         Ok(real!(cuStreamDestroy_v2(h_stream)))
     })
 }

@@ -6,12 +6,11 @@
 //! charged. The daemon's own measurements cover what the driver takes later. A limit whose cost does not
 //! fit is reset.
 
-use super::link;
-use crate::contexts::{ContextCharge, LIMITS};
 use crate::guard::{Outcome, guard};
-use crate::lane::{self, limited};
-use crate::link::Session;
+use crate::memory::contexts::{ContextCharge, LIMITS};
+use crate::memory::devices::limited;
 use crate::real;
+use crate::slice::{self, Slice};
 use gpuslice_nvabi::types::*;
 
 /// The cost of raising `limit` by `more`: a lower and an upper bound, bytes.
@@ -42,25 +41,20 @@ fn present(limit: CUlimit) -> Option<u64> {
 }
 
 /// Sets a limit of the current context by `call`.
-fn set(
-    session: &Session,
-    limit: CUlimit,
-    value: usize,
-    call: impl FnOnce() -> CUresult,
-) -> Outcome {
+fn set(slice: &Slice, limit: CUlimit, value: usize, call: impl FnOnce() -> CUresult) -> Outcome {
     let mut device = 0;
     if limit as usize >= LIMITS || real!(cuCtxGetDevice(&raw mut device)) != CUresult::SUCCESS {
         return Ok(call());
     }
-    let here = lane::current(session)?;
+    let here = slice.here()?;
     let lane = limited(here.lane)?;
-    let _alone = session.contexts.alone(lane);
+    let _alone = slice.contexts.alone(lane);
     let Some(before) = present(limit) else {
         return Ok(call());
     };
     let more = (value as u64).saturating_sub(before);
     let (_, most) = price(limit, more, threads(device));
-    let mut reservation = session.reserve(lane, most)?;
+    let mut reservation = slice.daemon.reserve(lane, most)?;
     let result = call();
     if result != CUresult::SUCCESS {
         return Ok(result);
@@ -69,28 +63,28 @@ fn set(
     let after = present(limit).unwrap_or(value as u64);
     if after <= before {
         let (less, _) = price(limit, before - after, 0);
-        let back = session.contexts.lower(here.context, limit as usize, less);
-        session.release(lane, back);
+        let back = slice.contexts.lower(here.context, limit as usize, less);
+        slice.daemon.release(lane, back);
         return Ok(result);
     }
     let (least, _) = price(limit, after - before, 0);
-    let taken = session.unaccounted(lane, reservation.bytes).unwrap_or(0);
+    let taken = slice.unaccounted(lane, reservation.bytes).unwrap_or(0);
     if let Err(refused) = reservation.adjust(taken.max(least)) {
         let _ = real!(cuCtxSetLimit(limit, before as usize));
-        return Err(refused);
+        return Err(refused.into());
     }
     let mut charge = ContextCharge::default();
     charge.limits[limit as usize] = reservation.bytes;
     reservation.commit();
-    session.contexts.charge(here.context, device, charge);
+    slice.contexts.charge(here.context, device, charge);
     Ok(result)
 }
 
 pub unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
     guard(|| {
         let call = || real!(cuCtxSetLimit(limit, value));
-        match link::session()? {
-            Some(session) => set(session, limit, value, call),
+        match slice::get()? {
+            Some(slice) => set(slice, limit, value, call),
             None => Ok(call()),
         }
     })

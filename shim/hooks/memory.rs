@@ -3,10 +3,10 @@
 //! The names without a version are those of CUDA before 3.2, with sizes and addresses of 32 bits. Drivers
 //! still export them, so they are charged as well.
 
-use super::{Charging, charged, charged_here, freed};
-use crate::allocations::Kind;
 use crate::guard::{Outcome, guard, quick};
+use crate::memory::allocations::Kind;
 use crate::real;
+use crate::slice::{Charging, charged, charged_here, freed};
 use gpuslice_nvabi::types::*;
 
 /// No driver pads rows by more than this; the estimate is corrected after the driver's answer.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
             .adjust(pitch.saturating_mul(height) as u64)
         {
             let _ = real!(cuMemFree_v2(pointer));
-            return Err(refused);
+            return Err(refused.into());
         }
         charging.commit(pointer);
         Ok(result)

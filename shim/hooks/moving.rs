@@ -11,7 +11,7 @@
 //! address alone the driver is asked. A copy of unknown kind counts as one within the device.
 
 use super::launch::launches;
-use crate::gate::{DefaultStream, TransferKind, Work};
+use crate::launch::{DefaultStream, TransferKind, Work};
 use crate::real;
 use gpuslice_nvabi::types::*;
 

@@ -1,38 +1,36 @@
-//! Multicast objects and logical endpoints: memory under one more name; see [`crate::vmm::bound`].
+//! Multicast objects and logical endpoints: memory under one more name; see [`crate::memory::physical::bound`].
 //!
 //! The objects themselves are no memory of a known size. They have handles, mappings and descriptors like
 //! memory, so they are physical allocations without a charge, and end in the same way. An imported object
 //! ends for this process with its last reference here. If other processes still hold it, memory that this
 //! process bound to it stays in the driver, and only the daemon's measurement covers it.
 
-use super::physical::{drop_references, physical_table, released};
 use crate::guard::{Outcome, guard};
-use crate::lane;
-use crate::link::{self, Session};
+use crate::memory::physical::bound::{self, Place};
+use crate::memory::physical::{Name, PhysicalAllocation};
 use crate::real;
-use crate::vmm::bound::{self, Place};
-use crate::vmm::{Name, PhysicalAllocation};
+use crate::slice::{self, Slice, released};
 use gpuslice_nvabi::types::*;
 
 /// Creates an object by `call`; `name` returns its name after success.
 fn object(name: impl FnOnce() -> Name, call: impl FnOnce() -> CUresult) -> Outcome {
-    let Some(session) = link::session()? else {
+    let Some(slice) = slice::get()? else {
         return Ok(call());
     };
     let result = call();
     if result == CUresult::SUCCESS {
-        let mut table = physical_table(session);
+        let mut table = slice.physical();
         let allocation = table.begin(None);
         let gone = table.create(name(), 0, allocation);
         drop(table);
-        drop_references(session, gone);
+        slice.drop_references(gone);
     }
     Ok(result)
 }
 
 /// Binds memory to an object by `call`; `counted` are the references to it, counted already.
 fn binding(
-    session: &Session,
+    slice: &Slice,
     object: Name,
     place: Place,
     counted: impl IntoIterator<Item = PhysicalAllocation>,
@@ -41,10 +39,10 @@ fn binding(
     let counted = Vec::from_iter(counted);
     let result = call();
     if result != CUresult::SUCCESS {
-        drop_references(session, counted);
+        slice.drop_references(counted);
         return Ok(result);
     }
-    let mut table = physical_table(session);
+    let mut table = slice.physical();
     for allocation in counted {
         table.bind(object, place, allocation);
     }
@@ -59,12 +57,12 @@ fn bind_handle(
     memory: CUmemGenericAllocationHandle,
     call: impl FnOnce() -> CUresult,
 ) -> Outcome {
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(call());
     };
-    let place = place(session, device, offset, bytes);
-    let counted = physical_table(session).refer(Name::Handle(memory));
-    binding(session, object, place, counted, call)
+    let place = place(slice, device, offset, bytes);
+    let counted = slice.physical().refer(Name::Handle(memory));
+    binding(slice, object, place, counted, call)
 }
 
 /// Binds the memory that is mapped at an address.
@@ -75,12 +73,12 @@ fn bind_address(
     address: u64,
     call: impl FnOnce() -> CUresult,
 ) -> Outcome {
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(call());
     };
-    let place = place(session, device, offset, bytes);
-    let counted = physical_table(session).refer_within(address, bytes);
-    binding(session, object, place, counted, call)
+    let place = place(slice, device, offset, bytes);
+    let counted = slice.physical().refer_within(address, bytes);
+    binding(slice, object, place, counted, call)
 }
 
 /// Unbinds the memory in a part of an object by `call`.
@@ -90,22 +88,22 @@ fn unbinding(
     (offset, bytes): (u64, u64),
     call: impl FnOnce() -> CUresult,
 ) -> Outcome {
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(call());
     };
-    let place = place(session, Some(device), offset, bytes);
-    let gone = physical_table(session).unbind(object, place);
+    let place = place(slice, Some(device), offset, bytes);
+    let gone = slice.physical().unbind(object, place);
     let result = call();
     if result == CUresult::SUCCESS {
-        drop_references(session, bound::allocations(gone));
+        slice.drop_references(bound::allocations(gone));
     } else {
-        physical_table(session).rebind(object, gone);
+        slice.physical().rebind(object, gone);
     }
     Ok(result)
 }
 
-fn place(session: &Session, device: Option<CUdevice>, offset: u64, bytes: u64) -> Place {
-    let lane = device.and_then(|device| lane::of_device(session, device).ok());
+fn place(slice: &Slice, device: Option<CUdevice>, offset: u64, bytes: u64) -> Place {
+    let lane = device.and_then(|device| slice.lane_of(device).ok());
     Place {
         lane: lane.flatten(),
         offset,

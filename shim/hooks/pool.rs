@@ -1,16 +1,14 @@
-//! Stream-ordered memory and its pools; [`crate::pools`] says what is charged, and when.
+//! Stream-ordered memory and its pools; [`crate::memory::pools`] says what is charged, and when.
 //!
 //! These calls stay asynchronous: no code here waits for a stream. While a stream is being captured, an
 //! allocation in it becomes a node of the graph and takes nothing from any pool; its memory is reserved
-//! when the graph is launched ([`crate::graphs`]).
+//! when the graph is launched ([`crate::memory::graphs`]).
 
-use super::record;
-use crate::allocations::{Allocation, Kind};
 use crate::guard::{Outcome, guard, quick};
-use crate::lane;
-use crate::link::{self, Session};
-use crate::pools;
+use crate::memory::allocations::{Allocation, Kind};
+use crate::memory::contexts::key;
 use crate::real;
+use crate::slice::{self, Slice, freed};
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
 
@@ -42,42 +40,44 @@ unsafe fn allocated(
     call: impl FnOnce() -> CUresult,
     undo: impl FnOnce(CUdeviceptr) -> CUresult,
 ) -> Outcome {
-    let Some(session) = link::session()? else {
+    let Some(slice) = slice::get()? else {
         return Ok(call());
     };
-    let (context, device) = lane::of_stream(session, stream)?;
-    lane::limited(lane::of_device(session, device)?)?;
+    let (context, device) = slice.of_stream(stream)?;
+    let lane = slice.devices.limited(&slice.daemon, device)?;
     if capturing(stream) {
         return Ok(call());
     }
     let pool = match pool {
-        Some(handle) => pools::of_handle(session, handle, device)?,
-        None => pools::of_device(session, device)?,
+        Some(handle) => slice
+            .pools
+            .of_handle(&slice.daemon, &slice.devices, handle, device)?,
+        None => slice.pools.of_device(device, lane)?,
     };
     let Some(pool) = pool else {
         return Ok(call()); // Charged in the process that created the pool.
     };
-    let begun = pool.begin(session, bytes as u64)?;
+    let begun = pool.begin(&slice.daemon, bytes as u64)?;
     let result = call();
     if result != CUresult::SUCCESS {
-        pool.cancel(session, &begun);
+        pool.cancel(&slice.daemon, &begun);
         return Ok(result);
     }
     // SAFETY: the driver has just written there and answered success.
     let pointer = unsafe { *pointer };
-    if let Err(refused) = pool.end(session, &begun) {
+    if let Err(refused) = pool.end(&slice.daemon, &begun) {
         let _ = undo(pointer);
         pool.reservation.freed(begun.bytes);
-        pool.trim(session);
+        pool.trim(&slice.daemon);
         return Err(refused);
     }
     let allocation = Allocation {
         lane: pool.lane,
         bytes: begun.bytes,
-        context: lane::key(context),
+        context: key(context),
         kind: Kind::Pool(pool.id()),
     };
-    record(session, allocation, pointer);
+    slice.record(allocation, pointer);
     Ok(result)
 }
 
@@ -129,36 +129,35 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
 }
 
 pub unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
-    quick(|| super::freed(dptr, || real!(cuMemFreeAsync(dptr, h_stream))))
+    quick(|| freed(dptr, || real!(cuMemFreeAsync(dptr, h_stream))))
 }
 
 pub unsafe extern "C" fn cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
-    quick(|| super::freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
+    quick(|| freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
 }
 
 /// The lane to which memory of a location is charged; `None` for host memory.
-pub(super) fn lane_at(session: &Session, place: CUmemLocation) -> Result<Option<Lane>, CUresult> {
+pub(super) fn lane_at(slice: &Slice, place: CUmemLocation) -> Result<Option<Lane>, CUresult> {
     let device = match place.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => place.id,
         // The two low bytes name the device of a locality domain.
         CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => place.id & 0xffff,
         _ => return Ok(None),
     };
-    lane::admitted(device)?;
-    lane::of_device(session, device)
+    slice.devices.limited(&slice.daemon, device).map(Some)
 }
 
 /// The lane of a pool, and whether NVML does not show its memory. Managed memory without a device of its own
 /// may be on the current GPU at any time.
 fn account_of(
-    session: &Session,
+    slice: &Slice,
     place: CUmemLocation,
     kind: CUmemAllocationType,
 ) -> Result<(Lane, bool), CUresult> {
     let managed = kind == CU_MEM_ALLOCATION_TYPE_MANAGED;
-    let lane = match lane_at(session, place)? {
+    let lane = match lane_at(slice, place)? {
         Some(lane) => lane,
-        None if managed => lane::of_current(session).ok().flatten().unwrap_or(Lane(0)),
+        None if managed => slice.lane_of_current().ok().flatten().unwrap_or(Lane(0)),
         None => Lane::HOST,
     };
     Ok((lane, managed))
@@ -171,16 +170,15 @@ pub unsafe extern "C" fn cuMemPoolCreate(
     guard(|| {
         let call = || real!(cuMemPoolCreate(pool, pool_props));
         // SAFETY: null, or the application's own properties, which the driver is about to read.
-        let (Some(session), Some(props)) = (link::session()?, unsafe { pool_props.as_ref() })
-        else {
+        let (Some(slice), Some(props)) = (slice::get()?, unsafe { pool_props.as_ref() }) else {
             return Ok(call());
         };
-        let (lane, unseen) = account_of(session, props.location, props.alloc_type)?;
+        let (lane, unseen) = account_of(slice, props.location, props.alloc_type)?;
         let result = call();
         if result == CUresult::SUCCESS {
             // SAFETY: the driver has just written there and answered success.
             let handle = unsafe { *pool };
-            if let Err(refused) = session.pools.insert(handle, lane, unseen) {
+            if let Err(refused) = slice.pools.insert(handle, lane, unseen) {
                 let _ = real!(cuMemPoolDestroy(handle));
                 return Err(refused);
             }
@@ -192,8 +190,8 @@ pub unsafe extern "C" fn cuMemPoolCreate(
 pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     guard(|| {
         let call = || real!(cuMemPoolDestroy(pool));
-        Ok(match link::attached() {
-            Some(session) => pools::destroy(session, pool, call),
+        Ok(match slice::attached() {
+            Some(slice) => slice.pools.destroy(&slice.daemon, pool, call),
             None => call(),
         })
     })
@@ -214,12 +212,12 @@ unsafe fn found(
         return Ok(result);
     }
     // SAFETY: null, or the application's own place, which the driver has read.
-    if let (Some(session), Some(place)) = (link::session()?, unsafe { place.as_ref() }) {
+    if let (Some(slice), Some(place)) = (slice::get()?, unsafe { place.as_ref() }) {
         // SAFETY: the driver has just written there and answered success.
         let handle = unsafe { *pool };
-        if session.pools.get(handle).is_none() {
-            let (lane, unseen) = account_of(session, *place, kind)?;
-            session.pools.insert(handle, lane, unseen)?;
+        if slice.pools.get(handle).is_none() {
+            let (lane, unseen) = account_of(slice, *place, kind)?;
+            slice.pools.insert(handle, lane, unseen)?;
         }
     }
     Ok(result)
@@ -260,10 +258,10 @@ pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
             flags
         ));
         if result == CUresult::SUCCESS
-            && let Some(session) = link::attached()
+            && let Some(slice) = slice::attached()
         {
             // SAFETY: the driver has just written there and answered success.
-            session.pools.insert_foreign(unsafe { *pool_out });
+            slice.pools.insert_foreign(unsafe { *pool_out });
         }
         Ok(result)
     })
@@ -272,10 +270,10 @@ pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
 /// Settles a pool after `call`, which may have made it shrink.
 fn shrunk(pool: CUmemoryPool, call: impl FnOnce() -> CUresult) -> Outcome {
     let result = call();
-    if let Some(session) = link::attached()
-        && let Some(Some(pool)) = session.pools.get(pool)
+    if let Some(slice) = slice::attached()
+        && let Some(Some(pool)) = slice.pools.get(pool)
     {
-        pool.settle(session);
+        pool.settle(&slice.daemon);
     }
     Ok(result)
 }

@@ -1,10 +1,9 @@
 //! Memory queries: the slice's memory, never more than the GPU's.
 
-use crate::credit::CreditAccount;
+use crate::daemon::credit::CreditAccount;
 use crate::guard::{guard, quick};
-use crate::lane;
-use crate::link;
 use crate::real;
+use crate::slice;
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
 
@@ -33,25 +32,25 @@ fn capped(cap: u64, reserved: u64, account: &CreditAccount, physical: MemoryInfo
 
 /// The slice's memory on the current context's GPU, where the driver reports `physical`.
 fn here(physical: MemoryInfo) -> Result<MemoryInfo, CUresult> {
-    let Some(session) = link::session()? else {
+    let Some(slice) = slice::get()? else {
         return Ok(physical);
     };
-    let Some(lane) = lane::of_current(session)? else {
+    let Some(lane) = slice.lane_of_current()? else {
         return Ok(physical);
     };
-    super::settle_all(session);
-    let (facts, account) = (session.facts(lane), session.account(lane));
+    slice.settle_all();
+    let (facts, account) = (slice.daemon.facts(lane), slice.daemon.account(lane));
     let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
     Ok(capped(cap, reserved, account, physical))
 }
 
 /// A device's total memory, where the driver reports `physical`.
 fn total(device: CUdevice, physical: u64) -> Result<u64, CUresult> {
-    let Some(session) = link::session()? else {
+    let Some(slice) = slice::get()? else {
         return Ok(physical);
     };
-    let lane = lane::of_device(session, device)?;
-    let cap = lane.map(|lane| session.facts(lane).cap.load(Relaxed));
+    let lane = slice.lane_of(device)?;
+    let cap = lane.map(|lane| slice.daemon.facts(lane).cap.load(Relaxed));
     Ok(cap.map_or(physical, |cap| cap.min(physical)))
 }
 
@@ -101,7 +100,7 @@ queries!(u32: cuMemGetInfo cuDeviceTotalMem);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credit::CreditReply;
+    use crate::daemon::credit::CreditReply;
 
     /// `granted` bytes, of which `credit` are unused.
     fn account(granted: u64, credit: u64) -> CreditAccount {

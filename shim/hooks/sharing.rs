@@ -8,11 +8,10 @@
 //! cannot be observed, and NVIDIA does not document what becomes of the memory then. So memory exported as
 //! a fabric handle stays charged until the process ends.
 
-use super::physical::{drop_references, handed, physical_table};
 use crate::guard::guard;
-use crate::link::{self, Session};
+use crate::memory::physical::{Name, PhysicalAllocation};
 use crate::real;
-use crate::vmm::{Name, PhysicalAllocation};
+use crate::slice::{self, Slice, handed};
 use gpuslice_nvabi::types::*;
 use std::os::fd::RawFd;
 
@@ -29,10 +28,10 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
                 sh_handle_type
             ))
         };
-        let Some(session) = link::session()? else {
+        let Some(slice) = slice::get()? else {
             return Ok(call());
         };
-        let mut table = physical_table(session);
+        let mut table = slice.physical();
         let counted = match sh_handle_type {
             // The pointer is the descriptor number.
             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
@@ -43,7 +42,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
         let counted = counted.unwrap_or_else(|| table.begin(None));
         drop(table);
         // SAFETY: as in `cuMemRetainAllocationHandle`.
-        Ok(unsafe { handed(session, Some(counted), handle, call) })
+        Ok(unsafe { handed(slice, Some(counted), handle, call) })
     })
 }
 
@@ -52,7 +51,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
 /// # Safety
 /// `call` writes a descriptor's number there when it answers success.
 unsafe fn exported(
-    session: &Session,
+    slice: &Slice,
     counted: Vec<PhysicalAllocation>,
     descriptor: *const c_void,
     call: impl FnOnce() -> CUresult,
@@ -60,11 +59,13 @@ unsafe fn exported(
     let result = call();
     let dropped = if result == CUresult::SUCCESS && !counted.is_empty() {
         // SAFETY: the driver has just written there and answered success.
-        physical_table(session).export(unsafe { descriptor.cast::<RawFd>().read() }, counted)
+        slice
+            .physical()
+            .export(unsafe { descriptor.cast::<RawFd>().read() }, counted)
     } else {
         counted
     };
-    drop_references(session, dropped);
+    slice.drop_references(dropped);
     result
 }
 
@@ -83,23 +84,21 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
                 flags
             ))
         };
-        let Some(session) = link::attached() else {
+        let Some(slice) = slice::attached() else {
             return Ok(call());
         };
-        let counted = physical_table(session).refer(Name::Handle(handle));
+        let counted = slice.physical().refer(Name::Handle(handle));
         if handle_type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             let counted = Vec::from_iter(counted);
             // SAFETY: the application's own pointer to an `int`, which the driver checks and writes.
-            return Ok(unsafe { exported(session, counted, shareable_handle, call) });
+            return Ok(unsafe { exported(slice, counted, shareable_handle, call) });
         }
         let result = call();
         let dropped = match counted {
-            Some(allocation) if result == CUresult::SUCCESS => {
-                physical_table(session).keep(allocation)
-            }
+            Some(allocation) if result == CUresult::SUCCESS => slice.physical().keep(allocation),
             counted => counted,
         };
-        drop_references(session, dropped);
+        slice.drop_references(dropped);
         Ok(result)
     })
 }
@@ -123,12 +122,12 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
                 flags
             ))
         };
-        let Some(session) = link::attached() else {
+        let Some(slice) = slice::attached() else {
             return Ok(call());
         };
-        let counted = physical_table(session).refer_within(dptr, size as u64);
+        let counted = slice.physical().refer_within(dptr, size as u64);
         // SAFETY: the application's own pointer to an `int`, which the driver checks and writes; the
         // only type of handle is a descriptor.
-        Ok(unsafe { exported(session, counted, handle, call) })
+        Ok(unsafe { exported(slice, counted, handle, call) })
     })
 }

@@ -1,12 +1,11 @@
-//! Memory mapped into parts of sparse arrays; see [`crate::vmm::tiles`].
+//! Memory mapped into parts of sparse arrays; see [`crate::memory::physical::tiles`].
 
-use super::physical::{drop_references, physical_table};
 use crate::guard::{Outcome, guard};
-use crate::lane;
-use crate::link::{self, Session};
+use crate::memory::contexts::key;
+use crate::memory::physical::tiles::Region;
+use crate::memory::physical::{Name, PhysicalAllocation};
 use crate::real;
-use crate::vmm::tiles::Region;
-use crate::vmm::{Name, PhysicalAllocation};
+use crate::slice::{self, Slice};
 use gpuslice_nvabi::types::*;
 
 /// A step of `cuMemMapArrayAsync`.
@@ -19,8 +18,8 @@ enum MapStep {
 ///
 /// # Safety
 /// `list` is null or has `count` steps.
-unsafe fn map_steps(session: &Session, list: *const CUarrayMapInfo, count: u32) -> Vec<MapStep> {
-    let (mut map_steps, mut table) = (Vec::new(), physical_table(session));
+unsafe fn map_steps(slice: &Slice, list: *const CUarrayMapInfo, count: u32) -> Vec<MapStep> {
+    let (mut map_steps, mut table) = (Vec::new(), slice.physical());
     for at in 0..count as usize {
         if list.is_null() {
             break;
@@ -49,19 +48,19 @@ unsafe fn tiled(
     count: u32,
     call: impl FnOnce() -> CUresult,
 ) -> Outcome {
-    let Some(session) = link::attached() else {
+    let Some(slice) = slice::attached() else {
         return Ok(call());
     };
     // SAFETY: the application's own list.
-    let map_steps = unsafe { map_steps(session, list, count) };
+    let map_steps = unsafe { map_steps(slice, list, count) };
     let result = call();
     let mut context = CUcontext::NULL;
     let _ = real!(cuCtxGetCurrent(&raw mut context));
-    let (mut dropped, mut table) = (Vec::new(), physical_table(session));
+    let (mut dropped, mut table) = (Vec::new(), slice.physical());
     for step in map_steps {
         match step {
             MapStep::Map(region, Some(allocation)) if result == CUresult::SUCCESS => {
-                table.map_tile(region, lane::key(context), allocation);
+                table.map_tile(region, key(context), allocation);
             }
             MapStep::Unmap(region) if result == CUresult::SUCCESS => {
                 dropped.extend(table.unmap_tile(region));
@@ -71,7 +70,7 @@ unsafe fn tiled(
         }
     }
     drop(table);
-    drop_references(session, dropped);
+    slice.drop_references(dropped);
     Ok(result)
 }
 

@@ -14,9 +14,10 @@ mod processes;
 pub use memory::*;
 pub use processes::*;
 
+use crate::daemon::{Purpose, Session};
 use crate::guard::guarded;
-use crate::link::{self, Purpose, Session};
 use crate::real;
+use crate::slice;
 use gpuslice_nvabi::types::{c_char, nvmlDevice_t, nvmlReturn_t};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::units::Duration;
@@ -37,14 +38,15 @@ fn guard(body: impl FnOnce() -> Outcome) -> nvmlReturn_t {
 /// The session, if this process is in a slice. No thread checks its connection here, so every query does: the
 /// numbers of a dead daemon would never change again.
 fn session() -> Result<Option<&'static Session>, nvmlReturn_t> {
-    match link::attached() {
-        Some(session) => {
-            if session.is_stale() {
-                session.tend();
-            }
-            Ok(Some(session))
+    if let Some(slice) = slice::attached() {
+        if slice.daemon.is_stale() {
+            slice.daemon.tend();
         }
-        None => link::attach(Purpose::Look, PATIENCE).map_err(|_| nvmlReturn_t::ERROR_TIMEOUT),
+        return Ok(Some(&slice.daemon));
+    }
+    match slice::attach(Purpose::Look, PATIENCE) {
+        Ok(slice) => Ok(slice.map(|slice| &slice.daemon)),
+        Err(_) => Err(nvmlReturn_t::ERROR_TIMEOUT),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `gpuslice_wire::page` says how a turn is closed: the daemon changes a word and then reads the claims,
 //! a process writes its claim and then reads the word. Whether that excludes each other is not a
-//! question of interleavings alone, which `shim/gate/claim/model.rs` tries with the shim's own steps:
+//! question of interleavings alone, which `shim/launch/claim/model.rs` tries with the shim's own steps:
 //! each side may read *before* its own write has reached the other. Here the same protocol runs on loom's
 //! atomics, which show every value that the memory model allows, with two launching threads, the gate
 //! thread and the daemon.

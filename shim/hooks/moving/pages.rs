@@ -1,7 +1,7 @@
 //! Migration of managed memory, and decompression by the device.
 
 use super::{TransferKind, Work, launches};
-use crate::gate::DefaultStream::{self, Legacy, PerThread};
+use crate::launch::DefaultStream::{self, Legacy, PerThread};
 use gpuslice_nvabi::types::*;
 
 launches! {

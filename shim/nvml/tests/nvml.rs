@@ -2,7 +2,7 @@
 
 #[path = "../../suite/built.rs"]
 mod built;
-#[path = "../../suite/daemon.rs"]
+#[path = "../../suite/daemon/mod.rs"]
 #[allow(dead_code)] // what only the driver's tests look at
 mod daemon;
 #[path = "../../suite/elf.rs"]
@@ -79,11 +79,7 @@ fn exports_all_of_nvml_and_nothing_else() {
 fn memory_and_processes_are_the_slices() {
     let home = TempDir::new().expect("a directory");
     let daemon = Daemon::start(home.path(), &[CAP]);
-    daemon
-        .ledger()
-        .granted
-        .insert(99, [64 << 20; gpuslice_wire::limits::ACCOUNTS_MAX]);
-    daemon.show();
+    daemon.state().attach_silent(64 << 20);
     let lines = probe(Some(&daemon.socket));
     assert_eq!(
         lines[0],
@@ -110,8 +106,8 @@ fn memory_and_processes_are_the_slices() {
         "not hooked: passes through, all arguments in place"
     );
     assert_eq!(lines[11], "lacking 13");
-    assert_eq!(daemon.ledger().attaches, 1);
-    assert_eq!(daemon.ledger().reserves, 0);
+    assert_eq!(daemon.state().attaches, 1);
+    assert_eq!(daemon.state().reserves, 0);
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn outside_a_slice_every_call_passes_through() {
             "free 0 0 0"
         ]
     );
-    assert_eq!(slice.daemon.ledger().attaches, 0);
+    assert_eq!(slice.daemon.state().attaches, 0);
 }
 
 #[test]
@@ -57,5 +57,5 @@ fn programs_without_cuda_are_unchanged() {
         text.contains("libgpuslice.so") && !text.contains("libcuda"),
         "{text}"
     );
-    assert_eq!(slice.daemon.ledger().attaches, 0);
+    assert_eq!(slice.daemon.state().attaches, 0);
 }

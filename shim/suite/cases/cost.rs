@@ -9,7 +9,7 @@ const HOST: usize = Lane::HOST.0 as usize;
 /// A slice whose daemon answers the next measurements with these MiB.
 fn measuring(injection: Injection, mib: &[u64]) -> Slice {
     let slice = slice(injection);
-    slice.daemon.ledger().measured = mib.iter().map(|mib| mib * MIB).collect();
+    slice.daemon.state().measured = mib.iter().map(|mib| mib * MIB).collect();
     slice
 }
 
@@ -34,7 +34,7 @@ pub fn a_context_is_charged_its_measured_cost(injection: Injection) {
     assert_eq!(lines[1..3], ["ctx 0 0 0".to_owned(), free(40)]);
     assert_eq!(lines[4..6], ["ctx 0 0 0".to_owned(), free(86)]);
     assert_eq!(lines[8], free(56), "unknown prices cost nothing");
-    assert_eq!(slice.daemon.ledger().measures, 3);
+    assert_eq!(slice.daemon.state().measures, 3);
 }
 
 pub fn a_primary_context_is_charged_once(injection: Injection) {
@@ -45,7 +45,7 @@ pub fn a_primary_context_is_charged_once(injection: Injection) {
     ]);
     assert_eq!((&lines[3], &lines[5]), (&free(40), &free(40)));
     assert_eq!((&lines[8], &lines[10]), (&free(40), &free(0)));
-    assert_eq!(slice.daemon.ledger().measures, 2);
+    assert_eq!(slice.daemon.state().measures, 2);
     assert_eq!(lines[12], "drop 201 0 0");
 }
 
@@ -63,8 +63,8 @@ pub fn a_context_that_does_not_fit_is_not_created(injection: Injection) {
 
 pub fn a_first_context_of_known_cost_is_refused_in_advance(injection: Injection) {
     let slice = slice(injection);
-    slice.daemon.ledger().context_kib = 100 << 10;
-    slice.daemon.show();
+    slice.daemon.state().context_kib = 100 << 10;
+    slice.daemon.state().show();
     let lines = slice.run(&["init", "ctx:0", "info", "alloc:0xa000000", "ctx:0", "info"]);
     assert_eq!(
         lines[2],
@@ -76,16 +76,12 @@ pub fn a_first_context_of_known_cost_is_refused_in_advance(injection: Injection)
         ["alloc 2 0 0", "ctx 0 0 0"],
         "not for a second one"
     );
-    slice.daemon.ledger().context_kib = 257 << 10;
-    slice.daemon.ledger().measures = 0;
-    slice.daemon.show();
+    slice.daemon.state().context_kib = 257 << 10;
+    slice.daemon.state().measures = 0;
+    slice.daemon.state().show();
     let lines = slice.run(&["init", "ctx:0", "green:0", "alloc:1"]);
     assert_eq!(lines[1..], ["ctx 2 0 0", "green 2 0 0", "alloc 201 0 0"]);
-    assert_eq!(
-        slice.daemon.ledger().measures,
-        0,
-        "the driver was not asked"
-    );
+    assert_eq!(slice.daemon.state().measures, 0, "the driver was not asked");
 }
 
 pub fn a_raised_limit_is_charged(injection: Injection) {
@@ -159,7 +155,7 @@ pub fn pinned_memory_has_an_account_of_its_own(injection: Injection) {
     assert_eq!(lines[10], free(0));
     slice
         .daemon
-        .until("five pages", |ledger| ledger.reserved(HOST) == 5 << 12);
+        .until("five pages", |state| state.reserved(HOST) == 5 << 12);
     probe.go_on();
     let lines = probe.lines();
     assert_eq!(
@@ -173,18 +169,17 @@ pub fn pinned_memory_has_an_account_of_its_own(injection: Injection) {
     );
     slice
         .daemon
-        .until("two pages", |ledger| ledger.reserved(HOST) == 2 << 12);
+        .until("two pages", |state| state.reserved(HOST) == 2 << 12);
     probe.go_on();
     probe.lines();
-    slice.daemon.until("none, as the context ended", |ledger| {
-        ledger.reserved(HOST) == 0
+    slice.daemon.until("none, as the context ended", |state| {
+        state.reserved(HOST) == 0
     });
 }
 
 pub fn pinned_memory_is_refused_above_its_cap_alone(injection: Injection) {
     let slice = slice(injection);
-    slice.daemon.ledger().host = 8192;
-    slice.daemon.show();
+    slice.daemon.state().set_cap(Lane::HOST, 8192);
     let lines = slice.run(&[
         "init",
         "ctx:0",
@@ -216,10 +211,10 @@ pub fn managed_memory_is_claimed_as_unseen(injection: Injection) {
     let held = 16 * MIB + 4096;
     slice
         .daemon
-        .until("the claims", |ledger| ledger.claimed(0) == (held, 16 * MIB));
+        .until("the claims", |state| state.claimed(0) == (held, 16 * MIB));
     probe.go_on();
     probe.lines();
     slice
         .daemon
-        .until("the end of it", |ledger| ledger.claimed(0) == (4096, 0));
+        .until("the end of it", |state| state.claimed(0) == (4096, 0));
 }

@@ -18,7 +18,7 @@ fn counted(slice: &Slice, names: &[&str]) -> u64 {
     let mut probe = slice.start(&steps);
     let lines = probe.lines();
     assert_eq!(lines.len(), 2 + names.len(), "{lines:?}");
-    slice.daemon.ledger().launches()
+    slice.daemon.state().launches()
 }
 
 /// The table's functions whose names begin with one of these, in CUDA's own order.
@@ -80,9 +80,9 @@ pub fn work_waits_for_its_turn(injection: Injection) {
         scope.spawn(|| send.send(probe.lines()));
         let soon = std::time::Duration::from_millis(300);
         assert!(receive.recv_timeout(soon).is_err(), "it did not wait");
-        assert_eq!(slice.daemon.ledger().launches(), 0);
+        assert_eq!(slice.daemon.state().launches(), 0);
         slice.daemon.turn(9);
         assert_eq!(receive.recv().expect("it goes on").len(), 1);
     });
-    assert_eq!(slice.daemon.ledger().launches(), 1);
+    assert_eq!(slice.daemon.state().launches(), 1);
 }

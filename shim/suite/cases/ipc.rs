@@ -28,7 +28,7 @@ pub fn memory_of_the_own_container_is_charged_once(injection: Injection) {
     let mut owner = slice.start(&steps);
     let handle = handle(&owner.lines()[3]);
     assert_eq!(
-        slice.daemon.ledger().shared.len(),
+        slice.daemon.state().shared.len(),
         1,
         "told once, and known when it is given out"
     );
@@ -54,8 +54,8 @@ pub fn memory_of_another_container_is_refused(injection: Injection) {
 
 pub fn memory_of_another_container_may_be_charged(injection: Injection) {
     let slice = slice(injection);
-    slice.daemon.ledger().foreign = true;
-    slice.daemon.show();
+    slice.daemon.state().foreign = true;
+    slice.daemon.state().show();
     let lines = steps(
         &slice,
         &[
@@ -91,11 +91,11 @@ pub fn shared_handles_are_reported_to_a_restarted_daemon(injection: Injection) {
     ]);
     let handle = handle(&owner.lines()[3]);
     slice.daemon.go_away();
-    assert_eq!(slice.daemon.ledger().shared.len(), 0);
+    assert_eq!(slice.daemon.state().shared.len(), 0);
     slice.daemon.come_back();
     slice
         .daemon
-        .until("the handle", |ledger| !ledger.shared.is_empty());
+        .until("the handle", |state| !state.shared.is_empty());
     let open = format!("ipcopen:{handle}:0x4000000");
     assert_eq!(steps(&slice, &[&open]), ["ipcopen 0 0 0"]);
 }

@@ -25,9 +25,9 @@ pub fn a_restarted_daemon_recovers_its_ledger(injection: Injection) {
     assert_eq!(lines[..2], ["alloc 0 0 0", "alloc 2 0 0"]);
     assert_eq!(lines[2], format!("info 0 {} {CAP}", CAP / 4));
     assert_eq!(lines[4], format!("info 0 {} {CAP}", CAP / 4 * 3));
-    let ledger = slice.daemon.ledger();
-    assert_eq!((ledger.attaches, ledger.returned), (2, 1));
-    assert!(ledger.peak <= CAP);
+    let state = slice.daemon.state();
+    assert_eq!((state.attaches, state.returned), (2, 1));
+    assert!(state.peak <= CAP);
 }
 
 pub fn a_process_that_only_holds_memory_reattaches_too(injection: Injection) {
@@ -38,7 +38,7 @@ pub fn a_process_that_only_holds_memory_reattaches_too(injection: Injection) {
     slice.daemon.come_back();
     slice
         .daemon
-        .until("the held memory", |ledger| ledger.reserved(0) >= CAP / 2);
+        .until("the held memory", |state| state.reserved(0) >= CAP / 2);
 }
 
 pub fn growth_waits_for_an_absent_daemon(injection: Injection) {
@@ -113,10 +113,10 @@ pub fn a_forked_child_has_a_slice_of_its_own(injection: Injection) {
         "alloc 2 0 0",
     ];
     assert_eq!(lines[..7], expect);
-    assert_eq!(slice.daemon.ledger().attaches, 2);
+    assert_eq!(slice.daemon.state().attaches, 2);
     slice
         .daemon
-        .until("the end of both", |ledger| ledger.granted.is_empty());
+        .until("the end of both", |state| state.is_empty());
 }
 
 pub fn closed_descriptors_are_recreated(injection: Injection) {
@@ -139,7 +139,7 @@ pub fn closed_descriptors_are_recreated(injection: Injection) {
             "alloc 2 0 0"
         ]
     );
-    assert_eq!(slice.daemon.ledger().attaches, 2);
+    assert_eq!(slice.daemon.state().attaches, 2);
 }
 
 /// A program closes unknown descriptors, and reuses their numbers for eventfds of its own. No launch,
@@ -172,10 +172,10 @@ pub fn reused_descriptor_numbers_belong_to_the_program(injection: Injection) {
     std::thread::sleep(std::time::Duration::from_millis(200));
     slice.daemon.go_away();
     slice.daemon.come_back();
-    let again = slice.daemon.ledger().attaches + 1;
+    let again = slice.daemon.state().attaches + 1;
     slice
         .daemon
-        .until("the process", |ledger| ledger.attaches >= again);
+        .until("the process", |state| state.attaches >= again);
     probe.go_on();
     let lines = probe.lines();
     let mine: Vec<&String> = lines
@@ -192,8 +192,8 @@ pub fn a_lost_connection_is_noticed_without_a_request(injection: Injection) {
     let slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "closeall", "wait"]);
     probe.lines();
-    slice.daemon.until("a new connection", |ledger| {
-        ledger.attaches == 2 && ledger.reserved(0) >= CAP / 2
+    slice.daemon.until("a new connection", |state| {
+        state.attaches == 2 && state.reserved(0) >= CAP / 2
     });
 }
 

@@ -21,16 +21,16 @@ pub fn the_cap_is_exact(injection: Injection) {
     for (line, result) in lines.iter().zip(results) {
         assert_eq!(line.split(' ').nth(1), Some(result), "{lines:?}");
     }
-    assert_eq!(slice.daemon.ledger().peak, CAP);
+    assert_eq!(slice.daemon.state().peak, CAP);
     slice
         .daemon
-        .until("the end of the process", |ledger| ledger.granted.is_empty());
+        .until("the end of the process", |state| state.is_empty());
 }
 
 pub fn most_allocations_need_no_request(injection: Injection) {
     let slice = slice(injection);
     assert_eq!(steps(&slice, &["churn:10000:0x10000"]), ["churn 0 10000 0"]);
-    let asked = slice.daemon.ledger().reserves;
+    let asked = slice.daemon.state().reserves;
     assert!(asked <= 2, "asked {asked} times");
 }
 
@@ -215,21 +215,22 @@ pub fn racing_processes_never_exceed_the_cap(injection: Injection) {
                 * 0x90000
         })
         .sum();
-    let ledger = slice.daemon.ledger();
+    let state = slice.daemon.state();
     assert!(
-        ledger.peak <= CAP && ledger.reserved(0) <= CAP,
-        "{ledger:?}"
+        state.peak <= CAP && state.reserved(0) <= CAP,
+        "{}",
+        state.peak
     );
     assert!(
         (CAP - 4 * 4 * MIB..=CAP).contains(&taken),
         "{taken} of {CAP} taken"
     );
-    drop(ledger);
+    drop(state);
     for mut racer in racers {
         racer.child.kill().expect("running");
     }
-    slice.daemon.until("the refund of the killed", |ledger| {
-        ledger.granted.is_empty()
-    });
+    slice
+        .daemon
+        .until("the refund of the killed", |state| state.is_empty());
     assert_eq!(steps(&slice, &["alloc:0x10000000"]), ["alloc 0 0 0"]);
 }

@@ -1,7 +1,7 @@
 //! Physical memory and the references to it.
 
 use super::{CAP, MIB, slice, steps};
-use crate::suite::daemon::HOST;
+use crate::suite::daemon::state::HOST;
 use crate::suite::{Injection, Slice};
 
 /// The free memory with so many MiB held.

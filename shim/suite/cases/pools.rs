@@ -1,7 +1,7 @@
 //! Pools: their memory on the device, and the memory they keep.
 
 use super::{CAP, MIB, slice, steps};
-use crate::suite::daemon::Ledger;
+use crate::suite::daemon::state::State;
 use crate::suite::{Injection, Slice};
 use gpuslice_wire::ids::Lane;
 
@@ -141,7 +141,7 @@ pub fn a_pool_on_the_host_has_the_host_s_account(injection: Injection) {
     assert_eq!(lines[3..5], ["pooled 0 0 0", "pooled 2 0 0"]);
     assert_eq!(lines[5], left(0), "nothing of it is the GPU's");
     let host = usize::from(Lane::HOST.0);
-    let reserved = |bytes| move |ledger: &Ledger| ledger.reserved(host) == bytes;
+    let reserved = |bytes| move |state: &State| state.reserved(host) == bytes;
     slice.daemon.until("96 MiB", reserved(96 * MIB));
     program.go_on();
     assert_eq!(program.lines(), ["freeasync 0 0 0"]);

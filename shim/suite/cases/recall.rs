@@ -26,7 +26,7 @@ pub fn unused_credit_of_a_sibling_is_available(injection: Injection) {
         ["alloc 0 0 0", "alloc 2 0 0"],
         "to the last byte"
     );
-    assert_eq!(slice.daemon.ledger().reserved(0), CAP);
+    assert_eq!(slice.daemon.state().reserved(0), CAP);
     holder.go_on();
     assert_eq!(holder.lines(), ["free 0 0 0"]);
 }
@@ -45,7 +45,7 @@ pub fn two_churning_processes_share_the_cap(injection: Injection) {
     for one in &mut both {
         assert_eq!(one.lines(), ["churn 0 2000 0"; 8]);
     }
-    assert!(slice.daemon.ledger().peak <= CAP);
+    assert!(slice.daemon.state().peak <= CAP);
 }
 
 pub fn idle_credit_is_returned(injection: Injection) {
@@ -60,10 +60,10 @@ pub fn idle_credit_is_returned(injection: Injection) {
         "wait",
     ]);
     probe.lines();
-    slice.daemon.until("no unused credit", |ledger| {
-        ledger.reserved(0) == 4096 && ledger.reserved(16) == 4096
+    slice.daemon.until("no unused credit", |state| {
+        state.reserved(0) == 4096 && state.reserved(16) == 4096
     });
-    slice.daemon.show();
+    slice.daemon.state().show();
     probe.go_on();
     assert_eq!(probe.lines(), [format!("info 0 {} {CAP}", CAP - 4096)]);
 }
@@ -83,5 +83,5 @@ pub fn before_initialisation_the_driver_answers(injection: Injection) {
         .filter_map(|line| line.split(' ').nth(1))
         .collect();
     assert_eq!(codes, ["3", "3", "3", "3", "201", "3"]);
-    assert_eq!(slice.daemon.ledger().attaches, 0);
+    assert_eq!(slice.daemon.state().attaches, 0);
 }

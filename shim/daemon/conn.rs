@@ -1,0 +1,181 @@
+//! One connection: sends requests and receives their replies.
+//!
+//! A connection that violates the protocol, times out or ends is dropped, and the process reattaches. The
+//! daemon then learns from `Attach { held }` what this process holds, so both sides agree again.
+
+use super::credit::CreditReply;
+use super::sys::{self, Stamp};
+use gpuslice_wire::frame::{RequestId, decode, encode};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use gpuslice_wire::tenant::{HandleKey, Reply, Request};
+use gpuslice_wire::units::{Bytes, Instant};
+use std::io::{ErrorKind, Result};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+/// A connection whose `Attach` was answered.
+#[derive(Debug)]
+pub struct Conn {
+    /// `None` once the connection is given up.
+    fd: Option<OwnedFd>,
+    stamp: Option<Stamp>,
+    next: u64,
+}
+
+/// The contents of an `Attached` reply.
+#[derive(Debug)]
+pub struct Welcome {
+    /// GPUs of the slice.
+    pub lanes: u8,
+    /// The container's page, read-only.
+    pub container: OwnedFd,
+    /// The process's own page.
+    pub client: OwnedFd,
+    /// The eventfd that notifies the daemon.
+    pub doorbell: OwnedFd,
+}
+
+impl Conn {
+    /// Connects, and attaches by `request`: with the memory that the process holds, or for reading alone.
+    ///
+    /// # Errors
+    /// Of the connection; `PermissionDenied` when the daemon rejected the attach.
+    pub fn attach(path: &Path, request: &Request, deadline: Instant) -> Result<(Conn, Welcome)> {
+        let fd = sys::connect(path)?;
+        let stamp = sys::stamp(fd.as_raw_fd());
+        let mut conn = Conn {
+            fd: Some(fd),
+            stamp,
+            next: 0,
+        };
+        let id = conn.send(request, deadline)?;
+        let (reply, descriptors) = conn.reply(id, deadline)?;
+        let descriptors: std::result::Result<[OwnedFd; sys::DESCRIPTORS], _> =
+            descriptors.try_into();
+        match (reply, descriptors) {
+            (Reply::Attached { lanes, .. }, Ok([container, client, doorbell])) => {
+                sys::tag(&doorbell);
+                Ok((
+                    conn,
+                    Welcome {
+                        lanes,
+                        container,
+                        client,
+                        doorbell,
+                    },
+                ))
+            }
+            (Reply::Rejected { .. }, _) => Err(ErrorKind::PermissionDenied.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Asks for credit.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn reserve(
+        &mut self,
+        lane: Lane,
+        need: u64,
+        wish: u64,
+        deadline: Instant,
+    ) -> Result<CreditReply> {
+        let request = Request::Reserve {
+            lane,
+            need: Bytes(need),
+            wish: Bytes(wish),
+        };
+        let id = self.send(&request, deadline)?;
+        match self.reply(id, deadline)?.0 {
+            Reply::Reserved { lane: of, bytes } if of == lane => Ok(CreditReply::Granted(bytes.0)),
+            Reply::Refused { lane: of, .. } if of == lane => Ok(CreditReply::Refused),
+            Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Sends a request that has no reply.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn tell(&mut self, request: &Request, deadline: Instant) -> Result<()> {
+        self.send(request, deadline).map(|_| ())
+    }
+
+    /// Asks for this process's memory on a GPU as the driver reports it; `None` if the driver does not.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn measure(&mut self, lane: Lane, deadline: Instant) -> Result<Option<u64>> {
+        let id = self.send(&Request::Measure { lane }, deadline)?;
+        match self.reply(id, deadline)?.0 {
+            Reply::Measured { lane: of, used } if of == lane => Ok(used.map(|bytes| bytes.0)),
+            Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Asks whether a process of this container exported a handle.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn origin(&mut self, key: HandleKey, deadline: Instant) -> Result<bool> {
+        let id = self.send(&Request::Open { key }, deadline)?;
+        match self.reply(id, deadline)?.0 {
+            Reply::Origin { ours } => Ok(ours),
+            Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Whether the daemon still holds its end of the connection; does not block.
+    pub fn is_alive(&mut self) -> bool {
+        let Ok(fd) = self.fd() else { return false };
+        let mut frame = [0; FRAME_BYTES_MAX];
+        // The daemon sends only replies, so no data is the expected result. A late reply cannot arrive: a
+        // request that times out ends the connection.
+        let silence = sys::receive(fd, &mut frame, Instant(0));
+        matches!(silence, Err(error) if error.kind() == ErrorKind::TimedOut)
+    }
+
+    fn fd(&mut self) -> Result<RawFd> {
+        let Some(fd) = &self.fd else {
+            return Err(ErrorKind::NotConnected.into());
+        };
+        if sys::stamp(fd.as_raw_fd()) == self.stamp {
+            return Ok(fd.as_raw_fd());
+        }
+        // The application closed this descriptor and may have reused its number: leave it open.
+        let _theirs = self.fd.take().map(IntoRawFd::into_raw_fd);
+        Err(ErrorKind::NotConnected.into())
+    }
+
+    fn send(&mut self, request: &Request, deadline: Instant) -> Result<RequestId> {
+        self.next += 1;
+        let (id, mut frame) = (RequestId(self.next), [0; FRAME_BYTES_MAX]);
+        let len = encode(id, request, &mut frame).map_err(|_| ErrorKind::InvalidInput)?;
+        sys::send(self.fd()?, &frame[..len], deadline)?;
+        Ok(id)
+    }
+
+    fn reply(&mut self, id: RequestId, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>)> {
+        let mut frame = [0; FRAME_BYTES_MAX];
+        let (len, descriptors) = sys::receive(self.fd()?, &mut frame, deadline)?;
+        let (of, reply) = decode::<Reply>(&frame[..len]).map_err(|_| ErrorKind::InvalidData)?;
+        let orderly = of == id || matches!(reply, Reply::Rejected { .. });
+        if orderly {
+            Ok((reply, descriptors))
+        } else {
+            Err(ErrorKind::InvalidData.into())
+        }
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        // Closes the descriptor only if the application did not; see `fd`.
+        let _ = self.fd();
+    }
+}

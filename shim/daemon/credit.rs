@@ -1,0 +1,585 @@
+//! Memory credit: bytes that the daemon has granted and this process has not used yet.
+//!
+//! # Problem
+//! Two processes of one slice must never exceed the cap together, so the daemon has to decide before the
+//! driver is called. A round trip per allocation would cost microseconds.
+//!
+//! # Idea
+//! The daemon grants more than requested, as credit. Taking from credit and returning to it is one atomic
+//! operation on a word of this process; only an empty account asks the daemon. A large surplus is returned
+//! immediately if the container has other processes. All credit is returned when one of them is short, or
+//! when it is idle ([`super::credit_return`]). The cap is not enforced here: all credit was granted, so the sum over
+//! all processes never exceeds the cap.
+//!
+//! Threads that change that word concurrently would contend for its cache line, at ten times the cost of the
+//! operation itself. So each thread has a cache of its own for small amounts, on a separate cache line, and
+//! refills it from the common credit. Caches are bounded. A thread that finds too little common credit
+//! collects the contents of all caches before it asks the daemon, so the last byte under the cap is usable.
+//!
+//! `granted` changes only on the slow path (under the connection's lock), credit at any time; the
+//! difference is held by allocations and by reservations in flight.
+#![forbid(unsafe_code)]
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use gpuslice_wire::units::MIB;
+
+/// Thread caches of an account; further threads share them.
+const THREAD_CACHES: usize = 8;
+/// Capacity of a thread cache, bytes. All caches together are half of the smallest chunk.
+const THREAD_CACHE_BYTES: u64 = MIB / THREAD_CACHES as u64;
+/// Size of a refill from the common credit, and the rest in a cache that overflows.
+const REFILL_BYTES: u64 = THREAD_CACHE_BYTES / 2;
+const _: () = assert!(THREAD_CACHES as u64 * THREAD_CACHE_BYTES * 2 <= CHUNK_MIN);
+/// The largest request: no address space is larger, and sums of several requests do not overflow.
+pub const BYTES_MAX: u64 = 1 << 56;
+/// Bounds of [`chunk`].
+const CHUNK_MIN: u64 = 2 * MIB;
+const CHUNK_MAX: u64 = 32 * MIB;
+
+/// The credit of one process on one lane.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct CreditAccount {
+    granted: AtomicU64,
+    common: AtomicU64,
+    returned: AtomicU64,
+    returned_last: AtomicU64,
+    returned_when: AtomicU64,
+    caches: [ThreadCache; THREAD_CACHES],
+}
+
+/// Two cache lines, because processors fetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct ThreadCache(AtomicU64);
+
+impl ThreadCache {
+    #[inline]
+    fn change(&self, to: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, to)
+    }
+
+    /// Adds `bytes` if there is room for them.
+    #[inline]
+    fn add(&self, bytes: u64) -> bool {
+        let full = |there: u64| {
+            there
+                .checked_add(bytes)
+                .filter(|&sum| sum <= THREAD_CACHE_BYTES)
+        };
+        self.change(full).is_ok()
+    }
+}
+
+/// The index of the calling thread, in the order of first use. It spreads concurrent threads over the caches.
+#[inline(always)]
+fn thread_index() -> usize {
+    thread_local!(static INDEX: Cell<usize> = const { Cell::new(0) });
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let thread_index = INDEX.try_with(Cell::get).unwrap_or(0);
+    if thread_index != 0 {
+        return thread_index;
+    }
+    let thread_index = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let _ = INDEX.try_with(|own| own.set(thread_index));
+    thread_index
+}
+
+/// Where credit was taken from or returned to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreditSource {
+    /// The thread's cache alone.
+    ThreadCache,
+    /// The common credit, with its new value, bytes.
+    Common(u64),
+}
+
+/// A request to the daemon for credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditRequest {
+    /// Credit to return first, bytes.
+    pub returned: u64,
+    /// The smallest useful grant, bytes.
+    pub need: u64,
+    /// The preferred grant, which saves further requests, bytes.
+    pub wish: u64,
+}
+
+/// The daemon's reply to a [`CreditRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreditReply {
+    /// This many bytes, at least what was needed.
+    Granted(u64),
+    /// The cap is reached.
+    Refused,
+    /// There is no connection to the daemon.
+    Gone,
+}
+
+/// The outcome of [`CreditAccount::take_or_request`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum TakeOutcome {
+    /// The caller has the bytes until it returns them.
+    Taken,
+    /// Out of memory.
+    Refused,
+    /// Undecided: the caller retries when the daemon is back.
+    Gone,
+}
+
+/// The size of a request beyond the need: 1/128 of the cap, 2 to 32 MiB.
+///
+/// A process with siblings keeps at most two chunks unused. So the credit of a few processes stays a small
+/// part of the slice, while most allocations need no round trip.
+#[must_use]
+pub fn chunk(cap: u64) -> u64 {
+    (cap / 128).clamp(CHUNK_MIN, CHUNK_MAX)
+}
+
+impl CreditAccount {
+    /// Takes `bytes` from credit; `None`, and nothing taken, when cache and common credit hold less.
+    #[inline]
+    pub fn take(&self, bytes: u64) -> Option<CreditSource> {
+        let cache = &self.caches[thread_index() % THREAD_CACHES];
+        match cache.change(|there| there.checked_sub(bytes)) {
+            Ok(_) => Some(CreditSource::ThreadCache),
+            Err(_) => self.take_common(cache, bytes),
+        }
+    }
+
+    /// Takes `bytes` from the common credit, and for a small request also a refill for the cache.
+    #[inline(never)]
+    fn take_common(&self, cache: &ThreadCache, bytes: u64) -> Option<CreditSource> {
+        let refill = if bytes <= REFILL_BYTES {
+            REFILL_BYTES
+        } else {
+            0
+        };
+        let both = |there: u64| {
+            let left = there.checked_sub(bytes)?;
+            Some(left.checked_sub(refill).unwrap_or(left))
+        };
+        let relaxed = Ordering::Relaxed;
+        let before = self.common.fetch_update(relaxed, relaxed, both).ok()?;
+        let mut left = before - bytes;
+        if left >= refill && refill > 0 {
+            left -= refill;
+            if !cache.add(refill) {
+                left = self.put_common(refill);
+            }
+        }
+        Some(CreditSource::Common(left))
+    }
+
+    /// Puts `bytes` back into credit.
+    #[inline]
+    pub fn put(&self, bytes: u64) -> CreditSource {
+        let cache = &self.caches[thread_index() % THREAD_CACHES];
+        if cache.add(bytes) {
+            return CreditSource::ThreadCache;
+        }
+        self.put_uncached(cache, bytes)
+    }
+
+    /// Puts `bytes` into the common credit, and for a small number also the cache's excess over a refill.
+    #[inline(never)]
+    fn put_uncached(&self, cache: &ThreadCache, bytes: u64) -> CreditSource {
+        let keep =
+            |there: u64| (bytes <= REFILL_BYTES && there > REFILL_BYTES).then_some(REFILL_BYTES);
+        let spilt = cache.change(keep).map_or(0, |there| there - REFILL_BYTES);
+        CreditSource::Common(self.put_common(bytes.saturating_add(spilt)))
+    }
+
+    /// Adds `bytes` to the common credit, and returns its new value.
+    fn put_common(&self, bytes: u64) -> u64 {
+        let before = self.common.fetch_add(bytes, Ordering::Relaxed);
+        before.saturating_add(bytes)
+    }
+
+    /// Takes all credit, for the caller to return to the daemon. The caller holds the slow path's lock.
+    #[must_use]
+    pub fn take_all(&self) -> u64 {
+        let credit = self.collect();
+        self.granted.fetch_sub(credit, Ordering::Relaxed);
+        credit
+    }
+
+    /// Collects the common credit and that of all thread caches.
+    fn collect(&self) -> u64 {
+        let caches = self.caches.iter().map(|cache| &cache.0);
+        let words = core::iter::once(&self.common).chain(caches);
+        words.map(|word| word.swap(0, Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes granted and not returned.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.granted.load(Ordering::Relaxed)
+    }
+
+    /// Unused credit, bytes. Bytes that another thread is moving may be counted twice, or not at all.
+    #[must_use]
+    pub fn credit(&self) -> u64 {
+        let caches = self.caches.iter().map(|cache| &cache.0);
+        let words = caches.chain(core::iter::once(&self.common));
+        words.map(|word| word.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Notes that `bytes` are being returned while the daemon's page shows `reserved`. Returns that the
+    /// page does not show yet add up. The caller holds the slow path's lock.
+    pub fn note_return(&self, bytes: u64, reserved: u64) {
+        let before = self.unacknowledged(reserved);
+        self.returned_last.store(bytes, Ordering::Relaxed);
+        self.returned.store(before + bytes, Ordering::Relaxed);
+        self.returned_when.store(reserved, Ordering::Relaxed);
+    }
+
+    /// Returned bytes that the daemon has not acknowledged: they still count in `reserved`, the present value
+    /// of the page. All returns are unacknowledged until the page changes; after a change to the value
+    /// without the earlier ones, only the last is.
+    #[must_use]
+    pub fn unacknowledged(&self, reserved: u64) -> u64 {
+        let (returned, when) = (&self.returned, &self.returned_when);
+        let (all, when) = (
+            returned.load(Ordering::Relaxed),
+            when.load(Ordering::Relaxed),
+        );
+        let last = self.returned_last.load(Ordering::Relaxed);
+        if reserved == when {
+            all
+        } else if all > last && reserved == when.saturating_sub(all - last) {
+            last
+        } else {
+            0
+        }
+    }
+
+    /// Bytes held by allocations and by reservations in flight.
+    #[inline]
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.granted().saturating_sub(self.credit())
+    }
+
+    /// Takes `bytes`, requesting the missing part. The caller holds the slow path's lock; other threads take
+    /// and put credit meanwhile.
+    ///
+    /// Existing credit counts towards the request. Otherwise a request near the cap would be refused although
+    /// the credit and the bytes left under the cap suffice together. With `siblings` the credit is returned
+    /// first: two processes that are short at the same time would otherwise each keep credit that could
+    /// serve the other.
+    pub fn take_or_request(
+        &self,
+        bytes: u64,
+        chunk: u64,
+        siblings: bool,
+        ask: impl FnOnce(CreditRequest) -> CreditReply,
+    ) -> TakeOutcome {
+        let have = self.collect();
+        if let Some(left) = have.checked_sub(bytes) {
+            self.put_common(left);
+            return TakeOutcome::Taken;
+        }
+        let (mut kept, returned) = if siblings { (0, have) } else { (have, 0) };
+        let need = bytes - kept;
+        self.granted.fetch_sub(returned, Ordering::Relaxed);
+        match ask(CreditRequest {
+            returned,
+            need,
+            wish: need.saturating_add(chunk),
+        }) {
+            CreditReply::Granted(granted) if granted >= need => {
+                self.granted.fetch_add(granted, Ordering::Relaxed);
+                self.put_common(granted - need);
+                TakeOutcome::Taken
+            }
+            // A daemon that grants less than needed violates the protocol; the grant still counts.
+            CreditReply::Granted(granted) => {
+                self.granted.fetch_add(granted, Ordering::Relaxed);
+                self.put_common(kept + granted);
+                TakeOutcome::Refused
+            }
+            CreditReply::Refused => {
+                // A thread may have been moving a refill from the common credit to its cache.
+                kept += self.collect();
+                let left = kept.checked_sub(bytes);
+                self.put_common(left.unwrap_or(kept));
+                left.map_or(TakeOutcome::Refused, |_| TakeOutcome::Taken)
+            }
+            // The returned credit may have arrived: counting it as held could exceed the daemon's record.
+            CreditReply::Gone => {
+                self.put_common(kept);
+                TakeOutcome::Gone
+            }
+        }
+    }
+
+    /// Whether `common` credit exceeds the kept amount by enough to return the excess in a message. With
+    /// full caches, at most two chunks are kept.
+    #[inline]
+    #[must_use]
+    pub fn has_surplus(common: u64, chunk: u64) -> bool {
+        common > 2 * chunk - THREAD_CACHES as u64 * THREAD_CACHE_BYTES
+    }
+
+    /// Takes the surplus for the caller to return to the daemon. One chunk of common credit is left, so that
+    /// the next few frees need no message. The caller holds the slow path's lock.
+    #[must_use]
+    pub fn take_surplus(&self, chunk: u64) -> u64 {
+        let rich = |common| CreditAccount::has_surplus(common, chunk).then_some(chunk);
+        let relaxed = Ordering::Relaxed;
+        let Ok(before) = self.common.fetch_update(relaxed, relaxed, rich) else {
+            return 0;
+        };
+        self.granted.fetch_sub(before - chunk, relaxed);
+        before - chunk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// A minimal ledger of the daemon for one cap.
+    struct Ledger {
+        cap: u64,
+        reserved: u64,
+    }
+
+    impl Ledger {
+        fn reserve(&mut self, need: u64, wish: u64) -> CreditReply {
+            let left = self.cap - self.reserved;
+            if need > left {
+                return CreditReply::Refused;
+            }
+            let granted = wish.min(left);
+            self.reserved += granted;
+            CreditReply::Granted(granted)
+        }
+    }
+
+    fn reserve(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) -> bool {
+        if account.take(bytes).is_some() {
+            return true;
+        }
+        let mut ledger = ledger.lock().expect("no panic under it");
+        account.take_or_request(bytes, chunk, chunk.is_multiple_of(2), |asked| {
+            ledger.reserved -= asked.returned;
+            ledger.reserve(asked.need, asked.wish)
+        }) == TakeOutcome::Taken
+    }
+
+    fn release(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) {
+        if let CreditSource::Common(credit) = account.put(bytes)
+            && CreditAccount::has_surplus(credit, chunk)
+        {
+            let mut ledger = ledger.lock().expect("no panic under it");
+            ledger.reserved -= account.take_surplus(chunk);
+        }
+    }
+
+    #[test]
+    fn the_last_byte_under_the_cap_can_be_had() {
+        let (account, ledger) = (
+            CreditAccount::default(),
+            Mutex::new(Ledger {
+                cap: 100,
+                reserved: 0,
+            }),
+        );
+        assert!(reserve(&account, &ledger, 60, 30));
+        assert!(
+            reserve(&account, &ledger, 40, 30),
+            "credit of 30 and 10 left make 40"
+        );
+        assert!(!reserve(&account, &ledger, 1, 30));
+        assert_eq!((account.held(), account.credit()), (100, 0));
+    }
+
+    /// The daemon may have received the return that precedes a request.
+    #[test]
+    fn returned_credit_is_never_counted_again() {
+        let account = CreditAccount::default();
+        let _ = account.take_or_request(10, 5, true, |asked| CreditReply::Granted(asked.wish));
+        assert_eq!((account.granted(), account.credit()), (15, 5));
+        let gone = account.take_or_request(10, 5, true, |asked| {
+            assert_eq!(asked.returned, 5);
+            CreditReply::Gone
+        });
+        assert_eq!(gone, TakeOutcome::Gone);
+        assert_eq!((account.granted(), account.credit()), (10, 0));
+    }
+
+    #[test]
+    fn a_daemon_that_is_away_loses_no_credit() {
+        let account = CreditAccount::default();
+        assert_eq!(
+            account.take_or_request(10, 5, false, |_| CreditReply::Granted(15)),
+            TakeOutcome::Taken
+        );
+        assert_eq!(
+            account.take_or_request(10, 5, false, |_| CreditReply::Gone),
+            TakeOutcome::Gone
+        );
+        assert_eq!(
+            account.take_or_request(10, 5, false, |_| CreditReply::Granted(1)),
+            TakeOutcome::Refused
+        );
+        assert_eq!((account.granted(), account.credit()), (16, 6));
+    }
+
+    #[test]
+    fn returned_credit_is_unacknowledged_until_the_page_changes() {
+        let account = CreditAccount::default();
+        assert_eq!(account.unacknowledged(0), 0);
+        account.note_return(70, 100);
+        assert_eq!(
+            (account.unacknowledged(100), account.unacknowledged(30)),
+            (70, 0)
+        );
+        // A second return before the page shows the first: each is acknowledged separately.
+        account.note_return(20, 100);
+        let seen = [100, 30, 10].map(|reserved| account.unacknowledged(reserved));
+        assert_eq!(seen, [90, 20, 0]);
+    }
+
+    #[test]
+    fn small_amounts_stay_in_the_thread_s_cache() {
+        let account = CreditAccount::default();
+        let granted = account.take_or_request(4096, CHUNK_MIN, false, |asked| {
+            assert_eq!((asked.need, asked.wish), (4096, 4096 + CHUNK_MIN));
+            CreditReply::Granted(asked.wish)
+        });
+        assert_eq!(granted, TakeOutcome::Taken);
+        assert_eq!(
+            account.take(4096),
+            Some(CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES))
+        );
+        for _ in 0..100 {
+            assert_eq!(account.take(4096), Some(CreditSource::ThreadCache));
+            assert_eq!(account.put(4096), CreditSource::ThreadCache);
+        }
+        assert_eq!(
+            (account.held(), account.credit()),
+            (8192, CHUNK_MIN - 4096),
+            "common credit and caches together"
+        );
+        // Large ones pass the cache by, and an overfull cache keeps a refill.
+        assert_eq!(
+            account.take(MIB),
+            Some(CreditSource::Common(MIB - 4096 - REFILL_BYTES))
+        );
+        assert_eq!(
+            account.put(MIB),
+            CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES)
+        );
+        assert_eq!(account.put(REFILL_BYTES), CreditSource::ThreadCache);
+        assert_eq!(account.put(4096), CreditSource::Common(CHUNK_MIN));
+        assert_eq!(
+            account.caches[thread_index() % THREAD_CACHES]
+                .0
+                .load(Ordering::Relaxed),
+            REFILL_BYTES
+        );
+    }
+
+    #[test]
+    fn thread_caches_are_collected_before_the_daemon_is_asked() {
+        let account = CreditAccount::default();
+        let _ = account.take_or_request(MIB, 0, false, |asked| CreditReply::Granted(asked.need));
+        for cache in &account.caches {
+            assert!(cache.add(THREAD_CACHE_BYTES) && !cache.add(1));
+        }
+        assert_eq!(account.take(MIB), None);
+        let no_request = |_: CreditRequest| -> CreditReply { panic!("credit was enough") };
+        assert_eq!(
+            account.take_or_request(MIB, 0, true, no_request),
+            TakeOutcome::Taken
+        );
+        assert_eq!(account.credit(), 0);
+    }
+
+    #[test]
+    fn a_recall_takes_all_credit() {
+        let account = CreditAccount::default();
+        assert_eq!(account.take_all(), 0);
+        let _ = account.take_or_request(5 * MIB, MIB, false, |asked| {
+            CreditReply::Granted(asked.wish)
+        });
+        assert_eq!(account.put(4096), CreditSource::ThreadCache);
+        assert_eq!(account.take_all(), MIB + 4096);
+        assert_eq!(
+            (account.granted(), account.held(), account.credit()),
+            (5 * MIB - 4096, 5 * MIB - 4096, 0)
+        );
+        assert_eq!(account.take(1), None);
+    }
+
+    #[test]
+    fn chunks_have_bounds() {
+        for (cap, expect) in [(0, 2 * MIB), (1 << 30, 8 * MIB), (u64::MAX, 32 * MIB)] {
+            assert_eq!(chunk(cap), expect);
+        }
+    }
+
+    /// Two processes of four threads each take and return random sizes against one ledger, while their
+    /// credit is recalled repeatedly: the cap holds at every step, and in the end no byte is missing.
+    #[test]
+    fn racing_accounts_never_exceed_the_cap() {
+        const CAP: u64 = 40 * MIB;
+        const CHUNK: u64 = CHUNK_MIN;
+        let ledger = Mutex::new(Ledger {
+            cap: CAP,
+            reserved: 0,
+        });
+        let in_use = AtomicU64::new(0);
+        let accounts = [CreditAccount::default(), CreditAccount::default()];
+        std::thread::scope(|scope| {
+            for seed in 0..8u64 {
+                let (ledger, in_use, account) = (&ledger, &in_use, &accounts[seed as usize % 2]);
+                scope.spawn(move || {
+                    let (mut random, mut mine) = (seed * 2 + 1, Vec::new());
+                    for _ in 0..20_000 {
+                        random = random
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1);
+                        let bytes = ((random >> 33) % 1500 + 1) << (random >> 50 & 12);
+                        if random >> 63 == 0 && reserve(account, ledger, bytes, CHUNK) {
+                            let now = in_use.fetch_add(bytes, Ordering::SeqCst) + bytes;
+                            assert!(now <= CAP, "{now} in use");
+                            mine.push(bytes);
+                        } else if let Some(bytes) = mine.pop() {
+                            in_use.fetch_sub(bytes, Ordering::SeqCst);
+                            release(account, ledger, bytes, CHUNK);
+                        }
+                    }
+                    for bytes in mine {
+                        in_use.fetch_sub(bytes, Ordering::SeqCst);
+                        release(account, ledger, bytes, CHUNK);
+                    }
+                });
+            }
+            for account in &accounts {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let mut ledger = ledger.lock().expect("no panic under it");
+                        ledger.reserved -= account.take_all();
+                        drop(ledger);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+        });
+        let granted: u64 = accounts.iter().map(CreditAccount::granted).sum();
+        assert_eq!(ledger.lock().expect("threads are gone").reserved, granted);
+        assert!(
+            accounts
+                .iter()
+                .all(|a| a.held() == 0 && a.credit() <= 2 * CHUNK)
+        );
+    }
+}

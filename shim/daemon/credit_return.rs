@@ -1,0 +1,121 @@
+//! Returns unused credit to the daemon: immediately on a recall, and when it is idle.
+//!
+//! Credit saves round trips, but credit of one process is not available to another. No allocation may fail
+//! while unused credit exists elsewhere: when the daemon *recalls* credit (it increments `recall` in the page
+//! and wakes the gate thread), the process returns all unused credit and requests more when it needs it.
+//! Credit that has not changed for 200 ms is returned without a recall. When idle, `reserved` therefore
+//! equals the bytes held, and all interfaces report the same number.
+//!
+//! One background thread does both. It never waits for the connection's lock: the thread that holds it is
+//! sending a request, and a request for credit answers a recall as well.
+
+use super::session::{Session, request};
+use super::{reservation, sys};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::ACCOUNTS_MAX;
+use gpuslice_wire::tenant::Request;
+use gpuslice_wire::units::{Bytes, Instant};
+
+/// Credit unchanged for this long is idle, ns.
+const IDLE_NS: u64 = 200_000_000;
+
+/// The recalls and the idle credit of a process, for one thread.
+#[derive(Debug, Default)]
+pub struct CreditReturn {
+    /// The last recall answered, by lane.
+    answered: [AtomicU32; ACCOUNTS_MAX],
+    /// Credit at the last check, by lane, bytes.
+    credit: [AtomicU64; ACCOUNTS_MAX],
+    /// Time of that check, ns.
+    looked: AtomicU64,
+}
+
+impl CreditReturn {
+    fn recall(&self, session: &Session, lane: Lane) -> Option<u32> {
+        let recall = session.facts(lane).recall.load(Relaxed);
+        (self.answered[usize::from(lane.0)].load(Relaxed) != recall).then_some(recall)
+    }
+
+    /// Answers every pending recall, after `reclaim` has released unused memory; `false` if the caller must
+    /// retry soon.
+    pub fn answer_recalls(&self, session: &Session, reclaim: impl FnOnce()) -> bool {
+        let mut lanes = session.all_lanes();
+        if lanes.all(|lane| self.recall(session, lane).is_none()) {
+            return true;
+        }
+        if session.try_lock().is_none() {
+            return false;
+        }
+        reclaim();
+        session
+            .all_lanes()
+            .all(|lane| match self.recall(session, lane) {
+                Some(recall) => self.return_recalled(session, lane, recall),
+                None => true,
+            })
+    }
+
+    fn return_recalled(&self, session: &Session, lane: Lane, recall: u32) -> bool {
+        let Some(mut conn) = session.try_lock() else {
+            return false;
+        };
+        let bytes = Bytes(take_all_credit(session, lane));
+        let answer = Request::Yield {
+            lane,
+            recall,
+            bytes,
+        };
+        let _ = request(&mut conn, |open, deadline| open.tell(&answer, deadline));
+        self.answered[usize::from(lane.0)].store(recall, Relaxed);
+        true
+    }
+
+    /// Whether it is time to look for idle credit.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        let now = sys::now();
+        let due = now.since(Instant(self.looked.load(Relaxed))).0 >= IDLE_NS;
+        if due {
+            self.looked.store(now.0, Relaxed);
+        }
+        due
+    }
+
+    /// Returns all credit that has not changed since the last check.
+    pub fn return_idle(&self, session: &Session) {
+        for lane in session.all_lanes() {
+            let credit = session.account(lane).credit();
+            let before = self.credit[usize::from(lane.0)].swap(credit, Relaxed);
+            if credit > 0 && credit == before {
+                return_all_credit(session, lane);
+            }
+        }
+    }
+}
+
+fn return_all_credit(session: &Session, lane: Lane) {
+    let Some(mut conn) = session.try_lock() else {
+        return;
+    };
+    let bytes = take_all_credit(session, lane);
+    if bytes > 0 {
+        // Without a daemon, the next attach reports the smaller total.
+        let returned = reservation::release(lane, bytes);
+        let _ = request(&mut conn, |open, deadline| open.tell(&returned, deadline));
+    }
+}
+
+/// Takes all credit from the account, and updates the claims before the daemon reads them. The caller holds
+/// the connection.
+fn take_all_credit(session: &Session, lane: Lane) -> u64 {
+    let reserved = session.facts(lane).reserved.load(Relaxed);
+    let account = session.account(lane);
+    let bytes = account.take_all();
+    if bytes > 0 {
+        account.note_return(bytes, reserved);
+    }
+    session.publish(lane);
+    bytes
+}

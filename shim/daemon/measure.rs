@@ -1,0 +1,35 @@
+//! Measures the memory that the driver takes for itself: the daemon asks NVML for it.
+//!
+//! A context costs hundreds of MiB that no call reports; only the sum that NVML shows for the process includes
+//! them. The part of that sum that this process has not accounted is the cost of the object just created.
+//! Other threads continue meanwhile: bytes that they have reserved and the driver has not allocated yet make
+//! the cost look smaller, and bytes that they free between measurement and accounting make it look larger.
+//! So the larger of the accounted sums before and after counts. The daemon's own measurements correct a
+//! cost that is too small; one that is too large would cause an undeserved refusal.
+
+use super::session::Session;
+use core::sync::atomic::Ordering::Relaxed;
+use gpuslice_wire::ids::Lane;
+
+impl Session {
+    /// The memory that the driver has taken on a GPU for this process beyond the accounted bytes, where
+    /// `apart` of the accounted bytes are the guess to be corrected. `None` if it cannot be measured. The
+    /// charges must be up to date.
+    #[must_use]
+    pub fn unaccounted(&self, lane: Lane, apart: u64) -> Option<u64> {
+        let before = self.accounted(lane);
+        let used = self.request(|open, deadline| {
+            self.publish(lane);
+            open.measure(lane, deadline)
+        })??;
+        let accounted = before.max(self.accounted(lane)).saturating_sub(apart);
+        let cap = self.facts(lane).cap.load(Relaxed);
+        Some(used.saturating_sub(accounted).min(cap.saturating_add(1)))
+    }
+
+    /// Accounted bytes of the kind that NVML shows.
+    fn accounted(&self, lane: Lane) -> u64 {
+        let held = self.account(lane).held();
+        held.saturating_sub(self.unseen_of(lane))
+    }
+}

@@ -1,0 +1,224 @@
+//! Reservations: bytes of a lane, taken from credit before the driver is called.
+//!
+//! Mostly the bytes are there, and taking them is one atomic operation. If they are not, the missing part is
+//! requested from the daemon. Before a refusal reaches the application, the process releases the memory that
+//! it does not use ([`Callbacks::reclaim`]), and requests once more. While the daemon is away, a request waits
+//! for 30 s.
+//!
+//! [`Callbacks::reclaim`]: super::Callbacks::reclaim
+
+use super::conn::Conn;
+use super::credit::{
+    BYTES_MAX, CreditAccount, CreditReply, CreditRequest, CreditSource, TakeOutcome, chunk,
+};
+use super::session::{Session, request};
+use super::sys::{self, Backoff};
+use crate::guard::Uncancelled;
+use core::cell::Cell;
+use core::sync::atomic::Ordering::Relaxed;
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::DAEMON_WAIT_NS;
+use gpuslice_wire::tenant::Request;
+use gpuslice_wire::units::{Bytes, Duration};
+
+/// The granularity of driver allocations; a smaller request costs as much.
+const GRAIN: u64 = 512;
+
+/// The cap is reached, or the daemon stayed away for 30 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+/// Memory taken from the account and not yet allocated; returned when dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Reservation<'a> {
+    session: &'a Session,
+    /// Of this lane.
+    pub lane: Lane,
+    /// Its size, bytes.
+    pub bytes: u64,
+}
+
+impl Reservation<'_> {
+    /// Commits the reservation after a successful allocation, whose table entry now holds the bytes.
+    pub fn commit(self) {
+        core::mem::forget(self);
+    }
+
+    /// Changes the reservation to `bytes`, the amount that the driver actually took.
+    ///
+    /// # Errors
+    /// As [`Session::reserve`]; the reservation is then as it was.
+    pub fn adjust(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
+        let bytes = grains(bytes);
+        if bytes > self.bytes {
+            self.session
+                .reserve(self.lane, bytes - self.bytes)?
+                .commit();
+        } else {
+            self.session.release(self.lane, self.bytes - bytes);
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.session.release(self.lane, self.bytes);
+    }
+}
+
+/// Runs `reclaim`, unless this thread is inside it: trimmed pools settle their charges, and may request
+/// credit for that. Returns whether it ran.
+fn reclaim_once(reclaim: impl FnOnce()) -> bool {
+    thread_local!(static RECLAIMING: Cell<bool> = const { Cell::new(false) });
+    let set = |to| RECLAIMING.try_with(|flag| flag.replace(to));
+    if set(true) != Ok(false) {
+        return false;
+    }
+    reclaim();
+    let _ = set(false);
+    true
+}
+
+fn grains(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX)
+}
+
+impl Session {
+    /// Reserves `bytes` of a lane, before the driver is called.
+    ///
+    /// # Errors
+    /// See [`OutOfMemory`].
+    #[inline]
+    pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, OutOfMemory> {
+        let bytes = grains(bytes);
+        match self.account(lane).take(bytes) {
+            Some(CreditSource::ThreadCache) => {}
+            Some(CreditSource::Common(_)) => self.publish(lane),
+            None => {
+                self.reserve_slowly(lane, bytes)?;
+                self.publish(lane);
+            }
+        }
+        Ok(Reservation {
+            session: self,
+            lane,
+            bytes,
+        })
+    }
+
+    /// Releases `bytes` of a lane.
+    #[inline]
+    pub fn release(&self, lane: Lane, bytes: u64) {
+        let CreditSource::Common(credit) = self.account(lane).put(bytes) else {
+            return;
+        };
+        self.publish(lane);
+        if CreditAccount::has_surplus(credit, self.chunk(lane)) && !self.is_alone() {
+            self.return_surplus(lane);
+        }
+    }
+
+    /// Whether no other process of the container is attached. Credit that this one keeps is then missed by no
+    /// other process, and a program that allocates and frees large blocks in turn needs no second request.
+    fn is_alone(&self) -> bool {
+        self.container().clients.load(Relaxed) <= 1
+    }
+
+    fn chunk(&self, lane: Lane) -> u64 {
+        chunk(self.facts(lane).cap.load(Relaxed))
+    }
+
+    #[cold]
+    fn reserve_slowly(&self, lane: Lane, bytes: u64) -> Result<(), OutOfMemory> {
+        let _uncancelled = Uncancelled::begin();
+        if self.grow(lane, bytes)? {
+            return Ok(());
+        }
+        if reclaim_once(self.callbacks.reclaim) && self.grow(lane, bytes)? {
+            return Ok(());
+        }
+        self.claims(lane).denied.fetch_add(1, Relaxed);
+        Err(OutOfMemory)
+    }
+
+    /// Takes `bytes`, requesting the missing part from the daemon. Returns whether it was granted.
+    ///
+    /// # Errors
+    /// The daemon was away for 30 s.
+    fn grow(&self, lane: Lane, bytes: u64) -> Result<bool, OutOfMemory> {
+        if bytes > BYTES_MAX {
+            return Ok(false);
+        }
+        (self.callbacks.credit_begins)();
+        let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
+        let (chunk, mut pause) = (self.chunk(lane), Backoff::default());
+        let mut attached_anew = false;
+        loop {
+            let mut conn = self.lock();
+            let ask = |asked| self.ask(&mut conn, lane, asked);
+            let siblings = !self.is_alone();
+            match self
+                .account(lane)
+                .take_or_request(bytes, chunk, siblings, ask)
+            {
+                TakeOutcome::Taken => return Ok(true),
+                // The daemon may still be counting the old connection too: retry after a pause.
+                TakeOutcome::Refused if attached_anew => {
+                    attached_anew = false;
+                    drop(conn);
+                    pause.nap();
+                    continue;
+                }
+                TakeOutcome::Refused => return Ok(false),
+                TakeOutcome::Gone if sys::now() >= deadline => return Err(OutOfMemory),
+                TakeOutcome::Gone => {}
+            }
+            attached_anew = self.reattach(&mut conn);
+            if !attached_anew {
+                drop(conn);
+                pause.nap();
+            }
+        }
+    }
+
+    fn ask(&self, conn: &mut Option<Conn>, lane: Lane, asked: CreditRequest) -> CreditReply {
+        let reserved = self.facts(lane).reserved.load(Relaxed);
+        self.publish(lane);
+        let reply = request(conn, |open, deadline| {
+            if asked.returned > 0 {
+                open.tell(&release(lane, asked.returned), deadline)?;
+                self.account(lane).note_return(asked.returned, reserved);
+            }
+            open.reserve(lane, asked.need, asked.wish, deadline)
+        });
+        reply.unwrap_or(CreditReply::Gone)
+    }
+
+    /// Returns surplus credit to the daemon, unless another thread holds the connection: a free never waits,
+    /// and a later one returns the surplus.
+    #[cold]
+    fn return_surplus(&self, lane: Lane) {
+        let _uncancelled = Uncancelled::begin();
+        let Some(mut conn) = self.try_lock() else {
+            return;
+        };
+        let reserved = self.facts(lane).reserved.load(Relaxed);
+        let extra = self.account(lane).take_surplus(self.chunk(lane));
+        self.account(lane).note_return(extra, reserved);
+        if extra > 0 {
+            // Without a daemon, the next attach reports the smaller total.
+            let _ = request(&mut conn, |open, deadline| {
+                open.tell(&release(lane, extra), deadline)
+            });
+        }
+    }
+}
+
+/// The request that returns `bytes` of credit.
+pub(super) fn release(lane: Lane, bytes: u64) -> Request {
+    let bytes = Bytes(bytes);
+    Request::Release { lane, bytes }
+}

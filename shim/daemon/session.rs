@@ -1,0 +1,312 @@
+//! A process's session with the daemon: one connection, two pages, and the accounts of its credit.
+//!
+//! The addresses of the pages and the descriptor number of the doorbell never change. After a restart of the
+//! daemon the new ones atomically replace the old ones, while other threads may be reading.
+
+use super::clock;
+use super::conn::{Conn, Welcome};
+use super::credit::CreditAccount;
+use super::sys;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use gpuslice_wire::ids::{GpuUuid, Lane};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, HEARTBEAT_STALE_NS, HELLO_DEADLINE_NS, LANES_MAX};
+use gpuslice_wire::page::{
+    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
+    PAGE_VERSION,
+};
+use gpuslice_wire::tenant::Request;
+use gpuslice_wire::units::{Bytes, Duration, Instant};
+use std::io::Result;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How long a request to a connected daemon may take before the daemon counts as gone.
+const REPLY_WAIT: Duration = Duration(2 * HELLO_DEADLINE_NS);
+
+/// The purpose of an attach. Each library has a connection of its own, also in the same process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// CUDA: uses memory and time.
+    Use,
+    /// NVML: reads only. It reports no held memory, whatever the process holds.
+    Look,
+}
+
+impl Purpose {
+    fn request(self, held: [Bytes; ACCOUNTS_MAX]) -> Request {
+        match self {
+            Purpose::Use => Request::Attach { held },
+            Purpose::Look => Request::Look {},
+        }
+    }
+}
+
+/// The duties of the rest of the process towards its session.
+#[derive(Clone, Copy, Debug)]
+pub struct Callbacks {
+    /// The process asks for credit: from now on a thread must return it when another process is short.
+    pub credit_begins: fn(),
+    /// The daemon refused credit: releases unused memory of this process. Called without any lock of the session.
+    pub reclaim: fn(),
+    /// Tells a restarted daemon what it cannot know. Called with the connection locked.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub report: fn(&mut Conn, Instant) -> Result<()>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Session {
+    socket: PathBuf,
+    purpose: Purpose,
+    pub(super) callbacks: Callbacks,
+    /// The slow path's lock. `None` while the daemon is away.
+    conn: Mutex<Option<Conn>>,
+    doorbell: sys::Number,
+    /// How often the process has attached.
+    generation: AtomicU32,
+    container: &'static ContainerPage,
+    client: &'static ClientPage,
+    lanes: u8,
+    accounts: [CreditAccount; ACCOUNTS_MAX],
+    /// The part of the held memory that NVML does not show, by lane, bytes.
+    unseen: [AtomicU64; ACCOUNTS_MAX],
+}
+
+type Pages = (&'static ContainerPage, &'static ClientPage);
+
+/// Checks the heads of both pages and maps them, in place of `over` if given.
+fn map_pages(welcome: &Welcome, over: Option<Pages>) -> Result<Pages> {
+    sys::check_head(&welcome.container, CONTAINER_PAGE_MAGIC, PAGE_VERSION)?;
+    sys::check_head(&welcome.client, CLIENT_PAGE_MAGIC, PAGE_VERSION)?;
+    let container = sys::map(&welcome.container, false, over.map(|pages| pages.0))?;
+    let client = sys::map(&welcome.client, true, over.map(|pages| pages.1))?;
+    Ok((container, client))
+}
+
+/// Runs `work` on an open connection. `None` without one, and if `work` fails, which ends it.
+pub(super) fn request<T>(
+    conn: &mut Option<Conn>,
+    work: impl FnOnce(&mut Conn, Instant) -> Result<T>,
+) -> Option<T> {
+    let deadline = sys::now().plus(REPLY_WAIT);
+    let done = work(conn.as_mut()?, deadline);
+    if done.is_err() {
+        *conn = None;
+    }
+    done.ok()
+}
+
+impl Session {
+    /// Attaches for the first time.
+    ///
+    /// # Errors
+    /// As [`Conn::attach`]; `InvalidData` for pages of another version.
+    pub fn open(
+        socket: &Path,
+        purpose: Purpose,
+        callbacks: Callbacks,
+        deadline: Instant,
+    ) -> Result<Session> {
+        let asked = clock::asked();
+        let request = purpose.request([Bytes::ZERO; ACCOUNTS_MAX]);
+        let (conn, welcome) = Conn::attach(socket, &request, deadline)?;
+        let (container, client) = map_pages(&welcome, None)?;
+        asked.answered(container.heartbeat_ns.load(Relaxed));
+        Ok(Session {
+            socket: socket.to_path_buf(),
+            purpose,
+            callbacks,
+            conn: Mutex::new(Some(conn)),
+            doorbell: sys::Number::eventfd(welcome.doorbell.into_raw_fd()),
+            generation: AtomicU32::new(1),
+            container,
+            client,
+            lanes: welcome.lanes.min(LANES_MAX as u8),
+            accounts: Default::default(),
+            unseen: Default::default(),
+        })
+    }
+
+    /// Facts from the daemon.
+    #[must_use]
+    pub fn container(&self) -> &'static ContainerPage {
+        self.container
+    }
+
+    /// This process's claims.
+    #[must_use]
+    pub fn client(&self) -> &'static ClientPage {
+        self.client
+    }
+
+    /// GPUs of the slice: lanes 0 to `lanes` - 1.
+    #[must_use]
+    pub fn lanes(&self) -> u8 {
+        self.lanes
+    }
+
+    /// Facts of one lane.
+    #[must_use]
+    pub fn facts(&self, lane: Lane) -> &'static ContainerLane {
+        &self.container.lane[usize::from(lane.0) % ACCOUNTS_MAX]
+    }
+
+    /// Claims of one lane.
+    #[must_use]
+    pub fn claims(&self, lane: Lane) -> &'static ClientLane {
+        &self.client.lane[usize::from(lane.0) % ACCOUNTS_MAX]
+    }
+
+    /// This process's account of one lane.
+    #[must_use]
+    pub fn account(&self, lane: Lane) -> &CreditAccount {
+        &self.accounts[usize::from(lane.0) % ACCOUNTS_MAX]
+    }
+
+    /// The lane of a GPU; `None` for one that is not of the slice.
+    #[must_use]
+    pub fn lane_of(&self, gpu: GpuUuid) -> Option<Lane> {
+        let wanted = u128::from_be_bytes(gpu.0);
+        (0..self.lanes).map(Lane).find(|&lane| {
+            let facts = self.facts(lane);
+            let half = |word: &AtomicU64| u128::from(word.load(Relaxed));
+            half(&facts.uuid_high) << 64 | half(&facts.uuid_low) == wanted
+        })
+    }
+
+    /// Number of attaches of this process; when it changes, the claims page is a new one.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Acquire)
+    }
+
+    /// Notifies the daemon that the claims changed.
+    pub fn ring(&self) {
+        if let Some(doorbell) = self.doorbell.get() {
+            sys::ring(doorbell);
+        }
+    }
+
+    /// Changes by `change` bytes the memory held on a lane that NVML does not show.
+    pub fn unseen(&self, lane: Lane, change: i64) {
+        let words = &self.unseen[usize::from(lane.0) % ACCOUNTS_MAX];
+        words.fetch_add(change as u64, Relaxed);
+        self.publish(lane);
+    }
+
+    /// Writes the claims of held memory. Changes within a thread cache are not written immediately (all
+    /// threads would write one word), but by [`Session::settle`]; the claims are used for display alone.
+    pub(super) fn publish(&self, lane: Lane) {
+        let (claims, unseen) = (self.claims(lane), self.unseen_of(lane));
+        let write = |claimed: &AtomicU64, is: u64| {
+            if claimed.load(Relaxed) != is {
+                claimed.store(is, Relaxed);
+            }
+        };
+        write(&claims.held, self.account(lane).held());
+        write(&claims.unseen, unseen);
+    }
+
+    pub(super) fn unseen_of(&self, lane: Lane) -> u64 {
+        self.unseen[usize::from(lane.0) % ACCOUNTS_MAX].load(Relaxed)
+    }
+
+    /// The lanes in use: one for each GPU, and the host's.
+    pub(super) fn all_lanes(&self) -> impl Iterator<Item = Lane> {
+        (0..self.lanes).map(Lane).chain([Lane::HOST])
+    }
+
+    /// Updates the claims of held memory.
+    pub fn settle(&self) {
+        self.all_lanes().for_each(|lane| self.publish(lane));
+    }
+
+    /// The connection, locked.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Conn>> {
+        self.conn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, unless another thread holds it.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Option<Conn>>> {
+        self.conn.try_lock().ok()
+    }
+
+    /// Runs `work` on the connection. `None` without one, and if `work` fails, which ends it.
+    pub fn request<T>(&self, work: impl FnOnce(&mut Conn, Instant) -> Result<T>) -> Option<T> {
+        request(&mut self.lock(), work)
+    }
+
+    /// Whether the daemon's heartbeat is stale.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        let beat = Instant(self.container.heartbeat_ns.load(Relaxed));
+        sys::now().since(beat).0 > HEARTBEAT_STALE_NS
+    }
+
+    /// Checks the connection, and reattaches if the daemon restarted. Does not wait long, so it suits a
+    /// background thread. Returns whether there is a connection.
+    pub fn tend(&self) -> bool {
+        let Some(mut conn) = self.try_lock() else {
+            return true;
+        };
+        if conn.as_mut().is_some_and(Conn::is_alive) {
+            return true;
+        }
+        *conn = None;
+        self.reattach(&mut conn)
+    }
+
+    /// Tries once to reattach, if there is no connection. Returns whether there is one.
+    pub fn reconnect(&self) -> bool {
+        let mut conn = self.lock();
+        conn.is_some() || self.reattach(&mut conn)
+    }
+
+    /// Tries once to reattach with the memory granted so far; the lock keeps that from changing.
+    pub(super) fn reattach(&self, conn: &mut Option<Conn>) -> bool {
+        let held = core::array::from_fn(|lane| Bytes(self.accounts[lane].granted()));
+        let deadline = sys::now().plus(Duration(HELLO_DEADLINE_NS));
+        let asked = clock::asked();
+        let Ok((mut fresh, welcome)) =
+            Conn::attach(&self.socket, &self.purpose.request(held), deadline)
+        else {
+            return false;
+        };
+        let again = self.take_over(welcome).and_then(|()| {
+            asked.answered(self.container.heartbeat_ns.load(Relaxed));
+            (self.callbacks.report)(&mut fresh, deadline)
+        });
+        if again.is_err() {
+            return false;
+        }
+        self.settle();
+        *conn = Some(fresh);
+        self.generation.fetch_add(1, Release);
+        true
+    }
+
+    fn take_over(&self, welcome: Welcome) -> Result<()> {
+        map_pages(&welcome, Some((self.container, self.client)))?;
+        match self.doorbell.get() {
+            // If the application has closed the old one, the new one may have its number.
+            Some(old) if old != welcome.doorbell.as_raw_fd() => {
+                sys::replace(&welcome.doorbell, old)
+            }
+            _ => {
+                self.doorbell.set(welcome.doorbell.into_raw_fd());
+                Ok(())
+            }
+        }
+    }
+
+    /// Closes the child's copy of the doorbell; async-signal-safe.
+    pub fn close_in_child(&self) {
+        if let Some(doorbell) = self.doorbell.get() {
+            sys::close(doorbell);
+        }
+    }
+}

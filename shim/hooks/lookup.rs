@@ -1,0 +1,259 @@
+//! Maps a real function's address to its hook.
+//!
+//! Programs get most of the driver through `cuGetProcAddress`, which selects among versions and
+//! stream variants of a name by rules of its own. A copy of these rules would fail with the next
+//! driver. So the real function is called, unchanged, and the *address* it returns is replaced if it is
+//! that of a hooked function: the right form by construction. Any other address is returned as is.
+//!
+//! In addition, the requested name must be the hook's own. Linkers fold functions with the same code into
+//! one (all that return "not supported", for example), so an address alone is ambiguous.
+//!
+//! The map is filled once, from the exported name of every hook, and then from the real
+//! `cuGetProcAddress` for forms to which it gives an address of its own.
+
+use crate::daemon::sys;
+use crate::hooks;
+use crate::resolve::{Library, find};
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use gpuslice_nvabi::types::CUresult;
+use std::ffi::CString;
+
+/// Entries of the map; a power of two, several times the number of hooks.
+const PLACES: usize = 1024;
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+const PER_THREAD: u64 = 2;
+
+/// Whether the map is filled.
+const EMPTY: u8 = 0;
+const FILLING: u8 = 1;
+const FILLED: u8 = 2;
+
+/// Open addressing by real address; several hooks may have the same one. `real` is written last.
+struct Map {
+    state: AtomicU8,
+    real: [AtomicUsize; PLACES],
+    hook: [AtomicPtr<c_void>; PLACES],
+    name: [AtomicPtr<c_char>; PLACES],
+}
+
+static MAP: Map = Map::new();
+
+/// The hook for the function at `real`, if the requested name (`asked`) is the hook's; else `real`.
+#[inline]
+#[must_use]
+pub fn hooked(real: *mut c_void, asked: &CStr) -> *mut c_void {
+    if MAP.state.load(Ordering::Acquire) != FILLED {
+        fill();
+    }
+    MAP.get(real as usize, asked).unwrap_or(real)
+}
+
+impl Map {
+    const fn new() -> Map {
+        Map {
+            state: AtomicU8::new(EMPTY),
+            real: [const { AtomicUsize::new(0) }; PLACES],
+            hook: [const { AtomicPtr::new(ptr::null_mut()) }; PLACES],
+            name: [const { AtomicPtr::new(ptr::null_mut()) }; PLACES],
+        }
+    }
+
+    fn places(real: usize) -> impl Iterator<Item = usize> {
+        let first = real.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55;
+        (first..first + PLACES).map(|place| place % PLACES)
+    }
+
+    fn get(&self, real: usize, asked: &CStr) -> Option<*mut c_void> {
+        for place in Map::places(real) {
+            match self.real[place].load(Ordering::Acquire) {
+                0 => return None,
+                there if there == real && self.is_named(place, asked) => {
+                    return Some(self.hook[place].load(Ordering::Relaxed));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn is_named(&self, place: usize, asked: &CStr) -> bool {
+        // SAFETY: written before `real` was, from a static string with its NUL.
+        let name = unsafe { CStr::from_ptr(self.name[place].load(Ordering::Relaxed)) };
+        is_form_of(name.to_bytes(), asked.to_bytes())
+    }
+
+    /// Only one thread fills the map.
+    fn insert(&self, real: usize, name: &'static CStr, hook: *mut c_void) {
+        for place in Map::places(real) {
+            match self.real[place].load(Ordering::Relaxed) {
+                0 => {
+                    self.name[place].store(name.as_ptr().cast_mut(), Ordering::Relaxed);
+                    self.hook[place].store(hook, Ordering::Relaxed);
+                    return self.real[place].store(real, Ordering::Release);
+                }
+                there if there == real && self.is_named(place, name) => return,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether `exported` is `base` followed by nothing but version and stream suffixes.
+fn is_form_of(exported: &[u8], base: &[u8]) -> bool {
+    let suffix =
+        |rest: &[u8]| rest.is_empty() || rest.starts_with(b"_v") || rest.starts_with(b"_pt");
+    exported.strip_prefix(base).is_some_and(suffix)
+}
+
+/// Receives a hook's exported name, the CUDA version of its form, and its address.
+pub type Visitor<'a> = &'a mut dyn FnMut(&'static CStr, i32, *mut c_void);
+
+/// Passes a row's hook to `$each`, if it has one.
+macro_rules! row {
+    (pass $each:ident $name:ident $since:literal) => {};
+    (hook $each:ident $name:ident $since:literal) => {
+        $each(
+            const {
+                match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name of the table has a NUL in it"),
+                }
+            },
+            $since,
+            hooks::$name as *mut c_void,
+        );
+    };
+}
+
+/// Passes every hook's exported name, CUDA version and address to `each`.
+pub fn each_hook(each: Visitor<'_>) {
+    macro_rules! family {
+        ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($args:tt)*);)*) => {
+            $( row!($shim each $name $since); )*
+        };
+    }
+    gpuslice_nvabi::for_each_driver_fn!(family);
+}
+
+#[cold]
+fn fill() {
+    // A second thread waits for the first, but not for ever: in the child of a fork the first may not exist.
+    // Filling twice writes the same values.
+    for _ in 0..1000 {
+        match MAP
+            .state
+            .compare_exchange(EMPTY, FILLING, Ordering::Acquire, Ordering::Acquire)
+        {
+            Ok(_) => break,
+            Err(FILLED) => return,
+            Err(_) => sys::nap(100_000),
+        }
+    }
+    each_hook(&mut |name, _, hook| {
+        if let Some(real) = find(Library::Driver, name) {
+            MAP.insert(real as usize, name, hook);
+        }
+    });
+    let mut driver = 0;
+    let _ = crate::real!(cuDriverGetVersion(&raw mut driver));
+    each_hook(&mut |name, since, hook| {
+        // An older driver would return an older form, with another signature.
+        if since <= driver
+            && let Some(real) = ask(name, since)
+        {
+            MAP.insert(real as usize, name, hook);
+        }
+    });
+    MAP.state.store(FILLED, Ordering::Release);
+}
+
+/// The real driver's address for the base name of `exported`, at the version that introduced it.
+fn ask(exported: &CStr, since: i32) -> Option<*mut c_void> {
+    let exported = exported.to_str().ok()?;
+    let plain = exported
+        .strip_suffix("_ptsz")
+        .or(exported.strip_suffix("_ptds"));
+    let flags = if plain.is_some() { PER_THREAD } else { 0 };
+    let plain = plain.unwrap_or(exported);
+    let base = match plain.rsplit_once("_v") {
+        Some((base, version)) if version.bytes().all(|b| b.is_ascii_digit()) => base,
+        _ => plain,
+    };
+    let base = CString::new(base).ok()?;
+    let mut address = ptr::null_mut();
+    let result = driver_lookup(&base, &raw mut address, since, flags)?;
+    (result == CUresult::SUCCESS && !address.is_null()).then_some(address)
+}
+
+/// The real driver's newest `cuGetProcAddress`; `None` for a driver older than 11.3.
+fn driver_lookup(
+    base: &CStr,
+    address: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+) -> Option<CUresult> {
+    let base: *const c_char = base.as_ptr();
+    if find(Library::Driver, c"cuGetProcAddress_v2").is_some() {
+        let mut status = 0;
+        return Some(crate::real!(cuGetProcAddress_v2(
+            base,
+            address,
+            version,
+            flags,
+            &raw mut status
+        )));
+    }
+    find(Library::Driver, c"cuGetProcAddress")?;
+    Some(crate::real!(cuGetProcAddress(
+        base, address, version, flags
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hook_has_one_address() {
+        let (mut names, mut count) = (std::collections::BTreeSet::new(), 0);
+        each_hook(&mut |name, since, hook| {
+            assert!(since >= 2000 && !hook.is_null());
+            names.insert(name);
+            count += 1;
+        });
+        assert_eq!(names.len(), count);
+        assert!(count * 4 <= PLACES, "{count} hooks in {PLACES} places");
+        let rows = gpuslice_nvabi::DRIVER.iter();
+        let hooks = rows.filter(|row| row.shim == gpuslice_nvabi::Shim::Hook);
+        assert_eq!(count, hooks.count());
+    }
+
+    #[test]
+    fn colliding_and_shared_addresses_are_all_found() {
+        let map = Map::new();
+        for real in 1..=250usize {
+            map.insert(real << 4, c"cuMemFree_v2", real as *mut c_void);
+            map.insert(real << 4, c"cuLaunch", (real + 1000) as *mut c_void);
+            map.insert(real << 4, c"cuLaunch", ptr::null_mut());
+        }
+        for real in 1..=250usize {
+            assert_eq!(map.get(real << 4, c"cuMemFree"), Some(real as *mut c_void));
+            assert_eq!(
+                map.get(real << 4, c"cuLaunch"),
+                Some((real + 1000) as *mut c_void)
+            );
+            assert_eq!(map.get(real << 4, c"cuCoredumpGetAttribute"), None);
+        }
+        assert_eq!(map.get(251 << 4, c"cuLaunch"), None);
+    }
+
+    #[test]
+    fn only_suffixes_make_a_form() {
+        assert!(is_form_of(b"cuMemFreeAsync_ptsz", b"cuMemFreeAsync"));
+        assert!(is_form_of(b"cuMemFree_v2", b"cuMemFree") && is_form_of(b"cuInit", b"cuInit"));
+        assert!(!is_form_of(b"cuLaunchKernel", b"cuLaunch"));
+        assert!(!is_form_of(b"cuLaunch", b"cuLaunchKernel"));
+    }
+}

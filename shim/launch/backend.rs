@@ -1,0 +1,115 @@
+//! The gate's interface to its surroundings: the driver, and the pages shared with the daemon.
+//!
+//! The gate's decisions must be testable without a GPU or a daemon, so all its calls to the outside go
+//! through [`DriverBackend`]. The production one is in `cuda.rs`; tests provide their own. Handles are
+//! plain numbers here: the gate never dereferences them.
+
+use crate::daemon::sys::SecondMapping;
+use gpuslice_nvabi::types::{CUcontext, CUstream};
+use gpuslice_wire::page::{ClientPage, ContainerPage};
+
+/// A driver context (`CUcontext`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context(pub usize);
+
+/// A driver stream (`CUstream`), including the special handles 0, 1 (legacy) and 2 (per thread).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(pub usize);
+
+impl Stream {
+    /// The legacy default stream, under either of its handles: a barrier among all blocking streams of its
+    /// context.
+    pub const LEGACY: Stream = Stream(0);
+    /// `CU_STREAM_PER_THREAD`: a separate stream in every thread, so no thread can fence it for another.
+    pub const PER_THREAD: Stream = Stream(2);
+    /// A stream that was destroyed while it had work in flight; no handle has this value.
+    pub const GONE: Stream = Stream(usize::MAX);
+}
+
+impl From<CUstream> for Stream {
+    fn from(stream: CUstream) -> Stream {
+        Stream(stream.0.expose_provenance())
+    }
+}
+
+impl From<CUcontext> for Context {
+    fn from(context: CUcontext) -> Context {
+        Context(context.0.expose_provenance())
+    }
+}
+
+/// A driver event (`CUevent`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event(pub usize);
+
+/// The state of the work in front of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Not finished.
+    Pending,
+    /// Finished, or ended with its context.
+    Done,
+}
+
+/// The two shared pages of the process; once mapped, they stay mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages {
+    /// Facts, written by the daemon.
+    pub container: &'static ContainerPage,
+    /// Claims, written by this process.
+    pub client: &'static ClientPage,
+}
+
+/// The process's page as the GPU reads it.
+#[derive(Debug)]
+pub struct Pinned {
+    /// The page, mapped at an address of its own.
+    pub page: SecondMapping<ClientPage>,
+    /// Its address on the GPU, in the context for which it was pinned.
+    pub address: u64,
+}
+
+/// The driver and the session with the daemon, as far as the gate uses them. Failures are silent: a method that
+/// fails returns `None`, `false` or [`Progress::Done`].
+pub trait DriverBackend: Send + Sync {
+    /// The pages of the present connection; `None` outside a slice.
+    fn pages(&self) -> Option<Pages>;
+    /// Lane of the calling thread's current context.
+    fn lane(&self) -> Option<usize>;
+    /// Notifies the daemon that the claims changed.
+    fn ring(&self);
+    /// Reconnects if the daemon is back, after its heartbeat was stale. Called repeatedly.
+    fn reconnect(&self);
+    /// Returns credit that the daemon recalls; `false` if the caller must retry soon.
+    fn answer_recalls(&self) -> bool;
+    /// Updates what launches do not depend on: claims, and idle credit.
+    fn settle(&self);
+
+    /// The calling thread's current context.
+    fn context(&self) -> Option<Context>;
+    /// Runs `work` with `context` current and restores the thread's own; `false` if the context is gone.
+    fn within(&self, context: Context, work: &mut dyn FnMut()) -> bool;
+    /// Whether a launch into `stream` would be captured into a graph instead of executed.
+    fn capturing(&self, stream: Stream) -> bool;
+    /// A new event with timing, in the current context.
+    fn event(&self) -> Option<Event>;
+    /// Records `event` into `stream`.
+    fn record(&self, event: Event, stream: Stream) -> bool;
+    /// Whether the work in front of `event` has finished.
+    fn progress(&self, event: Event) -> Progress;
+    /// Whether all work in `stream` of the current context has finished; `None` if the query would invalidate
+    /// a capture. Orders nothing.
+    fn finished(&self, stream: Stream) -> Option<Progress>;
+    /// Time between two finished events, ns.
+    fn elapsed(&self, from: Event, to: Event) -> Option<u64>;
+    /// Number of attaches of the process: each comes with a new page.
+    fn generation(&self) -> u32;
+    /// Makes the process's page readable by the GPU in the current context.
+    fn pin(&self) -> Option<Pinned>;
+    /// Puts into `stream` a wait for the word at the GPU's `address` to be [`GATE_OPEN`].
+    ///
+    /// [`GATE_OPEN`]: gpuslice_wire::page::GATE_OPEN
+    fn hold(&self, stream: Stream, address: u64) -> bool;
+    /// Destroys an event.
+    fn discard(&self, event: Event);
+}

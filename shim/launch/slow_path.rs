@@ -1,0 +1,566 @@
+//! The gate's slow path: a launch while the fast path is closed.
+//!
+//! # The word
+//! Launches read one word and go if it is [`OPEN`]. It is open only while no turns are taken and this process
+//! has reported itself runnable. The gate thread closes it periodically; the next launch takes the slow path,
+//! is observed there, and opens it again. A process without a launch between two closings is idle. This is
+//! the second-chance bit of page replacement, at the cost of one slow launch in 20 ms.
+//!
+//! # Locks
+//! Each lane has one lock. It is held while events are recorded and queried, never during the launch itself
+//! and never while waiting for a turn or for room in the window. So the gate thread can always take it and
+//! report that the process has drained.
+
+use super::backend::{Context, DriverBackend, Event, Pages, Stream};
+use super::captures;
+use super::claim;
+use super::estimate::{Estimate, Task};
+use super::fences::{Fences, StreamId};
+use super::gates::Gates;
+use super::in_flight_limit::InFlightLimit;
+use super::os;
+use super::turn::{LaneFacts, Verdict};
+use super::window::{Admission, HELD_MAX_NS, StreamIndex};
+use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::page::{ClientLane, MODE_OPEN, RUNNABLE_PARKED};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The bit of the word that is set while launches may go straight to the driver.
+pub const OPEN: u32 = 1;
+/// The word's value while they must take the slow path.
+pub const CLOSED: u32 = 0;
+/// The bit of the word that is set once graphs of this process allocate memory: their launches take a longer
+/// path, which reserves it. The gate does not change this bit.
+pub const METERED: u32 = 2;
+
+/// Longest sleep at the gate between two checks of the heartbeat.
+const LOOK_NS: u64 = 50_000_000;
+/// How long a launch is held whose stream is busy while the work in flight is stuck, and a copy over the bus
+/// while nothing is in flight here: a sibling's work may wait for it.
+const BEHIND_MAX_NS: u64 = 5_000_000_000;
+/// Without turns, launches are fenced at most this often.
+const SAMPLE_NS: u64 = 5_000_000;
+/// Queue depth with gates in the streams, whatever is left of the turn: the gates stop the queue.
+const DEPTH_NS: u64 = 2_000_000;
+/// With several GPUs the word stays closed this long, so that launches on each GPU are observed.
+const SEEN_NS: u64 = 1_000_000;
+
+/// A launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Its expected cost.
+    pub task: Task,
+    /// Its stream.
+    pub stream: Stream,
+    /// A copy between host and device.
+    pub over_bus: bool,
+}
+
+/// The state of one GPU in the gate.
+#[derive(Debug, Default)]
+pub struct Lane {
+    /// Streams, fences, estimates.
+    pub fences: Fences,
+    /// Time of the last observed launch, ns.
+    pub seen: u64,
+    /// Launches held at the gate now.
+    pub waiting: u32,
+    /// Start of watching the end of a drain, ns; 0 while none is watched.
+    pub watched_since: u64,
+    /// Since when all streams have been blocked at gates, ns; 0 while they are not.
+    pub blocked: u64,
+    /// The process has reported itself drained, with work behind closed gates.
+    pub parked: bool,
+    /// Limit of work in flight near a turn's end.
+    pub limit: InFlightLimit,
+    /// The last turn for which the gate thread was woken.
+    woken_turn: u32,
+    /// Time of the last fenced launch without turns, ns.
+    sampled: u64,
+    /// Launches have gone without turns and were not tracked.
+    untracked: bool,
+}
+
+impl Lane {
+    /// Tracks from now on the work launched without turns, if there is any.
+    pub(super) fn track(&mut self, now: u64) {
+        if std::mem::take(&mut self.untracked) {
+            self.fences.untracked(now);
+        }
+    }
+
+    /// Resumes parked work: a turn has begun, or no turns are taken any more.
+    pub fn unpark(&mut self, claims: &ClientLane, now: u64) {
+        if std::mem::take(&mut self.parked) {
+            self.fences.in_flight.resumed(now);
+            claims.runnable.fetch_and(!RUNNABLE_PARKED, SeqCst);
+        }
+        self.blocked = 0;
+    }
+}
+
+/// The gate of one process.
+pub struct Gate {
+    /// Driver and daemon.
+    pub backend: &'static dyn DriverBackend,
+    /// The word that the fast path reads.
+    pub word: &'static AtomicU32,
+    lanes: [Mutex<Lane>; LANES_MAX],
+    /// The words that the GPU reads.
+    pub gates: Gates,
+    thread: AtomicBool,
+    /// Held by the gate thread while it may be inside the driver; true once it must stay outside.
+    pub(super) driving: Mutex<bool>,
+    /// Times at which the word was last opened and closed, ns.
+    pub opened: AtomicU64,
+    /// See `opened`.
+    pub closed: AtomicU64,
+}
+
+/// An admitted launch, which must be passed to [`Gate::leave`].
+#[derive(Debug)]
+pub struct Ticket {
+    lane: usize,
+    stream_index: StreamIndex,
+    task: Task,
+    ns: u64,
+    base: Option<Event>,
+    fence: bool,
+    now: u64,
+    /// The first launch in a turn wakes the gate thread, after the driver's call.
+    wake: WakeOnDrop,
+}
+
+/// Wakes the gate thread, which waits on the futex, when dropped.
+#[derive(Debug, Default)]
+struct WakeOnDrop(Option<&'static AtomicU32>);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(os::wake);
+    }
+}
+
+/// A launch on the slow path.
+struct PendingLaunch<'a> {
+    pages: Pages,
+    index: usize,
+    work: &'a Work,
+    stream_id: StreamId,
+    /// The gate word's address on the GPU, and the distance between gates, ns.
+    gates: Option<(u64, u64)>,
+}
+
+impl PendingLaunch<'_> {
+    fn claims(&self) -> &'static ClientLane {
+        &self.pages.client.lane[self.index]
+    }
+
+    fn words(&self) -> claim::ClaimWords<'static> {
+        claim::ClaimWords {
+            turn: &self.pages.container.lane[self.index].turn,
+            claims: self.claims(),
+        }
+    }
+}
+
+impl PendingLaunch<'_> {
+    /// Notes the start of the turn's work, if this is the first launch of a turn.
+    fn begins(&self, lane: &mut Lane, now: Option<u64>) {
+        if let Some(now) = now {
+            self.claims().began_ns.store(now, Relaxed);
+            lane.fences.turn_begins();
+        }
+    }
+
+    /// Claims part in the open mode that `words` show. Returns whether that mode still holds; a daemon that
+    /// is away does not end it.
+    fn claim_open(&self, words: &LaneFacts, now: u64) -> bool {
+        let taken = self.words().take(words.turn);
+        let mode = &self.pages.container.lane[self.index].mode;
+        words.stale(now) || (taken && mode.load(SeqCst) == MODE_OPEN)
+    }
+}
+
+/// Counts a launch that goes.
+fn count(pending: &PendingLaunch<'_>) {
+    pending.claims().launches.fetch_add(1, Relaxed);
+}
+
+impl Gate {
+    /// A closed gate.
+    pub fn new(backend: &'static dyn DriverBackend, word: &'static AtomicU32) -> Gate {
+        Gate {
+            backend,
+            word,
+            lanes: Default::default(),
+            gates: Gates::default(),
+            thread: AtomicBool::new(false),
+            driving: Mutex::new(false),
+            opened: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+        }
+    }
+
+    /// The state of a lane, locked.
+    pub fn lane(&self, index: usize) -> MutexGuard<'_, Lane> {
+        self.lanes[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Describes a launch; `None` if it needs no gate.
+    fn describe<'a>(&self, work: &'a Work) -> Option<PendingLaunch<'a>> {
+        let pages = self.backend.pages()?;
+        if self.backend.capturing(work.stream) {
+            return None; // Becomes a node of a graph; the launch of that graph is gated.
+        }
+        let index = self.backend.lane().filter(|index| *index < LANES_MAX)?;
+        let context = self.backend.context()?;
+        let thread = if work.stream == Stream::PER_THREAD {
+            os::thread_id()
+        } else {
+            0
+        };
+        let stream_id = StreamId {
+            context,
+            stream: work.stream,
+            thread,
+        };
+        Some(PendingLaunch {
+            pages,
+            index,
+            work,
+            stream_id,
+            gates: None,
+        })
+    }
+
+    /// The gate word and distance, if gates are to be put into streams now.
+    fn gates(&self, pending: &PendingLaunch<'_>) -> Option<(u64, u64)> {
+        let distance = LaneFacts::read(pending.pages.container, pending.index).gates();
+        let word = |_| {
+            self.gates
+                .word(self.backend, pending.stream_id.context, pending.index)
+        };
+        let word = Some(distance).filter(|ns| *ns > 0).and_then(word)?;
+        Some((word, distance))
+    }
+
+    /// Waits until the launch may go. A ticket must be passed to [`Gate::leave`].
+    pub fn enter(&'static self, work: &Work) -> Option<Ticket> {
+        let pending = self.describe(work)?;
+        let index = pending.index;
+        self.start_thread();
+        // Time spent waiting for turns, and held back by a full window, ns.
+        let (mut waited, mut held) = (0, 0);
+        loop {
+            let now = os::now();
+            // The daemon may have returned with other pages while this launch waited.
+            let pages = self.backend.pages()?;
+            let pending = PendingLaunch {
+                gates: self.gates(&pending),
+                pages,
+                ..pending
+            };
+            let mut lane = self.lane(index);
+            self.set_runnable(&pending);
+            lane.seen = now;
+            let words = LaneFacts::read(pending.pages.container, index);
+            let (turn, pause, clock) = match words.judge(now) {
+                Verdict::Open if !pending.claim_open(&words, now) => continue,
+                Verdict::Open => {
+                    lane.unpark(pending.claims(), now);
+                    count(&pending);
+                    return self.enter_open(&pending, lane, now);
+                }
+                Verdict::Wait { .. } if self.cannot_wait(&mut lane, &pending, now, waited) => {
+                    count(&pending);
+                    return self.ticket(&pending, lane, now, false);
+                }
+                Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
+                Verdict::Turn { turn, .. } if !pending.words().take(turn) => {
+                    // The turn has just ended. This process claimed part in it and owes a report.
+                    os::wake(&pending.pages.container.futex);
+                    continue;
+                }
+                Verdict::Turn { turn, end_ns } => {
+                    lane.unpark(pending.claims(), now);
+                    lane.track(now);
+                    let left = end_ns.saturating_sub(now);
+                    let first = std::mem::replace(&mut lane.woken_turn, turn) != turn;
+                    let futex = first.then_some(&pending.pages.container.futex);
+                    match self.admit(&pending, &mut lane, now, left, words.window_ns) {
+                        Admission::Full(ns) if held < HELD_MAX_NS => {
+                            futex.into_iter().for_each(os::wake);
+                            (turn, ns, &mut held)
+                        }
+                        _ => {
+                            if held > 0 && lane.fences.in_flight.empty() {
+                                lane.limit.underran();
+                            }
+                            count(&pending);
+                            pending.begins(&mut lane, first.then_some(now));
+                            let wake = WakeOnDrop(futex);
+                            // The end of a turn is reported exactly, since the next turn waits for it.
+                            let last = left <= words.window_ns;
+                            let ticket = self.ticket(&pending, lane, now, last)?;
+                            return Some(Ticket { wake, ..ticket });
+                        }
+                    }
+                }
+            };
+            lane.waiting += 1;
+            drop(lane);
+            os::wait(&pending.pages.container.lane[index].turn, turn, pause);
+            *clock += os::now().saturating_sub(now);
+            self.lane(index).waiting -= 1;
+        }
+    }
+
+    /// Whether a launch held for its turn for `waited` ns must go without one, because the work in flight may
+    /// wait for it. Work in flight cannot wait for a launch behind it in the same stream, unless that stream
+    /// runs a host callback; this is rare enough for a much longer wait. A copy over the bus occupies no
+    /// multiprocessor and goes sooner.
+    fn cannot_wait(
+        &self,
+        lane: &mut Lane,
+        pending: &PendingLaunch<'_>,
+        now: u64,
+        waited: u64,
+    ) -> bool {
+        if waited < HELD_MAX_NS {
+            return false;
+        }
+        if pending.work.over_bus {
+            let may_help = !lane.parked && !lane.fences.in_flight.empty();
+            return waited >= BEHIND_MAX_NS || may_help;
+        }
+        if lane.parked {
+            return false; // The work in flight waits for its turn, as this launch does.
+        }
+        let helps = |fences: &Fences| {
+            fences.in_flight.stuck(now)
+                && (waited >= BEHIND_MAX_NS || !fences.busy(pending.stream_id))
+        };
+        if !helps(&lane.fences) {
+            return false;
+        }
+        lane.fences.collect(self.backend, now, true);
+        helps(&lane.fences)
+    }
+
+    /// Ends a launch after the driver's call; `done` is true if the driver accepted it.
+    pub fn leave(&self, ticket: Ticket, done: bool) {
+        drop(ticket.wake);
+        let mut lane = self.lane(ticket.lane);
+        let fences = &mut lane.fences;
+        fences.in_flight.leave(ticket.ns);
+        if !done {
+            return fences.unused(self.backend, ticket.stream_index, ticket.base);
+        }
+        let Ticket {
+            stream_index,
+            task,
+            ns,
+            base,
+            now,
+            ..
+        } = ticket;
+        fences.estimates.accepted(task.key);
+        let due = fences.in_flight.launched(now, stream_index, task, ns, base) || ticket.fence;
+        if due
+            && !fences
+                .stream(stream_index)
+                .is_some_and(|it| self.captured(it))
+        {
+            fences.fence(self.backend, now, stream_index);
+        }
+    }
+
+    /// Reports this process as runnable, unless it is already.
+    fn set_runnable(&self, pending: &PendingLaunch<'_>) {
+        if pending.claims().runnable.load(Relaxed) == 0 {
+            pending.claims().runnable.store(1, SeqCst);
+            self.backend.ring();
+            os::wake(&pending.pages.container.futex); // The gate thread must service the lanes again.
+        }
+    }
+
+    /// Without turns: opens the word, and fences a launch now and then to observe its end.
+    fn enter_open(
+        &self,
+        pending: &PendingLaunch<'_>,
+        mut lane: MutexGuard<'_, Lane>,
+        now: u64,
+    ) -> Option<Ticket> {
+        let container = pending.pages.container;
+        lane.untracked = true;
+        let seen = now.saturating_sub(self.closed.load(Relaxed)) >= SEEN_NS;
+        if container.gated.load(SeqCst) == 0 && (seen || container.lanes.load(Relaxed) <= 1) {
+            self.opened.store(now, Relaxed);
+            self.word.fetch_or(OPEN, SeqCst);
+            // The gate thread may have closed it for turns just before: check again after opening.
+            if container.gated.load(SeqCst) != 0 {
+                self.word.fetch_and(!OPEN, SeqCst);
+            }
+        }
+        if now.saturating_sub(lane.sampled) < SAMPLE_NS {
+            return None;
+        }
+        lane.sampled = now;
+        self.ticket(pending, lane, now, true)
+    }
+
+    /// Whether the window has room, with `left` ns of the turn left and `bound` as the lower limit. Collects
+    /// finished work only if the estimate denies it.
+    fn admit(
+        &self,
+        pending: &PendingLaunch<'_>,
+        lane: &mut Lane,
+        now: u64,
+        left: u64,
+        bound: u64,
+    ) -> Admission {
+        let (window, left) = match pending.gates {
+            Some(_) => (DEPTH_NS, left),
+            None => (
+                lane.limit.current(bound),
+                lane.limit.share_of_rest(left, bound),
+            ),
+        };
+        let fences = &mut lane.fences;
+        let ns = fences.estimates.expect(pending.work.task).ns;
+        if fences.in_flight.admit(now, ns, window, left) == Admission::Go {
+            return Admission::Go;
+        }
+        fences.collect(self.backend, now, true);
+        fences.in_flight.admit(now, ns, window, left)
+    }
+
+    /// Admits the launch; with `fence`, a fence follows it in any case. An unknown kernel gets a group of its
+    /// own, to be measured exactly, once the driver has accepted one like it.
+    fn ticket(
+        &self,
+        pending: &PendingLaunch<'_>,
+        mut lane: MutexGuard<'_, Lane>,
+        now: u64,
+        fence: bool,
+    ) -> Option<Ticket> {
+        let fences = &mut lane.fences;
+        if fences.in_flight.due(now) {
+            fences.collect(self.backend, now, false);
+        }
+        let stream_index = fences.stream_index(self.backend, pending.stream_id)?;
+        let expected = fences.estimates.expect(pending.work.task);
+        let base = match expected.tried && !self.captured(pending.stream_id.stream) {
+            true => self.before(pending, fences, now, (stream_index, expected)),
+            false => None,
+        };
+        fences.in_flight.enter(expected.ns);
+        lane.limit.admitted(expected.ns);
+        let fence = fence || !expected.known || pending.stream_id.stream == Stream::PER_THREAD;
+        let (task, ns, lane) = (pending.work.task, expected.ns, pending.index);
+        Some(Ticket {
+            lane,
+            stream_index,
+            task,
+            ns,
+            base,
+            fence,
+            now,
+            wake: WakeOnDrop::default(),
+        })
+    }
+
+    /// Whether another thread began to capture the stream while a launch into it was held here.
+    fn captured(&self, stream: Stream) -> bool {
+        captures::ever() && self.backend.capturing(stream)
+    }
+
+    /// Puts the fence of another group, a gate and the base into the stream, in front of a launch. Returns
+    /// the base, unless it is behind a gate.
+    fn before(
+        &self,
+        pending: &PendingLaunch<'_>,
+        fences: &mut Fences,
+        now: u64,
+        (stream_index, expected): (StreamIndex, Estimate),
+    ) -> Option<Event> {
+        if !expected.known {
+            fences.close(self.backend, now, stream_index);
+        }
+        let put = pending.gates.map(|gates| {
+            let next = (stream_index, expected.ns);
+            fences.gate(self.backend, now, next, gates)
+        });
+        match put {
+            Some(Some(true)) => return None,
+            Some(None) => self.gates.refused(pending.stream_id.context),
+            _ => {}
+        }
+        fences.base(self.backend, stream_index)
+    }
+
+    /// Notes a stream created in the current context. The gate may never see a launch into it: one launch
+    /// opens the word, and the next, into this stream, may run for hours.
+    pub fn stream_made(&self, stream: Stream) {
+        let index = self.backend.pages().and_then(|_| self.backend.lane());
+        let index = index.filter(|index| *index < LANES_MAX);
+        if let (Some(index), Some(context)) = (index, self.backend.context()) {
+            let stream_id = StreamId {
+                context,
+                stream,
+                thread: 0,
+            };
+            self.lane(index).fences.made(self.backend, stream_id);
+        }
+    }
+
+    /// Fences the last launches of a stream that is about to be destroyed.
+    pub fn stream_closing(&self, stream: Stream) {
+        let now = os::now();
+        for index in self.used() {
+            self.lane(index)
+                .fences
+                .close_streams(self.backend, now, |stream_id| stream_id.stream == stream);
+        }
+    }
+
+    /// Destroys a context by `call`, which waits for its work. The process does not count as drained
+    /// meanwhile; afterwards no state of the context is left.
+    pub fn context_closing<R>(&self, context: Context, call: impl FnOnce() -> R) -> R {
+        let now = os::now();
+        self.gates.open(self.backend, true);
+        for index in self.used() {
+            let mut lane = self.lane(index);
+            lane.fences.drop_context(self.backend, now, context);
+            lane.fences.in_flight.enter(0);
+        }
+        let result = call();
+        for index in self.used() {
+            self.lane(index).fences.in_flight.leave(0);
+        }
+        self.gates.forget(context);
+        result
+    }
+
+    /// The lanes that this process may have used.
+    fn used(&self) -> std::ops::Range<usize> {
+        let lanes = self
+            .backend
+            .pages()
+            .map_or(0, |pages| pages.container.lanes.load(Relaxed));
+        0..(lanes as usize).min(LANES_MAX)
+    }
+
+    /// Starts the gate thread with the first launch. If that fails, launches still take turns, but the daemon
+    /// learns of each drain only from its own deadlines.
+    pub(super) fn start_thread(&'static self) {
+        if !self.thread.load(Relaxed) && !self.thread.swap(true, SeqCst) {
+            os::spawn(|| self.run());
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The state of the tests' daemon: the engine decides on every request, and the test scripts the rest.
+//!
+//! Scripted are NVML's answers, the pages' words about turns, and shared handles. Time stands still for the engine, so
+//! no recall ends without its answers.
+
+use gpuslice_engine::{Action, Ask, Config, Cut, Engine, Event, LaneView, Token};
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::frame::{RequestId, encode};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
+use gpuslice_wire::page::{CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, PAGE_VERSION};
+use gpuslice_wire::policy::{Class, Gangs};
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::tenant::{HandleKey, Reply};
+use gpuslice_wire::text::{CgroupPath, Name};
+use gpuslice_wire::units::{Bytes, Instant, Weight};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::socket::{ControlMessage, MsgFlags, Shutdown, sendmsg, shutdown};
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::IoSlice;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Cap of every slice's host account, bytes.
+pub const HOST: u64 = 128 << 20;
+/// Memory of every GPU, bytes.
+const GPU_BYTES: u64 = 64 << 30;
+/// Of a request whose answer is not sent.
+const NO_TOKEN: Token = Token(0);
+
+/// The daemon's state: the engine, and what the tests script and count.
+pub struct State {
+    engine: Engine,
+    pub(super) container: ContainerId,
+    pub(super) page: Arc<File>,
+    /// The engine's last word on each account.
+    pub(super) views: HashMap<Lane, LaneView>,
+    /// Memory cap of each lane, bytes; as many lanes as caps.
+    caps: Vec<u64>,
+    /// Whether memory of another container is charged, not refused.
+    pub foreign: bool,
+    /// Digests of all shared handles.
+    pub shared: Vec<HandleKey>,
+    /// The largest total of lane 0 so far.
+    pub peak: u64,
+    /// Number of Attach and Reserve messages.
+    pub attaches: u32,
+    /// See `attaches`.
+    pub reserves: u32,
+    /// Number of attaches with held memory.
+    pub returned: u32,
+    /// Cost of a first context, as the pages show it, KiB.
+    pub context_kib: u32,
+    /// Answers to the next Measure messages; `None` after the last.
+    pub measured: VecDeque<u64>,
+    /// Number of Measure messages.
+    pub measures: u32,
+    /// Number of requests to the engine.
+    tokens: u64,
+    /// Requests that the engine has not answered.
+    pub(super) asked: HashMap<Token, Asked>,
+    pub(super) clients: HashMap<ClientId, Client>,
+    /// How often the daemon went away.
+    pub(super) absences: u32,
+}
+
+/// A request, and the connection that its answer goes to.
+pub(super) struct Asked {
+    pub(super) fd: Arc<OwnedFd>,
+    id: RequestId,
+    pub(super) since: std::time::Instant,
+}
+
+/// An attached process.
+pub(super) struct Client {
+    pub(super) fd: Arc<OwnedFd>,
+    claims: File,
+}
+
+impl State {
+    pub(super) fn new(caps: &[u64]) -> State {
+        let mut state = State {
+            engine: Engine::new(Config::default()),
+            container: ContainerId::new("suite").expect("an id"),
+            page: Arc::new(page(CONTAINER_PAGE_MAGIC)),
+            views: HashMap::new(),
+            caps: caps.to_vec(),
+            foreign: false,
+            shared: Vec::new(),
+            peak: 0,
+            attaches: 0,
+            reserves: 0,
+            returned: 0,
+            context_kib: 0,
+            measured: VecDeque::new(),
+            measures: 0,
+            tokens: 0,
+            asked: HashMap::new(),
+            clients: HashMap::new(),
+            absences: 0,
+        };
+        state.begin();
+        state
+    }
+
+    /// Begins with an empty ledger and a new page.
+    pub(super) fn begin(&mut self) {
+        self.page = Arc::new(page(CONTAINER_PAGE_MAGIC));
+        self.engine = Engine::new(Config::default());
+        let caps = self.caps.clone();
+        for lane in 0..caps.len() {
+            let uuid = GpuUuid([0x10 + lane as u8; 16]);
+            let (index, total) = (NvmlIndex(lane as u32), Bytes(GPU_BYTES));
+            self.step(Event::GpuFound { uuid, index, total });
+        }
+        let gpus: Vec<String> = (0..caps.len()).map(|lane| lane.to_string()).collect();
+        let ask = Ask {
+            container: self.container,
+            name: Name::EMPTY,
+            gpus: GpuSelector::parse(&gpus.join(",")).expect("numbers"),
+            whole: None,
+            memory: MemoryAsk::Exactly(Bytes(caps[0])),
+            weight: Weight::ONE,
+            share: None,
+            class: Class::Normal,
+            gang: Gangs::Auto,
+            pinned: Some(Bytes(HOST)),
+            bounds: None,
+            cgroup: CgroupPath::EMPTY,
+        };
+        let token = NO_TOKEN;
+        self.step(Event::Admit { token, ask });
+        for (lane, &cap) in caps.iter().enumerate() {
+            self.set_cap(Lane(lane as u8), cap);
+        }
+    }
+
+    /// Forgets all processes and their grants.
+    pub(super) fn end(&mut self) {
+        self.absences += 1;
+        self.asked.clear();
+        self.shared.clear();
+        self.views.clear();
+        for (_, client) in self.clients.drain() {
+            let _ = shutdown(client.fd.as_raw_fd(), Shutdown::Both);
+        }
+    }
+
+    /// Granted to all processes on a lane, bytes.
+    pub fn reserved(&self, lane: usize) -> u64 {
+        let view = self.views.get(&Lane(lane as u8));
+        view.map_or(0, |view| view.reserved.0)
+    }
+
+    /// Whether no process is attached, and none has grants.
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.views.values().all(|view| view.reserved == Bytes::ZERO)
+    }
+
+    /// Changes the cap of an account.
+    pub fn set_cap(&mut self, lane: Lane, cap: u64) {
+        self.step(Event::Resize {
+            token: NO_TOKEN,
+            container: self.container,
+            lane,
+            memory: MemoryAsk::Exactly(Bytes(cap)),
+        });
+    }
+
+    /// Attaches a process that holds this much on lane 0, and says no more.
+    #[allow(dead_code)] // not every library's tests need one
+    pub fn attach_silent(&mut self, bytes: u64) {
+        let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
+        held[0] = Bytes(bytes);
+        self.step(Event::Attach {
+            token: NO_TOKEN,
+            container: self.container,
+            process: None,
+            held,
+        });
+    }
+
+    /// Bytes of the only process's page.
+    fn word(&self, at: u64) -> u64 {
+        let client = self.clients.values().next().expect("a process");
+        let mut bytes = [0; 8];
+        let read = client.claims.read_exact_at(&mut bytes, at);
+        read.expect("in the page");
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// Claims of the only process for a lane: held bytes, and the part that NVML does not show.
+    pub fn claimed(&self, lane: u64) -> (u64, u64) {
+        let lane = 64 + 64 * lane;
+        (self.word(lane), self.word(lane + 32))
+    }
+
+    /// Gated launches on lane 0 that the only process claims.
+    pub fn launches(&self) -> u64 {
+        self.word(64 + 8)
+    }
+
+    /// Gives the engine an event, and performs its actions.
+    pub(super) fn step(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.engine.step(Instant(0), event, &mut actions);
+        actions.into_iter().for_each(|action| self.perform(action));
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::SetLane { lane, view, .. } => {
+                let before = self.views.insert(lane, view);
+                if lane == Lane(0) {
+                    self.peak = self.peak.max(view.reserved.0);
+                }
+                self.show();
+                if before.is_some_and(|before| before.recall != view.recall) {
+                    ring(&self.page);
+                }
+            }
+            Action::Attached {
+                token,
+                client,
+                lanes,
+                ..
+            } => self.attached(token, client, lanes),
+            Action::Reserved {
+                token, lane, bytes, ..
+            } => self.answer(token, &Reply::Reserved { lane, bytes }),
+            Action::Refused {
+                token,
+                lane,
+                need,
+                left,
+                ..
+            } => self.answer(token, &Reply::Refused { lane, need, left }),
+            Action::Disconnect { client, why } => {
+                assert!(!matches!(why, Cut::Broke(_)), "{why:?}");
+                if let Some(client) = self.clients.remove(&client) {
+                    let _ = shutdown(client.fd.as_raw_fd(), Shutdown::Both);
+                }
+            }
+            Action::Rejected { why, .. } => panic!("an attach was rejected: {why:?}"),
+            Action::Denied { why, .. } => panic!("{why}"),
+            _ => {} // records, and the turns of a single container, which the test scripts
+        }
+    }
+
+    /// Answers the process that has just attached.
+    fn attached(&mut self, token: Token, client: ClientId, lanes: u8) {
+        let Some(Asked { fd, id, .. }) = self.asked.remove(&token) else {
+            return; // a silent one
+        };
+        let claims = page(CLIENT_PAGE_MAGIC);
+        let futex = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("an eventfd");
+        let reply = Reply::Attached { client, lanes };
+        send(
+            &fd,
+            id,
+            &reply,
+            &[self.page.as_fd(), claims.as_fd(), futex.as_fd()],
+        );
+        self.clients.insert(client, Client { fd, claims });
+    }
+
+    fn answer(&mut self, token: Token, reply: &Reply) {
+        if let Some(Asked { fd, id, .. }) = self.asked.remove(&token) {
+            send(&fd, id, reply, &[]);
+        }
+    }
+
+    /// Notes a request that the engine will answer.
+    pub(super) fn ask(&mut self, fd: &Arc<OwnedFd>, id: RequestId) -> Token {
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        let (fd, since) = (Arc::clone(fd), std::time::Instant::now());
+        self.asked.insert(token, Asked { fd, id, since });
+        token
+    }
+
+    /// Writes the page that processes see: the number of lanes (offset 12), of processes (48), and for each lane UUID,
+    /// cap and reserved bytes (64 bytes each from 64 on), recall and context (56 and 60 in them).
+    pub fn show(&self) {
+        let put = |bytes: &[u8], at: usize| {
+            self.page
+                .write_all_at(bytes, at as u64)
+                .expect("in the page");
+        };
+        put(&(self.caps.len() as u32).to_ne_bytes(), 12);
+        put(&u32::from(self.foreign).to_ne_bytes(), 44);
+        put(&(self.clients.len() as u32).to_ne_bytes(), 48);
+        for (lane, view) in &self.views {
+            let at = 64 + usize::from(lane.0) * 64;
+            put(&[0x10 + lane.0; 16], at);
+            put(&view.cap.0.to_ne_bytes(), at + 16);
+            put(&view.reserved.0.to_ne_bytes(), at + 24);
+            put(&view.recall.to_ne_bytes(), at + 56);
+            put(&self.context_kib.to_ne_bytes(), at + 60);
+        }
+    }
+}
+
+fn page(magic: u64) -> File {
+    let fd = memfd_create(c"page", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+    let file = File::from(fd);
+    file.set_len(PAGE_BYTES as u64).expect("a page");
+    file.write_all_at(&magic.to_ne_bytes(), 0)
+        .expect("in the page");
+    file.write_all_at(&PAGE_VERSION.to_ne_bytes(), 8)
+        .expect("in the page");
+    file
+}
+
+/// Increments the page's futex (offset 36) and wakes its waiters.
+pub(super) fn ring(page: &File) {
+    let length = NonZeroUsize::new(PAGE_BYTES).expect("not 0");
+    let (prot, flags) = (
+        ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+        MapFlags::MAP_SHARED,
+    );
+    // SAFETY: a new mapping of a whole page.
+    let at = unsafe { mmap(None, length, prot, flags, page, 0) }.expect("a mapping");
+    // SAFETY: an aligned word of that page, which processes read as an atomic too.
+    let futex = unsafe { &*at.as_ptr().cast::<AtomicU32>().add(36 / 4) };
+    futex.fetch_add(1, Ordering::SeqCst);
+    let (word, wake, all) = (futex.as_ptr(), nix::libc::FUTEX_WAKE, i32::MAX);
+    // SAFETY: only the address of the live word is taken.
+    unsafe { nix::libc::syscall(nix::libc::SYS_futex, word, wake, all) };
+    // SAFETY: mapped above, and not used any more.
+    unsafe { munmap(at, PAGE_BYTES) }.expect("mapped above");
+}
+
+pub(super) fn send(fd: &OwnedFd, id: RequestId, reply: &Reply, with: &[BorrowedFd<'_>]) {
+    let mut frame = [0; FRAME_BYTES_MAX];
+    let len = encode(id, reply, &mut frame).expect("fits");
+    let numbers: Vec<i32> = with.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let control = if with.is_empty() {
+        &[][..]
+    } else {
+        &rights[..]
+    };
+    let part = [IoSlice::new(&frame[..len])];
+    // The process may have died meanwhile.
+    let _ = sendmsg::<()>(fd.as_raw_fd(), &part, control, MsgFlags::MSG_NOSIGNAL, None);
+}
