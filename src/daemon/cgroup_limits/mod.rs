@@ -2,7 +2,7 @@
 //! driver has such limits (r615 and later, cgroup v2, no MIG). A program that bypasses the shim then meets
 //! the same cap, in contexts, modules and everything else the driver allocates.
 //!
-//! This module decides the limits; the NVML thread ([`crate::accounting::thread`]) sets them. The order:
+//! This module decides the limits; the NVML thread ([`crate::accounting`]) sets them. The order:
 //!
 //! * **Start**: after the record is on disk and before the hook is answered, hence before the container's
 //!   first process runs. By then the leaf cgroup exists and belongs to this container alone.
