@@ -1,5 +1,5 @@
-//! Physical memory of the virtual-memory API: created, mapped, released. [`crate::memory::physical`] says what counts as
-//! a reference, and why.
+//! Physical memory of the virtual-memory API: created, mapped, released. [`crate::memory::physical`] says what
+//! counts as a reference, and why.
 
 use super::pool::lane_at;
 use crate::memory::devices::limited;

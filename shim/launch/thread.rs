@@ -1,9 +1,9 @@
 //! The gate thread: one per process, from the first launch or the first memory credit on.
 //!
-//! It closes the word when turns begin, reports the process as drained after a turn, clears `runnable` when
-//! the process is idle. It also returns recalled memory credit, and notices a daemon that went away. It waits on the page's futex, and never inside the driver. Regular turn changes do not wake it: the
-//! first launch of a turn does, after the driver's call, and the thread sleeps no longer than to the turn's
-//! end.
+//! It closes the word when turns begin, reports the process as drained after a turn, clears `runnable` when the
+//! process is idle. It also returns recalled memory credit, and notices a daemon that went away. It waits on the
+//! page's futex, and never inside the driver. Regular turn changes do not wake it: the first launch of a turn
+//! does, after the driver's call, and the thread sleeps no longer than to the turn's end.
 //!
 //! When the process exits, the driver shuts itself down in an exit handler, and a thread that queries events
 //! at that time can crash the process. So the gate's exit handler runs before, and stops the thread. The

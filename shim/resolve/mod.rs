@@ -6,7 +6,8 @@
 //! name that this driver lacks resolves to a function that returns "not supported".
 //!
 //! * [`slot`] the slots, [`real`] the same as typed functions for use in this library;
-//! * [`export`] what the shim libraries export, [`tramp`] the machine code of exported names that pass straight through;
+//! * [`export`] what the shim libraries export, [`tramp`] the machine code of exported names that pass straight
+//!   through;
 //! * [`text`] the real library's calls to itself;
 //! * [`call`] helpers around calls of the real driver.
 

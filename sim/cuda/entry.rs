@@ -19,7 +19,8 @@ pub type Outcome = Result<(), CUresult>;
 pub struct Call {
     needs_init: bool,
     per_thread: bool,
-    unsafe_in_capture: bool,
+    /// Refused while a stream is captured: it may wait for the device.
+    pub unsafe_in_capture: bool,
 }
 
 /// Entry points that answer before `cuInit`.
@@ -33,8 +34,7 @@ const ALWAYS: [&str; 7] = [
     "cuGetExportTable",
 ];
 
-/// Entry points that may wait for the device: forbidden while a stream is captured (see
-/// [`crate::exec::refuse_unsafe`]), whichever version of them.
+/// Entry points that may wait for the device, whichever version of them.
 const UNSAFE_IN_CAPTURE: [&str; 18] = [
     "cuMemAlloc",
     "cuMemAllocPitch",
@@ -143,11 +143,6 @@ pub fn guard<R: Reply>(call: Call, body: impl FnOnce() -> R) -> CUresult {
     if call.needs_init && PHASE.load(Ordering::Acquire) != READY {
         return CUresult::ERROR_NOT_INITIALIZED;
     }
-    if call.unsafe_in_capture
-        && let Err(code) = crate::exec::refuse_unsafe()
-    {
-        return code;
-    }
     let before = call.per_thread.then(|| PER_THREAD.replace(true));
     let result = catch_unwind(AssertUnwindSafe(body));
     if let Some(before) = before {
@@ -205,10 +200,6 @@ impl<T> FromAbi<*mut T> for Out<T> {
 impl<T> Out<T> {
     pub fn is_null(self) -> bool {
         self.0.is_null()
-    }
-
-    pub fn pointer(self) -> *mut T {
-        self.0
     }
 
     /// The same place for values of another type.
@@ -303,6 +294,11 @@ impl<T> In<T> {
     /// The same place read as another type.
     pub fn cast<U>(self) -> In<U> {
         In(self.0.cast())
+    }
+
+    /// A place the caller has named inside a structure; see [`Out::vouched`].
+    pub fn vouched(pointer: *const T) -> Self {
+        Self(pointer)
     }
 }
 

@@ -5,24 +5,25 @@
 //! itself is in `sim/device`; this crate is the driver's side of it, in each process.
 //!
 //! The path of a call: `export` has one exported function per row of the driver table; it goes
-//! through `entry` to `imp::<name>`, a function of one of the modules:
-//! - `driver`: initialisation, versions, entry points by name, devices and their attributes;
-//! - `context`: contexts, primary contexts, the stack of current contexts of each thread;
-//! - `memory`: everything with an address, and copies and fills of it;
-//! - `exec`: streams, events, modules, launches, graphs, stream-ordered memory.
+//! through `entry`, which checks and wraps the arguments, to `imp::<name>` in one of the modules.
+//! A module imports only from those before it in this list:
+//! - `entry`, `handles`: arguments and results of every call; handles that stay safe when stale;
+//! - `driver`: initialisation, errors in words, devices and their attributes;
+//! - `vram`: addresses of device memory, and the physical memory behind them;
+//! - `context`: contexts, their settings, the stack of current contexts of each thread;
+//! - `allocations`: the ranges that a program may use, and how their bytes change;
+//! - `exec`: what happens in the order of streams: launches, events, graphs, stream-ordered memory;
+//! - `memory`: the calls that allocate, map, describe, copy and fill memory;
+//! - `lifetime`: beginning and end of contexts, with all that belongs to them;
+//! - `export`: the exported functions, and their addresses by name.
 
+mod allocations;
 mod context;
 mod driver;
 mod entry;
 mod exec;
 mod export;
+mod handles;
+mod lifetime;
 mod memory;
-mod work;
-
-/// Where [`export`] finds the implementation of each entry point.
-mod imp {
-    pub use crate::context::imp::*;
-    pub use crate::driver::imp::*;
-    pub use crate::exec::imp::*;
-    pub use crate::memory::imp::*;
-}
+mod vram;

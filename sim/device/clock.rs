@@ -6,8 +6,8 @@
 
 use std::sync::OnceLock;
 
-/// How far this process's clock is ahead of the machine's, ns. What the kernel shows is of the namespace that children get,
-/// so it counts only where that is the process's own.
+/// How far this process's clock is ahead of the machine's, ns. What the kernel shows is of the namespace that
+/// children get, so it counts only where that is the process's own.
 fn ahead() -> i64 {
     static AHEAD: OnceLock<i64> = OnceLock::new();
     let read = || {

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 /// Options of `gpuslice policy`.
 #[derive(clap::Args)]
-#[command(after_help = POLICIES)]
+#[command(after_help = policies())]
 pub struct Options {
     /// GPUs: all, or a list of indices or UUIDs
     #[arg(value_name = "GPU", default_value = "all", value_parser = parse_gpus)]
@@ -29,15 +29,21 @@ pub struct Options {
     runtime_dir: Option<PathBuf>,
 }
 
-const POLICIES: &str = "\
-Policies:
-  0 fair        1/slices_per_gpu of the GPU for each container, even alone
-  1 preemptive  1/n for each of the n containers with a slice; all of it when alone
-  2 weighted    by weight among all containers with a slice; all of it when alone
-  3 fixed       weight/slices_per_gpu for each container, even alone
-  4 soft        by weight among containers with work; unused time goes to the others at once
-  5 native      the driver's own time slicing; memory caps only
-A container with a --share keeps it under every policy but native; the others divide the rest.";
+/// The table of policies, for the help.
+fn policies() -> String {
+    let row = |policy: &Policy| {
+        format!(
+            "  {} {policy:10}  {}\n",
+            policy.number(),
+            policy.rules().summary
+        )
+    };
+    let rows: String = Policy::ALL.iter().map(row).collect();
+    format!(
+        "Policies, and the part of the GPU's time that a container gets:\n{rows}\
+         A container with a --share keeps it under every policy but native; the others divide the rest."
+    )
+}
 
 fn parse_gpus(text: &str) -> Result<String, SelectError> {
     GpuSelector::parse(text).map(|_| text.to_owned())

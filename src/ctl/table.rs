@@ -231,9 +231,13 @@ impl View {
         let policy = self
             .gpu(row.gpu)
             .map_or(Policy::default(), |gpu| gpu.policy);
-        let line = |peer: &Row| match policy {
-            Policy::Fair | Policy::Preemptive | Policy::Native => 1.0,
-            Policy::Weighted | Policy::Fixed | Policy::Soft => f64::from(peer.weight),
+        let by_weight = policy.rules().turns && policy.rules().weights;
+        let line = |peer: &Row| {
+            if by_weight {
+                f64::from(peer.weight)
+            } else {
+                1.0
+            }
         };
         let cap = |peer: &Row| f64::from(peer.cap_ppm) / f64::from(WHOLE_PPM);
         let same = |peer: &Row| peer.container == row.container;

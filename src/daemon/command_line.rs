@@ -15,7 +15,8 @@ pub struct CommandLine {
     #[arg(long, value_name = "FILE", exclusive = true)]
     pub check: Option<PathBuf>,
 
-    /// Directory of the sockets and records [default: /run/gpuslice as root, else $XDG_RUNTIME_DIR/gpuslice or /tmp/gpuslice-UID]
+    /// Directory of the sockets and records [default: /run/gpuslice as root, else $XDG_RUNTIME_DIR/gpuslice or
+    /// /tmp/gpuslice-UID]
     #[arg(long, value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
 

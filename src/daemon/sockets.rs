@@ -1,7 +1,7 @@
 //! The daemon's sockets.
 //!
-//! No call blocks, because all of them are non-blocking, and nothing queues on a tenant's behalf: a peer that does not read its answers fills its
-//! own socket and is disconnected.
+//! No call blocks, because all of them are non-blocking, and nothing queues on a tenant's behalf: a peer that
+//! does not read its answers fills its own socket and is disconnected.
 //!
 //! Only the daemon sends descriptors. A descriptor sent to the daemon must not reach it. Receiving the packet
 //! without room for it, or closing the socket in which it waits, closes the descriptor. Its sender can make

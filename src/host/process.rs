@@ -44,8 +44,10 @@ pub fn pidfd_of(pid: u32, born: u64) -> nix::Result<Option<OwnedFd>> {
 /// # Errors
 /// It has no such descriptor, has exited, or access is denied.
 pub fn duplicate(pidfd: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd> {
+    // The kernel's numbers end at `i32::MAX`; rustix panics on a negative one in a debug build.
+    let number = i32::try_from(number).map_err(|_| Errno::EBADF)?;
     let flags = PidfdGetfdFlags::empty();
-    Ok(rustix::process::pidfd_getfd(pidfd, number as i32, flags)?)
+    Ok(rustix::process::pidfd_getfd(pidfd, number, flags)?)
 }
 
 /// Whether the process of a pidfd has exited.
@@ -104,6 +106,17 @@ mod tests {
         assert_eq!(pidfd_open(child.id()).err(), Some(Errno::ESRCH));
         for pid in [0, u32::MAX] {
             assert_eq!(pidfd_open(pid).err(), Some(Errno::ESRCH));
+        }
+    }
+
+    #[test]
+    fn a_number_of_no_descriptor_is_an_error() {
+        let own = pidfd_open(std::process::id()).expect("a pidfd");
+        let number = own.as_raw_fd() as u32;
+        assert!(duplicate(own.as_fd(), number).is_ok());
+        for number in [i32::MAX as u32, i32::MAX as u32 + 1, u32::MAX] {
+            let refused = duplicate(own.as_fd(), number).expect_err("no such descriptor");
+            assert_eq!(refused.raw_os_error(), Some(Errno::EBADF as i32));
         }
     }
 

@@ -1,15 +1,8 @@
 //! Division of a GPU's time among containers: the policy of a GPU, the class of a container.
 //!
-//! All policies but `native` use the same queue of turns and differ only in each container's cap:
-//!
-//! | no. | name | cap of a container's time | queue |
-//! |---|---|---|---|
-//! | 0 | fair | 1 / `slices_per_gpu`, even if alone | equal |
-//! | 1 | preemptive | 1 / slices on the GPU now; alone: none | equal |
-//! | 2 | weighted | weight / all weights on the GPU now; alone: none | by weight |
-//! | 3 | fixed | weight / `slices_per_gpu`, even if alone | by weight |
-//! | 4 | soft | none: unused time goes to the others at once | by weight |
-//! | 5 | native | none, and no turns: the driver's own time slicing | - |
+//! All policies but `native` use the same queue of turns; they differ in each container's cap and in whether weights
+//! count. [`Policy::rules`] is the table of what distinguishes them, and the engine's `cap` (`sched/policy.rs`) the one
+//! function that computes a cap. The CLI's help is written from the table; the other texts are checked against it.
 //!
 //! A slice with a share gets exactly its share under every policy but `native`. Under `preemptive` and `weighted` the
 //! other slices divide what the shares leave.
@@ -21,27 +14,75 @@ use crate::units::{Percent, UnitError};
 use core::fmt;
 use core::str::FromStr;
 
-/// A GPU's policy.
+/// A GPU's policy; [`Policy::rules`] says what each means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Policy {
-    /// Equal parts of a fixed number per GPU; the rest stays unused.
     Fair,
-    /// Equal parts among the slices that exist.
     Preemptive,
-    /// Parts by weight among the slices that exist.
     Weighted,
-    /// Weight divided by a fixed number per GPU, whichever other slices exist.
     Fixed,
-    /// By weight among the containers with work.
     #[default]
     Soft,
-    /// The driver's own time slicing.
     Native,
 }
 
+/// What distinguishes a policy, beside the caps that it gives.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyRules {
+    /// Its name.
+    pub name: &'static str,
+    /// The part of a GPU's time that a container without a share gets.
+    pub summary: &'static str,
+    /// Whether containers take turns; otherwise the driver divides the time, and nothing limits it.
+    pub turns: bool,
+    /// Whether weights count.
+    pub weights: bool,
+}
+
+/// The policies by number.
+const RULES: [PolicyRules; 6] = [
+    PolicyRules {
+        name: "fair",
+        summary: "1/slices_per_gpu for each container, even alone",
+        turns: true,
+        weights: false,
+    },
+    PolicyRules {
+        name: "preemptive",
+        summary: "1/n for each of the n containers with a slice; all of it when alone",
+        turns: true,
+        weights: false,
+    },
+    PolicyRules {
+        name: "weighted",
+        summary: "by weight among all containers with a slice; all of it when alone",
+        turns: true,
+        weights: true,
+    },
+    PolicyRules {
+        name: "fixed",
+        summary: "weight/slices_per_gpu for each container, even alone",
+        turns: true,
+        weights: true,
+    },
+    PolicyRules {
+        name: "soft",
+        summary: "by weight among containers with work; unused time goes to the others at once",
+        turns: true,
+        weights: true,
+    },
+    PolicyRules {
+        name: "native",
+        summary: "the driver's own time slicing; memory caps only",
+        turns: false,
+        weights: true,
+    },
+];
+
 impl Policy {
     /// All, by number.
-    pub const ALL: [Policy; 6] = [
+    pub const ALL: [Policy; RULES.len()] = [
         Policy::Fair,
         Policy::Preemptive,
         Policy::Weighted,
@@ -62,17 +103,16 @@ impl Policy {
         Policy::ALL.get(usize::from(number)).copied()
     }
 
+    /// What distinguishes it.
+    #[must_use]
+    pub const fn rules(self) -> &'static PolicyRules {
+        &RULES[self as usize]
+    }
+
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Policy::Fair => "fair",
-            Policy::Preemptive => "preemptive",
-            Policy::Weighted => "weighted",
-            Policy::Fixed => "fixed",
-            Policy::Soft => "soft",
-            Policy::Native => "native",
-        }
+        self.rules().name
     }
 }
 
@@ -88,9 +128,17 @@ pub struct BadPolicy;
 
 impl fmt::Display for BadPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "a policy is fair, preemptive, weighted, fixed, soft or native, or its number 0 to 5",
-        )
+        f.write_str("a policy is ")?;
+        let last = Policy::ALL.len() - 1;
+        for (number, policy) in Policy::ALL.iter().enumerate() {
+            let before = match number {
+                0 => "",
+                _ if number == last => " or ",
+                _ => ", ",
+            };
+            write!(f, "{before}{policy}")?;
+        }
+        write!(f, ", or its number 0 to {last}")
     }
 }
 

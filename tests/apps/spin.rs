@@ -1,9 +1,9 @@
 //! The kernels of tenants: one of a given duration, one of a given amount of work.
 //!
-//! `spin` watches the GPU's clock until its duration is over. That is GPU time only while no other process runs: the
-//! clock does not stop for a kernel that is off the GPU, which then ends early.
-//! `spin_rounds` computes: it needs the same GPU time whatever happens, and writes its progress to a page of host memory
-//! while it runs. The rounds that a GPU does in a millisecond must be measured first.
+//! `spin` watches the GPU's clock until its duration is over. That is GPU time only while no other process runs:
+//! the clock does not stop for a kernel that is off the GPU, which then ends early. `spin_rounds` computes: it
+//! needs the same GPU time whatever happens, and writes its progress to a page of host memory while it runs. The
+//! rounds that a GPU does in a millisecond must be measured first.
 //!
 //! The simulated GPU runs neither; it takes the duration from the first argument, and adds one to the word at the last
 //! argument. That count is the tenant's own proof of its GPU time, independent of the ledger.

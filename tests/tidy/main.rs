@@ -81,6 +81,20 @@ fn files_and_functions_are_short() {
     );
 }
 
+/// rustfmt breaks code at column 100; comments may be a little wider.
+#[test]
+fn comments_end_by_column_120() {
+    let mut broken = Vec::new();
+    for source in all_sources() {
+        for (line, text) in (1..).zip(source.text.lines()) {
+            if text.trim_start().starts_with("//") && text.chars().count() > 120 {
+                broken.push(format!("{}:{line}", source.path));
+            }
+        }
+    }
+    none("a comment is at most 120 columns wide", broken);
+}
+
 #[test]
 fn every_file_says_what_it_is_for() {
     // A part of several build scripts is included, and cannot have an inner comment.
@@ -228,4 +242,34 @@ fn documents_name_existing_files() {
         );
     }
     none("a document names a file that does not exist", broken);
+}
+
+/// The texts that list the policies say what [`gpuslice_wire::policy`] says.
+#[test]
+fn documents_know_the_policies() {
+    use gpuslice_wire::policy::{BadPolicy, Policy};
+    let (configuration, promises) = ("packaging/gpusliced.toml", "SPECIFICATION.md");
+    let mut broken = Vec::new();
+    for policy in Policy::ALL {
+        let row = format!(
+            "#   {:12}  {}\n",
+            format!("\"{policy}\""),
+            policy.rules().summary
+        );
+        if !source::read(configuration).contains(&row) {
+            broken.push(format!("{configuration}: {row}"));
+        }
+        if !source::read(promises).contains(&format!("`{policy}` (")) {
+            broken.push(format!("{promises}: `{policy}`"));
+        }
+    }
+    let list = BadPolicy.to_string();
+    let list = list
+        .strip_prefix("a policy is ")
+        .and_then(|list| list.split_once(", or its"));
+    let list = list.expect("the list of names").0;
+    if !source::read("README.md").contains(list) {
+        broken.push(format!("README.md: {list}"));
+    }
+    none("a text about policies differs from their table", broken);
 }

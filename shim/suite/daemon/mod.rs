@@ -1,7 +1,7 @@
 //! A daemon for the shim libraries' tests: one slice, the engine's ledger, and scripted surroundings.
 //!
-//! It can go away and come back, which is what a real one does at the worst moments. `state.rs` has the engine, this file
-//! the connections.
+//! It can go away and come back, which is what a real one does at the worst moments. `state.rs` has the engine,
+//! this file the connections.
 
 pub mod state;
 

@@ -1,7 +1,6 @@
 //! The stack of contexts of each thread.
 
 use super::{Context, table};
-use crate::exec;
 use gpuslice_nvabi::types::CUresult;
 use std::cell::{Cell, RefCell};
 
@@ -19,14 +18,6 @@ pub fn current() -> Result<&'static Context, CUresult> {
         Some(_) => Err(CUresult::ERROR_CONTEXT_IS_DESTROYED),
         None => Err(CUresult::ERROR_INVALID_CONTEXT),
     }
-}
-
-/// The same for a call that gives the context something to do, or takes of its memory: whatever
-/// killed a context is told by every such call until the program has destroyed it.
-pub fn working() -> Result<&'static Context, CUresult> {
-    let context = current()?;
-    exec::check(context)?;
-    Ok(context)
 }
 
 pub fn push(context: &'static Context) {

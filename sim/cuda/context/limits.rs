@@ -2,13 +2,11 @@
 //!
 //! A program reads back what it has set. Three of the limits are sizes of device memory the driver
 //! keeps: the stacks of all threads the GPU can run at once, the buffer of `printf`, the heap of
-//! `malloc` in kernels. Their defaults are part of every context's memory; raising one takes the
-//! difference as one piece, and lowering it releases the last pieces that are no longer needed.
+//! `malloc` in kernels. `memory` takes and releases it when a program sets one of them.
 
-use super::lifetime::check_flags;
-use super::{Context, current, named_or_current};
-use crate::memory::{self, Chunk};
-use gpuslice_nvabi::types::CUresult;
+use super::{current, named_or_current};
+use crate::vram::Chunk;
+use gpuslice_nvabi::types::{CUlimit, CUresult};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,11 +23,8 @@ pub struct Settings {
 
 /// As many limits from the first on are sizes of memory.
 const SIZES: usize = 3;
-/// Threads a multiprocessor can run at once, each with its stack.
-const THREADS: u64 = 2048;
-
 /// Default and largest value of each limit.
-const LIMITS: [(u64, u64); 7] = [
+pub const LIMITS: [(u64, u64); 7] = [
     (1024, 512 << 10),
     (1 << 20, 1 << 40),
     (8 << 20, 1 << 40),
@@ -51,15 +46,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn limit(&self, limit: u32) -> Result<(&AtomicU64, u64), CUresult> {
-        let place = self
-            .limits
-            .get(limit as usize)
-            .ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?;
-        Ok((place, LIMITS[limit as usize].1))
+    /// The present value of a limit.
+    pub fn limit(&self, limit: CUlimit) -> Result<&AtomicU64, CUresult> {
+        let limit = self.limits.get(limit as usize);
+        limit.ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)
     }
 
-    fn growth(&self) -> MutexGuard<'_, [Vec<Arc<Chunk>>; SIZES]> {
+    /// The pieces that the first limits have taken.
+    pub fn growth(&self) -> MutexGuard<'_, [Vec<Arc<Chunk>>; SIZES]> {
         self.growth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,66 +64,34 @@ impl Settings {
     }
 }
 
+/// CU_CTX_SCHED_* (of which one), MAP_HOST, LMEM_RESIZE_TO_MAX, COREDUMP_*, SYNC_MEMOPS.
+const FLAGS: u32 = 0xff;
+const SCHEDULES: [u32; 4] = [0, 1, 2, 4];
+
+/// Whether these are flags a context can have.
+pub fn check_flags(flags: u32) -> Result<(), CUresult> {
+    let known = flags & !FLAGS == 0 && SCHEDULES.contains(&(flags & 7));
+    if known {
+        Ok(())
+    } else {
+        Err(CUresult::ERROR_INVALID_VALUE)
+    }
+}
+
 /// Entry points.
 #[allow(non_snake_case)]
 pub mod imp {
     use super::*;
     use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::types::{
-        CU_LIMIT_STACK_SIZE, CUcontext, CUfunc_cache, CUlimit, CUsharedconfig,
-    };
+    use gpuslice_nvabi::types::{CUcontext, CUfunc_cache, CUlimit, CUsharedconfig};
 
     /// The oldest driver interface whose contexts behave like ours.
     const API_VERSION: u32 = 3020;
 
-    pub fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
-        let context = current()?;
-        let (place, most) = context.settings.limit(limit)?;
-        if value as u64 > most {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let mut growth = context.settings.growth();
-        if let Some(pieces) = growth.get_mut(limit as usize) {
-            resize(
-                context,
-                pieces,
-                beyond_default(context, limit, value as u64)?,
-            )?;
-        }
-        place.store(value as u64, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Device memory a limit takes beyond what its default does.
-    fn beyond_default(context: &Context, limit: CUlimit, value: u64) -> Result<u64, CUresult> {
-        let more = value.saturating_sub(LIMITS[limit as usize].0);
-        if limit != CU_LIMIT_STACK_SIZE {
-            return Ok(more);
-        }
-        let threads = u64::from(context.gpu().info.multiprocessors) * THREADS;
-        more.checked_mul(threads)
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
-    }
-
-    /// Makes the pieces at least `bytes` together, and no piece too many; refused, they are as
-    /// they were.
-    fn resize(context: &Context, pieces: &mut Vec<Arc<Chunk>>, bytes: u64) -> Outcome {
-        let mut held: u64 = pieces.iter().map(|piece| piece.bytes()).sum();
-        if held < bytes {
-            pieces.push(memory::take_unseen(context.gpu().index, bytes - held)?);
-            return Ok(());
-        }
-        while let Some(last) = pieces.last().filter(|last| held - last.bytes() >= bytes) {
-            held -= last.bytes();
-            pieces.pop();
-        }
-        Ok(())
-    }
-
     pub fn cuCtxGetLimit(pvalue: Out<usize>, limit: CUlimit) -> Outcome {
         pvalue.require()?;
-        let (place, _) = current()?.settings.limit(limit)?;
-        pvalue.set(place.load(Ordering::Relaxed) as usize)
+        let value = current()?.settings.limit(limit)?;
+        pvalue.set(value.load(Ordering::Relaxed) as usize)
     }
 
     pub fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) -> Outcome {
@@ -166,9 +128,9 @@ pub mod imp {
     }
 
     pub fn cuCtxSetFlags(flags: u32) -> Outcome {
-        let context: &Context = current()?;
+        let context = current()?;
         check_flags(flags)?;
-        context.flags.store(flags, Ordering::Relaxed);
+        context.set_flags(flags);
         Ok(())
     }
 

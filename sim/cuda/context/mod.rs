@@ -3,22 +3,22 @@
 //! A context lives on the shared device as well: it takes memory there, and the device's time is
 //! divided between contexts. Each thread has a stack of contexts whose top is the current one.
 //! Contexts are never freed, only ended: they are few and small, and so a call finds the current
-//! one with one load, whatever other threads do meanwhile.
+//! one with one load, whatever other threads do meanwhile. This module keeps them; `lifetime` begins
+//! and ends them, because that needs the work and the memory of a context.
 
 mod current;
-mod green;
-mod lifetime;
 mod limits;
-mod primary;
+mod peer;
 mod table;
 
-pub use current::{current, working};
-pub use primary::Primary;
-pub use table::{find, living};
+pub use current::{current, pop_if_top, push};
+pub use limits::{LIMITS, check_flags};
+pub use table::{enter, find, living};
 
-use crate::driver::{Gpu, process};
+use crate::driver::process;
+use crate::vram::Heap;
 use gpuslice_nvabi::types::{CUcontext, CUdevice, CUresult};
-use gpuslice_sim_device::ContextId;
+use gpuslice_sim_device::{ContextId, GpuInfo};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A context of this process.
@@ -29,31 +29,61 @@ pub struct Context {
     pub device: CUdevice,
     /// Its name on the shared device.
     pub id: ContextId,
-    pub(crate) peers: crate::driver::Peers,
-    pub(crate) heap: crate::memory::Heap,
-    primary: bool,
+    peers: peer::Peers,
+    pub heap: Heap,
+    /// A primary or green context, which `cuCtxDestroy` does not end.
+    pub primary: bool,
     flags: AtomicU32,
     alive: AtomicBool,
     /// References by the oldest form of counting (`cuCtxAttach`).
-    attached: AtomicU32,
-    settings: limits::Settings,
+    pub attached: AtomicU32,
+    pub settings: limits::Settings,
 }
 
 impl Context {
+    /// A context of the device, not entered yet.
+    pub fn new(device: CUdevice, id: ContextId, flags: u32, primary: bool) -> Self {
+        Self {
+            serial: table::next_serial(),
+            device,
+            id,
+            peers: Default::default(),
+            heap: Default::default(),
+            primary,
+            flags: AtomicU32::new(flags),
+            alive: AtomicBool::new(true),
+            attached: AtomicU32::new(1),
+            settings: Default::default(),
+        }
+    }
+
+    /// Takes it out of the table; false if it has ended before.
+    pub fn leave(&self) -> bool {
+        let alive = self.alive.swap(false, Ordering::AcqRel);
+        if alive {
+            table::leave(self);
+        }
+        alive
+    }
+
     /// Whether it has not been destroyed.
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
     /// The GPU it is on.
-    pub fn gpu(&self) -> &'static Gpu {
+    pub fn gpu(&self) -> &'static GpuInfo {
         let gpus = process().map(|process| &process.gpus);
-        &gpus.expect("a context exists after cuInit only")[self.device as usize]
+        gpus.expect("a context exists after cuInit only")[self.device as usize]
     }
 
     /// The scheduling flags it was made with (CU_CTX_*).
     pub fn flags(&self) -> u32 {
         self.flags.load(Ordering::Relaxed)
+    }
+
+    pub fn set_flags(&self, flags: u32) {
+        self.flags.store(flags, Ordering::Relaxed);
     }
 
     /// The handle the program knows it by.
@@ -74,8 +104,6 @@ pub fn named_or_current(handle: CUcontext) -> Result<&'static Context, CUresult>
 /// Entry points of this room.
 pub mod imp {
     pub use super::current::imp::*;
-    pub use super::green::imp::*;
-    pub use super::lifetime::imp::*;
     pub use super::limits::imp::*;
-    pub use super::primary::imp::*;
+    pub use super::peer::imp::*;
 }

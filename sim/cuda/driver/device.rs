@@ -1,12 +1,13 @@
 //! Devices: their number, names and sizes.
 
-use super::process::{Gpu, process};
+use super::process::process;
 use gpuslice_nvabi::types::CUresult;
+use gpuslice_sim_device::GpuInfo;
 use std::ffi::c_char;
 
 /// `0000:11:00.0`, as the driver writes a PCI address.
-fn bus_id(gpu: &Gpu) -> String {
-    let (domain, bus, device) = gpu.info.pci;
+fn bus_id(gpu: &GpuInfo) -> String {
+    let (domain, bus, device) = gpu.pci;
     format!("{domain:04x}:{bus:02x}:{device:02x}.0").to_uppercase()
 }
 
@@ -53,17 +54,17 @@ pub mod imp {
     }
 
     pub fn cuDeviceGetName(name: Out<c_char>, len: i32, dev: CUdevice) -> Outcome {
-        put_text(&process()?.gpu(dev)?.info.name, name, len)
+        put_text(&process()?.gpu(dev)?.name, name, len)
     }
 
     pub fn cuDeviceGetUuid(uuid: Out<CUuuid>, dev: CUdevice) -> Outcome {
-        let bytes = process()?.gpu(dev)?.info.uuid.map(|byte| byte as _);
+        let bytes = process()?.gpu(dev)?.uuid.map(|byte| byte as _);
         uuid.set(CUuuid { bytes })
     }
     pub use cuDeviceGetUuid as cuDeviceGetUuid_v2;
 
     pub fn cuDeviceTotalMem_v2(bytes: Out<usize>, dev: CUdevice) -> Outcome {
-        bytes.set(process()?.gpu(dev)?.info.total_bytes as usize)
+        bytes.set(process()?.gpu(dev)?.total_bytes as usize)
     }
 
     pub fn cuDeviceGetAttribute(
@@ -73,17 +74,17 @@ pub mod imp {
     ) -> Outcome {
         pi.require()?;
         let gpu = process()?.gpu(dev)?;
-        let value = attributes::value(&gpu.info, attrib);
+        let value = attributes::value(gpu, attrib);
         pi.set(value.ok_or(CUresult::ERROR_INVALID_VALUE)?)
     }
 
     pub fn cuDeviceGetProperties(prop: Out<CUdevprop>, dev: CUdevice) -> Outcome {
-        prop.set(attributes::properties(&process()?.gpu(dev)?.info))
+        prop.set(attributes::properties(process()?.gpu(dev)?))
     }
 
     pub fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, dev: CUdevice) -> Outcome {
         minor.require()?;
-        let (high, low) = process()?.gpu(dev)?.info.compute_capability;
+        let (high, low) = process()?.gpu(dev)?.compute_capability;
         major.set(high as i32)?;
         minor.set(low as i32)
     }

@@ -1,22 +1,18 @@
-//! The driver as such: initialisation, errors in words, entry points by name, devices.
+//! The driver as such: initialisation, errors in words, devices and the process's attachment to them.
 
 mod attributes;
 mod device;
 mod errors;
 mod kernel;
-mod lookup;
-mod peer;
 mod process;
 mod visible;
 
-pub use peer::Peers;
-pub use process::{Gpu, device_error, process};
+pub use device::text;
+pub use process::{device_error, identity, process};
 
 /// Entry points of this room.
 pub mod imp {
     pub use super::device::imp::*;
     pub use super::errors::imp::*;
-    pub use super::lookup::imp::*;
-    pub use super::peer::imp::*;
     pub use super::process::imp::*;
 }

@@ -5,24 +5,16 @@
 
 use super::kernel::Client;
 use super::visible;
-use crate::context::Primary;
 use crate::entry::{Outcome, is_forked, set_forked, set_ready};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
-use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine};
-use std::sync::OnceLock;
-
-/// A GPU this process may see; its place in [`Process::gpus`] is its CUDA ordinal.
-pub struct Gpu {
-    /// Index on the machine (NVML's numbering).
-    pub index: usize,
-    pub info: GpuInfo,
-    pub primary: Primary,
-}
+use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine, now_ns};
+use std::sync::{LazyLock, OnceLock};
 
 /// The driver's state that lives as long as the process.
 pub struct Process {
     pub machine: &'static Machine,
-    pub gpus: Vec<Gpu>,
+    /// The GPUs this process may see, by CUDA ordinal.
+    pub gpus: Vec<&'static GpuInfo>,
     /// The way to the kernel side, if there is one.
     pub client: Option<Client>,
 }
@@ -36,9 +28,10 @@ pub fn process() -> Result<&'static Process, CUresult> {
 
 impl Process {
     /// The GPU of a CUDA ordinal.
-    pub fn gpu(&self, device: CUdevice) -> Result<&Gpu, CUresult> {
+    pub fn gpu(&self, device: CUdevice) -> Result<&'static GpuInfo, CUresult> {
         let ordinal = usize::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
-        self.gpus.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)
+        let gpu = self.gpus.get(ordinal);
+        gpu.copied().ok_or(CUresult::ERROR_INVALID_DEVICE)
     }
 
     fn attach() -> Result<Self, CUresult> {
@@ -48,11 +41,7 @@ impl Process {
         if shown.is_empty() {
             return Err(CUresult::ERROR_NO_DEVICE);
         }
-        let gpus = shown.into_iter().map(|index| Gpu {
-            index,
-            info: machine.gpus()[index].clone(),
-            primary: Primary::default(),
-        });
+        let gpus = shown.into_iter().map(|index| &machine.gpus()[index]);
         let gpus = gpus.collect();
         // SAFETY: the handler is a plain function that stores one atomic number.
         if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
@@ -65,6 +54,15 @@ impl Process {
             client,
         })
     }
+}
+
+/// A number no other process has: the time and the process of the first call.
+pub fn identity() -> u64 {
+    static IDENTITY: LazyLock<u64> = LazyLock::new(|| {
+        let pid = u64::from(std::process::id());
+        now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ pid
+    });
+    *IDENTITY
 }
 
 unsafe extern "C" fn in_child() {

@@ -3,29 +3,31 @@
 //!
 //! A call makes a [`task::Task`] and hands it to [`submit`], which either adds it to the graph
 //! being captured from the stream ([`graph`]) or queues it ([`stream`]). `module` has the kernels,
-//! `pool` the stream-ordered memory, `cost` the durations; `ptx` and `handles` serve them all. The
-//! functions below are called by other modules (see [`crate::work`]).
+//! `ptx` reads their declarations, `pool` has the stream-ordered memory, `spare` what the process
+//! keeps of it, `cost` the durations. `memory` and `lifetime` call the functions below.
 
 mod api;
 pub mod cost;
 mod graph;
-pub mod handles;
 mod module;
 mod pool;
-mod port;
 mod ptx;
+mod spare;
 mod stream;
 mod task;
 mod threads;
 
-use crate::context::{Context, current};
-use crate::entry::{FromAbi, In, Out, Outcome, per_thread_default};
-use crate::work::Operation;
+pub use graph::refuse_unsafe;
+pub use spare::{sparing, take_chunk};
+pub use task::{Operation, OperationKind};
+
+use crate::context::{self, Context, current};
+use crate::entry::{In, Outcome, per_thread_default};
+use crate::handles::{Key, Named};
 use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
-use handles::{Key, Named};
 use std::ffi::{CStr, CString, c_char};
 use stream::{StreamKey, shared};
-use task::{Move, Task};
+use task::Task;
 
 /// Entry points of this room.
 pub mod imp {
@@ -40,22 +42,9 @@ fn key<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
     Key::from_pointer(pointer).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// A pointer of the program's that is not itself an argument of the call.
-fn reading<T>(pointer: *const T) -> In<T> {
-    // SAFETY: what a structure of the program points to is as valid as what an argument does.
-    unsafe { In::from_abi(pointer) }
-}
-
-/// The destination of an unused result.
-fn nowhere<T>() -> Out<T> {
-    // SAFETY: null is never written to.
-    unsafe { Out::from_abi(std::ptr::null_mut::<T>()) }
-}
-
-/// A place of our own for what a call gives.
-fn writing<T>(place: &mut T) -> Out<T> {
-    // SAFETY: a living place of that type.
-    unsafe { Out::from_abi(std::ptr::from_mut(place)) }
+/// The same where the driver calls a wrong handle a wrong value.
+fn named<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
+    Key::from_pointer(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// A copy of a text of the program's.
@@ -97,12 +86,13 @@ fn submit(stream: StreamKey, task: Task) -> Outcome {
         .map(|_| ())
 }
 
-/// Queues a copy or fill; see [`crate::work`].
+/// Queues a copy or a fill behind the operations of a stream of the current context; a stream that
+/// is being captured records a graph node instead.
 pub fn queue(stream: CUstream, operation: Operation) -> Outcome {
-    submit(resolve(stream)?, Task::Move(Move::prepared(operation)))
+    submit(resolve(stream)?, Task::Move(operation))
 }
 
-/// Waits for the work queued on a stream; see [`crate::work`].
+/// Waits for the work queued on a stream.
 pub fn wait(stream: CUstream) -> Outcome {
     api::synchronize(resolve(stream)?)
 }
@@ -118,9 +108,28 @@ pub fn is_capturing(stream: CUstream) -> bool {
     resolve(stream).is_ok_and(graph::is_capturing)
 }
 
-/// The error every call in the context gives, if it was killed.
-pub fn check(context: &Context) -> Outcome {
-    shared()?.check(context.id)
+/// The current context, for a call that gives it something to do or takes of its memory: every such
+/// call fails with the error that killed a context until the program has destroyed it.
+pub fn working() -> Result<&'static Context, CUresult> {
+    let context = current()?;
+    shared()?.check(context.id)?;
+    Ok(context)
+}
+
+/// The context a stream belongs to.
+fn context_of(stream: StreamKey) -> Result<&'static Context, CUresult> {
+    let id = shared()?.with(|model| model.stream(stream).map(|stream| stream.context));
+    let id = id.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    if let Ok(current) = current()
+        && current.id == id
+    {
+        return Ok(current);
+    }
+    let living = context::living();
+    living
+        .into_iter()
+        .find(|one| one.id == id)
+        .ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
 }
 
 /// Waits for all that is queued in a context.
@@ -128,6 +137,14 @@ pub fn settle(context: &'static Context) -> Outcome {
     let run = shared()?;
     let marks = run.with(|model| model.marks(context.id));
     run.wait(context.id, &marks)
+}
+
+/// Waits for all that is queued in the process, and so may still use addresses that go.
+pub fn settle_all() {
+    for context in context::living() {
+        // A context that has failed uses nothing any more.
+        let _ = settle(context);
+    }
 }
 
 /// Ends a context: waits a bounded time for the queued work that the device can still do; the rest
@@ -140,9 +157,6 @@ pub fn context_ends(context: &'static Context) {
     pool::context_ends(context);
     module::context_ends(context.id);
 }
-
-pub use graph::refuse_unsafe;
-pub use pool::give_spare_back;
 
 /// Frees memory that came from a pool or a graph, at once.
 pub fn free_ordered(address: u64) -> Outcome {

@@ -7,17 +7,18 @@
 
 use super::cost::{self, Nanos};
 use super::graph::{GraphKey, Memory};
-use super::handles::Key;
 use super::module::{Function, FunctionKey};
 use super::pool::{self, Pool};
-use super::port;
 use super::stream::{Body, Effect, EventKey, Request};
+use crate::allocations::copy::Plan;
+use crate::allocations::fill::Fill;
+use crate::allocations::{self, Allocation, word};
 use crate::entry::Outcome;
-use crate::memory;
-use crate::work::{Operation, OperationKind};
+use crate::handles::Key;
 use gpuslice_nvabi::types::{
-    CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ, CUhostFn,
-    CUresult, CUstream, CUstreamCallback, CUstreamWaitValue_flags,
+    CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS_v2, CUhostFn, CUresult, CUstream, CUstreamCallback,
+    CUstreamWaitValue_flags,
 };
 use gpuslice_sim_device::Kind;
 use std::ffi::c_void;
@@ -129,42 +130,46 @@ impl HostCall {
     }
 }
 
-/// A copy or a fill.
-#[derive(Clone)]
-pub struct Move {
-    pub kind: OperationKind,
-    ns: Nanos,
-    run: Arc<dyn Fn() -> Outcome + Send + Sync>,
+/// The kind of an operation, for a graph node made of it.
+#[derive(Clone, Copy)]
+pub enum OperationKind {
+    Copy(CUDA_MEMCPY3D),
+    Fill(CUDA_MEMSET_NODE_PARAMS_v2),
+    /// Has no form of its own in a graph.
+    Hint,
 }
 
-// SAFETY: the pointers in `kind` are only given back to the program, or looked up before use.
-unsafe impl Send for Move {}
+// SAFETY: the pointers in it are given back to the program, or looked up in the table of
+// allocations before use; memory of the host stays valid until then by the driver API's contract.
+unsafe impl Send for OperationKind {}
 // SAFETY: as above; nothing is changed through a shared reference.
-unsafe impl Sync for Move {}
+unsafe impl Sync for OperationKind {}
 
-/// The parameters of a node's copy or fill, for the thread that does it.
-struct Later(OperationKind);
-
-// SAFETY: what it names is looked up in the registry of allocations when it is done; memory of the
-// host stays valid until then by the driver API's contract.
-unsafe impl Send for Later {}
-// SAFETY: as above; it is only read.
-unsafe impl Sync for Later {}
-
-impl Later {
+impl OperationKind {
+    /// Does it at once; `Err` is what the context is to be told.
     fn run(&self) -> Outcome {
-        match &self.0 {
-            OperationKind::Copy(copy) => memory::copy_now(copy),
-            OperationKind::Fill(fill) => memory::fill_now(fill),
-            OperationKind::Hint => Ok(()),
+        let illegal = |_| CUresult::ERROR_ILLEGAL_ADDRESS;
+        match self {
+            Self::Copy(copy) => Plan::of(copy).map_err(illegal)?.run(),
+            Self::Fill(fill) => Fill::of(fill).map_err(illegal)?.run(),
+            Self::Hint => Ok(()),
         }
     }
 }
 
-impl Move {
-    /// What another room has prepared.
-    pub fn prepared(operation: Operation) -> Self {
-        let Operation { kind, ns, run } = operation;
+/// A copy or a fill: its duration and its effect. A captured one runs at each launch of its graph.
+#[derive(Clone)]
+pub struct Operation {
+    pub kind: OperationKind,
+    pub ns: Nanos,
+    /// The effect; its error is an error of the context.
+    pub run: Arc<dyn Fn() -> Outcome + Send + Sync>,
+}
+
+impl Operation {
+    /// One that is looked through again when it is its turn: what it names may be gone by then.
+    pub fn later(kind: OperationKind, ns: Nanos) -> Self {
+        let run = Arc::new(move || kind.run());
         Self { kind, ns, run }
     }
 
@@ -172,24 +177,19 @@ impl Move {
     pub fn of(kind: OperationKind) -> Result<Self, CUresult> {
         let ns = match &kind {
             OperationKind::Copy(copy) => {
-                memory::check_copy(copy)?;
+                let over_bus = Plan::of(copy)?.crosses_bus();
                 let rows = copy.height.max(1).saturating_mul(copy.depth.max(1));
                 let bytes = copy.width_in_bytes.saturating_mul(rows);
-                cost::copy(bytes as u64, memory::crosses_bus(copy))
+                cost::copy(bytes as u64, over_bus)
             }
             OperationKind::Fill(fill) => {
-                memory::check_fill(fill)?;
+                Fill::of(fill)?;
                 let row = fill.width.saturating_mul(fill.element_size as usize);
                 cost::copy(row.saturating_mul(fill.height.max(1)) as u64, false)
             }
             OperationKind::Hint => 0,
         };
-        let later = Later(kind);
-        Ok(Self {
-            kind,
-            ns,
-            run: Arc::new(move || later.run()),
-        })
+        Ok(Self::later(kind, ns))
     }
 }
 
@@ -198,7 +198,7 @@ impl Move {
 pub enum Task {
     Empty,
     Kernel(Launch),
-    Move(Move),
+    Move(Operation),
     Host(HostCall),
     Record(EventKey),
     Await(EventKey),
@@ -240,7 +240,7 @@ impl Task {
             Self::Kernel(launch) => {
                 // Every thread of the kernel adds one, as its PTX says.
                 let (address, threads) = (launch.counter()?, launch.threads() as u32);
-                Box::new(move || port::add(address, threads))
+                Box::new(move || word::add(address, threads))
             }
             Self::Move(one) => {
                 let run = Arc::clone(&one.run);
@@ -259,7 +259,7 @@ impl Task {
             }
             Self::Release(address) => {
                 let address = *address;
-                Box::new(move || port::release(address))
+                Box::new(move || release(address))
             }
             Self::Retire {
                 pool,
@@ -297,6 +297,15 @@ impl Task {
     }
 }
 
+/// Frees what `cuMemAlloc` or `cuMemAllocManaged` gave.
+fn release(address: u64) -> Outcome {
+    use allocations::Kind;
+    let freeable = |one: &Allocation| matches!(one.kind, Kind::Device | Kind::Managed { .. });
+    let gone = allocations::remove(address, freeable).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    gone.release(address);
+    Ok(())
+}
+
 impl Memop {
     fn body(self) -> Body {
         match self {
@@ -305,7 +314,7 @@ impl Memop {
                 address,
                 value,
                 wide,
-            } => Body::effect(Box::new(move || port::store(address, value, wide))),
+            } => Body::effect(Box::new(move || word::store(address, value, wide))),
             Self::Wait {
                 address,
                 value,
@@ -314,7 +323,7 @@ impl Memop {
             } => Body::Wait(Box::new(move || {
                 // Memory that is gone can never satisfy a wait; the stream goes on rather than
                 // being stuck for ever, and its next access is the one that fails.
-                port::load(address, wide).is_none_or(|found| holds(found, value, wide, flags))
+                word::load(address, wide).is_none_or(|found| holds(found, value, wide, flags))
             })),
         }
     }

@@ -1,11 +1,10 @@
 //! Hints about managed memory: advice and prefetching. They are checked and remembered, so that a
 //! program can read them back; on the simulated device they change no speed.
 
-use super::registry::{self, Kind};
+use crate::allocations::{self, Kind};
 use crate::driver::process;
 use crate::entry::{Out, Outcome};
-use crate::exec;
-use crate::work::{Operation, OperationKind};
+use crate::exec::{self, Operation, OperationKind};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -35,7 +34,7 @@ fn with<R>(id: u64, work: impl FnOnce(&mut Hints) -> R) -> R {
 
 /// The id of the managed allocation the range lies in.
 fn managed(pointer: u64, count: usize) -> Result<u64, CUresult> {
-    let found = registry::check(pointer, count as u64, false, false)?;
+    let found = allocations::check(pointer, count as u64, false, false)?;
     let found = found.filter(|found| count > 0 && matches!(found.kind, Kind::Managed { .. }));
     found
         .map(|found| found.id)

@@ -9,20 +9,15 @@
 //! may be more of it than the device has, as with the real driver; only it does not migrate. It has
 //! pages of its own whatever its size, because the device does not charge them to this process.
 
-use super::buddy;
-use super::chunk::Chunk;
-use super::heap::Heap;
-use super::map;
-use super::pages::Pages;
-use super::registry::{self, Allocation, Home, Kind};
+use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
 use crate::driver::device_error;
-use crate::exec;
+use crate::exec::{self, sparing};
+use crate::vram::{Chunk, Heap, Pages, SLAB, map, order};
 use gpuslice_nvabi::types::CUresult;
-use std::sync::Arc;
 
 /// Largest piece taken from the heap.
-const SMALL_MOST: u64 = buddy::SLAB / 2;
+const SMALL_MOST: u64 = SLAB / 2;
 /// Of the host's memory.
 const PAGE: usize = 4096;
 /// Rows of pitched memory begin at multiples of this.
@@ -31,21 +26,6 @@ pub const PITCH: u64 = 512;
 /// Takes memory of a context's GPU, wherever it fits.
 pub fn take(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresult> {
     sparing(context.gpu().index, || take_once(context, bytes))
-}
-
-/// Takes memory of a GPU (by the machine's index) for what the driver keeps there itself: it has no
-/// address, and no call tells of it.
-pub fn take_unseen(gpu: usize, bytes: u64) -> Result<Arc<Chunk>, CUresult> {
-    sparing(gpu, || Chunk::new(gpu, bytes))
-}
-
-/// Does `take`; should there be no room, what this process keeps for later is given up, and it is
-/// done again.
-pub fn sparing<R>(gpu: usize, take: impl Fn() -> Result<R, CUresult>) -> Result<R, CUresult> {
-    match take() {
-        Err(CUresult::ERROR_OUT_OF_MEMORY) if super::give_spare_back(gpu) => take(),
-        other => other,
-    }
 }
 
 fn heaps_on(context: &Context) -> impl Iterator<Item = &'static Heap> {
@@ -58,10 +38,10 @@ fn heaps_on(context: &Context) -> impl Iterator<Item = &'static Heap> {
 
 fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresult> {
     let gpu = context.gpu();
-    if bytes > gpu.info.total_bytes {
+    if bytes > gpu.total_bytes {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
-    match buddy::order(bytes).filter(|_| bytes <= SMALL_MOST) {
+    match order(bytes).filter(|_| bytes <= SMALL_MOST) {
         Some(order) => {
             let (address, slab) = context.heap.take(gpu.index, order)?;
             Ok((
@@ -82,7 +62,7 @@ fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUres
 /// Managed memory in the current context: the host's where the device has not that much left.
 fn allocate_managed(bytes: u64, flags: u32) -> Result<u64, CUresult> {
     let kind = Kind::Managed { flags };
-    let context = context::working()?;
+    let context = exec::working()?;
     if bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -91,7 +71,7 @@ fn allocate_managed(bytes: u64, flags: u32) -> Result<u64, CUresult> {
         Ok(pages) => {
             let address = pages.address;
             let allocation = Allocation::new(context, bytes, kind, Home::Pages(pages));
-            registry::insert(address, allocation);
+            allocations::insert(address, allocation);
             return Ok(address);
         }
         Err(CUresult::ERROR_OUT_OF_MEMORY) => CUresult::ERROR_OUT_OF_MEMORY,
@@ -105,37 +85,18 @@ fn allocate_managed(bytes: u64, flags: u32) -> Result<u64, CUresult> {
     }
     let address = map::anonymous(len).map_err(|_| refused)?;
     let allocation = Allocation::new(context, bytes, kind, Home::Host(len));
-    registry::insert(address, allocation);
+    allocations::insert(address, allocation);
     Ok(address)
-}
-
-/// Gives back what [`take`] has taken.
-pub fn give(context: &Context, address: u64, home: Home) {
-    match home {
-        Home::Heap { slab, order } => context.heap.give(slab, address, usize::from(order)),
-        Home::Pages(pages) => drop(pages),
-        // SAFETY: host memory has this home only where it was mapped for it, and it is freed once:
-        // the allocation was taken out of the registry.
-        Home::Host(bytes) => unsafe { map::drop_anonymous(address, bytes) },
-        Home::Elsewhere => {}
-    }
-}
-
-/// Gives an allocation back that was taken out of the registry.
-pub fn release(base: u64, allocation: Allocation) {
-    if let Some(context) = allocation.context {
-        give(context, base, allocation.home);
-    }
 }
 
 /// Allocates and enters memory in the current context.
 pub fn allocate(bytes: u64, kind: Kind) -> Result<u64, CUresult> {
-    let context = context::working()?;
+    let context = exec::working()?;
     if bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let (address, home) = take(context, bytes)?;
-    registry::insert(address, Allocation::new(context, bytes, kind, home));
+    allocations::insert(address, Allocation::new(context, bytes, kind, home));
     Ok(address)
 }
 
@@ -159,7 +120,7 @@ pub mod imp {
     };
 
     pub fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
-        let (free_bytes, total_bytes) = info(context::working()?)?;
+        let (free_bytes, total_bytes) = info(exec::working()?)?;
         free.require()?;
         total.set(total_bytes as usize)?;
         free.set(free_bytes as usize)
@@ -184,7 +145,7 @@ pub mod imp {
         }
         let row = (width as u64).checked_next_multiple_of(PITCH);
         let bytes = row.and_then(|row| row.checked_mul(height as u64));
-        context::working()?;
+        exec::working()?;
         let bytes = bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         dptr.set(allocate(bytes, Kind::Device)?)?;
         pitch.set((bytes / height as u64) as usize)
@@ -192,7 +153,7 @@ pub mod imp {
 
     pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: u32) -> Outcome {
         dptr.require()?;
-        context::working()?;
+        exec::working()?;
         let known = [
             CU_MEM_ATTACH_GLOBAL,
             CU_MEM_ATTACH_HOST,
@@ -213,7 +174,8 @@ pub mod imp {
             let pool = matches!(kind, Kind::Pool { .. } | Kind::Graph);
             pool || matches!(kind, Kind::Device | Kind::Managed { .. })
         };
-        let found = registry::find(dptr).filter(|found| found.base == dptr && freeable(found.kind));
+        let found =
+            allocations::find(dptr).filter(|found| found.base == dptr && freeable(found.kind));
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         // What a killed context holds goes with it, not before.
         found.context.map_or(Ok(()), exec::settle)?;
@@ -221,8 +183,8 @@ pub mod imp {
             return exec::free_ordered(dptr);
         }
         // Of two threads that free the same pointer one finds it gone.
-        let gone = registry::remove(dptr, |one| one.id == found.id);
-        release(dptr, gone.ok_or(CUresult::ERROR_INVALID_VALUE)?);
+        let gone = allocations::remove(dptr, |one| one.id == found.id);
+        gone.ok_or(CUresult::ERROR_INVALID_VALUE)?.release(dptr);
         Ok(())
     }
 
@@ -232,7 +194,7 @@ pub mod imp {
         dptr: CUdeviceptr,
     ) -> Outcome {
         context::current()?;
-        let found = registry::find(dptr).ok_or(CUresult::ERROR_NOT_FOUND)?;
+        let found = allocations::find(dptr).ok_or(CUresult::ERROR_NOT_FOUND)?;
         base.set_if_wanted(found.base);
         size.set_if_wanted(found.bytes as usize);
         Ok(())

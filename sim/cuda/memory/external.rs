@@ -4,12 +4,12 @@
 //! device memory, so only descriptors of `cuMemExportToShareableHandle` can be imported. An import
 //! holds the memory; a buffer mapped from it is an allocation of its own, freed by `cuMemFree`.
 
-use super::chunk::Chunk;
-use super::pages::Pages;
-use super::registry::{self, Allocation, Home, Kind};
 use super::vmm;
-use crate::context;
-use crate::exec::handles::{Key, Named, Table};
+use crate::allocations::{self, Allocation, Home, Kind};
+use crate::exec;
+use crate::handles::{Key, Named, Table};
+use crate::vram::Chunk;
+use crate::vram::Pages;
 use gpuslice_nvabi::types::*;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +60,7 @@ pub mod imp {
         description: In<CUDA_EXTERNAL_MEMORY_HANDLE_DESC>,
     ) -> Outcome {
         memory.require()?;
-        context::working()?;
+        exec::working()?;
         let desc = description.get()?;
         // The first bytes of a union.
         let fd = desc.handle[0] as u32 as i32;
@@ -90,7 +90,7 @@ pub mod imp {
         description: In<c_void>,
     ) -> Outcome {
         pointer.require()?;
-        let context = context::working()?;
+        let context = exec::working()?;
         let desc = description.cast::<BufferDesc>().get()?;
         let (chunk, bytes) = {
             let imports = imports();
@@ -106,7 +106,7 @@ pub mod imp {
         let address = pages.address + desc.offset;
         let home = Home::Pages(pages);
         let allocation = Allocation::new(context, desc.size, Kind::Device, home);
-        registry::insert(address, allocation);
+        allocations::insert(address, allocation);
         pointer.set(address)
     }
 

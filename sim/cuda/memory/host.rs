@@ -3,11 +3,10 @@
 //! It has one address for both sides. Registered memory is "pinned": only copies between pinned
 //! memory and the device run while the program goes on.
 
-use super::device;
-use super::map;
-use super::registry::{self, Allocation, Home, Kind};
+use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context;
-use crate::{exec, memory};
+use crate::exec;
+use crate::vram::map;
 use gpuslice_nvabi::types::CUresult;
 use std::ffi::c_void;
 
@@ -33,7 +32,7 @@ pub mod imp {
 
     pub fn cuMemHostAlloc(pp: Out<*mut c_void>, bytesize: usize, flags: u32) -> Outcome {
         pp.require()?;
-        let context = context::working()?;
+        let context = exec::working()?;
         if bytesize == 0 || flags & !ALLOC_FLAGS != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -44,7 +43,7 @@ pub mod imp {
         let address = map::anonymous(mapped).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         let home = Home::Host(mapped);
         let allocation = Allocation::new(context, bytesize as u64, Kind::Host { flags }, home);
-        registry::insert(address, allocation);
+        allocations::insert(address, allocation);
         pp.set(address as usize as *mut c_void)
     }
 
@@ -54,31 +53,31 @@ pub mod imp {
 
     pub fn cuMemFreeHost(p: *mut c_void) -> Outcome {
         let address = p as u64;
-        let found = registry::find(address)
+        let found = allocations::find(address)
             .filter(|found| found.base == address && matches!(found.kind, Kind::Host { .. }))
             .ok_or(CUresult::ERROR_INVALID_VALUE)?;
         // A copy of any context may still use it, and would not find that it is gone.
-        memory::settle_all();
-        let gone = registry::remove(address, |one| one.id == found.id);
-        device::release(address, gone.ok_or(CUresult::ERROR_INVALID_VALUE)?);
+        exec::settle_all();
+        let gone = allocations::remove(address, |one| one.id == found.id);
+        gone.ok_or(CUresult::ERROR_INVALID_VALUE)?.release(address);
         Ok(())
     }
 
     pub fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32) -> Outcome {
-        let context = context::working()?;
+        let context = exec::working()?;
         let base = p as u64;
         let fits = base.checked_add(bytesize as u64).is_some();
         if p.is_null() || bytesize == 0 || !fits || flags & !REGISTER_FLAGS != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if super::super::space::contains(base) {
+        if crate::vram::space::contains(base) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let kind = Kind::Registered { flags };
-        let entered = registry::insert(
+        let entered = allocations::insert(
             base,
             Allocation::new(context, bytesize as u64, kind, Home::Elsewhere),
         );
@@ -91,11 +90,11 @@ pub mod imp {
 
     pub fn cuMemHostUnregister(p: *mut c_void) -> Outcome {
         let base = p as u64;
-        let found = registry::find(base)
+        let found = allocations::find(base)
             .filter(|found| found.base == base && matches!(found.kind, Kind::Registered { .. }))
             .ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
         let settled = found.context.map_or(Ok(()), exec::settle);
-        let gone = registry::remove(base, |one| one.id == found.id);
+        let gone = allocations::remove(base, |one| one.id == found.id);
         gone.ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
         settled
     }
@@ -107,7 +106,7 @@ pub mod imp {
     ) -> Outcome {
         pdptr.require()?;
         context::current()?;
-        let known = registry::find(p as u64).is_some_and(|found| found.is_host());
+        let known = allocations::find(p as u64).is_some_and(|found| found.is_host());
         if flags != 0 || !known {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -117,7 +116,7 @@ pub mod imp {
     pub fn cuMemHostGetFlags(flags: Out<u32>, p: *mut c_void) -> Outcome {
         flags.require()?;
         context::current()?;
-        match registry::find(p as u64).map(|found| found.kind) {
+        match allocations::find(p as u64).map(|found| found.kind) {
             Some(Kind::Host { flags: own }) => flags.set(own),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }

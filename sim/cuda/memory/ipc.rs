@@ -4,14 +4,15 @@
 //! becomes invalid with the memory, so a stale handle opens nothing. An opened allocation is held:
 //! the exporter may free it, and the bytes stay until the last process has closed it.
 
-use super::chunk::Chunk;
-use super::pages::Pages;
-use super::registry::{self, Allocation, Home, Kind};
+use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
+use crate::driver::identity;
 use crate::exec;
+use crate::vram::Chunk;
+use crate::vram::Pages;
 use gpuslice_nvabi::types::{CUipcMemHandle, CUresult, c_char};
 use gpuslice_sim_device::MemoryKey;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MAGIC: [u8; 8] = *b"gpusimem";
 
@@ -53,15 +54,6 @@ impl Ticket {
     }
 }
 
-/// A number no other process has: when and where it began to share.
-fn identity() -> u64 {
-    static IDENTITY: LazyLock<u64> = LazyLock::new(|| {
-        let pid = u64::from(std::process::id());
-        gpuslice_sim_device::now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ pid
-    });
-    *IDENTITY
-}
-
 /// The open handles: one opened again by the same context is the same memory, counted twice.
 struct Opened {
     ticket: Ticket,
@@ -90,7 +82,7 @@ pub fn context_ends(context: &Context) {
     *opened = rest;
     drop(opened);
     for one in gone {
-        registry::remove(one.address(), |found| found.kind == Kind::Ipc);
+        allocations::remove(one.address(), |found| found.kind == Kind::Ipc);
     }
 }
 
@@ -118,7 +110,7 @@ fn open(context: &'static Context, ticket: Ticket) -> Result<u64, CUresult> {
     };
     let address = one.address();
     let allocation = Allocation::new(context, ticket.bytes, Kind::Ipc, Home::Elsewhere);
-    registry::insert(address, allocation);
+    allocations::insert(address, allocation);
     opened.push(one);
     Ok(address)
 }
@@ -132,10 +124,10 @@ pub mod imp {
 
     pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outcome {
         handle.require()?;
-        context::working()?;
-        let found = registry::find(dptr).filter(|found| found.kind == Kind::Device);
+        exec::working()?;
+        let found = allocations::find(dptr).filter(|found| found.kind == Kind::Device);
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let source = registry::look(found.base, |one| match (&one.home, one.context) {
+        let source = allocations::look(found.base, |one| match (&one.home, one.context) {
             (Home::Pages(pages), _) => Some((pages.chunk.clone(), pages.address)),
             (Home::Heap { slab, .. }, Some(own)) => Some((own.heap.chunk(*slab)?, *slab)),
             _ => None,
@@ -160,7 +152,7 @@ pub mod imp {
         flags: u32,
     ) -> Outcome {
         pdptr.require()?;
-        let context = context::working()?;
+        let context = exec::working()?;
         let ticket = Ticket::from_handle(&handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -181,7 +173,7 @@ pub mod imp {
         opened[at].count -= 1;
         if opened[at].count == 0 {
             let gone = opened.swap_remove(at);
-            registry::remove(dptr, |found| found.kind == Kind::Ipc);
+            allocations::remove(dptr, |found| found.kind == Kind::Ipc);
             drop(opened);
             drop(gone);
         }

@@ -2,10 +2,10 @@
 //!
 //! The answers have different sizes, so they are written as bytes to the program's address.
 
-use super::registry::{self, Found, Kind};
-use super::space;
+use crate::allocations::{self, Found, Kind};
 use crate::driver::process;
-use crate::entry::Out;
+use crate::entry::{Out, Outcome};
+use crate::vram::space;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 
@@ -13,21 +13,16 @@ use std::ffi::c_void;
 enum Answer {
     Word(u64),
     Int(u32),
-    /// Two eight-byte words (a range, or tokens).
     Flag(bool),
 }
 
 impl Answer {
-    fn put(self, data: *mut c_void) {
-        // SAFETY (of all three): the driver API says what size of place each attribute needs, and
-        // the caller of the exported function vouches for it.
+    /// The driver API says what size of place each attribute needs.
+    fn put(self, data: Out<c_void>) -> Outcome {
         match self {
-            // SAFETY: see above.
-            Self::Word(value) => unsafe { data.cast::<u64>().write_unaligned(value) },
-            // SAFETY: see above.
-            Self::Int(value) => unsafe { data.cast::<u32>().write_unaligned(value) },
-            // SAFETY: see above.
-            Self::Flag(value) => unsafe { data.cast::<u8>().write(u8::from(value)) },
+            Self::Word(value) => data.cast::<u64>().set(value),
+            Self::Int(value) => data.cast::<u32>().set(value),
+            Self::Flag(value) => data.cast::<u8>().set(u8::from(value)),
         }
     }
 }
@@ -77,25 +72,22 @@ fn answer(found: &Found, pointer: u64, attribute: u32) -> Result<Answer, CUresul
 /// The allocation a pointer lies in, for a device that exists.
 fn locate(pointer: u64) -> Result<Found, CUresult> {
     process()?;
-    registry::find(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
+    allocations::find(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// Entry points.
 #[allow(non_snake_case)]
 pub mod imp {
     use super::*;
-    use crate::entry::{In, Outcome};
+    use crate::entry::In;
 
     pub fn cuPointerGetAttribute(
-        data: *mut c_void,
+        data: Out<c_void>,
         attribute: CUpointer_attribute,
         ptr: CUdeviceptr,
     ) -> Outcome {
-        if data.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        answer(&locate(ptr)?, ptr, attribute)?.put(data);
-        Ok(())
+        data.require()?;
+        answer(&locate(ptr)?, ptr, attribute)?.put(data)
     }
 
     /// Unlike its sister it succeeds for any pointer, and writes zeros where there is no answer.
@@ -106,21 +98,19 @@ pub mod imp {
         ptr: CUdeviceptr,
     ) -> Outcome {
         crate::context::current()?;
-        let found = registry::find(ptr);
+        let found = allocations::find(ptr);
         if count == 0 || data.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let places = In::from(data);
         for at in 0..count as usize {
-            let (attribute, place) = (attributes.at(at)?, places.at(at)?);
-            if place.is_null() {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
+            let (attribute, place) = (attributes.at(at)?, Out::vouched(places.at(at)?));
+            place.require()?;
             let known = found.as_ref().map(|found| answer(found, ptr, attribute));
             known
                 .and_then(Result::ok)
                 .unwrap_or_else(|| nothing(attribute))
-                .put(place);
+                .put(place)?;
         }
         Ok(())
     }
@@ -148,7 +138,7 @@ pub mod imp {
         if attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !space::contains(ptr) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        registry::change(found.base, |one| one.sync_memops = wanted != 0);
+        allocations::change(found.base, |one| one.sync_memops = wanted != 0);
         Ok(())
     }
 }

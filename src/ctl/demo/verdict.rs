@@ -162,7 +162,7 @@ fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
             format!("the refusal was {}, not 2", account.refusal),
         ),
         (
-            policy == Policy::Native && line.turns > 0,
+            !policy.rules().turns && line.turns > 0,
             format!("it was given {} turns, and native has none", line.turns),
         ),
         (line.denied == 0, "no refusal is in the ledger".to_owned()),

@@ -202,7 +202,7 @@ impl Turns {
     }
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
-        if self.policy == Policy::Native && policy != Policy::Native {
+        if !self.policy.rules().turns && policy.rules().turns {
             // time without turns neither earns nor owes
             self.queues.iter_mut().for_each(RunQueues::reset_pools);
             for entity in &mut self.entities {

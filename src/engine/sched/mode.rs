@@ -24,7 +24,6 @@
 //! weight `v` has had `d * v / w`.
 
 use alloc::vec::Vec;
-use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::Duration;
 
 use super::entity::Entity;
@@ -43,7 +42,7 @@ impl Turns {
 
     /// Whether launches must wait for turns.
     fn needs_turns(&self) -> bool {
-        if self.policy == Policy::Native {
+        if !self.policy.rules().turns {
             return false;
         }
         // asked at every step: the cheap and most frequent case comes first

@@ -11,7 +11,7 @@
 //! class has a range of its own, so that of overlapping work the high class gets most and best-effort
 //! little:
 
-use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::policy::Class;
 
 use super::Turns;
 use super::entity::Entity;
@@ -51,7 +51,7 @@ impl Turns {
         };
         let all = class.clone().map(of);
         let (lightest, heaviest) = (all.clone().min()?, all.max()?);
-        let own = self.policy != Policy::Native;
+        let own = self.policy.rules().turns;
         own.then(|| slice_us(entity.class, of(entity), lightest, heaviest))
     }
 }
@@ -62,6 +62,7 @@ mod tests {
     use crate::config::Config;
     use crate::sched::tests::Rig;
     use alloc::vec::Vec;
+    use gpuslice_wire::policy::Policy;
 
     /// The slices of containers of one class, by weight.
     fn slices(class: Class, weights: &[u64]) -> Vec<u64> {

@@ -1,7 +1,7 @@
 //! The choice of the next container, the length of its turn, and whether a turn is renewed.
 
 use alloc::vec::Vec;
-use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
@@ -142,7 +142,7 @@ impl Turns {
         if self.phase != Phase::Idle {
             return;
         }
-        if self.policy == Policy::Native {
+        if !self.policy.rules().turns {
             return self.open();
         }
         let choice = match self.allowed() {
@@ -239,7 +239,7 @@ impl Turns {
         let late = entity.overrun.is_some() || entity.gang.is_some_and(|member| member.again());
         let spent = !entity.bucket.funded() && !late;
         let runnable = entity.reported.runnable;
-        if self.policy == Policy::Native {
+        if !self.policy.rules().turns {
             return Verdict::Close;
         }
         if runnable && guard.is_none() && self.others_wait(|other| other < class) {

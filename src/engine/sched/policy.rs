@@ -1,9 +1,9 @@
 //! Policies: each slice's cap on a GPU's time, as one function.
 //!
-//! Every policy but `native` uses the same queue of turns. Policies differ in the weights that count in the
-//! queue and in each container's cap; time above the caps stays unused. A cap depends on the slices that
-//! exist, not on those that are runnable: so it is known before any container runs, and changes only when a
-//! slice comes, goes or is retuned.
+//! Policies that take turns use the same queue. They differ in the weights that count there and in each
+//! container's cap ([`gpuslice_wire::policy`] has the table); time above the caps stays unused. A cap depends on
+//! the slices that exist, not on those that are runnable: so it is known before any container runs, and changes
+//! only when a slice comes, goes or is retuned.
 //!
 //! Admission reserves a share, and it means the same under each policy: that part of the time, no more and
 //! no less ([`super::queues`]). The policy divides the time that shares leave among the containers without
@@ -92,7 +92,7 @@ impl AllSlices {
 
 /// A slice's cap on the GPU's time.
 pub(crate) fn cap(policy: Policy, slice: &Entitlement, all_slices: &AllSlices) -> Fraction {
-    if slice.whole || policy == Policy::Native {
+    if slice.whole || !policy.rules().turns {
         return Fraction::ALL;
     }
     if let Some(share) = slice.share {
@@ -116,13 +116,12 @@ pub(crate) fn cap(policy: Policy, slice: &Entitlement, all_slices: &AllSlices) -
 
 /// A slice's weight, and whether it is a share, which counts in the upper queue.
 pub(crate) fn weight(policy: Policy, slice: &Entitlement) -> (Weight, bool) {
-    let share = slice.share.filter(|_| !slice.whole);
-    let share = share.and_then(|share| Weight::new(share.get()).ok());
-    match (policy, share) {
-        (Policy::Native, _) => (slice.weight, false),
-        (_, Some(share)) => (share, true),
-        (Policy::Fair | Policy::Preemptive, None) => (Weight::ONE, false),
-        (Policy::Weighted | Policy::Fixed | Policy::Soft, None) => (slice.weight, false),
+    let rules = policy.rules();
+    let share = slice.share.filter(|_| rules.turns && !slice.whole);
+    match share.and_then(|share| Weight::new(share.get()).ok()) {
+        Some(share) => (share, true),
+        None if rules.weights => (slice.weight, false),
+        None => (Weight::ONE, false),
     }
 }
 
@@ -203,7 +202,7 @@ mod tests {
             let (own, reserved) = weight(policy, &entitlement(5, 0));
             assert_eq!((own.get(), reserved), (expected, false), "{policy}");
             let (own, reserved) = weight(policy, &entitlement(5, 30));
-            let native = policy == Policy::Native;
+            let native = !policy.rules().turns;
             assert_eq!(own.get(), if native { 5 } else { 30 }, "{policy}");
             assert_eq!(reserved, !native, "{policy}");
         }

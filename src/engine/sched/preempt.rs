@@ -23,7 +23,6 @@
 //! moment arrives later.
 
 use alloc::vec::Vec;
-use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
@@ -81,7 +80,7 @@ impl Turns {
         let entity = self.find(index)?;
         // half a collective that is stopped would keep its other half spinning in turns of others
         let asked = entity.preemption != Preemption::None || entity.gang.is_some();
-        if !self.config.stop || asked || self.policy == Policy::Native {
+        if !self.config.stop || asked || !self.policy.rules().turns {
             return None;
         }
         let (class, tries) = (entity.class, entity.stop_tries.min(16));
@@ -166,6 +165,7 @@ mod tests {
     use crate::{Action, Ask, Claims, Event};
     use gpuslice_wire::ids::Lane;
     use gpuslice_wire::policy::Class;
+    use gpuslice_wire::policy::Policy;
     use gpuslice_wire::units::GIB;
 
     const US: u64 = 1_000;

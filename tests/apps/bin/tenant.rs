@@ -91,7 +91,8 @@ fn say(line: &str) -> bool {
     writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
-/// Allocates `step` bytes again and again until the driver refuses or it has `most`, and keeps them; `refused` is then 0.
+/// Allocates `step` bytes again and again until the driver refuses or it has `most`, and keeps them; `refused`
+/// is then 0.
 fn fill(cuda: &Driver, step: usize, most: usize) -> Result<(), Error> {
     let (mut free, mut total, mut got) = (0usize, 0usize, 0usize);
     // SAFETY: both point to a usize of ours.

@@ -1,6 +1,6 @@
 //! Every way for a program to reach its driver, and its outcome under every injection method.
 //!
-//! A shim is as strong as the ways around it. One table ([`WAYS`]) lists the ways and, for each
+//! A shim is as strong as the routes around it. One table ([`ROUTES`]) lists the routes and, for each
 //! injection method, today's outcome: *caught* (an allocation beyond the slice's cap was refused),
 //! *open* (it succeeded) or *nothing* (this way leads to no driver). The dynamic linker is the real
 //! one; the programs are `tests/apps/injection`, run by a shell. A cell that changes fails the test,
@@ -30,10 +30,10 @@ enum Got {
     Nothing,
 }
 
-/// How the program was injected; also the column of [`WAYS`].
+/// How the program was injected; also the column of [`ROUTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Injection {
-    /// No slice: shows that each way reaches the driver.
+    /// No slice: shows that each route reaches the driver.
     Bare,
     Preload,
     /// `gpuslice run` as root.
@@ -44,35 +44,34 @@ enum Injection {
     Container,
 }
 
-/// A way to the driver: its name, its shell command, its outcome for each [`Injection`].
-struct Way(&'static str, &'static str, [Got; 5]);
+/// A route to the driver: its name, its shell command, its outcome for each [`Injection`], in that order.
+struct Route(&'static str, &'static str, [Got; 5]);
 
 /// `$W` is the programs' directory, `$D` the driver's, `$F` its file's name, `$N` a size beyond the
 /// cap, `$KEEP` the variables that a system would put into a clean environment.
 #[rustfmt::skip]
-const WAYS: [Way; 21] = [
-    //                                                                              bare     preload  mount    user     container
-    Way("linked to the driver",    "$W/linked needed $N",                          [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("dlopen by SONAME",        "$W/way soname $N",                             [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("RTLD_DEEPBIND",           "$W/way deep $N",                               [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("a linked library",        "$W/way plugin $N $W/plugin.so",                [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("the same, DEEPBIND",      "$W/way deepplugin $N $W/plugin.so",            [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("libc's own dlsym",        "$W/way dlvsym $N",                             [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("walk of its symbols",     "$W/way walk $N",                               [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("unversioned name",        "$W/way unversioned $N",                        [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("dlmopen",                 "$W/way newspace $N",                           [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("dlmopen, linked library", "$W/way newplugin $N $W/plugin.so",             [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("path of the driver",      "$W/way path $N $D/libcuda.so.1",               [Open,    Open,    Caught,  Caught,  Caught]),
-    Way("path of its file",        "$W/way path $N $D/$F",                        [Open,    Open,    Caught,  Caught,  Caught]),
-    Way("env -i",                  "env -i $KEEP $W/way soname $N",                [Open,    Open,    Caught,  Caught,  Caught]),
-    Way("LD_PRELOAD removed",      "env -u LD_PRELOAD $W/way soname $N",           [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("a new login",             "setsid -w env -i $KEEP sh -lc \"$W/way soname $N\"", [Open, Open, Caught,  Caught,  Caught]),
-    Way("set-user-id program",     "$W/setuid path $N $D/libcuda.so.1",            [Open,    Open,    Caught,  Caught,  Caught]),
-    Way("copy of the driver",      "cp $D/libcuda.so.1 $T/own.so && $W/way path $N $T/own.so", [Open, Open, Caught, Caught, Caught]),
-    Way("driver brought along",    "$W/way path $N $W/brought.so",                 [Open,    Open,    Open,    Open,    Open]),
-    Way("CUDA compat directory",   "LD_LIBRARY_PATH=$W/compat $W/way soname $N",   [Open,    Caught,  Caught,  Caught,  Caught]),
-    Way("our private driver",      "$W/way path $N /run/gpuslice/driver/libcuda.so.1", [Nothing, Nothing, Open, Open,   Open]),
-    Way("static program",          "$W/static soname $N",                          [Nothing, Nothing, Nothing, Nothing, Nothing]),
+const ROUTES: [Route; 21] = [
+    Route("linked to the driver",    "$W/linked needed $N",                        [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("dlopen by SONAME",        "$W/way soname $N",                           [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("RTLD_DEEPBIND",           "$W/way deep $N",                             [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("a linked library",        "$W/way plugin $N $W/plugin.so",              [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("the same, DEEPBIND",      "$W/way deepplugin $N $W/plugin.so",          [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("libc's own dlsym",        "$W/way dlvsym $N",                           [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("walk of its symbols",     "$W/way walk $N",                             [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("unversioned name",        "$W/way unversioned $N",                      [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("dlmopen",                 "$W/way newspace $N",                         [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("dlmopen, linked library", "$W/way newplugin $N $W/plugin.so",           [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("path of the driver",      "$W/way path $N $D/libcuda.so.1",             [Open,    Open,    Caught,  Caught,  Caught]),
+    Route("path of its file",        "$W/way path $N $D/$F",                      [Open,    Open,    Caught,  Caught,  Caught]),
+    Route("env -i",                  "env -i $KEEP $W/way soname $N",              [Open,    Open,    Caught,  Caught,  Caught]),
+    Route("LD_PRELOAD removed",      "env -u LD_PRELOAD $W/way soname $N",         [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("a new login",             "setsid -w env -i $KEEP sh -lc \"$W/way soname $N\"", [Open, Open, Caught,  Caught,  Caught]),
+    Route("set-user-id program",     "$W/setuid path $N $D/libcuda.so.1",          [Open,    Open,    Caught,  Caught,  Caught]),
+    Route("copy of the driver",      "cp $D/libcuda.so.1 $T/own.so && $W/way path $N $T/own.so", [Open, Open, Caught, Caught, Caught]),
+    Route("driver brought along",    "$W/way path $N $W/brought.so",               [Open,    Open,    Open,    Open,    Open]),
+    Route("CUDA compat directory",   "LD_LIBRARY_PATH=$W/compat $W/way soname $N", [Open,    Caught,  Caught,  Caught,  Caught]),
+    Route("our private driver",      "$W/way path $N /run/gpuslice/driver/libcuda.so.1", [Nothing, Nothing, Open, Open,   Open]),
+    Route("static program",          "$W/static soname $N",                        [Nothing, Nothing, Nothing, Nothing, Nothing]),
 ];
 
 const CAP: u64 = GIB;
@@ -87,7 +86,7 @@ fn script(home: &Home, keep: &str) -> String {
         home.temporary,
         2 * CAP
     );
-    for Way(name, command, _) in WAYS {
+    for Route(name, command, _) in ROUTES {
         text.push_str(&format!("got=$({command} 2>&1)\necho \"{name}|$got\"\n"));
     }
     text
@@ -106,7 +105,7 @@ fn judge(injection: Injection, output: &str) {
     let lines = output.lines().filter_map(|line| line.split_once('|'));
     let found: BTreeMap<&str, &str> = lines.collect();
     let mut wrong = Vec::new();
-    for Way(name, _, expected) in WAYS {
+    for Route(name, _, expected) in ROUTES {
         let said = found.get(name).copied().unwrap_or("no answer");
         let expected = expected[injection as usize];
         if got(said) != expected {

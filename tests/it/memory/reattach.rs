@@ -72,8 +72,8 @@ fn a_stopped_process_without_a_connection_stays_charged() {
     eventually("what it had", || wants(&mut other));
 }
 
-/// A process that has lost its connection begins to use NVML. NVML's own connection, which holds no memory, is not taken
-/// for the process's new one.
+/// A process that has lost its connection begins to use NVML. NVML's own connection, which holds no memory, is
+/// not taken for the process's new one.
 #[test]
 fn an_nvml_connection_releases_nothing() {
     let node = node(CAP);

@@ -3,9 +3,9 @@
 //! of a shortest turn, which keeps no container from going on where turns begin.) Since the GPU does not
 //! idle either, every wait ends.
 //!
-//! A container with a share has, beside the containers without one, taken together:
-//! `(P + l_P) * c / r + 2 l`. P is the time these had while i waits, l_P their possible lead ([`super::pools`]), c the share, and
-//! r the rest that all shares leave. Another checker checks its own guarantee.
+//! A container with a share has, beside the containers without one, taken together: `(P + l_P) * c / r + 2 l`. P
+//! is the time these had while i waits, l_P their possible lead ([`super::pools`]), c the share, and r the rest
+//! that all shares leave. Another checker checks its own guarantee.
 
 use std::collections::BTreeMap;
 

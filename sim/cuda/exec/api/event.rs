@@ -3,8 +3,8 @@
 use super::super::stream::{EventKey, shared};
 use super::super::task::Task;
 use super::super::{graph, key, pool, resolve, submit};
-use crate::context::working;
 use crate::entry::{Out, Outcome};
+use crate::exec::working;
 use gpuslice_nvabi::types::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
     CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL, CUevent, CUipcEventHandle, CUresult,

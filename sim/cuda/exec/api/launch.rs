@@ -3,7 +3,7 @@
 use super::super::module::{Function, MAX_THREADS, cooperative_limit, launchable};
 use super::super::stream::{StreamKey, shared};
 use super::super::task::{Launch, Params, Task};
-use super::super::{reading, resolve, submit};
+use super::super::{resolve, submit};
 use crate::entry::{In, Outcome};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
@@ -185,7 +185,7 @@ pub mod imp {
     ) -> Outcome {
         let config = config.get()?;
         let attributes = config.attrs.cast_const();
-        let attributes: In<CUlaunchAttribute> = reading(attributes);
+        let attributes: In<CUlaunchAttribute> = In::vouched(attributes);
         let mut cooperative = false;
         for attribute in attributes.list(config.num_attrs as usize)? {
             match attribute.id {
@@ -232,7 +232,7 @@ pub mod imp {
             block,
             shared_bytes: shared_mem_bytes,
         };
-        let launch = launch_of(f, shape, kernel_params, reading(std::ptr::null()), true)?;
+        let launch = launch_of(f, shape, kernel_params, In::vouched(std::ptr::null()), true)?;
         queue(resolve(h_stream)?, launch)
     }
     pub use cuLaunchCooperativeKernel as cuLaunchCooperativeKernel_ptsz;
@@ -256,8 +256,14 @@ pub mod imp {
                 block: [one.block_dim_x, one.block_dim_y, one.block_dim_z],
                 shared_bytes: one.shared_mem_bytes,
             };
-            let params = reading(one.kernel_params.cast_const());
-            let launch = launch_of(one.function, shape, params, reading(std::ptr::null()), true)?;
+            let params = In::vouched(one.kernel_params.cast_const());
+            let launch = launch_of(
+                one.function,
+                shape,
+                params,
+                In::vouched(std::ptr::null()),
+                true,
+            )?;
             ready.push((resolve(one.h_stream)?, launch));
         }
         ready

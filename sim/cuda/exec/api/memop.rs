@@ -1,7 +1,8 @@
 //! Stream memory operations: waits on words and writes to them, by the device.
 
 use super::super::task::{Memop, Task};
-use super::super::{port, resolve, submit};
+use super::super::{resolve, submit};
+use crate::allocations::word;
 use crate::context::current;
 use crate::entry::{In, Outcome};
 use gpuslice_nvabi::types::*;
@@ -11,7 +12,7 @@ const MOST: u32 = 256;
 
 fn wait(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUresult> {
     let known = CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH;
-    if flags & !known != 0 || !port::is_word(address, wide) {
+    if flags & !known != 0 || !word::is_word(address, wide) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     Ok(Memop::Wait {
@@ -24,7 +25,7 @@ fn wait(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUres
 
 fn write(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUresult> {
     let known = flags & !CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER == 0;
-    if !known || !port::is_word(address, wide) {
+    if !known || !word::is_word(address, wide) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     Ok(Memop::Write {

@@ -2,7 +2,7 @@
 
 use super::super::stream::{Manner, Stream, StreamKey, shared};
 use super::super::task::{HostCall, Task};
-use super::super::{graph, key, pool, port, resolve, settle, submit};
+use super::super::{context_of, graph, key, pool, resolve, settle, submit};
 use crate::context::{self, Context, current};
 use crate::entry::{In, Out, Outcome};
 use gpuslice_nvabi::types::*;
@@ -150,12 +150,12 @@ pub mod imp {
     pub use cuStreamGetId as cuStreamGetId_ptsz;
 
     pub fn cuStreamGetDevice(h_stream: CUstream, device: Out<CUdevice>) -> Outcome {
-        device.set(port::context_of(resolve(h_stream)?)?.device)
+        device.set(context_of(resolve(h_stream)?)?.device)
     }
     pub use cuStreamGetDevice as cuStreamGetDevice_ptsz;
 
     pub fn cuStreamGetCtx(h_stream: CUstream, pctx: Out<CUcontext>) -> Outcome {
-        pctx.set(port::context_of(resolve(h_stream)?)?.handle())
+        pctx.set(context_of(resolve(h_stream)?)?.handle())
     }
     pub use cuStreamGetCtx as cuStreamGetCtx_ptsz;
 
@@ -216,7 +216,7 @@ pub mod imp {
             CU_MEM_ATTACH_HOST,
             CU_MEM_ATTACH_SINGLE,
         ];
-        if !known.contains(&flags) || crate::memory::find(dptr).is_none() {
+        if !known.contains(&flags) || crate::allocations::find(dptr).is_none() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // All memory of the simulated GPU can be reached from everywhere at all times.

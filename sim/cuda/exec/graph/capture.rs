@@ -8,7 +8,7 @@
 
 use super::super::stream::{EventKey, Manner, StreamKey, shared};
 use super::super::task::Task;
-use super::super::{port, threads};
+use super::super::{context_of, threads};
 use super::memory::Memory;
 use super::{GraphKey, NodeKey, State, state};
 use crate::entry::Outcome;
@@ -128,7 +128,7 @@ pub fn capture_alloc(stream: StreamKey, bytes: usize) -> Result<Option<u64>, CUr
     if !is_capturing(stream) {
         return Ok(None);
     }
-    let memory = Memory::new(port::context_of(stream)?, bytes as u64)?;
+    let memory = Memory::new(context_of(stream)?, bytes as u64)?;
     let address = memory.address;
     capture(stream, &Task::Alloc(memory))?;
     Ok(Some(address))

@@ -1,8 +1,8 @@
 //! Entry points about executable graphs: instantiation, launch, update.
 
+use super::super::resolve;
 use super::super::stream::shared;
 use super::super::task::Task;
-use super::super::{resolve, writing};
 use super::exec::{Exec, Mismatch};
 use super::node_calls::kind_of;
 use super::{ExecKey, GraphKey, State, named, params, state};
@@ -192,7 +192,7 @@ pub mod imp {
             error_node: CUgraphNode::NULL,
             error_from_node: CUgraphNode::NULL,
         };
-        let outcome = cuGraphExecUpdate_v2(h_graph_exec, h_graph, writing(&mut info));
+        let outcome = cuGraphExecUpdate_v2(h_graph_exec, h_graph, Out::vouched(&mut info));
         h_error_node_out.set_if_wanted(info.error_node);
         update_result_out.set_if_wanted(info.result);
         outcome

@@ -5,12 +5,11 @@
 //! one until the program trims it. In between the addresses map to host memory: a program that uses
 //! them too early reads zeros and does not crash.
 
+use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::Context;
 use crate::driver::process;
-use crate::entry::{FromAbi, In, Out, Outcome};
-use crate::memory::{
-    self, Allocation, Chunk, Home, Kind, STEP, give_addresses, map_part, take_addresses, unmap,
-};
+use crate::entry::{In, Out, Outcome};
+use crate::vram::{Chunk, STEP, map, map_part, space, unmap};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -57,10 +56,10 @@ impl Memory {
     pub fn new(context: &'static Context, bytes: u64) -> Result<Arc<Self>, CUresult> {
         let len = bytes.checked_next_multiple_of(STEP).filter(|len| *len > 0);
         let len = len.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if len > context.gpu().info.total_bytes {
+        if len > context.gpu().total_bytes {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        let address = take_addresses(len, STEP, 0).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let address = space::take(len, STEP, 0).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let (device, gpu) = (context.device, context.gpu().index);
         let memory = Arc::new(Self {
             address,
@@ -70,7 +69,7 @@ impl Memory {
             gpu,
         });
         leave_empty(address, len);
-        memory::insert(
+        allocations::insert(
             address,
             Allocation::new(context, bytes, Kind::Graph, Home::Elsewhere),
         );
@@ -124,28 +123,17 @@ impl Memory {
 /// Puts zeroed memory of the host at the addresses of an allocation, which costs nothing until it
 /// is touched.
 fn leave_empty(address: u64, len: u64) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the addresses were taken for this allocation alone, and nothing refers to what is
     // mapped there now. Should the system refuse, what is mapped there stays.
-    unsafe {
-        libc::mmap(
-            address as usize as *mut c_void,
-            len as usize,
-            access,
-            flags,
-            -1,
-            0,
-        )
-    };
+    let _ = unsafe { map::empty(address, len, true) };
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         let behind = ledger().memory.remove(&self.address);
-        memory::remove(self.address, |one| one.kind == Kind::Graph);
+        allocations::remove(self.address, |one| one.kind == Kind::Graph);
         unmap(self.address, self.len);
-        give_addresses(self.address, self.len);
+        space::give(self.address, self.len);
         drop(behind);
     }
 }
@@ -223,9 +211,7 @@ pub mod imp {
             CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
-        // SAFETY: not null; all these attributes are counts of 64 bits.
-        unsafe { value.pointer().cast::<u64>().write_unaligned(number) };
-        Ok(())
+        value.cast::<u64>().set(number)
     }
 
     pub fn cuDeviceSetGraphMemAttribute(
@@ -234,9 +220,7 @@ pub mod imp {
         value: In<c_void>,
     ) -> Outcome {
         process()?.gpu(device)?;
-        // SAFETY: the program gives a count of 64 bits; null is refused on reading.
-        let number: In<u64> = unsafe { In::from_abi(value.pointer().cast::<u64>()) };
-        if number.get()? != 0 {
+        if value.cast::<u64>().get()? != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mut ledger = ledger();

@@ -25,8 +25,9 @@ pub use capture_calls::refuse_unsafe;
 pub use memory::{Memory, end_use};
 pub use model::GraphKey;
 
-use super::handles::{Key, Named, Table};
+use super::named;
 use super::task::Task;
+use crate::handles::{Key, Named, Table};
 use exec::Exec;
 use gpuslice_nvabi::types::CUresult;
 use model::{Graphs, Refusal};
@@ -69,11 +70,6 @@ impl From<Refusal> for CUresult {
             Refusal::TooMany => Self::ERROR_OUT_OF_MEMORY,
         }
     }
-}
-
-/// The object a handle says it names; of graphs the driver calls a wrong one a wrong value.
-fn named<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
-    Key::from_pointer(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// Entry points.

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::plan;
-use crate::exec::handles::{Key, Named, Table};
+use crate::handles::{Key, Named, Table};
 
 /// A node; `T` is its task.
 pub struct Node<T> {

@@ -4,7 +4,7 @@ use super::super::task::{HostCall, Task};
 use super::calls::{bury, give_list, give_plain, handles};
 use super::{Node, NodeKey, named, params, state};
 use crate::entry::{In, Out, Outcome};
-use crate::work::OperationKind;
+use crate::exec::OperationKind;
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::mem::discriminant;

@@ -1,13 +1,12 @@
 //! The driver's descriptions of nodes, read and written.
 
 use super::super::api::{Shape, launch_of, memops};
-use super::super::reading;
 use super::super::stream::{EventKey, shared};
-use super::super::task::{HostCall, Launch, Move, Task};
+use super::super::task::{HostCall, Launch, Operation, OperationKind, Task};
 use super::memory::Memory;
 use super::{named, state};
 use crate::context::{find, named_or_current};
-use crate::work::OperationKind;
+use crate::entry::In;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 
@@ -23,8 +22,8 @@ pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Result<Task, CUresult> {
         block: [params.block_dim_x, params.block_dim_y, params.block_dim_z],
         shared_bytes: params.shared_mem_bytes,
     };
-    let each = reading(params.kernel_params.cast_const());
-    let extra = reading(params.extra.cast_const());
+    let each = In::vouched(params.kernel_params.cast_const());
+    let extra = In::vouched(params.extra.cast_const());
     Ok(Task::Kernel(launch_of(
         function, shape, each, extra, false,
     )?))
@@ -91,7 +90,7 @@ pub fn of_kernel(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS_v2 {
 /// A copy node's task.
 pub fn copy(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Task, CUresult> {
     named_or_current(context)?;
-    Ok(Task::Move(Move::of(OperationKind::Copy(*params))?))
+    Ok(Task::Move(Operation::of(OperationKind::Copy(*params))?))
 }
 
 /// A fill node's task.
@@ -118,7 +117,7 @@ pub fn fill(params: &CUDA_MEMSET_NODE_PARAMS_v1, context: CUcontext) -> Result<T
 
 fn fill_v2(params: &CUDA_MEMSET_NODE_PARAMS_v2) -> Result<Task, CUresult> {
     named_or_current(params.ctx)?;
-    Ok(Task::Move(Move::of(OperationKind::Fill(*params))?))
+    Ok(Task::Move(Operation::of(OperationKind::Fill(*params))?))
 }
 
 /// A host node's task.
@@ -254,7 +253,7 @@ pub fn any(params: &mut CUgraphNodeParams) -> Result<Task, CUresult> {
             // SAFETY: see above.
             let params = unsafe { of.mem_op };
             find(params.ctx)?;
-            let list = memops(reading(params.param_array.cast_const()), params.count)?;
+            let list = memops(In::vouched(params.param_array.cast_const()), params.count)?;
             Ok(Task::Memops(list.into()))
         }
         _ => Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -263,9 +262,9 @@ pub fn any(params: &mut CUgraphNodeParams) -> Result<Task, CUresult> {
 
 /// A free node's task: only memory of graphs can be freed by one.
 pub fn free(address: CUdeviceptr) -> Result<Task, CUresult> {
-    let found = crate::memory::find(address).filter(|found| found.base == address);
+    let found = crate::allocations::find(address).filter(|found| found.base == address);
     match found.map(|found| found.kind) {
-        Some(crate::memory::Kind::Graph) => Ok(Task::Free(address)),
+        Some(crate::allocations::Kind::Graph) => Ok(Task::Free(address)),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }

@@ -1,8 +1,8 @@
 //! User objects: objects of the program that live as long as a graph needs them.
 
-use super::super::handles::{Key, Named, Table};
 use super::{State, named, state};
 use crate::entry::{Out, Outcome};
+use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::ffi::c_void;

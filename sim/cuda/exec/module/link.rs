@@ -3,11 +3,11 @@
 //! PTX linked with PTX is PTX: one text after the other. Anything else gives an image of unknown
 //! content, in the form of an empty cubin.
 
-use super::super::handles::{Key, Named, Table};
 use super::super::{cstr, key};
 use super::image;
 use crate::context::current;
 use crate::entry::{In, Out, Outcome};
+use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};

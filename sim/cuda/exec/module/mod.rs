@@ -16,8 +16,8 @@ pub use attributes::MAX_THREADS;
 pub use occupancy::cooperative_limit;
 pub use store::{Function, FunctionKey, context_ends, launchable};
 
-use super::{cstr, key};
-use crate::context::{current, working};
+use super::{cstr, key, working};
+use crate::context::current;
 use crate::entry::{In, Out, Outcome};
 use gpuslice_nvabi::types::*;
 use std::ffi::{CString, c_char, c_void};

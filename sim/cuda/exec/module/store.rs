@@ -1,9 +1,11 @@
 //! The tables of modules, functions, libraries and kernels.
 
-use super::super::handles::{Key, Named, Table};
-use super::super::{port, ptx};
+use super::super::{ptx, spare};
+use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{Context, current};
-use crate::memory::Chunk;
+use crate::driver::process;
+use crate::handles::{Key, Named, Table};
+use crate::vram::{Chunk, Pages};
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::ContextId;
 use std::collections::HashMap;
@@ -20,6 +22,31 @@ pub struct Module {
     memory: Option<u64>,
     /// Where its code lies.
     _image: Option<Arc<Chunk>>,
+}
+
+impl Module {
+    fn new(context: &'static Context, decl: Arc<ptx::Module>) -> Result<Self, CUresult> {
+        let image = match process()?.machine.module_bytes(decl.image_bytes) {
+            0 => None,
+            bytes => Some(spare::take_chunk(context.gpu().index, bytes)?),
+        };
+        Ok(Self {
+            decl,
+            context,
+            functions: HashMap::new(),
+            memory: None,
+            _image: image,
+        })
+    }
+}
+
+/// Memory for the variables of a module.
+fn variables(context: &'static Context, bytes: u64) -> Result<u64, CUresult> {
+    let pages = Pages::new(context.gpu().index, bytes.max(1))?;
+    let address = pages.address;
+    let allocation = Allocation::new(context, bytes, Kind::Module, Home::Pages(pages));
+    allocations::insert(address, allocation);
+    Ok(address)
 }
 
 /// A kernel in a module.
@@ -114,13 +141,7 @@ pub fn declared(key: ModuleKey) -> Result<Arc<ptx::Module>, CUresult> {
 
 /// Loads a module into a context.
 pub fn load(context: &'static Context, decl: Arc<ptx::Module>) -> Result<ModuleKey, CUresult> {
-    let module = Module {
-        _image: port::image_memory(context, decl.image_bytes)?,
-        decl,
-        context,
-        functions: HashMap::new(),
-        memory: None,
-    };
+    let module = Module::new(context, decl)?;
     write()
         .modules
         .insert(module)
@@ -133,7 +154,8 @@ pub fn unload(key: ModuleKey) -> Result<(), CUresult> {
         .remove_module(key)
         .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     if let Some(address) = module.memory {
-        port::free_module_memory(address);
+        // It may have gone with its context.
+        drop(allocations::remove(address, |one| one.kind == Kind::Module));
     }
     Ok(())
 }
@@ -240,9 +262,7 @@ pub fn global(key: ModuleKey, name: &CStr) -> Result<(u64, usize), CUresult> {
         Some(base) => base,
         None => {
             let all: u64 = module.decl.globals.iter().map(|one| room(one.bytes)).sum();
-            *module
-                .memory
-                .insert(port::module_memory(module.context, all)?)
+            *module.memory.insert(variables(module.context, all)?)
         }
     };
     Ok((base + offset, bytes))
@@ -358,13 +378,7 @@ pub fn module_of(key: Key<Library>) -> Result<ModuleKey, CUresult> {
         return Ok(*known);
     }
     let decl = Arc::clone(&library.decl);
-    let module = Module {
-        _image: port::image_memory(context, decl.image_bytes)?,
-        decl,
-        context,
-        functions: HashMap::new(),
-        memory: None,
-    };
+    let module = Module::new(context, decl)?;
     let module = store
         .modules
         .insert(module)

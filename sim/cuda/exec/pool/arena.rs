@@ -7,7 +7,8 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap};
+use crate::vram::FreeRanges;
+use std::collections::HashMap;
 
 /// A piece of device memory; its end gives it back to the device.
 pub trait Piece {
@@ -20,35 +21,12 @@ const GRAIN: u64 = 512;
 
 struct Area<P> {
     piece: P,
-    /// Gaps by address, and their lengths.
-    gaps: BTreeMap<u64, u64>,
+    gaps: FreeRanges,
 }
 
 impl<P: Piece> Area<P> {
     fn is_unused(&self) -> bool {
-        self.gaps.get(&self.piece.address()) == Some(&self.piece.bytes())
-    }
-
-    fn take(&mut self, len: u64) -> Option<u64> {
-        let (&start, &gap) = self.gaps.iter().find(|(_, gap)| **gap >= len)?;
-        self.gaps.remove(&start);
-        if gap > len {
-            self.gaps.insert(start + len, gap - len);
-        }
-        Some(start)
-    }
-
-    fn give(&mut self, mut start: u64, mut len: u64) {
-        if let Some((&before, &gap)) = self.gaps.range(..start).next_back()
-            && before + gap == start
-        {
-            self.gaps.remove(&before);
-            (start, len) = (before, len + gap);
-        }
-        if let Some(gap) = self.gaps.remove(&(start + len)) {
-            len += gap;
-        }
-        self.gaps.insert(start, len);
+        self.gaps.is(self.piece.address(), self.piece.bytes())
     }
 }
 
@@ -113,7 +91,10 @@ impl<P: Piece> Arena<P> {
 
     /// A part from the gaps.
     pub fn take(&mut self, len: u64) -> Option<u64> {
-        let address = self.areas.iter_mut().find_map(|area| area.take(len))?;
+        let address = self
+            .areas
+            .iter_mut()
+            .find_map(|area| area.gaps.take(len, 1, 0))?;
         self.parts.insert(address, len);
         self.count(len);
         Some(address)
@@ -123,7 +104,7 @@ impl<P: Piece> Arena<P> {
     pub fn grow(&mut self, piece: P) {
         self.reserved += piece.bytes();
         self.reserved_high = self.reserved_high.max(self.reserved);
-        let gaps = BTreeMap::from([(piece.address(), piece.bytes())]);
+        let gaps = FreeRanges::new(piece.address(), piece.bytes());
         self.areas.push(Area { piece, gaps });
     }
 
@@ -193,7 +174,7 @@ impl<P: Piece> Arena<P> {
             (area.piece.address()..area.piece.address() + area.piece.bytes()).contains(&address)
         };
         if let Some(area) = self.areas.iter_mut().find(within) {
-            area.give(address, len);
+            area.gaps.give(address, len);
         }
     }
 

@@ -1,14 +1,10 @@
 //! Attributes of pools, read and set.
 
-use super::{Pool, PoolKey, pools};
+use super::{Pool, named, pools};
 use crate::driver::process;
-use crate::entry::{FromAbi, In, Out, Outcome};
+use crate::entry::{In, Out, Outcome};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
-
-fn pool_key(pool: CUmemoryPool) -> Result<PoolKey, CUresult> {
-    PoolKey::from_pointer(pool.0).ok_or(CUresult::ERROR_INVALID_VALUE)
-}
 
 /// An attribute's value: most are counts of bytes, some are switches or names of kinds.
 enum Value {
@@ -53,15 +49,11 @@ pub mod imp {
     ) -> Outcome {
         value.require()?;
         let mut pools = pools();
-        let found = pools.pool(pool_key(pool)?)?.value(attr);
-        let pointer = value.pointer();
+        let found = pools.pool(named(pool.0)?)?.value(attr);
         match found.ok_or(CUresult::ERROR_INVALID_VALUE)? {
-            // SAFETY: not null; the program gives room for the attribute's type.
-            Value::Int(number) => unsafe { pointer.cast::<i32>().write_unaligned(number) },
-            // SAFETY: as above.
-            Value::Bytes(number) => unsafe { pointer.cast::<u64>().write_unaligned(number) },
+            Value::Int(number) => value.cast().set(number),
+            Value::Bytes(number) => value.cast().set(number),
         }
-        Ok(())
     }
 
     pub fn cuMemPoolSetAttribute(
@@ -69,12 +61,9 @@ pub mod imp {
         attr: CUmemPool_attribute,
         value: In<c_void>,
     ) -> Outcome {
-        // SAFETY: the program gives a value of the attribute's type; null is refused on reading.
-        let int: In<i32> = unsafe { In::from_abi(value.pointer().cast::<i32>()) };
-        // SAFETY: as above.
-        let bytes: In<u64> = unsafe { In::from_abi(value.pointer().cast::<u64>()) };
+        let (int, bytes) = (value.cast::<i32>(), value.cast::<u64>());
         let mut pools = pools();
-        let pool = pools.pool(pool_key(pool)?)?;
+        let pool = pools.pool(named(pool.0)?)?;
         match attr {
             CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
             | CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
@@ -99,7 +88,7 @@ pub mod imp {
         map: In<CUmemAccessDesc>,
         count: usize,
     ) -> Outcome {
-        let key = pool_key(pool)?;
+        let key = named(pool.0)?;
         for access in map.list(count)? {
             process()?.gpu(access.location.id)?;
             let device = access.location.kind == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -129,7 +118,7 @@ pub mod imp {
         let location = location.get()?;
         process()?.gpu(location.id)?;
         let mut pools = pools();
-        let pool = pools.pool(pool_key(mem_pool)?)?;
+        let pool = pools.pool(named(mem_pool.0)?)?;
         let default = if location.id == pool.device {
             CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         } else {

@@ -8,14 +8,15 @@ mod arena;
 mod attributes;
 mod share;
 
-use super::handles::{Key, Named, Table};
 use super::stream::{StreamKey, shared};
 use super::task::Task;
-use super::{graph, key, port, resolve, submit};
+use super::{context_of, graph, named, resolve, spare, submit};
+use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::Context;
 use crate::driver::process;
 use crate::entry::{In, Out, Outcome};
-use crate::memory::{self, Allocation, Home, Kind, Pages};
+use crate::handles::{Key, Named, Table};
+use crate::vram::Pages;
 use arena::{Arena, Piece, part};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
@@ -124,16 +125,16 @@ fn alloc(key: PoolKey, bytes: usize, stream: StreamKey) -> Result<u64, CUresult>
     if bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let context = port::context_of(stream)?;
+    let context = context_of(stream)?;
     shared()?.check(context.id)?;
     // Each step gives up more than the one before: the last waits for what was freed and takes
     // from all pools of the process what they do not use.
     let steps: [fn(StreamKey) -> Outcome; 2] = [
         |_| Ok(()),
         |stream| {
-            let context = port::context_of(stream)?;
+            let context = context_of(stream)?;
             super::settle(context)?;
-            memory::give_spare_back(context.gpu().index);
+            spare::give_back(context.gpu().index);
             Ok(())
         },
     ];
@@ -147,7 +148,7 @@ fn alloc(key: PoolKey, bytes: usize, stream: StreamKey) -> Result<u64, CUresult>
                     pool: key.to_pointer() as u64,
                 };
                 let allocation = Allocation::new(context, bytes, kind, Home::Elsewhere);
-                memory::insert(address, allocation);
+                allocations::insert(address, allocation);
                 pools().owners.insert(address, context.serial);
                 return Ok(address);
             }
@@ -199,7 +200,7 @@ fn take(key: PoolKey, bytes: u64, stream: StreamKey) -> Result<(u64, bool), CUre
 }
 
 fn pool_of(address: u64) -> Option<(PoolKey, u64)> {
-    let found = memory::find(address).filter(|found| found.base == address)?;
+    let found = allocations::find(address).filter(|found| found.base == address)?;
     let Kind::Pool { pool } = found.kind else {
         return None;
     };
@@ -225,7 +226,7 @@ pub fn free(address: u64, stream: Option<StreamKey>) -> Result<bool, CUresult> {
     match stream {
         None => {
             pool.arena.give(address);
-            memory::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
+            allocations::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
             pools.owners.remove(&address);
             let buried = pools.bury(key);
             drop((pools, buried));
@@ -254,7 +255,7 @@ pub fn retire(key: PoolKey, address: u64, ticket: u64) {
         return;
     };
     if pool.arena.retire(ticket) {
-        memory::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
+        allocations::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
         pools.owners.remove(&address);
     }
     let buried = pools.bury(key);
@@ -281,7 +282,7 @@ pub fn synchronized() {
 
 /// Gives back what the pools on a GPU (by the machine's index) do not use; returns whether there
 /// was any.
-pub fn give_spare_back(gpu: usize) -> bool {
+pub fn trim_unused(gpu: usize) -> bool {
     let mut pools = pools();
     let keys: Vec<_> = pools.table.iter().map(|(key, _)| key).collect();
     let mut given = Vec::new();
@@ -316,7 +317,7 @@ pub fn context_ends(context: &'static Context) {
         let mut pools = pools();
         if let Some(pool) = pools.table.get_mut(key) {
             pool.arena.forget(address);
-            memory::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
+            allocations::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
         }
         let buried = pools.bury(key);
         drop((pools, buried));
@@ -338,7 +339,7 @@ pub mod imp {
         if let Some(address) = graph::capture_alloc(stream, bytesize)? {
             return dptr.set(address);
         }
-        let pool = pools().of_device(port::context_of(stream)?.device)?.1;
+        let pool = pools().of_device(context_of(stream)?.device)?.1;
         dptr.set(alloc(pool, bytesize, stream)?)
     }
     pub use cuMemAllocAsync as cuMemAllocAsync_ptsz;
@@ -351,7 +352,7 @@ pub mod imp {
     ) -> Outcome {
         dptr.require()?;
         let stream = resolve(h_stream)?;
-        let pool = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let pool = named(pool.0)?;
         pools().pool(pool)?;
         if let Some(address) = graph::capture_alloc(stream, bytesize)? {
             return dptr.set(address);
@@ -365,7 +366,7 @@ pub mod imp {
         if dptr == 0 {
             return Ok(());
         }
-        let found = memory::find(dptr).filter(|found| found.base == dptr);
+        let found = allocations::find(dptr).filter(|found| found.base == dptr);
         let kind = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.kind;
         // A graph frees only what a graph has allocated.
         if kind != Kind::Graph && graph::is_capturing(stream) {
@@ -399,7 +400,7 @@ pub mod imp {
     }
 
     pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> Outcome {
-        let key = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let key = named(pool.0)?;
         let mut pools = pools();
         let pool = pools.pool(key)?;
         if pool.is_default {
@@ -418,7 +419,7 @@ pub mod imp {
     }
 
     pub fn cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize) -> Outcome {
-        let key = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let key = named(pool.0)?;
         let mut pools = pools();
         let given = pools.pool(key)?.arena.trim(min_bytes_to_keep as u64);
         drop((given, pools));
@@ -436,7 +437,7 @@ pub mod imp {
     }
 
     pub fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Outcome {
-        let key = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let key = named(pool.0)?;
         let mut pools = pools();
         let (default, _) = pools.of_device(dev)?;
         if pools.pool(key)?.device != dev {

@@ -4,18 +4,18 @@
 //! pool can open its maker's allocations and close them by freeing; it can allocate nothing from it.
 //! The bytes stay until both processes have released them, as with every import.
 
-use super::{Pool, PoolKey, key, pool_of, pools};
-use crate::context;
-use crate::driver::process;
+use super::{Pool, PoolKey, named, pool_of, pools};
+use crate::allocations::{self, Allocation, Home, Kind};
+use crate::driver::{identity, process};
 use crate::entry::{In, Out, Outcome};
-use crate::memory::{self, Allocation, Chunk, Home, Kind, Pages};
+use crate::exec::{settle_all, working};
+use crate::vram::{Chunk, Pages, map};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::MemoryKey;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::LazyLock;
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 const FD: CUmemAllocationHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -27,15 +27,6 @@ const POINTER_MAGIC: [u8; 8] = *b"gpusiptr";
 pub struct Origin {
     maker: u64,
     pool: u64,
-}
-
-/// A number no other process has: when and where it began to share.
-fn identity() -> u64 {
-    static IDENTITY: LazyLock<u64> = LazyLock::new(|| {
-        let pid = u64::from(std::process::id());
-        gpuslice_sim_device::now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ pid
-    });
-    *IDENTITY
 }
 
 fn origin_of(pool: &Pool, key: PoolKey) -> Origin {
@@ -55,13 +46,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 
 /// A new file that says which pool is meant: origin and machine's index of the GPU.
 fn file_of(origin: Origin, gpu: usize) -> std::io::Result<File> {
-    // SAFETY: makes a file of its own; the name is NUL-terminated.
-    let fd = unsafe { libc::memfd_create(c"gpuslice-sim-pool".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: just made, not owned elsewhere.
-    let file = unsafe { File::from_raw_fd(fd) };
+    let file = map::memory_file(c"gpuslice-sim-pool")?;
     let words = [origin.maker, origin.pool, gpu as u64].map(u64::to_le_bytes);
     file.write_all_at(&[POOL_MAGIC, words[0], words[1], words[2]].concat(), 0)?;
     Ok(file)
@@ -90,8 +75,8 @@ pub fn close(key: PoolKey, address: u64) -> Result<bool, CUresult> {
     };
     drop(pools);
     // Queued work may still use it.
-    memory::settle_all();
-    memory::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
+    settle_all();
+    allocations::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
     drop(pages);
     Ok(true)
 }
@@ -108,7 +93,7 @@ pub mod imp {
         flags: u64,
     ) -> Outcome {
         handle.require()?;
-        let key = key(pool.0).map_err(|_| INVALID)?;
+        let key = named(pool.0)?;
         let mut pools = pools();
         let pool = pools.pool(key)?;
         let imported = pool.origin.is_some();
@@ -169,8 +154,8 @@ pub mod imp {
         data: In<CUmemPoolPtrExportData>,
     ) -> Outcome {
         pointer.require()?;
-        let context = context::working()?;
-        let key = key(pool.0).map_err(|_| INVALID)?;
+        let context = working()?;
+        let key = named(pool.0)?;
         let bytes = data.get()?.reserved;
         let memory = bytes[8..20].try_into().map_err(|_| INVALID)?;
         let (offset, len) = (word(&bytes, 24), word(&bytes, 32));
@@ -191,7 +176,7 @@ pub mod imp {
         };
         let allocation = Allocation::new(context, len, kind, Home::Elsewhere);
         pools().pool(key)?.opened.insert(address, pages);
-        memory::insert(address, allocation);
+        allocations::insert(address, allocation);
         pointer.set(address)
     }
 }

@@ -8,7 +8,7 @@
 use gpuslice_sim_device::ContextId;
 
 use super::{Body, Mark, Model, Nanos, Ring, StreamKey};
-use crate::exec::handles::{Key, Named};
+use crate::handles::{Key, Named};
 
 /// Names an event.
 pub type EventKey = Key<Event>;

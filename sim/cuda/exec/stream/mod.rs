@@ -30,7 +30,7 @@ use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::{ContextId, DeviceError, Kind, Seq, Status, Work};
 
 use super::cost::Nanos;
-use super::handles::{Key, Named};
+use crate::handles::{Key, Named};
 
 pub use event::{Elapsed, Event, EventKey};
 pub use look::Look;

@@ -10,7 +10,7 @@ use gpuslice_sim_device::{ContextId, DeviceError, Seq, Status, Work};
 
 use super::{Body, Call, Effect, Event, EventKey, Fault, Manner, Mark, Nanos, Ring, StreamKey};
 use crate::driver::device_error;
-use crate::exec::handles::Table;
+use crate::handles::Table;
 
 /// An operation in a stream.
 pub(super) struct Op {

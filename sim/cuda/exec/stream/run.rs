@@ -24,8 +24,9 @@ use gpuslice_sim_device::{ContextId, DeviceError, Machine, Seq, Status, Work, no
 use super::{
     Body, Call, Due, Elapsed, EventKey, Look, Manner, Mark, Model, Request, Ring, StreamKey,
 };
+use crate::driver::process;
 use crate::exec::cost::Nanos;
-use crate::exec::{port, threads};
+use crate::exec::threads;
 
 /// Operations a stream may hold before the thread that queues one more has to wait, as with the
 /// real driver, whose queues hold about as many launches.
@@ -494,6 +495,6 @@ pub fn shared() -> Answer<&'static Run> {
     if let Some(run) = SHARED.get() {
         return Ok(run);
     }
-    let machine = port::machine()?;
+    let machine = process()?.machine;
     Ok(SHARED.get_or_init(|| Run::new(machine)))
 }

@@ -1,15 +1,14 @@
 //! Mipmapped arrays: the same picture in halves, quarters, eighths.
 
-use super::create::requirements;
-use super::{Array, INVALID, Tiles, destroy, enter, format, key, with};
-use crate::context;
+use super::requirements;
+use crate::allocations::array::{Array, INVALID, destroy, enter, format, key, with};
 use crate::exec;
 use crate::memory::device;
 use gpuslice_nvabi::types::*;
 
 /// Makes a mipmapped array with its levels.
 fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArray, CUresult> {
-    let context = context::working()?;
+    let context = exec::working()?;
     format::check(&shape)?;
     if levels == 0 {
         return Err(INVALID);
@@ -34,29 +33,18 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArra
     let mut address = start;
     let mut keys = Vec::new();
     for (shape, bytes) in shapes.into_iter().zip(sizes) {
-        let (home, levels, mipmapped) = (None, Vec::new(), false);
         keys.push(enter(Array {
-            shape,
-            context,
             address,
-            bytes,
-            home,
-            levels,
-            mipmapped,
-            tiles: Tiles::new(),
+            ..Array::new(shape, context, bytes)
         })?);
         address += if deferred { 0 } else { bytes };
     }
-    let (levels, mipmapped) = (keys, true);
     let whole = Array {
-        shape,
-        context,
         address: start,
-        bytes,
         home,
-        levels,
-        mipmapped,
-        tiles: Tiles::new(),
+        levels: keys,
+        mipmapped: true,
+        ..Array::new(shape, context, bytes)
     };
     Ok(CUmipmappedArray(enter(whole)?.to_pointer()))
 }

@@ -1,148 +1,119 @@
-//! Arrays: memory with a shape, reached through copies and textures only, never by a pointer.
-//!
-//! The real layout is NVIDIA's secret; ours is rows of a pitch, planes of rows, levels one after
-//! the other. A mipmapped array owns its memory, and its levels are arrays that borrow it.
+//! Arrays: made, described, destroyed. `mipmap` has arrays of levels, `sparse` the memory of tiles.
 
-mod create;
-mod format;
 mod mipmap;
 mod sparse;
 
 use super::device;
-use super::registry::Home;
-use crate::context::Context;
-use crate::exec::handles::{Key, Named, Table};
-use gpuslice_nvabi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUresult};
-use sparse::Tiles;
-use std::sync::{PoisonError, RwLock};
+use crate::allocations::array::{self, Array, INVALID, destroy, enter, format, with};
+use crate::exec;
+use gpuslice_nvabi::types::*;
 
-/// An array, or a mipmapped array (which has levels).
-pub struct Array {
-    pub shape: CUDA_ARRAY3D_DESCRIPTOR,
-    context: &'static Context,
-    /// Of the first byte; 0 for an array whose memory is mapped later.
-    address: u64,
-    /// Bytes taken, all levels together.
-    bytes: u64,
-    /// `None` for a level, which borrows.
-    home: Option<Home>,
-    levels: Vec<Key<Array>>,
-    /// A mipmapped array is no array, though both are kept here.
-    mipmapped: bool,
-    /// Of a sparse array: the memory behind it.
-    tiles: Tiles,
-}
+/// What an array begins at a multiple of; its size is a multiple of it as well.
+const ALIGN: u64 = 64 << 10;
 
-impl Array {
-    /// Whether it has memory, or can have some: a level has not.
-    fn is_whole(&self) -> bool {
-        self.home.is_some() || format::is_mapped_later(&self.shape)
+/// Makes an array; one whose memory is mapped later takes none.
+fn create(shape: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CUresult> {
+    let context = exec::working()?;
+    format::check(&shape)?;
+    let bytes = format::bytes(&shape)?;
+    let mut array = Array::new(shape, context, bytes);
+    if !format::is_mapped_later(&shape) {
+        let (address, home) = device::take(context, bytes)?;
+        (array.address, array.home) = (address, Some(home));
     }
+    Ok(CUarray(enter(array)?.to_pointer()))
 }
 
-impl Named for Array {
-    const KIND: u8 = 0x41;
-}
-
-static ARRAYS: RwLock<Table<Array>> = RwLock::new(Table::new());
-
-/// Where in memory an element of an array lies, and how much of the array there is from it on.
-pub struct Place {
-    pub address: u64,
-    pub pitch: u64,
-    pub plane: u64,
-    /// Bytes, rows and planes.
-    pub room: [u64; 3],
-}
-
-const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
-
-/// Looks an array up for a copy that begins at `[x in bytes, y, z]`.
-pub fn place(handle: CUarray, [x, y, z]: [u64; 3]) -> Result<Place, CUresult> {
-    with(handle.0, false, |array| {
-        if array.address == 0 {
-            return Err(INVALID);
-        }
-        let [row, height, depth] = format::extent(&array.shape)?;
-        let pitch = format::pitch(row);
-        let plane = pitch * height;
-        let room = [
-            row.checked_sub(x),
-            height.checked_sub(y),
-            depth.checked_sub(z),
-        ];
-        let [Some(bytes), Some(rows), Some(planes)] = room else {
-            return Err(INVALID);
-        };
-        let address = array.address + z * plane + y * pitch + x;
-        Ok(Place {
-            address,
-            pitch,
-            plane,
-            room: [bytes, rows, planes],
-        })
-    })?
-}
-
-fn key(handle: *mut std::ffi::c_void) -> Result<Key<Array>, CUresult> {
-    Key::from_pointer(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
-}
-
-/// Looks at an array, or at a mipmapped one.
-fn with<R>(
-    handle: *mut std::ffi::c_void,
-    mipmapped: bool,
-    look: impl FnOnce(&Array) -> R,
-) -> Result<R, CUresult> {
-    let arrays = ARRAYS.read().unwrap_or_else(PoisonError::into_inner);
-    let array = arrays
-        .get(key(handle)?)
-        .filter(|array| array.mipmapped == mipmapped);
-    array.map(look).ok_or(CUresult::ERROR_INVALID_HANDLE)
-}
-
-fn enter(array: Array) -> Result<Key<Array>, CUresult> {
-    let mut arrays = ARRAYS.write().unwrap_or_else(PoisonError::into_inner);
-    arrays.insert(array).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
-}
-
-/// Takes an array out, its levels with it, and gives its memory back.
-fn destroy(key: Key<Array>, fits: impl FnOnce(&Array) -> bool) -> Result<(), CUresult> {
-    let mut arrays = ARRAYS.write().unwrap_or_else(PoisonError::into_inner);
-    if !arrays.get(key).is_some_and(fits) {
-        return Err(CUresult::ERROR_INVALID_HANDLE);
+/// What an array whose memory is mapped later asks for; of others it cannot be asked.
+fn requirements(array: &Array) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, CUresult> {
+    if array.shape.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0 {
+        return Err(INVALID);
     }
-    let Some(array) = arrays.remove(key) else {
-        return Err(CUresult::ERROR_INVALID_HANDLE);
-    };
-    for level in array.levels {
-        arrays.remove(level);
-    }
-    drop(arrays);
-    if let Some(home) = array.home {
-        device::give(array.context, array.address, home);
-    }
-    Ok(())
+    let size = array.bytes.next_multiple_of(ALIGN) as usize;
+    Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS {
+        size,
+        alignment: ALIGN as usize,
+        reserved: [0; 4],
+    })
 }
 
-/// The arrays of a context go with it.
-pub fn context_ends(context: &Context) {
-    let owned: Vec<Key<Array>> = {
-        let arrays = ARRAYS.read().unwrap_or_else(PoisonError::into_inner);
-        let own = arrays
-            .iter()
-            .filter(|(_, array)| array.context.serial == context.serial && array.is_whole());
-        own.map(|(key, _)| key).collect()
-    };
-    for key in owned {
-        // The only refusal is that another thread was faster.
-        let _ = destroy(key, |_| true);
-    }
-}
-
-/// Entry points of this room.
+/// Entry points.
+#[allow(non_snake_case)]
 pub mod imp {
-    pub use super::create::imp::*;
+    use super::*;
+    use crate::driver::process;
+    use crate::entry::{In, Out, Outcome};
+
     pub use super::mipmap::imp::*;
     pub use super::sparse::imp::*;
+
+    pub fn cuArrayCreate_v2(handle: Out<CUarray>, shape: In<CUDA_ARRAY_DESCRIPTOR>) -> Outcome {
+        handle.require()?;
+        let CUDA_ARRAY_DESCRIPTOR {
+            width,
+            height,
+            format,
+            num_channels,
+        } = shape.get()?;
+        let (depth, flags) = (0, 0);
+        let shape = CUDA_ARRAY3D_DESCRIPTOR {
+            width,
+            height,
+            depth,
+            format,
+            num_channels,
+            flags,
+        };
+        handle.set(create(shape)?)
+    }
+
+    pub fn cuArray3DCreate_v2(handle: Out<CUarray>, shape: In<CUDA_ARRAY3D_DESCRIPTOR>) -> Outcome {
+        handle.require()?;
+        handle.set(create(shape.get()?)?)
+    }
+
+    pub fn cuArrayDestroy(array: CUarray) -> Outcome {
+        let context = with(array.0, false, |array| array.context)?;
+        let settled = exec::settle(context);
+        // A level of a mipmapped array has no memory of its own and is not destroyed by itself.
+        destroy(array::key(array.0)?, |array| {
+            !array.mipmapped && array.is_whole()
+        })?;
+        settled
+    }
+
+    pub fn cuArray3DGetDescriptor_v2(
+        shape: Out<CUDA_ARRAY3D_DESCRIPTOR>,
+        array: CUarray,
+    ) -> Outcome {
+        shape.require()?;
+        shape.set(with(array.0, false, |array| array.shape)?)
+    }
+
+    pub fn cuArrayGetDescriptor_v2(shape: Out<CUDA_ARRAY_DESCRIPTOR>, array: CUarray) -> Outcome {
+        shape.require()?;
+        let CUDA_ARRAY3D_DESCRIPTOR {
+            width,
+            height,
+            format,
+            num_channels,
+            ..
+        } = with(array.0, false, |array| array.shape)?;
+        shape.set(CUDA_ARRAY_DESCRIPTOR {
+            width,
+            height,
+            format,
+            num_channels,
+        })
+    }
+
+    pub fn cuArrayGetMemoryRequirements(
+        need: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+        array: CUarray,
+        device: CUdevice,
+    ) -> Outcome {
+        need.require()?;
+        process()?.gpu(device)?;
+        need.set(with(array.0, false, requirements)??)
+    }
 }

@@ -6,12 +6,11 @@
 //! mipmapped array share a tail, which is mapped by bytes. The content of tiles cannot be read here,
 //! because there are no textures.
 
-use super::{ARRAYS, Array, INVALID, format, key, with};
-use crate::memory::chunk::Chunk;
+use crate::allocations::array::{Array, INVALID, change, format, with};
 use crate::memory::vmm;
+use crate::vram::Chunk;
 use gpuslice_nvabi::types::*;
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Bytes of a tile.
 const TILE: u64 = 64 << 10;
@@ -25,9 +24,6 @@ const GENERIC: u32 = 0;
 type Place = [u32; 5];
 /// In the place of a level: the tail, counted in tiles of bytes.
 const TAIL: u32 = u32::MAX;
-
-/// The memory behind an array's tiles.
-pub type Tiles = BTreeMap<Place, Arc<Chunk>>;
 
 /// Elements of a tile: width, height, depth.
 fn extent(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<[u32; 3], CUresult> {
@@ -173,27 +169,22 @@ fn plan(step: &CUarrayMapInfo) -> Result<(Vec<Place>, Option<Arc<Chunk>>), CUres
     }
 }
 
-/// Applies a step; returns the tiles that are no longer held, to be released without the lock.
-fn apply(step: &CUarrayMapInfo, tiles: Vec<Place>, chunk: Option<Arc<Chunk>>) -> Tiles {
-    let mut gone = Tiles::new();
-    let mut arrays = ARRAYS.write().unwrap_or_else(PoisonError::into_inner);
-    let array = key(step.resource).ok().and_then(|key| arrays.get_mut(key));
-    let Some(array) = array else { return gone };
-    for place in tiles {
-        let before = match &chunk {
+/// Applies a step; returns the memory that is no longer held, to be released without the lock.
+fn apply(step: &CUarrayMapInfo, tiles: Vec<Place>, chunk: Option<&Arc<Chunk>>) -> Vec<Arc<Chunk>> {
+    let gone = change(step.resource, |array| {
+        let before = tiles.into_iter().filter_map(|place| match chunk {
             Some(chunk) => array.tiles.insert(place, chunk.clone()),
             None => array.tiles.remove(&place),
-        };
-        gone.extend(before.map(|before| (place, before)));
-    }
-    gone
+        });
+        before.collect()
+    });
+    gone.unwrap_or_default()
 }
 
 /// Entry points.
 #[allow(non_snake_case)]
 pub mod imp {
     use super::*;
-    use crate::context;
     use crate::entry::{In, Out, Outcome};
     use crate::exec;
 
@@ -215,7 +206,7 @@ pub mod imp {
 
     /// Applies all steps or none. The work queued before has ended, so the order of the stream is kept.
     pub fn cuMemMapArrayAsync(steps: In<CUarrayMapInfo>, count: u32, stream: CUstream) -> Outcome {
-        context::working()?;
+        exec::working()?;
         if count == 0 {
             return Err(INVALID);
         }
@@ -223,7 +214,7 @@ pub mod imp {
         let plans = steps.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
         exec::wait(stream)?;
         for (step, (tiles, chunk)) in steps.iter().zip(plans) {
-            drop(apply(step, tiles, chunk));
+            drop(apply(step, tiles, chunk.as_ref()));
         }
         Ok(())
     }

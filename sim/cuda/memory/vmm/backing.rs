@@ -1,10 +1,9 @@
 //! The memory behind a handle: memory of a GPU, or pinned memory of the host.
 
-use super::{INVALID, map, pages};
-use crate::memory::chunk::Chunk;
+use super::INVALID;
+use crate::vram::{Chunk, map, map_part};
 use gpuslice_nvabi::types::CUresult;
 use std::fs::File;
-use std::os::fd::FromRawFd;
 use std::sync::Arc;
 
 /// Memory of the host, in a file of its own so that it can be mapped more than once.
@@ -26,13 +25,8 @@ impl Backing {
         if bytes > map::host_bytes() as u64 {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        // SAFETY: makes a file of its own; the name is NUL-terminated.
-        let fd = unsafe { libc::memfd_create(c"gpuslice-sim-host".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(CUresult::ERROR_OPERATING_SYSTEM);
-        }
-        // SAFETY: just made, not owned elsewhere.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let file = map::memory_file(c"gpuslice-sim-host");
+        let file = file.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         let sized = file.set_len(bytes);
         sized.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         Ok(Self::Host(Arc::new(HostMemory { file, bytes })))
@@ -65,7 +59,7 @@ impl Backing {
     /// Maps `len` bytes from `offset` on at an address taken from `space`, without access.
     pub fn map(&self, offset: u64, len: u64, address: u64) -> Result<(), CUresult> {
         match self {
-            Self::Device(chunk) => pages::map_part(chunk, offset, len, address, false),
+            Self::Device(chunk) => map_part(chunk, offset, len, address, false),
             Self::Host(memory) => {
                 // SAFETY: the addresses were taken from the reserved range for this mapping alone.
                 let mapped = unsafe { map::over(address, &memory.file, offset, len, false) };

@@ -2,10 +2,10 @@
 
 use super::{Backing, INVALID, Physical, STEP, whole};
 use crate::driver::process;
-use crate::exec::handles::{Key, Named, Table};
-use crate::memory::chunk::Chunk;
+use crate::exec::take_chunk;
+use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A handle and how often it was given out.
 pub struct Handle {
@@ -69,23 +69,11 @@ pub fn gpu_of(prop: &CUmemAllocationProp) -> Result<Option<usize>, CUresult> {
     }
 }
 
-/// New memory of a GPU; what the process keeps for later is given up for it.
-fn on_gpu(gpu: usize, bytes: u64) -> Result<Arc<Chunk>, CUresult> {
-    match Chunk::new(gpu, bytes) {
-        Err(CUresult::ERROR_OUT_OF_MEMORY) if crate::memory::give_spare_back(gpu) => {
-            Chunk::new(gpu, bytes)
-        }
-        other => other,
-    }
-}
-
 /// Entry points.
 #[allow(non_snake_case)]
 pub mod imp {
     use super::*;
     use crate::entry::{In, Out, Outcome};
-    use crate::memory::registry::{self, Kind};
-    use crate::memory::vmm::range;
 
     pub fn cuMemGetAllocationGranularity(
         granularity: Out<usize>,
@@ -118,7 +106,7 @@ pub mod imp {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let backing = match gpu {
-            Some(gpu) => Backing::Device(on_gpu(gpu, size as u64)?),
+            Some(gpu) => Backing::Device(take_chunk(gpu, size as u64)?),
             // Memory of the host has no descriptors here.
             None if prop.requested_handle_types != CU_MEM_HANDLE_TYPE_NONE => {
                 return Err(CUresult::ERROR_NOT_SUPPORTED);
@@ -147,17 +135,6 @@ pub mod imp {
             drop(gone);
         }
         Ok(())
-    }
-
-    pub fn cuMemRetainAllocationHandle(
-        handle: Out<CUmemGenericAllocationHandle>,
-        addr: *mut c_void,
-    ) -> Outcome {
-        handle.require()?;
-        let found = registry::find(addr as u64);
-        let found = found.filter(|found| matches!(found.kind, Kind::Mapped { .. }));
-        let physical = range::mapped_at(found.ok_or(INVALID)?.base).ok_or(INVALID)?;
-        handle.set(hand_out(physical)?)
     }
 
     pub fn cuMemGetAllocationPropertiesFromHandle(

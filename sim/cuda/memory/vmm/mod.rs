@@ -11,9 +11,7 @@ mod share;
 
 pub use share::named;
 
-use super::chunk::Chunk;
-use super::space::STEP;
-use super::{map, pages};
+use crate::vram::{Chunk, STEP};
 use backing::Backing;
 use gpuslice_nvabi::types::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult};
 use std::sync::Arc;

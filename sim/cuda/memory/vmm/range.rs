@@ -1,11 +1,12 @@
 //! Addresses: reserved, mapped, given access, unmapped.
 
-use super::handle::physical;
+use super::handle::{hand_out, physical};
 use super::{INVALID, Physical, STEP, whole};
+use crate::allocations::{self, Allocation, Found, Home, Kind};
 use crate::driver::process;
 use crate::entry::Outcome;
-use crate::memory::registry::{self, Allocation, Found, Home, Kind};
-use crate::memory::{self, map, pages, space};
+use crate::exec;
+use crate::vram::{map, space, unmap};
 use gpuslice_nvabi::types::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -53,7 +54,7 @@ impl Ranges {
 }
 
 /// The memory mapped from this address on.
-pub fn mapped_at(base: u64) -> Option<Physical> {
+fn mapped_at(base: u64) -> Option<Physical> {
     ranges()
         .mapped
         .get(&base)
@@ -66,7 +67,7 @@ fn set_access(bases: &[Found], read: bool, write: bool) -> Outcome {
         // SAFETY: the range is mapped by `cuMemMap` inside a reservation.
         unsafe { map::protect(found.base, found.bytes, read, write) }
             .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        registry::change(found.base, |one| one.kind = Kind::Mapped { read, write });
+        allocations::change(found.base, |one| one.kind = Kind::Mapped { read, write });
     }
     Ok(())
 }
@@ -137,7 +138,7 @@ pub mod imp {
             write: false,
         };
         let allocation = Allocation::without_context(device, len, kind, Home::Elsewhere);
-        registry::insert(ptr, allocation);
+        allocations::insert(ptr, allocation);
         ranges.mapped.insert(ptr, (len, physical));
         Ok(())
     }
@@ -145,21 +146,32 @@ pub mod imp {
     pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
         whole(&[ptr, size as u64])?;
         ranges().exactly(ptr, size as u64).ok_or(INVALID)?;
-        memory::settle_all();
+        exec::settle_all();
         let mut ranges = ranges();
         // Another thread may have been faster.
         let bases = ranges.exactly(ptr, size as u64).ok_or(INVALID)?;
         let mut gone = Vec::new();
         for base in bases {
-            registry::remove(base, |one| matches!(one.kind, Kind::Mapped { .. }));
+            allocations::remove(base, |one| matches!(one.kind, Kind::Mapped { .. }));
             if let Some((len, physical)) = ranges.mapped.remove(&base) {
-                pages::unmap(base, len);
+                unmap(base, len);
                 gone.push(physical);
             }
         }
         drop(ranges);
         drop(gone);
         Ok(())
+    }
+
+    pub fn cuMemRetainAllocationHandle(
+        handle: Out<CUmemGenericAllocationHandle>,
+        addr: *mut c_void,
+    ) -> Outcome {
+        handle.require()?;
+        let found = allocations::find(addr as u64);
+        let found = found.filter(|found| matches!(found.kind, Kind::Mapped { .. }));
+        let physical = mapped_at(found.ok_or(INVALID)?.base).ok_or(INVALID)?;
+        handle.set(hand_out(physical)?)
     }
 
     pub fn cuMemSetAccess(
@@ -193,7 +205,7 @@ pub mod imp {
         let flags = flags.unwrap_or(CU_MEM_ACCESS_FLAGS_PROT_NONE);
         let held = ranges();
         held.exactly(ptr, size as u64).ok_or(INVALID)?;
-        let found = registry::within(ptr, size as u64);
+        let found = allocations::within(ptr, size as u64);
         set_access(&found, flags & 1 != 0, flags & 2 != 0)
     }
 
@@ -208,7 +220,7 @@ pub mod imp {
             return Err(INVALID);
         }
         process()?.gpu(location.id)?;
-        match registry::find(ptr).map(|found| found.kind) {
+        match allocations::find(ptr).map(|found| found.kind) {
             Some(Kind::Mapped { read, write }) => {
                 flags.set(u64::from(read) | u64::from(write) << 1)
             }

@@ -7,7 +7,7 @@
 use super::handle::{gpu_of, hand_out, physical};
 use super::{Backing, INVALID, Physical};
 use crate::driver::{device_error, process};
-use crate::memory::chunk::Chunk;
+use crate::vram::Chunk;
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::MemoryKey;
 use std::os::fd::{BorrowedFd, IntoRawFd};

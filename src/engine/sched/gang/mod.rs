@@ -45,7 +45,7 @@ use member::Kept;
 pub(crate) use member::{Demand, Member};
 
 use gpuslice_wire::limits::GPUS_MAX;
-use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
@@ -143,7 +143,7 @@ impl Node<'_> {
 
     /// Its GPUs on which turns are taken.
     fn gated(&self, gang: usize) -> GpuSet {
-        let opens = |turns: &Turns| turns.phase == Phase::Idle && turns.policy == Policy::Native;
+        let opens = |turns: &Turns| turns.phase == Phase::Idle && !turns.policy.rules().turns;
         self.of(gang, |turns| turns.phase != Phase::Open && !opens(turns))
     }
 
@@ -268,7 +268,7 @@ impl Node<'_> {
         });
         // where turns end for good, no process wants one or no cap pays for one, an extension would be over
         // in the same instant
-        let native = self.of(gang, |turns| turns.policy == Policy::Native);
+        let native = self.of(gang, |turns| !turns.policy.rules().turns);
         let may = self.of(gang, |turns| {
             turns.find(index).is_some_and(Entity::eligible)
         });

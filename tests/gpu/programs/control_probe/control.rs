@@ -251,7 +251,8 @@ pub fn remember(group: ChannelGroup, names: &Names) {
     }
 }
 
-/// Restores that state; without effect on objects that are in it already. The objects end with this process in any case.
+/// Restores that state; without effect on objects that are in it already. The objects end with this process in
+/// any case.
 pub fn undo() {
     let Some((group, names, us)) = UNDO.lock().ok().and_then(|mut undo| undo.take()) else {
         return;

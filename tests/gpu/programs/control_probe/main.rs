@@ -1,10 +1,11 @@
 //! Probes of an unmodified driver's controls of channel groups: `control-probe PROBE [OPTION…]`.
 //!
-//! Each probe is one function that prints its findings as lines of JSON. A finding is never wrong: a refused control is
-//! as good a finding as one that works. What must hold is that the probe ends, that the work it stopped resumes, and that
-//! every result computed meanwhile is right; otherwise it exits with 1. The probes touch only channel groups of this
-//! program's own processes, and use only controls that can be undone. However the program ends, the state is restored:
-//! by itself (`control::undo`), and by the driver, which frees a dead process's objects.
+//! Each probe is one function that prints its findings as lines of JSON. A finding is never wrong: a refused
+//! control is as good a finding as one that works. What must hold is that the probe ends, that the work it
+//! stopped resumes, and that every result computed meanwhile is right; otherwise it exits with 1. The probes
+//! touch only channel groups of this program's own processes, and use only controls that can be undone. However
+//! the program ends, the state is restored: by itself (`control::undo`), and by the driver, which frees a dead
+//! process's objects.
 
 mod control;
 mod gates;

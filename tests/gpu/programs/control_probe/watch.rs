@@ -1,4 +1,5 @@
-//! Work that is stopped and resumed: how soon its progress ends, whether it stays stopped, and that its results are right.
+//! Work that is stopped and resumed: how soon its progress ends, whether it stays stopped, and that its results
+//! are right.
 
 use crate::control::{StopMethod, Way, saves};
 use crate::page::Meter;
@@ -6,7 +7,8 @@ use crate::row::{Row, us_since};
 use crate::worker::{Names, Worker};
 use std::time::{Duration, Instant};
 
-/// Work without progress for so long counts as stopped. A simulated GPU on a busy machine makes shorter pauses than this.
+/// Work without progress for so long counts as stopped. A simulated GPU on a busy machine makes shorter pauses
+/// than this.
 const STILL: Duration = Duration::from_millis(50);
 /// Work that still makes progress after so long was not stopped.
 const TOO_LATE: Duration = Duration::from_millis(250);

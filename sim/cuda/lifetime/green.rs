@@ -4,9 +4,10 @@
 //! part is only remembered. The memory is real: a green context costs as much as a context, and
 //! releases what was made in it when it ends.
 
-use super::{Context, find, lifetime};
+use super::{begin, end};
+use crate::context::{Context, find};
 use crate::driver::process;
-use crate::exec::handles::{Key, Named, Table};
+use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -71,7 +72,7 @@ pub mod imp {
         kind: CUdevResourceType,
     ) -> Outcome {
         resource.require()?;
-        let multiprocessors = process()?.gpu(device)?.info.multiprocessors;
+        let multiprocessors = process()?.gpu(device)?.multiprocessors;
         if kind != MULTIPROCESSORS {
             return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);
         }
@@ -114,7 +115,7 @@ pub mod imp {
             return Err(INVALID);
         }
         // Like a primary context it is ended by its own call only, not by `cuCtxDestroy`.
-        let context = lifetime::begin(device, 0, true)?;
+        let context = begin(device, 0, true)?;
         let entered = greens().insert(Green(context));
         green.set(CUgreenCtx(
             entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer(),
@@ -124,7 +125,7 @@ pub mod imp {
     pub fn cuGreenCtxDestroy(green: CUgreenCtx) -> Outcome {
         let gone = greens().remove(key(green)?);
         let Green(context) = gone.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        lifetime::end(find(context.handle())?)
+        end(find(context.handle())?)
     }
 
     pub fn cuCtxFromGreenCtx(context: Out<CUcontext>, green: CUgreenCtx) -> Outcome {

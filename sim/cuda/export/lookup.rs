@@ -4,8 +4,7 @@
 //! means; it gets the newest form of the function that version knew. Names of exact symbols are
 //! not found, nor are functions newer than the driver's own version.
 
-use super::device::text;
-use super::process::process;
+use crate::driver::{process, text};
 use gpuslice_nvabi::lookup::{self, Missing};
 use gpuslice_nvabi::types::{
     CU_GET_PROC_ADDRESS_SUCCESS, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
@@ -23,7 +22,7 @@ const FLAGS: u64 = 3;
 /// Addresses of our own exports in the order of the table.
 fn addresses() -> &'static [usize] {
     static ADDRESSES: OnceLock<Vec<usize>> = OnceLock::new();
-    ADDRESSES.get_or_init(crate::export::addresses)
+    ADDRESSES.get_or_init(super::addresses)
 }
 
 /// The driver's own version, e.g. 13000.

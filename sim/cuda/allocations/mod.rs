@@ -1,10 +1,18 @@
-//! The registry of allocations: every pointer that a program may use, by address.
+//! The allocations of the process: every pointer that a program may use, by address.
 //!
-//! A pointer that is not registered is refused before any use, so that a wrong pointer does not
-//! crash the program.
+//! A pointer that lies in no allocation is refused before any use, so that a wrong pointer does not
+//! crash the program. The modules change the bytes of allocations, at once and in no order; `exec`
+//! calls them when it is an operation's turn:
+//! - `array`: allocations with a shape, which have handles instead of pointers;
+//! - `copy`, `fill`: ranges of bytes; `word`: single words.
 
-use super::space;
+pub mod array;
+pub mod copy;
+pub mod fill;
+pub mod word;
+
 use crate::context::Context;
+use crate::vram::{Pages, map, space};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,11 +46,25 @@ pub enum Home {
     /// A piece of a slab of the context's heap.
     Heap { slab: u64, order: u8 },
     /// Pages of its own.
-    Pages(super::Pages),
+    Pages(Pages),
     /// Memory of the host, of this many bytes.
     Host(usize),
     /// Not ours to give back.
     Elsewhere,
+}
+
+impl Home {
+    /// Gives the bytes at `address` back.
+    pub fn give_back(self, context: &Context, address: u64) {
+        match self {
+            Self::Heap { slab, order } => context.heap.give(slab, address, usize::from(order)),
+            Self::Pages(pages) => drop(pages),
+            // SAFETY: host memory has this home only where it was mapped for it, and it is freed
+            // once: the allocation was taken out of the table.
+            Self::Host(bytes) => unsafe { map::drop_anonymous(address, bytes) },
+            Self::Elsewhere => {}
+        }
+    }
 }
 
 /// An allocation.
@@ -83,6 +105,13 @@ impl Allocation {
             id,
         }
     }
+
+    /// Gives back an allocation that was taken out of the table.
+    pub fn release(self, base: u64) {
+        if let Some(context) = self.context {
+            self.home.give_back(context, base);
+        }
+    }
 }
 
 /// The properties of an allocation found.
@@ -109,14 +138,14 @@ impl Found {
 }
 
 type Map = BTreeMap<u64, Allocation>;
-static REGISTRY: RwLock<Map> = RwLock::new(BTreeMap::new());
+static ALLOCATIONS: RwLock<Map> = RwLock::new(BTreeMap::new());
 
 fn read() -> RwLockReadGuard<'static, Map> {
-    REGISTRY.read().unwrap_or_else(PoisonError::into_inner)
+    ALLOCATIONS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn write() -> RwLockWriteGuard<'static, Map> {
-    REGISTRY.write().unwrap_or_else(PoisonError::into_inner)
+    ALLOCATIONS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Enters an allocation; false if its range overlaps another one.

@@ -1,7 +1,7 @@
 //! Access of one GPU to the memory of another. All memory of the simulated machine is reachable from
 //! every GPU, so this module only keeps the state that programs can observe.
 
-use crate::context::Context;
+use super::Context;
 use gpuslice_nvabi::types::CUresult;
 use std::sync::{Mutex, PoisonError};
 
@@ -30,8 +30,8 @@ impl Peers {
 /// Entry points.
 #[allow(non_snake_case)]
 pub mod imp {
+    use super::super::{current, find};
     use super::*;
-    use crate::context;
     use crate::driver::process;
     use crate::entry::{Out, Outcome};
     use gpuslice_nvabi::types::{CUcontext, CUdevice, CUdevice_P2PAttribute};
@@ -66,8 +66,8 @@ pub mod imp {
     }
 
     pub fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> Outcome {
-        let current = context::current()?;
-        let peer = context::find(peer)?;
+        let current = current()?;
+        let peer = find(peer)?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -78,7 +78,7 @@ pub mod imp {
     }
 
     pub fn cuCtxDisablePeerAccess(peer: CUcontext) -> Outcome {
-        let current = context::current()?;
-        current.peers.disable(context::find(peer)?)
+        let current = current()?;
+        current.peers.disable(find(peer)?)
     }
 }

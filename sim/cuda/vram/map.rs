@@ -1,9 +1,10 @@
-//! The system's mappings, in the four forms needed here.
+//! The system's mappings, in the forms needed here.
 
 use gpuslice_nvabi::types::CUresult;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::null_mut;
 
 fn answer(address: *mut libc::c_void) -> io::Result<u64> {
@@ -24,9 +25,19 @@ pub fn reserve(len: u64) -> io::Result<u64> {
 /// New zeroed memory of the host.
 pub fn anonymous(len: usize) -> io::Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: as above.
-    answer(unsafe { libc::mmap(null_mut(), len, access, flags, -1, 0) })
+    answer(unsafe { libc::mmap(null_mut(), len, access(true), flags, -1, 0) })
+}
+
+/// A new file in the host's memory, for memory that is mapped more than once or sent to a process.
+pub fn memory_file(name: &CStr) -> io::Result<File> {
+    // SAFETY: makes a file of its own; the name is NUL-terminated.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, not owned elsewhere.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
 /// All memory the host has.
@@ -46,40 +57,35 @@ pub unsafe fn drop_anonymous(address: u64, len: usize) {
     unsafe { libc::munmap(address as *mut _, len) };
 }
 
+/// Reading and writing, or no access.
+fn access(open: bool) -> libc::c_int {
+    if open {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_NONE
+    }
+}
+
 /// Maps a piece of a file over reserved addresses, without access if `open` is false.
 ///
 /// # Safety
 /// The range lies in a range of [`reserve`], and its present mapping is not in use.
 pub unsafe fn over(address: u64, file: &File, at: u64, len: u64, open: bool) -> io::Result<()> {
-    let access = if open {
-        libc::PROT_READ | libc::PROT_WRITE
-    } else {
-        libc::PROT_NONE
-    };
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let (fd, len, at) = (file.as_raw_fd(), len as usize, at as libc::off_t);
     // SAFETY: promised by the caller.
-    answer(unsafe { libc::mmap(address as *mut _, len, access, flags, fd, at) }).map(drop)
+    answer(unsafe { libc::mmap(address as *mut _, len, access(open), flags, fd, at) }).map(drop)
 }
 
-/// Turns mapped addresses back into reserved ones.
+/// Turns mapped addresses back into reserved ones; if `open`, into zeroed memory of the host.
 ///
 /// # Safety
 /// As for [`over`].
-pub unsafe fn close(address: u64, len: u64) -> io::Result<()> {
+pub unsafe fn empty(address: u64, len: u64, open: bool) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let len = len as usize;
     // SAFETY: promised by the caller.
-    answer(unsafe {
-        libc::mmap(
-            address as *mut _,
-            len as usize,
-            libc::PROT_NONE,
-            flags,
-            -1,
-            0,
-        )
-    })
-    .map(drop)
+    answer(unsafe { libc::mmap(address as *mut _, len, access(open), flags, -1, 0) }).map(drop)
 }
 
 /// Sets whether a mapped range can be read, and written.

@@ -1,27 +1,18 @@
-//! Creation and destruction of contexts.
+//! Beginning and end of contexts.
 //!
 //! A context is first made on the device, which may have no memory for another one. At its end it
 //! waits for its queued work, releases everything that belongs to it, and ends on the device last.
+//! This module also has the contexts that a program makes itself; `primary` has those that the
+//! libraries of a process share, `green` those over a part of a GPU.
 
-use super::{Context, current, limits, table};
+mod green;
+mod primary;
+
+use crate::context::{self, Context, check_flags, current, find};
 use crate::driver::{device_error, process};
 use crate::{exec, memory};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-/// CU_CTX_SCHED_* (of which one), MAP_HOST, LMEM_RESIZE_TO_MAX, COREDUMP_*, SYNC_MEMOPS.
-const FLAGS: u32 = 0xff;
-const SCHEDULES: [u32; 4] = [0, 1, 2, 4];
-
-/// Whether these are flags a context can have.
-pub fn check_flags(flags: u32) -> Result<(), CUresult> {
-    let known = flags & !FLAGS == 0 && SCHEDULES.contains(&(flags & 7));
-    if known {
-        Ok(())
-    } else {
-        Err(CUresult::ERROR_INVALID_VALUE)
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// Makes a context, on the device and here; it is not current anywhere yet.
 pub fn begin(device: CUdevice, flags: u32, primary: bool) -> Result<&'static Context, CUresult> {
@@ -29,31 +20,19 @@ pub fn begin(device: CUdevice, flags: u32, primary: bool) -> Result<&'static Con
     let gpu = process.gpu(device)?;
     check_flags(flags)?;
     let create = || process.machine.context_create(gpu.index);
-    let id = memory::sparing(gpu.index, || create().map_err(device_error))?;
-    let serial = table::next_serial();
+    let id = exec::sparing(gpu.index, || create().map_err(device_error))?;
+    let context = Context::new(device, id, flags, primary);
     if let Some(client) = &process.client {
-        client.context_begins(process.machine, id, serial);
+        client.context_begins(process.machine, id, context.serial);
     }
-    Ok(table::enter(Context {
-        serial,
-        device,
-        id,
-        peers: Default::default(),
-        heap: Default::default(),
-        primary,
-        flags: AtomicU32::new(flags),
-        alive: AtomicBool::new(true),
-        attached: AtomicU32::new(1),
-        settings: limits::Settings::default(),
-    }))
+    Ok(context::enter(context))
 }
 
 /// Ends a context with everything that belongs to it.
 pub fn end(context: &'static Context) -> Result<(), CUresult> {
-    if !context.alive.swap(false, Ordering::AcqRel) {
+    if !context.leave() {
         return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
     }
-    table::leave(context);
     exec::context_ends(context);
     memory::context_ends(context);
     context.settings.end();
@@ -70,7 +49,7 @@ pub fn end(context: &'static Context) -> Result<(), CUresult> {
 /// The same, and off the stack of the calling thread; a primary context stays there.
 fn end_and_pop(context: &'static Context) -> Result<(), CUresult> {
     end(context)?;
-    current::pop_if_top(context);
+    context::pop_if_top(context);
     Ok(())
 }
 
@@ -81,10 +60,13 @@ pub mod imp {
     use crate::entry::{In, Out, Outcome};
     use gpuslice_nvabi::types::{CUcontext, CUctxCreateParams, CUexecAffinityParam};
 
+    pub use super::green::imp::*;
+    pub use super::primary::imp::*;
+
     pub fn cuCtxCreate_v2(pctx: Out<CUcontext>, flags: u32, dev: CUdevice) -> Outcome {
         pctx.require()?;
         let context = begin(dev, flags, false)?;
-        current::push(context);
+        context::push(context);
         pctx.set(context.handle())
     }
     pub use cuCtxCreate_v2 as cuCtxCreate;
@@ -122,7 +104,7 @@ pub mod imp {
     }
 
     pub fn cuCtxDestroy_v2(ctx: CUcontext) -> Outcome {
-        let context = table::find(ctx)?;
+        let context = find(ctx)?;
         if context.primary {
             // A primary context is released, never destroyed.
             return Err(CUresult::ERROR_INVALID_CONTEXT);
@@ -133,7 +115,7 @@ pub mod imp {
 
     pub fn cuCtxAttach(pctx: Out<CUcontext>, flags: u32) -> Outcome {
         pctx.require()?;
-        let context = super::super::current()?;
+        let context = current()?;
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -142,8 +124,8 @@ pub mod imp {
     }
 
     pub fn cuCtxDetach(ctx: CUcontext) -> Outcome {
-        let context = table::find(ctx)?;
-        let is_current = super::super::current().is_ok_and(|top| top.serial == context.serial);
+        let context = find(ctx)?;
+        let is_current = current().is_ok_and(|top| top.serial == context.serial);
         if context.primary || !is_current {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }

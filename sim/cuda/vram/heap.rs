@@ -62,7 +62,7 @@ impl Heap {
     }
 
     /// The memory a piece of this slab lies in.
-    pub fn chunk(&self, slab: u64) -> Option<std::sync::Arc<super::chunk::Chunk>> {
+    pub fn chunk(&self, slab: u64) -> Option<std::sync::Arc<super::Chunk>> {
         self.lock()
             .slabs
             .get(&slab)

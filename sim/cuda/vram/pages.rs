@@ -82,6 +82,6 @@ pub fn unmap(address: u64, len: u64) {
     if len > 0 {
         // SAFETY: the range was mapped by `map_part` and its owner gives it up. Should the system
         // refuse, the old mapping stays until the addresses are used again, which does no harm.
-        let _ = unsafe { map::close(address, len) };
+        let _ = unsafe { map::empty(address, len, false) };
     }
 }

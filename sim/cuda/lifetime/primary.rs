@@ -1,27 +1,30 @@
 //! The primary context of a device: one for all libraries of a process, counted.
 
-use super::{Context, lifetime};
-use gpuslice_nvabi::types::CUresult;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use super::{begin, end};
+use crate::context::{Context, check_flags};
+use crate::driver::process;
+use gpuslice_nvabi::types::{CUdevice, CUresult};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The state of a device's primary context.
 #[derive(Default)]
-pub struct Primary(Mutex<Inner>);
-
-#[derive(Default)]
-struct Inner {
+struct Primary {
     context: Option<&'static Context>,
     retained: u32,
     flags: u32,
 }
 
-impl Primary {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// The primary context of a device.
+fn of(device: CUdevice) -> Result<MutexGuard<'static, Primary>, CUresult> {
+    static PRIMARIES: OnceLock<Vec<Mutex<Primary>>> = OnceLock::new();
+    let gpus = &process()?.gpus;
+    let all = PRIMARIES.get_or_init(|| gpus.iter().map(|_| Mutex::default()).collect());
+    let ordinal = usize::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+    let primary = all.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    Ok(primary.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-impl Inner {
+impl Primary {
     /// Takes the context out for its end, which happens after the lock is gone.
     fn deactivate(&mut self) -> Option<&'static Context> {
         self.retained = 0;
@@ -33,17 +36,15 @@ impl Inner {
 #[allow(non_snake_case)]
 pub mod imp {
     use super::*;
-    use crate::driver::process;
     use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::types::{CUcontext, CUdevice};
-    use std::sync::atomic::Ordering;
+    use gpuslice_nvabi::types::CUcontext;
 
     pub fn cuDevicePrimaryCtxRetain(pctx: Out<CUcontext>, dev: CUdevice) -> Outcome {
         pctx.require()?;
-        let mut primary = process()?.gpu(dev)?.primary.lock();
+        let mut primary = of(dev)?;
         let context = match primary.context {
             Some(context) => context,
-            None => lifetime::begin(dev, primary.flags, true)?,
+            None => begin(dev, primary.flags, true)?,
         };
         primary.context = Some(context);
         primary.retained += 1;
@@ -51,7 +52,7 @@ pub mod imp {
     }
 
     pub fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Outcome {
-        let mut primary = process()?.gpu(dev)?.primary.lock();
+        let mut primary = of(dev)?;
         if primary.retained == 0 {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
@@ -62,25 +63,25 @@ pub mod imp {
             None
         };
         drop(primary);
-        ended.map_or(Ok(()), lifetime::end)
+        ended.map_or(Ok(()), end)
     }
     pub use cuDevicePrimaryCtxRelease_v2 as cuDevicePrimaryCtxRelease;
 
     pub fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Outcome {
-        let mut primary = process()?.gpu(dev)?.primary.lock();
+        let mut primary = of(dev)?;
         let ended = primary.deactivate();
         primary.flags = 0;
         drop(primary);
-        ended.map_or(Ok(()), lifetime::end)
+        ended.map_or(Ok(()), end)
     }
     pub use cuDevicePrimaryCtxReset_v2 as cuDevicePrimaryCtxReset;
 
     pub fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Outcome {
-        let mut primary = process()?.gpu(dev)?.primary.lock();
-        lifetime::check_flags(flags)?;
+        let mut primary = of(dev)?;
+        check_flags(flags)?;
         primary.flags = flags;
         if let Some(context) = primary.context {
-            context.flags.store(flags, Ordering::Relaxed);
+            context.set_flags(flags);
         }
         Ok(())
     }
@@ -88,7 +89,7 @@ pub mod imp {
 
     pub fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: Out<u32>, active: Out<i32>) -> Outcome {
         active.require()?;
-        let primary = process()?.gpu(dev)?.primary.lock();
+        let primary = of(dev)?;
         flags.set(primary.flags)?;
         active.set(i32::from(primary.context.is_some()))
     }

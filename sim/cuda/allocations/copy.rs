@@ -1,8 +1,8 @@
-//! The plan of a copy: addresses of rows, known to be allowed.
+//! Copies of bytes: the plan of one is addresses of rows, known to be allowed.
 
+use super::{Found, array, check};
 use crate::entry::Outcome;
-use crate::memory::registry::{self, Found};
-use crate::memory::{array, map, space};
+use crate::vram::{map, space};
 use gpuslice_nvabi::types::*;
 
 /// One side: where the first row begins, and how far apart rows and planes are.
@@ -146,7 +146,7 @@ impl Plan {
             self.dst.plane,
         )?;
         let illegal = CUresult::ERROR_ILLEGAL_ADDRESS;
-        registry::check(self.dst.address, end, true, true).map_err(|_| illegal)?;
+        check(self.dst.address, end, true, true).map_err(|_| illegal)?;
         let src = Side {
             address: bytes.as_ptr() as u64,
             ..self.src
@@ -251,7 +251,7 @@ impl Asked {
             None
         } else {
             let bytes = extent(width, height, depth, pitch, plane)?;
-            registry::check(address, bytes, self.write, pageable)?
+            check(address, bytes, self.write, pageable)?
         };
         let host = found.map_or(!space::contains(address), |found| found.is_host());
         Ok(Side {
