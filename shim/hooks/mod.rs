@@ -2,7 +2,7 @@
 //!
 //! Each has the signature of its row; otherwise the shim libraries and [`lookup`] would not
 //! compile. It runs in [`crate::guard::guard`], and calls the real function of the same name exactly once
-//! when it lets the call through. What several families need is in [`crate::slice`].
+//! when it lets the call through. What several families need is in [`mod@crate::slice`].
 #![allow(non_snake_case, missing_docs)] // the driver's names; NVIDIA documents them
 
 /// Defines hooks: `guard name(arguments) as |call| body;`. `call` calls the real function with the hook's own
