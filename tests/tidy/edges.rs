@@ -88,7 +88,6 @@ const NODE: [(&str, &[&str]); 2] = [
             "gpuslice-engine",
             "gpuslice-ctl",
             "gpuslice-nvabi",
-            "gpuslice-sim-device",
         ],
     ),
     (

@@ -192,3 +192,33 @@ fn to_a_gang_that_starves_beside_a_share() {
     assert_eq!(beside_a_share(97), Ok(()), "3 of 100 are left to it");
     objects(beside_a_share(60), "starves");
 }
+
+/// It waits while container 1 has 20 turns of 8 ms on GPU 1, and none on GPU 0. Then GPU 0 has no turns any
+/// more, and container 1 has `more` turns.
+fn until_a_gpu_has_no_turns(more: u32) -> Result<(), Objection> {
+    let (mut story, begun) = beside(2, |record| record.gang = Gangs::Never);
+    begun?;
+    story.tell(0, claims(0, 1, runnable(0, 0)), &[on(0, 1, 1, 8 * MS)])?;
+    story.tell(0, claims(1, 1, runnable(0, 0)), &[])?;
+    story.then(8 * MS, &[on(0, 0, 2, 0), on(0, 1, 2, 0)])?;
+    story.tell(0, claims(0, 0, runnable(1, 1)), &[])?;
+    let begins = [on(1, 1, 1, 16 * MS)];
+    story.tell(0, claims(0, 1, runnable(1, 1)), &begins)?;
+    for turn in 0..20 + more {
+        let (word, end) = (2 * turn + 1, story.now + 16 * MS);
+        story.then(8 * MS, &[on(1, 1, word + 1, 0)])?;
+        let begins = [on(1, 1, word + 2, end)];
+        story.tell(0, claims(1, 1, runnable(word, word)), &begins)?;
+        if turn == 19 {
+            story.then(0, &[0, 1].map(|n| page(n, Mode::Open, 2, 0, 0)))?;
+        }
+    }
+    Ok(())
+}
+
+/// On the GPU that has no turns any more, it did not wait for others' turns in vain.
+#[test]
+fn to_a_gang_that_starves_on_the_gpus_that_have_turns() {
+    assert_eq!(until_a_gpu_has_no_turns(5), Ok(()));
+    objects(until_a_gpu_has_no_turns(20), "starves");
+}

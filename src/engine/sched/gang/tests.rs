@@ -10,6 +10,8 @@
 //! In every state the engine's own invariant allows one holder per GPU, and the test checks all or none.
 //! From every state, a run in which programs do what they can must end a collective of every gang.
 
+mod calls;
+
 use std::collections::{HashSet, VecDeque};
 use std::format;
 use std::vec::Vec;
@@ -396,9 +398,6 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
     }
 }
 
-/// A high-priority container has untracked work and becomes runnable. A gang below it waits with a guard
-/// turn that is due, which would end a turn of the container at once: the container gets no turn, and
-/// drains.
 /// A process reports that it is runnable on a lane, or not, and that turn 0 has drained, if `drained` is 0.
 fn claim(rig: &mut Rig, client: ClientId, lane: u8, runnable: bool, drained: u32) -> Vec<Action> {
     let claims = Claims {
@@ -414,6 +413,9 @@ fn claim(rig: &mut Rig, client: ClientId, lane: u8, runnable: bool, drained: u32
     })
 }
 
+/// A high-priority container has untracked work and becomes runnable. A gang below it waits with a guard
+/// turn that is due, which would end a turn of the container at once: the container gets no turn, and
+/// drains.
 #[test]
 fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);
