@@ -14,7 +14,7 @@ use crate::slab::{Key, Slab};
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Received, Socket, Spare, id_of, packet};
 use crate::tasks::{Task, Tasks};
-use gpuslice_engine::{Ask, Event};
+use gpuslice_engine::{Event, SliceRequest};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
 use gpuslice_wire::admin::{Answer, Command, Denial};
@@ -251,7 +251,7 @@ impl Admins {
         &self,
         command: Command,
         cgroup: impl FnOnce(&ContainerId, u32) -> CgroupPath,
-    ) -> Result<Ask, Denied> {
+    ) -> Result<SliceRequest, Denied> {
         let bounds = self.requests.bounds(&command)?;
         let (Command::Admit {
             container,
@@ -284,7 +284,7 @@ impl Admins {
             return Err((Denial::Protocol, "not a request for a slice".to_owned()));
         };
         let invalid = |why: SelectError| (Denial::Invalid, why.to_string());
-        Ok(Ask {
+        Ok(SliceRequest {
             container,
             name,
             gpus: GpuSelector::parse(gpus.as_str()).map_err(invalid)?,

@@ -23,7 +23,7 @@ use gpuslice_wire::units::GIB;
 
 use super::super::Phase;
 use crate::tests::{Rig, ask, id};
-use crate::{Action, Ask, Claims, Config, Event, Late, Mode, Token};
+use crate::{Action, Claims, Config, Event, Late, Mode, SliceRequest, Token};
 
 /// Number of states visited, those with the shortest paths first, unless `GANG_STATES` is set.
 const STATES: usize = 8_000;
@@ -431,7 +431,7 @@ fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     rig.admit(ask("a", "0,1", GIB)).expect("fits");
     let high = ask("b", "0", GIB);
     let class = Class::High;
-    rig.admit(Ask { class, ..high }).expect("fits");
+    rig.admit(SliceRequest { class, ..high }).expect("fits");
     let [gang, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
     (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, 0));
     policy(&mut rig, Policy::Soft);
