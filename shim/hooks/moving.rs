@@ -228,7 +228,6 @@ macro_rules! described {
 described! {
     CUDA_MEMCPY2D: |copy| [copy.width_in_bytes, copy.height, 1];
     CUDA_MEMCPY3D: |copy| [copy.width_in_bytes, copy.height, copy.depth];
-    CUDA_MEMCPY3D_PEER: |copy| [copy.width_in_bytes, copy.height, copy.depth];
 }
 
 /// Arguments that determine neither size nor kind.

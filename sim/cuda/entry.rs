@@ -14,6 +14,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// What an implementation answers.
 pub type Outcome = Result<(), CUresult>;
 
+/// Refuses an argument of which this is true: `ERROR_INVALID_VALUE`.
+pub fn refuse_if(wrong: bool) -> Outcome {
+    if wrong {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(())
+}
+
 /// Properties of an entry point that follow from its name; computed at compile time.
 #[derive(Clone, Copy)]
 pub struct Call {
@@ -310,9 +318,7 @@ impl<T: Copy> In<T> {
 
     /// Reads the element `at` of an array the caller says has more than `at` elements.
     pub fn at(self, at: usize) -> Result<T, CUresult> {
-        if self.0.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(self.0.is_null())?;
         // SAFETY: not null, and an array of more than `at` elements by the promise of `from_abi`.
         Ok(unsafe { self.0.add(at).read_unaligned() })
     }

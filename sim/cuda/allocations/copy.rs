@@ -1,7 +1,7 @@
 //! Copies of bytes: the plan of one is addresses of rows, known to be allowed.
 
 use super::{Found, array, check};
-use crate::entry::Outcome;
+use crate::entry::{Outcome, refuse_if};
 use crate::vram::{map, space};
 use gpuslice_nvabi::types::*;
 
@@ -47,9 +47,7 @@ const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 impl Plan {
     /// Looks a copy through.
     pub fn of(copy: &CUDA_MEMCPY3D) -> Result<Self, CUresult> {
-        if copy.src_lod != 0 || copy.dst_lod != 0 {
-            return Err(INVALID);
-        }
+        refuse_if(copy.src_lod != 0 || copy.dst_lod != 0)?;
         let [width, height, depth] =
             [copy.width_in_bytes, copy.height, copy.depth].map(|side| side as u64);
         let asked = Asked {
@@ -204,9 +202,7 @@ impl Asked {
                 let place = array::place(self.array, [self.x, self.y, self.z])?;
                 let fits =
                     place.room[0] >= width && place.room[1] >= height && place.room[2] >= depth;
-                if !fits {
-                    return Err(INVALID);
-                }
+                refuse_if(!fits)?;
                 let (address, pitch, plane) = (place.address, place.pitch, place.plane);
                 let (host, pageable, sync_memops) = (false, false, false);
                 Ok(Side {
@@ -241,9 +237,7 @@ impl Asked {
             self.height
         };
         let short = pitch < width.saturating_add(self.x) || rows < height;
-        if (height > 1 || depth > 1) && short {
-            return Err(INVALID);
-        }
+        refuse_if((height > 1 || depth > 1) && short)?;
         let plane = pitch.checked_mul(rows).ok_or(INVALID)?;
         let before = extent(self.x, self.y + 1, self.z + 1, pitch, plane)?;
         let address = base.checked_add(before).ok_or(INVALID)?;

@@ -3,7 +3,7 @@
 use super::check;
 use crate::entry::Outcome;
 use crate::vram::{map, space};
-use gpuslice_nvabi::types::{CUDA_MEMSET_NODE_PARAMS_v2, CUresult};
+use gpuslice_nvabi::types::{CUDA_MEMSET_NODE_PARAMS, CUresult};
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 const PAGE: u64 = 4096;
@@ -24,7 +24,7 @@ pub struct Fill {
 
 impl Fill {
     /// Looks a fill through.
-    pub fn of(params: &CUDA_MEMSET_NODE_PARAMS_v2) -> Result<Self, CUresult> {
+    pub fn of(params: &CUDA_MEMSET_NODE_PARAMS) -> Result<Self, CUresult> {
         let fill = Self {
             address: params.dst,
             pitch: params.pitch as u64,

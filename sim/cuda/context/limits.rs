@@ -5,6 +5,7 @@
 //! `malloc` in kernels. `memory` takes and releases it when a program sets one of them.
 
 use super::{current, named_or_current};
+use crate::entry::refuse_if;
 use crate::vram::Chunk;
 use gpuslice_nvabi::types::{CUlimit, CUresult};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -111,9 +112,7 @@ pub mod imp {
     }
 
     fn store(place: &AtomicI32, value: i32, most: i32) -> Outcome {
-        if !(0..=most).contains(&value) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(!(0..=most).contains(&value))?;
         place.store(value, Ordering::Relaxed);
         Ok(())
     }

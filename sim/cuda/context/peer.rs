@@ -2,6 +2,7 @@
 //! every GPU, so this module only keeps the state that programs can observe.
 
 use super::Context;
+use crate::entry::refuse_if;
 use gpuslice_nvabi::types::CUresult;
 use std::sync::{Mutex, PoisonError};
 
@@ -68,9 +69,7 @@ pub mod imp {
     pub fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> Outcome {
         let current = current()?;
         let peer = find(peer)?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != 0)?;
         if peer.device == current.device {
             return Err(CUresult::ERROR_INVALID_DEVICE);
         }

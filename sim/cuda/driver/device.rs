@@ -1,6 +1,7 @@
 //! Devices: their number, names and sizes.
 
 use super::process::process;
+use crate::entry::refuse_if;
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::GpuInfo;
 use std::ffi::c_char;
@@ -14,9 +15,7 @@ fn bus_id(gpu: &GpuInfo) -> String {
 /// Puts a text into a buffer of `len` bytes, cut to fit, closed by a zero.
 fn put_text(text: &str, buffer: crate::entry::Out<c_char>, len: i32) -> crate::entry::Outcome {
     let room = usize::try_from(len).unwrap_or(0);
-    if buffer.is_null() || room == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(buffer.is_null() || room == 0)?;
     for (at, byte) in text.bytes().take(room - 1).chain([0]).enumerate() {
         buffer.set_at(at, byte as c_char)?;
     }

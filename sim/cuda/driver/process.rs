@@ -5,7 +5,7 @@
 
 use super::kernel::Client;
 use super::visible;
-use crate::entry::{Outcome, is_forked, set_forked, set_ready};
+use crate::entry::{Outcome, is_forked, refuse_if, set_forked, set_ready};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
 use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine, now_ns};
 use std::sync::{LazyLock, OnceLock};
@@ -108,9 +108,7 @@ pub mod imp {
     use crate::entry::Out;
 
     pub fn cuInit(flags: u32) -> Outcome {
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != 0)?;
         if is_forked() {
             return Err(CUresult::ERROR_NOT_INITIALIZED);
         }

@@ -22,7 +22,7 @@ pub use spare::{sparing, take_chunk};
 pub use task::{Operation, OperationKind};
 
 use crate::context::{self, Context, current};
-use crate::entry::{In, Outcome, per_thread_default};
+use crate::entry::{In, Outcome, per_thread_default, refuse_if};
 use crate::handles::{Key, Named};
 use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
 use std::ffi::{CStr, CString, c_char};
@@ -49,9 +49,7 @@ fn named<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
 
 /// A copy of a text of the program's.
 fn cstr(text: In<c_char>) -> Result<CString, CUresult> {
-    if text.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(text.is_null())?;
     // SAFETY: not null, and a text ended by a zero byte by the program's promise.
     Ok(unsafe { CStr::from_ptr(text.pointer()) }.to_owned())
 }

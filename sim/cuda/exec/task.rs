@@ -17,7 +17,7 @@ use crate::entry::Outcome;
 use crate::handles::Key;
 use gpuslice_nvabi::types::{
     CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ, CUDA_MEMCPY3D,
-    CUDA_MEMSET_NODE_PARAMS_v2, CUhostFn, CUresult, CUstream, CUstreamCallback,
+    CUDA_MEMSET_NODE_PARAMS, CUhostFn, CUresult, CUstream, CUstreamCallback,
     CUstreamWaitValue_flags,
 };
 use gpuslice_sim_device::Kind;
@@ -134,7 +134,7 @@ impl HostCall {
 #[derive(Clone, Copy)]
 pub enum OperationKind {
     Copy(CUDA_MEMCPY3D),
-    Fill(CUDA_MEMSET_NODE_PARAMS_v2),
+    Fill(CUDA_MEMSET_NODE_PARAMS),
     /// Has no form of its own in a graph.
     Hint,
 }

@@ -7,11 +7,11 @@
 use super::{begin, end};
 use crate::context::{Context, find};
 use crate::driver::process;
+use crate::entry::refuse_if;
 use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 /// `CU_DEV_RESOURCE_TYPE_SM`: the one kind there is.
 const MULTIPROCESSORS: CUdevResourceType = 1;
 /// `CU_GREEN_CTX_DEFAULT_STREAM`, which is required.
@@ -95,9 +95,7 @@ pub mod imp {
         desc.require()?;
         let resource = resources.cast::<Resource>().get()?;
         let some = resource.multiprocessors > 0;
-        if count != 1 || resource.kind != MULTIPROCESSORS || !some {
-            return Err(INVALID);
-        }
+        refuse_if(count != 1 || resource.kind != MULTIPROCESSORS || !some)?;
         let entered = descs().insert(Desc).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         desc.set(CUdevResourceDesc(entered.to_pointer()))
     }
@@ -111,9 +109,7 @@ pub mod imp {
         green.require()?;
         process()?.gpu(device)?;
         let known = Key::from_pointer(desc.0).is_some_and(|key| descs().get(key).is_some());
-        if !known || flags != DEFAULT_STREAM {
-            return Err(INVALID);
-        }
+        refuse_if(!known || flags != DEFAULT_STREAM)?;
         // Like a primary context it is ended by its own call only, not by `cuCtxDestroy`.
         let context = begin(device, 0, true)?;
         let entered = greens().insert(Green(context));

@@ -10,6 +10,7 @@ mod primary;
 
 use crate::context::{self, Context, check_flags, current, find};
 use crate::driver::{device_error, process};
+use crate::entry::refuse_if;
 use crate::{exec, memory};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
 use std::sync::atomic::Ordering;
@@ -116,9 +117,7 @@ pub mod imp {
     pub fn cuCtxAttach(pctx: Out<CUcontext>, flags: u32) -> Outcome {
         pctx.require()?;
         let context = current()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != 0)?;
         context.attached.fetch_add(1, Ordering::AcqRel);
         pctx.set(context.handle())
     }

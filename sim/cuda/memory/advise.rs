@@ -3,7 +3,7 @@
 
 use crate::allocations::{self, Kind};
 use crate::driver::process;
-use crate::entry::{Out, Outcome};
+use crate::entry::{Out, Outcome, refuse_if};
 use crate::exec::{self, Operation, OperationKind};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
@@ -187,9 +187,7 @@ pub mod imp {
         flags: u32,
         stream: CUstream,
     ) -> Outcome {
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != 0)?;
         prefetch(pointer, count, place_of(location)?, stream)
     }
     pub use cuMemPrefetchAsync_v2 as cuMemPrefetchAsync_v2_ptsz;
@@ -202,9 +200,7 @@ pub mod imp {
         count: usize,
     ) -> Outcome {
         let id = managed(pointer, count)?;
-        if size == 0 || !size.is_multiple_of(4) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(size == 0 || !size.is_multiple_of(4))?;
         let words = range_attribute(id, attribute, size / 4)?;
         for (at, word) in words.into_iter().take(size / 4).enumerate() {
             data.cast::<i32>().set_at(at, word)?;

@@ -12,6 +12,7 @@
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
 use crate::driver::device_error;
+use crate::entry::refuse_if;
 use crate::exec::{self, sparing};
 use crate::vram::{Chunk, Heap, Pages, SLAB, map, order};
 use gpuslice_nvabi::types::CUresult;
@@ -63,9 +64,7 @@ fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUres
 fn allocate_managed(bytes: u64, flags: u32) -> Result<u64, CUresult> {
     let kind = Kind::Managed { flags };
     let context = exec::working()?;
-    if bytes == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(bytes == 0)?;
     let gpu = context.gpu().index;
     let refused = match sparing(gpu, || Pages::of(Chunk::managed(gpu, bytes)?)) {
         Ok(pages) => {
@@ -92,9 +91,7 @@ fn allocate_managed(bytes: u64, flags: u32) -> Result<u64, CUresult> {
 /// Allocates and enters memory in the current context.
 pub fn allocate(bytes: u64, kind: Kind) -> Result<u64, CUresult> {
     let context = exec::working()?;
-    if bytes == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(bytes == 0)?;
     let (address, home) = take(context, bytes)?;
     allocations::insert(address, Allocation::new(context, bytes, kind, home));
     Ok(address)
@@ -140,9 +137,7 @@ pub mod imp {
     ) -> Outcome {
         dptr.require()?;
         pitch.require()?;
-        if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(width == 0 || height == 0 || !matches!(element, 4 | 8 | 16))?;
         let row = (width as u64).checked_next_multiple_of(PITCH);
         let bytes = row.and_then(|row| row.checked_mul(height as u64));
         exec::working()?;
@@ -159,9 +154,7 @@ pub mod imp {
             CU_MEM_ATTACH_HOST,
             CU_MEM_ATTACH_SINGLE,
         ];
-        if !known.contains(&flags) || flags == CU_MEM_ATTACH_SINGLE {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(!known.contains(&flags) || flags == CU_MEM_ATTACH_SINGLE)?;
         dptr.set(allocate_managed(bytesize as u64, flags)?)
     }
 

@@ -6,6 +6,7 @@
 
 use super::vmm;
 use crate::allocations::{self, Allocation, Home, Kind};
+use crate::entry::refuse_if;
 use crate::exec;
 use crate::handles::{Key, Named, Table};
 use crate::vram::Chunk;
@@ -71,9 +72,7 @@ pub mod imp {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let chunk = Chunk::import(vmm::named(fd)?)?;
-        if desc.size == 0 || desc.size > chunk.bytes() {
-            return Err(INVALID);
-        }
+        refuse_if(desc.size == 0 || desc.size > chunk.bytes())?;
         let bytes = desc.size;
         let entered = imports().insert(External { chunk, bytes });
         memory.set(CUexternalMemory(

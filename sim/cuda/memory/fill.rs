@@ -4,10 +4,24 @@ use crate::allocations::fill::Fill;
 use crate::entry::Outcome;
 use crate::exec::{self, Operation, OperationKind};
 use crate::vram::space;
-use gpuslice_nvabi::types::{CUDA_MEMSET_NODE_PARAMS_v2, CUcontext, CUstream};
+use gpuslice_nvabi::types::{CUDA_MEMSET_NODE_PARAMS, CUstream};
 
 /// Queues a fill; with no stream given it is done when the call returns.
-fn submit(params: CUDA_MEMSET_NODE_PARAMS_v2, stream: Option<CUstream>) -> Outcome {
+fn submit<T: Into<u32>>(
+    dst: u64,
+    pitch: usize,
+    value: T,
+    [width, height]: [usize; 2],
+    stream: Option<CUstream>,
+) -> Outcome {
+    let params = CUDA_MEMSET_NODE_PARAMS {
+        dst,
+        pitch,
+        value: value.into(),
+        element_size: size_of::<T>() as u32,
+        width,
+        height,
+    };
     exec::working()?;
     let fill = Fill::of(&params)?;
     if fill.bytes() == 0 {
@@ -23,26 +37,6 @@ fn submit(params: CUDA_MEMSET_NODE_PARAMS_v2, stream: Option<CUstream>) -> Outco
     Ok(())
 }
 
-fn params(
-    dst: u64,
-    pitch: usize,
-    value: u32,
-    element: u32,
-    size: [usize; 2],
-) -> CUDA_MEMSET_NODE_PARAMS_v2 {
-    let [width, height] = size;
-    let element_size = element;
-    CUDA_MEMSET_NODE_PARAMS_v2 {
-        dst,
-        pitch,
-        value,
-        element_size,
-        width,
-        height,
-        ctx: CUcontext::NULL,
-    }
-}
-
 /// Entry points.
 #[allow(non_snake_case)]
 pub mod imp {
@@ -54,10 +48,7 @@ pub mod imp {
         ($ty:ty, $line:ident $line_ptds:ident, $line_async:ident $line_ptsz:ident,
          $rect:ident $rect_ptds:ident, $rect_async:ident $rect_ptsz:ident) => {
             pub fn $line(dst: CUdeviceptr, value: $ty, n: usize) -> Outcome {
-                submit(
-                    params(dst, 0, value.into(), size_of::<$ty>() as u32, [n, 1]),
-                    None,
-                )
+                submit(dst, 0, value, [n, 1], None)
             }
             pub use $line as $line_ptds;
 
@@ -67,10 +58,7 @@ pub mod imp {
                 n: usize,
                 stream: CUstream,
             ) -> Outcome {
-                submit(
-                    params(dst, 0, value.into(), size_of::<$ty>() as u32, [n, 1]),
-                    Some(stream),
-                )
+                submit(dst, 0, value, [n, 1], Some(stream))
             }
             pub use $line_async as $line_ptsz;
 
@@ -81,11 +69,7 @@ pub mod imp {
                 width: usize,
                 height: usize,
             ) -> Outcome {
-                let size = [width, height];
-                submit(
-                    params(dst, pitch, value.into(), size_of::<$ty>() as u32, size),
-                    None,
-                )
+                submit(dst, pitch, value, [width, height], None)
             }
             pub use $rect as $rect_ptds;
 
@@ -97,12 +81,7 @@ pub mod imp {
                 height: usize,
                 stream: CUstream,
             ) -> Outcome {
-                let element = size_of::<$ty>() as u32;
-                let size = [width, height];
-                submit(
-                    params(dst, pitch, value.into(), element, size),
-                    Some(stream),
-                )
+                submit(dst, pitch, value, [width, height], Some(stream))
             }
             pub use $rect_async as $rect_ptsz;
         };

@@ -5,6 +5,7 @@
 
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context;
+use crate::entry::refuse_if;
 use crate::exec;
 use crate::vram::map;
 use gpuslice_nvabi::types::CUresult;
@@ -33,9 +34,7 @@ pub mod imp {
     pub fn cuMemHostAlloc(pp: Out<*mut c_void>, bytesize: usize, flags: u32) -> Outcome {
         pp.require()?;
         let context = exec::working()?;
-        if bytesize == 0 || flags & !ALLOC_FLAGS != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(bytesize == 0 || flags & !ALLOC_FLAGS != 0)?;
         // With unified addressing everything is portable and mapped, whether asked for or not.
         let flags = flags | CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
         let mapped = bytesize.checked_next_multiple_of(PAGE as usize);
@@ -70,9 +69,7 @@ pub mod imp {
         if p.is_null() || bytesize == 0 || !fits || flags & !REGISTER_FLAGS != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if crate::vram::space::contains(base) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(crate::vram::space::contains(base))?;
         if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
@@ -107,9 +104,7 @@ pub mod imp {
         pdptr.require()?;
         context::current()?;
         let known = allocations::find(p as u64).is_some_and(|found| found.is_host());
-        if flags != 0 || !known {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != 0 || !known)?;
         pdptr.set(p as u64)
     }
 

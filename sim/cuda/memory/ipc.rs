@@ -7,6 +7,7 @@
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
 use crate::driver::identity;
+use crate::entry::refuse_if;
 use crate::exec;
 use crate::vram::Chunk;
 use crate::vram::Pages;
@@ -154,9 +155,7 @@ pub mod imp {
         pdptr.require()?;
         let context = exec::working()?;
         let ticket = Ticket::from_handle(&handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)?;
         if ticket.maker == identity() {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }

@@ -4,7 +4,7 @@
 //! piece, and lowering it releases the last pieces that are no longer needed.
 
 use crate::context::{Context, LIMITS, current};
-use crate::entry::Outcome;
+use crate::entry::{Outcome, refuse_if};
 use crate::exec::take_chunk;
 use crate::vram::Chunk;
 use gpuslice_nvabi::types::{CU_LIMIT_STACK_SIZE, CUlimit, CUresult};
@@ -48,9 +48,7 @@ pub mod imp {
     pub fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
         let context = current()?;
         let place = context.settings.limit(limit)?;
-        if value as u64 > LIMITS[limit as usize].1 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(value as u64 > LIMITS[limit as usize].1)?;
         let mut growth = context.settings.growth();
         if let Some(pieces) = growth.get_mut(limit as usize) {
             resize(

@@ -4,7 +4,7 @@
 
 use crate::allocations::{self, Found, Kind};
 use crate::driver::process;
-use crate::entry::{Out, Outcome};
+use crate::entry::{Out, Outcome, refuse_if};
 use crate::vram::space;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
@@ -99,9 +99,7 @@ pub mod imp {
     ) -> Outcome {
         crate::context::current()?;
         let found = allocations::find(ptr);
-        if count == 0 || data.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(count == 0 || data.is_null())?;
         let places = In::from(data);
         for at in 0..count as usize {
             let (attribute, place) = (attributes.at(at)?, Out::vouched(places.at(at)?));

@@ -8,7 +8,7 @@ use crate::slab::Key;
 use crate::tasks::Task;
 use gpuslice_engine::{CapChange, Event, Record, TimeChange, Token};
 use gpuslice_host::clock::now;
-use gpuslice_wire::admin::{Answer, Denial, MemoryAsk};
+use gpuslice_wire::admin::{Answer, Denial, MemoryAsk, Mounts};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::text::HostPath;
 
@@ -111,7 +111,7 @@ impl Duties {
     fn answer_admitted(&mut self, key: Key, container: ContainerId) {
         let dir = self.containers.state().container_dir(&container);
         let (driver, shim) = (&self.paths.driver, &self.paths.shim);
-        let answer = Answer::Admitted {
+        let mounts = Mounts {
             dir: host_path(&dir).unwrap_or(HostPath::EMPTY),
             cuda: driver.cuda,
             nvml: driver.nvml,
@@ -120,6 +120,7 @@ impl Duties {
             nvml_shim: shim.nvml_shim,
             device: driver.device,
         };
+        let answer = Answer::Admitted { mounts };
         let tasks = &mut self.tasks;
         if !self.admins.answer_admitted(key, container, &answer, tasks) {
             // The hook waited too long and its container does not start.

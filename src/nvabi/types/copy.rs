@@ -96,50 +96,11 @@ layout!(
     height: 120,
 );
 
-/// A three-dimensional copy; x, pitch and width in bytes, the rest in rows and slices.
+/// A three-dimensional copy; x, pitch and width in bytes, the rest in rows and slices. Only a copy
+/// between contexts reads their fields; they are reserved in every other one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY3D {
-    pub src_x_in_bytes: usize,
-    pub src_y: usize,
-    pub src_z: usize,
-    pub src_lod: usize,
-    pub src_memory_type: CUmemorytype,
-    pub src_host: *const c_void,
-    pub src_device: CUdeviceptr,
-    pub src_array: CUarray,
-    pub reserved0: *mut c_void,
-    pub src_pitch: usize,
-    pub src_height: usize,
-    pub dst_x_in_bytes: usize,
-    pub dst_y: usize,
-    pub dst_z: usize,
-    pub dst_lod: usize,
-    pub dst_memory_type: CUmemorytype,
-    pub dst_host: *mut c_void,
-    pub dst_device: CUdeviceptr,
-    pub dst_array: CUarray,
-    pub reserved1: *mut c_void,
-    pub dst_pitch: usize,
-    pub dst_height: usize,
-    pub width_in_bytes: usize,
-    pub height: usize,
-    pub depth: usize,
-}
-layout!(
-    CUDA_MEMCPY3D,
-    200,
-    src_x_in_bytes: 0, src_y: 8, src_z: 16, src_lod: 24, src_memory_type: 32, src_host: 40,
-    src_device: 48, src_array: 56, reserved0: 64, src_pitch: 72, src_height: 80,
-    dst_x_in_bytes: 88, dst_y: 96, dst_z: 104, dst_lod: 112, dst_memory_type: 120, dst_host: 128,
-    dst_device: 136, dst_array: 144, reserved1: 152, dst_pitch: 160, dst_height: 168,
-    width_in_bytes: 176, height: 184, depth: 192,
-);
-
-/// A three-dimensional copy between two contexts.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct CUDA_MEMCPY3D_PEER {
     pub src_x_in_bytes: usize,
     pub src_y: usize,
     pub src_z: usize,
@@ -167,7 +128,7 @@ pub struct CUDA_MEMCPY3D_PEER {
     pub depth: usize,
 }
 layout!(
-    CUDA_MEMCPY3D_PEER,
+    CUDA_MEMCPY3D,
     200,
     src_x_in_bytes: 0, src_y: 8, src_z: 16, src_lod: 24, src_memory_type: 32, src_host: 40,
     src_device: 48, src_array: 56, src_context: 64, src_pitch: 72, src_height: 80,
@@ -175,3 +136,37 @@ layout!(
     dst_device: 136, dst_array: 144, dst_context: 152, dst_pitch: 160, dst_height: 168,
     width_in_bytes: 176, height: 184, depth: 192,
 );
+
+impl CUDA_MEMCPY3D {
+    /// A copy of nothing from nowhere.
+    pub const EMPTY: Self = Self {
+        src_x_in_bytes: 0,
+        src_y: 0,
+        src_z: 0,
+        src_lod: 0,
+        src_memory_type: CU_MEMORYTYPE_UNIFIED,
+        src_host: core::ptr::null(),
+        src_device: 0,
+        src_array: CUarray::NULL,
+        src_context: CUcontext::NULL,
+        src_pitch: 0,
+        src_height: 0,
+        dst_x_in_bytes: 0,
+        dst_y: 0,
+        dst_z: 0,
+        dst_lod: 0,
+        dst_memory_type: CU_MEMORYTYPE_UNIFIED,
+        dst_host: core::ptr::null_mut(),
+        dst_device: 0,
+        dst_array: CUarray::NULL,
+        dst_context: CUcontext::NULL,
+        dst_pitch: 0,
+        dst_height: 0,
+        width_in_bytes: 0,
+        height: 1,
+        depth: 1,
+    };
+}
+
+/// A three-dimensional copy between two contexts.
+pub type CUDA_MEMCPY3D_PEER = CUDA_MEMCPY3D;

@@ -67,49 +67,11 @@ layout!(
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_KERNEL_NODE_PARAMS_v2 {
-    pub func: CUfunction,
-    pub grid_dim_x: u32,
-    pub grid_dim_y: u32,
-    pub grid_dim_z: u32,
-    pub block_dim_x: u32,
-    pub block_dim_y: u32,
-    pub block_dim_z: u32,
-    pub shared_mem_bytes: u32,
-    pub kernel_params: *mut *mut c_void,
-    pub extra: *mut *mut c_void,
+    pub v1: CUDA_KERNEL_NODE_PARAMS_v1,
     pub kern: CUkernel,
     pub ctx: CUcontext,
 }
-layout!(
-    CUDA_KERNEL_NODE_PARAMS_v2,
-    72,
-    func: 0, grid_dim_x: 8, grid_dim_y: 12, grid_dim_z: 16, block_dim_x: 20, block_dim_y: 24,
-    block_dim_z: 28, shared_mem_bytes: 32, kernel_params: 40, extra: 48, kern: 56, ctx: 64,
-);
-
-/// A kernel node inside `CUgraphNodeParams`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct CUDA_KERNEL_NODE_PARAMS_v3 {
-    pub func: CUfunction,
-    pub grid_dim_x: u32,
-    pub grid_dim_y: u32,
-    pub grid_dim_z: u32,
-    pub block_dim_x: u32,
-    pub block_dim_y: u32,
-    pub block_dim_z: u32,
-    pub shared_mem_bytes: u32,
-    pub kernel_params: *mut *mut c_void,
-    pub extra: *mut *mut c_void,
-    pub kern: CUkernel,
-    pub ctx: CUcontext,
-}
-layout!(
-    CUDA_KERNEL_NODE_PARAMS_v3,
-    72,
-    func: 0, grid_dim_x: 8, grid_dim_y: 12, grid_dim_z: 16, block_dim_x: 20, block_dim_y: 24,
-    block_dim_z: 28, shared_mem_bytes: 32, kernel_params: 40, extra: 48, kern: 56, ctx: 64,
-);
+layout!(CUDA_KERNEL_NODE_PARAMS_v2, 72, v1: 0, kern: 56, ctx: 64);
 
 /// A copy node inside `CUgraphNodeParams`.
 #[repr(C)]
@@ -143,19 +105,10 @@ layout!(
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMSET_NODE_PARAMS_v2 {
-    pub dst: CUdeviceptr,
-    pub pitch: usize,
-    pub value: u32,
-    pub element_size: u32,
-    pub width: usize,
-    pub height: usize,
+    pub v1: CUDA_MEMSET_NODE_PARAMS_v1,
     pub ctx: CUcontext,
 }
-layout!(
-    CUDA_MEMSET_NODE_PARAMS_v2,
-    48,
-    dst: 0, pitch: 8, value: 16, element_size: 20, width: 24, height: 32, ctx: 40,
-);
+layout!(CUDA_MEMSET_NODE_PARAMS_v2, 48, v1: 0, ctx: 40);
 
 /// A host-function node.
 #[repr(C)]
@@ -178,22 +131,6 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
 }
 layout!(
     CUDA_MEM_ALLOC_NODE_PARAMS_v1,
-    120,
-    pool_props: 0, access_descs: 88, access_desc_count: 96, bytesize: 104, dptr: 112,
-);
-
-/// An allocation node inside `CUgraphNodeParams`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct CUDA_MEM_ALLOC_NODE_PARAMS_v2 {
-    pub pool_props: CUmemPoolProps,
-    pub access_descs: *const CUmemAccessDesc,
-    pub access_desc_count: usize,
-    pub bytesize: usize,
-    pub dptr: CUdeviceptr,
-}
-layout!(
-    CUDA_MEM_ALLOC_NODE_PARAMS_v2,
     120,
     pool_props: 0, access_descs: 88, access_desc_count: 96, bytesize: 104, dptr: 112,
 );
@@ -248,12 +185,11 @@ layout!(CUDA_BATCH_MEM_OP_NODE_PARAMS, 32, ctx: 0, count: 8, param_array: 16, fl
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_HOST_NODE_PARAMS_v2 {
-    pub func: CUhostFn,
-    pub user_data: *mut c_void,
+    pub v1: CUDA_HOST_NODE_PARAMS_v1,
     pub sync_mode: u32,
     pub ctx: CUcontext,
 }
-layout!(CUDA_HOST_NODE_PARAMS_v2, 32, func: 0, user_data: 8, sync_mode: 16, ctx: 24);
+layout!(CUDA_HOST_NODE_PARAMS_v2, 32, v1: 0, sync_mode: 16, ctx: 24);
 
 /// The kind-dependent part of `CUgraphNodeParams`.
 #[repr(C)]
@@ -325,5 +261,9 @@ pub type CUDA_MEMSET_NODE_PARAMS = CUDA_MEMSET_NODE_PARAMS_v1;
 pub type CUDA_HOST_NODE_PARAMS = CUDA_HOST_NODE_PARAMS_v1;
 /// The header's unversioned name for the one-kind allocation calls.
 pub type CUDA_MEM_ALLOC_NODE_PARAMS = CUDA_MEM_ALLOC_NODE_PARAMS_v1;
+/// In `CUgraphNodeParams`: laid out as before.
+pub type CUDA_MEM_ALLOC_NODE_PARAMS_v2 = CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 /// The header's unversioned name from CUDA 12 on.
 pub type CUDA_KERNEL_NODE_PARAMS = CUDA_KERNEL_NODE_PARAMS_v2;
+/// In `CUgraphNodeParams`: laid out as before.
+pub type CUDA_KERNEL_NODE_PARAMS_v3 = CUDA_KERNEL_NODE_PARAMS_v2;

@@ -5,106 +5,84 @@ use gpuslice_nvabi::types::*;
 
 family!("alloc":
     charged, given_back, one_byte, nearly_everything, over_the_device, over_what_is_free,
-    refusals_change_nothing, room_after_a_refusal, filled_to_the_last, filled_again,
-    many_small, many_sizes, a_thousand_rounds, growing_and_shrinking, usable,
-    zero, largest_number, near_overflow, null_out, free_null, free_twice, free_foreign,
-    free_inside, no_context, freed_from_another_context, address_range, address_range_of_nothing,
-    old_names,
+    refusals_change_nothing, room_after_a_refusal, filled_to_the_last, filled_again, many_small,
+    many_sizes, a_thousand_rounds, growing_and_shrinking, usable, zero, largest_number,
+    near_overflow, null_out, free_null, free_twice, free_foreign, free_inside, no_context,
+    freed_from_another_context, address_range, address_range_of_nothing, old_names;
 );
 
-fn charged() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn charged(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     gpu.alloc(bytes)?;
-    gpu.took(before, bytes, GRAIN)
+    gpu.took(bytes, GRAIN)
 }
 
-fn given_back() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn given_back(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = gpu.alloc(bytes)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn one_byte() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn one_byte(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(1)?;
-    gpu.took(before, 0, 2 * GRAIN)?;
+    gpu.took(0, 2 * GRAIN)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn nearly_everything() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
-    let bytes = before - gpu.part(16)?;
+fn nearly_everything(gpu: Gpu) -> Outcome {
+    let bytes = gpu.before - gpu.part(16)?;
     let at = gpu.alloc(bytes)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let ((before, total), mut at) = (gpu.info()?, 7);
+fn over_the_device(gpu: Gpu) -> Outcome {
+    let (total, mut at) = (gpu.total()?, 7);
     says!(OOM, cuMemAlloc_v2(&mut at, total + GRAIN));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_what_is_free() -> Outcome {
-    let gpu = gpu()?;
+fn over_what_is_free(gpu: Gpu) -> Outcome {
     let half = gpu.free()? / 2;
     gpu.alloc(half)?;
-    let (before, mut at) = (gpu.free()?, 0);
-    says!(OOM, cuMemAlloc_v2(&mut at, before + 2 * GRAIN));
-    gpu.back_to(before)
+    let gpu = gpu.measured()?;
+    let mut at = 0;
+    says!(OOM, cuMemAlloc_v2(&mut at, gpu.before + 2 * GRAIN));
+    gpu.back()
 }
 
-fn refusals_change_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let (before, total) = gpu.info()?;
+fn refusals_change_nothing(gpu: Gpu) -> Outcome {
+    let total = gpu.total()?;
     for over in 1..100 {
         let mut at = 0;
         says!(OOM, cuMemAlloc_v2(&mut at, total + over * GRAIN));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn room_after_a_refusal() -> Outcome {
-    let gpu = gpu()?;
+fn room_after_a_refusal(gpu: Gpu) -> Outcome {
     let mut at = 0;
     says!(OOM, cuMemAlloc_v2(&mut at, gpu.total()? + GRAIN));
-    let before = gpu.free()?;
-    let at = gpu.alloc(before / 2)?;
+    let gpu = gpu.measured()?;
+    let at = gpu.alloc(gpu.before / 2)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn filled_to_the_last() -> Outcome {
-    let gpu = gpu()?;
-    let (before, step) = (gpu.free()?, gpu.part(16)?);
+fn filled_to_the_last(gpu: Gpu) -> Outcome {
+    let step = gpu.part(16)?;
     let all = gpu.fill(step)?;
     that!(gpu.free()? < step + GRAIN, "{} bytes are left", gpu.free()?);
-    that!(
-        all.len() >= before / step - 1,
-        "only {} of {}",
-        all.len(),
-        before / step
-    );
-    that!(
-        all.len() * step <= before,
-        "{} times {step} of {before}",
-        all.len()
-    );
+    gpu.fitted(all.len(), step)?;
     gpu.release_all(all)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn filled_again() -> Outcome {
-    let gpu = gpu()?;
-    let (before, step) = (gpu.free()?, gpu.part(32)?);
+fn filled_again(gpu: Gpu) -> Outcome {
+    let step = gpu.part(32)?;
     let mut counts = Vec::new();
     for _ in 0..4 {
         let all = gpu.fill(step)?;
@@ -112,21 +90,18 @@ fn filled_again() -> Outcome {
         gpu.release_all(all)?;
     }
     that!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn many_small() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn many_small(gpu: Gpu) -> Outcome {
     let all: Vec<_> = (0..8192).map(|_| gpu.alloc(512)).collect::<Outcome<_>>()?;
-    gpu.took(before, 8192 * 512, 4 * GRAIN)?;
+    gpu.took(8192 * 512, 4 * GRAIN)?;
     gpu.release_all(all)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn many_sizes() -> Outcome {
-    let gpu = gpu()?;
-    let (before, most) = (gpu.free()?, gpu.part(32)?);
+fn many_sizes(gpu: Gpu) -> Outcome {
+    let most = gpu.part(32)?;
     let (mut random, mut held) = (Random(11), Vec::new());
     for _ in 0..500 {
         if held.len() > 16 || (random.below(3) == 0 && !held.is_empty()) {
@@ -136,58 +111,52 @@ fn many_sizes() -> Outcome {
         }
     }
     gpu.release_all(held)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn a_thousand_rounds() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, 3 * GRAIN + 1);
+fn a_thousand_rounds(gpu: Gpu) -> Outcome {
+    let bytes = 3 * GRAIN + 1;
     for _ in 0..1000 {
         let at = gpu.alloc(bytes)?;
         gpu.release(at)?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn growing_and_shrinking() -> Outcome {
-    let gpu = gpu()?;
-    let (before, step) = (gpu.free()?, gpu.part(16)?);
+fn growing_and_shrinking(gpu: Gpu) -> Outcome {
+    let step = gpu.part(16)?;
     let mut held = Vec::new();
     for up in 1..8 {
         held.push(gpu.alloc(step)?);
-        gpu.took(before, up * step, up * GRAIN)?;
+        gpu.took(up * step, up * GRAIN)?;
     }
     while let Some(at) = held.pop() {
         gpu.release(at)?;
-        gpu.took(before, held.len() * step, (1 + held.len()) * GRAIN)?;
+        gpu.took(held.len() * step, (1 + held.len()) * GRAIN)?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn usable() -> Outcome {
-    let gpu = gpu()?;
+fn usable(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(16)?;
     let at = gpu.alloc(bytes)?;
     gpu.usable(at, bytes)
 }
 
-fn zero() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn zero(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     says!(INVALID, cuMemAlloc_v2(&mut at, 0));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn largest_number() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn largest_number(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     says!(OOM, cuMemAlloc_v2(&mut at, usize::MAX));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn near_overflow() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn near_overflow(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     for less in [
         1,
         511,
@@ -199,76 +168,66 @@ fn near_overflow() -> Outcome {
     ] {
         says!(OOM, cuMemAlloc_v2(&mut at, usize::MAX - less));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn null_out() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn null_out(gpu: Gpu) -> Outcome {
     says!(INVALID, cuMemAlloc_v2(std::ptr::null_mut(), GRAIN));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_null() -> Outcome {
-    let gpu = gpu()?;
+fn free_null(gpu: Gpu) -> Outcome {
     gpu.release(0)
 }
 
-fn free_twice() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn free_twice(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(gpu.part(16)?)?;
     gpu.release(at)?;
     says!(INVALID, cuMemFree_v2(at));
     says!(INVALID, cuMemFree_v2(at));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_foreign() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mine) = (gpu.free()?, 0u64);
+fn free_foreign(gpu: Gpu) -> Outcome {
+    let mine = 0u64;
     says!(INVALID, cuMemFree_v2((&raw const mine) as u64));
     says!(INVALID, cuMemFree_v2(1));
     says!(INVALID, cuMemFree_v2(u64::MAX));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_inside() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+fn free_inside(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(16)?;
     let at = gpu.alloc(bytes)?;
     says!(INVALID, cuMemFree_v2(at + 512));
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn no_context() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn no_context(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     set_current(CUcontext::NULL)?;
     says!(
         CUresult::ERROR_INVALID_CONTEXT,
         cuMemAlloc_v2(&mut at, GRAIN)
     );
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn freed_from_another_context() -> Outcome {
-    let gpu = gpu()?;
+fn freed_from_another_context(gpu: Gpu) -> Outcome {
     let mut other = CUcontext::NULL;
     ok!(cuCtxCreate_v2(&mut other, 0, gpu.device));
     set_current(gpu.context)?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     let at = gpu.alloc(gpu.part(16)?)?;
     set_current(other)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn address_range() -> Outcome {
-    let gpu = gpu()?;
+fn address_range(gpu: Gpu) -> Outcome {
     let (mut base, mut size) = (0, 0);
     let at = gpu.alloc(3 * GRAIN)?;
     ok!(cuMemGetAddressRange_v2(&mut base, &mut size, at + 4096));
@@ -276,8 +235,7 @@ fn address_range() -> Outcome {
     Ok(())
 }
 
-fn address_range_of_nothing() -> Outcome {
-    let gpu = gpu()?;
+fn address_range_of_nothing(gpu: Gpu) -> Outcome {
     let (mut base, mut size) = (0, 0);
     let at = gpu.alloc(3 * GRAIN)?;
     gpu.release(at)?;
@@ -290,13 +248,12 @@ fn address_range_of_nothing() -> Outcome {
 }
 
 /// The 32-bit names of before CUDA 3.2, which drivers still export.
-fn old_names() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn old_names(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     says!([OOM, INVALID], cuMemAlloc(&mut at, u32::MAX));
     if says!([SUCCESS, OOM], cuMemAlloc(&mut at, 16 << 20)) == SUCCESS {
-        gpu.took(before, 16 << 20, GRAIN)?;
+        gpu.took(16 << 20, GRAIN)?;
         ok!(cuMemFree(at));
     }
-    gpu.back_to(before)
+    gpu.back()
 }

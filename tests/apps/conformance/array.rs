@@ -6,12 +6,12 @@ use gpuslice_apps::api::calls;
 use gpuslice_nvabi::types::*;
 
 family!("array":
-    one_dimension, two_dimensions, three_dimensions, layers, cube, cube_layers, surface,
-    every_plain_format, four_channels_of_floats, blocks, mipmapped, mipmapped_blocks,
+    one_dimension, every_plain_format, blocks, mipmapped, mipmapped_blocks,
     level_belongs_to_its_array, over_the_device, over_the_device_3d, over_the_device_mipmapped,
     refusals_change_nothing, filled_to_the_last, a_hundred_rounds, deferred, deferred_mipmapped,
-    sparse, requirements_of_plain_ones, described, zero, overflow, bad_format, bad_channels,
-    bad_flags, null_out, destroy_twice, destroy_foreign, context_destroyed,
+    sparse, requirements_of_plain_ones, described, null_out, destroy_twice, destroy_foreign,
+    context_destroyed, two_dimensions, three_dimensions, layers, cube, cube_layers, surface,
+    four_channels_of_floats, zero, overflow, bad_format, bad_channels, bad_flags;
 );
 
 /// 32-bit floats in one channel, and these extents.
@@ -28,6 +28,12 @@ fn shape(extent: [usize; 3], flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
+const NO_NEED: CUDA_ARRAY_MEMORY_REQUIREMENTS = CUDA_ARRAY_MEMORY_REQUIREMENTS {
+    size: 0,
+    alignment: 0,
+    reserved: [0; 4],
+};
+
 fn create(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcome<CUarray> {
     let mut array = CUarray::NULL;
     ok!(cuArray3DCreate_v2(&mut array, shape));
@@ -40,13 +46,11 @@ fn destroy(array: CUarray) -> Outcome {
 }
 
 /// An array of this shape is charged with at least `bytes`, and given back.
-fn lives(shape: &CUDA_ARRAY3D_DESCRIPTOR, bytes: usize) -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn lives(gpu: Gpu, shape: &CUDA_ARRAY3D_DESCRIPTOR, bytes: usize) -> Outcome {
     let array = create(shape)?;
-    gpu.took(before, bytes, bytes + 2 * GRAIN)?;
+    gpu.took(bytes, bytes + 2 * GRAIN)?;
     destroy(array)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// How many floats wide a square of a `n`th of the device is.
@@ -54,9 +58,7 @@ fn side(gpu: Gpu, n: usize) -> Outcome<usize> {
     Ok((((gpu.part(n)? / 4) as f64).sqrt() as usize / 64 * 64).min(16384))
 }
 
-fn one_dimension() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn one_dimension(gpu: Gpu) -> Outcome {
     let plain = CUDA_ARRAY_DESCRIPTOR {
         width: 131_072,
         height: 0,
@@ -67,49 +69,50 @@ fn one_dimension() -> Outcome {
     for array in &mut all {
         ok!(cuArrayCreate_v2(array, &plain));
     }
-    gpu.took(before, 8 * 131_072 * 16, 16 * GRAIN)?;
+    gpu.took(8 * 131_072 * 16, 16 * GRAIN)?;
     all.into_iter().try_for_each(destroy)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn two_dimensions() -> Outcome {
-    let side = side(gpu()?, 8)?;
-    lives(&shape([side, side, 0], 0), side * side * 4)
+fn two_dimensions(gpu: Gpu) -> Outcome {
+    let side = side(gpu, 8)?;
+    lives(gpu, &shape([side, side, 0], 0), side * side * 4)
 }
 
-fn three_dimensions() -> Outcome {
-    lives(&shape([256, 256, 128], 0), 256 * 256 * 128 * 4)
+fn three_dimensions(gpu: Gpu) -> Outcome {
+    lives(gpu, &shape([256, 256, 128], 0), 256 * 256 * 128 * 4)
 }
 
-fn layers() -> Outcome {
+fn layers(gpu: Gpu) -> Outcome {
     lives(
+        gpu,
         &shape([512, 512, 20], CUDA_ARRAY3D_LAYERED),
         512 * 512 * 20 * 4,
     )
 }
 
-fn cube() -> Outcome {
+fn cube(gpu: Gpu) -> Outcome {
     lives(
+        gpu,
         &shape([512, 512, 6], CUDA_ARRAY3D_CUBEMAP),
         512 * 512 * 6 * 4,
     )
 }
 
-fn cube_layers() -> Outcome {
+fn cube_layers(gpu: Gpu) -> Outcome {
     let flags = CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED;
-    lives(&shape([256, 256, 24], flags), 256 * 256 * 24 * 4)
+    lives(gpu, &shape([256, 256, 24], flags), 256 * 256 * 24 * 4)
 }
 
-fn surface() -> Outcome {
+fn surface(gpu: Gpu) -> Outcome {
     lives(
+        gpu,
         &shape([1024, 1024, 0], CUDA_ARRAY3D_SURFACE_LDST),
         1024 * 1024 * 4,
     )
 }
 
-fn every_plain_format() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn every_plain_format(gpu: Gpu) -> Outcome {
     for (format, bytes) in [
         (CU_AD_FORMAT_UNSIGNED_INT8, 1),
         (CU_AD_FORMAT_SIGNED_INT8, 1),
@@ -128,32 +131,31 @@ fn every_plain_format() -> Outcome {
                 ..plain
             })?;
             let bytes = 2048 * 2048 * bytes * num_channels as usize;
-            gpu.took(before, bytes, bytes / 2 + 2 * GRAIN)?;
+            gpu.took(bytes, bytes / 2 + 2 * GRAIN)?;
             destroy(array)?;
         }
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn four_channels_of_floats() -> Outcome {
-    let side = side(gpu()?, 32)?;
+fn four_channels_of_floats(gpu: Gpu) -> Outcome {
+    let side = side(gpu, 32)?;
     let plain = shape([side, side, 0], 0);
     let wide = CUDA_ARRAY3D_DESCRIPTOR {
         num_channels: 4,
         ..plain
     };
-    lives(&wide, side * side * 16)
+    lives(gpu, &wide, side * side * 16)
 }
 
 /// Blocks of four by four elements take 8 or 16 bytes: less than an element has bits.
-fn blocks() -> Outcome {
-    let gpu = gpu()?;
+fn blocks(gpu: Gpu) -> Outcome {
     for (format, num_channels, block) in [
         (CU_AD_FORMAT_BC1_UNORM, 4, 8),
         (CU_AD_FORMAT_BC4_UNORM, 1, 8),
         (CU_AD_FORMAT_BC7_UNORM, 4, 16),
     ] {
-        let before = gpu.free()?;
+        let gpu = gpu.measured()?;
         let plain = shape([4096, 4096, 0], 0);
         let array = create(&CUDA_ARRAY3D_DESCRIPTOR {
             format,
@@ -161,9 +163,9 @@ fn blocks() -> Outcome {
             ..plain
         })?;
         let bytes = 1024 * 1024 * block;
-        gpu.took(before, bytes, bytes / 2 + 2 * GRAIN)?;
+        gpu.took(bytes, bytes / 2 + 2 * GRAIN)?;
         destroy(array)?;
-        gpu.back_to(before)?;
+        gpu.back()?;
     }
     Ok(())
 }
@@ -174,19 +176,15 @@ fn mip(shape: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Outcome<CUmipmappedArray
     Ok(array)
 }
 
-fn mipmapped() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn mipmapped(gpu: Gpu) -> Outcome {
     let array = mip(&shape([2048, 2048, 0], 0), 12)?;
     // The levels add a third to the first.
-    gpu.took(before, 2048 * 2048 * 4 * 4 / 3, 12 * GRAIN)?;
+    gpu.took(2048 * 2048 * 4 * 4 / 3, 12 * GRAIN)?;
     ok!(cuMipmappedArrayDestroy(array));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn mipmapped_blocks() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn mipmapped_blocks(gpu: Gpu) -> Outcome {
     let plain = shape([4096, 4096, 0], 0);
     let (format, num_channels) = (CU_AD_FORMAT_BC1_UNORM, 4);
     let array = mip(
@@ -197,22 +195,21 @@ fn mipmapped_blocks() -> Outcome {
         },
         4,
     )?;
-    gpu.took(before, 1024 * 1024 * 8 * 4 / 3 - GRAIN, 12 * GRAIN)?;
+    gpu.took(1024 * 1024 * 8 * 4 / 3 - GRAIN, 12 * GRAIN)?;
     ok!(cuMipmappedArrayDestroy(array));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn level_belongs_to_its_array() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut level) = (gpu.free()?, CUarray::NULL);
+fn level_belongs_to_its_array(gpu: Gpu) -> Outcome {
+    let mut level = CUarray::NULL;
     let array = mip(&shape([1024, 1024, 0], 0), 4)?;
-    let with = gpu.free()?;
+    let with = gpu.measured()?;
     ok!(cuMipmappedArrayGetLevel(&mut level, array, 1));
     let code = calls::cuArrayDestroy(level);
     that!(code != SUCCESS, "a level is destroyed by itself");
-    gpu.back_to(with)?;
+    with.back()?;
     ok!(cuMipmappedArrayDestroy(array));
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// More than the device has, in a shape within its limits.
@@ -227,16 +224,14 @@ fn too_large(gpu: Gpu) -> Outcome<CUDA_ARRAY3D_DESCRIPTOR> {
     })
 }
 
-fn over_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+fn over_the_device(gpu: Gpu) -> Outcome {
+    let mut array = CUarray::NULL;
     says!(OOM, cuArray3DCreate_v2(&mut array, &too_large(gpu)?));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_the_device_3d() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+fn over_the_device_3d(gpu: Gpu) -> Outcome {
+    let mut array = CUarray::NULL;
     let plain = shape([4096, 4096, gpu.part(1)? / (4096 * 4096 * 16) + 1], 0);
     let wide = CUDA_ARRAY3D_DESCRIPTOR {
         num_channels: 4,
@@ -246,28 +241,25 @@ fn over_the_device_3d() -> Outcome {
         return skip("the device is larger than an array can be");
     }
     says!(OOM, cuArray3DCreate_v2(&mut array, &wide));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_the_device_mipmapped() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUmipmappedArray::NULL);
+fn over_the_device_mipmapped(gpu: Gpu) -> Outcome {
+    let mut array = CUmipmappedArray::NULL;
     says!(OOM, cuMipmappedArrayCreate(&mut array, &too_large(gpu)?, 3));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn refusals_change_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+fn refusals_change_nothing(gpu: Gpu) -> Outcome {
+    let mut array = CUarray::NULL;
     for _ in 0..50 {
         says!(OOM, cuArray3DCreate_v2(&mut array, &too_large(gpu)?));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn filled_to_the_last() -> Outcome {
-    let gpu = gpu()?;
-    let (before, side) = (gpu.free()?, side(gpu, 16)?);
+fn filled_to_the_last(gpu: Gpu) -> Outcome {
+    let side = side(gpu, 16)?;
     let (mut all, mut array) = (Vec::new(), CUarray::NULL);
     let square = shape([side, side, 0], 0);
     while says!([SUCCESS, OOM], cuArray3DCreate_v2(&mut array, &square)) == SUCCESS {
@@ -275,9 +267,10 @@ fn filled_to_the_last() -> Outcome {
     }
     let bytes = side * side * 4;
     that!(
-        all.len() * bytes <= before,
-        "{} times {bytes} of {before}",
-        all.len()
+        all.len() * bytes <= gpu.before,
+        "{} times {bytes} of {}",
+        all.len(),
+        gpu.before
     );
     that!(
         all.len() > 2 && gpu.free()? < 2 * bytes,
@@ -285,12 +278,10 @@ fn filled_to_the_last() -> Outcome {
         gpu.free()?
     );
     all.into_iter().try_for_each(destroy)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn a_hundred_rounds() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn a_hundred_rounds(gpu: Gpu) -> Outcome {
     for round in 1..100 {
         destroy(create(&shape([64 * round, 64, 0], 0))?)?;
         ok!(cuMipmappedArrayDestroy(mip(
@@ -298,24 +289,19 @@ fn a_hundred_rounds() -> Outcome {
             3
         )?));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// An array whose memory is mapped later costs nothing now, and says what it will need.
-fn deferred() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+fn deferred(gpu: Gpu) -> Outcome {
+    let mut array = CUarray::NULL;
     let later = shape([2048, 2048, 0], CUDA_ARRAY3D_DEFERRED_MAPPING);
     match calls::cuArray3DCreate_v2(&mut array, &later) {
         SUCCESS => {}
         other => return skip(format_args!("arrays that are mapped later: {other:?}")),
     }
-    gpu.back_to(before)?;
-    let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
-        size: 0,
-        alignment: 0,
-        reserved: [0; 4],
-    };
+    gpu.back()?;
+    let mut need = NO_NEED;
     ok!(cuArrayGetMemoryRequirements(&mut need, array, gpu.device));
     that!(need.size >= 2048 * 2048 * 4, "{} bytes needed", need.size);
     that!(
@@ -324,53 +310,42 @@ fn deferred() -> Outcome {
         need.alignment
     );
     destroy(array)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn deferred_mipmapped() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUmipmappedArray::NULL);
+fn deferred_mipmapped(gpu: Gpu) -> Outcome {
+    let mut array = CUmipmappedArray::NULL;
     let later = shape([2048, 2048, 0], CUDA_ARRAY3D_DEFERRED_MAPPING);
     match calls::cuMipmappedArrayCreate(&mut array, &later, 3) {
         SUCCESS => {}
         other => return skip(format_args!("arrays that are mapped later: {other:?}")),
     }
-    gpu.back_to(before)?;
-    let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
-        size: 0,
-        alignment: 0,
-        reserved: [0; 4],
-    };
+    gpu.back()?;
+    let mut need = NO_NEED;
     ok!(cuMipmappedArrayGetMemoryRequirements(
         &mut need, array, gpu.device
     ));
     that!(need.size >= 2048 * 2048 * 5, "{} bytes needed", need.size);
     ok!(cuMipmappedArrayDestroy(array));
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A sparse array costs nothing until memory is mapped into it.
-fn sparse() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+fn sparse(gpu: Gpu) -> Outcome {
+    let mut array = CUarray::NULL;
     let sparse = shape([8192, 8192, 0], CUDA_ARRAY3D_SPARSE);
     match calls::cuArray3DCreate_v2(&mut array, &sparse) {
         SUCCESS => {}
         other => return skip(format_args!("sparse arrays: {other:?}")),
     }
-    gpu.took(before, 0, 4 * GRAIN)?;
+    gpu.took(0, 4 * GRAIN)?;
     destroy(array)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn requirements_of_plain_ones() -> Outcome {
-    let gpu = gpu()?;
+fn requirements_of_plain_ones(gpu: Gpu) -> Outcome {
     let array = create(&shape([64, 64, 0], 0))?;
-    let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
-        size: 0,
-        alignment: 0,
-        reserved: [0; 4],
-    };
+    let mut need = NO_NEED;
     // Answered, or invalid as the array's memory is there already; never a crash.
     says!(
         [SUCCESS, INVALID],
@@ -379,8 +354,7 @@ fn requirements_of_plain_ones() -> Outcome {
     destroy(array)
 }
 
-fn described() -> Outcome {
-    gpu()?;
+fn described(_: Gpu) -> Outcome {
     let (want, mut read) = (shape([640, 480, 0], 0), shape([1, 1, 1], 7));
     let array = create(&want)?;
     ok!(cuArray3DGetDescriptor_v2(&mut read, array));
@@ -391,49 +365,58 @@ fn described() -> Outcome {
     destroy(array)
 }
 
-fn refused(shapes: &[CUDA_ARRAY3D_DESCRIPTOR]) -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+fn refused(gpu: Gpu, shapes: &[CUDA_ARRAY3D_DESCRIPTOR]) -> Outcome {
+    let mut array = CUarray::NULL;
     for shape in shapes {
         says!([INVALID, OOM], cuArray3DCreate_v2(&mut array, shape));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn zero() -> Outcome {
-    refused(&[
-        shape([0, 0, 0], 0),
-        shape([0, 64, 0], 0),
-        shape([0, 64, 64], 0),
-    ])
+fn zero(gpu: Gpu) -> Outcome {
+    refused(
+        gpu,
+        &[
+            shape([0, 0, 0], 0),
+            shape([0, 64, 0], 0),
+            shape([0, 64, 64], 0),
+        ],
+    )
 }
 
-fn overflow() -> Outcome {
+fn overflow(gpu: Gpu) -> Outcome {
     let huge = usize::MAX;
-    refused(&[
-        shape([huge, 0, 0], 0),
-        shape([1 << 32, 1 << 32, 0], 0),
-        shape([64, huge, 0], 0),
-        shape([64, 64, huge], 0),
-        shape([huge / 4 + 2, 1, 0], 0),
-        shape([1 << 31, 1 << 31, 1 << 2], CUDA_ARRAY3D_LAYERED),
-    ])
+    refused(
+        gpu,
+        &[
+            shape([huge, 0, 0], 0),
+            shape([1 << 32, 1 << 32, 0], 0),
+            shape([64, huge, 0], 0),
+            shape([64, 64, huge], 0),
+            shape([huge / 4 + 2, 1, 0], 0),
+            shape([1 << 31, 1 << 31, 1 << 2], CUDA_ARRAY3D_LAYERED),
+        ],
+    )
 }
 
-fn bad_format() -> Outcome {
-    let plain = shape([64, 64, 0], 0);
-    refused(&[
-        CUDA_ARRAY3D_DESCRIPTOR { format: 0, ..plain },
-        CUDA_ARRAY3D_DESCRIPTOR {
-            format: 99_999,
-            ..plain
-        },
-    ])
-}
-
-fn bad_channels() -> Outcome {
+fn bad_format(gpu: Gpu) -> Outcome {
     let plain = shape([64, 64, 0], 0);
     refused(
+        gpu,
+        &[
+            CUDA_ARRAY3D_DESCRIPTOR { format: 0, ..plain },
+            CUDA_ARRAY3D_DESCRIPTOR {
+                format: 99_999,
+                ..plain
+            },
+        ],
+    )
+}
+
+fn bad_channels(gpu: Gpu) -> Outcome {
+    let plain = shape([64, 64, 0], 0);
+    refused(
+        gpu,
         &[0, 3, 5, u32::MAX].map(|num_channels| CUDA_ARRAY3D_DESCRIPTOR {
             num_channels,
             ..plain
@@ -441,17 +424,19 @@ fn bad_channels() -> Outcome {
     )
 }
 
-fn bad_flags() -> Outcome {
-    refused(&[
-        shape([64, 64, 7], CUDA_ARRAY3D_CUBEMAP),
-        shape([64, 32, 6], CUDA_ARRAY3D_CUBEMAP),
-        shape([64, 64, 0], 1 << 30),
-    ])
+fn bad_flags(gpu: Gpu) -> Outcome {
+    refused(
+        gpu,
+        &[
+            shape([64, 64, 7], CUDA_ARRAY3D_CUBEMAP),
+            shape([64, 32, 6], CUDA_ARRAY3D_CUBEMAP),
+            shape([64, 64, 0], 1 << 30),
+        ],
+    )
 }
 
-fn null_out() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+fn null_out(gpu: Gpu) -> Outcome {
+    let mut array = CUarray::NULL;
     let square = shape([1024, 1024, 0], 0);
     says!(INVALID, cuArray3DCreate_v2(std::ptr::null_mut(), &square));
     says!(INVALID, cuArray3DCreate_v2(&mut array, std::ptr::null()));
@@ -460,23 +445,20 @@ fn null_out() -> Outcome {
         INVALID,
         cuMipmappedArrayCreate(std::ptr::null_mut(), &square, 2)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn destroy_twice() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn destroy_twice(gpu: Gpu) -> Outcome {
     let array = create(&shape([2048, 2048, 0], 0))?;
     destroy(array)?;
     says!(
         [CUresult::ERROR_INVALID_HANDLE, INVALID],
         cuArrayDestroy(array)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn destroy_foreign() -> Outcome {
-    gpu()?;
+fn destroy_foreign(_: Gpu) -> Outcome {
     says!(
         [CUresult::ERROR_INVALID_HANDLE, INVALID],
         cuArrayDestroy(CUarray::NULL)
@@ -484,13 +466,12 @@ fn destroy_foreign() -> Outcome {
     Ok(())
 }
 
-fn context_destroyed() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut other) = (gpu.free()?, CUcontext::NULL);
+fn context_destroyed(gpu: Gpu) -> Outcome {
+    let mut other = CUcontext::NULL;
     ok!(cuCtxCreate_v2(&mut other, 0, gpu.device));
     create(&shape([4096, 4096, 0], 0))?;
     mip(&shape([2048, 2048, 0], 0), 4)?;
     ok!(cuCtxDestroy_v2(other));
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }

@@ -6,11 +6,11 @@ use crate::words::*;
 use gpuslice_nvabi::types::*;
 
 family!("capture":
-    alloc_in_global_mode, alloc_in_thread_local_mode, alloc_in_relaxed_mode,
-    alloc_of_another_thread_in_global_mode, alloc_of_another_thread_in_thread_local_mode,
-    free_in_thread_local_mode, free_in_relaxed_mode, exchanged_mode, queries_are_allowed,
-    create_is_allowed, ordered_alloc_is_captured, after_the_end, array_in_thread_local_mode,
-    host_memory_in_thread_local_mode,
+    alloc_in_relaxed_mode, alloc_of_another_thread_in_global_mode,
+    alloc_of_another_thread_in_thread_local_mode, free_in_thread_local_mode,
+    free_in_relaxed_mode, exchanged_mode, queries_are_allowed, create_is_allowed,
+    ordered_alloc_is_captured, after_the_end, array_in_thread_local_mode,
+    host_memory_in_thread_local_mode, alloc_in_global_mode, alloc_in_thread_local_mode;
 );
 
 const REFUSED: CUresult = CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -36,32 +36,29 @@ fn invalid(stream: CUstream) -> Outcome {
     Ok(())
 }
 
-fn forbidden(mode: CUstreamCaptureMode) -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn forbidden(gpu: Gpu, mode: CUstreamCaptureMode) -> Outcome {
+    let mut at = 0;
     let stream = begin(gpu, mode)?;
     says!(REFUSED, cuMemAlloc_v2(&mut at, gpu.part(8)?));
     invalid(stream)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn alloc_in_global_mode() -> Outcome {
-    forbidden(CU_STREAM_CAPTURE_MODE_GLOBAL)
+fn alloc_in_global_mode(gpu: Gpu) -> Outcome {
+    forbidden(gpu, CU_STREAM_CAPTURE_MODE_GLOBAL)
 }
 
-fn alloc_in_thread_local_mode() -> Outcome {
-    forbidden(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+fn alloc_in_thread_local_mode(gpu: Gpu) -> Outcome {
+    forbidden(gpu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
 }
 
-fn alloc_in_relaxed_mode() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn alloc_in_relaxed_mode(gpu: Gpu) -> Outcome {
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_RELAXED)?;
     let at = gpu.alloc(gpu.part(8)?)?;
-    gpu.took(before, gpu.part(8)?, GRAIN)?;
+    gpu.took(gpu.part(8)?, GRAIN)?;
     end(stream)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// What another thread does.
@@ -75,9 +72,7 @@ fn elsewhere(gpu: Gpu, work: impl FnOnce() -> Outcome + Send) -> Outcome {
     })
 }
 
-fn alloc_of_another_thread_in_global_mode() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn alloc_of_another_thread_in_global_mode(gpu: Gpu) -> Outcome {
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_GLOBAL)?;
     elsewhere(gpu, move || {
         let mut at = 0;
@@ -85,47 +80,40 @@ fn alloc_of_another_thread_in_global_mode() -> Outcome {
         Ok(())
     })?;
     invalid(stream)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn alloc_of_another_thread_in_thread_local_mode() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn alloc_of_another_thread_in_thread_local_mode(gpu: Gpu) -> Outcome {
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     elsewhere(gpu, move || {
         let at = gpu.alloc(gpu.part(8)?)?;
         gpu.release(at)
     })?;
     end(stream)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_in_thread_local_mode() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn free_in_thread_local_mode(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = gpu.alloc(bytes)?;
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     says!(REFUSED, cuMemFree_v2(at));
     invalid(stream)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_in_relaxed_mode() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn free_in_relaxed_mode(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(gpu.part(8)?)?;
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_RELAXED)?;
     gpu.release(at)?;
     end(stream)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A thread may lift the ban for a while: allocators do.
-fn exchanged_mode() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn exchanged_mode(gpu: Gpu) -> Outcome {
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
@@ -136,12 +124,11 @@ fn exchanged_mode() -> Outcome {
         "mode {mode} comes back"
     );
     end(stream)?;
-    gpu.took(before, gpu.part(8)?, GRAIN)?;
+    gpu.took(gpu.part(8)?, GRAIN)?;
     gpu.release(at)
 }
 
-fn queries_are_allowed() -> Outcome {
-    let gpu = gpu()?;
+fn queries_are_allowed(gpu: Gpu) -> Outcome {
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_GLOBAL)?;
     let (mut total, mut status) = (0, 7);
     gpu.info()?;
@@ -155,38 +142,32 @@ fn queries_are_allowed() -> Outcome {
 }
 
 /// Physical memory waits for nothing.
-fn create_is_allowed() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn create_is_allowed(gpu: Gpu) -> Outcome {
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_GLOBAL)?;
     let handle = crate::vmm::create(gpu, gpu.part(8)?)?;
-    gpu.took(before, gpu.part(8)?, GRAIN)?;
+    gpu.took(gpu.part(8)?, GRAIN)?;
     ok!(cuMemRelease(handle));
     end(stream)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn ordered_alloc_is_captured() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn ordered_alloc_is_captured(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_GLOBAL)?;
     ok!(cuMemAllocAsync(&mut at, gpu.part(8)?, stream));
     end(stream)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn after_the_end() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn after_the_end(gpu: Gpu) -> Outcome {
     end(begin(gpu, CU_STREAM_CAPTURE_MODE_GLOBAL)?)?;
     let at = gpu.alloc(gpu.part(8)?)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn array_in_thread_local_mode() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+fn array_in_thread_local_mode(gpu: Gpu) -> Outcome {
+    let mut array = CUarray::NULL;
     let (format, num_channels) = (CU_AD_FORMAT_FLOAT, 1);
     let shape = CUDA_ARRAY_DESCRIPTOR {
         width: 4096,
@@ -197,14 +178,13 @@ fn array_in_thread_local_mode() -> Outcome {
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     says!(REFUSED, cuArrayCreate_v2(&mut array, &shape));
     invalid(stream)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn host_memory_in_thread_local_mode() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, std::ptr::null_mut());
+fn host_memory_in_thread_local_mode(gpu: Gpu) -> Outcome {
+    let mut at = std::ptr::null_mut();
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     says!(REFUSED, cuMemHostAlloc(&mut at, GRAIN, 0));
     invalid(stream)?;
-    gpu.back_to(before)
+    gpu.back()
 }

@@ -5,13 +5,13 @@ use gpuslice_apps::api::calls;
 use gpuslice_nvabi::types::*;
 
 family!("context":
-    costs_memory, given_back, old_create, with_affinity, with_params, primary, primary_counts,
-    primary_reset, primary_state, attached_and_detached, fifty_in_turn, several_at_once,
-    refused_when_full, primary_refused_when_full, takes_allocations_along,
-    takes_pitched_and_managed_along, takes_ordered_memory_along, heap_limit, stack_limit,
-    unknown_limit, current_after_destroy, destroy_twice, destroy_nothing, destroy_primary,
-    create_for_no_device, bad_flags, null_out, use_after_destroy, before_initialisation,
-    bad_initialisation, of_another_thread, green,
+    costs_memory, attached_and_detached, fifty_in_turn, several_at_once,
+    takes_allocations_along, takes_pitched_and_managed_along, takes_ordered_memory_along,
+    unknown_limit, current_after_destroy, destroy_twice, destroy_nothing, null_out,
+    use_after_destroy, of_another_thread, green, given_back, old_create, with_affinity,
+    with_params, primary, primary_counts, primary_reset, primary_state, refused_when_full,
+    primary_refused_when_full, destroy_primary, create_for_no_device, bad_flags;
+    bare: heap_limit, stack_limit, before_initialisation, bad_initialisation,
 );
 
 fn create(gpu: Gpu) -> Outcome<CUcontext> {
@@ -26,49 +26,47 @@ fn destroy(context: CUcontext) -> Outcome {
 }
 
 /// A second context, made in this way, costs something, and nothing when it is gone.
-fn comes_and_goes(make: impl Fn(Gpu, &mut CUcontext) -> Outcome) -> Outcome {
-    let (gpu, mut context) = (gpu()?, CUcontext::NULL);
-    let before = gpu.free()?;
+fn comes_and_goes(gpu: Gpu, make: impl Fn(Gpu, &mut CUcontext) -> Outcome) -> Outcome {
+    let mut context = CUcontext::NULL;
     make(gpu, &mut context)?;
     let during = gpu.free()?;
     that!(
-        during < before,
-        "{during} bytes are free with one more context, {before} before"
+        during < gpu.before,
+        "{during} bytes are free with one more context, {} before",
+        gpu.before
     );
     destroy(context)?;
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn costs_memory() -> Outcome {
-    let gpu = gpu()?;
+fn costs_memory(gpu: Gpu) -> Outcome {
     let (free, total) = gpu.info()?;
     that!(
         free < total,
         "{free} bytes of {total} are free although there is a context"
     );
-    let before = gpu.free()?;
     create(gpu)?;
-    that!(gpu.free()? < before, "a second context costs nothing");
+    that!(gpu.free()? < gpu.before, "a second context costs nothing");
     Ok(())
 }
 
-fn given_back() -> Outcome {
-    comes_and_goes(|gpu, context| {
+fn given_back(gpu: Gpu) -> Outcome {
+    comes_and_goes(gpu, |gpu, context| {
         *context = create(gpu)?;
         Ok(())
     })
 }
 
-fn old_create() -> Outcome {
-    comes_and_goes(|gpu, context| {
+fn old_create(gpu: Gpu) -> Outcome {
+    comes_and_goes(gpu, |gpu, context| {
         ok!(cuCtxCreate(context, 0, gpu.device));
         Ok(())
     })
 }
 
-fn with_affinity() -> Outcome {
-    comes_and_goes(|gpu, context| {
+fn with_affinity(gpu: Gpu) -> Outcome {
+    comes_and_goes(gpu, |gpu, context| {
         ok!(cuCtxCreate_v3(
             context,
             std::ptr::null_mut(),
@@ -80,56 +78,53 @@ fn with_affinity() -> Outcome {
     })
 }
 
-fn with_params() -> Outcome {
-    comes_and_goes(|gpu, context| {
+fn with_params(gpu: Gpu) -> Outcome {
+    comes_and_goes(gpu, |gpu, context| {
         ok!(cuCtxCreate_v4(context, std::ptr::null_mut(), 0, gpu.device));
         Ok(())
     })
 }
 
-fn primary() -> Outcome {
-    let (gpu, mut context) = (gpu()?, CUcontext::NULL);
-    let before = gpu.free()?;
+fn primary(gpu: Gpu) -> Outcome {
+    let mut context = CUcontext::NULL;
     ok!(cuDevicePrimaryCtxRetain(&mut context, gpu.device));
-    that!(gpu.free()? < before, "a primary context costs nothing");
+    that!(gpu.free()? < gpu.before, "a primary context costs nothing");
     ok!(cuDevicePrimaryCtxRelease_v2(gpu.device));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn primary_counts() -> Outcome {
-    let (gpu, mut context) = (gpu()?, CUcontext::NULL);
-    let before = gpu.free()?;
+fn primary_counts(gpu: Gpu) -> Outcome {
+    let mut context = CUcontext::NULL;
     for _ in 0..3 {
         ok!(cuDevicePrimaryCtxRetain(&mut context, gpu.device));
     }
-    let with = gpu.free()?;
+    let with = gpu.measured()?;
     for _ in 0..2 {
         ok!(cuDevicePrimaryCtxRelease_v2(gpu.device));
-        gpu.back_to(with)?;
+        with.back()?;
     }
     ok!(cuDevicePrimaryCtxRelease_v2(gpu.device));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn primary_reset() -> Outcome {
-    let (gpu, mut context) = (gpu()?, CUcontext::NULL);
-    let before = gpu.free()?;
+fn primary_reset(gpu: Gpu) -> Outcome {
+    let mut context = CUcontext::NULL;
     ok!(cuDevicePrimaryCtxRetain(&mut context, gpu.device));
     set_current(context)?;
     let at = gpu.alloc(gpu.part(8)?)?;
     set_current(gpu.context)?;
     ok!(cuDevicePrimaryCtxReset_v2(gpu.device));
     that!(
-        gpu.free()? + gpu.part(8)? > before - gpu.part(8)?,
+        gpu.free()? + gpu.part(8)? > gpu.before - gpu.part(8)?,
         "its memory is still taken"
     );
     says!(INVALID, cuMemFree_v2(at));
     calls::cuDevicePrimaryCtxRelease_v2(gpu.device);
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn primary_state() -> Outcome {
-    let (gpu, mut context) = (gpu()?, CUcontext::NULL);
+fn primary_state(gpu: Gpu) -> Outcome {
+    let mut context = CUcontext::NULL;
     for want in [0, 1, 0] {
         let (mut flags, mut active) = (0, 7);
         ok!(cuDevicePrimaryCtxGetState(
@@ -148,72 +143,66 @@ fn primary_state() -> Outcome {
     Ok(())
 }
 
-fn attached_and_detached() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut same) = (gpu.free()?, CUcontext::NULL);
+fn attached_and_detached(gpu: Gpu) -> Outcome {
+    let mut same = CUcontext::NULL;
     let context = create(gpu)?;
     gpu.alloc(gpu.part(8)?)?;
     ok!(cuCtxAttach(&mut same, 0));
     that!(same == context, "another context");
-    let with = gpu.free()?;
+    let with = gpu.measured()?;
     ok!(cuCtxDetach(context));
-    gpu.back_to(with)?;
+    with.back()?;
     ok!(cuCtxDetach(context));
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn fifty_in_turn() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn fifty_in_turn(gpu: Gpu) -> Outcome {
     for _ in 0..50 {
         destroy(create(gpu)?)?;
     }
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn several_at_once() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn several_at_once(gpu: Gpu) -> Outcome {
     let all: Vec<_> = (0..4).map(|_| create(gpu)).collect::<Outcome<_>>()?;
     for context in all {
         destroy(context)?;
     }
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A device without room for a context.
-fn full() -> Outcome<Gpu> {
-    let gpu = gpu()?;
+fn full(gpu: Gpu) -> Outcome<Gpu> {
     for step in [gpu.part(16)?, GRAIN] {
         gpu.fill(step)?;
     }
     Ok(gpu)
 }
 
-fn refused_when_full() -> Outcome {
-    let (gpu, mut context) = (full()?, CUcontext::NULL);
-    let before = gpu.free()?;
+fn refused_when_full(gpu: Gpu) -> Outcome {
+    full(gpu)?;
+    let mut context = CUcontext::NULL;
+    let gpu = gpu.measured()?;
     for _ in 0..10 {
         says!(OOM, cuCtxCreate_v2(&mut context, 0, gpu.device));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn primary_refused_when_full() -> Outcome {
-    let (gpu, mut context) = (full()?, CUcontext::NULL);
-    let before = gpu.free()?;
+fn primary_refused_when_full(gpu: Gpu) -> Outcome {
+    full(gpu)?;
+    let mut context = CUcontext::NULL;
+    let gpu = gpu.measured()?;
     for _ in 0..10 {
         says!(OOM, cuDevicePrimaryCtxRetain(&mut context, gpu.device));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn takes_allocations_along() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn takes_allocations_along(gpu: Gpu) -> Outcome {
     let context = create(gpu)?;
     for _ in 0..8 {
         gpu.alloc(gpu.part(32)?)?;
@@ -221,12 +210,11 @@ fn takes_allocations_along() -> Outcome {
     }
     destroy(context)?;
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn takes_pitched_and_managed_along() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at, mut pitch) = (gpu.free()?, 0, 0);
+fn takes_pitched_and_managed_along(gpu: Gpu) -> Outcome {
+    let (mut at, mut pitch) = (0, 0);
     let context = create(gpu)?;
     ok!(cuMemAllocPitch_v2(&mut at, &mut pitch, 5000, 1000, 4));
     ok!(cuMemAllocManaged(
@@ -236,25 +224,23 @@ fn takes_pitched_and_managed_along() -> Outcome {
     ));
     destroy(context)?;
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn takes_ordered_memory_along() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn takes_ordered_memory_along(gpu: Gpu) -> Outcome {
     let context = create(gpu)?;
     let at = crate::pool::ordered(gpu.part(8)?, CUstream::NULL)?;
     ok!(cuMemFreeAsync(at, CUstream::NULL));
     destroy(context)?;
     set_current(gpu.context)?;
     gpu.synchronize()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A limit may cost memory, in its context.
 fn limit(limit: CUlimit, value: usize) -> Outcome {
     let gpu = gpu()?;
-    let (before, mut read) = (gpu.free()?, 0);
+    let mut read = 0;
     let context = create(gpu)?;
     let with = gpu.free()?;
     says!([SUCCESS, OOM, INVALID], cuCtxSetLimit(limit, value));
@@ -262,7 +248,7 @@ fn limit(limit: CUlimit, value: usize) -> Outcome {
     that!(gpu.free()? <= with, "a limit has given memory back");
     destroy(context)?;
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 fn heap_limit() -> Outcome {
@@ -273,16 +259,14 @@ fn stack_limit() -> Outcome {
     limit(CU_LIMIT_STACK_SIZE, 4096)
 }
 
-fn unknown_limit() -> Outcome {
-    gpu()?;
+fn unknown_limit(_: Gpu) -> Outcome {
     let (bad, mut value) = ([INVALID, CUresult::ERROR_UNSUPPORTED_LIMIT], 0);
     says!([bad[0], bad[1]], cuCtxSetLimit(9999, 1));
     says!([bad[0], bad[1]], cuCtxGetLimit(&mut value, 9999));
     Ok(())
 }
 
-fn current_after_destroy() -> Outcome {
-    let gpu = gpu()?;
+fn current_after_destroy(gpu: Gpu) -> Outcome {
     let mut current = CUcontext::NULL;
     destroy(create(gpu)?)?;
     ok!(cuCtxGetCurrent(&mut current));
@@ -290,9 +274,7 @@ fn current_after_destroy() -> Outcome {
     Ok(())
 }
 
-fn destroy_twice() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn destroy_twice(gpu: Gpu) -> Outcome {
     let context = create(gpu)?;
     destroy(context)?;
     says!(
@@ -303,33 +285,30 @@ fn destroy_twice() -> Outcome {
         cuCtxDestroy_v2(context)
     );
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn destroy_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn destroy_nothing(gpu: Gpu) -> Outcome {
     says!(
         [CUresult::ERROR_INVALID_CONTEXT, INVALID],
         cuCtxDestroy_v2(CUcontext::NULL)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn destroy_primary() -> Outcome {
-    let (gpu, mut context) = (gpu()?, CUcontext::NULL);
+fn destroy_primary(gpu: Gpu) -> Outcome {
+    let mut context = CUcontext::NULL;
     ok!(cuDevicePrimaryCtxRetain(&mut context, gpu.device));
-    let with = gpu.free()?;
+    let with = gpu.measured()?;
     says!(
         [CUresult::ERROR_INVALID_CONTEXT, INVALID],
         cuCtxDestroy_v2(context)
     );
-    gpu.back_to(with)
+    with.back()
 }
 
-fn create_for_no_device() -> Outcome {
-    let (gpu, mut context) = (gpu()?, CUcontext::NULL);
-    let before = gpu.free()?;
+fn create_for_no_device(gpu: Gpu) -> Outcome {
+    let mut context = CUcontext::NULL;
     for device in [99, -1, i32::MAX] {
         says!(
             CUresult::ERROR_INVALID_DEVICE,
@@ -340,38 +319,33 @@ fn create_for_no_device() -> Outcome {
             cuDevicePrimaryCtxRetain(&mut context, device)
         );
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn bad_flags() -> Outcome {
-    let (gpu, mut context) = (gpu()?, CUcontext::NULL);
-    let before = gpu.free()?;
+fn bad_flags(gpu: Gpu) -> Outcome {
+    let mut context = CUcontext::NULL;
     for flags in [3, u32::MAX, 1 << 16] {
         says!(INVALID, cuCtxCreate_v2(&mut context, flags, gpu.device));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn null_out() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn null_out(gpu: Gpu) -> Outcome {
     says!(INVALID, cuCtxCreate_v2(std::ptr::null_mut(), 0, gpu.device));
     says!(
         INVALID,
         cuDevicePrimaryCtxRetain(std::ptr::null_mut(), gpu.device)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn use_after_destroy() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn use_after_destroy(gpu: Gpu) -> Outcome {
     let context = create(gpu)?;
     let at = gpu.alloc(gpu.part(8)?)?;
     destroy(context)?;
     set_current(gpu.context)?;
     says!(INVALID, cuMemFree_v2(at));
-    gpu.back_to(before)
+    gpu.back()
 }
 
 fn before_initialisation() -> Outcome {
@@ -392,21 +366,17 @@ fn bad_initialisation() -> Outcome {
     gpu().map(drop)
 }
 
-fn of_another_thread() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn of_another_thread(gpu: Gpu) -> Outcome {
     let context = create(gpu)?;
     gpu.alloc(gpu.part(8)?)?;
     set_current(gpu.context)?;
     let ended = std::thread::spawn(move || destroy(context)).join();
     ended.unwrap_or_else(|_| fail("a thread panicked"))?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A context over a part of the multiprocessors.
-fn green() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn green(gpu: Gpu) -> Outcome {
     const SM: CUdevResourceType = 1;
     let (mut resource, mut desc) = ([0u64; 32], CUdevResourceDesc::NULL);
     let (mut green, mut context) = (CUgreenCtx::NULL, CUcontext::NULL);
@@ -420,5 +390,5 @@ fn green() -> Outcome {
     gpu.release(at)?;
     set_current(gpu.context)?;
     ok!(cuGreenCtxDestroy(green));
-    gpu.took(before, 0, gpu.part(4)?)
+    gpu.took(0, gpu.part(4)?)
 }

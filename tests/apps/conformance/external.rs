@@ -11,8 +11,9 @@ use gpuslice_nvabi::types::*;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 family!("external":
-    imported_and_destroyed, mapped_buffer_is_usable, mapped_twice_costs_no_more, outlives_its_maker,
-    bad_descriptor, no_description, unknown_kind, buffer_outside, destroy_nothing,
+    imported_and_destroyed, mapped_buffer_is_usable, mapped_twice_costs_no_more,
+    outlives_its_maker, buffer_outside, destroy_nothing;
+    bare: bad_descriptor, no_description, unknown_kind,
 );
 
 /// `CUDA_EXTERNAL_MEMORY_BUFFER_DESC`.
@@ -98,21 +99,19 @@ fn release(handle: u64) -> Outcome {
     Ok(())
 }
 
-fn imported_and_destroyed() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn imported_and_destroyed(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, fd) = descriptor(gpu, bytes)?;
     let memory = import(fd, bytes)?;
-    gpu.took(before, bytes, bytes + GRAIN)?;
+    gpu.took(bytes, bytes + GRAIN)?;
     destroy(memory)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn mapped_buffer_is_usable() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn mapped_buffer_is_usable(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, fd) = descriptor(gpu, bytes)?;
     let memory = import(fd, bytes)?;
     let at = mapped(memory, bytes)?;
@@ -120,43 +119,41 @@ fn mapped_buffer_is_usable() -> Outcome {
     gpu.release(at)?;
     destroy(memory)?;
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn mapped_twice_costs_no_more() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn mapped_twice_costs_no_more(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, fd) = descriptor(gpu, bytes)?;
     let memory = import(fd, bytes)?;
-    let imported = gpu.free()?;
+    let imported = gpu.measured()?;
     let all = vec![mapped(memory, bytes)?, mapped(memory, bytes)?];
-    gpu.back_to(imported)?;
+    imported.back()?;
     gpu.release_all(all)?;
     destroy(memory)?;
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn outlives_its_maker() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn outlives_its_maker(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, fd) = descriptor(gpu, bytes)?;
     let memory = import(fd, bytes)?;
     release(handle)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     destroy(memory)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 fn refused(desc: *const MemoryDesc) -> Outcome {
     let gpu = gpu()?;
-    let (before, mut memory) = (gpu.free()?, CUexternalMemory::NULL);
+    let mut memory = CUexternalMemory::NULL;
     let code = calls::cuImportExternalMemory(&mut memory, desc);
     if code == CUresult::ERROR_NOT_SUPPORTED {
         return skip("the driver imports no external memory");
     }
     that!(code != SUCCESS, "it is imported");
-    gpu.back_to(before)
+    gpu.back()
 }
 
 fn bad_descriptor() -> Outcome {
@@ -177,8 +174,7 @@ fn unknown_kind() -> Outcome {
     refused(&memory_desc(77, 0, GRAIN))
 }
 
-fn buffer_outside() -> Outcome {
-    let gpu = gpu()?;
+fn buffer_outside(gpu: Gpu) -> Outcome {
     let (bytes, mut at) = (gpu.part(8)?, 0);
     let (handle, fd) = descriptor(gpu, bytes)?;
     let memory = import(fd, bytes)?;
@@ -204,8 +200,7 @@ fn buffer_outside() -> Outcome {
     release(handle)
 }
 
-fn destroy_nothing() -> Outcome {
-    gpu()?;
+fn destroy_nothing(_: Gpu) -> Outcome {
     says!(
         [CUresult::ERROR_INVALID_HANDLE, INVALID],
         cuDestroyExternalMemory(CUexternalMemory::NULL)

@@ -7,12 +7,12 @@ use gpuslice_nvabi::types::*;
 
 family!("graph":
     charged_when_launched, given_back_by_trimming, kept_until_trimmed, relaunched_costs_once,
-    allocated_and_kept, kept_is_freed_in_a_stream, kept_is_freed_at_once, trim_spares_the_living,
-    captured, captured_and_freed_outside, over_the_device, over_the_device_captured,
-    refusals_change_nothing, uploaded, destroyed, many_graphs, freed_by_another_graph,
-    freed_at_each_launch, not_launched_twice, figures, highs_reset, highs_are_only_reset,
-    other_memory_under_pressure, params_read_back, zero, largest_number, null_params,
-    free_node_of_nothing, bad_device,
+    allocated_and_kept, kept_is_freed_in_a_stream, kept_is_freed_at_once,
+    trim_spares_the_living, captured, captured_and_freed_outside, over_the_device,
+    over_the_device_captured, refusals_change_nothing, uploaded, destroyed, many_graphs,
+    freed_by_another_graph, freed_at_each_launch, not_launched_twice, figures, highs_reset,
+    highs_are_only_reset, other_memory_under_pressure, params_read_back, zero, largest_number,
+    null_params, free_node_of_nothing, bad_device;
 );
 
 fn new_graph() -> Outcome<CUgraph> {
@@ -99,67 +99,54 @@ fn figure(gpu: Gpu, attribute: CUgraphMem_attribute) -> Outcome<u64> {
 /// Where graph memory comes from takes more than asked for, up to this.
 const PIECE: usize = 32 << 20;
 
-fn charged_when_launched() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn charged_when_launched(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (exec, at) = graph(gpu, bytes, true)?;
     launch(gpu, exec)?;
-    gpu.took(before, bytes, PIECE)?;
+    gpu.took(bytes, PIECE)?;
     gpu.usable(at, bytes)
 }
 
-fn given_back_by_trimming() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn given_back_by_trimming(gpu: Gpu) -> Outcome {
     let (exec, _) = graph(gpu, gpu.part(8)?, false)?;
     launch(gpu, exec)?;
     ok!(cuGraphExecDestroy(exec));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn kept_until_trimmed() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn kept_until_trimmed(gpu: Gpu) -> Outcome {
     let (exec, _) = graph(gpu, gpu.part(8)?, false)?;
     launch(gpu, exec)?;
     let reserved = figure(gpu, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)? as usize;
-    gpu.took(before, reserved, 2 * GRAIN)?;
+    gpu.took(reserved, 2 * GRAIN)?;
     trim(gpu)?;
     let reserved = figure(gpu, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)? as usize;
-    gpu.took(before, reserved, 2 * GRAIN)
+    gpu.took(reserved, 2 * GRAIN)
 }
 
-fn relaunched_costs_once() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn relaunched_costs_once(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (exec, _) = graph(gpu, bytes, false)?;
     for _ in 0..50 {
         ok!(cuGraphLaunch(exec, CUstream::NULL));
     }
     gpu.synchronize()?;
-    that!(
-        gpu.free()? + bytes + PIECE + GRAIN >= before,
-        "{} of {before} free",
-        gpu.free()?
-    );
+    gpu.took_at_most(bytes + PIECE + GRAIN)?;
     ok!(cuGraphExecDestroy(exec));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn allocated_and_kept() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn allocated_and_kept(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (exec, _) = graph(gpu, bytes, true)?;
     launch(gpu, exec)?;
     trim(gpu)?;
-    gpu.took(before, bytes, PIECE)
+    gpu.took(bytes, PIECE)
 }
 
-fn kept_is_freed_in_a_stream() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn kept_is_freed_in_a_stream(gpu: Gpu) -> Outcome {
     let (exec, at) = graph(gpu, gpu.part(8)?, true)?;
     for _ in 0..10 {
         launch(gpu, exec)?;
@@ -168,12 +155,10 @@ fn kept_is_freed_in_a_stream() -> Outcome {
     gpu.synchronize()?;
     ok!(cuGraphExecDestroy(exec));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn kept_is_freed_at_once() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn kept_is_freed_at_once(gpu: Gpu) -> Outcome {
     let (exec, at) = graph(gpu, gpu.part(8)?, true)?;
     for _ in 0..10 {
         launch(gpu, exec)?;
@@ -181,11 +166,10 @@ fn kept_is_freed_at_once() -> Outcome {
     }
     ok!(cuGraphExecDestroy(exec));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn trim_spares_the_living() -> Outcome {
-    let gpu = gpu()?;
+fn trim_spares_the_living(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let (exec, at) = graph(gpu, bytes, true)?;
     launch(gpu, exec)?;
@@ -205,9 +189,8 @@ fn capture(gpu: Gpu, work: impl FnOnce(CUstream) -> Outcome) -> Outcome<CUgraph>
     Ok(graph)
 }
 
-fn captured() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn captured(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let graph = capture(gpu, |stream| {
         let mut at = 0;
         ok!(cuMemAllocAsync(&mut at, bytes, stream));
@@ -224,24 +207,23 @@ fn captured() -> Outcome {
     ok!(cuGraphExecDestroy(exec));
     ok!(cuGraphDestroy(graph));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn captured_and_freed_outside() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes, mut at) = (gpu.free()?, gpu.part(8)?, 0);
+fn captured_and_freed_outside(gpu: Gpu) -> Outcome {
+    let (bytes, mut at) = (gpu.part(8)?, 0);
     let graph = capture(gpu, |stream| {
         ok!(cuMemAllocAsync(&mut at, bytes, stream));
         Ok(())
     })?;
     let exec = instantiate(graph, 0)?;
     launch(gpu, exec)?;
-    gpu.took(before, bytes, PIECE)?;
+    gpu.took(bytes, PIECE)?;
     gpu.release(at)?;
     ok!(cuGraphExecDestroy(exec));
     ok!(cuGraphDestroy(graph));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A graph that cannot be: it is refused when added, when instantiated, or when launched.
@@ -267,17 +249,15 @@ fn refused(gpu: Gpu, bytes: usize) -> Outcome {
     Ok(())
 }
 
-fn over_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let (before, total) = gpu.info()?;
+fn over_the_device(gpu: Gpu) -> Outcome {
+    let total = gpu.total()?;
     refused(gpu, total + GRAIN)?;
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_the_device_captured() -> Outcome {
-    let gpu = gpu()?;
-    let (before, total) = gpu.info()?;
+fn over_the_device_captured(gpu: Gpu) -> Outcome {
+    let total = gpu.total()?;
     let (stream, mut graph, mut at) = (gpu.stream()?, CUgraph::NULL, 0);
     ok!(cuStreamBeginCapture_v2(
         stream,
@@ -300,66 +280,51 @@ fn over_the_device_captured() -> Outcome {
         }
     }
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn refusals_change_nothing() -> Outcome {
-    let gpu = gpu()?;
+fn refusals_change_nothing(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(gpu.part(2)?)?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     for _ in 0..20 {
         refused(gpu, gpu.part(2)? + 16 * GRAIN)?;
     }
     trim(gpu)?;
-    gpu.back_to(before)?;
+    gpu.back()?;
     gpu.release(at)
 }
 
-fn uploaded() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn uploaded(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (exec, _) = graph(gpu, bytes, true)?;
     ok!(cuGraphUpload(exec, CUstream::NULL));
     gpu.synchronize()?;
-    that!(
-        gpu.free()? + bytes + PIECE + GRAIN >= before,
-        "{} of {before} free",
-        gpu.free()?
-    );
+    gpu.took_at_most(bytes + PIECE + GRAIN)?;
     launch(gpu, exec)?;
-    gpu.took(before, bytes, PIECE)
+    gpu.took(bytes, PIECE)
 }
 
-fn destroyed() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn destroyed(gpu: Gpu) -> Outcome {
     let (exec, _) = graph(gpu, gpu.part(8)?, false)?;
     ok!(cuGraphExecDestroy(exec));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn many_graphs() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(4)?);
+fn many_graphs(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
     // One after another they use the same memory.
     for _ in 0..30 {
         let (exec, _) = graph(gpu, bytes, false)?;
         launch(gpu, exec)?;
         ok!(cuGraphExecDestroy(exec));
     }
-    that!(
-        gpu.free()? + 2 * bytes >= before,
-        "{} of {before} free",
-        gpu.free()?
-    );
+    gpu.took_at_most(2 * bytes)?;
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn freed_by_another_graph() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn freed_by_another_graph(gpu: Gpu) -> Outcome {
     let (takes, at) = graph(gpu, gpu.part(8)?, true)?;
     let (other, mut node) = (new_graph()?, CUgraphNode::NULL);
     ok!(cuGraphAddMemFreeNode(
@@ -377,12 +342,11 @@ fn freed_by_another_graph() -> Outcome {
     ok!(cuGraphExecDestroy(takes));
     ok!(cuGraphExecDestroy(gives));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn freed_at_each_launch() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn freed_at_each_launch(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let graph = new_graph()?;
     let (_, at) = add_alloc(gpu, graph, bytes)?;
     let exec = instantiate(
@@ -391,28 +355,26 @@ fn freed_at_each_launch() -> Outcome {
     )?;
     for _ in 0..10 {
         launch(gpu, exec)?;
-        gpu.took(before, bytes, PIECE)?;
+        gpu.took(bytes, PIECE)?;
     }
     gpu.release(at)?;
     ok!(cuGraphExecDestroy(exec));
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// What a graph still holds it cannot allocate again.
-fn not_launched_twice() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn not_launched_twice(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (exec, at) = graph(gpu, bytes, true)?;
     launch(gpu, exec)?;
     says!(INVALID, cuGraphLaunch(exec, CUstream::NULL));
-    gpu.took(before, bytes, PIECE)?;
+    gpu.took(bytes, PIECE)?;
     gpu.release(at)?;
     launch(gpu, exec)
 }
 
-fn figures() -> Outcome {
-    let gpu = gpu()?;
+fn figures(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let (exec, at) = graph(gpu, bytes, true)?;
     launch(gpu, exec)?;
@@ -429,8 +391,7 @@ fn figures() -> Outcome {
     Ok(())
 }
 
-fn highs_reset() -> Outcome {
-    let gpu = gpu()?;
+fn highs_reset(gpu: Gpu) -> Outcome {
     let (exec, _) = graph(gpu, gpu.part(8)?, false)?;
     launch(gpu, exec)?;
     trim(gpu)?;
@@ -457,8 +418,7 @@ fn highs_reset() -> Outcome {
     Ok(())
 }
 
-fn highs_are_only_reset() -> Outcome {
-    let gpu = gpu()?;
+fn highs_are_only_reset(gpu: Gpu) -> Outcome {
     let mut some = 4096u64;
     for attribute in [
         CU_GRAPH_MEM_ATTR_USED_MEM_HIGH,
@@ -474,27 +434,24 @@ fn highs_are_only_reset() -> Outcome {
 }
 
 /// What graphs keep but do not use, others can have.
-fn other_memory_under_pressure() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
-    let (exec, _) = graph(gpu, before / 2, false)?;
+fn other_memory_under_pressure(gpu: Gpu) -> Outcome {
+    let (exec, _) = graph(gpu, gpu.before / 2, false)?;
     launch(gpu, exec)?;
     ok!(cuGraphExecDestroy(exec));
     gpu.synchronize()?;
     let mut at = 0;
-    let code = says!([SUCCESS, OOM], cuMemAlloc_v2(&mut at, before / 4 * 3));
+    let code = says!([SUCCESS, OOM], cuMemAlloc_v2(&mut at, gpu.before / 4 * 3));
     if code == OOM {
         // The reference guarantees it only after a trim.
         trim(gpu)?;
-        at = gpu.alloc(before / 4 * 3)?;
+        at = gpu.alloc(gpu.before / 4 * 3)?;
     }
     gpu.release(at)?;
     trim(gpu)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn params_read_back() -> Outcome {
-    let gpu = gpu()?;
+fn params_read_back(gpu: Gpu) -> Outcome {
     let (graph, bytes) = (new_graph()?, gpu.part(8)?);
     let (node, at) = add_alloc(gpu, graph, bytes)?;
     let mut read = wanted(gpu, 0);
@@ -503,20 +460,18 @@ fn params_read_back() -> Outcome {
     Ok(())
 }
 
-fn zero() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut node, mut params) = (gpu.free()?, CUgraphNode::NULL, wanted(gpu, 0));
+fn zero(gpu: Gpu) -> Outcome {
+    let (mut node, mut params) = (CUgraphNode::NULL, wanted(gpu, 0));
     let none = std::ptr::null();
     says!(
         INVALID,
         cuGraphAddMemAllocNode(&mut node, new_graph()?, none, 0, &mut params)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn largest_number() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut node, none) = (gpu.free()?, CUgraphNode::NULL, std::ptr::null());
+fn largest_number(gpu: Gpu) -> Outcome {
+    let (mut node, none) = (CUgraphNode::NULL, std::ptr::null());
     for bytes in [usize::MAX, usize::MAX - GRAIN, usize::MAX / 2] {
         let mut params = wanted(gpu, bytes);
         let graph = new_graph()?;
@@ -525,12 +480,11 @@ fn largest_number() -> Outcome {
             cuGraphAddMemAllocNode(&mut node, graph, none, 0, &mut params)
         );
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn null_params() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut node, none) = (gpu.free()?, CUgraphNode::NULL, std::ptr::null());
+fn null_params(gpu: Gpu) -> Outcome {
+    let (mut node, none) = (CUgraphNode::NULL, std::ptr::null());
     let (graph, mut params) = (new_graph()?, wanted(gpu, GRAIN));
     says!(
         INVALID,
@@ -540,11 +494,10 @@ fn null_params() -> Outcome {
         INVALID,
         cuGraphAddMemAllocNode(&mut node, CUgraph::NULL, none, 0, &mut params)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_node_of_nothing() -> Outcome {
-    let gpu = gpu()?;
+fn free_node_of_nothing(gpu: Gpu) -> Outcome {
     let (mut node, none) = (CUgraphNode::NULL, std::ptr::null());
     let at = gpu.alloc(GRAIN)?;
     for bad in [0, 1, at] {
@@ -554,8 +507,7 @@ fn free_node_of_nothing() -> Outcome {
     Ok(())
 }
 
-fn bad_device() -> Outcome {
-    let gpu = gpu()?;
+fn bad_device(gpu: Gpu) -> Outcome {
     let mut value = 0u64;
     let to = (&raw mut value).cast();
     let bad = [INVALID, CUresult::ERROR_INVALID_DEVICE];

@@ -9,7 +9,7 @@ use gpuslice_nvabi::types::*;
 family!("ipc":
     opened_by_a_process, opened_twice, opener_dies, maker_dies, costs_nothing_more,
     of_small_memory, of_managed_memory, of_nothing, own_handle, bad_flags, garbage,
-    close_nothing, free_what_was_opened,
+    close_nothing, free_what_was_opened;
 );
 
 fn handle(at: CUdeviceptr) -> Outcome<CUipcMemHandle> {
@@ -65,22 +65,20 @@ pub fn open(words: &[String]) -> Outcome {
     Ok(())
 }
 
-fn opened_by_a_process() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn opened_by_a_process(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = gpu.alloc(bytes)?;
     let mut helper = opener(at, 1)?;
     helper.tell("close")?;
     helper.says("done")?;
     helper.end()?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn opened_twice() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn opened_twice(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = gpu.alloc(bytes)?;
     let mut helper = opener(at, 2)?;
     for _ in 0..2 {
@@ -88,19 +86,18 @@ fn opened_twice() -> Outcome {
         helper.says("done")?;
     }
     helper.end()?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn opener_dies() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn opener_dies(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = gpu.alloc(bytes)?;
     opener(at, 1)?.kill()?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A helper that shares memory: the maker of the next case.
@@ -118,9 +115,8 @@ pub fn share(words: &[String]) -> Outcome {
 }
 
 /// Memory shared by a dead process is released when no process has it open.
-fn maker_dies() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn maker_dies(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let mut maker = Helper::start("share", &[&bytes.to_string()])?;
     let text = maker.hears()?;
     let handle = CUipcMemHandle {
@@ -136,11 +132,10 @@ fn maker_dies() -> Outcome {
     that!(read == 77, "{read} is read");
     ok!(cuIpcCloseMemHandle(at));
     maker.kill()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn costs_nothing_more() -> Outcome {
-    let gpu = gpu()?;
+fn costs_nothing_more(gpu: Gpu) -> Outcome {
     // Too much to be there twice.
     let bytes = gpu.part(2)? + gpu.part(16)?;
     let at = gpu.alloc(bytes)?;
@@ -150,24 +145,21 @@ fn costs_nothing_more() -> Outcome {
     helper.end()
 }
 
-fn of_small_memory() -> Outcome {
-    let gpu = gpu()?;
+fn of_small_memory(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(256)?;
     let helper = opener(at, 1)?;
     helper.end()?;
     gpu.release(at)
 }
 
-fn of_managed_memory() -> Outcome {
-    gpu()?;
+fn of_managed_memory(_: Gpu) -> Outcome {
     let (mut at, mut handle) = (0, CUipcMemHandle { reserved: [0; 64] });
     ok!(cuMemAllocManaged(&mut at, GRAIN, CU_MEM_ATTACH_GLOBAL));
     says!(INVALID, cuIpcGetMemHandle(&mut handle, at));
     Ok(())
 }
 
-fn of_nothing() -> Outcome {
-    let gpu = gpu()?;
+fn of_nothing(gpu: Gpu) -> Outcome {
     let mut handle = CUipcMemHandle { reserved: [0; 64] };
     let at = gpu.alloc(GRAIN)?;
     says!(INVALID, cuIpcGetMemHandle(&mut handle, 1));
@@ -178,9 +170,8 @@ fn of_nothing() -> Outcome {
 }
 
 /// A process does not open what is its own.
-fn own_handle() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut opened) = (gpu.free()?, 0);
+fn own_handle(gpu: Gpu) -> Outcome {
+    let mut opened = 0;
     let at = gpu.alloc(gpu.part(8)?)?;
     let handle = handle(at)?;
     says!(
@@ -188,11 +179,10 @@ fn own_handle() -> Outcome {
         cuIpcOpenMemHandle_v2(&mut opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
     );
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn bad_flags() -> Outcome {
-    let gpu = gpu()?;
+fn bad_flags(gpu: Gpu) -> Outcome {
     let mut opened = 0;
     let handle = handle(gpu.alloc(GRAIN)?)?;
     says!(INVALID, cuIpcOpenMemHandle_v2(&mut opened, handle, 0));
@@ -203,9 +193,8 @@ fn bad_flags() -> Outcome {
     Ok(())
 }
 
-fn garbage() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut opened) = (gpu.free()?, 0);
+fn garbage(gpu: Gpu) -> Outcome {
+    let mut opened = 0;
     for byte in [0, 1, -1] {
         let handle = CUipcMemHandle {
             reserved: [byte; 64],
@@ -214,12 +203,11 @@ fn garbage() -> Outcome {
         let code = gpuslice_apps::api::calls::cuIpcOpenMemHandle_v2(&mut opened, handle, flags);
         that!(code != SUCCESS, "a handle of bytes {byte} opens memory");
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn close_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let (before, at) = (gpu.free()?, gpu.alloc(gpu.part(8)?)?);
+fn close_nothing(gpu: Gpu) -> Outcome {
+    let at = gpu.alloc(gpu.part(8)?)?;
     for bad in [0, 1, at] {
         says!(
             [
@@ -230,14 +218,13 @@ fn close_nothing() -> Outcome {
             cuIpcCloseMemHandle(bad)
         );
     }
-    gpu.took(before, gpu.part(8)?, GRAIN)?;
+    gpu.took(gpu.part(8)?, GRAIN)?;
     gpu.release(at)
 }
 
 /// What was opened is closed, never freed.
-fn free_what_was_opened() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn free_what_was_opened(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = gpu.alloc(bytes)?;
     let mut helper = opener(at, 1)?;
     helper.tell("free")?;
@@ -245,7 +232,7 @@ fn free_what_was_opened() -> Outcome {
     helper.tell("close")?;
     helper.says("done")?;
     helper.end()?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }

@@ -7,10 +7,11 @@ use gpuslice_nvabi::{lookup, sig};
 use std::ffi::{CStr, CString};
 
 family!("lookup":
-    before_initialisation, same_each_time, same_as_by_name, old_versions, per_thread_twins,
-    unknown_name, exact_names_are_unknown, too_new, bad_flags, null_name, null_out, no_version,
-    status_is_written, itself, alloc_refuses, managed_refuses, create_refuses, array_refuses,
-    ordered_refuses, info_agrees, every_hookable_name_answers,
+    same_as_by_name, every_hookable_name_answers, itself, alloc_refuses, managed_refuses,
+    create_refuses, array_refuses, ordered_refuses, info_agrees;
+    bare: before_initialisation, same_each_time, old_versions, per_thread_twins, unknown_name,
+    exact_names_are_unknown, too_new, bad_flags, null_name, null_out, no_version,
+    status_is_written,
 );
 
 const VERSION: i32 = 12000;
@@ -51,16 +52,15 @@ fn same_each_time() -> Outcome {
 }
 
 /// Not the same address, perhaps; the same function.
-fn same_as_by_name() -> Outcome {
-    let gpu = gpu()?;
+fn same_as_by_name(gpu: Gpu) -> Outcome {
     for at in [must(c"cuMemAlloc")?, address(c"cuMemAlloc_v2")] {
         // SAFETY: both are the driver's function of that name and version.
         let call: sig::cuMemAlloc_v2 = unsafe { std::mem::transmute(at) };
-        let (mut memory, before) = (0, gpu.free()?);
+        let (gpu, mut memory) = (gpu.measured()?, 0);
         // SAFETY: the pointer is to a live local.
         let code = unsafe { call(&mut memory, gpu.part(8)?) };
         that!(code == SUCCESS, "it answered {code:?}");
-        gpu.took(before, gpu.part(8)?, GRAIN)?;
+        gpu.took(gpu.part(8)?, GRAIN)?;
         gpu.release(memory)?;
     }
     Ok(())
@@ -186,8 +186,8 @@ fn status_is_written() -> Outcome {
 }
 
 /// The lookup found by itself finds functions that refuse.
-fn itself() -> Outcome {
-    let (gpu, mut entry, mut status) = (gpu()?, std::ptr::null_mut(), 99);
+fn itself(gpu: Gpu) -> Outcome {
+    let (mut entry, mut status) = (std::ptr::null_mut(), 99);
     // SAFETY: since CUDA 12 this name is the second version's.
     let look: sig::cuGetProcAddress_v2 = unsafe { std::mem::transmute(must(c"cuGetProcAddress")?) };
     // SAFETY: pointers to live locals and a name that ends in NUL.
@@ -205,43 +205,40 @@ fn itself() -> Outcome {
     Ok(())
 }
 
-fn alloc_refuses() -> Outcome {
-    let (gpu, mut at) = (gpu()?, 0);
-    let before = gpu.free()?;
+fn alloc_refuses(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     // SAFETY: the driver's function of that name and version.
     let call: sig::cuMemAlloc_v2 = unsafe { std::mem::transmute(must(c"cuMemAlloc")?) };
     // SAFETY: the pointer is to a live local.
     let code = unsafe { call(&mut at, gpu.total()? + GRAIN) };
     that!(code == OOM, "it answered {code:?}");
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn managed_refuses() -> Outcome {
-    let (gpu, mut at) = (gpu()?, 0);
-    let before = gpu.free()?;
+fn managed_refuses(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     // SAFETY: the driver's function of that name and version.
     let call: sig::cuMemAllocManaged = unsafe { std::mem::transmute(must(c"cuMemAllocManaged")?) };
     // SAFETY: the pointer is to a live local.
     let code = unsafe { call(&mut at, usize::MAX / 2, CU_MEM_ATTACH_GLOBAL) };
     that!(code == OOM, "it answered {code:?}");
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn create_refuses() -> Outcome {
-    let (gpu, mut handle) = (gpu()?, 0);
-    let (before, total) = gpu.info()?;
+fn create_refuses(gpu: Gpu) -> Outcome {
+    let mut handle = 0;
+    let total = gpu.total()?;
     // SAFETY: the driver's function of that name and version.
     let call: sig::cuMemCreate = unsafe { std::mem::transmute(must(c"cuMemCreate")?) };
     let bytes = total.next_multiple_of(GRAIN) + GRAIN;
     // SAFETY: pointers to live locals.
     let code = unsafe { call(&mut handle, bytes, &crate::vmm::wanted(gpu), 0) };
     that!(code == OOM, "it answered {code:?}");
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn array_refuses() -> Outcome {
-    let (gpu, mut array) = (gpu()?, CUarray::NULL);
-    let before = gpu.free()?;
+fn array_refuses(gpu: Gpu) -> Outcome {
+    let mut array = CUarray::NULL;
     // SAFETY: the driver's function of that name and version.
     let call: sig::cuArray3DCreate_v2 = unsafe { std::mem::transmute(must(c"cuArray3DCreate")?) };
     let depth = gpu.total()? / (16384 * 16384 * 16) + 1;
@@ -258,12 +255,12 @@ fn array_refuses() -> Outcome {
     // SAFETY: pointers to live locals.
     let code = unsafe { call(&mut array, &shape) };
     that!(code == OOM, "it answered {code:?}");
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn ordered_refuses() -> Outcome {
-    let (gpu, mut at) = (gpu()?, 0);
-    let (before, total) = gpu.info()?;
+fn ordered_refuses(gpu: Gpu) -> Outcome {
+    let mut at = 0;
+    let total = gpu.total()?;
     for flags in [0, 1, 2] {
         // SAFETY: the driver's function of that name and version.
         let call: sig::cuMemAllocAsync =
@@ -272,11 +269,11 @@ fn ordered_refuses() -> Outcome {
         let code = unsafe { call(&mut at, total + GRAIN, CUstream::NULL) };
         that!(code == OOM, "with flags {flags} it answered {code:?}");
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn info_agrees() -> Outcome {
-    let (gpu, mut free, mut total) = (gpu()?, 0, 0);
+fn info_agrees(gpu: Gpu) -> Outcome {
+    let (mut free, mut total) = (0, 0);
     // SAFETY: the driver's function of that name and version.
     let call: sig::cuMemGetInfo_v2 = unsafe { std::mem::transmute(must(c"cuMemGetInfo")?) };
     // SAFETY: pointers to live locals.
@@ -289,8 +286,7 @@ fn info_agrees() -> Outcome {
 }
 
 /// Every name of the table has the same answer each time, and a status that fits it.
-fn every_hookable_name_answers() -> Outcome {
-    gpu()?;
+fn every_hookable_name_answers(_: Gpu) -> Outcome {
     let mut version = 0;
     ok!(cuDriverGetVersion(&mut version));
     for function in gpuslice_nvabi::DRIVER.iter() {

@@ -6,8 +6,8 @@ use gpuslice_nvabi::types::*;
 
 family!("managed":
     given_back, within_the_device, over_the_device, refusals_change_nothing, for_the_host,
-    attached_to_a_stream, written_by_the_host, prefetched, advised, is_managed,
-    bad_flags, zero, largest_number, null_out, free_twice, a_thousand_rounds,
+    attached_to_a_stream, written_by_the_host, prefetched, advised, is_managed, bad_flags, zero,
+    largest_number, null_out, free_twice, a_thousand_rounds;
 );
 
 fn managed(bytes: usize) -> Outcome<CUdeviceptr> {
@@ -16,26 +16,22 @@ fn managed(bytes: usize) -> Outcome<CUdeviceptr> {
     Ok(at)
 }
 
-fn given_back() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn given_back(gpu: Gpu) -> Outcome {
     let at = managed(gpu.part(8)?)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn within_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+fn within_the_device(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(16)?;
     let all: Vec<_> = (0..8).map(|_| managed(bytes)).collect::<Outcome<_>>()?;
     gpu.usable(all[7], bytes)?;
     gpu.release_all(all)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let ((before, total), mut at) = (gpu.info()?, 0);
+fn over_the_device(gpu: Gpu) -> Outcome {
+    let (total, mut at) = (gpu.total()?, 0);
     let code = says!(
         [SUCCESS, OOM],
         cuMemAllocManaged(&mut at, total + GRAIN, CU_MEM_ATTACH_GLOBAL)
@@ -43,45 +39,41 @@ fn over_the_device() -> Outcome {
     if code == SUCCESS {
         gpu.release(at)?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn refusals_change_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn refusals_change_nothing(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     for _ in 0..50 {
         says!(
             OOM,
             cuMemAllocManaged(&mut at, usize::MAX / 2, CU_MEM_ATTACH_GLOBAL)
         );
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn for_the_host() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn for_the_host(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     ok!(cuMemAllocManaged(
         &mut at,
         gpu.part(16)?,
         CU_MEM_ATTACH_HOST
     ));
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn attached_to_a_stream() -> Outcome {
-    let gpu = gpu()?;
-    let (before, stream) = (gpu.free()?, gpu.stream()?);
+fn attached_to_a_stream(gpu: Gpu) -> Outcome {
+    let stream = gpu.stream()?;
     let at = managed(gpu.part(16)?)?;
     ok!(cuStreamAttachMemAsync(stream, at, 0, CU_MEM_ATTACH_SINGLE));
     ok!(cuStreamSynchronize(stream));
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn written_by_the_host() -> Outcome {
-    let gpu = gpu()?;
+fn written_by_the_host(gpu: Gpu) -> Outcome {
     let (at, mut read) = (managed(1 << 20)?, 0u32);
     gpu.synchronize()?;
     // SAFETY: managed memory is the host's to write while the device does nothing.
@@ -91,21 +83,19 @@ fn written_by_the_host() -> Outcome {
     gpu.release(at)
 }
 
-fn prefetched() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+fn prefetched(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(16)?;
     let at = managed(bytes)?;
     for place in [gpu.device, CU_DEVICE_CPU, gpu.device] {
         ok!(cuMemPrefetchAsync(at, bytes, place, CUstream::NULL));
         gpu.synchronize()?;
     }
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn advised() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+fn advised(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(16)?;
     let at = managed(bytes)?;
     for advice in [
         CU_MEM_ADVISE_SET_READ_MOSTLY,
@@ -116,11 +106,10 @@ fn advised() -> Outcome {
         ok!(cuMemAdvise(at, bytes, advice, gpu.device));
     }
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn is_managed() -> Outcome {
-    let gpu = gpu()?;
+fn is_managed(gpu: Gpu) -> Outcome {
     for (at, want) in [(managed(GRAIN)?, 1u32), (gpu.alloc(GRAIN)?, 0)] {
         let mut is = 7u32;
         let to = (&raw mut is).cast();
@@ -134,25 +123,22 @@ fn is_managed() -> Outcome {
     Ok(())
 }
 
-fn bad_flags() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn bad_flags(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     for flags in [0, CU_MEM_ATTACH_SINGLE, 3, 8, u32::MAX] {
         says!(INVALID, cuMemAllocManaged(&mut at, GRAIN, flags));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn zero() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn zero(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     says!(INVALID, cuMemAllocManaged(&mut at, 0, CU_MEM_ATTACH_GLOBAL));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn largest_number() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn largest_number(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     says!(
         OOM,
         cuMemAllocManaged(&mut at, usize::MAX, CU_MEM_ATTACH_GLOBAL)
@@ -161,34 +147,28 @@ fn largest_number() -> Outcome {
         OOM,
         cuMemAllocManaged(&mut at, usize::MAX - 4096, CU_MEM_ATTACH_GLOBAL)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn null_out() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn null_out(gpu: Gpu) -> Outcome {
     says!(
         INVALID,
         cuMemAllocManaged(std::ptr::null_mut(), GRAIN, CU_MEM_ATTACH_GLOBAL)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_twice() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn free_twice(gpu: Gpu) -> Outcome {
     let at = managed(gpu.part(16)?)?;
     gpu.release(at)?;
     says!(INVALID, cuMemFree_v2(at));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn a_thousand_rounds() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn a_thousand_rounds(gpu: Gpu) -> Outcome {
     for round in 0..1000 {
         let at = managed(1 + round * 4096)?;
         gpu.release(at)?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }

@@ -7,12 +7,13 @@ use gpuslice_nvabi::types::*;
 use std::ffi::CString;
 
 family!("nvml":
-    totals_agree, total_needs_no_context, total_is_stable, nvml_totals_agree, nvml_adds_up,
-    nvml_v2_adds_up, nvml_follows_an_allocation, nvml_agrees_when_quiet, nvml_when_full,
-    free_when_full, free_is_never_above_total, nvml_knows_this_process,
-    nvml_process_uses_what_it_has, nvml_lists_a_helper, nvml_forgets_the_dead,
-    nvml_lists_nothing_twice, nvml_list_too_short, nvml_null, old_v2_version, null_free_or_total,
-    total_of_no_device, info_without_context, same_from_both_contexts,
+    total_is_stable, nvml_totals_agree, nvml_adds_up, nvml_v2_adds_up,
+    nvml_follows_an_allocation, nvml_agrees_when_quiet, nvml_when_full, free_when_full,
+    nvml_knows_this_process, nvml_process_uses_what_it_has, nvml_lists_a_helper,
+    nvml_forgets_the_dead, nvml_lists_nothing_twice, nvml_list_too_short, nvml_null,
+    old_v2_version, null_free_or_total, info_without_context, totals_agree,
+    free_is_never_above_total, total_of_no_device, same_from_both_contexts;
+    bare: total_needs_no_context,
 );
 
 /// NVML's name of the device with the driver's UUID.
@@ -112,8 +113,8 @@ fn me() -> i32 {
     std::process::id() as i32
 }
 
-fn totals_agree() -> Outcome {
-    let (gpu, mut total) = (gpu()?, 0);
+fn totals_agree(gpu: Gpu) -> Outcome {
+    let mut total = 0;
     ok!(cuDeviceTotalMem_v2(&mut total, gpu.device));
     that!(
         total == gpu.total()?,
@@ -132,8 +133,7 @@ fn total_needs_no_context() -> Outcome {
     Ok(())
 }
 
-fn total_is_stable() -> Outcome {
-    let gpu = gpu()?;
+fn total_is_stable(gpu: Gpu) -> Outcome {
     let before = gpu.total()?;
     gpu.alloc(gpu.part(2)?)?;
     that!(
@@ -144,8 +144,7 @@ fn total_is_stable() -> Outcome {
     Ok(())
 }
 
-fn nvml_totals_agree() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_totals_agree(gpu: Gpu) -> Outcome {
     let (device, total) = (nvml(gpu)?, gpu.total()?);
     let (one, two) = (memory(device)?.total, memory_v2(device)?.total);
     that!(
@@ -159,8 +158,7 @@ fn nvml_totals_agree() -> Outcome {
     Ok(())
 }
 
-fn nvml_adds_up() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_adds_up(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     for _ in 0..4 {
         gpu.alloc(gpu.part(8)?)?;
@@ -170,8 +168,7 @@ fn nvml_adds_up() -> Outcome {
     Ok(())
 }
 
-fn nvml_v2_adds_up() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_v2_adds_up(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     for _ in 0..4 {
         gpu.alloc(gpu.part(8)?)?;
@@ -184,8 +181,7 @@ fn nvml_v2_adds_up() -> Outcome {
     Ok(())
 }
 
-fn nvml_follows_an_allocation() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_follows_an_allocation(gpu: Gpu) -> Outcome {
     let (device, bytes) = (nvml(gpu)?, gpu.part(4)?);
     let before = memory(device)?.used;
     let at = gpu.alloc(bytes)?;
@@ -205,8 +201,7 @@ fn agree(gpu: Gpu, device: nvmlDevice_t) -> Outcome<bool> {
     Ok(memory.free.abs_diff(free as u64) <= kept + GRAIN as u64)
 }
 
-fn nvml_agrees_when_quiet() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_agrees_when_quiet(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     let all: Vec<_> = (0..40)
         .map(|_| gpu.alloc(gpu.part(64)?))
@@ -216,8 +211,7 @@ fn nvml_agrees_when_quiet() -> Outcome {
     eventually("NVML and CUDA agree again", || agree(gpu, device))
 }
 
-fn nvml_when_full() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_when_full(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     for step in [gpu.part(16)?, GRAIN, 4096] {
         gpu.fill(step)?;
@@ -228,8 +222,7 @@ fn nvml_when_full() -> Outcome {
     Ok(())
 }
 
-fn free_when_full() -> Outcome {
-    let gpu = gpu()?;
+fn free_when_full(gpu: Gpu) -> Outcome {
     for step in [gpu.part(16)?, GRAIN, 4096] {
         gpu.fill(step)?;
         let (free, total) = gpu.info()?;
@@ -241,8 +234,8 @@ fn free_when_full() -> Outcome {
     Ok(())
 }
 
-fn free_is_never_above_total() -> Outcome {
-    let (gpu, mut random, mut held) = (gpu()?, Random(3), Vec::new());
+fn free_is_never_above_total(gpu: Gpu) -> Outcome {
+    let (mut random, mut held) = (Random(3), Vec::new());
     for _ in 0..300 {
         if random.below(2) == 0 && !held.is_empty() {
             gpu.release(held.swap_remove(random.below(held.len())))?;
@@ -254,16 +247,14 @@ fn free_is_never_above_total() -> Outcome {
     Ok(())
 }
 
-fn nvml_knows_this_process() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_knows_this_process(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     eventually("NVML lists this process", || {
         Ok(listed(device, me())?.is_some())
     })
 }
 
-fn nvml_process_uses_what_it_has() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_process_uses_what_it_has(gpu: Gpu) -> Outcome {
     let (device, bytes) = (nvml(gpu)?, gpu.part(4)?);
     gpu.alloc(bytes)?;
     eventually("NVML knows what this process has", || {
@@ -277,8 +268,7 @@ fn nvml_process_uses_what_it_has() -> Outcome {
     Ok(())
 }
 
-fn nvml_lists_a_helper() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_lists_a_helper(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     let mut helper = Helper::start("hold", &["0"])?;
     helper.says("held")?;
@@ -289,8 +279,7 @@ fn nvml_lists_a_helper() -> Outcome {
     helper.end()
 }
 
-fn nvml_forgets_the_dead() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_forgets_the_dead(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     let mut helper = Helper::start("hold", &[&GRAIN.to_string()])?;
     helper.says("held")?;
@@ -301,8 +290,7 @@ fn nvml_forgets_the_dead() -> Outcome {
     })
 }
 
-fn nvml_lists_nothing_twice() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_lists_nothing_twice(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     let mut pids: Vec<u32> = processes(device)?.iter().map(|one| one.pid).collect();
     let count = pids.len();
@@ -312,8 +300,7 @@ fn nvml_lists_nothing_twice() -> Outcome {
     Ok(())
 }
 
-fn nvml_list_too_short() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_list_too_short(gpu: Gpu) -> Outcome {
     let (device, mut count) = (nvml(gpu)?, 0);
     eventually("NVML lists this process", || {
         Ok(listed(device, me())?.is_some())
@@ -327,8 +314,7 @@ fn nvml_list_too_short() -> Outcome {
     Ok(())
 }
 
-fn nvml_null() -> Outcome {
-    let gpu = gpu()?;
+fn nvml_null(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     for code in [
         nvmlDeviceGetMemoryInfo(device, std::ptr::null_mut()),
@@ -343,8 +329,7 @@ fn nvml_null() -> Outcome {
     Ok(())
 }
 
-fn old_v2_version() -> Outcome {
-    let gpu = gpu()?;
+fn old_v2_version(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
     let mut memory = nvmlMemory_v2_t {
         version: 1,
@@ -361,8 +346,7 @@ fn old_v2_version() -> Outcome {
     Ok(())
 }
 
-fn null_free_or_total() -> Outcome {
-    gpu()?;
+fn null_free_or_total(_: Gpu) -> Outcome {
     let mut bytes = 0;
     says!(
         [INVALID, SUCCESS],
@@ -375,8 +359,8 @@ fn null_free_or_total() -> Outcome {
     Ok(())
 }
 
-fn total_of_no_device() -> Outcome {
-    let (gpu, mut total) = (gpu()?, 0);
+fn total_of_no_device(gpu: Gpu) -> Outcome {
+    let mut total = 0;
     for device in [99, -1] {
         says!(
             CUresult::ERROR_INVALID_DEVICE,
@@ -390,8 +374,7 @@ fn total_of_no_device() -> Outcome {
     Ok(())
 }
 
-fn info_without_context() -> Outcome {
-    gpu()?;
+fn info_without_context(_: Gpu) -> Outcome {
     let (mut free, mut total) = (0, 0);
     set_current(CUcontext::NULL)?;
     says!(
@@ -401,8 +384,8 @@ fn info_without_context() -> Outcome {
     Ok(())
 }
 
-fn same_from_both_contexts() -> Outcome {
-    let (gpu, mut other) = (gpu()?, CUcontext::NULL);
+fn same_from_both_contexts(gpu: Gpu) -> Outcome {
+    let mut other = CUcontext::NULL;
     ok!(cuCtxCreate_v2(&mut other, 0, gpu.device));
     gpu.alloc(gpu.part(8)?)?;
     let here = gpu.info()?;

@@ -12,9 +12,9 @@ family!("pool":
     per_thread_by_name, per_thread_by_flag, plain_memory_freed_in_order, two_streams,
     a_thousand_rounds, explicit, explicit_over_the_device, explicit_destroyed,
     destroyed_with_a_live_allocation, current_of_the_device, default_is_current,
-    destroyed_while_current, default_cannot_be_destroyed, many_pools,
-    zero, largest_number, null_out, free_null, free_twice, free_foreign, no_pool,
-    bad_properties, bad_device, on_a_destroyed_pool,
+    destroyed_while_current, default_cannot_be_destroyed, many_pools, zero, largest_number,
+    null_out, free_null, free_twice, free_foreign, no_pool, bad_properties, bad_device,
+    on_a_destroyed_pool;
 );
 
 /// A pool of this device; at most `most` bytes if not 0.
@@ -70,55 +70,49 @@ fn free_and_wait(gpu: Gpu, all: &[CUdeviceptr]) -> Outcome {
 /// A pool takes more from the device than it is asked for, up to this.
 const PIECE: usize = 32 << 20;
 
-fn charged() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn charged(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     ordered(bytes, CUstream::NULL)?;
     gpu.synchronize()?;
-    gpu.took(before, bytes, PIECE)
+    gpu.took(bytes, PIECE)
 }
 
-fn given_back_at_synchronisation() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn given_back_at_synchronisation(gpu: Gpu) -> Outcome {
     let at = ordered(gpu.part(8)?, CUstream::NULL)?;
     free_and_wait(gpu, &[at])?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let ((before, total), mut at) = (gpu.info()?, 0);
+fn over_the_device(gpu: Gpu) -> Outcome {
+    let (total, mut at) = (gpu.total()?, 0);
     says!(OOM, cuMemAllocAsync(&mut at, total + GRAIN, CUstream::NULL));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_what_is_free() -> Outcome {
-    let gpu = gpu()?;
+fn over_what_is_free(gpu: Gpu) -> Outcome {
     gpu.alloc(gpu.free()? / 2)?;
-    let (before, mut at) = (gpu.free()?, 0);
+    let gpu = gpu.measured()?;
+    let mut at = 0;
     says!(
         OOM,
-        cuMemAllocAsync(&mut at, before + 2 * GRAIN, CUstream::NULL)
+        cuMemAllocAsync(&mut at, gpu.before + 2 * GRAIN, CUstream::NULL)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn refusals_change_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let ((before, total), mut at) = (gpu.info()?, 0);
+fn refusals_change_nothing(gpu: Gpu) -> Outcome {
+    let (total, mut at) = (gpu.total()?, 0);
     for over in 1..50 {
         says!(
             OOM,
             cuMemAllocAsync(&mut at, total + over * GRAIN, CUstream::NULL)
         );
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn filled_to_the_last() -> Outcome {
-    let gpu = gpu()?;
-    let (before, step) = (gpu.free()?, gpu.part(16)?);
+fn filled_to_the_last(gpu: Gpu) -> Outcome {
+    let step = gpu.part(16)?;
     let (mut all, mut at) = (Vec::new(), 0);
     while says!(
         [SUCCESS, OOM],
@@ -127,54 +121,39 @@ fn filled_to_the_last() -> Outcome {
     {
         all.push(at);
     }
-    that!(
-        all.len() * step <= before,
-        "{} times {step} of {before}",
-        all.len()
-    );
-    that!(
-        all.len() >= before / step - 1,
-        "only {} of {}",
-        all.len(),
-        before / step
-    );
+    gpu.fitted(all.len(), step)?;
     free_and_wait(gpu, &all)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn freed_synchronously() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn freed_synchronously(gpu: Gpu) -> Outcome {
     let at = ordered(gpu.part(8)?, CUstream::NULL)?;
     gpu.release(at)?;
     gpu.synchronize()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn usable() -> Outcome {
-    let gpu = gpu()?;
+fn usable(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(16)?;
     let at = ordered(bytes, CUstream::NULL)?;
     gpu.usable(at, bytes)
 }
 
-fn per_thread_by_name() -> Outcome {
-    let gpu = gpu()?;
-    let ((before, total), mut at) = (gpu.info()?, 0);
+fn per_thread_by_name(gpu: Gpu) -> Outcome {
+    let (total, mut at) = (gpu.total()?, 0);
     says!(
         OOM,
         cuMemAllocAsync_ptsz(&mut at, total + GRAIN, CUstream::NULL)
     );
     ok!(cuMemAllocAsync_ptsz(&mut at, gpu.part(8)?, CUstream::NULL));
-    gpu.took(before, gpu.part(8)?, PIECE)?;
+    gpu.took(gpu.part(8)?, PIECE)?;
     ok!(cuMemFreeAsync_ptsz(at, CUstream::NULL));
     gpu.synchronize()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn per_thread_by_flag() -> Outcome {
-    let gpu = gpu()?;
-    let ((before, total), mut entry, mut at) = (gpu.info()?, std::ptr::null_mut(), 0);
+fn per_thread_by_flag(gpu: Gpu) -> Outcome {
+    let (total, mut entry, mut at) = (gpu.total()?, std::ptr::null_mut(), 0);
     let (name, flag) = (
         c"cuMemAllocAsync",
         CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
@@ -193,23 +172,21 @@ fn per_thread_by_flag() -> Outcome {
     // SAFETY: as above.
     let code = unsafe { call(&mut at, gpu.part(8)?, CUstream::NULL) };
     that!(code == SUCCESS, "it answered {code:?}");
-    gpu.took(before, gpu.part(8)?, PIECE)?;
+    gpu.took(gpu.part(8)?, PIECE)?;
     free_and_wait(gpu, &[at])?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn plain_memory_freed_in_order() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn plain_memory_freed_in_order(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(gpu.part(8)?)?;
     free_and_wait(gpu, &[at])?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn two_streams() -> Outcome {
-    let gpu = gpu()?;
+fn two_streams(gpu: Gpu) -> Outcome {
     let (one, other) = (gpu.stream()?, gpu.stream()?);
-    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+    let gpu = gpu.measured()?;
+    let bytes = gpu.part(16)?;
     for _ in 0..20 {
         let (a, b) = (ordered(bytes, one)?, ordered(bytes, other)?);
         ok!(cuStreamSynchronize(one));
@@ -218,34 +195,31 @@ fn two_streams() -> Outcome {
         ok!(cuStreamSynchronize(other));
     }
     gpu.synchronize()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn a_thousand_rounds() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut random) = (gpu.free()?, Random(5));
+fn a_thousand_rounds(gpu: Gpu) -> Outcome {
+    let mut random = Random(5);
     let most = gpu.part(8)?;
     for _ in 0..1000 {
         let at = ordered(1 + random.below(most), CUstream::NULL)?;
         ok!(cuMemFreeAsync(at, CUstream::NULL));
     }
     gpu.synchronize()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn explicit() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn explicit(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let at = of_pool(pool, bytes)?;
-    gpu.took(before, bytes, PIECE)?;
+    gpu.took(bytes, PIECE)?;
     free_and_wait(gpu, &[at])?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn explicit_over_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let ((before, total), mut at) = (gpu.info()?, 0);
+fn explicit_over_the_device(gpu: Gpu) -> Outcome {
+    let (total, mut at) = (gpu.total()?, 0);
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let too_much = total + GRAIN;
     says!(
@@ -256,35 +230,31 @@ fn explicit_over_the_device() -> Outcome {
         OOM,
         cuMemAllocFromPoolAsync_ptsz(&mut at, too_much, pool, CUstream::NULL)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn explicit_destroyed() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn explicit_destroyed(gpu: Gpu) -> Outcome {
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let at = of_pool(pool, gpu.part(8)?)?;
     ok!(cuMemFreeAsync(at, CUstream::NULL));
     ok!(cuMemPoolDestroy(pool));
     gpu.synchronize()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn destroyed_with_a_live_allocation() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn destroyed_with_a_live_allocation(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let at = of_pool(pool, bytes)?;
     ok!(cuMemPoolDestroy(pool));
     gpu.synchronize()?;
-    gpu.took(before, bytes, PIECE)?;
+    gpu.took(bytes, PIECE)?;
     free_and_wait(gpu, &[at])?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn current_of_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn current_of_the_device(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (pool, mut current) = (
         new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?,
         CUmemoryPool::NULL,
@@ -303,13 +273,12 @@ fn current_of_the_device() -> Outcome {
         to
     ));
     that!(used >= bytes as u64, "{used} bytes used of the pool");
-    gpu.took(before, bytes, PIECE)?;
+    gpu.took(bytes, PIECE)?;
     free_and_wait(gpu, &[at])?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn default_is_current() -> Outcome {
-    let gpu = gpu()?;
+fn default_is_current(gpu: Gpu) -> Outcome {
     let (mut default, mut current) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
     ok!(cuDeviceGetDefaultMemPool(&mut default, gpu.device));
     ok!(cuDeviceGetMemPool(&mut current, gpu.device));
@@ -320,8 +289,7 @@ fn default_is_current() -> Outcome {
     Ok(())
 }
 
-fn destroyed_while_current() -> Outcome {
-    let gpu = gpu()?;
+fn destroyed_while_current(gpu: Gpu) -> Outcome {
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let (mut default, mut current) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
     ok!(cuDeviceSetMemPool(gpu.device, pool));
@@ -332,96 +300,84 @@ fn destroyed_while_current() -> Outcome {
     Ok(())
 }
 
-fn default_cannot_be_destroyed() -> Outcome {
-    let gpu = gpu()?;
+fn default_cannot_be_destroyed(gpu: Gpu) -> Outcome {
     let mut default = CUmemoryPool::NULL;
     ok!(cuDeviceGetDefaultMemPool(&mut default, gpu.device));
     says!(INVALID, cuMemPoolDestroy(default));
     ordered(GRAIN, CUstream::NULL).map(drop)
 }
 
-fn many_pools() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, GRAIN);
+fn many_pools(gpu: Gpu) -> Outcome {
+    let bytes = GRAIN;
     for _ in 0..100 {
         let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
         let at = of_pool(pool, bytes)?;
         free_and_wait(gpu, &[at])?;
         ok!(cuMemPoolDestroy(pool));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn zero() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn zero(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     says!(INVALID, cuMemAllocAsync(&mut at, 0, CUstream::NULL));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn largest_number() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn largest_number(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     for less in [0, 1, 511, GRAIN, PIECE, usize::MAX / 2] {
         says!(
             OOM,
             cuMemAllocAsync(&mut at, usize::MAX - less, CUstream::NULL)
         );
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn null_out() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn null_out(gpu: Gpu) -> Outcome {
     says!(
         INVALID,
         cuMemAllocAsync(std::ptr::null_mut(), GRAIN, CUstream::NULL)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_null() -> Outcome {
-    gpu()?;
+fn free_null(_: Gpu) -> Outcome {
     // The reference says nothing of it; it must not disturb anything.
     says!([SUCCESS, INVALID], cuMemFreeAsync(0, CUstream::NULL));
     Ok(())
 }
 
-fn free_twice() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn free_twice(gpu: Gpu) -> Outcome {
     let at = ordered(gpu.part(8)?, CUstream::NULL)?;
     free_and_wait(gpu, &[at])?;
     says!(INVALID, cuMemFreeAsync(at, CUstream::NULL));
     says!(INVALID, cuMemFree_v2(at));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_foreign() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mine) = (gpu.free()?, 0u64);
+fn free_foreign(gpu: Gpu) -> Outcome {
+    let mine = 0u64;
     says!(
         INVALID,
         cuMemFreeAsync((&raw const mine) as u64, CUstream::NULL)
     );
     says!(INVALID, cuMemFreeAsync(u64::MAX, CUstream::NULL));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn no_pool() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn no_pool(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     says!(
         INVALID,
         cuMemAllocFromPoolAsync(&mut at, GRAIN, CUmemoryPool::NULL, CUstream::NULL)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn bad_properties() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut pool) = (gpu.free()?, CUmemoryPool::NULL);
+fn bad_properties(gpu: Gpu) -> Outcome {
+    let mut pool = CUmemoryPool::NULL;
     let good = properties(gpu, 0, CU_MEM_HANDLE_TYPE_NONE);
     let nowhere = CUmemLocation { kind: 77, id: 0 };
     says!(INVALID, cuMemPoolCreate(std::ptr::null_mut(), &good));
@@ -446,11 +402,10 @@ fn bad_properties() -> Outcome {
             }
         )
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn bad_device() -> Outcome {
-    let gpu = gpu()?;
+fn bad_device(gpu: Gpu) -> Outcome {
     let mut pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let bad = [CUresult::ERROR_INVALID_DEVICE, INVALID];
     says!([bad[0], bad[1]], cuDeviceGetDefaultMemPool(&mut pool, 99));
@@ -459,12 +414,11 @@ fn bad_device() -> Outcome {
     Ok(())
 }
 
-fn on_a_destroyed_pool() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut at) = (gpu.free()?, 0);
+fn on_a_destroyed_pool(gpu: Gpu) -> Outcome {
+    let mut at = 0;
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     ok!(cuMemPoolDestroy(pool));
     let code = calls::cuMemAllocFromPoolAsync(&mut at, GRAIN, pool, CUstream::NULL);
     that!(code != SUCCESS, "a destroyed pool gives memory");
-    gpu.back_to(before)
+    gpu.back()
 }

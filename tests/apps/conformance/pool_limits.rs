@@ -8,12 +8,12 @@ use gpuslice_nvabi::types::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 family!("pool_limits":
-    figures_when_new, used_is_what_is_held, reserved_covers_used, highs_stay, highs_reset,
+    figures_when_new, used_is_what_is_held, most_bytes_of_a_pool, most_bytes_leave_the_rest,
+    reuse_policies_read_back, bad_attributes, exported_to_a_process, not_exportable,
+    closed_export_gives_back, access_reads_back, reserved_covers_used, highs_stay, highs_reset,
     highs_are_only_reset, threshold_reads_back, threshold_keeps, kept_is_reused,
     kept_is_given_under_pressure, kept_is_given_to_another_pool, trimmed_to_nothing,
-    trimmed_to_a_part, trim_spares_the_living, most_bytes_of_a_pool, most_bytes_leave_the_rest,
-    reuse_policies_read_back, bad_attributes, exported_to_a_process, not_exportable,
-    closed_export_gives_back, access_reads_back,
+    trimmed_to_a_part, trim_spares_the_living;
 );
 
 fn figure(pool: CUmemoryPool, attribute: CUmemPool_attribute) -> Outcome<u64> {
@@ -26,7 +26,9 @@ fn figure(pool: CUmemoryPool, attribute: CUmemPool_attribute) -> Outcome<u64> {
     Ok(value)
 }
 
-fn keep_everything(pool: CUmemoryPool) -> Outcome {
+/// A pool that keeps everything.
+fn keeper(gpu: Gpu) -> Outcome<CUmemoryPool> {
+    let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let mut most = u64::MAX;
     let value = (&raw mut most).cast();
     ok!(cuMemPoolSetAttribute(
@@ -34,16 +36,7 @@ fn keep_everything(pool: CUmemoryPool) -> Outcome {
         CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
         value
     ));
-    Ok(())
-}
-
-/// A pool that keeps everything, and what was free before.
-fn keeper() -> Outcome<(Gpu, CUmemoryPool, usize)> {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
-    let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
-    keep_everything(pool)?;
-    Ok((gpu, pool, before))
+    Ok(pool)
 }
 
 /// Lets a pool have had these bytes.
@@ -53,8 +46,7 @@ fn passes_through(gpu: Gpu, pool: CUmemoryPool, bytes: usize) -> Outcome {
     gpu.synchronize()
 }
 
-fn figures_when_new() -> Outcome {
-    let gpu = gpu()?;
+fn figures_when_new(gpu: Gpu) -> Outcome {
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     for attribute in CU_MEMPOOL_ATTR_RELEASE_THRESHOLD..=CU_MEMPOOL_ATTR_USED_MEM_HIGH {
         let value = figure(pool, attribute)?;
@@ -63,8 +55,7 @@ fn figures_when_new() -> Outcome {
     Ok(())
 }
 
-fn used_is_what_is_held() -> Outcome {
-    let gpu = gpu()?;
+fn used_is_what_is_held(gpu: Gpu) -> Outcome {
     let (pool, bytes) = (new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?, gpu.part(16)?);
     let all = [of_pool(pool, bytes)?, of_pool(pool, bytes)?];
     let used = figure(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
@@ -81,8 +72,8 @@ fn used_is_what_is_held() -> Outcome {
     Ok(())
 }
 
-fn reserved_covers_used() -> Outcome {
-    let (gpu, pool, before) = keeper()?;
+fn reserved_covers_used(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     for round in 1..8 {
         of_pool(pool, gpu.part(64)? * round)?;
         let used = figure(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
@@ -91,13 +82,13 @@ fn reserved_covers_used() -> Outcome {
             reserved >= used,
             "{reserved} bytes reserved for {used} used"
         );
-        gpu.took(before, reserved as usize, 2 * GRAIN)?;
+        gpu.took(reserved as usize, 2 * GRAIN)?;
     }
     Ok(())
 }
 
-fn highs_stay() -> Outcome {
-    let (gpu, pool, _) = keeper()?;
+fn highs_stay(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     let bytes = gpu.part(8)?;
     passes_through(gpu, pool, bytes)?;
     ok!(cuMemPoolTrimTo(pool, 0));
@@ -111,8 +102,8 @@ fn highs_stay() -> Outcome {
     Ok(())
 }
 
-fn highs_reset() -> Outcome {
-    let (gpu, pool, _) = keeper()?;
+fn highs_reset(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     passes_through(gpu, pool, gpu.part(8)?)?;
     ok!(cuMemPoolTrimTo(pool, 0));
     for attribute in [
@@ -131,8 +122,8 @@ fn highs_reset() -> Outcome {
     Ok(())
 }
 
-fn highs_are_only_reset() -> Outcome {
-    let (_, pool, _) = keeper()?;
+fn highs_are_only_reset(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     let mut some = 4096u64;
     let value = (&raw mut some).cast();
     says!(
@@ -146,22 +137,22 @@ fn highs_are_only_reset() -> Outcome {
     Ok(())
 }
 
-fn threshold_reads_back() -> Outcome {
-    let (_, pool, _) = keeper()?;
+fn threshold_reads_back(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     let threshold = figure(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)?;
     that!(threshold == u64::MAX, "{threshold} is read");
     Ok(())
 }
 
-fn threshold_keeps() -> Outcome {
-    let (gpu, pool, before) = keeper()?;
+fn threshold_keeps(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     let bytes = gpu.part(8)?;
     passes_through(gpu, pool, bytes)?;
-    gpu.took(before, bytes, 32 << 20)
+    gpu.took(bytes, 32 << 20)
 }
 
-fn kept_is_reused() -> Outcome {
-    let (gpu, pool, before) = keeper()?;
+fn kept_is_reused(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     let bytes = gpu.part(4)?;
     for _ in 0..20 {
         passes_through(gpu, pool, bytes)?;
@@ -171,39 +162,39 @@ fn kept_is_reused() -> Outcome {
         reserved < 2 * bytes,
         "{reserved} bytes reserved for {bytes}"
     );
-    gpu.took(before, reserved, 2 * GRAIN)
+    gpu.took(reserved, 2 * GRAIN)
 }
 
-fn kept_is_given_under_pressure() -> Outcome {
-    let (gpu, pool, before) = keeper()?;
-    passes_through(gpu, pool, before / 2)?;
-    let at = gpu.alloc(before / 4 * 3)?;
+fn kept_is_given_under_pressure(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
+    passes_through(gpu, pool, gpu.before / 2)?;
+    let at = gpu.alloc(gpu.before / 4 * 3)?;
     gpu.release(at)?;
     ok!(cuMemPoolTrimTo(pool, 0));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn kept_is_given_to_another_pool() -> Outcome {
-    let (gpu, pool, before) = keeper()?;
-    passes_through(gpu, pool, before / 2)?;
-    let at = ordered(before / 4 * 3, CUstream::NULL)?;
+fn kept_is_given_to_another_pool(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
+    passes_through(gpu, pool, gpu.before / 2)?;
+    let at = ordered(gpu.before / 4 * 3, CUstream::NULL)?;
     ok!(cuMemFreeAsync(at, CUstream::NULL));
     gpu.synchronize()?;
     ok!(cuMemPoolTrimTo(pool, 0));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn trimmed_to_nothing() -> Outcome {
-    let (gpu, pool, before) = keeper()?;
+fn trimmed_to_nothing(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     passes_through(gpu, pool, gpu.part(4)?)?;
     ok!(cuMemPoolTrimTo(pool, 0));
     let reserved = figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
     that!(reserved == 0, "{reserved} bytes are reserved still");
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn trimmed_to_a_part() -> Outcome {
-    let (gpu, pool, before) = keeper()?;
+fn trimmed_to_a_part(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     let bytes = gpu.part(8)?;
     let all: Vec<_> = (0..4)
         .map(|_| of_pool(pool, bytes))
@@ -218,35 +209,33 @@ fn trimmed_to_a_part() -> Outcome {
         reserved >= bytes,
         "{reserved} bytes kept of {bytes} to keep"
     );
-    gpu.took(before, reserved, 2 * GRAIN)
+    gpu.took(reserved, 2 * GRAIN)
 }
 
-fn trim_spares_the_living() -> Outcome {
-    let (gpu, pool, before) = keeper()?;
+fn trim_spares_the_living(gpu: Gpu) -> Outcome {
+    let pool = keeper(gpu)?;
     let bytes = gpu.part(8)?;
     let at = of_pool(pool, bytes)?;
     ok!(cuMemPoolTrimTo(pool, 0));
     gpu.usable(at, bytes)?;
-    gpu.took(before, bytes, 32 << 20)
+    gpu.took(bytes, 32 << 20)
 }
 
-fn most_bytes_of_a_pool() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes, mut at) = (gpu.free()?, gpu.part(8)?, 0);
+fn most_bytes_of_a_pool(gpu: Gpu) -> Outcome {
+    let (bytes, mut at) = (gpu.part(8)?, 0);
     let pool = new_pool(gpu, 2 * bytes, CU_MEM_HANDLE_TYPE_NONE)?;
     let one = of_pool(pool, bytes)?;
     says!(
         OOM,
         cuMemAllocFromPoolAsync(&mut at, 2 * bytes, pool, CUstream::NULL)
     );
-    gpu.took(before, bytes, 32 << 20)?;
+    gpu.took(bytes, 32 << 20)?;
     ok!(cuMemFreeAsync(one, CUstream::NULL));
     gpu.synchronize()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn most_bytes_leave_the_rest() -> Outcome {
-    let gpu = gpu()?;
+fn most_bytes_leave_the_rest(gpu: Gpu) -> Outcome {
     let (bytes, mut at) = (gpu.part(8)?, 0);
     let pool = new_pool(gpu, bytes, CU_MEM_HANDLE_TYPE_NONE)?;
     of_pool(pool, bytes)?;
@@ -259,8 +248,7 @@ fn most_bytes_leave_the_rest() -> Outcome {
     ordered(bytes, CUstream::NULL).map(drop)
 }
 
-fn reuse_policies_read_back() -> Outcome {
-    let gpu = gpu()?;
+fn reuse_policies_read_back(gpu: Gpu) -> Outcome {
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     for attribute in CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
         ..=CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES
@@ -283,8 +271,7 @@ fn reuse_policies_read_back() -> Outcome {
     Ok(())
 }
 
-fn bad_attributes() -> Outcome {
-    let gpu = gpu()?;
+fn bad_attributes(gpu: Gpu) -> Outcome {
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let mut value = 0u64;
     let to = (&raw mut value).cast();
@@ -333,9 +320,8 @@ pub fn undigits<const N: usize>(text: &str) -> Outcome<[u8; N]> {
     Ok(bytes)
 }
 
-fn exported_to_a_process() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn exported_to_a_process(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let pool = new_pool(gpu, 0, FD)?;
     let fd = exported(pool)?;
     let at = of_pool(pool, bytes)?;
@@ -351,7 +337,7 @@ fn exported_to_a_process() -> Outcome {
     gpu.synchronize()?;
     ok!(cuMemPoolDestroy(pool));
     drop(fd);
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A helper that opens a pool and a pointer of it.
@@ -383,27 +369,23 @@ pub fn import(words: &[String]) -> Outcome {
     child::say(&format!("read {read}"))
 }
 
-fn not_exportable() -> Outcome {
-    let gpu = gpu()?;
+fn not_exportable(gpu: Gpu) -> Outcome {
     let (pool, mut fd) = (new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?, -1i32);
     let to = (&raw mut fd).cast();
     says!(INVALID, cuMemPoolExportToShareableHandle(to, pool, FD, 0));
     Ok(())
 }
 
-fn closed_export_gives_back() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn closed_export_gives_back(gpu: Gpu) -> Outcome {
     let pool = new_pool(gpu, 0, FD)?;
     let fd = exported(pool)?;
     passes_through(gpu, pool, gpu.part(8)?)?;
     ok!(cuMemPoolDestroy(pool));
     drop(fd);
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn access_reads_back() -> Outcome {
-    let gpu = gpu()?;
+fn access_reads_back(gpu: Gpu) -> Outcome {
     let (pool, mut flags) = (new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?, 0);
     let mut here = gpu.location();
     ok!(cuMemPoolGetAccess(&mut flags, pool, &mut here));

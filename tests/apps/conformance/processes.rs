@@ -7,11 +7,11 @@ use gpuslice_nvabi::types::*;
 use std::os::unix::process::CommandExt;
 
 family!("processes":
-    see_each_other,
-    see_the_same, cannot_pass_the_cap, two_race, four_race, what_one_frees_the_other_has,
+    see_each_other, see_the_same, cannot_pass_the_cap, what_one_frees_the_other_has,
     unused_room_goes_to_who_needs_it, killed_gives_back, ended_gives_back, leaked_gives_back,
-    half_of_them_killed, sixty_four, forked_child_has_no_driver, forked_child_leaves_the_parent,
-    forked_child_may_exec, orphan_is_charged, exec_gives_back, free_of_a_sibling,
+    half_of_them_killed, sixty_four, forked_child_leaves_the_parent, forked_child_may_exec,
+    orphan_is_charged, exec_gives_back, free_of_a_sibling, two_race, four_race;
+    bare: forked_child_has_no_driver,
 );
 
 /// A helper that holds so many bytes.
@@ -36,15 +36,14 @@ pub fn hold(words: &[String]) -> Outcome {
     Ok(())
 }
 
-fn see_each_other() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(4)?);
+fn see_each_other(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
     let helper = holder(bytes)?;
     eventually("the other's memory is taken", || {
-        Ok(gpu.free()? + bytes <= before)
+        Ok(gpu.free()? + bytes <= gpu.before)
     })?;
     helper.end()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A helper that prints the free memory on request.
@@ -62,8 +61,7 @@ pub fn look(words: &[String]) -> Outcome {
 }
 
 /// All processes see the same number of free bytes.
-fn see_the_same() -> Outcome {
-    let gpu = gpu()?;
+fn see_the_same(gpu: Gpu) -> Outcome {
     let mut helper = Helper::start("look", &[&gpu.part(8)?.to_string()])?;
     helper.says("ready")?;
     for round in 1..4 {
@@ -77,8 +75,7 @@ fn see_the_same() -> Outcome {
     helper.end()
 }
 
-fn cannot_pass_the_cap() -> Outcome {
-    let gpu = gpu()?;
+fn cannot_pass_the_cap(gpu: Gpu) -> Outcome {
     let helper = holder(gpu.part(2)?)?;
     let mut at = 0;
     says!(OOM, cuMemAlloc_v2(&mut at, gpu.part(2)?));
@@ -103,9 +100,9 @@ pub fn fill(words: &[String]) -> Outcome {
 }
 
 /// `count` helpers fill the cap at the same time.
-fn fill_together(count: usize) -> Outcome {
-    let gpu = gpu()?;
-    let (before, step) = (gpu.free()?, gpu.part(128)?);
+fn fill_together(gpu: Gpu, count: usize) -> Outcome {
+    let before = gpu.before;
+    let step = gpu.part(128)?;
     let step_text = step.to_string();
     let mut all: Vec<Helper> = (0..count)
         .map(|_| Helper::start("fill", &[&step_text]))
@@ -126,15 +123,15 @@ fn fill_together(count: usize) -> Outcome {
         "they got only {sum} of {before}"
     );
     all.into_iter().try_for_each(Helper::end)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn two_race() -> Outcome {
-    fill_together(2)
+fn two_race(gpu: Gpu) -> Outcome {
+    fill_together(gpu, 2)
 }
 
-fn four_race() -> Outcome {
-    fill_together(4)
+fn four_race(gpu: Gpu) -> Outcome {
+    fill_together(gpu, 4)
 }
 
 /// A helper that allocates and frees as it is told.
@@ -160,8 +157,7 @@ pub fn grow(_: &[String]) -> Outcome {
     Ok(())
 }
 
-fn what_one_frees_the_other_has() -> Outcome {
-    let gpu = gpu()?;
+fn what_one_frees_the_other_has(gpu: Gpu) -> Outcome {
     let mut helper = Helper::start("grow", &[])?;
     helper.says("ready")?;
     let (most, mut at) = (gpu.part(4)? * 3 - gpu.part(16)?, 0);
@@ -181,8 +177,7 @@ fn what_one_frees_the_other_has() -> Outcome {
 }
 
 /// Many small allocations leave room reserved that is not used.
-fn unused_room_goes_to_who_needs_it() -> Outcome {
-    let gpu = gpu()?;
+fn unused_room_goes_to_who_needs_it(gpu: Gpu) -> Outcome {
     let mut helpers = Vec::new();
     for _ in 0..3 {
         let mut helper = Helper::start("grow", &[])?;
@@ -201,36 +196,30 @@ fn unused_room_goes_to_who_needs_it() -> Outcome {
     helpers.into_iter().try_for_each(Helper::end)
 }
 
-fn killed_gives_back() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn killed_gives_back(gpu: Gpu) -> Outcome {
     for _ in 0..5 {
         holder(gpu.part(2)?)?.kill()?;
-        gpu.back_to(before)?;
+        gpu.back()?;
     }
     Ok(())
 }
 
-fn ended_gives_back() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn ended_gives_back(gpu: Gpu) -> Outcome {
     holder(gpu.part(2)?)?.end()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// Nothing is cleared up before the next one starts: the dead one's memory is there for it.
-fn leaked_gives_back() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(2)? + gpu.part(8)?);
+fn leaked_gives_back(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(2)? + gpu.part(8)?;
     for _ in 0..8 {
         holder(bytes)?.kill()?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn half_of_them_killed() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(32)?);
+fn half_of_them_killed(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(32)?;
     let mut all: Vec<Helper> = (0..4).map(|_| holder(bytes)).collect::<Outcome<_>>()?;
     for _ in 0..2 {
         all.remove(0).kill()?;
@@ -238,7 +227,7 @@ fn half_of_them_killed() -> Outcome {
     for helper in all {
         helper.end()?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A helper that initialises the driver and holds nothing.
@@ -251,18 +240,17 @@ pub fn idle(_: &[String]) -> Outcome {
     Ok(())
 }
 
-fn sixty_four() -> Outcome {
-    let gpu = gpu()?;
-    let (before, total) = gpu.info()?;
+fn sixty_four(gpu: Gpu) -> Outcome {
+    let total = gpu.total()?;
     let mut all: Vec<Helper> = (0..64)
         .map(|_| Helper::start("idle", &[]))
         .collect::<Outcome<_>>()?;
     for helper in &mut all {
         helper.says(&total.to_string())?;
     }
-    gpu.back_to(before)?;
+    gpu.back()?;
     all.into_iter().try_for_each(Helper::end)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// Runs something in a forked child; it answers a number of up to 250.
@@ -308,31 +296,28 @@ fn forked_child_has_no_driver() -> Outcome {
     gpu.release(at)
 }
 
-fn forked_child_leaves_the_parent() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(4)?);
+fn forked_child_leaves_the_parent(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
     let at = gpu.alloc(bytes)?;
     for _ in 0..5 {
         forked(|| 0)?;
     }
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     gpu.usable(at, bytes)?;
     gpu.release(at)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn forked_child_may_exec() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(4)?);
+fn forked_child_may_exec(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
     gpu.alloc(bytes)?;
     holder(bytes)?.end()?;
-    gpu.took(before, bytes, GRAIN)
+    gpu.took(bytes, GRAIN)
 }
 
 /// A process whose parents are gone is charged and refused like any other.
-fn orphan_is_charged() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(4)?);
+fn orphan_is_charged(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
     let (mut ends, me) = ([0; 2], std::env::current_exe().or_else(fail)?);
     // SAFETY: makes two descriptors.
     that!(unsafe { libc::pipe(ends.as_mut_ptr()) } == 0, "no pipe");
@@ -352,19 +337,19 @@ fn orphan_is_charged() -> Outcome {
         }
         0
     })?;
-    eventually("an orphan is charged", || Ok(gpu.free()? + bytes <= before))?;
+    eventually("an orphan is charged", || {
+        Ok(gpu.free()? + bytes <= gpu.before)
+    })?;
     // SAFETY: closes descriptors of ours; with the last writer gone the orphan ends.
     unsafe {
         libc::close(keep);
         libc::close(from);
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A process that becomes another program holds nothing of the one it was.
-fn exec_gives_back() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn exec_gives_back(gpu: Gpu) -> Outcome {
     let script = format!("exec {0} {1} hold 0", "\"$0\"", child::ROLE);
     let me = std::env::current_exe().or_else(fail)?;
     let mut command = std::process::Command::new("sh");
@@ -378,17 +363,16 @@ fn exec_gives_back() -> Outcome {
         .status()
         .or_else(fail)?;
     that!(ended.success(), "it ended with {ended}");
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// Addresses of one process mean nothing in another.
-fn free_of_a_sibling() -> Outcome {
-    let gpu = gpu()?;
+fn free_of_a_sibling(gpu: Gpu) -> Outcome {
     let helper = holder(gpu.part(8)?)?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     for at in [4096u64, 1 << 40, 0x7000_0000_0000] {
         says!(INVALID, cuMemFree_v2(at));
     }
-    gpu.back_to(before)?;
+    gpu.back()?;
     helper.end()
 }

@@ -4,9 +4,9 @@ use crate::words::*;
 use gpuslice_nvabi::types::*;
 
 family!("query":
-    count, name, uuid, uuids_agree, bus_id, attributes, properties, capability, version,
-    bad_attribute, bad_device, name_too_long, pointer_of_memory, pointer_of_nothing, stream_priorities,
-    kernel_runs,
+    attributes, properties, capability, bad_device, pointer_of_memory, pointer_of_nothing,
+    stream_priorities, name, name_too_long, uuid, uuids_agree, bus_id, bad_attribute;
+    bare: count, version, kernel_runs,
 );
 
 fn count() -> Outcome {
@@ -30,15 +30,15 @@ fn text<const N: usize>(bytes: &[c_char; N]) -> String {
         .collect()
 }
 
-fn name() -> Outcome {
-    let (gpu, mut name) = (gpu()?, [1; 128]);
+fn name(gpu: Gpu) -> Outcome {
+    let mut name = [1; 128];
     ok!(cuDeviceGetName(name.as_mut_ptr(), 128, gpu.device));
     that!(!text(&name).is_empty(), "no name");
     Ok(())
 }
 
-fn name_too_long() -> Outcome {
-    let (gpu, mut name) = (gpu()?, [1; 128]);
+fn name_too_long(gpu: Gpu) -> Outcome {
+    let mut name = [1; 128];
     ok!(cuDeviceGetName(name.as_mut_ptr(), 5, gpu.device));
     that!(
         name[4] == 0 && name[5] == 1,
@@ -47,8 +47,8 @@ fn name_too_long() -> Outcome {
     Ok(())
 }
 
-fn uuid() -> Outcome {
-    let (gpu, mut one, mut other) = (gpu()?, CUuuid { bytes: [0; 16] }, CUuuid { bytes: [1; 16] });
+fn uuid(gpu: Gpu) -> Outcome {
+    let (mut one, mut other) = (CUuuid { bytes: [0; 16] }, CUuuid { bytes: [1; 16] });
     ok!(cuDeviceGetUuid(&mut one, gpu.device));
     ok!(cuDeviceGetUuid(&mut other, gpu.device));
     that!(
@@ -58,24 +58,23 @@ fn uuid() -> Outcome {
     Ok(())
 }
 
-fn uuids_agree() -> Outcome {
-    let (gpu, mut one, mut other) = (gpu()?, CUuuid { bytes: [0; 16] }, CUuuid { bytes: [1; 16] });
+fn uuids_agree(gpu: Gpu) -> Outcome {
+    let (mut one, mut other) = (CUuuid { bytes: [0; 16] }, CUuuid { bytes: [1; 16] });
     ok!(cuDeviceGetUuid(&mut one, gpu.device));
     ok!(cuDeviceGetUuid_v2(&mut other, gpu.device));
     that!(one.bytes == other.bytes, "{one:?} and {other:?}");
     Ok(())
 }
 
-fn bus_id() -> Outcome {
-    let (gpu, mut id, mut device) = (gpu()?, [0; 64], 7);
+fn bus_id(gpu: Gpu) -> Outcome {
+    let (mut id, mut device) = ([0; 64], 7);
     ok!(cuDeviceGetPCIBusId(id.as_mut_ptr(), 64, gpu.device));
     ok!(cuDeviceGetByPCIBusId(&mut device, id.as_ptr()));
     that!(device == gpu.device, "{} is device {device}", text(&id));
     Ok(())
 }
 
-fn attributes() -> Outcome {
-    let gpu = gpu()?;
+fn attributes(gpu: Gpu) -> Outcome {
     for (attribute, least) in [
         (CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1),
         (CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 512),
@@ -93,8 +92,7 @@ fn attributes() -> Outcome {
     Ok(())
 }
 
-fn properties() -> Outcome {
-    let gpu = gpu()?;
+fn properties(gpu: Gpu) -> Outcome {
     let mut major = 0;
     let mut minor = 0;
     ok!(cuDeviceComputeCapability(
@@ -105,8 +103,7 @@ fn properties() -> Outcome {
     Ok(())
 }
 
-fn capability() -> Outcome {
-    let gpu = gpu()?;
+fn capability(gpu: Gpu) -> Outcome {
     let pools = gpu.attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?;
     let mut pool = CUmemoryPool::NULL;
     let code = gpuslice_apps::api::calls::cuDeviceGetDefaultMemPool(&mut pool, gpu.device);
@@ -126,8 +123,8 @@ fn version() -> Outcome {
     Ok(())
 }
 
-fn bad_attribute() -> Outcome {
-    let (gpu, mut value) = (gpu()?, 0);
+fn bad_attribute(gpu: Gpu) -> Outcome {
+    let mut value = 0;
     says!(
         INVALID,
         cuDeviceGetAttribute(&mut value, 99_999, gpu.device)
@@ -143,8 +140,7 @@ fn bad_attribute() -> Outcome {
     Ok(())
 }
 
-fn bad_device() -> Outcome {
-    gpu()?;
+fn bad_device(_: Gpu) -> Outcome {
     let (mut value, mut name) = (0, [0; 16]);
     let bad = CUresult::ERROR_INVALID_DEVICE;
     says!(
@@ -155,8 +151,7 @@ fn bad_device() -> Outcome {
     Ok(())
 }
 
-fn pointer_of_memory() -> Outcome {
-    let gpu = gpu()?;
+fn pointer_of_memory(gpu: Gpu) -> Outcome {
     let (at, mut kind, mut owner) = (gpu.alloc(GRAIN)?, 0u32, CUcontext::NULL);
     let (kind_to, owner_to) = ((&raw mut kind).cast(), (&raw mut owner).cast());
     ok!(cuPointerGetAttribute(
@@ -174,8 +169,7 @@ fn pointer_of_memory() -> Outcome {
     Ok(())
 }
 
-fn pointer_of_nothing() -> Outcome {
-    let gpu = gpu()?;
+fn pointer_of_nothing(gpu: Gpu) -> Outcome {
     let (at, mut kind) = (gpu.alloc(GRAIN)?, 0u32);
     gpu.release(at)?;
     let to = (&raw mut kind).cast();
@@ -186,8 +180,7 @@ fn pointer_of_nothing() -> Outcome {
     Ok(())
 }
 
-fn stream_priorities() -> Outcome {
-    gpu()?;
+fn stream_priorities(_: Gpu) -> Outcome {
     let (mut least, mut greatest) = (-99, 99);
     ok!(cuCtxGetStreamPriorityRange(&mut least, &mut greatest));
     that!(greatest <= least, "from {least} to {greatest}");

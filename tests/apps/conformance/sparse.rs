@@ -8,8 +8,9 @@ use gpuslice_nvabi::types::*;
 
 family!("sparse":
     tile, mapped_costs_nothing_more, released_while_mapped_is_charged, unmapped_gives_back,
-    destroyed_gives_back, mapped_over, two_tiles_of_one_handle, context_destroyed,
-    outside, cut, too_little_memory, bad_handle, no_steps, plain_array, tail_of_a_mipmapped,
+    destroyed_gives_back, mapped_over, two_tiles_of_one_handle, context_destroyed, no_steps,
+    tail_of_a_mipmapped;
+    bare: outside, cut, too_little_memory, bad_handle, plain_array,
 );
 
 const SIDE: usize = 4096;
@@ -105,79 +106,71 @@ fn destroy(array: CUarray) -> Outcome {
 /// The bytes of the regions mapped here: 8 by 8 tiles of 64 KiB.
 const BYTES: usize = 64 * (64 << 10);
 
-fn tile() -> Outcome {
-    gpu()?;
+fn tile(_: Gpu) -> Outcome {
     let (array, tile) = array()?;
     let bytes = tile.width * tile.height * tile.depth * 4;
     that!(bytes == 64 << 10, "a tile of {bytes} bytes");
     destroy(array)
 }
 
-fn mapped_costs_nothing_more() -> Outcome {
-    let gpu = gpu()?;
+fn mapped_costs_nothing_more(gpu: Gpu) -> Outcome {
     let (array, tile) = array()?;
     let handle = tiles(gpu, BYTES)?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     map(step(array, tile, [0, 0], [8, 8], Some(handle)))?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn released_while_mapped_is_charged() -> Outcome {
-    let gpu = gpu()?;
+fn released_while_mapped_is_charged(gpu: Gpu) -> Outcome {
     let (array, tile) = array()?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     for at in 0..3 {
         let handle = tiles(gpu, BYTES)?;
         map(step(array, tile, [8 * at, 0], [8, 8], Some(handle)))?;
         release(handle)?;
     }
-    gpu.took(before, 3 * BYTES, GRAIN)
+    gpu.took(3 * BYTES, GRAIN)
 }
 
-fn unmapped_gives_back() -> Outcome {
-    let gpu = gpu()?;
+fn unmapped_gives_back(gpu: Gpu) -> Outcome {
     let (array, tile) = array()?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     let handle = tiles(gpu, BYTES)?;
     map(step(array, tile, [8, 16], [8, 8], Some(handle)))?;
     release(handle)?;
     map(step(array, tile, [8, 16], [8, 8], None))?;
-    gpu.back_to(before)?;
+    gpu.back()?;
     destroy(array)
 }
 
-fn destroyed_gives_back() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn destroyed_gives_back(gpu: Gpu) -> Outcome {
     let (array, tile) = array()?;
     let handle = tiles(gpu, BYTES)?;
     map(step(array, tile, [0, 0], [8, 8], Some(handle)))?;
     release(handle)?;
-    gpu.took(before, BYTES, 2 * GRAIN)?;
+    gpu.took(BYTES, 2 * GRAIN)?;
     destroy(array)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// The reference does not say whether mapping over a tile lets go at once of what was behind it;
 /// unmapping does.
-fn mapped_over() -> Outcome {
-    let gpu = gpu()?;
+fn mapped_over(gpu: Gpu) -> Outcome {
     let (array, tile) = array()?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     for _ in 0..5 {
         let handle = tiles(gpu, BYTES)?;
         map(step(array, tile, [0, 0], [8, 8], Some(handle)))?;
         release(handle)?;
     }
-    gpu.took(before, BYTES, 4 * BYTES + GRAIN)?;
+    gpu.took(BYTES, 4 * BYTES + GRAIN)?;
     map(step(array, tile, [0, 0], [8, 8], None))?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn two_tiles_of_one_handle() -> Outcome {
-    let gpu = gpu()?;
+fn two_tiles_of_one_handle(gpu: Gpu) -> Outcome {
     let (array, tile) = array()?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     let handle = tiles(gpu, BYTES)?;
     let places = [[0, 0], [8, 8]];
     for place in places {
@@ -185,15 +178,14 @@ fn two_tiles_of_one_handle() -> Outcome {
     }
     release(handle)?;
     for place in places {
-        gpu.took(before, BYTES, GRAIN)?;
+        gpu.took(BYTES, GRAIN)?;
         map(step(array, tile, place, [8, 8], None))?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn context_destroyed() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut other) = (gpu.free()?, CUcontext::NULL);
+fn context_destroyed(gpu: Gpu) -> Outcome {
+    let mut other = CUcontext::NULL;
     ok!(cuCtxCreate_v2(&mut other, 0, gpu.device));
     let (array, tile) = array()?;
     let handle = tiles(gpu, BYTES)?;
@@ -201,21 +193,21 @@ fn context_destroyed() -> Outcome {
     release(handle)?;
     ok!(cuCtxDestroy_v2(other));
     set_current(gpu.context)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// A step that is refused changes nothing.
 fn refused(change: impl FnOnce(&mut CUarrayMapInfo)) -> Outcome {
     let gpu = gpu()?;
     let (array, tile) = array()?;
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     let handle = tiles(gpu, BYTES)?;
     let mut bad = step(array, tile, [0, 0], [8, 8], Some(handle));
     change(&mut bad);
     let code = calls::cuMemMapArrayAsync(&mut bad, 1, CUstream::NULL);
     that!(code != SUCCESS, "it is mapped");
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 fn outside() -> Outcome {
@@ -243,8 +235,7 @@ fn plain_array() -> Outcome {
     })
 }
 
-fn no_steps() -> Outcome {
-    gpu()?;
+fn no_steps(_: Gpu) -> Outcome {
     let (array, _) = array()?;
     says!(
         INVALID,
@@ -254,14 +245,14 @@ fn no_steps() -> Outcome {
 }
 
 /// The smallest levels are mapped together.
-fn tail_of_a_mipmapped() -> Outcome {
-    let gpu = gpu()?;
+fn tail_of_a_mipmapped(gpu: Gpu) -> Outcome {
     let mut array = CUmipmappedArray::NULL;
     match calls::cuMipmappedArrayCreate(&mut array, &shape(CUDA_ARRAY3D_SPARSE), 12) {
         SUCCESS => {}
         other => return skip(format_args!("sparse arrays: {other:?}")),
     }
-    let (before, handle) = (gpu.free()?, tiles(gpu, GRAIN)?);
+    let gpu = gpu.measured()?;
+    let handle = tiles(gpu, GRAIN)?;
     let tile = CUDA_ARRAY_SPARSE_TILE {
         width: 128,
         height: 128,
@@ -273,7 +264,7 @@ fn tail_of_a_mipmapped() -> Outcome {
     step.subresource = [0, 0, 64 << 10, 0];
     map(step)?;
     release(handle)?;
-    gpu.took(before, GRAIN, GRAIN)?;
+    gpu.took(GRAIN, GRAIN)?;
     ok!(cuMipmappedArrayDestroy(array));
-    gpu.back_to(before)
+    gpu.back()
 }

@@ -6,7 +6,7 @@ use gpuslice_nvabi::types::*;
 family!("threads":
     eight_race, eight_alloc_and_free, free_from_another_thread, eight_fill_and_free,
     eight_ordered, eight_create, eight_contexts, one_refused_others_go_on,
-    ended_thread_leaves_its_memory, free_twice_at_once,
+    ended_thread_leaves_its_memory, free_twice_at_once;
 );
 
 /// Does something in eight threads, each with the context current.
@@ -27,28 +27,16 @@ fn eight<T: Send>(gpu: Gpu, work: impl Fn(usize) -> Outcome<T> + Sync) -> Outcom
     })
 }
 
-fn eight_race() -> Outcome {
-    let gpu = gpu()?;
-    let (before, step) = (gpu.free()?, gpu.part(64)?);
+fn eight_race(gpu: Gpu) -> Outcome {
+    let step = gpu.part(64)?;
     let all = eight(gpu, |_| gpu.fill(step))?.concat();
-    that!(
-        all.len() * step <= before,
-        "{} times {step} of {before}",
-        all.len()
-    );
-    that!(
-        (all.len() + 2) * step >= before,
-        "only {} of {}",
-        all.len(),
-        before / step
-    );
+    gpu.fitted(all.len(), step)?;
     gpu.release_all(all)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn eight_alloc_and_free() -> Outcome {
-    let gpu = gpu()?;
-    let (before, most) = (gpu.free()?, gpu.part(64)?);
+fn eight_alloc_and_free(gpu: Gpu) -> Outcome {
+    let most = gpu.part(64)?;
     eight(gpu, |number| {
         let (mut random, mut held) = (Random(100 + number as u64), Vec::new());
         for _ in 0..400 {
@@ -59,34 +47,29 @@ fn eight_alloc_and_free() -> Outcome {
         }
         gpu.release_all(held)
     })?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn free_from_another_thread() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn free_from_another_thread(gpu: Gpu) -> Outcome {
     for _ in 0..20 {
         let all = eight(gpu, |_| gpu.alloc(gpu.part(32)?))?;
         gpu.release_all(all)?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn eight_fill_and_free() -> Outcome {
-    let gpu = gpu()?;
-    let (before, step) = (gpu.free()?, gpu.part(64)?);
+fn eight_fill_and_free(gpu: Gpu) -> Outcome {
+    let step = gpu.part(64)?;
     eight(gpu, |_| {
         for _ in 0..5 {
             gpu.release_all(gpu.fill(step)?)?;
         }
         Ok(())
     })?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn eight_ordered() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn eight_ordered(gpu: Gpu) -> Outcome {
     eight(gpu, |_| {
         let stream = gpu.stream()?;
         for _ in 0..50 {
@@ -97,24 +80,20 @@ fn eight_ordered() -> Outcome {
         Ok(())
     })?;
     gpu.synchronize()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn eight_create() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn eight_create(gpu: Gpu) -> Outcome {
     eight(gpu, |_| {
         for _ in 0..50 {
             ok!(cuMemRelease(crate::vmm::create(gpu, gpu.part(32)?)?));
         }
         Ok(())
     })?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn eight_contexts() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn eight_contexts(gpu: Gpu) -> Outcome {
     eight(gpu, |_| {
         let mut context = CUcontext::NULL;
         for _ in 0..5 {
@@ -126,12 +105,11 @@ fn eight_contexts() -> Outcome {
         }
         Ok(())
     })?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn one_refused_others_go_on() -> Outcome {
-    let gpu = gpu()?;
-    let (before, total) = gpu.info()?;
+fn one_refused_others_go_on(gpu: Gpu) -> Outcome {
+    let total = gpu.total()?;
     eight(gpu, |number| {
         for _ in 0..100 {
             let mut at = 0;
@@ -143,27 +121,24 @@ fn one_refused_others_go_on() -> Outcome {
         }
         Ok(())
     })?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn ended_thread_leaves_its_memory() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(32)?);
+fn ended_thread_leaves_its_memory(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(32)?;
     let all = eight(gpu, |_| gpu.alloc(bytes))?;
-    gpu.took(before, 8 * bytes, 8 * GRAIN)?;
+    gpu.took(8 * bytes, 8 * GRAIN)?;
     gpu.usable(all[7], bytes)?;
     gpu.release_all(all)
 }
 
 /// Of several that free the same memory one is right.
-fn free_twice_at_once() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn free_twice_at_once(gpu: Gpu) -> Outcome {
     for _ in 0..50 {
         let at = gpu.alloc(gpu.part(32)?)?;
         let codes = eight(gpu, |_| Ok(says!([SUCCESS, INVALID], cuMemFree_v2(at))))?;
         let right = codes.iter().filter(|code| **code == SUCCESS).count();
         that!(right == 1, "{right} threads freed the same memory");
     }
-    gpu.back_to(before)
+    gpu.back()
 }

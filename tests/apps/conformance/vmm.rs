@@ -10,10 +10,9 @@ family!("vmm":
     unmapped_then_released, released_then_unmapped, released_while_mapped_is_charged,
     two_mappings_cost_once, two_mappings_keep, two_mappings_of_two, retained,
     retained_by_an_inner_address, part_unmapped, both_unmapped_at_once, sixteen_pieces_in_a_row,
-    a_thousand_rounds, properties_read_back,
-    odd_size, zero, largest_number, null_out, bad_properties, release_twice, release_foreign,
-    map_a_released_handle, map_over_a_mapping, map_outside, map_too_much, unmap_nothing,
-    addresses_freed_while_mapped, context_destroyed,
+    a_thousand_rounds, properties_read_back, odd_size, zero, largest_number, null_out,
+    bad_properties, release_twice, release_foreign, map_a_released_handle, map_over_a_mapping,
+    map_outside, map_too_much, unmap_nothing, addresses_freed_while_mapped, context_destroyed;
 );
 
 /// Physical memory of this device.
@@ -85,8 +84,7 @@ fn release(handle: u64) -> Outcome {
     Ok(())
 }
 
-fn granularity() -> Outcome {
-    let gpu = gpu()?;
+fn granularity(gpu: Gpu) -> Outcome {
     let (minimum, mut recommended) = (step(gpu)?, 0);
     let option = CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
     ok!(cuMemGetAllocationGranularity(
@@ -102,45 +100,40 @@ fn granularity() -> Outcome {
     Ok(())
 }
 
-fn created() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn created(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     create(gpu, bytes)?;
-    gpu.took(before, bytes, GRAIN)
+    gpu.took(bytes, GRAIN)
 }
 
-fn released() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn released(gpu: Gpu) -> Outcome {
     release(create(gpu, gpu.part(8)?)?)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn over_the_device() -> Outcome {
-    let gpu = gpu()?;
-    let ((before, total), mut handle) = (gpu.info()?, 0);
+fn over_the_device(gpu: Gpu) -> Outcome {
+    let (total, mut handle) = (gpu.total()?, 0);
     let too_much = total.next_multiple_of(step(gpu)?) + step(gpu)?;
     says!(OOM, cuMemCreate(&mut handle, too_much, &wanted(gpu), 0));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn refusals_change_nothing() -> Outcome {
-    let gpu = gpu()?;
+fn refusals_change_nothing(gpu: Gpu) -> Outcome {
     let half = create(gpu, gpu.part(2)?)?;
-    let (before, mut handle) = (gpu.free()?, 0);
+    let gpu = gpu.measured()?;
+    let mut handle = 0;
     for _ in 0..50 {
         says!(
             OOM,
             cuMemCreate(&mut handle, gpu.part(2)? + 8 * GRAIN, &wanted(gpu), 0)
         );
     }
-    gpu.back_to(before)?;
+    gpu.back()?;
     release(half)
 }
 
-fn filled_to_the_last() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+fn filled_to_the_last(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(16)?;
     let (mut all, mut handle) = (Vec::new(), 0);
     while says!(
         [SUCCESS, OOM],
@@ -149,43 +142,30 @@ fn filled_to_the_last() -> Outcome {
     {
         all.push(handle);
     }
-    that!(
-        all.len() * bytes <= before,
-        "{} times {bytes} of {before}",
-        all.len()
-    );
-    that!(
-        all.len() >= before / bytes - 1,
-        "only {} of {}",
-        all.len(),
-        before / bytes
-    );
+    gpu.fitted(all.len(), bytes)?;
     all.into_iter().try_for_each(release)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn mapping_costs_nothing() -> Outcome {
-    let gpu = gpu()?;
+fn mapping_costs_nothing(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
-    let before = gpu.free()?;
+    let gpu = gpu.measured()?;
     map(at, bytes, handle)?;
     open(gpu, at, bytes)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn addresses_cost_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let (before, total) = gpu.info()?;
+fn addresses_cost_nothing(gpu: Gpu) -> Outcome {
+    let total = gpu.total()?;
     let bytes = 4 * total.next_multiple_of(step(gpu)?);
     let at = reserve(bytes)?;
-    gpu.back_to(before)?;
+    gpu.back()?;
     ok!(cuMemAddressFree(at, bytes));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn usable() -> Outcome {
-    let gpu = gpu()?;
+fn usable(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
@@ -193,97 +173,89 @@ fn usable() -> Outcome {
     gpu.usable(at, bytes)
 }
 
-fn unmapped_then_released() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn unmapped_then_released(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
     unmap(at, bytes)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn released_then_unmapped() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn released_then_unmapped(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
     release(handle)?;
     unmap(at, bytes)?;
     ok!(cuMemAddressFree(at, bytes));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn released_while_mapped_is_charged() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn released_while_mapped_is_charged(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     for held in 1..=6 {
         let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
         map(at, bytes, handle)?;
         release(handle)?;
-        gpu.took(before, held * bytes, held * GRAIN)?;
+        gpu.took(held * bytes, held * GRAIN)?;
     }
     let mut handle = 0;
     says!(OOM, cuMemCreate(&mut handle, 3 * bytes, &wanted(gpu), 0));
     Ok(())
 }
 
-fn two_mappings_cost_once() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn two_mappings_cost_once(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let handle = create(gpu, bytes)?;
     for _ in 0..2 {
         map(reserve(bytes)?, bytes, handle)?;
     }
-    gpu.took(before, bytes, GRAIN)
+    gpu.took(bytes, GRAIN)
 }
 
-fn two_mappings_keep() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn two_mappings_keep(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, one, other) = (create(gpu, bytes)?, reserve(bytes)?, reserve(bytes)?);
     map(one, bytes, handle)?;
     map(other, bytes, handle)?;
     release(handle)?;
     unmap(one, bytes)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     open(gpu, other, bytes)?;
     gpu.usable(other, bytes)?;
     unmap(other, bytes)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn two_mappings_of_two() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn two_mappings_of_two(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = reserve(2 * bytes)?;
     let handles = [create(gpu, bytes)?, create(gpu, bytes)?];
     map(at, bytes, handles[0])?;
     map(at + bytes as u64, bytes, handles[1])?;
     handles.into_iter().try_for_each(release)?;
     unmap(at, bytes)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     unmap(at + bytes as u64, bytes)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn retained() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes, mut again) = (gpu.free()?, gpu.part(8)?, 0);
+fn retained(gpu: Gpu) -> Outcome {
+    let (bytes, mut again) = (gpu.part(8)?, 0);
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
     ok!(cuMemRetainAllocationHandle(&mut again, at as *mut c_void));
     unmap(at, bytes)?;
     release(handle)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     release(again)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn retained_by_an_inner_address() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes, mut again) = (gpu.free()?, gpu.part(8)?, 0);
+fn retained_by_an_inner_address(gpu: Gpu) -> Outcome {
+    let (bytes, mut again) = (gpu.part(8)?, 0);
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
     release(handle)?;
@@ -292,28 +264,26 @@ fn retained_by_an_inner_address() -> Outcome {
         (at + 4096) as *mut c_void
     ));
     unmap(at, bytes)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     release(again)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// Mappings are undone whole.
-fn part_unmapped() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn part_unmapped(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
     release(handle)?;
     says!(INVALID, cuMemUnmap(at, bytes / 2));
     says!(INVALID, cuMemUnmap(at + (bytes / 2) as u64, bytes / 2));
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     unmap(at, bytes)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn both_unmapped_at_once() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn both_unmapped_at_once(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = reserve(2 * bytes)?;
     for place in [at, at + bytes as u64] {
         let handle = create(gpu, bytes)?;
@@ -321,13 +291,12 @@ fn both_unmapped_at_once() -> Outcome {
         release(handle)?;
     }
     unmap(at, 2 * bytes)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// The way of growing tensors.
-fn sixteen_pieces_in_a_row() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(32)?);
+fn sixteen_pieces_in_a_row(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(32)?;
     let at = reserve(16 * bytes)?;
     for piece in 0..16 {
         let (handle, place) = (create(gpu, bytes)?, at + (piece * bytes) as u64);
@@ -335,18 +304,17 @@ fn sixteen_pieces_in_a_row() -> Outcome {
         open(gpu, place, bytes)?;
         release(handle)?;
     }
-    gpu.took(before, 16 * bytes, 16 * GRAIN)?;
+    gpu.took(16 * bytes, 16 * GRAIN)?;
     gpu.usable(at, 16 * bytes)?;
     for piece in (0..16).rev() {
         unmap(at + (piece * bytes) as u64, bytes)?;
-        gpu.took(before, piece * bytes, 16 * GRAIN)?;
+        gpu.took(piece * bytes, 16 * GRAIN)?;
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn a_thousand_rounds() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, step(gpu)?);
+fn a_thousand_rounds(gpu: Gpu) -> Outcome {
+    let bytes = step(gpu)?;
     let at = reserve(bytes)?;
     for round in 0..1000 {
         let handle = create(gpu, bytes)?;
@@ -359,11 +327,10 @@ fn a_thousand_rounds() -> Outcome {
             release(handle)?;
         }
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn properties_read_back() -> Outcome {
-    let gpu = gpu()?;
+fn properties_read_back(gpu: Gpu) -> Outcome {
     let (handle, mut read) = (create(gpu, step(gpu)?)?, wanted(gpu));
     read.location.id = 99;
     ok!(cuMemGetAllocationPropertiesFromHandle(&mut read, handle));
@@ -371,25 +338,22 @@ fn properties_read_back() -> Outcome {
     release(handle)
 }
 
-fn odd_size() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle) = (gpu.free()?, 0);
+fn odd_size(gpu: Gpu) -> Outcome {
+    let mut handle = 0;
     for bytes in [1, step(gpu)? - 1, step(gpu)? + 1, step(gpu)? * 3 / 2] {
         says!(INVALID, cuMemCreate(&mut handle, bytes, &wanted(gpu), 0));
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn zero() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle) = (gpu.free()?, 0);
+fn zero(gpu: Gpu) -> Outcome {
+    let mut handle = 0;
     says!(INVALID, cuMemCreate(&mut handle, 0, &wanted(gpu), 0));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn largest_number() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle, step) = (gpu.free()?, 0, step(gpu)?);
+fn largest_number(gpu: Gpu) -> Outcome {
+    let (mut handle, step) = (0, step(gpu)?);
     for bytes in [
         usize::MAX,
         usize::MAX / 2,
@@ -401,12 +365,11 @@ fn largest_number() -> Outcome {
             cuMemCreate(&mut handle, bytes, &wanted(gpu), 0)
         );
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn null_out() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle) = (gpu.free()?, 0);
+fn null_out(gpu: Gpu) -> Outcome {
+    let mut handle = 0;
     says!(
         INVALID,
         cuMemCreate(std::ptr::null_mut(), step(gpu)?, &wanted(gpu), 0)
@@ -415,12 +378,11 @@ fn null_out() -> Outcome {
         INVALID,
         cuMemCreate(&mut handle, step(gpu)?, std::ptr::null(), 0)
     );
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn bad_properties() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle, good) = (gpu.free()?, 0, wanted(gpu));
+fn bad_properties(gpu: Gpu) -> Outcome {
+    let (mut handle, good) = (0, wanted(gpu));
     let nowhere = CUmemLocation { kind: 77, id: 0 };
     for bad in [
         CUmemAllocationProp { kind: 77, ..good },
@@ -432,108 +394,93 @@ fn bad_properties() -> Outcome {
         says!(INVALID, cuMemCreate(&mut handle, step(gpu)?, &bad, 0));
     }
     says!(INVALID, cuMemCreate(&mut handle, step(gpu)?, &good, 1));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn release_twice() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn release_twice(gpu: Gpu) -> Outcome {
     let handle = create(gpu, gpu.part(8)?)?;
     release(handle)?;
     says!(INVALID, cuMemRelease(handle));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn release_foreign() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn release_foreign(gpu: Gpu) -> Outcome {
     says!(INVALID, cuMemRelease(0));
     says!(INVALID, cuMemRelease(u64::MAX));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn map_a_released_handle() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn map_a_released_handle(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     release(handle)?;
     says!(INVALID, cuMemMap(at, bytes, 0, handle, 0));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn map_over_a_mapping() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn map_over_a_mapping(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = reserve(bytes)?;
     let (one, other) = (create(gpu, bytes)?, create(gpu, bytes)?);
     map(at, bytes, one)?;
     says!(INVALID, cuMemMap(at, bytes, 0, other, 0));
     release(other)?;
     release(one)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     unmap(at, bytes)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn map_outside() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn map_outside(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let handle = create(gpu, bytes)?;
     says!(INVALID, cuMemMap(GRAIN as u64, bytes, 0, handle, 0));
     says!(INVALID, cuMemMap(0, bytes, 0, handle, 0));
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn map_too_much() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn map_too_much(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(2 * bytes)?);
     says!(INVALID, cuMemMap(at, 2 * bytes, 0, handle, 0));
     says!(INVALID, cuMemMap(at, 0, 0, handle, 0));
     says!(INVALID, cuMemMap(at, bytes, bytes, handle, 0));
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn unmap_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn unmap_nothing(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let at = reserve(bytes)?;
     says!(INVALID, cuMemUnmap(at, bytes));
     says!(INVALID, cuMemUnmap(at, 0));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn addresses_freed_while_mapped() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn addresses_freed_while_mapped(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
     release(handle)?;
     says!(INVALID, cuMemAddressFree(at, bytes));
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     unmap(at, bytes)?;
     ok!(cuMemAddressFree(at, bytes));
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// Handles belong to the process, not to a context.
-fn context_destroyed() -> Outcome {
-    let gpu = gpu()?;
+fn context_destroyed(gpu: Gpu) -> Outcome {
     let mut other = CUcontext::NULL;
     ok!(cuCtxCreate_v2(&mut other, 0, gpu.device));
     set_current(gpu.context)?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+    let gpu = gpu.measured()?;
+    let bytes = gpu.part(8)?;
     set_current(other)?;
     let handle = create(gpu, bytes)?;
     ok!(cuCtxDestroy_v2(other));
     set_current(gpu.context)?;
     release(handle)?;
-    that!(
-        gpu.free()? + GRAIN >= before,
-        "{} bytes free, {before} before",
-        gpu.free()?
-    );
-    Ok(())
+    gpu.took_at_most(GRAIN)
 }

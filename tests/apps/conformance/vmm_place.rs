@@ -5,7 +5,9 @@ use crate::words::*;
 use gpuslice_apps::api::calls;
 use gpuslice_nvabi::types::*;
 
-family!("vmm_place": on_the_host, mapped_on_the_host, on_another_device, no_device, nowhere);
+family!("vmm_place":
+    on_the_host, mapped_on_the_host, no_device, nowhere, on_another_device;
+);
 
 /// Memory of the host, by handle.
 fn of_host(gpu: Gpu, bytes: usize) -> Outcome<u64> {
@@ -29,45 +31,41 @@ fn release(handle: u64) -> Outcome {
     Ok(())
 }
 
-fn on_the_host() -> Outcome {
-    let gpu = gpu()?;
-    let before = gpu.free()?;
+fn on_the_host(gpu: Gpu) -> Outcome {
     let all: Vec<_> = (0..4)
         .map(|_| of_host(gpu, 8 * GRAIN))
         .collect::<Outcome<_>>()?;
-    gpu.back_to(before)?;
+    gpu.back()?;
     all.into_iter().try_for_each(release)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn mapped_on_the_host() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, 4 * GRAIN);
+fn mapped_on_the_host(gpu: Gpu) -> Outcome {
+    let bytes = 4 * GRAIN;
     let (handle, at) = (of_host(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
     open(gpu, at, bytes)?;
     release(handle)?;
     gpu.usable(at, bytes)?;
     ok!(cuMemUnmap(at, bytes));
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn on_another_device() -> Outcome {
-    let (gpu, mut count) = (gpu()?, 0);
+fn on_another_device(gpu: Gpu) -> Outcome {
+    let mut count = 0;
     ok!(cuDeviceGetCount(&mut count));
     if count < 2 {
         return skip("there is one device only");
     }
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+    let bytes = gpu.part(8)?;
     let handle = create(Gpu { device: 1, ..gpu }, bytes)?;
-    gpu.back_to(before)?;
+    gpu.back()?;
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn no_device() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle) = (gpu.free()?, 0);
+fn no_device(gpu: Gpu) -> Outcome {
+    let mut handle = 0;
     for id in [99, -1] {
         let location = CUmemLocation {
             id,
@@ -82,12 +80,11 @@ fn no_device() -> Outcome {
             cuMemCreate(&mut handle, GRAIN, &there, 0)
         );
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn nowhere() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle) = (gpu.free()?, 0);
+fn nowhere(gpu: Gpu) -> Outcome {
+    let mut handle = 0;
     for kind in [CU_MEM_LOCATION_TYPE_NONE, 77] {
         let location = CUmemLocation { kind, id: 0 };
         let there = CUmemAllocationProp {
@@ -96,5 +93,5 @@ fn nowhere() -> Outcome {
         };
         says!(INVALID, cuMemCreate(&mut handle, GRAIN, &there, 0));
     }
-    gpu.back_to(before)
+    gpu.back()
 }

@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 family!("vmm_share":
     exporting_costs_nothing, descriptor_keeps, imported_here, imported_here_keeps,
-    imported_by_a_process, process_keeps, process_dies, imported_after_release,
-    not_exportable, bad_descriptor, null_out,
+    imported_by_a_process, process_keeps, process_dies, imported_after_release, not_exportable,
+    bad_descriptor, null_out;
 );
 
 const FD: CUmemAllocationHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -55,53 +55,49 @@ fn release(handle: u64) -> Outcome {
     Ok(())
 }
 
-fn exporting_costs_nothing() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn exporting_costs_nothing(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let handle = shareable(gpu, bytes)?;
     let fd = exported(handle)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     drop(fd);
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     release(handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn descriptor_keeps() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn descriptor_keeps(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let handle = shareable(gpu, bytes)?;
     let fd = exported(handle)?;
     release(handle)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     drop(fd);
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn imported_here() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn imported_here(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let handle = shareable(gpu, bytes)?;
     let fd = exported(handle)?;
     let again = imported(fd.as_raw_fd())?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     release(handle)?;
     release(again)?;
     drop(fd);
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn imported_here_keeps() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn imported_here_keeps(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let handle = shareable(gpu, bytes)?;
     let fd = exported(handle)?;
     let again = imported(fd.as_raw_fd())?;
     release(handle)?;
     drop(fd);
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     release(again)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// Shared memory in which the first word is 77, mapped here.
@@ -147,20 +143,18 @@ fn unshare(at: CUdeviceptr, bytes: usize, handle: u64) -> Outcome {
 }
 
 /// What a helper's context costs is not part of the comparison: it has ended before.
-fn imported_by_a_process() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+fn imported_by_a_process(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
     let (handle, at, fd) = shared(gpu, bytes)?;
     importer(&fd, bytes)?.end()?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     drop(fd);
     unshare(at, bytes, handle)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn process_keeps() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(4)?);
+fn process_keeps(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
     let (handle, at, fd) = shared(gpu, bytes)?;
     let helper = importer(&fd, bytes)?;
     drop(fd);
@@ -168,48 +162,44 @@ fn process_keeps() -> Outcome {
     gpu.synchronize()?;
     // The ledger may need a moment to find the new holder, but then the memory is charged to it.
     eventually("memory that another process has open is taken", || {
-        Ok(gpu.free()? + bytes <= before)
+        Ok(gpu.free()? + bytes <= gpu.before)
     })?;
     helper.end()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn process_dies() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(4)?);
+fn process_dies(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
     let (handle, at, fd) = shared(gpu, bytes)?;
     let helper = importer(&fd, bytes)?;
     drop(fd);
     unshare(at, bytes, handle)?;
     helper.kill()?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
 /// The descriptor alone carries the memory over.
-fn imported_after_release() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes) = (gpu.free()?, gpu.part(4)?);
+fn imported_after_release(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
     let handle = shareable(gpu, bytes)?;
     let fd = exported(handle)?;
     release(handle)?;
     let again = imported(fd.as_raw_fd())?;
     drop(fd);
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(bytes, GRAIN)?;
     release(again)?;
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn not_exportable() -> Outcome {
-    let gpu = gpu()?;
+fn not_exportable(gpu: Gpu) -> Outcome {
     let (handle, mut fd) = (create(gpu, gpu.part(8)?)?, -1i32);
     let to = (&raw mut fd).cast();
     says!(INVALID, cuMemExportToShareableHandle(to, handle, FD, 0));
     release(handle)
 }
 
-fn bad_descriptor() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle) = (gpu.free()?, 0);
+fn bad_descriptor(gpu: Gpu) -> Outcome {
+    let mut handle = 0;
     let null = std::fs::File::open("/dev/null").or_else(fail)?;
     for fd in [null.as_raw_fd() as usize, 9999, usize::MAX] {
         let code = gpuslice_apps::api::calls::cuMemImportFromShareableHandle(
@@ -219,11 +209,10 @@ fn bad_descriptor() -> Outcome {
         );
         that!(code != SUCCESS, "descriptor {fd} is memory");
     }
-    gpu.back_to(before)
+    gpu.back()
 }
 
-fn null_out() -> Outcome {
-    let gpu = gpu()?;
+fn null_out(gpu: Gpu) -> Outcome {
     let handle = shareable(gpu, gpu.part(8)?)?;
     says!(
         INVALID,

@@ -89,12 +89,20 @@ macro_rules! that {
     };
 }
 
-/// A family of cases: a table of names and functions.
+/// A family of cases: a table of names and functions. Each is given a device with a context; those
+/// called bare make what they need.
 macro_rules! family {
-    ($family:literal: $($case:ident),+ $(,)?) => {
+    ($family:literal: $($($case:ident),+ $(,)?;)? $(bare: $($bare:ident),+ $(,)?)?) => {
         /// The cases of this family.
         pub const CASES: &[$crate::words::Case] = &[
-            $($crate::words::Case { name: concat!($family, "/", stringify!($case)), run: $case }),+
+            $($($crate::words::Case {
+                name: concat!($family, "/", stringify!($case)),
+                run: || $case($crate::words::gpu()?),
+            },)+)?
+            $($($crate::words::Case {
+                name: concat!($family, "/", stringify!($bare)),
+                run: $bare,
+            },)+)?
         ];
     };
 }
@@ -111,6 +119,8 @@ pub struct Case {
 pub struct Gpu {
     pub device: CUdevice,
     pub context: CUcontext,
+    /// Free bytes when the case began, or since [`Gpu::measured`].
+    pub before: usize,
 }
 
 /// Initialises the driver and makes a context on the first device.
@@ -119,11 +129,15 @@ pub fn gpu() -> Outcome<Gpu> {
     ok!(cuInit(0));
     ok!(cuDeviceGet(&mut device, 0));
     ok!(cuCtxCreate_v2(&mut context, 0, device));
-    let gpu = Gpu { device, context };
+    let gpu = Gpu {
+        device,
+        context,
+        before: 0,
+    };
     if ALONE.swap(false, Ordering::Relaxed) {
         gpu.usual()?;
     }
-    Ok(gpu)
+    gpu.measured()
 }
 
 /// Whether this process runs a case, and has no context yet.
@@ -171,17 +185,24 @@ impl Gpu {
         Ok((self.total()? / n / GRAIN * GRAIN).max(GRAIN))
     }
 
-    /// Waits until free memory settles at `before`.
-    pub fn back_to(self, before: usize) -> Outcome {
-        self.settles(before, 0, GRAIN)
+    /// The same device, compared with what is free now.
+    pub fn measured(self) -> Outcome<Self> {
+        let before = self.free()?;
+        Ok(Self { before, ..self })
     }
 
-    /// Waits until free memory settles `bytes` below `before`, or up to `extra` further.
-    pub fn took(self, before: usize, bytes: usize, extra: usize) -> Outcome {
-        self.settles(before, bytes, bytes / 64 + extra)
+    /// Waits until free memory settles where it was before.
+    pub fn back(self) -> Outcome {
+        self.settles(0, GRAIN)
     }
 
-    fn settles(self, before: usize, bytes: usize, extra: usize) -> Outcome {
+    /// Waits until free memory settles `bytes` below what it was before, or up to `extra` further.
+    pub fn took(self, bytes: usize, extra: usize) -> Outcome {
+        self.settles(bytes, bytes / 64 + extra)
+    }
+
+    fn settles(self, bytes: usize, extra: usize) -> Outcome {
+        let before = self.before;
         let least = before.saturating_sub(bytes + extra);
         let most = (before + if bytes == 0 { extra } else { 0 }).saturating_sub(bytes);
         let start = Instant::now();
@@ -211,6 +232,23 @@ impl Gpu {
     /// Frees memory of `cuMemAlloc`.
     pub fn release(self, at: CUdeviceptr) -> Outcome {
         ok!(cuMemFree_v2(at));
+        Ok(())
+    }
+
+    /// So many pieces of `step` bytes are what was free, but for one that may not have fitted.
+    pub fn fitted(self, pieces: usize, step: usize) -> Outcome {
+        let before = self.before;
+        that!(
+            pieces * step <= before && pieces + 1 >= before / step,
+            "{pieces} times {step} of {before}"
+        );
+        Ok(())
+    }
+
+    /// No more than this is taken.
+    pub fn took_at_most(self, bytes: usize) -> Outcome {
+        let (free, before) = (self.free()?, self.before);
+        that!(free + bytes >= before, "{free} of {before} free");
         Ok(())
     }
 

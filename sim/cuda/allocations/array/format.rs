@@ -1,5 +1,6 @@
 //! Shapes: how many bytes an array of a description has, and which descriptions are allowed.
 
+use crate::entry::refuse_if;
 use gpuslice_nvabi::types::*;
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
@@ -84,24 +85,16 @@ pub fn check(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
     let sides = [shape.width, shape.height, shape.depth];
     let too_large = sides.iter().zip(MOST).any(|(side, most)| *side > most);
     let layered = shape.flags & CUDA_ARRAY3D_LAYERED != 0;
-    if shape.width == 0 || too_large || shape.flags & !FLAGS != 0 {
-        return Err(INVALID);
-    }
-    if shape.height == 0 && shape.depth != 0 && !layered {
-        return Err(INVALID);
-    }
-    if layered && shape.depth == 0 {
-        return Err(INVALID);
-    }
+    refuse_if(shape.width == 0 || too_large || shape.flags & !FLAGS != 0)?;
+    refuse_if(shape.height == 0 && shape.depth != 0 && !layered)?;
+    refuse_if(layered && shape.depth == 0)?;
     let cube = shape.flags & CUDA_ARRAY3D_CUBEMAP != 0;
     let faces = if layered {
         shape.depth.is_multiple_of(6)
     } else {
         shape.depth == 6
     };
-    if cube && !(shape.width == shape.height && faces) {
-        return Err(INVALID);
-    }
+    refuse_if(cube && !(shape.width == shape.height && faces))?;
     Ok(())
 }
 

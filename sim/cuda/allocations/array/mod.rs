@@ -7,6 +7,7 @@ pub mod format;
 
 use super::Home;
 use crate::context::Context;
+use crate::entry::refuse_if;
 use crate::handles::{Key, Named, Table};
 use crate::vram::Chunk;
 use gpuslice_nvabi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUresult};
@@ -71,9 +72,7 @@ pub const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 /// Looks an array up for a copy that begins at `[x in bytes, y, z]`.
 pub fn place(handle: CUarray, [x, y, z]: [u64; 3]) -> Result<Place, CUresult> {
     with(handle.0, false, |array| {
-        if array.address == 0 {
-            return Err(INVALID);
-        }
+        refuse_if(array.address == 0)?;
         let [row, height, depth] = format::extent(&array.shape)?;
         let pitch = format::pitch(row);
         let plane = pitch * height;

@@ -3,7 +3,7 @@
 use super::super::stream::{EventKey, shared};
 use super::super::task::Task;
 use super::super::{graph, key, pool, resolve, submit};
-use crate::entry::{Out, Outcome};
+use crate::entry::{Out, Outcome, refuse_if};
 use crate::exec::working;
 use gpuslice_nvabi::types::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
@@ -48,16 +48,12 @@ pub mod imp {
 
     pub fn cuEventRecordWithFlags(h_event: CUevent, h_stream: CUstream, flags: u32) -> Outcome {
         let (event, stream) = (living(h_event)?, resolve(h_stream)?);
-        if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags & !CU_EVENT_RECORD_EXTERNAL != 0)?;
         let external = flags & CU_EVENT_RECORD_EXTERNAL != 0;
         if !external && graph::capture_record(event, stream)? {
             return Ok(());
         }
-        if external && !graph::is_capturing(stream) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(external && !graph::is_capturing(stream))?;
         let owner = shared()?.with(|model| model.event(event).map(|event| event.context));
         let streams = shared()?.with(|model| model.stream(stream).map(|stream| stream.context));
         if owner != streams {
@@ -118,9 +114,7 @@ pub mod imp {
 
     pub fn cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32) -> Outcome {
         let (event, stream) = (living(h_event)?, resolve(h_stream)?);
-        if flags & !CU_EVENT_WAIT_EXTERNAL != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags & !CU_EVENT_WAIT_EXTERNAL != 0)?;
         let external = flags & CU_EVENT_WAIT_EXTERNAL != 0;
         if !external && graph::capture_wait(event, stream)? {
             return Ok(());

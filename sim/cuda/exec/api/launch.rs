@@ -4,7 +4,7 @@ use super::super::module::{Function, MAX_THREADS, cooperative_limit, launchable}
 use super::super::stream::{StreamKey, shared};
 use super::super::task::{Launch, Params, Task};
 use super::super::{resolve, submit};
-use crate::entry::{In, Outcome};
+use crate::entry::{In, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -30,19 +30,13 @@ fn check(function: &Function, shape: &Shape, cooperative: bool) -> Outcome {
             .zip(most)
             .all(|(side, most)| (1..=most).contains(side))
     };
-    if !fits(shape.grid, MAX_GRID) || !fits(shape.block, MAX_BLOCK) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(!fits(shape.grid, MAX_GRID) || !fits(shape.block, MAX_BLOCK))?;
     let threads: u32 = shape.block.iter().product();
-    if threads > MAX_THREADS {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(threads > MAX_THREADS)?;
     if threads > function.max_threads() {
         return Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
     }
-    if shape.shared_bytes as usize > function.max_dynamic_shared() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(shape.shared_bytes as usize > function.max_dynamic_shared())?;
     let blocks: u64 = shape.grid.iter().map(|side| u64::from(*side)).product();
     if cooperative && blocks > cooperative_limit(function, threads, shape.shared_bytes as usize) {
         return Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
@@ -56,9 +50,7 @@ fn params(
     each: In<*mut c_void>,
     extra: In<*mut c_void>,
 ) -> Result<Params, CUresult> {
-    if !each.is_null() && !extra.is_null() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(!each.is_null() && !extra.is_null())?;
     let bytes = match (each.is_null(), function.entry.params.as_deref()) {
         (true, _) if !extra.is_null() => buffer(extra)?,
         (true, Some(wanted)) if !wanted.is_empty() => return Err(CUresult::ERROR_INVALID_VALUE),
@@ -82,9 +74,7 @@ fn params(
 }
 
 fn bytes_at(from: *mut c_void, size: usize) -> Result<Vec<u8>, CUresult> {
-    if from.is_null() || size > MAX_PARAMS {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(from.is_null() || size > MAX_PARAMS)?;
     // SAFETY: not null; by the API's contract it points to an argument of the kernel's size.
     Ok(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) }.to_vec())
 }
@@ -99,9 +89,7 @@ fn buffer(extra: In<*mut c_void>) -> Result<Vec<u8>, CUresult> {
             CU_LAUNCH_PARAM_BUFFER_POINTER => from = extra.at(at + 1)?,
             CU_LAUNCH_PARAM_BUFFER_SIZE => {
                 let place = extra.at(at + 1)? as *const usize;
-                if place.is_null() {
-                    return Err(CUresult::ERROR_INVALID_VALUE);
-                }
+                refuse_if(place.is_null())?;
                 // SAFETY: not null, and the address of a size by the API's contract.
                 size = unsafe { place.read_unaligned() };
             }
@@ -242,15 +230,11 @@ pub mod imp {
         num_devices: u32,
         flags: u32,
     ) -> Outcome {
-        if num_devices == 0 || flags > 3 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(num_devices == 0 || flags > 3)?;
         let mut ready = Vec::new();
         for one in launch_params_list.list(num_devices as usize)? {
             // Default streams cannot be told apart by device here, so they are not allowed.
-            if one.h_stream.is_null() {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
+            refuse_if(one.h_stream.is_null())?;
             let shape = Shape {
                 grid: [one.grid_dim_x, one.grid_dim_y, one.grid_dim_z],
                 block: [one.block_dim_x, one.block_dim_y, one.block_dim_z],

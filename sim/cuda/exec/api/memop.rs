@@ -4,7 +4,7 @@ use super::super::task::{Memop, Task};
 use super::super::{resolve, submit};
 use crate::allocations::word;
 use crate::context::current;
-use crate::entry::{In, Outcome};
+use crate::entry::{In, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 
 /// Operations a call may hand over at once.
@@ -12,9 +12,7 @@ const MOST: u32 = 256;
 
 fn wait(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUresult> {
     let known = CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH;
-    if flags & !known != 0 || !word::is_word(address, wide) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(flags & !known != 0 || !word::is_word(address, wide))?;
     Ok(Memop::Wait {
         address,
         value,
@@ -25,9 +23,7 @@ fn wait(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUres
 
 fn write(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUresult> {
     let known = flags & !CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER == 0;
-    if !known || !word::is_word(address, wide) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(!known || !word::is_word(address, wide))?;
     Ok(Memop::Write {
         address,
         value,
@@ -37,9 +33,7 @@ fn write(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUre
 
 /// Reads a list of operations.
 pub fn memops(list: In<CUstreamBatchMemOpParams>, count: u32) -> Result<Vec<Memop>, CUresult> {
-    if count > MOST {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(count > MOST)?;
     let list = list.list(count as usize)?;
     list.iter().map(one).collect()
 }
@@ -117,9 +111,7 @@ pub mod imp {
         param_array: In<CUstreamBatchMemOpParams>,
         flags: u32,
     ) -> Outcome {
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != 0)?;
         queue(stream, memops(param_array, count)?)
     }
     pub use cuStreamBatchMemOp_v2 as cuStreamBatchMemOp_v2_ptsz;

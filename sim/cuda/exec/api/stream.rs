@@ -4,7 +4,7 @@ use super::super::stream::{Manner, Stream, StreamKey, shared};
 use super::super::task::{HostCall, Task};
 use super::super::{context_of, graph, key, pool, resolve, settle, submit};
 use crate::context::{self, Context, current};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -175,9 +175,7 @@ pub mod imp {
         user_data: *mut c_void,
         flags: u32,
     ) -> Outcome {
-        if callback.is_none() || flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(callback.is_none() || flags != 0)?;
         graph::refuse_capturing(resolve(h_stream)?)?;
         host(
             h_stream,
@@ -187,9 +185,7 @@ pub mod imp {
     pub use cuStreamAddCallback as cuStreamAddCallback_ptsz;
 
     pub fn cuLaunchHostFunc(h_stream: CUstream, func: CUhostFn, user_data: *mut c_void) -> Outcome {
-        if func.is_none() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(func.is_none())?;
         host(h_stream, HostCall::Function(func, user_data as usize))
     }
     pub use cuLaunchHostFunc as cuLaunchHostFunc_ptsz;
@@ -230,9 +226,7 @@ pub mod imp {
         value: In<CUlaunchAttributeValue>,
     ) -> Outcome {
         let (stream, value) = (resolve(h_stream)?, value.get()?);
-        if !SETTABLE.contains(&attr) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(!SETTABLE.contains(&attr))?;
         attributes()
             .get_or_insert_default()
             .insert((stream.id(), attr), value);
@@ -246,9 +240,7 @@ pub mod imp {
         value: Out<CUlaunchAttributeValue>,
     ) -> Outcome {
         let stream = resolve(h_stream)?;
-        if !SETTABLE.contains(&attr) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(!SETTABLE.contains(&attr))?;
         let set = attributes()
             .as_ref()
             .and_then(|all| all.get(&(stream.id(), attr)).copied());

@@ -3,7 +3,7 @@
 use super::super::task::Task;
 use super::model::Graphs;
 use super::{GraphKey, Node, NodeKey, Refusal, State, named, state};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_char;
 
@@ -36,28 +36,17 @@ pub fn bury(graphs: &mut Graphs<Task>, tasks: Vec<Task>) {
 
 /// Gives out a list as the driver does: without a buffer only its length, with one as many as fit,
 /// the rest filled with nulls.
-pub fn give_list(list: &[CUgraphNode], buffer: Out<CUgraphNode>, count: Out<usize>) -> Outcome {
+pub fn give_list(list: &[NodeKey], buffer: Out<CUgraphNode>, count: Out<usize>) -> Outcome {
     count.require()?;
     if buffer.is_null() {
         return count.set(list.len());
     }
     let room = count.get()?;
-    let padded = list
-        .iter()
-        .copied()
-        .chain(std::iter::repeat(CUgraphNode::NULL));
-    for (at, node) in padded.take(room).enumerate() {
-        buffer.set_at(at, node)?;
+    for at in 0..room {
+        let node = list.get(at).map(|node| CUgraphNode(node.to_pointer()));
+        buffer.set_at(at, node.unwrap_or(CUgraphNode::NULL))?;
     }
     count.set(room.min(list.len()))
-}
-
-/// Handles of nodes.
-pub fn handles(nodes: &[NodeKey]) -> Vec<CUgraphNode> {
-    nodes
-        .iter()
-        .map(|node| CUgraphNode(node.to_pointer()))
-        .collect()
 }
 
 /// An edge that is a full dependency.
@@ -96,9 +85,7 @@ pub mod imp {
 
     pub fn cuGraphCreate(ph_graph: Out<CUgraph>, flags: u32) -> Outcome {
         ph_graph.require()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != 0)?;
         ph_graph.set(CUgraph(state().graphs.create()?.to_pointer()))
     }
 
@@ -106,9 +93,7 @@ pub mod imp {
         let graph = named(h_graph.0)?;
         let mut held = state();
         let State { graphs, users, .. } = &mut *held;
-        if graphs.graph(graph)?.embedded {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(graphs.graph(graph)?.embedded)?;
         let tasks = graphs.destroy(graph)?;
         bury(graphs, tasks);
         let last = users.graph_ends(graph.id());
@@ -134,7 +119,7 @@ pub mod imp {
         nodes: Out<CUgraphNode>,
         num_nodes: Out<usize>,
     ) -> Outcome {
-        let list = handles(state().graphs.nodes(named(h_graph.0)?)?);
+        let list = state().graphs.nodes(named(h_graph.0)?)?.to_vec();
         give_list(&list, nodes, num_nodes)
     }
 
@@ -147,7 +132,7 @@ pub mod imp {
         let nodes = state.graphs.nodes(named(h_graph.0)?)?;
         let is_root = |node: &&NodeKey| state.graphs.before(**node).is_ok_and(<[_]>::is_empty);
         let roots: Vec<_> = nodes.iter().filter(is_root).copied().collect();
-        give_list(&handles(&roots), root_nodes, num_root_nodes)
+        give_list(&roots, root_nodes, num_root_nodes)
     }
 
     pub fn cuGraphGetEdges(
@@ -157,18 +142,16 @@ pub mod imp {
         num_edges: Out<usize>,
     ) -> Outcome {
         num_edges.require()?;
-        if from.is_null() != to.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(from.is_null() != to.is_null())?;
         let edges = state().graphs.edges(named(h_graph.0)?)?;
         let (starts, ends): (Vec<_>, Vec<_>) = edges.into_iter().unzip();
         if from.is_null() {
             return num_edges.set(starts.len());
         }
         let room = num_edges.get()?;
-        give_list(&handles(&starts), from, num_edges)?;
+        give_list(&starts, from, num_edges)?;
         num_edges.set(room)?;
-        give_list(&handles(&ends), to, num_edges)
+        give_list(&ends, to, num_edges)
     }
 
     pub fn cuGraphGetEdges_v2(

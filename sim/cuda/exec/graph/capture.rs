@@ -11,7 +11,7 @@ use super::super::task::Task;
 use super::super::{context_of, threads};
 use super::memory::Memory;
 use super::{GraphKey, NodeKey, State, state};
-use crate::entry::Outcome;
+use crate::entry::{Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::ContextId;
 use std::collections::HashMap;
@@ -303,9 +303,7 @@ pub fn begin(
     mode: CUstreamCaptureMode,
     given: Option<(GraphKey, Vec<NodeKey>)>,
 ) -> Outcome {
-    if mode > CU_STREAM_CAPTURE_MODE_RELAXED {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(mode > CU_STREAM_CAPTURE_MODE_RELAXED)?;
     let context = shared()?.with(|model| {
         let stream = model.stream(stream)?;
         (stream.manner != Manner::Legacy).then_some(stream.context)
@@ -321,9 +319,7 @@ pub fn begin(
     if let Some((graph, tips)) = &given {
         graphs.graph(*graph)?;
         for tip in tips {
-            if graphs.node(*tip)?.graph != *graph {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
+            refuse_if(graphs.node(*tip)?.graph != *graph)?;
         }
     }
     let (graph, tips) = match given {
@@ -462,9 +458,7 @@ pub fn update(stream: StreamKey, wanted: Vec<NodeKey>, flags: u32) -> Outcome {
     } = &mut *state();
     let (_, capture) = captures.of(stream).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
     for node in &wanted {
-        if graphs.node(*node)?.graph != capture.graph {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(graphs.node(*node)?.graph != capture.graph)?;
     }
     let tips = capture.tips.entry(stream.id()).or_default();
     match flags {

@@ -3,7 +3,7 @@
 use super::super::resolve;
 use super::capture::{self, begin, end, info, status, update};
 use super::{Node, NodeKey, named};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::cell::Cell;
 
@@ -61,9 +61,7 @@ pub mod imp {
 
     pub fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) -> Outcome {
         let new = mode.get()?;
-        if new > CU_STREAM_CAPTURE_MODE_RELAXED {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(new > CU_STREAM_CAPTURE_MODE_RELAXED)?;
         mode.set(MODE.replace(new))
     }
 

@@ -9,6 +9,7 @@ use super::memory::end_use;
 use super::model::{GraphKey, Graphs, Refusal};
 use super::plan::{self, Step};
 use super::{Key, NodeKey};
+use crate::entry::refuse_if;
 use gpuslice_nvabi::types::{CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, CUresult};
 use gpuslice_sim_device::Kind;
 use std::mem::discriminant;
@@ -88,9 +89,7 @@ impl Exec {
         let shape = |nodes: &[(NodeKey, Vec<usize>)]| -> Vec<Vec<usize>> {
             nodes.iter().map(|(_, before)| before.clone()).collect()
         };
-        if shape(&old) != shape(&new) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(shape(&old) != shape(&new))?;
         for ((old, _), (new, _)) in old.iter().zip(&new) {
             let task = graphs.node(*new)?.task.clone();
             let part = self.part(*old)?;
@@ -119,9 +118,7 @@ impl Exec {
                 continue;
             };
             if memory.is_in_use() && !freed(memory.address) {
-                if !auto {
-                    return Err(CUresult::ERROR_INVALID_VALUE);
-                }
+                refuse_if(!auto)?;
                 end_use(memory.address)?;
             }
             memory.back()?;

@@ -4,9 +4,9 @@ use super::super::resolve;
 use super::super::stream::shared;
 use super::super::task::Task;
 use super::exec::{Exec, Mismatch};
-use super::node_calls::kind_of;
+use super::node_calls::{kernel_v2, kind_of};
 use super::{ExecKey, GraphKey, State, named, params, state};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_char;
 
@@ -16,9 +16,7 @@ const FLAGS: u64 = (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
     | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) as u64;
 
 fn instantiate(graph: CUgraph, flags: u64) -> Result<CUgraphExec, CUresult> {
-    if flags & !FLAGS != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(flags & !FLAGS != 0)?;
     let graph: GraphKey = named(graph.0)?;
     let State { graphs, execs, .. } = &mut *state();
     let exec = Exec::new(graphs, graph, flags)?;
@@ -43,9 +41,7 @@ fn with_exec<T>(
 fn set(exec: CUgraphExec, node: CUgraphNode, task: Task) -> Outcome {
     with_exec(exec, |exec| {
         let part = exec.part(named(node.0)?)?;
-        if kind_of(&part.task) != kind_of(&task) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(kind_of(&part.task) != kind_of(&task))?;
         part.task = task;
         Ok(())
     })
@@ -203,7 +199,7 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: In<CUDA_KERNEL_NODE_PARAMS>,
     ) -> Outcome {
-        set(h_graph_exec, h_node, params::kernel(&node_params.get()?)?)
+        set(h_graph_exec, h_node, kernel_v2(node_params)?)
     }
 
     pub fn cuGraphExecKernelNodeSetParams(
@@ -211,11 +207,8 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
     ) -> Outcome {
-        set(
-            h_graph_exec,
-            h_node,
-            params::kernel(&params::newer(&node_params.get()?))?,
-        )
+        let task = params::kernel(&node_params.get()?, CUkernel::NULL)?;
+        set(h_graph_exec, h_node, task)
     }
 
     pub fn cuGraphExecMemcpyNodeSetParams(
@@ -224,11 +217,8 @@ pub mod imp {
         copy_params: In<CUDA_MEMCPY3D>,
         ctx: CUcontext,
     ) -> Outcome {
-        set(
-            h_graph_exec,
-            h_node,
-            params::copy(&copy_params.get()?, ctx)?,
-        )
+        let task = params::copy(&copy_params.get()?, ctx)?;
+        set(h_graph_exec, h_node, task)
     }
 
     pub fn cuGraphExecMemsetNodeSetParams(
@@ -237,11 +227,8 @@ pub mod imp {
         memset_params: In<CUDA_MEMSET_NODE_PARAMS>,
         ctx: CUcontext,
     ) -> Outcome {
-        set(
-            h_graph_exec,
-            h_node,
-            params::fill(&memset_params.get()?, ctx)?,
-        )
+        let task = params::fill(&memset_params.get()?, ctx)?;
+        set(h_graph_exec, h_node, task)
     }
 
     pub fn cuGraphExecHostNodeSetParams(
@@ -249,12 +236,7 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: In<CUDA_HOST_NODE_PARAMS>,
     ) -> Outcome {
-        let params = node_params.get()?;
-        set(
-            h_graph_exec,
-            h_node,
-            params::host(params.func, params.user_data)?,
-        )
+        set(h_graph_exec, h_node, params::host(&node_params.get()?)?)
     }
 
     pub fn cuGraphExecChildGraphNodeSetParams(
@@ -309,9 +291,7 @@ pub mod imp {
     ) -> Outcome {
         with_exec(h_graph_exec, |exec| {
             let part = exec.part(named(h_node.0)?)?;
-            if !matches!(part.task, Task::Kernel(_) | Task::Move(_)) {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
+            refuse_if(!matches!(part.task, Task::Kernel(_) | Task::Move(_)))?;
             part.enabled = is_enabled != 0;
             Ok(())
         })

@@ -8,7 +8,7 @@
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::Context;
 use crate::driver::process;
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::vram::{Chunk, STEP, map, map_part, space, unmap};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
@@ -220,9 +220,7 @@ pub mod imp {
         value: In<c_void>,
     ) -> Outcome {
         process()?.gpu(device)?;
-        if value.cast::<u64>().get()? != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(value.cast::<u64>().get()? != 0)?;
         let mut ledger = ledger();
         let now = ledger.sum(device);
         let high = ledger.high.entry(device).or_default();

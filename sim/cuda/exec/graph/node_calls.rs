@@ -1,7 +1,7 @@
 //! Entry points about nodes of graphs.
 
-use super::super::task::{HostCall, Task};
-use super::calls::{bury, give_list, give_plain, handles};
+use super::super::task::{HostCall, Operation, Task};
+use super::calls::{bury, give_list, give_plain};
 use super::{Node, NodeKey, named, params, state};
 use crate::entry::{In, Out, Outcome};
 use crate::exec::OperationKind;
@@ -81,6 +81,12 @@ fn with_attributes<T>(work: impl FnOnce(&mut Attributes) -> T) -> T {
     work(held.get_or_insert_default())
 }
 
+/// The task of a kernel node that may name a library's kernel.
+pub fn kernel_v2(params: In<CUDA_KERNEL_NODE_PARAMS_v2>) -> Result<Task, CUresult> {
+    let params = params.get()?;
+    params::kernel(&params.v1, params.kern)
+}
+
 fn kernel_node(node: CUgraphNode) -> Result<NodeKey, CUresult> {
     let Task::Kernel(_) = task_of(node)? else {
         return Err(WRONG);
@@ -100,7 +106,7 @@ pub mod imp {
         num_dependencies: usize,
         node_params: In<CUDA_KERNEL_NODE_PARAMS>,
     ) -> Outcome {
-        let task = || params::kernel(&node_params.get()?);
+        let task = || kernel_v2(node_params);
         add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
     }
 
@@ -111,7 +117,7 @@ pub mod imp {
         num_dependencies: usize,
         node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
     ) -> Outcome {
-        let task = || params::kernel(&params::newer(&node_params.get()?));
+        let task = || params::kernel(&node_params.get()?, CUkernel::NULL);
         add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
     }
 
@@ -122,7 +128,11 @@ pub mod imp {
         let Task::Kernel(launch) = task_of(h_node)? else {
             return Err(WRONG);
         };
-        node_params.set(params::of_kernel(&launch))
+        node_params.set(CUDA_KERNEL_NODE_PARAMS_v2 {
+            v1: params::of_kernel(&launch),
+            kern: CUkernel::NULL,
+            ctx: CUcontext::NULL,
+        })
     }
 
     pub fn cuGraphKernelNodeGetParams(
@@ -132,21 +142,21 @@ pub mod imp {
         let Task::Kernel(launch) = task_of(h_node)? else {
             return Err(WRONG);
         };
-        node_params.set(params::older(&params::of_kernel(&launch)))
+        node_params.set(params::of_kernel(&launch))
     }
 
     pub fn cuGraphKernelNodeSetParams_v2(
         h_node: CUgraphNode,
         node_params: In<CUDA_KERNEL_NODE_PARAMS>,
     ) -> Outcome {
-        set(h_node, params::kernel(&node_params.get()?)?)
+        set(h_node, kernel_v2(node_params)?)
     }
 
     pub fn cuGraphKernelNodeSetParams(
         h_node: CUgraphNode,
         node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
     ) -> Outcome {
-        set(h_node, params::kernel(&params::newer(&node_params.get()?))?)
+        set(h_node, params::kernel(&node_params.get()?, CUkernel::NULL)?)
     }
 
     pub fn cuGraphAddMemcpyNode(
@@ -165,13 +175,14 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: Out<CUDA_MEMCPY3D>,
     ) -> Outcome {
-        match task_of(h_node)? {
-            Task::Move(one) => match one.kind {
-                OperationKind::Copy(copy) => node_params.set(copy),
-                _ => Err(WRONG),
-            },
-            _ => Err(WRONG),
-        }
+        let Task::Move(Operation {
+            kind: OperationKind::Copy(copy),
+            ..
+        }) = task_of(h_node)?
+        else {
+            return Err(WRONG);
+        };
+        node_params.set(copy)
     }
 
     pub fn cuGraphMemcpyNodeSetParams(
@@ -197,20 +208,14 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: Out<CUDA_MEMSET_NODE_PARAMS>,
     ) -> Outcome {
-        let Task::Move(one) = task_of(h_node)? else {
+        let Task::Move(Operation {
+            kind: OperationKind::Fill(fill),
+            ..
+        }) = task_of(h_node)?
+        else {
             return Err(WRONG);
         };
-        let OperationKind::Fill(fill) = one.kind else {
-            return Err(WRONG);
-        };
-        node_params.set(CUDA_MEMSET_NODE_PARAMS_v1 {
-            dst: fill.dst,
-            pitch: fill.pitch,
-            value: fill.value,
-            element_size: fill.element_size,
-            width: fill.width,
-            height: fill.height,
-        })
+        node_params.set(fill)
     }
 
     pub fn cuGraphMemsetNodeSetParams(
@@ -227,10 +232,7 @@ pub mod imp {
         num_dependencies: usize,
         node_params: In<CUDA_HOST_NODE_PARAMS>,
     ) -> Outcome {
-        let task = || {
-            let params = node_params.get()?;
-            params::host(params.func, params.user_data)
-        };
+        let task = || params::host(&node_params.get()?);
         add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
     }
 
@@ -238,21 +240,18 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: Out<CUDA_HOST_NODE_PARAMS>,
     ) -> Outcome {
-        match task_of(h_node)? {
-            Task::Host(HostCall::Function(func, data)) => {
-                let user_data = data as *mut std::ffi::c_void;
-                node_params.set(CUDA_HOST_NODE_PARAMS_v1 { func, user_data })
-            }
-            _ => Err(WRONG),
-        }
+        let Task::Host(HostCall::Function(func, data)) = task_of(h_node)? else {
+            return Err(WRONG);
+        };
+        let user_data = data as *mut std::ffi::c_void;
+        node_params.set(CUDA_HOST_NODE_PARAMS_v1 { func, user_data })
     }
 
     pub fn cuGraphHostNodeSetParams(
         h_node: CUgraphNode,
         node_params: In<CUDA_HOST_NODE_PARAMS>,
     ) -> Outcome {
-        let params = node_params.get()?;
-        set(h_node, params::host(params.func, params.user_data)?)
+        set(h_node, params::host(&node_params.get()?)?)
     }
 
     pub fn cuGraphAddChildGraphNode(
@@ -279,13 +278,8 @@ pub mod imp {
         dependencies: In<CUgraphNode>,
         num_dependencies: usize,
     ) -> Outcome {
-        add(
-            ph_graph_node,
-            h_graph,
-            dependencies,
-            num_dependencies,
-            || Ok(Task::Empty),
-        )
+        let task = || Ok(Task::Empty);
+        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
     }
 
     pub fn cuGraphAddEventRecordNode(
@@ -362,13 +356,8 @@ pub mod imp {
         num_dependencies: usize,
         dptr: CUdeviceptr,
     ) -> Outcome {
-        add(
-            ph_graph_node,
-            h_graph,
-            dependencies,
-            num_dependencies,
-            || params::free(dptr),
-        )
+        let task = || params::free(dptr);
+        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
     }
 
     pub fn cuGraphMemFreeNodeGetParams(h_node: CUgraphNode, dptr_out: Out<CUdeviceptr>) -> Outcome {
@@ -436,7 +425,7 @@ pub mod imp {
         dependencies: Out<CUgraphNode>,
         num_dependencies: Out<usize>,
     ) -> Outcome {
-        let list = handles(state().graphs.before(named(h_node.0)?)?);
+        let list = state().graphs.before(named(h_node.0)?)?.to_vec();
         give_list(&list, dependencies, num_dependencies)
     }
 
@@ -455,7 +444,7 @@ pub mod imp {
         dependent_nodes: Out<CUgraphNode>,
         num_dependent_nodes: Out<usize>,
     ) -> Outcome {
-        let list = handles(state().graphs.after(named(h_node.0)?)?);
+        let list = state().graphs.after(named(h_node.0)?)?.to_vec();
         give_list(&list, dependent_nodes, num_dependent_nodes)
     }
 

@@ -6,14 +6,14 @@ use super::super::task::{HostCall, Launch, Operation, OperationKind, Task};
 use super::memory::Memory;
 use super::{named, state};
 use crate::context::{find, named_or_current};
-use crate::entry::In;
+use crate::entry::{In, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 
-/// A kernel node's task.
-pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Result<Task, CUresult> {
+/// A kernel node's task: a function's, or a library's kernel.
+pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v1, kern: CUkernel) -> Result<Task, CUresult> {
     let function = if params.func.is_null() {
-        CUfunction(params.kern.0)
+        CUfunction(kern.0)
     } else {
         params.func
     };
@@ -29,49 +29,15 @@ pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Result<Task, CUresult> {
     )?))
 }
 
-/// A description in the form before libraries.
-pub fn newer(old: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS_v2 {
-    CUDA_KERNEL_NODE_PARAMS_v2 {
-        func: old.func,
-        grid_dim_x: old.grid_dim_x,
-        grid_dim_y: old.grid_dim_y,
-        grid_dim_z: old.grid_dim_z,
-        block_dim_x: old.block_dim_x,
-        block_dim_y: old.block_dim_y,
-        block_dim_z: old.block_dim_z,
-        shared_mem_bytes: old.shared_mem_bytes,
-        kernel_params: old.kernel_params,
-        extra: old.extra,
-        kern: CUkernel::NULL,
-        ctx: CUcontext::NULL,
-    }
-}
-
-/// The inverse of [`newer`].
-pub fn older(new: &CUDA_KERNEL_NODE_PARAMS_v2) -> CUDA_KERNEL_NODE_PARAMS_v1 {
-    CUDA_KERNEL_NODE_PARAMS_v1 {
-        func: new.func,
-        grid_dim_x: new.grid_dim_x,
-        grid_dim_y: new.grid_dim_y,
-        grid_dim_z: new.grid_dim_z,
-        block_dim_x: new.block_dim_x,
-        block_dim_y: new.block_dim_y,
-        block_dim_z: new.block_dim_z,
-        shared_mem_bytes: new.shared_mem_bytes,
-        kernel_params: new.kernel_params,
-        extra: new.extra,
-    }
-}
-
 /// A launch as the program may read it; its arguments live as long as the node.
-pub fn of_kernel(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS_v2 {
+pub fn of_kernel(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS_v1 {
     let addresses = &launch.params.addresses;
     let params = if addresses.is_empty() {
         std::ptr::null()
     } else {
         addresses.as_ptr()
     };
-    CUDA_KERNEL_NODE_PARAMS_v2 {
+    CUDA_KERNEL_NODE_PARAMS_v1 {
         func: CUfunction(launch.key.to_pointer()),
         grid_dim_x: launch.grid[0],
         grid_dim_y: launch.grid[1],
@@ -82,8 +48,6 @@ pub fn of_kernel(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS_v2 {
         shared_mem_bytes: launch.shared_bytes,
         kernel_params: params.cast_mut().cast::<*mut c_void>(),
         extra: std::ptr::null_mut(),
-        kern: CUkernel::NULL,
-        ctx: CUcontext::NULL,
     }
 }
 
@@ -95,37 +59,15 @@ pub fn copy(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Task, CUresult
 
 /// A fill node's task.
 pub fn fill(params: &CUDA_MEMSET_NODE_PARAMS_v1, context: CUcontext) -> Result<Task, CUresult> {
-    let CUDA_MEMSET_NODE_PARAMS_v1 {
-        dst,
-        pitch,
-        value,
-        element_size,
-        width,
-        height,
-    } = *params;
-    let ctx = context;
-    fill_v2(&CUDA_MEMSET_NODE_PARAMS_v2 {
-        dst,
-        pitch,
-        value,
-        element_size,
-        width,
-        height,
-        ctx,
-    })
-}
-
-fn fill_v2(params: &CUDA_MEMSET_NODE_PARAMS_v2) -> Result<Task, CUresult> {
-    named_or_current(params.ctx)?;
+    named_or_current(context)?;
     Ok(Task::Move(Operation::of(OperationKind::Fill(*params))?))
 }
 
 /// A host node's task.
-pub fn host(function: CUhostFn, data: *mut c_void) -> Result<Task, CUresult> {
-    if function.is_none() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    Ok(Task::Host(HostCall::Function(function, data as usize)))
+pub fn host(params: &CUDA_HOST_NODE_PARAMS_v1) -> Result<Task, CUresult> {
+    refuse_if(params.func.is_none())?;
+    let call = HostCall::Function(params.func, params.user_data as usize);
+    Ok(Task::Host(call))
 }
 
 /// An event that exists.
@@ -147,9 +89,7 @@ pub fn alloc(params: &mut CUDA_MEM_ALLOC_NODE_PARAMS_v1) -> Result<Task, CUresul
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let current = named_or_current(CUcontext::NULL)?;
-    if current.device != location.id {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(current.device != location.id)?;
     let memory = Memory::new(current, params.bytesize as u64)?;
     params.dptr = memory.address;
     Ok(Task::Alloc(memory))
@@ -200,33 +140,22 @@ pub fn any(params: &mut CUgraphNodeParams) -> Result<Task, CUresult> {
     match params.kind {
         CU_GRAPH_NODE_TYPE_KERNEL => {
             // SAFETY: see above.
-            let new = unsafe { of.kernel };
-            kernel(&CUDA_KERNEL_NODE_PARAMS_v2 {
-                func: new.func,
-                grid_dim_x: new.grid_dim_x,
-                grid_dim_y: new.grid_dim_y,
-                grid_dim_z: new.grid_dim_z,
-                block_dim_x: new.block_dim_x,
-                block_dim_y: new.block_dim_y,
-                block_dim_z: new.block_dim_z,
-                shared_mem_bytes: new.shared_mem_bytes,
-                kernel_params: new.kernel_params,
-                extra: new.extra,
-                kern: new.kern,
-                ctx: new.ctx,
-            })
+            let params = unsafe { of.kernel };
+            kernel(&params.v1, params.kern)
         }
         CU_GRAPH_NODE_TYPE_MEMCPY => {
             // SAFETY: see above.
             let params = unsafe { of.memcpy };
             copy(&params.copy_params, params.copy_ctx)
         }
-        // SAFETY: see above.
-        CU_GRAPH_NODE_TYPE_MEMSET => fill_v2(&unsafe { of.memset }),
+        CU_GRAPH_NODE_TYPE_MEMSET => {
+            // SAFETY: see above.
+            let params = unsafe { of.memset };
+            fill(&params.v1, params.ctx)
+        }
         CU_GRAPH_NODE_TYPE_HOST => {
             // SAFETY: see above; a function's address is null or the program's.
-            let params = unsafe { of.host };
-            host(params.func, params.user_data)
+            host(&unsafe { of.host }.v1)
         }
         CU_GRAPH_NODE_TYPE_GRAPH => {
             // SAFETY: see above.
@@ -240,13 +169,8 @@ pub fn any(params: &mut CUgraphNodeParams) -> Result<Task, CUresult> {
             // SAFETY: see above.
             Ok(Task::Record(event(unsafe { of.event_record }.event)?))
         }
-        CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-            // SAFETY: see above.
-            let mut params = unsafe { of.alloc }.into_v1();
-            let task = alloc(&mut params)?;
-            of.alloc.dptr = params.dptr;
-            Ok(task)
-        }
+        // SAFETY: see above.
+        CU_GRAPH_NODE_TYPE_MEM_ALLOC => alloc(unsafe { &mut of.alloc }),
         // SAFETY: see above.
         CU_GRAPH_NODE_TYPE_MEM_FREE => free(unsafe { of.free }.dptr),
         CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => {
@@ -266,22 +190,5 @@ pub fn free(address: CUdeviceptr) -> Result<Task, CUresult> {
     match found.map(|found| found.kind) {
         Some(crate::allocations::Kind::Graph) => Ok(Task::Free(address)),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
-    }
-}
-
-/// The two forms of an allocation's description are laid out alike.
-trait Forms {
-    fn into_v1(self) -> CUDA_MEM_ALLOC_NODE_PARAMS_v1;
-}
-
-impl Forms for CUDA_MEM_ALLOC_NODE_PARAMS_v2 {
-    fn into_v1(self) -> CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
-        CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
-            pool_props: self.pool_props,
-            access_descs: self.access_descs,
-            access_desc_count: self.access_desc_count,
-            bytesize: self.bytesize,
-            dptr: self.dptr,
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! User objects: objects of the program that live as long as a graph needs them.
 
 use super::{State, named, state};
-use crate::entry::{Out, Outcome};
+use crate::entry::{Out, Outcome, refuse_if};
 use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
@@ -101,9 +101,7 @@ pub mod imp {
     }
 
     pub fn cuUserObjectRetain(object: CUuserObject, count: u32) -> Outcome {
-        if count == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(count == 0)?;
         state()
             .users
             .change(named(object.0)?, i64::from(count))
@@ -111,9 +109,7 @@ pub mod imp {
     }
 
     pub fn cuUserObjectRelease(object: CUuserObject, count: u32) -> Outcome {
-        if count == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(count == 0)?;
         let last = state().users.change(named(object.0)?, -i64::from(count))?;
         if let Some(last) = last {
             last.call();
@@ -128,9 +124,7 @@ pub mod imp {
         flags: u32,
     ) -> Outcome {
         let (graph, object): (_, Key<User>) = (named(graph.0)?, named(object.0)?);
-        if count == 0 || flags & !CU_GRAPH_USER_OBJECT_MOVE != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(count == 0 || flags & !CU_GRAPH_USER_OBJECT_MOVE != 0)?;
         let State { graphs, users, .. } = &mut *state();
         graphs.graph(graph)?;
         if flags & CU_GRAPH_USER_OBJECT_MOVE == 0 {

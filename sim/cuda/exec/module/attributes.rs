@@ -3,7 +3,7 @@
 use super::super::key;
 use super::store::{self, Function, NOT_SET};
 use crate::driver::process;
-use crate::entry::{Out, Outcome};
+use crate::entry::{Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
@@ -72,9 +72,7 @@ impl Function {
             CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => 0..=2,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
-        if !allowed.contains(&value) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(!allowed.contains(&value))?;
         self.set[attribute as usize].store(value, Ordering::Relaxed);
         Ok(())
     }
@@ -128,17 +126,13 @@ pub mod imp {
 
     pub fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) -> Outcome {
         function(hfunc)?;
-        if config > CU_FUNC_CACHE_PREFER_EQUAL {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(config > CU_FUNC_CACHE_PREFER_EQUAL)?;
         Ok(())
     }
 
     pub fn cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUsharedconfig) -> Outcome {
         function(hfunc)?;
-        if config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)?;
         Ok(())
     }
 
@@ -209,9 +203,7 @@ pub mod imp {
     ) -> Outcome {
         process()?.gpu(dev)?;
         kernel(handle)?;
-        if config > CU_FUNC_CACHE_PREFER_EQUAL {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(config > CU_FUNC_CACHE_PREFER_EQUAL)?;
         Ok(())
     }
 

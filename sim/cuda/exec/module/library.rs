@@ -2,7 +2,7 @@
 
 use super::super::{cstr, key};
 use super::{image, store};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::{
     CUdeviceptr, CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption,
 };
@@ -26,9 +26,7 @@ pub mod imp {
         _num_library_options: u32,
     ) -> Outcome {
         library.require()?;
-        if code.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(code.is_null())?;
         // SAFETY: not null, and an image by the program's promise.
         let decl = unsafe { image::from_memory(code.pointer()) }?;
         library.set(CUlibrary(store::load_library(Arc::new(decl))?.to_pointer()))

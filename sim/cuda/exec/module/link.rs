@@ -6,7 +6,7 @@
 use super::super::{cstr, key};
 use super::image;
 use crate::context::current;
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 use std::ffi::{c_char, c_void};
@@ -87,9 +87,7 @@ pub mod imp {
         _option_values: *mut *mut c_void,
     ) -> Outcome {
         let link: Key<Link> = key(state.0)?;
-        if data.is_null() || size == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(data.is_null() || size == 0)?;
         // SAFETY: not null, and of that size by the program's promise.
         let bytes = unsafe { std::slice::from_raw_parts(data.pointer().cast::<u8>(), size) };
         links()

@@ -18,7 +18,7 @@ pub use store::{Function, FunctionKey, context_ends, launchable};
 
 use super::{cstr, key, working};
 use crate::context::current;
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
@@ -44,9 +44,7 @@ pub mod imp {
     pub fn cuModuleLoadData(module: Out<CUmodule>, image: In<c_void>) -> Outcome {
         module.require()?;
         let context = working()?;
-        if image.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(image.is_null())?;
         // SAFETY: not null, and an image by the program's promise.
         let decl = unsafe { image::from_memory(image.pointer()) }?;
         module.set(CUmodule(store::load(context, Arc::new(decl))?.to_pointer()))

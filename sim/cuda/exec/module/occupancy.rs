@@ -2,7 +2,7 @@
 
 use super::attributes::{MAX_THREADS, REGISTERS, SHARED_MOST};
 use super::store::{self, Function};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::{CUfunction, CUlaunchConfig, CUoccupancyB2DSize, CUresult};
 
 const THREADS_PER_SM: u32 = 2048;
@@ -53,9 +53,7 @@ pub mod imp {
     ) -> Outcome {
         num_blocks.require()?;
         let threads = u32::try_from(block_size).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        if threads == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(threads == 0)?;
         num_blocks.set(blocks_per_sm(&*function(func)?, threads, dynamic_s_mem_size) as i32)
     }
 
@@ -66,9 +64,7 @@ pub mod imp {
         dynamic_s_mem_size: usize,
         flags: u32,
     ) -> Outcome {
-        if flags > 1 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags > 1)?;
         cuOccupancyMaxActiveBlocksPerMultiprocessor(
             num_blocks,
             func,
@@ -119,9 +115,7 @@ pub mod imp {
         block_size_limit: i32,
         flags: u32,
     ) -> Outcome {
-        if flags > 1 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags > 1)?;
         cuOccupancyMaxPotentialBlockSize(
             min_grid_size,
             block_size,

@@ -2,7 +2,7 @@
 
 use super::{Pool, named, pools};
 use crate::driver::process;
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 
@@ -101,9 +101,7 @@ pub mod imp {
             // The pool's own device cannot lose its access.
             let lost =
                 access.location.id == pool.device && access.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
-            if !device || lost || !known.contains(&access.flags) {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
+            refuse_if(!device || lost || !known.contains(&access.flags))?;
             pool.access.insert(access.location.id, access.flags);
         }
         Ok(())

@@ -14,7 +14,7 @@ use super::{context_of, graph, named, resolve, spare, submit};
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::Context;
 use crate::driver::process;
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::handles::{Key, Named, Table};
 use crate::vram::Pages;
 use arena::{Arena, Piece, part};
@@ -122,9 +122,7 @@ impl Pools {
 /// Allocates from a pool, in the order of a stream.
 fn alloc(key: PoolKey, bytes: usize, stream: StreamKey) -> Result<u64, CUresult> {
     let bytes = bytes as u64;
-    if bytes == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(bytes == 0)?;
     let context = context_of(stream)?;
     shared()?.check(context.id)?;
     // Each step gives up more than the one before: the last waits for what was freed and takes
@@ -220,9 +218,7 @@ pub fn free(address: u64, stream: Option<StreamKey>) -> Result<bool, CUresult> {
         .table
         .get_mut(key)
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    if pool.arena.in_limbo(address) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(pool.arena.in_limbo(address))?;
     match stream {
         None => {
             pool.arena.give(address);
@@ -369,9 +365,7 @@ pub mod imp {
         let found = allocations::find(dptr).filter(|found| found.base == dptr);
         let kind = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.kind;
         // A graph frees only what a graph has allocated.
-        if kind != Kind::Graph && graph::is_capturing(stream) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(kind != Kind::Graph && graph::is_capturing(stream))?;
         match kind {
             Kind::Pool { .. } => free(dptr, Some(stream)).map(|_| ()),
             Kind::Graph => submit(stream, Task::Free(dptr)),
@@ -403,9 +397,7 @@ pub mod imp {
         let key = named(pool.0)?;
         let mut pools = pools();
         let pool = pools.pool(key)?;
-        if pool.is_default {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(pool.is_default)?;
         (pool.dying, pool.release_threshold) = (true, 0);
         let device = pool.device;
         if let Some(pair) = pools.of_device.get_mut(&device)
@@ -440,9 +432,7 @@ pub mod imp {
         let key = named(pool.0)?;
         let mut pools = pools();
         let (default, _) = pools.of_device(dev)?;
-        if pools.pool(key)?.device != dev {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(pools.pool(key)?.device != dev)?;
         pools.of_device.insert(dev, (default, key));
         Ok(())
     }
@@ -450,9 +440,7 @@ pub mod imp {
     fn located(location: In<CUmemLocation>, kind: CUmemAllocationType) -> Result<i32, CUresult> {
         let location = location.get()?;
         let pinned = kind == CU_MEM_ALLOCATION_TYPE_PINNED;
-        if location.kind != CU_MEM_LOCATION_TYPE_DEVICE || !pinned {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(location.kind != CU_MEM_LOCATION_TYPE_DEVICE || !pinned)?;
         Ok(location.id)
     }
 

@@ -7,7 +7,7 @@
 use super::{Pool, PoolKey, named, pool_of, pools};
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::driver::{identity, process};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::exec::{settle_all, working};
 use crate::vram::{Chunk, Pages, map};
 use gpuslice_nvabi::types::*;
@@ -112,9 +112,7 @@ pub mod imp {
         flags: u64,
     ) -> Outcome {
         pool.require()?;
-        if kind != FD || flags != 0 {
-            return Err(INVALID);
-        }
+        refuse_if(kind != FD || flags != 0)?;
         let (origin, gpu) = read_file(handle as usize as i32).ok_or(INVALID)?;
         let gpus = &process()?.gpus;
         let device = gpus.iter().position(|one| one.index == gpu);
@@ -162,14 +160,10 @@ pub mod imp {
         let (maker, from) = (word(&bytes, 40), word(&bytes, 48));
         let named = Some(Origin { maker, pool: from });
         let known = bytes[..8] == POINTER_MAGIC && pools().pool(key)?.origin == named;
-        if !known {
-            return Err(INVALID);
-        }
+        refuse_if(!known)?;
         let pages = Pages::of(Chunk::import(MemoryKey::from_bytes(memory))?)?;
         let end = offset.checked_add(len);
-        if len == 0 || end.is_none_or(|end| end > pages.bytes()) {
-            return Err(INVALID);
-        }
+        refuse_if(len == 0 || end.is_none_or(|end| end > pages.bytes()))?;
         let address = pages.address + offset;
         let kind = Kind::Pool {
             pool: key.to_pointer() as u64,

@@ -2,6 +2,7 @@
 
 use super::requirements;
 use crate::allocations::array::{Array, INVALID, destroy, enter, format, key, with};
+use crate::entry::refuse_if;
 use crate::exec;
 use crate::memory::device;
 use gpuslice_nvabi::types::*;
@@ -10,9 +11,7 @@ use gpuslice_nvabi::types::*;
 fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArray, CUresult> {
     let context = exec::working()?;
     format::check(&shape)?;
-    if levels == 0 {
-        return Err(INVALID);
-    }
+    refuse_if(levels == 0)?;
     // More levels than there can be are as many as there can be.
     let levels = levels.min(format::most_levels(&shape));
     let shapes: Vec<_> = (0..levels)

@@ -4,7 +4,8 @@ mod mipmap;
 mod sparse;
 
 use super::device;
-use crate::allocations::array::{self, Array, INVALID, destroy, enter, format, with};
+use crate::allocations::array::{self, Array, destroy, enter, format, with};
+use crate::entry::refuse_if;
 use crate::exec;
 use gpuslice_nvabi::types::*;
 
@@ -26,9 +27,7 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CUresult> {
 
 /// What an array whose memory is mapped later asks for; of others it cannot be asked.
 fn requirements(array: &Array) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, CUresult> {
-    if array.shape.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0 {
-        return Err(INVALID);
-    }
+    refuse_if(array.shape.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0)?;
     let size = array.bytes.next_multiple_of(ALIGN) as usize;
     Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS {
         size,

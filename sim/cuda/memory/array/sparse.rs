@@ -7,6 +7,7 @@
 //! because there are no textures.
 
 use crate::allocations::array::{Array, INVALID, change, format, with};
+use crate::entry::refuse_if;
 use crate::memory::vmm;
 use crate::vram::Chunk;
 use gpuslice_nvabi::types::*;
@@ -67,9 +68,7 @@ fn tail_bytes(array: &Array, first: u32) -> u64 {
 }
 
 fn properties(array: &Array) -> Result<CUDA_ARRAY_SPARSE_PROPERTIES, CUresult> {
-    if array.shape.flags & CUDA_ARRAY3D_SPARSE == 0 {
-        return Err(INVALID);
-    }
+    refuse_if(array.shape.flags & CUDA_ARRAY3D_SPARSE == 0)?;
     let [width, height, depth] = extent(&array.shape)?;
     let first = first_of_tail(array, [width, height, depth]);
     Ok(CUDA_ARRAY_SPARSE_PROPERTIES {
@@ -92,18 +91,14 @@ fn level_tiles(array: &Array, step: &CUarrayMapInfo) -> Result<Vec<Place>, CUres
     let (tile, whole) = (extent(&array.shape)?, format::level(&array.shape, level));
     let layered = array.shape.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
     let layers = if layered { array.shape.depth as u32 } else { 1 };
-    if level >= array.levels.len().max(1) as u32 || layer >= layers {
-        return Err(INVALID);
-    }
+    refuse_if(level >= array.levels.len().max(1) as u32 || layer >= layers)?;
     let mut ranges = [0..0, 0..0, 0..0];
     let wanted = [(x, width), (y, height), (z, depth)];
     for (axis, (from, len)) in wanted.into_iter().enumerate() {
         let (tile, side) = (tile[axis], sides(&whole)[axis]);
         let end = from.checked_add(len).ok_or(INVALID)?;
         let fits = end <= side && (end % tile == 0 || end == side);
-        if len == 0 || from % tile != 0 || !fits {
-            return Err(INVALID);
-        }
+        refuse_if(len == 0 || from % tile != 0 || !fits)?;
         ranges[axis] = from / tile..end.div_ceil(tile);
     }
     let [xs, ys, zs] = ranges;
@@ -126,9 +121,7 @@ fn tail_tiles(array: &Array, step: &CUarrayMapInfo) -> Result<Vec<Place>, CUresu
     let most = properties(array)?.miptail_size;
     let end = offset.checked_add(size).ok_or(INVALID)?;
     let whole = offset.is_multiple_of(TILE) && size.is_multiple_of(TILE);
-    if size == 0 || end > most || !whole {
-        return Err(INVALID);
-    }
+    refuse_if(size == 0 || end > most || !whole)?;
     let tiles = offset / TILE..end / TILE;
     Ok(tiles.map(|at| [TAIL, layer, at as u32, 0, 0]).collect())
 }
@@ -160,9 +153,7 @@ fn plan(step: &CUarrayMapInfo) -> Result<(Vec<Place>, Option<Arc<Chunk>>), CUres
             let chunk = vmm::chunk_of(step.mem_handle)?;
             let end = step.offset.checked_add(tiles.len() as u64 * TILE);
             let fits = end.is_some_and(|end| end <= chunk.bytes());
-            if !fits || !step.offset.is_multiple_of(TILE) {
-                return Err(INVALID);
-            }
+            refuse_if(!fits || !step.offset.is_multiple_of(TILE))?;
             Ok((tiles, Some(chunk)))
         }
         _ => Err(INVALID),
@@ -207,9 +198,7 @@ pub mod imp {
     /// Applies all steps or none. The work queued before has ended, so the order of the stream is kept.
     pub fn cuMemMapArrayAsync(steps: In<CUarrayMapInfo>, count: u32, stream: CUstream) -> Outcome {
         exec::working()?;
-        if count == 0 {
-            return Err(INVALID);
-        }
+        refuse_if(count == 0)?;
         let steps = steps.list(count as usize)?;
         let plans = steps.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
         exec::wait(stream)?;

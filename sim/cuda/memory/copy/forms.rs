@@ -1,7 +1,6 @@
 //! The forms a copy is asked in, written as the general one.
 
 use gpuslice_nvabi::types::*;
-use std::ptr::{null, null_mut};
 
 /// One side of a copy of consecutive bytes.
 #[derive(Clone, Copy)]
@@ -14,40 +13,11 @@ pub enum Side {
     Array(CUarray, usize),
 }
 
-/// A copy of nothing from nowhere.
-pub const EMPTY: CUDA_MEMCPY3D = CUDA_MEMCPY3D {
-    src_x_in_bytes: 0,
-    src_y: 0,
-    src_z: 0,
-    src_lod: 0,
-    src_memory_type: CU_MEMORYTYPE_UNIFIED,
-    src_host: null(),
-    src_device: 0,
-    src_array: CUarray::NULL,
-    reserved0: null_mut(),
-    src_pitch: 0,
-    src_height: 0,
-    dst_x_in_bytes: 0,
-    dst_y: 0,
-    dst_z: 0,
-    dst_lod: 0,
-    dst_memory_type: CU_MEMORYTYPE_UNIFIED,
-    dst_host: null_mut(),
-    dst_device: 0,
-    dst_array: CUarray::NULL,
-    reserved1: null_mut(),
-    dst_pitch: 0,
-    dst_height: 0,
-    width_in_bytes: 0,
-    height: 1,
-    depth: 1,
-};
-
 /// Consecutive bytes.
 pub fn linear(dst: Side, src: Side, bytes: usize) -> CUDA_MEMCPY3D {
     let mut copy = CUDA_MEMCPY3D {
         width_in_bytes: bytes,
-        ..EMPTY
+        ..CUDA_MEMCPY3D::EMPTY
     };
     match src {
         Side::Host(at) => (copy.src_memory_type, copy.src_host) = (CU_MEMORYTYPE_HOST, at),
@@ -91,37 +61,15 @@ pub fn flat(copy: &CUDA_MEMCPY2D) -> CUDA_MEMCPY3D {
         dst_pitch: copy.dst_pitch,
         width_in_bytes: copy.width_in_bytes,
         height: copy.height,
-        ..EMPTY
+        ..CUDA_MEMCPY3D::EMPTY
     }
 }
 
 /// Between contexts; all addresses are of one space, so the contexts add nothing.
 pub fn peer(copy: &CUDA_MEMCPY3D_PEER) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
-        src_x_in_bytes: copy.src_x_in_bytes,
-        src_y: copy.src_y,
-        src_z: copy.src_z,
-        src_lod: copy.src_lod,
-        src_memory_type: copy.src_memory_type,
-        src_host: copy.src_host,
-        src_device: copy.src_device,
-        src_array: copy.src_array,
-        reserved0: null_mut(),
-        src_pitch: copy.src_pitch,
-        src_height: copy.src_height,
-        dst_x_in_bytes: copy.dst_x_in_bytes,
-        dst_y: copy.dst_y,
-        dst_z: copy.dst_z,
-        dst_lod: copy.dst_lod,
-        dst_memory_type: copy.dst_memory_type,
-        dst_host: copy.dst_host,
-        dst_device: copy.dst_device,
-        dst_array: copy.dst_array,
-        reserved1: null_mut(),
-        dst_pitch: copy.dst_pitch,
-        dst_height: copy.dst_height,
-        width_in_bytes: copy.width_in_bytes,
-        height: copy.height,
-        depth: copy.depth,
+        src_context: CUcontext::NULL,
+        dst_context: CUcontext::NULL,
+        ..*copy
     }
 }

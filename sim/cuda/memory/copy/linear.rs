@@ -1,18 +1,25 @@
 //! Copies of consecutive bytes.
 
-use super::forms::{Side, linear};
+use super::forms::Side;
 use super::{Until, submit};
+use crate::entry::Outcome;
+
+/// Copies `count` bytes.
+fn linear(dst: Side, src: Side, count: usize, until: Until) -> Outcome {
+    submit(super::forms::linear(dst, src, count), until)
+}
 
 /// Entry points.
 #[allow(non_snake_case)]
 pub mod imp {
-    use super::*;
+    use super::Side::{Any, Array, Device, Host};
+    use super::Until::{Done, Queued};
+    use super::{Outcome, linear};
     use crate::context;
-    use crate::entry::Outcome;
     use gpuslice_nvabi::types::{CUarray, CUcontext, CUdeviceptr, CUstream, c_void};
 
     pub fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, count: usize) -> Outcome {
-        submit(linear(Side::Any(dst), Side::Any(src), count), Until::Done)
+        linear(Any(dst), Any(src), count, Done)
     }
     pub use cuMemcpy as cuMemcpy_ptds;
 
@@ -22,10 +29,7 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(
-            linear(Side::Any(dst), Side::Any(src), count),
-            Until::Queued(stream),
-        )
+        linear(Any(dst), Any(src), count, Queued(stream))
     }
     pub use cuMemcpyAsync as cuMemcpyAsync_ptsz;
 
@@ -38,10 +42,7 @@ pub mod imp {
     ) -> Outcome {
         context::find(dst_context)?;
         context::find(src_context)?;
-        submit(
-            linear(Side::Device(dst), Side::Device(src), count),
-            Until::Done,
-        )
+        linear(Device(dst), Device(src), count, Done)
     }
     pub use cuMemcpyPeer as cuMemcpyPeer_ptds;
 
@@ -55,18 +56,12 @@ pub mod imp {
     ) -> Outcome {
         context::find(dst_context)?;
         context::find(src_context)?;
-        submit(
-            linear(Side::Device(dst), Side::Device(src), count),
-            Until::Queued(stream),
-        )
+        linear(Device(dst), Device(src), count, Queued(stream))
     }
     pub use cuMemcpyPeerAsync as cuMemcpyPeerAsync_ptsz;
 
     pub fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, count: usize) -> Outcome {
-        submit(
-            linear(Side::Device(dst), Side::Host(src), count),
-            Until::Done,
-        )
+        linear(Device(dst), Host(src), count, Done)
     }
     pub use cuMemcpyHtoD_v2 as cuMemcpyHtoD_v2_ptds;
 
@@ -76,18 +71,12 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(
-            linear(Side::Device(dst), Side::Host(src), count),
-            Until::Queued(stream),
-        )
+        linear(Device(dst), Host(src), count, Queued(stream))
     }
     pub use cuMemcpyHtoDAsync_v2 as cuMemcpyHtoDAsync_v2_ptsz;
 
     pub fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, count: usize) -> Outcome {
-        submit(
-            linear(Side::Host(dst), Side::Device(src), count),
-            Until::Done,
-        )
+        linear(Host(dst), Device(src), count, Done)
     }
     pub use cuMemcpyDtoH_v2 as cuMemcpyDtoH_v2_ptds;
 
@@ -97,18 +86,12 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(
-            linear(Side::Host(dst), Side::Device(src), count),
-            Until::Queued(stream),
-        )
+        linear(Host(dst), Device(src), count, Queued(stream))
     }
     pub use cuMemcpyDtoHAsync_v2 as cuMemcpyDtoHAsync_v2_ptsz;
 
     pub fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, count: usize) -> Outcome {
-        submit(
-            linear(Side::Device(dst), Side::Device(src), count),
-            Until::Done,
-        )
+        linear(Device(dst), Device(src), count, Done)
     }
     pub use cuMemcpyDtoD_v2 as cuMemcpyDtoD_v2_ptds;
 
@@ -118,34 +101,22 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(
-            linear(Side::Device(dst), Side::Device(src), count),
-            Until::Queued(stream),
-        )
+        linear(Device(dst), Device(src), count, Queued(stream))
     }
     pub use cuMemcpyDtoDAsync_v2 as cuMemcpyDtoDAsync_v2_ptsz;
 
     pub fn cuMemcpyDtoA_v2(array: CUarray, at: usize, src: CUdeviceptr, count: usize) -> Outcome {
-        submit(
-            linear(Side::Array(array, at), Side::Device(src), count),
-            Until::Done,
-        )
+        linear(Array(array, at), Device(src), count, Done)
     }
     pub use cuMemcpyDtoA_v2 as cuMemcpyDtoA_v2_ptds;
 
     pub fn cuMemcpyAtoD_v2(dst: CUdeviceptr, array: CUarray, at: usize, count: usize) -> Outcome {
-        submit(
-            linear(Side::Device(dst), Side::Array(array, at), count),
-            Until::Done,
-        )
+        linear(Device(dst), Array(array, at), count, Done)
     }
     pub use cuMemcpyAtoD_v2 as cuMemcpyAtoD_v2_ptds;
 
     pub fn cuMemcpyHtoA_v2(array: CUarray, at: usize, src: *const c_void, count: usize) -> Outcome {
-        submit(
-            linear(Side::Array(array, at), Side::Host(src), count),
-            Until::Done,
-        )
+        linear(Array(array, at), Host(src), count, Done)
     }
     pub use cuMemcpyHtoA_v2 as cuMemcpyHtoA_v2_ptds;
 
@@ -156,18 +127,12 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(
-            linear(Side::Array(array, at), Side::Host(src), count),
-            Until::Queued(stream),
-        )
+        linear(Array(array, at), Host(src), count, Queued(stream))
     }
     pub use cuMemcpyHtoAAsync_v2 as cuMemcpyHtoAAsync_v2_ptsz;
 
     pub fn cuMemcpyAtoH_v2(dst: *mut c_void, array: CUarray, at: usize, count: usize) -> Outcome {
-        submit(
-            linear(Side::Host(dst), Side::Array(array, at), count),
-            Until::Done,
-        )
+        linear(Host(dst), Array(array, at), count, Done)
     }
     pub use cuMemcpyAtoH_v2 as cuMemcpyAtoH_v2_ptds;
 
@@ -178,10 +143,7 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(
-            linear(Side::Host(dst), Side::Array(array, at), count),
-            Until::Queued(stream),
-        )
+        linear(Host(dst), Array(array, at), count, Queued(stream))
     }
     pub use cuMemcpyAtoHAsync_v2 as cuMemcpyAtoHAsync_v2_ptsz;
 
@@ -192,10 +154,7 @@ pub mod imp {
         src_at: usize,
         count: usize,
     ) -> Outcome {
-        submit(
-            linear(Side::Array(dst, dst_at), Side::Array(src, src_at), count),
-            Until::Done,
-        )
+        linear(Array(dst, dst_at), Array(src, src_at), count, Done)
     }
     pub use cuMemcpyAtoA_v2 as cuMemcpyAtoA_v2_ptds;
 }

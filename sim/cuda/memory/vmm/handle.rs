@@ -2,6 +2,7 @@
 
 use super::{Backing, INVALID, Physical, STEP, whole};
 use crate::driver::process;
+use crate::entry::refuse_if;
 use crate::exec::take_chunk;
 use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
@@ -57,9 +58,7 @@ pub fn hand_out(physical: Physical) -> Result<CUmemGenericAllocationHandle, CUre
 
 /// Looks properties through; the machine's index of the GPU they name, or `None` for the host.
 pub fn gpu_of(prop: &CUmemAllocationProp) -> Result<Option<usize>, CUresult> {
-    if prop.kind != CU_MEM_ALLOCATION_TYPE_PINNED {
-        return Err(INVALID);
-    }
+    refuse_if(prop.kind != CU_MEM_ALLOCATION_TYPE_PINNED)?;
     match prop.location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => Ok(Some(process()?.gpu(prop.location.id)?.index)),
         CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(None),
@@ -82,9 +81,7 @@ pub mod imp {
     ) -> Outcome {
         granularity.require()?;
         gpu_of(&prop.get()?)?;
-        if option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
-            return Err(INVALID);
-        }
+        refuse_if(option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)?;
         granularity.set(STEP as usize)
     }
 
@@ -99,9 +96,7 @@ pub mod imp {
         let gpu = gpu_of(&prop)?;
         whole(&[size as u64])?;
         let exportable = CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        if flags != 0 {
-            return Err(INVALID);
-        }
+        refuse_if(flags != 0)?;
         if prop.requested_handle_types & !exportable != 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }

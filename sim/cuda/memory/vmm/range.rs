@@ -4,7 +4,7 @@ use super::handle::{hand_out, physical};
 use super::{INVALID, Physical, STEP, whole};
 use crate::allocations::{self, Allocation, Found, Home, Kind};
 use crate::driver::process;
-use crate::entry::Outcome;
+use crate::entry::{Outcome, refuse_if};
 use crate::exec;
 use crate::vram::{map, space, unmap};
 use gpuslice_nvabi::types::*;
@@ -88,9 +88,7 @@ pub mod imp {
         ptr.require()?;
         whole(&[size as u64])?;
         let power = alignment == 0 || alignment.is_power_of_two();
-        if flags != 0 || !power || !addr.is_multiple_of(4096) {
-            return Err(INVALID);
-        }
+        refuse_if(flags != 0 || !power || !addr.is_multiple_of(4096))?;
         // A wish that does not fit the steps is a wish that cannot be met.
         let wish = if addr.is_multiple_of(STEP) { addr } else { 0 };
         let align = (alignment as u64).max(STEP);
@@ -103,9 +101,7 @@ pub mod imp {
     pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Outcome {
         let mut ranges = ranges();
         let fits = ranges.reserved.get(&ptr) == Some(&(size as u64));
-        if !fits || ranges.overlaps(ptr, size as u64) {
-            return Err(INVALID);
-        }
+        refuse_if(!fits || ranges.overlaps(ptr, size as u64))?;
         ranges.reserved.remove(&ptr);
         drop(ranges);
         space::give(ptr, size as u64);
@@ -124,13 +120,9 @@ pub mod imp {
         whole(&[ptr, len])?;
         let end = offset.checked_add(len);
         let inside = end.is_some_and(|end| end <= physical.backing.bytes());
-        if flags != 0 || !offset.is_multiple_of(STEP) || !inside {
-            return Err(INVALID);
-        }
+        refuse_if(flags != 0 || !offset.is_multiple_of(STEP) || !inside)?;
         let mut ranges = ranges();
-        if !ranges.is_reserved(ptr, len) || ranges.overlaps(ptr, len) {
-            return Err(INVALID);
-        }
+        refuse_if(!ranges.is_reserved(ptr, len) || ranges.overlaps(ptr, len))?;
         physical.backing.map(offset, len, ptr)?;
         let device = physical.prop.location.id.max(0);
         let kind = Kind::Mapped {
@@ -181,9 +173,7 @@ pub mod imp {
         count: usize,
     ) -> Outcome {
         whole(&[ptr, size as u64])?;
-        if count == 0 {
-            return Err(INVALID);
-        }
+        refuse_if(count == 0)?;
         let mut flags = None;
         for desc in desc.list(count)? {
             if desc.location.kind == CU_MEM_LOCATION_TYPE_DEVICE {
@@ -196,9 +186,7 @@ pub mod imp {
                 CU_MEM_ACCESS_FLAGS_PROT_READ,
                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             ];
-            if !known.contains(&desc.flags) {
-                return Err(INVALID);
-            }
+            refuse_if(!known.contains(&desc.flags))?;
             // All devices share one page table here: the widest access counts.
             flags = flags.max(Some(desc.flags));
         }
@@ -216,9 +204,7 @@ pub mod imp {
     ) -> Outcome {
         flags.require()?;
         let location = location.get()?;
-        if location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
-            return Err(INVALID);
-        }
+        refuse_if(location.kind != CU_MEM_LOCATION_TYPE_DEVICE)?;
         process()?.gpu(location.id)?;
         match allocations::find(ptr).map(|found| found.kind) {
             Some(Kind::Mapped { read, write }) => {

@@ -7,6 +7,7 @@
 use super::handle::{gpu_of, hand_out, physical};
 use super::{Backing, INVALID, Physical};
 use crate::driver::{device_error, process};
+use crate::entry::refuse_if;
 use crate::vram::Chunk;
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::MemoryKey;
@@ -14,9 +15,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 
 /// The memory a descriptor holds; the descriptor stays the program's.
 pub fn named(fd: i32) -> Result<MemoryKey, CUresult> {
-    if fd < 0 {
-        return Err(INVALID);
-    }
+    refuse_if(fd < 0)?;
     // SAFETY: not -1, and used within this call only. A number that is no open descriptor makes the
     // first use of it fail.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -40,9 +39,7 @@ pub mod imp {
         if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
             return Err(INVALID);
         }
-        if physical.prop.requested_handle_types & kind == 0 {
-            return Err(INVALID);
-        }
+        refuse_if(physical.prop.requested_handle_types & kind == 0)?;
         let key = physical.backing.chunk()?.memory.key;
         let file = process()?.machine.mem_export(key).map_err(device_error)?;
         shareable.cast::<i32>().set(file.into_raw_fd())
@@ -54,9 +51,7 @@ pub mod imp {
         kind: CUmemAllocationHandleType,
     ) -> Outcome {
         handle.require()?;
-        if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
-            return Err(INVALID);
-        }
+        refuse_if(kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)?;
         let chunk = Chunk::import(named(os_handle as usize as i32)?)?;
         let gpus = &process()?.gpus;
         let device = gpus.iter().position(|gpu| gpu.index == chunk.gpu());

@@ -51,7 +51,7 @@ fn spin(world: &World, graph: CUgraph, before: &[CUgraphNode], ns: u64, at: u64)
 }
 
 fn kernel_params(world: &World, list: &mut [*mut c_void; 2]) -> CUDA_KERNEL_NODE_PARAMS {
-    CUDA_KERNEL_NODE_PARAMS {
+    let v1 = CUDA_KERNEL_NODE_PARAMS_v1 {
         func: world.function(c"spin"),
         grid_dim_x: 1,
         grid_dim_y: 1,
@@ -62,9 +62,9 @@ fn kernel_params(world: &World, list: &mut [*mut c_void; 2]) -> CUDA_KERNEL_NODE
         shared_mem_bytes: 0,
         kernel_params: list.as_mut_ptr(),
         extra: null_mut(),
-        kern: CUkernel::NULL,
-        ctx: CUcontext::NULL,
-    }
+    };
+    let (kern, ctx) = (CUkernel::NULL, CUcontext::NULL);
+    CUDA_KERNEL_NODE_PARAMS { v1, kern, ctx }
 }
 
 fn fill(graph: CUgraph, before: &[CUgraphNode], at: u64, value: u32, bytes: usize) -> CUgraphNode {
@@ -86,31 +86,14 @@ fn fill(graph: CUgraph, before: &[CUgraphNode], at: u64, value: u32, bytes: usiz
 
 pub fn copy_params(dst: u64, src: u64, bytes: usize) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
-        src_x_in_bytes: 0,
-        src_y: 0,
-        src_z: 0,
-        src_lod: 0,
-        src_memory_type: CU_MEMORYTYPE_UNIFIED,
-        src_host: null(),
         src_device: src,
-        src_array: CUarray::NULL,
-        reserved0: null_mut(),
         src_pitch: bytes,
         src_height: 1,
-        dst_x_in_bytes: 0,
-        dst_y: 0,
-        dst_z: 0,
-        dst_lod: 0,
-        dst_memory_type: CU_MEMORYTYPE_UNIFIED,
-        dst_host: null_mut(),
         dst_device: dst,
-        dst_array: CUarray::NULL,
-        reserved1: null_mut(),
         dst_pitch: bytes,
         dst_height: 1,
         width_in_bytes: bytes,
-        height: 1,
-        depth: 1,
+        ..CUDA_MEMCPY3D::EMPTY
     }
 }
 
@@ -241,8 +224,8 @@ scenarios! {
         let mut read = kernel_params(&world, &mut [null_mut(); 2]);
         ok!(cuGraphKernelNodeGetParams_v2(node, &mut read));
         // SAFETY: the driver gives as many addresses as the kernel has arguments.
-        let second = unsafe { (*read.kernel_params.add(1)).cast::<u64>().read_unaligned() };
-        assert_eq!((read.func, second), (world.function(c"spin"), one));
+        let second = unsafe { (*read.v1.kernel_params.add(1)).cast::<u64>().read_unaligned() };
+        assert_eq!((read.v1.func, second), (world.function(c"spin"), one));
         let mut shape = copy_params(0, 0, 0);
         ok!(cuGraphMemcpyNodeGetParams(moved, &mut shape));
         assert_eq!((shape.dst_device, shape.width_in_bytes), (b, 8));
@@ -283,15 +266,16 @@ scenarios! {
             params: CUgraphNodeUnion { reserved: [0; 29] },
             reserved2: 0,
         };
-        params.params.memset = CUDA_MEMSET_NODE_PARAMS_v2 {
-            dst: at, pitch: 0, value: 0x0102_0304, element_size: 4, width: 4, height: 1, ctx,
+        let v1 = CUDA_MEMSET_NODE_PARAMS {
+            dst: at, pitch: 0, value: 0x0102_0304, element_size: 4, width: 4, height: 1,
         };
+        params.params.memset = CUDA_MEMSET_NODE_PARAMS_v2 { v1, ctx };
         ok!(cuGraphAddNode_v2(&mut node, graph, null(), null(), 0, &mut params));
         let exec = instantiate(graph);
         ok!(cuGraphLaunch(exec, CUstream::NULL));
         ok!(cuCtxSynchronize());
         assert_eq!(word(at + 12), 0x0102_0304);
-        params.params.memset.value = 9;
+        params.params.memset.v1.value = 9;
         ok!(cuGraphExecNodeSetParams(exec, node, &mut params));
         ok!(cuGraphLaunch(exec, CUstream::NULL));
         ok!(cuCtxSynchronize());
