@@ -143,8 +143,8 @@ impl Daemon {
     }
 
     fn time_passed(&mut self, now: Instant) {
-        let duties = &mut self.duties;
-        if duties.containers.deadline().is_some_and(|by| by <= now) {
+        let heartbeat = self.duties.containers.deadline();
+        if heartbeat.is_some_and(|by| by <= now) {
             self.beat(now);
         }
         let duties = &mut self.duties;
@@ -160,8 +160,7 @@ impl Daemon {
 
     /// Writes the heartbeat to every page, and does what follows from it.
     fn beat(&mut self, now: Instant) {
-        let duties = &mut self.duties;
-        let heartbeats = duties.containers.beat(now);
+        let heartbeats = self.duties.containers.beat(now);
         self.follow_grants();
         let duties = &mut self.duties;
         if heartbeats.is_multiple_of(CLAIMS_EVERY) {

@@ -143,9 +143,7 @@ impl Clients {
             return Ok(());
         };
         match request {
-            Request::Share { key: handle } => {
-                self.share(key, handle);
-            }
+            Request::Share { key: handle } => self.share(key, handle),
             Request::Open { key: handle } => {
                 let siblings = self.siblings.get(&tenant.container);
                 let ours = siblings.is_some_and(|it| it.handles.knows(handle));
@@ -167,19 +165,15 @@ impl Clients {
                 };
                 tenant.name_group(named)?;
             }
-            Request::GroupGone { client, group } => {
-                tenant.forget_group(client, group);
-            }
-            Request::Measure { lane } => {
-                out.push(Task::Measure(Measure {
-                    key,
-                    client,
-                    request: id,
-                    container: tenant.container,
-                    lane,
-                    pid: tenant.pid(),
-                }));
-            }
+            Request::GroupGone { client, group } => tenant.forget_group(client, group),
+            Request::Measure { lane } => out.push(Task::Measure(Measure {
+                key,
+                client,
+                request: id,
+                container: tenant.container,
+                lane,
+                pid: tenant.pid(),
+            })),
             _ => return Err(Rejection::Protocol),
         }
         Ok(())
