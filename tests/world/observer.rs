@@ -569,7 +569,8 @@ impl Observer {
                     }
                     compensated.push((*id, *lane));
                 }
-                if !state.overrun {
+                let was_off = state.untracked && self.now == state.shut; // it did not drain
+                if !state.overrun && !was_off {
                     let waited = (self.now - state.shut).min(self.config.drain_max.0);
                     state.tail = (state.tail / 2).max(waited);
                 }

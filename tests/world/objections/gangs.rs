@@ -222,3 +222,32 @@ fn to_a_gang_that_starves_on_the_gpus_that_have_turns() {
     assert_eq!(until_a_gpu_has_no_turns(5), Ok(()));
     objects(until_a_gpu_has_no_turns(20), "starves");
 }
+
+/// A container takes 20 ms to drain after its turn. It is off the GPU when turns begin again: that is no
+/// drain, and the last one stays the measure of how long a GPU may idle for a gang.
+#[test]
+fn to_no_gpu_that_idles_as_long_as_a_container_lately_drained() {
+    let mut seen = crate::observer::Observer::new(Config::default(), 0);
+    let attached = Action::Attached {
+        token: Token(0),
+        client: client(0),
+        container: container(0),
+        lanes: 1,
+    };
+    let begins = [
+        admitted(0, 1, 0, Class::Normal),
+        attached,
+        turn(0, 1, 8 * MS),
+    ];
+    begins.iter().for_each(|action| seen.action(action, None));
+    seen.advance(8 * MS);
+    seen.action(&turn(0, 2, 0), None);
+    seen.advance(28 * MS);
+    seen.event(&claims(0, 0, runnable(1, 1)));
+    seen.event(&Event::Gone { client: client(0) });
+    for mode in [Mode::Open, Mode::Turns] {
+        seen.action(&page(0, mode, 4, 0, 0), None);
+    }
+    let state = seen.lanes.values().next().expect("a container");
+    assert_eq!(state.tail, 20 * MS);
+}
