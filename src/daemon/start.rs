@@ -29,6 +29,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,9 @@ pub fn main() -> ExitCode {
         let _ = writeln!(io::stdout(), "{}", crate::examine::facts(&options));
         return ExitCode::SUCCESS;
     }
-    match serve(&options) {
+    let served = serve(&options);
+    remove(&options.remove);
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             complain(&format!("gpusliced: {failure}"));
@@ -187,12 +190,17 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
         claim.withdraw();
     }
     daemon.close(options.ephemeral);
-    for dir in &options.remove {
+    Ok(served?)
+}
+
+/// Removes the directories that the command line gives to the daemon, also one that has not started: the program that
+/// gave them may have been killed meanwhile.
+fn remove(dirs: &[PathBuf]) {
+    for dir in dirs {
         await_containers(&dir.join("runtime"));
-        // The program that gave it may have removed it already.
+        // That program may have removed it already.
         let _ = std::fs::remove_dir_all(dir);
     }
-    Ok(served?)
 }
 
 /// A daemon without GPUs and slices.
