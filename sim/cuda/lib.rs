@@ -5,7 +5,8 @@
 //! itself is in `sim/device`; this crate is the driver's side of it, in each process.
 //!
 //! The path of a call: `export` has one exported function per row of the driver table; it goes
-//! through `entry`, which checks and wraps the arguments, to `imp::<name>` in one of the modules.
+//! through `entry`, which checks and wraps the arguments, to the function of that name in one of the modules,
+//! which each module gathers in its `imp`.
 //! A module imports only from those before it in this list:
 //! - `entry`, `handles`: arguments and results of every call; handles that stay safe when stale;
 //! - `driver`: initialisation, errors in words, devices and their attributes;
@@ -16,6 +17,9 @@
 //! - `memory`: the calls that allocate, map, describe, copy and fill memory;
 //! - `lifetime`: beginning and end of contexts, with all that belongs to them;
 //! - `export`: the exported functions, and their addresses by name.
+
+// Functions have the driver's names and arguments.
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 mod allocations;
 mod context;

@@ -1,7 +1,8 @@
 //! The stack of contexts of each thread.
 
 use super::{Context, table};
-use gpuslice_nvabi::types::CUresult;
+use crate::entry::{Out, Outcome};
+use gpuslice_nvabi::types::{CUcontext, CUdevice, CUresult};
 use std::cell::{Cell, RefCell};
 
 thread_local! {
@@ -38,45 +39,37 @@ pub fn pop_if_top(context: &Context) {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::types::{CUcontext, CUdevice};
+pub fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Outcome {
+    push(table::find(ctx)?);
+    Ok(())
+}
+pub use cuCtxPushCurrent_v2 as cuCtxPushCurrent;
 
-    pub fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Outcome {
-        push(table::find(ctx)?);
-        Ok(())
-    }
-    pub use cuCtxPushCurrent_v2 as cuCtxPushCurrent;
+pub fn cuCtxPopCurrent_v2(pctx: Out<CUcontext>) -> Outcome {
+    let top = pop().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    pctx.set_if_wanted(top.handle());
+    Ok(())
+}
+pub use cuCtxPopCurrent_v2 as cuCtxPopCurrent;
 
-    pub fn cuCtxPopCurrent_v2(pctx: Out<CUcontext>) -> Outcome {
-        let top = pop().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        pctx.set_if_wanted(top.handle());
-        Ok(())
+pub fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
+    if ctx.0.is_null() {
+        pop();
+    } else {
+        TOP.set(Some(table::find(ctx)?));
     }
-    pub use cuCtxPopCurrent_v2 as cuCtxPopCurrent;
+    Ok(())
+}
 
-    pub fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
-        if ctx.0.is_null() {
-            pop();
-        } else {
-            TOP.set(Some(table::find(ctx)?));
-        }
-        Ok(())
-    }
+pub fn cuCtxGetCurrent(pctx: Out<CUcontext>) -> Outcome {
+    let null = CUcontext(std::ptr::null_mut());
+    pctx.set(TOP.get().map_or(null, Context::handle))
+}
 
-    pub fn cuCtxGetCurrent(pctx: Out<CUcontext>) -> Outcome {
-        let null = CUcontext(std::ptr::null_mut());
-        pctx.set(TOP.get().map_or(null, Context::handle))
-    }
+pub fn cuCtxGetDevice(device: Out<CUdevice>) -> Outcome {
+    device.set(current()?.device)
+}
 
-    pub fn cuCtxGetDevice(device: Out<CUdevice>) -> Outcome {
-        device.set(current()?.device)
-    }
-
-    pub fn cuCtxGetDevice_v2(device: Out<CUdevice>, ctx: CUcontext) -> Outcome {
-        device.set(super::super::named_or_current(ctx)?.device)
-    }
+pub fn cuCtxGetDevice_v2(device: Out<CUdevice>, ctx: CUcontext) -> Outcome {
+    device.set(super::named_or_current(ctx)?.device)
 }

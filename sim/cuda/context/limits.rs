@@ -5,9 +5,9 @@
 //! `malloc` in kernels. `memory` takes and releases it when a program sets one of them.
 
 use super::{current, named_or_current};
-use crate::entry::refuse_if;
+use crate::entry::{Out, Outcome, refuse_if};
 use crate::vram::Chunk;
-use gpuslice_nvabi::types::{CUlimit, CUresult};
+use gpuslice_nvabi::types::{CUcontext, CUfunc_cache, CUlimit, CUresult, CUsharedconfig};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -79,72 +79,64 @@ pub fn check_flags(flags: u32) -> Result<(), CUresult> {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::types::{CUcontext, CUfunc_cache, CUlimit, CUsharedconfig};
+/// The oldest driver interface whose contexts behave like ours.
+const API_VERSION: u32 = 3020;
 
-    /// The oldest driver interface whose contexts behave like ours.
-    const API_VERSION: u32 = 3020;
+pub fn cuCtxGetLimit(pvalue: Out<usize>, limit: CUlimit) -> Outcome {
+    pvalue.require()?;
+    let value = current()?.settings.limit(limit)?;
+    pvalue.set(value.load(Ordering::Relaxed) as usize)
+}
 
-    pub fn cuCtxGetLimit(pvalue: Out<usize>, limit: CUlimit) -> Outcome {
-        pvalue.require()?;
-        let value = current()?.settings.limit(limit)?;
-        pvalue.set(value.load(Ordering::Relaxed) as usize)
-    }
+pub fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) -> Outcome {
+    config.set(current()?.settings.cache.load(Ordering::Relaxed) as CUfunc_cache)
+}
 
-    pub fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) -> Outcome {
-        config.set(current()?.settings.cache.load(Ordering::Relaxed) as CUfunc_cache)
-    }
+pub fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Outcome {
+    store(&current()?.settings.cache, config as i32, 3)
+}
 
-    pub fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Outcome {
-        store(&current()?.settings.cache, config as i32, 3)
-    }
+pub fn cuCtxGetSharedMemConfig(config: Out<CUsharedconfig>) -> Outcome {
+    config.set(current()?.settings.shared.load(Ordering::Relaxed) as CUsharedconfig)
+}
 
-    pub fn cuCtxGetSharedMemConfig(config: Out<CUsharedconfig>) -> Outcome {
-        config.set(current()?.settings.shared.load(Ordering::Relaxed) as CUsharedconfig)
-    }
+pub fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> Outcome {
+    store(&current()?.settings.shared, config as i32, 2)
+}
 
-    pub fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> Outcome {
-        store(&current()?.settings.shared, config as i32, 2)
-    }
+fn store(place: &AtomicI32, value: i32, most: i32) -> Outcome {
+    refuse_if(!(0..=most).contains(&value))?;
+    place.store(value, Ordering::Relaxed);
+    Ok(())
+}
 
-    fn store(place: &AtomicI32, value: i32, most: i32) -> Outcome {
-        refuse_if(!(0..=most).contains(&value))?;
-        place.store(value, Ordering::Relaxed);
-        Ok(())
-    }
+pub fn cuCtxGetApiVersion(ctx: CUcontext, version: Out<u32>) -> Outcome {
+    named_or_current(ctx)?;
+    version.set(API_VERSION)
+}
 
-    pub fn cuCtxGetApiVersion(ctx: CUcontext, version: Out<u32>) -> Outcome {
-        named_or_current(ctx)?;
-        version.set(API_VERSION)
-    }
+pub fn cuCtxGetFlags(flags: Out<u32>) -> Outcome {
+    flags.set(current()?.flags())
+}
 
-    pub fn cuCtxGetFlags(flags: Out<u32>) -> Outcome {
-        flags.set(current()?.flags())
-    }
+pub fn cuCtxSetFlags(flags: u32) -> Outcome {
+    let context = current()?;
+    check_flags(flags)?;
+    context.set_flags(flags);
+    Ok(())
+}
 
-    pub fn cuCtxSetFlags(flags: u32) -> Outcome {
-        let context = current()?;
-        check_flags(flags)?;
-        context.set_flags(flags);
-        Ok(())
-    }
+pub fn cuCtxGetId(ctx: CUcontext, id: Out<u64>) -> Outcome {
+    id.set(named_or_current(ctx)?.serial)
+}
 
-    pub fn cuCtxGetId(ctx: CUcontext, id: Out<u64>) -> Outcome {
-        id.set(named_or_current(ctx)?.serial)
-    }
+pub fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> Outcome {
+    current()?;
+    least.set_if_wanted(0);
+    greatest.set_if_wanted(-5);
+    Ok(())
+}
 
-    pub fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> Outcome {
-        current()?;
-        least.set_if_wanted(0);
-        greatest.set_if_wanted(-5);
-        Ok(())
-    }
-
-    pub fn cuCtxResetPersistingL2Cache() -> Outcome {
-        current().map(|_| ())
-    }
+pub fn cuCtxResetPersistingL2Cache() -> Outcome {
+    current().map(|_| ())
 }

@@ -103,7 +103,7 @@ pub fn named_or_current(handle: CUcontext) -> Result<&'static Context, CUresult>
 
 /// Entry points of this room.
 pub mod imp {
-    pub use super::current::imp::*;
-    pub use super::limits::imp::*;
-    pub use super::peer::imp::*;
+    pub use super::current::*;
+    pub use super::limits::*;
+    pub use super::peer::*;
 }

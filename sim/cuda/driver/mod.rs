@@ -13,7 +13,7 @@ pub use process::{device_error, identity, process};
 
 /// Entry points of this room.
 pub mod imp {
-    pub use super::device::imp::*;
-    pub use super::errors::imp::*;
-    pub use super::process::imp::*;
+    pub use super::device::*;
+    pub use super::errors::*;
+    pub use super::process::*;
 }

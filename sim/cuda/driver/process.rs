@@ -5,7 +5,7 @@
 
 use super::kernel::Client;
 use super::visible;
-use crate::entry::{Outcome, is_forked, refuse_if, set_forked, set_ready};
+use crate::entry::{Out, Outcome, is_forked, refuse_if, set_forked, set_ready};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
 use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine, now_ns};
 use std::sync::{LazyLock, OnceLock};
@@ -101,52 +101,45 @@ fn fault_code(xid: u32) -> CUresult {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::Out;
-
-    pub fn cuInit(flags: u32) -> Outcome {
-        refuse_if(flags != 0)?;
-        if is_forked() {
-            return Err(CUresult::ERROR_NOT_INITIALIZED);
-        }
-        if PROCESS.get().is_none() {
-            let attached = Process::attach()?;
-            // Another thread may have been faster; both are attached to the same machine.
-            PROCESS.get_or_init(|| attached);
-        }
-        set_ready();
-        Ok(())
+pub fn cuInit(flags: u32) -> Outcome {
+    refuse_if(flags != 0)?;
+    if is_forked() {
+        return Err(CUresult::ERROR_NOT_INITIALIZED);
     }
-
-    pub fn cuDriverGetVersion(version: Out<i32>) -> Outcome {
-        version.require()?;
-        let (major, minor) = match PROCESS.get() {
-            Some(process) => process.machine.driver(),
-            // Asked before cuInit, which real programs do: attaching is harmless, and only the
-            // device knows.
-            None => Machine::attach()
-                .map_err(|error| attach_error(&error))?
-                .driver(),
-        };
-        version.set((major * 1000 + minor * 10) as i32)
+    if PROCESS.get().is_none() {
+        let attached = Process::attach()?;
+        // Another thread may have been faster; both are attached to the same machine.
+        PROCESS.get_or_init(|| attached);
     }
+    set_ready();
+    Ok(())
+}
 
-    pub fn cuProfilerInitialize(
-        _config: *const std::ffi::c_char,
-        _output: *const std::ffi::c_char,
-        _mode: gpuslice_nvabi::types::CUoutput_mode,
-    ) -> Outcome {
-        Err(CUresult::ERROR_NOT_SUPPORTED)
-    }
+pub fn cuDriverGetVersion(version: Out<i32>) -> Outcome {
+    version.require()?;
+    let (major, minor) = match PROCESS.get() {
+        Some(process) => process.machine.driver(),
+        // Asked before cuInit, which real programs do: attaching is harmless, and only the
+        // device knows.
+        None => Machine::attach()
+            .map_err(|error| attach_error(&error))?
+            .driver(),
+    };
+    version.set((major * 1000 + minor * 10) as i32)
+}
 
-    pub fn cuProfilerStart() -> Outcome {
-        Ok(())
-    }
+pub fn cuProfilerInitialize(
+    _config: *const std::ffi::c_char,
+    _output: *const std::ffi::c_char,
+    _mode: gpuslice_nvabi::types::CUoutput_mode,
+) -> Outcome {
+    Err(CUresult::ERROR_NOT_SUPPORTED)
+}
 
-    pub fn cuProfilerStop() -> Outcome {
-        Ok(())
-    }
+pub fn cuProfilerStart() -> Outcome {
+    Ok(())
+}
+
+pub fn cuProfilerStop() -> Outcome {
+    Ok(())
 }

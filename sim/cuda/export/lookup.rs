@@ -51,7 +51,6 @@ fn address(name: &str, version: u32, flags: u64) -> Result<usize, CUdriverProcAd
 }
 
 /// Entry points.
-#[allow(non_snake_case)]
 pub mod imp {
     use super::*;
     use crate::entry::{In, Out, Outcome};

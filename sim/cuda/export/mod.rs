@@ -4,8 +4,6 @@
 //! does not compile. A row marked `none` answers that it is not supported, as a driver does on
 //! hardware that lacks a feature. `lookup` gives the addresses of the same functions by name.
 
-#![allow(non_snake_case)]
-
 mod lookup;
 
 use crate::entry::{Call, FromAbi, Reply, guard};

@@ -7,7 +7,7 @@
 use super::{begin, end};
 use crate::context::{Context, find};
 use crate::driver::process;
-use crate::entry::refuse_if;
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,74 +60,67 @@ fn key(green: CUgreenCtx) -> Result<Key<Green>, CUresult> {
     Key::from_pointer(green.0).ok_or(CUresult::ERROR_INVALID_CONTEXT)
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{In, Out, Outcome};
-
-    pub fn cuDeviceGetDevResource(
-        device: CUdevice,
-        resource: Out<c_void>,
-        kind: CUdevResourceType,
-    ) -> Outcome {
-        resource.require()?;
-        let multiprocessors = process()?.gpu(device)?.multiprocessors;
-        if kind != MULTIPROCESSORS {
-            return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);
-        }
-        resource.cast().set(Resource {
-            kind,
-            padding: [0; 92],
-            multiprocessors,
-            part: PART,
-            step: PART,
-            flags: 0,
-            union_rest: [0; 32],
-        })
+pub fn cuDeviceGetDevResource(
+    device: CUdevice,
+    resource: Out<c_void>,
+    kind: CUdevResourceType,
+) -> Outcome {
+    resource.require()?;
+    let multiprocessors = process()?.gpu(device)?.multiprocessors;
+    if kind != MULTIPROCESSORS {
+        return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);
     }
+    resource.cast().set(Resource {
+        kind,
+        padding: [0; 92],
+        multiprocessors,
+        part: PART,
+        step: PART,
+        flags: 0,
+        union_rest: [0; 32],
+    })
+}
 
-    pub fn cuDevResourceGenerateDesc(
-        desc: Out<CUdevResourceDesc>,
-        resources: In<c_void>,
-        count: u32,
-    ) -> Outcome {
-        desc.require()?;
-        let resource = resources.cast::<Resource>().get()?;
-        let some = resource.multiprocessors > 0;
-        refuse_if(count != 1 || resource.kind != MULTIPROCESSORS || !some)?;
-        let entered = descs().insert(Desc).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        desc.set(CUdevResourceDesc(entered.to_pointer()))
-    }
+pub fn cuDevResourceGenerateDesc(
+    desc: Out<CUdevResourceDesc>,
+    resources: In<c_void>,
+    count: u32,
+) -> Outcome {
+    desc.require()?;
+    let resource = resources.cast::<Resource>().get()?;
+    let some = resource.multiprocessors > 0;
+    refuse_if(count != 1 || resource.kind != MULTIPROCESSORS || !some)?;
+    let entered = descs().insert(Desc).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    desc.set(CUdevResourceDesc(entered.to_pointer()))
+}
 
-    pub fn cuGreenCtxCreate(
-        green: Out<CUgreenCtx>,
-        desc: CUdevResourceDesc,
-        device: CUdevice,
-        flags: u32,
-    ) -> Outcome {
-        green.require()?;
-        process()?.gpu(device)?;
-        let known = Key::from_pointer(desc.0).is_some_and(|key| descs().get(key).is_some());
-        refuse_if(!known || flags != DEFAULT_STREAM)?;
-        // Like a primary context it is ended by its own call only, not by `cuCtxDestroy`.
-        let context = begin(device, 0, true)?;
-        let entered = greens().insert(Green(context));
-        green.set(CUgreenCtx(
-            entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer(),
-        ))
-    }
+pub fn cuGreenCtxCreate(
+    green: Out<CUgreenCtx>,
+    desc: CUdevResourceDesc,
+    device: CUdevice,
+    flags: u32,
+) -> Outcome {
+    green.require()?;
+    process()?.gpu(device)?;
+    let known = Key::from_pointer(desc.0).is_some_and(|key| descs().get(key).is_some());
+    refuse_if(!known || flags != DEFAULT_STREAM)?;
+    // Like a primary context it is ended by its own call only, not by `cuCtxDestroy`.
+    let context = begin(device, 0, true)?;
+    let entered = greens().insert(Green(context));
+    green.set(CUgreenCtx(
+        entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer(),
+    ))
+}
 
-    pub fn cuGreenCtxDestroy(green: CUgreenCtx) -> Outcome {
-        let gone = greens().remove(key(green)?);
-        let Green(context) = gone.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        end(find(context.handle())?)
-    }
+pub fn cuGreenCtxDestroy(green: CUgreenCtx) -> Outcome {
+    let gone = greens().remove(key(green)?);
+    let Green(context) = gone.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    end(find(context.handle())?)
+}
 
-    pub fn cuCtxFromGreenCtx(context: Out<CUcontext>, green: CUgreenCtx) -> Outcome {
-        context.require()?;
-        let greens = greens();
-        let green = greens.get(key(green)?);
-        context.set(green.ok_or(CUresult::ERROR_INVALID_CONTEXT)?.0.handle())
-    }
+pub fn cuCtxFromGreenCtx(context: Out<CUcontext>, green: CUgreenCtx) -> Outcome {
+    context.require()?;
+    let greens = greens();
+    let green = greens.get(key(green)?);
+    context.set(green.ok_or(CUresult::ERROR_INVALID_CONTEXT)?.0.handle())
 }

@@ -55,14 +55,13 @@ fn end_and_pop(context: &'static Context) -> Result<(), CUresult> {
 }
 
 /// Entry points.
-#[allow(non_snake_case)]
 pub mod imp {
     use super::*;
     use crate::entry::{In, Out, Outcome};
     use gpuslice_nvabi::types::{CUcontext, CUctxCreateParams, CUexecAffinityParam};
 
-    pub use super::green::imp::*;
-    pub use super::primary::imp::*;
+    pub use super::green::*;
+    pub use super::primary::*;
 
     pub fn cuCtxCreate_v2(pctx: Out<CUcontext>, flags: u32, dev: CUdevice) -> Outcome {
         pctx.require()?;

@@ -3,7 +3,8 @@
 use super::{begin, end};
 use crate::context::{Context, check_flags};
 use crate::driver::process;
-use gpuslice_nvabi::types::{CUdevice, CUresult};
+use crate::entry::{Out, Outcome};
+use gpuslice_nvabi::types::{CUcontext, CUdevice, CUresult};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The state of a device's primary context.
@@ -32,65 +33,57 @@ impl Primary {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::types::CUcontext;
+pub fn cuDevicePrimaryCtxRetain(pctx: Out<CUcontext>, dev: CUdevice) -> Outcome {
+    pctx.require()?;
+    let mut primary = of(dev)?;
+    let context = match primary.context {
+        Some(context) => context,
+        None => begin(dev, primary.flags, true)?,
+    };
+    primary.context = Some(context);
+    primary.retained += 1;
+    pctx.set(context.handle())
+}
 
-    pub fn cuDevicePrimaryCtxRetain(pctx: Out<CUcontext>, dev: CUdevice) -> Outcome {
-        pctx.require()?;
-        let mut primary = of(dev)?;
-        let context = match primary.context {
-            Some(context) => context,
-            None => begin(dev, primary.flags, true)?,
-        };
-        primary.context = Some(context);
-        primary.retained += 1;
-        pctx.set(context.handle())
+pub fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Outcome {
+    let mut primary = of(dev)?;
+    if primary.retained == 0 {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
+    primary.retained -= 1;
+    let ended = if primary.retained == 0 {
+        primary.deactivate()
+    } else {
+        None
+    };
+    drop(primary);
+    ended.map_or(Ok(()), end)
+}
+pub use cuDevicePrimaryCtxRelease_v2 as cuDevicePrimaryCtxRelease;
 
-    pub fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Outcome {
-        let mut primary = of(dev)?;
-        if primary.retained == 0 {
-            return Err(CUresult::ERROR_INVALID_CONTEXT);
-        }
-        primary.retained -= 1;
-        let ended = if primary.retained == 0 {
-            primary.deactivate()
-        } else {
-            None
-        };
-        drop(primary);
-        ended.map_or(Ok(()), end)
-    }
-    pub use cuDevicePrimaryCtxRelease_v2 as cuDevicePrimaryCtxRelease;
+pub fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Outcome {
+    let mut primary = of(dev)?;
+    let ended = primary.deactivate();
+    primary.flags = 0;
+    drop(primary);
+    ended.map_or(Ok(()), end)
+}
+pub use cuDevicePrimaryCtxReset_v2 as cuDevicePrimaryCtxReset;
 
-    pub fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Outcome {
-        let mut primary = of(dev)?;
-        let ended = primary.deactivate();
-        primary.flags = 0;
-        drop(primary);
-        ended.map_or(Ok(()), end)
+pub fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Outcome {
+    let mut primary = of(dev)?;
+    check_flags(flags)?;
+    primary.flags = flags;
+    if let Some(context) = primary.context {
+        context.set_flags(flags);
     }
-    pub use cuDevicePrimaryCtxReset_v2 as cuDevicePrimaryCtxReset;
+    Ok(())
+}
+pub use cuDevicePrimaryCtxSetFlags_v2 as cuDevicePrimaryCtxSetFlags;
 
-    pub fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Outcome {
-        let mut primary = of(dev)?;
-        check_flags(flags)?;
-        primary.flags = flags;
-        if let Some(context) = primary.context {
-            context.set_flags(flags);
-        }
-        Ok(())
-    }
-    pub use cuDevicePrimaryCtxSetFlags_v2 as cuDevicePrimaryCtxSetFlags;
-
-    pub fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: Out<u32>, active: Out<i32>) -> Outcome {
-        active.require()?;
-        let primary = of(dev)?;
-        flags.set(primary.flags)?;
-        active.set(i32::from(primary.context.is_some()))
-    }
+pub fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: Out<u32>, active: Out<i32>) -> Outcome {
+    active.require()?;
+    let primary = of(dev)?;
+    flags.set(primary.flags)?;
+    active.set(i32::from(primary.context.is_some()))
 }

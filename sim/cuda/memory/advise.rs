@@ -3,10 +3,11 @@
 
 use crate::allocations::{self, Kind};
 use crate::driver::process;
-use crate::entry::{Out, Outcome, refuse_if};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::exec::{self, Operation, OperationKind};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// The hints for one allocation, by its id.
@@ -135,91 +136,83 @@ fn range_attribute(id: u64, attribute: u32, words: usize) -> Result<Vec<i32>, CU
     })
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::In;
-    use std::ffi::c_void;
+pub fn cuMemAdvise(
+    pointer: CUdeviceptr,
+    count: usize,
+    advice: CUmem_advise,
+    device: CUdevice,
+) -> Outcome {
+    let device = if names_place(advice) {
+        place(device)?
+    } else {
+        CPU
+    };
+    advise(pointer, count, advice, device)
+}
 
-    pub fn cuMemAdvise(
-        pointer: CUdeviceptr,
-        count: usize,
-        advice: CUmem_advise,
-        device: CUdevice,
-    ) -> Outcome {
-        let device = if names_place(advice) {
-            place(device)?
-        } else {
-            CPU
-        };
-        advise(pointer, count, advice, device)
-    }
+pub fn cuMemAdvise_v2(
+    pointer: CUdeviceptr,
+    count: usize,
+    advice: CUmem_advise,
+    location: CUmemLocation,
+) -> Outcome {
+    let device = if names_place(advice) {
+        place_of(location)?
+    } else {
+        CPU
+    };
+    advise(pointer, count, advice, device)
+}
 
-    pub fn cuMemAdvise_v2(
-        pointer: CUdeviceptr,
-        count: usize,
-        advice: CUmem_advise,
-        location: CUmemLocation,
-    ) -> Outcome {
-        let device = if names_place(advice) {
-            place_of(location)?
-        } else {
-            CPU
-        };
-        advise(pointer, count, advice, device)
-    }
+pub fn cuMemPrefetchAsync(
+    pointer: CUdeviceptr,
+    count: usize,
+    device: CUdevice,
+    stream: CUstream,
+) -> Outcome {
+    prefetch(pointer, count, place(device)?, stream)
+}
+pub use cuMemPrefetchAsync as cuMemPrefetchAsync_ptsz;
 
-    pub fn cuMemPrefetchAsync(
-        pointer: CUdeviceptr,
-        count: usize,
-        device: CUdevice,
-        stream: CUstream,
-    ) -> Outcome {
-        prefetch(pointer, count, place(device)?, stream)
-    }
-    pub use cuMemPrefetchAsync as cuMemPrefetchAsync_ptsz;
+pub fn cuMemPrefetchAsync_v2(
+    pointer: CUdeviceptr,
+    count: usize,
+    location: CUmemLocation,
+    flags: u32,
+    stream: CUstream,
+) -> Outcome {
+    refuse_if(flags != 0)?;
+    prefetch(pointer, count, place_of(location)?, stream)
+}
+pub use cuMemPrefetchAsync_v2 as cuMemPrefetchAsync_v2_ptsz;
 
-    pub fn cuMemPrefetchAsync_v2(
-        pointer: CUdeviceptr,
-        count: usize,
-        location: CUmemLocation,
-        flags: u32,
-        stream: CUstream,
-    ) -> Outcome {
-        refuse_if(flags != 0)?;
-        prefetch(pointer, count, place_of(location)?, stream)
+pub fn cuMemRangeGetAttribute(
+    data: Out<c_void>,
+    size: usize,
+    attribute: CUmem_range_attribute,
+    pointer: CUdeviceptr,
+    count: usize,
+) -> Outcome {
+    let id = managed(pointer, count)?;
+    refuse_if(size == 0 || !size.is_multiple_of(4))?;
+    let words = range_attribute(id, attribute, size / 4)?;
+    for (at, word) in words.into_iter().take(size / 4).enumerate() {
+        data.cast::<i32>().set_at(at, word)?;
     }
-    pub use cuMemPrefetchAsync_v2 as cuMemPrefetchAsync_v2_ptsz;
+    Ok(())
+}
 
-    pub fn cuMemRangeGetAttribute(
-        data: Out<c_void>,
-        size: usize,
-        attribute: CUmem_range_attribute,
-        pointer: CUdeviceptr,
-        count: usize,
-    ) -> Outcome {
-        let id = managed(pointer, count)?;
-        refuse_if(size == 0 || !size.is_multiple_of(4))?;
-        let words = range_attribute(id, attribute, size / 4)?;
-        for (at, word) in words.into_iter().take(size / 4).enumerate() {
-            data.cast::<i32>().set_at(at, word)?;
-        }
-        Ok(())
+pub fn cuMemRangeGetAttributes(
+    data: In<*mut c_void>,
+    sizes: In<usize>,
+    attributes: In<CUmem_range_attribute>,
+    number: usize,
+    pointer: CUdeviceptr,
+    count: usize,
+) -> Outcome {
+    for at in 0..number {
+        let place = Out::vouched(data.at(at)?);
+        cuMemRangeGetAttribute(place, sizes.at(at)?, attributes.at(at)?, pointer, count)?;
     }
-
-    pub fn cuMemRangeGetAttributes(
-        data: In<*mut c_void>,
-        sizes: In<usize>,
-        attributes: In<CUmem_range_attribute>,
-        number: usize,
-        pointer: CUdeviceptr,
-        count: usize,
-    ) -> Outcome {
-        for at in 0..number {
-            let place = Out::vouched(data.at(at)?);
-            cuMemRangeGetAttribute(place, sizes.at(at)?, attributes.at(at)?, pointer, count)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }

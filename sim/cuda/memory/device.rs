@@ -12,10 +12,12 @@
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
 use crate::driver::device_error;
-use crate::entry::refuse_if;
+use crate::entry::{Out, Outcome, refuse_if};
 use crate::exec::{self, sparing};
 use crate::vram::{Chunk, Heap, Pages, SLAB, map, order};
-use gpuslice_nvabi::types::CUresult;
+use gpuslice_nvabi::types::{
+    CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE, CUdeviceptr, CUresult,
+};
 
 /// Largest piece taken from the heap.
 const SMALL_MOST: u64 = SLAB / 2;
@@ -107,89 +109,78 @@ pub fn info(context: &Context) -> Result<(u64, u64), CUresult> {
     Ok(((info.free + spare).min(info.total), info.total))
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::types::{
-        CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE, CUdeviceptr,
+pub fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
+    let (free_bytes, total_bytes) = info(exec::working()?)?;
+    free.require()?;
+    total.set(total_bytes as usize)?;
+    free.set(free_bytes as usize)
+}
+
+pub fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, bytesize: usize) -> Outcome {
+    dptr.require()?;
+    dptr.set(allocate(bytesize as u64, Kind::Device)?)
+}
+
+pub fn cuMemAllocPitch_v2(
+    dptr: Out<CUdeviceptr>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Outcome {
+    dptr.require()?;
+    pitch.require()?;
+    refuse_if(width == 0 || height == 0 || !matches!(element, 4 | 8 | 16))?;
+    let row = (width as u64).checked_next_multiple_of(PITCH);
+    let bytes = row.and_then(|row| row.checked_mul(height as u64));
+    exec::working()?;
+    let bytes = bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    dptr.set(allocate(bytes, Kind::Device)?)?;
+    pitch.set((bytes / height as u64) as usize)
+}
+
+pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: u32) -> Outcome {
+    dptr.require()?;
+    exec::working()?;
+    let known = [
+        CU_MEM_ATTACH_GLOBAL,
+        CU_MEM_ATTACH_HOST,
+        CU_MEM_ATTACH_SINGLE,
+    ];
+    refuse_if(!known.contains(&flags) || flags == CU_MEM_ATTACH_SINGLE)?;
+    dptr.set(allocate_managed(bytesize as u64, flags)?)
+}
+
+/// Needs no current context, as with the real driver: the pointer says whose it is.
+pub fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
+    if dptr == 0 {
+        return Ok(());
+    }
+    let freeable = |kind: Kind| {
+        let pool = matches!(kind, Kind::Pool { .. } | Kind::Graph);
+        pool || matches!(kind, Kind::Device | Kind::Managed { .. })
     };
-
-    pub fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
-        let (free_bytes, total_bytes) = info(exec::working()?)?;
-        free.require()?;
-        total.set(total_bytes as usize)?;
-        free.set(free_bytes as usize)
+    let found = allocations::find(dptr).filter(|found| found.base == dptr && freeable(found.kind));
+    let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    // What a killed context holds goes with it, not before.
+    found.context.map_or(Ok(()), exec::settle)?;
+    if matches!(found.kind, Kind::Pool { .. } | Kind::Graph) {
+        return exec::free_ordered(dptr);
     }
+    // Of two threads that free the same pointer one finds it gone.
+    let gone = allocations::remove(dptr, |one| one.id == found.id);
+    gone.ok_or(CUresult::ERROR_INVALID_VALUE)?.release(dptr);
+    Ok(())
+}
 
-    pub fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, bytesize: usize) -> Outcome {
-        dptr.require()?;
-        dptr.set(allocate(bytesize as u64, Kind::Device)?)
-    }
-
-    pub fn cuMemAllocPitch_v2(
-        dptr: Out<CUdeviceptr>,
-        pitch: Out<usize>,
-        width: usize,
-        height: usize,
-        element: u32,
-    ) -> Outcome {
-        dptr.require()?;
-        pitch.require()?;
-        refuse_if(width == 0 || height == 0 || !matches!(element, 4 | 8 | 16))?;
-        let row = (width as u64).checked_next_multiple_of(PITCH);
-        let bytes = row.and_then(|row| row.checked_mul(height as u64));
-        exec::working()?;
-        let bytes = bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        dptr.set(allocate(bytes, Kind::Device)?)?;
-        pitch.set((bytes / height as u64) as usize)
-    }
-
-    pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: u32) -> Outcome {
-        dptr.require()?;
-        exec::working()?;
-        let known = [
-            CU_MEM_ATTACH_GLOBAL,
-            CU_MEM_ATTACH_HOST,
-            CU_MEM_ATTACH_SINGLE,
-        ];
-        refuse_if(!known.contains(&flags) || flags == CU_MEM_ATTACH_SINGLE)?;
-        dptr.set(allocate_managed(bytesize as u64, flags)?)
-    }
-
-    /// Needs no current context, as with the real driver: the pointer says whose it is.
-    pub fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
-        if dptr == 0 {
-            return Ok(());
-        }
-        let freeable = |kind: Kind| {
-            let pool = matches!(kind, Kind::Pool { .. } | Kind::Graph);
-            pool || matches!(kind, Kind::Device | Kind::Managed { .. })
-        };
-        let found =
-            allocations::find(dptr).filter(|found| found.base == dptr && freeable(found.kind));
-        let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        // What a killed context holds goes with it, not before.
-        found.context.map_or(Ok(()), exec::settle)?;
-        if matches!(found.kind, Kind::Pool { .. } | Kind::Graph) {
-            return exec::free_ordered(dptr);
-        }
-        // Of two threads that free the same pointer one finds it gone.
-        let gone = allocations::remove(dptr, |one| one.id == found.id);
-        gone.ok_or(CUresult::ERROR_INVALID_VALUE)?.release(dptr);
-        Ok(())
-    }
-
-    pub fn cuMemGetAddressRange_v2(
-        base: Out<CUdeviceptr>,
-        size: Out<usize>,
-        dptr: CUdeviceptr,
-    ) -> Outcome {
-        context::current()?;
-        let found = allocations::find(dptr).ok_or(CUresult::ERROR_NOT_FOUND)?;
-        base.set_if_wanted(found.base);
-        size.set_if_wanted(found.bytes as usize);
-        Ok(())
-    }
+pub fn cuMemGetAddressRange_v2(
+    base: Out<CUdeviceptr>,
+    size: Out<usize>,
+    dptr: CUdeviceptr,
+) -> Outcome {
+    context::current()?;
+    let found = allocations::find(dptr).ok_or(CUresult::ERROR_NOT_FOUND)?;
+    base.set_if_wanted(found.base);
+    size.set_if_wanted(found.bytes as usize);
+    Ok(())
 }

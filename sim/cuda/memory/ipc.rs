@@ -7,11 +7,12 @@
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
 use crate::driver::identity;
-use crate::entry::refuse_if;
+use crate::entry::{Out, Outcome, refuse_if};
 use crate::exec;
-use crate::vram::Chunk;
-use crate::vram::Pages;
-use gpuslice_nvabi::types::{CUipcMemHandle, CUresult, c_char};
+use crate::vram::{Chunk, Pages};
+use gpuslice_nvabi::types::{
+    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUdeviceptr, CUipcMemHandle, CUresult, c_char,
+};
 use gpuslice_sim_device::MemoryKey;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -116,68 +117,60 @@ fn open(context: &'static Context, ticket: Ticket) -> Result<u64, CUresult> {
     Ok(address)
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::types::{CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUdeviceptr};
-
-    pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outcome {
-        handle.require()?;
-        exec::working()?;
-        let found = allocations::find(dptr).filter(|found| found.kind == Kind::Device);
-        let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let source = allocations::look(found.base, |one| match (&one.home, one.context) {
-            (Home::Pages(pages), _) => Some((pages.chunk.clone(), pages.address)),
-            (Home::Heap { slab, .. }, Some(own)) => Some((own.heap.chunk(*slab)?, *slab)),
-            _ => None,
-        });
-        let (chunk, start) = source.flatten().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let key = chunk.memory.key.to_bytes();
-        let (offset, bytes) = (found.base - start, found.bytes);
-        handle.set(
-            Ticket {
-                key,
-                offset,
-                bytes,
-                maker: identity(),
-            }
-            .to_handle(),
-        )
-    }
-
-    pub fn cuIpcOpenMemHandle_v2(
-        pdptr: Out<CUdeviceptr>,
-        handle: CUipcMemHandle,
-        flags: u32,
-    ) -> Outcome {
-        pdptr.require()?;
-        let context = exec::working()?;
-        let ticket = Ticket::from_handle(&handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        refuse_if(flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)?;
-        if ticket.maker == identity() {
-            return Err(CUresult::ERROR_INVALID_CONTEXT);
+pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outcome {
+    handle.require()?;
+    exec::working()?;
+    let found = allocations::find(dptr).filter(|found| found.kind == Kind::Device);
+    let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let source = allocations::look(found.base, |one| match (&one.home, one.context) {
+        (Home::Pages(pages), _) => Some((pages.chunk.clone(), pages.address)),
+        (Home::Heap { slab, .. }, Some(own)) => Some((own.heap.chunk(*slab)?, *slab)),
+        _ => None,
+    });
+    let (chunk, start) = source.flatten().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let key = chunk.memory.key.to_bytes();
+    let (offset, bytes) = (found.base - start, found.bytes);
+    handle.set(
+        Ticket {
+            key,
+            offset,
+            bytes,
+            maker: identity(),
         }
-        pdptr.set(open(context, ticket)?)
-    }
-    pub use cuIpcOpenMemHandle_v2 as cuIpcOpenMemHandle;
+        .to_handle(),
+    )
+}
 
-    pub fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> Outcome {
-        let context = context::current()?;
-        let settled = exec::settle(context);
-        let mut opened = opened();
-        let at = opened.iter().position(|one| one.address() == dptr);
-        let at = at.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        opened[at].count -= 1;
-        if opened[at].count == 0 {
-            let gone = opened.swap_remove(at);
-            allocations::remove(dptr, |found| found.kind == Kind::Ipc);
-            drop(opened);
-            drop(gone);
-        }
-        settled
+pub fn cuIpcOpenMemHandle_v2(
+    pdptr: Out<CUdeviceptr>,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> Outcome {
+    pdptr.require()?;
+    let context = exec::working()?;
+    let ticket = Ticket::from_handle(&handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    refuse_if(flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)?;
+    if ticket.maker == identity() {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
+    pdptr.set(open(context, ticket)?)
+}
+pub use cuIpcOpenMemHandle_v2 as cuIpcOpenMemHandle;
+
+pub fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> Outcome {
+    let context = context::current()?;
+    let settled = exec::settle(context);
+    let mut opened = opened();
+    let at = opened.iter().position(|one| one.address() == dptr);
+    let at = at.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    opened[at].count -= 1;
+    if opened[at].count == 0 {
+        let gone = opened.swap_remove(at);
+        allocations::remove(dptr, |found| found.kind == Kind::Ipc);
+        drop(opened);
+        drop(gone);
+    }
+    settled
 }
 
 #[cfg(test)]

@@ -40,24 +40,18 @@ fn resize(context: &Context, pieces: &mut Vec<Arc<Chunk>>, bytes: u64) -> Outcom
     Ok(())
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-
-    pub fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
-        let context = current()?;
-        let place = context.settings.limit(limit)?;
-        refuse_if(value as u64 > LIMITS[limit as usize].1)?;
-        let mut growth = context.settings.growth();
-        if let Some(pieces) = growth.get_mut(limit as usize) {
-            resize(
-                context,
-                pieces,
-                beyond_default(context, limit, value as u64)?,
-            )?;
-        }
-        place.store(value as u64, Ordering::Relaxed);
-        Ok(())
+pub fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
+    let context = current()?;
+    let place = context.settings.limit(limit)?;
+    refuse_if(value as u64 > LIMITS[limit as usize].1)?;
+    let mut growth = context.settings.growth();
+    if let Some(pieces) = growth.get_mut(limit as usize) {
+        resize(
+            context,
+            pieces,
+            beyond_default(context, limit, value as u64)?,
+        )?;
     }
+    place.store(value as u64, Ordering::Relaxed);
+    Ok(())
 }

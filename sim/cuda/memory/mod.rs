@@ -35,15 +35,15 @@ pub fn context_ends(context: &'static Context) {
 
 /// Entry points of this room.
 pub mod imp {
-    pub use super::advise::imp::*;
+    pub use super::advise::*;
     pub use super::array::imp::*;
     pub use super::copy::imp::*;
-    pub use super::device::imp::*;
-    pub use super::external::imp::*;
-    pub use super::fill::imp::*;
-    pub use super::host::imp::*;
-    pub use super::ipc::imp::*;
-    pub use super::limits::imp::*;
-    pub use super::pointer::imp::*;
+    pub use super::device::*;
+    pub use super::external::*;
+    pub use super::fill::*;
+    pub use super::host::*;
+    pub use super::ipc::*;
+    pub use super::limits::*;
+    pub use super::pointer::*;
     pub use super::vmm::imp::*;
 }

@@ -4,7 +4,7 @@
 
 use crate::allocations::{self, Found, Kind};
 use crate::driver::process;
-use crate::entry::{Out, Outcome, refuse_if};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::vram::space;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
@@ -75,68 +75,61 @@ fn locate(pointer: u64) -> Result<Found, CUresult> {
     allocations::find(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::In;
+pub fn cuPointerGetAttribute(
+    data: Out<c_void>,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> Outcome {
+    data.require()?;
+    answer(&locate(ptr)?, ptr, attribute)?.put(data)
+}
 
-    pub fn cuPointerGetAttribute(
-        data: Out<c_void>,
-        attribute: CUpointer_attribute,
-        ptr: CUdeviceptr,
-    ) -> Outcome {
-        data.require()?;
-        answer(&locate(ptr)?, ptr, attribute)?.put(data)
+/// Unlike its sister it succeeds for any pointer, and writes zeros where there is no answer.
+pub fn cuPointerGetAttributes(
+    count: u32,
+    attributes: In<CUpointer_attribute>,
+    data: Out<*mut c_void>,
+    ptr: CUdeviceptr,
+) -> Outcome {
+    crate::context::current()?;
+    let found = allocations::find(ptr);
+    refuse_if(count == 0 || data.is_null())?;
+    let places = In::from(data);
+    for at in 0..count as usize {
+        let (attribute, place) = (attributes.at(at)?, Out::vouched(places.at(at)?));
+        place.require()?;
+        let known = found.as_ref().map(|found| answer(found, ptr, attribute));
+        known
+            .and_then(Result::ok)
+            .unwrap_or_else(|| nothing(attribute))
+            .put(place)?;
     }
+    Ok(())
+}
 
-    /// Unlike its sister it succeeds for any pointer, and writes zeros where there is no answer.
-    pub fn cuPointerGetAttributes(
-        count: u32,
-        attributes: In<CUpointer_attribute>,
-        data: Out<*mut c_void>,
-        ptr: CUdeviceptr,
-    ) -> Outcome {
-        crate::context::current()?;
-        let found = allocations::find(ptr);
-        refuse_if(count == 0 || data.is_null())?;
-        let places = In::from(data);
-        for at in 0..count as usize {
-            let (attribute, place) = (attributes.at(at)?, Out::vouched(places.at(at)?));
-            place.require()?;
-            let known = found.as_ref().map(|found| answer(found, ptr, attribute));
-            known
-                .and_then(Result::ok)
-                .unwrap_or_else(|| nothing(attribute))
-                .put(place)?;
-        }
-        Ok(())
+fn nothing(attribute: u32) -> Answer {
+    match attribute {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Answer::Int(0),
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Answer::Int(-2_i32 as u32),
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+        | CU_POINTER_ATTRIBUTE_IS_MANAGED
+        | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
+        | CU_POINTER_ATTRIBUTE_MAPPED
+        | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Answer::Flag(false),
+        _ => Answer::Word(0),
     }
+}
 
-    fn nothing(attribute: u32) -> Answer {
-        match attribute {
-            CU_POINTER_ATTRIBUTE_MEMORY_TYPE | CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Answer::Int(0),
-            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Answer::Int(-2_i32 as u32),
-            CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-            | CU_POINTER_ATTRIBUTE_IS_MANAGED
-            | CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
-            | CU_POINTER_ATTRIBUTE_MAPPED
-            | CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE => Answer::Flag(false),
-            _ => Answer::Word(0),
-        }
+pub fn cuPointerSetAttribute(
+    value: In<c_void>,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> Outcome {
+    let wanted = value.cast::<u32>().get()?;
+    let found = locate(ptr)?;
+    if attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !space::contains(ptr) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
-
-    pub fn cuPointerSetAttribute(
-        value: In<c_void>,
-        attribute: CUpointer_attribute,
-        ptr: CUdeviceptr,
-    ) -> Outcome {
-        let wanted = value.cast::<u32>().get()?;
-        let found = locate(ptr)?;
-        if attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !space::contains(ptr) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        allocations::change(found.base, |one| one.sync_memops = wanted != 0);
-        Ok(())
-    }
+    allocations::change(found.base, |one| one.sync_memops = wanted != 0);
+    Ok(())
 }

@@ -133,125 +133,119 @@ fn queue(stream: StreamKey, launch: Launch) -> Outcome {
     submit(stream, Task::Kernel(launch))
 }
 
-/// Entry points.
-#[allow(non_snake_case, clippy::too_many_arguments)]
-pub mod imp {
-    use super::*;
+pub fn cuLaunchKernel(
+    f: CUfunction,
+    grid_dim_x: u32,
+    grid_dim_y: u32,
+    grid_dim_z: u32,
+    block_dim_x: u32,
+    block_dim_y: u32,
+    block_dim_z: u32,
+    shared_mem_bytes: u32,
+    h_stream: CUstream,
+    kernel_params: In<*mut c_void>,
+    extra: In<*mut c_void>,
+) -> Outcome {
+    let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
+    let block = [block_dim_x, block_dim_y, block_dim_z];
+    let shape = Shape {
+        grid,
+        block,
+        shared_bytes: shared_mem_bytes,
+    };
+    queue(
+        resolve(h_stream)?,
+        launch_of(f, shape, kernel_params, extra, false)?,
+    )
+}
+pub use cuLaunchKernel as cuLaunchKernel_ptsz;
 
-    pub fn cuLaunchKernel(
-        f: CUfunction,
-        grid_dim_x: u32,
-        grid_dim_y: u32,
-        grid_dim_z: u32,
-        block_dim_x: u32,
-        block_dim_y: u32,
-        block_dim_z: u32,
-        shared_mem_bytes: u32,
-        h_stream: CUstream,
-        kernel_params: In<*mut c_void>,
-        extra: In<*mut c_void>,
-    ) -> Outcome {
-        let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
-        let block = [block_dim_x, block_dim_y, block_dim_z];
-        let shape = Shape {
-            grid,
-            block,
-            shared_bytes: shared_mem_bytes,
-        };
-        queue(
-            resolve(h_stream)?,
-            launch_of(f, shape, kernel_params, extra, false)?,
-        )
-    }
-    pub use cuLaunchKernel as cuLaunchKernel_ptsz;
-
-    pub fn cuLaunchKernelEx(
-        config: In<CUlaunchConfig>,
-        f: CUfunction,
-        kernel_params: In<*mut c_void>,
-        extra: In<*mut c_void>,
-    ) -> Outcome {
-        let config = config.get()?;
-        let attributes = config.attrs.cast_const();
-        let attributes: In<CUlaunchAttribute> = In::vouched(attributes);
-        let mut cooperative = false;
-        for attribute in attributes.list(config.num_attrs as usize)? {
-            match attribute.id {
-                CU_LAUNCH_ATTRIBUTE_COOPERATIVE => cooperative = attribute.value.word(0) != 0,
-                // A grid is made of whole clusters.
-                CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
-                    let grid = [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z];
-                    for (at, side) in grid.into_iter().enumerate() {
-                        let cluster = attribute.value.word(at).max(1);
-                        if !side.is_multiple_of(cluster) {
-                            return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
-                        }
+pub fn cuLaunchKernelEx(
+    config: In<CUlaunchConfig>,
+    f: CUfunction,
+    kernel_params: In<*mut c_void>,
+    extra: In<*mut c_void>,
+) -> Outcome {
+    let config = config.get()?;
+    let attributes = config.attrs.cast_const();
+    let attributes: In<CUlaunchAttribute> = In::vouched(attributes);
+    let mut cooperative = false;
+    for attribute in attributes.list(config.num_attrs as usize)? {
+        match attribute.id {
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE => cooperative = attribute.value.word(0) != 0,
+            // A grid is made of whole clusters.
+            CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+                let grid = [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z];
+                for (at, side) in grid.into_iter().enumerate() {
+                    let cluster = attribute.value.word(at).max(1);
+                    if !side.is_multiple_of(cluster) {
+                        return Err(CUresult::ERROR_INVALID_CLUSTER_SIZE);
                     }
                 }
-                _ => {}
             }
+            _ => {}
         }
-        let shape = Shape {
-            grid: [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z],
-            block: [config.block_dim_x, config.block_dim_y, config.block_dim_z],
-            shared_bytes: config.shared_mem_bytes,
-        };
-        let launch = launch_of(f, shape, kernel_params, extra, cooperative)?;
-        queue(resolve(config.h_stream)?, launch)
     }
-    pub use cuLaunchKernelEx as cuLaunchKernelEx_ptsz;
+    let shape = Shape {
+        grid: [config.grid_dim_x, config.grid_dim_y, config.grid_dim_z],
+        block: [config.block_dim_x, config.block_dim_y, config.block_dim_z],
+        shared_bytes: config.shared_mem_bytes,
+    };
+    let launch = launch_of(f, shape, kernel_params, extra, cooperative)?;
+    queue(resolve(config.h_stream)?, launch)
+}
+pub use cuLaunchKernelEx as cuLaunchKernelEx_ptsz;
 
-    pub fn cuLaunchCooperativeKernel(
-        f: CUfunction,
-        grid_dim_x: u32,
-        grid_dim_y: u32,
-        grid_dim_z: u32,
-        block_dim_x: u32,
-        block_dim_y: u32,
-        block_dim_z: u32,
-        shared_mem_bytes: u32,
-        h_stream: CUstream,
-        kernel_params: In<*mut c_void>,
-    ) -> Outcome {
-        let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
-        let block = [block_dim_x, block_dim_y, block_dim_z];
-        let shape = Shape {
-            grid,
-            block,
-            shared_bytes: shared_mem_bytes,
-        };
-        let launch = launch_of(f, shape, kernel_params, In::vouched(std::ptr::null()), true)?;
-        queue(resolve(h_stream)?, launch)
-    }
-    pub use cuLaunchCooperativeKernel as cuLaunchCooperativeKernel_ptsz;
+pub fn cuLaunchCooperativeKernel(
+    f: CUfunction,
+    grid_dim_x: u32,
+    grid_dim_y: u32,
+    grid_dim_z: u32,
+    block_dim_x: u32,
+    block_dim_y: u32,
+    block_dim_z: u32,
+    shared_mem_bytes: u32,
+    h_stream: CUstream,
+    kernel_params: In<*mut c_void>,
+) -> Outcome {
+    let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
+    let block = [block_dim_x, block_dim_y, block_dim_z];
+    let shape = Shape {
+        grid,
+        block,
+        shared_bytes: shared_mem_bytes,
+    };
+    let launch = launch_of(f, shape, kernel_params, In::vouched(std::ptr::null()), true)?;
+    queue(resolve(h_stream)?, launch)
+}
+pub use cuLaunchCooperativeKernel as cuLaunchCooperativeKernel_ptsz;
 
-    pub fn cuLaunchCooperativeKernelMultiDevice(
-        launch_params_list: In<CUDA_LAUNCH_PARAMS>,
-        num_devices: u32,
-        flags: u32,
-    ) -> Outcome {
-        refuse_if(num_devices == 0 || flags > 3)?;
-        let mut ready = Vec::new();
-        for one in launch_params_list.list(num_devices as usize)? {
-            // Default streams cannot be told apart by device here, so they are not allowed.
-            refuse_if(one.h_stream.is_null())?;
-            let shape = Shape {
-                grid: [one.grid_dim_x, one.grid_dim_y, one.grid_dim_z],
-                block: [one.block_dim_x, one.block_dim_y, one.block_dim_z],
-                shared_bytes: one.shared_mem_bytes,
-            };
-            let params = In::vouched(one.kernel_params.cast_const());
-            let launch = launch_of(
-                one.function,
-                shape,
-                params,
-                In::vouched(std::ptr::null()),
-                true,
-            )?;
-            ready.push((resolve(one.h_stream)?, launch));
-        }
-        ready
-            .into_iter()
-            .try_for_each(|(stream, launch)| queue(stream, launch))
+pub fn cuLaunchCooperativeKernelMultiDevice(
+    launch_params_list: In<CUDA_LAUNCH_PARAMS>,
+    num_devices: u32,
+    flags: u32,
+) -> Outcome {
+    refuse_if(num_devices == 0 || flags > 3)?;
+    let mut ready = Vec::new();
+    for one in launch_params_list.list(num_devices as usize)? {
+        // Default streams cannot be told apart by device here, so they are not allowed.
+        refuse_if(one.h_stream.is_null())?;
+        let shape = Shape {
+            grid: [one.grid_dim_x, one.grid_dim_y, one.grid_dim_z],
+            block: [one.block_dim_x, one.block_dim_y, one.block_dim_z],
+            shared_bytes: one.shared_mem_bytes,
+        };
+        let params = In::vouched(one.kernel_params.cast_const());
+        let launch = launch_of(
+            one.function,
+            shape,
+            params,
+            In::vouched(std::ptr::null()),
+            true,
+        )?;
+        ready.push((resolve(one.h_stream)?, launch));
     }
+    ready
+        .into_iter()
+        .try_for_each(|(stream, launch)| queue(stream, launch))
 }

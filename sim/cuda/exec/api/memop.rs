@@ -55,64 +55,58 @@ fn one(params: &CUstreamBatchMemOpParams) -> Result<Memop, CUresult> {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-
-    fn queue(stream: CUstream, ops: Vec<Memop>) -> Outcome {
-        current()?;
-        submit(resolve(stream)?, Task::Memops(ops.into()))
-    }
-
-    pub fn cuStreamWaitValue32_v2(
-        stream: CUstream,
-        addr: CUdeviceptr,
-        value: u32,
-        flags: u32,
-    ) -> Outcome {
-        queue(stream, vec![wait(addr, u64::from(value), false, flags)?])
-    }
-    pub use cuStreamWaitValue32_v2 as cuStreamWaitValue32_v2_ptsz;
-
-    pub fn cuStreamWaitValue64_v2(
-        stream: CUstream,
-        addr: CUdeviceptr,
-        value: u64,
-        flags: u32,
-    ) -> Outcome {
-        queue(stream, vec![wait(addr, value, true, flags)?])
-    }
-    pub use cuStreamWaitValue64_v2 as cuStreamWaitValue64_v2_ptsz;
-
-    pub fn cuStreamWriteValue32_v2(
-        stream: CUstream,
-        addr: CUdeviceptr,
-        value: u32,
-        flags: u32,
-    ) -> Outcome {
-        queue(stream, vec![write(addr, u64::from(value), false, flags)?])
-    }
-    pub use cuStreamWriteValue32_v2 as cuStreamWriteValue32_v2_ptsz;
-
-    pub fn cuStreamWriteValue64_v2(
-        stream: CUstream,
-        addr: CUdeviceptr,
-        value: u64,
-        flags: u32,
-    ) -> Outcome {
-        queue(stream, vec![write(addr, value, true, flags)?])
-    }
-    pub use cuStreamWriteValue64_v2 as cuStreamWriteValue64_v2_ptsz;
-
-    pub fn cuStreamBatchMemOp_v2(
-        stream: CUstream,
-        count: u32,
-        param_array: In<CUstreamBatchMemOpParams>,
-        flags: u32,
-    ) -> Outcome {
-        refuse_if(flags != 0)?;
-        queue(stream, memops(param_array, count)?)
-    }
-    pub use cuStreamBatchMemOp_v2 as cuStreamBatchMemOp_v2_ptsz;
+fn queue(stream: CUstream, ops: Vec<Memop>) -> Outcome {
+    current()?;
+    submit(resolve(stream)?, Task::Memops(ops.into()))
 }
+
+pub fn cuStreamWaitValue32_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u32,
+    flags: u32,
+) -> Outcome {
+    queue(stream, vec![wait(addr, u64::from(value), false, flags)?])
+}
+pub use cuStreamWaitValue32_v2 as cuStreamWaitValue32_v2_ptsz;
+
+pub fn cuStreamWaitValue64_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> Outcome {
+    queue(stream, vec![wait(addr, value, true, flags)?])
+}
+pub use cuStreamWaitValue64_v2 as cuStreamWaitValue64_v2_ptsz;
+
+pub fn cuStreamWriteValue32_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u32,
+    flags: u32,
+) -> Outcome {
+    queue(stream, vec![write(addr, u64::from(value), false, flags)?])
+}
+pub use cuStreamWriteValue32_v2 as cuStreamWriteValue32_v2_ptsz;
+
+pub fn cuStreamWriteValue64_v2(
+    stream: CUstream,
+    addr: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> Outcome {
+    queue(stream, vec![write(addr, value, true, flags)?])
+}
+pub use cuStreamWriteValue64_v2 as cuStreamWriteValue64_v2_ptsz;
+
+pub fn cuStreamBatchMemOp_v2(
+    stream: CUstream,
+    count: u32,
+    param_array: In<CUstreamBatchMemOpParams>,
+    flags: u32,
+) -> Outcome {
+    refuse_if(flags != 0)?;
+    queue(stream, memops(param_array, count)?)
+}
+pub use cuStreamBatchMemOp_v2 as cuStreamBatchMemOp_v2_ptsz;

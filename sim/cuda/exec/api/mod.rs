@@ -11,8 +11,8 @@ pub use stream::synchronize;
 
 /// All of them.
 pub mod imp {
-    pub use super::event::imp::*;
-    pub use super::launch::imp::*;
-    pub use super::memop::imp::*;
-    pub use super::stream::imp::*;
+    pub use super::event::*;
+    pub use super::launch::*;
+    pub use super::memop::*;
+    pub use super::stream::*;
 }

@@ -174,61 +174,55 @@ impl Ledger {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-
-    pub fn cuDeviceGraphMemTrim(device: CUdevice) -> Outcome {
-        process()?.gpu(device)?;
-        let mut unused = Vec::new();
-        let mut ledger = ledger();
-        for (address, behind) in &mut ledger.memory {
-            if behind.device == device && behind.in_use.is_none() && behind.chunk.is_some() {
-                leave_empty(*address, behind.len);
-                unused.extend(behind.chunk.take());
-            }
+pub fn cuDeviceGraphMemTrim(device: CUdevice) -> Outcome {
+    process()?.gpu(device)?;
+    let mut unused = Vec::new();
+    let mut ledger = ledger();
+    for (address, behind) in &mut ledger.memory {
+        if behind.device == device && behind.in_use.is_none() && behind.chunk.is_some() {
+            leave_empty(*address, behind.len);
+            unused.extend(behind.chunk.take());
         }
-        drop(ledger);
-        drop(unused);
-        Ok(())
     }
+    drop(ledger);
+    drop(unused);
+    Ok(())
+}
 
-    pub fn cuDeviceGetGraphMemAttribute(
-        device: CUdevice,
-        attr: CUgraphMem_attribute,
-        value: Out<c_void>,
-    ) -> Outcome {
-        value.require()?;
-        process()?.gpu(device)?;
-        let ledger = ledger();
-        let (now, high) = (ledger.sum(device), ledger.high.get(&device).copied());
-        let high = high.unwrap_or_default();
-        let number = match attr {
-            CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => now.used,
-            CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => high.used,
-            CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => now.reserved,
-            CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved,
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        };
-        value.cast::<u64>().set(number)
-    }
+pub fn cuDeviceGetGraphMemAttribute(
+    device: CUdevice,
+    attr: CUgraphMem_attribute,
+    value: Out<c_void>,
+) -> Outcome {
+    value.require()?;
+    process()?.gpu(device)?;
+    let ledger = ledger();
+    let (now, high) = (ledger.sum(device), ledger.high.get(&device).copied());
+    let high = high.unwrap_or_default();
+    let number = match attr {
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => now.used,
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => high.used,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => now.reserved,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    value.cast::<u64>().set(number)
+}
 
-    pub fn cuDeviceSetGraphMemAttribute(
-        device: CUdevice,
-        attr: CUgraphMem_attribute,
-        value: In<c_void>,
-    ) -> Outcome {
-        process()?.gpu(device)?;
-        refuse_if(value.cast::<u64>().get()? != 0)?;
-        let mut ledger = ledger();
-        let now = ledger.sum(device);
-        let high = ledger.high.entry(device).or_default();
-        match attr {
-            CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => high.used = now.used,
-            CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved = now.reserved,
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        }
-        Ok(())
+pub fn cuDeviceSetGraphMemAttribute(
+    device: CUdevice,
+    attr: CUgraphMem_attribute,
+    value: In<c_void>,
+) -> Outcome {
+    process()?.gpu(device)?;
+    refuse_if(value.cast::<u64>().get()? != 0)?;
+    let mut ledger = ledger();
+    let now = ledger.sum(device);
+    let high = ledger.high.entry(device).or_default();
+    match attr {
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => high.used = now.used,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved = now.reserved,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
     }
+    Ok(())
 }

@@ -74,10 +74,10 @@ impl From<Refusal> for CUresult {
 
 /// Entry points.
 pub mod imp {
-    pub use super::calls::imp::*;
-    pub use super::capture_calls::imp::*;
-    pub use super::exec_calls::imp::*;
-    pub use super::memory::imp::*;
-    pub use super::node_calls::imp::*;
-    pub use super::user::imp::*;
+    pub use super::calls::*;
+    pub use super::capture_calls::*;
+    pub use super::exec_calls::*;
+    pub use super::memory::*;
+    pub use super::node_calls::*;
+    pub use super::user::*;
 }

@@ -94,418 +94,403 @@ fn kernel_node(node: CUgraphNode) -> Result<NodeKey, CUresult> {
     named(node.0)
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
+pub fn cuGraphAddKernelNode_v2(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS>,
+) -> Outcome {
+    let task = || kernel_v2(node_params);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddKernelNode_v2(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        node_params: In<CUDA_KERNEL_NODE_PARAMS>,
-    ) -> Outcome {
-        let task = || kernel_v2(node_params);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphAddKernelNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
+) -> Outcome {
+    let task = || params::kernel(&node_params.get()?, CUkernel::NULL);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddKernelNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
-    ) -> Outcome {
-        let task = || params::kernel(&node_params.get()?, CUkernel::NULL);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphKernelNodeGetParams_v2(
+    h_node: CUgraphNode,
+    node_params: Out<CUDA_KERNEL_NODE_PARAMS>,
+) -> Outcome {
+    let Task::Kernel(launch) = task_of(h_node)? else {
+        return Err(WRONG);
+    };
+    node_params.set(CUDA_KERNEL_NODE_PARAMS_v2 {
+        v1: params::of_kernel(&launch),
+        kern: CUkernel::NULL,
+        ctx: CUcontext::NULL,
+    })
+}
 
-    pub fn cuGraphKernelNodeGetParams_v2(
-        h_node: CUgraphNode,
-        node_params: Out<CUDA_KERNEL_NODE_PARAMS>,
-    ) -> Outcome {
-        let Task::Kernel(launch) = task_of(h_node)? else {
-            return Err(WRONG);
-        };
-        node_params.set(CUDA_KERNEL_NODE_PARAMS_v2 {
-            v1: params::of_kernel(&launch),
-            kern: CUkernel::NULL,
-            ctx: CUcontext::NULL,
-        })
-    }
+pub fn cuGraphKernelNodeGetParams(
+    h_node: CUgraphNode,
+    node_params: Out<CUDA_KERNEL_NODE_PARAMS_v1>,
+) -> Outcome {
+    let Task::Kernel(launch) = task_of(h_node)? else {
+        return Err(WRONG);
+    };
+    node_params.set(params::of_kernel(&launch))
+}
 
-    pub fn cuGraphKernelNodeGetParams(
-        h_node: CUgraphNode,
-        node_params: Out<CUDA_KERNEL_NODE_PARAMS_v1>,
-    ) -> Outcome {
-        let Task::Kernel(launch) = task_of(h_node)? else {
-            return Err(WRONG);
-        };
-        node_params.set(params::of_kernel(&launch))
-    }
+pub fn cuGraphKernelNodeSetParams_v2(
+    h_node: CUgraphNode,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS>,
+) -> Outcome {
+    set(h_node, kernel_v2(node_params)?)
+}
 
-    pub fn cuGraphKernelNodeSetParams_v2(
-        h_node: CUgraphNode,
-        node_params: In<CUDA_KERNEL_NODE_PARAMS>,
-    ) -> Outcome {
-        set(h_node, kernel_v2(node_params)?)
-    }
+pub fn cuGraphKernelNodeSetParams(
+    h_node: CUgraphNode,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
+) -> Outcome {
+    set(h_node, params::kernel(&node_params.get()?, CUkernel::NULL)?)
+}
 
-    pub fn cuGraphKernelNodeSetParams(
-        h_node: CUgraphNode,
-        node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
-    ) -> Outcome {
-        set(h_node, params::kernel(&node_params.get()?, CUkernel::NULL)?)
-    }
+pub fn cuGraphAddMemcpyNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    copy_params: In<CUDA_MEMCPY3D>,
+    ctx: CUcontext,
+) -> Outcome {
+    let task = || params::copy(&copy_params.get()?, ctx);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddMemcpyNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        copy_params: In<CUDA_MEMCPY3D>,
-        ctx: CUcontext,
-    ) -> Outcome {
-        let task = || params::copy(&copy_params.get()?, ctx);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphMemcpyNodeGetParams(h_node: CUgraphNode, node_params: Out<CUDA_MEMCPY3D>) -> Outcome {
+    let Task::Move(Operation {
+        kind: OperationKind::Copy(copy),
+        ..
+    }) = task_of(h_node)?
+    else {
+        return Err(WRONG);
+    };
+    node_params.set(copy)
+}
 
-    pub fn cuGraphMemcpyNodeGetParams(
-        h_node: CUgraphNode,
-        node_params: Out<CUDA_MEMCPY3D>,
-    ) -> Outcome {
-        let Task::Move(Operation {
-            kind: OperationKind::Copy(copy),
-            ..
-        }) = task_of(h_node)?
-        else {
-            return Err(WRONG);
-        };
-        node_params.set(copy)
-    }
+pub fn cuGraphMemcpyNodeSetParams(h_node: CUgraphNode, node_params: In<CUDA_MEMCPY3D>) -> Outcome {
+    set(h_node, params::copy(&node_params.get()?, CUcontext::NULL)?)
+}
 
-    pub fn cuGraphMemcpyNodeSetParams(
-        h_node: CUgraphNode,
-        node_params: In<CUDA_MEMCPY3D>,
-    ) -> Outcome {
-        set(h_node, params::copy(&node_params.get()?, CUcontext::NULL)?)
-    }
+pub fn cuGraphAddMemsetNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    memset_params: In<CUDA_MEMSET_NODE_PARAMS>,
+    ctx: CUcontext,
+) -> Outcome {
+    let task = || params::fill(&memset_params.get()?, ctx);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddMemsetNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        memset_params: In<CUDA_MEMSET_NODE_PARAMS>,
-        ctx: CUcontext,
-    ) -> Outcome {
-        let task = || params::fill(&memset_params.get()?, ctx);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphMemsetNodeGetParams(
+    h_node: CUgraphNode,
+    node_params: Out<CUDA_MEMSET_NODE_PARAMS>,
+) -> Outcome {
+    let Task::Move(Operation {
+        kind: OperationKind::Fill(fill),
+        ..
+    }) = task_of(h_node)?
+    else {
+        return Err(WRONG);
+    };
+    node_params.set(fill)
+}
 
-    pub fn cuGraphMemsetNodeGetParams(
-        h_node: CUgraphNode,
-        node_params: Out<CUDA_MEMSET_NODE_PARAMS>,
-    ) -> Outcome {
-        let Task::Move(Operation {
-            kind: OperationKind::Fill(fill),
-            ..
-        }) = task_of(h_node)?
-        else {
-            return Err(WRONG);
-        };
-        node_params.set(fill)
-    }
+pub fn cuGraphMemsetNodeSetParams(
+    h_node: CUgraphNode,
+    node_params: In<CUDA_MEMSET_NODE_PARAMS>,
+) -> Outcome {
+    set(h_node, params::fill(&node_params.get()?, CUcontext::NULL)?)
+}
 
-    pub fn cuGraphMemsetNodeSetParams(
-        h_node: CUgraphNode,
-        node_params: In<CUDA_MEMSET_NODE_PARAMS>,
-    ) -> Outcome {
-        set(h_node, params::fill(&node_params.get()?, CUcontext::NULL)?)
-    }
+pub fn cuGraphAddHostNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: In<CUDA_HOST_NODE_PARAMS>,
+) -> Outcome {
+    let task = || params::host(&node_params.get()?);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddHostNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        node_params: In<CUDA_HOST_NODE_PARAMS>,
-    ) -> Outcome {
-        let task = || params::host(&node_params.get()?);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphHostNodeGetParams(
+    h_node: CUgraphNode,
+    node_params: Out<CUDA_HOST_NODE_PARAMS>,
+) -> Outcome {
+    let Task::Host(HostCall::Function(func, data)) = task_of(h_node)? else {
+        return Err(WRONG);
+    };
+    let user_data = data as *mut std::ffi::c_void;
+    node_params.set(CUDA_HOST_NODE_PARAMS_v1 { func, user_data })
+}
 
-    pub fn cuGraphHostNodeGetParams(
-        h_node: CUgraphNode,
-        node_params: Out<CUDA_HOST_NODE_PARAMS>,
-    ) -> Outcome {
-        let Task::Host(HostCall::Function(func, data)) = task_of(h_node)? else {
-            return Err(WRONG);
-        };
-        let user_data = data as *mut std::ffi::c_void;
-        node_params.set(CUDA_HOST_NODE_PARAMS_v1 { func, user_data })
-    }
+pub fn cuGraphHostNodeSetParams(
+    h_node: CUgraphNode,
+    node_params: In<CUDA_HOST_NODE_PARAMS>,
+) -> Outcome {
+    set(h_node, params::host(&node_params.get()?)?)
+}
 
-    pub fn cuGraphHostNodeSetParams(
-        h_node: CUgraphNode,
-        node_params: In<CUDA_HOST_NODE_PARAMS>,
-    ) -> Outcome {
-        set(h_node, params::host(&node_params.get()?)?)
-    }
+pub fn cuGraphAddChildGraphNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    child_graph: CUgraph,
+) -> Outcome {
+    let task = || params::child(child_graph, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddChildGraphNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        child_graph: CUgraph,
-    ) -> Outcome {
-        let task = || params::child(child_graph, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphChildGraphNodeGetGraph(h_node: CUgraphNode, ph_graph: Out<CUgraph>) -> Outcome {
+    let Task::Child(child) = task_of(h_node)? else {
+        return Err(WRONG);
+    };
+    ph_graph.set(CUgraph(child.to_pointer()))
+}
 
-    pub fn cuGraphChildGraphNodeGetGraph(h_node: CUgraphNode, ph_graph: Out<CUgraph>) -> Outcome {
-        let Task::Child(child) = task_of(h_node)? else {
-            return Err(WRONG);
-        };
-        ph_graph.set(CUgraph(child.to_pointer()))
-    }
+pub fn cuGraphAddEmptyNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+) -> Outcome {
+    let task = || Ok(Task::Empty);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddEmptyNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-    ) -> Outcome {
-        let task = || Ok(Task::Empty);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphAddEventRecordNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    event: CUevent,
+) -> Outcome {
+    let task = || Ok(Task::Record(params::event(event)?));
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddEventRecordNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        event: CUevent,
-    ) -> Outcome {
-        let task = || Ok(Task::Record(params::event(event)?));
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphEventRecordNodeGetEvent(h_node: CUgraphNode, event_out: Out<CUevent>) -> Outcome {
+    let Task::Record(event) = task_of(h_node)? else {
+        return Err(WRONG);
+    };
+    event_out.set(CUevent(event.to_pointer()))
+}
 
-    pub fn cuGraphEventRecordNodeGetEvent(h_node: CUgraphNode, event_out: Out<CUevent>) -> Outcome {
-        let Task::Record(event) = task_of(h_node)? else {
-            return Err(WRONG);
-        };
-        event_out.set(CUevent(event.to_pointer()))
-    }
+pub fn cuGraphEventRecordNodeSetEvent(h_node: CUgraphNode, event: CUevent) -> Outcome {
+    set(h_node, Task::Record(params::event(event)?))
+}
 
-    pub fn cuGraphEventRecordNodeSetEvent(h_node: CUgraphNode, event: CUevent) -> Outcome {
-        set(h_node, Task::Record(params::event(event)?))
-    }
+pub fn cuGraphAddEventWaitNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    event: CUevent,
+) -> Outcome {
+    let task = || Ok(Task::Await(params::event(event)?));
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddEventWaitNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        event: CUevent,
-    ) -> Outcome {
-        let task = || Ok(Task::Await(params::event(event)?));
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphEventWaitNodeGetEvent(h_node: CUgraphNode, event_out: Out<CUevent>) -> Outcome {
+    let Task::Await(event) = task_of(h_node)? else {
+        return Err(WRONG);
+    };
+    event_out.set(CUevent(event.to_pointer()))
+}
 
-    pub fn cuGraphEventWaitNodeGetEvent(h_node: CUgraphNode, event_out: Out<CUevent>) -> Outcome {
-        let Task::Await(event) = task_of(h_node)? else {
-            return Err(WRONG);
-        };
-        event_out.set(CUevent(event.to_pointer()))
-    }
+pub fn cuGraphEventWaitNodeSetEvent(h_node: CUgraphNode, event: CUevent) -> Outcome {
+    set(h_node, Task::Await(params::event(event)?))
+}
 
-    pub fn cuGraphEventWaitNodeSetEvent(h_node: CUgraphNode, event: CUevent) -> Outcome {
-        set(h_node, Task::Await(params::event(event)?))
-    }
+pub fn cuGraphAddMemAllocNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
+) -> Outcome {
+    let mut params = node_params.get()?;
+    let task = || params::alloc(&mut params);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)?;
+    node_params.set(params)
+}
 
-    pub fn cuGraphAddMemAllocNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        node_params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
-    ) -> Outcome {
-        let mut params = node_params.get()?;
-        let task = || params::alloc(&mut params);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)?;
-        node_params.set(params)
-    }
+pub fn cuGraphMemAllocNodeGetParams(
+    h_node: CUgraphNode,
+    params_out: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
+) -> Outcome {
+    let Task::Alloc(memory) = task_of(h_node)? else {
+        return Err(WRONG);
+    };
+    params_out.set(params::of_alloc(&memory))
+}
 
-    pub fn cuGraphMemAllocNodeGetParams(
-        h_node: CUgraphNode,
-        params_out: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
-    ) -> Outcome {
-        let Task::Alloc(memory) = task_of(h_node)? else {
-            return Err(WRONG);
-        };
-        params_out.set(params::of_alloc(&memory))
-    }
+pub fn cuGraphAddMemFreeNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    dptr: CUdeviceptr,
+) -> Outcome {
+    let task = || params::free(dptr);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
+}
 
-    pub fn cuGraphAddMemFreeNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        dptr: CUdeviceptr,
-    ) -> Outcome {
-        let task = || params::free(dptr);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)
-    }
+pub fn cuGraphMemFreeNodeGetParams(h_node: CUgraphNode, dptr_out: Out<CUdeviceptr>) -> Outcome {
+    let Task::Free(address) = task_of(h_node)? else {
+        return Err(WRONG);
+    };
+    dptr_out.set(address)
+}
 
-    pub fn cuGraphMemFreeNodeGetParams(h_node: CUgraphNode, dptr_out: Out<CUdeviceptr>) -> Outcome {
-        let Task::Free(address) = task_of(h_node)? else {
-            return Err(WRONG);
-        };
-        dptr_out.set(address)
-    }
+pub fn cuGraphAddNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: Out<CUgraphNodeParams>,
+) -> Outcome {
+    let mut params = node_params.get()?;
+    let task = || params::any(&mut params);
+    add(ph_graph_node, h_graph, dependencies, num_dependencies, task)?;
+    node_params.set(params)
+}
 
-    pub fn cuGraphAddNode(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        node_params: Out<CUgraphNodeParams>,
-    ) -> Outcome {
-        let mut params = node_params.get()?;
-        let task = || params::any(&mut params);
-        add(ph_graph_node, h_graph, dependencies, num_dependencies, task)?;
-        node_params.set(params)
-    }
+pub fn cuGraphAddNode_v2(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    _dependency_data: In<CUgraphEdgeData>,
+    num_dependencies: usize,
+    node_params: Out<CUgraphNodeParams>,
+) -> Outcome {
+    cuGraphAddNode(
+        ph_graph_node,
+        h_graph,
+        dependencies,
+        num_dependencies,
+        node_params,
+    )
+}
 
-    pub fn cuGraphAddNode_v2(
-        ph_graph_node: Out<CUgraphNode>,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        _dependency_data: In<CUgraphEdgeData>,
-        num_dependencies: usize,
-        node_params: Out<CUgraphNodeParams>,
-    ) -> Outcome {
-        cuGraphAddNode(
-            ph_graph_node,
-            h_graph,
-            dependencies,
-            num_dependencies,
-            node_params,
-        )
-    }
+pub fn cuGraphNodeSetParams(h_node: CUgraphNode, node_params: Out<CUgraphNodeParams>) -> Outcome {
+    set(h_node, params::any(&mut node_params.get()?)?)
+}
 
-    pub fn cuGraphNodeSetParams(
-        h_node: CUgraphNode,
-        node_params: Out<CUgraphNodeParams>,
-    ) -> Outcome {
-        set(h_node, params::any(&mut node_params.get()?)?)
-    }
+pub fn cuGraphNodeGetType(h_node: CUgraphNode, kind: Out<CUgraphNodeType>) -> Outcome {
+    kind.set(kind_of(&task_of(h_node)?))
+}
 
-    pub fn cuGraphNodeGetType(h_node: CUgraphNode, kind: Out<CUgraphNodeType>) -> Outcome {
-        kind.set(kind_of(&task_of(h_node)?))
-    }
+pub fn cuGraphNodeFindInClone(
+    ph_node: Out<CUgraphNode>,
+    h_original_node: CUgraphNode,
+    h_cloned_graph: CUgraph,
+) -> Outcome {
+    ph_node.require()?;
+    let (graph, origin) = (named(h_cloned_graph.0)?, named(h_original_node.0)?);
+    ph_node.set(CUgraphNode(
+        state().graphs.find_copy(graph, origin)?.to_pointer(),
+    ))
+}
 
-    pub fn cuGraphNodeFindInClone(
-        ph_node: Out<CUgraphNode>,
-        h_original_node: CUgraphNode,
-        h_cloned_graph: CUgraph,
-    ) -> Outcome {
-        ph_node.require()?;
-        let (graph, origin) = (named(h_cloned_graph.0)?, named(h_original_node.0)?);
-        ph_node.set(CUgraphNode(
-            state().graphs.find_copy(graph, origin)?.to_pointer(),
-        ))
-    }
+pub fn cuGraphNodeGetDependencies(
+    h_node: CUgraphNode,
+    dependencies: Out<CUgraphNode>,
+    num_dependencies: Out<usize>,
+) -> Outcome {
+    let list = state().graphs.before(named(h_node.0)?)?.to_vec();
+    give_list(&list, dependencies, num_dependencies)
+}
 
-    pub fn cuGraphNodeGetDependencies(
-        h_node: CUgraphNode,
-        dependencies: Out<CUgraphNode>,
-        num_dependencies: Out<usize>,
-    ) -> Outcome {
-        let list = state().graphs.before(named(h_node.0)?)?.to_vec();
-        give_list(&list, dependencies, num_dependencies)
-    }
+pub fn cuGraphNodeGetDependencies_v2(
+    h_node: CUgraphNode,
+    dependencies: Out<CUgraphNode>,
+    edge_data: Out<CUgraphEdgeData>,
+    num_dependencies: Out<usize>,
+) -> Outcome {
+    cuGraphNodeGetDependencies(h_node, dependencies, num_dependencies)?;
+    give_plain(edge_data, num_dependencies)
+}
 
-    pub fn cuGraphNodeGetDependencies_v2(
-        h_node: CUgraphNode,
-        dependencies: Out<CUgraphNode>,
-        edge_data: Out<CUgraphEdgeData>,
-        num_dependencies: Out<usize>,
-    ) -> Outcome {
-        cuGraphNodeGetDependencies(h_node, dependencies, num_dependencies)?;
-        give_plain(edge_data, num_dependencies)
-    }
+pub fn cuGraphNodeGetDependentNodes(
+    h_node: CUgraphNode,
+    dependent_nodes: Out<CUgraphNode>,
+    num_dependent_nodes: Out<usize>,
+) -> Outcome {
+    let list = state().graphs.after(named(h_node.0)?)?.to_vec();
+    give_list(&list, dependent_nodes, num_dependent_nodes)
+}
 
-    pub fn cuGraphNodeGetDependentNodes(
-        h_node: CUgraphNode,
-        dependent_nodes: Out<CUgraphNode>,
-        num_dependent_nodes: Out<usize>,
-    ) -> Outcome {
-        let list = state().graphs.after(named(h_node.0)?)?.to_vec();
-        give_list(&list, dependent_nodes, num_dependent_nodes)
-    }
+pub fn cuGraphNodeGetDependentNodes_v2(
+    h_node: CUgraphNode,
+    dependent_nodes: Out<CUgraphNode>,
+    edge_data: Out<CUgraphEdgeData>,
+    num_dependent_nodes: Out<usize>,
+) -> Outcome {
+    cuGraphNodeGetDependentNodes(h_node, dependent_nodes, num_dependent_nodes)?;
+    give_plain(edge_data, num_dependent_nodes)
+}
 
-    pub fn cuGraphNodeGetDependentNodes_v2(
-        h_node: CUgraphNode,
-        dependent_nodes: Out<CUgraphNode>,
-        edge_data: Out<CUgraphEdgeData>,
-        num_dependent_nodes: Out<usize>,
-    ) -> Outcome {
-        cuGraphNodeGetDependentNodes(h_node, dependent_nodes, num_dependent_nodes)?;
-        give_plain(edge_data, num_dependent_nodes)
+pub fn cuGraphDestroyNode(h_node: CUgraphNode) -> Outcome {
+    let node: NodeKey = named(h_node.0)?;
+    let mut state = state();
+    // Memory must not lose the node that frees it, nor the one that makes it.
+    if matches!(
+        state.graphs.node(node)?.task,
+        Task::Alloc(_) | Task::Free(_)
+    ) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
+    let task = state.graphs.remove(node)?;
+    bury(&mut state.graphs, vec![task]);
+    with_attributes(|all| all.retain(|(of, _), _| *of != node.id()));
+    Ok(())
+}
 
-    pub fn cuGraphDestroyNode(h_node: CUgraphNode) -> Outcome {
-        let node: NodeKey = named(h_node.0)?;
-        let mut state = state();
-        // Memory must not lose the node that frees it, nor the one that makes it.
-        if matches!(
-            state.graphs.node(node)?.task,
-            Task::Alloc(_) | Task::Free(_)
-        ) {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
-        let task = state.graphs.remove(node)?;
-        bury(&mut state.graphs, vec![task]);
-        with_attributes(|all| all.retain(|(of, _), _| *of != node.id()));
-        Ok(())
-    }
+pub fn cuGraphKernelNodeSetAttribute(
+    h_node: CUgraphNode,
+    attr: CUlaunchAttributeID,
+    value: In<CUlaunchAttributeValue>,
+) -> Outcome {
+    let (node, value) = (kernel_node(h_node)?, value.get()?);
+    with_attributes(|all| all.insert((node.id(), attr), value));
+    Ok(())
+}
 
-    pub fn cuGraphKernelNodeSetAttribute(
-        h_node: CUgraphNode,
-        attr: CUlaunchAttributeID,
-        value: In<CUlaunchAttributeValue>,
-    ) -> Outcome {
-        let (node, value) = (kernel_node(h_node)?, value.get()?);
-        with_attributes(|all| all.insert((node.id(), attr), value));
-        Ok(())
-    }
+pub fn cuGraphKernelNodeGetAttribute(
+    h_node: CUgraphNode,
+    attr: CUlaunchAttributeID,
+    value_out: Out<CUlaunchAttributeValue>,
+) -> Outcome {
+    let node = kernel_node(h_node)?;
+    let set = with_attributes(|all| all.get(&(node.id(), attr)).copied());
+    value_out.set(set.unwrap_or(CUlaunchAttributeValue { bytes: [0; 64] }))
+}
 
-    pub fn cuGraphKernelNodeGetAttribute(
-        h_node: CUgraphNode,
-        attr: CUlaunchAttributeID,
-        value_out: Out<CUlaunchAttributeValue>,
-    ) -> Outcome {
-        let node = kernel_node(h_node)?;
-        let set = with_attributes(|all| all.get(&(node.id(), attr)).copied());
-        value_out.set(set.unwrap_or(CUlaunchAttributeValue { bytes: [0; 64] }))
-    }
-
-    pub fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) -> Outcome {
-        let (dst, src) = (kernel_node(dst)?, kernel_node(src)?);
-        with_attributes(|all| {
-            let of_src = all.iter().filter(|((node, _), _)| *node == src.id());
-            let copied: Vec<_> = of_src.map(|((_, attr), value)| (*attr, *value)).collect();
-            all.retain(|(node, _), _| *node != dst.id());
-            all.extend(
-                copied
-                    .into_iter()
-                    .map(|(attr, value)| ((dst.id(), attr), value)),
-            );
-        });
-        Ok(())
-    }
+pub fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) -> Outcome {
+    let (dst, src) = (kernel_node(dst)?, kernel_node(src)?);
+    with_attributes(|all| {
+        let of_src = all.iter().filter(|((node, _), _)| *node == src.id());
+        let copied: Vec<_> = of_src.map(|((_, attr), value)| (*attr, *value)).collect();
+        all.retain(|(node, _), _| *node != dst.id());
+        all.extend(
+            copied
+                .into_iter()
+                .map(|(attr, value)| ((dst.id(), attr), value)),
+        );
+    });
+    Ok(())
 }

@@ -70,86 +70,79 @@ impl Users {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-
-    pub fn cuUserObjectCreate(
-        object_out: Out<CUuserObject>,
-        ptr: *mut c_void,
-        destroy: CUhostFn,
-        initial_refcount: u32,
-        flags: u32,
-    ) -> Outcome {
-        object_out.require()?;
-        let counted = (1..=i32::MAX as u32).contains(&initial_refcount);
-        if destroy.is_none() || !counted || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let user = User {
-            destroy,
-            data: ptr as usize,
-            references: u64::from(initial_refcount),
-        };
-        let new = state()
-            .users
-            .table
-            .insert(user)
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        object_out.set(CUuserObject(new.to_pointer()))
+pub fn cuUserObjectCreate(
+    object_out: Out<CUuserObject>,
+    ptr: *mut c_void,
+    destroy: CUhostFn,
+    initial_refcount: u32,
+    flags: u32,
+) -> Outcome {
+    object_out.require()?;
+    let counted = (1..=i32::MAX as u32).contains(&initial_refcount);
+    if destroy.is_none() || !counted || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC {
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    let user = User {
+        destroy,
+        data: ptr as usize,
+        references: u64::from(initial_refcount),
+    };
+    let new = state()
+        .users
+        .table
+        .insert(user)
+        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    object_out.set(CUuserObject(new.to_pointer()))
+}
 
-    pub fn cuUserObjectRetain(object: CUuserObject, count: u32) -> Outcome {
-        refuse_if(count == 0)?;
-        state()
-            .users
-            .change(named(object.0)?, i64::from(count))
-            .map(|_| ())
-    }
+pub fn cuUserObjectRetain(object: CUuserObject, count: u32) -> Outcome {
+    refuse_if(count == 0)?;
+    state()
+        .users
+        .change(named(object.0)?, i64::from(count))
+        .map(|_| ())
+}
 
-    pub fn cuUserObjectRelease(object: CUuserObject, count: u32) -> Outcome {
-        refuse_if(count == 0)?;
-        let last = state().users.change(named(object.0)?, -i64::from(count))?;
-        if let Some(last) = last {
-            last.call();
-        }
-        Ok(())
+pub fn cuUserObjectRelease(object: CUuserObject, count: u32) -> Outcome {
+    refuse_if(count == 0)?;
+    let last = state().users.change(named(object.0)?, -i64::from(count))?;
+    if let Some(last) = last {
+        last.call();
     }
+    Ok(())
+}
 
-    pub fn cuGraphRetainUserObject(
-        graph: CUgraph,
-        object: CUuserObject,
-        count: u32,
-        flags: u32,
-    ) -> Outcome {
-        let (graph, object): (_, Key<User>) = (named(graph.0)?, named(object.0)?);
-        refuse_if(count == 0 || flags & !CU_GRAPH_USER_OBJECT_MOVE != 0)?;
-        let State { graphs, users, .. } = &mut *state();
-        graphs.graph(graph)?;
-        if flags & CU_GRAPH_USER_OBJECT_MOVE == 0 {
-            users.change(object, i64::from(count))?;
-        } else if users.table.get(object).is_none() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        *users.of_graph.entry((graph.id(), object.id())).or_default() += u64::from(count);
-        Ok(())
+pub fn cuGraphRetainUserObject(
+    graph: CUgraph,
+    object: CUuserObject,
+    count: u32,
+    flags: u32,
+) -> Outcome {
+    let (graph, object): (_, Key<User>) = (named(graph.0)?, named(object.0)?);
+    refuse_if(count == 0 || flags & !CU_GRAPH_USER_OBJECT_MOVE != 0)?;
+    let State { graphs, users, .. } = &mut *state();
+    graphs.graph(graph)?;
+    if flags & CU_GRAPH_USER_OBJECT_MOVE == 0 {
+        users.change(object, i64::from(count))?;
+    } else if users.table.get(object).is_none() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    *users.of_graph.entry((graph.id(), object.id())).or_default() += u64::from(count);
+    Ok(())
+}
 
-    pub fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: u32) -> Outcome {
-        let (graph, object): (super::super::GraphKey, Key<User>) =
-            (named(graph.0)?, named(object.0)?);
-        let mut state = state();
-        let held = state.users.of_graph.get_mut(&(graph.id(), object.id()));
-        let held = held.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        *held = held
-            .checked_sub(u64::from(count))
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let last = state.users.change(object, -i64::from(count))?;
-        drop(state);
-        if let Some(last) = last {
-            last.call();
-        }
-        Ok(())
+pub fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: u32) -> Outcome {
+    let (graph, object): (super::GraphKey, Key<User>) = (named(graph.0)?, named(object.0)?);
+    let mut state = state();
+    let held = state.users.of_graph.get_mut(&(graph.id(), object.id()));
+    let held = held.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    *held = held
+        .checked_sub(u64::from(count))
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let last = state.users.change(object, -i64::from(count))?;
+    drop(state);
+    if let Some(last) = last {
+        last.call();
     }
+    Ok(())
 }

@@ -98,125 +98,112 @@ fn kernel(handle: CUkernel) -> Result<std::sync::Arc<Function>, CUresult> {
     store::kernel_of(key(handle.0)?).map(|(_, properties)| properties)
 }
 
-/// Entry points about the properties of functions and kernels.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
+// Entry points about the properties of functions and kernels.
+pub fn cuFuncGetAttribute(
+    pi: Out<i32>,
+    attrib: CUfunction_attribute,
+    hfunc: CUfunction,
+) -> Outcome {
+    pi.require()?;
+    pi.set(
+        function(hfunc)?
+            .attribute(attrib)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?,
+    )
+}
 
-    pub fn cuFuncGetAttribute(
-        pi: Out<i32>,
-        attrib: CUfunction_attribute,
-        hfunc: CUfunction,
-    ) -> Outcome {
-        pi.require()?;
-        pi.set(
-            function(hfunc)?
-                .attribute(attrib)
-                .ok_or(CUresult::ERROR_INVALID_VALUE)?,
-        )
-    }
+pub fn cuFuncSetAttribute(hfunc: CUfunction, attrib: CUfunction_attribute, value: i32) -> Outcome {
+    function(hfunc)?.set_attribute(attrib, value)
+}
 
-    pub fn cuFuncSetAttribute(
-        hfunc: CUfunction,
-        attrib: CUfunction_attribute,
-        value: i32,
-    ) -> Outcome {
-        function(hfunc)?.set_attribute(attrib, value)
-    }
+pub fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) -> Outcome {
+    function(hfunc)?;
+    refuse_if(config > CU_FUNC_CACHE_PREFER_EQUAL)?;
+    Ok(())
+}
 
-    pub fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) -> Outcome {
-        function(hfunc)?;
-        refuse_if(config > CU_FUNC_CACHE_PREFER_EQUAL)?;
-        Ok(())
-    }
+pub fn cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUsharedconfig) -> Outcome {
+    function(hfunc)?;
+    refuse_if(config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)?;
+    Ok(())
+}
 
-    pub fn cuFuncSetSharedMemConfig(hfunc: CUfunction, config: CUsharedconfig) -> Outcome {
-        function(hfunc)?;
-        refuse_if(config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)?;
-        Ok(())
-    }
+pub fn cuFuncGetModule(hmod: Out<CUmodule>, hfunc: CUfunction) -> Outcome {
+    hmod.set(CUmodule(function(hfunc)?.module.to_pointer()))
+}
 
-    pub fn cuFuncGetModule(hmod: Out<CUmodule>, hfunc: CUfunction) -> Outcome {
-        hmod.set(CUmodule(function(hfunc)?.module.to_pointer()))
-    }
+pub fn cuFuncGetName(name: Out<*const c_char>, hfunc: CUfunction) -> Outcome {
+    // The text lives as long as the module, which is what a program may count on.
+    name.set(function(hfunc)?.name.as_ptr())
+}
 
-    pub fn cuFuncGetName(name: Out<*const c_char>, hfunc: CUfunction) -> Outcome {
-        // The text lives as long as the module, which is what a program may count on.
-        name.set(function(hfunc)?.name.as_ptr())
-    }
+pub fn cuFuncGetParamInfo(
+    func: CUfunction,
+    param_index: usize,
+    param_offset: Out<usize>,
+    param_size: Out<usize>,
+) -> Outcome {
+    function(func)?.param(param_index, param_offset, param_size)
+}
 
-    pub fn cuFuncGetParamInfo(
-        func: CUfunction,
-        param_index: usize,
-        param_offset: Out<usize>,
-        param_size: Out<usize>,
-    ) -> Outcome {
-        function(func)?.param(param_index, param_offset, param_size)
-    }
+pub fn cuFuncGetParamCount(func: CUfunction, param_count: Out<usize>) -> Outcome {
+    param_count.set(function(func)?.param_count())
+}
 
-    pub fn cuFuncGetParamCount(func: CUfunction, param_count: Out<usize>) -> Outcome {
-        param_count.set(function(func)?.param_count())
-    }
+pub fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, f: CUfunction) -> Outcome {
+    function(f)?;
+    state.set(CU_FUNCTION_LOADING_STATE_LOADED)
+}
 
-    pub fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, f: CUfunction) -> Outcome {
-        function(f)?;
-        state.set(CU_FUNCTION_LOADING_STATE_LOADED)
-    }
+pub fn cuFuncLoad(f: CUfunction) -> Outcome {
+    function(f).map(|_| ())
+}
 
-    pub fn cuFuncLoad(f: CUfunction) -> Outcome {
-        function(f).map(|_| ())
-    }
+pub fn cuKernelGetAttribute(
+    pi: Out<i32>,
+    attrib: CUfunction_attribute,
+    handle: CUkernel,
+    dev: CUdevice,
+) -> Outcome {
+    pi.require()?;
+    process()?.gpu(dev)?;
+    pi.set(
+        kernel(handle)?
+            .attribute(attrib)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?,
+    )
+}
 
-    pub fn cuKernelGetAttribute(
-        pi: Out<i32>,
-        attrib: CUfunction_attribute,
-        handle: CUkernel,
-        dev: CUdevice,
-    ) -> Outcome {
-        pi.require()?;
-        process()?.gpu(dev)?;
-        pi.set(
-            kernel(handle)?
-                .attribute(attrib)
-                .ok_or(CUresult::ERROR_INVALID_VALUE)?,
-        )
+pub fn cuKernelSetAttribute(
+    attrib: CUfunction_attribute,
+    val: i32,
+    handle: CUkernel,
+    dev: CUdevice,
+) -> Outcome {
+    process()?.gpu(dev)?;
+    kernel(handle)?.set_attribute(attrib, val)?;
+    for made in store::functions_of_kernel(key(handle.0)?) {
+        made.set_attribute(attrib, val)?;
     }
+    Ok(())
+}
 
-    pub fn cuKernelSetAttribute(
-        attrib: CUfunction_attribute,
-        val: i32,
-        handle: CUkernel,
-        dev: CUdevice,
-    ) -> Outcome {
-        process()?.gpu(dev)?;
-        kernel(handle)?.set_attribute(attrib, val)?;
-        for made in store::functions_of_kernel(key(handle.0)?) {
-            made.set_attribute(attrib, val)?;
-        }
-        Ok(())
-    }
+pub fn cuKernelSetCacheConfig(handle: CUkernel, config: CUfunc_cache, dev: CUdevice) -> Outcome {
+    process()?.gpu(dev)?;
+    kernel(handle)?;
+    refuse_if(config > CU_FUNC_CACHE_PREFER_EQUAL)?;
+    Ok(())
+}
 
-    pub fn cuKernelSetCacheConfig(
-        handle: CUkernel,
-        config: CUfunc_cache,
-        dev: CUdevice,
-    ) -> Outcome {
-        process()?.gpu(dev)?;
-        kernel(handle)?;
-        refuse_if(config > CU_FUNC_CACHE_PREFER_EQUAL)?;
-        Ok(())
-    }
+pub fn cuKernelGetParamInfo(
+    handle: CUkernel,
+    param_index: usize,
+    param_offset: Out<usize>,
+    param_size: Out<usize>,
+) -> Outcome {
+    kernel(handle)?.param(param_index, param_offset, param_size)
+}
 
-    pub fn cuKernelGetParamInfo(
-        handle: CUkernel,
-        param_index: usize,
-        param_offset: Out<usize>,
-        param_size: Out<usize>,
-    ) -> Outcome {
-        kernel(handle)?.param(param_index, param_offset, param_size)
-    }
-
-    pub fn cuKernelGetParamCount(handle: CUkernel, param_count: Out<usize>) -> Outcome {
-        param_count.set(kernel(handle)?.param_count())
-    }
+pub fn cuKernelGetParamCount(handle: CUkernel, param_count: Out<usize>) -> Outcome {
+    param_count.set(kernel(handle)?.param_count())
 }

@@ -57,86 +57,81 @@ impl Link {
     }
 }
 
-/// Entry points of the linker.
-#[allow(non_snake_case, clippy::too_many_arguments)]
-pub mod imp {
-    use super::*;
+// Entry points of the linker.
+pub fn cuLinkCreate_v2(
+    _num_options: u32,
+    _options: *mut CUjit_option,
+    _option_values: *mut *mut c_void,
+    state_out: Out<CUlinkState>,
+) -> Outcome {
+    state_out.require()?;
+    current()?;
+    let link = links()
+        .insert(Link::default())
+        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    state_out.set(CUlinkState(link.to_pointer()))
+}
 
-    pub fn cuLinkCreate_v2(
-        _num_options: u32,
-        _options: *mut CUjit_option,
-        _option_values: *mut *mut c_void,
-        state_out: Out<CUlinkState>,
-    ) -> Outcome {
-        state_out.require()?;
-        current()?;
-        let link = links()
-            .insert(Link::default())
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        state_out.set(CUlinkState(link.to_pointer()))
-    }
+pub fn cuLinkAddData_v2(
+    state: CUlinkState,
+    _kind: CUjitInputType,
+    data: In<c_void>,
+    size: usize,
+    _name: *const c_char,
+    _num_options: u32,
+    _options: *mut CUjit_option,
+    _option_values: *mut *mut c_void,
+) -> Outcome {
+    let link: Key<Link> = key(state.0)?;
+    refuse_if(data.is_null() || size == 0)?;
+    // SAFETY: not null, and of that size by the program's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(data.pointer().cast::<u8>(), size) };
+    links()
+        .get_mut(link)
+        .ok_or(CUresult::ERROR_INVALID_HANDLE)?
+        .add(bytes)
+}
 
-    pub fn cuLinkAddData_v2(
-        state: CUlinkState,
-        _kind: CUjitInputType,
-        data: In<c_void>,
-        size: usize,
-        _name: *const c_char,
-        _num_options: u32,
-        _options: *mut CUjit_option,
-        _option_values: *mut *mut c_void,
-    ) -> Outcome {
-        let link: Key<Link> = key(state.0)?;
-        refuse_if(data.is_null() || size == 0)?;
-        // SAFETY: not null, and of that size by the program's promise.
-        let bytes = unsafe { std::slice::from_raw_parts(data.pointer().cast::<u8>(), size) };
-        links()
-            .get_mut(link)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?
-            .add(bytes)
-    }
+pub fn cuLinkAddFile_v2(
+    state: CUlinkState,
+    _kind: CUjitInputType,
+    path: In<c_char>,
+    _num_options: u32,
+    _options: *mut CUjit_option,
+    _option_values: *mut *mut c_void,
+) -> Outcome {
+    use std::os::unix::ffi::OsStrExt;
+    let link: Key<Link> = key(state.0)?;
+    let path = cstr(path)?;
+    let bytes = std::fs::read(std::ffi::OsStr::from_bytes(path.to_bytes()));
+    let bytes = bytes.map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
+    links()
+        .get_mut(link)
+        .ok_or(CUresult::ERROR_INVALID_HANDLE)?
+        .add(&bytes)
+}
 
-    pub fn cuLinkAddFile_v2(
-        state: CUlinkState,
-        _kind: CUjitInputType,
-        path: In<c_char>,
-        _num_options: u32,
-        _options: *mut CUjit_option,
-        _option_values: *mut *mut c_void,
-    ) -> Outcome {
-        use std::os::unix::ffi::OsStrExt;
-        let link: Key<Link> = key(state.0)?;
-        let path = cstr(path)?;
-        let bytes = std::fs::read(std::ffi::OsStr::from_bytes(path.to_bytes()));
-        let bytes = bytes.map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
-        links()
-            .get_mut(link)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?
-            .add(&bytes)
+pub fn cuLinkComplete(
+    state: CUlinkState,
+    cubin_out: Out<*mut c_void>,
+    size_out: Out<usize>,
+) -> Outcome {
+    cubin_out.require()?;
+    let mut links = links();
+    let link = links
+        .get_mut(key(state.0)?)
+        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    if link.text.is_empty() && !link.opaque {
+        return Err(CUresult::ERROR_NO_BINARY_FOR_GPU);
     }
+    let result = link.complete();
+    size_out.set_if_wanted(result.len());
+    cubin_out.set(result.as_ptr().cast_mut().cast())
+}
 
-    pub fn cuLinkComplete(
-        state: CUlinkState,
-        cubin_out: Out<*mut c_void>,
-        size_out: Out<usize>,
-    ) -> Outcome {
-        cubin_out.require()?;
-        let mut links = links();
-        let link = links
-            .get_mut(key(state.0)?)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if link.text.is_empty() && !link.opaque {
-            return Err(CUresult::ERROR_NO_BINARY_FOR_GPU);
-        }
-        let result = link.complete();
-        size_out.set_if_wanted(result.len());
-        cubin_out.set(result.as_ptr().cast_mut().cast())
-    }
-
-    pub fn cuLinkDestroy(state: CUlinkState) -> Outcome {
-        links()
-            .remove(key(state.0)?)
-            .map(|_| ())
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
-    }
+pub fn cuLinkDestroy(state: CUlinkState) -> Outcome {
+    links()
+        .remove(key(state.0)?)
+        .map(|_| ())
+        .ok_or(CUresult::ERROR_INVALID_HANDLE)
 }

@@ -24,14 +24,13 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
 /// Entry points about modules.
-#[allow(non_snake_case)]
 pub mod imp {
     use super::*;
 
-    pub use super::attributes::imp::*;
-    pub use super::library::imp::*;
-    pub use super::link::imp::*;
-    pub use super::occupancy::imp::*;
+    pub use super::attributes::*;
+    pub use super::library::*;
+    pub use super::link::*;
+    pub use super::occupancy::*;
 
     pub fn cuModuleLoad(module: Out<CUmodule>, fname: In<c_char>) -> Outcome {
         module.require()?;

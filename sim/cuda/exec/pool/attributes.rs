@@ -37,91 +37,81 @@ impl Pool {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
+pub fn cuMemPoolGetAttribute(
+    pool: CUmemoryPool,
+    attr: CUmemPool_attribute,
+    value: Out<c_void>,
+) -> Outcome {
+    value.require()?;
+    let mut pools = pools();
+    let found = pools.pool(named(pool.0)?)?.value(attr);
+    match found.ok_or(CUresult::ERROR_INVALID_VALUE)? {
+        Value::Int(number) => value.cast().set(number),
+        Value::Bytes(number) => value.cast().set(number),
+    }
+}
 
-    pub fn cuMemPoolGetAttribute(
-        pool: CUmemoryPool,
-        attr: CUmemPool_attribute,
-        value: Out<c_void>,
-    ) -> Outcome {
-        value.require()?;
-        let mut pools = pools();
-        let found = pools.pool(named(pool.0)?)?.value(attr);
-        match found.ok_or(CUresult::ERROR_INVALID_VALUE)? {
-            Value::Int(number) => value.cast().set(number),
-            Value::Bytes(number) => value.cast().set(number),
+pub fn cuMemPoolSetAttribute(
+    pool: CUmemoryPool,
+    attr: CUmemPool_attribute,
+    value: In<c_void>,
+) -> Outcome {
+    let (int, bytes) = (value.cast::<i32>(), value.cast::<u64>());
+    let mut pools = pools();
+    let pool = pools.pool(named(pool.0)?)?;
+    match attr {
+        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
+        | CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
+        | CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+            pool.reuse[attr as usize - 1] = i32::from(int.get()? != 0);
         }
-    }
-
-    pub fn cuMemPoolSetAttribute(
-        pool: CUmemoryPool,
-        attr: CUmemPool_attribute,
-        value: In<c_void>,
-    ) -> Outcome {
-        let (int, bytes) = (value.cast::<i32>(), value.cast::<u64>());
-        let mut pools = pools();
-        let pool = pools.pool(named(pool.0)?)?;
-        match attr {
-            CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES
-            | CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
-            | CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
-                pool.reuse[attr as usize - 1] = i32::from(int.get()? != 0);
-            }
-            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => pool.release_threshold = bytes.get()?,
-            // A high-water mark can only be set back to the present.
-            CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH if bytes.get()? == 0 => {
-                pool.arena.reserved_high = pool.arena.reserved;
-            }
-            CU_MEMPOOL_ATTR_USED_MEM_HIGH if bytes.get()? == 0 => {
-                pool.arena.used_high = pool.arena.used;
-            }
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => pool.release_threshold = bytes.get()?,
+        // A high-water mark can only be set back to the present.
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH if bytes.get()? == 0 => {
+            pool.arena.reserved_high = pool.arena.reserved;
         }
-        Ok(())
-    }
-
-    pub fn cuMemPoolSetAccess(
-        pool: CUmemoryPool,
-        map: In<CUmemAccessDesc>,
-        count: usize,
-    ) -> Outcome {
-        let key = named(pool.0)?;
-        for access in map.list(count)? {
-            process()?.gpu(access.location.id)?;
-            let device = access.location.kind == CU_MEM_LOCATION_TYPE_DEVICE;
-            let known = [
-                CU_MEM_ACCESS_FLAGS_PROT_NONE,
-                CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            ];
-            let mut pools = pools();
-            let pool = pools.pool(key)?;
-            // The pool's own device cannot lose its access.
-            let lost =
-                access.location.id == pool.device && access.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
-            refuse_if(!device || lost || !known.contains(&access.flags))?;
-            pool.access.insert(access.location.id, access.flags);
+        CU_MEMPOOL_ATTR_USED_MEM_HIGH if bytes.get()? == 0 => {
+            pool.arena.used_high = pool.arena.used;
         }
-        Ok(())
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
     }
+    Ok(())
+}
 
-    pub fn cuMemPoolGetAccess(
-        flags: Out<CUmemAccess_flags>,
-        mem_pool: CUmemoryPool,
-        location: In<CUmemLocation>,
-    ) -> Outcome {
-        flags.require()?;
-        let location = location.get()?;
-        process()?.gpu(location.id)?;
+pub fn cuMemPoolSetAccess(pool: CUmemoryPool, map: In<CUmemAccessDesc>, count: usize) -> Outcome {
+    let key = named(pool.0)?;
+    for access in map.list(count)? {
+        process()?.gpu(access.location.id)?;
+        let device = access.location.kind == CU_MEM_LOCATION_TYPE_DEVICE;
+        let known = [
+            CU_MEM_ACCESS_FLAGS_PROT_NONE,
+            CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        ];
         let mut pools = pools();
-        let pool = pools.pool(named(mem_pool.0)?)?;
-        let default = if location.id == pool.device {
-            CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        } else {
-            CU_MEM_ACCESS_FLAGS_PROT_NONE
-        };
-        flags.set(pool.access.get(&location.id).copied().unwrap_or(default))
+        let pool = pools.pool(key)?;
+        // The pool's own device cannot lose its access.
+        let lost =
+            access.location.id == pool.device && access.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        refuse_if(!device || lost || !known.contains(&access.flags))?;
+        pool.access.insert(access.location.id, access.flags);
     }
+    Ok(())
+}
+
+pub fn cuMemPoolGetAccess(
+    flags: Out<CUmemAccess_flags>,
+    mem_pool: CUmemoryPool,
+    location: In<CUmemLocation>,
+) -> Outcome {
+    flags.require()?;
+    let location = location.get()?;
+    process()?.gpu(location.id)?;
+    let mut pools = pools();
+    let pool = pools.pool(named(mem_pool.0)?)?;
+    let default = if location.id == pool.device {
+        CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    } else {
+        CU_MEM_ACCESS_FLAGS_PROT_NONE
+    };
+    flags.set(pool.access.get(&location.id).copied().unwrap_or(default))
 }

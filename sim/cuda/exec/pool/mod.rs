@@ -322,12 +322,11 @@ pub fn context_ends(context: &'static Context) {
 }
 
 /// Entry points.
-#[allow(non_snake_case)]
 pub mod imp {
     use super::*;
 
-    pub use super::attributes::imp::*;
-    pub use super::share::imp::*;
+    pub use super::attributes::*;
+    pub use super::share::*;
 
     pub fn cuMemAllocAsync(dptr: Out<CUdeviceptr>, bytesize: usize, h_stream: CUstream) -> Outcome {
         dptr.require()?;

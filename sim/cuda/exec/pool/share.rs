@@ -81,96 +81,87 @@ pub fn close(key: PoolKey, address: u64) -> Result<bool, CUresult> {
     Ok(true)
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-
-    pub fn cuMemPoolExportToShareableHandle(
-        handle: Out<c_void>,
-        pool: CUmemoryPool,
-        kind: CUmemAllocationHandleType,
-        flags: u64,
-    ) -> Outcome {
-        handle.require()?;
-        let key = named(pool.0)?;
-        let mut pools = pools();
-        let pool = pools.pool(key)?;
-        let imported = pool.origin.is_some();
-        if kind != FD || pool.handle_types & kind == 0 || flags != 0 || imported {
-            return Err(INVALID);
-        }
-        let file = file_of(origin_of(pool, key), pool.gpu);
-        let file = file.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        handle.cast::<i32>().set(file.into_raw_fd())
+pub fn cuMemPoolExportToShareableHandle(
+    handle: Out<c_void>,
+    pool: CUmemoryPool,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Outcome {
+    handle.require()?;
+    let key = named(pool.0)?;
+    let mut pools = pools();
+    let pool = pools.pool(key)?;
+    let imported = pool.origin.is_some();
+    if kind != FD || pool.handle_types & kind == 0 || flags != 0 || imported {
+        return Err(INVALID);
     }
+    let file = file_of(origin_of(pool, key), pool.gpu);
+    let file = file.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    handle.cast::<i32>().set(file.into_raw_fd())
+}
 
-    pub fn cuMemPoolImportFromShareableHandle(
-        pool: Out<CUmemoryPool>,
-        handle: *mut c_void,
-        kind: CUmemAllocationHandleType,
-        flags: u64,
-    ) -> Outcome {
-        pool.require()?;
-        refuse_if(kind != FD || flags != 0)?;
-        let (origin, gpu) = read_file(handle as usize as i32).ok_or(INVALID)?;
-        let gpus = &process()?.gpus;
-        let device = gpus.iter().position(|one| one.index == gpu);
-        let device = device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        let mut pools = pools();
-        let new = pools.create(device as CUdevice, false)?;
-        pools.pool(new)?.origin = Some(origin);
-        pool.set(CUmemoryPool(new.to_pointer()))
-    }
+pub fn cuMemPoolImportFromShareableHandle(
+    pool: Out<CUmemoryPool>,
+    handle: *mut c_void,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Outcome {
+    pool.require()?;
+    refuse_if(kind != FD || flags != 0)?;
+    let (origin, gpu) = read_file(handle as usize as i32).ok_or(INVALID)?;
+    let gpus = &process()?.gpus;
+    let device = gpus.iter().position(|one| one.index == gpu);
+    let device = device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let mut pools = pools();
+    let new = pools.create(device as CUdevice, false)?;
+    pools.pool(new)?.origin = Some(origin);
+    pool.set(CUmemoryPool(new.to_pointer()))
+}
 
-    pub fn cuMemPoolExportPointer(
-        data: Out<CUmemPoolPtrExportData>,
-        pointer: CUdeviceptr,
-    ) -> Outcome {
-        data.require()?;
-        let (key, bytes) = pool_of(pointer).ok_or(INVALID)?;
-        let mut pools = pools();
-        let pool = pools.pool(key)?;
-        let exportable = pool.handle_types & FD != 0;
-        let piece = pool.arena.piece_of(pointer).filter(|_| exportable);
-        let piece = piece.ok_or(INVALID)?;
-        let memory = piece.chunk.memory.key.to_bytes();
-        let origin = origin_of(pool, key);
-        let words = [pointer - piece.address, bytes, origin.maker, origin.pool];
-        let mut reserved = [0; 64];
-        reserved[..8].copy_from_slice(&POINTER_MAGIC);
-        reserved[8..20].copy_from_slice(&memory);
-        for (place, word) in reserved[24..56].chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        data.set(CUmemPoolPtrExportData { reserved })
+pub fn cuMemPoolExportPointer(data: Out<CUmemPoolPtrExportData>, pointer: CUdeviceptr) -> Outcome {
+    data.require()?;
+    let (key, bytes) = pool_of(pointer).ok_or(INVALID)?;
+    let mut pools = pools();
+    let pool = pools.pool(key)?;
+    let exportable = pool.handle_types & FD != 0;
+    let piece = pool.arena.piece_of(pointer).filter(|_| exportable);
+    let piece = piece.ok_or(INVALID)?;
+    let memory = piece.chunk.memory.key.to_bytes();
+    let origin = origin_of(pool, key);
+    let words = [pointer - piece.address, bytes, origin.maker, origin.pool];
+    let mut reserved = [0; 64];
+    reserved[..8].copy_from_slice(&POINTER_MAGIC);
+    reserved[8..20].copy_from_slice(&memory);
+    for (place, word) in reserved[24..56].chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
     }
+    data.set(CUmemPoolPtrExportData { reserved })
+}
 
-    pub fn cuMemPoolImportPointer(
-        pointer: Out<CUdeviceptr>,
-        pool: CUmemoryPool,
-        data: In<CUmemPoolPtrExportData>,
-    ) -> Outcome {
-        pointer.require()?;
-        let context = working()?;
-        let key = named(pool.0)?;
-        let bytes = data.get()?.reserved;
-        let memory = bytes[8..20].try_into().map_err(|_| INVALID)?;
-        let (offset, len) = (word(&bytes, 24), word(&bytes, 32));
-        let (maker, from) = (word(&bytes, 40), word(&bytes, 48));
-        let named = Some(Origin { maker, pool: from });
-        let known = bytes[..8] == POINTER_MAGIC && pools().pool(key)?.origin == named;
-        refuse_if(!known)?;
-        let pages = Pages::of(Chunk::import(MemoryKey::from_bytes(memory))?)?;
-        let end = offset.checked_add(len);
-        refuse_if(len == 0 || end.is_none_or(|end| end > pages.bytes()))?;
-        let address = pages.address + offset;
-        let kind = Kind::Pool {
-            pool: key.to_pointer() as u64,
-        };
-        let allocation = Allocation::new(context, len, kind, Home::Elsewhere);
-        pools().pool(key)?.opened.insert(address, pages);
-        allocations::insert(address, allocation);
-        pointer.set(address)
-    }
+pub fn cuMemPoolImportPointer(
+    pointer: Out<CUdeviceptr>,
+    pool: CUmemoryPool,
+    data: In<CUmemPoolPtrExportData>,
+) -> Outcome {
+    pointer.require()?;
+    let context = working()?;
+    let key = named(pool.0)?;
+    let bytes = data.get()?.reserved;
+    let memory = bytes[8..20].try_into().map_err(|_| INVALID)?;
+    let (offset, len) = (word(&bytes, 24), word(&bytes, 32));
+    let (maker, from) = (word(&bytes, 40), word(&bytes, 48));
+    let named = Some(Origin { maker, pool: from });
+    let known = bytes[..8] == POINTER_MAGIC && pools().pool(key)?.origin == named;
+    refuse_if(!known)?;
+    let pages = Pages::of(Chunk::import(MemoryKey::from_bytes(memory))?)?;
+    let end = offset.checked_add(len);
+    refuse_if(len == 0 || end.is_none_or(|end| end > pages.bytes()))?;
+    let address = pages.address + offset;
+    let kind = Kind::Pool {
+        pool: key.to_pointer() as u64,
+    };
+    let allocation = Allocation::new(context, len, kind, Home::Elsewhere);
+    pools().pool(key)?.opened.insert(address, pages);
+    allocations::insert(address, allocation);
+    pointer.set(address)
 }

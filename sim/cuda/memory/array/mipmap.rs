@@ -2,7 +2,8 @@
 
 use super::requirements;
 use crate::allocations::array::{Array, INVALID, destroy, enter, format, key, with};
-use crate::entry::refuse_if;
+use crate::driver::process;
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::exec;
 use crate::memory::device;
 use gpuslice_nvabi::types::*;
@@ -48,48 +49,40 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArra
     Ok(CUmipmappedArray(enter(whole)?.to_pointer()))
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::driver::process;
-    use crate::entry::{In, Out, Outcome};
+pub fn cuMipmappedArrayCreate(
+    handle: Out<CUmipmappedArray>,
+    shape: In<CUDA_ARRAY3D_DESCRIPTOR>,
+    levels: u32,
+) -> Outcome {
+    handle.require()?;
+    handle.set(create(shape.get()?, levels)?)
+}
 
-    pub fn cuMipmappedArrayCreate(
-        handle: Out<CUmipmappedArray>,
-        shape: In<CUDA_ARRAY3D_DESCRIPTOR>,
-        levels: u32,
-    ) -> Outcome {
-        handle.require()?;
-        handle.set(create(shape.get()?, levels)?)
-    }
+pub fn cuMipmappedArrayGetLevel(
+    level_array: Out<CUarray>,
+    mipmap: CUmipmappedArray,
+    level: u32,
+) -> Outcome {
+    level_array.require()?;
+    let key = with(mipmap.0, true, |array| {
+        array.levels.get(level as usize).copied()
+    })?;
+    level_array.set(CUarray(key.ok_or(INVALID)?.to_pointer()))
+}
 
-    pub fn cuMipmappedArrayGetLevel(
-        level_array: Out<CUarray>,
-        mipmap: CUmipmappedArray,
-        level: u32,
-    ) -> Outcome {
-        level_array.require()?;
-        let key = with(mipmap.0, true, |array| {
-            array.levels.get(level as usize).copied()
-        })?;
-        level_array.set(CUarray(key.ok_or(INVALID)?.to_pointer()))
-    }
+pub fn cuMipmappedArrayDestroy(mipmap: CUmipmappedArray) -> Outcome {
+    let context = with(mipmap.0, true, |array| array.context)?;
+    let settled = exec::settle(context);
+    destroy(key(mipmap.0)?, |array| array.mipmapped)?;
+    settled
+}
 
-    pub fn cuMipmappedArrayDestroy(mipmap: CUmipmappedArray) -> Outcome {
-        let context = with(mipmap.0, true, |array| array.context)?;
-        let settled = exec::settle(context);
-        destroy(key(mipmap.0)?, |array| array.mipmapped)?;
-        settled
-    }
-
-    pub fn cuMipmappedArrayGetMemoryRequirements(
-        need: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
-        mipmap: CUmipmappedArray,
-        device: CUdevice,
-    ) -> Outcome {
-        need.require()?;
-        process()?.gpu(device)?;
-        need.set(with(mipmap.0, true, requirements)??)
-    }
+pub fn cuMipmappedArrayGetMemoryRequirements(
+    need: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+    mipmap: CUmipmappedArray,
+    device: CUdevice,
+) -> Outcome {
+    need.require()?;
+    process()?.gpu(device)?;
+    need.set(with(mipmap.0, true, requirements)??)
 }

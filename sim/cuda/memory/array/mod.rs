@@ -37,14 +37,13 @@ fn requirements(array: &Array) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, CUresul
 }
 
 /// Entry points.
-#[allow(non_snake_case)]
 pub mod imp {
     use super::*;
     use crate::driver::process;
     use crate::entry::{In, Out, Outcome};
 
-    pub use super::mipmap::imp::*;
-    pub use super::sparse::imp::*;
+    pub use super::mipmap::*;
+    pub use super::sparse::*;
 
     pub fn cuArrayCreate_v2(handle: Out<CUarray>, shape: In<CUDA_ARRAY_DESCRIPTOR>) -> Outcome {
         handle.require()?;

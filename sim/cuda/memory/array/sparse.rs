@@ -7,7 +7,8 @@
 //! because there are no textures.
 
 use crate::allocations::array::{Array, INVALID, change, format, with};
-use crate::entry::refuse_if;
+use crate::entry::{In, Out, Outcome, refuse_if};
+use crate::exec;
 use crate::memory::vmm;
 use crate::vram::Chunk;
 use gpuslice_nvabi::types::*;
@@ -172,40 +173,32 @@ fn apply(step: &CUarrayMapInfo, tiles: Vec<Place>, chunk: Option<&Arc<Chunk>>) -
     gone.unwrap_or_default()
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{In, Out, Outcome};
-    use crate::exec;
-
-    pub fn cuArrayGetSparseProperties(
-        sparse: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
-        array: CUarray,
-    ) -> Outcome {
-        sparse.require()?;
-        sparse.set(with(array.0, false, properties)??)
-    }
-
-    pub fn cuMipmappedArrayGetSparseProperties(
-        sparse: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
-        mipmap: CUmipmappedArray,
-    ) -> Outcome {
-        sparse.require()?;
-        sparse.set(with(mipmap.0, true, properties)??)
-    }
-
-    /// Applies all steps or none. The work queued before has ended, so the order of the stream is kept.
-    pub fn cuMemMapArrayAsync(steps: In<CUarrayMapInfo>, count: u32, stream: CUstream) -> Outcome {
-        exec::working()?;
-        refuse_if(count == 0)?;
-        let steps = steps.list(count as usize)?;
-        let plans = steps.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
-        exec::wait(stream)?;
-        for (step, (tiles, chunk)) in steps.iter().zip(plans) {
-            drop(apply(step, tiles, chunk.as_ref()));
-        }
-        Ok(())
-    }
-    pub use cuMemMapArrayAsync as cuMemMapArrayAsync_ptsz;
+pub fn cuArrayGetSparseProperties(
+    sparse: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
+    array: CUarray,
+) -> Outcome {
+    sparse.require()?;
+    sparse.set(with(array.0, false, properties)??)
 }
+
+pub fn cuMipmappedArrayGetSparseProperties(
+    sparse: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
+    mipmap: CUmipmappedArray,
+) -> Outcome {
+    sparse.require()?;
+    sparse.set(with(mipmap.0, true, properties)??)
+}
+
+/// Applies all steps or none. The work queued before has ended, so the order of the stream is kept.
+pub fn cuMemMapArrayAsync(steps: In<CUarrayMapInfo>, count: u32, stream: CUstream) -> Outcome {
+    exec::working()?;
+    refuse_if(count == 0)?;
+    let steps = steps.list(count as usize)?;
+    let plans = steps.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+    exec::wait(stream)?;
+    for (step, (tiles, chunk)) in steps.iter().zip(plans) {
+        drop(apply(step, tiles, chunk.as_ref()));
+    }
+    Ok(())
+}
+pub use cuMemMapArrayAsync as cuMemMapArrayAsync_ptsz;

@@ -71,6 +71,6 @@ fn submit(copy: CUDA_MEMCPY3D, until: Until) -> Outcome {
 
 /// Entry points.
 pub mod imp {
-    pub use super::linear::imp::*;
-    pub use super::shaped::imp::*;
+    pub use super::linear::*;
+    pub use super::shaped::*;
 }

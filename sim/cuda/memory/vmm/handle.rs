@@ -2,7 +2,7 @@
 
 use super::{Backing, INVALID, Physical, STEP, whole};
 use crate::driver::process;
-use crate::entry::refuse_if;
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::exec::take_chunk;
 use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
@@ -28,7 +28,7 @@ fn key(handle: CUmemGenericAllocationHandle) -> Result<Key<Handle>, CUresult> {
 }
 
 /// The memory of a handle.
-pub fn physical(handle: CUmemGenericAllocationHandle) -> Result<Physical, CUresult> {
+pub(super) fn physical(handle: CUmemGenericAllocationHandle) -> Result<Physical, CUresult> {
     let handles = handles();
     handles
         .get(key(handle)?)
@@ -37,7 +37,7 @@ pub fn physical(handle: CUmemGenericAllocationHandle) -> Result<Physical, CUresu
 }
 
 /// A handle of memory: the one it has already, counted once more, or a new one.
-pub fn hand_out(physical: Physical) -> Result<CUmemGenericAllocationHandle, CUresult> {
+pub(super) fn hand_out(physical: Physical) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let mut handles = handles();
     let known = handles
         .iter()
@@ -68,75 +68,68 @@ pub fn gpu_of(prop: &CUmemAllocationProp) -> Result<Option<usize>, CUresult> {
     }
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{In, Out, Outcome};
+pub fn cuMemGetAllocationGranularity(
+    granularity: Out<usize>,
+    prop: In<CUmemAllocationProp>,
+    option: CUmemAllocationGranularity_flags,
+) -> Outcome {
+    granularity.require()?;
+    gpu_of(&prop.get()?)?;
+    refuse_if(option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)?;
+    granularity.set(STEP as usize)
+}
 
-    pub fn cuMemGetAllocationGranularity(
-        granularity: Out<usize>,
-        prop: In<CUmemAllocationProp>,
-        option: CUmemAllocationGranularity_flags,
-    ) -> Outcome {
-        granularity.require()?;
-        gpu_of(&prop.get()?)?;
-        refuse_if(option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)?;
-        granularity.set(STEP as usize)
+pub fn cuMemCreate(
+    handle: Out<CUmemGenericAllocationHandle>,
+    size: usize,
+    prop: In<CUmemAllocationProp>,
+    flags: u64,
+) -> Outcome {
+    handle.require()?;
+    let prop = prop.get()?;
+    let gpu = gpu_of(&prop)?;
+    whole(&[size as u64])?;
+    let exportable = CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    refuse_if(flags != 0)?;
+    if prop.requested_handle_types & !exportable != 0 {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-
-    pub fn cuMemCreate(
-        handle: Out<CUmemGenericAllocationHandle>,
-        size: usize,
-        prop: In<CUmemAllocationProp>,
-        flags: u64,
-    ) -> Outcome {
-        handle.require()?;
-        let prop = prop.get()?;
-        let gpu = gpu_of(&prop)?;
-        whole(&[size as u64])?;
-        let exportable = CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        refuse_if(flags != 0)?;
-        if prop.requested_handle_types & !exportable != 0 {
+    let backing = match gpu {
+        Some(gpu) => Backing::Device(take_chunk(gpu, size as u64)?),
+        // Memory of the host has no descriptors here.
+        None if prop.requested_handle_types != CU_MEM_HANDLE_TYPE_NONE => {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        let backing = match gpu {
-            Some(gpu) => Backing::Device(take_chunk(gpu, size as u64)?),
-            // Memory of the host has no descriptors here.
-            None if prop.requested_handle_types != CU_MEM_HANDLE_TYPE_NONE => {
-                return Err(CUresult::ERROR_NOT_SUPPORTED);
-            }
-            None => Backing::of_host(size as u64)?,
-        };
-        let prop = CUmemAllocationProp {
-            win32_handle_meta_data: std::ptr::null_mut(),
-            ..prop
-        };
-        let entered = handles().insert(Handle {
-            physical: Physical { backing, prop },
-            references: 1,
-        });
-        handle.set(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer() as u64)
-    }
+        None => Backing::of_host(size as u64)?,
+    };
+    let prop = CUmemAllocationProp {
+        win32_handle_meta_data: std::ptr::null_mut(),
+        ..prop
+    };
+    let entered = handles().insert(Handle {
+        physical: Physical { backing, prop },
+        references: 1,
+    });
+    handle.set(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer() as u64)
+}
 
-    pub fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Outcome {
-        let mut handles = handles();
-        let key = key(handle)?;
-        let one = handles.get_mut(key).ok_or(INVALID)?;
-        one.references -= 1;
-        if one.references == 0 {
-            let gone = handles.remove(key);
-            drop(handles);
-            drop(gone);
-        }
-        Ok(())
+pub fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Outcome {
+    let mut handles = handles();
+    let key = key(handle)?;
+    let one = handles.get_mut(key).ok_or(INVALID)?;
+    one.references -= 1;
+    if one.references == 0 {
+        let gone = handles.remove(key);
+        drop(handles);
+        drop(gone);
     }
+    Ok(())
+}
 
-    pub fn cuMemGetAllocationPropertiesFromHandle(
-        prop: Out<CUmemAllocationProp>,
-        handle: CUmemGenericAllocationHandle,
-    ) -> Outcome {
-        prop.require()?;
-        prop.set(physical(handle)?.prop)
-    }
+pub fn cuMemGetAllocationPropertiesFromHandle(
+    prop: Out<CUmemAllocationProp>,
+    handle: CUmemGenericAllocationHandle,
+) -> Outcome {
+    prop.require()?;
+    prop.set(physical(handle)?.prop)
 }

@@ -45,7 +45,7 @@ fn whole(values: &[u64]) -> Result<(), CUresult> {
 
 /// Entry points.
 pub mod imp {
-    pub use super::handle::imp::*;
-    pub use super::range::imp::*;
-    pub use super::share::imp::*;
+    pub use super::handle::*;
+    pub use super::range::*;
+    pub use super::share::*;
 }

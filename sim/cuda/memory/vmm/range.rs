@@ -4,7 +4,7 @@ use super::handle::{hand_out, physical};
 use super::{INVALID, Physical, STEP, whole};
 use crate::allocations::{self, Allocation, Found, Home, Kind};
 use crate::driver::process;
-use crate::entry::{Outcome, refuse_if};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::exec;
 use crate::vram::{map, space, unmap};
 use gpuslice_nvabi::types::*;
@@ -72,145 +72,132 @@ fn set_access(bases: &[Found], read: bool, write: bool) -> Outcome {
     Ok(())
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{In, Out};
+pub fn cuMemAddressReserve(
+    ptr: Out<CUdeviceptr>,
+    size: usize,
+    alignment: usize,
+    addr: CUdeviceptr,
+    flags: u64,
+) -> Outcome {
+    ptr.require()?;
+    whole(&[size as u64])?;
+    let power = alignment == 0 || alignment.is_power_of_two();
+    refuse_if(flags != 0 || !power || !addr.is_multiple_of(4096))?;
+    // A wish that does not fit the steps is a wish that cannot be met.
+    let wish = if addr.is_multiple_of(STEP) { addr } else { 0 };
+    let align = (alignment as u64).max(STEP);
+    let address = space::take(size as u64, align, wish);
+    let address = address.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    ranges().reserved.insert(address, size as u64);
+    ptr.set(address)
+}
 
-    pub fn cuMemAddressReserve(
-        ptr: Out<CUdeviceptr>,
-        size: usize,
-        alignment: usize,
-        addr: CUdeviceptr,
-        flags: u64,
-    ) -> Outcome {
-        ptr.require()?;
-        whole(&[size as u64])?;
-        let power = alignment == 0 || alignment.is_power_of_two();
-        refuse_if(flags != 0 || !power || !addr.is_multiple_of(4096))?;
-        // A wish that does not fit the steps is a wish that cannot be met.
-        let wish = if addr.is_multiple_of(STEP) { addr } else { 0 };
-        let align = (alignment as u64).max(STEP);
-        let address = space::take(size as u64, align, wish);
-        let address = address.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        ranges().reserved.insert(address, size as u64);
-        ptr.set(address)
-    }
+pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Outcome {
+    let mut ranges = ranges();
+    let fits = ranges.reserved.get(&ptr) == Some(&(size as u64));
+    refuse_if(!fits || ranges.overlaps(ptr, size as u64))?;
+    ranges.reserved.remove(&ptr);
+    drop(ranges);
+    space::give(ptr, size as u64);
+    Ok(())
+}
 
-    pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Outcome {
-        let mut ranges = ranges();
-        let fits = ranges.reserved.get(&ptr) == Some(&(size as u64));
-        refuse_if(!fits || ranges.overlaps(ptr, size as u64))?;
-        ranges.reserved.remove(&ptr);
-        drop(ranges);
-        space::give(ptr, size as u64);
-        Ok(())
-    }
+pub fn cuMemMap(
+    ptr: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: u64,
+) -> Outcome {
+    let physical = physical(handle)?;
+    let (len, offset) = (size as u64, offset as u64);
+    whole(&[ptr, len])?;
+    let end = offset.checked_add(len);
+    let inside = end.is_some_and(|end| end <= physical.backing.bytes());
+    refuse_if(flags != 0 || !offset.is_multiple_of(STEP) || !inside)?;
+    let mut ranges = ranges();
+    refuse_if(!ranges.is_reserved(ptr, len) || ranges.overlaps(ptr, len))?;
+    physical.backing.map(offset, len, ptr)?;
+    let device = physical.prop.location.id.max(0);
+    let kind = Kind::Mapped {
+        read: false,
+        write: false,
+    };
+    let allocation = Allocation::without_context(device, len, kind, Home::Elsewhere);
+    allocations::insert(ptr, allocation);
+    ranges.mapped.insert(ptr, (len, physical));
+    Ok(())
+}
 
-    pub fn cuMemMap(
-        ptr: CUdeviceptr,
-        size: usize,
-        offset: usize,
-        handle: CUmemGenericAllocationHandle,
-        flags: u64,
-    ) -> Outcome {
-        let physical = physical(handle)?;
-        let (len, offset) = (size as u64, offset as u64);
-        whole(&[ptr, len])?;
-        let end = offset.checked_add(len);
-        let inside = end.is_some_and(|end| end <= physical.backing.bytes());
-        refuse_if(flags != 0 || !offset.is_multiple_of(STEP) || !inside)?;
-        let mut ranges = ranges();
-        refuse_if(!ranges.is_reserved(ptr, len) || ranges.overlaps(ptr, len))?;
-        physical.backing.map(offset, len, ptr)?;
-        let device = physical.prop.location.id.max(0);
-        let kind = Kind::Mapped {
-            read: false,
-            write: false,
-        };
-        let allocation = Allocation::without_context(device, len, kind, Home::Elsewhere);
-        allocations::insert(ptr, allocation);
-        ranges.mapped.insert(ptr, (len, physical));
-        Ok(())
-    }
-
-    pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
-        whole(&[ptr, size as u64])?;
-        ranges().exactly(ptr, size as u64).ok_or(INVALID)?;
-        exec::settle_all();
-        let mut ranges = ranges();
-        // Another thread may have been faster.
-        let bases = ranges.exactly(ptr, size as u64).ok_or(INVALID)?;
-        let mut gone = Vec::new();
-        for base in bases {
-            allocations::remove(base, |one| matches!(one.kind, Kind::Mapped { .. }));
-            if let Some((len, physical)) = ranges.mapped.remove(&base) {
-                unmap(base, len);
-                gone.push(physical);
-            }
+pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
+    whole(&[ptr, size as u64])?;
+    ranges().exactly(ptr, size as u64).ok_or(INVALID)?;
+    exec::settle_all();
+    let mut ranges = ranges();
+    // Another thread may have been faster.
+    let bases = ranges.exactly(ptr, size as u64).ok_or(INVALID)?;
+    let mut gone = Vec::new();
+    for base in bases {
+        allocations::remove(base, |one| matches!(one.kind, Kind::Mapped { .. }));
+        if let Some((len, physical)) = ranges.mapped.remove(&base) {
+            unmap(base, len);
+            gone.push(physical);
         }
-        drop(ranges);
-        drop(gone);
-        Ok(())
     }
+    drop(ranges);
+    drop(gone);
+    Ok(())
+}
 
-    pub fn cuMemRetainAllocationHandle(
-        handle: Out<CUmemGenericAllocationHandle>,
-        addr: *mut c_void,
-    ) -> Outcome {
-        handle.require()?;
-        let found = allocations::find(addr as u64);
-        let found = found.filter(|found| matches!(found.kind, Kind::Mapped { .. }));
-        let physical = mapped_at(found.ok_or(INVALID)?.base).ok_or(INVALID)?;
-        handle.set(hand_out(physical)?)
-    }
+pub fn cuMemRetainAllocationHandle(
+    handle: Out<CUmemGenericAllocationHandle>,
+    addr: *mut c_void,
+) -> Outcome {
+    handle.require()?;
+    let found = allocations::find(addr as u64);
+    let found = found.filter(|found| matches!(found.kind, Kind::Mapped { .. }));
+    let physical = mapped_at(found.ok_or(INVALID)?.base).ok_or(INVALID)?;
+    handle.set(hand_out(physical)?)
+}
 
-    pub fn cuMemSetAccess(
-        ptr: CUdeviceptr,
-        size: usize,
-        desc: In<CUmemAccessDesc>,
-        count: usize,
-    ) -> Outcome {
-        whole(&[ptr, size as u64])?;
-        refuse_if(count == 0)?;
-        let mut flags = None;
-        for desc in desc.list(count)? {
-            if desc.location.kind == CU_MEM_LOCATION_TYPE_DEVICE {
-                process()?.gpu(desc.location.id)?;
-            } else if desc.location.kind != CU_MEM_LOCATION_TYPE_HOST {
-                return Err(INVALID);
-            }
-            let known = [
-                CU_MEM_ACCESS_FLAGS_PROT_NONE,
-                CU_MEM_ACCESS_FLAGS_PROT_READ,
-                CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            ];
-            refuse_if(!known.contains(&desc.flags))?;
-            // All devices share one page table here: the widest access counts.
-            flags = flags.max(Some(desc.flags));
+pub fn cuMemSetAccess(
+    ptr: CUdeviceptr,
+    size: usize,
+    desc: In<CUmemAccessDesc>,
+    count: usize,
+) -> Outcome {
+    whole(&[ptr, size as u64])?;
+    refuse_if(count == 0)?;
+    let mut flags = None;
+    for desc in desc.list(count)? {
+        if desc.location.kind == CU_MEM_LOCATION_TYPE_DEVICE {
+            process()?.gpu(desc.location.id)?;
+        } else if desc.location.kind != CU_MEM_LOCATION_TYPE_HOST {
+            return Err(INVALID);
         }
-        let flags = flags.unwrap_or(CU_MEM_ACCESS_FLAGS_PROT_NONE);
-        let held = ranges();
-        held.exactly(ptr, size as u64).ok_or(INVALID)?;
-        let found = allocations::within(ptr, size as u64);
-        set_access(&found, flags & 1 != 0, flags & 2 != 0)
+        let known = [
+            CU_MEM_ACCESS_FLAGS_PROT_NONE,
+            CU_MEM_ACCESS_FLAGS_PROT_READ,
+            CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        ];
+        refuse_if(!known.contains(&desc.flags))?;
+        // All devices share one page table here: the widest access counts.
+        flags = flags.max(Some(desc.flags));
     }
+    let flags = flags.unwrap_or(CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    let held = ranges();
+    held.exactly(ptr, size as u64).ok_or(INVALID)?;
+    let found = allocations::within(ptr, size as u64);
+    set_access(&found, flags & 1 != 0, flags & 2 != 0)
+}
 
-    pub fn cuMemGetAccess(
-        flags: Out<u64>,
-        location: In<CUmemLocation>,
-        ptr: CUdeviceptr,
-    ) -> Outcome {
-        flags.require()?;
-        let location = location.get()?;
-        refuse_if(location.kind != CU_MEM_LOCATION_TYPE_DEVICE)?;
-        process()?.gpu(location.id)?;
-        match allocations::find(ptr).map(|found| found.kind) {
-            Some(Kind::Mapped { read, write }) => {
-                flags.set(u64::from(read) | u64::from(write) << 1)
-            }
-            _ => Err(INVALID),
-        }
+pub fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr) -> Outcome {
+    flags.require()?;
+    let location = location.get()?;
+    refuse_if(location.kind != CU_MEM_LOCATION_TYPE_DEVICE)?;
+    process()?.gpu(location.id)?;
+    match allocations::find(ptr).map(|found| found.kind) {
+        Some(Kind::Mapped { read, write }) => flags.set(u64::from(read) | u64::from(write) << 1),
+        _ => Err(INVALID),
     }
 }

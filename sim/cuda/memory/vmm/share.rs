@@ -7,7 +7,7 @@
 use super::handle::{gpu_of, hand_out, physical};
 use super::{Backing, INVALID, Physical};
 use crate::driver::{device_error, process};
-use crate::entry::refuse_if;
+use crate::entry::{Out, Outcome, refuse_if};
 use crate::vram::Chunk;
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::MemoryKey;
@@ -22,59 +22,52 @@ pub fn named(fd: i32) -> Result<MemoryKey, CUresult> {
     process()?.machine.mem_named(fd).map_err(device_error)
 }
 
-/// Entry points.
-#[allow(non_snake_case)]
-pub mod imp {
-    use super::*;
-    use crate::entry::{Out, Outcome};
-
-    pub fn cuMemExportToShareableHandle(
-        shareable: Out<c_void>,
-        handle: CUmemGenericAllocationHandle,
-        kind: CUmemAllocationHandleType,
-        flags: u64,
-    ) -> Outcome {
-        shareable.require()?;
-        let physical = physical(handle)?;
-        if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
-            return Err(INVALID);
-        }
-        refuse_if(physical.prop.requested_handle_types & kind == 0)?;
-        let key = physical.backing.chunk()?.memory.key;
-        let file = process()?.machine.mem_export(key).map_err(device_error)?;
-        shareable.cast::<i32>().set(file.into_raw_fd())
+pub fn cuMemExportToShareableHandle(
+    shareable: Out<c_void>,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    flags: u64,
+) -> Outcome {
+    shareable.require()?;
+    let physical = physical(handle)?;
+    if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0 {
+        return Err(INVALID);
     }
+    refuse_if(physical.prop.requested_handle_types & kind == 0)?;
+    let key = physical.backing.chunk()?.memory.key;
+    let file = process()?.machine.mem_export(key).map_err(device_error)?;
+    shareable.cast::<i32>().set(file.into_raw_fd())
+}
 
-    pub fn cuMemImportFromShareableHandle(
-        handle: Out<CUmemGenericAllocationHandle>,
-        os_handle: *mut c_void,
-        kind: CUmemAllocationHandleType,
-    ) -> Outcome {
-        handle.require()?;
-        refuse_if(kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)?;
-        let chunk = Chunk::import(named(os_handle as usize as i32)?)?;
-        let gpus = &process()?.gpus;
-        let device = gpus.iter().position(|gpu| gpu.index == chunk.gpu());
-        let device = device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        let prop = CUmemAllocationProp {
-            kind: CU_MEM_ALLOCATION_TYPE_PINNED,
-            requested_handle_types: kind,
-            location: CUmemLocation {
-                kind: CU_MEM_LOCATION_TYPE_DEVICE,
-                id: device as i32,
-            },
-            win32_handle_meta_data: std::ptr::null_mut(),
-            alloc_flags: CUmemAllocationFlags {
-                compression_type: 0,
-                gpu_direct_rdma_capable: 0,
-                usage: 0,
-                reserved: [0; 4],
-            },
-        };
-        gpu_of(&prop)?;
-        handle.set(hand_out(Physical {
-            backing: Backing::Device(chunk),
-            prop,
-        })?)
-    }
+pub fn cuMemImportFromShareableHandle(
+    handle: Out<CUmemGenericAllocationHandle>,
+    os_handle: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> Outcome {
+    handle.require()?;
+    refuse_if(kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)?;
+    let chunk = Chunk::import(named(os_handle as usize as i32)?)?;
+    let gpus = &process()?.gpus;
+    let device = gpus.iter().position(|gpu| gpu.index == chunk.gpu());
+    let device = device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let prop = CUmemAllocationProp {
+        kind: CU_MEM_ALLOCATION_TYPE_PINNED,
+        requested_handle_types: kind,
+        location: CUmemLocation {
+            kind: CU_MEM_LOCATION_TYPE_DEVICE,
+            id: device as i32,
+        },
+        win32_handle_meta_data: std::ptr::null_mut(),
+        alloc_flags: CUmemAllocationFlags {
+            compression_type: 0,
+            gpu_direct_rdma_capable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    };
+    gpu_of(&prop)?;
+    handle.set(hand_out(Physical {
+        backing: Backing::Device(chunk),
+        prop,
+    })?)
 }
