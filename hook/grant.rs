@@ -4,7 +4,7 @@
 use crate::ask::Ask;
 use crate::error::Error;
 use crate::sys::socket;
-use gpuslice_wire::admin::{Answer, Command};
+use gpuslice_wire::admin::{Answer, Command, Mounts};
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
@@ -12,25 +12,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// Host paths of a granted slice's parts.
-#[derive(Clone, Debug)]
-pub(crate) struct Granted {
-    /// Directory to mount at `/run/gpuslice`.
-    pub dir: PathBuf,
-    /// The real driver.
-    pub cuda: PathBuf,
-    /// The real NVML.
-    pub nvml: Option<PathBuf>,
-    /// The shim for preload injection.
-    pub preload: PathBuf,
-    /// The shim for mount injection.
-    pub mount: PathBuf,
-    /// The NVML shim.
-    pub nvml_shim: PathBuf,
-    /// The simulated GPU's device directory.
-    pub device: Option<PathBuf>,
-}
 
 /// Deadline for all requests of this call.
 pub(crate) fn deadline() -> Instant {
@@ -56,28 +37,9 @@ impl Asked {
     ///
     /// # Errors
     /// [`Error::Daemon`] without an answer in time, [`Error::Denied`] with the daemon's reason.
-    pub fn granted(self) -> Result<Granted, Error> {
+    pub fn granted(self) -> Result<Mounts, Error> {
         match self.answer()? {
-            Answer::Admitted {
-                dir,
-                cuda,
-                nvml,
-                preload,
-                mount,
-                nvml_shim,
-                device,
-            } => {
-                let some = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-                Ok(Granted {
-                    dir: dir.as_str().into(),
-                    cuda: cuda.as_str().into(),
-                    nvml: some(nvml.as_str()),
-                    preload: preload.as_str().into(),
-                    mount: mount.as_str().into(),
-                    nvml_shim: nvml_shim.as_str().into(),
-                    device: some(device.as_str()),
-                })
-            }
+            Answer::Admitted { mounts } => Ok(mounts),
             Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
             Answer::Dismissed {} | Answer::Resized { .. } | Answer::Done {} => {
                 Err(Error::Daemon("unexpected answer from its daemon".into()))

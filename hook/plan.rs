@@ -6,8 +6,9 @@
 //! driver is at a private path that only the shim uses.
 
 use crate::error::Error;
-use crate::grant::Granted;
-use std::path::{Path, PathBuf};
+use gpuslice_wire::admin::Mounts;
+use gpuslice_wire::text::HostPath;
+use std::path::PathBuf;
 
 /// The tenant directory, with the shim's socket and the real driver.
 pub(crate) const TENANT_DIR: &str = "run/gpuslice";
@@ -92,42 +93,35 @@ impl Plan {
     ///
     /// # Errors
     /// A path of the daemon's is not absolute: daemon and hook have different versions.
-    pub fn of(granted: &Granted) -> Result<Plan, Error> {
-        let file = |from: &Path, to: &str, access| Bind {
-            from: from.into(),
-            to: format!("{TENANT_DIR}/{to}"),
+    pub fn of(mounts: &Mounts) -> Result<Plan, Error> {
+        let bind = |from: &HostPath, to: String, access, directory| Bind {
+            from: from.as_str().into(),
+            to,
             access,
-            directory: false,
+            directory,
         };
-        let mut binds = vec![Bind {
-            from: granted.dir.clone(),
-            to: TENANT_DIR.into(),
-            access: Access::ReadOnly,
-            directory: true,
-        }];
-        binds.push(file(&granted.cuda, "driver/libcuda.so.1", Access::Library));
+        let file = |from, to| bind(from, format!("{TENANT_DIR}/{to}"), Access::Library, false);
+        let mut binds = vec![
+            bind(&mounts.dir, TENANT_DIR.into(), Access::ReadOnly, true),
+            file(&mounts.cuda, "driver/libcuda.so.1"),
+        ];
         let mut covers = vec![Cover {
-            from: granted.mount.clone(),
+            from: mounts.mount.as_str().into(),
             stem: "libcuda.so",
             soname: "libcuda.so.1",
         }];
-        if let Some(nvml) = &granted.nvml {
-            binds.push(file(nvml, "driver/libnvidia-ml.so.1", Access::Library));
+        if !mounts.nvml.is_empty() {
+            binds.push(file(&mounts.nvml, "driver/libnvidia-ml.so.1"));
             covers.push(Cover {
-                from: granted.nvml_shim.clone(),
+                from: mounts.nvml_shim.as_str().into(),
                 stem: "libnvidia-ml.so",
                 soname: "libnvidia-ml.so.1",
             });
         }
-        binds.push(file(&granted.preload, PRELOAD_NAME, Access::Library));
-        if let Some(device) = &granted.device {
-            let (to, access) = ("dev/gpuslice-sim".to_owned(), Access::Device);
-            binds.push(Bind {
-                from: device.clone(),
-                to,
-                access,
-                directory: true,
-            });
+        binds.push(file(&mounts.preload, PRELOAD_NAME));
+        if !mounts.device.is_empty() {
+            let to = "dev/gpuslice-sim".to_owned();
+            binds.push(bind(&mounts.device, to, Access::Device, true));
         }
         let relative = binds
             .iter()
@@ -138,7 +132,7 @@ impl Plan {
                 "its daemon named {path:?}, not an absolute path"
             ))),
             None => Ok(Plan {
-                dir: granted.dir.clone(),
+                dir: mounts.dir.as_str().into(),
                 binds,
                 covers,
             }),
@@ -171,31 +165,34 @@ pub(crate) fn covered(name: &str, stem: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn granted() -> Granted {
-        Granted {
-            dir: "/r/c/x".into(),
-            cuda: "/d/libcuda.so.1".into(),
-            nvml: Some("/d/libnvidia-ml.so.1".into()),
-            preload: "/l/libgpuslice.so".into(),
-            mount: "/l/libgpuslice_mount.so".into(),
-            nvml_shim: "/l/libgpuslice_nvml.so".into(),
-            device: None,
+    fn path(text: &str) -> HostPath {
+        HostPath::new(text).expect("short")
+    }
+
+    fn mounts() -> Mounts {
+        Mounts {
+            dir: path("/r/c/x"),
+            cuda: path("/d/libcuda.so.1"),
+            nvml: path("/d/libnvidia-ml.so.1"),
+            preload: path("/l/libgpuslice.so"),
+            mount: path("/l/libgpuslice_mount.so"),
+            nvml_shim: path("/l/libgpuslice_nvml.so"),
+            device: HostPath::EMPTY,
         }
     }
 
     #[test]
     fn the_tenant_directory_comes_first_and_only_the_device_is_writable() {
-        let plan = Plan::of(&granted()).expect("absolute");
+        let plan = Plan::of(&mounts()).expect("absolute");
         assert_eq!(
             (plan.binds[0].to.as_str(), plan.covers.len()),
             (TENANT_DIR, 2)
         );
         assert!(plan.binds.iter().all(|bind| bind.access != Access::Device));
-        let device = Some(PathBuf::from("/dev/shm/x"));
-        let plan = Plan::of(&Granted {
-            device,
-            nvml: None,
-            ..granted()
+        let plan = Plan::of(&Mounts {
+            device: path("/dev/shm/x"),
+            nvml: HostPath::EMPTY,
+            ..mounts()
         })
         .expect("absolute");
         let writable: Vec<_> = plan
@@ -208,9 +205,9 @@ mod tests {
             (1, "dev/gpuslice-sim")
         );
         assert!(
-            Plan::of(&Granted {
-                cuda: "libcuda.so.1".into(),
-                ..granted()
+            Plan::of(&Mounts {
+                cuda: path("libcuda.so.1"),
+                ..mounts()
             })
             .is_err()
         );

@@ -7,9 +7,10 @@
 //! `SWAP_ROUNDS` sets their number.
 
 use crate::apply::{Sources, mount_and_verify};
-use crate::grant::Granted;
 use crate::place::{Host, Root};
 use crate::plan::Plan;
+use gpuslice_wire::admin::Mounts;
+use gpuslice_wire::text::HostPath;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -86,15 +87,16 @@ impl Fixture {
     }
 
     fn plan(&self) -> Plan {
-        let library = || self.at("library");
-        Plan::of(&Granted {
-            dir: self.at("slice"),
-            cuda: library(),
-            nvml: Some(library()),
-            preload: library(),
-            mount: library(),
-            nvml_shim: library(),
-            device: Some(self.at("device")),
+        let path = |name| HostPath::new(self.at(name).to_str().expect("plain")).expect("short");
+        let library = path("library");
+        Plan::of(&Mounts {
+            dir: path("slice"),
+            cuda: library,
+            nvml: library,
+            preload: library,
+            mount: library,
+            nvml_shim: library,
+            device: path("device"),
         })
         .expect("absolute")
     }

@@ -6,7 +6,7 @@
 //! From the top down; a room uses those below it and none above:
 //!
 //! * [`hooks`] are the intercepted driver functions, [`nvml_hooks`] those of NVML;
-//! * [`slice`] puts the rooms below together: one value for the process in its slice;
+//! * [`mod@slice`] puts the rooms below together: one value for the process in its slice;
 //! * [`launch`] holds launches until it is the container's turn;
 //! * [`memory`] records what the process has allocated, and what each kind of memory costs;
 //! * [`daemon`] is the connection to the daemon: attach, shared pages, credit, reconnect;

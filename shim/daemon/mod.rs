@@ -7,7 +7,7 @@
 //!
 //! * [`session`] is the lasting part: socket, pages, accounts; [`conn`] is one connection, which may break;
 //! * [`credit`] counts the bytes of one lane, [`reservation`] takes them before the driver is called;
-//! * [`credit_return`] returns unused bytes, [`measure`] asks for the memory that the driver took for itself;
+//! * [`credit_return`] returns unused bytes, `measure` asks for the memory that the driver took for itself;
 //! * [`place`] finds the socket, [`clock`] converts to the daemon's clock, [`sys`] has the system calls.
 
 pub mod clock;

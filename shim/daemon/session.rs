@@ -65,7 +65,7 @@ pub struct Session {
     pub(super) callbacks: Callbacks,
     /// The slow path's lock. `None` while the daemon is away.
     conn: Mutex<Option<Conn>>,
-    doorbell: sys::Number,
+    doorbell: sys::Doorbell,
     /// How often the process has attached.
     generation: AtomicU32,
     container: &'static ContainerPage,
@@ -121,7 +121,7 @@ impl Session {
             purpose,
             callbacks,
             conn: Mutex::new(Some(conn)),
-            doorbell: sys::Number::eventfd(welcome.doorbell.into_raw_fd()),
+            doorbell: sys::Doorbell::new(welcome.doorbell.into_raw_fd()),
             generation: AtomicU32::new(1),
             container,
             client,

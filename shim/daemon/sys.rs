@@ -79,52 +79,35 @@ fn is_tagged(fd: RawFd) -> bool {
     flags >= 0 && flags & libc::O_APPEND != 0
 }
 
-/// A descriptor number of the shim that is read without a lock, also by a forked child.
+/// The number of a tagged eventfd that is read without a lock, also by a forked child.
 #[derive(Debug)]
-pub struct Number {
+pub struct Doorbell {
     number: AtomicI32,
     device: AtomicU64,
     inode: AtomicU64,
-    tagged: bool,
 }
 
-impl Number {
-    /// The number of a socket.
+impl Doorbell {
+    /// An eventfd with this number.
     #[must_use]
-    pub fn socket(fd: RawFd) -> Number {
-        Number::new(fd, false)
-    }
-
-    /// The number of an eventfd that was tagged.
-    #[must_use]
-    pub fn eventfd(fd: RawFd) -> Number {
-        Number::new(fd, true)
-    }
-
-    fn new(fd: RawFd, tagged: bool) -> Number {
-        let number = Number {
+    pub fn new(fd: RawFd) -> Doorbell {
+        let doorbell = Doorbell {
             number: AtomicI32::new(-1),
             device: AtomicU64::new(0),
             inode: AtomicU64::new(0),
-            tagged,
         };
-        number.set(fd);
-        number
+        doorbell.set(fd);
+        doorbell
     }
 
     /// Sets the number to `fd`.
     pub fn set(&self, fd: RawFd) {
-        self.clear();
+        self.number.store(-1, Ordering::Release);
         if let Some(Stamp(device, inode, _)) = stamp(fd) {
             self.device.store(device, Ordering::Relaxed);
             self.inode.store(inode, Ordering::Relaxed);
             self.number.store(fd, Ordering::Release);
         }
-    }
-
-    /// Removes the number.
-    pub fn clear(&self) {
-        self.number.store(-1, Ordering::Release);
     }
 
     /// The number, unless the application has closed it and may have reused it. Async-signal-safe.
@@ -134,7 +117,7 @@ impl Number {
         let Stamp(device, inode, _) = stamp(fd)?;
         let same = device == self.device.load(Ordering::Relaxed)
             && inode == self.inode.load(Ordering::Relaxed);
-        (same && (!self.tagged || is_tagged(fd))).then_some(fd)
+        (same && is_tagged(fd)).then_some(fd)
     }
 }
 

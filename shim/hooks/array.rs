@@ -8,7 +8,7 @@
 //! Sparse arrays and arrays with deferred mapping cost nothing until memory is mapped
 //! ([`crate::memory::physical::tiles`]). A plane or a level of an array is a part of it, and costs nothing either.
 
-use crate::guard::{Outcome, guard};
+use crate::guard::Outcome;
 use crate::memory::arrays as shape;
 use crate::memory::physical::tiles;
 use crate::real;
@@ -124,30 +124,26 @@ fn destroyed(array: u64, call: impl FnOnce() -> CUresult) -> Outcome {
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuArrayCreate_v2(
-    p_handle: *mut CUarray,
-    p_allocate_array: *const CUDA_ARRAY_DESCRIPTOR,
-) -> CUresult {
-    guard(|| {
+hooks! {
+    guard cuArrayCreate_v2(
+        p_handle: *mut CUarray, p_allocate_array: *const CUDA_ARRAY_DESCRIPTOR,
+    ) as |call| {
         // SAFETY: null, or the application's own, which the driver is about to read.
         let shape = unsafe { p_allocate_array.as_ref() }.map(flat);
-        let create = || real!(cuArrayCreate_v2(p_handle, p_allocate_array));
+        let create = call;
         // SAFETY: read after the driver wrote it and answered success.
         created(shape, 1, &ARRAY, create, || unsafe { (*p_handle).0 })
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuArray3DCreate_v2(
-    p_handle: *mut CUarray,
-    p_allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR,
-) -> CUresult {
-    guard(|| {
+    guard cuArray3DCreate_v2(
+        p_handle: *mut CUarray, p_allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR,
+    ) as |call| {
         // SAFETY: null, or the application's own, which the driver is about to read.
         let shape = unsafe { p_allocate_array.as_ref() }.copied();
-        let create = || real!(cuArray3DCreate_v2(p_handle, p_allocate_array));
+        let create = call;
         // SAFETY: read after the driver wrote it and answered success.
         created(shape, 1, &ARRAY, create, || unsafe { (*p_handle).0 })
-    })
+    };
 }
 
 /// The first `N` words of a description of CUDA before 3.2: all its fields have 32 bits.
@@ -159,11 +155,8 @@ unsafe fn narrow<const N: usize>(shape: *const c_void) -> Option<[u32; N]> {
     (!shape.is_null()).then(|| unsafe { shape.cast::<[u32; N]>().read_unaligned() })
 }
 
-pub unsafe extern "C" fn cuArrayCreate(
-    p_handle: *mut CUarray,
-    p_allocate_array: *const c_void,
-) -> CUresult {
-    guard(|| {
+hooks! {
+    guard cuArrayCreate(p_handle: *mut CUarray, p_allocate_array: *const c_void) as |call| {
         let wide = |[width, height, format, num_channels]: [u32; 4]| {
             flat(&CUDA_ARRAY_DESCRIPTOR {
                 width: width as usize,
@@ -174,17 +167,12 @@ pub unsafe extern "C" fn cuArrayCreate(
         };
         // SAFETY: the application's own description.
         let shape = unsafe { narrow(p_allocate_array) }.map(wide);
-        let create = || real!(cuArrayCreate(p_handle, p_allocate_array));
+        let create = call;
         // SAFETY: read after the driver wrote it and answered success.
         created(shape, 1, &ARRAY, create, || unsafe { (*p_handle).0 })
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuArray3DCreate(
-    p_handle: *mut CUarray,
-    p_allocate_array: *const c_void,
-) -> CUresult {
-    guard(|| {
+    guard cuArray3DCreate(p_handle: *mut CUarray, p_allocate_array: *const c_void) as |call| {
         let wide = |[width, height, depth, format, num_channels, flags]: [u32; 6]| {
             CUDA_ARRAY3D_DESCRIPTOR {
                 width: width as usize,
@@ -197,42 +185,27 @@ pub unsafe extern "C" fn cuArray3DCreate(
         };
         // SAFETY: the application's own description.
         let shape = unsafe { narrow(p_allocate_array) }.map(wide);
-        let create = || real!(cuArray3DCreate(p_handle, p_allocate_array));
+        let create = call;
         // SAFETY: read after the driver wrote it and answered success.
         created(shape, 1, &ARRAY, create, || unsafe { (*p_handle).0 })
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuMipmappedArrayCreate(
-    p_handle: *mut CUmipmappedArray,
-    p_mipmapped_array_desc: *const CUDA_ARRAY3D_DESCRIPTOR,
-    num_mipmap_levels: u32,
-) -> CUresult {
-    guard(|| {
+    guard cuMipmappedArrayCreate(
+        p_handle: *mut CUmipmappedArray, p_mipmapped_array_desc: *const CUDA_ARRAY3D_DESCRIPTOR,
+        num_mipmap_levels: u32,
+    ) as |call| {
         // SAFETY: null, or the application's own, which the driver is about to read.
         let shape = unsafe { p_mipmapped_array_desc.as_ref() }.copied();
-        let create = || {
-            real!(cuMipmappedArrayCreate(
-                p_handle,
-                p_mipmapped_array_desc,
-                num_mipmap_levels
-            ))
-        };
+        let create = call;
         // SAFETY: read after the driver wrote it and answered success.
         created(shape, num_mipmap_levels, &MIPMAPPED, create, || unsafe {
             (*p_handle).0
         })
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuArrayDestroy(h_array: CUarray) -> CUresult {
-    guard(|| destroyed(h_array.0 as u64, || real!(cuArrayDestroy(h_array))))
-}
+    guard cuArrayDestroy(h_array: CUarray) as |call| destroyed(h_array.0 as u64, call);
 
-pub unsafe extern "C" fn cuMipmappedArrayDestroy(h_mipmapped_array: CUmipmappedArray) -> CUresult {
-    guard(|| {
-        destroyed(h_mipmapped_array.0 as u64, || {
-            real!(cuMipmappedArrayDestroy(h_mipmapped_array))
-        })
-    })
+    guard cuMipmappedArrayDestroy(h_mipmapped_array: CUmipmappedArray) as |call| {
+        destroyed(h_mipmapped_array.0 as u64, call)
+    };
 }

@@ -6,7 +6,7 @@
 //! a GPU, or the measured costs would mix.
 
 use crate::channels;
-use crate::guard::{Outcome, guard};
+use crate::guard::Outcome;
 use crate::launch;
 use crate::memory::allocations::Removed;
 use crate::memory::contexts::{Closing, ContextCharge, Green, key};
@@ -76,43 +76,31 @@ unsafe fn created(
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
-    let call = || real!(cuCtxCreate(pctx, flags, dev));
-    // SAFETY: the application's own arguments.
-    guard(|| unsafe { created(pctx, dev, call) })
-}
+hooks! {
+    guard cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) as |call| {
+        // SAFETY: the application's own arguments.
+        unsafe { created(pctx, dev, call) }
+    };
 
-pub unsafe extern "C" fn cuCtxCreate_v2(
-    pctx: *mut CUcontext,
-    flags: u32,
-    dev: CUdevice,
-) -> CUresult {
-    let call = || real!(cuCtxCreate_v2(pctx, flags, dev));
-    // SAFETY: the application's own arguments.
-    guard(|| unsafe { created(pctx, dev, call) })
-}
+    guard cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) as |call| {
+        // SAFETY: the application's own arguments.
+        unsafe { created(pctx, dev, call) }
+    };
 
-pub unsafe extern "C" fn cuCtxCreate_v3(
-    pctx: *mut CUcontext,
-    params_array: *mut CUexecAffinityParam,
-    num_params: i32,
-    flags: u32,
-    dev: CUdevice,
-) -> CUresult {
-    let call = || real!(cuCtxCreate_v3(pctx, params_array, num_params, flags, dev));
-    // SAFETY: the application's own arguments.
-    guard(|| unsafe { created(pctx, dev, call) })
-}
+    guard cuCtxCreate_v3(
+        pctx: *mut CUcontext, params_array: *mut CUexecAffinityParam, num_params: i32, flags: u32,
+        dev: CUdevice,
+    ) as |call| {
+        // SAFETY: the application's own arguments.
+        unsafe { created(pctx, dev, call) }
+    };
 
-pub unsafe extern "C" fn cuCtxCreate_v4(
-    pctx: *mut CUcontext,
-    ctx_create_params: *mut CUctxCreateParams,
-    flags: u32,
-    dev: CUdevice,
-) -> CUresult {
-    let call = || real!(cuCtxCreate_v4(pctx, ctx_create_params, flags, dev));
-    // SAFETY: the application's own arguments.
-    guard(|| unsafe { created(pctx, dev, call) })
+    guard cuCtxCreate_v4(
+        pctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: u32, dev: CUdevice,
+    ) as |call| {
+        // SAFETY: the application's own arguments.
+        unsafe { created(pctx, dev, call) }
+    };
 }
 
 /// The table entries of contexts that end.
@@ -177,29 +165,22 @@ fn ending(
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuCtxDestroy(ctx: CUcontext) -> CUresult {
-    guard(|| ending(ctx, || real!(cuCtxDestroy(ctx)), refused))
-}
+hooks! {
+    guard cuCtxDestroy(ctx: CUcontext) as |call| ending(ctx, call, refused);
 
-pub unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
-    guard(|| ending(ctx, || real!(cuCtxDestroy_v2(ctx)), refused))
-}
+    guard cuCtxDestroy_v2(ctx: CUcontext) as |call| ending(ctx, call, refused);
 
-pub unsafe extern "C" fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresult {
-    guard(|| {
-        let result = real!(cuCtxAttach(pctx, flags));
+    guard cuCtxAttach(pctx: *mut CUcontext, flags: u32) as |call| {
+        let result = call();
         if let (false, Some(slice)) = (refused(result) || pctx.is_null(), slice::attached()) {
             // SAFETY: written by the driver, which answered success.
             slice.contexts.attach(unsafe { *pctx });
         }
         Ok(result)
-    })
-}
+    };
 
-/// Ends a context when it was detached as often as created and attached.
-pub unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
-    guard(|| {
-        let call = || real!(cuCtxDetach(ctx));
+    /// Ends a context when it was detached as often as created and attached.
+    guard cuCtxDetach(ctx: CUcontext) as |call| {
         let contexts = slice::attached().map(|slice| &slice.contexts);
         if contexts.is_some_and(|contexts| contexts.detach(ctx)) {
             let result = ending(ctx, call, refused)?;
@@ -213,12 +194,9 @@ pub unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
             contexts.attach(ctx);
         }
         Ok(result)
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
-    guard(|| {
-        let call = || real!(cuDevicePrimaryCtxRetain(pctx, dev));
+    guard cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) as |call| {
         let Some((slice, lane)) = admitted(dev)? else {
             return Ok(call());
         };
@@ -237,7 +215,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUd
             slice.contexts.charge(context, dev, charge);
         }
         Ok(result)
-    })
+    };
 }
 
 /// Releases the primary context of `device` by `call`: only the last release ends it.
@@ -274,31 +252,19 @@ fn resetting(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
     }
 }
 
-pub unsafe extern "C" fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> CUresult {
-    guard(|| releasing(dev, || real!(cuDevicePrimaryCtxRelease(dev))))
-}
+hooks! {
+    guard cuDevicePrimaryCtxRelease(dev: CUdevice) as |call| releasing(dev, call);
 
-pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult {
-    guard(|| releasing(dev, || real!(cuDevicePrimaryCtxRelease_v2(dev))))
-}
+    guard cuDevicePrimaryCtxRelease_v2(dev: CUdevice) as |call| releasing(dev, call);
 
-pub unsafe extern "C" fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CUresult {
-    guard(|| resetting(dev, || real!(cuDevicePrimaryCtxReset(dev))))
-}
+    guard cuDevicePrimaryCtxReset(dev: CUdevice) as |call| resetting(dev, call);
 
-pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult {
-    guard(|| resetting(dev, || real!(cuDevicePrimaryCtxReset_v2(dev))))
-}
+    guard cuDevicePrimaryCtxReset_v2(dev: CUdevice) as |call| resetting(dev, call);
 
-/// A green context is part of a GPU; it retains the primary context, which owns its memory.
-pub unsafe extern "C" fn cuGreenCtxCreate(
-    ph_ctx: *mut CUgreenCtx,
-    desc: CUdevResourceDesc,
-    dev: CUdevice,
-    flags: u32,
-) -> CUresult {
-    guard(|| {
-        let call = || real!(cuGreenCtxCreate(ph_ctx, desc, dev, flags));
+    /// A green context is part of a GPU; it retains the primary context, which owns its memory.
+    guard cuGreenCtxCreate(
+        ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: u32,
+    ) as |call| {
         let Some((slice, lane)) = admitted(dev)? else {
             return Ok(call());
         };
@@ -325,7 +291,7 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
         }
         slice.contexts.insert_green(made(), green);
         Ok(result)
-    })
+    };
 }
 
 /// The active primary context of a device; only retaining it returns it.
@@ -338,10 +304,9 @@ fn primary(device: CUdevice) -> Option<CUcontext> {
     Some(context)
 }
 
-/// Launches into a green context name it by its context handle.
-pub unsafe extern "C" fn cuGreenCtxDestroy(h_ctx: CUgreenCtx) -> CUresult {
-    guard(|| {
-        let call = || real!(cuGreenCtxDestroy(h_ctx));
+hooks! {
+    /// Launches into a green context name it by its context handle.
+    guard cuGreenCtxDestroy(h_ctx: CUgreenCtx) as |call| {
         let Some(slice) = slice::attached() else {
             return Ok(call());
         };
@@ -355,5 +320,5 @@ pub unsafe extern "C" fn cuGreenCtxDestroy(h_ctx: CUgreenCtx) -> CUresult {
             slice.contexts.insert_green(h_ctx, green);
         }
         Ok(result)
-    })
+    };
 }

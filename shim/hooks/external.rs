@@ -8,10 +8,9 @@
 //! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of this process. A CUDA
 //! library cannot follow the allocations of those APIs.
 
-use crate::guard::{Outcome, guard};
+use crate::guard::Outcome;
 use crate::memory::contexts::key;
 use crate::memory::physical::{Name, PhysicalAllocation};
-use crate::real;
 use crate::slice::{self, Charging, Slice, released};
 use gpuslice_nvabi::types::*;
 use std::os::fd::RawFd;
@@ -38,12 +37,11 @@ fn import_source(
     Ok(Charging::here(desc.size as usize)?.map(ImportSource::Other))
 }
 
-pub unsafe extern "C" fn cuImportExternalMemory(
-    ext_mem_out: *mut CUexternalMemory,
-    mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
-) -> CUresult {
-    guard(|| {
-        let call = || real!(cuImportExternalMemory(ext_mem_out, mem_handle_desc));
+hooks! {
+    guard cuImportExternalMemory(
+        ext_mem_out: *mut CUexternalMemory,
+        mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    ) as |call| {
         // SAFETY: null, or the application's own, which the driver is about to read.
         let (Some(slice), Some(desc)) = (slice::get()?, unsafe { mem_handle_desc.as_ref() }) else {
             return Ok(call());
@@ -69,7 +67,7 @@ pub unsafe extern "C" fn cuImportExternalMemory(
         };
         slice.drop_references(gone);
         Ok(result)
-    })
+    };
 }
 
 /// Maps an object in external memory by `call`; `within` returns its name after success.
@@ -96,41 +94,25 @@ fn mapped(
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuExternalMemoryGetMappedBuffer(
-    dev_ptr: *mut CUdeviceptr,
-    ext_mem: CUexternalMemory,
-    buffer_desc: *const c_void,
-) -> CUresult {
-    // SAFETY: read after the driver wrote it and answered success.
-    let within = || unsafe { *dev_ptr };
-    let call = || {
-        real!(cuExternalMemoryGetMappedBuffer(
-            dev_ptr,
-            ext_mem,
-            buffer_desc
-        ))
+hooks! {
+    guard cuExternalMemoryGetMappedBuffer(
+        dev_ptr: *mut CUdeviceptr, ext_mem: CUexternalMemory, buffer_desc: *const c_void,
+    ) as |call| {
+        // SAFETY: read after the driver wrote it and answered success.
+        let within = || unsafe { *dev_ptr };
+        mapped(ext_mem, within, call)
     };
-    guard(|| mapped(ext_mem, within, call))
-}
 
-pub unsafe extern "C" fn cuExternalMemoryGetMappedMipmappedArray(
-    mipmap: *mut CUmipmappedArray,
-    ext_mem: CUexternalMemory,
-    mipmap_desc: *const c_void,
-) -> CUresult {
-    // SAFETY: read after the driver wrote it and answered success.
-    let within = || unsafe { (*mipmap).0 as u64 };
-    let call = || {
-        real!(cuExternalMemoryGetMappedMipmappedArray(
-            mipmap,
-            ext_mem,
-            mipmap_desc
-        ))
+    guard cuExternalMemoryGetMappedMipmappedArray(
+        mipmap: *mut CUmipmappedArray, ext_mem: CUexternalMemory, mipmap_desc: *const c_void,
+    ) as |call| {
+        // SAFETY: read after the driver wrote it and answered success.
+        let within = || unsafe { (*mipmap).0 as u64 };
+        mapped(ext_mem, within, call)
     };
-    guard(|| mapped(ext_mem, within, call))
-}
 
-pub unsafe extern "C" fn cuDestroyExternalMemory(ext_mem: CUexternalMemory) -> CUresult {
-    let name = Name::External(ext_mem.0 as u64);
-    guard(|| released(name, || real!(cuDestroyExternalMemory(ext_mem))))
+    guard cuDestroyExternalMemory(ext_mem: CUexternalMemory) as |call| {
+        let name = Name::External(ext_mem.0 as u64);
+        released(name, call)
+    };
 }

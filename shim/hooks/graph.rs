@@ -4,7 +4,7 @@
 //! A launch that needs memory reserves it before it enters the gate, so that no turn passes during a
 //! request to the daemon.
 
-use crate::guard::guard;
+use crate::guard::{Outcome, guard};
 use crate::launch::{self, DefaultStream, Work};
 use crate::real;
 use crate::resolve::slot;
@@ -54,26 +54,13 @@ graph_launches! {
     cuGraphLaunch_ptsz, launched_slowly_per_thread, DefaultStream::PerThread;
 }
 
-fn uploaded(graph: CUgraphExec, call: impl FnOnce() -> CUresult) -> CUresult {
-    guard(|| match slice::get()? {
+fn uploaded(graph: CUgraphExec, call: impl FnOnce() -> CUresult) -> Outcome {
+    match slice::get()? {
         Some(slice) => slice
             .graphs
             .launch(&slice.daemon, &slice.devices, graph, call),
         None => Ok(call()),
-    })
-}
-
-pub unsafe extern "C" fn cuGraphUpload(h_graph: CUgraphExec, h_stream: CUstream) -> CUresult {
-    uploaded(h_graph, || real!(cuGraphUpload(h_graph, h_stream)))
-}
-
-pub unsafe extern "C" fn cuGraphUpload_ptsz(
-    h_graph_exec: CUgraphExec,
-    h_stream: CUstream,
-) -> CUresult {
-    uploaded(h_graph_exec, || {
-        real!(cuGraphUpload_ptsz(h_graph_exec, h_stream))
-    })
+    }
 }
 
 /// Sends launches of graphs through the longer path from now on, if one needs memory.
@@ -92,9 +79,9 @@ unsafe fn instantiated(
     made: *const CUgraphExec,
     flags: u64,
     call: impl FnOnce() -> CUresult,
-) -> CUresult {
+) -> Outcome {
     let upload = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-    guard(|| match slice::get()? {
+    match slice::get()? {
         // SAFETY: as the caller says.
         Some(slice) => unsafe {
             let (daemon, devices) = (&slice.daemon, &slice.devices);
@@ -105,57 +92,7 @@ unsafe fn instantiated(
             result
         },
         None => Ok(call()),
-    })
-}
-
-pub unsafe extern "C" fn cuGraphInstantiate(
-    ph_graph_exec: *mut CUgraphExec,
-    h_graph: CUgraph,
-    ph_error_node: *mut CUgraphNode,
-    log_buffer: *mut c_char,
-    buffer_size: usize,
-) -> CUresult {
-    let call = || {
-        real!(cuGraphInstantiate(
-            ph_graph_exec,
-            h_graph,
-            ph_error_node,
-            log_buffer,
-            buffer_size
-        ))
-    };
-    // SAFETY: the application's own pointer, which the driver checks and writes.
-    unsafe { instantiated(h_graph, ph_graph_exec, 0, call) }
-}
-
-pub unsafe extern "C" fn cuGraphInstantiate_v2(
-    ph_graph_exec: *mut CUgraphExec,
-    h_graph: CUgraph,
-    ph_error_node: *mut CUgraphNode,
-    log_buffer: *mut c_char,
-    buffer_size: usize,
-) -> CUresult {
-    let call = || {
-        real!(cuGraphInstantiate_v2(
-            ph_graph_exec,
-            h_graph,
-            ph_error_node,
-            log_buffer,
-            buffer_size
-        ))
-    };
-    // SAFETY: as in `cuGraphInstantiate`.
-    unsafe { instantiated(h_graph, ph_graph_exec, 0, call) }
-}
-
-pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
-    ph_graph_exec: *mut CUgraphExec,
-    h_graph: CUgraph,
-    flags: u64,
-) -> CUresult {
-    let call = || real!(cuGraphInstantiateWithFlags(ph_graph_exec, h_graph, flags));
-    // SAFETY: as in `cuGraphInstantiate`.
-    unsafe { instantiated(h_graph, ph_graph_exec, flags, call) }
+    }
 }
 
 /// The flags of an instantiation described by a structure.
@@ -164,129 +101,106 @@ fn flags_of(params: *const CUDA_GRAPH_INSTANTIATE_PARAMS) -> u64 {
     unsafe { params.as_ref() }.map_or(0, |params| params.flags)
 }
 
-pub unsafe extern "C" fn cuGraphInstantiateWithParams(
-    ph_graph_exec: *mut CUgraphExec,
-    h_graph: CUgraph,
-    instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-) -> CUresult {
-    let call = || {
-        real!(cuGraphInstantiateWithParams(
-            ph_graph_exec,
-            h_graph,
-            instantiate_params
-        ))
-    };
-    // SAFETY: as in `cuGraphInstantiate`.
-    unsafe { instantiated(h_graph, ph_graph_exec, flags_of(instantiate_params), call) }
-}
-
-pub unsafe extern "C" fn cuGraphInstantiateWithParams_ptsz(
-    ph_graph_exec: *mut CUgraphExec,
-    h_graph: CUgraph,
-    instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-) -> CUresult {
-    let call = || {
-        real!(cuGraphInstantiateWithParams_ptsz(
-            ph_graph_exec,
-            h_graph,
-            instantiate_params
-        ))
-    };
-    // SAFETY: as in `cuGraphInstantiate`.
-    unsafe { instantiated(h_graph, ph_graph_exec, flags_of(instantiate_params), call) }
-}
-
 /// Notes that `exec` was changed by `call` to do what `graph` does, or that in addition if `beside`.
 fn updated(
     exec: CUgraphExec,
     graph: CUgraph,
     beside: bool,
     call: impl FnOnce() -> CUresult,
-) -> CUresult {
-    guard(|| {
-        let result = call();
-        if result == CUresult::SUCCESS
-            && let Some(slice) = slice::attached()
-        {
-            slice.graphs.changed(exec, graph, beside);
-            meter(slice);
-        }
-        Ok(result)
-    })
-}
-
-pub unsafe extern "C" fn cuGraphExecUpdate(
-    h_graph_exec: CUgraphExec,
-    h_graph: CUgraph,
-    h_error_node_out: *mut CUgraphNode,
-    update_result_out: *mut CUgraphExecUpdateResult,
-) -> CUresult {
-    updated(h_graph_exec, h_graph, false, || {
-        real!(cuGraphExecUpdate(
-            h_graph_exec,
-            h_graph,
-            h_error_node_out,
-            update_result_out
-        ))
-    })
-}
-
-pub unsafe extern "C" fn cuGraphExecUpdate_v2(
-    h_graph_exec: CUgraphExec,
-    h_graph: CUgraph,
-    result_info: *mut CUgraphExecUpdateResultInfo,
-) -> CUresult {
-    updated(h_graph_exec, h_graph, false, || {
-        real!(cuGraphExecUpdate_v2(h_graph_exec, h_graph, result_info))
-    })
-}
-
-pub unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
-    h_graph_exec: CUgraphExec,
-    h_node: CUgraphNode,
-    child_graph: CUgraph,
-) -> CUresult {
-    updated(h_graph_exec, child_graph, true, || {
-        real!(cuGraphExecChildGraphNodeSetParams(
-            h_graph_exec,
-            h_node,
-            child_graph
-        ))
-    })
-}
-
-/// Of the kinds of nodes that can be changed, only child graphs have memory.
-pub unsafe extern "C" fn cuGraphExecNodeSetParams(
-    h_graph_exec: CUgraphExec,
-    h_node: CUgraphNode,
-    node_params: *mut CUgraphNodeParams,
-) -> CUresult {
-    let call = || real!(cuGraphExecNodeSetParams(h_graph_exec, h_node, node_params));
-    // SAFETY: null, or the application's own, which the driver is about to read.
-    match unsafe { node_params.as_ref() } {
-        Some(params) if params.kind == CU_GRAPH_NODE_TYPE_GRAPH => {
-            // SAFETY: the kind says which member the application has set.
-            let child = unsafe { params.params.graph }.graph;
-            updated(h_graph_exec, child, true, call)
-        }
-        _ => call(),
+) -> Outcome {
+    let result = call();
+    if result == CUresult::SUCCESS
+        && let Some(slice) = slice::attached()
+    {
+        slice.graphs.changed(exec, graph, beside);
+        meter(slice);
     }
+    Ok(result)
 }
 
-pub unsafe extern "C" fn cuGraphExecDestroy(h_graph_exec: CUgraphExec) -> CUresult {
-    let call = || real!(cuGraphExecDestroy(h_graph_exec));
-    guard(|| match slice::attached() {
+hooks! {
+    guard cuGraphUpload(h_graph: CUgraphExec, h_stream: CUstream) as |call| uploaded(h_graph, call);
+
+    guard cuGraphUpload_ptsz(h_graph_exec: CUgraphExec, h_stream: CUstream) as |call|
+        uploaded(h_graph_exec, call);
+
+    guard cuGraphInstantiate(
+        ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode,
+        log_buffer: *mut c_char, buffer_size: usize,
+    ) as |call| {
+        // SAFETY: the application's own pointer, which the driver checks and writes.
+        unsafe { instantiated(h_graph, ph_graph_exec, 0, call) }
+    };
+
+    guard cuGraphInstantiate_v2(
+        ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode,
+        log_buffer: *mut c_char, buffer_size: usize,
+    ) as |call| {
+        // SAFETY: as in `cuGraphInstantiate`.
+        unsafe { instantiated(h_graph, ph_graph_exec, 0, call) }
+    };
+
+    guard cuGraphInstantiateWithFlags(
+        ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: u64,
+    ) as |call| {
+        // SAFETY: as in `cuGraphInstantiate`.
+        unsafe { instantiated(h_graph, ph_graph_exec, flags, call) }
+    };
+
+    guard cuGraphInstantiateWithParams(
+        ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph,
+        instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) as |call| {
+        // SAFETY: as in `cuGraphInstantiate`.
+        unsafe { instantiated(h_graph, ph_graph_exec, flags_of(instantiate_params), call) }
+    };
+
+    guard cuGraphInstantiateWithParams_ptsz(
+        ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph,
+        instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    ) as |call| {
+        // SAFETY: as in `cuGraphInstantiate`.
+        unsafe { instantiated(h_graph, ph_graph_exec, flags_of(instantiate_params), call) }
+    };
+
+    guard cuGraphExecUpdate(
+        h_graph_exec: CUgraphExec, h_graph: CUgraph, h_error_node_out: *mut CUgraphNode,
+        update_result_out: *mut CUgraphExecUpdateResult,
+    ) as |call| updated(h_graph_exec, h_graph, false, call);
+
+    guard cuGraphExecUpdate_v2(
+        h_graph_exec: CUgraphExec, h_graph: CUgraph, result_info: *mut CUgraphExecUpdateResultInfo,
+    ) as |call| updated(h_graph_exec, h_graph, false, call);
+
+    guard cuGraphExecChildGraphNodeSetParams(
+        h_graph_exec: CUgraphExec, h_node: CUgraphNode, child_graph: CUgraph,
+    ) as |call| updated(h_graph_exec, child_graph, true, call);
+
+    /// Of the kinds of nodes that can be changed, only child graphs have memory.
+    guard cuGraphExecNodeSetParams(
+        h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *mut CUgraphNodeParams,
+    ) as |call| {
+        // SAFETY: null, or the application's own, which the driver is about to read.
+        match unsafe { node_params.as_ref() } {
+            Some(params) if params.kind == CU_GRAPH_NODE_TYPE_GRAPH => {
+                // SAFETY: the kind says which member the application has set.
+                let child = unsafe { params.params.graph }.graph;
+                updated(h_graph_exec, child, true, call)
+            }
+            _ => Ok(call()),
+        }
+    };
+
+    guard cuGraphExecDestroy(h_graph_exec: CUgraphExec) as |call| match slice::attached() {
         Some(slice) => Ok(slice.graphs.destroy(&slice.daemon, h_graph_exec, call)),
         None => Ok(call()),
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
-    guard(|| {
-        let result = real!(cuDeviceGraphMemTrim(device));
+    guard cuDeviceGraphMemTrim(device: CUdevice) as |call| {
+        let result = call();
         if let Some(slice) = slice::attached() {
             slice.graphs.settle_all(&slice.daemon);
         }
         Ok(result)
-    })
+    };
 }

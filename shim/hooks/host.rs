@@ -4,9 +4,8 @@
 //! its own ([`Lane::HOST`]), and capped if the node configures a cap. The driver pins whole pages. It ends
 //! with its context, like everything created in a context.
 
-use crate::guard::{Outcome, guard};
+use crate::guard::Outcome;
 use crate::memory::contexts::key;
-use crate::real;
 use crate::slice::{self, Charging, freed};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use gpuslice_nvabi::types::*;
@@ -68,26 +67,21 @@ unsafe fn allocated(
     charged(pinned(0, bytes, page()), call, || unsafe { *pp })
 }
 
-pub unsafe extern "C" fn cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32) -> CUresult {
-    let call = || real!(cuMemAllocHost(pp, bytesize));
-    // SAFETY: the application's own pointer, which the driver checks and writes.
-    guard(|| unsafe { allocated(pp, bytesize as usize, call) })
-}
+hooks! {
+    guard cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32) as |call| {
+        // SAFETY: the application's own pointer, which the driver checks and writes.
+        unsafe { allocated(pp, bytesize as usize, call) }
+    };
 
-pub unsafe extern "C" fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> CUresult {
-    let call = || real!(cuMemAllocHost_v2(pp, bytesize));
-    // SAFETY: as in `cuMemAllocHost`.
-    guard(|| unsafe { allocated(pp, bytesize, call) })
-}
+    guard cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) as |call| {
+        // SAFETY: as in `cuMemAllocHost`.
+        unsafe { allocated(pp, bytesize, call) }
+    };
 
-pub unsafe extern "C" fn cuMemHostAlloc(
-    pp: *mut *mut c_void,
-    bytesize: usize,
-    flags: u32,
-) -> CUresult {
-    let call = || real!(cuMemHostAlloc(pp, bytesize, flags));
-    // SAFETY: as in `cuMemAllocHost`.
-    guard(|| unsafe { allocated(pp, bytesize, call) })
+    guard cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, flags: u32) as |call| {
+        // SAFETY: as in `cuMemAllocHost`.
+        unsafe { allocated(pp, bytesize, call) }
+    };
 }
 
 /// Registers the application's own memory by `call`. Memory of another device has no pages to pin.
@@ -103,30 +97,16 @@ fn registered(
     charged(pinned(p as usize, bytes, page()), call, || p)
 }
 
-pub unsafe extern "C" fn cuMemHostRegister(
-    p: *mut c_void,
-    bytesize: usize,
-    flags: u32,
-) -> CUresult {
-    let call = || real!(cuMemHostRegister(p, bytesize, flags));
-    guard(|| registered(p, bytesize, flags, call))
-}
+hooks! {
+    guard cuMemHostRegister(p: *mut c_void, bytesize: usize, flags: u32) as |call|
+        registered(p, bytesize, flags, call);
 
-pub unsafe extern "C" fn cuMemHostRegister_v2(
-    p: *mut c_void,
-    bytesize: usize,
-    flags: u32,
-) -> CUresult {
-    let call = || real!(cuMemHostRegister_v2(p, bytesize, flags));
-    guard(|| registered(p, bytesize, flags, call))
-}
+    guard cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32) as |call|
+        registered(p, bytesize, flags, call);
 
-pub unsafe extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
-    guard(|| freed(p as u64, || real!(cuMemFreeHost(p))))
-}
+    guard cuMemFreeHost(p: *mut c_void) as |call| freed(p as u64, call);
 
-pub unsafe extern "C" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
-    guard(|| freed(p as u64, || real!(cuMemHostUnregister(p))))
+    guard cuMemHostUnregister(p: *mut c_void) as |call| freed(p as u64, call);
 }
 
 #[cfg(test)]

@@ -2,23 +2,21 @@
 
 use super::lookup::hooked;
 use crate::channels;
-use crate::guard::{guard, quick};
-use crate::real;
 use crate::resolve::real;
 use crate::slice::{self, groups};
 use core::ffi::CStr;
 use gpuslice_nvabi::types::*;
 
-/// Attaches first: a process in a slice whose daemon does not answer must not get an unlimited context.
-pub unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
-    guard(|| {
+hooks! {
+    /// Attaches first: a process in a slice whose daemon does not answer must not get an unlimited context.
+    guard cuInit(flags: u32) as |call| {
         if let Some(slice) = slice::at_init()?
             && groups::wanted(&slice.daemon)
         {
             channels::look(real::cuInit() as *const c_void);
         }
-        Ok(real!(cuInit(flags)))
-    })
+        Ok(call())
+    };
 }
 
 /// Replaces the address that the driver returned by a hook's.
@@ -33,41 +31,27 @@ unsafe fn exchange(symbol: *const c_char, pfn: *mut *mut c_void) {
     unsafe { *pfn = hooked(*pfn, CStr::from_ptr(symbol)) };
 }
 
-pub unsafe extern "C" fn cuGetProcAddress(
-    symbol: *const c_char,
-    pfn: *mut *mut c_void,
-    cuda_version: i32,
-    flags: u64,
-) -> CUresult {
-    quick(|| {
-        let result = real!(cuGetProcAddress(symbol, pfn, cuda_version, flags));
+hooks! {
+    quick cuGetProcAddress(
+        symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: i32, flags: u64,
+    ) as |call| {
+        let result = call();
         if result == CUresult::SUCCESS {
             // SAFETY: the application's own arguments, found good by the driver.
             unsafe { exchange(symbol, pfn) };
         }
         Ok(result)
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuGetProcAddress_v2(
-    symbol: *const c_char,
-    pfn: *mut *mut c_void,
-    cuda_version: i32,
-    flags: u64,
-    symbol_status: *mut CUdriverProcAddressQueryResult,
-) -> CUresult {
-    quick(|| {
-        let result = real!(cuGetProcAddress_v2(
-            symbol,
-            pfn,
-            cuda_version,
-            flags,
-            symbol_status
-        ));
+    quick cuGetProcAddress_v2(
+        symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: i32, flags: u64,
+        symbol_status: *mut CUdriverProcAddressQueryResult,
+    ) as |call| {
+        let result = call();
         if result == CUresult::SUCCESS {
             // SAFETY: the application's own arguments, found good by the driver.
             unsafe { exchange(symbol, pfn) };
         }
         Ok(result)
-    })
+    };
 }

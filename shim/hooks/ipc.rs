@@ -9,7 +9,7 @@
 //! Libraries that try this method first (for buffers of processes of any origin) take it for "not
 //! reachable this way" and use another method.
 
-use crate::guard::{Outcome, guard};
+use crate::guard::Outcome;
 use crate::memory::physical::Name;
 use crate::real;
 use crate::resolve::call::check;
@@ -27,12 +27,9 @@ fn digest(handle: &CUipcMemHandle) -> HandleKey {
     HandleKey(handle.reserved.iter().fold(0xcbf2_9ce4_8422_2325, step))
 }
 
-pub unsafe extern "C" fn cuIpcGetMemHandle(
-    p_handle: *mut CUipcMemHandle,
-    dptr: CUdeviceptr,
-) -> CUresult {
-    guard(|| {
-        let result = real!(cuIpcGetMemHandle(p_handle, dptr));
+hooks! {
+    guard cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr) as |call| {
+        let result = call();
         if result == CUresult::SUCCESS
             && let Some(slice) = slice::attached()
         {
@@ -42,7 +39,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(
                 .share(&slice.daemon, digest(unsafe { &*p_handle }));
         }
         Ok(result)
-    })
+    };
 }
 
 /// Opens `handle` by `call`.
@@ -107,28 +104,22 @@ fn charge(address: CUdeviceptr) -> Result<(), CUresult> {
     Ok(())
 }
 
-pub unsafe extern "C" fn cuIpcOpenMemHandle(
-    pdptr: *mut CUdeviceptr,
-    handle: CUipcMemHandle,
-    flags: u32,
-) -> CUresult {
-    let call = || real!(cuIpcOpenMemHandle(pdptr, handle, flags));
-    // SAFETY: the application's own pointer, which the driver checks and writes.
-    guard(|| unsafe { opened(pdptr, &handle, call) })
-}
+hooks! {
+    guard cuIpcOpenMemHandle(
+        pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32,
+    ) as |call| {
+        // SAFETY: the application's own pointer, which the driver checks and writes.
+        unsafe { opened(pdptr, &handle, call) }
+    };
 
-pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
-    pdptr: *mut CUdeviceptr,
-    handle: CUipcMemHandle,
-    flags: u32,
-) -> CUresult {
-    let call = || real!(cuIpcOpenMemHandle_v2(pdptr, handle, flags));
-    // SAFETY: the application's own pointer, which the driver checks and writes.
-    guard(|| unsafe { opened(pdptr, &handle, call) })
-}
+    guard cuIpcOpenMemHandle_v2(
+        pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32,
+    ) as |call| {
+        // SAFETY: the application's own pointer, which the driver checks and writes.
+        unsafe { opened(pdptr, &handle, call) }
+    };
 
-pub unsafe extern "C" fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> CUresult {
-    guard(|| released(Name::Opened(dptr), || real!(cuIpcCloseMemHandle(dptr))))
+    guard cuIpcCloseMemHandle(dptr: CUdeviceptr) as |call| released(Name::Opened(dptr), call);
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 
 use crate::guard::guard;
 use crate::launch::{self, DefaultStream, Work};
-use crate::real;
 use crate::slice;
 use gpuslice_nvabi::types::*;
 
@@ -149,19 +148,16 @@ fn plain(f: CUfunction, width: i32, height: i32, stream: CUstream) -> Work {
     Work::kernel(f, grid, [1; 3], 0, (stream, DefaultStream::Legacy))
 }
 
-pub unsafe extern "C" fn cuStreamCreate(ph_stream: *mut CUstream, flags: u32) -> CUresult {
-    guard(|| Ok(made(ph_stream, real!(cuStreamCreate(ph_stream, flags)))))
-}
+hooks! {
+    guard cuStreamCreate(ph_stream: *mut CUstream, flags: u32) as |call|
+        Ok(made(ph_stream, call()));
 
-pub unsafe extern "C" fn cuStreamCreateWithPriority(
-    ph_stream: *mut CUstream,
-    flags: u32,
-    priority: i32,
-) -> CUresult {
-    guard(|| {
-        let result = real!(cuStreamCreateWithPriority(ph_stream, flags, priority));
+    guard cuStreamCreateWithPriority(
+        ph_stream: *mut CUstream, flags: u32, priority: i32,
+    ) as |call| {
+        let result = call();
         Ok(made(ph_stream, result))
-    })
+    };
 }
 
 fn made(stream: *const CUstream, result: CUresult) -> CUresult {
@@ -174,16 +170,14 @@ fn made(stream: *const CUstream, result: CUresult) -> CUresult {
     result
 }
 
-pub unsafe extern "C" fn cuStreamDestroy(h_stream: CUstream) -> CUresult {
-    guard(|| {
+hooks! {
+    guard cuStreamDestroy(h_stream: CUstream) as |call| {
         launch::stream_closing(h_stream);
-        Ok(real!(cuStreamDestroy(h_stream)))
-    })
-}
+        Ok(call())
+    };
 
-pub unsafe extern "C" fn cuStreamDestroy_v2(h_stream: CUstream) -> CUresult {
-    guard(|| {
+    guard cuStreamDestroy_v2(h_stream: CUstream) as |call| {
         launch::stream_closing(h_stream);
-        Ok(real!(cuStreamDestroy_v2(h_stream)))
-    })
+        Ok(call())
+    };
 }

@@ -6,7 +6,7 @@
 //! charged. The daemon's own measurements cover what the driver takes later. A limit whose cost does not
 //! fit is reset.
 
-use crate::guard::{Outcome, guard};
+use crate::guard::Outcome;
 use crate::memory::contexts::{ContextCharge, LIMITS};
 use crate::memory::devices::limited;
 use crate::real;
@@ -80,14 +80,13 @@ fn set(slice: &Slice, limit: CUlimit, value: usize, call: impl FnOnce() -> CUres
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
-    guard(|| {
-        let call = || real!(cuCtxSetLimit(limit, value));
+hooks! {
+    guard cuCtxSetLimit(limit: CUlimit, value: usize) as |call| {
         match slice::get()? {
             Some(slice) => set(slice, limit, value, call),
             None => Ok(call()),
         }
-    })
+    };
 }
 
 #[cfg(test)]

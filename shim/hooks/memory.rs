@@ -3,7 +3,7 @@
 //! The names without a version are those of CUDA before 3.2, with sizes and addresses of 32 bits. Drivers
 //! still export them, so they are charged as well.
 
-use crate::guard::{Outcome, guard, quick};
+use crate::guard::Outcome;
 use crate::memory::allocations::Kind;
 use crate::real;
 use crate::slice::{Charging, charged, charged_here, freed};
@@ -12,53 +12,32 @@ use gpuslice_nvabi::types::*;
 /// No driver pads rows by more than this; the estimate is corrected after the driver's answer.
 const PITCH: usize = 512;
 
-pub unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
-    quick(|| {
+hooks! {
+    quick cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) as |call| {
         // SAFETY: the application's own pointer, which the driver checks and writes.
-        unsafe { charged_here(bytesize, dptr, || real!(cuMemAlloc_v2(dptr, bytesize))) }
-    })
-}
+        unsafe { charged_here(bytesize, dptr, call) }
+    };
 
-/// Managed memory is charged by its size, wherever its pages are: a page on the host may move to the GPU with
-/// the next kernel.
-pub unsafe extern "C" fn cuMemAllocManaged(
-    dptr: *mut CUdeviceptr,
-    bytesize: usize,
-    flags: u32,
-) -> CUresult {
-    guard(|| {
+    /// Managed memory is charged by its size, wherever its pages are: a page on the host may move to the GPU with
+    /// the next kernel.
+    guard cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: u32) as |call| {
         let mut charging = Charging::here(bytesize)?;
         if let Some(charging) = &mut charging {
             charging.kind = Kind::Unseen;
         }
         // SAFETY: as in `cuMemAlloc_v2`.
-        unsafe {
-            charged(charging, dptr, || {
-                real!(cuMemAllocManaged(dptr, bytesize, flags))
-            })
-        }
-    })
-}
+        unsafe { charged(charging, dptr, call) }
+    };
 
-pub unsafe extern "C" fn cuMemAllocPitch_v2(
-    dptr: *mut CUdeviceptr,
-    p_pitch: *mut usize,
-    width_in_bytes: usize,
-    height: usize,
-    element_size_bytes: u32,
-) -> CUresult {
-    guard(|| {
+    guard cuMemAllocPitch_v2(
+        dptr: *mut CUdeviceptr, p_pitch: *mut usize, width_in_bytes: usize, height: usize,
+        element_size_bytes: u32,
+    ) as |call| {
         let guess = width_in_bytes
             .checked_next_multiple_of(PITCH)
             .unwrap_or(usize::MAX);
         let charging = Charging::here(guess.saturating_mul(height))?;
-        let result = real!(cuMemAllocPitch_v2(
-            dptr,
-            p_pitch,
-            width_in_bytes,
-            height,
-            element_size_bytes
-        ));
+        let result = call();
         let (CUresult::SUCCESS, Some(mut charging)) = (result, charging) else {
             return Ok(result);
         };
@@ -73,11 +52,9 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
         }
         charging.commit(pointer);
         Ok(result)
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
-    quick(|| freed(dptr, || real!(cuMemFree_v2(dptr))))
+    quick cuMemFree_v2(dptr: CUdeviceptr) as |call| freed(dptr, call);
 }
 
 /// Finishes an allocation of the 32-bit names.
@@ -98,33 +75,20 @@ unsafe fn charged_narrow(
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32) -> CUresult {
-    let call = || real!(cuMemAlloc(dptr, bytesize));
-    // SAFETY: the application's own pointer, which the driver checks and writes.
-    guard(|| unsafe { charged_narrow(bytesize as usize, dptr, call) })
-}
-
-pub unsafe extern "C" fn cuMemAllocPitch(
-    dptr: *mut CUdeviceptr_v1,
-    p_pitch: *mut u32,
-    width_in_bytes: u32,
-    height: u32,
-    element_size_bytes: u32,
-) -> CUresult {
-    let row = (width_in_bytes as usize).next_multiple_of(PITCH);
-    let call = || {
-        real!(cuMemAllocPitch(
-            dptr,
-            p_pitch,
-            width_in_bytes,
-            height,
-            element_size_bytes
-        ))
+hooks! {
+    guard cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32) as |call| {
+        // SAFETY: the application's own pointer, which the driver checks and writes.
+        unsafe { charged_narrow(bytesize as usize, dptr, call) }
     };
-    // SAFETY: as in `cuMemAlloc`.
-    guard(|| unsafe { charged_narrow(row.saturating_mul(height as usize), dptr, call) })
-}
 
-pub unsafe extern "C" fn cuMemFree(dptr: CUdeviceptr_v1) -> CUresult {
-    guard(|| freed(u64::from(dptr), || real!(cuMemFree(dptr))))
+    guard cuMemAllocPitch(
+        dptr: *mut CUdeviceptr_v1, p_pitch: *mut u32, width_in_bytes: u32, height: u32,
+        element_size_bytes: u32,
+    ) as |call| {
+        let row = (width_in_bytes as usize).next_multiple_of(PITCH);
+        // SAFETY: as in `cuMemAlloc`.
+        unsafe { charged_narrow(row.saturating_mul(height as usize), dptr, call) }
+    };
+
+    guard cuMemFree(dptr: CUdeviceptr_v1) as |call| freed(u64::from(dptr), call);
 }

@@ -2,9 +2,23 @@
 //!
 //! Each has the signature of its row; otherwise the shim libraries and [`lookup`] would not
 //! compile. It runs in [`crate::guard::guard`], and calls the real function of the same name exactly once
-//! when it lets the call through. What a family of functions has in common with another one is in
-//! [`crate::slice`]; a file here has one family, and uses no other file.
+//! when it lets the call through. What several families need is in [`mod@crate::slice`].
 #![allow(non_snake_case, missing_docs)] // the driver's names; NVIDIA documents them
+
+/// Defines hooks: `guard name(arguments) as |call| body;`. `call` calls the real function with the hook's own
+/// arguments, which are the application's; `guard` or `quick` is the function of [`crate::guard`] around the body.
+macro_rules! hooks {
+    ($(
+        $(#[$doc:meta])*
+        $guard:ident $name:ident($($arg:ident: $ty:ty),* $(,)?) as |$call:ident| $body:expr;
+    )*) => {$(
+        $(#[$doc])*
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+            let $call = || $crate::real!($name($($arg),*));
+            $crate::guard::$guard(|| $body)
+        }
+    )*};
+}
 
 mod array;
 mod capture;

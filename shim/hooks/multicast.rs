@@ -5,10 +5,9 @@
 //! ends for this process with its last reference here. If other processes still hold it, memory that this
 //! process bound to it stays in the driver, and only the daemon's measurement covers it.
 
-use crate::guard::{Outcome, guard};
+use crate::guard::Outcome;
 use crate::memory::physical::bound::{self, Place};
 use crate::memory::physical::{Name, PhysicalAllocation};
-use crate::real;
 use crate::slice::{self, Slice, released};
 use gpuslice_nvabi::types::*;
 
@@ -111,157 +110,82 @@ fn place(slice: &Slice, device: Option<CUdevice>, offset: u64, bytes: u64) -> Pl
     }
 }
 
-pub unsafe extern "C" fn cuMulticastCreate(
-    mc_handle: *mut CUmemGenericAllocationHandle,
-    prop: *const CUmulticastObjectProp,
-) -> CUresult {
-    // SAFETY: read after the driver wrote it and answered success.
-    let name = || Name::Handle(unsafe { *mc_handle });
-    guard(|| object(name, || real!(cuMulticastCreate(mc_handle, prop))))
-}
-
-pub unsafe extern "C" fn cuMulticastBindMem(
-    mc_handle: CUmemGenericAllocationHandle,
-    mc_offset: usize,
-    mem_handle: CUmemGenericAllocationHandle,
-    mem_offset: usize,
-    size: usize,
-    flags: u64,
-) -> CUresult {
-    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
-    let call = || {
-        real!(cuMulticastBindMem(
-            mc_handle, mc_offset, mem_handle, mem_offset, size, flags
-        ))
+hooks! {
+    guard cuMulticastCreate(
+        mc_handle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp,
+    ) as |call| {
+        // SAFETY: read after the driver wrote it and answered success.
+        let name = || Name::Handle(unsafe { *mc_handle });
+        object(name, call)
     };
-    guard(|| bind_handle(object, None, part, mem_handle, call))
-}
 
-pub unsafe extern "C" fn cuMulticastBindMem_v2(
-    mc_handle: CUmemGenericAllocationHandle,
-    dev: CUdevice,
-    mc_offset: usize,
-    mem_handle: CUmemGenericAllocationHandle,
-    mem_offset: usize,
-    size: usize,
-    flags: u64,
-) -> CUresult {
-    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
-    let call = || {
-        real!(cuMulticastBindMem_v2(
-            mc_handle, dev, mc_offset, mem_handle, mem_offset, size, flags
-        ))
+    guard cuMulticastBindMem(
+        mc_handle: CUmemGenericAllocationHandle, mc_offset: usize,
+        mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize, flags: u64,
+    ) as |call| {
+        let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+        bind_handle(object, None, part, mem_handle, call)
     };
-    guard(|| bind_handle(object, Some(dev), part, mem_handle, call))
-}
 
-pub unsafe extern "C" fn cuMulticastBindAddr(
-    mc_handle: CUmemGenericAllocationHandle,
-    mc_offset: usize,
-    memptr: CUdeviceptr,
-    size: usize,
-    flags: u64,
-) -> CUresult {
-    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
-    let call = || {
-        real!(cuMulticastBindAddr(
-            mc_handle, mc_offset, memptr, size, flags
-        ))
+    guard cuMulticastBindMem_v2(
+        mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize,
+        mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize, flags: u64,
+    ) as |call| {
+        let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+        bind_handle(object, Some(dev), part, mem_handle, call)
     };
-    guard(|| bind_address(object, None, part, memptr, call))
-}
 
-pub unsafe extern "C" fn cuMulticastBindAddr_v2(
-    mc_handle: CUmemGenericAllocationHandle,
-    dev: CUdevice,
-    mc_offset: usize,
-    memptr: CUdeviceptr,
-    size: usize,
-    flags: u64,
-) -> CUresult {
-    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
-    let call = || {
-        real!(cuMulticastBindAddr_v2(
-            mc_handle, dev, mc_offset, memptr, size, flags
-        ))
+    guard cuMulticastBindAddr(
+        mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, memptr: CUdeviceptr, size: usize,
+        flags: u64,
+    ) as |call| {
+        let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+        bind_address(object, None, part, memptr, call)
     };
-    guard(|| bind_address(object, Some(dev), part, memptr, call))
-}
 
-pub unsafe extern "C" fn cuMulticastUnbind(
-    mc_handle: CUmemGenericAllocationHandle,
-    dev: CUdevice,
-    mc_offset: usize,
-    size: usize,
-) -> CUresult {
-    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
-    let call = || real!(cuMulticastUnbind(mc_handle, dev, mc_offset, size));
-    guard(|| unbinding(object, dev, part, call))
-}
-
-pub unsafe extern "C" fn cuLogicalEndpointCreate(
-    le_id: CUlogicalEndpointId,
-    prop: *const c_void,
-) -> CUresult {
-    let call = || real!(cuLogicalEndpointCreate(le_id, prop));
-    guard(|| object(|| Name::Endpoint(le_id), call))
-}
-
-pub unsafe extern "C" fn cuLogicalEndpointImport(
-    le_id: CUlogicalEndpointId,
-    handle: *const c_void,
-    handle_type: CUlogicalEndpointIpcHandleType,
-) -> CUresult {
-    let call = || real!(cuLogicalEndpointImport(le_id, handle, handle_type));
-    guard(|| object(|| Name::Endpoint(le_id), call))
-}
-
-pub unsafe extern "C" fn cuLogicalEndpointDestroy(le_id: CUlogicalEndpointId) -> CUresult {
-    let call = || real!(cuLogicalEndpointDestroy(le_id));
-    guard(|| released(Name::Endpoint(le_id), call))
-}
-
-pub unsafe extern "C" fn cuLogicalEndpointBindMem(
-    le_id: CUlogicalEndpointId,
-    dev: CUdevice,
-    offset: u64,
-    mem_handle: CUmemGenericAllocationHandle,
-    mem_offset: u64,
-    size: u64,
-    flags: u64,
-) -> CUresult {
-    let object = Name::Endpoint(le_id);
-    let call = || {
-        real!(cuLogicalEndpointBindMem(
-            le_id, dev, offset, mem_handle, mem_offset, size, flags
-        ))
+    guard cuMulticastBindAddr_v2(
+        mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize,
+        memptr: CUdeviceptr, size: usize, flags: u64,
+    ) as |call| {
+        let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+        bind_address(object, Some(dev), part, memptr, call)
     };
-    guard(|| bind_handle(object, Some(dev), (offset, size), mem_handle, call))
-}
 
-pub unsafe extern "C" fn cuLogicalEndpointBindAddr(
-    le_id: CUlogicalEndpointId,
-    dev: CUdevice,
-    offset: u64,
-    ptr: *mut c_void,
-    size: u64,
-    flags: u64,
-) -> CUresult {
-    let object = Name::Endpoint(le_id);
-    let call = || {
-        real!(cuLogicalEndpointBindAddr(
-            le_id, dev, offset, ptr, size, flags
-        ))
+    guard cuMulticastUnbind(
+        mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, size: usize,
+    ) as |call| {
+        let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+        unbinding(object, dev, part, call)
     };
-    guard(|| bind_address(object, Some(dev), (offset, size), ptr as u64, call))
-}
 
-pub unsafe extern "C" fn cuLogicalEndpointUnbind(
-    le_id: CUlogicalEndpointId,
-    dev: CUdevice,
-    offset: u64,
-    size: u64,
-) -> CUresult {
-    let call = || real!(cuLogicalEndpointUnbind(le_id, dev, offset, size));
-    guard(|| unbinding(Name::Endpoint(le_id), dev, (offset, size), call))
+    guard cuLogicalEndpointCreate(le_id: CUlogicalEndpointId, prop: *const c_void) as |call|
+        object(|| Name::Endpoint(le_id), call);
+
+    guard cuLogicalEndpointImport(
+        le_id: CUlogicalEndpointId, handle: *const c_void,
+        handle_type: CUlogicalEndpointIpcHandleType,
+    ) as |call| object(|| Name::Endpoint(le_id), call);
+
+    guard cuLogicalEndpointDestroy(le_id: CUlogicalEndpointId) as |call|
+        released(Name::Endpoint(le_id), call);
+
+    guard cuLogicalEndpointBindMem(
+        le_id: CUlogicalEndpointId, dev: CUdevice, offset: u64,
+        mem_handle: CUmemGenericAllocationHandle, mem_offset: u64, size: u64, flags: u64,
+    ) as |call| {
+        let object = Name::Endpoint(le_id);
+        bind_handle(object, Some(dev), (offset, size), mem_handle, call)
+    };
+
+    guard cuLogicalEndpointBindAddr(
+        le_id: CUlogicalEndpointId, dev: CUdevice, offset: u64, ptr: *mut c_void, size: u64,
+        flags: u64,
+    ) as |call| {
+        let object = Name::Endpoint(le_id);
+        bind_address(object, Some(dev), (offset, size), ptr as u64, call)
+    };
+
+    guard cuLogicalEndpointUnbind(
+        le_id: CUlogicalEndpointId, dev: CUdevice, offset: u64, size: u64,
+    ) as |call| unbinding(Name::Endpoint(le_id), dev, (offset, size), call);
 }

@@ -2,10 +2,8 @@
 //! counts as a reference, and why.
 
 use super::pool::lane_at;
-use crate::guard::guard;
 use crate::memory::devices::limited;
 use crate::memory::physical::{Charge, Name};
-use crate::real;
 use crate::slice::{self, Slice, handed, released};
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
@@ -24,14 +22,11 @@ fn account_of(slice: &Slice, place: CUmemLocation) -> Result<Lane, CUresult> {
     }
 }
 
-pub unsafe extern "C" fn cuMemCreate(
-    handle: *mut CUmemGenericAllocationHandle,
-    size: usize,
-    prop: *const CUmemAllocationProp,
-    flags: u64,
-) -> CUresult {
-    guard(|| {
-        let call = || real!(cuMemCreate(handle, size, prop, flags));
+hooks! {
+    guard cuMemCreate(
+        handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp,
+        flags: u64,
+    ) as |call| {
         // SAFETY: null, or the application's own properties, which the driver is about to read.
         let (Some(slice), Some(prop)) = (slice::get()?, unsafe { prop.as_ref() }) else {
             return Ok(call());
@@ -51,22 +46,15 @@ pub unsafe extern "C" fn cuMemCreate(
             slice.drop_references(gone);
         }
         Ok(result)
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
-    guard(|| released(Name::Handle(handle), || real!(cuMemRelease(handle))))
-}
+    guard cuMemRelease(handle: CUmemGenericAllocationHandle) as |call|
+        released(Name::Handle(handle), call);
 
-pub unsafe extern "C" fn cuMemMap(
-    ptr: CUdeviceptr,
-    size: usize,
-    offset: usize,
-    handle: CUmemGenericAllocationHandle,
-    flags: u64,
-) -> CUresult {
-    guard(|| {
-        let call = || real!(cuMemMap(ptr, size, offset, handle, flags));
+    guard cuMemMap(
+        ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle,
+        flags: u64,
+    ) as |call| {
         let Some(slice) = slice::attached() else {
             return Ok(call());
         };
@@ -80,12 +68,9 @@ pub unsafe extern "C" fn cuMemMap(
         };
         slice.drop_references(dropped);
         Ok(result)
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
-    guard(|| {
-        let call = || real!(cuMemUnmap(ptr, size));
+    guard cuMemUnmap(ptr: CUdeviceptr, size: usize) as |call| {
         let Some(slice) = slice::attached() else {
             return Ok(call());
         };
@@ -97,20 +82,16 @@ pub unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
             slice.physical().restore(unmapped);
         }
         Ok(result)
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuMemRetainAllocationHandle(
-    handle: *mut CUmemGenericAllocationHandle,
-    addr: *mut c_void,
-) -> CUresult {
-    guard(|| {
-        let call = || real!(cuMemRetainAllocationHandle(handle, addr));
+    guard cuMemRetainAllocationHandle(
+        handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void,
+    ) as |call| {
         let Some(slice) = slice::attached() else {
             return Ok(call());
         };
         let counted = slice.physical().refer_at(addr as u64);
         // SAFETY: the application's own pointer, which the driver checks and writes.
         Ok(unsafe { handed(slice, counted, handle, call) })
-    })
+    };
 }

@@ -4,7 +4,7 @@
 //! allocation in it becomes a node of the graph and takes nothing from any pool; its memory is reserved
 //! when the graph is launched ([`crate::memory::graphs`]).
 
-use crate::guard::{Outcome, guard, quick};
+use crate::guard::Outcome;
 use crate::memory::allocations::{Allocation, Kind};
 use crate::memory::contexts::key;
 use crate::real;
@@ -81,59 +81,41 @@ unsafe fn allocated(
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuMemAllocAsync(
-    dptr: *mut CUdeviceptr,
-    bytesize: usize,
-    h_stream: CUstream,
-) -> CUresult {
-    let call = || real!(cuMemAllocAsync(dptr, bytesize, h_stream));
-    let undo = |pointer| real!(cuMemFreeAsync(pointer, h_stream));
-    // SAFETY: the application's own pointer, which the driver checks and writes.
-    quick(|| unsafe { allocated(dptr, bytesize, None, h_stream, call, undo) })
-}
+hooks! {
+    quick cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream) as |call| {
+        let undo = |pointer| real!(cuMemFreeAsync(pointer, h_stream));
+        // SAFETY: the application's own pointer, which the driver checks and writes.
+        unsafe { allocated(dptr, bytesize, None, h_stream, call, undo) }
+    };
 
-pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
-    dptr: *mut CUdeviceptr,
-    bytesize: usize,
-    h_stream: CUstream,
-) -> CUresult {
-    let call = || real!(cuMemAllocAsync_ptsz(dptr, bytesize, h_stream));
-    let undo = |pointer| real!(cuMemFreeAsync_ptsz(pointer, h_stream));
-    // SAFETY: as in `cuMemAllocAsync`.
-    quick(|| unsafe { allocated(dptr, bytesize, None, per_thread(h_stream), call, undo) })
-}
+    quick cuMemAllocAsync_ptsz(
+        dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream,
+    ) as |call| {
+        let undo = |pointer| real!(cuMemFreeAsync_ptsz(pointer, h_stream));
+        // SAFETY: as in `cuMemAllocAsync`.
+        unsafe { allocated(dptr, bytesize, None, per_thread(h_stream), call, undo) }
+    };
 
-pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
-    dptr: *mut CUdeviceptr,
-    bytesize: usize,
-    pool: CUmemoryPool,
-    h_stream: CUstream,
-) -> CUresult {
-    let call = || real!(cuMemAllocFromPoolAsync(dptr, bytesize, pool, h_stream));
-    let undo = |pointer| real!(cuMemFreeAsync(pointer, h_stream));
-    // SAFETY: as in `cuMemAllocAsync`.
-    quick(|| unsafe { allocated(dptr, bytesize, Some(pool), h_stream, call, undo) })
-}
+    quick cuMemAllocFromPoolAsync(
+        dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, h_stream: CUstream,
+    ) as |call| {
+        let undo = |pointer| real!(cuMemFreeAsync(pointer, h_stream));
+        // SAFETY: as in `cuMemAllocAsync`.
+        unsafe { allocated(dptr, bytesize, Some(pool), h_stream, call, undo) }
+    };
 
-pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
-    dptr: *mut CUdeviceptr,
-    bytesize: usize,
-    pool: CUmemoryPool,
-    h_stream: CUstream,
-) -> CUresult {
-    let stream = per_thread(h_stream);
-    let call = || real!(cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, h_stream));
-    let undo = |pointer| real!(cuMemFreeAsync_ptsz(pointer, h_stream));
-    // SAFETY: as in `cuMemAllocAsync`.
-    quick(|| unsafe { allocated(dptr, bytesize, Some(pool), stream, call, undo) })
-}
+    quick cuMemAllocFromPoolAsync_ptsz(
+        dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, h_stream: CUstream,
+    ) as |call| {
+        let stream = per_thread(h_stream);
+        let undo = |pointer| real!(cuMemFreeAsync_ptsz(pointer, h_stream));
+        // SAFETY: as in `cuMemAllocAsync`.
+        unsafe { allocated(dptr, bytesize, Some(pool), stream, call, undo) }
+    };
 
-pub unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
-    quick(|| freed(dptr, || real!(cuMemFreeAsync(dptr, h_stream))))
-}
+    quick cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream) as |call| freed(dptr, call);
 
-pub unsafe extern "C" fn cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
-    quick(|| freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
+    quick cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) as |call| freed(dptr, call);
 }
 
 /// The lane to which memory of a location is charged; `None` for host memory.
@@ -163,12 +145,8 @@ fn account_of(
     Ok((lane, managed))
 }
 
-pub unsafe extern "C" fn cuMemPoolCreate(
-    pool: *mut CUmemoryPool,
-    pool_props: *const CUmemPoolProps,
-) -> CUresult {
-    guard(|| {
-        let call = || real!(cuMemPoolCreate(pool, pool_props));
+hooks! {
+    guard cuMemPoolCreate(pool: *mut CUmemoryPool, pool_props: *const CUmemPoolProps) as |call| {
         // SAFETY: null, or the application's own properties, which the driver is about to read.
         let (Some(slice), Some(props)) = (slice::get()?, unsafe { pool_props.as_ref() }) else {
             return Ok(call());
@@ -184,17 +162,14 @@ pub unsafe extern "C" fn cuMemPoolCreate(
             }
         }
         Ok(result)
-    })
-}
+    };
 
-pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
-    guard(|| {
-        let call = || real!(cuMemPoolDestroy(pool));
+    guard cuMemPoolDestroy(pool: CUmemoryPool) as |call| {
         Ok(match slice::attached() {
             Some(slice) => slice.pools.destroy(&slice.daemon, pool, call),
             None => call(),
         })
-    })
+    };
 }
 
 /// Notes the pool of a place, which the driver writes to `pool` in `call`.
@@ -223,40 +198,27 @@ unsafe fn found(
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuMemGetDefaultMemPool(
-    pool_out: *mut CUmemoryPool,
-    location: *mut CUmemLocation,
-    kind: CUmemAllocationType,
-) -> CUresult {
-    let call = || real!(cuMemGetDefaultMemPool(pool_out, location, kind));
-    // SAFETY: the application's own arguments.
-    guard(|| unsafe { found(pool_out, location, kind, call) })
-}
+hooks! {
+    guard cuMemGetDefaultMemPool(
+        pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType,
+    ) as |call| {
+        // SAFETY: the application's own arguments.
+        unsafe { found(pool_out, location, kind, call) }
+    };
 
-pub unsafe extern "C" fn cuMemGetMemPool(
-    pool: *mut CUmemoryPool,
-    location: *mut CUmemLocation,
-    kind: CUmemAllocationType,
-) -> CUresult {
-    let call = || real!(cuMemGetMemPool(pool, location, kind));
-    // SAFETY: the application's own arguments.
-    guard(|| unsafe { found(pool, location, kind, call) })
-}
+    guard cuMemGetMemPool(
+        pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType,
+    ) as |call| {
+        // SAFETY: the application's own arguments.
+        unsafe { found(pool, location, kind, call) }
+    };
 
-/// The memory is charged in the exporting process, and so are allocations imported with it.
-pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
-    pool_out: *mut CUmemoryPool,
-    handle: *mut c_void,
-    handle_type: CUmemAllocationHandleType,
-    flags: u64,
-) -> CUresult {
-    guard(|| {
-        let result = real!(cuMemPoolImportFromShareableHandle(
-            pool_out,
-            handle,
-            handle_type,
-            flags
-        ));
+    /// The memory is charged in the exporting process, and so are allocations imported with it.
+    guard cuMemPoolImportFromShareableHandle(
+        pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType,
+        flags: u64,
+    ) as |call| {
+        let result = call();
         if result == CUresult::SUCCESS
             && let Some(slice) = slice::attached()
         {
@@ -264,7 +226,7 @@ pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
             slice.pools.insert_foreign(unsafe { *pool_out });
         }
         Ok(result)
-    })
+    };
 }
 
 /// Settles a pool after `call`, which may have made it shrink.
@@ -278,14 +240,11 @@ fn shrunk(pool: CUmemoryPool, call: impl FnOnce() -> CUresult) -> Outcome {
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize) -> CUresult {
-    guard(|| shrunk(pool, || real!(cuMemPoolTrimTo(pool, min_bytes_to_keep))))
-}
+hooks! {
+    guard cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize) as |call|
+        shrunk(pool, call);
 
-pub unsafe extern "C" fn cuMemPoolSetAttribute(
-    pool: CUmemoryPool,
-    attr: CUmemPool_attribute,
-    value: *mut c_void,
-) -> CUresult {
-    guard(|| shrunk(pool, || real!(cuMemPoolSetAttribute(pool, attr, value))))
+    guard cuMemPoolSetAttribute(
+        pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void,
+    ) as |call| shrunk(pool, call);
 }

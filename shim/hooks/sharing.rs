@@ -8,26 +8,16 @@
 //! cannot be observed, and NVIDIA does not document what becomes of the memory then. So memory exported as
 //! a fabric handle stays charged until the process ends.
 
-use crate::guard::guard;
 use crate::memory::physical::{Name, PhysicalAllocation};
-use crate::real;
 use crate::slice::{self, Slice, handed};
 use gpuslice_nvabi::types::*;
 use std::os::fd::RawFd;
 
-pub unsafe extern "C" fn cuMemImportFromShareableHandle(
-    handle: *mut CUmemGenericAllocationHandle,
-    os_handle: *mut c_void,
-    sh_handle_type: CUmemAllocationHandleType,
-) -> CUresult {
-    guard(|| {
-        let call = || {
-            real!(cuMemImportFromShareableHandle(
-                handle,
-                os_handle,
-                sh_handle_type
-            ))
-        };
+hooks! {
+    guard cuMemImportFromShareableHandle(
+        handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void,
+        sh_handle_type: CUmemAllocationHandleType,
+    ) as |call| {
         let Some(slice) = slice::get()? else {
             return Ok(call());
         };
@@ -43,7 +33,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
         drop(table);
         // SAFETY: as in `cuMemRetainAllocationHandle`.
         Ok(unsafe { handed(slice, Some(counted), handle, call) })
-    })
+    };
 }
 
 /// Records the `counted` references as held by the descriptor that `call` writes.
@@ -69,21 +59,11 @@ unsafe fn exported(
     result
 }
 
-pub unsafe extern "C" fn cuMemExportToShareableHandle(
-    shareable_handle: *mut c_void,
-    handle: CUmemGenericAllocationHandle,
-    handle_type: CUmemAllocationHandleType,
-    flags: u64,
-) -> CUresult {
-    guard(|| {
-        let call = || {
-            real!(cuMemExportToShareableHandle(
-                shareable_handle,
-                handle,
-                handle_type,
-                flags
-            ))
-        };
+hooks! {
+    guard cuMemExportToShareableHandle(
+        shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle,
+        handle_type: CUmemAllocationHandleType, flags: u64,
+    ) as |call| {
         let Some(slice) = slice::attached() else {
             return Ok(call());
         };
@@ -100,28 +80,14 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
         };
         slice.drop_references(dropped);
         Ok(result)
-    })
-}
+    };
 
-/// A dma-buf holds the memory behind its addresses. Only memory of the virtual-memory API is followed: for
-/// `cuMemAlloc`, it is unknown whether a free removes the memory behind the dma-buf.
-pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
-    handle: *mut c_void,
-    dptr: CUdeviceptr,
-    size: usize,
-    handle_type: CUmemRangeHandleType,
-    flags: u64,
-) -> CUresult {
-    guard(|| {
-        let call = || {
-            real!(cuMemGetHandleForAddressRange(
-                handle,
-                dptr,
-                size,
-                handle_type,
-                flags
-            ))
-        };
+    /// A dma-buf holds the memory behind its addresses. Only memory of the virtual-memory API is followed: for
+    /// `cuMemAlloc`, it is unknown whether a free removes the memory behind the dma-buf.
+    guard cuMemGetHandleForAddressRange(
+        handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType,
+        flags: u64,
+    ) as |call| {
         let Some(slice) = slice::attached() else {
             return Ok(call());
         };
@@ -129,5 +95,5 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
         // SAFETY: the application's own pointer to an `int`, which the driver checks and writes; the
         // only type of handle is a descriptor.
         Ok(unsafe { exported(slice, counted, handle, call) })
-    })
+    };
 }

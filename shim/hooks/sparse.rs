@@ -1,6 +1,6 @@
 //! Memory mapped into parts of sparse arrays; see [`crate::memory::physical::tiles`].
 
-use crate::guard::{Outcome, guard};
+use crate::guard::Outcome;
 use crate::memory::contexts::key;
 use crate::memory::physical::tiles::Region;
 use crate::memory::physical::{Name, PhysicalAllocation};
@@ -74,22 +74,18 @@ unsafe fn tiled(
     Ok(result)
 }
 
-pub unsafe extern "C" fn cuMemMapArrayAsync(
-    map_info_list: *mut CUarrayMapInfo,
-    count: u32,
-    h_stream: CUstream,
-) -> CUresult {
-    let call = || real!(cuMemMapArrayAsync(map_info_list, count, h_stream));
-    // SAFETY: the application's own list.
-    guard(|| unsafe { tiled(map_info_list, count, call) })
-}
+hooks! {
+    guard cuMemMapArrayAsync(
+        map_info_list: *mut CUarrayMapInfo, count: u32, h_stream: CUstream,
+    ) as |call| {
+        // SAFETY: the application's own list.
+        unsafe { tiled(map_info_list, count, call) }
+    };
 
-pub unsafe extern "C" fn cuMemMapArrayAsync_ptsz(
-    map_info_list: *mut CUarrayMapInfo,
-    count: u32,
-    h_stream: CUstream,
-) -> CUresult {
-    let call = || real!(cuMemMapArrayAsync_ptsz(map_info_list, count, h_stream));
-    // SAFETY: the application's own list.
-    guard(|| unsafe { tiled(map_info_list, count, call) })
+    guard cuMemMapArrayAsync_ptsz(
+        map_info_list: *mut CUarrayMapInfo, count: u32, h_stream: CUstream,
+    ) as |call| {
+        // SAFETY: the application's own list.
+        unsafe { tiled(map_info_list, count, call) }
+    };
 }

@@ -72,8 +72,8 @@ pub struct Pinned {
 /// The driver and the session with the daemon, as far as the gate uses them. Failures are silent: a method that
 /// fails returns `None`, `false` or [`Progress::Done`].
 pub trait DriverBackend: Send + Sync {
-    /// The pages of the present connection; `None` outside a slice.
-    fn pages(&self) -> Option<Pages>;
+    /// The pages of the present connection.
+    fn pages(&self) -> Pages;
     /// Lane of the calling thread's current context.
     fn lane(&self) -> Option<usize>;
     /// Notifies the daemon that the claims changed.

@@ -144,8 +144,8 @@ impl Gpu {
 }
 
 impl DriverBackend for Fake {
-    fn pages(&self) -> Option<Pages> {
-        Some(*self.pages.lock().expect("unpoisoned"))
+    fn pages(&self) -> Pages {
+        *self.pages.lock().expect("unpoisoned")
     }
     fn lane(&self) -> Option<usize> {
         Some(self.lane.load(SeqCst) as usize)
@@ -240,7 +240,7 @@ impl DriverBackend for Fake {
         1
     }
     fn pin(&self) -> Option<Pinned> {
-        let page = SecondMapping::of(self.pages().expect("pages").client).ok()?;
+        let page = SecondMapping::of(self.pages().client).ok()?;
         Some(Pinned { page, address: 0 })
     }
     fn hold(&self, stream: Stream, _: u64) -> bool {

@@ -213,7 +213,7 @@ impl Gate {
 
     /// Describes a launch; `None` if it needs no gate.
     fn describe<'a>(&self, work: &'a Work) -> Option<PendingLaunch<'a>> {
-        let pages = self.backend.pages()?;
+        let pages = self.backend.pages();
         if self.backend.capturing(work.stream) {
             return None; // Becomes a node of a graph; the launch of that graph is gated.
         }
@@ -259,7 +259,7 @@ impl Gate {
         loop {
             let now = os::now();
             // The daemon may have returned with other pages while this launch waited.
-            let pages = self.backend.pages()?;
+            let pages = self.backend.pages();
             let pending = PendingLaunch {
                 gates: self.gates(&pending),
                 pages,
@@ -507,8 +507,7 @@ impl Gate {
     /// Notes a stream created in the current context. The gate may never see a launch into it: one launch
     /// opens the word, and the next, into this stream, may run for hours.
     pub fn stream_made(&self, stream: Stream) {
-        let index = self.backend.pages().and_then(|_| self.backend.lane());
-        let index = index.filter(|index| *index < LANES_MAX);
+        let index = self.backend.lane().filter(|index| *index < LANES_MAX);
         if let (Some(index), Some(context)) = (index, self.backend.context()) {
             let stream_id = StreamId {
                 context,
@@ -549,10 +548,7 @@ impl Gate {
 
     /// The lanes that this process may have used.
     fn used(&self) -> std::ops::Range<usize> {
-        let lanes = self
-            .backend
-            .pages()
-            .map_or(0, |pages| pages.container.lanes.load(Relaxed));
+        let lanes = self.backend.pages().container.lanes.load(Relaxed);
         0..(lanes as usize).min(LANES_MAX)
     }
 

@@ -123,10 +123,7 @@ impl Gate {
     pub fn run(&self) {
         let (mut gated_before, mut seen_turn) = (0, [0; LANES_MAX]);
         loop {
-            let Some(pages) = self.backend.pages() else {
-                std::thread::sleep(std::time::Duration::from_nanos(REST_NS));
-                continue;
-            };
+            let pages = self.backend.pages();
             let over = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
             if *over {
                 return;

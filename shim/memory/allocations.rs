@@ -126,6 +126,7 @@ impl AllocationTable {
     }
 
     /// Bytes recorded for a lane.
+    #[cfg(test)]
     #[must_use]
     pub fn bytes(&self, lane: Lane) -> u64 {
         let of_lane = |(_, held): (u64, Allocation)| if held.lane == lane { held.bytes } else { 0 };

@@ -24,11 +24,11 @@ pub fn code(lane: Option<Lane>) -> u8 {
     lane.map_or(NONE, |lane| FIRST + lane.0)
 }
 
-/// The reverse of [`code`]; `None` for 0.
+/// The reverse of [`code`].
 #[inline(always)]
 #[must_use]
-pub fn decode(code: u8) -> Option<Option<Lane>> {
-    (code >= NONE).then(|| code.checked_sub(FIRST).map(Lane))
+pub fn decode(code: u8) -> Option<Lane> {
+    code.checked_sub(FIRST).map(Lane)
 }
 
 /// Lanes by device ordinal.
@@ -49,9 +49,9 @@ impl Devices {
     #[inline]
     pub fn lane(&self, daemon: &Session, device: CUdevice) -> Result<Option<Lane>, CUresult> {
         let known = self.0.get(device as usize);
-        match known.and_then(|lane| decode(lane.load(Ordering::Relaxed))) {
-            Some(lane) => Ok(lane),
-            None => self.ask(daemon, device),
+        match known.map(|lane| lane.load(Ordering::Relaxed)) {
+            Some(code) if code != UNKNOWN => Ok(decode(code)),
+            _ => self.ask(daemon, device),
         }
     }
 

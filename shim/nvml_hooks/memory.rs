@@ -24,65 +24,38 @@ fn capped(cap: u64, reserved: u64, physical: MemoryInfo) -> MemoryInfo {
     }
 }
 
-fn slice_memory(
-    device: nvmlDevice_t,
-    physical: MemoryInfo,
-) -> Result<Option<MemoryInfo>, nvmlReturn_t> {
-    Ok(lane(device)?.map(|(session, lane)| {
-        let facts = session.facts(lane);
-        capped(
-            facts.cap.load(Relaxed),
-            facts.reserved.load(Relaxed),
-            physical,
-        )
-    }))
+/// One function that reports a device's memory: its structure, and the fields that it clears.
+macro_rules! memories {
+    ($($name:ident($structure:ty) $(clears $field:ident)?;)*) => {$(
+        pub unsafe extern "C" fn $name(
+            device: nvmlDevice_t,
+            memory: *mut $structure,
+        ) -> nvmlReturn_t {
+            guard(|| {
+                let result = real!($name(device, memory));
+                if result != nvmlReturn_t::SUCCESS {
+                    return Ok(result);
+                }
+                let Some((daemon, lane)) = lane(device)? else {
+                    return Ok(result);
+                };
+                // SAFETY: NVML has just written there and answered success.
+                let memory = unsafe { &mut *memory };
+                let facts = daemon.facts(lane);
+                let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
+                let (total, free, used) = (memory.total, memory.free, memory.used);
+                let capped = capped(cap, reserved, MemoryInfo { total, free, used });
+                (memory.total, memory.free, memory.used) = (capped.total, capped.free, capped.used);
+                $(memory.$field = 0;)?
+                Ok(result)
+            })
+        }
+    )*};
 }
-
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(
-    device: nvmlDevice_t,
-    memory: *mut nvmlMemory_t,
-) -> nvmlReturn_t {
-    guard(|| {
-        let result = real!(nvmlDeviceGetMemoryInfo(device, memory));
-        if result != nvmlReturn_t::SUCCESS {
-            return Ok(result);
-        }
-        // SAFETY: NVML has just written there and answered success.
-        let memory = unsafe { &mut *memory };
-        let physical = MemoryInfo {
-            total: memory.total,
-            free: memory.free,
-            used: memory.used,
-        };
-        if let Some(capped) = slice_memory(device, physical)? {
-            (memory.total, memory.free, memory.used) = (capped.total, capped.free, capped.used);
-        }
-        Ok(result)
-    })
-}
-
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
-    device: nvmlDevice_t,
-    memory: *mut nvmlMemory_v2_t,
-) -> nvmlReturn_t {
-    guard(|| {
-        let result = real!(nvmlDeviceGetMemoryInfo_v2(device, memory));
-        if result != nvmlReturn_t::SUCCESS {
-            return Ok(result);
-        }
-        // SAFETY: NVML has just written there and answered success.
-        let memory = unsafe { &mut *memory };
-        let physical = MemoryInfo {
-            total: memory.total,
-            free: memory.free,
-            used: memory.used,
-        };
-        if let Some(capped) = slice_memory(device, physical)? {
-            (memory.total, memory.free, memory.used) = (capped.total, capped.free, capped.used);
-            memory.reserved = 0; // the driver's own share is outside the slice
-        }
-        Ok(result)
-    })
+memories! {
+    nvmlDeviceGetMemoryInfo(nvmlMemory_t);
+    // The driver's own share is outside the slice.
+    nvmlDeviceGetMemoryInfo_v2(nvmlMemory_v2_t) clears reserved;
 }
 
 #[cfg(test)]

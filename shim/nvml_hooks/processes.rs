@@ -178,39 +178,6 @@ pub unsafe extern "C" fn nvmlDeviceGetAccountingStats_v2(
     })
 }
 
-pub unsafe extern "C" fn nvmlDeviceGetRunningProcessDetailList(
-    device: nvmlDevice_t,
-    plist: *mut nvmlProcessDetailList_t,
-) -> nvmlReturn_t {
-    guard(|| {
-        if plist.is_null() || lane(device)?.is_none() {
-            return Ok(real!(nvmlDeviceGetRunningProcessDetailList(device, plist)));
-        }
-        // SAFETY: the application's own, as NVML would read it.
-        let list = unsafe { &mut *plist };
-        let ask = |count: &mut u32, room: *mut nvmlProcessDetail_v1_t| {
-            let mut asked = *list;
-            (asked.num_proc_array_entries, asked.proc_array) = (*count, room);
-            let result = real!(nvmlDeviceGetRunningProcessDetailList(
-                device,
-                &raw mut asked
-            ));
-            *count = asked.num_proc_array_entries;
-            result
-        };
-        // SAFETY: the entry type of this function.
-        let entries = unsafe { whole(ask)? };
-        // SAFETY: the application's own room, of the length it names.
-        unsafe {
-            hand_out(
-                entries,
-                &raw mut list.num_proc_array_entries,
-                list.proc_array,
-            )
-        }
-    })
-}
-
 pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     device: nvmlDevice_t,
     utilization: *mut nvmlProcessUtilizationSample_t,
@@ -235,36 +202,39 @@ pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     })
 }
 
-pub unsafe extern "C" fn nvmlDeviceGetProcessesUtilizationInfo(
-    device: nvmlDevice_t,
-    proceses_util_info: *mut nvmlProcessesUtilizationInfo_t,
-) -> nvmlReturn_t {
-    guard(|| {
-        let info = proceses_util_info;
-        if info.is_null() || lane(device)?.is_none() {
-            return Ok(real!(nvmlDeviceGetProcessesUtilizationInfo(device, info)));
+/// One function whose list is described by a structure with a count and a pointer.
+macro_rules! described {
+    ($($name:ident($structure:ty: $count:ident, $room:ident: $entry:ty);)*) => {$(
+        pub unsafe extern "C" fn $name(
+            device: nvmlDevice_t,
+            described: *mut $structure,
+        ) -> nvmlReturn_t {
+            guard(|| {
+                if described.is_null() || lane(device)?.is_none() {
+                    return Ok(real!($name(device, described)));
+                }
+                // SAFETY: the application's own, as NVML would read it.
+                let described = unsafe { &mut *described };
+                let ask = |count: &mut u32, room: *mut $entry| {
+                    let mut asked = *described;
+                    (asked.$count, asked.$room) = (*count, room);
+                    let result = real!($name(device, &raw mut asked));
+                    *count = asked.$count;
+                    result
+                };
+                // SAFETY: the entry type of this function.
+                let entries = unsafe { whole(ask)? };
+                // SAFETY: the application's own room, of the length it names.
+                unsafe { hand_out(entries, &raw mut described.$count, described.$room) }
+            })
         }
-        // SAFETY: the application's own, as NVML would read it.
-        let info = unsafe { &mut *info };
-        let ask = |count: &mut u32, room: *mut nvmlProcessUtilizationInfo_v1_t| {
-            let mut asked = *info;
-            (asked.process_samples_count, asked.proc_util_array) = (*count, room);
-            let result = real!(nvmlDeviceGetProcessesUtilizationInfo(
-                device,
-                &raw mut asked
-            ));
-            *count = asked.process_samples_count;
-            result
-        };
-        // SAFETY: the entry type of this function.
-        let entries = unsafe { whole(ask)? };
-        // SAFETY: the application's own room, of the length it names.
-        unsafe {
-            hand_out(
-                entries,
-                &raw mut info.process_samples_count,
-                info.proc_util_array,
-            )
-        }
-    })
+    )*};
+}
+described! {
+    nvmlDeviceGetRunningProcessDetailList(
+        nvmlProcessDetailList_t: num_proc_array_entries, proc_array: nvmlProcessDetail_v1_t
+    );
+    nvmlDeviceGetProcessesUtilizationInfo(
+        nvmlProcessesUtilizationInfo_t: process_samples_count, proc_util_array: nvmlProcessUtilizationInfo_v1_t
+    );
 }

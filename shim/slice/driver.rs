@@ -28,11 +28,11 @@ fn succeeded(result: CUresult) -> bool {
 }
 
 impl DriverBackend for Slice {
-    fn pages(&self) -> Option<Pages> {
-        Some(Pages {
+    fn pages(&self) -> Pages {
+        Pages {
             container: self.daemon.container(),
             client: self.daemon.client(),
-        })
+        }
     }
 
     fn lane(&self) -> Option<usize> {

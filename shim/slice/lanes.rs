@@ -35,8 +35,8 @@ impl Slice {
         let mut context = CUcontext::NULL;
         check(real!(cuCtxGetCurrent(&raw mut context)))?;
         let last = self.contexts.last.load(Ordering::Relaxed);
-        let lane = match decode((last >> LAST_SHIFT) as u8) {
-            Some(lane) if last << 8 == key(context) << 8 => lane,
+        let lane = match (last >> LAST_SHIFT) as u8 {
+            found if found != 0 && last << 8 == key(context) << 8 => decode(found),
             _ => self.remember(context)?,
         };
         Ok(Here { context, lane })

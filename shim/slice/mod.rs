@@ -4,7 +4,7 @@
 //! `launch` holds launches. One [`Slice`] owns a value of each. It is created by the first call that needs it
 //! ([`get`]) and never freed. This room has the steps that need several of them:
 //!
-//! * [`attach`] creates the slice, finds it again, and drops it in a forked child;
+//! * [`mod@attach`] creates the slice, finds it again, and drops it in a forked child;
 //! * [`charge`] reserves, records and releases allocations; `physical` does so for physical memory;
 //! * `lanes` finds the GPU of the current context or of a stream;
 //! * `reclaim` brings charges up to date and releases unused memory; `driver` is the gate's backend;

@@ -8,13 +8,14 @@
 
 use crate::mount_point::MountPoint;
 use anyhow::{Context, Result, bail};
-use gpuslice_wire::admin::Answer;
+use gpuslice_wire::admin::Mounts;
+use gpuslice_wire::text::HostPath;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Where the shim looks for its socket and the real driver.
@@ -37,49 +38,14 @@ pub enum Injection {
     Preload,
 }
 
-/// Host paths of a slice's parts, from the daemon's answer.
-pub struct Paths {
-    dir: PathBuf,
-    cuda: PathBuf,
-    nvml: Option<PathBuf>,
-    preload: PathBuf,
-    mount: PathBuf,
-    nvml_shim: PathBuf,
-    /// Simulated GPU's device directory.
-    pub device: Option<PathBuf>,
+/// A path of the daemon's answer.
+fn path(text: &HostPath) -> &Path {
+    Path::new(text.as_str())
 }
 
-impl Paths {
-    /// Reads an `Admitted` answer; `None` for any other.
-    pub fn of(answer: &Answer) -> Option<Paths> {
-        let Answer::Admitted {
-            dir,
-            cuda,
-            nvml,
-            preload,
-            mount,
-            nvml_shim,
-            device,
-        } = answer
-        else {
-            return None;
-        };
-        let some = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-        Some(Paths {
-            dir: dir.as_str().into(),
-            cuda: cuda.as_str().into(),
-            nvml: some(nvml.as_str()),
-            preload: preload.as_str().into(),
-            mount: mount.as_str().into(),
-            nvml_shim: nvml_shim.as_str().into(),
-            device: some(device.as_str()),
-        })
-    }
-
-    /// The directory of the driver's libraries.
-    pub fn driver_dir(&self) -> &Path {
-        self.cuda.parent().unwrap_or(Path::new("/"))
-    }
+/// The directory of the driver's libraries.
+fn driver_dir(mounts: &Mounts) -> &Path {
+    path(&mounts.cuda).parent().unwrap_or(Path::new("/"))
 }
 
 /// Whether mount injection works here: a child tries to enter the namespaces and exits at once.
@@ -104,11 +70,11 @@ pub fn can_mount() -> bool {
 /// The method's directory or mount point could not be made.
 pub fn inject(
     command: &mut Command,
-    paths: &Paths,
+    mounts: &Mounts,
     method: Injection,
 ) -> Result<(&'static str, Injected)> {
-    if let Some(device) = &paths.device {
-        command.env("GPUSLICE_SIM_DEVICE", device);
+    if !mounts.device.is_empty() {
+        command.env("GPUSLICE_SIM_DEVICE", path(&mounts.device));
     }
     let by_mount = match method {
         Injection::Auto => can_mount(),
@@ -116,9 +82,9 @@ pub fn inject(
         Injection::Preload => false,
     };
     if by_mount {
-        inject_by_mount(command, paths)
+        inject_by_mount(command, mounts)
     } else {
-        inject_by_preload(command, paths)
+        inject_by_preload(command, mounts)
     }
 }
 
@@ -127,26 +93,23 @@ pub struct Injected {
     _mount_point: Option<MountPoint>,
 }
 
-fn inject_by_mount(command: &mut Command, paths: &Paths) -> Result<(&'static str, Injected)> {
+fn inject_by_mount(command: &mut Command, mounts: &Mounts) -> Result<(&'static str, Injected)> {
     let mount_point = MountPoint::hold(Path::new(TENANT_DIR)).context(TENANT_DIR)?;
-    let real = |path: &Path| {
-        path.canonicalize()
-            .with_context(|| path.display().to_string())
-    };
+    let real = |of: &HostPath| path(of).canonicalize().with_context(|| of.to_string());
     let tenant = Path::new(TENANT_DIR);
     // First the real driver at its private path, then the shim over the driver's own name.
-    let mut binds = vec![(paths.dir.clone(), tenant.to_owned())];
-    let cuda = real(&paths.cuda)?;
+    let mut binds = vec![(path(&mounts.dir).to_owned(), tenant.to_owned())];
+    let cuda = real(&mounts.cuda)?;
     binds.push((cuda.clone(), tenant.join("driver/libcuda.so.1")));
-    binds.push((paths.mount.clone(), cuda));
-    if let Some(nvml) = &paths.nvml {
-        let nvml = real(nvml)?;
+    binds.push((path(&mounts.mount).to_owned(), cuda));
+    if !mounts.nvml.is_empty() {
+        let nvml = real(&mounts.nvml)?;
         binds.push((nvml.clone(), tenant.join("driver/libnvidia-ml.so.1")));
-        binds.push((paths.nvml_shim.clone(), nvml));
+        binds.push((path(&mounts.nvml_shim).to_owned(), nvml));
     }
-    library_path(command, paths.driver_dir())?;
-    if !holds(&paths.preload, b" :") {
-        preload_first(command, paths.preload.as_os_str());
+    library_path(command, driver_dir(mounts))?;
+    if !holds(path(&mounts.preload), b" :") {
+        preload_first(command, path(&mounts.preload).as_os_str());
     }
     // Variables of an enclosing slice.
     command.env_remove("GPUSLICE_SOCKET");
@@ -189,26 +152,26 @@ fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn inject_by_preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Injected)> {
+fn inject_by_preload(command: &mut Command, mounts: &Mounts) -> Result<(&'static str, Injected)> {
     // Links under the names that programs load: they lead to the shim where SONAMEs are ignored, and
     // are removed with the slice.
-    let links = paths.dir.join("lib");
+    let links = path(&mounts.dir).join("lib");
     std::fs::create_dir(&links).with_context(|| links.display().to_string())?;
     let mut names = vec![
-        (PRELOADED, &paths.preload),
-        ("libcuda.so", &paths.preload),
-        ("libcuda.so.1", &paths.preload),
+        (PRELOADED, &mounts.preload),
+        ("libcuda.so", &mounts.preload),
+        ("libcuda.so.1", &mounts.preload),
     ];
-    if paths.nvml.is_some() {
-        names.push(("libnvidia-ml.so.1", &paths.nvml_shim));
+    if !mounts.nvml.is_empty() {
+        names.push(("libnvidia-ml.so.1", &mounts.nvml_shim));
     }
     for (name, target) in names {
-        std::os::unix::fs::symlink(target, links.join(name))?;
+        std::os::unix::fs::symlink(path(target), links.join(name))?;
     }
-    library_path(command, paths.driver_dir())?;
+    library_path(command, driver_dir(mounts))?;
     library_path(command, &links)?;
-    let preload = match holds(&paths.preload, b" :") {
-        false => paths.preload.clone(),
+    let preload = match holds(path(&mounts.preload), b" :") {
+        false => path(&mounts.preload).to_owned(),
         true => links.join(PRELOADED),
     }
     .into_os_string();
@@ -218,13 +181,13 @@ fn inject_by_preload(command: &mut Command, paths: &Paths) -> Result<(&'static s
             links.display()
         );
     }
-    let socket = paths.dir.join("tenant.sock");
+    let socket = path(&mounts.dir).join("tenant.sock");
     if socket.as_os_str().len() > SOCKET_BYTES_MAX {
         bail!("{}: too long for a socket; {ELSEWHERE}", socket.display());
     }
     preload_first(command, &preload);
     command.env("GPUSLICE_SOCKET", socket);
-    command.env("GPUSLICE_DRIVER_DIR", paths.driver_dir());
+    command.env("GPUSLICE_DRIVER_DIR", driver_dir(mounts));
     Ok((
         "preload (a program that drops LD_PRELOAD escapes it)",
         Injected { _mount_point: None },

@@ -4,7 +4,7 @@ use crate::admin::Admin;
 use crate::background;
 use crate::cgroup::OwnCgroup;
 use crate::child;
-use crate::inject::{Injection, Paths, inject};
+use crate::inject::{Injection, inject};
 use crate::node::{self, DriverOptions};
 use crate::out;
 use crate::shared::Shared;
@@ -13,6 +13,7 @@ use crate::table::View;
 use crate::trust::Untrusted;
 use anyhow::{Context, Result, bail};
 use gpuslice_host::clock::since_boot;
+use gpuslice_wire::admin::Answer;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -125,7 +126,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         admin: &host.admin,
         container: ContainerId::new(&id)?,
     };
-    let Some(paths) = Paths::of(&answer) else {
+    let Answer::Admitted { mounts } = answer else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
     let Some((program, arguments)) = options.command.split_first() else {
@@ -136,7 +137,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let gpus = gpus(&host.admin, &id)?;
     let visible: Vec<String> = gpus.iter().map(GpuUuid::to_string).collect();
     command.env("CUDA_VISIBLE_DEVICES", visible.join(","));
-    let (method, _injected) = inject(&mut command, &paths, options.inject)?;
+    let (method, _injected) = inject(&mut command, &mounts, options.inject)?;
     if !options.quiet {
         let simulated = match gpus.iter().any(|gpu| gpu.is_simulated()) {
             true => " (simulated GPU)",

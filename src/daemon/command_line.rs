@@ -28,6 +28,10 @@ pub struct CommandLine {
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub probe_cuda: Option<PathBuf>,
 
+    /// Make the simulated device of this libcuda.so.1, print its directory and exit; used by the daemon itself
+    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub prepare_simulated: Option<PathBuf>,
+
     /// Answer questions from standard input with this NVML; used by the daemon itself
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub ask_nvml: Option<PathBuf>,

@@ -1,7 +1,6 @@
 //! The configuration file, in TOML. Every key is optional; an unknown key or an invalid value is an error with its
 //! line. `packaging/gpusliced.toml` explains each key and holds every default.
 
-use crate::cgroup_limits::CgroupLimitMode;
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
@@ -136,6 +135,19 @@ impl ForeignMemory {
             ForeignMemory::Charge => FOREIGN_CHARGE,
         }
     }
+}
+
+/// The configuration key `cgroup_limits`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupLimitMode {
+    /// Set no limit.
+    Off,
+    /// Set a limit where the driver can; log a line where it cannot.
+    #[default]
+    Auto,
+    /// Refuse a slice that cannot have its limit.
+    Require,
 }
 
 /// Whether late work is stopped on the GPU.

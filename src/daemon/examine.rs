@@ -5,11 +5,10 @@
 
 mod kernel;
 
+use crate::accounting::ask_nvml::supports;
 use crate::accounting::pid_namespace_warning;
-use crate::accounting::thread::supports;
-use crate::cgroup_limits::CgroupLimitMode;
 use crate::command_line::CommandLine;
-use crate::config::{DaemonConfig, PreemptionMode};
+use crate::config::{CgroupLimitMode, DaemonConfig, PreemptionMode};
 use crate::nvml::Nvml;
 use crate::paths::Paths;
 use crate::state;

@@ -87,10 +87,16 @@ pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
 fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
     if driver.nvml.is_empty() {
         let library = driver.cuda.as_str();
-        return crate::probe::ask(library).map_err(|why| GpuError::Probe {
+        let found = crate::probe::ask(library).map_err(|why| GpuError::Probe {
             library: library.to_owned(),
             why,
-        });
+        })?;
+        let gpu = |(index, (uuid, total))| Gpu {
+            uuid,
+            index: NvmlIndex(index),
+            total,
+        };
+        return Ok((0..).zip(found).map(gpu).collect());
     }
     let library = Path::new(driver.nvml.as_str());
     let nvml = Nvml::open(library).map_err(|why| GpuError::Start {

@@ -1,44 +1,45 @@
 //! `gpusliced`: gives containers slices of this node's GPUs. It performs effects; the engine takes the
 //! decisions. One thread waits for descriptors and deadlines, passes events to the engine and executes the
 //! engine's actions.
+//!
+//! The files, from the top down: [`start`] assembles the daemon; [`event_loop`] gives each event of the kernel to a
+//! duty; [`executor`] executes the engine's actions by calling the duties ([`admin`], [`clients`], [`containers`],
+//! [`accounting`], [`cgroup_limits`], [`preempt`]). A duty owns its state and answers with [`tasks`]. All other files
+//! are their tools.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
 mod accounting;
 mod admin;
-mod budget;
 mod cgroup;
 mod cgroup_limits;
+mod clients;
 mod command_line;
 mod config;
-mod daemon;
+mod containers;
+mod descriptors;
 mod driver_lock;
+mod event_loop;
 mod examine;
 mod executor;
-mod exit_watch;
 mod gpus;
-mod grants;
-mod handles;
-mod idle_exit;
-mod lingering;
-mod members;
 mod nvml;
-mod pages;
 mod paths;
 mod peer;
 mod policies;
 mod poll;
 mod preempt;
 mod probe;
-mod requests;
+mod replies;
+mod restore;
 mod service;
+mod simulated;
 mod slab;
-mod slices;
 mod socket_closer;
 mod sockets;
 mod start;
 mod state;
-mod tenants;
+mod tasks;
 
 fn main() -> std::process::ExitCode {
     start::main()

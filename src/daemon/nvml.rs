@@ -1,10 +1,17 @@
 //! The part of NVML that the daemon needs: the GPUs, the memory of their processes, and the driver's own memory limits
 //! on control groups.
 //!
-//! The library is opened from the driver directory at run time; each function has the type that the nvabi table gives
-//! it. A function that an older library lacks is missing alone: without the limits of driver r615 everything else
-//! works. Each call may be slow, and may never return on a GPU that fell off the bus; so only the child of
-//! [`crate::accounting`] and the daemon's start make calls.
+//! The crate nvml-wrapper opens the library at a path, starts it, and finds its GPUs. What it lacks are calls of this
+//! file, with the types of the nvabi table, through a second handle of the same library:
+//!
+//! * lists of processes. The wrapper has none of MPS and none of drivers before r510, and it gives up when a list
+//!   grows by more than five processes between two of its calls;
+//! * the size of a GPU's memory, for which the wrapper needs r510;
+//! * the limits of r615.
+//!
+//! A function that an older library lacks is missing alone: without the limits everything else works. Each call may be
+//! slow, and may never return on a GPU that fell off the bus; so only the child of [`crate::accounting`] and the
+//! daemon's start make calls.
 
 // For calls into the driver's library.
 #![allow(unsafe_code)]
@@ -17,18 +24,19 @@ use gpuslice_nvabi::types::{
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::units::Bytes;
 use libloading::Library;
+use nvml_wrapper::error::{NvmlError as WrapperError, nvml_try};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, discriminant};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Longest process list; a longer one means that the library is broken.
 const PROCESSES_MAX: u32 = 1 << 16;
-/// Buffer size for UUIDs and versions (96 and 80 in nvml.h).
-const TEXT_BYTES: usize = 96;
+/// More than the number of NVML's codes that the wrapper knows by name; 999 is "unknown".
+const CODES_MAX: u32 = 1000;
 /// "No limit", `NVML_DEVICE_MEMORY_LIMIT_MAX`.
 pub const NO_LIMIT: u64 = u64::MAX;
 
@@ -63,6 +71,27 @@ impl From<(String, u32)> for NvmlError {
     }
 }
 
+/// The wrapper's error as the answer of a call. Codes that it does not know are in its error; the others are found
+/// among them.
+fn failed(call: &str) -> impl FnOnce(WrapperError) -> NvmlError {
+    move |why| {
+        let same = |code: &u32| {
+            nvml_try(*code).is_err_and(|known| discriminant(&known) == discriminant(&why))
+        };
+        let answer = match why {
+            WrapperError::UnexpectedVariant(code) => code,
+            WrapperError::FailedToLoadSymbol(_) => nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND.0,
+            _ => (0..CODES_MAX)
+                .find(same)
+                .unwrap_or(nvmlReturn_t::ERROR_UNKNOWN.0),
+        };
+        NvmlError {
+            call: call.to_owned(),
+            answer: nvmlReturn_t(answer),
+        }
+    }
+}
+
 /// The driver's limits of a control group on one GPU, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -77,38 +106,25 @@ pub struct Limits {
 /// NVML, initialised until dropped. The library stays loaded: it may have threads, and unloading it under them would
 /// crash the process.
 pub struct Nvml {
+    wrapper: nvml_wrapper::Nvml,
     library: ManuallyDrop<Library>,
-}
-
-/// The library before it is initialised.
-struct Unstarted {
-    library: ManuallyDrop<Library>,
-}
-
-/// Looks up a function by name, with its own type.
-macro_rules! function {
-    ($nvml:expr, $name:ident) => {{
-        let name = concat!(stringify!($name), "\0").as_bytes();
-        // SAFETY: the function of this name has the signature that the table gives the name.
-        let found = unsafe { $nvml.library.get::<sig::$name>(name) };
-        found.map_err(|_| NvmlError {
-            call: stringify!($name).to_owned(),
-            answer: nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND,
-        })
-    }};
 }
 
 /// Makes a call whose pointers all point to live locals of the given lengths.
 macro_rules! call {
-    ($nvml:expr, $name:ident($($argument:expr),*)) => {
-        function!($nvml, $name).and_then(|function| {
+    ($library:expr, $name:ident($($argument:expr),*)) => {{
+        let name = concat!(stringify!($name), "\0").as_bytes();
+        // SAFETY: the function of this name has the signature that the table gives the name.
+        let answer = match unsafe { $library.get::<sig::$name>(name) } {
             // SAFETY: the pointers are to live locals, of the lengths given with them.
-            match unsafe { function($($argument),*) } {
-                nvmlReturn_t::SUCCESS => Ok(()),
-                answer => Err(NvmlError { call: stringify!($name).to_owned(), answer }),
-            }
-        })
-    };
+            Ok(function) => unsafe { function($($argument),*) },
+            Err(_) => nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND,
+        };
+        match answer {
+            nvmlReturn_t::SUCCESS => Ok(()),
+            answer => Err(NvmlError { call: stringify!($name).to_owned(), answer }),
+        }
+    }};
 }
 
 /// The two shapes of an entry in a list of processes.
@@ -147,13 +163,12 @@ impl Nvml {
     pub fn open(path: &Path) -> Result<Nvml, String> {
         // SAFETY: loading NVML runs its constructors, as intended.
         let library = unsafe { Library::new(path) }.map_err(|why| why.to_string())?;
-        let nvml = Unstarted {
-            library: ManuallyDrop::new(library),
-        };
-        call!(nvml, nvmlInit_v2()).map_err(|why| why.to_string())?;
-        Ok(Nvml {
-            library: nvml.library,
-        })
+        let library = ManuallyDrop::new(library);
+        let wrapper = nvml_wrapper::Nvml::builder()
+            .lib_path(path.as_os_str())
+            .init();
+        let wrapper = wrapper.map_err(|why| failed("nvmlInit_v2")(why).to_string())?;
+        Ok(Nvml { wrapper, library })
     }
 
     /// Number of GPUs.
@@ -161,8 +176,8 @@ impl Nvml {
     /// # Errors
     /// NVML's answer, as for all calls below.
     pub fn count(&self) -> Result<u32, NvmlError> {
-        let mut count = 0;
-        call!(self, nvmlDeviceGetCount_v2(&raw mut count)).map(|()| count)
+        let count = self.wrapper.device_count();
+        count.map_err(failed("nvmlDeviceGetCount_v2"))
     }
 
     /// A GPU by NVML's index.
@@ -170,9 +185,9 @@ impl Nvml {
     /// # Errors
     /// See [`Nvml::count`].
     pub fn at(&self, index: u32) -> Result<Device<'_>, NvmlError> {
-        let mut handle = nvmlDevice_t::NULL;
-        call!(self, nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
-        Ok(Device { nvml: self, handle })
+        let found = self.wrapper.device_by_index(index);
+        let found = found.map_err(failed("nvmlDeviceGetHandleByIndex_v2"));
+        found.map(|it| self.device(it))
     }
 
     /// A GPU by UUID. Looked up each time, so that a GPU that fell off the bus is not found.
@@ -180,13 +195,18 @@ impl Nvml {
     /// # Errors
     /// See [`Nvml::count`].
     pub fn of(&self, uuid: GpuUuid) -> Result<Device<'_>, NvmlError> {
-        let text = CString::new(uuid.to_string()).unwrap_or_default();
-        let mut handle = nvmlDevice_t::NULL;
-        call!(
-            self,
-            nvmlDeviceGetHandleByUUID(text.as_ptr(), &raw mut handle)
-        )?;
-        Ok(Device { nvml: self, handle })
+        let found = self.wrapper.device_by_uuid(uuid.to_string());
+        let found = found.map_err(failed("nvmlDeviceGetHandleByUUID"));
+        found.map(|it| self.device(it))
+    }
+
+    fn device<'a>(&'a self, it: nvml_wrapper::Device<'a>) -> Device<'a> {
+        Device {
+            // SAFETY: the handle is used with this library alone, while it is initialised.
+            handle: nvmlDevice_t(unsafe { it.handle() }.cast()),
+            library: &self.library,
+            it,
+        }
     }
 
     /// The driver's version.
@@ -194,12 +214,8 @@ impl Nvml {
     /// # Errors
     /// See [`Nvml::count`].
     pub fn driver_version(&self) -> Result<String, NvmlError> {
-        let mut text = [0; TEXT_BYTES];
-        call!(
-            self,
-            nvmlSystemGetDriverVersion(text.as_mut_ptr(), TEXT_BYTES as u32)
-        )?;
-        Ok(plain(&text))
+        let version = self.wrapper.sys_driver_version();
+        version.map_err(failed("nvmlSystemGetDriverVersion"))
     }
 
     /// This library's version.
@@ -207,26 +223,16 @@ impl Nvml {
     /// # Errors
     /// See [`Nvml::count`].
     pub fn version(&self) -> Result<String, NvmlError> {
-        let mut text = [0; TEXT_BYTES];
-        call!(
-            self,
-            nvmlSystemGetNVMLVersion(text.as_mut_ptr(), TEXT_BYTES as u32)
-        )?;
-        Ok(plain(&text))
-    }
-}
-
-impl Drop for Nvml {
-    fn drop(&mut self) {
-        // A failure cannot be reported here.
-        let _ = call!(self, nvmlShutdown());
+        let version = self.wrapper.sys_nvml_version();
+        version.map_err(failed("nvmlSystemGetNVMLVersion"))
     }
 }
 
 /// One GPU.
 pub struct Device<'a> {
-    nvml: &'a Nvml,
+    it: nvml_wrapper::Device<'a>,
     handle: nvmlDevice_t,
+    library: &'a Library,
 }
 
 impl Device<'_> {
@@ -235,12 +241,7 @@ impl Device<'_> {
     /// # Errors
     /// See [`Nvml::count`].
     pub fn uuid(&self) -> Result<String, NvmlError> {
-        let mut text = [0; TEXT_BYTES];
-        call!(
-            self.nvml,
-            nvmlDeviceGetUUID(self.handle, text.as_mut_ptr(), TEXT_BYTES as u32)
-        )?;
-        Ok(plain(&text))
+        self.it.uuid().map_err(failed("nvmlDeviceGetUUID"))
     }
 
     /// Its memory.
@@ -254,7 +255,7 @@ impl Device<'_> {
             used: 0,
         };
         call!(
-            self.nvml,
+            self.library,
             nvmlDeviceGetMemoryInfo(self.handle, &raw mut memory)
         )?;
         Ok(Bytes(memory.total))
@@ -265,15 +266,11 @@ impl Device<'_> {
     /// # Errors
     /// See [`Nvml::count`].
     pub fn is_mig(&self) -> Result<bool, NvmlError> {
-        let (mut now, mut later) = (0, 0);
-        let asked = call!(
-            self.nvml,
-            nvmlDeviceGetMigMode(self.handle, &raw mut now, &raw mut later)
-        );
-        match asked {
-            Err(why) if why.answer == nvmlReturn_t::ERROR_NOT_SUPPORTED => Ok(false),
-            Err(why) if why.answer == nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND => Ok(false),
-            asked => asked.map(|()| now != 0),
+        match self.it.mig_mode() {
+            Ok(mode) => Ok(mode.current != 0),
+            Err(WrapperError::NotSupported | WrapperError::FunctionNotFound) => Ok(false),
+            Err(WrapperError::FailedToLoadSymbol(_)) => Ok(false),
+            Err(why) => Err(failed("nvmlDeviceGetMigMode")(why)),
         }
     }
 
@@ -298,7 +295,7 @@ impl Device<'_> {
     fn compute(&self) -> Result<Vec<(u32, u64)>, NvmlError> {
         listed::<nvmlProcessInfo_t>(|count, infos| {
             call!(
-                self.nvml,
+                self.library,
                 nvmlDeviceGetComputeRunningProcesses_v3(self.handle, count, infos)
             )
         })
@@ -306,7 +303,7 @@ impl Device<'_> {
             nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND => {
                 listed::<nvmlProcessInfo_v1_t>(|count, infos| {
                     call!(
-                        self.nvml,
+                        self.library,
                         nvmlDeviceGetComputeRunningProcesses(self.handle, count, infos)
                     )
                 })
@@ -318,7 +315,7 @@ impl Device<'_> {
     fn graphics(&self) -> Result<Vec<(u32, u64)>, NvmlError> {
         listed::<nvmlProcessInfo_t>(|count, infos| {
             call!(
-                self.nvml,
+                self.library,
                 nvmlDeviceGetGraphicsRunningProcesses_v3(self.handle, count, infos)
             )
         })
@@ -327,7 +324,7 @@ impl Device<'_> {
     fn mps(&self) -> Result<Vec<(u32, u64)>, NvmlError> {
         listed::<nvmlProcessInfo_t>(|count, infos| {
             call!(
-                self.nvml,
+                self.library,
                 nvmlDeviceGetMPSComputeRunningProcesses_v3(self.handle, count, infos)
             )
         })
@@ -346,7 +343,7 @@ impl Device<'_> {
             current_used: 0,
         };
         call!(
-            self.nvml,
+            self.library,
             nvmlDeviceGetMemoryLimits_v1(self.handle, &raw mut limits)
         )?;
         Ok(Limits {
@@ -368,7 +365,7 @@ impl Device<'_> {
             hard_limit: hard,
         };
         call!(
-            self.nvml,
+            self.library,
             nvmlDeviceSetMemoryLimits_v1(self.handle, &raw mut limits)
         )
     }
@@ -399,12 +396,6 @@ fn listed<E: Entry>(
             Err(_) => entries.resize((count as usize).max(entries.len()) + 8, E::EMPTY),
         }
     }
-}
-
-fn plain(text: &[c_char]) -> String {
-    let bytes = text.iter().map(|&byte| byte as u8);
-    let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -459,6 +450,17 @@ mod tests {
             Err(refused.clone())
         );
         assert_eq!(refused.to_string(), "list answered NVML_ERROR_GPU_IS_LOST");
+    }
+
+    #[test]
+    fn the_wrappers_errors_keep_nvmls_answers() {
+        for code in (1..=30).chain([999, 4711]) {
+            let why = nvml_try(code).expect_err("an error");
+            let error = failed("call")(why);
+            assert_eq!((error.call.as_str(), error.answer.0), ("call", code));
+        }
+        let missing = failed("call")(WrapperError::FailedToLoadSymbol(String::new()));
+        assert_eq!(missing.answer, nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::command_line::CommandLine;
 use crate::config::DaemonConfig;
+use crate::simulated;
 use gpuslice_host::layout::{self, NoDriver};
 use gpuslice_wire::text::{HostPath, Text};
 use std::env;
@@ -43,16 +44,8 @@ pub enum PathError {
     #[error("cannot find this program's own path: {0}; give shim_dir and driver_dir")]
     NoSelf(io::Error),
     /// The simulated GPU cannot be created as `GPUSLICE_SIM` and related variables ask, or cannot be used.
-    #[error("{error}{hint}", error = .0, hint = hint(.0))]
-    Simulated(#[from] gpuslice_sim_device::Error),
-}
-
-/// A hint for the error's text.
-fn hint(error: &gpuslice_sim_device::Error) -> &'static str {
-    match error {
-        gpuslice_sim_device::Error::Config(_) => "; `gpuslice sim --help` explains GPUSLICE_SIM",
-        _ => "",
-    }
+    #[error("{0}")]
+    Simulated(String),
 }
 
 /// The driver mounted into containers.
@@ -141,9 +134,7 @@ impl Driver {
         let (cuda, nvml) = (dir.join("libcuda.so.1"), dir.join("libnvidia-ml.so.1"));
         cuda.canonicalize().map_err(no_driver)?;
         let device = match layout::is_simulated(&cuda) {
-            true => host_path(&gpuslice_sim_device::prepare(
-                &gpuslice_sim_device::default_dir(),
-            )?)?,
+            true => host_path(&simulated::prepare(&cuda).map_err(PathError::Simulated)?)?,
             false => HostPath::EMPTY,
         };
         Ok(Driver {

@@ -8,7 +8,7 @@
 //! A kernel before 6.5 gives no pidfd with the socket. There the pidfd is opened by pid, and the socket's other
 //! end must still be open afterwards: as long as the peer has not closed it, the kernel cannot reuse its pid.
 //! If a child keeps that end open and the pid is reused meanwhile, the daemon takes a process of the same
-//! container for the peer; and a client never ends before its connection (`lingering.rs`).
+//! container for the peer; and a client never ends before its connection (`clients/lingering.rs`).
 
 use gpuslice_engine::Process;
 use gpuslice_host::cgroup;

@@ -1,5 +1,5 @@
-//! Changes of the division of time at run time: policies of GPUs; weights, shares and classes of slices. Both are
-//! written to disk before the answer, so that they survive a restart of the daemon.
+//! Policies of GPUs that were changed at run time. A change is written to disk before the answer, so that it survives a
+//! restart of the daemon.
 //!
 //! The policies are a small file in the runtime directory with one line for each GPU whose policy was ever
 //! changed; a GPU without a line has the policy of the configuration:
@@ -7,10 +7,10 @@
 //! GPU-8932f937-d72c-4106-c12f-20bd9faed9f6 weighted
 //! ```
 
-use crate::daemon::{Daemon, Task};
-use crate::executor::{NO_REPLY, key_of};
-use gpuslice_engine::{Event, Record, TimeChange, Token};
-use gpuslice_wire::admin::{Answer, Denial};
+use crate::replies::{Denied, NO_REPLY};
+use crate::state::State;
+use gpuslice_engine::{Event, Token};
+use gpuslice_wire::admin::Denial;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::select::{GpuRef, GpuSelector};
@@ -55,79 +55,62 @@ fn wish(gpu: GpuUuid, policy: Policy) -> Event {
     }
 }
 
-impl Daemon {
-    /// Restores the recorded policies. If the file cannot be read, logs it; the configuration's policy applies.
-    pub fn restore_policies(&mut self, gpus: &[GpuUuid]) {
-        match self.state.policies() {
-            Ok(policies) => self.policies = policies,
-            Err(why) => tracing::error!("{why}; GPUs have the policy of the configuration"),
-        }
-        let kept: Vec<Event> = gpus
-            .iter()
-            .filter_map(|gpu| Some(wish(*gpu, *self.policies.0.get(gpu)?)))
-            .collect();
-        kept.into_iter().for_each(|event| self.deliver(event));
+/// The event for a command to change a policy.
+///
+/// # Errors
+/// The GPU cannot be parsed.
+pub fn wanted(token: Token, gpu: Selector, policy: Policy) -> Result<Event, Denied> {
+    let gpus = GpuSelector::parse(gpu.as_str());
+    let gpus = gpus.map_err(|why| (Denial::Invalid, why.to_string()))?;
+    Ok(Event::SetPolicy {
+        token,
+        gpus,
+        policy,
+    })
+}
+
+impl Policies {
+    /// Reads the recorded policies. If the file cannot be read, logs it; the configuration's policy applies.
+    pub fn restored(state: &State) -> Policies {
+        let path = state.policies_path();
+        let wrong = |why| format!("{}: {why}; delete it", path.display());
+        let read = state
+            .policies()
+            .and_then(|text| text.parse().map_err(wrong));
+        read.unwrap_or_else(|why| {
+            tracing::error!("{why}; GPUs have the policy of the configuration");
+            Policies::default()
+        })
     }
 
-    /// Handles a command to change a policy.
-    pub fn want_policy(&mut self, token: Token, gpu: Selector, policy: Policy) {
-        match GpuSelector::parse(gpu.as_str()) {
-            Err(why) => self.deny(key_of(token), Denial::Invalid, &why.to_string()),
-            Ok(gpus) => self.tasks.push_back(Task::Step(Event::SetPolicy {
-                token,
-                gpus,
-                policy,
-            })),
-        }
+    /// The events that set the recorded policies of these GPUs.
+    pub fn events(&self, gpus: &[GpuUuid]) -> Vec<Event> {
+        let recorded = gpus.iter().filter_map(|gpu| self.0.get_key_value(gpu));
+        recorded.map(|(gpu, policy)| wish(*gpu, *policy)).collect()
     }
 
-    /// Records a changed policy and answers; if it cannot be recorded, restores the old one.
-    pub fn policy_set(&mut self, token: Token, policy: Policy, was: &[(GpuUuid, Policy)]) {
-        if token == NO_REPLY {
-            return;
-        }
-        let mut policies = self.policies.clone();
+    /// Records a changed policy.
+    ///
+    /// # Errors
+    /// It cannot be recorded: why, and the events that restore the old policies.
+    pub fn changed(
+        &mut self,
+        state: &State,
+        policy: Policy,
+        was: &[(GpuUuid, Policy)],
+    ) -> Result<(), (String, Vec<Event>)> {
+        let mut policies = self.clone();
         policies.0.extend(was.iter().map(|(gpu, _)| (*gpu, policy)));
-        if let Err(why) = self.state.keep_policies(&policies) {
+        if let Err(why) = state.keep_policies(&policies.to_string()) {
             let text = format!("{why}; the policy is unchanged, free disk space there");
-            tracing::error!("{text}");
-            for (gpu, policy) in was {
-                self.tasks.push_front(Task::Step(wish(*gpu, *policy)));
-            }
-            return self.deny(key_of(token), Denial::Host, &text);
+            let back = was.iter().map(|(gpu, policy)| wish(*gpu, *policy));
+            return Err((text, back.collect()));
         }
-        self.policies = policies;
+        *self = policies;
         for (gpu, was) in was {
             tracing::info!(%gpu, %was, %policy, "policy changed");
         }
-        self.answer(key_of(token), &Answer::Done {});
-    }
-
-    /// Records a slice's changed weight, share or class and answers; if it cannot be recorded, restores the old
-    /// values.
-    pub fn retuned(&mut self, token: Token, record: &Record, was: &TimeChange) {
-        let container = record.container;
-        if token == NO_REPLY {
-            return;
-        }
-        if let Err(why) = self.state.rewrite(record) {
-            let dir = self.state.container_dir(&container);
-            let text = format!(
-                "{}: {why}; the slice is unchanged, free disk space there",
-                dir.display()
-            );
-            tracing::error!(%container, "{text}");
-            self.tasks.push_front(Task::Step(Event::Retune {
-                token: NO_REPLY,
-                container,
-                change: *was,
-            }));
-            return self.deny(key_of(token), Denial::Host, &text);
-        }
-        let share = record.share.map_or(0, |share| share.get());
-        let (name, weight, class) = (record.name, record.weight.get(), record.class);
-        tracing::info!(%container, %name, weight, share, %class, "weight, share or class changed");
-        self.answer(key_of(token), &Answer::Done {});
+        Ok(())
     }
 }
 

@@ -99,7 +99,7 @@ impl Source {
     }
 }
 
-/// A shared handle to the epoll set.
+/// The epoll set. All clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Watch(Rc<Epoll>);
 
@@ -119,6 +119,49 @@ impl Watch {
     /// Not in the set.
     pub fn forget<F: AsFd>(&self, fd: F) -> nix::Result<()> {
         self.0.delete(fd)
+    }
+
+    /// Changes a descriptor's source; watches for input, or for hang-up only.
+    ///
+    /// # Errors
+    /// Not in the set.
+    pub fn watch_on<F: AsFd>(&self, fd: F, source: Source, input: bool) -> nix::Result<()> {
+        let flags = match input {
+            true => EpollFlags::EPOLLIN,
+            false => EpollFlags::empty(), // hang-up is always reported
+        };
+        let mut event = EpollEvent::new(flags, source.word());
+        self.0.modify(fd, &mut event)
+    }
+
+    /// Watches an eventfd edge-triggered: each write of the other side is an event, and the daemon never reads
+    /// it. (The non-blocking flag is shared with the other side, so a read could be made to block.) The timer
+    /// is watched in the same way.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn add_edge_triggered<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        self.0.add(fd, EpollEvent::new(flags, source.word()))
+    }
+
+    /// Watches for writability instead of input, or back.
+    ///
+    /// # Errors
+    /// Not in the set.
+    pub fn wait_to_write(
+        &self,
+        fd: BorrowedFd<'_>,
+        source: Source,
+        write: bool,
+    ) -> nix::Result<()> {
+        let flags = if write {
+            EpollFlags::EPOLLOUT
+        } else {
+            EpollFlags::EPOLLIN
+        };
+        self.0
+            .modify(fd, &mut EpollEvent::new(flags, source.word()))
     }
 }
 
@@ -144,73 +187,13 @@ impl Poll {
             timer,
             armed: None,
         };
-        poll.add_edge_triggered(&poll.timer, Source::Timer)?;
+        poll.watch.add_edge_triggered(&poll.timer, Source::Timer)?;
         Ok(poll)
     }
 
-    /// The set.
+    /// The epoll set.
     pub fn watch(&self) -> Watch {
         self.watch.clone()
-    }
-
-    /// [`Watch::add`].
-    ///
-    /// # Errors
-    /// No memory.
-    pub fn add<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
-        self.watch.add(fd, source)
-    }
-
-    /// [`Watch::forget`].
-    ///
-    /// # Errors
-    /// Not in the set.
-    pub fn forget<F: AsFd>(&self, fd: F) -> nix::Result<()> {
-        self.watch.forget(fd)
-    }
-
-    /// Changes a descriptor's source; watches for input, or for hang-up only.
-    ///
-    /// # Errors
-    /// Not in the set.
-    pub fn watch_on<F: AsFd>(&self, fd: F, source: Source, input: bool) -> nix::Result<()> {
-        let flags = match input {
-            true => EpollFlags::EPOLLIN,
-            false => EpollFlags::empty(), // hang-up is always reported
-        };
-        let mut event = EpollEvent::new(flags, source.word());
-        self.watch.0.modify(fd, &mut event)
-    }
-
-    /// Watches an eventfd edge-triggered: each write of the other side is an event, and the daemon never reads
-    /// it. (The non-blocking flag is shared with the other side, so a read could be made to block.) The timer
-    /// is watched in the same way.
-    ///
-    /// # Errors
-    /// No memory.
-    pub fn add_edge_triggered<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
-        self.watch.0.add(fd, EpollEvent::new(flags, source.word()))
-    }
-
-    /// Watches for writability instead of input, or back.
-    ///
-    /// # Errors
-    /// Not in the set.
-    pub fn wait_to_write(
-        &self,
-        fd: BorrowedFd<'_>,
-        source: Source,
-        write: bool,
-    ) -> nix::Result<()> {
-        let flags = if write {
-            EpollFlags::EPOLLOUT
-        } else {
-            EpollFlags::EPOLLIN
-        };
-        self.watch
-            .0
-            .modify(fd, &mut EpollEvent::new(flags, source.word()))
     }
 
     /// Sets the timer, unless it is set to this time already.
@@ -299,7 +282,7 @@ mod tests {
             slot: 3,
             generation: 1,
         });
-        poll.add_edge_triggered(&bell, ring).expect("added");
+        poll.watch().add_edge_triggered(&bell, ring).expect("added");
         let mut seen = Vec::new();
         for _ in 0..3 {
             bell.write(1).expect("rung");

@@ -6,21 +6,20 @@
 // For calls into the driver.
 #![allow(unsafe_code)]
 
-use crate::gpus::Gpu;
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::{CUresult, CUuuid};
-use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
+use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::units::Bytes;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs the child and parses its output.
+/// Runs the child and parses its output: identity and memory of each GPU, in CUDA's order.
 ///
 /// # Errors
 /// What failed, in the child's words if it printed any.
-pub fn ask(library: &str) -> Result<Vec<Gpu>, String> {
+pub fn ask(library: &str) -> Result<Vec<(GpuUuid, Bytes)>, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command
@@ -34,16 +33,12 @@ pub fn ask(library: &str) -> Result<Vec<Gpu>, String> {
     parse(&String::from_utf8_lossy(&output.stdout))
 }
 
-fn parse(text: &str) -> Result<Vec<Gpu>, String> {
-    let gpu = |(index, line): (usize, &str)| {
+fn parse(text: &str) -> Result<Vec<(GpuUuid, Bytes)>, String> {
+    let gpu = |line: &str| {
         let (uuid, total) = line.split_once(' ')?;
-        Some(Gpu {
-            uuid: uuid.parse().ok()?,
-            index: NvmlIndex(index as u32),
-            total: Bytes(total.parse().ok()?),
-        })
+        Some((uuid.parse().ok()?, Bytes(total.parse().ok()?)))
     };
-    let gpus: Option<Vec<Gpu>> = text.lines().enumerate().map(gpu).collect();
+    let gpus: Option<Vec<(GpuUuid, Bytes)>> = text.lines().map(gpu).collect();
     gpus.filter(|all| all.len() <= GPUS_MAX)
         .ok_or_else(|| format!("it printed {text:?}"))
 }
@@ -110,7 +105,7 @@ mod tests {
     fn the_childs_output_is_checked() {
         let uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
         let gpus = parse(&format!("{uuid} 1024\n")).expect("one GPU");
-        assert_eq!((gpus.len(), gpus[0].total), (1, Bytes(1024)));
+        assert_eq!((gpus.len(), gpus[0].1), (1, Bytes(1024)));
         for bad in [
             "x",
             &format!("{uuid}\n"),

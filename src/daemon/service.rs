@@ -10,7 +10,8 @@
 //! directory, and a page belongs to one run of the daemon. Stored descriptors would be a second source of
 //! truth. Without a service manager, this module does nothing.
 
-use crate::sockets::{address_of, own, stops_blocking};
+use crate::descriptors::{own, stops_blocking};
+use crate::sockets::address_of;
 use gpuslice_host::clock::now;
 use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use gpuslice_wire::units::{Duration, Instant};

@@ -21,8 +21,8 @@
 // For the code between fork and exec.
 #![allow(unsafe_code)]
 
+use crate::descriptors::stops_blocking;
 use crate::poll::{Source, Watch};
-use crate::sockets::stops_blocking;
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket;
 use gpuslice_wire::ids::ContainerId;

@@ -10,19 +10,19 @@
 //! each packet is peeked first, which closes nothing; a packet with descriptors is never received, and another
 //! process closes sockets (`socket_closer.rs`).
 
+use crate::descriptors::own;
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use gpuslice_host::seqpacket::{bound, unconnected};
 use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{
     Backlog, MsgFlags, SockFlag, UnixAddr, accept4, getsockname, listen, recvmsg,
 };
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, IoSliceMut};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -108,6 +108,25 @@ impl Drop for Socket {
             true => drop(fd),
             false => self.closer.close(self.owner, fd),
         }
+    }
+}
+
+/// A spare descriptor. When none is left, it is released to accept and close a connection, which otherwise would wait
+/// forever and keep the daemon busy.
+#[derive(Debug)]
+pub struct Spare(Option<File>);
+
+impl Spare {
+    /// Takes the descriptor.
+    pub fn new() -> Spare {
+        Spare(File::open("/dev/null").ok())
+    }
+
+    /// Accepts the next connection and closes it.
+    pub fn turn_away(&mut self, listener: &Socket) {
+        self.0 = None;
+        drop(listener.accept());
+        *self = Spare::new();
     }
 }
 
@@ -215,21 +234,4 @@ pub fn packet<M: Message>(id: RequestId, message: &M, buffer: &mut [u8; FRAME_BY
 pub fn address_of(listener: &OwnedFd) -> Option<PathBuf> {
     let address: UnixAddr = getsockname(listener.as_raw_fd()).ok()?;
     address.path().map(Path::to_owned)
-}
-
-/// Makes a descriptor non-blocking.
-///
-/// # Errors
-/// None that the system documents.
-pub fn stops_blocking<F: AsFd>(fd: &F) -> io::Result<()> {
-    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
-    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    Ok(())
-}
-
-/// A descriptor that no other code in this process owns.
-#[allow(unsafe_code)]
-pub fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: `accept4` just made it, or the service manager passed it under this number.
-    unsafe { OwnedFd::from_raw_fd(fd) }
 }

@@ -1,21 +1,35 @@
 //! The program: reads the command line, starts the daemon and runs it to its end.
 
+use crate::accounting::Accounting;
+use crate::admin::Admins;
+use crate::cgroup_limits::CgroupLimits;
+use crate::clients::Clients;
 use crate::command_line::CommandLine;
 use crate::config::{ConfigError, DaemonConfig};
-use crate::daemon::Daemon;
+use crate::containers::{Budget, Containers, PageSettings};
 use crate::driver_lock::{DriverLock, DriverLockError};
+use crate::event_loop::Daemon;
+use crate::executor::Duties;
 use crate::gpus::{self, Gpu, GpuError};
 use crate::paths::{PathError, Paths};
+use crate::policies::Policies;
+use crate::poll::Poll;
+use crate::preempt::Preemption;
 use crate::service::{ActivatedSockets, ActivationError, Manager};
+use crate::socket_closer::{SocketCloser, SocketOwner};
+use crate::sockets::{Socket, can_refuse_descriptors};
 use crate::state::{Found, State, StateError};
+use crate::tasks::Tasks;
 use clap::Parser;
-use gpuslice_engine::Event;
+use gpuslice_engine::{Engine, Event};
+use gpuslice_host::clock::now;
 use gpuslice_host::layout::ADMIN_SOCKET;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -52,11 +66,14 @@ pub fn main() -> ExitCode {
         return check(file);
     }
     if let Some(library) = &options.probe_cuda {
-        return probe(library);
+        return print(crate::probe::print(library));
+    }
+    if let Some(library) = &options.prepare_simulated {
+        return print(crate::simulated::print_device(library));
     }
     if let Some(library) = &options.ask_nvml {
         // It ends with its parent; there is no process left to report an error to.
-        let _ = crate::accounting::thread::serve_child(library);
+        let _ = crate::accounting::ask_nvml::serve(library);
         return ExitCode::SUCCESS;
     }
     if options.close_sockets {
@@ -68,7 +85,9 @@ pub fn main() -> ExitCode {
         let _ = writeln!(io::stdout(), "{}", crate::examine::facts(&options));
         return ExitCode::SUCCESS;
     }
-    match serve(&options) {
+    let served = serve(&options);
+    remove(&options.remove);
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             complain(&format!("gpusliced: {failure}"));
@@ -96,8 +115,9 @@ fn check(file: &std::path::Path) -> ExitCode {
     }
 }
 
-fn probe(library: &std::path::Path) -> ExitCode {
-    match crate::probe::print(library) {
+/// The exit status of a child that has printed facts about a driver, or not.
+fn print(done: Result<(), String>) -> ExitCode {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             complain(&why);
@@ -134,7 +154,7 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     };
     let driver = paths.driver.dir.clone();
     let simulated = paths.driver.is_simulated();
-    let mut daemon = Daemon::new(&config, paths, state, signals, service, fds)?;
+    let mut daemon = assemble(&config, paths, state, signals, service, fds)?;
     for gpu in &gpus {
         daemon.deliver(Event::GpuFound {
             uuid: gpu.uuid,
@@ -143,46 +163,116 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
         });
     }
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
-    daemon.restore_policies(&uuids);
-    let support = daemon.accounting.support(&uuids);
-    daemon.cgroup_limits.supported(support);
+    let policies = daemon.duties.policies.events(&uuids);
+    policies.into_iter().for_each(|event| daemon.deliver(event));
+    let support = daemon.duties.accounting.support(&uuids);
+    daemon.duties.cgroup_limits.supported(support);
     if let Some(why) = crate::accounting::pid_namespace_warning() {
         tracing::warn!("{why}");
     }
     take_up(&mut daemon)?;
-    daemon.close_nvml_when_idle();
-    let socket = daemon.state.dir().join(ADMIN_SOCKET);
+    daemon.duties.close_nvml_when_idle();
+    let containers = &daemon.duties.containers;
+    let socket = containers.state().dir().join(ADMIN_SOCKET);
     let gpus = crate::service::gpus(gpus.len(), simulated);
     let (socket, driver) = (socket.display(), driver.display());
     complain(&format!(
         "gpusliced ready: {socket}, {gpus} (driver: {driver})"
     ));
-    daemon.manager.ready(gpus, daemon.slices.len());
+    daemon.manager.ready(gpus, containers.len());
     if options.while_used {
-        daemon.runs_while_used();
+        daemon.duties.admins.run_while_used(now());
     }
     let served = daemon.serve();
     daemon.manager.stopping();
-    if options.ephemeral || (daemon.slices.len() == 0 && daemon.state.admin_is_ours()) {
+    let containers = &daemon.duties.containers;
+    if options.ephemeral || (containers.len() == 0 && containers.state().admin_is_ours()) {
         claim.withdraw();
     }
     daemon.close(options.ephemeral);
-    for dir in &options.remove {
+    Ok(served?)
+}
+
+/// Removes the directories that the command line gives to the daemon, also one that has not started: the program that
+/// gave them may have been killed meanwhile.
+fn remove(dirs: &[PathBuf]) {
+    for dir in dirs {
         await_containers(&dir.join("runtime"));
-        // The program that gave it may have removed it already.
+        // That program may have removed it already.
         let _ = std::fs::remove_dir_all(dir);
     }
-    Ok(served?)
+}
+
+/// A daemon without GPUs and slices.
+///
+/// # Errors
+/// A system call failed.
+fn assemble(
+    config: &DaemonConfig,
+    paths: Paths,
+    mut state: State,
+    signals: SignalFd,
+    (given, manager): (ActivatedSockets, Manager),
+    fds: u64,
+) -> io::Result<Daemon> {
+    let poll = Poll::new()?;
+    let watch = poll.watch();
+    let closer = SocketCloser::new(watch.clone());
+    if !can_refuse_descriptors() {
+        closer.prepare()?;
+    }
+    let listeners = listeners(given, &mut state, &closer)?;
+    let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
+    let accounting = Accounting::new(nvml.as_str(), interval_ms, &watch)?;
+    let preemption = Preemption::new(config.preemption, &paths.driver, state.dir(), &watch)?;
+    let fds = fds.saturating_sub(preemption.descriptors());
+    let budget = Budget::told(fds, config.containers_max.get());
+    let settings = PageSettings {
+        epoch: now().0,
+        hard: config.block_without_daemon,
+        foreign: config.foreign_memory.word(),
+        stop: preemption.is_on(),
+    };
+    let engine = Engine::new(gpuslice_engine::Config {
+        stop: preemption.is_on(),
+        containers: budget.containers.into(),
+        ..config.engine()
+    });
+    let both = (watch.clone(), closer.clone());
+    let duties = Duties {
+        policies: Policies::restored(&state),
+        clients: Clients::new(watch.clone(), budget.clients),
+        admins: Admins::new(config, listeners, both.clone(), budget.admins)?,
+        containers: Containers::new(state, settings, budget, both),
+        accounting,
+        cgroup_limits: CgroupLimits::new(config.cgroup_limits, config.cgroup_guarantees),
+        preemption,
+        paths,
+        tasks: Tasks::default(),
+    };
+    Daemon::new(engine, duties, (poll, closer), (signals, manager))
+}
+
+/// The admin socket and, if the service manager made one, the observers' socket.
+fn listeners(
+    given: ActivatedSockets,
+    state: &mut State,
+    closer: &SocketCloser,
+) -> io::Result<(Socket, Option<Socket>)> {
+    let admin = match given.admin {
+        Some(fd) => Socket::handed_over(fd, SocketOwner::Admins, closer),
+        None => Socket::listening(state.listen_admin()?, SocketOwner::Admins, closer),
+    };
+    let observe = given.observe;
+    let observe = observe.map(|fd| Socket::handed_over(fd, SocketOwner::Observers, closer));
+    Ok((admin, observe))
 }
 
 /// Restores the slices from their records.
 fn take_up(daemon: &mut Daemon) -> io::Result<()> {
-    for found in daemon.state.records()? {
+    for found in daemon.duties.containers.state().records()? {
         match found {
-            Found::Record(record) => {
-                daemon.restore(&record);
-                daemon.watch_restored(record.container);
-            }
+            Found::Record(record) => daemon.restore(&record),
             Found::Unreadable(path, why) => {
                 tracing::error!(path = %path.display(), why, "record not restored; it is kept until gpuslice rm of its container");
             }

@@ -11,18 +11,16 @@
 //!   c/                      0700
 //!   c/<container>/          0711, mounted read-only into that container alone
 //!     record                0600, the slice (written beside, synced, renamed)
-//!     granted               0600, grants of its processes (`grants.rs`)
+//!     granted               0600, grants of its processes (`containers/grants.rs`)
 //!     container             the hook's note of the container (`hook/claim.rs`)
-//!     first                 its first process, with which it ends (`exit_watch.rs`)
-//!     members               which processes may connect (`members.rs`)
+//!     first                 its first process, with which it ends (`containers/first_process.rs`)
+//!     members               which processes may connect (`containers/members.rs`)
 //!     tenant.sock           0666
 //!     driver/               empty files for the real driver to be mounted on
 //! ```
 //! A directory without a record is left from an unfinished admission and is removed at the start. A record that
 //! cannot be read is logged and kept, and its container is refused.
 
-use crate::members::{self, Members};
-use crate::policies::Policies;
 use crate::sockets::listen_at;
 use gpuslice_engine::{RECORD_BYTES, Record};
 use gpuslice_host::layout::{ADMIN_SOCKET, TAKEN};
@@ -41,6 +39,9 @@ const POLICIES_BYTES_MAX: u64 = 64 * 1024;
 
 /// Mount points for the real driver in a container's directory.
 const MOUNT_POINTS: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
+/// The note of a container's members, in its directory.
+pub const MEMBERS: &str = "members";
 
 /// The runtime directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -143,22 +144,25 @@ impl State {
         replace_file(&path, now.as_bytes())
     }
 
-    /// The recorded policies; a missing file means none.
+    /// The file of recorded policies.
+    pub fn policies_path(&self) -> PathBuf {
+        self.dir.join("policies")
+    }
+
+    /// The text of the recorded policies; empty without a file.
     ///
     /// # Errors
-    /// The file, and what is wrong with it.
-    pub fn policies(&self) -> Result<Policies, String> {
-        let path = self.dir.join("policies");
+    /// The file and the error.
+    pub fn policies(&self) -> Result<String, String> {
+        let path = self.policies_path();
         let mut text = String::new();
         let read = File::open(&path)
             .and_then(|file| file.take(POLICIES_BYTES_MAX).read_to_string(&mut text));
         match read {
-            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Policies::default()),
-            Err(why) => Err(format!("{}: {why}", path.display())),
-            Ok(_) => {
-                let wrong = |why| format!("{}: {why}; delete it", path.display());
-                text.parse().map_err(wrong)
+            Err(why) if why.kind() != io::ErrorKind::NotFound => {
+                Err(format!("{}: {why}", path.display()))
             }
+            _ => Ok(text),
         }
     }
 
@@ -166,9 +170,9 @@ impl State {
     ///
     /// # Errors
     /// The file and the error.
-    pub fn keep_policies(&self, policies: &Policies) -> Result<(), String> {
-        let path = self.dir.join("policies");
-        let done = replace_file(&path, policies.to_string().as_bytes());
+    pub fn keep_policies(&self, policies: &str) -> Result<(), String> {
+        let path = self.policies_path();
+        let done = replace_file(&path, policies.as_bytes());
         done.map_err(|why| format!("{}: {why}", path.display()))
     }
 
@@ -199,14 +203,14 @@ impl State {
         read_record(&self.container_dir(container).join("record")).ok()
     }
 
-    /// Writes a slice's record, and creates the mount points that its container needs.
+    /// Writes a slice's record and the note of its members, and creates the mount points that its container needs.
     ///
     /// # Errors
     /// A file operation failed, such as on a full disk; created files are removed.
-    pub fn keep(&self, record: &Record, members: &Members) -> io::Result<()> {
+    pub fn keep(&self, record: &Record, members: &[u8]) -> io::Result<()> {
         let dir = self.container_dir(&record.container);
         let kept = make_container_dir(&dir)
-            .and_then(|()| fs::write(dir.join(members::NOTE), members.note()))
+            .and_then(|()| fs::write(dir.join(MEMBERS), members))
             .and_then(|()| replace_file(&dir.join("record"), &record.encode()));
         if kept.is_err() {
             let _ = remove_tree(&dir); // the first error is the one to report
@@ -273,7 +277,7 @@ impl State {
         }
         let whole = removed
             .and_then(|()| remove_tree(&self.dir.join("c")))
-            .and_then(|()| remove_tree(&self.dir.join("policies")))
+            .and_then(|()| remove_tree(&self.policies_path()))
             .and_then(|()| fs::remove_file(self.dir.join("boot")))
             .and_then(|()| fs::remove_file(self.dir.join("lock")));
         match whole {
@@ -387,7 +391,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let state = State::open(&dir.path().join("run")).expect("ours");
         for id in ["good", "torn", "moved"] {
-            state.keep(&record(id), &Members::default()).expect("kept");
+            state.keep(&record(id), b"").expect("kept");
         }
         let c = dir.path().join("run/c");
         let bytes = fs::read(c.join("torn/record")).expect("a record");
@@ -428,9 +432,7 @@ mod tests {
     fn the_records_of_another_boot_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let state = State::open(&dir.path().join("run")).expect("ours");
-        state
-            .keep(&record("old"), &Members::default())
-            .expect("kept");
+        state.keep(&record("old"), b"").expect("kept");
         fs::write(dir.path().join("run/boot"), "another").expect("written");
         drop(state);
         let state = State::open(&dir.path().join("run")).expect("ours");
@@ -449,7 +451,7 @@ mod tests {
     fn an_ephemeral_end_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut state = State::open(&dir.path().join("run")).expect("ours");
-        state.keep(&record("a"), &Members::default()).expect("kept");
+        state.keep(&record("a"), b"").expect("kept");
         let _admin = state.listen_admin().expect("listening");
         let _tenant = state
             .listen_tenants(&record("a").container)

@@ -13,7 +13,7 @@ use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, MIB, Percent};
 
-use crate::event::{Ask, Bounds};
+use crate::event::{Bounds, SliceRequest};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 
@@ -116,7 +116,7 @@ impl GpuCapacity {
     }
 
     /// Whether the cap is within the bounds of the request's source.
-    fn within_bounds(&self, ask: &Ask) -> Result<(), Refusal> {
+    fn within_bounds(&self, ask: &SliceRequest) -> Result<(), Refusal> {
         let (gpu, cap) = (self.index, self.cap(ask.memory)?);
         let most = ask.bounds.and_then(|bounds| bounds.memory);
         match most.map(|most| self.cap(most)).transpose()? {
@@ -126,7 +126,7 @@ impl GpuCapacity {
     }
 
     /// A lane on this GPU for `ask`.
-    fn lane(&self, ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
+    fn lane(&self, ask: &SliceRequest, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
         if self.whole {
             return Err(Refusal::Taken(self.index));
         }
@@ -162,7 +162,7 @@ impl GpuCapacity {
 /// [`Refusal`]; nothing was changed.
 pub(crate) fn admit(
     capacities: &[GpuCapacity],
-    ask: &Ask,
+    ask: &SliceRequest,
     oversubscribe: bool,
 ) -> Result<Record, Refusal> {
     if capacities.is_empty() {
@@ -204,7 +204,7 @@ pub(crate) fn admit(
 }
 
 /// Checks the number of GPUs against the bounds of the request's source.
-fn count(capacities: &[GpuCapacity], ask: &Ask) -> Result<(), Refusal> {
+fn count(capacities: &[GpuCapacity], ask: &SliceRequest) -> Result<(), Refusal> {
     let Some(Bounds { gpus: most, .. }) = ask.bounds else {
         return Ok(());
     };
@@ -236,7 +236,11 @@ fn named<'a>(
 }
 
 /// The GPU with the most unpromised memory that has capacity for the slice.
-fn any(capacities: &[GpuCapacity], ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
+fn any(
+    capacities: &[GpuCapacity],
+    ask: &SliceRequest,
+    oversubscribe: bool,
+) -> Result<LaneRecord, Refusal> {
     let mut order: Vec<&GpuCapacity> = capacities.iter().collect();
     let unpromised =
         |capacity: &GpuCapacity| i128::from(capacity.total.0) - i128::from(capacity.promised.0);
@@ -272,7 +276,7 @@ fn any(capacities: &[GpuCapacity], ask: &Ask, oversubscribe: bool) -> Result<Lan
 
 fn each(
     capacities: &[&GpuCapacity],
-    ask: &Ask,
+    ask: &SliceRequest,
     oversubscribe: bool,
 ) -> Result<Vec<LaneRecord>, Refusal> {
     if capacities.len() > LANES_MAX {
@@ -351,7 +355,7 @@ mod tests {
     #[test]
     fn a_request_with_bounds_gets_no_more() {
         let mut rig = Rig::new(Config::default(), &[16, 8]);
-        let bounded = |gpus: &str, memory: MemoryAsk, bounds: Bounds| Ask {
+        let bounded = |gpus: &str, memory: MemoryAsk, bounds: Bounds| SliceRequest {
             memory,
             bounds: Some(bounds),
             ..ask("a", gpus, GIB)

@@ -13,7 +13,7 @@ use gpuslice_wire::units::{Bytes, Instant};
 use crate::action::{Action, Actions, Cut};
 use crate::admission::{GpuCapacity, admit, beginning, readmit};
 use crate::config::{Charged, Config};
-use crate::event::{Ask, Claims, Event, Token};
+use crate::event::{Claims, Event, SliceRequest, Token};
 use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
 use crate::lifecycle::{Client, ClientLane, Clients, Container, Containers, Slice, Stage};
@@ -267,7 +267,7 @@ impl Engine {
         capacities
     }
 
-    fn admit(&mut self, token: Token, ask: &Ask, actions: &mut Actions) {
+    fn admit(&mut self, token: Token, ask: &SliceRequest, actions: &mut Actions) {
         let granted = self
             .vacancy(ask.container)
             .and_then(|()| admit(&self.capacities(), ask, self.config.oversubscribe));

@@ -30,7 +30,7 @@ pub struct Process {
 
 /// A container's request for a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct SliceRequest {
     /// The container as its runtime names it.
     pub container: ContainerId,
     /// A name for people; if empty, the id's beginning is used.
@@ -126,7 +126,7 @@ pub enum Event {
         /// For the answer.
         token: Token,
         /// The request.
-        ask: Ask,
+        ask: SliceRequest,
     },
     /// A slice from before a restart of the daemon. Answered by `Restored` or `NotRestored`. To be given
     /// after all `GpuFound` and before any event of the container's processes.

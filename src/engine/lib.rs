@@ -43,7 +43,7 @@ pub use action::{Action, Actions, CapChange, Cut, LaneView, Late, Mode};
 pub use config::Config;
 pub use crc::crc32c;
 pub use engine::Engine;
-pub use event::{Ask, Bounds, Claims, Event, Process, TimeChange, Token};
+pub use event::{Bounds, Claims, Event, Process, SliceRequest, TimeChange, Token};
 pub use grants::{
     GRANTS_BYTES_MAX, GRANTS_MAGIC, GRANTS_VERSION, Grant, Granted, GrantsError, GrantsHead,
     copy_at, read_grants,

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::event::Event;
     use crate::tests::{Rig, ask, id};
-    use crate::{Ask, Config};
+    use crate::{Config, SliceRequest};
     use gpuslice_wire::admin::Denial;
     use gpuslice_wire::policy::Class;
     use gpuslice_wire::snapshot::Snapshot;
@@ -167,7 +167,7 @@ mod tests {
         let mut rig = Rig::new(Config::default(), &[16]);
         for (name, share) in [("a", 60), ("b", 30)] {
             let share = Percent::new(share).ok();
-            let ask = Ask {
+            let ask = SliceRequest {
                 share,
                 ..ask(name, "0", GIB)
             };

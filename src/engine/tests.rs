@@ -15,7 +15,7 @@ use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent, Weight};
 
-use crate::{Action, Ask, Claims, Config, Cut, Engine, Event, Mode, Record, Token};
+use crate::{Action, Claims, Config, Cut, Engine, Event, Mode, Record, SliceRequest, Token};
 
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -56,7 +56,7 @@ impl Rig {
         self.engine.check();
         actions
     }
-    pub(crate) fn admit(&mut self, ask: Ask) -> Result<Record, (Denial, String)> {
+    pub(crate) fn admit(&mut self, ask: SliceRequest) -> Result<Record, (Denial, String)> {
         let answer = self.step(Event::Admit {
             token: Token(1),
             ask,
@@ -109,8 +109,8 @@ impl Rig {
     }
 }
 
-pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
-    Ask {
+pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> SliceRequest {
+    SliceRequest {
         container: id(container),
         name: Name::EMPTY,
         gpus: GpuSelector::parse(gpus).expect("a selector"),
@@ -134,21 +134,21 @@ fn partly_taken() -> Rig {
     rig
 }
 
-fn share(container: &str, percent: u32) -> Ask {
-    Ask {
+fn share(container: &str, percent: u32) -> SliceRequest {
+    SliceRequest {
         share: Percent::new(percent).ok(),
         ..ask(container, "1", GIB)
     }
 }
 
-fn denied(rig: &mut Rig, ask: Ask, kind: Denial, text: &str) {
+fn denied(rig: &mut Rig, ask: SliceRequest, kind: Denial, text: &str) {
     assert_eq!(rig.admit(ask), Err((kind, text.to_string())), "{ask:?}");
 }
 
 #[test]
 fn denials_of_memory_say_how_much_there_is() {
     let mut rig = partly_taken();
-    let mut no = |ask: Ask, text: &str| denied(&mut rig, ask, Denial::Memory, text);
+    let mut no = |ask: SliceRequest, text: &str| denied(&mut rig, ask, Denial::Memory, text);
     let above = "cap 20GiB is above GPU 0's 16GiB; ask for at most 16GiB";
     no(ask("x", "0", 20 * GIB), above);
     no(ask("x", "any", 20 * GIB), above);
@@ -167,7 +167,7 @@ fn denials_of_memory_say_how_much_there_is() {
         whole: 9_000,
     };
     no(
-        Ask {
+        SliceRequest {
             memory,
             ..ask("x", "1", 1)
         },
@@ -209,7 +209,7 @@ fn other_denials_name_object_problem_and_remedy() {
              for a weight, which needs no room",
         ),
         (
-            Ask {
+            SliceRequest {
                 memory,
                 ..ask("x", "1", 1)
             },
@@ -269,7 +269,7 @@ fn ratios_round_down_to_a_mib() {
     let mut rig = Rig::new(Config::default(), &[16]);
     let memory = MemoryAsk::Ratio { part: 3, whole: 7 };
     let record = rig
-        .admit(Ask {
+        .admit(SliceRequest {
             memory,
             ..ask("a", "0", 1)
         })
@@ -557,7 +557,7 @@ fn whole_gpus_beside_a_slice() {
         ..Config::default()
     };
     let mut rig = Rig::new(config, &[16, 8, 16]);
-    let beside = |container, gpus, whole| Ask {
+    let beside = |container, gpus, whole| SliceRequest {
         whole: GpuSelector::parse(whole).ok(),
         ..ask(container, gpus, GIB)
     };

@@ -211,3 +211,25 @@ pub mod status {
     pub const NOT_SUPPORTED: u32 = 0x56;
     pub const OBJECT_NOT_FOUND: u32 = 0x57;
 }
+
+/// What the simulated driver's library exports in place of a kernel side, which it does not have.
+pub mod simulated {
+    use core::ffi::{c_char, c_int, c_void};
+
+    /// The ioctl on the control node: descriptor, request, argument; returns an errno, 0 for success.
+    pub type ControlFn = unsafe extern "C" fn(c_int, u64, *mut c_void) -> c_int;
+    /// Name of the [`ControlFn`].
+    pub const CONTROL: &str = "gpuslice_sim_control";
+
+    /// Makes the device's files, if they are not there. Writes their directory, or the error, as a C string into a
+    /// buffer of this many bytes; returns [`PREPARED`] or another status.
+    pub type PrepareFn = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
+    /// Name of the [`PrepareFn`].
+    pub const PREPARE: &str = "gpuslice_sim_prepare";
+    /// The files are there.
+    pub const PREPARED: c_int = 0;
+    /// `GPUSLICE_SIM` or a related variable is invalid.
+    pub const INVALID: c_int = 1;
+    /// The files cannot be made or used.
+    pub const UNUSABLE: c_int = 2;
+}

@@ -198,20 +198,8 @@ messages! {
     Answer {
         /// The slice exists; these host paths are what a container needs mounted.
         401 Admitted {
-            /// Directory to mount at `/run/gpuslice` in the container, read-only.
-            dir: HostPath,
-            /// The real driver's `libcuda.so.1`.
-            cuda: HostPath,
-            /// The real driver's `libnvidia-ml.so.1`; empty if there is none.
-            nvml: HostPath,
-            /// The shim for preload injection.
-            preload: HostPath,
-            /// The shim for mount injection.
-            mount: HostPath,
-            /// The NVML shim.
-            nvml_shim: HostPath,
-            /// The simulated GPU's device directory; empty on a real driver.
-            device: HostPath,
+            /// The paths.
+            mounts: Mounts,
         }
         /// The slice was removed.
         402 Dismissed {}
@@ -231,6 +219,47 @@ messages! {
             /// What is wrong and what to do next.
             text: Text<512>,
         }
+    }
+}
+
+/// Host paths of a slice's parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounts {
+    /// Directory to mount at `/run/gpuslice` in the container, read-only.
+    pub dir: HostPath,
+    /// The real driver's `libcuda.so.1`.
+    pub cuda: HostPath,
+    /// The real driver's `libnvidia-ml.so.1`; empty if there is none.
+    pub nvml: HostPath,
+    /// The shim for preload injection.
+    pub preload: HostPath,
+    /// The shim for mount injection.
+    pub mount: HostPath,
+    /// The NVML shim.
+    pub nvml_shim: HostPath,
+    /// The simulated GPU's device directory; empty on a real driver.
+    pub device: HostPath,
+}
+
+impl Field for Mounts {
+    const BYTES: usize = 7 * HostPath::BYTES;
+    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
+        let libraries = [&self.preload, &self.mount, &self.nvml_shim];
+        let all = [&self.dir, &self.cuda, &self.nvml].into_iter();
+        all.chain(libraries)
+            .chain([&self.device])
+            .try_for_each(|path| path.put(w))
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Mounts, FrameError> {
+        Ok(Mounts {
+            dir: Field::get(r)?,
+            cuda: Field::get(r)?,
+            nvml: Field::get(r)?,
+            preload: Field::get(r)?,
+            mount: Field::get(r)?,
+            nvml_shim: Field::get(r)?,
+            device: Field::get(r)?,
+        })
     }
 }
 

@@ -38,7 +38,11 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
         &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
         &["libc"],
     ),
-    ("gpuslice-sim-device", &["gpuslice-nvabi"], &["libc"]),
+    (
+        "gpuslice-sim-device",
+        &["gpuslice-nvabi"],
+        &["caps", "libc"],
+    ),
     (
         "gpuslice-sim-cuda",
         &["gpuslice-sim-device", "gpuslice-nvabi"],
@@ -84,7 +88,6 @@ const NODE: [(&str, &[&str]); 2] = [
             "gpuslice-engine",
             "gpuslice-ctl",
             "gpuslice-nvabi",
-            "gpuslice-sim-device",
         ],
     ),
     (

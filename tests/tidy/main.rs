@@ -2,6 +2,7 @@
 //!
 //! Each test lists every place that breaks its rule. The rules themselves are in CONTRIBUTING.md.
 
+mod circles;
 mod edges;
 mod source;
 mod words;

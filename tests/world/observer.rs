@@ -149,6 +149,12 @@ impl LaneState {
     fn shares(&self) -> bool {
         self.untracked || (self.open() && self.runnable())
     }
+    /// The present stretch was of untracked work. The container was not chosen from a queue for this: the
+    /// debt of its last stretch stays.
+    fn adds_to_last(&mut self) {
+        self.stretch += self.last;
+        self.longest = self.longest.max(self.stretch);
+    }
     /// The present stretch ends.
     fn rest(&mut self) {
         if self.stretch > 0 {
@@ -511,6 +517,7 @@ impl Observer {
             state.guest = false;
             if std::mem::take(&mut state.untracked) {
                 state.closing = None;
+                state.adds_to_last();
             }
         } else if held || before.is_some_and(|it| it.mode == Mode::Open) {
             if held || !state.overrun {
@@ -562,14 +569,13 @@ impl Observer {
                     }
                     compensated.push((*id, *lane));
                 }
-                if !state.overrun {
+                let was_off = state.untracked && self.now == state.shut; // it did not drain
+                if !state.overrun && !was_off {
                     let waited = (self.now - state.shut).min(self.config.drain_max.0);
                     state.tail = (state.tail / 2).max(waited);
                 }
                 if state.untracked {
-                    // it was not chosen from a queue for this: the debt of its last turn stays
-                    state.stretch += state.last;
-                    state.longest = state.longest.max(state.stretch);
+                    state.adds_to_last();
                 }
                 (state.closing, state.overrun, state.untracked) = (None, false, false);
             }

@@ -1,6 +1,6 @@
 //! Shares as figures: the GPU time of always busy tenants over every window of one second.
 
-use gpuslice_engine::{Ask, Config};
+use gpuslice_engine::{Config, SliceRequest};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::policy::{Class, Gangs, Policy};
 use gpuslice_wire::select::GpuSelector;
@@ -76,7 +76,7 @@ pub(crate) fn joins(world: &mut World, n: u64, tenant: &Tenant, kernels: Kernels
         1 => (GpuSelector::Any, Gangs::Auto),
         _ => (GpuSelector::All, tenant.gang),
     };
-    world.admit(Ask {
+    world.admit(SliceRequest {
         container,
         name: Name::EMPTY,
         gpus,

@@ -490,6 +490,7 @@ impl PoolReservation {
     }
 
     /// Charged now, bytes.
+    #[cfg(test)]
     #[must_use]
     pub fn charged(&self) -> u64 {
         lock(&self.state).charged

@@ -1,6 +1,7 @@
 //! The driver as such: initialisation, errors in words, devices and the process's attachment to them.
 
 mod attributes;
+mod daemon;
 mod device;
 mod errors;
 mod kernel;

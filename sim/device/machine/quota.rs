@@ -9,11 +9,9 @@ use crate::layout::MemoryLimit;
 use crate::limits::MAX_PROCESSES;
 use crate::quota::{self, UNLIMITED};
 use crate::types::MemoryLimits;
+use caps::{CapSet, Capability};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-
-/// The capability that makes root root for a driver.
-const CAP_SYS_ADMIN: u32 = 21;
 
 impl Machine {
     /// Sets the limits of the control group with this directory on a GPU; 0 and [`UNLIMITED`]
@@ -101,10 +99,7 @@ fn group_at(group: &Path) -> Result<(Chain, PathBuf), LimitError> {
     Ok((chain, found))
 }
 
-/// Whether a driver treats this process as root: it mostly does not so treat a container's root.
+/// Whether a driver treats this thread as root: it mostly does not so treat a container's root.
 fn is_root() -> bool {
-    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let mask = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> CAP_SYS_ADMIN & 1 == 1)
+    caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false)
 }

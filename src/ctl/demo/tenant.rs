@@ -3,11 +3,12 @@
 use super::plan::{Due, Plan};
 use super::{bundle, rootfs};
 use crate::admin::Admin;
-use crate::inject::{Injected, Injection, Paths, inject};
+use crate::inject::{Injected, Injection, inject};
 use crate::node;
 use crate::out;
 use crate::slice::SliceOptions;
 use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::Answer;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -120,12 +121,12 @@ impl Tenant {
             name: Some(plan.name.clone()),
         };
         let answer = admin.ask(&slice.admit(&plan.name, 0)?)?;
-        let Some(paths) = Paths::of(&answer) else {
+        let Answer::Admitted { mounts } = answer else {
             bail!("unexpected answer from the daemon; check that it has the same version")
         };
         let mut command = Command::new(node::part("tenant")?);
         command.args(plan.program());
-        let (_, kept) = inject(&mut command, &paths, Injection::Auto)?;
+        let (_, kept) = inject(&mut command, &mounts, Injection::Auto)?;
         Tenant::spawn(plan, command, Kind::Process { _kept: kept })
     }
 

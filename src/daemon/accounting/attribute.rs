@@ -9,7 +9,7 @@
 //! A sample does not show a single instant: a process attached when it was sampled may have ended since. So
 //! the engine is told of every sample and charges what two samples agree on.
 
-use super::thread::Sample;
+use super::questions::Sample;
 use crate::cgroup::Dir;
 use gpuslice_engine::{Event, Granted};
 use gpuslice_host::cgroup::within;
@@ -91,6 +91,17 @@ fn divide(used: Bytes, accounts: &[&Attached], lane: Lane) -> Vec<Event> {
         .collect()
 }
 
+/// Bytes granted to the process of a client through its other connections.
+pub fn granted_beside(client: ClientId, lane: Lane, all: &[Attached]) -> Bytes {
+    let Some(asks) = all.iter().find(|it| it.client == client) else {
+        return Bytes::ZERO;
+    };
+    let same = |it: &&Attached| it.pid == asks.pid && it.container == asks.container;
+    let others = all.iter().filter(same).filter(|it| it.client != client);
+    let granted = others.map(|it| it.granted[usize::from(lane.0)]);
+    granted.fold(Bytes::ZERO, Bytes::saturating_add)
+}
+
 /// Events for the engine from one sample of a GPU.
 pub fn attribute(
     sample: &Sample,
@@ -128,7 +139,7 @@ pub fn attribute(
         };
         let (container, lane) = (owner.container, owner.lane);
         events.push(Event::Looked { container, lane });
-        let unattached = |(pid, seen): (&u32, &super::thread::ProcessUsage)| {
+        let unattached = |(pid, seen): (&u32, &super::questions::ProcessUsage)| {
             let inside = !owner.cgroup.is_empty()
                 && seen
                     .cgroup
@@ -156,7 +167,7 @@ pub fn attribute(
 
 #[cfg(test)]
 mod tests {
-    use super::super::thread::ProcessUsage;
+    use super::super::questions::ProcessUsage;
     use super::*;
     use std::path::PathBuf;
 

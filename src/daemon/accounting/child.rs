@@ -8,8 +8,8 @@
 // For the code between fork and exec.
 #![allow(unsafe_code)]
 
-use super::thread::{NvmlAnswer, Question};
-use crate::sockets::stops_blocking;
+use super::questions::{NvmlAnswer, Question};
+use crate::descriptors::stops_blocking;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;

@@ -8,29 +8,29 @@
 //! If a sample is late, the next one is not started. A process that asked gets "unknown" after
 //! [`ANSWER_WITHIN`]. A driver that hangs therefore delays accounting, never turns.
 
+pub mod ask_nvml;
 pub mod attribute;
 pub mod child;
+pub mod questions;
 mod supervisor;
-pub mod thread;
+mod thread;
 
-use crate::daemon::Daemon;
-use crate::lingering::ClientHolder;
-use crate::slab::Key;
+use crate::cgroup::Dir;
+use crate::poll::{Source, Watch};
+use crate::tasks::Measure;
 use attribute::{Attached, SliceOwner, Unattributed};
 use gpuslice_engine::Event;
-use gpuslice_host::clock::now;
 use gpuslice_host::process::own_pid_namespace;
-use gpuslice_wire::frame::RequestId;
-use gpuslice_wire::ids::{ClientId, GpuUuid, Lane};
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::limits::CLIENTS_MAX;
-use gpuslice_wire::tenant::Reply;
-use gpuslice_wire::units::{Bytes, Duration, Instant};
+use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use questions::{NvmlAnswer, Question, Sample, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use thread::{NvmlAnswer, NvmlThread, Question, Sample, Ticket};
+use thread::NvmlThread;
 
 /// How long a process or a request waits for NVML before it is answered without it.
 pub const ANSWER_WITHIN: Duration = Duration::from_millis(400);
@@ -50,23 +50,20 @@ const FIRST_SAMPLE_WITHIN: Duration = Duration(1_000_000_000);
 /// The inode of the initial pid namespace (linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// A `Measure` request that waits for NVML.
+/// A request that waits for NVML.
 #[derive(Clone, Copy, Debug)]
 struct PendingMeasure {
     ticket: Ticket,
     by: Instant,
-    key: Key,
-    client: ClientId,
-    request: RequestId,
-    lane: Lane,
+    measure: Measure,
 }
 
 /// The event loop's side of the accounting.
 pub struct Accounting {
     questions: Option<Sender<Question>>,
     answers: Receiver<NvmlAnswer>,
-    /// Written by the thread after each answer.
-    pub notify: Arc<EventFd>,
+    /// Written by the thread after each answer; kept open for epoll.
+    _notify: Arc<EventFd>,
     interval: Option<Duration>,
     next: Instant,
     asked: Option<Instant>,
@@ -87,9 +84,10 @@ impl Accounting {
     ///
     /// # Errors
     /// No descriptor or no thread left.
-    pub fn new(library: &str, interval_ms: u64) -> io::Result<Accounting> {
+    pub fn new(library: &str, interval_ms: u64, watch: &Watch) -> io::Result<Accounting> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let notify = Arc::new(EventFd::from_flags(flags)?);
+        watch.add_edge_triggered(&*notify, Source::Accounting)?;
         let (questions, asked) = channel();
         let (answer, answers) = channel();
         let thread_side = NvmlThread {
@@ -107,7 +105,7 @@ impl Accounting {
         Ok(Accounting {
             questions: there.then_some(questions),
             answers,
-            notify,
+            _notify: notify,
             interval,
             next: Instant(0),
             asked: None,
@@ -148,6 +146,11 @@ impl Accounting {
         Some(answer)
     }
 
+    /// At the daemon's end: waits for the next answer, at most [`END_WITHIN`].
+    pub fn await_answer(&mut self) -> Option<NvmlAnswer> {
+        self.answers.recv_timeout(END_WITHIN).ok()
+    }
+
     /// Asks on which GPUs the driver has limits, or why not; once, at the start.
     pub fn support(&mut self, gpus: &[GpuUuid]) -> BTreeMap<GpuUuid, Result<(), String>> {
         let gpus: Vec<_> = gpus.iter().map(|gpu| gpu.0).collect();
@@ -177,7 +180,7 @@ impl Accounting {
     }
 
     /// A container's slice ended.
-    pub fn forget(&mut self, container: &gpuslice_wire::ids::ContainerId) {
+    pub fn forget(&mut self, container: &ContainerId) {
         self.unattributed.forget(container);
     }
 
@@ -195,6 +198,121 @@ impl Accounting {
         }
         self.state.insert(gpu, said);
     }
+
+    /// Asks for the use of a process, one request at a time. Returns false if NVML cannot be asked.
+    pub fn measure(&mut self, measure: Measure, gpu: Option<GpuUuid>, now: Instant) -> bool {
+        let asks_already = |it: &PendingMeasure| it.measure.key == measure.key;
+        let asks_already = self.waiting.iter().any(asks_already);
+        let ticket = self.ticket();
+        let asked = match gpu {
+            Some(gpu) if measure.pid > 0 && !asks_already => self.ask(Question::Measure {
+                ticket,
+                gpu: gpu.0,
+                pid: measure.pid,
+            }),
+            _ => false,
+        };
+        if asked {
+            let by = now.plus(ANSWER_WITHIN);
+            self.waiting.push_back(PendingMeasure {
+                ticket,
+                by,
+                measure,
+            });
+        }
+        asked
+    }
+
+    /// The request with this ticket, unless it has been answered already.
+    pub fn measured(&mut self, ticket: Ticket) -> Option<Measure> {
+        let at = self.waiting.iter().position(|one| one.ticket == ticket)?;
+        Some(self.waiting.remove(at)?.measure)
+    }
+
+    /// The next request that has waited for too long.
+    pub fn expired(&mut self, now: Instant) -> Option<Measure> {
+        let expired = self.waiting.pop_front_if(|one| one.by <= now)?;
+        Some(expired.measure)
+    }
+
+    /// NVML has answered with a sample.
+    pub fn sampled(&mut self) {
+        self.asked = None;
+        if std::mem::take(&mut self.late) {
+            tracing::info!("NVML answers again");
+        }
+    }
+
+    /// The events for the engine from one sample of a GPU.
+    pub fn attribute(
+        &mut self,
+        sample: &Sample,
+        attached: &[Attached],
+        owners: &[SliceOwner],
+    ) -> Vec<Event> {
+        self.note(sample);
+        attribute::attribute(sample, attached, owners, &mut self.unattributed)
+    }
+
+    /// The earliest deadline; `serves`: there are slices.
+    pub fn deadline(&self, serves: bool) -> Option<Instant> {
+        let samples = serves && self.interval.is_some() && self.questions.is_some();
+        let sample = (samples && !self.late).then(|| match self.asked {
+            None => self.next,
+            Some(asked) => asked.plus(LATE),
+        });
+        let waiting = self.waiting.front().map(|one| one.by);
+        [sample, waiting, self.close_at].into_iter().flatten().min()
+    }
+
+    /// Whether the next sample is due; logs once if the last one is late.
+    pub fn is_sample_due(&mut self, now: Instant) -> bool {
+        let Some(asked) = self.asked else {
+            return self.interval.is_some() && self.next <= now;
+        };
+        if self.interval.is_some() && asked.plus(LATE) <= now && !self.late {
+            self.late = true;
+            tracing::error!(
+                "NVML has not answered for {} s; look for Xid errors in the kernel's log. Until it does, only reserved memory is charged",
+                LATE.0 / 1_000_000_000
+            );
+        }
+        false
+    }
+
+    /// Asks for a sample of these GPUs and of these limited cgroups.
+    pub fn sample(&mut self, now: Instant, gpus: &[GpuUuid], limited: Vec<(GpuUuid, Dir)>) {
+        self.next = now.plus(self.interval.unwrap_or(FIRST_SAMPLE_WITHIN));
+        let gpus = gpus.iter().map(|gpu| gpu.0).collect();
+        let limited = limited.into_iter().map(|(gpu, dir)| (gpu.0, dir)).collect();
+        if self.ask(Question::Sample { gpus, limited }) {
+            self.asked = Some(now);
+        }
+    }
+
+    /// After the last slice: closes NVML [`KEPT_OPEN`] later to free its memory.
+    pub fn close_later(&mut self, now: Instant) {
+        if self.open {
+            self.close_at = Some(now.plus(KEPT_OPEN));
+        }
+    }
+
+    /// Closes NVML if that is due, as there is no slice.
+    pub fn close_if_due(&mut self, now: Instant) {
+        if self.close_at.is_some_and(|at| at <= now) {
+            self.close_at = None;
+            self.ask(Question::Close);
+            self.open = false;
+        }
+    }
+
+    /// Delays the first sample after the first slice: the container's start needs the CPU, and uses no GPU yet.
+    pub fn schedule_first_sample(&mut self, now: Instant) {
+        let interval = self.interval.unwrap_or(FIRST_SAMPLE_WITHIN);
+        let first = now.plus(Duration(interval.0.min(FIRST_SAMPLE_WITHIN.0)));
+        self.next = self.next.max(first);
+        self.close_at = None;
+    }
 }
 
 /// A warning if NVML's pids differ from the pids of the daemon's peers.
@@ -203,229 +321,4 @@ pub fn pid_namespace_warning() -> Option<&'static str> {
         "gpusliced is not in the host's pid namespace: it may not recognise the processes that NVML \
          reports; run it in the host's (--pid=host, hostPID: true)",
     )
-}
-
-impl Daemon {
-    /// Answers a process's `Measure` when NVML has answered, or with "unknown".
-    pub fn measure(&mut self, key: Key, client: ClientId, request: RequestId, lane: Lane) {
-        let gpu = self
-            .tenants
-            .get(key)
-            .and_then(|tenant| self.cgroup_limits.gpu_of(&tenant.container(), lane));
-        let pid = self.tenants.get(key).map_or(0, crate::tenants::Tenant::pid);
-        let asks_already = self.accounting.waiting.iter().any(|one| one.key == key);
-        let ticket = self.accounting.ticket();
-        let asked = match gpu {
-            Some(gpu) if pid > 0 && !asks_already => self.accounting.ask(Question::Measure {
-                ticket,
-                gpu: gpu.0,
-                pid,
-            }),
-            _ => false,
-        };
-        if !asked {
-            let reply = Reply::Measured { lane, used: None };
-            return self.reply_to(client, request, &reply);
-        }
-        self.accounting.waiting.push_back(PendingMeasure {
-            ticket,
-            by: now().plus(ANSWER_WITHIN),
-            key,
-            client,
-            request,
-            lane,
-        });
-    }
-
-    /// Handles NVML's answers.
-    pub fn read_nvml_answers(&mut self) {
-        while let Some(answer) = self.accounting.try_receive() {
-            match answer {
-                NvmlAnswer::Measured { ticket, used } => self.measured(ticket, used.map(Bytes)),
-                NvmlAnswer::Samples(samples) => self.account_samples(&samples),
-                NvmlAnswer::Set { ticket, done } => self.limits_answered(ticket, done),
-                NvmlAnswer::Support(_) => {} // too late: the start did not wait any longer
-            }
-        }
-    }
-
-    fn measured(&mut self, ticket: Ticket, used: Option<Bytes>) {
-        let at = self
-            .accounting
-            .waiting
-            .iter()
-            .position(|one| one.ticket == ticket);
-        let Some(one) = at.and_then(|at| self.accounting.waiting.remove(at)) else {
-            return; // answered already with "unknown"
-        };
-        let (client, lane) = (one.client, one.lane);
-        if let Some(used) = used {
-            // Read its claims first: the memory it charged before it asked is part of the measured use.
-            self.read_claims(one.key);
-            let used = used.saturating_sub(self.granted_beside(client, lane));
-            self.deliver(Event::Measured { client, lane, used });
-        }
-        self.reply_to(client, one.request, &Reply::Measured { lane, used });
-    }
-
-    /// Bytes granted to the same process through its other connections.
-    fn granted_beside(&self, client: ClientId, lane: Lane) -> Bytes {
-        let all = self.attached_processes();
-        let Some(asks) = all.iter().find(|it| it.client == client) else {
-            return Bytes::ZERO;
-        };
-        let same = |it: &&Attached| it.pid == asks.pid && it.container == asks.container;
-        let others = all.iter().filter(same).filter(|it| it.client != client);
-        let granted = others.map(|it| it.granted[usize::from(lane.0)]);
-        granted.fold(Bytes::ZERO, Bytes::saturating_add)
-    }
-
-    fn account_samples(&mut self, samples: &[Sample]) {
-        self.accounting.asked = None;
-        if std::mem::take(&mut self.accounting.late) {
-            tracing::info!("NVML answers again");
-        }
-        let attached: Vec<Attached> = self.attached_processes();
-        let owners: Vec<SliceOwner> = self.cgroup_limits.owners();
-        self.read_all_claims();
-        self.settle();
-        for sample in samples {
-            self.accounting.note(sample);
-            let events = attribute::attribute(
-                sample,
-                &attached,
-                &owners,
-                &mut self.accounting.unattributed,
-            );
-            events.into_iter().for_each(|event| self.deliver(event));
-        }
-        self.update_all_limits();
-    }
-
-    /// All accounts in the ledger, with the pids of their processes.
-    fn attached_processes(&self) -> Vec<Attached> {
-        let known = self.clients.iter().flatten();
-        let known = known.filter_map(|(client, holder)| {
-            let (container, pid) = match *holder {
-                ClientHolder::Connected(key) => {
-                    let tenant = self.tenants.get(key)?;
-                    (tenant.container(), tenant.pid())
-                }
-                // The pid of an ended process may belong to another one.
-                ClientHolder::Lingering(key) => {
-                    let absent = self.lingering.get(key)?;
-                    (absent.container, absent.pid()?)
-                }
-            };
-            Some(Attached {
-                client: *client,
-                container,
-                pid,
-                granted: self.engine.granted_to(*client)?,
-            })
-        });
-        known.collect()
-    }
-
-    /// The earliest deadline of the accounting.
-    pub fn accounting_deadline(&self) -> Option<Instant> {
-        let sample = (self.slices.len() > 0)
-            .then_some(())
-            .and(self.accounting.interval);
-        let sample = sample.map(|_| match self.accounting.asked {
-            None => self.accounting.next,
-            Some(asked) => asked.plus(LATE),
-        });
-        let sample =
-            sample.filter(|_| !self.accounting.late && self.accounting.questions.is_some());
-        let waiting = self.accounting.waiting.front().map(|one| one.by);
-        [
-            sample,
-            waiting,
-            self.cgroup_limits.deadline(),
-            self.accounting.close_at,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-
-    /// Does what is due at `now`.
-    pub fn run_due_accounting(&mut self, now: Instant) {
-        while let Some(one) = self.accounting.waiting.front().copied()
-            && one.by <= now
-        {
-            self.measured(one.ticket, None);
-        }
-        self.expire_limit_requests(now);
-        self.sample_if_due(now);
-        self.close_nvml_if_due(now);
-    }
-
-    fn sample_if_due(&mut self, now: Instant) {
-        let Some(interval) = self.accounting.interval.filter(|_| self.slices.len() > 0) else {
-            return;
-        };
-        if let Some(asked) = self.accounting.asked {
-            if asked.plus(LATE) <= now && !self.accounting.late {
-                self.accounting.late = true;
-                tracing::error!(
-                    "NVML has not answered for {} s; look for Xid errors in the kernel's log. LingerUntil it does, only reserved memory is charged",
-                    LATE.0 / 1_000_000_000
-                );
-            }
-            return;
-        }
-        if self.accounting.next <= now {
-            self.accounting.next = now.plus(interval);
-            let gpus = self
-                .cgroup_limits
-                .gpus()
-                .into_iter()
-                .map(|gpu| gpu.0)
-                .collect();
-            let limited = self.cgroup_limits.in_force().into_iter();
-            let limited = limited.map(|(gpu, dir)| (gpu.0, dir)).collect();
-            if self.accounting.ask(Question::Sample { gpus, limited }) {
-                self.accounting.asked = Some(now);
-            }
-        }
-    }
-
-    /// At the daemon's end: waits for the answers about limits, at most [`END_WITHIN`] each.
-    pub fn await_limit_answers(&mut self) {
-        while self.awaits_limit_answers() {
-            let Ok(answer) = self.accounting.answers.recv_timeout(END_WITHIN) else {
-                tracing::error!("NVML does not answer; the driver's limits may stay in force");
-                return;
-            };
-            if let NvmlAnswer::Set { ticket, done } = answer {
-                self.limits_answered(ticket, done);
-            }
-        }
-    }
-
-    /// After the last slice: closes NVML [`KEPT_OPEN`] later to free its memory, unless each container's
-    /// start needs it.
-    pub fn close_nvml_when_idle(&mut self) {
-        if self.slices.len() == 0 && self.accounting.open && !self.cgroup_limits.wanted() {
-            self.accounting.close_at = Some(now().plus(KEPT_OPEN));
-        }
-    }
-
-    fn close_nvml_if_due(&mut self, now: Instant) {
-        if self.accounting.close_at.is_some_and(|at| at <= now) && self.slices.len() == 0 {
-            self.accounting.close_at = None;
-            self.accounting.ask(Question::Close);
-            self.accounting.open = false;
-        }
-    }
-
-    /// Delays the first sample after the first slice: the container's start needs the CPU, and uses no GPU yet.
-    pub fn schedule_first_sample(&mut self) {
-        let interval = self.accounting.interval.unwrap_or(FIRST_SAMPLE_WITHIN);
-        let first = now().plus(Duration(interval.0.min(FIRST_SAMPLE_WITHIN.0)));
-        self.accounting.next = self.accounting.next.max(first);
-        self.accounting.close_at = None;
-    }
 }

@@ -5,7 +5,7 @@
 //! answered at once with the last error. With [`KEPT_MAX`] such processes there are no further attempts.
 
 use super::child::{Abandoned, Child};
-use super::thread::{NvmlAnswer, Question};
+use super::questions::{NvmlAnswer, Question};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,17 +1,16 @@
-//! Sets, updates and clears cgroup limits, and answers the hook and the CLI when NVML has done so. Limits
-//! that lag behind their caps are updated with every sample of the accounting.
+//! Has NVML set, update and clear the cgroup limits, and reports when it has done so. Limits that lag behind their
+//! caps are updated with every sample of the accounting.
 
-use super::{After, CgroupLimitMode, CgroupLimits, LimitedSlice, Pending, clear_steps_for};
-use crate::accounting::ANSWER_WITHIN;
-use crate::accounting::thread::{Question, Step, Ticket};
+use super::{After, CgroupLimits, Finished, LimitedSlice, Pending, clear_steps_for};
+use crate::accounting::questions::{NvmlAnswer, Question, Step, Ticket};
+use crate::accounting::{ANSWER_WITHIN, Accounting};
 use crate::cgroup;
-use crate::daemon::Daemon;
-use crate::executor::{NO_REPLY, key_of};
+use crate::config::CgroupLimitMode;
 use crate::nvml::{NO_LIMIT, NvmlError};
-use gpuslice_engine::{Event, Record, Token};
+use gpuslice_engine::{Record, Token};
 use gpuslice_host::clock::now;
 use gpuslice_nvabi::types::nvmlReturn_t;
-use gpuslice_wire::admin::{Denial, MemoryAsk};
+use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::CgroupPath;
@@ -57,167 +56,152 @@ impl CgroupLimits {
     }
 }
 
-impl Daemon {
-    fn request_limits(&mut self, container: ContainerId, steps: Vec<Step>, after: After) {
-        let ticket = self.accounting.ticket();
-        self.cgroup_limits.pending.push_back(Pending {
+impl CgroupLimits {
+    /// Asks NVML to perform the steps. Returns the change if it is finished, and there is something to continue.
+    fn request(
+        &mut self,
+        nvml: &mut Accounting,
+        container: ContainerId,
+        steps: Vec<Step>,
+        (after, left): (After, Option<CgroupPath>),
+    ) -> Option<Finished> {
+        let ticket = nvml.ticket();
+        let one = Pending {
             ticket,
             by: now().plus(ANSWER_WITHIN),
             container,
             steps: steps.clone(),
             after,
-        });
-        if !self.accounting.ask(Question::Set { ticket, steps }) {
-            self.limits_answered(ticket, Vec::new());
+            left,
+        };
+        if steps.is_empty() {
+            return self.finish(one, None);
         }
+        self.pending.push_back(one);
+        match nvml.ask(Question::Set { ticket, steps }) {
+            true => None,
+            false => self.answered(ticket, Vec::new()),
+        }
+    }
+
+    fn finish(&mut self, one: Pending, failed: Option<NvmlError>) -> Option<Finished> {
+        if let Some(left) = one.left {
+            self.leftover.push(left);
+            self.remove_leftover_groups();
+        }
+        let (container, after) = (one.container, one.after);
+        (!matches!(after, After::Nothing)).then_some(Finished {
+            container,
+            after,
+            failed,
+        })
     }
 
     /// The container's own cgroup, found through one of its processes; empty if it has none.
     pub fn cgroup_of(&self, container: &ContainerId, pid: u32) -> CgroupPath {
-        cgroup::admitted(pid, self.cgroup_limits.cgroups()).unwrap_or_else(|why| {
+        cgroup::admitted(pid, self.cgroups()).unwrap_or_else(|why| {
             tracing::info!(%container, %why, "the container has no cgroup of its own: processes that bypass the shim are not attributed to it");
             CgroupPath::EMPTY
         })
     }
 
-    /// Sets the limits of a new slice, whose record is on disk and whose socket listens; then answers.
-    pub fn limit_new_slice(&mut self, token: Token, record: &Record) {
-        let container = record.container;
-        self.cgroup_limits.remove_leftover_groups();
-        match self.cgroup_limits.add_slice(record, false) {
-            steps if steps.is_empty() => self.answer_limited(token, &container),
-            steps => self.request_limits(container, steps, After::Admit(token)),
-        }
+    /// Sets the limits of a new slice, whose record is on disk and whose socket listens.
+    pub fn admit(
+        &mut self,
+        nvml: &mut Accounting,
+        token: Token,
+        record: &Record,
+    ) -> Option<Finished> {
+        self.remove_leftover_groups();
+        let steps = self.add_slice(record, false);
+        self.request(nvml, record.container, steps, (After::Admit(token), None))
     }
 
     /// Sets the limits of a slice restored from its record.
-    pub fn limit_restored_slice(&mut self, record: &Record) {
-        let steps = self.cgroup_limits.add_slice(record, true);
-        if !steps.is_empty() {
-            self.request_limits(record.container, steps, After::Nothing);
-        }
+    pub fn restore(&mut self, nvml: &mut Accounting, record: &Record) {
+        let steps = self.add_slice(record, true);
+        self.request(nvml, record.container, steps, (After::Nothing, None));
     }
 
-    /// Answers an admission once NVML has set or refused each limit.
-    fn answer_limited(&mut self, token: Token, container: &ContainerId) {
-        if self.slices.of(container).is_none() {
-            let why = "the slice was removed before its limits were set";
-            return self.deny(key_of(token), Denial::Host, why);
-        }
-        match (
-            self.cgroup_limits.missing(container),
-            self.cgroup_limits.mode,
-        ) {
-            (Some(why), CgroupLimitMode::Require) => {
-                let text = format!(
-                    "the driver does not enforce the cap on {why}; run gpuslice doctor, or set \
-                     cgroup_limits = \"auto\" in gpusliced's configuration"
-                );
-                tracing::error!(%container, "{text}");
-                self.deny(key_of(token), Denial::Host, &text);
-                let (token, container) = (NO_REPLY, *container);
-                self.enqueue(Event::Dismiss { token, container });
-                return;
-            }
-            (Some(why), CgroupLimitMode::Auto) if self.cgroup_limits.wanted() => {
+    /// Whether a new slice may begin, now that NVML has set or refused each limit.
+    ///
+    /// # Errors
+    /// It lacks a limit that the configuration requires.
+    pub fn verdict(&self, container: &ContainerId) -> Result<(), String> {
+        match (self.missing(container), self.mode) {
+            (Some(why), CgroupLimitMode::Require) => Err(format!(
+                "the driver does not enforce the cap on {why}; run gpuslice doctor, or set \
+                 cgroup_limits = \"auto\" in gpusliced's configuration"
+            )),
+            (Some(why), CgroupLimitMode::Auto) if self.wanted() => {
                 tracing::warn!(%container, why, "the driver does not enforce this slice's cap; the shim and the accounting do");
+                Ok(())
             }
-            _ => {}
+            _ => Ok(()),
         }
-        self.answer_admitted(key_of(token), container);
     }
 
-    /// Ends a slice: clears its limits, deletes its record, answers.
-    pub fn clear_limits_and_dismiss(&mut self, token: Token, container: &ContainerId, known: bool) {
-        self.accounting.forget(container);
-        let record = self.state.record(container);
-        let steps = self.cgroup_limits.remove_slice(container, record.as_ref());
-        let after = After::Dismiss(token, known);
-        match steps.is_empty() {
-            true => self.limits_cleared(token, container, known, record.as_ref()),
-            false => self.request_limits(*container, steps, after),
-        }
-        self.close_nvml_when_idle();
-    }
-
-    fn limits_cleared(
+    /// Clears the limits of an ended slice, whose record is still on disk.
+    pub fn dismiss(
         &mut self,
-        token: Token,
+        nvml: &mut Accounting,
         container: &ContainerId,
-        known: bool,
         record: Option<&Record>,
-    ) {
+        (token, known): (Token, bool),
+    ) -> Option<Finished> {
+        let steps = self.remove_slice(container, record);
         let left = record.map(|record| record.cgroup);
-        self.cgroup_limits.leftover.extend(left);
-        self.cgroup_limits.remove_leftover_groups();
-        self.forget_slice(token, container, known);
+        let after = After::Dismiss(token, known);
+        self.request(nvml, *container, steps, (after, left))
     }
 
-    /// Changes a cap. A lower limit in force is raised first.
-    pub fn resize(&mut self, token: Token, container: ContainerId, lane: Lane, memory: MemoryAsk) {
-        match self.cgroup_limits.raise_step(&container, lane, memory) {
-            Some(step) => {
-                self.request_limits(container, vec![step], After::Grow(token, lane, memory));
-            }
-            None => self.resize_ledger(token, container, lane, memory),
-        }
-    }
-
-    fn resize_ledger(
+    /// Begins to change a cap: a lower limit in force is raised first.
+    pub fn grow(
         &mut self,
+        nvml: &mut Accounting,
         token: Token,
         container: ContainerId,
-        lane: Lane,
-        memory: MemoryAsk,
-    ) {
-        self.deliver(Event::Resize {
-            token,
-            container,
-            lane,
-            memory,
-        });
-        // Also after a refusal: the raised limit is lowered to the old cap.
-        self.update_limits(&container);
+        (lane, memory): (Lane, MemoryAsk),
+    ) -> Option<Finished> {
+        let step = self.raise_step(&container, lane, memory);
+        let after = After::Grow(token, lane, memory);
+        self.request(nvml, container, step.into_iter().collect(), (after, None))
     }
 
     /// Stores a slice's caps after a change; limits above them are lowered later.
     pub fn note_caps(&mut self, record: &Record) {
-        if let Some(known) = self.cgroup_limits.known.get_mut(&record.container) {
+        if let Some(known) = self.known.get_mut(&record.container) {
             for (lane, promised) in known.lanes.iter_mut().zip(&record.lanes) {
                 lane.1 = promised.cap;
             }
         }
     }
 
-    fn update_limits(&mut self, container: &ContainerId) {
-        let asked = self
-            .cgroup_limits
-            .pending
-            .iter()
-            .any(|one| one.container == *container);
-        let steps = self.cgroup_limits.lagging_steps(container);
-        if !asked && !steps.is_empty() {
-            self.request_limits(*container, steps, After::Nothing);
+    /// Updates the limits of a slice that could not yet be lowered to their caps, or not be set.
+    pub fn update(&mut self, nvml: &mut Accounting, container: &ContainerId) {
+        let mut pending = self.pending.iter();
+        let asked = pending.any(|one| one.container == *container);
+        let steps = self.lagging_steps(container);
+        if !asked {
+            self.request(nvml, *container, steps, (After::Nothing, None));
         }
     }
 
-    /// Updates the limits that could not yet be lowered to their caps, or not be set.
-    pub fn update_all_limits(&mut self) {
-        let all: Vec<ContainerId> = self.cgroup_limits.known.keys().copied().collect();
+    /// Updates the limits of all slices.
+    pub fn update_all(&mut self, nvml: &mut Accounting) {
+        let all: Vec<ContainerId> = self.known.keys().copied().collect();
         all.iter()
-            .for_each(|container| self.update_limits(container));
+            .for_each(|container| self.update(nvml, container));
     }
 
     /// Handles NVML's answers, one for each step; a missing one means that NVML could not be asked.
-    pub fn limits_answered(&mut self, ticket: Ticket, done: Vec<Result<u64, NvmlError>>) {
-        let at = self
-            .cgroup_limits
-            .pending
-            .iter()
-            .position(|one| one.ticket == ticket);
-        let Some(one) = at.and_then(|at| self.cgroup_limits.pending.remove(at)) else {
-            return;
-        };
+    pub fn answered(
+        &mut self,
+        ticket: Ticket,
+        done: Vec<Result<u64, NvmlError>>,
+    ) -> Option<Finished> {
+        let at = self.pending.iter().position(|one| one.ticket == ticket)?;
+        let one = self.pending.remove(at)?;
         let silent = Err(NvmlError {
             call: "NVML".to_owned(),
             answer: nvmlReturn_t::ERROR_UNINITIALIZED,
@@ -227,66 +211,46 @@ impl Daemon {
         for (step, done) in one.steps.iter().zip(done) {
             failed = failed.or(done.as_ref().err().cloned());
             match step.hard {
-                NO_LIMIT => log_cleared(&one.container, step, done, self.cgroup_limits.soft),
-                _ => self
-                    .cgroup_limits
-                    .set(&one.container, GpuUuid(step.gpu), done),
+                NO_LIMIT => log_cleared(&one.container, step, done, self.soft),
+                _ => self.set(&one.container, GpuUuid(step.gpu), done),
             }
         }
-        self.continue_after_limits(&one.container, one.after, failed);
+        self.finish(one, failed)
     }
 
-    fn continue_after_limits(
-        &mut self,
-        container: &ContainerId,
-        after: After,
-        failed: Option<NvmlError>,
-    ) {
-        match after {
-            After::Nothing => {}
-            After::Admit(token) => self.answer_limited(token, container),
-            After::Dismiss(token, known) => {
-                let record = self.state.record(container);
-                self.limits_cleared(token, container, known, record.as_ref());
-            }
-            After::Grow(token, lane, memory) => match failed {
-                None => self.resize_ledger(token, *container, lane, memory),
-                Some(why) => {
-                    let text =
-                        format!("the driver refused the new limit: {why}; the cap is unchanged");
-                    self.deny(key_of(token), Denial::Host, &text);
-                }
-            },
-        }
-    }
-
-    /// Answers the requests that have waited [`ANSWER_WITHIN`] for NVML without it. NVML still performs
+    /// The changes that have waited [`ANSWER_WITHIN`] for NVML and continue without it. NVML still performs
     /// their steps when it gets to them.
-    pub fn expire_limit_requests(&mut self, now: Instant) {
+    pub fn expired(&mut self, now: Instant) -> Vec<Finished> {
         let silent = NvmlError {
             call: "NVML".to_owned(),
             answer: nvmlReturn_t::ERROR_TIMEOUT,
         };
         let mut over = Vec::new();
-        for one in self
-            .cgroup_limits
-            .pending
-            .iter_mut()
-            .filter(|one| one.by <= now)
-        {
-            match std::mem::replace(&mut one.after, After::Nothing) {
-                After::Nothing => {}
-                after => over.push((one.container, after)),
+        for one in self.pending.iter_mut().filter(|one| one.by <= now) {
+            let after = std::mem::replace(&mut one.after, After::Nothing);
+            if !matches!(after, After::Nothing) {
+                let container = one.container;
+                tracing::warn!(%container, "NVML does not answer; continuing without the driver's limit");
+                self.leftover.extend(one.left.take());
+                over.push(Finished {
+                    container,
+                    after,
+                    failed: Some(silent.clone()),
+                });
             }
         }
-        for (container, after) in over {
-            tracing::warn!(%container, "NVML does not answer; continuing without the driver's limit");
-            self.continue_after_limits(&container, after, Some(silent.clone()));
+        if !over.is_empty() {
+            self.remove_leftover_groups();
         }
+        over
     }
 
-    /// Adds each cap's enforcement level to the engine's rows.
-    pub fn set_memory_enforcement(&self, rows: &mut [Snapshot]) {
+    /// Adds each cap's enforcement level to the engine's rows; `measures`: whether NVML reports a GPU's processes.
+    pub fn set_memory_enforcement(
+        &self,
+        rows: &mut [Snapshot],
+        measures: impl Fn(GpuUuid) -> bool,
+    ) {
         for row in rows {
             if let Snapshot::Slice {
                 container,
@@ -296,44 +260,47 @@ impl Daemon {
                 ..
             } = row
             {
-                *memory_enforcement = self.cgroup_limits.memory_enforcement(
-                    container,
-                    *lane,
-                    self.accounting.measures(*gpu),
-                );
+                *memory_enforcement = self.memory_enforcement(container, *lane, measures(*gpu));
             }
         }
     }
 
-    /// Clears all limits at the end of an ephemeral daemon, as far as NVML answers.
-    pub fn clear_all_limits(&mut self) {
-        let all: Vec<ContainerId> = self.cgroup_limits.known.keys().copied().collect();
+    /// Clears all limits at the end of an ephemeral daemon, as far as NVML answers; returns earlier changes that are
+    /// finished now.
+    pub fn clear_all(&mut self, nvml: &mut Accounting) -> Vec<Finished> {
+        let all: Vec<ContainerId> = self.known.keys().copied().collect();
         for container in all {
-            self.cgroup_limits.leftover.extend(
-                self.cgroup_limits
-                    .known
-                    .get(&container)
-                    .map(|known| known.cgroup),
-            );
-            let steps = self.cgroup_limits.remove_slice(&container, None);
-            if !steps.is_empty() {
-                self.request_limits(container, steps, After::Nothing);
+            let left = self.known.get(&container).map(|known| known.cgroup);
+            self.leftover.extend(left);
+            let steps = self.remove_slice(&container, None);
+            self.request(nvml, container, steps, (After::Nothing, None));
+        }
+        let mut finished = Vec::new();
+        while !self.pending.is_empty() {
+            match nvml.await_answer() {
+                Some(NvmlAnswer::Set { ticket, done }) => {
+                    finished.extend(self.answered(ticket, done));
+                }
+                Some(_) => {} // a sample or a measurement, which is not needed any more
+                None => {
+                    tracing::error!("NVML does not answer; the driver's limits may stay in force");
+                    break;
+                }
             }
         }
-        self.await_limit_answers();
-        // The processes in these groups got the same signal as the daemon.
+        finished
+    }
+
+    /// Removes the groups left by `gpuslice run` at the daemon's end. Their processes got the same signal as the
+    /// daemon.
+    pub fn await_leftover_groups(&mut self) {
         for _ in 0..GROUPS_TRIES {
-            self.cgroup_limits.remove_leftover_groups();
-            if self.cgroup_limits.leftover.is_empty() {
+            self.remove_leftover_groups();
+            if self.leftover.is_empty() {
                 return;
             }
             std::thread::sleep(GROUPS_REST);
         }
-    }
-
-    /// Whether NVML has not answered yet for some limits.
-    pub fn awaits_limit_answers(&self) -> bool {
-        !self.cgroup_limits.pending.is_empty()
     }
 }
 

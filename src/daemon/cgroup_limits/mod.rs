@@ -2,7 +2,7 @@
 //! driver has such limits (r615 and later, cgroup v2, no MIG). A program that bypasses the shim then meets
 //! the same cap, in contexts, modules and everything else the driver allocates.
 //!
-//! This module decides the limits; the NVML thread ([`crate::accounting::thread`]) sets them. The order:
+//! This module decides the limits; the NVML thread ([`crate::accounting`]) sets them. The order:
 //!
 //! * **Start**: after the record is on disk and before the hook is answered, hence before the container's
 //!   first process runs. By then the leaf cgroup exists and belongs to this container alone.
@@ -13,9 +13,11 @@
 
 mod effects;
 
+use crate::accounting::ask_nvml::why_no_limits;
 use crate::accounting::attribute::SliceOwner;
-use crate::accounting::thread::{Step, Ticket, why_no_limits};
+use crate::accounting::questions::{Step, Ticket};
 use crate::cgroup::Dir;
+use crate::config::CgroupLimitMode;
 use crate::nvml::{NO_LIMIT, NvmlError};
 use gpuslice_engine::{Record, Token};
 use gpuslice_host::cgroup::{directory, mount};
@@ -24,22 +26,8 @@ use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::MemoryEnforcement;
 use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::{Bytes, Instant};
-use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
-
-/// The configuration key `cgroup_limits`.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum CgroupLimitMode {
-    /// Set no limit.
-    Off,
-    /// Set a limit where the driver can; log a line where it cannot.
-    #[default]
-    Auto,
-    /// Refuse a slice that cannot have its limit.
-    Require,
-}
 
 /// The limit of a slice on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,10 +50,10 @@ struct LimitedSlice {
 
 /// How to continue when NVML has set the limits or refused.
 #[derive(Clone, Debug)]
-enum After {
+pub enum After {
     /// Answer the hook, which waits for its slice.
     Admit(Token),
-    /// Answer the request to end the slice.
+    /// Delete the slice's record, and answer the request to end it; whether the slice was known.
     Dismiss(Token, bool),
     /// Raise the cap in the ledger.
     Grow(Token, Lane, MemoryAsk),
@@ -81,6 +69,19 @@ struct Pending {
     container: ContainerId,
     steps: Vec<Step>,
     after: After,
+    /// The cgroup of a slice that ends.
+    left: Option<CgroupPath>,
+}
+
+/// A change of limits that is done, or was given up.
+#[derive(Debug)]
+pub struct Finished {
+    /// The container.
+    pub container: ContainerId,
+    /// How to continue.
+    pub after: After,
+    /// The first of NVML's errors.
+    pub failed: Option<NvmlError>,
 }
 
 /// The limits of all slices.
@@ -135,14 +136,8 @@ impl CgroupLimits {
         all.into_iter().collect()
     }
 
-    /// The GPU behind a container's lane.
-    pub fn gpu_of(&self, container: &ContainerId, lane: Lane) -> Option<GpuUuid> {
-        let lanes = &self.known.get(container)?.lanes;
-        lanes.get(usize::from(lane.0)).map(|lane| lane.0)
-    }
-
     /// The cgroups of all slices.
-    pub fn cgroups(&self) -> impl Iterator<Item = &[u8]> {
+    fn cgroups(&self) -> impl Iterator<Item = &[u8]> {
         self.known.values().map(|known| known.cgroup.as_bytes())
     }
 

@@ -3,15 +3,18 @@
 //! They go to the machine's kernel or, with the simulated driver, to its simulated kernel side. No other part of the
 //! daemon knows the difference.
 
-use super::ChannelGroup;
+use crate::clients::ChannelGroup;
+use crate::paths::Driver;
+use crate::simulated;
 use gpuslice_host::{control_node, process};
+use gpuslice_nvabi::control::simulated::ControlFn;
 use gpuslice_nvabi::control::{
     CONTROL, Control, Preempt, Schedule, SwitchStats, TimeSlice, command, status,
 };
-use gpuslice_sim_device::Machine;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 /// Longest time for a group to leave the GPU, µs.
 const PREEMPT_US: u32 = 100_000;
@@ -21,8 +24,8 @@ const PREEMPT_US: u32 = 100_000;
 pub enum Controls {
     /// The machine's kernel.
     Kernel,
-    /// The simulated GPU.
-    Simulated(&'static Machine),
+    /// The simulated driver's library.
+    Simulated(ControlFn),
 }
 
 /// Why a control failed.
@@ -80,17 +83,15 @@ impl ControlError {
 }
 
 impl Controls {
-    /// The controls of the machine or of the simulated GPU.
+    /// The controls of a driver.
     ///
     /// # Errors
     /// Why the simulated GPU cannot be reached.
-    pub fn of(simulated: bool) -> Result<Controls, String> {
-        match simulated {
-            false => Ok(Controls::Kernel),
-            true => Machine::observe()
-                .map(Controls::Simulated)
-                .map_err(|why| why.to_string()),
+    pub fn of(driver: &Driver) -> Result<Controls, String> {
+        if !driver.is_simulated() {
+            return Ok(Controls::Kernel);
         }
+        simulated::control_function(Path::new(driver.cuda.as_str())).map(Controls::Simulated)
     }
 
     /// Duplicates a process's descriptor, if it is of the driver's node.
@@ -129,9 +130,12 @@ impl Controls {
         let done = unsafe {
             match self {
                 Controls::Kernel => control_node::control(file.as_fd(), &mut it),
-                Controls::Simulated(machine) => machine
-                    .ioctl(file.as_fd(), CONTROL, (&raw mut it).cast())
-                    .map_err(io::Error::from_raw_os_error),
+                Controls::Simulated(control) => {
+                    match control(file.as_raw_fd(), CONTROL, (&raw mut it).cast()) {
+                        0 => Ok(()),
+                        errno => Err(io::Error::from_raw_os_error(errno)),
+                    }
+                }
             }
         };
         match done {

@@ -6,8 +6,8 @@
 //! a time slice also the previous value. A starting daemon resumes all these groups and restores their time slices.
 //! The files need not survive a reboot, which ends all groups, so they are not synced.
 
-use super::ChannelGroup;
 use super::controls::{ControlError, Controls};
+use crate::clients::ChannelGroup;
 use gpuslice_host::process;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;

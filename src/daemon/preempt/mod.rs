@@ -28,51 +28,31 @@ mod time_slicer;
 mod time_slices;
 mod worker;
 
+use crate::clients::Clients;
 use crate::config::PreemptionMode;
-use crate::daemon::{Daemon, Task};
-use crate::poll::{Poll, Source};
+use crate::containers::Containers;
+use crate::paths::Driver;
+use crate::poll::{Source, Watch};
 use crate::slab::Key;
-use crate::state::State;
+use crate::tasks::Tasks;
 use controls::Controls;
-use gpuslice_engine::Event;
+use gpuslice_engine::{Engine, Event};
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
-use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
 use gpuslice_wire::snapshot::{Snapshot, TimeEnforcement};
-use gpuslice_wire::tenant::{ObjectName, Rejection};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 pub use time_slices::LOOK_EVERY;
 use time_slices::TimeSlices;
-use worker::{Job, Target, WorkerAnswer};
+use worker::{GROUPS_MAX, Job, Target, WorkerAnswer};
 
 /// After this many failed stops in a row a container is not stopped again.
 const MISSES_MAX: u32 = 8;
-/// Most groups stopped at the same time, on all GPUs; a container with more is not stopped. Each needs two
-/// descriptors, for its file and its process.
-const GROUPS_MAX: usize = 128;
 /// How long the daemon's end waits until all work is resumed.
 const END_WITHIN: Duration = Duration::from_secs(2);
-
-/// A container and one of its GPUs.
-pub type SliceLane = (ContainerId, Lane);
-
-/// A channel group, as its process reported it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChannelGroup {
-    /// GPU of the slice.
-    pub lane: Lane,
-    /// The process's descriptor number of the open file.
-    pub fd: u32,
-    /// The driver's client of that file.
-    pub client: ObjectName,
-    /// The group.
-    pub group: ObjectName,
-    /// The object of its GPU in that client.
-    pub subdevice: ObjectName,
-}
 
 /// Failed stops of a container.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,16 +83,16 @@ impl Preemption {
     /// No descriptor left.
     pub fn new(
         mode: PreemptionMode,
-        simulated: bool,
-        state: &State,
-        poll: &Poll,
+        driver: &Driver,
+        runtime_dir: &Path,
+        watch: &Watch,
     ) -> nix::Result<Preemption> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let notify = Arc::new(EventFd::from_flags(flags)?);
-        poll.add_edge_triggered(&*notify, Source::Preemption)?;
-        let left = journal::left_behind(state.dir());
+        watch.add_edge_triggered(&*notify, Source::Preemption)?;
+        let left = journal::left_behind(runtime_dir);
         let controls =
-            (mode == PreemptionMode::Probe || !left.is_empty()).then(|| Controls::of(simulated));
+            (mode == PreemptionMode::Probe || !left.is_empty()).then(|| Controls::of(driver));
         let controls = match controls.transpose() {
             Ok(controls) => controls,
             Err(why) => {
@@ -131,7 +111,7 @@ impl Preemption {
             .filter(|_| mode == PreemptionMode::Probe)
             .map(|controls| {
                 let (jobs, todo) = mpsc::channel();
-                let dir = state.dir().to_owned();
+                let dir = runtime_dir.to_owned();
                 let worker = worker::Worker::new(controls, dir, answer, Arc::clone(&notify));
                 std::thread::spawn(move || worker.serve(&todo));
                 jobs
@@ -188,128 +168,76 @@ impl Preemption {
         }
         self.jobs = None;
     }
-}
-
-impl Daemon {
-    /// Stores a channel group that a process reports, in a bounded list. It is checked when it is used.
-    pub fn name_group(&mut self, key: Key, named: ChannelGroup) {
-        let Some(tenant) = self.tenants.get_mut(key) else {
-            return;
-        };
-        if !tenant.has_lane(named.lane) {
-            return self.reject(key, Rejection::NoSuchLane);
-        }
-        let groups = &mut tenant.groups;
-        groups.retain(|it| (it.client, it.group) != (named.client, named.group));
-        if groups.len() >= GROUPS_PER_CLIENT_MAX {
-            return self.reject(key, Rejection::Overdrawn);
-        }
-        groups.push(named);
-    }
-
-    /// Removes a channel group that a process reports as gone.
-    pub fn forget_group(&mut self, key: Key, client: ObjectName, group: ObjectName) {
-        if let Some(tenant) = self.tenants.get_mut(key) {
-            tenant
-                .groups
-                .retain(|it| (it.client, it.group) != (client, group));
-        }
-    }
 
     /// Stops a container's work on a GPU, for the engine.
-    pub fn stop_work(&mut self, container: ContainerId, lane: Lane) {
-        let asked = self.preemption.misses(&container).row < MISSES_MAX
-            && match self.targets(&container, lane) {
-                Some(targets) => self.preemption.ask(Job::Stop((container, lane), targets)),
-                None => false,
-            };
+    pub fn stop(&mut self, container: ContainerId, lane: Lane, clients: &Clients, out: &mut Tasks) {
+        let asked = self.misses(&container).row < MISSES_MAX
+            && targets(clients, &container, lane)
+                .is_some_and(|targets| self.ask(Job::Stop((container, lane), targets)));
         if !asked {
-            self.tasks.push_back(Task::Step(Event::Stopped {
+            let ok = false;
+            out.step(Event::Stopped {
                 container,
                 lane,
-                ok: false,
-            }));
+                ok,
+            });
         }
-    }
-
-    /// The groups of all processes of a container; `None` if a process has work in a group that it did not report.
-    fn targets(&self, container: &ContainerId, lane: Lane) -> Option<Vec<Target>> {
-        let slice = self.slices.of(container)?;
-        let mut targets = Vec::new();
-        for key in &slice.tenants {
-            let Some(tenant) = self.tenants.get(*key).filter(|it| it.is_attached()) else {
-                continue;
-            };
-            let own = tenant.groups.iter().filter(|named| named.lane == lane);
-            if own.clone().next().is_none() && !tenant.is_quiet(lane) {
-                return None;
-            }
-            for named in own {
-                if targets.len() >= GROUPS_MAX {
-                    return None;
-                }
-                targets.push(Target {
-                    key: *key,
-                    pidfd: tenant.pidfd()?.try_clone_to_owned().ok()?,
-                    pid: tenant.pid(),
-                    named: *named,
-                });
-            }
-        }
-        (!targets.is_empty()).then_some(targets)
     }
 
     /// Resumes a container's work on a GPU, for the engine.
-    pub fn resume_work(&mut self, container: ContainerId, lane: Lane) {
-        if !self.preemption.ask(Job::Resume((container, lane))) {
-            let resumed = Event::Resumed { container, lane };
-            self.tasks.push_back(Task::Step(resumed));
+    pub fn resume(&mut self, container: ContainerId, lane: Lane, out: &mut Tasks) {
+        if !self.ask(Job::Resume((container, lane))) {
+            out.step(Event::Resumed { container, lane });
         }
     }
 
     /// Resumes the work of a process whose connection ended, and closes its files.
-    pub fn release_work(&self, key: Key) {
-        self.preemption.ask(Job::Release(key));
+    pub fn release(&self, key: Key) {
+        self.ask(Job::Release(key));
     }
 
     /// Handles the worker's answers.
-    pub fn read_preemption_answers(&mut self) {
+    pub fn read_answers(&mut self, containers: &Containers, out: &mut Tasks) {
         // Resets the eventfd; an empty one is not an error.
-        let _ = self.preemption.notify.read();
-        while let Ok(answer) = self.preemption.answers.try_recv() {
-            let event = match answer {
+        let _ = self.notify.read();
+        while let Ok(answer) = self.answers.try_recv() {
+            match answer {
                 WorkerAnswer::Stopped((container, lane), done) => {
-                    self.tried(&container, lane, &done);
-                    Event::Stopped {
+                    self.tried(containers, &container, lane, &done);
+                    let ok = done.is_ok();
+                    out.step(Event::Stopped {
                         container,
                         lane,
-                        ok: done.is_ok(),
-                    }
+                        ok,
+                    });
                 }
-                WorkerAnswer::Resumed((container, lane)) => Event::Resumed { container, lane },
-                WorkerAnswer::Sliced(found) => {
-                    self.preemption.slices.found(found);
-                    continue;
+                WorkerAnswer::Resumed((container, lane)) => {
+                    out.step(Event::Resumed { container, lane });
                 }
-                WorkerAnswer::Ended => continue,
-            };
-            self.tasks.push_back(Task::Step(event));
+                WorkerAnswer::Sliced(found) => self.slices.found(found),
+                WorkerAnswer::Ended => return,
+            }
         }
     }
 
-    fn tried(&mut self, container: &ContainerId, lane: Lane, done: &Result<Duration, String>) {
+    fn tried(
+        &mut self,
+        containers: &Containers,
+        container: &ContainerId,
+        lane: Lane,
+        done: &Result<Duration, String>,
+    ) {
         match done {
             Ok(took) => {
-                if let Some(misses) = self.preemption.misses.get_mut(container) {
+                if let Some(misses) = self.misses.get_mut(container) {
                     misses.row = 0;
                 }
-                let gpu = self.cgroup_limits.gpu_of(container, lane);
                 let took_us = took.as_micros() as u64;
                 tracing::debug!(%container, gpu = lane.0, took_us, "stopped on the GPU");
-                self.preemption.shown.extend(gpu);
+                self.shown.extend(containers.gpu_of(container, lane));
             }
             Err(why) => {
-                let misses = self.preemption.misses.entry(*container).or_default();
+                let misses = self.misses.entry(*container).or_default();
                 (misses.row, misses.all) = (misses.row + 1, misses.all + 1);
                 if misses.row == MISSES_MAX {
                     tracing::warn!(%container, gpu = lane.0, why, "cannot be stopped on the GPU; not tried again");
@@ -317,6 +245,15 @@ impl Daemon {
                     tracing::debug!(%container, gpu = lane.0, why, "not stopped on the GPU");
                 }
             }
+        }
+    }
+
+    /// Starts a round of time slices for all groups, unless one is in progress.
+    pub fn look(&mut self, clients: &Clients, containers: &Containers, engine: &Engine) {
+        if !self.shown.is_empty() && !self.slices.is_looking() {
+            let wanted = time_slices::wanted(&self.shown, clients, containers, engine);
+            let asked = self.ask(Job::Slices(wanted));
+            self.slices.look(asked);
         }
     }
 
@@ -334,11 +271,10 @@ impl Daemon {
                 ..
             } = row
             {
-                (*time_slice_us, *time_slice_changes) =
-                    self.preemption.slices.of((*container, *lane));
-                let misses = self.preemption.misses(container);
+                (*time_slice_us, *time_slice_changes) = self.slices.of((*container, *lane));
+                let misses = self.misses(container);
                 *stops_missed = misses.all;
-                let stops = self.preemption.shown.contains(gpu) && misses.row < MISSES_MAX;
+                let stops = self.shown.contains(gpu) && misses.row < MISSES_MAX;
                 *time_enforcement = match (stops, *time_slice_us) {
                     (true, _) => TimeEnforcement::Preempt,
                     (false, 0) => TimeEnforcement::Shim,
@@ -347,4 +283,27 @@ impl Daemon {
             }
         }
     }
+}
+
+/// The groups of all processes of a container; `None` if a process has work in a group that it did not report.
+fn targets(clients: &Clients, container: &ContainerId, lane: Lane) -> Option<Vec<Target>> {
+    let mut targets = Vec::new();
+    for (key, tenant) in clients.attached_of(container) {
+        let own = tenant.groups().iter().filter(|named| named.lane == lane);
+        if own.clone().next().is_none() && !tenant.is_quiet(lane) {
+            return None;
+        }
+        for named in own {
+            if targets.len() >= GROUPS_MAX {
+                return None;
+            }
+            targets.push(Target {
+                key,
+                pidfd: tenant.pidfd()?.try_clone_to_owned().ok()?,
+                pid: tenant.pid(),
+                named: *named,
+            });
+        }
+    }
+    (!targets.is_empty()).then_some(targets)
 }

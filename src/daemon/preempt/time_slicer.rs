@@ -6,12 +6,15 @@
 
 use super::controls::{ControlError, Controls};
 use super::journal::{self, JournalEntry};
-use super::{ChannelGroup, SliceLane};
+use crate::clients::ChannelGroup;
 use crate::slab::Key;
-use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
+
+/// A container and one of its GPUs.
+pub type SliceLane = (ContainerId, Lane);
 
 /// The wanted time slice of a group.
 #[derive(Clone, Copy, Debug)]

@@ -4,12 +4,12 @@
 //! known to do what it reports. This is often enough for new processes and new weights, and for processes that
 //! change their own time slice: a change affects only work that overlaps.
 
-use super::SliceLane;
-use super::time_slicer::{Observed, WantedSlice};
-use super::worker::Job;
-use crate::daemon::Daemon;
-use gpuslice_wire::ids::ContainerId;
-use std::collections::BTreeMap;
+use super::time_slicer::{Observed, SliceLane, WantedSlice};
+use crate::clients::Clients;
+use crate::containers::Containers;
+use gpuslice_engine::Engine;
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Heartbeats between two rounds.
 pub const LOOK_EVERY: u64 = 40;
@@ -37,6 +37,16 @@ impl TimeSlices {
     pub fn of(&self, slice_lane: SliceLane) -> (u64, u64) {
         let known = self.known.get(&slice_lane);
         known.map_or((0, 0), |known| (known.us, known.changes))
+    }
+
+    /// Whether a round is in progress.
+    pub fn is_looking(&self) -> bool {
+        self.looking
+    }
+
+    /// A round begins, if the worker could be asked.
+    pub fn look(&mut self, asked: bool) {
+        self.looking = asked;
     }
 
     /// Removes a container.
@@ -69,34 +79,29 @@ impl TimeSlices {
     }
 }
 
-impl Daemon {
-    /// Starts a round for all groups, unless one is in progress.
-    pub fn look_at_slices(&mut self) {
-        if !self.preemption.shown.is_empty() && !self.preemption.slices.looking {
-            let all_wanted = self.wanted_time_slices();
-            self.preemption.slices.looking = self.preemption.ask(Job::Slices(all_wanted));
-        }
+/// The wanted time slices of all groups on these GPUs.
+pub fn wanted(
+    gpus: &BTreeSet<GpuUuid>,
+    clients: &Clients,
+    containers: &Containers,
+    engine: &Engine,
+) -> Vec<WantedSlice> {
+    let mut all = Vec::new();
+    for (key, tenant) in clients.attached() {
+        let (container, pid) = (tenant.container(), tenant.pid());
+        all.extend(tenant.groups().iter().filter_map(|named| {
+            let gpu = containers.gpu_of(&container, named.lane)?;
+            let us = engine.time_slice(container, named.lane);
+            Some(WantedSlice {
+                key,
+                pid,
+                slice_lane: (container, named.lane),
+                named: *named,
+                us: us.filter(|_| gpus.contains(&gpu))?,
+            })
+        }));
     }
-
-    fn wanted_time_slices(&self) -> Vec<WantedSlice> {
-        let mut all = Vec::new();
-        for (key, tenant) in self.tenants.iter().filter(|(_, it)| it.is_attached()) {
-            let (container, pid) = (tenant.container(), tenant.pid());
-            all.extend(tenant.groups.iter().filter_map(|named| {
-                let gpu = self.cgroup_limits.gpu_of(&container, named.lane)?;
-                let shown = self.preemption.shown.contains(&gpu);
-                let us = self.engine.time_slice(container, named.lane);
-                Some(WantedSlice {
-                    key,
-                    pid,
-                    slice_lane: (container, named.lane),
-                    named: *named,
-                    us: us.filter(|_| shown)?,
-                })
-            }));
-        }
-        all
-    }
+    all
 }
 
 #[cfg(test)]

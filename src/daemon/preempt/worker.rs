@@ -10,8 +10,8 @@
 
 use super::controls::{ControlError, Controls};
 use super::journal::{self, JournalEntry};
-use super::time_slicer::{Observed, TimeSlicer, WantedSlice};
-use super::{ChannelGroup, GROUPS_MAX, SliceLane};
+use super::time_slicer::{Observed, SliceLane, TimeSlicer, WantedSlice};
+use crate::clients::ChannelGroup;
 use crate::slab::Key;
 use gpuslice_wire::ids::ContainerId;
 use nix::sys::eventfd::EventFd;
@@ -22,6 +22,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
+/// Most groups stopped at the same time, on all GPUs; a container with more is not stopped. Each needs two
+/// descriptors, for its file and its process.
+pub const GROUPS_MAX: usize = 128;
 /// Pause between two attempts to resume a group.
 const AGAIN: Duration = Duration::from_millis(100);
 

@@ -465,12 +465,12 @@ fn less_is_allowed_where_too_much_is_promised() {
 fn pinned_memory_has_a_ledger_of_its_own() {
     let mut rig = Rig::new(Config::default(), &[16]);
     let pinned = Some(Bytes(50));
-    let refused = rig.admit(crate::Ask {
+    let refused = rig.admit(crate::SliceRequest {
         pinned: Some(Bytes::ZERO),
         ..ask("a", "0", 100)
     });
     assert_eq!(refused.expect_err("a cap of nothing").0, Denial::Invalid);
-    let record = rig.admit(crate::Ask {
+    let record = rig.admit(crate::SliceRequest {
         pinned,
         ..ask("a", "0", 100)
     });

@@ -162,7 +162,7 @@ mod tests {
     use crate::sched::entity::Report;
     use crate::sched::tests::Rig;
     use crate::tests::{ask, id};
-    use crate::{Action, Ask, Claims, Event};
+    use crate::{Action, Claims, Event, SliceRequest};
     use gpuslice_wire::ids::Lane;
     use gpuslice_wire::policy::Class;
     use gpuslice_wire::policy::Policy;
@@ -297,7 +297,7 @@ mod tests {
         let mut rig = crate::tests::Rig::new(config, &[16]);
         for (name, class) in [("a", Class::Normal), ("b", Class::High)] {
             let it = ask(name, "0", GIB);
-            rig.admit(Ask { class, ..it }).expect("it fits");
+            rig.admit(SliceRequest { class, ..it }).expect("it fits");
         }
         let [first, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
         let word = |rig: &crate::tests::Rig, name| {

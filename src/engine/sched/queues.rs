@@ -169,6 +169,9 @@ impl Turns {
         let queue_time = self.queue_time(&self.entities[at]);
         let entity = &mut self.entities[at];
         entity.enqueue(now, queue_time);
+        if let Some(member) = &mut entity.gang {
+            member.called = false; // that was at its last position
+        }
         if !entity.reserved {
             self.queues[entity.class as usize].enqueue_pool(now);
         }
@@ -181,6 +184,7 @@ impl Turns {
             return;
         };
         let class = entity.class;
+        self.pass_called(index, class);
         let others = self.entities.iter().filter(|it| it.index != index);
         let waits = others
             .filter(|it| !it.reserved && it.class == class)
@@ -189,6 +193,61 @@ impl Turns {
         self.requeue(index);
         if waits {
             self.queues[class as usize].pool = pool;
+        }
+    }
+
+    /// `index`, of `class`, begins to be runnable. If a gang is called that waits for other GPUs, the
+    /// virtual times advance to the least start tag of those that wait: the gang goes next, and would have
+    /// run already on this GPU alone. Otherwise `index` would come before it, and have the turns that
+    /// the gang has had before it, in addition to those that the gang owes for its last turn.
+    fn pass_called(&mut self, index: ContainerIndex, class: Class) {
+        let called = |it: &Entity| it.gang.is_some_and(|member| member.called);
+        let others = self.entities.iter().filter(|it| it.index != index);
+        let all = others.filter(|it| it.class == class);
+        if !all.clone().any(called) {
+            return;
+        }
+        let waiting = all.filter(|it| it.eligible() && (it.gang.is_none() || called(it)));
+        let tags = waiting.map(|it| self.least_tags(it));
+        let pooled = tags.clone().filter_map(|(_, lower)| lower).min();
+        let upper = tags.map(|(upper, _)| upper).min();
+        let queues = &mut self.queues[class as usize];
+        queues.upper = queues.upper.max(upper.unwrap_or_default());
+        queues.lower = queues.lower.max(pooled.unwrap_or_default());
+    }
+
+    /// The least start tags that `entity` can have in the upper queue and in the lower one, if it is in the
+    /// pool. Overhead of a switch may still be taken from the charges of a turn.
+    fn least_tags(&self, entity: &Entity) -> (Virtual, Option<Virtual>) {
+        let overhead = Duration(self.config.turn_min.0 / 2);
+        let runs = |it: &Entity| self.on_gpu() == Some(it.index) || it.untracked.is_some();
+        let own = match runs(entity) {
+            true => entity.finish.before(overhead, entity.weight),
+            false => entity.start,
+        };
+        if entity.reserved {
+            return (own, None);
+        }
+        let mut pool = self.entities.iter().filter(|it| !it.reserved);
+        let queue = self.queues(entity.class).pool;
+        let upper = match pool.any(|it| it.class == entity.class && runs(it)) {
+            true => queue.finish.before(overhead, queue.weight),
+            false => queue.start,
+        };
+        (upper, Some(own))
+    }
+
+    /// `index` has no credit for the time for which its position was behind the virtual times.
+    pub(super) fn forgo(&mut self, index: ContainerIndex) {
+        let Some(at) = self.entities.iter().position(|it| it.index == index) else {
+            return;
+        };
+        let queue_time = self.queue_time(&self.entities[at]);
+        let entity = &mut self.entities[at];
+        entity.start = entity.start.max(queue_time);
+        if !entity.reserved {
+            let queues = &mut self.queues[entity.class as usize];
+            queues.pool.start = queues.pool.start.max(queues.upper);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::misuse::{install, said};
 use crate::harness::wire::{Connection, listen};
 use crate::harness::{eventually, is_root, skip};
-use gpuslice_wire::admin::{Answer, Command as AdminCommand};
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, Mounts};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::HostPath;
 use nix::sys::signal::{Signal, kill};
@@ -68,9 +68,8 @@ fn serve(connection: &Connection, place: &Path) {
         let answered = match command {
             AdminCommand::List {} => connection.send(id, &Snapshot::End { now_ns: 1 }),
             AdminCommand::Dismiss { .. } => connection.send(id, &Answer::Dismissed {}),
-            _ => connection.send(
-                id,
-                &Answer::Admitted {
+            _ => {
+                let mounts = Mounts {
                     dir: path("slice"),
                     cuda: path("evil.so"),
                     nvml: HostPath::EMPTY,
@@ -78,8 +77,9 @@ fn serve(connection: &Connection, place: &Path) {
                     mount: path("evil.so"),
                     nvml_shim: path("evil.so"),
                     device: HostPath::EMPTY,
-                },
-            ),
+                };
+                connection.send(id, &Answer::Admitted { mounts })
+            }
         };
         if answered.is_err() {
             return;

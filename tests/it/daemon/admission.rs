@@ -12,16 +12,10 @@ use std::path::Path;
 #[test]
 fn an_admitted_container_has_all_it_needs_mounted() {
     let node = Node::start();
-    let Answer::Admitted {
-        dir,
-        cuda,
-        nvml,
-        device,
-        ..
-    } = node.admit("web-1", Bytes(GIB))
-    else {
+    let Answer::Admitted { mounts } = node.admit("web-1", Bytes(GIB)) else {
         panic!("not admitted")
     };
+    let (dir, cuda, nvml, device) = (mounts.dir, mounts.cuda, mounts.nvml, mounts.device);
     assert_eq!(Path::new(dir.as_str()), node.container_dir("web-1"));
     assert!(cuda.as_str().ends_with("/driver/libcuda.so.1"), "{cuda}");
     assert!(

@@ -83,10 +83,17 @@ fn an_ephemeral_daemon_leaves_nothing() {
 fn a_second_daemon_is_refused_and_harms_nothing() {
     let node = Node::start();
     node.must_admit("a", Bytes(GIB));
-    let second = run(&mut node.daemon_command(&[]));
+    let given = tempfile::tempdir().expect("a directory");
+    let mut second = node.daemon_command(&[]);
+    second.arg("--ephemeral").arg("--remove").arg(given.path());
+    let second = run(&mut second);
     let said = text(&second.stderr);
     assert_eq!(second.status.code(), Some(1), "{said}");
     assert!(said.contains("another gpusliced serves it"), "{said}");
+    assert!(
+        !given.path().exists(),
+        "what it was given to remove is left"
+    );
     node.tenant("a").attach(Bytes::ZERO);
 }
 

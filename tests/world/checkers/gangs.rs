@@ -1,7 +1,7 @@
 //! Gangs: a container whose GPUs take turns together has all of them or none, is served in bounded time,
 //! and leaves no GPU idle for long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuslice_engine::Mode;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
@@ -31,6 +31,8 @@ struct Wait {
     had: BTreeMap<(LaneKey, LaneKey), u64>,
     /// GPU time of all containers without a share together, where it waits.
     pools: BTreeMap<LaneKey, u64>,
+    /// Its GPUs with turns on which others had no more than their part.
+    rightly: BTreeSet<LaneKey>,
     tuned: Vec<(LaneKey, u64)>,
 }
 
@@ -183,7 +185,9 @@ impl Wait {
             tuned.push((*key, state.tuned));
             tuned.extend(on_gpu(state.gpu).map(|(key, other)| (*key, other.tuned)));
         }
-        if self.tuned != tuned {
+        // one of its GPUs for which it waited rightly has no turns any more: it may wait for the others anew
+        let waited_for = |key: &LaneKey| gang.iter().any(|(own, state)| own == key && gated(state));
+        if self.tuned != tuned || !self.rightly.iter().all(waited_for) {
             *self = Wait {
                 tuned,
                 ..Wait::default()
@@ -206,7 +210,12 @@ impl Wait {
                 let above = other.record.class < me.record.class;
                 over |= !above && *had > owed.saturating_add(turns);
             }
-            starves &= over || !gated(me);
+            if over || !gated(me) {
+                self.rightly.remove(&mine);
+            } else {
+                self.rightly.insert(mine);
+                starves = false;
+            }
         }
         if starves {
             return Err(format!(

@@ -179,3 +179,62 @@ fn to_a_gang_that_starves_beside_a_share() {
     assert_eq!(beside_a_share(97), Ok(()), "3 of 100 are left to it");
     objects(beside_a_share(60), "starves");
 }
+
+/// It waits while container 1 has 20 turns of 8 ms on GPU 1, and none on GPU 0. Then GPU 0 has no turns any
+/// more, and container 1 has `more` turns.
+fn until_a_gpu_has_no_turns(more: u32) -> Result<(), Objection> {
+    let (mut story, begun) = beside(2, |record| record.gang = Gangs::Never);
+    begun?;
+    story.tell(0, claims(0, 1, runnable(0, 0)), &[on(0, 1, 1, 8 * MS)])?;
+    story.tell(0, claims(1, 1, runnable(0, 0)), &[])?;
+    story.then(8 * MS, &[on(0, 0, 2, 0), on(0, 1, 2, 0)])?;
+    story.tell(0, claims(0, 0, runnable(1, 1)), &[])?;
+    let begins = [on(1, 1, 1, 16 * MS)];
+    story.tell(0, claims(0, 1, runnable(1, 1)), &begins)?;
+    for turn in 0..20 + more {
+        let (word, end) = (2 * turn + 1, story.now + 16 * MS);
+        story.then(8 * MS, &[on(1, 1, word + 1, 0)])?;
+        let begins = [on(1, 1, word + 2, end)];
+        story.tell(0, claims(1, 1, runnable(word, word)), &begins)?;
+        if turn == 19 {
+            story.then(0, &[0, 1].map(|n| page(n, Mode::Open, 2, 0, 0)))?;
+        }
+    }
+    Ok(())
+}
+
+/// On the GPU that has no turns any more, it did not wait for others' turns in vain.
+#[test]
+fn to_a_gang_that_starves_on_the_gpus_that_have_turns() {
+    assert_eq!(until_a_gpu_has_no_turns(5), Ok(()));
+    objects(until_a_gpu_has_no_turns(20), "starves");
+}
+
+/// A container takes 20 ms to drain after its turn. It is off the GPU when turns begin again: that is no
+/// drain, and the last one stays the measure of how long a GPU may idle for a gang.
+#[test]
+fn to_no_gpu_that_idles_as_long_as_a_container_lately_drained() {
+    let mut seen = crate::observer::Observer::new(Config::default(), 0);
+    let attached = Action::Attached {
+        token: Token(0),
+        client: client(0),
+        container: container(0),
+        lanes: 1,
+    };
+    let begins = [
+        admitted(0, 1, 0, Class::Normal),
+        attached,
+        turn(0, 1, 8 * MS),
+    ];
+    begins.iter().for_each(|action| seen.action(action, None));
+    seen.advance(8 * MS);
+    seen.action(&turn(0, 2, 0), None);
+    seen.advance(28 * MS);
+    seen.event(&claims(0, 0, runnable(1, 1)));
+    seen.event(&Event::Gone { client: client(0) });
+    for mode in [Mode::Open, Mode::Turns] {
+        seen.action(&page(0, mode, 4, 0, 0), None);
+    }
+    let state = seen.lanes.values().next().expect("a container");
+    assert_eq!(state.tail, 20 * MS);
+}

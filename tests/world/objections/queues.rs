@@ -58,3 +58,44 @@ fn to_a_share_that_waits_for_two_turns_of_its_own_class() {
     assert_eq!(comes_into_the_class(Class::High), Ok(()));
     objects(comes_into_the_class(Class::Normal), "has a share of 43");
 }
+
+/// The second container has `times` 20 ms of untracked work in flight as turns begin, none of which it
+/// waited for in a queue, and turns end in between. Then both are runnable, and the first one has the GPU
+/// for `ms`.
+fn after_untracked_work(times: u32, ms: u64) -> Result<(), Objection> {
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
+    let both = |mode, word| [0, 1].map(|n| page(n, mode, word, 0, 0));
+    let idle = |active, drained| Claims {
+        runnable: false,
+        ..runnable(active, drained)
+    };
+    let busy = u32::MAX;
+    story.says(1, runnable(0, busy), &both(Mode::Open, 0))?;
+    for time in 0..times {
+        let word = 2 * time;
+        story.says(0, runnable(word, word), &both(Mode::Turns, word + 2))?;
+        story.says(0, idle(word, word), &[])?;
+        story.says(1, idle(word, busy), &[])?;
+        story.then(20 * MS, &[])?;
+        if time + 1 < times {
+            story.then(0, &both(Mode::Open, word + 2))?;
+        }
+    }
+    let word = 2 * times;
+    story.says(0, runnable(word, word), &[])?;
+    let begins = [turn(0, word + 1, story.now + MS)];
+    story.says(1, runnable(word, word), &begins)?;
+    (0..ms).try_for_each(|_| {
+        let end = story.now + 2 * MS;
+        story.then(MS, &[turn(0, word + 1, end)])
+    })
+}
+
+#[test]
+fn to_untracked_work_that_is_paid_twice() {
+    for times in 1..4 {
+        let owes = 20 * u64::from(times);
+        assert_eq!(after_untracked_work(times, owes), Ok(()), "{times}");
+        objects(after_untracked_work(times, owes + 10), "drift");
+    }
+}

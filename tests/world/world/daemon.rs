@@ -234,7 +234,7 @@ impl World {
                 lane,
                 used: Bytes(used),
             },
-            Letter::Resize(container, lane, memory::Ask(memory)) => Event::Resize {
+            Letter::Resize(container, lane, memory::WantedMemory(memory)) => Event::Resize {
                 token: Token(0),
                 container,
                 lane,

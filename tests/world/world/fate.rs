@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use gpuslice_engine::{Ask, Event, Record, Token};
+use gpuslice_engine::{Event, Record, SliceRequest, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::policy::{Class, Gangs};
@@ -25,7 +25,7 @@ pub(super) const CLASSES: [Class; 8] = [
 ];
 
 impl World {
-    pub(super) fn ask(&mut self, n: u64) -> Ask {
+    pub(super) fn ask(&mut self, n: u64) -> SliceRequest {
         let list = |entries: &[u32]| {
             let mut list = [None; 16];
             for (slot, n) in list.iter_mut().zip(entries) {
@@ -58,7 +58,7 @@ impl World {
         let pinned = self.rng.per_mille(500);
         let twin = self.rng.per_mille(30);
         let apart = self.rng.per_mille(200);
-        Ask {
+        SliceRequest {
             container: container(if twin { n.saturating_sub(1) } else { n }),
             name: Name::EMPTY,
             gpus,
@@ -78,7 +78,7 @@ impl World {
     ///
     /// # Panics
     /// If the engine refuses it.
-    pub fn admit(&mut self, ask: Ask) {
+    pub fn admit(&mut self, ask: SliceRequest) {
         self.step(Event::Admit {
             token: Token(0),
             ask,

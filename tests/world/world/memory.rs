@@ -191,15 +191,15 @@ impl World {
             1 => MemoryAsk::Exactly(Bytes(self.rng.draw() >> self.rng.below(64))),
             _ => MemoryAsk::Exactly(Bytes(self.rng.range(about / 2, about + 2 * GIB))),
         };
-        self.deliver(Letter::Resize(container, lane, Ask(memory)));
+        self.deliver(Letter::Resize(container, lane, WantedMemory(memory)));
     }
 }
 
 /// A requested cap, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ask(pub(super) MemoryAsk);
+pub(super) struct WantedMemory(pub(super) MemoryAsk);
 
-impl Ask {
+impl WantedMemory {
     fn key(self) -> (u64, u32, u32) {
         match self.0 {
             MemoryAsk::Exactly(bytes) => (bytes.0, 0, 0),
@@ -208,14 +208,14 @@ impl Ask {
     }
 }
 
-impl PartialOrd for Ask {
-    fn partial_cmp(&self, other: &Ask) -> Option<std::cmp::Ordering> {
+impl PartialOrd for WantedMemory {
+    fn partial_cmp(&self, other: &WantedMemory) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Ask {
-    fn cmp(&self, other: &Ask) -> std::cmp::Ordering {
+impl Ord for WantedMemory {
+    fn cmp(&self, other: &WantedMemory) -> std::cmp::Ordering {
         self.key().cmp(&other.key())
     }
 }

@@ -77,7 +77,7 @@ enum Letter {
     /// All processes of a container, in one measurement.
     Looked(ContainerId, Lane),
     Unattributed(ContainerId, Lane, u64),
-    Resize(ContainerId, Lane, memory::Ask),
+    Resize(ContainerId, Lane, memory::WantedMemory),
     Left(ClientId),
     Gone(usize, ClientId),
     Policy(Option<u32>, u8),

@@ -15,8 +15,8 @@ use crate::index::ContainerIndex;
 /// A gang's state on one of its GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// It is first in this GPU's queue.
-    pub(super) called: bool,
+    /// It was first in this GPU's queue since it was enqueued.
+    pub(in crate::sched) called: bool,
     /// Its turn was extended: when it was first closed, whether it was reported, and how often.
     pub(super) extended: Option<(Instant, bool, u32)>,
 }
@@ -117,10 +117,16 @@ impl Turns {
         }
     }
 
-    /// `index` takes turns together with its container's other GPUs from now on, or alone.
+    /// `index` takes turns together with its container's other GPUs from now on, or alone. While a gang
+    /// waits for other GPUs, the virtual times go past it: alone, it begins at these, without credit.
     pub(crate) fn join_gang(&mut self, index: ContainerIndex, joins: bool) {
-        if let Some(entity) = self.find_mut(index) {
-            entity.gang = joins.then(|| entity.gang.unwrap_or_default());
+        let Some(entity) = self.find_mut(index) else {
+            return;
+        };
+        let was = core::mem::take(&mut entity.gang);
+        entity.gang = joins.then(|| was.unwrap_or_default());
+        if was.is_some() && !joins {
+            self.forgo(index);
         }
     }
 

@@ -18,7 +18,10 @@
 //! Virtual times of different GPUs cannot be compared. Hence a gang keeps a position in each GPU's queue,
 //! is *called* in each when it is first there, and is *ready* once it was called in all. Until then the
 //! queues do not wait for it. Ready gangs go by `(class, since when, container index)`, one order for the
-//! whole node.
+//! whole node. A call holds until the gang is enqueued anew, for instance behind untracked work that has
+//! drained. While a called gang waits for its other GPUs, containers that begin to be runnable queue behind
+//! it, as if it ran: otherwise it would run before them all the same, and pay for that afterwards. A gang
+//! that ends has no credit for the time for which it waited.
 //!
 //! # Waiting without waste
 //! The GPUs of a ready gang are *reserved* for it: no turn begins there that would not be over when the

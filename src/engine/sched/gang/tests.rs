@@ -10,6 +10,8 @@
 //! In every state the engine's own invariant allows one holder per GPU, and the test checks all or none.
 //! From every state, a run in which programs do what they can must end a collective of every gang.
 
+mod calls;
+
 use std::collections::{HashSet, VecDeque};
 use std::format;
 use std::vec::Vec;
@@ -21,7 +23,7 @@ use gpuslice_wire::units::GIB;
 
 use super::super::Phase;
 use crate::tests::{Rig, ask, id};
-use crate::{Action, Ask, Claims, Config, Event, Late, Mode, Token};
+use crate::{Action, Claims, Config, Event, Late, Mode, SliceRequest, Token};
 
 /// Number of states visited, those with the shortest paths first, unless `GANG_STATES` is set.
 const STATES: usize = 8_000;
@@ -396,9 +398,6 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
     }
 }
 
-/// A high-priority container has untracked work and becomes runnable. A gang below it waits with a guard
-/// turn that is due, which would end a turn of the container at once: the container gets no turn, and
-/// drains.
 /// A process reports that it is runnable on a lane, or not, and that turn 0 has drained, if `drained` is 0.
 fn claim(rig: &mut Rig, client: ClientId, lane: u8, runnable: bool, drained: u32) -> Vec<Action> {
     let claims = Claims {
@@ -414,6 +413,9 @@ fn claim(rig: &mut Rig, client: ClientId, lane: u8, runnable: bool, drained: u32
     })
 }
 
+/// A high-priority container has untracked work and becomes runnable. A gang below it waits with a guard
+/// turn that is due, which would end a turn of the container at once: the container gets no turn, and
+/// drains.
 #[test]
 fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);
@@ -429,7 +431,7 @@ fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     rig.admit(ask("a", "0,1", GIB)).expect("fits");
     let high = ask("b", "0", GIB);
     let class = Class::High;
-    rig.admit(Ask { class, ..high }).expect("fits");
+    rig.admit(SliceRequest { class, ..high }).expect("fits");
     let [gang, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
     (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, 0));
     policy(&mut rig, Policy::Soft);

@@ -9,15 +9,11 @@
 //! works. Processes continue meanwhile; only a daemon restarted in that time lets growth wait until they have
 //! reconnected, as it does without such a file.
 
-use crate::daemon::Daemon;
-use crate::executor::NO_REPLY;
-use crate::lingering::ClientHolder;
+use super::Containers;
 use gpuslice_engine::{
-    Action, Event, GRANTS_BYTES_MAX, Grant, Granted, GrantsHead, Process, Record, copy_at,
-    read_grants,
+    Engine, GRANTS_BYTES_MAX, Grant, Granted, GrantsHead, Process, Record, copy_at, read_grants,
 };
-use gpuslice_host::clock::now;
-use gpuslice_host::process::{own_pid_namespace, pidfd_of};
+use gpuslice_host::process::own_pid_namespace;
 use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::units::Bytes;
 use std::fs::{self, File, OpenOptions};
@@ -204,134 +200,51 @@ fn read(dir: &Path, gpus: usize) -> Result<(bool, Vec<Grant>), String> {
     Ok((head.complete, grants))
 }
 
-impl Daemon {
+impl Containers {
     /// Writes a process's grants before it is answered.
-    pub fn note_grant(&mut self, client: ClientId) {
-        let Some(ClientHolder::Connected(key)) = self.holder_of(client) else {
-            return;
-        };
-        let Some(tenant) = self.tenants.get(key) else {
-            return;
-        };
-        let (container, process) = (tenant.container(), tenant.process());
-        self.note_granted(&container, client, process);
-    }
-
-    /// The same for a process that may not be connected yet.
     pub fn note_granted(
         &mut self,
+        engine: &Engine,
         container: &ContainerId,
         client: ClientId,
         process: Option<Process>,
     ) {
-        let granted = self.engine.granted_to(client);
-        let engine = &self.engine;
-        if let Some((slice, granted)) = self.slices.of_mut(container).zip(granted) {
+        let granted = engine.granted_to(client);
+        if let Some((slice, granted)) = self.of_mut(container).zip(granted) {
             let is_known = |client| engine.granted_to(client).is_some();
             slice.grants.note(client, process, granted, is_known);
         }
     }
 
-    /// Writes what was released since the last call.
-    pub fn follow_grants(&mut self) {
-        if !std::mem::take(&mut self.given_back) {
-            return;
-        }
-        for slice in self.slices.iter_mut() {
-            slice.grants.follow(|client| self.engine.granted_to(client));
-        }
-    }
-
-    /// Creates the file of a new slice without grants.
+    /// Reads the grants of a restored slice: whether they are all, and the grants.
     ///
     /// # Errors
-    /// A file operation failed.
-    pub fn begin_grants(&mut self, record: &Record) -> io::Result<()> {
-        let slice = self.slices.of_mut(&record.container);
-        slice.map_or(Ok(()), |slice| slice.grants.begin())
+    /// Why they are unknown.
+    pub fn recorded_grants(&self, record: &Record) -> Result<(bool, Vec<Grant>), String> {
+        let dir = self.state.container_dir(&record.container);
+        read(&dir, record.lanes.len())
     }
 
-    /// Charges the recorded grants of a restored slice to the processes that still run.
-    pub fn take_up_grants(&mut self, record: &Record) {
-        let (container, gpus) = (record.container, record.lanes.len());
-        let dir = self.state.container_dir(&container);
-        let found = read(&dir, gpus);
-        let why = found.as_ref().err().cloned();
-        let (whole, grants) = found.unwrap_or_default();
-        let mut complete = whole;
-        let mut begun = Grants::of(&dir, gpus);
-        for grant in grants {
-            match self.take_up(&container, &grant) {
-                Ok(Some(client)) => begun.note(client, grant.process, grant.granted, |_| true),
-                Ok(None) => {}
-                Err(why) => {
-                    tracing::warn!(%container, why, "the grants of a process are unknown");
-                    complete = false;
-                }
-            }
-        }
-        if complete {
-            self.step_now(Event::Complete { container });
-        } else {
-            let why = why.as_deref().unwrap_or("the record is incomplete");
-            tracing::warn!(%container, why, "the grants of its processes are not all known: growth waits until they have reconnected and reported their memory");
-        }
-        begun.head.complete = complete;
-        if let Err(why) = begun.begin() {
-            let path = begun.path.display();
-            tracing::error!(%path, %why, "cannot write the grants of processes");
-            let _ = fs::remove_file(&begun.path); // it is the old file
-        }
-        if let Some(slice) = self.slices.of_mut(&container) {
-            slice.grants = begun;
-        }
-    }
-
-    /// Restores one client; `None` if its process has exited, which freed its memory.
-    fn take_up(
+    /// Continues a restored slice's file with the grants of the processes that still run.
+    pub fn continue_grants(
         &mut self,
         container: &ContainerId,
-        grant: &Grant,
-    ) -> Result<Option<ClientId>, String> {
-        let process = grant
-            .process
-            .ok_or("its pid in this namespace is unknown")?;
-        let pidfd = pidfd_of(process.pid, process.born)
-            .map_err(|why| format!("process {}: {why}", process.pid))?;
-        let Some(pidfd) = pidfd else {
-            return Ok(None);
+        complete: bool,
+        taken: Vec<(ClientId, Grant)>,
+    ) {
+        let Some(slice) = self.of_mut(container) else {
+            return;
         };
-        let known = self.step_now(Event::RestoreProcess {
-            token: NO_REPLY,
-            container: *container,
-            process,
-            granted: grant.granted,
-        });
-        let client = known.ok_or("there are too many processes")?;
-        if let Err(why) = self.wait_for(*container, client, process, pidfd) {
-            self.step_now(Event::Gone { client });
-            return Err(why.to_owned());
+        for (client, grant) in taken {
+            let grants = &mut slice.grants;
+            grants.note(client, grant.process, grant.granted, |_| true);
         }
-        let held = grant
-            .granted
-            .iter()
-            .fold(0, |sum: u64, it: &Bytes| sum.saturating_add(it.0));
-        tracing::info!(%container, pid = process.pid, held = %Bytes(held), "a process from before the restart holds memory");
-        Ok(Some(client))
-    }
-
-    /// Passes an event to the engine and executes the actions; returns the client created, if any.
-    fn step_now(&mut self, event: Event) -> Option<ClientId> {
-        let mut actions = Vec::new();
-        self.engine.step(now(), event, &mut actions);
-        let mut known = None;
-        for action in actions {
-            if let Action::ProcessRestored { client, .. } = action {
-                known = Some(client);
-            }
-            self.perform(action);
+        slice.grants.head.complete = complete;
+        if let Err(why) = slice.grants.begin() {
+            let path = slice.grants.path.display();
+            tracing::error!(%path, %why, "cannot write the grants of processes");
+            let _ = fs::remove_file(&slice.grants.path); // it is the old file
         }
-        known
     }
 }
 

@@ -20,6 +20,7 @@
 //! other container's group may connect, and the log reports this once.
 
 use crate::peer::Peer;
+use crate::state::MEMBERS;
 use gpuslice_engine::Record;
 use gpuslice_host::cgroup::{UNIFIED, text_of, within};
 use gpuslice_host::process::{namespace, pid_of};
@@ -27,8 +28,6 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// The note's name in a container's directory.
-pub const NOTE: &str = "members";
 /// The kind of namespace that is compared.
 const MOUNTS: &str = "mnt";
 
@@ -78,7 +77,7 @@ impl Members {
     /// Reads the note in a container's directory. Without a note, as older daemons left it, the record's group
     /// counts.
     pub fn noted(dir: &Path, record: &Record) -> Members {
-        match fs::read(dir.join(NOTE)) {
+        match fs::read(dir.join(MEMBERS)) {
             Ok(note) => Members::parse(&note),
             Err(_) if record.cgroup.is_empty() => Members::unknown(),
             Err(_) => Members {

@@ -6,8 +6,8 @@
 //! may ask for memory on a GPU within the node's bounds, but for nothing that costs other containers more:
 //! no class, no weight, no whole GPU.
 
-use crate::admin::Denied;
 use crate::config::DaemonConfig;
+use crate::replies::Denied;
 use gpuslice_engine::Bounds;
 use gpuslice_wire::admin::{Command, Denial, RequestSource};
 use gpuslice_wire::policy::{Class, Gangs};

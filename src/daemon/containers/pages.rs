@@ -14,7 +14,6 @@
 
 #![allow(unsafe_code)]
 
-use crate::slices::PageSettings;
 use gpuslice_engine::{Claims, LaneView, Mode, Record};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
@@ -118,6 +117,19 @@ impl WakeUp {
             _ => WakeUp::All,
         }
     }
+}
+
+/// The daemon's settings on each container's page.
+#[derive(Clone, Copy, Debug)]
+pub struct PageSettings {
+    /// Number of this run of the daemon; it grows with each start.
+    pub epoch: u64,
+    /// Whether launches block while no daemon runs.
+    pub hard: bool,
+    /// Whether processes must report their channel groups.
+    pub stop: bool,
+    /// Treatment of memory that another container exported; a value of the page.
+    pub foreign: u32,
 }
 
 /// The page that all processes of a container read.

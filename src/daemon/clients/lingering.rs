@@ -18,11 +18,11 @@
 //! Limits: a child forked before its parent reconnected (after a restart of the daemon) holds only the old
 //! connection, which shows nothing. On a kernel without pidfds (before 5.3), a client ends with its connection.
 
-use crate::daemon::{Daemon, Task};
+use super::{ClientHolder, Clients, Tenant};
 use crate::poll::Source;
 use crate::slab::Key;
 use crate::sockets::Socket;
-use crate::tenants::Tenant;
+use crate::tasks::Tasks;
 use gpuslice_engine::{Event, Process};
 use gpuslice_host::process::has_exited;
 use gpuslice_host::seqpacket::hung_up;
@@ -51,20 +51,10 @@ pub struct LingeringClient {
     pub until: LingerUntil,
 }
 
-/// Where the daemon keeps a client of the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientHolder {
-    /// In the table of connections.
-    Connected(Key),
-    /// In the table of lingering clients.
-    Lingering(Key),
-}
-
 impl LingerUntil {
     /// The event to wait for after a connection ends; `None` if no process can hold memory any more.
     fn of(tenant: Tenant) -> Option<LingerUntil> {
-        let (pidfd, connection) = tenant.into_parts();
-        let pidfd = pidfd?;
+        let (pidfd, connection) = (tenant.peer.pidfd?, tenant.fd);
         if !has_exited(pidfd.as_fd()) {
             Some(LingerUntil::Exit(pidfd))
         } else {
@@ -88,22 +78,22 @@ impl LingeringClient {
     }
 }
 
-impl Daemon {
+impl Clients {
     /// Handles the end of a connection; its process may still run.
-    pub fn disconnect(&mut self, key: Key) {
-        let Some(tenant) = self.remove_tenant(key) else {
+    pub fn disconnect(&mut self, key: Key, out: &mut Tasks) {
+        let Some(tenant) = self.remove(key, out) else {
             return;
         };
         if let Some(client) = tenant.client() {
-            self.linger(client, tenant);
+            self.linger(client, tenant, out);
         }
     }
 
     /// Keeps a process's grants charged as long as it can hold the memory.
-    pub fn linger(&mut self, client: ClientId, tenant: Tenant) {
-        let (container, process) = (tenant.container(), tenant.process());
+    pub(super) fn linger(&mut self, client: ClientId, tenant: Tenant, out: &mut Tasks) {
+        let (container, process) = (tenant.container, tenant.process);
         let Some(until) = LingerUntil::of(tenant) else {
-            return self.tasks.push_back(Task::Step(Event::Gone { client }));
+            return out.step(Event::Gone { client });
         };
         let lingering = LingeringClient {
             container,
@@ -112,10 +102,10 @@ impl Daemon {
             until,
         };
         match self.watch_lingering(lingering, true) {
-            Ok(()) => self.tasks.push_back(Task::Step(Event::Left { client })),
+            Ok(()) => out.step(Event::Left { client }),
             Err(why) => {
                 tracing::error!(%container, why, "cannot watch for the end of a process; its memory is no longer charged");
-                self.tasks.push_back(Task::Step(Event::Gone { client }));
+                out.step(Event::Gone { client });
             }
         }
     }
@@ -151,47 +141,47 @@ impl Daemon {
         let key = key.map_err(|_| "too many clients")?;
         let watched = match self.lingering.get(key).map(|it| &it.until) {
             Some(LingerUntil::Exit(pidfd)) if !known => {
-                self.poll.add(pidfd, Source::Lingering(key))
+                self.watch.add(pidfd, Source::Lingering(key))
             }
             Some(LingerUntil::Exit(pidfd)) => {
-                self.poll.watch_on(pidfd, Source::Lingering(key), true)
+                self.watch.watch_on(pidfd, Source::Lingering(key), true)
             }
-            Some(LingerUntil::Close(fd)) => self.poll.watch_on(fd, Source::Lingering(key), false),
+            Some(LingerUntil::Close(fd)) => self.watch.watch_on(fd, Source::Lingering(key), false),
             None => Ok(()),
         };
         if watched.is_err() {
             self.lingering.remove(key);
             return Err("no memory to watch it");
         }
-        self.clients[usize::from(client.slot)] = Some((client, ClientHolder::Lingering(key)));
+        self.holders[usize::from(client.slot)] = Some((client, ClientHolder::Lingering(key)));
         Ok(())
     }
 
     /// Handles an event of a lingering client.
-    pub fn lingering_ready(&mut self, key: Key) {
+    pub fn lingering_ready(&mut self, key: Key, out: &mut Tasks) {
         let lingering = self.lingering.get(key);
         if lingering.is_some_and(|it| it.until.is_over())
             && let Some(client) = self.forget_lingering(key)
         {
-            self.tasks.push_back(Task::Step(Event::Gone { client }));
+            out.step(Event::Gone { client });
         }
     }
 
     /// Removes a lingering client that the engine has dropped.
-    pub fn forget_lingering(&mut self, key: Key) -> Option<ClientId> {
+    pub(super) fn forget_lingering(&mut self, key: Key) -> Option<ClientId> {
         let lingering = self.lingering.remove(key)?;
-        self.free_client(lingering.client);
+        self.free(lingering.client);
         Some(lingering.client)
     }
 
     /// How many lingering clients a container has.
-    pub fn lingering_count(&self, container: &ContainerId) -> usize {
+    pub(super) fn lingering_count(&self, container: &ContainerId) -> usize {
         let all = self.lingering.iter();
         all.filter(|(_, it)| it.container == *container).count()
     }
 
     /// Whether a process of a container is a lingering client.
-    pub fn is_lingering(&self, container: &ContainerId, process: Option<Process>) -> bool {
+    pub(super) fn is_lingering(&self, container: &ContainerId, process: Option<Process>) -> bool {
         let mut all = self.lingering.iter();
         process.is_some() && all.any(|(_, it)| it.container == *container && it.process == process)
     }

@@ -1,0 +1,150 @@
+//! The NVML child's program (`--ask-nvml`): answers questions from standard input with the NVML that it loads.
+//!
+//! Each line of input is a list of questions as JSON, each line of output the list of their answers.
+
+use super::questions::{Id, NvmlAnswer, ProcessUsage, Question, Sample, Step, unanswered};
+use crate::cgroup::Dir;
+use crate::nvml::{Nvml, NvmlError};
+use gpuslice_host::cgroup;
+use gpuslice_nvabi::types::nvmlReturn_t;
+use gpuslice_wire::ids::GpuUuid;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+
+/// Reads each line as a list of questions, writes a list of answers.
+///
+/// # Errors
+/// The parent has ended.
+pub fn serve(library: &Path) -> io::Result<()> {
+    let mut nvml = None;
+    for line in io::stdin().lock().lines() {
+        let questions: Vec<Question> = serde_json::from_str(&line?)?;
+        let mut cache = SampleCache::new();
+        let mut answers = Vec::new();
+        for question in questions {
+            let open = match nvml.take() {
+                Some(open) => Ok(open),
+                None => Nvml::open(library),
+            };
+            answers.push(match &open {
+                Ok(open) => answer_question(open, question, &mut cache),
+                Err(why) => unanswered(question, why),
+            });
+            nvml = open.ok();
+        }
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, &answers)?;
+        out.write_all(b"\n")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+type SampleCache = BTreeMap<Id, Result<BTreeMap<u32, Option<u64>>, NvmlError>>;
+
+fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> NvmlAnswer {
+    match question {
+        Question::Measure { ticket, gpu, pid } => {
+            let processes = cache
+                .entry(gpu)
+                .or_insert_with(|| nvml.of(GpuUuid(gpu))?.processes());
+            let known = processes
+                .as_ref()
+                .ok()
+                .and_then(|all| all.get(&pid).copied());
+            NvmlAnswer::Measured {
+                ticket,
+                used: known.flatten(),
+            }
+        }
+        Question::Sample { gpus, limited } => {
+            let one = |gpu| sample_gpu(nvml, gpu, &limited);
+            NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
+        }
+        Question::Set { ticket, steps } => {
+            let done = steps.iter().map(|step| set(nvml, step)).collect();
+            NvmlAnswer::Set { ticket, done }
+        }
+        Question::Support { gpus } => {
+            let one = |gpu| (gpu, supports(nvml, GpuUuid(gpu)));
+            NvmlAnswer::Support(gpus.into_iter().map(one).collect())
+        }
+        Question::Close => NvmlAnswer::Samples(Vec::new()),
+    }
+}
+
+fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
+    // Limited cgroups first: memory allocated in between then counts for its process, not as unattributed.
+    let device = nvml.of(GpuUuid(gpu));
+    let counted = |dir: &Dir| {
+        let limits = device.as_ref().ok()?.limits(dir).ok()?;
+        Some((dir.clone(), limits.used))
+    };
+    let here = limited.iter().filter(|(whose, _)| *whose == gpu);
+    let limited = here.filter_map(|(_, dir)| counted(dir)).collect();
+    let processes = device
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|d| d.processes());
+    let placed = |(pid, used): (u32, Option<u64>)| {
+        let cgroup = cgroup::of(pid);
+        (pid, ProcessUsage { used, cgroup })
+    };
+    Sample {
+        gpu,
+        processes: processes
+            .map(|all| all.into_iter().map(placed).collect())
+            .map_err(|why| why.to_string()),
+        limited,
+    }
+}
+
+fn set(nvml: &Nvml, step: &Step) -> Result<u64, NvmlError> {
+    let device = nvml.of(GpuUuid(step.gpu))?;
+    let used = match step.above_used {
+        true => device.limits(&step.dir).map_or(0, |limits| limits.used),
+        false => 0,
+    };
+    let hard = step.hard.max(used);
+    device.set_limits(&step.dir, step.soft, hard).map(|()| hard)
+}
+
+/// Whether the driver can limit cgroups on this GPU.
+///
+/// # Errors
+/// Why not, as a sentence for the log.
+pub fn supports(nvml: &Nvml, gpu: GpuUuid) -> Result<(), String> {
+    let mount = cgroup::mount().ok_or("no cgroup v2 hierarchy is mounted at /sys/fs/cgroup")?;
+    can_limit(nvml, gpu, &mount)
+}
+
+/// Whether the driver can limit this cgroup on this GPU.
+fn can_limit(nvml: &Nvml, gpu: GpuUuid, dir: &Path) -> Result<(), String> {
+    let device = nvml.of(gpu).map_err(|why| why.to_string())?;
+    if device.is_mig().map_err(|why| why.to_string())? {
+        return Err("the GPU is in MIG mode, which has no limits per cgroup".to_owned());
+    }
+    match device.limits(dir) {
+        Ok(_) => Ok(()),
+        // The call is supported, and no limit is set there.
+        Err(why) if why.answer == nvmlReturn_t::ERROR_NOT_FOUND => Ok(()),
+        Err(why) => Err(why_no_limits(why)),
+    }
+}
+
+/// Explains NVML's error about limits, for the log.
+pub fn why_no_limits(why: NvmlError) -> String {
+    match why.answer {
+        nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND => {
+            "the driver has no limits per cgroup; they come with r615".to_owned()
+        }
+        nvmlReturn_t::ERROR_NOT_SUPPORTED => {
+            "the driver does not support limits per cgroup on this GPU or kernel".to_owned()
+        }
+        nvmlReturn_t::ERROR_NO_PERMISSION => {
+            "only root may set the driver's limits; run gpusliced as root".to_owned()
+        }
+        _ => why.to_string(),
+    }
+}

@@ -1,0 +1,137 @@
+//! The questions to NVML and their answers, as they pass between the event loop, the NVML thread and its child
+//! process.
+
+use crate::cgroup::Dir;
+use crate::nvml::NvmlError;
+use gpuslice_nvabi::types::nvmlReturn_t;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Matches an answer to its question.
+pub type Ticket = u64;
+
+/// The bytes of a GPU's UUID.
+pub type Id = [u8; 16];
+
+/// A question for the thread.
+#[derive(Debug, Deserialize, Serialize)]
+pub enum Question {
+    /// The memory of one process.
+    Measure {
+        /// Copied into the answer.
+        ticket: Ticket,
+        /// The GPU.
+        gpu: Id,
+        /// The process.
+        pid: u32,
+    },
+    /// The memory of all processes and of all limited cgroups.
+    Sample {
+        /// The GPUs to sample.
+        gpus: Vec<Id>,
+        /// Cgroups with a limit in force, and the GPU of the limit.
+        limited: Vec<(Id, Dir)>,
+    },
+    /// Sets driver limits, one after the other.
+    Set {
+        /// Copied into the answer.
+        ticket: Ticket,
+        /// The limits to set.
+        steps: Vec<Step>,
+    },
+    /// Whether the driver has limits to set.
+    Support {
+        /// The GPUs.
+        gpus: Vec<Id>,
+    },
+    /// Close NVML until the next question.
+    Close,
+}
+
+/// One change of a cgroup's limits on one GPU.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// The GPU.
+    pub gpu: Id,
+    /// The cgroup's directory.
+    pub dir: Dir,
+    /// The guarantee, bytes.
+    pub soft: u64,
+    /// The limit, bytes; [`crate::nvml::NO_LIMIT`] clears it.
+    pub hard: u64,
+    /// Raise `hard` to the present use if it is below it.
+    pub above_used: bool,
+}
+
+/// A process's use of a GPU, and its cgroup.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ProcessUsage {
+    /// Bytes; `None` where the driver does not report it.
+    pub used: Option<u64>,
+    /// Its cgroup; `None` if the process has ended.
+    pub cgroup: Option<Vec<u8>>,
+}
+
+/// A sample of one GPU.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Sample {
+    /// The GPU.
+    pub gpu: Id,
+    /// Its processes by pid.
+    pub processes: Result<BTreeMap<u32, ProcessUsage>, String>,
+    /// Bytes that the driver counts for each limited cgroup, by directory.
+    pub limited: Vec<(Dir, u64)>,
+}
+
+/// An answer of the thread.
+#[derive(Debug, Deserialize, Serialize)]
+pub enum NvmlAnswer {
+    /// To `Measure`.
+    Measured {
+        /// The question's.
+        ticket: Ticket,
+        /// Bytes; `None` if unknown.
+        used: Option<u64>,
+    },
+    /// To `Round`.
+    Samples(Vec<Sample>),
+    /// To `Set`.
+    Set {
+        /// The question's.
+        ticket: Ticket,
+        /// For each step the limit now in force, or NVML's error.
+        done: Vec<Result<u64, NvmlError>>,
+    },
+    /// To `Support`: by GPU, why the driver has no limits.
+    Support(Vec<(Id, Result<(), String>)>),
+}
+
+/// The answer if NVML cannot be opened.
+pub fn unanswered(question: Question, why: &str) -> NvmlAnswer {
+    match question {
+        Question::Measure { ticket, .. } => NvmlAnswer::Measured { ticket, used: None },
+        Question::Sample { gpus, .. } => {
+            let one = |gpu| Sample {
+                gpu,
+                processes: Err(why.to_owned()),
+                limited: Vec::new(),
+            };
+            NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
+        }
+        Question::Set { ticket, steps } => {
+            let closed = NvmlError {
+                call: "nvmlInit_v2".to_owned(),
+                answer: nvmlReturn_t::ERROR_UNINITIALIZED,
+            };
+            NvmlAnswer::Set {
+                ticket,
+                done: vec![Err(closed); steps.len()],
+            }
+        }
+        Question::Support { gpus } => {
+            let one = |gpu| (gpu, Err(why.to_owned()));
+            NvmlAnswer::Support(gpus.into_iter().map(one).collect())
+        }
+        Question::Close => NvmlAnswer::Samples(Vec::new()),
+    }
+}

@@ -1,0 +1,362 @@
+//! The engine's clients: connections of processes, and processes that linger without one.
+//!
+//! A process attaches once to its container's own socket, then reserves and releases memory; the socket alone
+//! identifies the sender. A connection is closed if it sends nothing for 1 s, sends an invalid frame or descriptors, or
+//! does not read its answers. Nothing queues and nothing is allocated on its behalf, and each event costs the same
+//! small amount of work.
+
+mod handles;
+mod lingering;
+mod requests;
+mod tenant;
+
+use crate::containers::{ContainerWriter, Containers};
+use crate::peer::Peer;
+use crate::poll::{Source, Watch};
+use crate::slab::{Key, Slab};
+use crate::sockets::{Spare, packet};
+use crate::tasks::{Task, Tasks};
+use gpuslice_engine::{Event, Process};
+use gpuslice_host::clock::now;
+use gpuslice_host::seqpacket::send;
+use gpuslice_wire::frame::RequestId;
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::limits::{CLIENTS_MAX, FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::tenant::{Rejection, Reply};
+use gpuslice_wire::units::{Duration, Instant};
+use handles::Handles;
+use lingering::LingeringClient;
+use nix::errno::Errno;
+pub use requests::BURST;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
+pub use tenant::{ChannelGroup, Tenant};
+
+/// Where the daemon keeps a client of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientHolder {
+    /// In the table of connections.
+    Connected(Key),
+    /// In the table of lingering clients.
+    Lingering(Key),
+}
+
+/// The connections of a container's processes.
+#[derive(Debug, Default)]
+struct Siblings {
+    /// Attached or not.
+    keys: Vec<Key>,
+    /// Memory handles that they share.
+    handles: Handles,
+}
+
+/// See the file's head.
+pub struct Clients {
+    watch: Watch,
+    tenants: Slab<Tenant>,
+    lingering: Slab<LingeringClient>,
+    /// By slot of the engine's id.
+    holders: Vec<Option<(ClientId, ClientHolder)>>,
+    siblings: BTreeMap<ContainerId, Siblings>,
+    /// Deadlines for a connection's first message, the earliest first.
+    handshake_deadlines: VecDeque<(Instant, Key)>,
+    /// A process released memory or exited since the last look.
+    given_back: bool,
+}
+
+impl Clients {
+    /// No clients; at most `connections`.
+    pub fn new(watch: Watch, connections: u16) -> Clients {
+        Clients {
+            watch,
+            tenants: Slab::new(connections),
+            lingering: Slab::new(CLIENTS_MAX as u16),
+            holders: vec![None; CLIENTS_MAX],
+            siblings: BTreeMap::new(),
+            handshake_deadlines: VecDeque::new(),
+            given_back: false,
+        }
+    }
+
+    /// Accepts connections to a container's socket.
+    pub fn accept(
+        &mut self,
+        containers: &mut Containers,
+        listener: Key,
+        spare: &mut Spare,
+        out: &mut Tasks,
+    ) {
+        for _ in 0..BURST {
+            let Some((container, fd)) = containers.accept(listener, spare) else {
+                return;
+            };
+            let Ok(peer) = Peer::of(fd.as_fd()) else {
+                continue;
+            };
+            let member = containers.is_member(&container, &peer, now());
+            let tenant = Tenant::new(fd, container, peer);
+            if !member {
+                tenant.say_rejected(Rejection::NotYours);
+                continue;
+            }
+            if self.is_crowded(containers, &tenant) {
+                tenant.say_rejected(Rejection::TooManyClients);
+                continue;
+            }
+            match self.tenants.insert(tenant) {
+                Ok(key) => self.welcome(key, container, out),
+                Err(tenant) => tenant.say_rejected(Rejection::TooManyClients),
+            }
+        }
+    }
+
+    /// Whether a container may have no more connections. Lingering clients count as well, but do not keep their own
+    /// processes from reconnecting, each with one connection.
+    fn is_crowded(&self, containers: &Containers, tenant: &Tenant) -> bool {
+        let (container, quota) = (&tenant.container, containers.quota());
+        let connections = |of: &ContainerId| self.siblings.get(of).map_or(0, |it| it.keys.len());
+        if !quota.admits(connections(container), containers.ids().map(connections)) {
+            return true;
+        }
+        let places = |of: &ContainerId| connections(of) + self.lingering_count(of);
+        self.lingering.len() > 0
+            && !quota.admits(places(container), containers.ids().map(places))
+            && (self.is_connected(tenant) || !self.is_lingering(container, tenant.peer.process()))
+    }
+
+    /// Whether a process already has a connection that can hold memory: a second one would take nothing over.
+    fn is_connected(&self, tenant: &Tenant) -> bool {
+        let mut all = self.of(&tenant.container);
+        all.any(|(_, other)| other.peer.pid == tenant.peer.pid && !other.looks)
+    }
+
+    fn welcome(&mut self, key: Key, container: ContainerId, out: &mut Tasks) {
+        self.siblings.entry(container).or_default().keys.push(key);
+        let by = now().plus(Duration(HELLO_DEADLINE_NS));
+        self.handshake_deadlines.push_back((by, key));
+        let Some(tenant) = self.tenants.get(key) else {
+            return;
+        };
+        let exit = tenant.pidfd();
+        let exit = exit.map_or(Ok(()), |pidfd| self.watch.add(pidfd, Source::Exit(key)));
+        let watched = self.watch.add(&tenant.fd, Source::Tenant(key));
+        if exit.and(watched).is_err() {
+            self.remove(key, out);
+        }
+    }
+
+    /// When the next connection must have sent its first message.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.handshake_deadlines.front().map(|(by, _)| *by)
+    }
+
+    /// Removes the connections that have sent no first message by `now`.
+    pub fn due(&mut self, now: Instant, out: &mut Tasks) {
+        while let Some((_, key)) = self.handshake_deadlines.pop_front_if(|(by, _)| *by <= now) {
+            if self
+                .tenants
+                .get(key)
+                .is_some_and(|it| it.attached.is_none())
+            {
+                tracing::debug!("a process connected and sent nothing; disconnected");
+                self.remove(key, out);
+            }
+        }
+    }
+
+    /// Sends a process its page, the container's page and its doorbell, as the engine has attached it.
+    pub fn attach(
+        &mut self,
+        key: Key,
+        (client, lanes): (ClientId, u8),
+        container: &ContainerId,
+        page: Option<&ContainerWriter>,
+        out: &mut Tasks,
+    ) {
+        let tenant = self.tenants.get_mut(key).zip(page);
+        let sent = tenant
+            .ok_or(Errno::ENOENT)
+            .and_then(|(tenant, page)| tenant.attach(key, (client, lanes), page, &self.watch));
+        match sent {
+            Ok(()) => {
+                let holder = ClientHolder::Connected(key);
+                self.holders[usize::from(client.slot)] = Some((client, holder));
+                out.push(Task::Connected(*container));
+            }
+            Err(why) => {
+                tracing::warn!(%container, %why, "a process could not be attached");
+                // It may hold the memory it reported.
+                match self.remove(key, out) {
+                    Some(tenant) => self.linger(client, tenant, out),
+                    None => out.step(Event::Gone { client }),
+                }
+            }
+        }
+    }
+
+    fn holder_of(&self, client: ClientId) -> Option<ClientHolder> {
+        let (id, holder) = (*self.holders.get(usize::from(client.slot))?)?;
+        (id == client).then_some(holder)
+    }
+
+    /// Frees the client's entry.
+    fn free(&mut self, client: ClientId) {
+        self.given_back = true;
+        let place = self.holders.get_mut(usize::from(client.slot));
+        if let Some(place) = place.filter(|it| it.is_some_and(|(id, _)| id == client)) {
+            *place = None;
+        }
+    }
+
+    /// Answers a process; one that does not read its answers is disconnected.
+    pub fn reply(&mut self, client: ClientId, id: RequestId, reply: &Reply, out: &mut Tasks) {
+        let Some(ClientHolder::Connected(key)) = self.holder_of(client) else {
+            return;
+        };
+        let Some(tenant) = self.tenants.get(key) else {
+            return;
+        };
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let len = packet(id, reply, &mut buffer);
+        if send(tenant.fd.as_fd(), &buffer[..len], &[]).is_err() {
+            self.disconnect(key, out);
+        }
+    }
+
+    /// Rejects a process with the rule it broke, and closes its connection.
+    pub fn reject(&mut self, key: Key, why: Rejection, out: &mut Tasks) {
+        if let Some(tenant) = self.tenants.get(key) {
+            tracing::debug!(container = %tenant.container, pid = tenant.peer.pid, ?why, "rejected");
+            tenant.say_rejected(why);
+            self.disconnect(key, out);
+        }
+    }
+
+    /// Removes a client that the engine has dropped; `broke`: the rule that its process broke.
+    pub fn cut(&mut self, client: ClientId, broke: Option<Rejection>, out: &mut Tasks) {
+        match (self.holder_of(client), broke) {
+            (Some(ClientHolder::Connected(key)), Some(rule)) => self.reject(key, rule, out),
+            (Some(ClientHolder::Connected(key)), None) => drop(self.remove(key, out)),
+            (Some(ClientHolder::Lingering(key)), _) => _ = self.forget_lingering(key),
+            (None, _) => {}
+        }
+    }
+
+    /// Removes all connections of a container whose slice has ended.
+    pub fn close_all(&mut self, container: &ContainerId, out: &mut Tasks) {
+        let keys: Vec<Key> = self.of(container).map(|(key, _)| key).collect();
+        for key in keys {
+            self.remove(key, out);
+        }
+    }
+
+    /// Removes a connection from all tables. The process's memory is handled separately.
+    fn remove(&mut self, key: Key, out: &mut Tasks) -> Option<Tenant> {
+        let mut tenant = self.tenants.remove(key)?;
+        let container = tenant.container;
+        if let Some(siblings) = self.siblings.get_mut(&container) {
+            siblings.keys.retain(|other| *other != key);
+            let shared = std::mem::take(&mut tenant.shared);
+            siblings.handles.drop_all(shared);
+            if siblings.keys.is_empty() {
+                self.siblings.remove(&container);
+            }
+        }
+        out.push(Task::Disconnected(key, container));
+        if let Some(client) = tenant.client() {
+            self.free(client);
+        }
+        Some(tenant)
+    }
+
+    /// Queues reading a process's page.
+    pub fn read_claims(&self, key: Key, out: &mut Tasks) {
+        if let Some(tenant) = self.tenants.get(key).filter(|it| it.attached.is_some()) {
+            let lanes = tenant.lanes().map(Lane).chain([Lane::HOST]);
+            lanes.for_each(|lane| out.push(Task::ReadClaims(key, lane)));
+        }
+    }
+
+    /// Queues reading every page, for observers.
+    pub fn read_all_claims(&self, out: &mut Tasks) {
+        for (key, _) in self.tenants.iter() {
+            self.read_claims(key, out);
+        }
+    }
+
+    /// Queues reading the claims of a container's processes about a GPU.
+    pub fn read_lane(&self, container: &ContainerId, lane: Lane, out: &mut Tasks) {
+        for (key, _) in self.of(container) {
+            out.push(Task::ReadClaims(key, lane));
+        }
+    }
+
+    /// A process's present claims, unless they are known to be unchanged.
+    pub fn claims_of(&mut self, key: Key, lane: Lane) -> Option<Event> {
+        self.tenants.get_mut(key)?.claims(lane)
+    }
+
+    /// Opens or closes the gates in the streams of a container's processes.
+    pub fn set_gates(&self, container: &ContainerId, lane: Lane, open: bool) {
+        for (_, tenant) in self.of(container) {
+            tenant.set_gate(lane, open);
+        }
+    }
+
+    fn of(&self, container: &ContainerId) -> impl Iterator<Item = (Key, &Tenant)> {
+        let keys = self.siblings.get(container).into_iter();
+        let keys = keys.flat_map(|siblings| &siblings.keys);
+        keys.filter_map(|key| Some((*key, self.tenants.get(*key)?)))
+    }
+
+    /// The attached processes of a container.
+    pub fn attached_of(&self, container: &ContainerId) -> impl Iterator<Item = (Key, &Tenant)> {
+        self.of(container).filter(|(_, it)| it.attached.is_some())
+    }
+
+    /// All attached processes.
+    pub fn attached(&self) -> impl Iterator<Item = (Key, &Tenant)> {
+        let all = self.tenants.iter();
+        all.filter(|(_, it)| it.attached.is_some())
+    }
+
+    /// Container and pid of each client that can hold memory. The pid is 0 if it has none in the daemon's namespace.
+    pub fn pids(&self) -> impl Iterator<Item = (ClientId, ContainerId, u32)> {
+        self.holders
+            .iter()
+            .flatten()
+            .filter_map(|(client, holder)| {
+                let (container, pid) = match *holder {
+                    ClientHolder::Connected(key) => {
+                        let tenant = self.tenants.get(key)?;
+                        (tenant.container, tenant.pid())
+                    }
+                    // The pid of an ended process may belong to another one.
+                    ClientHolder::Lingering(key) => {
+                        let absent = self.lingering.get(key)?;
+                        (absent.container, absent.pid()?)
+                    }
+                };
+                Some((*client, container, pid))
+            })
+    }
+
+    /// The process of a connection, if it is known.
+    pub fn process(&self, key: Key) -> Option<Process> {
+        self.tenants.get(key)?.process
+    }
+
+    /// Container and process of a connected client.
+    pub fn connected(&self, client: ClientId) -> Option<(ContainerId, Option<Process>)> {
+        let Some(ClientHolder::Connected(key)) = self.holder_of(client) else {
+            return None;
+        };
+        let tenant = self.tenants.get(key)?;
+        Some((tenant.container, tenant.process))
+    }
+
+    /// Whether a process released memory or exited since the last call.
+    pub fn take_given_back(&mut self) -> bool {
+        std::mem::take(&mut self.given_back)
+    }
+}

@@ -1,0 +1,200 @@
+//! A process's connection.
+
+use super::handles::SharedHandles;
+use crate::containers::{ClaimsReader, ContainerWriter};
+use crate::peer::Peer;
+use crate::poll::{Source, Watch};
+use crate::slab::Key;
+use crate::sockets::{Socket, packet};
+use gpuslice_engine::{Claims, Event, Process};
+use gpuslice_host::clock::now;
+use gpuslice_host::seqpacket::send;
+use gpuslice_wire::frame::RequestId;
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, GROUPS_PER_CLIENT_MAX};
+use gpuslice_wire::tenant::{ObjectName, Rejection, Reply};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// A channel group, as its process reported it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelGroup {
+    /// GPU of the slice.
+    pub lane: Lane,
+    /// The process's descriptor number of the open file.
+    pub fd: u32,
+    /// The driver's client of that file.
+    pub client: ObjectName,
+    /// The group.
+    pub group: ObjectName,
+    /// The object of its GPU in that client.
+    pub subdevice: ObjectName,
+}
+
+/// See the file's head.
+#[derive(Debug)]
+pub struct Tenant {
+    pub(super) fd: Socket,
+    pub(super) container: ContainerId,
+    pub(super) peer: Peer,
+    /// Id of the last request, for a final rejection.
+    pub(super) request: RequestId,
+    pub(super) attached: Option<Attached>,
+    /// Memory handles that its siblings may open.
+    pub(super) shared: SharedHandles,
+    /// Channel groups in which its work runs, as it reported.
+    groups: Vec<ChannelGroup>,
+    /// The process, known once it asked to attach.
+    pub(super) process: Option<Process>,
+    /// It has sent `Attach` or `Look`; a second one is a violation.
+    pub(super) asked: bool,
+    /// It attached with `Look`.
+    pub(super) looks: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub client: ClientId,
+    lanes: u8,
+    claims: ClaimsReader,
+    /// The last claims about host memory passed to the engine; unchanged ones are not passed again.
+    host: Claims,
+    /// Kept open for epoll; see `Watch::add_edge_triggered`.
+    _doorbell: EventFd,
+}
+
+impl Tenant {
+    /// A connection that has sent nothing yet.
+    pub(super) fn new(fd: Socket, container: ContainerId, peer: Peer) -> Tenant {
+        Tenant {
+            fd,
+            container,
+            peer,
+            request: RequestId(0),
+            attached: None,
+            shared: SharedHandles::default(),
+            groups: Vec::new(),
+            process: None,
+            asked: false,
+            looks: false,
+        }
+    }
+
+    /// Sends the container's page, the process's page and its doorbell.
+    ///
+    /// # Errors
+    /// A system call failed, or the process does not read.
+    pub(super) fn attach(
+        &mut self,
+        key: Key,
+        (client, lanes): (ClientId, u8),
+        page: &ContainerWriter,
+        watch: &Watch,
+    ) -> nix::Result<()> {
+        let (claims, claims_fd) = ClaimsReader::new()?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        watch.add_edge_triggered(&bell, Source::Doorbell(key))?;
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let reply = Reply::Attached { client, lanes };
+        let len = packet(self.request, &reply, &mut buffer);
+        // The process derives the offset of its clock from this heartbeat.
+        page.heartbeat(now());
+        let fds = [page.fd(), claims_fd.as_fd(), bell.as_fd()].map(|fd| fd.as_raw_fd());
+        send(self.fd.as_fd(), &buffer[..len], &fds)?;
+        self.attached = Some(Attached {
+            client,
+            lanes,
+            claims,
+            host: Claims::default(),
+            _doorbell: bell,
+        });
+        Ok(())
+    }
+
+    /// Stores a channel group that the process reports, in a bounded list. It is checked when it is used.
+    ///
+    /// # Errors
+    /// The rule that the report breaks.
+    pub(super) fn name_group(&mut self, named: ChannelGroup) -> Result<(), Rejection> {
+        if !self.lanes().contains(&named.lane.0) {
+            return Err(Rejection::NoSuchLane);
+        }
+        self.forget_group(named.client, named.group);
+        if self.groups.len() >= GROUPS_PER_CLIENT_MAX {
+            return Err(Rejection::Overdrawn);
+        }
+        self.groups.push(named);
+        Ok(())
+    }
+
+    /// Removes a channel group that the process reports as gone.
+    pub(super) fn forget_group(&mut self, client: ObjectName, group: ObjectName) {
+        let its = |it: &ChannelGroup| (it.client, it.group) == (client, group);
+        self.groups.retain(|it| !its(it));
+    }
+
+    /// Rejects the process with the rule it broke.
+    pub(super) fn say_rejected(&self, why: Rejection) {
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let len = packet(self.request, &Reply::Rejected { why }, &mut buffer);
+        // The connection is closed in any case; if this fails, the peer sees only that.
+        let _ = send(self.fd.as_fd(), &buffer[..len], &[]);
+    }
+
+    /// The present claims, unless they are known to be unchanged.
+    pub(super) fn claims(&mut self, lane: Lane) -> Option<Event> {
+        let attached = self.attached.as_mut()?;
+        let claims = attached.claims.read(lane);
+        if lane == Lane::HOST && std::mem::replace(&mut attached.host, claims) == claims {
+            return None;
+        }
+        Some(Event::Claims {
+            client: attached.client,
+            lane,
+            claims,
+        })
+    }
+
+    /// Opens or closes the gates in the process's streams.
+    pub(super) fn set_gate(&self, lane: Lane, open: bool) {
+        if let Some(attached) = &self.attached {
+            attached.claims.set_gate(lane, open);
+        }
+    }
+
+    /// The GPUs of the slice, by lane.
+    pub(super) fn lanes(&self) -> std::ops::Range<u8> {
+        0..self.attached.as_ref().map_or(0, |it| it.lanes)
+    }
+
+    /// The channel groups that the process reported.
+    pub fn groups(&self) -> &[ChannelGroup] {
+        &self.groups
+    }
+
+    /// Whether it reports no work in flight on that GPU.
+    pub fn is_quiet(&self, lane: Lane) -> bool {
+        let claims = self.attached.as_ref().map(|it| it.claims.read(lane));
+        claims.is_none_or(|claims| claims.active == claims.drained)
+    }
+
+    /// The process's container.
+    pub fn container(&self) -> ContainerId {
+        self.container
+    }
+
+    /// The process's pidfd.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.peer.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The engine's id of the client, once attached.
+    pub(super) fn client(&self) -> Option<ClientId> {
+        self.attached.as_ref().map(|attached| attached.client)
+    }
+
+    /// Its pid in the daemon's namespace; 0 if it has none there.
+    pub fn pid(&self) -> u32 {
+        u32::try_from(self.peer.pid).unwrap_or(0)
+    }
+}

@@ -1,0 +1,181 @@
+//! The first process of a container: detects the end of a container without a request.
+//!
+//! A slice ends with its container's first process. The kernel makes that process's pidfd readable when the
+//! whole pid namespace has ended, and before a container engine can observe the end. So no hook is needed at
+//! the end (a registered one finds nothing left to do), and an engine that crashes leaves no slice behind.
+//! A second container with the same id may start at once: it waits until the first one's slice is removed.
+//!
+//! A pid is valid in one pid namespace only, so the requesting process must be in the daemon's own. Beside the
+//! record the daemon notes the first process by pid, start time and namespace, so that a restarted daemon
+//! recognises a container that ended meanwhile. A slice requested without a process exists until it is removed.
+
+use super::{Containers, Members};
+use crate::poll::Source;
+use crate::replies::Denied;
+use gpuslice_host::process::{namespace, own_pid_namespace, pidfd_of, pidfd_open, start_time};
+use gpuslice_wire::admin::Denial;
+use gpuslice_wire::ids::ContainerId;
+use nix::errno::Errno;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// The note's name in a container's directory.
+const NOTE: &str = "first";
+/// The warning for a container whose end cannot be detected.
+const UNSEEN: &str = "the end of this container cannot be detected: the process that asked for its slice is in another pid namespace than gpusliced; \
+     run gpusliced in the host's, or register the hook for poststop as well. The container's processes cannot be identified either: \
+     any process that reaches its socket may connect";
+
+/// A container's first process.
+#[derive(Debug)]
+pub struct FirstProcess {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+/// The state of a first process according to its note.
+#[derive(Debug)]
+enum NotedProcess {
+    /// The note cannot be read or is of another pid namespace.
+    Unknown,
+    /// The process has exited.
+    Ended,
+    /// The process runs.
+    Lives(OwnedFd),
+}
+
+impl NotedProcess {
+    /// Reads the note in a container's directory.
+    fn of(dir: &Path) -> NotedProcess {
+        let Ok(note) = fs::read_to_string(dir.join(NOTE)) else {
+            return NotedProcess::Unknown;
+        };
+        let words: Vec<&str> = note.split_whitespace().collect();
+        let &[pid, start, within] = words.as_slice() else {
+            return NotedProcess::Unknown;
+        };
+        let Some(pid) = pid
+            .parse()
+            .ok()
+            .filter(|_| Some(within) == own_pid_namespace())
+        else {
+            return NotedProcess::Unknown;
+        };
+        let Ok(born) = start.parse() else {
+            return NotedProcess::Unknown;
+        };
+        match pidfd_of(pid, born) {
+            Ok(Some(held)) => NotedProcess::Lives(held),
+            Err(_) if start_time(pid) == Some(born) => NotedProcess::Unknown,
+            _ => NotedProcess::Ended,
+        }
+    }
+}
+
+/// Opens a pidfd of a container's first process while its slice is being made, and notes how to recognise the
+/// container's processes. `asker`: pid and user id of the process that asks for the slice; `pid`: the first process,
+/// 0 if there is none.
+///
+/// # Errors
+/// The process, and hence the container, has ended.
+pub fn examine_asker(
+    asker: (i32, u32),
+    pid: u32,
+) -> Result<(Members, Option<FirstProcess>), Denied> {
+    let (hook, uid) = (asker.0.unsigned_abs(), asker.1);
+    if pid == 0 {
+        return Ok((Members::of_command(uid, None), None));
+    }
+    let theirs = namespace(asker.0, "pid");
+    if theirs.is_none() || theirs.as_deref() != own_pid_namespace() {
+        tracing::warn!(pid, "{UNSEEN}");
+        return Ok((Members::unknown(), None));
+    }
+    let members = match pid == hook {
+        true => Members::of_command(uid, Some(pid)),
+        false => Members::of_container(pid, hook),
+    };
+    match pidfd_open(pid) {
+        Ok(pidfd) => Ok((members, Some(FirstProcess { pid, pidfd }))),
+        Err(Errno::ESRCH) => Err((Denial::Invalid, format!("its process {pid} has ended"))),
+        Err(why) => {
+            tracing::warn!(pid, %why, "pidfd_open failed: the end of this container cannot be detected");
+            Ok((members, None))
+        }
+    }
+}
+
+impl Containers {
+    /// Watches the first process of a new slice, which ends with it.
+    pub(super) fn watch_first_process(
+        &mut self,
+        container: &ContainerId,
+        FirstProcess { pid, pidfd }: FirstProcess,
+    ) -> io::Result<()> {
+        let note = self.state.container_dir(container).join(NOTE);
+        if let (Some(start), Some(within)) = (start_time(pid), own_pid_namespace()) {
+            fs::write(note, format!("{pid} {start} {within}\n"))?;
+        }
+        self.watch_first(container, pidfd)
+    }
+
+    /// Watches the first process of a restored slice; returns whether it has exited.
+    pub fn has_ended_meanwhile(&mut self, container: &ContainerId) -> bool {
+        let noted = self
+            .has(container)
+            .then(|| NotedProcess::of(&self.state.container_dir(container)));
+        let watched = match noted {
+            None | Some(NotedProcess::Unknown) => Ok(()),
+            Some(NotedProcess::Ended) => return true,
+            Some(NotedProcess::Lives(first)) => self.watch_first(container, first),
+        };
+        if let Err(why) = watched {
+            tracing::warn!(%container, %why, "the end of this container cannot be detected");
+        }
+        false
+    }
+
+    fn watch_first(&mut self, container: &ContainerId, first: OwnedFd) -> io::Result<()> {
+        let Some(&key) = self.by_id.get(container) else {
+            return Ok(());
+        };
+        self.watch.add(&first, Source::ContainerExit(key))?;
+        if let Some(slice) = self.slots.get_mut(key) {
+            slice.first = Some(first);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_tells_running_exited_and_unknown_processes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let own = std::process::id();
+        let start = start_time(own).expect("we live");
+        let here = own_pid_namespace().expect("ours");
+        let found = || match NotedProcess::of(dir.path()) {
+            NotedProcess::Unknown => "unknown",
+            NotedProcess::Ended => "ended",
+            NotedProcess::Lives(_) => "lives",
+        };
+        assert_eq!(found(), "unknown", "no note");
+        for (note, noted) in [
+            (format!("{own} {start} {here}\n"), "lives"),
+            (format!("{own} {start}1 {here}\n"), "ended"),
+            (format!("{} 5 {here}\n", i32::MAX), "ended"),
+            (format!("{own} {start} pid:[7]\n"), "unknown"),
+            (format!("{own} {start}\n"), "unknown"),
+            (format!("x {start} {here}\n"), "unknown"),
+            (String::new(), "unknown"),
+        ] {
+            fs::write(dir.path().join(NOTE), &note).expect("a note");
+            assert_eq!(found(), noted, "{note:?}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The containers with a slice: socket, page, members, first process, and records on disk.
+//!
+//! A slice begins when its record is on disk and its socket listens, and ends when the engine has dismissed it. The
+//! connections of its processes are in [`crate::clients`], the driver's limits on it in [`crate::cgroup_limits`].
+
+mod budget;
+mod first_process;
+mod grants;
+mod members;
+mod pages;
+
+use crate::paths::host_path;
+use crate::peer::Peer;
+use crate::poll::{Source, Watch};
+use crate::replies::Denied;
+use crate::slab::{Key, Slab};
+use crate::socket_closer::{SocketCloser, SocketOwner};
+use crate::sockets::{Socket, Spare};
+use crate::state::State;
+pub use budget::Budget;
+pub use first_process::{FirstProcess, examine_asker};
+use gpuslice_engine::{Engine, Quota, Record};
+use gpuslice_host::process::has_exited;
+use gpuslice_wire::admin::Denial;
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::limits::{CONTAINERS_MAX, HEARTBEAT_NS};
+use gpuslice_wire::units::{Duration, Instant};
+use grants::Grants;
+pub use members::Members;
+use nix::errno::Errno;
+pub use pages::{ClaimsReader, ContainerWriter, PageSettings};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Shortest time between two log lines about refused processes.
+const TELL_EVERY: Duration = Duration(60_000_000_000);
+
+/// The slice of one container.
+#[derive(Debug)]
+struct Slice {
+    container: ContainerId,
+    /// The GPUs of its lanes.
+    gpus: Vec<GpuUuid>,
+    /// The container's socket.
+    listener: Socket,
+    /// The page that its processes read.
+    page: ContainerWriter,
+    /// Which processes may connect.
+    members: Members,
+    /// Processes that were refused.
+    refused: Refused,
+    /// Grants of its processes, on disk.
+    grants: Grants,
+    /// The container's first process; the slice ends with it.
+    first: Option<OwnedFd>,
+}
+
+/// Counts refused processes, to log them at intervals.
+#[derive(Debug, Default)]
+struct Refused {
+    count: u64,
+    next: Instant,
+}
+
+impl Refused {
+    /// Counts one more; returns the count since the last log line if another is due.
+    fn one_more(&mut self, now: Instant) -> Option<u64> {
+        self.count += 1;
+        (self.next <= now).then(|| {
+            self.next = now.plus(TELL_EVERY);
+            std::mem::take(&mut self.count)
+        })
+    }
+}
+
+impl Slice {
+    /// The container's first process, if it is known.
+    fn first(&self) -> Option<BorrowedFd<'_>> {
+        self.first.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// See the file's head.
+#[derive(Debug)]
+pub struct Containers {
+    state: State,
+    settings: PageSettings,
+    budget: Budget,
+    watch: Watch,
+    closer: SocketCloser,
+    slots: Slab<Slice>,
+    by_id: BTreeMap<ContainerId, Key>,
+    /// Listeners that accept nothing until their closed connections are gone.
+    paused: Vec<Key>,
+    /// When the next heartbeat is due.
+    heartbeat: Instant,
+    heartbeats: u64,
+}
+
+impl Containers {
+    /// An empty table. The records of earlier daemons are in `state`.
+    pub fn new(
+        state: State,
+        settings: PageSettings,
+        budget: Budget,
+        (watch, closer): (Watch, SocketCloser),
+    ) -> Containers {
+        Containers {
+            state,
+            heartbeat: Instant(settings.epoch),
+            settings,
+            budget,
+            watch,
+            closer,
+            slots: Slab::new(CONTAINERS_MAX as u16),
+            by_id: BTreeMap::new(),
+            paused: Vec::new(),
+            heartbeats: 0,
+        }
+    }
+
+    /// The runtime directory.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// How connections are divided among the containers.
+    pub fn quota(&self) -> Quota {
+        self.budget.quota(self.len())
+    }
+
+    /// Opens page and socket of a slice whose record is on disk.
+    ///
+    /// # Errors
+    /// A system call failed; nothing is left open.
+    pub fn open(&mut self, now: Instant, record: &Record) -> io::Result<()> {
+        if self.len() == 0 {
+            self.beat(now); // the first slice: heartbeats start again
+        }
+        let container = record.container;
+        let page = ContainerWriter::new(self.settings, now, record)?;
+        let listener = self.state.listen_tenants(&container)?;
+        let owner = SocketOwner::Container(container);
+        let dir = self.state.container_dir(&container);
+        let slice = Slice {
+            container,
+            gpus: record.lanes.iter().map(|lane| lane.gpu).collect(),
+            listener: Socket::listening(listener, owner, &self.closer),
+            page,
+            members: Members::noted(&dir, record),
+            refused: Refused::default(),
+            grants: Grants::of(&dir, record.lanes.len()),
+            first: None,
+        };
+        let full = |_| io::Error::other("more slices than there can be");
+        let key = self.slots.insert(slice).map_err(full)?;
+        self.by_id.insert(container, key);
+        let Some(slice) = self.slots.get(key) else {
+            return Ok(());
+        };
+        self.watch
+            .add(&slice.listener, Source::Listener(key))
+            .map_err(|why| {
+                self.close(&container);
+                why.into()
+            })
+    }
+
+    /// Writes the record of a new slice and opens it.
+    ///
+    /// # Errors
+    /// A system call failed. The slice must be dismissed.
+    pub fn admit(
+        &mut self,
+        now: Instant,
+        record: &Record,
+        (members, first): (Members, Option<FirstProcess>),
+    ) -> io::Result<()> {
+        self.state.keep(record, &members.note())?;
+        self.open(now, record)?;
+        if let Some(slice) = self.of_mut(&record.container) {
+            slice.grants.begin()?;
+        }
+        match first {
+            Some(first) => self.watch_first_process(&record.container, first),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes page and socket.
+    pub fn close(&mut self, container: &ContainerId) {
+        let key = self.by_id.remove(container);
+        key.and_then(|key| self.slots.remove(key));
+    }
+
+    /// Whether a new slice fits.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn has_room(&self, container: &ContainerId) -> Result<(), Denied> {
+        let dir = self.state.container_dir(container);
+        host_path(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
+        let limit = self.budget.containers;
+        if self.has(container) {
+            return Ok(()); // the engine refuses with a better error
+        }
+        if self.len() >= usize::from(limit) {
+            let text = format!(
+                "{limit} slices exist, as many as containers_max and the daemon's descriptor \
+                 limit allow; remove one first, or raise them"
+            );
+            return Err((Denial::Capacity, text));
+        }
+        if dir.join("record").exists() {
+            let text = format!(
+                "{}: its record could not be restored, see the daemon's log; delete it with \
+                 gpuslice rm {container}",
+                dir.display()
+            );
+            return Err((Denial::Host, text));
+        }
+        Ok(())
+    }
+
+    /// The next connection to a container's socket. `None`: there is none, or too many of the container's closed
+    /// connections still wait to be closed.
+    pub fn accept(&mut self, listener: Key, spare: &mut Spare) -> Option<(ContainerId, Socket)> {
+        let slice = self.slots.get(listener)?;
+        let container = slice.container;
+        let behind = self.closer.is_behind(SocketOwner::Container(container));
+        if behind && self.watch.forget(&slice.listener).is_ok() {
+            self.paused.push(listener);
+            return None;
+        }
+        match slice.listener.accept() {
+            Ok(fd) => Some((container, fd)),
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                tracing::warn!(%container, "out of descriptors; closed a process's connection");
+                spare.turn_away(&slice.listener);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Accepts again from all sockets, since closed connections are gone.
+    pub fn accept_again(&mut self) {
+        for key in std::mem::take(&mut self.paused) {
+            // A slice may have ended meanwhile; a listener that was replaced is watched already.
+            if let Some(slice) = self.slots.get(key) {
+                let _ = self.watch.add(&slice.listener, Source::Listener(key));
+            }
+        }
+    }
+
+    /// Whether a peer is one of the container's processes; logs refused ones at intervals.
+    pub fn is_member(&mut self, container: &ContainerId, peer: &Peer, now: Instant) -> bool {
+        let Some(slice) = self.of(container) else {
+            return false;
+        };
+        let all = self.slots.iter().map(|(_, other)| other);
+        let others = all.filter(|other| other.container != *container);
+        let others = others.map(|other| &other.members);
+        if slice.members.has(peer, slice.first(), others) {
+            return true;
+        }
+        if peer.has_ended() {
+            return false; // before it could be looked at
+        }
+        let slice = self.of_mut(container);
+        if let Some(count) = slice.and_then(|slice| slice.refused.one_more(now)) {
+            let (pid, uid) = (peer.pid, peer.uid);
+            tracing::warn!(%container, pid, uid, count, "refused a process that is not one of the container's");
+        }
+        false
+    }
+
+    /// When the next heartbeat is due, if there is any slice.
+    pub fn deadline(&self) -> Option<Instant> {
+        (self.len() > 0).then_some(self.heartbeat)
+    }
+
+    /// Writes the heartbeat to every page; returns the number of heartbeats.
+    pub fn beat(&mut self, now: Instant) -> u64 {
+        self.heartbeat = now.plus(Duration(HEARTBEAT_NS));
+        self.heartbeats += 1;
+        for (_, slice) in self.slots.iter() {
+            slice.page.heartbeat(now);
+        }
+        self.heartbeats
+    }
+
+    /// Writes grants that have become smaller to disk.
+    pub fn follow_grants(&mut self, engine: &Engine) {
+        for slice in self.slots.iter_mut() {
+            slice.grants.follow(|client| engine.granted_to(client));
+        }
+    }
+
+    /// The page of a container.
+    pub fn page(&self, container: &ContainerId) -> Option<&ContainerWriter> {
+        Some(&self.of(container)?.page)
+    }
+
+    /// The GPU behind a container's lane.
+    pub fn gpu_of(&self, container: &ContainerId, lane: Lane) -> Option<GpuUuid> {
+        self.of(container)?.gpus.get(usize::from(lane.0)).copied()
+    }
+
+    /// Whether a container has a slice.
+    pub fn has(&self, container: &ContainerId) -> bool {
+        self.by_id.contains_key(container)
+    }
+
+    /// The container of a slice.
+    pub fn container_of(&self, key: Key) -> Option<ContainerId> {
+        Some(self.slots.get(key)?.container)
+    }
+
+    /// Whether the container's first process is known to have exited.
+    pub fn is_over(&self, container: &ContainerId) -> bool {
+        let first = self.of(container).and_then(Slice::first);
+        first.is_some_and(has_exited)
+    }
+
+    /// All containers with a slice.
+    pub fn ids(&self) -> impl Iterator<Item = &ContainerId> {
+        self.by_id.keys()
+    }
+
+    /// Number of slices.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn of(&self, container: &ContainerId) -> Option<&Slice> {
+        self.slots.get(*self.by_id.get(container)?)
+    }
+
+    fn of_mut(&mut self, container: &ContainerId) -> Option<&mut Slice> {
+        self.slots.get_mut(*self.by_id.get(container)?)
+    }
+
+    /// Ends all slices with the daemon: removes the sockets; if `ephemeral`, removes all files.
+    pub fn end(self, ephemeral: bool) {
+        let containers = self.by_id.keys().copied();
+        self.state.close(containers, ephemeral);
+    }
+}

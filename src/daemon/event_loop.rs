@@ -1,0 +1,456 @@
+//! The event loop. It passes events of the kernel to the duty that waits for them and the duties' events to the
+//! engine, and has the engine's actions executed in order, until the queue of tasks is empty.
+
+use crate::accounting::attribute::{Attached, granted_beside};
+use crate::accounting::questions::{NvmlAnswer, Sample};
+use crate::clients::BURST;
+use crate::executor::Duties;
+use crate::policies;
+use crate::poll::{Poll, Source};
+use crate::preempt::LOOK_EVERY;
+use crate::replies::{Denied, NO_REPLY, token_of};
+use crate::service::Manager;
+use crate::slab::Key;
+use crate::socket_closer::SocketCloser;
+use crate::sockets::Spare;
+use crate::tasks::{Measure, Task};
+use gpuslice_engine::{Action, Engine, Event, Record, TimeChange};
+use gpuslice_host::clock::now;
+use gpuslice_wire::admin::Command;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::{Bytes, Instant};
+use nix::sys::signalfd::SignalFd;
+use std::io;
+
+/// Heartbeats between two reads of all claims, so that observers see processes that never ring their doorbell.
+const CLAIMS_EVERY: u64 = 10;
+
+/// The daemon; see the file's head.
+pub struct Daemon {
+    /// Takes every decision.
+    engine: Engine,
+    /// Everything else that the daemon does.
+    pub duties: Duties,
+    /// The epoll set and the timer.
+    poll: Poll,
+    signals: SignalFd,
+    /// Closes connections on kernels where a close could block.
+    closer: SocketCloser,
+    /// Notifications to the service manager.
+    pub manager: Manager,
+    spare: Spare,
+    /// A signal asked for the end, or no command needs the daemon any more.
+    ending: bool,
+    actions: Vec<Action>,
+}
+
+impl Daemon {
+    /// A daemon that serves events of `poll`.
+    ///
+    /// # Errors
+    /// No memory to watch for signals.
+    pub fn new(
+        engine: Engine,
+        duties: Duties,
+        (poll, closer): (Poll, SocketCloser),
+        (signals, manager): (SignalFd, Manager),
+    ) -> io::Result<Daemon> {
+        poll.watch().add(&signals, Source::Signal)?;
+        Ok(Daemon {
+            engine,
+            duties,
+            poll,
+            signals,
+            closer,
+            manager,
+            spare: Spare::new(),
+            ending: false,
+            actions: Vec::new(),
+        })
+    }
+
+    /// Runs the event loop until the daemon ends.
+    ///
+    /// # Errors
+    /// None but a bug's.
+    pub fn serve(&mut self) -> io::Result<()> {
+        let mut sources = Vec::new();
+        while !self.ending {
+            self.poll.wake_at(self.next_deadline())?;
+            self.poll.wait(&mut sources)?;
+            for source in sources.drain(..) {
+                self.dispatch(source);
+            }
+            self.ending |= self.duties.admins.is_unused();
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, source: Source) {
+        let (duties, spare) = (&mut self.duties, &mut self.spare);
+        let (clients, tasks) = (&mut duties.clients, &mut duties.tasks);
+        match source {
+            Source::Timer => {
+                self.poll.timer_fired();
+                self.time_passed(now());
+            }
+            Source::Signal => self.ending = matches!(self.signals.read_signal(), Ok(Some(_))),
+            Source::AdminListener => duties.admins.accept(spare, tasks),
+            Source::ObserveListener => duties.admins.accept_observer(spare, tasks),
+            Source::Admin(key) => {
+                if let Some(command) = duties.admins.ready(key, tasks) {
+                    self.command(key, command);
+                }
+            }
+            Source::Listener(key) => clients.accept(&mut duties.containers, key, spare, tasks),
+            Source::Tenant(key) => self.read_requests(key),
+            Source::Doorbell(key) => clients.read_claims(key, tasks),
+            Source::Exit(key) => clients.disconnect(key, tasks),
+            Source::Lingering(key) => clients.lingering_ready(key, tasks),
+            Source::ContainerExit(key) => {
+                if let Some(container) = duties.containers.container_of(key) {
+                    self.container_ended(container);
+                }
+            }
+            Source::Accounting => self.read_nvml_answers(),
+            Source::Preemption => duties.preemption.read_answers(&duties.containers, tasks),
+            Source::Closer => {
+                self.closer.read_helper_answers();
+                duties.containers.accept_again();
+                duties.admins.accept_again();
+            }
+        }
+        self.settle();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let duties = &self.duties;
+        let serves = duties.containers.len() > 0;
+        [
+            self.engine.next_deadline(),
+            duties.containers.deadline(),
+            duties.clients.deadline(),
+            duties.admins.deadline(),
+            duties.accounting.deadline(serves),
+            duties.cgroup_limits.deadline(),
+            self.manager.deadline(),
+            self.closer.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn time_passed(&mut self, now: Instant) {
+        let heartbeat = self.duties.containers.deadline();
+        if heartbeat.is_some_and(|by| by <= now) {
+            self.beat(now);
+        }
+        let duties = &mut self.duties;
+        duties.clients.due(now, &mut duties.tasks);
+        duties.admins.due(now, &mut duties.tasks);
+        self.closer.due(now);
+        self.account(now);
+        self.manager.due(now, self.duties.containers.len());
+        if self.engine.next_deadline().is_some_and(|by| by <= now) {
+            self.duties.tasks.step(Event::Tick);
+        }
+    }
+
+    /// Writes the heartbeat to every page, and does what follows from it.
+    fn beat(&mut self, now: Instant) {
+        let heartbeats = self.duties.containers.beat(now);
+        self.follow_grants();
+        let duties = &mut self.duties;
+        if heartbeats.is_multiple_of(CLAIMS_EVERY) {
+            duties.clients.read_all_claims(&mut duties.tasks);
+        }
+        if heartbeats.is_multiple_of(LOOK_EVERY) {
+            let preemption = &mut duties.preemption;
+            preemption.look(&duties.clients, &duties.containers, &self.engine);
+        }
+    }
+
+    /// Writes what was released since the last call to disk.
+    fn follow_grants(&mut self) {
+        if self.duties.clients.take_given_back() {
+            self.duties.containers.follow_grants(&self.engine);
+        }
+    }
+
+    /// Passes an event to the engine and runs all tasks that follow.
+    pub fn deliver(&mut self, event: Event) {
+        self.duties.tasks.step(event);
+        self.settle();
+    }
+
+    /// Runs all waiting tasks and those that follow.
+    fn settle(&mut self) {
+        while let Some(task) = self.duties.tasks.next() {
+            match task {
+                Task::Step(event) => self.step(event),
+                Task::ReadClaims(key, lane) => {
+                    if let Some(claims) = self.duties.clients.claims_of(key, lane) {
+                        self.step(claims);
+                    }
+                }
+                Task::Measure(measure) => self.measure(measure),
+                Task::Connected(container) => self.duties.show_clients(&container),
+                Task::Disconnected(key, container) => {
+                    self.duties.show_clients(&container);
+                    self.duties.preemption.release(key);
+                }
+                Task::Command(key, command) => self.command(key, command),
+                Task::UpdateLimits(container) => {
+                    let nvml = &mut self.duties.accounting;
+                    self.duties.cgroup_limits.update(nvml, &container);
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.engine.step(now(), event, &mut actions);
+        for action in actions.drain(..) {
+            self.duties.perform(&self.engine, action);
+        }
+        self.actions = actions;
+    }
+
+    /// Reads a process's requests.
+    fn read_requests(&mut self, key: Key) {
+        for _ in 0..BURST {
+            let duties = &mut self.duties;
+            if !duties.clients.receive(key, &mut duties.tasks) {
+                return;
+            }
+            self.settle();
+        }
+    }
+
+    /// Ends the slice of a container whose first process has exited.
+    fn container_ended(&mut self, container: ContainerId) {
+        tracing::info!(%container, "its container ended; slice ended");
+        self.dismiss(container);
+    }
+
+    fn dismiss(&mut self, container: ContainerId) {
+        let token = NO_REPLY;
+        self.deliver(Event::Dismiss { token, container });
+    }
+
+    /// Executes a command.
+    fn command(&mut self, key: Key, command: Command) {
+        let (token, duties) = (token_of(key), &mut self.duties);
+        let event = match command {
+            Command::Admit { container, pid, .. } | Command::AdmitFrom { container, pid, .. } => {
+                return self.ask_for_slice(key, command, container, pid);
+            }
+            Command::Dismiss { container } => Ok(Event::Dismiss { token, container }),
+            Command::Resize {
+                container,
+                lane,
+                memory,
+            } => {
+                let (limits, nvml) = (&mut duties.cgroup_limits, &mut duties.accounting);
+                let finished = limits.grow(nvml, token, container, (lane, memory));
+                return duties.continue_after_limits(finished);
+            }
+            Command::SetPolicy { gpu, policy } => policies::wanted(token, gpu, policy),
+            Command::Retune {
+                container,
+                weight,
+                share,
+                class,
+            } => Ok(Event::Retune {
+                token,
+                container,
+                change: TimeChange {
+                    weight,
+                    share,
+                    class,
+                },
+            }),
+            Command::List {} => return self.list(key),
+        };
+        self.pass(key, event);
+    }
+
+    /// Passes a command to the engine, or refuses it.
+    fn pass(&mut self, key: Key, event: Result<Event, Denied>) {
+        match event {
+            Ok(event) => self.duties.tasks.step(event),
+            Err((why, text)) => self.duties.deny(key, why, &text),
+        }
+    }
+
+    /// Executes a command that asks for a slice. It waits if an earlier container with this id has ended and its slice
+    /// is still being removed.
+    fn ask_for_slice(&mut self, key: Key, command: Command, container: ContainerId, pid: u32) {
+        if self.duties.containers.is_over(&container) {
+            self.container_ended(container);
+        }
+        let duties = &mut self.duties;
+        if duties.cgroup_limits.is_clearing(&container) {
+            return duties.admins.park(key, command, &mut duties.tasks);
+        }
+        // What the engine cannot know: the disk, the descriptor limit, whether the container still runs.
+        let room = duties.containers.has_room(&container);
+        let lives = room.and_then(|()| duties.admins.hold_first_process(key, pid));
+        let cgroup = |container: &_, pid| duties.cgroup_limits.cgroup_of(container, pid);
+        let ask = lives.and_then(|()| duties.admins.ask_of(command, cgroup));
+        self.pass(
+            key,
+            ask.map(|ask| Event::Admit {
+                token: token_of(key),
+                ask,
+            }),
+        );
+    }
+
+    fn list(&mut self, key: Key) {
+        let duties = &mut self.duties;
+        duties.clients.read_all_claims(&mut duties.tasks);
+        self.settle();
+        let mut rows = self.engine.snapshot(now());
+        let duties = &mut self.duties;
+        let measures = |gpu| duties.accounting.measures(gpu);
+        duties
+            .cgroup_limits
+            .set_memory_enforcement(&mut rows, measures);
+        duties.preemption.set_time_enforcement(&mut rows);
+        rows.iter().for_each(|row| duties.admins.queue(key, row));
+        duties.admins.flush(key, &mut duties.tasks);
+    }
+
+    /// Asks NVML for a process's use; without NVML, answers "unknown".
+    fn measure(&mut self, measure: Measure) {
+        let duties = &mut self.duties;
+        let gpu = duties.containers.gpu_of(&measure.container, measure.lane);
+        if !duties.accounting.measure(measure, gpu, now()) {
+            self.answer_measure(&measure, None);
+        }
+    }
+
+    fn answer_measure(&mut self, asked: &Measure, used: Option<Bytes>) {
+        let (lane, duties) = (asked.lane, &mut self.duties);
+        let reply = Reply::Measured { lane, used };
+        duties
+            .clients
+            .reply(asked.client, asked.request, &reply, &mut duties.tasks);
+    }
+
+    fn read_nvml_answers(&mut self) {
+        while let Some(answer) = self.duties.accounting.try_receive() {
+            match answer {
+                NvmlAnswer::Measured { ticket, used } => {
+                    // A process that waited for too long has its answer already.
+                    if let Some(asked) = self.duties.accounting.measured(ticket) {
+                        self.measured(&asked, used.map(Bytes));
+                    }
+                }
+                NvmlAnswer::Samples(samples) => self.account_samples(&samples),
+                NvmlAnswer::Set { ticket, done } => {
+                    let finished = self.duties.cgroup_limits.answered(ticket, done);
+                    self.duties.continue_after_limits(finished);
+                }
+                NvmlAnswer::Support(_) => {
+                    tracing::debug!("NVML's answer about limits came after the start");
+                }
+            }
+        }
+    }
+
+    fn measured(&mut self, asked: &Measure, used: Option<Bytes>) {
+        let (client, lane) = (asked.client, asked.lane);
+        let Some(used) = used else {
+            return self.answer_measure(asked, None);
+        };
+        // Read its claims first: the memory it charged before it asked is part of the measured use.
+        let duties = &mut self.duties;
+        duties.clients.read_claims(asked.key, &mut duties.tasks);
+        let beside = granted_beside(client, lane, &self.attached_processes());
+        let used = used.saturating_sub(beside);
+        self.deliver(Event::Measured { client, lane, used });
+        self.answer_measure(asked, Some(used));
+    }
+
+    fn account_samples(&mut self, samples: &[Sample]) {
+        let attached = self.attached_processes();
+        let duties = &mut self.duties;
+        duties.accounting.sampled();
+        let owners = duties.cgroup_limits.owners();
+        duties.clients.read_all_claims(&mut duties.tasks);
+        self.settle();
+        for sample in samples {
+            let accounting = &mut self.duties.accounting;
+            for event in accounting.attribute(sample, &attached, &owners) {
+                self.deliver(event);
+            }
+        }
+        let duties = &mut self.duties;
+        duties.cgroup_limits.update_all(&mut duties.accounting);
+    }
+
+    /// All accounts in the ledger, with the pids of their processes.
+    fn attached_processes(&self) -> Vec<Attached> {
+        let known = self.duties.clients.pids();
+        let known = known.filter_map(|(client, container, pid)| {
+            Some(Attached {
+                client,
+                container,
+                pid,
+                granted: self.engine.granted_to(client)?,
+            })
+        });
+        known.collect()
+    }
+
+    /// Does what is due in the accounting.
+    fn account(&mut self, now: Instant) {
+        while let Some(asked) = self.duties.accounting.expired(now) {
+            self.answer_measure(&asked, None);
+        }
+        let duties = &mut self.duties;
+        let finished = duties.cgroup_limits.expired(now);
+        duties.continue_after_limits(finished);
+        let (limits, accounting) = (&duties.cgroup_limits, &mut duties.accounting);
+        match duties.containers.len() {
+            0 => accounting.close_if_due(now),
+            _ if accounting.is_sample_due(now) => {
+                accounting.sample(now, &limits.gpus(), limits.in_force());
+            }
+            _ => {}
+        }
+    }
+
+    /// Restores a slice from its record, unless its container has ended.
+    pub fn restore(&mut self, record: &Record) {
+        crate::restore::restore(&mut self.engine, &mut self.duties, record);
+        self.settle();
+        let container = record.container;
+        if self.duties.containers.has_ended_meanwhile(&container) {
+            tracing::info!(%container, "its container ended while no daemon ran; slice ended");
+            self.dismiss(container);
+        }
+    }
+
+    /// Ends the daemon: closes all connections and removes sockets; if `ephemeral`, removes all files.
+    pub fn close(mut self, ephemeral: bool) {
+        self.duties.preemption.close();
+        self.follow_grants();
+        if ephemeral {
+            let duties = &mut self.duties;
+            let finished = duties.cgroup_limits.clear_all(&mut duties.accounting);
+            duties.continue_after_limits(finished);
+            self.settle();
+            self.duties.cgroup_limits.await_leftover_groups();
+        }
+        let duties = self.duties;
+        duties.containers.end(ephemeral);
+        drop((duties.clients, duties.admins));
+        self.closer.finish();
+    }
+}

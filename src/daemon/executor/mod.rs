@@ -1,0 +1,215 @@
+//! Executes the engine's actions by calling the duties.
+//!
+//! Each duty owns its state and sees no duty above it. Effects that concern several duties are composed here: `slices`
+//! has the begin, the changes and the end of a slice.
+
+mod slices;
+
+use crate::accounting::Accounting;
+use crate::admin::Admins;
+use crate::cgroup_limits::CgroupLimits;
+use crate::clients::Clients;
+use crate::containers::Containers;
+use crate::paths::Paths;
+use crate::policies::Policies;
+use crate::preempt::Preemption;
+use crate::replies::{NO_REPLY, key_of};
+use crate::slab::Key;
+use crate::tasks::Tasks;
+use gpuslice_engine::{Action, Cut, Engine, Late, Token};
+use gpuslice_wire::admin::{Answer, Denial};
+use gpuslice_wire::frame::RequestId;
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+use gpuslice_wire::policy::Policy;
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::Duration;
+
+/// All duties of the daemon.
+pub struct Duties {
+    /// The containers with a slice.
+    pub containers: Containers,
+    /// Their processes.
+    pub clients: Clients,
+    /// Connections to the admin socket.
+    pub admins: Admins,
+    /// Usage accounting.
+    pub accounting: Accounting,
+    /// The driver's own limits on cgroups.
+    pub cgroup_limits: CgroupLimits,
+    /// Preemption of work on GPUs.
+    pub preemption: Preemption,
+    /// Policies changed at run time, as on disk.
+    pub policies: Policies,
+    /// Paths of the runtime directory, the driver and the shim.
+    pub paths: Paths,
+    /// What follows from the event at hand.
+    pub tasks: Tasks,
+}
+
+impl Duties {
+    /// Executes one action.
+    pub fn perform(&mut self, engine: &Engine, action: Action) {
+        match action {
+            Action::SetLane {
+                container,
+                lane,
+                view,
+            } => {
+                if let Some(page) = self.containers.page(&container) {
+                    // Update the GPU gates first; they take effect without waking a thread.
+                    self.clients.set_gates(&container, lane, view.gate_open);
+                    page.set_lane(lane, &view);
+                }
+            }
+            Action::ReadClaims { container, lane } => {
+                self.clients.read_lane(&container, lane, &mut self.tasks);
+            }
+            Action::Stop { container, lane } => {
+                let tasks = &mut self.tasks;
+                self.preemption.stop(container, lane, &self.clients, tasks);
+            }
+            Action::Resume { container, lane } => {
+                self.preemption.resume(container, lane, &mut self.tasks);
+            }
+            Action::Reserved {
+                client,
+                token,
+                lane,
+                bytes,
+            } => {
+                if let Some((container, process)) = self.clients.connected(client) {
+                    let containers = &mut self.containers;
+                    containers.note_granted(engine, &container, client, process);
+                }
+                self.reply(client, token, &Reply::Reserved { lane, bytes });
+            }
+            Action::Refused {
+                client,
+                token,
+                lane,
+                need,
+                left,
+            } => self.reply(client, token, &Reply::Refused { lane, need, left }),
+            // `restore` reads these itself.
+            Action::Restored { .. }
+            | Action::NotRestored { .. }
+            | Action::ProcessRestored { .. } => {}
+            other => self.perform_rare(engine, other),
+        }
+    }
+
+    /// Executes the actions of starts, changes and ends.
+    fn perform_rare(&mut self, engine: &Engine, action: Action) {
+        match action {
+            Action::Attached {
+                token,
+                client,
+                container,
+                lanes,
+            } => self.attached(engine, key_of(token), (client, lanes), &container),
+            Action::Rejected { token, why } => {
+                self.clients.reject(key_of(token), why, &mut self.tasks);
+            }
+            Action::Disconnect { client, why } => {
+                let rule = match why {
+                    Cut::Broke(rule) => Some(rule),
+                    _ => None,
+                };
+                self.clients.cut(client, rule, &mut self.tasks);
+            }
+            Action::Admitted { token, record } => self.admitted(token, &record),
+            Action::Denied { token, why } => {
+                let mut text = why.to_string();
+                if self.paths.driver.is_simulated() {
+                    text.push_str(" (this node's GPUs are simulated)");
+                }
+                self.deny(key_of(token), why.denial(), &text);
+            }
+            Action::Dismissed {
+                token,
+                container,
+                known,
+            } => self.dismissed(token, &container, known),
+            Action::Late {
+                container,
+                lane,
+                stage,
+                after,
+            } => log_late(&container, lane, stage, after),
+            Action::Resized {
+                token,
+                record,
+                change,
+            } => self.resized(token, &record, &change),
+            Action::PolicySet { token, policy, was } => self.policy_set(token, policy, &was),
+            Action::Retuned { token, record, was } => self.retuned(token, &record, &was),
+            other => tracing::error!(?other, "an action that no duty executes"),
+        }
+    }
+
+    /// Answers a process.
+    pub fn reply(&mut self, client: ClientId, token: Token, reply: &Reply) {
+        let id = RequestId(token.0);
+        self.clients.reply(client, id, reply, &mut self.tasks);
+    }
+
+    /// Answers a command.
+    pub fn answer(&mut self, key: Key, answer: &Answer) {
+        self.admins.answer(key, answer, &mut self.tasks);
+    }
+
+    /// Refuses a command.
+    pub fn deny(&mut self, key: Key, why: Denial, text: &str) {
+        self.admins.deny(key, why, text, &mut self.tasks);
+    }
+
+    fn attached(
+        &mut self,
+        engine: &Engine,
+        key: Key,
+        client: (ClientId, u8),
+        container: &ContainerId,
+    ) {
+        let process = self.clients.process(key);
+        self.containers
+            .note_granted(engine, container, client.0, process);
+        let page = self.containers.page(container);
+        self.clients
+            .attach(key, client, container, page, &mut self.tasks);
+    }
+
+    /// Records a changed policy and answers; if it cannot be recorded, restores the old one.
+    fn policy_set(&mut self, token: Token, policy: Policy, was: &[(GpuUuid, Policy)]) {
+        if token == NO_REPLY {
+            return;
+        }
+        let state = self.containers.state();
+        match self.policies.changed(state, policy, was) {
+            Ok(()) => self.answer(key_of(token), &Answer::Done {}),
+            Err((text, back)) => {
+                tracing::error!("{text}");
+                back.into_iter()
+                    .for_each(|event| self.tasks.step_first(event));
+                self.deny(key_of(token), Denial::Host, &text);
+            }
+        }
+    }
+
+    /// Lets the container's page show the number of its processes.
+    pub fn show_clients(&self, container: &ContainerId) {
+        if let Some(page) = self.containers.page(container) {
+            page.set_clients(self.clients.attached_of(container).count());
+        }
+    }
+}
+
+fn log_late(container: &ContainerId, lane: Lane, stage: Late, after: Duration) {
+    let (gpu, after_ms) = (lane.0, after.0 / 1_000_000);
+    match stage {
+        Late::Waiting => tracing::debug!(%container, gpu, after_ms, "has not drained yet"),
+        Late::Overrun => {
+            tracing::warn!(%container, gpu, after_ms, "has not drained the GPU after drain_max_ms; others go on");
+        }
+        Late::Drained => tracing::info!(%container, gpu, after_ms, "has drained"),
+    }
+}

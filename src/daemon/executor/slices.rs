@@ -1,0 +1,218 @@
+//! The begin, the changes and the end of a slice: record on disk first, then the driver's limits, then the answer.
+
+use super::Duties;
+use crate::cgroup_limits::{After, Finished};
+use crate::paths::host_path;
+use crate::replies::{NO_REPLY, key_of};
+use crate::slab::Key;
+use crate::tasks::Task;
+use gpuslice_engine::{CapChange, Event, Record, TimeChange, Token};
+use gpuslice_host::clock::now;
+use gpuslice_wire::admin::{Answer, Denial, MemoryAsk, Mounts};
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::text::HostPath;
+
+impl Duties {
+    /// Opens a slice whose record is on disk.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn reopen(&mut self, record: &Record) -> std::io::Result<()> {
+        self.expect_slice();
+        self.containers.open(now(), record)
+    }
+
+    fn expect_slice(&mut self) {
+        if self.containers.len() == 0 {
+            self.accounting.schedule_first_sample(now());
+        }
+    }
+
+    pub(super) fn admitted(&mut self, token: Token, record: &Record) {
+        let asked = self.admins.take_asked(key_of(token));
+        self.expect_slice();
+        let container = record.container;
+        if let Err(why) = self.containers.admit(now(), record, asked) {
+            let text = self.on_disk(
+                &container,
+                &why,
+                "free disk space or raise the limit there, then start the container again",
+            );
+            self.deny(key_of(token), Denial::Host, &text);
+            return self.dismiss(container);
+        }
+        tracing::info!(%container, name = %record.name, gpus = record.lanes.len(), "slice given");
+        let finished = self
+            .cgroup_limits
+            .admit(&mut self.accounting, token, record);
+        self.continue_after_limits(finished);
+    }
+
+    /// Ends a slice without an answer.
+    fn dismiss(&mut self, container: ContainerId) {
+        let token = NO_REPLY;
+        self.tasks.step(Event::Dismiss { token, container });
+    }
+
+    /// The text for an error in a container's directory, which is also logged.
+    fn on_disk(&self, container: &ContainerId, why: &std::io::Error, hint: &str) -> String {
+        let dir = self.containers.state().container_dir(container);
+        let text = format!("{}: {why}; {hint}", dir.display());
+        tracing::error!(%container, "{text}");
+        text
+    }
+
+    /// Continues when NVML has changed the limits of a slice, or was not asked.
+    pub fn continue_after_limits(&mut self, finished: impl IntoIterator<Item = Finished>) {
+        for Finished {
+            container,
+            after,
+            failed,
+        } in finished
+        {
+            match (after, failed) {
+                (After::Nothing, _) => {}
+                (After::Admit(token), _) => self.answer_limited(key_of(token), container),
+                (After::Dismiss(token, known), _) => self.forget_slice(token, &container, known),
+                (After::Grow(token, lane, memory), None) => {
+                    self.tasks.step(Event::Resize {
+                        token,
+                        container,
+                        lane,
+                        memory,
+                    });
+                    // Also after a refusal: the raised limit is lowered to the old cap.
+                    self.tasks.push(Task::UpdateLimits(container));
+                }
+                (After::Grow(token, ..), Some(why)) => {
+                    let text =
+                        format!("the driver refused the new limit: {why}; the cap is unchanged");
+                    self.deny(key_of(token), Denial::Host, &text);
+                }
+            }
+        }
+    }
+
+    /// Answers an admission once NVML has set or refused each limit.
+    fn answer_limited(&mut self, key: Key, container: ContainerId) {
+        if !self.containers.has(&container) {
+            let why = "the slice was removed before its limits were set";
+            return self.deny(key, Denial::Host, why);
+        }
+        if let Err(text) = self.cgroup_limits.verdict(&container) {
+            tracing::error!(%container, "{text}");
+            self.deny(key, Denial::Host, &text);
+            return self.dismiss(container);
+        }
+        self.answer_admitted(key, container);
+    }
+
+    /// Answers with the paths a container needs mounted.
+    fn answer_admitted(&mut self, key: Key, container: ContainerId) {
+        let dir = self.containers.state().container_dir(&container);
+        let (driver, shim) = (&self.paths.driver, &self.paths.shim);
+        let mounts = Mounts {
+            dir: host_path(&dir).unwrap_or(HostPath::EMPTY),
+            cuda: driver.cuda,
+            nvml: driver.nvml,
+            preload: shim.preload,
+            mount: shim.mount,
+            nvml_shim: shim.nvml_shim,
+            device: driver.device,
+        };
+        let answer = Answer::Admitted { mounts };
+        let tasks = &mut self.tasks;
+        if !self.admins.answer_admitted(key, container, &answer, tasks) {
+            // The hook waited too long and its container does not start.
+            tracing::warn!(%container, "the client that asked for the slice has disconnected; the slice is removed");
+            self.dismiss(container);
+        }
+    }
+
+    /// Writes the record again before the answer. If that fails, the ledger returns to the old cap, which is
+    /// the one on disk; that change is not answered.
+    pub(super) fn resized(&mut self, token: Token, record: &Record, change: &CapChange) {
+        let container = record.container;
+        let kept = match token {
+            NO_REPLY => Ok(()),
+            _ => self.containers.state().rewrite(record),
+        };
+        if let Err(why) = kept {
+            let hint = "the cap is unchanged, free disk space there";
+            let text = self.on_disk(&container, &why, hint);
+            self.tasks.step_first(Event::Resize {
+                token: NO_REPLY,
+                container,
+                lane: change.lane,
+                memory: MemoryAsk::Exactly(change.was),
+            });
+            return self.deny(key_of(token), Denial::Host, &text);
+        }
+        self.cgroup_limits.note_caps(record);
+        let CapChange { cap, reserved, .. } = *change;
+        if token != NO_REPLY {
+            tracing::info!(%container, name = %record.name, was = %change.was, %cap, %reserved, "cap changed");
+        }
+        self.answer(key_of(token), &Answer::Resized { cap, reserved });
+    }
+
+    /// Records a slice's changed weight, share or class and answers; if it cannot be recorded, restores the old
+    /// values.
+    pub(super) fn retuned(&mut self, token: Token, record: &Record, was: &TimeChange) {
+        let container = record.container;
+        if token == NO_REPLY {
+            return;
+        }
+        if let Err(why) = self.containers.state().rewrite(record) {
+            let hint = "the slice is unchanged, free disk space there";
+            let text = self.on_disk(&container, &why, hint);
+            self.tasks.step_first(Event::Retune {
+                token: NO_REPLY,
+                container,
+                change: *was,
+            });
+            return self.deny(key_of(token), Denial::Host, &text);
+        }
+        let share = record.share.map_or(0, |share| share.get());
+        let (name, weight, class) = (record.name, record.weight.get(), record.class);
+        tracing::info!(%container, %name, weight, share, %class, "weight, share or class changed");
+        self.answer(key_of(token), &Answer::Done {});
+    }
+
+    /// Ends a slice: closes its connections, clears its limits, deletes its record, answers.
+    pub(super) fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
+        self.preemption.forget(container);
+        self.containers.close(container);
+        self.clients.close_all(container, &mut self.tasks);
+        self.accounting.forget(container);
+        let record = self.containers.state().record(container);
+        let (limits, nvml) = (&mut self.cgroup_limits, &mut self.accounting);
+        let finished = limits.dismiss(nvml, container, record.as_ref(), (token, known));
+        self.continue_after_limits(finished);
+        self.close_nvml_when_idle();
+    }
+
+    /// Deletes the files of an ended slice, and answers.
+    fn forget_slice(&mut self, token: Token, container: &ContainerId, known: bool) {
+        match self.containers.state().forget(container) {
+            Err(why) => {
+                let text = self.on_disk(container, &why, "delete it by hand");
+                self.deny(key_of(token), Denial::Host, &text);
+            }
+            Ok(()) => {
+                if known && token != NO_REPLY {
+                    tracing::info!(%container, "slice ended");
+                }
+                self.answer(key_of(token), &Answer::Dismissed {});
+            }
+        }
+        self.admins.unpark(container, &mut self.tasks);
+    }
+
+    /// After the last slice: lets NVML close, unless each container's start needs it.
+    pub fn close_nvml_when_idle(&mut self) {
+        if self.containers.len() == 0 && !self.cgroup_limits.wanted() {
+            self.accounting.close_later(now());
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! How an answer of the engine finds the connection that asked, and how a refusal reads.
+
+use crate::slab::Key;
+use gpuslice_engine::Token;
+use gpuslice_wire::admin::Denial;
+use gpuslice_wire::text::Text;
+
+/// Why a command is refused.
+pub type Denied = (Denial, String);
+
+/// The token of events that need no answer. Keys' generations start at 1.
+pub const NO_REPLY: Token = Token(0);
+
+/// A connection as a token.
+pub fn token_of(key: Key) -> Token {
+    Token(u64::from(key.generation) << 16 | u64::from(key.slot))
+}
+
+/// A token's connection.
+pub fn key_of(token: Token) -> Key {
+    Key {
+        slot: token.0 as u16,
+        generation: (token.0 >> 16) as u32,
+    }
+}
+
+/// A refusal's text without control characters, cut to 512 bytes.
+pub fn plain(text: &str) -> Text<512> {
+    let clean: String = text.chars().filter(|c| !c.is_control()).collect();
+    Text::new(&clean[..clean.floor_char_boundary(512)]).unwrap_or(Text::EMPTY)
+}
