@@ -1,8 +1,7 @@
 //! Event sets: a listener registers devices and waits for what happens to them. The only kind of
 //! event a simulated GPU has is the Xid, a context killed by a fault.
 
-use crate::abi::Out;
-use crate::abi::Outcome;
+use crate::abi::{Out, Outcome};
 use crate::session::{gpu, handle, machine};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::limits::MAX_GPUS;

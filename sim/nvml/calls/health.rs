@@ -1,11 +1,10 @@
 //! Modes and error counters: a simulated card has the usual modes and no defects.
 
-use crate::abi::Out;
-use crate::abi::Outcome;
+use crate::abi::{Out, Outcome};
 use crate::session::gpu;
 use gpuslice_nvabi::types::*;
 
-fn constant<T: Copy>(device: nvmlDevice_t, place: Out<T>, value: T) -> Outcome {
+pub(super) fn constant<T: Copy>(device: nvmlDevice_t, place: Out<T>, value: T) -> Outcome {
     gpu(device)?;
     place.put(value)
 }

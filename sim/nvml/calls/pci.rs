@@ -1,5 +1,6 @@
 //! Where a device sits, and how it is connected.
 
+use super::health::constant;
 use crate::abi::Outcome;
 use crate::abi::{In, Out};
 use crate::session::{gpu, handle, machine};
@@ -67,10 +68,7 @@ pub(crate) fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>
 pub(crate) fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Outcome {
     nvmlDeviceGetPciInfo(device, pci)
 }
-
-pub(crate) fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Outcome {
-    nvmlDeviceGetPciInfo(device, pci)
-}
+pub(crate) use nvmlDeviceGetPciInfo_v2 as nvmlDeviceGetPciInfo_v3;
 
 pub(crate) fn nvmlDeviceGetPciInfoExt(device: nvmlDevice_t, pci: Out<nvmlPciInfoExt_t>) -> Outcome {
     let (domain, bus, slot) = gpu(device)?.1.pci;
@@ -99,33 +97,16 @@ const GENERATION: u32 = 5;
 const WIDTH: u32 = 16;
 const SPEED_MBPS: u32 = 32_000;
 
-fn constant<T: Copy>(device: nvmlDevice_t, place: Out<T>, value: T) -> Outcome {
-    gpu(device)?;
-    place.put(value)
-}
-
 pub(crate) fn nvmlDeviceGetMaxPcieLinkGeneration(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, GENERATION)
 }
-
-pub(crate) fn nvmlDeviceGetGpuMaxPcieLinkGeneration(
-    device: nvmlDevice_t,
-    out: Out<u32>,
-) -> Outcome {
-    constant(device, out, GENERATION)
-}
-
-pub(crate) fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
-    constant(device, out, GENERATION)
-}
+pub(crate) use nvmlDeviceGetMaxPcieLinkGeneration as nvmlDeviceGetGpuMaxPcieLinkGeneration;
+pub(crate) use nvmlDeviceGetMaxPcieLinkGeneration as nvmlDeviceGetCurrPcieLinkGeneration;
 
 pub(crate) fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, WIDTH)
 }
-
-pub(crate) fn nvmlDeviceGetCurrPcieLinkWidth(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
-    constant(device, out, WIDTH)
-}
+pub(crate) use nvmlDeviceGetMaxPcieLinkWidth as nvmlDeviceGetCurrPcieLinkWidth;
 
 pub(crate) fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, SPEED_MBPS)

@@ -2,8 +2,7 @@
 //! caller's pid namespace numbers it; processes that one does not show are not listed.
 
 use super::usage::{memory_percent, timestamp_us};
-use crate::abi::Out;
-use crate::abi::Outcome;
+use crate::abi::{Out, Outcome};
 use crate::session::{Refusal, device_error, gpu};
 use core::ffi::c_void;
 use gpuslice_nvabi::types::*;
@@ -75,6 +74,7 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses(
 ) -> Outcome {
     no_processes(device, count, infos)
 }
+pub(crate) use nvmlDeviceGetGraphicsRunningProcesses as nvmlDeviceGetMPSComputeRunningProcesses;
 
 pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v2(
     device: nvmlDevice_t,
@@ -83,6 +83,7 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v2(
 ) -> Outcome {
     no_processes::<nvmlProcessInfo_t>(device, count, infos.of())
 }
+pub(crate) use nvmlDeviceGetGraphicsRunningProcesses_v2 as nvmlDeviceGetMPSComputeRunningProcesses_v2;
 
 pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: nvmlDevice_t,
@@ -91,30 +92,7 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
 ) -> Outcome {
     no_processes(device, count, infos)
 }
-
-pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses(
-    device: nvmlDevice_t,
-    count: Out<u32>,
-    infos: Out<nvmlProcessInfo_v1_t>,
-) -> Outcome {
-    no_processes(device, count, infos)
-}
-
-pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
-    device: nvmlDevice_t,
-    count: Out<u32>,
-    infos: Out<c_void>,
-) -> Outcome {
-    no_processes::<nvmlProcessInfo_t>(device, count, infos.of())
-}
-
-pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
-    device: nvmlDevice_t,
-    count: Out<u32>,
-    infos: Out<nvmlProcessInfo_t>,
-) -> Outcome {
-    no_processes(device, count, infos)
-}
+pub(crate) use nvmlDeviceGetGraphicsRunningProcesses_v3 as nvmlDeviceGetMPSComputeRunningProcesses_v3;
 
 pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,

@@ -1,7 +1,6 @@
 //! Temperature, power and clocks, derived from the load between an idle and a busy value.
 
-use crate::abi::Out;
-use crate::abi::Outcome;
+use crate::abi::{Out, Outcome};
 use crate::session::{Refusal, device_error, gpu};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::now_ns;
@@ -171,22 +170,8 @@ pub(crate) fn nvmlDeviceGetMaxCustomerBoostClock(
 ) -> Outcome {
     nvmlDeviceGetMaxClockInfo(device, kind, mhz)
 }
-
-pub(crate) fn nvmlDeviceGetApplicationsClock(
-    device: nvmlDevice_t,
-    kind: nvmlClockType_t,
-    mhz: Out<u32>,
-) -> Outcome {
-    nvmlDeviceGetMaxClockInfo(device, kind, mhz)
-}
-
-pub(crate) fn nvmlDeviceGetDefaultApplicationsClock(
-    device: nvmlDevice_t,
-    kind: nvmlClockType_t,
-    mhz: Out<u32>,
-) -> Outcome {
-    nvmlDeviceGetMaxClockInfo(device, kind, mhz)
-}
+pub(crate) use nvmlDeviceGetMaxCustomerBoostClock as nvmlDeviceGetApplicationsClock;
+pub(crate) use nvmlDeviceGetMaxCustomerBoostClock as nvmlDeviceGetDefaultApplicationsClock;
 
 pub(crate) fn nvmlDeviceGetClock(
     device: nvmlDevice_t,

@@ -1,7 +1,6 @@
 //! The library itself: starting, stopping, versions, texts of errors, names of processes.
 
-use crate::abi::Out;
-use crate::abi::Outcome;
+use crate::abi::{Out, Outcome};
 use crate::session;
 use core::ffi::c_char;
 use gpuslice_nvabi::types::nvmlReturn_t;

@@ -1,8 +1,7 @@
 //! How much of a device is in use: memory, utilisation, samples, fields by number.
 
 use super::sensor;
-use crate::abi::Out;
-use crate::abi::Outcome;
+use crate::abi::{Out, Outcome};
 use crate::session::{Refusal, device_error, gpu};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::{Machine, MemoryInfo};
@@ -76,43 +75,19 @@ pub(crate) fn nvmlDeviceGetUtilizationRates(
     })
 }
 
-fn idle_engine(device: nvmlDevice_t, percent: Out<u32>, period_us: Out<u32>) -> Outcome {
-    gpu(device)?;
-    percent.put(0)?;
-    period_us.put((Machine::utilisation_window_ns() / 1000) as u32)
-}
-
+/// The engines beside the cores are idle.
 pub(crate) fn nvmlDeviceGetEncoderUtilization(
     device: nvmlDevice_t,
     percent: Out<u32>,
     period_us: Out<u32>,
 ) -> Outcome {
-    idle_engine(device, percent, period_us)
+    gpu(device)?;
+    percent.put(0)?;
+    period_us.put((Machine::utilisation_window_ns() / 1000) as u32)
 }
-
-pub(crate) fn nvmlDeviceGetDecoderUtilization(
-    device: nvmlDevice_t,
-    percent: Out<u32>,
-    period_us: Out<u32>,
-) -> Outcome {
-    idle_engine(device, percent, period_us)
-}
-
-pub(crate) fn nvmlDeviceGetJpgUtilization(
-    device: nvmlDevice_t,
-    percent: Out<u32>,
-    period_us: Out<u32>,
-) -> Outcome {
-    idle_engine(device, percent, period_us)
-}
-
-pub(crate) fn nvmlDeviceGetOfaUtilization(
-    device: nvmlDevice_t,
-    percent: Out<u32>,
-    period_us: Out<u32>,
-) -> Outcome {
-    idle_engine(device, percent, period_us)
-}
+pub(crate) use nvmlDeviceGetEncoderUtilization as nvmlDeviceGetDecoderUtilization;
+pub(crate) use nvmlDeviceGetEncoderUtilization as nvmlDeviceGetJpgUtilization;
+pub(crate) use nvmlDeviceGetEncoderUtilization as nvmlDeviceGetOfaUtilization;
 
 /// One sample: the present one. With no room it tells how much is needed.
 pub(crate) fn nvmlDeviceGetSamples(
