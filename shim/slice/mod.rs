@@ -1,8 +1,9 @@
 //! A process in its slice: the daemon's session, the tables of its memory, and the gate, put together.
 //!
-//! The rooms below know nothing of each other. `daemon` counts bytes, `memory` records what was allocated,
-//! `launch` holds launches. One [`Slice`] owns a value of each. It is created by the first call that needs it
-//! ([`get`]) and never freed. This room has the steps that need several of them:
+//! The rooms below know neither this one nor each other, but for `daemon`, which the others use. `daemon` counts
+//! bytes, `memory` records what was allocated, `launch` holds launches. One [`Slice`] owns a value of each. It
+//! is created by the first call that needs it ([`get`]) and never freed. This room has the steps that need
+//! several of them:
 //!
 //! * [`mod@attach`] creates the slice, finds it again, and drops it in a forked child;
 //! * [`charge`] reserves, records and releases allocations; `physical` does so for physical memory;

@@ -2,10 +2,14 @@
 //! decisions. One thread waits for descriptors and deadlines, passes events to the engine and executes the
 //! engine's actions.
 //!
-//! The files, from the top down: [`start`] assembles the daemon; [`event_loop`] gives each event of the kernel to a
-//! duty; [`executor`] executes the engine's actions by calling the duties ([`admin`], [`clients`], [`containers`],
-//! [`accounting`], [`cgroup_limits`], [`preempt`]). A duty owns its state and answers with [`tasks`]. All other files
-//! are their tools.
+//! The files, from the top down; each uses those below it and none above:
+//!
+//! * [`start`] assembles the daemon, [`restore`] rebuilds slices from their records;
+//! * [`event_loop`] gives each event of the kernel to a duty, [`executor`] executes the engine's actions by calling
+//!   the duties;
+//! * the duties, each of which owns its state and answers with [`tasks`]: [`admin`] and [`preempt`], then
+//!   [`clients`], [`containers`], [`cgroup_limits`], [`accounting`];
+//! * their tools: all other files.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 

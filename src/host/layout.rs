@@ -1,5 +1,5 @@
 //! Where an installation keeps its parts, and where a node's daemon, driver and GPUs are: what the
-//! daemon and the CLI must agree on. A module of both programs.
+//! daemon and the CLI must agree on.
 
 use std::path::{Path, PathBuf};
 

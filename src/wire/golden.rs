@@ -7,7 +7,7 @@ use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
 };
-use crate::policy::{Class, Gangs};
+use crate::policy::{Class, Gangs, Policy};
 use crate::snapshot::Snapshot;
 use crate::tenant::{Rejection, Reply, Request};
 use crate::text::{Name, Selector, Text};
@@ -18,6 +18,18 @@ fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
     let mut buffer = [0u8; FRAME_BYTES_MAX];
     let len = encode(RequestId(7), message, &mut buffer).expect("fits");
     buffer[..len].to_vec()
+}
+
+#[test]
+fn enumerations_have_these_numbers() {
+    let policies = ["fair", "preemptive", "weighted", "fixed", "soft", "native"];
+    assert_eq!(Policy::ALL.map(Policy::name), policies);
+    let classes = Class::ALL.map(|class| (class.number(), class));
+    assert_eq!(
+        classes,
+        [(1, Class::High), (0, Class::Normal), (2, Class::BestEffort)]
+    );
+    assert_eq!((Denial::Protocol as u8, Denial::NoSuchSlice as u8), (0, 7));
 }
 
 #[test]

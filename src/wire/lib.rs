@@ -2,8 +2,8 @@
 //!
 //! A tenant's process runs with an old copy of this crate while the daemon is upgraded. So this crate is an ABI:
 //! it has no dependencies, no I/O and no unsafe code. Every message is a fixed-size little-endian frame with a
-//! total decoder. The layout changes only together with [`limits::WIRE_VERSION`]; a test over golden bytes
-//! checks that.
+//! total decoder. The layout and the numbers change only together with [`limits::WIRE_VERSION`]; a test over
+//! golden bytes checks that.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

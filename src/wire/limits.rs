@@ -1,4 +1,4 @@
-//! Every bound of the system in one place, each asserted against the others at compile time.
+//! Every bound on which two programs must agree, each asserted against the others at compile time.
 
 /// Version of frames and pages. Daemon and shim of version N understand N and N-1.
 pub const WIRE_VERSION: u16 = 1;

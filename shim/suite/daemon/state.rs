@@ -3,7 +3,7 @@
 //! Scripted are NVML's answers, the pages' words about turns, and shared handles. Time stands still for the engine, so
 //! no recall ends without its answers.
 
-use gpuslice_engine::{Action, Ask, Config, Cut, Engine, Event, LaneView, Token};
+use gpuslice_engine::{Action, Config, Cut, Engine, Event, LaneView, SliceRequest, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
@@ -120,7 +120,7 @@ impl State {
             self.step(Event::GpuFound { uuid, index, total });
         }
         let gpus: Vec<String> = (0..caps.len()).map(|lane| lane.to_string()).collect();
-        let ask = Ask {
+        let ask = SliceRequest {
             container: self.container,
             name: Name::EMPTY,
             gpus: GpuSelector::parse(&gpus.join(",")).expect("numbers"),

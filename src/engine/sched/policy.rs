@@ -197,8 +197,7 @@ mod tests {
 
     #[test]
     fn weights_count_in_the_queue_except_under_fair_and_preemptive() {
-        for (number, expected) in [1, 1, 5, 5, 5, 5].into_iter().enumerate() {
-            let policy = Policy::of(number as u8).expect("one of six");
+        for (policy, expected) in Policy::ALL.into_iter().zip([1, 1, 5, 5, 5, 5]) {
             let (own, reserved) = weight(policy, &entitlement(5, 0));
             assert_eq!((own.get(), reserved), (expected, false), "{policy}");
             let (own, reserved) = weight(policy, &entitlement(5, 30));

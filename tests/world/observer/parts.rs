@@ -57,8 +57,10 @@ impl Observer {
                     Policy::Weighted => (mine * rest, 100 * all),
                 };
                 state.cap = if cap.0 < cap.1 { cap } else { (1, 1) };
-                let even = matches!(policy, Policy::Fair | Policy::Preemptive);
-                let weight = if even { 1 } else { mine };
+                let weight = match policy {
+                    Policy::Fair | Policy::Preemptive => 1,
+                    Policy::Weighted | Policy::Fixed | Policy::Soft | Policy::Native => mine,
+                };
                 state.native = policy == Policy::Native;
                 let share = if state.native { 0 } else { share };
                 let weight = if share > 0 { share } else { weight };

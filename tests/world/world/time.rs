@@ -68,7 +68,7 @@ impl World {
         let number = if self.rng.per_mille(500) {
             Policy::Soft.number()
         } else {
-            self.rng.below(6) as u8
+            self.rng.below(Policy::ALL.len() as u64) as u8
         };
         let gpu = self.rng.per_mille(800).then(|| self.rng.below(4) as u32);
         self.deliver(Letter::Policy(gpu, number));
