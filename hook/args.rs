@@ -81,14 +81,8 @@ mod tests {
     #[test]
     fn words() {
         let args = parse("--runtime-dir /x createRuntime").expect("valid");
-        assert_eq!(
-            (args.runtime_dir, args.stage),
-            ("/x".into(), Some(Stage::CreateRuntime))
-        );
-        assert_eq!(
-            parse("prestart").ok().and_then(|args| args.stage),
-            Some(Stage::CreateRuntime)
-        );
+        assert_eq!((args.runtime_dir, args.stage), ("/x".into(), Some(Stage::CreateRuntime)));
+        assert_eq!(parse("prestart").ok().and_then(|args| args.stage), Some(Stage::CreateRuntime));
         assert!(parse("--allow-cgpu-disable poststop").is_ok_and(|args| args.allow_cgpu_disable));
         assert!(
             parse("--allow-musl").is_ok_and(|args| args.allow_musl && !args.allow_cgpu_disable)

@@ -61,18 +61,7 @@ impl Ask {
     /// process, which identifies its control group.
     #[must_use]
     pub fn admit(&self, container: ContainerId, pid: u32) -> Command {
-        let Ask {
-            memory,
-            weight,
-            share,
-            class,
-            gang,
-            gpus,
-            whole,
-            name,
-            pinned,
-            source,
-        } = *self;
+        let Ask { memory, weight, share, class, gang, gpus, whole, name, pinned, source } = *self;
         match source {
             None => Command::Admit {
                 container,
@@ -203,10 +192,7 @@ mod tests {
             ),
             "{command:?}"
         );
-        assert_eq!(
-            (full.weight.get(), full.class, full.gpus.as_str()),
-            (3, Class::High, "0,1")
-        );
+        assert_eq!((full.weight.get(), full.class, full.gpus.as_str()), (3, Class::High, "0,1"));
         assert_eq!((full.whole.as_str(), full.gang), ("2", Gangs::Never));
         let idle = r#""gpuslice.io/memory":"4GiB","gpuslice.io/priority":"best-effort""#;
         let idle = ask(idle).expect("valid").expect("asks");
@@ -270,10 +256,7 @@ mod tests {
         ];
         for annotations in bad {
             let error = ask(annotations).expect_err(annotations).to_string();
-            assert!(
-                error.to_ascii_lowercase().contains("gpuslice.io"),
-                "{error}"
-            );
+            assert!(error.to_ascii_lowercase().contains("gpuslice.io"), "{error}");
             assert!(!error.contains(['\n', '\u{1b}', '\u{202e}']), "{error}");
         }
     }

@@ -38,20 +38,12 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
         return Ok(None);
     }
     let missing = || {
-        Error::ask(
-            DEVICE,
-            "",
-            "the GPU's memory in GiB is missing; set it beside the container's",
-        )
+        Error::ask(DEVICE, "", "the GPU's memory in GiB is missing; set it beside the container's")
     };
     let whole = config.variable(DEVICE)?.ok_or_else(missing)?;
     let (part, whole) = (gib(CONTAINER, part)?, gib(DEVICE, whole)?);
     if part > whole {
-        return Err(Error::ask(
-            CONTAINER,
-            &part.to_string(),
-            "more than the GPU has",
-        ));
+        return Err(Error::ask(CONTAINER, &part.to_string(), "more than the GPU has"));
     }
     no_more_than_memory(config)?;
     Ok(Some(Ask {
@@ -106,10 +98,7 @@ fn disabled(config: &Config, allow: bool) -> Result<bool, Error> {
 /// A whole number of GiB, at least 1.
 fn gib(key: &str, text: &str) -> Result<u32, Error> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let number = digits
-        .then(|| text.parse::<u32>().ok())
-        .flatten()
-        .filter(|&n| n > 0);
+    let number = digits.then(|| text.parse::<u32>().ok()).flatten().filter(|&n| n > 0);
     number.ok_or_else(|| Error::ask(key, text, "not a whole number of GiB, at least 1"))
 }
 
@@ -157,10 +146,8 @@ mod tests {
     use super::*;
 
     fn asked(environment: &str, allow: bool) -> Result<Option<Ask>, Error> {
-        let entries: Vec<String> = environment
-            .split_whitespace()
-            .map(|e| format!("{e:?}"))
-            .collect();
+        let entries: Vec<String> =
+            environment.split_whitespace().map(|e| format!("{e:?}")).collect();
         let text = format!(r#"{{"process":{{"env":[{}]}}}}"#, entries.join(","));
         ask(&Config::parse(text.as_bytes())?, allow)
     }
@@ -182,38 +169,19 @@ mod tests {
         for (more, gpus) in [
             ("", ""),
             ("ALIYUN_COM_GPU_VISIBLE_DEVICES=0,2", "0,2"),
-            (
-                "ALIYUN_COM_GPU_VISIBLE_DEVICES=0,2 NVIDIA_VISIBLE_DEVICES=2",
-                "0,2",
-            ),
-            (
-                "ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES=all",
-                "2",
-            ),
-            (
-                "ALIYUN_COM_GPU_VISIBLE_DEVICES=all NVIDIA_VISIBLE_DEVICES=0",
-                "all",
-            ),
-            (
-                "ALIYUN_COM_GPU_VISIBLE_DEVICES= NVIDIA_VISIBLE_DEVICES=1",
-                "1",
-            ),
+            ("ALIYUN_COM_GPU_VISIBLE_DEVICES=0,2 NVIDIA_VISIBLE_DEVICES=2", "0,2"),
+            ("ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES=all", "2"),
+            ("ALIYUN_COM_GPU_VISIBLE_DEVICES=all NVIDIA_VISIBLE_DEVICES=0", "all"),
+            ("ALIYUN_COM_GPU_VISIBLE_DEVICES= NVIDIA_VISIBLE_DEVICES=1", "1"),
             ("NVIDIA_VISIBLE_DEVICES=0,1", "0,1"),
             ("NVIDIA_VISIBLE_DEVICES=all", ""),
             ("NVIDIA_VISIBLE_DEVICES=none", ""),
             ("NVIDIA_VISIBLE_DEVICES=void", ""),
         ] {
             let ask = with(more).expect(more);
-            assert_eq!(
-                (ask.gpus.as_str(), ask.whole),
-                (gpus, Selector::EMPTY),
-                "{more}"
-            );
+            assert_eq!((ask.gpus.as_str(), ask.whole), (gpus, Selector::EMPTY), "{more}");
         }
-        assert_eq!(
-            asked("NVIDIA_VISIBLE_DEVICES=all", false).expect("valid"),
-            None
-        );
+        assert_eq!(asked("NVIDIA_VISIBLE_DEVICES=all", false).expect("valid"), None);
     }
 
     /// Requests that cost others more than memory are refused, with the alternative.
@@ -228,16 +196,10 @@ mod tests {
                 "ALIYUN_COM_GPU_VISIBLE_DEVICES=3 NVIDIA_VISIBLE_DEVICES=0,1,2,3",
                 "gpuslice.io/whole-gpus",
             ),
-            (
-                "ALIYUN_COM_GPU_VISIBLE_DEVICES=3 NVIDIA_VISIBLE_DEVICES=2",
-                "gpuslice.io/whole-gpus",
-            ),
+            ("ALIYUN_COM_GPU_VISIBLE_DEVICES=3 NVIDIA_VISIBLE_DEVICES=2", "gpuslice.io/whole-gpus"),
         ] {
             let said = with(more).expect_err(more).to_string();
-            assert!(
-                said.contains(instead) && said.contains("CDI"),
-                "{more}: {said}"
-            );
+            assert!(said.contains(instead) && said.contains("CDI"), "{more}: {said}");
         }
     }
 
@@ -263,17 +225,7 @@ mod tests {
     #[test]
     fn malformed_values() {
         let dev = "ALIYUN_COM_GPU_MEM_DEV=15";
-        for bad in [
-            "0",
-            "-1",
-            "1e30",
-            "4.5",
-            "0x4",
-            "99999999999",
-            "",
-            "16",
-            "4Gi",
-        ] {
+        for bad in ["0", "-1", "1e30", "4.5", "0x4", "99999999999", "", "16", "4Gi"] {
             let env = format!("ALIYUN_COM_GPU_MEM_CONTAINER={bad} {dev}");
             assert!(asked(&env, true).is_err(), "{bad}");
         }

@@ -18,9 +18,7 @@ fn looks_ours(key: &[u8]) -> bool {
     let (ours, key) = (PREFIX.as_bytes(), key.trim_ascii());
     let name = &ours[..ours.len() - 1];
     key.eq_ignore_ascii_case(name)
-        || key
-            .get(..ours.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(ours))
+        || key.get(..ours.len()).is_some_and(|start| start.eq_ignore_ascii_case(ours))
 }
 
 /// Largest `config.json`, bytes. The environment alone may have 2 MiB, the kernel's limit.
@@ -28,14 +26,8 @@ const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
 /// Annotations that identify a pod's sandbox, its kind and its id, of containerd and of CRI-O.
 const SANDBOX_KEYS: [[&str; 2]; 2] = [
-    [
-        "io.kubernetes.cri.container-type",
-        "io.kubernetes.cri.sandbox-id",
-    ],
-    [
-        "io.kubernetes.cri-o.ContainerType",
-        "io.kubernetes.cri-o.SandboxID",
-    ],
+    ["io.kubernetes.cri.container-type", "io.kubernetes.cri.sandbox-id"],
+    ["io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri-o.SandboxID"],
 ];
 
 /// The parts of `config.json` that the hook reads.
@@ -124,9 +116,7 @@ impl<'de> Deserialize<'de> for Annotations {
                     let not_text = |_| A::Error::custom("a gpuslice annotation is not UTF-8");
                     let key = String::from_utf8(key).map_err(not_text)?;
                     if kept.iter().any(|(known, _)| *known == key) {
-                        return Err(A::Error::custom(format!(
-                            "annotation {key:?} is given twice"
-                        )));
+                        return Err(A::Error::custom(format!("annotation {key:?} is given twice")));
                     }
                     kept.push((key, map.next_value()?));
                 }
@@ -188,8 +178,7 @@ impl Config {
     /// Annotations with gpuslice's prefix or a misspelling of it.
     pub(crate) fn annotations(&self) -> impl Iterator<Item = (&str, &str)> {
         let kept = self.annotations.iter().flat_map(|kept| &kept.0);
-        kept.filter(|(key, _)| looks_ours(key.as_bytes()))
-            .map(|(key, value)| (&**key, &**value))
+        kept.filter(|(key, _)| looks_ours(key.as_bytes())).map(|(key, value)| (&**key, &**value))
     }
 
     /// A variable of the container's environment.
@@ -199,15 +188,9 @@ impl Config {
     /// it is not UTF-8.
     pub(crate) fn variable(&self, name: &str) -> Result<Option<&str>, Error> {
         let process = self.process.as_ref();
-        let all = process
-            .and_then(|process| process.env.as_deref())
-            .unwrap_or(&[]);
+        let all = process.and_then(|process| process.env.as_deref()).unwrap_or(&[]);
         let value = |entry: &'_ Bytes| {
-            entry
-                .0
-                .strip_prefix(name.as_bytes())?
-                .strip_prefix(b"=")
-                .map(<[u8]>::len)
+            entry.0.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::len)
         };
         let mut found: Option<&[u8]> = None;
         for entry in all {

@@ -39,11 +39,7 @@ pub(crate) fn mount_over(
     let mut all = Vec::new();
     for dir in dirs {
         let drivers = dir.drivers.iter();
-        all.extend(
-            drivers
-                .filter(|name| covered(name, cover.stem))
-                .map(|name| (dir, name)),
-        );
+        all.extend(drivers.filter(|name| covered(name, cover.stem)).map(|name| (dir, name)));
     }
     if all.len() > COVERS_MAX {
         return Err(io::Error::other("too many versions of the driver"));
@@ -84,20 +80,12 @@ fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<M
         None => {
             let path = LIBRARY_DIRS[4];
             let dir = root.directory(path)?;
-            made = Dir {
-                path: path.to_owned(),
-                dir,
-                loaders: true,
-                drivers: Vec::new(),
-            };
+            made = Dir { path: path.to_owned(), dir, loaders: true, drivers: Vec::new() };
             &made
         }
     };
     let target = root.file(dir, path, cover.soname)?;
-    Ok((
-        format!("{path}/{}", cover.soname),
-        mount_onto(copy, &target)?,
-    ))
+    Ok((format!("{path}/{}", cover.soname), mount_onto(copy, &target)?))
 }
 
 /// The container's loader directories and driver directories. A directory with several names (`/lib` is
@@ -105,11 +93,7 @@ fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<M
 pub(crate) fn library_dirs(root: &Root, covers: &[Cover]) -> io::Result<Vec<Dir>> {
     let mut paths: Vec<(String, bool)> = LIBRARY_DIRS.map(|path| (path.to_owned(), true)).into();
     for pattern in DRIVER_DIRS {
-        paths.extend(
-            matching(root, pattern)?
-                .into_iter()
-                .map(|path| (path, false)),
-        );
+        paths.extend(matching(root, pattern)?.into_iter().map(|path| (path, false)));
     }
     let (mut dirs, mut seen) = (Vec::new(), Vec::new());
     for (path, loaders) in paths {
@@ -120,12 +104,7 @@ pub(crate) fn library_dirs(root: &Root, covers: &[Cover]) -> io::Result<Vec<Dir>
         if !seen.contains(&identity) {
             seen.push(identity);
             let drivers = drivers_in(&dir, covers)?;
-            dirs.push(Dir {
-                path,
-                dir,
-                loaders,
-                drivers,
-            });
+            dirs.push(Dir { path, dir, loaders, drivers });
         }
     }
     Ok(dirs)
@@ -165,10 +144,7 @@ fn open_dir(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
 }
 
 fn is_missing(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Names of the drivers' regular files in an open directory, in order.

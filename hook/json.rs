@@ -50,9 +50,8 @@ pub(crate) fn object<'de, T: Object<'de>, D: Deserializer<'de>>(
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
             let (mut all, mut seen) = (T::default(), 0u32);
             while let Some(Bytes(key)) = map.next_key()? {
-                let Some(at) = T::NAMES
-                    .iter()
-                    .position(|name| folded(&key) == folded(name.as_bytes()))
+                let Some(at) =
+                    T::NAMES.iter().position(|name| folded(&key) == folded(name.as_bytes()))
                 else {
                     map.next_value::<IgnoredAny>()?;
                     continue;

@@ -99,12 +99,7 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
     let mounted = plan::Plan::of(&granted).and_then(|plan| {
         claim::note(&plan.dir, Path::new(&state.bundle))
             .map_err(Error::mount("recording its owner"))?;
-        apply::apply(
-            &plan,
-            found?,
-            &config.rootfs(&state.bundle),
-            args.allow_musl,
-        )
+        apply::apply(&plan, found?, &config.rootfs(&state.bundle), args.allow_musl)
     });
     if mounted.is_err() {
         // The container will not start, so its slice is removed; at the latest the daemon does that when

@@ -55,12 +55,7 @@ impl Root {
     pub fn open(path: &Path, host: Host) -> io::Result<Root> {
         let dir = file::open_dir(path)?;
         let status = file::status(&dir)?;
-        Ok(Root {
-            dir,
-            mount: status.mount,
-            hosts: host.owns(&status),
-            host,
-        })
+        Ok(Root { dir, mount: status.mount, hosts: host.owns(&status), host })
     }
 
     /// Opens a path, with links resolved as in the container.

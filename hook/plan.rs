@@ -22,14 +22,8 @@ pub(crate) const PRELOAD_PATH: &str = "etc/ld.so.preload";
 pub(crate) const PRELOAD_LIST: &str = "ld.so.preload";
 
 /// The loaders' default directories, in the order of Debian, Red Hat and others.
-pub(crate) const LIBRARY_DIRS: [&str; 6] = [
-    "usr/lib/x86_64-linux-gnu",
-    "lib/x86_64-linux-gnu",
-    "usr/lib64",
-    "lib64",
-    "usr/lib",
-    "lib",
-];
+pub(crate) const LIBRARY_DIRS: [&str; 6] =
+    ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib", "lib"];
 
 /// Driver directories of images and engines, found through `LD_LIBRARY_PATH` or through entries of the
 /// loader's configuration that may be created after the hook: CUDA's forward compatibility (also as in
@@ -123,19 +117,12 @@ impl Plan {
             let to = "dev/gpuslice-sim".to_owned();
             binds.push(bind(&mounts.device, to, Access::Device, true));
         }
-        let relative = binds
-            .iter()
-            .map(|bind| &bind.from)
-            .find(|from| !from.is_absolute());
+        let relative = binds.iter().map(|bind| &bind.from).find(|from| !from.is_absolute());
         match relative {
-            Some(path) => Err(Error::Daemon(format!(
-                "its daemon named {path:?}, not an absolute path"
-            ))),
-            None => Ok(Plan {
-                dir: mounts.dir.as_str().into(),
-                binds,
-                covers,
-            }),
+            Some(path) => {
+                Err(Error::Daemon(format!("its daemon named {path:?}, not an absolute path")))
+            }
+            None => Ok(Plan { dir: mounts.dir.as_str().into(), binds, covers }),
         }
     }
 }
@@ -184,33 +171,15 @@ mod tests {
     #[test]
     fn the_tenant_directory_comes_first_and_only_the_device_is_writable() {
         let plan = Plan::of(&mounts()).expect("absolute");
-        assert_eq!(
-            (plan.binds[0].to.as_str(), plan.covers.len()),
-            (TENANT_DIR, 2)
-        );
+        assert_eq!((plan.binds[0].to.as_str(), plan.covers.len()), (TENANT_DIR, 2));
         assert!(plan.binds.iter().all(|bind| bind.access != Access::Device));
-        let plan = Plan::of(&Mounts {
-            device: path("/dev/shm/x"),
-            nvml: HostPath::EMPTY,
-            ..mounts()
-        })
-        .expect("absolute");
-        let writable: Vec<_> = plan
-            .binds
-            .iter()
-            .filter(|bind| bind.access == Access::Device)
-            .collect();
-        assert_eq!(
-            (writable.len(), writable[0].to.as_str()),
-            (1, "dev/gpuslice-sim")
-        );
-        assert!(
-            Plan::of(&Mounts {
-                cuda: path("libcuda.so.1"),
-                ..mounts()
-            })
-            .is_err()
-        );
+        let plan =
+            Plan::of(&Mounts { device: path("/dev/shm/x"), nvml: HostPath::EMPTY, ..mounts() })
+                .expect("absolute");
+        let writable: Vec<_> =
+            plan.binds.iter().filter(|bind| bind.access == Access::Device).collect();
+        assert_eq!((writable.len(), writable[0].to.as_str()), (1, "dev/gpuslice-sim"));
+        assert!(Plan::of(&Mounts { cuda: path("libcuda.so.1"), ..mounts() }).is_err());
     }
 
     #[test]
@@ -236,12 +205,7 @@ mod tests {
         for name in ["libcuda.so", "libcuda.so.1", "libcuda.so.580.105.08"] {
             assert!(covered(name, "libcuda.so"), "{name}");
         }
-        for name in [
-            "libcudart.so",
-            "libcuda.so.1.bak",
-            "libcuda.sox",
-            "xlibcuda.so",
-        ] {
+        for name in ["libcudart.so", "libcuda.so.1.bak", "libcuda.sox", "xlibcuda.so"] {
             assert!(!covered(name, "libcuda.so"), "{name}");
         }
     }

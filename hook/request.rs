@@ -20,10 +20,7 @@ impl Ask {
             cgpu::ask(config, allow_cgpu_disable)
         } else {
             let ask = from_annotations(&ours)?;
-            Ok(Some(Ask {
-                source: Some(RequestSource::Annotations),
-                ..ask
-            }))
+            Ok(Some(Ask { source: Some(RequestSource::Annotations), ..ask }))
         }
     }
 }

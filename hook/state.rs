@@ -37,9 +37,7 @@ impl State {
         let state: State = serde_json::from_slice(bytes)
             .map_err(|error| Error::Input(format!("the state: {error}")))?;
         if !Path::new(&state.bundle).is_absolute() {
-            return Err(Error::Input(
-                "the state's bundle is not an absolute path".into(),
-            ));
+            return Err(Error::Input("the state's bundle is not an absolute path".into()));
         }
         Ok(state)
     }
@@ -105,10 +103,7 @@ mod tests {
     fn states() {
         let good = br#"{"ociVersion":"1.0","id":"c1","pid":77,"bundle":"/b","status":"creating"}"#;
         let state = State::read(&good[..]).expect("valid");
-        assert_eq!(
-            (state.host_pid().ok(), state.bundle.as_str()),
-            (Some(77), "/b")
-        );
+        assert_eq!((state.host_pid().ok(), state.bundle.as_str()), (Some(77), "/b"));
         assert_eq!(state.stage_if(None).ok(), Some(Stage::CreateRuntime));
         assert!(state.stage_if(Some(Stage::CreateRuntime)).is_ok());
         assert!(state.stage_if(Some(Stage::Poststop)).is_err());

@@ -48,10 +48,7 @@ impl Fixture {
         unshare(CloneFlags::CLONE_NEWNS).expect("a namespace");
         let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
         mount(none, "/", none, private, none).expect("private");
-        let fixture = Fixture {
-            dir,
-            home: File::open("/proc/thread-self/ns/mnt").expect("ours"),
-        };
+        let fixture = Fixture { dir, home: File::open("/proc/thread-self/ns/mnt").expect("ours") };
         for sub in [
             "image/etc",
             "image/run",
@@ -141,9 +138,7 @@ impl Drop for End<'_> {
 /// Mount points of this namespace.
 fn points() -> Vec<String> {
     let all = fs::read_to_string("/proc/thread-self/mountinfo").expect("ours");
-    all.lines()
-        .filter_map(|line| line.split(' ').nth(4).map(str::to_owned))
-        .collect()
+    all.lines().filter_map(|line| line.split(' ').nth(4).map(str::to_owned)).collect()
 }
 
 fn exchange(one: &Path, other: &Path) {
@@ -237,16 +232,9 @@ fn exchanged_names_never_lead_out() {
     });
     let swaps = swaps.load(Relaxed);
     eprintln!("{whole} whole, {refused} refused, {swaps} exchanges; {naive} escapes by names");
-    assert_eq!(
-        fixture.host(),
-        before,
-        "something of the host's was touched"
-    );
+    assert_eq!(fixture.host(), before, "something of the host's was touched");
     assert!(whole > 0 && refused > 0, "no race was lost or won");
-    assert!(
-        rounds() < 1000 || naive > 0,
-        "the attacker never succeeds, so the test shows nothing"
-    );
+    assert!(rounds() < 1000 || naive > 0, "the attacker never succeeds, so the test shows nothing");
 }
 
 /// Unrelated renames, which the kernel cannot tell from an attack.

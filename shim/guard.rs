@@ -99,14 +99,8 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_code() {
         silence();
-        assert_eq!(
-            guard(|| panic!("not for the tenant's eyes")),
-            CUresult::ERROR_UNKNOWN
-        );
-        assert_eq!(
-            guard(|| Err(CUresult::ERROR_OUT_OF_MEMORY)),
-            CUresult::ERROR_OUT_OF_MEMORY
-        );
+        assert_eq!(guard(|| panic!("not for the tenant's eyes")), CUresult::ERROR_UNKNOWN);
+        assert_eq!(guard(|| Err(CUresult::ERROR_OUT_OF_MEMORY)), CUresult::ERROR_OUT_OF_MEMORY);
         assert_eq!(guard(|| Ok(CUresult::SUCCESS)), CUresult::SUCCESS);
     }
 }

@@ -165,19 +165,13 @@ mod tests {
             "--new value create -b /b abc",
             "--root create create -b /b abc",
         ] {
-            let made = Creation {
-                bundle: "/b".into(),
-                id: "abc".into(),
-            };
+            let made = Creation { bundle: "/b".into(), id: "abc".into() };
             assert_eq!(parse(line).creation, Some(made), "{line}");
         }
         let here = parse("run abc").creation.map(|made| made.bundle);
         assert_eq!(here, Some(PathBuf::from(".")));
         let logs = parse(containerd);
-        assert_eq!(
-            (logs.log, logs.log_json),
-            (Some("/b/log.json".into()), true)
-        );
+        assert_eq!((logs.log, logs.log_json), (Some("/b/log.json".into()), true));
         assert_eq!(parse("--log file:/x run a").log, Some("/x".into()));
         assert_eq!(parse("--log journald:x run a").log, None);
     }

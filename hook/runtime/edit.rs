@@ -84,10 +84,8 @@ impl Ours<'_> {
     fn entry(&self) -> String {
         let mut args = vec!["gpuslice-hook".to_owned(), "--runtime-dir".to_owned()];
         args.push(self.runtime_dir.to_string_lossy().into_owned());
-        let flags = [
-            (self.allow_cgpu_disable, "--allow-cgpu-disable"),
-            (self.allow_musl, "--allow-musl"),
-        ];
+        let flags =
+            [(self.allow_cgpu_disable, "--allow-cgpu-disable"), (self.allow_musl, "--allow-musl")];
         let given = flags.iter().filter(|(given, _)| *given);
         args.extend(given.map(|(_, flag)| (*flag).to_owned()));
         args.push(STAGE.to_owned());
@@ -207,11 +205,7 @@ mod tests {
             r#"{"hooks":{"prestart":null,"createRuntime":[ ]}}"#,
             "{\n  \"hooks\": {\n    \"createRuntime\": [\n    ]\n  }\n}\n",
         ] {
-            assert_eq!(
-                hooks(file)["createRuntime"],
-                json!(["createRuntime"]),
-                "{file}"
-            );
+            assert_eq!(hooks(file)["createRuntime"], json!(["createRuntime"]), "{file}");
         }
         let theirs = r#"{"hooks":{"prestart":[{"path":"/n"}],"createRuntime":[{"path":"/a","x":1} ],"poststop":[{"path":"/b"}]}}"#;
         let all = json!({

@@ -10,10 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Adds an error to the log.
 pub(crate) fn note(file: &Path, as_json: bool, message: &str) -> io::Result<()> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let line = line(now, as_json, message);
     let mut file = OpenOptions::new().append(true).create(true).open(file)?;
     file.write_all(line.as_bytes())
@@ -22,10 +19,9 @@ pub(crate) fn note(file: &Path, as_json: bool, message: &str) -> io::Result<()> 
 fn line(now: u64, as_json: bool, message: &str) -> String {
     let time = time(now);
     match as_json {
-        true => format!(
-            "{}\n",
-            serde_json::json!({ "level": "error", "msg": message, "time": time })
-        ),
+        true => {
+            format!("{}\n", serde_json::json!({ "level": "error", "msg": message, "time": time }))
+        }
         false => format!("time={time:?} level=error msg={message:?}\n"),
     }
 }
@@ -39,11 +35,7 @@ fn time(seconds: u64) -> String {
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
     let date = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 {
-        (month + 3, 0)
-    } else {
-        (month - 9, 1)
-    };
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!(
         "{:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z",
@@ -75,9 +67,6 @@ mod tests {
             line(0, true, "a \"b\""),
             "{\"level\":\"error\",\"msg\":\"a \\\"b\\\"\",\"time\":\"1970-01-01T00:00:00Z\"}\n"
         );
-        assert_eq!(
-            line(0, false, "a"),
-            "time=\"1970-01-01T00:00:00Z\" level=error msg=\"a\"\n"
-        );
+        assert_eq!(line(0, false, "a"), "time=\"1970-01-01T00:00:00Z\" level=error msg=\"a\"\n");
     }
 }

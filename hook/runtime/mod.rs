@@ -64,10 +64,7 @@ fn exec_next(words: &[OsString], known: &CommandLine) -> Result<Infallible, Erro
     }
     let mut runtime = Command::new(&next);
     let failed = runtime.args(words).env(CALLED_VARIABLE, me).exec();
-    Err(Error::Wrapper(format!(
-        "starting {}: {failed}",
-        next.display()
-    )))
+    Err(Error::Wrapper(format!("starting {}: {failed}", next.display())))
 }
 
 /// Adds the hook for a container that requests a slice.
@@ -105,11 +102,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_file_name(format!(".config.json.gpuslice-{}", process::id()));
     let write = || {
         let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(bytes)?;
         fchown(&file, Some(old.uid()), Some(old.gid()))?;
         file.set_permissions(old.permissions())?;

@@ -76,9 +76,7 @@ impl Settings {
     fn parse(text: &[u8]) -> Result<Settings, String> {
         let settings: Settings = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         let hook = settings.hook.as_deref().unwrap_or(&settings.runtime_dir);
-        let relative = [hook, &settings.runtime_dir]
-            .into_iter()
-            .find(|path| !path.is_absolute());
+        let relative = [hook, &settings.runtime_dir].into_iter().find(|path| !path.is_absolute());
         match relative.map(Path::to_owned) {
             Some(path) => Err(format!("{} is not an absolute path", path.display())),
             None => Ok(settings),
@@ -90,9 +88,7 @@ impl Settings {
     /// # Errors
     /// [`Error::Wrapper`]: none of them exists except the wrapper itself.
     pub fn next(&self) -> Result<PathBuf, Error> {
-        let own = fs::metadata("/proc/self/exe")
-            .map(|meta| (meta.dev(), meta.ino()))
-            .ok();
+        let own = fs::metadata("/proc/self/exe").map(|meta| (meta.dev(), meta.ino())).ok();
         let path = env::var_os("PATH").unwrap_or_default();
         let dirs: Vec<PathBuf> = [path.as_os_str(), OsStr::new(USUAL_DIRS)]
             .into_iter()
@@ -179,13 +175,8 @@ mod tests {
         };
         let next = with(&["no-such-runtime", "/etc/passwd", "/proc/self/exe", "sh"]).next();
         assert!(next.is_ok_and(|path| path.is_absolute() && path.ends_with("sh")));
-        let none = with(&["no-such-runtime", "/proc/self/exe"])
-            .next()
-            .expect_err("none")
-            .to_string();
-        assert!(
-            none.contains("no no-such-runtime and no /proc/self/exe"),
-            "{none}"
-        );
+        let none =
+            with(&["no-such-runtime", "/proc/self/exe"]).next().expect_err("none").to_string();
+        assert!(none.contains("no no-such-runtime and no /proc/self/exe"), "{none}");
     }
 }

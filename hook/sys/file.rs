@@ -89,10 +89,7 @@ const ENTRIES_WORDS: usize = 4 << 10;
 /// if the file system reports them.
 pub(crate) fn entries(dir: &OwnedFd, mut each: impl FnMut(&[u8], u8)) -> io::Result<()> {
     let mut buffer: Vec<u64> = Vec::with_capacity(ENTRIES_WORDS);
-    let (to, size) = (
-        buffer.as_mut_ptr().cast::<u8>(),
-        ENTRIES_WORDS * size_of::<u64>(),
-    );
+    let (to, size) = (buffer.as_mut_ptr().cast::<u8>(), ENTRIES_WORDS * size_of::<u64>());
     loop {
         // SAFETY: `to` is `size` writable bytes.
         let got = unsafe { libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), to, size) };

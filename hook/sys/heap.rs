@@ -28,10 +28,7 @@ impl Heap {
     /// An empty heap.
     #[must_use]
     pub const fn new() -> Heap {
-        Heap {
-            room: UnsafeCell::new([MaybeUninit::uninit(); ROOM]),
-            used: AtomicUsize::new(0),
-        }
+        Heap { room: UnsafeCell::new([MaybeUninit::uninit(); ROOM]), used: AtomicUsize::new(0) }
     }
 
     /// Offset of an address in the memory.
@@ -43,11 +40,7 @@ impl Heap {
     /// Resizes the allocation that ends at `used` to end at `end`; fails if it is not the last or does
     /// not fit.
     fn move_end(&self, used: usize, end: usize) -> bool {
-        end <= ROOM
-            && self
-                .used
-                .compare_exchange(used, end, Relaxed, Relaxed)
-                .is_ok()
+        end <= ROOM && self.used.compare_exchange(used, end, Relaxed, Relaxed).is_ok()
     }
 
     /// Allocates a part of the memory.
@@ -56,9 +49,7 @@ impl Heap {
         loop {
             let used = self.used.load(Relaxed);
             let start = (base + used).next_multiple_of(layout.align()) - base;
-            let end = start
-                .checked_add(layout.size())
-                .filter(|&end| end <= ROOM)?;
+            let end = start.checked_add(layout.size()).filter(|&end| end <= ROOM)?;
             if self.move_end(used, end) {
                 // SAFETY: `start` is within the memory.
                 return Some(unsafe { self.room.get().cast::<u8>().add(start) });
@@ -77,8 +68,7 @@ impl Default for Heap {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise about the layout.
-        self.part(layout)
-            .unwrap_or_else(|| unsafe { System.alloc(layout) })
+        self.part(layout).unwrap_or_else(|| unsafe { System.alloc(layout) })
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
@@ -94,9 +84,8 @@ unsafe impl GlobalAlloc for Heap {
             // SAFETY: not within the memory, so the system allocated it.
             return unsafe { System.realloc(at, layout, size) };
         };
-        let grown = start
-            .checked_add(size)
-            .is_some_and(|end| self.move_end(start + layout.size(), end));
+        let grown =
+            start.checked_add(size).is_some_and(|end| self.move_end(start + layout.size(), end));
         if grown || size <= layout.size() {
             return at;
         }

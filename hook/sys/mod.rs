@@ -17,11 +17,7 @@ fn cstring(path: &Path) -> io::Result<CString> {
 }
 
 fn result(value: libc::c_long) -> io::Result<i32> {
-    if value < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(value as i32)
-    }
+    if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value as i32) }
 }
 
 /// Takes ownership of the result of a call that creates descriptors.

@@ -33,23 +33,16 @@ pub(crate) fn mount_namespace(pid: i32) -> io::Result<File> {
     // SAFETY: pidfd_open takes two integers.
     let pinned = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     let theirs = file::open_file(format!("/proc/{pid}/ns/mnt").as_ref())?;
-    let mut poll = libc::pollfd {
-        fd: pinned.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut poll = libc::pollfd { fd: pinned.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd of ours, no waiting.
     if result(unsafe { libc::poll(&mut poll, 1, 0) }.into())? != 0 {
         return Err(io::Error::other("the container's process has ended"));
     }
     let ours = fs::metadata("/proc/self/ns/mnt")?;
-    let same = theirs
-        .metadata()
-        .map(|meta| (meta.dev(), meta.ino()) == (ours.dev(), ours.ino()))?;
+    let same =
+        theirs.metadata().map(|meta| (meta.dev(), meta.ino()) == (ours.dev(), ours.ino()))?;
     if same {
-        return Err(io::Error::other(
-            "the container has no mount namespace of its own",
-        ));
+        return Err(io::Error::other("the container has no mount namespace of its own"));
     }
     Ok(theirs)
 }
@@ -80,18 +73,10 @@ pub(crate) fn keep(rights: &[Right]) -> io::Result<()> {
         inheritable: u32,
     }
     const VERSION_3: u32 = 0x2008_0522;
-    let (mut header, mut parts) = (
-        Header {
-            version: VERSION_3,
-            pid: 0,
-        },
-        [Part::default(); 2],
-    );
+    let (mut header, mut parts) = (Header { version: VERSION_3, pid: 0 }, [Part::default(); 2]);
     // SAFETY: both are ours and of the shape of that version.
     result(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, parts.as_mut_ptr()) })?;
-    let kept = rights
-        .iter()
-        .fold(0, |kept, right| kept | 1u64 << *right as u32);
+    let kept = rights.iter().fold(0, |kept, right| kept | 1u64 << *right as u32);
     for (part, kept) in parts.iter_mut().zip([kept as u32, (kept >> 32) as u32]) {
         part.permitted &= kept;
         (part.effective, part.inheritable) = (part.permitted, 0);
@@ -116,11 +101,6 @@ pub(crate) fn as_owner<T>(
     let before = unsafe { (libc::setfsgid(group), libc::setfsuid(user)) };
     let done = act();
     // SAFETY: as above; restores the previous ids.
-    unsafe {
-        (
-            libc::setfsuid(before.1 as u32),
-            libc::setfsgid(before.0 as u32),
-        )
-    };
+    unsafe { (libc::setfsuid(before.1 as u32), libc::setfsgid(before.0 as u32)) };
     done
 }

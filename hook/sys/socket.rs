@@ -77,17 +77,9 @@ fn left(by: Instant, now: Instant) -> Option<libc::timeval> {
 
 /// The user of the listening process.
 fn listener(socket: &OwnedFd) -> io::Result<libc::uid_t> {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: libc::uid_t::MAX,
-        gid: libc::gid_t::MAX,
-    };
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut size = size_of::<libc::ucred>() as u32;
-    let (fd, to, option) = (
-        socket.as_raw_fd(),
-        (&raw mut peer).cast(),
-        libc::SO_PEERCRED,
-    );
+    let (fd, to, option) = (socket.as_raw_fd(), (&raw mut peer).cast(), libc::SO_PEERCRED);
     // SAFETY: `peer` and `size` live through the call, `size` is peer's.
     let got = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, to, &raw mut size) };
     result(got.into()).map(|_| peer.uid)
@@ -98,11 +90,7 @@ pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     let (data, len) = (frame.as_ptr().cast(), frame.len());
     // SAFETY: `frame` is `len` readable bytes.
     let sent = unsafe { libc::send(socket.as_raw_fd(), data, len, libc::MSG_NOSIGNAL) };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Receives one frame before `by`; its length.

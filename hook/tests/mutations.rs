@@ -125,10 +125,7 @@ fn mutate(text: &mut Vec<u8>, random: &mut Random) {
         5 => {
             let digits = places(text, |b| b.is_ascii_digit());
             if let Some(&from) = digits.get(random.below(digits.len())) {
-                let run = text[from..]
-                    .iter()
-                    .take_while(|b| b.is_ascii_digit())
-                    .count();
+                let run = text[from..].iter().take_while(|b| b.is_ascii_digit()).count();
                 drop(text.splice(from..from + run, random.one(&NUMBERS).iter().copied()));
             }
         }
@@ -177,17 +174,10 @@ fn asks(text: &[u8]) -> Option<bool> {
         found.map(|(_, value)| value.clone())
     };
     let annotations = member(&value, "annotations").unwrap_or_default();
-    let mut keys = annotations
-        .as_object()
-        .into_iter()
-        .flat_map(|map| map.keys());
+    let mut keys = annotations.as_object().into_iter().flat_map(|map| map.keys());
     let env = member(&value, "process").and_then(|process| member(&process, "env"));
     let env = env.unwrap_or_default();
-    let mut env = env
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str);
+    let mut env = env.as_array().into_iter().flatten().filter_map(Value::as_str);
     Some(
         keys.any(|key| key.trim().to_ascii_lowercase().starts_with("gpuslice.io/"))
             || env.any(|entry| entry.starts_with("ALIYUN_COM_GPU_MEM_CONTAINER=")),
@@ -196,15 +186,8 @@ fn asks(text: &[u8]) -> Option<bool> {
 
 fn readable(error: &Error) {
     let text = error.to_string();
-    assert!(
-        !text.is_empty() && text.len() < 8_000,
-        "{} bytes",
-        text.len()
-    );
-    assert!(
-        !text.contains(|c: char| c.is_control() || c == '\u{202e}'),
-        "{text:?}"
-    );
+    assert!(!text.is_empty() && text.len() < 8_000, "{} bytes", text.len());
+    assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
 }
 
 fn ask(text: &[u8]) -> Result<Option<Ask>, Error> {
@@ -244,10 +227,7 @@ fn no_mutant_of_a_wish_asks_for_nothing() {
         });
     }
     // Mutations that break every document, or none, would prove little.
-    assert!(
-        refused > 1_000 && granted > 1_000 && nothing > 100,
-        "{refused} {granted} {nothing}"
-    );
+    assert!(refused > 1_000 && granted > 1_000 && nothing > 100, "{refused} {granted} {nothing}");
 }
 
 #[test]
@@ -359,9 +339,6 @@ fn sizes_have_an_end() {
     let error = Config::read(&dir).expect_err("too large").to_string();
     std::fs::remove_dir_all(&dir).expect("ours");
     assert!(error.contains("larger than 4194304 bytes"), "{error}");
-    let long = format!(
-        r#"{{"id":"c","bundle":"/b","x":"{}"}}"#,
-        "x".repeat(1 << 20)
-    );
+    let long = format!(r#"{{"id":"c","bundle":"/b","x":"{}"}}"#, "x".repeat(1 << 20));
     assert!(State::read(long.as_bytes()).is_err());
 }

@@ -55,11 +55,7 @@ impl GotEntry {
 /// The pointers to `symbol` in the library that contains `address`; none if the library has an unknown
 /// format.
 pub fn find(address: *const c_void, symbol: &CStr) -> Vec<GotEntry> {
-    let mut search = Search {
-        address: address as usize,
-        symbol,
-        found: Vec::new(),
-    };
+    let mut search = Search { address: address as usize, symbol, found: Vec::new() };
     // SAFETY: `visit` gets `search`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     search.found
@@ -86,17 +82,9 @@ unsafe extern "C" fn visit(
         let start = base.wrapping_add(part.p_vaddr as usize);
         start..start.wrapping_add(part.p_memsz as usize)
     };
-    let of = |kind| {
-        parts
-            .iter()
-            .find(move |part| part.p_type == kind)
-            .map(range)
-    };
+    let of = |kind| parts.iter().find(move |part| part.p_type == kind).map(range);
     let loaded = parts.iter().filter(|part| part.p_type == libc::PT_LOAD);
-    if !loaded
-        .clone()
-        .any(|part| range(part).contains(&search.address))
-    {
+    if !loaded.clone().any(|part| range(part).contains(&search.address)) {
         return 0;
     }
     if let Some(dynamic) = of(libc::PT_DYNAMIC) {
@@ -104,10 +92,10 @@ unsafe extern "C" fn visit(
         let places = unsafe { Lists::read(base, dynamic.start, dynamic.end) }.places(search.symbol);
         let sealed = of(libc::PT_GNU_RELRO).unwrap_or_default();
         let writable = |at: &usize| loaded.clone().any(|part| range(part).contains(at));
-        let entries = places.into_iter().filter(writable).map(|at| GotEntry {
-            at,
-            sealed: sealed.contains(&at),
-        });
+        let entries = places
+            .into_iter()
+            .filter(writable)
+            .map(|at| GotEntry { at, sealed: sealed.contains(&at) });
         search.found.extend(entries);
     }
     1
@@ -134,10 +122,7 @@ impl Lists {
     /// # Safety
     /// A loaded object's own table of tags and values, from `at` to `end`, ended by a zero tag.
     unsafe fn read(base: usize, at: usize, end: usize) -> Lists {
-        let mut lists = Lists {
-            base,
-            ..Lists::default()
-        };
+        let mut lists = Lists { base, ..Lists::default() };
         for at in (at..end).step_by(16) {
             // SAFETY: inside the table.
             let [tag, value] = unsafe { (at as *const [u64; 2]).read() };

@@ -120,10 +120,7 @@ pub unsafe fn control<T>(
 /// Resumes this process's work, which a daemon may have stopped before it died.
 pub fn resume() {
     for group in groups(1) {
-        let mut schedule = Schedule {
-            enable: 1,
-            ..Schedule::default()
-        };
+        let mut schedule = Schedule { enable: 1, ..Schedule::default() };
         // SAFETY: the structure of this command, and a group there is.
         let _ = unsafe { control(&group, group.group, command::SCHEDULE, &mut schedule) };
     }
@@ -143,11 +140,7 @@ fn objects() -> Option<MutexGuard<'static, Objects>> {
 
 fn previous(got_slot: u8) -> Ioctl {
     let address = PREVIOUS[usize::from(got_slot) % GOT_SLOTS].load(Acquire);
-    let address = if address.is_null() {
-        libc::ioctl as *mut c_void
-    } else {
-        address
-    };
+    let address = if address.is_null() { libc::ioctl as *mut c_void } else { address };
     // SAFETY: libc's function, or what the library's pointer to it pointed to.
     unsafe { transmute::<*mut c_void, Ioctl>(address) }
 }
@@ -212,14 +205,6 @@ unsafe fn note(got_slot: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bo
         return true;
     };
     let lane = MAKING.try_with(Cell::get).ok().flatten();
-    let made = DriverObject {
-        client,
-        parent,
-        handle,
-        class,
-        lane,
-        fd,
-        got_slot,
-    };
+    let made = DriverObject { client, parent, handle, class, lane, fd, got_slot };
     objects().is_some_and(|mut objects| objects.made(made))
 }

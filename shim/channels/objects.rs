@@ -73,10 +73,7 @@ impl Objects {
     /// An empty list.
     #[must_use]
     pub const fn new() -> Objects {
-        Objects {
-            all: Vec::new(),
-            process: 0,
-        }
+        Objects { all: Vec::new(), process: 0 }
     }
 
     /// Records a new object; `false` if there is no room.
@@ -121,9 +118,7 @@ impl Objects {
     }
 
     fn find(&self, client: u32, handle: u32) -> Option<&DriverObject> {
-        self.all
-            .iter()
-            .find(|it| (it.client, it.handle) == (client, handle))
+        self.all.iter().find(|it| (it.client, it.handle) == (client, handle))
     }
 
     /// The groups with kernels in them. None if there are too many, or the GPU of one is unknown; with a
@@ -134,10 +129,7 @@ impl Objects {
         if self.process != std::process::id() {
             return all;
         }
-        let compute = self
-            .all
-            .iter()
-            .filter(|it| class::COMPUTE.contains(&it.class));
+        let compute = self.all.iter().filter(|it| class::COMPUTE.contains(&it.class));
         for compute in compute {
             match self.group_of(compute, only) {
                 Some(group) if all.contains(&group) => {}
@@ -175,15 +167,7 @@ mod tests {
     const CLIENT: u32 = 0xc1d0_0007;
 
     fn made(parent: u32, handle: u32, class: u32) -> DriverObject {
-        DriverObject {
-            client: CLIENT,
-            parent,
-            handle,
-            class,
-            lane: None,
-            fd: 9,
-            got_slot: 0,
-        }
+        DriverObject { client: CLIENT, parent, handle, class, lane: None, fd: 9, got_slot: 0 }
     }
 
     /// A device with a subdevice, a group for kernels and one for copies alone.

@@ -18,10 +18,7 @@ static AHEAD: AtomicI64 = AtomicI64::new(0);
 
 /// CLOCK_MONOTONIC of this process.
 fn own() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec; the clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -127,13 +124,9 @@ mod tests {
         let text = "monotonic        5000         7\nboottime            1         0\n";
         assert_eq!(monotonic(text), Some(5_000 * S as i64 + 7));
         assert_eq!(monotonic("monotonic -300 0\n"), Some(-300 * S as i64));
-        for text in [
-            "",
-            "monotonic",
-            "monotonic x 0",
-            "monotonic 9223372036854775807 0",
-            "boottime 1 0",
-        ] {
+        for text in
+            ["", "monotonic", "monotonic x 0", "monotonic 9223372036854775807 0", "boottime 1 0"]
+        {
             assert_eq!(monotonic(text), None, "{text}");
         }
     }

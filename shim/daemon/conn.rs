@@ -44,11 +44,7 @@ impl Conn {
     pub fn attach(path: &Path, request: &Request, deadline: Instant) -> Result<(Conn, Welcome)> {
         let fd = sys::connect(path)?;
         let stamp = sys::stamp(fd.as_raw_fd());
-        let mut conn = Conn {
-            fd: Some(fd),
-            stamp,
-            next: 0,
-        };
+        let mut conn = Conn { fd: Some(fd), stamp, next: 0 };
         let id = conn.send(request, deadline)?;
         let (reply, descriptors) = conn.reply(id, deadline)?;
         let descriptors: std::result::Result<[OwnedFd; sys::DESCRIPTORS], _> =
@@ -56,15 +52,7 @@ impl Conn {
         match (reply, descriptors) {
             (Reply::Attached { lanes, .. }, Ok([container, client, doorbell])) => {
                 sys::tag(&doorbell);
-                Ok((
-                    conn,
-                    Welcome {
-                        lanes,
-                        container,
-                        client,
-                        doorbell,
-                    },
-                ))
+                Ok((conn, Welcome { lanes, container, client, doorbell }))
             }
             (Reply::Rejected { .. }, _) => Err(ErrorKind::PermissionDenied.into()),
             _ => Err(ErrorKind::InvalidData.into()),
@@ -82,11 +70,7 @@ impl Conn {
         wish: u64,
         deadline: Instant,
     ) -> Result<CreditReply> {
-        let request = Request::Reserve {
-            lane,
-            need: Bytes(need),
-            wish: Bytes(wish),
-        };
+        let request = Request::Reserve { lane, need: Bytes(need), wish: Bytes(wish) };
         let id = self.send(&request, deadline)?;
         match self.reply(id, deadline)?.0 {
             Reply::Reserved { lane: of, bytes } if of == lane => Ok(CreditReply::Granted(bytes.0)),
@@ -165,11 +149,7 @@ impl Conn {
         let (len, descriptors) = sys::receive(self.fd()?, &mut frame, deadline)?;
         let (of, reply) = decode::<Reply>(&frame[..len]).map_err(|_| ErrorKind::InvalidData)?;
         let orderly = of == id || matches!(reply, Reply::Rejected { .. });
-        if orderly {
-            Ok((reply, descriptors))
-        } else {
-            Err(ErrorKind::InvalidData.into())
-        }
+        if orderly { Ok((reply, descriptors)) } else { Err(ErrorKind::InvalidData.into()) }
     }
 }
 

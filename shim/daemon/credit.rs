@@ -57,18 +57,13 @@ struct ThreadCache(AtomicU64);
 impl ThreadCache {
     #[inline]
     fn change(&self, to: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, to)
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, to)
     }
 
     /// Adds `bytes` if there is room for them.
     #[inline]
     fn add(&self, bytes: u64) -> bool {
-        let full = |there: u64| {
-            there
-                .checked_add(bytes)
-                .filter(|&sum| sum <= THREAD_CACHE_BYTES)
-        };
+        let full = |there: u64| there.checked_add(bytes).filter(|&sum| sum <= THREAD_CACHE_BYTES);
         self.change(full).is_ok()
     }
 }
@@ -153,11 +148,7 @@ impl CreditAccount {
     /// Takes `bytes` from the common credit, and for a small request also a refill for the cache.
     #[inline(never)]
     fn take_common(&self, cache: &ThreadCache, bytes: u64) -> Option<CreditSource> {
-        let refill = if bytes <= REFILL_BYTES {
-            REFILL_BYTES
-        } else {
-            0
-        };
+        let refill = if bytes <= REFILL_BYTES { REFILL_BYTES } else { 0 };
         let both = |there: u64| {
             let left = there.checked_sub(bytes)?;
             Some(left.checked_sub(refill).unwrap_or(left))
@@ -243,10 +234,7 @@ impl CreditAccount {
     #[must_use]
     pub fn unacknowledged(&self, reserved: u64) -> u64 {
         let (returned, when) = (&self.returned, &self.returned_when);
-        let (all, when) = (
-            returned.load(Ordering::Relaxed),
-            when.load(Ordering::Relaxed),
-        );
+        let (all, when) = (returned.load(Ordering::Relaxed), when.load(Ordering::Relaxed));
         let last = self.returned_last.load(Ordering::Relaxed);
         if reserved == when {
             all
@@ -286,11 +274,7 @@ impl CreditAccount {
         let (mut kept, returned) = if siblings { (0, have) } else { (have, 0) };
         let need = bytes - kept;
         self.granted.fetch_sub(returned, Ordering::Relaxed);
-        match ask(CreditRequest {
-            returned,
-            need,
-            wish: need.saturating_add(chunk),
-        }) {
+        match ask(CreditRequest { returned, need, wish: need.saturating_add(chunk) }) {
             CreditReply::Granted(granted) if granted >= need => {
                 self.granted.fetch_add(granted, Ordering::Relaxed);
                 self.put_common(granted - need);
@@ -384,18 +368,10 @@ mod tests {
 
     #[test]
     fn the_last_byte_under_the_cap_can_be_had() {
-        let (account, ledger) = (
-            CreditAccount::default(),
-            Mutex::new(Ledger {
-                cap: 100,
-                reserved: 0,
-            }),
-        );
+        let (account, ledger) =
+            (CreditAccount::default(), Mutex::new(Ledger { cap: 100, reserved: 0 }));
         assert!(reserve(&account, &ledger, 60, 30));
-        assert!(
-            reserve(&account, &ledger, 40, 30),
-            "credit of 30 and 10 left make 40"
-        );
+        assert!(reserve(&account, &ledger, 40, 30), "credit of 30 and 10 left make 40");
         assert!(!reserve(&account, &ledger, 1, 30));
         assert_eq!((account.held(), account.credit()), (100, 0));
     }
@@ -421,10 +397,7 @@ mod tests {
             account.take_or_request(10, 5, false, |_| CreditReply::Granted(15)),
             TakeOutcome::Taken
         );
-        assert_eq!(
-            account.take_or_request(10, 5, false, |_| CreditReply::Gone),
-            TakeOutcome::Gone
-        );
+        assert_eq!(account.take_or_request(10, 5, false, |_| CreditReply::Gone), TakeOutcome::Gone);
         assert_eq!(
             account.take_or_request(10, 5, false, |_| CreditReply::Granted(1)),
             TakeOutcome::Refused
@@ -437,10 +410,7 @@ mod tests {
         let account = CreditAccount::default();
         assert_eq!(account.unacknowledged(0), 0);
         account.note_return(70, 100);
-        assert_eq!(
-            (account.unacknowledged(100), account.unacknowledged(30)),
-            (70, 0)
-        );
+        assert_eq!((account.unacknowledged(100), account.unacknowledged(30)), (70, 0));
         // A second return before the page shows the first: each is acknowledged separately.
         account.note_return(20, 100);
         let seen = [100, 30, 10].map(|reserved| account.unacknowledged(reserved));
@@ -455,10 +425,7 @@ mod tests {
             CreditReply::Granted(asked.wish)
         });
         assert_eq!(granted, TakeOutcome::Taken);
-        assert_eq!(
-            account.take(4096),
-            Some(CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES))
-        );
+        assert_eq!(account.take(4096), Some(CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES)));
         for _ in 0..100 {
             assert_eq!(account.take(4096), Some(CreditSource::ThreadCache));
             assert_eq!(account.put(4096), CreditSource::ThreadCache);
@@ -469,20 +436,12 @@ mod tests {
             "common credit and caches together"
         );
         // Large ones pass the cache by, and an overfull cache keeps a refill.
-        assert_eq!(
-            account.take(MIB),
-            Some(CreditSource::Common(MIB - 4096 - REFILL_BYTES))
-        );
-        assert_eq!(
-            account.put(MIB),
-            CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES)
-        );
+        assert_eq!(account.take(MIB), Some(CreditSource::Common(MIB - 4096 - REFILL_BYTES)));
+        assert_eq!(account.put(MIB), CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES));
         assert_eq!(account.put(REFILL_BYTES), CreditSource::ThreadCache);
         assert_eq!(account.put(4096), CreditSource::Common(CHUNK_MIN));
         assert_eq!(
-            account.caches[thread_index() % THREAD_CACHES]
-                .0
-                .load(Ordering::Relaxed),
+            account.caches[thread_index() % THREAD_CACHES].0.load(Ordering::Relaxed),
             REFILL_BYTES
         );
     }
@@ -496,10 +455,7 @@ mod tests {
         }
         assert_eq!(account.take(MIB), None);
         let no_request = |_: CreditRequest| -> CreditReply { panic!("credit was enough") };
-        assert_eq!(
-            account.take_or_request(MIB, 0, true, no_request),
-            TakeOutcome::Taken
-        );
+        assert_eq!(account.take_or_request(MIB, 0, true, no_request), TakeOutcome::Taken);
         assert_eq!(account.credit(), 0);
     }
 
@@ -507,9 +463,8 @@ mod tests {
     fn a_recall_takes_all_credit() {
         let account = CreditAccount::default();
         assert_eq!(account.take_all(), 0);
-        let _ = account.take_or_request(5 * MIB, MIB, false, |asked| {
-            CreditReply::Granted(asked.wish)
-        });
+        let _ =
+            account.take_or_request(5 * MIB, MIB, false, |asked| CreditReply::Granted(asked.wish));
         assert_eq!(account.put(4096), CreditSource::ThreadCache);
         assert_eq!(account.take_all(), MIB + 4096);
         assert_eq!(
@@ -532,10 +487,7 @@ mod tests {
     fn racing_accounts_never_exceed_the_cap() {
         const CAP: u64 = 40 * MIB;
         const CHUNK: u64 = CHUNK_MIN;
-        let ledger = Mutex::new(Ledger {
-            cap: CAP,
-            reserved: 0,
-        });
+        let ledger = Mutex::new(Ledger { cap: CAP, reserved: 0 });
         let in_use = AtomicU64::new(0);
         let accounts = [CreditAccount::default(), CreditAccount::default()];
         std::thread::scope(|scope| {
@@ -544,9 +496,7 @@ mod tests {
                 scope.spawn(move || {
                     let (mut random, mut mine) = (seed * 2 + 1, Vec::new());
                     for _ in 0..20_000 {
-                        random = random
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(1);
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let bytes = ((random >> 33) % 1500 + 1) << (random >> 50 & 12);
                         if random >> 63 == 0 && reserve(account, ledger, bytes, CHUNK) {
                             let now = in_use.fetch_add(bytes, Ordering::SeqCst) + bytes;
@@ -576,10 +526,6 @@ mod tests {
         });
         let granted: u64 = accounts.iter().map(CreditAccount::granted).sum();
         assert_eq!(ledger.lock().expect("threads are gone").reserved, granted);
-        assert!(
-            accounts
-                .iter()
-                .all(|a| a.held() == 0 && a.credit() <= 2 * CHUNK)
-        );
+        assert!(accounts.iter().all(|a| a.held() == 0 && a.credit() <= 2 * CHUNK));
     }
 }

@@ -49,12 +49,10 @@ impl CreditReturn {
             return false;
         }
         reclaim();
-        session
-            .all_lanes()
-            .all(|lane| match self.recall(session, lane) {
-                Some(recall) => self.return_recalled(session, lane, recall),
-                None => true,
-            })
+        session.all_lanes().all(|lane| match self.recall(session, lane) {
+            Some(recall) => self.return_recalled(session, lane, recall),
+            None => true,
+        })
     }
 
     fn return_recalled(&self, session: &Session, lane: Lane, recall: u32) -> bool {
@@ -62,11 +60,7 @@ impl CreditReturn {
             return false;
         };
         let bytes = Bytes(take_all_credit(session, lane));
-        let answer = Request::Yield {
-            lane,
-            recall,
-            bytes,
-        };
+        let answer = Request::Yield { lane, recall, bytes };
         let _ = request(&mut conn, |open, deadline| open.tell(&answer, deadline));
         self.answered[usize::from(lane.0)].store(recall, Relaxed);
         true

@@ -19,7 +19,5 @@ pub fn socket() -> Option<PathBuf> {
     if there(SOCKET) || there(DRIVER) {
         return Some(PathBuf::from(SOCKET));
     }
-    std::env::var_os("GPUSLICE_SOCKET")
-        .filter(|path| !path.is_empty())
-        .map(PathBuf::from)
+    std::env::var_os("GPUSLICE_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from)
 }

@@ -52,9 +52,7 @@ impl Reservation<'_> {
     pub fn adjust(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
         let bytes = grains(bytes);
         if bytes > self.bytes {
-            self.session
-                .reserve(self.lane, bytes - self.bytes)?
-                .commit();
+            self.session.reserve(self.lane, bytes - self.bytes)?.commit();
         } else {
             self.session.release(self.lane, self.bytes - bytes);
         }
@@ -102,11 +100,7 @@ impl Session {
                 self.publish(lane);
             }
         }
-        Ok(Reservation {
-            session: self,
-            lane,
-            bytes,
-        })
+        Ok(Reservation { session: self, lane, bytes })
     }
 
     /// Releases `bytes` of a lane.
@@ -160,10 +154,7 @@ impl Session {
             let mut conn = self.lock();
             let ask = |asked| self.ask(&mut conn, lane, asked);
             let siblings = !self.is_alone();
-            match self
-                .account(lane)
-                .take_or_request(bytes, chunk, siblings, ask)
-            {
+            match self.account(lane).take_or_request(bytes, chunk, siblings, ask) {
                 TakeOutcome::Taken => return Ok(true),
                 // The daemon may still be counting the old connection too: retry after a pause.
                 TakeOutcome::Refused if attached_anew => {
@@ -210,9 +201,7 @@ impl Session {
         self.account(lane).note_return(extra, reserved);
         if extra > 0 {
             // Without a daemon, the next attach reports the smaller total.
-            let _ = request(&mut conn, |open, deadline| {
-                open.tell(&release(lane, extra), deadline)
-            });
+            let _ = request(&mut conn, |open, deadline| open.tell(&release(lane, extra), deadline));
         }
     }
 }

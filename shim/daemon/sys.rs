@@ -159,11 +159,7 @@ pub fn connect(path: &Path) -> Result<OwnedFd> {
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: `address` is a NUL-terminated sockaddr_un of `len` bytes.
     let failed = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0;
-    if failed {
-        Err(Error::last_os_error())
-    } else {
-        Ok(fd)
-    }
+    if failed { Err(Error::last_os_error()) } else { Ok(fd) }
 }
 
 /// Waits until `fd` is ready for `events`.
@@ -174,11 +170,7 @@ pub fn wait(fd: RawFd, events: libc::c_short, deadline: Instant) -> Result<()> {
     loop {
         let left = deadline.since(now()).0;
         let ms = left.div_ceil(1_000_000).min(1_000) as libc::c_int;
-        let mut poll = libc::pollfd {
-            fd,
-            events,
-            revents: 0,
-        };
+        let mut poll = libc::pollfd { fd, events, revents: 0 };
         // SAFETY: one valid pollfd.
         match unsafe { libc::poll(&raw mut poll, 1, ms) } {
             1.. => return Ok(()),
@@ -227,10 +219,7 @@ struct ControlBuffer([u8; 64]);
 pub fn receive(fd: RawFd, frame: &mut [u8], deadline: Instant) -> Result<(usize, Vec<OwnedFd>)> {
     loop {
         let mut control = ControlBuffer([0; 64]);
-        let mut part = libc::iovec {
-            iov_base: frame.as_mut_ptr().cast(),
-            iov_len: frame.len(),
-        };
+        let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
         // SAFETY: all-zero bytes are a valid msghdr.
         let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
         message.msg_iov = &raw mut part;
@@ -267,13 +256,8 @@ fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !header.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a whole header in the buffer.
-        let (level, kind, len) = unsafe {
-            (
-                (*header).cmsg_level,
-                (*header).cmsg_type,
-                (*header).cmsg_len as usize,
-            )
-        };
+        let (level, kind, len) =
+            unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len as usize) };
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             // SAFETY: arithmetic only.
             let head = unsafe { libc::CMSG_LEN(0) } as usize;
@@ -302,11 +286,7 @@ pub fn check_head(fd: &OwnedFd, magic: u64, version: u32) -> Result<()> {
         return Err(Error::last_os_error());
     }
     let good = head[..8] == magic.to_ne_bytes() && head[8..] == version.to_ne_bytes();
-    if good {
-        Ok(())
-    } else {
-        Err(ErrorKind::InvalidData.into())
-    }
+    if good { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
 /// Maps the one page behind `fd`, shared: at a new address, or in place of the page at `over`.
@@ -326,24 +306,13 @@ pub fn map<T>(fd: &OwnedFd, writable: bool, over: Option<&'static T>) -> Result<
     }
     let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
     let (at, fixed) = match over {
-        Some(page) => (
-            ptr::from_ref(page).cast_mut().cast::<c_void>(),
-            libc::MAP_FIXED,
-        ),
+        Some(page) => (ptr::from_ref(page).cast_mut().cast::<c_void>(), libc::MAP_FIXED),
         None => (ptr::null_mut(), 0),
     };
     // SAFETY: `at` is null, or a page that an earlier call of this function mapped and that is
     // never unmapped; replacing it is atomic, and its contents are atomics only.
-    let page = unsafe {
-        libc::mmap(
-            at,
-            PAGE_BYTES,
-            prot,
-            libc::MAP_SHARED | fixed,
-            fd.as_raw_fd(),
-            0,
-        )
-    };
+    let page =
+        unsafe { libc::mmap(at, PAGE_BYTES, prot, libc::MAP_SHARED | fixed, fd.as_raw_fd(), 0) };
     if page == libc::MAP_FAILED {
         return Err(Error::last_os_error());
     }
@@ -406,11 +375,7 @@ impl<T> Drop for SecondMapping<T> {
 pub fn replace(new: &OwnedFd, old: RawFd) -> Result<()> {
     // SAFETY: plain numbers; `old` is ours.
     let done = unsafe { libc::dup3(new.as_raw_fd(), old, libc::O_CLOEXEC) };
-    if done < 0 {
-        Err(Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Increments an eventfd; if its counter is full the write is lost, but the reader is woken anyway.

@@ -47,33 +47,19 @@ const ARRAY: Kind = Kind {
 const MIPMAPPED: Kind = Kind {
     create: |array, shape, levels| {
         let handle = std::ptr::from_mut(array).cast::<CUmipmappedArray>();
-        real!(cuMipmappedArrayCreate(
-            handle,
-            std::ptr::from_ref(shape),
-            levels
-        ))
+        real!(cuMipmappedArrayCreate(handle, std::ptr::from_ref(shape), levels))
     },
     measure: |array, need, device| {
-        real!(cuMipmappedArrayGetMemoryRequirements(
-            need,
-            CUmipmappedArray(array),
-            device
-        ))
+        real!(cuMipmappedArrayGetMemoryRequirements(need, CUmipmappedArray(array), device))
     },
     destroy: |array| real!(cuMipmappedArrayDestroy(CUmipmappedArray(array))),
 };
 
 /// The memory of an array of this shape, as the driver reports it for a probe; `None` if it does not.
 fn asked(kind: &Kind, shape: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Option<usize> {
-    let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
-        size: 0,
-        alignment: 0,
-        reserved: [0; 4],
-    };
-    let probe = CUDA_ARRAY3D_DESCRIPTOR {
-        flags: shape.flags | CUDA_ARRAY3D_DEFERRED_MAPPING,
-        ..*shape
-    };
+    let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS { size: 0, alignment: 0, reserved: [0; 4] };
+    let probe =
+        CUDA_ARRAY3D_DESCRIPTOR { flags: shape.flags | CUDA_ARRAY3D_DEFERRED_MAPPING, ..*shape };
     let (mut array, mut device) = (std::ptr::null_mut(), 0);
     if real!(cuCtxGetDevice(&raw mut device)) != CUresult::SUCCESS
         || (kind.create)(&mut array, &probe, levels) != CUresult::SUCCESS

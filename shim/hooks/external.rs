@@ -84,9 +84,7 @@ fn mapped(
     let dropped = match counted {
         Some(allocation) if result == CUresult::SUCCESS => {
             let context = slice.here().map_or(0, |here| key(here.context));
-            slice
-                .physical()
-                .create(Name::Within(within()), context, allocation)
+            slice.physical().create(Name::Within(within()), context, allocation)
         }
         counted => Vec::from_iter(counted),
     };

@@ -56,9 +56,7 @@ graph_launches! {
 
 fn uploaded(graph: CUgraphExec, call: impl FnOnce() -> CUresult) -> Outcome {
     match slice::get()? {
-        Some(slice) => slice
-            .graphs
-            .launch(&slice.daemon, &slice.devices, graph, call),
+        Some(slice) => slice.graphs.launch(&slice.daemon, &slice.devices, graph, call),
         None => Ok(call()),
     }
 }
@@ -85,9 +83,7 @@ unsafe fn instantiated(
         // SAFETY: as the caller says.
         Some(slice) => unsafe {
             let (daemon, devices) = (&slice.daemon, &slice.devices);
-            let result = slice
-                .graphs
-                .instantiate(daemon, devices, graph, made, upload, call);
+            let result = slice.graphs.instantiate(daemon, devices, graph, made, upload, call);
             meter(slice);
             result
         },

@@ -79,11 +79,7 @@ unsafe fn opened(
 /// open before, it is one more reference.
 fn charge(address: CUdeviceptr) -> Result<(), CUresult> {
     let (mut base, mut bytes) = (0, 0);
-    check(real!(cuMemGetAddressRange_v2(
-        &raw mut base,
-        &raw mut bytes,
-        address
-    )))?;
+    check(real!(cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address)))?;
     let name = Name::Opened(address);
     let Some(slice) = slice::attached() else {
         return Ok(());

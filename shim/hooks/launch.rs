@@ -111,13 +111,7 @@ fn configured(config: *const CUlaunchConfig, f: CUfunction, default_stream: Defa
         Some(c) => {
             let grid = [c.grid_dim_x, c.grid_dim_y, c.grid_dim_z];
             let block = [c.block_dim_x, c.block_dim_y, c.block_dim_z];
-            Work::kernel(
-                f,
-                grid,
-                block,
-                c.shared_mem_bytes,
-                (c.h_stream, default_stream),
-            )
+            Work::kernel(f, grid, block, c.shared_mem_bytes, (c.h_stream, default_stream))
         }
         None => Work::kernel(f, [0; 3], [0; 3], 0, (CUstream::NULL, default_stream)),
     }

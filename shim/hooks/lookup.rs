@@ -142,10 +142,7 @@ fn fill() {
     // A second thread waits for the first, but not for ever: in the child of a fork the first may not exist.
     // Filling twice writes the same values.
     for _ in 0..1000 {
-        match MAP
-            .state
-            .compare_exchange(EMPTY, FILLING, Ordering::Acquire, Ordering::Acquire)
-        {
+        match MAP.state.compare_exchange(EMPTY, FILLING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
             Err(FILLED) => return,
             Err(_) => sys::nap(100_000),
@@ -172,9 +169,7 @@ fn fill() {
 /// The real driver's address for the base name of `exported`, at the version that introduced it.
 fn ask(exported: &CStr, since: i32) -> Option<*mut c_void> {
     let exported = exported.to_str().ok()?;
-    let plain = exported
-        .strip_suffix("_ptsz")
-        .or(exported.strip_suffix("_ptds"));
+    let plain = exported.strip_suffix("_ptsz").or(exported.strip_suffix("_ptds"));
     let flags = if plain.is_some() { PER_THREAD } else { 0 };
     let plain = plain.unwrap_or(exported);
     let base = match plain.rsplit_once("_v") {
@@ -206,9 +201,7 @@ fn driver_lookup(
         )));
     }
     find(Library::Driver, c"cuGetProcAddress")?;
-    Some(crate::real!(cuGetProcAddress(
-        base, address, version, flags
-    )))
+    Some(crate::real!(cuGetProcAddress(base, address, version, flags)))
 }
 
 #[cfg(test)]
@@ -240,10 +233,7 @@ mod tests {
         }
         for real in 1..=250usize {
             assert_eq!(map.get(real << 4, c"cuMemFree"), Some(real as *mut c_void));
-            assert_eq!(
-                map.get(real << 4, c"cuLaunch"),
-                Some((real + 1000) as *mut c_void)
-            );
+            assert_eq!(map.get(real << 4, c"cuLaunch"), Some((real + 1000) as *mut c_void));
             assert_eq!(map.get(real << 4, c"cuCoredumpGetAttribute"), None);
         }
         assert_eq!(map.get(251 << 4, c"cuLaunch"), None);

@@ -51,11 +51,7 @@ const fn has(name: &str, part: &str) -> bool {
 fn on_device(address: CUdeviceptr) -> bool {
     let mut kind: CUmemorytype = 0;
     let attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-    let asked = real!(cuPointerGetAttribute(
-        (&raw mut kind).cast(),
-        attribute,
-        address
-    ));
+    let asked = real!(cuPointerGetAttribute((&raw mut kind).cast(), attribute, address));
     asked == CUresult::SUCCESS && kind == CU_MEMORYTYPE_DEVICE
 }
 
@@ -123,11 +119,7 @@ impl Sketch {
     /// A copy between these ends, of memory of these types.
     fn between(&mut self, kinds: [CUmemorytype; 2], ends: [CUdeviceptr; 2], sides: [usize; 3]) {
         let host = of_host(kinds[0], ends[0]) || of_host(kinds[1], ends[1]);
-        self.kind = Some(if host {
-            TransferKind::Bus
-        } else {
-            TransferKind::Device
-        });
+        self.kind = Some(if host { TransferKind::Bus } else { TransferKind::Device });
         for side in sides {
             self.times(side as u64);
         }
@@ -239,14 +231,7 @@ macro_rules! silent {
     )*};
 }
 
-silent!(
-    CUarray,
-    CUcontext,
-    *const c_void,
-    *mut c_void,
-    *mut CUdeviceptr,
-    *mut CUmemcpyAttributes
-);
+silent!(CUarray, CUcontext, *const c_void, *mut c_void, *mut CUdeviceptr, *mut CUmemcpyAttributes);
 
 /// Generates hooks for all rows of a family.
 macro_rules! moving {
@@ -297,23 +282,15 @@ mod tests {
         ] {
             assert_eq!(sketch(name).kind, kind, "{name}");
         }
-        assert_eq!(
-            sketch("cuMemcpy_ptds").default_stream,
-            DefaultStream::PerThread
-        );
-        assert_eq!(
-            sketch("cuMemcpyAsync_ptsz").default_stream,
-            DefaultStream::PerThread
-        );
+        assert_eq!(sketch("cuMemcpy_ptds").default_stream, DefaultStream::PerThread);
+        assert_eq!(sketch("cuMemcpyAsync_ptsz").default_stream, DefaultStream::PerThread);
         assert_eq!(sketch("cuMemcpy").default_stream, DefaultStream::Legacy);
     }
 
     #[test]
     fn arguments_determine_bytes() {
         let fill = sketch("cuMemsetD2D16Async");
-        let fill = fill
-            .with("dst_device", 4096_u64)
-            .with("dst_pitch", 512_usize);
+        let fill = fill.with("dst_device", 4096_u64).with("dst_pitch", 512_usize);
         let fill = fill.with("us", 7_u16).with("width", 100_usize);
         assert_eq!(fill.with("height", 3_usize).bytes, 600);
         let old = sketch("cuMemsetD32").with("dst_device", 1_u32);

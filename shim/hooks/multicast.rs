@@ -103,11 +103,7 @@ fn unbinding(
 
 fn place(slice: &Slice, device: Option<CUdevice>, offset: u64, bytes: u64) -> Place {
     let lane = device.and_then(|device| slice.lane_of(device).ok());
-    Place {
-        lane: lane.flatten(),
-        offset,
-        bytes,
-    }
+    Place { lane: lane.flatten(), offset, bytes }
 }
 
 hooks! {

@@ -14,11 +14,7 @@ use gpuslice_wire::ids::Lane;
 
 /// The stream that a null handle means in the `_ptsz` forms.
 fn per_thread(stream: CUstream) -> CUstream {
-    if stream.is_null() {
-        CU_STREAM_PER_THREAD
-    } else {
-        stream
-    }
+    if stream.is_null() { CU_STREAM_PER_THREAD } else { stream }
 }
 
 fn capturing(stream: CUstream) -> bool {
@@ -49,9 +45,7 @@ unsafe fn allocated(
         return Ok(call());
     }
     let pool = match pool {
-        Some(handle) => slice
-            .pools
-            .of_handle(&slice.daemon, &slice.devices, handle, device)?,
+        Some(handle) => slice.pools.of_handle(&slice.daemon, &slice.devices, handle, device)?,
         None => slice.pools.of_device(device, lane)?,
     };
     let Some(pool) = pool else {

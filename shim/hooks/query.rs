@@ -18,14 +18,9 @@ struct MemoryInfo {
 /// process's own `account`. Bytes reserved by other processes are not free; the own unused credit is.
 fn capped(cap: u64, reserved: u64, account: &CreditAccount, physical: MemoryInfo) -> MemoryInfo {
     let (granted, held) = (account.granted(), account.held());
-    let others = reserved
-        .saturating_sub(account.unacknowledged(reserved))
-        .saturating_sub(granted);
+    let others = reserved.saturating_sub(account.unacknowledged(reserved)).saturating_sub(granted);
     MemoryInfo {
-        free: cap
-            .saturating_sub(others)
-            .saturating_sub(held)
-            .min(physical.free),
+        free: cap.saturating_sub(others).saturating_sub(held).min(physical.free),
         total: cap.min(physical.total),
     }
 }
@@ -70,11 +65,8 @@ macro_rules! queries {
                     total: total.as_deref().map_or(u64::MAX, |total| *total as u64),
                 })?;
                 let narrow = |bytes| <$number>::try_from(bytes).unwrap_or(<$number>::MAX);
-                free.into_iter()
-                    .for_each(|free| *free = narrow(capped.free));
-                total
-                    .into_iter()
-                    .for_each(|total| *total = narrow(capped.total));
+                free.into_iter().for_each(|free| *free = narrow(capped.free));
+                total.into_iter().for_each(|total| *total = narrow(capped.total));
                 Ok(result)
             })
         }
@@ -112,59 +104,20 @@ mod tests {
 
     #[test]
     fn reported_numbers_stay_within_both_bounds() {
-        let gpu = MemoryInfo {
-            free: 900,
-            total: 1000,
-        };
+        let gpu = MemoryInfo { free: 900, total: 1000 };
         let ours = account(300, 100);
         // A single process: 300 granted, 100 of them unused.
-        assert_eq!(
-            capped(500, 300, &ours, gpu),
-            MemoryInfo {
-                free: 300,
-                total: 500
-            }
-        );
+        assert_eq!(capped(500, 300, &ours, gpu), MemoryInfo { free: 300, total: 500 });
         // Another process has 150 reserved.
-        assert_eq!(
-            capped(500, 450, &ours, gpu),
-            MemoryInfo {
-                free: 150,
-                total: 500
-            }
-        );
+        assert_eq!(capped(500, 450, &ours, gpu), MemoryInfo { free: 150, total: 500 });
         // The page lags behind the own grant, and behind the own return of 50.
-        assert_eq!(
-            capped(500, 0, &ours, gpu),
-            MemoryInfo {
-                free: 300,
-                total: 500
-            }
-        );
+        assert_eq!(capped(500, 0, &ours, gpu), MemoryInfo { free: 300, total: 500 });
         ours.note_return(50, 350);
-        assert_eq!(
-            capped(500, 350, &ours, gpu),
-            MemoryInfo {
-                free: 300,
-                total: 500
-            }
-        );
+        assert_eq!(capped(500, 350, &ours, gpu), MemoryInfo { free: 300, total: 500 });
         // The cap was lowered below the held bytes: nothing is free, and no subtraction wraps.
-        assert_eq!(
-            capped(100, 300, &account(300, 0), gpu),
-            MemoryInfo {
-                free: 0,
-                total: 100
-            }
-        );
+        assert_eq!(capped(100, 300, &account(300, 0), gpu), MemoryInfo { free: 0, total: 100 });
         // A cap above the GPU's memory, and a GPU filled by others.
         let full = MemoryInfo { free: 10, ..gpu };
-        assert_eq!(
-            capped(5000, 0, &account(1, 1), full),
-            MemoryInfo {
-                free: 10,
-                total: 1000
-            }
-        );
+        assert_eq!(capped(5000, 0, &account(1, 1), full), MemoryInfo { free: 10, total: 1000 });
     }
 }

@@ -49,9 +49,7 @@ unsafe fn exported(
     let result = call();
     let dropped = if result == CUresult::SUCCESS && !counted.is_empty() {
         // SAFETY: the driver has just written there and answered success.
-        slice
-            .physical()
-            .export(unsafe { descriptor.cast::<RawFd>().read() }, counted)
+        slice.physical().export(unsafe { descriptor.cast::<RawFd>().read() }, counted)
     } else {
         counted
     };

@@ -45,11 +45,7 @@ impl Task {
     /// A launch: always a whole.
     #[must_use]
     pub const fn launch(key: Key) -> Task {
-        Task {
-            key,
-            parts: WHOLE,
-            guess: 0,
-        }
+        Task { key, parts: WHOLE, guess: 0 }
     }
 
     /// A copy or fill of `bytes`, of the transfer kind `kind`. While it is unknown, the guess assumes a rate
@@ -114,11 +110,7 @@ pub struct Estimates {
 
 impl Default for Estimates {
     fn default() -> Self {
-        Estimates {
-            entries: Vec::new(),
-            guess: GUESS_FIRST_NS,
-            clock: 0,
-        }
+        Estimates { entries: Vec::new(), guess: GUESS_FIRST_NS, clock: 0 }
     }
 }
 
@@ -132,11 +124,7 @@ impl Estimates {
                 entry.used = clock;
                 let ns = entry.ns.saturating_mul(u64::from(task.parts)) / u64::from(WHOLE);
                 if entry.samples > 0 {
-                    return Estimate {
-                        ns: ns.max(1),
-                        known: true,
-                        tried: true,
-                    };
+                    return Estimate { ns: ns.max(1), known: true, tried: true };
                 }
                 self.guess(task, true)
             }
@@ -145,15 +133,7 @@ impl Estimates {
     }
 
     fn guess(&self, task: Task, tried: bool) -> Estimate {
-        Estimate {
-            ns: if task.guess > 0 {
-                task.guess
-            } else {
-                self.guess
-            },
-            known: false,
-            tried,
-        }
+        Estimate { ns: if task.guess > 0 { task.guess } else { self.guess }, known: false, tried }
     }
 
     /// Notes that the driver accepted a launch of `key`.
@@ -227,11 +207,7 @@ impl Estimates {
         let (a, b) = (age(&self.entries[first]), age(&self.entries[first + 1]));
         let entry = &mut self.entries[if a >= b { first } else { first + 1 }];
         if entry.key != key.0 {
-            *entry = Entry {
-                key: key.0,
-                used: self.clock,
-                ..Entry::default()
-            };
+            *entry = Entry { key: key.0, used: self.clock, ..Entry::default() };
         }
         entry
     }
@@ -249,21 +225,14 @@ mod tests {
         let key = Key::of(&[1, 2, 3]);
         assert_eq!(
             table.expect(Task::launch(key)),
-            Estimate {
-                ns: GUESS_FIRST_NS,
-                known: false,
-                tried: false
-            }
+            Estimate { ns: GUESS_FIRST_NS, known: false, tried: false }
         );
         table.observe(key, ONE, 9_000_000); // loading
         for _ in 0..40 {
             table.observe(key, ONE, 20_000);
         }
         let learned = table.expect(Task::launch(key));
-        assert!(
-            learned.known && (19_000..40_000).contains(&learned.ns),
-            "{learned:?}"
-        );
+        assert!(learned.known && (19_000..40_000).contains(&learned.ns), "{learned:?}");
         for _ in 0..60 {
             table.observe(key, ONE, 200_000);
         }
@@ -302,17 +271,11 @@ mod tests {
         for i in 0..200 {
             table.observe(Key::of(&[i]), ONE, NS_MAX);
         }
-        assert_eq!(
-            table.expect(Task::launch(Key::of(&[999_999]))).ns,
-            GUESS_MAX_NS
-        );
+        assert_eq!(table.expect(Task::launch(Key::of(&[999_999]))).ns, GUESS_MAX_NS);
         for i in 0..2_000 {
             table.observe(Key::of(&[i, i]), ONE, 1);
         }
-        assert_eq!(
-            table.expect(Task::launch(Key::of(&[888_888]))).ns,
-            GUESS_MIN_NS
-        );
+        assert_eq!(table.expect(Task::launch(Key::of(&[888_888]))).ns, GUESS_MIN_NS);
     }
 
     #[test]

@@ -80,10 +80,7 @@ impl Fake {
         container.lanes.store(1, SeqCst);
         container.heartbeat_ns.store(u64::MAX, SeqCst);
         Box::leak(Box::new(Fake {
-            pages: Mutex::new(Pages {
-                container,
-                client: blank_client(),
-            }),
+            pages: Mutex::new(Pages { container, client: blank_client() }),
             gpu: Mutex::default(),
             rings: AtomicU32::new(0),
             reconnects: AtomicU32::new(0),
@@ -93,9 +90,7 @@ impl Fake {
     }
 
     pub fn gpu(&self) -> MutexGuard<'_, Gpu> {
-        self.gpu
-            .lock()
-            .expect("no test panics with the GPU in hand")
+        self.gpu.lock().expect("no test panics with the GPU in hand")
     }
 
     /// The driver's launch of a kernel of `ns`.
@@ -202,15 +197,8 @@ impl DriverBackend for Fake {
     }
     fn progress(&self, event: Event) -> Progress {
         let gpu = self.up_to_date();
-        let pending = gpu
-            .events
-            .get(&event.0)
-            .is_some_and(|end| *end > super::os::now());
-        if pending && !gpu.lost {
-            Progress::Pending
-        } else {
-            Progress::Done
-        }
+        let pending = gpu.events.get(&event.0).is_some_and(|end| *end > super::os::now());
+        if pending && !gpu.lost { Progress::Pending } else { Progress::Done }
     }
     fn finished(&self, stream: Stream) -> Option<Progress> {
         let mut gpu = self.up_to_date();
@@ -222,19 +210,11 @@ impl DriverBackend for Fake {
         }
         let end = gpu.streams.get(&stream.0).copied().unwrap_or(0);
         let pending = gpu.behind.contains_key(&stream.0) || end > super::os::now();
-        Some(if pending && !gpu.lost {
-            Progress::Pending
-        } else {
-            Progress::Done
-        })
+        Some(if pending && !gpu.lost { Progress::Pending } else { Progress::Done })
     }
     fn elapsed(&self, from: Event, to: Event) -> Option<u64> {
         let gpu = self.gpu();
-        Some(
-            gpu.events
-                .get(&to.0)?
-                .saturating_sub(*gpu.events.get(&from.0)?),
-        )
+        Some(gpu.events.get(&to.0)?.saturating_sub(*gpu.events.get(&from.0)?))
     }
     fn generation(&self) -> u32 {
         1

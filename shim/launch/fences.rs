@@ -61,14 +61,9 @@ impl StreamId {
 /// stall, and of the group's run time.
 fn stall(backend: &dyn DriverBackend, group: &LaunchGroup, previous: Option<Event>) -> Option<u64> {
     let (last, ended) = group.after?;
-    let (from, to) = (
-        previous.filter(|_| last == group.stream_index)?,
-        group.fence?,
-    );
+    let (from, to) = (previous.filter(|_| last == group.stream_index)?, group.fence?);
     let idle = group.span.0.saturating_sub(ended);
-    backend
-        .elapsed(from, to)?
-        .checked_sub(idle + group.expected)
+    backend.elapsed(from, to)?.checked_sub(idle + group.expected)
 }
 
 #[derive(Debug)]
@@ -107,10 +102,7 @@ impl Fences {
         backend: &dyn DriverBackend,
         stream_id: StreamId,
     ) -> Option<StreamIndex> {
-        let known = self
-            .streams
-            .iter()
-            .position(|stream| stream.stream_id == Some(stream_id));
+        let known = self.streams.iter().position(|stream| stream.stream_id == Some(stream_id));
         let index = match known {
             Some(index) => index,
             None => self.fresh(backend, stream_id)?,
@@ -120,10 +112,7 @@ impl Fences {
 
     /// Notes a new stream, as long as there is room: work that bypasses the gate is then found too.
     pub fn made(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) {
-        let known = self
-            .streams
-            .iter()
-            .any(|stream| stream.stream_id == Some(stream_id));
+        let known = self.streams.iter().any(|stream| stream.stream_id == Some(stream_id));
         if !known && self.streams.len() < STREAMS_MAX {
             self.fresh(backend, stream_id);
         }
@@ -153,10 +142,7 @@ impl Fences {
     /// Whether any work of `stream_id` is in flight.
     #[must_use]
     pub fn busy(&self, stream_id: StreamId) -> bool {
-        let known = self
-            .streams
-            .iter()
-            .position(|stream| stream.stream_id == Some(stream_id));
+        let known = self.streams.iter().position(|stream| stream.stream_id == Some(stream_id));
         known.is_some_and(|index| self.in_flight.busy(index as StreamIndex))
     }
 
@@ -172,10 +158,7 @@ impl Fences {
 
     /// Records an event into the stream now; its context is current.
     fn put(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) -> Option<Event> {
-        let kept = self
-            .spare
-            .iter()
-            .rposition(|(context, _)| *context == stream_id.context);
+        let kept = self.spare.iter().rposition(|(context, _)| *context == stream_id.context);
         let event = match kept {
             Some(index) => self.spare.swap_remove(index).1,
             None => backend.event()?,
@@ -195,11 +178,7 @@ impl Fences {
         stream_index: StreamIndex,
     ) -> Option<Event> {
         let stream_id = self.stream_id(stream_index)?;
-        if self.in_flight.busy(stream_index) {
-            None
-        } else {
-            self.put(backend, stream_id)
-        }
+        if self.in_flight.busy(stream_index) { None } else { self.put(backend, stream_id) }
     }
 
     /// Puts a gate in front of a launch of `ns` if one is due, where gates are `distance` apart. Returns
@@ -258,11 +237,7 @@ impl Fences {
     /// Notes that turns begin: earlier launches were not tracked, so every known stream may have work in it.
     pub fn untracked(&mut self, now: u64) {
         for (index, stream) in self.streams.iter().enumerate() {
-            if stream
-                .stream_id
-                .as_ref()
-                .is_some_and(StreamId::can_be_asked)
-            {
+            if stream.stream_id.as_ref().is_some_and(StreamId::can_be_asked) {
                 self.in_flight.untracked(now, index as StreamIndex);
             }
         }
@@ -279,9 +254,8 @@ impl Fences {
                 None if !ask || unfinished[usize::from(group.stream_index) % STREAMS_MAX] => None,
                 None => {
                     let stream_id = streams[usize::from(group.stream_index)].stream_id;
-                    let finished = stream_id.map_or(Some(Progress::Done), |stream_id| {
-                        stream_id.finished(backend)
-                    });
+                    let finished = stream_id
+                        .map_or(Some(Progress::Done), |stream_id| stream_id.finished(backend));
                     let late = finished.is_none() && now > group.given_up();
                     let finished = if late { Some(Progress::Done) } else { finished };
                     unfinished[usize::from(group.stream_index) % STREAMS_MAX] =
@@ -298,17 +272,13 @@ impl Fences {
 
     /// [`Fences::collect`] from a thread without a context of its own.
     pub fn collect_elsewhere(&mut self, backend: &dyn DriverBackend, now: u64, ask: bool) {
-        let Some(context) = self
-            .in_flight
-            .oldest()
-            .and_then(|stream_index| self.stream_id(stream_index))
+        let Some(context) =
+            self.in_flight.oldest().and_then(|stream_index| self.stream_id(stream_index))
         else {
             return;
         };
         if !backend.within(context.context, &mut || self.collect(backend, now, ask)) {
-            self.forget(backend, now, |stream_id| {
-                stream_id.context == context.context
-            });
+            self.forget(backend, now, |stream_id| stream_id.context == context.context);
         }
     }
 
@@ -425,10 +395,7 @@ impl Fences {
             if !backend.within(stream_id.context, close) {
                 self.forget_tail(backend, now, stream_index);
             }
-            self.streams[index].stream_id = Some(StreamId {
-                stream: Stream::GONE,
-                ..stream_id
-            });
+            self.streams[index].stream_id = Some(StreamId { stream: Stream::GONE, ..stream_id });
         }
     }
 
@@ -476,10 +443,6 @@ mod tests {
         assert_eq!(stalled(950, 3), Some(0));
         assert_eq!(stalled(1_000, 3), Some(50 * US), "another context's");
         assert_eq!(stalled(949, 3), None, "faster than expected");
-        assert_eq!(
-            stalled(1_000, 4),
-            None,
-            "another stream's work was the last"
-        );
+        assert_eq!(stalled(1_000, 4), None, "another stream's work was the last");
     }
 }

@@ -79,11 +79,7 @@ impl Gates {
                     std::mem::forget(pinned); // the GPU may read it until the context ends
                     return None;
                 }
-                pins.push(Pin {
-                    context,
-                    generation,
-                    pinned,
-                });
+                pins.push(Pin { context, generation, pinned });
                 address(&pins)??
             }
         };

@@ -28,11 +28,7 @@ impl InFlightLimit {
     /// The present limit, where the page allows `bound`.
     #[must_use]
     pub fn current(&self, bound: u64) -> u64 {
-        if self.ns == 0 {
-            bound
-        } else {
-            self.ns.min(bound)
-        }
+        if self.ns == 0 { bound } else { self.ns.min(bound) }
     }
 
     /// How much of the `left` ns of a turn may be filled.
@@ -95,11 +91,7 @@ mod tests {
         }
 
         fn progress(&self, event: Event) -> Progress {
-            if self.events[event.0] <= self.now {
-                Progress::Done
-            } else {
-                Progress::Pending
-            }
+            if self.events[event.0] <= self.now { Progress::Done } else { Progress::Pending }
         }
     }
 
@@ -113,9 +105,7 @@ mod tests {
         while gpu.now < end {
             let look = |in_flight: &mut InFlight| {
                 while in_flight
-                    .retire(gpu.now, |group| {
-                        group.fence.map(|fence| gpu.progress(fence))
-                    })
+                    .retire(gpu.now, |group| group.fence.map(|fence| gpu.progress(fence)))
                     .is_some()
                 {}
                 let left = limit.share_of_rest(end - gpu.now, BOUND);
@@ -145,20 +135,13 @@ mod tests {
 
     /// Runs turns until the limit has settled, and 100 more: mean drain and idle fraction of the GPU.
     fn settled(expected: u64, truth: u64) -> (u64, f64, u64) {
-        let mut gpu = Gpu {
-            now: 1,
-            busy_until: 1,
-            events: Vec::new(),
-            idle: 0,
-        };
+        let mut gpu = Gpu { now: 1, busy_until: 1, events: Vec::new(), idle: 0 };
         let mut limit = InFlightLimit::default();
         for _ in 0..60 {
             turn(&mut gpu, &mut limit, expected, truth);
         }
         gpu.idle = 0;
-        let sum: u64 = (0..100)
-            .map(|_| turn(&mut gpu, &mut limit, expected, truth))
-            .sum();
+        let sum: u64 = (0..100).map(|_| turn(&mut gpu, &mut limit, expected, truth)).sum();
         let idle = gpu.idle as f64 / (100 * TURN) as f64;
         (sum / 100, idle, limit.current(BOUND))
     }

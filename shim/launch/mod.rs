@@ -124,11 +124,7 @@ impl Work {
             pair(block[1], block[2]),
             u64::from(shared),
         ]);
-        Work {
-            task: Task::launch(key),
-            stream: named(stream, default_stream),
-            over_bus: false,
-        }
+        Work { task: Task::launch(key), stream: named(stream, default_stream), over_bus: false }
     }
 
     /// A whole graph.

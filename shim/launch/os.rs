@@ -21,13 +21,7 @@ pub fn wait(word: &AtomicU32, expected: u32, ns: u64) {
     };
     // SAFETY: FUTEX_WAIT reads the aligned word and the timespec, both alive during the call.
     unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT,
-            expected,
-            &raw const time,
-        )
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time)
     };
 }
 
@@ -57,9 +51,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
         work();
     };
-    let thread = std::thread::Builder::new()
-        .name(THREAD.into())
-        .stack_size(1 << 20);
+    let thread = std::thread::Builder::new().name(THREAD.into()).stack_size(1 << 20);
     let started = thread.spawn(worker).is_ok();
     // SAFETY: `old` was filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
@@ -76,8 +68,7 @@ pub fn at_exit(work: extern "C" fn()) {
 #[must_use]
 pub fn thread_id() -> u64 {
     thread_local!(static MARK: u8 = const { 0 });
-    MARK.try_with(|fence| std::ptr::from_ref(fence) as u64)
-        .unwrap_or(1)
+    MARK.try_with(|fence| std::ptr::from_ref(fence) as u64).unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -94,9 +85,7 @@ mod tests {
                 }
             } else if path.extension().is_some_and(|ext| ext == "rs") {
                 let text = std::fs::read_to_string(&path).expect("text");
-                let name = path
-                    .strip_prefix(env!("CARGO_MANIFEST_DIR"))
-                    .expect("below");
+                let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).expect("below");
                 found.extend(text.contains(word).then(|| name.display().to_string()));
             }
         }
@@ -111,11 +100,8 @@ mod tests {
             assert_eq!(found, ["launch/os.rs"], "{word}");
         }
         // Waits on conditions have a time limit.
-        let endless = [
-            concat!("thread::", "park"),
-            concat!("done", ".wait("),
-            concat!(".wait_", "while("),
-        ];
+        let endless =
+            [concat!("thread::", "park"), concat!("done", ".wait("), concat!(".wait_", "while(")];
         for (word, files) in [(concat!("Cond", "var"), &["memory/pools/reservation.rs"][..])]
             .into_iter()
             .chain(endless.map(|word| (word, &[][..])))

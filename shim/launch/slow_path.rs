@@ -206,9 +206,7 @@ impl Gate {
 
     /// The state of a lane, locked.
     pub fn lane(&self, index: usize) -> MutexGuard<'_, Lane> {
-        self.lanes[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.lanes[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Describes a launch; `None` if it needs no gate.
@@ -219,32 +217,15 @@ impl Gate {
         }
         let index = self.backend.lane().filter(|index| *index < LANES_MAX)?;
         let context = self.backend.context()?;
-        let thread = if work.stream == Stream::PER_THREAD {
-            os::thread_id()
-        } else {
-            0
-        };
-        let stream_id = StreamId {
-            context,
-            stream: work.stream,
-            thread,
-        };
-        Some(PendingLaunch {
-            pages,
-            index,
-            work,
-            stream_id,
-            gates: None,
-        })
+        let thread = if work.stream == Stream::PER_THREAD { os::thread_id() } else { 0 };
+        let stream_id = StreamId { context, stream: work.stream, thread };
+        Some(PendingLaunch { pages, index, work, stream_id, gates: None })
     }
 
     /// The gate word and distance, if gates are to be put into streams now.
     fn gates(&self, pending: &PendingLaunch<'_>) -> Option<(u64, u64)> {
         let distance = LaneFacts::read(pending.pages.container, pending.index).gates();
-        let word = |_| {
-            self.gates
-                .word(self.backend, pending.stream_id.context, pending.index)
-        };
+        let word = |_| self.gates.word(self.backend, pending.stream_id.context, pending.index);
         let word = Some(distance).filter(|ns| *ns > 0).and_then(word)?;
         Some((word, distance))
     }
@@ -260,11 +241,7 @@ impl Gate {
             let now = os::now();
             // The daemon may have returned with other pages while this launch waited.
             let pages = self.backend.pages();
-            let pending = PendingLaunch {
-                gates: self.gates(&pending),
-                pages,
-                ..pending
-            };
+            let pending = PendingLaunch { gates: self.gates(&pending), pages, ..pending };
             let mut lane = self.lane(index);
             self.set_runnable(&pending);
             lane.seen = now;
@@ -361,21 +338,10 @@ impl Gate {
         if !done {
             return fences.unused(self.backend, ticket.stream_index, ticket.base);
         }
-        let Ticket {
-            stream_index,
-            task,
-            ns,
-            base,
-            now,
-            ..
-        } = ticket;
+        let Ticket { stream_index, task, ns, base, now, .. } = ticket;
         fences.estimates.accepted(task.key);
         let due = fences.in_flight.launched(now, stream_index, task, ns, base) || ticket.fence;
-        if due
-            && !fences
-                .stream(stream_index)
-                .is_some_and(|it| self.captured(it))
-        {
+        if due && !fences.stream(stream_index).is_some_and(|it| self.captured(it)) {
             fences.fence(self.backend, now, stream_index);
         }
     }
@@ -426,10 +392,7 @@ impl Gate {
     ) -> Admission {
         let (window, left) = match pending.gates {
             Some(_) => (DEPTH_NS, left),
-            None => (
-                lane.limit.current(bound),
-                lane.limit.share_of_rest(left, bound),
-            ),
+            None => (lane.limit.current(bound), lane.limit.share_of_rest(left, bound)),
         };
         let fences = &mut lane.fences;
         let ns = fences.estimates.expect(pending.work.task).ns;
@@ -463,16 +426,7 @@ impl Gate {
         lane.limit.admitted(expected.ns);
         let fence = fence || !expected.known || pending.stream_id.stream == Stream::PER_THREAD;
         let (task, ns, lane) = (pending.work.task, expected.ns, pending.index);
-        Some(Ticket {
-            lane,
-            stream_index,
-            task,
-            ns,
-            base,
-            fence,
-            now,
-            wake: WakeOnDrop::default(),
-        })
+        Some(Ticket { lane, stream_index, task, ns, base, fence, now, wake: WakeOnDrop::default() })
     }
 
     /// Whether another thread began to capture the stream while a launch into it was held here.
@@ -509,11 +463,7 @@ impl Gate {
     pub fn stream_made(&self, stream: Stream) {
         let index = self.backend.lane().filter(|index| *index < LANES_MAX);
         if let (Some(index), Some(context)) = (index, self.backend.context()) {
-            let stream_id = StreamId {
-                context,
-                stream,
-                thread: 0,
-            };
+            let stream_id = StreamId { context, stream, thread: 0 };
             self.lane(index).fences.made(self.backend, stream_id);
         }
     }

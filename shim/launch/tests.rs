@@ -24,14 +24,9 @@ impl Rig {
     fn new(mode: u32) -> Rig {
         let fake = Fake::new();
         let word = Box::leak(Box::new(AtomicU32::new(CLOSED)));
-        let rig = Rig {
-            fake,
-            gate: Box::leak(Box::new(Gate::new(fake, word))),
-        };
+        let rig = Rig { fake, gate: Box::leak(Box::new(Gate::new(fake, word))) };
         rig.page().lane[0].mode.store(mode, SeqCst);
-        rig.page()
-            .gated
-            .store(u32::from(mode == MODE_TURNS), SeqCst);
+        rig.page().gated.store(u32::from(mode == MODE_TURNS), SeqCst);
         rig
     }
     fn page(&self) -> &'static ContainerPage {
@@ -53,11 +48,7 @@ impl Rig {
         self.start(key, stream, ns, false);
     }
     fn start(&self, key: u64, stream: usize, ns: u64, over_bus: bool) {
-        let work = Work {
-            task: Task::launch(Key(key)),
-            stream: Stream(stream),
-            over_bus,
-        };
+        let work = Work { task: Task::launch(Key(key)), stream: Stream(stream), over_bus };
         if self.gate.word.load(SeqCst) == OPEN {
             return self.fake.launch(work.stream, ns);
         }
@@ -91,26 +82,12 @@ fn a_single_container_opens_the_word_and_an_idle_process_is_not_runnable() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lane[0].idle_us.store(300_000, SeqCst);
     rig.launch(1, 0, US);
-    assert_eq!(
-        (
-            rig.gate.word.load(SeqCst),
-            rig.claims().runnable.load(SeqCst)
-        ),
-        (OPEN, 1)
-    );
-    eventually("runnable is cleared", || {
-        rig.claims().runnable.load(SeqCst) == 0
-    });
+    assert_eq!((rig.gate.word.load(SeqCst), rig.claims().runnable.load(SeqCst)), (OPEN, 1));
+    eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
     assert_eq!(rig.gate.word.load(SeqCst), CLOSED);
     assert!(rig.fake.rings.load(SeqCst) >= 2);
     rig.launch(1, 0, US);
-    assert_eq!(
-        (
-            rig.gate.word.load(SeqCst),
-            rig.claims().runnable.load(SeqCst)
-        ),
-        (OPEN, 1)
-    );
+    assert_eq!((rig.gate.word.load(SeqCst), rig.claims().runnable.load(SeqCst)), (OPEN, 1));
 }
 
 #[test]
@@ -135,9 +112,7 @@ fn work_on_the_fast_path_keeps_the_process_runnable() {
     rig.launch(1, 0, US);
     rig.launch(1, 7, 500_000 * US);
     let end = rig.fake.gpu().busy_until;
-    eventually("runnable is cleared", || {
-        rig.claims().runnable.load(SeqCst) == 0
-    });
+    eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
     assert!(os::now() >= end, "with work in flight");
 }
 
@@ -160,9 +135,7 @@ fn turns_beginning_close_the_word_and_hold_launches() {
     });
     assert_eq!(rig.claims().active.load(SeqCst), 3);
     rig.turn(4, 0);
-    eventually("the drain is reported", || {
-        rig.claims().drained.load(SeqCst) == 3
-    });
+    eventually("the drain is reported", || rig.claims().drained.load(SeqCst) == 3);
 }
 
 #[test]
@@ -173,13 +146,8 @@ fn a_drain_is_reported_only_after_the_work_is_done() {
         rig.launch(1, 0, 2_000 * US);
     }
     rig.turn(2, 0);
-    eventually("the drain is reported", || {
-        rig.claims().drained.load(SeqCst) == 1
-    });
-    assert!(
-        os::now() >= rig.fake.gpu().busy_until,
-        "reported while work was in flight"
-    );
+    eventually("the drain is reported", || rig.claims().drained.load(SeqCst) == 1);
+    assert!(os::now() >= rig.fake.gpu().busy_until, "reported while work was in flight");
 }
 
 #[test]
@@ -187,18 +155,12 @@ fn an_idle_process_gives_its_turn_back_and_a_new_launch_claims_it_again() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     rig.launch(1, 0, US);
-    eventually("runnable is cleared", || {
-        rig.claims().runnable.load(SeqCst) == 0
-    });
+    eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
     assert_eq!(rig.claims().drained.load(SeqCst), 1);
     rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
     rig.launch(1, 0, US);
     assert_eq!(rig.claims().runnable.load(SeqCst), 1);
-    assert_ne!(
-        rig.claims().drained.load(SeqCst),
-        1,
-        "active again, yet reported as drained"
-    );
+    assert_ne!(rig.claims().drained.load(SeqCst), 1, "active again, yet reported as drained");
 }
 
 /// A kernel longer than the idle time does not end its turn: idling starts at the kernel's end, with turns
@@ -212,9 +174,7 @@ fn idling_starts_at_the_end_of_the_work() {
         for _ in 0..3 {
             rig.launch(1, 5, 300_000 * US);
             let end = rig.fake.gpu().busy_until;
-            eventually("runnable is cleared", || {
-                rig.claims().runnable.load(SeqCst) == 0
-            });
+            eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
             // The end is known from the last check before it, which may be a little earlier.
             assert!(os::now() >= end + 50_000 * US, "too early, in mode {mode}");
         }
@@ -236,10 +196,7 @@ fn the_window_limits_the_queue_near_the_end_of_a_turn() {
     for _ in 0..20 {
         rig.launch(1, 0, 1_000 * US);
         let queued = rig.fake.gpu().busy_until.saturating_sub(os::now());
-        assert!(
-            queued < 6_000 * US,
-            "{queued} ns in flight with a window of 2 ms"
-        );
+        assert!(queued < 6_000 * US, "{queued} ns in flight with a window of 2 ms");
     }
 }
 
@@ -249,9 +206,7 @@ fn a_stale_heartbeat_lets_fair_launches_go_and_starts_reconnecting() {
     rig.turn(2, 0);
     rig.page().heartbeat_ns.store(1, SeqCst);
     rig.launch(1, 0, US);
-    eventually("a reconnect is tried", || {
-        rig.fake.reconnects.load(SeqCst) > 0
-    });
+    eventually("a reconnect is tried", || rig.fake.reconnects.load(SeqCst) > 0);
 }
 
 #[test]
@@ -285,19 +240,13 @@ fn turns_exclude_each_other() {
             let turn = round | 1; // 1, 1, 3, 3: each container's own turns
             mine.turn(turn, 3_000 * US);
             std::thread::sleep(Duration::from_millis(3));
-            assert!(
-                other.fake.gpu().busy_until <= os::now(),
-                "the other still runs"
-            );
+            assert!(other.fake.gpu().busy_until <= os::now(), "the other still runs");
             mine.turn(turn + 1, 0);
             let claims = mine.claims();
             eventually("drained", || {
                 claims.active.load(SeqCst) != turn || claims.drained.load(SeqCst) == turn
             });
-            assert!(
-                mine.fake.gpu().busy_until <= os::now(),
-                "reported too early"
-            );
+            assert!(mine.fake.gpu().busy_until <= os::now(), "reported too early");
         }
         stop.store(true, SeqCst);
         for rig in &rigs {
@@ -321,10 +270,7 @@ fn a_full_window_holds_a_launch_for_a_bounded_time() {
     rig.turn(3, 0);
     rig.launch(1, 7, 60_000_000 * US); // Runs for a minute.
     rig.launch(1, 8, US);
-    assert!(
-        rig.fake.gpu().busy_until > os::now(),
-        "the next came although the first still ran"
-    );
+    assert!(rig.fake.gpu().busy_until > os::now(), "the next came although the first still ran");
 }
 
 /// A process that becomes idle on one of its GPUs reports that, although it stays busy on the other.
@@ -414,9 +360,7 @@ fn a_process_without_turns_is_runnable_until_it_has_drained() {
     rig.launch(1, 5, 50 * US);
     rig.fake.launch(Stream(5), 300_000 * US);
     let free_until = os::now() + 250_000 * US;
-    eventually("runnable is cleared", || {
-        rig.claims().runnable.load(SeqCst) == 0
-    });
+    eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
     assert!(os::now() >= free_until, "runnable was cleared too early");
     let claims = rig.claims();
     assert_eq!(claims.active.load(SeqCst), claims.drained.load(SeqCst));
@@ -454,9 +398,7 @@ fn a_launch_for_which_stuck_work_may_wait_goes() {
     let behind = std::thread::spawn(move || rig.launch(2, 5, US));
     std::thread::sleep(Duration::from_millis(1_000));
     assert!(!behind.is_finished());
-    behind
-        .join()
-        .expect("goes in the end, in case the stream runs a host callback");
+    behind.join().expect("goes in the end, in case the stream runs a host callback");
 }
 
 /// Without stuck work, no launch goes without a turn, however long it waits.
@@ -487,9 +429,7 @@ fn copies_over_the_bus_are_tracked_and_never_held_for_long() {
     rig.turn(2, 0);
     rig.start(1, 6, 20_000 * US, true);
     assert_ne!(rig.claims().drained.load(SeqCst), 1);
-    eventually("the drain is reported", || {
-        rig.claims().drained.load(SeqCst) == 1
-    });
+    eventually("the drain is reported", || rig.claims().drained.load(SeqCst) == 1);
     assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
     // Nothing is in flight that could wait for it: it is held like a launch.
     std::thread::scope(|scope| {

@@ -57,11 +57,7 @@ impl Lane {
     /// Pause before the next check whether the GPU has drained; 0 for none. With gates the pause is short.
     fn drain_pause(&mut self, now: u64, gates: bool) -> u64 {
         let in_flight = &self.fences.in_flight;
-        let left = if gates || in_flight.due(now) {
-            0
-        } else {
-            in_flight.outstanding(now)
-        };
+        let left = if gates || in_flight.due(now) { 0 } else { in_flight.outstanding(now) };
         if left > WATCH_NS {
             return (left - WATCH_NS).clamp(DRAIN_NS.0, DRAIN_NS.1);
         }
@@ -75,11 +71,8 @@ impl Lane {
     /// Whether all work in flight is blocked at closed gates, which counts as drained.
     fn is_blocked(&mut self, backend: &dyn DriverBackend, claims: &ClientLane, now: u64) -> bool {
         let closed = claims.gate.load(SeqCst) == GATE_CLOSED;
-        let blocked = closed.then(|| {
-            self.fences
-                .in_flight
-                .blocked(|event| backend.progress(event))
-        });
+        let blocked =
+            closed.then(|| self.fences.in_flight.blocked(|event| backend.progress(event)));
         let late = |ns: u64| {
             let since = now.saturating_sub(self.watched_since);
             self.watched_since > 0 && since > ns.saturating_mul(2).saturating_add(TIED_NS)
@@ -129,11 +122,7 @@ impl Gate {
                 return;
             }
             let futex = pages.container.futex.load(SeqCst);
-            let recalls = if self.backend.answer_recalls() {
-                REST_NS
-            } else {
-                RECALL_NS
-            };
+            let recalls = if self.backend.answer_recalls() { REST_NS } else { RECALL_NS };
             let gated = pages.container.gated.load(SeqCst);
             if gated != 0 {
                 self.word.fetch_and(!OPEN, SeqCst);
@@ -174,10 +163,7 @@ impl Gate {
     /// beginning was observed.
     fn service(&self, pages: &Pages, index: usize, now: u64, seen_turn: &mut u32) -> u64 {
         let claims = &pages.client.lane[index];
-        let race = claim::ClaimWords {
-            turn: &pages.container.lane[index].turn,
-            claims,
-        };
+        let race = claim::ClaimWords { turn: &pages.container.lane[index].turn, claims };
         let runnable = claims.runnable.load(SeqCst);
         let free = pages.container.lane[index].mode.load(SeqCst) == MODE_OPEN;
         let owes_report = race.owes_report(free);
@@ -229,9 +215,7 @@ impl Gate {
         let pause = match in_flight.due(now) {
             // The end is known only as exactly as the last check before it.
             true => words.idle_ns / 2,
-            false => in_flight
-                .outstanding(now)
-                .max(words.idle_ns.saturating_sub(idle)),
+            false => in_flight.outstanding(now).max(words.idle_ns.saturating_sub(idle)),
         };
         pause.clamp(TURN_NS.0, TURN_NS.1).min(words.left(now))
     }

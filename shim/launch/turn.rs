@@ -64,18 +64,10 @@ impl LaneFacts {
     pub fn read(page: &ContainerPage, lane: usize) -> LaneFacts {
         let words = &page.lane[lane];
         let or = |us: u32, default: u64| {
-            if us == 0 {
-                default
-            } else {
-                u64::from(us) * 1_000
-            }
+            if us == 0 { default } else { u64::from(us) * 1_000 }
         };
         let mode = words.mode.load(Acquire);
-        let idle = if mode == MODE_OPEN {
-            IDLE_OPEN_NS
-        } else {
-            IDLE_TURNS_NS
-        };
+        let idle = if mode == MODE_OPEN { IDLE_OPEN_NS } else { IDLE_TURNS_NS };
         LaneFacts {
             mode,
             turn: words.turn.load(SeqCst),
@@ -127,11 +119,7 @@ impl LaneFacts {
     #[must_use]
     pub const fn is_open(&self, now: u64) -> bool {
         let away = now.saturating_sub(self.heartbeat_ns);
-        let patience = if self.hard {
-            DAEMON_WAIT_NS
-        } else {
-            HEARTBEAT_STALE_NS
-        };
+        let patience = if self.hard { DAEMON_WAIT_NS } else { HEARTBEAT_STALE_NS };
         self.mode == MODE_OPEN || away > patience
     }
 
@@ -144,10 +132,7 @@ impl LaneFacts {
         // A turn left open by a dead daemon is never closed: tenants in hard mode end it themselves.
         let left_open = self.stale(now) && now >= self.turn_end_ns;
         if may_launch(self.turn) && !left_open {
-            Verdict::Turn {
-                turn: self.turn,
-                end_ns: self.turn_end_ns,
-            }
+            Verdict::Turn { turn: self.turn, end_ns: self.turn_end_ns }
         } else {
             Verdict::Wait { turn: self.turn }
         }
@@ -176,22 +161,9 @@ mod tests {
     #[test]
     fn odd_launches_and_even_waits() {
         let now = 10 * SECOND + 1_000;
-        assert_eq!(
-            words(7).judge(now),
-            Verdict::Turn {
-                turn: 7,
-                end_ns: words(7).turn_end_ns
-            }
-        );
+        assert_eq!(words(7).judge(now), Verdict::Turn { turn: 7, end_ns: words(7).turn_end_ns });
         assert_eq!(words(8).judge(now), Verdict::Wait { turn: 8 });
-        assert_eq!(
-            LaneFacts {
-                mode: MODE_OPEN,
-                ..words(8)
-            }
-            .judge(now),
-            Verdict::Open
-        );
+        assert_eq!(LaneFacts { mode: MODE_OPEN, ..words(8) }.judge(now), Verdict::Open);
     }
 
     #[test]
@@ -206,32 +178,20 @@ mod tests {
 
     #[test]
     fn a_mode_from_the_future_is_treated_as_turns() {
-        let future = LaneFacts {
-            mode: 77,
-            ..words(8)
-        };
+        let future = LaneFacts { mode: 77, ..words(8) };
         assert_eq!(future.judge(10 * SECOND), Verdict::Wait { turn: 8 });
     }
 
     #[test]
     fn without_a_daemon_fair_mode_launches_and_hard_mode_holds_for_a_while() {
         let later = |ns| 10 * SECOND + ns;
-        assert_eq!(
-            words(8).judge(later(HEARTBEAT_STALE_NS)),
-            Verdict::Wait { turn: 8 }
-        );
+        assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS)), Verdict::Wait { turn: 8 });
         assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS + 1)), Verdict::Open);
-        let hard = LaneFacts {
-            hard: true,
-            ..words(8)
-        };
+        let hard = LaneFacts { hard: true, ..words(8) };
         assert_eq!(hard.judge(later(SECOND)), Verdict::Wait { turn: 8 });
         assert_eq!(hard.judge(later(DAEMON_WAIT_NS)), Verdict::Wait { turn: 8 });
         assert_eq!(hard.judge(later(DAEMON_WAIT_NS + 1)), Verdict::Open);
-        let hard_in_turn = LaneFacts {
-            hard: true,
-            ..words(7)
-        };
+        let hard_in_turn = LaneFacts { hard: true, ..words(7) };
         assert_eq!(hard_in_turn.judge(later(SECOND)), Verdict::Wait { turn: 7 });
     }
 

@@ -84,10 +84,7 @@ impl LaunchGroup {
     /// The time from which the group counts as finished if its end cannot be observed, ns.
     #[must_use]
     pub const fn given_up(&self) -> u64 {
-        self.span
-            .1
-            .saturating_add(self.expected.saturating_mul(2))
-            .saturating_add(GIVEN_UP_NS)
+        self.span.1.saturating_add(self.expected.saturating_mul(2)).saturating_add(GIVEN_UP_NS)
     }
 
     /// A group without launches.
@@ -198,9 +195,7 @@ impl InFlight {
     #[must_use]
     pub fn due(&self, now: u64) -> bool {
         let since = now.saturating_sub(self.head_since);
-        self.groups
-            .front()
-            .is_some_and(|head| head.fence.is_some() && since >= head.expected)
+        self.groups.front().is_some_and(|head| head.fence.is_some() && since >= head.expected)
     }
 
     /// Whether the work in flight is so late that it may be waiting for a held launch.
@@ -216,9 +211,7 @@ impl InFlight {
     /// Whether any group of the stream is in flight, so that the next one needs no base of its own.
     #[must_use]
     pub fn busy(&self, stream_index: StreamIndex) -> bool {
-        self.groups
-            .iter()
-            .any(|group| group.stream_index == stream_index)
+        self.groups.iter().any(|group| group.stream_index == stream_index)
     }
 
     /// Notes that `task` was launched into the stream. Returns whether a fence should follow now.
@@ -273,8 +266,7 @@ impl InFlight {
         if self.groups.is_empty() {
             self.head_since = now;
         }
-        self.groups
-            .push_back(LaunchGroup::new(stream_index, now, None));
+        self.groups.push_back(LaunchGroup::new(stream_index, now, None));
     }
 
     /// Notes a gate in the stream, with `base` behind it, for launches to come.
@@ -284,10 +276,7 @@ impl InFlight {
         }
         // Without an event behind the gate it cannot be observed whether the GPU passed it.
         let gated = base.is_some();
-        self.groups.push_back(LaunchGroup {
-            gated,
-            ..LaunchGroup::new(stream_index, now, base)
-        });
+        self.groups.push_back(LaunchGroup { gated, ..LaunchGroup::new(stream_index, now, base) });
     }
 
     /// Notes that gates were closed until now: work blocked there was not late.
@@ -298,15 +287,10 @@ impl InFlight {
     /// Which streams with work in flight are blocked at gates. Finished work was retired before.
     pub fn blocked(&self, mut progress: impl FnMut(Event) -> Progress) -> Blocked {
         let mut seen = [false; STREAMS_MAX];
-        let mut blocked = Blocked {
-            parked: false,
-            running: (self.inside > 0).then_some(self.inside_ns),
-        };
+        let mut blocked =
+            Blocked { parked: false, running: (self.inside > 0).then_some(self.inside_ns) };
         for group in &self.groups {
-            if std::mem::replace(
-                &mut seen[usize::from(group.stream_index) % STREAMS_MAX],
-                true,
-            ) {
+            if std::mem::replace(&mut seen[usize::from(group.stream_index) % STREAMS_MAX], true) {
                 continue;
             }
             let base = group.base.filter(|_| group.gated);
@@ -373,10 +357,7 @@ impl InFlight {
 
     /// Removes a group of the stream, finished or not: the stream is gone.
     pub fn forget(&mut self, now: u64, stream_index: StreamIndex) -> Option<LaunchGroup> {
-        let index = self
-            .groups
-            .iter()
-            .position(|group| group.stream_index == stream_index)?;
+        let index = self.groups.iter().position(|group| group.stream_index == stream_index)?;
         self.remove(now, index)
     }
 

@@ -45,12 +45,7 @@ const _: () = assert!(size_of::<Allocation>() <= 24);
 
 impl Default for Allocation {
     fn default() -> Allocation {
-        Allocation {
-            lane: Lane(0),
-            bytes: 0,
-            context: 0,
-            kind: Kind::Seen,
-        }
+        Allocation { lane: Lane(0), bytes: 0, context: 0, kind: Kind::Seen }
     }
 }
 
@@ -74,9 +69,7 @@ impl Removed {
 
 impl Default for AllocationTable {
     fn default() -> AllocationTable {
-        AllocationTable {
-            shards: [const { Quick::new(Table::new()) }; SHARDS],
-        }
+        AllocationTable { shards: [const { Quick::new(Table::new()) }; SHARDS] }
     }
 }
 
@@ -143,12 +136,7 @@ mod tests {
     use std::sync::Mutex;
 
     fn held(lane: u8, bytes: u64, context: u64) -> Allocation {
-        Allocation {
-            lane: Lane(lane),
-            bytes,
-            context,
-            kind: Kind::Seen,
-        }
+        Allocation { lane: Lane(lane), bytes, context, kind: Kind::Seen }
     }
 
     #[test]
@@ -169,10 +157,7 @@ mod tests {
         }
         let gone = table.remove_context(2);
         assert!(gone.charges().all(|entry| entry.context == 2));
-        assert_eq!(
-            gone.charges().map(|entry| entry.bytes).sum::<u64>(),
-            333 * 512
-        );
+        assert_eq!(gone.charges().map(|entry| entry.bytes).sum::<u64>(), 333 * 512);
         table.restore(gone);
         assert_eq!(table.bytes(Lane(0)) + table.bytes(Lane(1)), 999 * 512);
         assert_eq!(table.remove_context(2).charges().count(), 333);
@@ -182,15 +167,10 @@ mod tests {
     /// Against a map map, with seeded random pointers.
     #[test]
     fn agrees_with_a_plain_map() {
-        let (table, mut map) = (
-            AllocationTable::default(),
-            std::collections::BTreeMap::new(),
-        );
+        let (table, mut map) = (AllocationTable::default(), std::collections::BTreeMap::new());
         let mut random = 7u64;
         for _ in 0..50_000 {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let (pointer, entry) = (((random >> 40) % 4096 + 1) << 21, held(0, random >> 50, 0));
             if random & 1 << 39 == 0 {
                 assert_eq!(table.insert(pointer, entry), map.insert(pointer, entry));
@@ -198,10 +178,7 @@ mod tests {
                 assert_eq!(table.remove(pointer), map.remove(&pointer));
             }
         }
-        assert_eq!(
-            table.bytes(Lane(0)),
-            map.values().map(|held| held.bytes).sum::<u64>()
-        );
+        assert_eq!(table.bytes(Lane(0)), map.values().map(|held| held.bytes).sum::<u64>());
     }
 
     /// Threads pass pointers to each other, as the driver's reuse of addresses does. Every entry is
@@ -217,9 +194,7 @@ mod tests {
                 scope.spawn(move || {
                     let (mut random, mut mine) = (seed + 1, Vec::new());
                     for _ in 0..40_000 {
-                        random = random
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(1);
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         if random >> 63 == 0 && mine.len() < 4_000 {
                             let pointer = pool.lock().expect("no panic").pop().expect("enough");
                             let entry = held(seed as u8, random >> 20, random >> 62 & 1);

@@ -97,11 +97,7 @@ fn level_bytes(shape: &CUDA_ARRAY3D_DESCRIPTOR, [width, height, depth]: [usize; 
     };
     let row = round(width.saturating_mul(bits).div_ceil(8), BLOCK.0);
     let rows = stacked(height.max(1), BLOCK.1, STACK.0);
-    let planes = if is_layered(shape) {
-        depth.max(1)
-    } else {
-        stacked(depth.max(1), 1, STACK.1)
-    };
+    let planes = if is_layered(shape) { depth.max(1) } else { stacked(depth.max(1), 1, STACK.1) };
     row.saturating_mul(rows).saturating_mul(planes)
 }
 

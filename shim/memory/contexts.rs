@@ -77,11 +77,7 @@ struct Noted {
 
 impl Noted {
     fn new(device: CUdevice, charge: ContextCharge) -> Noted {
-        Noted {
-            device,
-            charge,
-            uses: 1,
-        }
+        Noted { device, charge, uses: 1 }
     }
 }
 
@@ -117,9 +113,7 @@ impl Closing {
 
     /// Their charges, by device.
     pub fn charges(&self) -> impl Iterator<Item = (CUdevice, u64)> {
-        self.gone
-            .iter()
-            .map(|(_, noted)| (noted.device, noted.charge.bytes()))
+        self.gone.iter().map(|(_, noted)| (noted.device, noted.charge.bytes()))
     }
 }
 
@@ -159,13 +153,7 @@ impl Contexts {
         let mut known = self.open();
         let fresh = Noted::new(device, ContextCharge::default());
         known.contexts.entry(key(context)).or_insert(fresh);
-        known.add_primary(
-            device,
-            Primary {
-                context,
-                retained: 1,
-            },
-        );
+        known.add_primary(device, Primary { context, retained: 1 });
     }
 
     /// Adds to a context's charge; a context that was created unseen is added.
@@ -247,10 +235,7 @@ impl Contexts {
             known.primary.remove(&noted.device);
             gone.extend(known.take_stand_ins(noted.device));
         }
-        Closing {
-            gone,
-            primary: primary.map(|primary| (noted.device, primary)),
-        }
+        Closing { gone, primary: primary.map(|primary| (noted.device, primary)) }
     }
 
     /// Restores a context that was not destroyed. Another thread may have retained it meanwhile.
@@ -266,10 +251,7 @@ impl Contexts {
         }
         if let Some((device, primary)) = closing.primary {
             known.add_primary(device, primary);
-            for key in keys
-                .into_iter()
-                .filter(|&other| other != key(primary.context))
-            {
+            for key in keys.into_iter().filter(|&other| other != key(primary.context)) {
                 known.add_stand_in(device, key);
             }
         }
@@ -325,10 +307,7 @@ mod tests {
     }
 
     fn own(bytes: u64) -> ContextCharge {
-        ContextCharge {
-            own: bytes,
-            ..ContextCharge::default()
-        }
+        ContextCharge { own: bytes, ..ContextCharge::default() }
     }
 
     fn charges(closing: &Closing) -> Vec<(CUdevice, u64)> {
@@ -347,21 +326,14 @@ mod tests {
         // Refused, and retained by another thread meanwhile.
         let closing = contexts.remove(primary);
         assert_eq!(charges(&closing), [(3, 70)]);
-        assert_eq!(
-            (contexts.device(primary), contexts.primary(3)),
-            (None, None)
-        );
+        assert_eq!((contexts.device(primary), contexts.primary(3)), (None, None));
         contexts.retain_primary(primary, 3);
         contexts.charge(primary, 3, own(5));
         contexts.restore(closing);
         contexts.retain_primary(primary, 3);
         assert_eq!(contexts.release_primary(3), None);
         assert_eq!(contexts.release_primary(3), Some(primary));
-        assert_eq!(
-            charges(&contexts.remove(primary)),
-            [(3, 75)],
-            "no charge is lost"
-        );
+        assert_eq!(charges(&contexts.remove(primary)), [(3, 75)], "no charge is lost");
     }
 
     #[test]
@@ -374,11 +346,7 @@ mod tests {
         assert!(contexts.detach(created));
         contexts.attach(created); // the driver refused
         assert!(contexts.detach(created));
-        assert_eq!(
-            charges(&contexts.insert(created, 1, own(4))),
-            [(0, 9)],
-            "its handle again"
-        );
+        assert_eq!(charges(&contexts.insert(created, 1, own(4))), [(0, 9)], "its handle again");
         assert_eq!(contexts.device(created), Some(1));
     }
 
@@ -386,18 +354,12 @@ mod tests {
     fn a_green_context_ends_with_the_primary_one() {
         let (contexts, primary, stand_in) = (Contexts::default(), context(1), context(2));
         let handle = CUgreenCtx(std::ptr::without_provenance_mut(16));
-        let green = Green {
-            device: 0,
-            context: stand_in,
-        };
+        let green = Green { device: 0, context: stand_in };
         contexts.retain_primary(primary, 0);
         contexts.insert_green(handle, green);
         contexts.charge(stand_in, 0, own(3));
         let closing = contexts.remove(primary);
-        assert_eq!(
-            closing.keys().collect::<Vec<_>>(),
-            [key(primary), key(stand_in)]
-        );
+        assert_eq!(closing.keys().collect::<Vec<_>>(), [key(primary), key(stand_in)]);
         assert_eq!(contexts.device(stand_in), None);
         contexts.restore(closing);
         assert_eq!(contexts.device(stand_in), Some(0));

@@ -74,13 +74,7 @@ fn walk(graph: CUgraph, depth: u32, needs: &mut Needs) {
         return;
     }
     let mut nodes = vec![CUgraphNode::NULL; count];
-    if count == 0
-        || !done(real!(cuGraphGetNodes(
-            graph,
-            nodes.as_mut_ptr(),
-            &raw mut count
-        )))
-    {
+    if count == 0 || !done(real!(cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count))) {
         return;
     }
     nodes.truncate(count);
@@ -102,10 +96,7 @@ fn walk(graph: CUgraph, depth: u32, needs: &mut Needs) {
 
 fn need_of(node: CUgraphNode) -> Option<(CUdevice, u64)> {
     let mut params = MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
-    if !done(real!(cuGraphMemAllocNodeGetParams(
-        node,
-        params.as_mut_ptr()
-    ))) {
+    if !done(real!(cuGraphMemAllocNodeGetParams(node, params.as_mut_ptr()))) {
         return None;
     }
     // SAFETY: numbers and pointers, of which zeros are values too; the driver has written them.
@@ -142,9 +133,7 @@ impl Graphs {
         }
         let lane = devices.limited(daemon, device)?;
         let fresh = || Arc::new(Pool::new(Source::Graphs(device), lane, false, &self.steps));
-        Ok(Arc::clone(
-            self.open().devices.entry(device).or_insert_with(fresh),
-        ))
+        Ok(Arc::clone(self.open().devices.entry(device).or_insert_with(fresh)))
     }
 
     /// Whether an executable may need memory.
@@ -156,11 +145,7 @@ impl Graphs {
     /// Number of observed releases of graph memory to the device.
     fn shrinks(&self) -> u64 {
         let known = self.open();
-        known
-            .devices
-            .values()
-            .map(|pool| pool.reservation.shrinks())
-            .sum()
+        known.devices.values().map(|pool| pool.reservation.shrinks()).sum()
     }
 
     fn devices(&self) -> Vec<Arc<Pool>> {
@@ -258,10 +243,7 @@ impl Graphs {
             self.settle_all(daemon);
             return Err(refused);
         }
-        let exec_known = Exec {
-            needs: Arc::new(needs),
-            backed: upload.then_some(shrinks),
-        };
+        let exec_known = Exec { needs: Arc::new(needs), backed: upload.then_some(shrinks) };
         self.open().execs.insert(exec, exec_known);
         Ok(result)
     }

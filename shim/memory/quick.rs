@@ -30,10 +30,7 @@ const NAP: Duration = Duration::from_micros(50);
 impl<T> Quick<T> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Quick<T> {
-        Quick {
-            taken: AtomicBool::new(false),
-            value: UnsafeCell::new(value),
-        }
+        Quick { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Runs `work` with the value. It must be short, must not call the driver, and must not lock again.

@@ -36,10 +36,7 @@ impl<V> Table<V> {
     /// An empty table, which takes no memory.
     #[must_use]
     pub const fn new() -> Table<V> {
-        Table {
-            places: Vec::new(),
-            count: 0,
-        }
+        Table { places: Vec::new(), count: 0 }
     }
 }
 
@@ -133,10 +130,7 @@ mod tests {
     #[test]
     fn an_empty_table_has_nothing() {
         let mut table = Table::<u32>::new();
-        assert_eq!(
-            (table.remove(5), table.remove(0), table.iter().count()),
-            (None, None, 0)
-        );
+        assert_eq!((table.remove(5), table.remove(0), table.iter().count()), (None, None, 0));
     }
 
     /// Against a plain map: few pointers in a small table, so that runs collide and wrap around.
@@ -146,9 +140,7 @@ mod tests {
             let (mut table, mut plain) = (Table::new(), BTreeMap::new());
             let mut random = pointers;
             for step in 0..60_000u32 {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let pointer = mix(((random >> 40) % pointers + 1) << 21);
                 if random & 1 << 39 == 0 {
                     assert_eq!(table.insert(pointer, step), plain.insert(pointer, step));

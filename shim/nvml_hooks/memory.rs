@@ -17,11 +17,7 @@ struct MemoryInfo {
 fn capped(cap: u64, reserved: u64, physical: MemoryInfo) -> MemoryInfo {
     let total = cap.min(physical.total);
     let free = total.saturating_sub(reserved).min(physical.free);
-    MemoryInfo {
-        total,
-        free,
-        used: total - free,
-    }
+    MemoryInfo { total, free, used: total - free }
 }
 
 /// One function that reports a device's memory: its structure, and the fields that it clears.
@@ -64,47 +60,11 @@ mod tests {
 
     #[test]
     fn reported_numbers_add_up() {
-        let gpu = MemoryInfo {
-            total: 1000,
-            free: 900,
-            used: 100,
-        };
-        assert_eq!(
-            capped(500, 200, gpu),
-            MemoryInfo {
-                total: 500,
-                free: 300,
-                used: 200
-            }
-        );
-        assert_eq!(
-            capped(500, 700, gpu),
-            MemoryInfo {
-                total: 500,
-                free: 0,
-                used: 500
-            }
-        );
-        assert_eq!(
-            capped(5000, 0, gpu),
-            MemoryInfo {
-                total: 1000,
-                free: 900,
-                used: 100
-            }
-        );
-        let full = MemoryInfo {
-            total: 1000,
-            free: 10,
-            used: 990,
-        };
-        assert_eq!(
-            capped(500, 0, full),
-            MemoryInfo {
-                total: 500,
-                free: 10,
-                used: 490
-            }
-        );
+        let gpu = MemoryInfo { total: 1000, free: 900, used: 100 };
+        assert_eq!(capped(500, 200, gpu), MemoryInfo { total: 500, free: 300, used: 200 });
+        assert_eq!(capped(500, 700, gpu), MemoryInfo { total: 500, free: 0, used: 500 });
+        assert_eq!(capped(5000, 0, gpu), MemoryInfo { total: 1000, free: 900, used: 100 });
+        let full = MemoryInfo { total: 1000, free: 10, used: 990 };
+        assert_eq!(capped(500, 0, full), MemoryInfo { total: 500, free: 10, used: 490 });
     }
 }

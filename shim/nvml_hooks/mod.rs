@@ -56,21 +56,12 @@ fn lane(device: nvmlDevice_t) -> Result<Option<(&'static Session, Lane)>, nvmlRe
         return Ok(None);
     };
     let mut text = [0 as c_char; UUID_BYTES];
-    let result = real!(nvmlDeviceGetUUID(
-        device,
-        text.as_mut_ptr(),
-        UUID_BYTES as u32
-    ));
+    let result = real!(nvmlDeviceGetUUID(device, text.as_mut_ptr(), UUID_BYTES as u32));
     if result != nvmlReturn_t::SUCCESS {
         return Err(result);
     }
     let text = text.map(|byte| byte as u8);
-    let uuid = text
-        .split(|&byte| byte == 0)
-        .next()
-        .and_then(|text| str::from_utf8(text).ok());
-    let lane = uuid
-        .and_then(|uuid| uuid.parse().ok())
-        .and_then(|gpu| session.lane_of(gpu));
+    let uuid = text.split(|&byte| byte == 0).next().and_then(|text| str::from_utf8(text).ok());
+    let lane = uuid.and_then(|uuid| uuid.parse().ok()).and_then(|gpu| session.lane_of(gpu));
     Ok(lane.map(|lane| (session, lane)))
 }

@@ -17,10 +17,7 @@ pub struct Peers {
 impl Peers {
     /// Reads both.
     pub fn look() -> Peers {
-        Peers {
-            pid: std::process::id(),
-            cgroup: fs::read("/proc/self/cgroup").ok(),
-        }
+        Peers { pid: std::process::id(), cgroup: fs::read("/proc/self/cgroup").ok() }
     }
 
     /// Whether `pid`, in this process's pid namespace, belongs to the same slice.

@@ -86,10 +86,7 @@ unsafe fn whole<T: Entry>(
 /// `count` is null or the caller's, `room` null or with room for `*count` entries.
 unsafe fn hand_out<T: Entry>(list: Vec<T>, count: *mut u32, room: *mut T) -> Outcome {
     let peers = Peers::look();
-    let ours: Vec<T> = list
-        .into_iter()
-        .filter(|entry| peers.include(entry.pid()))
-        .collect();
+    let ours: Vec<T> = list.into_iter().filter(|entry| peers.include(entry.pid())).collect();
     // SAFETY: as the function's head says; NVML has accepted it.
     let given = unsafe { core::mem::replace(&mut *count, ours.len() as u32) };
     if ours.is_empty() {

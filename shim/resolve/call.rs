@@ -9,11 +9,7 @@ use gpuslice_nvabi::types::{CU_STREAM_CAPTURE_MODE_RELAXED, CUresult};
 /// Anything but success.
 #[inline]
 pub fn check(result: CUresult) -> Result<(), CUresult> {
-    if result == CUresult::SUCCESS {
-        Ok(())
-    } else {
-        Err(result)
-    }
+    if result == CUresult::SUCCESS { Ok(()) } else { Err(result) }
 }
 
 /// Makes a call that a stream capture in another thread may forbid: a thread of the application may be

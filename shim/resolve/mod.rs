@@ -54,11 +54,7 @@ impl Slot {
     #[inline(always)]
     pub fn get(&self, library: Library, name: &CStr) -> *mut c_void {
         let known = self.known();
-        if known.is_null() {
-            self.fill(library, name)
-        } else {
-            known
-        }
+        if known.is_null() { self.fill(library, name) } else { known }
     }
 
     #[cold]
@@ -117,9 +113,7 @@ fn handle(library: Library) -> Option<ptr::NonNull<c_void>> {
         Library::Nvml => c"nvmlInit_v2",
     };
     // SAFETY: a handle that was just opened, a NUL-terminated name.
-    text::note(library, unsafe {
-        libc::dlsym(handle.as_ptr(), first.as_ptr())
-    });
+    text::note(library, unsafe { libc::dlsym(handle.as_ptr(), first.as_ptr()) });
     opened.store(handle.as_ptr(), Ordering::Release);
     Some(handle)
 }

@@ -61,9 +61,7 @@ fn directories() -> Vec<PathBuf> {
 
 /// The absolute directories of a colon-separated list; relative ones are ignored.
 fn absolute(list: &OsStr) -> Vec<PathBuf> {
-    std::env::split_paths(list)
-        .filter(|path| path.is_absolute())
-        .collect()
+    std::env::split_paths(list).filter(|path| path.is_absolute()).collect()
 }
 
 /// Directories listed in `/etc/ld.so.conf.d`, where container toolkits add the driver's.
@@ -75,11 +73,7 @@ fn configured() -> Vec<PathBuf> {
     files.sort();
     let lines = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     let line_paths = |text: String| -> Vec<PathBuf> {
-        text.lines()
-            .map(str::trim)
-            .filter(|l| l.starts_with('/'))
-            .map(PathBuf::from)
-            .collect()
+        text.lines().map(str::trim).filter(|l| l.starts_with('/')).map(PathBuf::from).collect()
     };
     files.into_iter().map(lines).flat_map(line_paths).collect()
 }

@@ -27,19 +27,12 @@ pub static OWN: Text = Text::nowhere();
 
 impl Text {
     const fn nowhere() -> Text {
-        Text {
-            start: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-        }
+        Text { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
     }
 
     /// Sets this to the code around `address`.
     fn find(&self, address: *const c_void) {
-        let mut found = Search {
-            address: address as usize,
-            start: 0,
-            end: 0,
-        };
+        let mut found = Search { address: address as usize, start: 0, end: 0 };
         // SAFETY: `visit` gets `found`, which outlives the call.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
         self.start.store(found.start, Ordering::Relaxed);

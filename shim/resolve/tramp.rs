@@ -129,16 +129,8 @@ macro_rules! resolver {
         }
     };
 }
-resolver!(
-    resolve_driver,
-    fill_driver,
-    "The long way of a trampoline into the driver."
-);
-resolver!(
-    resolve_nvml,
-    fill_nvml,
-    "The long way of a trampoline into NVML."
-);
+resolver!(resolve_driver, fill_driver, "The long way of a trampoline into the driver.");
+resolver!(resolve_nvml, fill_nvml, "The long way of a trampoline into NVML.");
 
 unsafe extern "C" fn fill_driver(slot: &Slot, name: *const c_char) -> *mut c_void {
     // SAFETY: a trampoline passes its own NUL-terminated name.

@@ -47,12 +47,7 @@ impl Charging {
         let here = slice.here()?;
         let lane = limited(here.lane)?;
         let reservation = slice.daemon.reserve(lane, bytes as u64)?;
-        Ok(Some(Charging {
-            slice,
-            reservation,
-            context: key(here.context),
-            kind: Kind::Seen,
-        }))
+        Ok(Some(Charging { slice, reservation, context: key(here.context), kind: Kind::Seen }))
     }
 
     /// Reserves `bytes` on a lane, for memory of a context (0: that outlives contexts).
@@ -79,12 +74,7 @@ impl Charging {
         let (lane, bytes) = (self.reservation.lane, self.reservation.bytes);
         let (context, kind) = (self.context, self.kind);
         self.reservation.commit();
-        let allocation = Allocation {
-            lane,
-            bytes,
-            context,
-            kind,
-        };
+        let allocation = Allocation { lane, bytes, context, kind };
         self.slice.record(allocation, pointer);
     }
 
@@ -148,12 +138,7 @@ pub unsafe fn charged_here(
         let (bytes, context) = (reservation.bytes, key(here.context));
         reservation.commit();
         let kind = Kind::Seen;
-        let allocation = Allocation {
-            lane,
-            bytes,
-            context,
-            kind,
-        };
+        let allocation = Allocation { lane, bytes, context, kind };
         // SAFETY: the driver has just written there and answered success.
         slice.record(allocation, unsafe { *pointer });
     }

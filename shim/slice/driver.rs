@@ -29,10 +29,7 @@ fn succeeded(result: CUresult) -> bool {
 
 impl DriverBackend for Slice {
     fn pages(&self) -> Pages {
-        Pages {
-            container: self.daemon.container(),
-            client: self.daemon.client(),
-        }
+        Pages { container: self.daemon.container(), client: self.daemon.client() }
     }
 
     fn lane(&self) -> Option<usize> {
@@ -53,8 +50,7 @@ impl DriverBackend for Slice {
     }
 
     fn answer_recalls(&self) -> bool {
-        self.credit_return
-            .answer_recalls(&self.daemon, || self.reclaim())
+        self.credit_return.answer_recalls(&self.daemon, || self.reclaim())
     }
 
     fn settle(&self) {
@@ -157,9 +153,7 @@ impl DriverBackend for Slice {
 
     fn hold(&self, stream: Stream, address: u64) -> bool {
         let (stream, how) = (stream_of(stream), CU_STREAM_WAIT_VALUE_EQ);
-        succeeded(real!(cuStreamWaitValue32_v2(
-            stream, address, GATE_OPEN, how
-        )))
+        succeeded(real!(cuStreamWaitValue32_v2(stream, address, GATE_OPEN, how)))
     }
 
     fn discard(&self, event: Event) {

@@ -61,8 +61,7 @@ impl SharedHandles {
     /// The connection is of no use any more.
     pub fn report_again(&self, conn: &mut Conn, deadline: Instant) -> Result<()> {
         let keys = self.keys().clone();
-        keys.into_iter()
-            .try_for_each(|key| conn.tell(&Request::Share { key }, deadline))
+        keys.into_iter().try_for_each(|key| conn.tell(&Request::Share { key }, deadline))
     }
 }
 
@@ -108,9 +107,6 @@ mod tests {
         assert!(!shared.add(HandleKey(7)) && shared.add(HandleKey(u64::MAX)));
         let keys = shared.keys();
         assert_eq!(keys.len(), HANDLES_PER_CLIENT_MAX);
-        assert_eq!(
-            (keys.front(), keys.back()),
-            (Some(&HandleKey(1)), Some(&HandleKey(u64::MAX)))
-        );
+        assert_eq!((keys.front(), keys.back()), (Some(&HandleKey(1)), Some(&HandleKey(u64::MAX))));
     }
 }

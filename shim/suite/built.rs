@@ -23,16 +23,11 @@ pub fn built(package: &str, file: &str) -> PathBuf {
             return;
         }
         let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "--quiet", "--package", package, "--target-dir"])
-            .arg(target);
+        cargo.args(["build", "--quiet", "--package", package, "--target-dir"]).arg(target);
         if profile.ends_with("release") {
             cargo.arg("--release");
         }
-        assert!(
-            cargo.status().expect("cargo runs").success(),
-            "cannot build {package}"
-        );
+        assert!(cargo.status().expect("cargo runs").success(), "cannot build {package}");
     });
     profile.join(file)
 }

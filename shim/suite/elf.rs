@@ -6,39 +6,21 @@ use std::path::Path;
 use std::process::Command;
 
 fn output(program: &str, args: &[&str], library: &Path) -> String {
-    let output = Command::new(program)
-        .args(args)
-        .arg(library)
-        .output()
-        .expect("binutils");
+    let output = Command::new(program).args(args).arg(library).output().expect("binutils");
     assert!(output.status.success(), "{program} {}", library.display());
     String::from_utf8(output.stdout).expect("text")
 }
 
 /// Names of the defined dynamic symbols.
 pub fn exports(library: &Path) -> BTreeSet<String> {
-    let text = output(
-        "nm",
-        &["--dynamic", "--defined-only", "--format=posix"],
-        library,
-    );
-    text.lines()
-        .filter_map(|line| line.split(' ').next())
-        .map(str::to_owned)
-        .collect()
+    let text = output("nm", &["--dynamic", "--defined-only", "--format=posix"], library);
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
 /// Names that the loader must find elsewhere.
 pub fn imports(library: &Path) -> BTreeSet<String> {
-    let text = output(
-        "nm",
-        &["--dynamic", "--undefined-only", "--format=posix"],
-        library,
-    );
-    text.lines()
-        .filter_map(|line| line.split([' ', '@']).next())
-        .map(str::to_owned)
-        .collect()
+    let text = output("nm", &["--dynamic", "--undefined-only", "--format=posix"], library);
+    text.lines().filter_map(|line| line.split([' ', '@']).next()).map(str::to_owned).collect()
 }
 
 /// SONAME and needed libraries.

@@ -49,19 +49,14 @@ const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/apps/stu
 
 fn cc(args: &[&str]) {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let status = Command::new(&compiler)
-        .args(args)
-        .status()
-        .expect("a C compiler");
+    let status = Command::new(&compiler).args(args).status().expect("a C compiler");
     assert!(status.success(), "{compiler} {args:?}");
 }
 
 /// `path` below `home`, padded with slashes to the length of `like`.
 fn drawn_out(home: &Path, name: &str, like: &str) -> String {
     let (home, width) = (home.to_str().expect("plain"), like.len());
-    let slashes = width
-        .checked_sub(home.len() + name.len())
-        .expect("a short home");
+    let slashes = width.checked_sub(home.len() + name.len()).expect("a short home");
     format!("{home}{}{name}", "/".repeat(slashes))
 }
 
@@ -69,10 +64,8 @@ fn drawn_out(home: &Path, name: &str, like: &str) -> String {
 fn moved(home: &Path, to: &Path) {
     let mut bytes =
         std::fs::read(built("gpuslice-shim-mount", "libgpuslice_mount.so")).expect("built");
-    for (old, name) in [
-        ("/run/gpuslice/driver", "d"),
-        ("/run/gpuslice/tenant.sock", "tenant.sock"),
-    ] {
+    for (old, name) in [("/run/gpuslice/driver", "d"), ("/run/gpuslice/tenant.sock", "tenant.sock")]
+    {
         let new = drawn_out(home, name, old);
         let places: Vec<usize> = bytes
             .windows(old.len())
@@ -98,10 +91,7 @@ impl Slice {
     /// A slice whose driver is linked with this option.
     pub fn with_driver(injection: Injection, caps: &[u64], option: &str) -> Slice {
         // Short, because padded paths must fit into the fixed ones.
-        let home = tempfile::Builder::new()
-            .prefix("g")
-            .rand_bytes(5)
-            .tempdir_in("/tmp");
+        let home = tempfile::Builder::new().prefix("g").rand_bytes(5).tempdir_in("/tmp");
         let home = home.expect("a directory");
         let at = |name: &str| home.path().join(name).to_str().expect("plain").to_owned();
         for directory in ["d", "lib"] {
@@ -111,14 +101,7 @@ impl Slice {
         let soname = "-Wl,-soname,libcuda.so.1";
         let visible = ["-shared", "-fPIC", "-fvisibility=hidden", soname, option];
         cc(&[&["-O1", "-o", &at("d/libcuda.so.1"), &stub], &visible[..]].concat());
-        cc(&[
-            "-O1",
-            "-o",
-            &at("probe"),
-            &format!("{SOURCES}/probe.c"),
-            "-ldl",
-            "-lpthread",
-        ]);
+        cc(&["-O1", "-o", &at("probe"), &format!("{SOURCES}/probe.c"), "-ldl", "-lpthread"]);
         let plugin = format!("{SOURCES}/plugin.c");
         let linked = ["-shared", "-fPIC", &plugin, &at("d/libcuda.so.1")];
         cc(&[&["-o", &at("plugin.so")], &linked[..]].concat());
@@ -128,12 +111,7 @@ impl Slice {
             std::os::unix::fs::symlink("libcuda.so.1", link).expect("a link");
         }
         let daemon = Daemon::start(home.path(), caps);
-        Slice {
-            daemon,
-            injection,
-            home,
-            settings: Vec::new(),
-        }
+        Slice { daemon, injection, home, settings: Vec::new() }
     }
 
     /// Sets a variable of the stub for programs started from now on.
@@ -149,10 +127,7 @@ impl Slice {
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));
         match self.injection {
             Injection::Preload => {
-                command.env(
-                    "LD_PRELOAD",
-                    built("gpuslice-shim-preload", "libgpuslice.so"),
-                );
+                command.env("LD_PRELOAD", built("gpuslice-shim-preload", "libgpuslice.so"));
                 command.env("GPUSLICE_SOCKET", &self.daemon.socket);
                 command.env("GPUSLICE_DRIVER_DIR", at("d"));
             }
@@ -178,11 +153,7 @@ impl Slice {
         let output = self.probe(steps).output().expect("the probe runs");
         let error = String::from_utf8_lossy(&output.stderr);
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && error.is_empty(),
-            "{}: {text}{error}",
-            output.status
-        );
+        assert!(output.status.success() && error.is_empty(), "{}: {text}{error}", output.status);
         text.lines().map(str::to_owned).collect()
     }
 
@@ -193,11 +164,7 @@ impl Slice {
         let mut child = command.spawn().expect("the probe runs");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        Started {
-            child,
-            input,
-            output,
-        }
+        Started { child, input, output }
     }
 }
 

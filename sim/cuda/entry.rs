@@ -223,11 +223,7 @@ impl<T> Out<T> {
 
     /// Null is an invalid value.
     pub fn require(self) -> Outcome {
-        if self.0.is_null() {
-            Err(CUresult::ERROR_INVALID_VALUE)
-        } else {
-            Ok(())
-        }
+        if self.0.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
     /// Writes; null is an invalid value.
@@ -337,11 +333,7 @@ mod tests {
     fn the_name_says_what_a_call_needs() {
         let check = |name, needs_init, per_thread| {
             let call = Call::named(name);
-            assert_eq!(
-                (call.needs_init, call.per_thread),
-                (needs_init, per_thread),
-                "{name}"
-            );
+            assert_eq!((call.needs_init, call.per_thread), (needs_init, per_thread), "{name}");
         };
         check("cuInit", false, false);
         check("cuGetProcAddress_v2", false, false);
@@ -357,17 +349,9 @@ mod tests {
     #[test]
     fn a_panic_becomes_a_code() {
         const CALL: Call = Call::named("cuInit");
-        let result = guard(CALL, || -> Outcome {
-            std::panic::resume_unwind(Box::new(()))
-        });
+        let result = guard(CALL, || -> Outcome { std::panic::resume_unwind(Box::new(())) });
         assert_eq!(result, CUresult::ERROR_UNKNOWN);
-        assert_eq!(
-            guard(CALL, || Err(CUresult::ERROR_NOT_FOUND)),
-            CUresult::ERROR_NOT_FOUND
-        );
-        assert_eq!(
-            guard(Call::named("cuMemFree"), || Ok(())),
-            CUresult::ERROR_NOT_INITIALIZED
-        );
+        assert_eq!(guard(CALL, || Err(CUresult::ERROR_NOT_FOUND)), CUresult::ERROR_NOT_FOUND);
+        assert_eq!(guard(Call::named("cuMemFree"), || Ok(())), CUresult::ERROR_NOT_INITIALIZED);
     }
 }

@@ -55,11 +55,7 @@ impl<T: Named> Key<T> {
 impl<T> Key<T> {
     /// Names nothing, ever: generations begin with 1.
     pub fn none() -> Self {
-        Self {
-            index: 0,
-            generation: 0,
-            kind: PhantomData,
-        }
+        Self { index: 0, generation: 0, kind: PhantomData }
     }
 }
 
@@ -105,10 +101,7 @@ impl<T> Default for Table<T> {
 
 impl<T> Table<T> {
     pub const fn new() -> Self {
-        Self {
-            places: Vec::new(),
-            free: Vec::new(),
-        }
+        Self { places: Vec::new(), free: Vec::new() }
     }
 
     /// `None` when there are as many objects as handles can name.
@@ -123,25 +116,17 @@ impl<T> Table<T> {
         };
         let place = &mut self.places[index as usize];
         place.1 = Some(object);
-        Some(Key {
-            index,
-            generation: place.0,
-            kind: PhantomData,
-        })
+        Some(Key { index, generation: place.0, kind: PhantomData })
     }
 
     pub fn get(&self, key: Key<T>) -> Option<&T> {
         let (generation, object) = self.places.get(key.index as usize)?;
-        (*generation == key.generation)
-            .then_some(object.as_ref())
-            .flatten()
+        (*generation == key.generation).then_some(object.as_ref()).flatten()
     }
 
     pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
         let (generation, object) = self.places.get_mut(key.index as usize)?;
-        (*generation == key.generation)
-            .then_some(object.as_mut())
-            .flatten()
+        (*generation == key.generation).then_some(object.as_mut()).flatten()
     }
 
     pub fn remove(&mut self, key: Key<T>) -> Option<T> {
@@ -159,17 +144,10 @@ impl<T> Table<T> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
-        self.places
-            .iter()
-            .enumerate()
-            .filter_map(|(index, (generation, object))| {
-                let key = Key {
-                    index: index as u32,
-                    generation: *generation,
-                    kind: PhantomData,
-                };
-                Some((key, object.as_ref()?))
-            })
+        self.places.iter().enumerate().filter_map(|(index, (generation, object))| {
+            let key = Key { index: index as u32, generation: *generation, kind: PhantomData };
+            Some((key, object.as_ref()?))
+        })
     }
 }
 
@@ -191,10 +169,7 @@ mod tests {
         let mut apples = Table::new();
         let first = apples.insert(Apple).expect("there is room");
         let pointer = first.to_pointer();
-        assert!(
-            pointer as usize > 4096,
-            "small values have meanings of their own"
-        );
+        assert!(pointer as usize > 4096, "small values have meanings of their own");
         assert_eq!(Key::<Apple>::from_pointer(pointer), Some(first));
         assert_eq!(Key::<Pear>::from_pointer(pointer), None);
         assert!(apples.remove(first).is_some());

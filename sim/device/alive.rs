@@ -34,9 +34,7 @@ pub(crate) struct Locks {
 
 impl Locks {
     pub(crate) fn keep(file: File) -> Self {
-        Self {
-            fd: file.into_raw_fd(),
-        }
+        Self { fd: file.into_raw_fd() }
     }
 
     /// Takes a byte unless another process has it.
@@ -83,20 +81,13 @@ pub(crate) fn identity() -> u64 {
     // SAFETY: AT_RANDOM is the address of 16 bytes that live as long as the process, or 0.
     let random = unsafe {
         let at = libc::getauxval(libc::AT_RANDOM) as *const [u8; 16];
-        if at.is_null() {
-            [0; 16]
-        } else {
-            at.read_unaligned()
-        }
+        if at.is_null() { [0; 16] } else { at.read_unaligned() }
     };
     // FNV-1a: the bytes also seed the C library's stack protector, so they are not published as
     // they are.
     let pid = std::process::id().to_le_bytes();
-    let hash = random
-        .iter()
-        .chain(&pid)
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+    let hash = random.iter().chain(&pid).fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
     hash | 1
 }

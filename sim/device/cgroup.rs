@@ -32,8 +32,7 @@ pub(crate) fn own() -> Chain {
     let seen = own_path().and_then(|path| {
         let relative = path.strip_prefix("/").ok()?.to_path_buf();
         let dirs = MOUNTS.iter().map(|mount| Path::new(mount).join(&relative));
-        dirs.filter_map(|dir| chain(&dir))
-            .find(|chain| id.is_none_or(|id| id == chain[0]))
+        dirs.filter_map(|dir| chain(&dir)).find(|chain| id.is_none_or(|id| id == chain[0]))
     });
     seen.unwrap_or_else(|| {
         let mut alone = [0; CGROUP_DEPTH];
@@ -56,9 +55,8 @@ fn own_path() -> Option<PathBuf> {
     let mut lines = text.split(|byte| *byte == b'\n');
     let name = lines.find_map(|line| line.strip_prefix(b"0::"))?;
     let path = PathBuf::from(OsStr::from_bytes(name));
-    let inside = path
-        .components()
-        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let inside =
+        path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     inside.then_some(path)
 }
 
@@ -129,12 +127,7 @@ fn own_id() -> Option<u64> {
 
 /// This process's group, if the descriptor is a pidfd of this process and the kernel tells.
 fn told_by(fd: RawFd) -> Option<u64> {
-    let mut info = PidfdInfo {
-        mask: WITH_CGROUP,
-        cgroup: 0,
-        pid: 0,
-        rest: [0; 11],
-    };
+    let mut info = PidfdInfo { mask: WITH_CGROUP, cgroup: 0, pid: 0, rest: [0; 11] };
     // SAFETY: a structure of the size that is part of the request; what is no pidfd refuses it.
     let answer = unsafe { libc::ioctl(fd, PIDFD_GET_INFO as _, &raw mut info) };
     let ours = answer == 0 && info.pid == std::process::id();

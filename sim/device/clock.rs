@@ -27,10 +27,7 @@ fn ahead() -> i64 {
 
 /// Nanoseconds of the machine's CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for the answer; this clock always exists on Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     let own = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;

@@ -42,10 +42,7 @@ impl Limits {
 
     /// Of a number that was one of these; any other is no limits.
     pub(crate) fn from_number(number: u32) -> Self {
-        [Self::Misc, Self::Dmem]
-            .into_iter()
-            .find(|one| *one as u32 == number)
-            .unwrap_or(Self::Off)
+        [Self::Misc, Self::Dmem].into_iter().find(|one| *one as u32 == number).unwrap_or(Self::Off)
     }
 }
 
@@ -85,8 +82,7 @@ impl Controls {
     /// Of a number that was one of these; any other is nothing that is known.
     pub(crate) fn from_number(number: u32) -> Self {
         let mut all = Self::ALL.iter().map(|(one, _)| *one);
-        all.find(|one| *one as u32 == number)
-            .unwrap_or(Self::Unsupported)
+        all.find(|one| *one as u32 == number).unwrap_or(Self::Unsupported)
     }
 }
 
@@ -122,44 +118,14 @@ struct Key {
 
 const KEYS: [Key; 14] = [
     key("devices", "1", "1 to 16", "number of GPUs"),
-    key(
-        "mem",
-        "16GiB",
-        SIZE_FORM,
-        "memory of each GPU, or one value per GPU: 16GiB/24GiB",
-    ),
-    key(
-        "name",
-        "gpuslice simulated GPU",
-        "text",
-        "name, or one per GPU: A/B",
-    ),
+    key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
+    key("name", "gpuslice simulated GPU", "text", "name, or one per GPU: A/B"),
     key("cc", "9.0", "MAJOR.MINOR", "compute capability"),
     key("sms", "132", "1 to 1024", "multiprocessors"),
-    key(
-        "slice",
-        "2ms",
-        DURATION_FORM,
-        "time-slice between contexts that have work",
-    ),
-    key(
-        "switch",
-        "50us",
-        DURATION_FORM,
-        "cost of a change from one context to another",
-    ),
-    key(
-        "context",
-        "64MiB",
-        SIZE_FORM,
-        "device memory every context takes for itself",
-    ),
-    key(
-        "first",
-        "0B",
-        SIZE_FORM,
-        "what the first context of a process on a GPU takes on top",
-    ),
+    key("slice", "2ms", DURATION_FORM, "time-slice between contexts that have work"),
+    key("switch", "50us", DURATION_FORM, "cost of a change from one context to another"),
+    key("context", "64MiB", SIZE_FORM, "device memory every context takes for itself"),
+    key("first", "0B", SIZE_FORM, "what the first context of a process on a GPU takes on top"),
     key(
         "module",
         "2MiB",
@@ -178,18 +144,8 @@ const KEYS: [Key; 14] = [
         "on, denied, unsupported, slow, void or stops",
         "controls of channel groups: done, refused, unknown, done after 5 ms, only said to be done, or all but time slices",
     ),
-    key(
-        "driver",
-        "13.0",
-        "MAJOR.MINOR from 11.0 to 13.9",
-        "CUDA version of the driver",
-    ),
-    key(
-        "fault",
-        "none",
-        FAULT_FORM,
-        "injected faults, several joined by `+`",
-    ),
+    key("driver", "13.0", "MAJOR.MINOR from 11.0 to 13.9", "CUDA version of the driver"),
+    key("fault", "none", FAULT_FORM, "injected faults, several joined by `+`"),
 ];
 
 const fn key(
@@ -198,24 +154,13 @@ const fn key(
     form: &'static str,
     meaning: &'static str,
 ) -> Key {
-    Key {
-        name,
-        default,
-        form,
-        meaning,
-    }
+    Key { name, default, form, meaning }
 }
 
 /// The keys of `GPUSLICE_SIM` with their forms and defaults, for a help text.
 pub fn describe() -> String {
     let mut text = String::from("GPUSLICE_SIM=KEY=VALUE,... read when the device is made\n");
-    for Key {
-        name,
-        default,
-        form,
-        meaning,
-    } in &KEYS
-    {
+    for Key { name, default, form, meaning } in &KEYS {
         text.push_str(&format!("  {name:<8} {meaning} ({form}) [{default}]\n"));
     }
     text.push_str(
@@ -229,10 +174,7 @@ pub fn describe() -> String {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            devices: vec![DeviceConfig {
-                memory_bytes: 16 << 30,
-                name: KEYS[2].default.into(),
-            }],
+            devices: vec![DeviceConfig { memory_bytes: 16 << 30, name: KEYS[2].default.into() }],
             slice_ns: 2_000_000,
             switch_ns: 50_000,
             context_bytes: 64 << 20,
@@ -257,19 +199,11 @@ impl Config {
             let Some(at) = KEYS.iter().position(|key| key.name == name) else {
                 let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
                 let expected = format!("one of the keys {}", names.join(", "));
-                return Err(ConfigError {
-                    key: name.into(),
-                    value: value.into(),
-                    expected,
-                });
+                return Err(ConfigError { key: name.into(), value: value.into(), expected });
             };
             if given[at].replace(value).is_some() {
                 let expected = "each key at most once".into();
-                return Err(ConfigError {
-                    key: name.into(),
-                    value: value.into(),
-                    expected,
-                });
+                return Err(ConfigError { key: name.into(), value: value.into(), expected });
             }
         }
         let value = |name: &str| {
@@ -278,9 +212,7 @@ impl Config {
         };
         Ok(Self {
             devices: devices(value("devices"), value("mem"), value("name"))?,
-            slice_ns: read(value("slice"), |v| {
-                units::duration(v).filter(|&ns| ns >= 1000)
-            })?,
+            slice_ns: read(value("slice"), |v| units::duration(v).filter(|&ns| ns >= 1000))?,
             switch_ns: read(value("switch"), |v| {
                 units::duration(v).filter(|&ns| ns <= 1_000_000_000)
             })?,
@@ -293,9 +225,7 @@ impl Config {
                 version(v).filter(|&(major, minor)| (11..=13).contains(&major) && minor <= 9)
             })?,
             compute_capability: read(value("cc"), version)?,
-            multiprocessors: read(value("sms"), |v| {
-                number(v).filter(|n| (1..=1024).contains(n))
-            })?,
+            multiprocessors: read(value("sms"), |v| number(v).filter(|n| (1..=1024).contains(n)))?,
             faults: Faults::parse(value("fault").1)?,
         })
     }
@@ -317,9 +247,7 @@ fn overhead(text: &str) -> Option<u64> {
 }
 
 fn number(text: &str) -> Option<u32> {
-    text.bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| text.parse().ok())?
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 fn version(text: &str) -> Option<(u32, u32)> {
@@ -330,9 +258,7 @@ fn version(text: &str) -> Option<(u32, u32)> {
 type Given<'a> = (&'a Key, &'a str);
 
 fn devices(count: Given, mem: Given, name: Given) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let count = read(count, |v| {
-        number(v).filter(|n| (1..=MAX_GPUS as u32).contains(n))
-    })? as usize;
+    let count = read(count, |v| number(v).filter(|n| (1..=MAX_GPUS as u32).contains(n)))? as usize;
     let list = |given: Given| -> Result<Vec<String>, ConfigError> {
         let items: Vec<String> = given.1.split('/').map(String::from).collect();
         match items.len() {
@@ -346,11 +272,7 @@ fn devices(count: Given, mem: Given, name: Given) -> Result<Vec<DeviceConfig>, C
         }
     };
     let (sizes, names) = (list(mem)?, list(name)?);
-    sizes
-        .iter()
-        .zip(names)
-        .map(|(size, device)| one_device(mem.0, size, name.0, device))
-        .collect()
+    sizes.iter().zip(names).map(|(size, device)| one_device(mem.0, size, name.0, device)).collect()
 }
 
 fn one_device(
@@ -362,25 +284,14 @@ fn one_device(
     let memory_bytes = read((mem, size), units::size)?;
     if memory_bytes == 0 || memory_bytes % PAGE_BYTES != 0 || memory_bytes > MAX_MEMORY {
         let expected = "a multiple of 2MiB from 2MiB to 192GiB".into();
-        return Err(ConfigError {
-            key: mem.name.into(),
-            value: size.into(),
-            expected,
-        });
+        return Err(ConfigError { key: mem.name.into(), value: size.into(), expected });
     }
     let printable = device.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if device.is_empty() || device.len() >= NAME_BYTES || !printable {
         let expected = format!("1 to {} printable ASCII characters", NAME_BYTES - 1);
-        return Err(ConfigError {
-            key: name.name.into(),
-            value: device,
-            expected,
-        });
+        return Err(ConfigError { key: name.name.into(), value: device, expected });
     }
-    Ok(DeviceConfig {
-        memory_bytes,
-        name: device,
-    })
+    Ok(DeviceConfig { memory_bytes, name: device })
 }
 
 #[cfg(test)]
@@ -397,30 +308,12 @@ mod tests {
         let text = "devices=2,mem=16GiB/24GiB,name=A/B,slice=1ms,switch=0ns,context=32MiB,\
                     driver=12.4,cc=8.6,sms=84,fault=oom-every=7,first=4MiB,module=0B,limits=dmem,controls=void";
         let config = Config::parse(text).unwrap();
-        assert_eq!(
-            config.devices[1],
-            DeviceConfig {
-                memory_bytes: 24 << 30,
-                name: "B".into()
-            }
-        );
+        assert_eq!(config.devices[1], DeviceConfig { memory_bytes: 24 << 30, name: "B".into() });
         assert_eq!((config.slice_ns, config.switch_ns), (1_000_000, 0));
-        assert_eq!(
-            (config.driver, config.compute_capability),
-            ((12, 4), (8, 6))
-        );
-        assert_eq!(
-            (config.context_bytes, config.multiprocessors),
-            (32 << 20, 84)
-        );
-        assert_eq!(
-            (config.first_context_bytes, config.module_bytes),
-            (4 << 20, 0)
-        );
-        assert_eq!(
-            (config.limits, config.controls),
-            (Limits::Dmem, Controls::Void)
-        );
+        assert_eq!((config.driver, config.compute_capability), ((12, 4), (8, 6)));
+        assert_eq!((config.context_bytes, config.multiprocessors), (32 << 20, 84));
+        assert_eq!((config.first_context_bytes, config.module_bytes), (4 << 20, 0));
+        assert_eq!((config.limits, config.controls), (Limits::Dmem, Controls::Void));
         assert_eq!(config.faults.oom_every, 7);
     }
 
@@ -454,9 +347,6 @@ mod tests {
     #[test]
     fn the_help_names_every_key_with_its_default() {
         let text = describe();
-        assert!(
-            KEYS.iter()
-                .all(|key| text.contains(key.name) && text.contains(key.default))
-        );
+        assert!(KEYS.iter().all(|key| text.contains(key.name) && text.contains(key.default)));
     }
 }

@@ -66,11 +66,7 @@ pub fn create(dir: &Path, config: &Config) -> Result<(), Error> {
     let (outer, _held) = hold(dir)?;
     if node_in(&outer)?.is_some() {
         let source = io::Error::from(ErrorKind::AlreadyExists);
-        return Err(Error::Io {
-            doing: "making",
-            path: dir.into(),
-            source,
-        });
+        return Err(Error::Io { doing: "making", path: dir.into(), source });
     }
     build(&outer, config).map(drop)
 }
@@ -95,15 +91,10 @@ pub fn destroy(dir: &Path) -> Result<(), Error> {
 /// Removes a device's files.
 fn empty(node: &Folder) -> Result<(), Error> {
     let mut magic = [0; 8];
-    let read = node
-        .entry(STATE, libc::O_RDONLY)
-        .and_then(|mut file| file.read_exact(&mut magic));
+    let read = node.entry(STATE, libc::O_RDONLY).and_then(|mut file| file.read_exact(&mut magic));
     if read.is_ok() && u64::from_le_bytes(magic) != MAGIC {
         let reason = "is not the state of a simulated GPU, so nothing was removed".into();
-        return Err(Error::Layout {
-            path: node.path().join(STATE),
-            reason,
-        });
+        return Err(Error::Layout { path: node.path().join(STATE), reason });
     }
     let vram = (0..MAX_GPUS).map(|index| format!("vram{index}"));
     let others = [STATE, NEW_STATE, LOCKS, EXPORTS, CONTROL].map(String::from);
@@ -177,9 +168,7 @@ fn trust(folder: &Folder) -> Result<(), Error> {
     if folder.path() == Path::new(IN_CONTAINER) {
         return Ok(());
     }
-    let facts = folder
-        .facts()
-        .map_err(io_error("looking at", folder.path()))?;
+    let facts = folder.facts().map_err(io_error("looking at", folder.path()))?;
     let (owner, mode) = (facts.uid(), facts.mode() & 0o7777);
     let reason = if owner != user() && owner != 0 {
         format!("belongs to user {owner}, not to user {}", user())
@@ -228,12 +217,7 @@ pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
 
 /// Refuses a state file of another layout before it is mapped.
 fn check(file: &File, path: &Path) -> Result<(), Error> {
-    let refuse = |reason: String| {
-        Err(Error::Layout {
-            path: path.into(),
-            reason,
-        })
-    };
+    let refuse = |reason: String| Err(Error::Layout { path: path.into(), reason });
     let mut start = [0; 24];
     if (&*file).read_exact(&mut start).is_err() {
         return refuse("is too short to be the state of a simulated GPU".into());
@@ -249,9 +233,7 @@ fn check(file: &File, path: &Path) -> Result<(), Error> {
         return refuse("is not the state of a simulated GPU".into());
     }
     if version != VERSION {
-        return refuse(format!(
-            "has layout version {version}, this program speaks {VERSION}"
-        ));
+        return refuse(format!("has layout version {version}, this program speaks {VERSION}"));
     }
     if bytes != FILE_BYTES as u64 || length != bytes {
         return refuse(format!("has {length} bytes, expected {FILE_BYTES}"));
@@ -263,11 +245,7 @@ fn check(file: &File, path: &Path) -> Result<(), Error> {
 }
 
 fn io_error(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
-    move |source| Error::Io {
-        doing,
-        path: path.into(),
-        source,
-    }
+    move |source| Error::Io { doing, path: path.into(), source }
 }
 
 fn open_file(node: &Folder, name: &str) -> Result<File, Error> {
@@ -278,11 +256,7 @@ fn open_file(node: &Folder, name: &str) -> Result<File, Error> {
 /// Permissions of the device's directory and of its files. Containers' processes have users of their own,
 /// and root's device is for them, as a real device's node is; an ordinary user's is not.
 fn permissions() -> (Permissions, Permissions) {
-    let (dir, file) = if user() == 0 {
-        (0o711, 0o666)
-    } else {
-        (PRIVATE, 0o600)
-    };
+    let (dir, file) = if user() == 0 { (0o711, 0o666) } else { (PRIVATE, 0o600) };
     (Permissions::from_mode(dir), Permissions::from_mode(file))
 }
 
@@ -380,9 +354,8 @@ const UUID_BEGINS: [u8; 6] = *b"gpusim";
 fn uuid(index: usize, device: &DeviceConfig) -> [u8; 16] {
     let text = format!("gpuslice/{index}/{}/{}", device.name, device.memory_bytes);
     let hash = |seed: u64| {
-        text.bytes().fold(seed, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        text.bytes()
+            .fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
     };
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&hash(0xcbf2_9ce4_8422_2325).to_be_bytes());

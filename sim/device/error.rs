@@ -13,15 +13,8 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            key,
-            value,
-            expected,
-        } = self;
-        write!(
-            out,
-            "simulated GPU configuration: `{key}={value}`: expected {expected}"
-        )
+        let Self { key, value, expected } = self;
+        write!(out, "simulated GPU configuration: `{key}={value}`: expected {expected}")
     }
 }
 
@@ -51,11 +44,7 @@ impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(error) => error.fmt(out),
-            Self::Io {
-                doing,
-                path,
-                source,
-            } => {
+            Self::Io { doing, path, source } => {
                 write!(out, "simulated GPU: {doing} {}: {source}", path.display())
             }
             Self::Layout { path, reason } => write!(

@@ -15,13 +15,7 @@ pub struct XidEvent {
 
 pub(crate) fn record(state: &mut State, time_ns: u64, gpu: u32, xid: u32, slot: u32) {
     let at = (state.event_count % EVENTS as u64) as usize;
-    state.events[at] = Event {
-        time_ns,
-        gpu,
-        xid,
-        slot,
-        reserved: 0,
-    };
+    state.events[at] = Event { time_ns, gpu, xid, slot, reserved: 0 };
     state.event_count += 1;
 }
 
@@ -33,12 +27,5 @@ pub(crate) fn next(state: &State, seen: u64) -> Option<(XidEvent, u64)> {
         return None;
     }
     let event = state.events[(at % EVENTS as u64) as usize];
-    Some((
-        XidEvent {
-            time_ns: event.time_ns,
-            gpu: event.gpu as usize,
-            xid: event.xid,
-        },
-        at + 1,
-    ))
+    Some((XidEvent { time_ns: event.time_ns, gpu: event.gpu as usize, xid: event.xid }, at + 1))
 }

@@ -30,10 +30,7 @@ fn byte(gpu: usize, block: u32) -> u64 {
 
 impl Exports {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self {
-            file: open(path)?,
-            path: path.into(),
-        })
+        Ok(Self { file: open(path)?, path: path.into() })
     }
 
     /// A descriptor that holds the block.

@@ -65,14 +65,7 @@ mod tests {
         assert_eq!((faults.xid, faults.xid_at_launch), (31, 100));
         assert_eq!(faults.slow_launch_ns, 5_000_000);
         assert_eq!(Faults::parse("none"), Ok(Faults::default()));
-        for bad in [
-            "",
-            "oom-every=0",
-            "xid:31",
-            "xid:0@launch=1",
-            "slow-launch=5",
-            "fire",
-        ] {
+        for bad in ["", "oom-every=0", "xid:31", "xid:0@launch=1", "slow-launch=5", "fire"] {
             assert!(Faults::parse(bad).is_err(), "{bad}");
         }
     }

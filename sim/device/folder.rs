@@ -46,10 +46,7 @@ impl Folder {
         // Without a slash at the end, which would have a link followed.
         let path: PathBuf = path.components().collect();
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let dir = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags)
-            .open(&path)?;
+        let dir = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
         Ok(Self { dir, path })
     }
 

@@ -40,9 +40,6 @@ pub const NAME_BYTES: usize = 64;
 
 const _: () = assert!(MAX_PROCESSES < 1 << 10);
 const _: () = assert!(MAX_CONTEXTS <= u16::MAX as usize);
-const _: () = assert!(
-    RING >= MAX_PENDING + 4096,
-    "the last 4096 completions must survive"
-);
+const _: () = assert!(RING >= MAX_PENDING + 4096, "the last 4096 completions must survive");
 const _: () = assert!(MAX_PAGES < u32::MAX as usize);
 const _: () = assert!(BUCKET_NS < u32::MAX as u64);

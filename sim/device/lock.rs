@@ -78,10 +78,7 @@ pub(crate) fn acquire<'a>(
         if owner == 0 || dead {
             let count = (seen & !(COUNT - 1)).wrapping_add(COUNT);
             let ours = count | me | waiters | (seen & WAITERS);
-            if word
-                .compare_exchange(seen, ours, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
+            if word.compare_exchange(seen, ours, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return (Guard { mapping }, dead);
             }
             continue;
@@ -114,13 +111,7 @@ pub(crate) fn wait(word: &AtomicU32, value: u32, nanoseconds: i64) -> bool {
     };
     // SAFETY: the word is a valid, aligned place in a shared mapping; the timeout is valid.
     let answer = unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT,
-            value,
-            &raw const time,
-        )
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const time)
     };
     answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ETIMEDOUT)
 }
@@ -142,12 +133,7 @@ mod tests {
     fn mapping(name: &str) -> Mapping {
         let path = format!("/dev/shm/gpuslice-sim-lock-{}-{name}", std::process::id());
         let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .unwrap();
+        let file = options.read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         file.set_len(FILE_BYTES as u64).unwrap();
         Mapping::new(&file).unwrap()

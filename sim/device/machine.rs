@@ -101,11 +101,7 @@ impl Machine {
         if state.slots[self.slot].kind != 0 {
             process::drop_process(&mut state, self.slot, self.slot);
         }
-        let kind = if role == Role::Driver {
-            DRIVER
-        } else {
-            OBSERVER
-        };
+        let kind = if role == Role::Driver { DRIVER } else { OBSERVER };
         process::enter(&mut state, self.slot, kind);
         drop(state);
         self.scrub();
@@ -151,11 +147,7 @@ impl Machine {
     }
 
     fn gpu(&self, gpu: usize) -> Result<usize, DeviceError> {
-        if gpu < self.gpus.len() {
-            Ok(gpu)
-        } else {
-            Err(DeviceError::NoSuchGpu)
-        }
+        if gpu < self.gpus.len() { Ok(gpu) } else { Err(DeviceError::NoSuchGpu) }
     }
 
     /// Whether process `pid`, in the caller's pid namespace, holds the device's lock at this moment. A process stopped
@@ -235,9 +227,7 @@ impl Machine {
     /// Whether a slot belongs to this process, through this library or another.
     fn is_own(&self, slot: usize) -> bool {
         let identities = &self.mapping.header().identities;
-        identities
-            .get(slot)
-            .is_some_and(|id| id.load(Ordering::Relaxed) == self.identity)
+        identities.get(slot).is_some_and(|id| id.load(Ordering::Relaxed) == self.identity)
     }
 }
 

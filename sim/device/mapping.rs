@@ -39,9 +39,7 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        NonNull::new(base.cast())
-            .map(|base| Self { base })
-            .ok_or_else(io::Error::last_os_error)
+        NonNull::new(base.cast()).map(|base| Self { base }).ok_or_else(io::Error::last_os_error)
     }
 
     pub(crate) fn header(&self) -> &Header {

@@ -26,11 +26,7 @@ pub(crate) fn take(
     managed: bool,
 ) -> Result<u32, DeviceError> {
     if count == 0 || count > gpu.total_pages {
-        return Err(if count == 0 {
-            DeviceError::BadSize
-        } else {
-            DeviceError::OutOfMemory
-        });
+        return Err(if count == 0 { DeviceError::BadSize } else { DeviceError::OutOfMemory });
     }
     if count > gpu.free_pages {
         return Err(DeviceError::OutOfMemory);
@@ -60,11 +56,7 @@ fn contiguous(gpu: &Gpu, count: u32) -> Option<u32> {
     let find = |from: u32, to: u32| {
         let mut run = 0;
         for at in from..to {
-            run = if gpu.pages[at as usize].block == 0 {
-                run + 1
-            } else {
-                0
-            };
+            run = if gpu.pages[at as usize].block == 0 { run + 1 } else { 0 };
             if run == count {
                 return Some(at + 1 - count);
             }
@@ -85,10 +77,7 @@ fn chain(gpu: &mut Gpu, start: u32, count: u32) -> Option<u32> {
             continue;
         }
         let first = ends.map_or(at, |(first, _)| first);
-        gpu.pages[at as usize] = Page {
-            block: first + 1,
-            next: 0,
-        };
+        gpu.pages[at as usize] = Page { block: first + 1, next: 0 };
         if let Some((_, last)) = ends {
             gpu.pages[last as usize].next = at + 1;
         }
@@ -110,10 +99,7 @@ pub(crate) fn extents(gpu: &Gpu, first: u32) -> Vec<Extent> {
         let offset = u64::from(at - 1) * PAGE_BYTES;
         match extents.last_mut() {
             Some(last) if last.offset + last.len == offset => last.len += PAGE_BYTES,
-            _ => extents.push(Extent {
-                offset,
-                len: PAGE_BYTES,
-            }),
+            _ => extents.push(Extent { offset, len: PAGE_BYTES }),
         }
         at = gpu.pages[(at - 1) as usize].next;
         if at == 0 {
@@ -125,25 +111,14 @@ pub(crate) fn extents(gpu: &Gpu, first: u32) -> Vec<Extent> {
 
 pub(crate) fn key(gpu: &Gpu, gpu_index: usize, first: u32) -> MemoryKey {
     let generation = gpu.blocks[first as usize].generation;
-    MemoryKey {
-        gpu: gpu_index as u16,
-        block: first,
-        generation,
-    }
+    MemoryKey { gpu: gpu_index as u16, block: first, generation }
 }
 
 /// The block that a key names, if it still has a holder.
 pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
-    let block = gpu
-        .blocks
-        .get(key.block as usize)
-        .ok_or(DeviceError::StaleMemory)?;
+    let block = gpu.blocks.get(key.block as usize).ok_or(DeviceError::StaleMemory)?;
     let living = block.phase == HELD && block.generation == key.generation;
-    if living {
-        Ok(key.block)
-    } else {
-        Err(DeviceError::StaleMemory)
-    }
+    if living { Ok(key.block) } else { Err(DeviceError::StaleMemory) }
 }
 
 /// Adds the process `slot` as a holder. A block that only descriptors held is then charged to it.
@@ -246,10 +221,7 @@ pub(crate) fn finish_scrub(gpu: &mut Gpu, first: u32) {
     block.phase = 0;
     let (pages, mut at) = (block.pages, first + 1);
     while at != 0 {
-        let page = std::mem::replace(
-            &mut gpu.pages[(at - 1) as usize],
-            Page { block: 0, next: 0 },
-        );
+        let page = std::mem::replace(&mut gpu.pages[(at - 1) as usize], Page { block: 0, next: 0 });
         at = page.next;
     }
     gpu.scrub_pages = gpu.scrub_pages.saturating_sub(pages);

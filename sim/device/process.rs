@@ -85,24 +85,13 @@ pub(crate) fn create_context(
     let context = &mut state.contexts[index];
     context.generation = context.generation.wrapping_add(1);
     (context.gpu, context.slot, context.overhead) = (gpu_index as u32, slot as u32, block);
-    (
-        context.head,
-        context.tail,
-        context.busy_ns,
-        context.asked_ns,
-    ) = (0, 0, 0, 0);
+    (context.head, context.tail, context.busy_ns, context.asked_ns) = (0, 0, 0, 0);
     context.fault_xid = 0;
     (context.group, context.channel, context.disabled) = (0, 0, 0);
     (context.saves, context.slice_ns) = (0, 0);
-    context.load.buckets = [crate::layout::Bucket {
-        period: 0,
-        busy_ns: 0,
-    }; _];
+    context.load.buckets = [crate::layout::Bucket { period: 0, busy_ns: 0 }; _];
     context.live = 1;
-    Ok(ContextId {
-        index: index as u16,
-        generation: context.generation,
-    })
+    Ok(ContextId { index: index as u16, generation: context.generation })
 }
 
 /// Ends a context with everything it has queued; returns whether memory is left to be wiped.

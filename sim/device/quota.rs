@@ -21,16 +21,11 @@ use std::path::Path;
 /// "No limit" as a hard limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-const OPEN: MemoryLimit = MemoryLimit {
-    soft: 0,
-    hard: UNLIMITED,
-};
+const OPEN: MemoryLimit = MemoryLimit { soft: 0, hard: UNLIMITED };
 
 impl Quota {
     fn is_open(&self) -> bool {
-        self.limits
-            .iter()
-            .all(|limit| limit.soft == 0 && limit.hard == UNLIMITED)
+        self.limits.iter().all(|limit| limit.soft == 0 && limit.hard == UNLIMITED)
     }
 
     fn is_gone(&self) -> bool {
@@ -109,10 +104,7 @@ pub(crate) fn get(state: &State, gpu: usize, group: u64, limits: Limits) -> Opti
         Limits::Dmem => reserved(state, gpu, group),
         Limits::Misc | Limits::Off => own.soft,
     };
-    let limit = MemoryLimit {
-        soft,
-        hard: own.hard,
-    };
+    let limit = MemoryLimit { soft, hard: own.hard };
     (limit.soft != 0 || limit.hard != UNLIMITED).then_some(limit)
 }
 
@@ -138,24 +130,17 @@ pub(crate) fn set(
     if state.quotas[index].is_open() {
         state.quotas[index].cgroup = 0;
     }
-    if refused {
-        Err(LimitError::Invalid)
-    } else {
-        Ok(())
-    }
+    if refused { Err(LimitError::Invalid) } else { Ok(()) }
 }
 
 /// Whether more is reserved in a group above than it has.
 fn is_too_much(state: &State, gpu: usize, index: usize) -> bool {
     let total = u64::from(state.gpus[gpu].total_pages) * PAGE_BYTES;
     let parents = state.quotas[index].parents;
-    parents
-        .into_iter()
-        .filter(|&parent| parent != 0)
-        .any(|parent| {
-            let hard = find(state, parent).map_or(UNLIMITED, |quota| quota.limits[gpu].hard);
-            reserved(state, gpu, parent) > hard.min(total)
-        })
+    parents.into_iter().filter(|&parent| parent != 0).any(|parent| {
+        let hard = find(state, parent).map_or(UNLIMITED, |quota| quota.limits[gpu].hard);
+        reserved(state, gpu, parent) > hard.min(total)
+    })
 }
 
 fn place(state: &State, group: u64) -> Option<usize> {

@@ -19,21 +19,13 @@ pub(crate) fn repair(state: &mut State, scrubber: usize) {
             repair_pages(gpu, index, &mut state.slots, scrubber);
         }
     }
-    for context in state
-        .contexts
-        .iter_mut()
-        .filter(|context| context.live != 0)
-    {
+    for context in state.contexts.iter_mut().filter(|context| context.live != 0) {
         context.tail = context.tail.clamp(context.head, context.head + MAX_PENDING);
         let last = match context.tail {
             0 => 0,
             tail => context.ring[((tail - 1) % RING) as usize].until_busy_ns,
         };
-        context.asked_ns = if context.tail == context.head {
-            context.busy_ns
-        } else {
-            last
-        };
+        context.asked_ns = if context.tail == context.head { context.busy_ns } else { last };
     }
     repair_queues(state);
 }
@@ -130,10 +122,7 @@ fn repair_queues(state: &mut State) {
                 gpu.queued += 1;
             }
         }
-        let resident = gpu
-            .resident
-            .checked_sub(1)
-            .map(|at| &state.contexts[at as usize]);
+        let resident = gpu.resident.checked_sub(1).map(|at| &state.contexts[at as usize]);
         if resident.is_some_and(|context| context.live == 0 || context.gpu as usize != index) {
             gpu.resident = 0;
         }

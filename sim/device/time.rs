@@ -81,11 +81,7 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
             return;
         }
     }
-    let budget = if contended {
-        available.min(gpu.slice_left_ns)
-    } else {
-        available
-    };
+    let budget = if contended { available.min(gpu.slice_left_ns) } else { available };
     let context = &mut contexts[usize::from(front)];
     let spent = run(context, gpu.clock_ns, budget);
     context.load.add(gpu.clock_ns, spent);
@@ -144,9 +140,7 @@ fn run(context: &mut Context, from: u64, budget: u64) -> u64 {
 /// Queues work; the caller has advanced the GPU and made sure there is room.
 pub(crate) fn push(gpu: &mut Gpu, context: &mut Context, index: u16, duration_ns: u64) -> u64 {
     let seq = context.tail;
-    context.asked_ns = context
-        .asked_ns
-        .saturating_add(duration_ns.min(MAX_DURATION_NS));
+    context.asked_ns = context.asked_ns.saturating_add(duration_ns.min(MAX_DURATION_NS));
     let entry = &mut context.ring[(seq % RING) as usize];
     (entry.until_busy_ns, entry.start_ns, entry.end_ns) = (context.asked_ns, 0, 0);
     let first = context.head == context.tail;
@@ -225,20 +219,11 @@ pub(crate) fn status(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> S
     if seq < context.head {
         let known = seq.max(context.tail.saturating_sub(RING));
         let entry = context.ring[(known % RING) as usize];
-        let start_ns = if known == seq {
-            entry.start_ns
-        } else {
-            entry.end_ns
-        };
-        return Status::Done {
-            start_ns,
-            end_ns: entry.end_ns,
-        };
+        let start_ns = if known == seq { entry.start_ns } else { entry.end_ns };
+        return Status::Done { start_ns, end_ns: entry.end_ns };
     }
     match context.fault_xid {
-        0 => Status::Pending {
-            earliest_ns: earliest(gpu, contexts, index, seq),
-        },
+        0 => Status::Pending { earliest_ns: earliest(gpu, contexts, index, seq) },
         xid => Status::Faulted { xid },
     }
 }
@@ -299,10 +284,7 @@ impl Load {
             let upto = end.min((period + 1) * BUCKET_NS);
             let bucket = &mut self.buckets[(period % BUCKETS as u64) as usize];
             if bucket.period != period as u32 {
-                *bucket = Bucket {
-                    period: period as u32,
-                    busy_ns: 0,
-                };
+                *bucket = Bucket { period: period as u32, busy_ns: 0 };
             }
             bucket.busy_ns += (upto - at) as u32;
             at = upto;

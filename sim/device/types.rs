@@ -15,10 +15,7 @@ impl ContextId {
     }
     /// The inverse of [`ContextId::to_bits`]; a made-up number names no living context.
     pub fn from_bits(bits: u64) -> Self {
-        Self {
-            index: bits as u16,
-            generation: (bits >> 16) as u32,
-        }
+        Self { index: bits as u16, generation: (bits >> 16) as u32 }
     }
 }
 
@@ -83,11 +80,7 @@ impl MemoryKey {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         let gpu = u16::try_from(word(0)).unwrap_or(u16::MAX);
-        Self {
-            gpu,
-            block: word(4),
-            generation: word(8),
-        }
+        Self { gpu, block: word(4), generation: word(8) }
     }
 }
 

@@ -46,9 +46,7 @@ pub(crate) fn machine() -> Result<&'static Machine, nvmlReturn_t> {
 /// The GPU a handle names.
 pub(crate) fn gpu(handle: nvmlDevice_t) -> Result<(&'static Machine, &'static GpuInfo), Refusal> {
     let machine = machine()?;
-    let index = HANDLES
-        .iter()
-        .position(|byte| std::ptr::eq(byte, handle.0.cast()));
+    let index = HANDLES.iter().position(|byte| std::ptr::eq(byte, handle.0.cast()));
     let gpu = index.and_then(|index| machine.gpus().get(index));
     Ok((machine, gpu.ok_or(nvmlReturn_t::ERROR_INVALID_ARGUMENT)?))
 }

@@ -54,7 +54,5 @@ fn counted(processes: u32) -> String {
 fn attached(admin: &Admin, container: &str) -> Option<u32> {
     let view = View::of(admin.list_again().ok()?);
     let ours = view.rows.iter().filter(|row| row.container == container);
-    ours.map(|row| row.clients)
-        .max()
-        .filter(|clients| *clients > 0)
+    ours.map(|row| row.clients).max().filter(|clients| *clients > 0)
 }

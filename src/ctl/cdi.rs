@@ -23,12 +23,8 @@ const VERSION: &str = "0.5.0";
 /// The kind of gpuslice's devices.
 const KIND: &str = "gpuslice.io/slice";
 /// Devices generated without `--slice`.
-const DEFAULT_SLICES: [&str; 4] = [
-    "1of2:memory=1/2",
-    "1of3:memory=1/3",
-    "1of4:memory=1/4",
-    "1of8:memory=1/8",
-];
+const DEFAULT_SLICES: [&str; 4] =
+    ["1of2:memory=1/2", "1of3:memory=1/3", "1of4:memory=1/4", "1of8:memory=1/8"];
 
 /// Options of `gpuslice cdi`.
 #[derive(clap::Args)]
@@ -72,22 +68,15 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let Action::Generate(options) = &options.action;
     let mut slices = options.slices.clone();
     if slices.is_empty() {
-        let parsed = DEFAULT_SLICES
-            .iter()
-            .map(|text| text.parse().map_err(anyhow::Error::msg));
+        let parsed = DEFAULT_SLICES.iter().map(|text| text.parse().map_err(anyhow::Error::msg));
         slices = parsed.collect::<Result<_>>()?;
     }
     for (at, slice) in slices.iter().enumerate() {
         if slices[..at].iter().any(|other| other.name == slice.name) {
-            bail!(
-                "two slices are called {}; give each device its own name",
-                slice.name
-            );
+            bail!("two slices are called {}; give each device its own name", slice.name);
         }
     }
-    let hook = node::part("gpuslice-hook")?
-        .canonicalize()
-        .context("gpuslice-hook")?;
+    let hook = node::part("gpuslice-hook")?.canonicalize().context("gpuslice-hook")?;
     let spec = spec(&slices, &hook, options.runtime_dir.as_deref());
     let text = format!("{}\n", serde_json::to_string_pretty(&spec)?);
     let Some(path) = &options.output else {
@@ -126,9 +115,7 @@ impl std::str::FromStr for Slice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Slice, String> {
-        let (name, words) = text
-            .split_once(':')
-            .ok_or("a slice is NAME:memory=SIZE,…")?;
+        let (name, words) = text.split_once(':').ok_or("a slice is NAME:memory=SIZE,…")?;
         let inner = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         let ends = |c: char| c.is_ascii_alphanumeric();
         if !name.starts_with(ends) || !name.ends_with(ends) || !name.chars().all(inner) {
@@ -154,9 +141,7 @@ impl std::str::FromStr for Slice {
 fn check(words: &[String]) -> Result<(), String> {
     let mut seen: Vec<&str> = Vec::new();
     for word in words {
-        let (key, value) = word
-            .split_once('=')
-            .ok_or(format!("{word:?} is not KEY=VALUE"))?;
+        let (key, value) = word.split_once('=').ok_or(format!("{word:?} is not KEY=VALUE"))?;
         let good = match key {
             "memory" => value
                 .parse::<MemoryAsk>()
@@ -205,7 +190,7 @@ fn check(words: &[String]) -> Result<(), String> {
     }
     if seen.contains(&"whole-gpus") && !seen.contains(&"gpus") {
         return Err(
-            "with whole-gpus, the slice's own GPUs must be named too; add gpus=0".to_owned(),
+            "with whole-gpus, the slice's own GPUs must be named too; add gpus=0".to_owned()
         );
     }
     if seen.contains(&"weight") && seen.contains(&"share") {
@@ -224,9 +209,7 @@ mod tests {
 
     #[test]
     fn slices_are_words_of_annotations() {
-        let words = slice("big:memory=4GiB,gpus=0,1,weight=2")
-            .expect("good")
-            .words;
+        let words = slice("big:memory=4GiB,gpus=0,1,weight=2").expect("good").words;
         assert_eq!(words, ["memory=4GiB", "gpus=0,1", "weight=2"]);
         assert!(slice("a:memory=1GiB,gpus=0,whole-gpus=1,2").is_ok());
         assert!(DEFAULT_SLICES.iter().all(|usual| slice(usual).is_ok()));
@@ -250,31 +233,19 @@ mod tests {
     /// The rules of CDI's own schema.
     #[test]
     fn the_file_is_what_engines_read() {
-        let slices: Vec<Slice> = DEFAULT_SLICES
-            .iter()
-            .filter_map(|usual| slice(usual).ok())
-            .collect();
-        let spec = spec(
-            &slices,
-            Path::new("/x/gpuslice-hook"),
-            Some(Path::new("/r")),
-        );
-        let (vendor, class) = spec["kind"]
-            .as_str()
-            .and_then(|kind| kind.split_once('/'))
-            .expect("two");
+        let slices: Vec<Slice> =
+            DEFAULT_SLICES.iter().filter_map(|usual| slice(usual).ok()).collect();
+        let spec = spec(&slices, Path::new("/x/gpuslice-hook"), Some(Path::new("/r")));
+        let (vendor, class) =
+            spec["kind"].as_str().and_then(|kind| kind.split_once('/')).expect("two");
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         assert!(vendor.starts_with(|c: char| c.is_ascii_alphabetic()) && vendor.chars().all(plain));
         assert!(class.starts_with(|c: char| c.is_ascii_alphabetic()) && class.chars().all(plain));
         let devices = spec["devices"].as_array().expect("a list");
         assert_eq!(devices.len(), DEFAULT_SLICES.len());
         for device in devices {
-            let hooks = device["containerEdits"]["hooks"]
-                .as_array()
-                .expect("a list");
-            let [hook] = hooks.as_slice() else {
-                panic!("{hooks:?}")
-            };
+            let hooks = device["containerEdits"]["hooks"].as_array().expect("a list");
+            let [hook] = hooks.as_slice() else { panic!("{hooks:?}") };
             assert_eq!(hook["hookName"], "createRuntime");
             assert_eq!(hook["path"], "/x/gpuslice-hook");
             let args = hook["args"].as_array().expect("a list");

@@ -26,10 +26,7 @@ impl OwnCgroup {
         if let Some(parent) = &parent {
             sweep(parent);
         }
-        let group = parent.map(|parent| Group {
-            dir: parent.join(name(id)),
-            parent,
-        });
+        let group = parent.map(|parent| Group { dir: parent.join(name(id)), parent });
         OwnCgroup(group.filter(Group::enter))
     }
 
@@ -77,11 +74,7 @@ fn sweep(parent: &Path) {
 
 /// The owner's pid in a group's name: `gpuslice-run-PID-TIME`.
 fn maker(name: &str) -> Option<u32> {
-    name.strip_prefix(RUN_PREFIX)?
-        .split('-')
-        .next()?
-        .parse()
-        .ok()
+    name.strip_prefix(RUN_PREFIX)?.split('-').next()?.parse().ok()
 }
 
 /// Moves this process.
@@ -101,10 +94,7 @@ mod tests {
     #[test]
     fn a_group_that_cannot_be_entered_is_not_there() {
         let dir = tempfile::tempdir().expect("a directory");
-        let group = Group {
-            dir: dir.path().join("none/below"),
-            parent: dir.path().to_owned(),
-        };
+        let group = Group { dir: dir.path().join("none/below"), parent: dir.path().to_owned() };
         assert!(!group.enter());
         std::mem::forget(group); // moves to the parent, which is not a group
         assert_eq!(name("run-12-ab"), "gpuslice-run-12-ab");

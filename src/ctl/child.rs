@@ -14,12 +14,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-const OURS: [Signal; 4] = [
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-];
+const OURS: [Signal; 4] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// The command's process while it runs.
 static CHILD: AtomicI32 = AtomicI32::new(0);
@@ -114,8 +109,6 @@ pub fn status(command: &mut Command) -> Result<ExitCode> {
     while waitid(Id::Pid(pid), ended) == Err(Errno::EINTR) {}
     CHILD.store(0, Ordering::SeqCst);
     let status = child.wait()?;
-    let number = status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let number = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(code(number))
 }

@@ -123,17 +123,10 @@ fn examine(options: &Options) -> Result<Value> {
             command.arg(name).arg(value);
         }
     }
-    let output = command
-        .stderr(Stdio::piped())
-        .output()
-        .context("gpusliced")?;
+    let output = command.stderr(Stdio::piped()).output().context("gpusliced")?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        bail!(
-            "gpusliced --examine ended with {}: {}",
-            output.status,
-            said.trim()
-        );
+        bail!("gpusliced --examine ended with {}: {}", output.status, said.trim());
     }
     serde_json::from_slice(&output.stdout).context("cannot parse the output of gpusliced --examine")
 }
@@ -168,11 +161,7 @@ fn text(value: &Value) -> Option<String> {
 
 /// Turns the facts about driver and kernel into checks.
 fn of_facts(facts: &Value) -> Vec<Check> {
-    let mut checks = vec![
-        configuration(facts),
-        driver(facts),
-        kernel(&facts["kernel"]),
-    ];
+    let mut checks = vec![configuration(facts), driver(facts), kernel(&facts["kernel"])];
     let nvml = &facts["nvml"];
     checks.push(match (text(&nvml["error"]), nvml.is_null()) {
         (None, false) => there(
@@ -180,9 +169,7 @@ fn of_facts(facts: &Value) -> Vec<Check> {
             format!(
                 "{}, driver {}",
                 nvml["version"].as_str().unwrap_or("of unknown version"),
-                nvml["driver_version"]
-                    .as_str()
-                    .unwrap_or("of unknown version")
+                nvml["driver_version"].as_str().unwrap_or("of unknown version")
             ),
         ),
         (why, _) => wanted(
@@ -206,11 +193,7 @@ fn of_facts(facts: &Value) -> Vec<Check> {
 fn configuration(facts: &Value) -> Check {
     match text(&facts["config"]["error"]) {
         None => there("configuration", "valid".to_owned()),
-        Some(why) => needed(
-            "configuration",
-            why,
-            "gpusliced --check FILE until it says ok",
-        ),
+        Some(why) => needed("configuration", why, "gpusliced --check FILE until it says ok"),
     }
 }
 
@@ -226,10 +209,7 @@ fn driver(facts: &Value) -> Check {
         None => {
             let dir = driver["dir"].as_str().unwrap_or_default();
             let simulated = driver["simulated"] == true;
-            there(
-                "driver",
-                format!("{dir}{}", if simulated { " (simulated)" } else { "" }),
-            )
+            there("driver", format!("{dir}{}", if simulated { " (simulated)" } else { "" }))
         }
     }
 }
@@ -264,24 +244,13 @@ fn control_groups(facts: &Value) -> Vec<Check> {
         return checks;
     }
     let Some(controller) = groups["controller"].as_str() else {
-        checks.push(wanted(
-            "controller",
-            format!("{NO_CONTROLLER} at {mount}"),
-            NEWER_KERNEL,
-        ));
+        checks.push(wanted("controller", format!("{NO_CONTROLLER} at {mount}"), NEWER_KERNEL));
         return checks;
     };
     let gaps = groups["gaps"].as_array();
-    let gaps: Vec<&str> = gaps
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
+    let gaps: Vec<&str> = gaps.into_iter().flatten().filter_map(Value::as_str).collect();
     if gaps.is_empty() {
-        checks.push(there(
-            "controller",
-            format!("{controller}, down to every slice's cgroup"),
-        ));
+        checks.push(there("controller", format!("{controller}, down to every slice's cgroup")));
     }
     for gap in gaps {
         let found = format!("{gap} does not delegate {controller} to the groups below it");
@@ -349,10 +318,7 @@ fn not_measured(facts: &Value, gpu: &Value) -> Missing {
     let why = |why: String, fix: &str| Some((why, fix.to_owned()));
     if facts["config"]["accounting_interval_ms"] == 0 {
         let found = "accounting_interval_ms is 0 in the configuration".to_owned();
-        return why(
-            found,
-            "set accounting_interval_ms = 1000 and restart gpusliced",
-        );
+        return why(found, "set accounting_interval_ms = 1000 and restart gpusliced");
     }
     if let Some(answer) = text(&gpu["processes"]) {
         return why(answer, "run nvidia-smi and fix what it reports");
@@ -364,10 +330,7 @@ fn not_measured(facts: &Value, gpu: &Value) -> Missing {
 fn no_cgroup_limit(facts: &Value, gpu: &Value) -> Missing {
     let why = |why: &str, fix: &str| Some((why.to_owned(), fix.to_owned()));
     if let Some(answer) = text(&gpu["limits"]) {
-        return why(
-            &answer,
-            "a driver from r615 on, with cgroup v2 and without MIG",
-        );
+        return why(&answer, "a driver from r615 on, with cgroup v2 and without MIG");
     }
     // Without a controller the driver still answers that no limit is set, which only shows that it
     // supports the call.
@@ -379,20 +342,14 @@ fn no_cgroup_limit(facts: &Value, gpu: &Value) -> Missing {
         return why("cgroup_limits is \"off\" in the configuration", fix);
     }
     if facts["root"] != true {
-        return why(
-            "only root may set the driver's limits",
-            "run gpusliced as root",
-        );
+        return why("only root may set the driver's limits", "run gpusliced as root");
     }
     None
 }
 
 fn of_installation(options: &Options) -> Vec<Check> {
     let mut checks: Vec<Check> = Vec::new();
-    let absent: Vec<&str> = PARTS
-        .into_iter()
-        .filter(|name| node::part(name).is_err())
-        .collect();
+    let absent: Vec<&str> = PARTS.into_iter().filter(|name| node::part(name).is_err()).collect();
     checks.push(match absent.is_empty() {
         true => there("installation", "hook and shim are installed".to_owned()),
         false => needed(
@@ -403,10 +360,8 @@ fn of_installation(options: &Options) -> Vec<Check> {
     });
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let is_there = |name: &&str| {
-        dirs.iter()
-            .any(|dir: &PathBuf| Path::new(dir).join(name).exists())
-    };
+    let is_there =
+        |name: &&str| dirs.iter().any(|dir: &PathBuf| Path::new(dir).join(name).exists());
     let runtimes: Vec<&str> = RUNTIMES.into_iter().filter(|name| is_there(name)).collect();
     checks.push(match runtimes.is_empty() {
         false => there("runtimes", runtimes.join(", ")),
@@ -472,23 +427,14 @@ mod tests {
 
     fn gpu_of(facts: &Value) -> Check {
         let checks = of_facts(facts);
-        checks
-            .into_iter()
-            .find(|check| check.name == "gpu 0")
-            .expect("a GPU")
+        checks.into_iter().find(|check| check.name == "gpu 0").expect("a GPU")
     }
 
     #[test]
     fn a_complete_node_misses_nothing() {
         let checks = of_facts(&node());
-        assert!(
-            checks.iter().all(|check| check.ok && check.fix.is_empty()),
-            "{checks:?}"
-        );
-        assert_eq!(
-            gpu_of(&node()).found,
-            "GPU-1: driver: the driver enforces caps"
-        );
+        assert!(checks.iter().all(|check| check.ok && check.fix.is_empty()), "{checks:?}");
+        assert_eq!(gpu_of(&node()).found, "GPU-1: driver: the driver enforces caps");
     }
 
     #[test]
@@ -510,10 +456,7 @@ mod tests {
             "{off:?}"
         );
         let user = with("/root", json!(false));
-        assert!(
-            user.found.contains(": accounted: ") && user.fix.contains("as root"),
-            "{user:?}"
-        );
+        assert!(user.found.contains(": accounted: ") && user.fix.contains("as root"), "{user:?}");
         let bare = with("/cgroup/controller", Value::Null);
         assert!(
             bare.found.contains(": accounted: ") && bare.found.ends_with("neither dmem nor misc"),
@@ -525,10 +468,7 @@ mod tests {
         blind["config"]["accounting_interval_ms"] = json!(0);
         blind["nvml"]["gpus"][0]["limits"] = json!("too old");
         let blind = gpu_of(&blind);
-        assert!(
-            blind.found.contains(": shim: ") && blind.fix.contains("= 1000"),
-            "{blind:?}"
-        );
+        assert!(blind.found.contains(": shim: ") && blind.fix.contains("= 1000"), "{blind:?}");
     }
 
     #[test]
@@ -542,11 +482,7 @@ mod tests {
         let lines = told(gap);
         assert!(lines[0].starts_with("missing controller") && lines[1].contains("-> echo"));
         facts["cgroup"] = Value::Null;
-        assert!(
-            of_facts(&facts)
-                .iter()
-                .any(|check| check.name == "cgroup v2" && !check.ok)
-        );
+        assert!(of_facts(&facts).iter().any(|check| check.name == "cgroup v2" && !check.ok));
     }
 
     #[test]
@@ -564,11 +500,8 @@ mod tests {
         facts["driver"] = json!({ "error": "no libcuda.so.1" });
         facts["nvml"] = Value::Null;
         let checks = of_facts(&facts);
-        let missing: Vec<&str> = checks
-            .iter()
-            .filter(|check| !check.ok)
-            .map(|check| check.name.as_str())
-            .collect();
+        let missing: Vec<&str> =
+            checks.iter().filter(|check| !check.ok).map(|check| check.name.as_str()).collect();
         assert_eq!(missing, ["driver", "nvml"]);
         assert!(checks.iter().any(|check| check.needed && !check.ok));
     }

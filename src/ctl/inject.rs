@@ -54,10 +54,7 @@ pub fn can_mount() -> bool {
         return false;
     }
     let mut probe = Command::new("/proc/self/exe");
-    probe
-        .arg("--version")
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null());
+    probe.arg("--version").stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     // SAFETY: the closure only makes system calls on data prepared before the fork.
     unsafe { probe.pre_exec(enter_namespace) };
     probe.status().is_ok_and(|status| status.success())
@@ -81,11 +78,7 @@ pub fn inject(
         Injection::Mount => true,
         Injection::Preload => false,
     };
-    if by_mount {
-        inject_by_mount(command, mounts)
-    } else {
-        inject_by_preload(command, mounts)
-    }
+    if by_mount { inject_by_mount(command, mounts) } else { inject_by_preload(command, mounts) }
 }
 
 /// Holds the mount point that injection needs; releases it when dropped.
@@ -121,12 +114,7 @@ fn inject_by_mount(command: &mut Command, mounts: &Mounts) -> Result<(&'static s
             binds.iter().try_for_each(|(from, to)| bind(from, to))
         });
     }
-    Ok((
-        "mount (private mount namespace)",
-        Injected {
-            _mount_point: Some(mount_point),
-        },
-    ))
+    Ok(("mount (private mount namespace)", Injected { _mount_point: Some(mount_point) }))
 }
 
 /// Enters a private mount namespace; for an ordinary user, inside a user namespace that maps the
@@ -176,10 +164,7 @@ fn inject_by_preload(command: &mut Command, mounts: &Mounts) -> Result<(&'static
     }
     .into_os_string();
     if holds(Path::new(&preload), b" :") {
-        bail!(
-            "{}: LD_PRELOAD holds no path with spaces or colons; {ELSEWHERE}",
-            links.display()
-        );
+        bail!("{}: LD_PRELOAD holds no path with spaces or colons; {ELSEWHERE}", links.display());
     }
     let socket = path(&mounts.dir).join("tenant.sock");
     if socket.as_os_str().len() > SOCKET_BYTES_MAX {
@@ -188,10 +173,7 @@ fn inject_by_preload(command: &mut Command, mounts: &Mounts) -> Result<(&'static
     preload_first(command, &preload);
     command.env("GPUSLICE_SOCKET", socket);
     command.env("GPUSLICE_DRIVER_DIR", driver_dir(mounts));
-    Ok((
-        "preload (a program that drops LD_PRELOAD escapes it)",
-        Injected { _mount_point: None },
-    ))
+    Ok(("preload (a program that drops LD_PRELOAD escapes it)", Injected { _mount_point: None }))
 }
 
 /// Puts `library` first in the command's LD_PRELOAD.
@@ -221,9 +203,7 @@ fn library_path(command: &mut Command, dir: &Path) -> Result<()> {
             dir.display()
         );
     }
-    let own = command
-        .get_envs()
-        .find(|(key, _)| *key == "LD_LIBRARY_PATH");
+    let own = command.get_envs().find(|(key, _)| *key == "LD_LIBRARY_PATH");
     let before = match own {
         Some((_, value)) => value.map(Into::into),
         None => std::env::var_os("LD_LIBRARY_PATH"),

@@ -38,20 +38,14 @@ impl MountPoint {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue, // just removed
                 // Another user's daemon owns it. It can be mounted on, and it stays.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                    return Ok(MountPoint {
-                        path: path.to_owned(),
-                        lock: None,
-                    });
+                    return Ok(MountPoint { path: path.to_owned(), lock: None });
                 }
                 opened => opened?,
             };
             let lock = Flock::lock(dir, FlockArg::LockShared).map_err(|(_, errno)| errno)?;
             // Between opening and locking the last user may have removed it.
             if is_at(&lock, path) {
-                return Ok(MountPoint {
-                    path: path.to_owned(),
-                    lock: Some(lock),
-                });
+                return Ok(MountPoint { path: path.to_owned(), lock: Some(lock) });
             }
         }
     }
@@ -69,9 +63,7 @@ pub fn is_at(dir: &File, path: &Path) -> bool {
 impl Drop for MountPoint {
     fn drop(&mut self) {
         let Some(lock) = self.lock.take() else { return };
-        let made = lock
-            .metadata()
-            .is_ok_and(|meta| meta.mode() & 0o7777 == TEMPORARY);
+        let made = lock.metadata().is_ok_and(|meta| meta.mode() & 0o7777 == TEMPORARY);
         if made && lock.relock(FlockArg::LockExclusiveNonblock).is_ok() {
             // Fails if a daemon has created files in it meanwhile; then it is the daemon's.
             let _ = fs::remove_dir(&self.path);

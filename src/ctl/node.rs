@@ -29,12 +29,8 @@ pub fn runtime_dir(given: Option<&Path>) -> PathBuf {
 pub fn part(name: &str) -> Result<PathBuf> {
     let exe = std::env::current_exe().context("cannot find this program's own path")?;
     let beside = exe.parent().unwrap_or(Path::new("/"));
-    layout::part(beside, name).with_context(|| {
-        format!(
-            "{name} is not installed with {}; run make build",
-            exe.display()
-        )
-    })
+    layout::part(beside, name)
+        .with_context(|| format!("{name} is not installed with {}; run make build", exe.display()))
 }
 
 /// Options that choose the driver.
@@ -74,9 +70,7 @@ impl DriverOptions {
 }
 
 fn named_driver(dir: &Path) -> Result<(PathBuf, bool)> {
-    let dir = dir
-        .canonicalize()
-        .with_context(|| format!("--driver-dir {}", dir.display()))?;
+    let dir = dir.canonicalize().with_context(|| format!("--driver-dir {}", dir.display()))?;
     let library = dir.join("libcuda.so.1");
     if !library.exists() {
         bail!("--driver-dir {} has no libcuda.so.1", dir.display());
@@ -193,10 +187,7 @@ impl PrivateDaemon {
             if ended.is_some() || Instant::now() > until {
                 let said = daemon.log();
                 let ended = ended.map_or("no answer".to_owned(), |status| status.to_string());
-                bail!(
-                    "the private gpusliced did not start ({ended}): {}",
-                    said.trim()
-                );
+                bail!("the private gpusliced did not start ({ended}): {}", said.trim());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -32,11 +32,7 @@ pub struct Options {
 /// The table of policies, for the help.
 fn policies() -> String {
     let row = |policy: &Policy| {
-        format!(
-            "  {} {policy:10}  {}\n",
-            policy.number(),
-            policy.rules().summary
-        )
+        format!("  {} {policy:10}  {}\n", policy.number(), policy.rules().summary)
     };
     let rows: String = Policy::ALL.iter().map(row).collect();
     format!(
@@ -98,15 +94,8 @@ fn lines(gpus: &[&Gpu]) -> Vec<String> {
     let head = format!("{:>3} {:<12} {:>6}  UUID", "GPU", "POLICY", "SLICES");
     let row = |gpu: &&Gpu| {
         let policy = format!("{} {}", gpu.policy.number(), gpu.policy);
-        let mark = if gpu.uuid.is_simulated() {
-            "  simulated"
-        } else {
-            ""
-        };
-        format!(
-            "{:>3} {policy:<12} {:>6}  {}{mark}",
-            gpu.index, gpu.slices, gpu.uuid
-        )
+        let mark = if gpu.uuid.is_simulated() { "  simulated" } else { "" };
+        format!("{:>3} {policy:<12} {:>6}  {}{mark}", gpu.index, gpu.slices, gpu.uuid)
     };
     [head].into_iter().chain(gpus.iter().map(row)).collect()
 }
@@ -118,14 +107,8 @@ mod tests {
 
     #[test]
     fn gpus_are_found_by_index_and_uuid_and_told() {
-        let second = Gpu {
-            policy: Policy::Preemptive,
-            ..gpu(2, 7)
-        };
-        let view = View {
-            gpus: vec![gpu(1, 4), second],
-            ..View::default()
-        };
+        let second = Gpu { policy: Policy::Preemptive, ..gpu(2, 7) };
+        let view = View { gpus: vec![gpu(1, 4), second], ..View::default() };
         let index = |text: &str| {
             let found = chosen(&view, text);
             found.map(|all| all.iter().map(|gpu| gpu.index).collect::<Vec<_>>())
@@ -137,9 +120,6 @@ mod tests {
         let none = index("1").expect_err("no such GPU").to_string();
         assert!(none.contains("matches 1;"), "{none}");
         let told = lines(&view.gpus.iter().collect::<Vec<_>>());
-        assert!(
-            told[1].contains("4 soft") && told[2].contains("1 preemptive"),
-            "{told:?}"
-        );
+        assert!(told[1].contains("4 soft") && told[2].contains("1 preemptive"), "{told:?}");
     }
 }

@@ -52,11 +52,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     if now.rows.is_empty() {
         let simulated = now.gpus.iter().any(|gpu| gpu.uuid.is_simulated());
-        let gpus = if simulated {
-            ", whose GPUs are simulated"
-        } else {
-            ""
-        };
+        let gpus = if simulated { ", whose GPUs are simulated" } else { "" };
         out::line(&format!(
             "no slices on this node{gpus}; try: gpuslice run --memory 1GiB -- COMMAND"
         ))?;

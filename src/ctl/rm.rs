@@ -53,12 +53,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 pub fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
     let is_meant =
         |row: &&Row| !asked.is_empty() && (row.container.starts_with(asked) || row.name == asked);
-    let mut ids: Vec<_> = view
-        .rows
-        .iter()
-        .filter(is_meant)
-        .map(|row| &row.container)
-        .collect();
+    let mut ids: Vec<_> = view.rows.iter().filter(is_meant).map(|row| &row.container).collect();
     ids.sort();
     ids.dedup();
     // A record that the daemon could not restore is missing from its list, but blocks the id.
@@ -69,11 +64,7 @@ pub fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
         [] => bail!("no slice is called {asked:?}; gpuslice ps --json lists names and ids"),
         _ => {
             let all: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
-            bail!(
-                "{asked:?} matches {} slices: {}; give an id",
-                all.len(),
-                all.join(", ")
-            )
+            bail!("{asked:?} matches {} slices: {}; give an id", all.len(), all.join(", "))
         }
     }
 }
@@ -90,35 +81,18 @@ mod tests {
     #[test]
     fn a_slice_is_found_by_id_its_beginning_or_its_name() {
         let mut rows = vec![slice("abc1"), slice("abc2"), slice("web")];
-        rows.push(Row {
-            name: "front".into(),
-            ..slice("web")
-        });
-        let view = View {
-            rows,
-            ..View::default()
-        };
+        rows.push(Row { name: "front".into(), ..slice("web") });
+        let view = View { rows, ..View::default() };
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir_all(dir.path().join("c/lost")).expect("a directory");
         let found = |asked: &str| find(&view, asked, dir.path()).map_err(|error| error.to_string());
-        for (asked, id) in [
-            ("abc1", "abc1"),
-            ("we", "web"),
-            ("front", "web"),
-            ("lost", "lost"),
-        ] {
+        for (asked, id) in [("abc1", "abc1"), ("we", "web"), ("front", "web"), ("lost", "lost")] {
             assert_eq!(found(asked).as_deref(), Ok(id));
         }
-        for (asked, why) in [
-            ("abc", "abc1, abc2"),
-            ("x", "no slice"),
-            ("", "no slice"),
-            ("../c", "no slice"),
-        ] {
-            assert!(
-                found(asked).is_err_and(|said| said.contains(why)),
-                "{asked}"
-            );
+        for (asked, why) in
+            [("abc", "abc1, abc2"), ("x", "no slice"), ("", "no slice"), ("../c", "no slice")]
+        {
+            assert!(found(asked).is_err_and(|said| said.contains(why)), "{asked}");
         }
     }
 }

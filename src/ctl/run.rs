@@ -60,11 +60,9 @@ impl Host {
         let dir = node::runtime_dir(runtime_dir);
         let words = format!("daemon at {}", dir.display());
         match Admin::connect(&dir) {
-            Ok(admin) if runtime_dir.is_some() || !driver.is_some() => Ok(Host {
-                _shared: None,
-                admin,
-                words,
-            }),
+            Ok(admin) if runtime_dir.is_some() || !driver.is_some() => {
+                Ok(Host { _shared: None, admin, words })
+            }
             Err(error) if runtime_dir.is_some() => Err(error),
             Err(error) if error.is::<Untrusted>() => {
                 out::note(&format!("not using the daemon: {error:#}"));
@@ -78,16 +76,9 @@ impl Host {
         let (driver, simulated) = driver.find()?;
         let (shared, admin) = Shared::join(&driver, simulated)?;
         let what = if simulated { "simulated GPU" } else { "driver" };
-        let words = format!(
-            "private daemon at {}, {what} of {}",
-            shared.dir().display(),
-            driver.display()
-        );
-        Ok(Host {
-            _shared: Some(shared),
-            admin,
-            words,
-        })
+        let words =
+            format!("private daemon at {}, {what} of {}", shared.dir().display(), driver.display());
+        Ok(Host { _shared: Some(shared), admin, words })
     }
 }
 
@@ -122,16 +113,11 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         return Ok(code);
     }
     let answer = host.admin.ask(&admit).context("no slice")?;
-    let _slice = Admitted {
-        admin: &host.admin,
-        container: ContainerId::new(&id)?,
-    };
+    let _slice = Admitted { admin: &host.admin, container: ContainerId::new(&id)? };
     let Answer::Admitted { mounts } = answer else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
-    let Some((program, arguments)) = options.command.split_first() else {
-        bail!("no command")
-    };
+    let Some((program, arguments)) = options.command.split_first() else { bail!("no command") };
     let mut command = Command::new(program);
     command.args(arguments);
     let gpus = gpus(&host.admin, &id)?;

@@ -28,12 +28,7 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, required_unless_present_any = ["pinned", "weight", "share", "priority"], allow_hyphen_values = true)]
     memory: Option<Bytes>,
     /// Restrict --memory to this GPU, by its index on the node
-    #[arg(
-        long,
-        value_name = "N",
-        requires = "memory",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "N", requires = "memory", allow_hyphen_values = true)]
     gpu: Option<u32>,
     /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
@@ -82,11 +77,7 @@ fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]
         changes.push((Lane::HOST, cap, "pinned host memory".to_owned(), was));
     }
     for (lane, cap, what, was) in changes {
-        let command = Command::Resize {
-            container,
-            lane,
-            memory: MemoryAsk::Exactly(cap),
-        };
+        let command = Command::Resize { container, lane, memory: MemoryAsk::Exactly(cap) };
         let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
             bail!("unexpected answer from the daemon; check that it has the same version")
         };
@@ -103,12 +94,7 @@ fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<(
         return Ok(());
     }
     let container = ContainerId::new(id).with_context(|| id.to_owned())?;
-    let command = Command::Retune {
-        container,
-        weight,
-        share,
-        class,
-    };
+    let command = Command::Retune { container, weight, share, class };
     let Answer::Done {} = admin.ask(&command)? else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
@@ -187,11 +173,7 @@ mod tests {
 
     #[test]
     fn the_rows_of_one_gpu_or_all() {
-        let other = Row {
-            gpu: GpuUuid([2; 16]),
-            lane: Lane(1),
-            ..slice("a", 1, None, true, 0)
-        };
+        let other = Row { gpu: GpuUuid([2; 16]), lane: Lane(1), ..slice("a", 1, None, true, 0) };
         let view = View {
             gpus: vec![gpu(1, 4), gpu(2, 7)],
             rows: vec![slice("a", 1, None, true, 0), other],
@@ -212,19 +194,10 @@ mod tests {
     fn each_change_of_time_is_told() {
         let row = slice("a", 3, None, true, 0);
         let half = "50".parse().expect("a share");
-        let told = retuned(
-            Some(&row),
-            Weight::new(7).ok(),
-            half,
-            Some(Class::BestEffort),
-        );
+        let told = retuned(Some(&row), Weight::new(7).ok(), half, Some(Class::BestEffort));
         assert_eq!(
             told,
-            [
-                "weight: 3 -> 7",
-                "share: none -> 50%",
-                "priority: normal -> best-effort"
-            ]
+            ["weight: 3 -> 7", "share: none -> 50%", "priority: normal -> best-effort"]
         );
         assert!(retuned(Some(&row), None, ShareAsk::Keep, None).is_empty());
         let gone = retuned(None, None, ShareAsk::None, None);

@@ -73,11 +73,7 @@ impl Shared {
                 if let Some(started) = starting {
                     started.answered(daemon);
                 }
-                let shared = Shared {
-                    membership,
-                    dir: dir.to_owned(),
-                    daemon,
-                };
+                let shared = Shared { membership, dir: dir.to_owned(), daemon };
                 return Ok((shared, admin));
             }
             if Instant::now() > until {
@@ -132,11 +128,7 @@ impl Starting {
         let device = own.then(crate::sim::private_device).transpose()?;
         let path = device.as_ref().map(TempDir::path);
         let process = Process::while_used(driver, dir, path)?;
-        Ok(Starting {
-            process,
-            device,
-            serves: false,
-        })
+        Ok(Starting { process, device, serves: false })
     }
 
     /// A daemon answers: this one, or another command's.
@@ -157,10 +149,7 @@ impl Starting {
         if status.success() || said.contains(TAKEN) {
             return Ok(None);
         }
-        bail!(
-            "the private gpusliced did not start ({status}): {}",
-            said.trim()
-        )
+        bail!("the private gpusliced did not start ({status}): {}", said.trim())
     }
 }
 

@@ -22,20 +22,10 @@ pub struct SliceOptions {
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pub pinned: Option<Bytes>,
     /// Scheduling weight, 1 to 1000
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "1",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
     pub weight: Weight,
     /// Hard share of GPU time in percent: reserved, and never exceeded
-    #[arg(
-        long,
-        value_name = "PCT",
-        conflicts_with = "weight",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "PCT", conflicts_with = "weight", allow_hyphen_values = true)]
     pub share: Option<Percent>,
     /// Scheduling priority: high, normal or best-effort
     #[arg(long, value_name = "CLASS", default_value = "normal")]

@@ -102,13 +102,7 @@ impl TimeControl {
                 time_slice_us: slice_us,
                 time_slice_changes: slice_changes,
                 ..
-            } => Some(TimeControl {
-                enforcement,
-                stops,
-                stops_missed,
-                slice_us,
-                slice_changes,
-            }),
+            } => Some(TimeControl { enforcement, stops, stops_missed, slice_us, slice_changes }),
             _ => None,
         }
     }
@@ -179,27 +173,12 @@ pub const fn time_enforcement_name(level: TimeEnforcement) -> &'static str {
 impl View {
     /// Sorts a snapshot's frames into lists.
     pub fn of((now_ns, frames): (u64, Vec<Snapshot>)) -> View {
-        let mut view = View {
-            now_ns,
-            ..View::default()
-        };
+        let mut view = View { now_ns, ..View::default() };
         for frame in frames {
             match frame {
-                Snapshot::Gpu {
-                    uuid,
-                    index,
-                    total,
-                    promised,
-                    slices,
-                    policy,
-                } => view.gpus.push(Gpu {
-                    uuid,
-                    index: index.0,
-                    total,
-                    promised,
-                    slices,
-                    policy,
-                }),
+                Snapshot::Gpu { uuid, index, total, promised, slices, policy } => {
+                    view.gpus.push(Gpu { uuid, index: index.0, total, promised, slices, policy })
+                }
                 slice @ Snapshot::Slice { .. } => view.rows.extend(row(slice)),
                 Snapshot::End { .. } => {}
             }
@@ -218,26 +197,16 @@ impl View {
 
     /// A GPU's display name.
     pub fn called(&self, gpu: GpuUuid) -> String {
-        let mark = if gpu.is_simulated() {
-            " (simulated)"
-        } else {
-            ""
-        };
+        let mark = if gpu.is_simulated() { " (simulated)" } else { "" };
         format!("gpu {}{mark}", self.index(gpu))
     }
 
     /// The part of its GPU, 0..=1, that a slice is due among the slices with work.
     pub fn due(&self, row: &Row) -> f64 {
-        let policy = self
-            .gpu(row.gpu)
-            .map_or(Policy::default(), |gpu| gpu.policy);
+        let policy = self.gpu(row.gpu).map_or(Policy::default(), |gpu| gpu.policy);
         let by_weight = policy.rules().turns && policy.rules().weights;
         let line = |peer: &Row| {
-            if by_weight {
-                f64::from(peer.weight)
-            } else {
-                1.0
-            }
+            if by_weight { f64::from(peer.weight) } else { 1.0 }
         };
         let cap = |peer: &Row| f64::from(peer.cap_ppm) / f64::from(WHOLE_PPM);
         let same = |peer: &Row| peer.container == row.container;
@@ -367,9 +336,7 @@ fn row(slice: Snapshot) -> Option<Row> {
 
 /// The WEIGHT column: the hard share if any, else the weight; and the class unless it is normal.
 fn weight(row: &Row) -> String {
-    let own = row
-        .share
-        .map_or(row.weight.to_string(), |percent| format!("{percent}%"));
+    let own = row.share.map_or(row.weight.to_string(), |percent| format!("{percent}%"));
     match (row.class, row.weight) {
         (Class::Normal, _) => own,
         (Class::High, 1) if row.share.is_none() => "high".to_owned(),
@@ -498,15 +465,8 @@ pub mod tests {
 
     /// The due share of each, in whole percent.
     fn due(policy: Policy, rows: Vec<Row>) -> Vec<f64> {
-        let gpus = vec![Gpu {
-            policy,
-            ..gpu(1, 0)
-        }];
-        let view = View {
-            gpus,
-            rows,
-            ..View::default()
-        };
+        let gpus = vec![Gpu { policy, ..gpu(1, 0) }];
+        let view = View { gpus, rows, ..View::default() };
         let rows = view.rows.iter();
         rows.map(|row| (view.due(row) * 100.0).round()).collect()
     }
@@ -526,14 +486,8 @@ pub mod tests {
 
     #[test]
     fn a_higher_class_goes_first_and_limits_leave_time_unused() {
-        let high = Row {
-            class: Class::High,
-            ..slice("high", 1, Some(30), true, 0)
-        };
-        let low = Row {
-            class: Class::BestEffort,
-            ..slice("low", 9, None, true, 0)
-        };
+        let high = Row { class: Class::High, ..slice("high", 1, Some(30), true, 0) };
+        let low = Row { class: Class::BestEffort, ..slice("low", 9, None, true, 0) };
         let normal = slice("normal", 1, Some(50), true, 0);
         let rows = vec![low, normal.clone(), high];
         assert_eq!(due(Policy::Soft, rows), [20.0, 50.0, 30.0]);
@@ -542,16 +496,10 @@ pub mod tests {
 
     #[test]
     fn got_is_growth_over_time() {
-        let before = View {
-            now_ns: 1_000,
-            rows: vec![slice("a", 1, None, true, 500)],
-            ..View::default()
-        };
-        let now = View {
-            now_ns: 2_000,
-            rows: vec![slice("a", 1, None, true, 750)],
-            ..View::default()
-        };
+        let before =
+            View { now_ns: 1_000, rows: vec![slice("a", 1, None, true, 500)], ..View::default() };
+        let now =
+            View { now_ns: 2_000, rows: vec![slice("a", 1, None, true, 750)], ..View::default() };
         assert!((now.got(&now.rows[0], &before) - 0.25).abs() < 1e-9);
         assert!(lines(&before, &now, false)[1].contains(" 25.0%"));
         assert_eq!(json(&now)["slices"][0]["denied"], 3);
@@ -561,10 +509,7 @@ pub mod tests {
     fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
         let mut row = slice("a", 1, None, true, 0);
         (row.used, row.untracked) = (row.cap, Bytes(1));
-        let view = View {
-            rows: vec![slice("b", 1, None, true, 0), row],
-            ..View::default()
-        };
+        let view = View { rows: vec![slice("b", 1, None, true, 0), row], ..View::default() };
         let told = lines(&view, &view, true);
         assert!(
             told[0].ends_with("LAST REFUSED")

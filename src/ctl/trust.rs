@@ -86,11 +86,7 @@ pub fn listener(connection: impl AsFd, path: &Path) -> Result<()> {
     let user = getsockopt(&connection, PeerCredentials)?.uid();
     match is_trusted(user) {
         true => Ok(()),
-        false => Err(Untrusted::Listener {
-            socket: path.to_owned(),
-            user,
-        }
-        .into()),
+        false => Err(Untrusted::Listener { socket: path.to_owned(), user }.into()),
     }
 }
 

@@ -79,10 +79,7 @@ fn judged<'a>(
         return Err(NotItsOwn::TheDaemons);
     }
     let shared = |other: &[u8]| within(other, asked) || within(asked, other);
-    match others
-        .into_iter()
-        .any(|other| !other.is_empty() && shared(other))
-    {
+    match others.into_iter().any(|other| !other.is_empty() && shared(other)) {
         true => Err(NotItsOwn::Shared),
         false => Ok(name),
     }

@@ -95,9 +95,7 @@ impl TryFrom<String> for SourceName {
     type Error = String;
     fn try_from(text: String) -> Result<SourceName, String> {
         let found = RequestSource::ALL.into_iter().find(|it| it.name() == text);
-        let names = RequestSource::ALL
-            .map(|it| format!("{:?}", it.name()))
-            .join(" and ");
+        let names = RequestSource::ALL.map(|it| format!("{:?}", it.name())).join(" and ");
         found
             .map(SourceName)
             .ok_or_else(|| format!("there is no source {text:?}; there are {names}"))
@@ -296,10 +294,7 @@ impl DaemonConfig {
     /// # Errors
     /// [`ConfigError`].
     pub fn read(file: &Path) -> Result<DaemonConfig, ConfigError> {
-        let unreadable = |why: String| ConfigError::Unreadable {
-            file: file.to_owned(),
-            why,
-        };
+        let unreadable = |why: String| ConfigError::Unreadable { file: file.to_owned(), why };
         // Counted while reading, because a device or a pipe has no length.
         let mut bytes = Vec::new();
         fs::File::open(file)
@@ -332,9 +327,7 @@ impl DaemonConfig {
             round: Duration::from_millis(self.period_ms.get()),
             turn_min: Duration::from_millis(self.turn_min_ms.get()),
             turn_max: Duration::from_millis(self.turn_max_ms.get()),
-            drain: default
-                .drain
-                .min(Duration::from_millis(self.drain_max_ms.get())),
+            drain: default.drain.min(Duration::from_millis(self.drain_max_ms.get())),
             drain_max: Duration::from_millis(self.drain_max_ms.get()),
             window_us,
             window_high_us: default.window_high_us.min(window_us),
@@ -403,10 +396,7 @@ mod tests {
             error("idle_us = 50\nperiod_ms = 0"),
             (2, "period_ms: 0 is outside 2 to 1000".into())
         );
-        assert_eq!(
-            error("window_us = -1").1,
-            "window_us: -1 is outside 10 to 1000000"
-        );
+        assert_eq!(error("window_us = -1").1, "window_us: -1 is outside 10 to 1000000");
         let what = error("idle_us = 1.5").1;
         assert!(what.ends_with("expected a whole number"), "{what}");
         assert_eq!(error("\n\nruntime_dir = \"x\"").0, 3);
@@ -414,10 +404,7 @@ mod tests {
         assert_eq!(error("period_ms = 30\nperiod_ms = 30").0, 2);
         assert_eq!(error("oversubscribe = 1").0, 1);
         assert!(error("policy = \"hard\"").1.contains("preemptive"));
-        assert_eq!(
-            error("slices_per_gpu = 0").1,
-            "slices_per_gpu: 0 is outside 1 to 256"
-        );
+        assert_eq!(error("slices_per_gpu = 0").1, "slices_per_gpu: 0 is outside 1 to 256");
         for key in ["high_cap", "normal_cap"] {
             for value in [19, 101] {
                 let what = format!("{key}: {value} is outside 20 to 100");
@@ -430,39 +417,21 @@ mod tests {
         assert_eq!(error("\ncgroup_limits = \"maybe\"").0, 2);
         assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
         let unknown = error("\nrequests_from = [\"labels\"]");
-        assert!(
-            unknown.0 == 2 && unknown.1.contains("no source \"labels\""),
-            "{unknown:?}"
-        );
-        assert!(
-            error("requests_from = \"cgpu\"")
-                .1
-                .contains("requests_from")
-        );
+        assert!(unknown.0 == 2 && unknown.1.contains("no source \"labels\""), "{unknown:?}");
+        assert!(error("requests_from = \"cgpu\"").1.contains("requests_from"));
         assert!(error("cgpu_gpus_max = 0").1.contains("1 to 16"));
         for bad in ["0", "5/4", "all"] {
             let what = error(&format!("cgpu_memory_max = {bad:?}")).1;
             assert!(what.starts_with("cgpu_memory_max: "), "{what}");
         }
-        assert!(
-            error("pinned_memory = \"much\"")
-                .1
-                .starts_with("pinned_memory: ")
-        );
-        assert!(
-            error("accounting_interval_ms = -1")
-                .1
-                .contains("0 to 3600000")
-        );
+        assert!(error("pinned_memory = \"much\"").1.starts_with("pinned_memory: "));
+        assert!(error("accounting_interval_ms = -1").1.contains("0 to 3600000"));
         assert_eq!(error("[x").0, 1);
     }
 
     #[test]
     fn the_defaults_are_the_engines() {
-        assert_eq!(
-            DaemonConfig::default().engine(),
-            gpuslice_engine::Config::default()
-        );
+        assert_eq!(DaemonConfig::default().engine(), gpuslice_engine::Config::default());
     }
 
     #[test]

@@ -87,9 +87,7 @@ impl LockHolder {
         LockHolder {
             pid: Some(pid),
             user: fs::metadata(&process).ok().map(|status| status.uid()),
-            runtime_dir: fs::read(process.join("cmdline"))
-                .ok()
-                .and_then(|line| runtime_dir(&line)),
+            runtime_dir: fs::read(process.join("cmdline")).ok().and_then(|line| runtime_dir(&line)),
         }
     }
 
@@ -110,9 +108,7 @@ impl LockHolder {
 fn in_locks(locks: &str, file: &fs::Metadata) -> Option<u32> {
     let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
     let name = format!("{major:02x}:{minor:02x}:{}", file.ino());
-    let mut lines = locks
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut lines = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; waiting locks have an arrow.
     let found =
         lines.find(|words| words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&&*name))?;
@@ -257,9 +253,7 @@ mod tests {
         }
         let [one, two] = names.map(|dir| driver(&dir));
         assert_eq!(file_of(&one), file_of(&two), "by whatever name");
-        let first = lock(&one, &file_of(&one), false)
-            .expect("free")
-            .expect("locked");
+        let first = lock(&one, &file_of(&one), false).expect("free").expect("locked");
         let Err(DriverLockError::Held { holder, .. }) = lock(&two, &file_of(&two), false) else {
             panic!("locked twice")
         };
@@ -267,10 +261,7 @@ mod tests {
         assert_eq!(holder.user, Some(geteuid().as_raw()));
         drop(first);
         assert!(matches!(lock(&two, &file_of(&two), false), Ok(Some(_))));
-        assert!(matches!(
-            lock(&two, Path::new("/nonexistent"), false),
-            Ok(None)
-        ));
+        assert!(matches!(lock(&two, Path::new("/nonexistent"), false), Ok(None)));
     }
 
     #[test]
@@ -289,11 +280,8 @@ mod tests {
         let line = b"gpusliced\0--runtime-dir\0/tmp/a b\0--ephemeral\0";
         assert_eq!(runtime_dir(line).as_deref(), Some("/tmp/a b"));
         assert_eq!(runtime_dir(b"gpusliced\0--runtime-dir"), None);
-        let holder = LockHolder {
-            pid: Some(7),
-            user: Some(1000),
-            runtime_dir: Some("/tmp/a".to_owned()),
-        };
+        let holder =
+            LockHolder { pid: Some(7), user: Some(1000), runtime_dir: Some("/tmp/a".to_owned()) };
         let said = "another gpusliced (process 7 of user 1000, --runtime-dir \"/tmp/a\")";
         assert_eq!(holder.to_string(), said);
         assert_eq!(LockHolder::default().to_string(), "another gpusliced");

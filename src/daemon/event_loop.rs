@@ -249,30 +249,15 @@ impl Daemon {
                 return self.ask_for_slice(key, command, container, pid);
             }
             Command::Dismiss { container } => Ok(Event::Dismiss { token, container }),
-            Command::Resize {
-                container,
-                lane,
-                memory,
-            } => {
+            Command::Resize { container, lane, memory } => {
                 let (limits, nvml) = (&mut duties.cgroup_limits, &mut duties.accounting);
                 let finished = limits.grow(nvml, token, container, (lane, memory));
                 return duties.continue_after_limits(finished);
             }
             Command::SetPolicy { gpu, policy } => policies::wanted(token, gpu, policy),
-            Command::Retune {
-                container,
-                weight,
-                share,
-                class,
-            } => Ok(Event::Retune {
-                token,
-                container,
-                change: TimeChange {
-                    weight,
-                    share,
-                    class,
-                },
-            }),
+            Command::Retune { container, weight, share, class } => {
+                Ok(Event::Retune { token, container, change: TimeChange { weight, share, class } })
+            }
             Command::List {} => return self.list(key),
         };
         self.pass(key, event);
@@ -301,13 +286,7 @@ impl Daemon {
         let lives = room.and_then(|()| duties.admins.hold_first_process(key, pid));
         let cgroup = |container: &_, pid| duties.cgroup_limits.cgroup_of(container, pid);
         let ask = lives.and_then(|()| duties.admins.ask_of(command, cgroup));
-        self.pass(
-            key,
-            ask.map(|ask| Event::Admit {
-                token: token_of(key),
-                ask,
-            }),
-        );
+        self.pass(key, ask.map(|ask| Event::Admit { token: token_of(key), ask }));
     }
 
     fn list(&mut self, key: Key) {
@@ -317,9 +296,7 @@ impl Daemon {
         let mut rows = self.engine.snapshot(now());
         let duties = &mut self.duties;
         let measures = |gpu| duties.accounting.measures(gpu);
-        duties
-            .cgroup_limits
-            .set_memory_enforcement(&mut rows, measures);
+        duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
         duties.preemption.set_time_enforcement(&mut rows);
         rows.iter().for_each(|row| duties.admins.queue(key, row));
         duties.admins.flush(key, &mut duties.tasks);
@@ -337,9 +314,7 @@ impl Daemon {
     fn answer_measure(&mut self, asked: &Measure, used: Option<Bytes>) {
         let (lane, duties) = (asked.lane, &mut self.duties);
         let reply = Reply::Measured { lane, used };
-        duties
-            .clients
-            .reply(asked.client, asked.request, &reply, &mut duties.tasks);
+        duties.clients.reply(asked.client, asked.request, &reply, &mut duties.tasks);
     }
 
     fn read_nvml_answers(&mut self) {
@@ -398,12 +373,7 @@ impl Daemon {
     fn attached_processes(&self) -> Vec<Attached> {
         let known = self.duties.clients.pids();
         let known = known.filter_map(|(client, container, pid)| {
-            Some(Attached {
-                client,
-                container,
-                pid,
-                granted: self.engine.granted_to(client)?,
-            })
+            Some(Attached { client, container, pid, granted: self.engine.granted_to(client)? })
         });
         known.collect()
     }

@@ -28,10 +28,7 @@ pub fn facts(options: &CommandLine) -> Value {
     let wrong = config.as_ref().err().map(ToString::to_string);
     let config = config.unwrap_or_default();
     let paths = Paths::find(options, &config);
-    let library = paths
-        .as_ref()
-        .ok()
-        .map(|paths| paths.driver.nvml.as_str().to_owned());
+    let library = paths.as_ref().ok().map(|paths| paths.driver.nvml.as_str().to_owned());
     json!({
         "root": nix::unistd::geteuid().is_root(),
         "pid_namespace": pid_namespace_warning(),
@@ -111,9 +108,7 @@ fn cgroups(runtime_dir: Option<&Path>) -> Value {
         return Value::Null;
     };
     let offered = words(&mount.join("cgroup.controllers"));
-    let controller = CONTROLLERS
-        .into_iter()
-        .find(|name| offered.iter().any(|o| o == name));
+    let controller = CONTROLLERS.into_iter().find(|name| offered.iter().any(|o| o == name));
     let leaves = runtime_dir.map(leaves).unwrap_or_default();
     let gaps = controller.map(|name| {
         let gap = |leaf: &PathBuf| gap(&mount, leaf, name, words);
@@ -141,15 +136,10 @@ fn shown(paths: Vec<PathBuf>) -> Vec<String> {
 
 /// The cgroups of all recorded slices.
 fn leaves(runtime_dir: &Path) -> Vec<PathBuf> {
-    let all = fs::read_dir(runtime_dir.join("c"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let all = fs::read_dir(runtime_dir.join("c")).into_iter().flatten().flatten();
     let records = all.filter_map(|entry| state::read_record(&entry.path().join("record")).ok());
     let names = records.map(|record| cgroup::directory(Path::new(""), record.cgroup.as_bytes()));
-    names
-        .filter(|name| name.components().next().is_some())
-        .collect()
+    names.filter(|name| name.components().next().is_some()).collect()
 }
 
 fn words(file: &Path) -> Vec<String> {

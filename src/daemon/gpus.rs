@@ -87,26 +87,15 @@ pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
 fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
     if driver.nvml.is_empty() {
         let library = driver.cuda.as_str();
-        let found = crate::probe::ask(library).map_err(|why| GpuError::Probe {
-            library: library.to_owned(),
-            why,
-        })?;
-        let gpu = |(index, (uuid, total))| Gpu {
-            uuid,
-            index: NvmlIndex(index),
-            total,
-        };
+        let found = crate::probe::ask(library)
+            .map_err(|why| GpuError::Probe { library: library.to_owned(), why })?;
+        let gpu = |(index, (uuid, total))| Gpu { uuid, index: NvmlIndex(index), total };
         return Ok((0..).zip(found).map(gpu).collect());
     }
     let library = Path::new(driver.nvml.as_str());
-    let nvml = Nvml::open(library).map_err(|why| GpuError::Start {
-        library: library.to_owned(),
-        why,
-    })?;
-    let failed = |why| GpuError::Nvml {
-        library: library.to_owned(),
-        why,
-    };
+    let nvml =
+        Nvml::open(library).map_err(|why| GpuError::Start { library: library.to_owned(), why })?;
+    let failed = |why| GpuError::Nvml { library: library.to_owned(), why };
     let count = nvml.count().map_err(failed)?;
     if count as usize > GPUS_MAX {
         return Err(GpuError::TooMany(count));
@@ -115,11 +104,7 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
         let device = nvml.at(index).map_err(failed)?;
         let uuid = device.uuid().map_err(failed)?;
         let uuid = uuid.parse().map_err(|_| GpuError::Uuid { index, uuid })?;
-        Ok(Gpu {
-            uuid,
-            index: NvmlIndex(index),
-            total: device.total().map_err(failed)?,
-        })
+        Ok(Gpu { uuid, index: NvmlIndex(index), total: device.total().map_err(failed)? })
     };
     (0..count).map(gpu).collect()
 }

@@ -81,14 +81,9 @@ fn failed(call: &str) -> impl FnOnce(WrapperError) -> NvmlError {
         let answer = match why {
             WrapperError::UnexpectedVariant(code) => code,
             WrapperError::FailedToLoadSymbol(_) => nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND.0,
-            _ => (0..CODES_MAX)
-                .find(same)
-                .unwrap_or(nvmlReturn_t::ERROR_UNKNOWN.0),
+            _ => (0..CODES_MAX).find(same).unwrap_or(nvmlReturn_t::ERROR_UNKNOWN.0),
         };
-        NvmlError {
-            call: call.to_owned(),
-            answer: nvmlReturn_t(answer),
-        }
+        NvmlError { call: call.to_owned(), answer: nvmlReturn_t(answer) }
     }
 }
 
@@ -146,10 +141,7 @@ impl Entry for nvmlProcessInfo_t {
 }
 
 impl Entry for nvmlProcessInfo_v1_t {
-    const EMPTY: Self = nvmlProcessInfo_v1_t {
-        pid: 0,
-        used_gpu_memory: 0,
-    };
+    const EMPTY: Self = nvmlProcessInfo_v1_t { pid: 0, used_gpu_memory: 0 };
     fn seen(&self) -> (u32, u64) {
         (self.pid, self.used_gpu_memory)
     }
@@ -164,9 +156,7 @@ impl Nvml {
         // SAFETY: loading NVML runs its constructors, as intended.
         let library = unsafe { Library::new(path) }.map_err(|why| why.to_string())?;
         let library = ManuallyDrop::new(library);
-        let wrapper = nvml_wrapper::Nvml::builder()
-            .lib_path(path.as_os_str())
-            .init();
+        let wrapper = nvml_wrapper::Nvml::builder().lib_path(path.as_os_str()).init();
         let wrapper = wrapper.map_err(|why| failed("nvmlInit_v2")(why).to_string())?;
         Ok(Nvml { wrapper, library })
     }
@@ -249,15 +239,8 @@ impl Device<'_> {
     /// # Errors
     /// See [`Nvml::count`].
     pub fn total(&self) -> Result<Bytes, NvmlError> {
-        let mut memory = nvmlMemory_t {
-            total: 0,
-            free: 0,
-            used: 0,
-        };
-        call!(
-            self.library,
-            nvmlDeviceGetMemoryInfo(self.handle, &raw mut memory)
-        )?;
+        let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
+        call!(self.library, nvmlDeviceGetMemoryInfo(self.handle, &raw mut memory))?;
         Ok(Bytes(memory.total))
     }
 
@@ -294,10 +277,7 @@ impl Device<'_> {
 
     fn compute(&self) -> Result<Vec<(u32, u64)>, NvmlError> {
         listed::<nvmlProcessInfo_t>(|count, infos| {
-            call!(
-                self.library,
-                nvmlDeviceGetComputeRunningProcesses_v3(self.handle, count, infos)
-            )
+            call!(self.library, nvmlDeviceGetComputeRunningProcesses_v3(self.handle, count, infos))
         })
         .or_else(|why| match why.answer {
             nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND => {
@@ -314,10 +294,7 @@ impl Device<'_> {
 
     fn graphics(&self) -> Result<Vec<(u32, u64)>, NvmlError> {
         listed::<nvmlProcessInfo_t>(|count, infos| {
-            call!(
-                self.library,
-                nvmlDeviceGetGraphicsRunningProcesses_v3(self.handle, count, infos)
-            )
+            call!(self.library, nvmlDeviceGetGraphicsRunningProcesses_v3(self.handle, count, infos))
         })
     }
 
@@ -342,15 +319,8 @@ impl Device<'_> {
             hard_limit: NO_LIMIT,
             current_used: 0,
         };
-        call!(
-            self.library,
-            nvmlDeviceGetMemoryLimits_v1(self.handle, &raw mut limits)
-        )?;
-        Ok(Limits {
-            soft: limits.soft_limit,
-            hard: limits.hard_limit,
-            used: limits.current_used,
-        })
+        call!(self.library, nvmlDeviceGetMemoryLimits_v1(self.handle, &raw mut limits))?;
+        Ok(Limits { soft: limits.soft_limit, hard: limits.hard_limit, used: limits.current_used })
     }
 
     /// Sets the driver's limits of a control group. Zero and [`NO_LIMIT`] clear them.
@@ -364,10 +334,7 @@ impl Device<'_> {
             soft_limit: soft,
             hard_limit: hard,
         };
-        call!(
-            self.library,
-            nvmlDeviceSetMemoryLimits_v1(self.handle, &raw mut limits)
-        )
+        call!(self.library, nvmlDeviceSetMemoryLimits_v1(self.handle, &raw mut limits))
     }
 }
 
@@ -404,10 +371,7 @@ mod tests {
     use std::cell::Cell;
 
     fn short() -> NvmlError {
-        NvmlError {
-            call: "list".to_owned(),
-            answer: nvmlReturn_t::ERROR_INSUFFICIENT_SIZE,
-        }
+        NvmlError { call: "list".to_owned(), answer: nvmlReturn_t::ERROR_INSUFFICIENT_SIZE }
     }
 
     #[test]
@@ -441,14 +405,9 @@ mod tests {
             Err(short())
         });
         assert_eq!(endless, Err(short()));
-        let refused = NvmlError {
-            call: "list".to_owned(),
-            answer: nvmlReturn_t::ERROR_GPU_IS_LOST,
-        };
-        assert_eq!(
-            listed::<nvmlProcessInfo_t>(|_, _| Err(refused.clone())),
-            Err(refused.clone())
-        );
+        let refused =
+            NvmlError { call: "list".to_owned(), answer: nvmlReturn_t::ERROR_GPU_IS_LOST };
+        assert_eq!(listed::<nvmlProcessInfo_t>(|_, _| Err(refused.clone())), Err(refused.clone()));
         assert_eq!(refused.to_string(), "list answered NVML_ERROR_GPU_IS_LOST");
     }
 

@@ -99,26 +99,16 @@ impl Paths {
         let exe = env::current_exe().map_err(PathError::NoSelf)?;
         let beside = exe.parent().unwrap_or(Path::new("/"));
         let configured = |value: &Option<crate::config::Absolute>| value.clone().map(|dir| dir.0);
-        let runtime = options
-            .runtime_dir
-            .clone()
-            .or_else(|| configured(&config.runtime_dir));
+        let runtime = options.runtime_dir.clone().or_else(|| configured(&config.runtime_dir));
         let runtime_dir = std::path::absolute(runtime.unwrap_or_else(layout::runtime_dir))
             .map_err(PathError::NoSelf)?;
-        let driver = options
-            .driver_dir
-            .clone()
-            .or_else(|| configured(&config.driver_dir));
+        let driver = options.driver_dir.clone().or_else(|| configured(&config.driver_dir));
         let driver = match driver {
             Some(dir) => Driver::at(&dir)?,
             None => Driver::at(&system_driver(beside)?)?,
         };
         let shim = configured(&config.shim_dir).unwrap_or_else(|| default_shim_dir(beside));
-        Ok(Paths {
-            runtime_dir,
-            driver,
-            shim: Shim::at(&shim)?,
-        })
+        Ok(Paths { runtime_dir, driver, shim: Shim::at(&shim)? })
     }
 }
 
@@ -126,10 +116,7 @@ impl Driver {
     /// The driver in `dir`: `libcuda.so.1`, and `libnvidia-ml.so.1` if there is one. Paths keep these names, which
     /// programs look for, even if they are links.
     fn at(dir: &Path) -> Result<Driver, PathError> {
-        let no_driver = |why| PathError::NoDriver {
-            dir: dir.to_owned(),
-            why,
-        };
+        let no_driver = |why| PathError::NoDriver { dir: dir.to_owned(), why };
         let dir = std::path::absolute(dir).map_err(no_driver)?;
         let (cuda, nvml) = (dir.join("libcuda.so.1"), dir.join("libnvidia-ml.so.1"));
         cuda.canonicalize().map_err(no_driver)?;
@@ -171,10 +158,7 @@ impl Shim {
 /// # Errors
 /// Longer than the field, or not plain text.
 pub fn host_path(path: &Path) -> Result<HostPath, PathError> {
-    let wrong = |why: String| PathError::Unrepresentable {
-        path: path.to_owned(),
-        why,
-    };
+    let wrong = |why: String| PathError::Unrepresentable { path: path.to_owned(), why };
     let text = path.to_str().ok_or_else(|| wrong("not UTF-8".to_owned()))?;
     Text::new(text).map_err(|why| wrong(why.to_string()))
 }
@@ -188,11 +172,7 @@ fn system_driver(beside: &Path) -> Result<PathBuf, PathError> {
 
 fn default_shim_dir(beside: &Path) -> PathBuf {
     let preload = layout::part(beside, "libgpuslice.so");
-    preload
-        .as_deref()
-        .and_then(Path::parent)
-        .unwrap_or(beside)
-        .to_owned()
+    preload.as_deref().and_then(Path::parent).unwrap_or(beside).to_owned()
 }
 
 #[cfg(test)]
@@ -204,14 +184,10 @@ mod tests {
     fn a_driver_keeps_the_file_names_that_programs_look_for() {
         let dir = tempfile::tempdir().expect("a directory");
         let missing = Driver::at(dir.path()).expect_err("no driver");
-        assert!(
-            missing.to_string().contains("must hold libcuda.so.1"),
-            "{missing}"
-        );
-        for (name, real) in [
-            ("libcuda.so.1", "libcuda.so.999.1"),
-            ("libnvidia-ml.so.1", "libnvidia-ml.so.999.1"),
-        ] {
+        assert!(missing.to_string().contains("must hold libcuda.so.1"), "{missing}");
+        for (name, real) in
+            [("libcuda.so.1", "libcuda.so.999.1"), ("libnvidia-ml.so.1", "libnvidia-ml.so.999.1")]
+        {
             std::fs::write(dir.path().join(real), "").expect("a file");
             symlink(real, dir.path().join(name)).expect("a link");
         }

@@ -41,20 +41,13 @@ impl Peer {
         let creds = getsockopt(&socket, PeerCredentials)?;
         let pidfd = getsockopt(&socket, PeerPidfd).ok();
         let pidfd = pidfd.or_else(|| pidfd_by_number(socket, creds.pid()));
-        Ok(Peer {
-            pid: creds.pid(),
-            uid: creds.uid(),
-            pidfd,
-        })
+        Ok(Peer { pid: creds.pid(), uid: creds.uid(), pidfd })
     }
 
     /// Pid and start time, if the process runs and has a pid in the daemon's namespace.
     pub fn process(&self) -> Option<Process> {
         let pid = u32::try_from(self.pid).ok().filter(|&pid| pid > 0)?;
-        let process = Process {
-            pid,
-            born: start_time(pid)?,
-        };
+        let process = Process { pid, born: start_time(pid)? };
         // The start time belongs to the process of this pidfd only if that still runs.
         let lives = !has_exited(self.pidfd.as_ref()?.as_fd());
         lives.then_some(process)
@@ -64,10 +57,7 @@ impl Peer {
     pub fn cgroup(&self) -> Option<String> {
         let pidfd = self.pidfd.as_ref()?;
         let text = cgroup::text_of(self.pid);
-        let first = || {
-            text.split(|byte| *byte == b'\n')
-                .find(|line| !line.is_empty())
-        };
+        let first = || text.split(|byte| *byte == b'\n').find(|line| !line.is_empty());
         let name = cgroup::unified(&text).or_else(first)?;
         let alive = pid_of(pidfd.as_fd()) == Some(self.pid.unsigned_abs());
         let shown = &name[..name.len().min(CGROUP_BYTES_MAX)];
@@ -115,11 +105,7 @@ mod tests {
         let own = std::process::id();
         let pidfd = pidfd_by_number(ours.as_fd(), own as i32).expect("it is there");
         assert!(!has_exited(pidfd.as_fd()));
-        let peer = Peer {
-            pid: own as i32,
-            uid: 0,
-            pidfd: Some(pidfd),
-        };
+        let peer = Peer { pid: own as i32, uid: 0, pidfd: Some(pidfd) };
         let born = start_time(own).expect("this process runs");
         assert_eq!(peer.process(), Some(Process { pid: own, born }));
         assert!(pidfd_by_number(ours.as_fd(), 0).is_none());

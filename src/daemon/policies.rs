@@ -48,11 +48,7 @@ impl FromStr for Policies {
 fn wish(gpu: GpuUuid, policy: Policy) -> Event {
     let mut list = [None; gpuslice_wire::limits::GPUS_MAX];
     list[0] = Some(GpuRef::Uuid(gpu));
-    Event::SetPolicy {
-        token: NO_REPLY,
-        gpus: GpuSelector::List(list),
-        policy,
-    }
+    Event::SetPolicy { token: NO_REPLY, gpus: GpuSelector::List(list), policy }
 }
 
 /// The event for a command to change a policy.
@@ -62,11 +58,7 @@ fn wish(gpu: GpuUuid, policy: Policy) -> Event {
 pub fn wanted(token: Token, gpu: Selector, policy: Policy) -> Result<Event, Denied> {
     let gpus = GpuSelector::parse(gpu.as_str());
     let gpus = gpus.map_err(|why| (Denial::Invalid, why.to_string()))?;
-    Ok(Event::SetPolicy {
-        token,
-        gpus,
-        policy,
-    })
+    Ok(Event::SetPolicy { token, gpus, policy })
 }
 
 impl Policies {
@@ -74,9 +66,7 @@ impl Policies {
     pub fn restored(state: &State) -> Policies {
         let path = state.policies_path();
         let wrong = |why| format!("{}: {why}; delete it", path.display());
-        let read = state
-            .policies()
-            .and_then(|text| text.parse().map_err(wrong));
+        let read = state.policies().and_then(|text| text.parse().map_err(wrong));
         read.unwrap_or_else(|why| {
             tracing::error!("{why}; GPUs have the policy of the configuration");
             Policies::default()

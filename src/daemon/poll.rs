@@ -49,10 +49,7 @@ pub enum Source {
     Closer,
 }
 
-const NO_KEY: Key = Key {
-    slot: 0,
-    generation: 0,
-};
+const NO_KEY: Key = Key { slot: 0, generation: 0 };
 
 impl Source {
     fn word(self) -> u64 {
@@ -76,10 +73,7 @@ impl Source {
     }
 
     fn of(word: u64) -> Source {
-        let key = Key {
-            slot: word as u16,
-            generation: (word >> 16) as u32,
-        };
+        let key = Key { slot: word as u16, generation: (word >> 16) as u32 };
         match word >> 48 {
             0 => Source::Timer,
             1 => Source::Signal,
@@ -109,8 +103,7 @@ impl Watch {
     /// # Errors
     /// No memory.
     pub fn add<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
-        self.0
-            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.word()))
+        self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.word()))
     }
 
     /// Stops watching a descriptor that stays open.
@@ -155,13 +148,8 @@ impl Watch {
         source: Source,
         write: bool,
     ) -> nix::Result<()> {
-        let flags = if write {
-            EpollFlags::EPOLLOUT
-        } else {
-            EpollFlags::EPOLLIN
-        };
-        self.0
-            .modify(fd, &mut EpollEvent::new(flags, source.word()))
+        let flags = if write { EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
+        self.0.modify(fd, &mut EpollEvent::new(flags, source.word()))
     }
 }
 
@@ -182,11 +170,7 @@ impl Poll {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
-        let poll = Poll {
-            watch: Watch(Rc::new(epoll)),
-            timer,
-            armed: None,
-        };
+        let poll = Poll { watch: Watch(Rc::new(epoll)), timer, armed: None };
         poll.watch.add_edge_triggered(&poll.timer, Source::Timer)?;
         Ok(poll)
     }
@@ -210,10 +194,7 @@ impl Poll {
         };
         // An all-zero time would disarm the timer.
         let at = TimeSpec::from_duration(Duration::from_nanos(ns.max(1)));
-        self.timer.set(
-            Expiration::OneShot(at),
-            TimerSetTimeFlags::TFD_TIMER_ABSTIME,
-        )
+        self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
     }
 
     /// Notes that the timer fired. A one-shot timer disarms itself, and its edge-triggered event need not be
@@ -246,10 +227,7 @@ mod tests {
 
     #[test]
     fn sources_survive_the_kernel() {
-        let key = Key {
-            slot: u16::MAX,
-            generation: u32::MAX,
-        };
+        let key = Key { slot: u16::MAX, generation: u32::MAX };
         for source in [
             Source::Timer,
             Source::Signal,
@@ -257,10 +235,7 @@ mod tests {
             Source::ObserveListener,
             Source::Admin(key),
             Source::Listener(key),
-            Source::Tenant(Key {
-                slot: 1,
-                generation: 2,
-            }),
+            Source::Tenant(Key { slot: 1, generation: 2 }),
             Source::Doorbell(key),
             Source::Exit(key),
             Source::Accounting,
@@ -278,10 +253,7 @@ mod tests {
         let mut poll = Poll::new().expect("a set");
         let bell =
             EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).expect("bell");
-        let ring = Source::Doorbell(Key {
-            slot: 3,
-            generation: 1,
-        });
+        let ring = Source::Doorbell(Key { slot: 3, generation: 1 });
         poll.watch().add_edge_triggered(&bell, ring).expect("added");
         let mut seen = Vec::new();
         for _ in 0..3 {

@@ -22,10 +22,7 @@ use std::process::{Command, Stdio};
 pub fn ask(library: &str) -> Result<Vec<(GpuUuid, Bytes)>, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command
-        .arg("--probe-cuda")
-        .arg(library)
-        .stdin(Stdio::null());
+    command.arg("--probe-cuda").arg(library).stdin(Stdio::null());
     let output = command.output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
@@ -39,8 +36,7 @@ fn parse(text: &str) -> Result<Vec<(GpuUuid, Bytes)>, String> {
         Some((uuid.parse().ok()?, Bytes(total.parse().ok()?)))
     };
     let gpus: Option<Vec<(GpuUuid, Bytes)>> = text.lines().map(gpu).collect();
-    gpus.filter(|all| all.len() <= GPUS_MAX)
-        .ok_or_else(|| format!("it printed {text:?}"))
+    gpus.filter(|all| all.len() <= GPUS_MAX).ok_or_else(|| format!("it printed {text:?}"))
 }
 
 /// The child: loads the driver and prints its GPUs.
@@ -63,15 +59,9 @@ fn devices(library: &Path) -> Result<Vec<([u8; 16], usize)>, String> {
     let (init, count_of, uuid_of, total_of) = unsafe {
         (
             driver.get::<sig::cuInit>(b"cuInit\0").map_err(missing)?,
-            driver
-                .get::<sig::cuDeviceGetCount>(b"cuDeviceGetCount\0")
-                .map_err(missing)?,
-            driver
-                .get::<sig::cuDeviceGetUuid>(b"cuDeviceGetUuid\0")
-                .map_err(missing)?,
-            driver
-                .get::<sig::cuDeviceTotalMem_v2>(b"cuDeviceTotalMem_v2\0")
-                .map_err(missing)?,
+            driver.get::<sig::cuDeviceGetCount>(b"cuDeviceGetCount\0").map_err(missing)?,
+            driver.get::<sig::cuDeviceGetUuid>(b"cuDeviceGetUuid\0").map_err(missing)?,
+            driver.get::<sig::cuDeviceTotalMem_v2>(b"cuDeviceTotalMem_v2\0").map_err(missing)?,
         )
     };
     let check = |call: &str, result: CUresult| match result {
@@ -106,12 +96,9 @@ mod tests {
         let uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
         let gpus = parse(&format!("{uuid} 1024\n")).expect("one GPU");
         assert_eq!((gpus.len(), gpus[0].1), (1, Bytes(1024)));
-        for bad in [
-            "x",
-            &format!("{uuid}\n"),
-            &format!("{uuid} -1\n"),
-            &format!("{uuid} 1\n").repeat(17),
-        ] {
+        for bad in
+            ["x", &format!("{uuid}\n"), &format!("{uuid} -1\n"), &format!("{uuid} 1\n").repeat(17)]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

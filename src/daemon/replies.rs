@@ -18,10 +18,7 @@ pub fn token_of(key: Key) -> Token {
 
 /// A token's connection.
 pub fn key_of(token: Token) -> Key {
-    Key {
-        slot: token.0 as u16,
-        generation: (token.0 >> 16) as u32,
-    }
+    Key { slot: token.0 as u16, generation: (token.0 >> 16) as u32 }
 }
 
 /// A refusal's text without control characters, cut to 512 bytes.

@@ -65,9 +65,7 @@ fn take_up(
     container: &ContainerId,
     grant: &Grant,
 ) -> Result<Option<ClientId>, String> {
-    let process = grant
-        .process
-        .ok_or("its pid in this namespace is unknown")?;
+    let process = grant.process.ok_or("its pid in this namespace is unknown")?;
     let pidfd = pidfd_of(process.pid, process.born)
         .map_err(|why| format!("process {}: {why}", process.pid))?;
     let Some(pidfd) = pidfd else {
@@ -85,10 +83,7 @@ fn take_up(
         step_now(engine, duties, Event::Gone { client });
         return Err(why.to_owned());
     }
-    let held = grant
-        .granted
-        .iter()
-        .fold(0, |sum: u64, it: &Bytes| sum.saturating_add(it.0));
+    let held = grant.granted.iter().fold(0, |sum: u64, it: &Bytes| sum.saturating_add(it.0));
     tracing::info!(%container, pid = process.pid, held = %Bytes(held), "a process from before the restart holds memory");
     Ok(Some(client))
 }

@@ -114,10 +114,7 @@ impl Manager {
     /// Reports that the daemon is ready.
     pub fn ready(&mut self, gpus: String, slices: usize) {
         self.gpus = gpus;
-        tell(&[
-            NotifyState::Ready,
-            NotifyState::Status(&status(&self.gpus, slices)),
-        ]);
+        tell(&[NotifyState::Ready, NotifyState::Status(&status(&self.gpus, slices))]);
     }
 
     /// When the next watchdog notification is due.
@@ -171,11 +168,8 @@ mod tests {
 
     #[test]
     fn the_watchdog_is_notified_twice_per_timeout() {
-        let mut manager = Manager {
-            every: Some(Duration(50)),
-            next: Instant(100),
-            gpus: gpus(1, false),
-        };
+        let mut manager =
+            Manager { every: Some(Duration(50)), next: Instant(100), gpus: gpus(1, false) };
         manager.due(Instant(99), 1);
         assert_eq!(manager.deadline(), Some(Instant(100)), "too early");
         manager.due(Instant(120), 1);

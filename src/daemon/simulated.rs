@@ -26,10 +26,7 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// Why not, in the child's words if it printed any.
 pub fn prepare(library: &Path) -> Result<PathBuf, String> {
     let mut command = Command::new("/proc/self/exe");
-    command
-        .arg("--prepare-simulated")
-        .arg(library)
-        .stdin(Stdio::null());
+    command.arg("--prepare-simulated").arg(library).stdin(Stdio::null());
     let output = command.output().map_err(|error| error.to_string())?;
     match output.status.success() {
         true => Ok(PathBuf::from(OsString::from_vec(output.stdout))),

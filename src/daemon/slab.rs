@@ -21,11 +21,7 @@ pub struct Slab<T> {
 impl<T> Slab<T> {
     /// An empty slab of at most `limit` entries.
     pub const fn new(limit: u16) -> Slab<T> {
-        Slab {
-            entries: Vec::new(),
-            free: Vec::new(),
-            limit,
-        }
+        Slab { entries: Vec::new(), free: Vec::new(), limit }
     }
 
     /// Inserts `value`, or returns it when the slab is full.
@@ -41,10 +37,7 @@ impl<T> Slab<T> {
         let entry = &mut self.entries[usize::from(slot)];
         entry.0 = entry.0.wrapping_add(1);
         entry.1 = Some(value);
-        Ok(Key {
-            slot,
-            generation: entry.0,
-        })
+        Ok(Key { slot, generation: entry.0 })
     }
 
     /// The entry, unless it was removed.
@@ -68,23 +61,15 @@ impl<T> Slab<T> {
 
     /// All entries with their keys.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
-        self.entries
-            .iter()
-            .enumerate()
-            .filter_map(|(slot, (generation, value))| {
-                let key = Key {
-                    slot: slot as u16,
-                    generation: *generation,
-                };
-                value.as_ref().map(|value| (key, value))
-            })
+        self.entries.iter().enumerate().filter_map(|(slot, (generation, value))| {
+            let key = Key { slot: slot as u16, generation: *generation };
+            value.as_ref().map(|value| (key, value))
+        })
     }
 
     /// All entries, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries
-            .iter_mut()
-            .filter_map(|(_, value)| value.as_mut())
+        self.entries.iter_mut().filter_map(|(_, value)| value.as_mut())
     }
 
     /// Entries in the table.

@@ -192,9 +192,7 @@ impl Closings {
                 continue;
             }
             helper.kill();
-            let logged = self
-                .logged
-                .is_some_and(|logged| now < logged.plus(LOG_EVERY));
+            let logged = self.logged.is_some_and(|logged| now < logged.plus(LOG_EVERY));
             if let Some((owner, _)) = helper.busy.filter(|_| !logged) {
                 self.logged = Some(now);
                 tracing::warn!(
@@ -211,8 +209,7 @@ impl Closings {
                 self.gone.push(self.helpers.swap_remove(at).process);
             }
         }
-        self.gone
-            .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        self.gone.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
     /// Hands waiting sockets to free helpers.
@@ -267,12 +264,7 @@ impl Helper {
         command.stdout(Stdio::null());
         // SAFETY: one system call between fork and exec.
         unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
-        Ok(Helper {
-            process: command.spawn()?,
-            channel,
-            busy: None,
-            killed: false,
-        })
+        Ok(Helper { process: command.spawn()?, channel, busy: None, killed: false })
     }
 
     /// Hands the helper a socket to close, or returns the socket.

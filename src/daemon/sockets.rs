@@ -197,11 +197,7 @@ fn packet_of(
     let flags = MsgFlags::MSG_DONTWAIT | how;
     loop {
         return match recvmsg::<()>(connection.as_raw_fd(), &mut parts, None, flags) {
-            Ok(packet)
-                if packet
-                    .flags
-                    .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) =>
-            {
+            Ok(packet) if packet.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) => {
                 Received::Violation
             }
             Ok(packet) if packet.bytes == 0 => Received::End,
@@ -217,11 +213,7 @@ fn packet_of(
 /// with it.
 pub fn id_of(packet: &[u8]) -> RequestId {
     let field = packet.get(HEADER_BYTES - 8..HEADER_BYTES);
-    RequestId(
-        field
-            .and_then(|id| id.try_into().ok())
-            .map_or(0, u64::from_le_bytes),
-    )
+    RequestId(field.and_then(|id| id.try_into().ok()).map_or(0, u64::from_le_bytes))
 }
 
 /// A message as the bytes of a packet.

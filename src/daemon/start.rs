@@ -156,11 +156,7 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     let simulated = paths.driver.is_simulated();
     let mut daemon = assemble(&config, paths, state, signals, service, fds)?;
     for gpu in &gpus {
-        daemon.deliver(Event::GpuFound {
-            uuid: gpu.uuid,
-            index: gpu.index,
-            total: gpu.total,
-        });
+        daemon.deliver(Event::GpuFound { uuid: gpu.uuid, index: gpu.index, total: gpu.total });
     }
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
     let policies = daemon.duties.policies.events(&uuids);
@@ -176,9 +172,7 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     let socket = containers.state().dir().join(ADMIN_SOCKET);
     let gpus = crate::service::gpus(gpus.len(), simulated);
     let (socket, driver) = (socket.display(), driver.display());
-    complain(&format!(
-        "gpusliced ready: {socket}, {gpus} (driver: {driver})"
-    ));
+    complain(&format!("gpusliced ready: {socket}, {gpus} (driver: {driver})"));
     daemon.manager.ready(gpus, containers.len());
     if options.while_used {
         daemon.duties.admins.run_while_used(now());
@@ -300,11 +294,7 @@ fn await_containers(root: &std::path::Path) {
 }
 
 fn log_to_stderr(verbose: bool) {
-    let level = if verbose {
-        tracing::Level::DEBUG
-    } else {
-        tracing::Level::INFO
-    };
+    let level = if verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
     tracing_subscriber::fmt()
         .compact()
         .with_ansi(false)

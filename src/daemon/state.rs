@@ -106,16 +106,9 @@ impl State {
         let lock =
             Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, why)| match why {
                 Errno::EWOULDBLOCK => StateError::Taken(dir.to_owned()),
-                why => StateError::Io {
-                    path: path.clone(),
-                    why: why.into(),
-                },
+                why => StateError::Io { path: path.clone(), why: why.into() },
             })?;
-        let state = State {
-            dir: dir.to_owned(),
-            admin_is_ours: false,
-            _lock: lock,
-        };
+        let state = State { dir: dir.to_owned(), admin_is_ours: false, _lock: lock };
         state.forget_other_boots().map_err(io(dir))?;
         let containers = dir.join("c");
         make_dir(&containers)
@@ -376,11 +369,7 @@ mod tests {
             share: None,
             class: Class::Normal,
             gang: Gangs::Auto,
-            lanes: vec![LaneRecord {
-                gpu: GpuUuid([7; 16]),
-                cap: Bytes(1 << 30),
-                whole: false,
-            }],
+            lanes: vec![LaneRecord { gpu: GpuUuid([7; 16]), cap: Bytes(1 << 30), whole: false }],
             pinned: None,
             cgroup: CgroupPath::EMPTY,
         }
@@ -402,10 +391,7 @@ mod tests {
 
         let state = State::open(&dir.path().join("run")).expect("ours again");
         let found = state.records().expect("readable");
-        let good: Vec<_> = found
-            .iter()
-            .filter(|f| matches!(f, Found::Record(_)))
-            .collect();
+        let good: Vec<_> = found.iter().filter(|f| matches!(f, Found::Record(_))).collect();
         assert_eq!((found.len(), good.len()), (3, 1), "{found:?}");
         assert!(c.join("torn/record").exists() && !c.join("unfinished").exists());
         state.forget(&record("torn").container).expect("gone");
@@ -453,9 +439,7 @@ mod tests {
         let mut state = State::open(&dir.path().join("run")).expect("ours");
         state.keep(&record("a"), b"").expect("kept");
         let _admin = state.listen_admin().expect("listening");
-        let _tenant = state
-            .listen_tenants(&record("a").container)
-            .expect("listening");
+        let _tenant = state.listen_tenants(&record("a").container).expect("listening");
         state.close([record("a").container].into_iter(), true);
         assert!(!dir.path().join("run").exists());
     }

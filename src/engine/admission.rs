@@ -53,12 +53,7 @@ impl GpuCapacity {
                 if cap > Bytes::ZERO {
                     Ok(cap)
                 } else {
-                    Err(Refusal::RatioZero {
-                        gpu,
-                        total,
-                        part,
-                        whole,
-                    })
+                    Err(Refusal::RatioZero { gpu, total, part, whole })
                 }
             }
         }
@@ -68,11 +63,9 @@ impl GpuCapacity {
     pub(crate) fn take_share(&self, share: Option<Percent>) -> Result<(), Refusal> {
         let left = 100u32.saturating_sub(self.shares);
         match share {
-            Some(share) if share.get() > left => Err(Refusal::Shares {
-                gpu: self.index,
-                share,
-                left,
-            }),
+            Some(share) if share.get() > left => {
+                Err(Refusal::Shares { gpu: self.index, share, left })
+            }
             _ => Ok(()),
         }
     }
@@ -87,10 +80,7 @@ impl GpuCapacity {
         memory: MemoryAsk,
         oversubscribe: bool,
     ) -> Result<Bytes, Refusal> {
-        let without = GpuCapacity {
-            promised: self.promised.saturating_sub(old),
-            ..self
-        };
+        let without = GpuCapacity { promised: self.promised.saturating_sub(old), ..self };
         match without.promise(memory, oversubscribe) {
             Err(Refusal::Promised { cap, .. }) if cap <= old => Ok(cap),
             answer => answer,
@@ -105,12 +95,7 @@ impl GpuCapacity {
             return Err(Refusal::CapAboveGpu { gpu, cap, total });
         }
         if cap > left && !oversubscribe {
-            return Err(Refusal::Promised {
-                gpu,
-                cap,
-                left,
-                total,
-            });
+            return Err(Refusal::Promised { gpu, cap, left, total });
         }
         Ok(cap)
     }
@@ -133,11 +118,7 @@ impl GpuCapacity {
         self.within_bounds(ask)?;
         let cap = self.promise(ask.memory, oversubscribe)?;
         self.take_share(ask.share)?;
-        Ok(LaneRecord {
-            gpu: self.uuid,
-            cap,
-            whole: false,
-        })
+        Ok(LaneRecord { gpu: self.uuid, cap, whole: false })
     }
 
     /// The whole GPU, if no container has a part of it.
@@ -148,11 +129,7 @@ impl GpuCapacity {
         if self.promised > Bytes::ZERO {
             return Err(Refusal::Sliced(self.index));
         }
-        Ok(LaneRecord {
-            gpu: self.uuid,
-            cap: self.total,
-            whole: true,
-        })
+        Ok(LaneRecord { gpu: self.uuid, cap: self.total, whole: true })
     }
 }
 
@@ -188,11 +165,7 @@ pub(crate) fn admit(
     }
     Ok(Record {
         container: ask.container,
-        name: if ask.name.is_empty() {
-            beginning(ask.container, 12)
-        } else {
-            ask.name
-        },
+        name: if ask.name.is_empty() { beginning(ask.container, 12) } else { ask.name },
         weight: ask.weight,
         share: ask.share,
         class: ask.class,
@@ -265,11 +238,7 @@ fn any(
                 Refusal::CapAboveGpu { total, .. } => (0, total),
                 _ => (1, Bytes::ZERO),
             };
-            Err(all
-                .iter()
-                .copied()
-                .max_by_key(size)
-                .unwrap_or(Refusal::NoGpu))
+            Err(all.iter().copied().max_by_key(size).unwrap_or(Refusal::NoGpu))
         }
     }
 }
@@ -289,11 +258,7 @@ fn each(
         }
         lanes.push(capacity.lane(ask, oversubscribe)?);
     }
-    if lanes.is_empty() {
-        Err(Refusal::NoGpu)
-    } else {
-        Ok(lanes)
-    }
+    if lanes.is_empty() { Err(Refusal::NoGpu) } else { Ok(lanes) }
 }
 
 /// The index of a GPU in `capacities`.
@@ -306,10 +271,7 @@ pub(crate) fn find(capacities: &[GpuCapacity], asked: GpuRef) -> Result<usize, R
         GpuRef::Uuid(uuid) => capacity.uuid == uuid,
     };
     let present = capacities.len();
-    capacities
-        .iter()
-        .position(is)
-        .ok_or(Refusal::NoSuchGpu { asked, present })
+    capacities.iter().position(is).ok_or(Refusal::NoSuchGpu { asked, present })
 }
 
 /// An id's first `bytes` characters; container tools show twelve.
@@ -330,10 +292,7 @@ pub(crate) fn readmit(capacities: &[GpuCapacity], record: &Record) -> Result<(),
     for (at, lane) in record.lanes.iter().enumerate() {
         let capacity = capacities.iter().find(|capacity| capacity.uuid == lane.gpu);
         let capacity = capacity.ok_or(Refusal::GpuGone(lane.gpu))?;
-        if record.lanes[..at]
-            .iter()
-            .any(|earlier| earlier.gpu == lane.gpu)
-        {
+        if record.lanes[..at].iter().any(|earlier| earlier.gpu == lane.gpu) {
             return Err(Refusal::GpuTwice(capacity.index));
         }
         if lane.cap == Bytes::ZERO {
@@ -365,23 +324,14 @@ mod tests {
         let part = |part, whole| MemoryAsk::Ratio { part, whole };
         let gib = |gib| MemoryAsk::Exactly(Bytes(gib * GIB));
         for (ask, why) in [
-            (
-                bounded("all", gib(1), within(one, None)),
-                "asks for 2 GPUs, and may for 1",
-            ),
+            (bounded("all", gib(1), within(one, None)), "asks for 2 GPUs, and may for 1"),
             (bounded("0,1", gib(1), within(one, None)), "cgpu_gpus_max"),
             (
                 bounded("1", part(3, 4), within(one, Some(part(1, 2)))),
                 "asks for 6GiB of GPU 1, and may for 4GiB",
             ),
-            (
-                bounded("any", part(3, 4), within(one, Some(gib(4)))),
-                "cgpu_memory_max",
-            ),
-            (
-                bounded("0,1", part(1, 2), within(two, Some(gib(4)))),
-                "asks for 8GiB of GPU 0",
-            ),
+            (bounded("any", part(3, 4), within(one, Some(gib(4)))), "cgpu_memory_max"),
+            (bounded("0,1", part(1, 2), within(two, Some(gib(4)))), "asks for 8GiB of GPU 0"),
         ] {
             let refused = rig.admit(ask).expect_err("beyond");
             assert!(refused.1.contains(why), "{refused:?}");

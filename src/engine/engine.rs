@@ -97,12 +97,7 @@ impl Engine {
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
             Event::Restore(record) => self.restore(record, actions),
             Event::Dismiss { token, container } => self.dismiss(token, container, actions),
-            Event::Attach {
-                token,
-                container,
-                process,
-                held,
-            } => {
+            Event::Attach { token, container, process, held } => {
                 self.attach(token, container, process, &held, actions);
             }
             Event::RestoreProcess { .. }
@@ -115,32 +110,19 @@ impl Engine {
             | Event::Measured { .. }
             | Event::Looked { .. }
             | Event::Unattributed { .. } => self.memory(event, actions),
-            Event::Resize {
-                token,
-                container,
-                lane,
-                memory,
-            } => self.resize(token, container, lane, memory, actions),
-            Event::SetPolicy {
-                token,
-                gpus,
-                policy,
-            } => self.set_policy(token, gpus, policy, actions),
-            Event::Retune {
-                token,
-                container,
-                change,
-            } => self.retune(token, container, change, actions),
-            Event::Claims {
-                client,
-                lane,
-                claims,
-            } => self.claims(client, lane, claims),
-            Event::Stopped {
-                container,
-                lane,
-                ok,
-            } => self.preempt_done(container, lane, Answer::Stop { ok }),
+            Event::Resize { token, container, lane, memory } => {
+                self.resize(token, container, lane, memory, actions)
+            }
+            Event::SetPolicy { token, gpus, policy } => {
+                self.set_policy(token, gpus, policy, actions)
+            }
+            Event::Retune { token, container, change } => {
+                self.retune(token, container, change, actions)
+            }
+            Event::Claims { client, lane, claims } => self.claims(client, lane, claims),
+            Event::Stopped { container, lane, ok } => {
+                self.preempt_done(container, lane, Answer::Stop { ok })
+            }
             Event::Resumed { container, lane } => {
                 self.preempt_done(container, lane, Answer::Resume)
             }
@@ -182,9 +164,7 @@ impl Engine {
 
     fn each_gpu(&mut self, touched: GpuSet, f: impl FnMut(&mut Gpu)) {
         let gpus = self.gpus.iter_mut().enumerate();
-        gpus.filter(|(at, _)| touched & (1 << at) != 0)
-            .map(|(_, gpu)| gpu)
-            .for_each(f);
+        gpus.filter(|(at, _)| touched & (1 << at) != 0).map(|(_, gpu)| gpu).for_each(f);
     }
 
     /// GPUs whose turns `event` may change: all GPUs of the container, because they may become a gang.
@@ -202,9 +182,9 @@ impl Engine {
             | Event::Release { client, .. }
             | Event::Yield { client, .. }
             | Event::Left { client }
-            | Event::Gone { client } => gpus_of(client)
-                .iter()
-                .fold(0, |all, slice| all | bit(slice)),
+            | Event::Gone { client } => {
+                gpus_of(client).iter().fold(0, |all, slice| all | bit(slice))
+            }
             Event::Measured { .. }
             | Event::Looked { .. }
             | Event::Unattributed { .. }
@@ -273,10 +253,7 @@ impl Engine {
             .and_then(|()| admit(&self.capacities(), ask, self.config.oversubscribe));
         match granted {
             Ok(record) => {
-                actions.push(Action::Admitted {
-                    token,
-                    record: record.clone(),
-                });
+                actions.push(Action::Admitted { token, record: record.clone() });
                 self.insert_container(record, Stage::Settled, true);
             }
             Err(why) => actions.push(Action::Denied { token, why }),
@@ -285,10 +262,7 @@ impl Engine {
 
     fn restore(&mut self, record: Record, actions: &mut Actions) {
         let (container, lanes) = (record.container, record.lanes.len() as u8);
-        match self
-            .vacancy(container)
-            .and_then(|()| readmit(&self.capacities(), &record))
-        {
+        match self.vacancy(container).and_then(|()| readmit(&self.capacities(), &record)) {
             Ok(()) => {
                 actions.push(Action::Restored { container, lanes });
                 let until = self.now.plus(self.config.restore_grace);
@@ -321,20 +295,13 @@ impl Engine {
             self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
         }
         let on: Vec<usize> = slices.gpus.iter().filter_map(|slice| slice.gpu).collect();
-        let container = Container {
-            record: record.clone(),
-            stage,
-            complete,
-            clients: Vec::new(),
-            slices,
-        };
+        let container =
+            Container { record: record.clone(), stage, complete, clients: Vec::new(), slices };
         let Some(index) = self.containers.insert(container) else {
             return;
         };
         for (lane, gpu) in on.into_iter().enumerate() {
-            self.gpus[gpu]
-                .turns
-                .enter(index, Lane(lane as u8), record.entitlement(lane));
+            self.gpus[gpu].turns.enter(index, Lane(lane as u8), record.entitlement(lane));
         }
         self.changed.push((index, Lane::HOST));
     }
@@ -347,20 +314,13 @@ impl Engine {
             let clients = self.containers.get(index).map(|c| c.clients.clone());
             for client in clients.unwrap_or_default() {
                 self.forget(client, actions);
-                actions.push(Action::Disconnect {
-                    client,
-                    why: Cut::Dismissed,
-                });
+                actions.push(Action::Disconnect { client, why: Cut::Dismissed });
             }
             self.containers.remove(index);
             self.gangs.retain(|gang| gang.index != index);
             self.each_gpu(ALL, |gpu| gpu.turns.leave(index));
         }
-        actions.push(Action::Dismissed {
-            token,
-            container: id,
-            known: index.is_some(),
-        });
+        actions.push(Action::Dismissed { token, container: id, known: index.is_some() });
     }
 
     fn claims(&mut self, client: ClientId, lane: Lane, claims: Claims) {
@@ -386,11 +346,7 @@ impl Engine {
             ..claims
         };
         let used = self.used(index, lane);
-        if let Some(slice) = self
-            .containers
-            .get_mut(index)
-            .and_then(|c| c.slices.get_mut(lane))
-        {
+        if let Some(slice) = self.containers.get_mut(index).and_then(|c| c.slices.get_mut(lane)) {
             slice.peak = slice.peak.max(used);
         }
         self.report_all(index);
@@ -419,25 +375,17 @@ impl Engine {
     }
 
     pub(crate) fn clients_of(&self, index: ContainerIndex) -> impl Iterator<Item = &Client> {
-        let clients = self
-            .containers
-            .get(index)
-            .map_or(&[][..], |c| c.clients.as_slice());
+        let clients = self.containers.get(index).map_or(&[][..], |c| c.clients.as_slice());
         clients.iter().filter_map(|&id| self.clients.get(id))
     }
 
     /// Reports the combined state of a container's processes to its GPUs.
     pub(crate) fn report_all(&mut self, index: ContainerIndex) {
         let gang = self.regroup(index);
-        let lanes = self
-            .containers
-            .get(index)
-            .map_or(0, |c| c.slices.gpus.len());
+        let lanes = self.containers.get(index).map_or(0, |c| c.slices.gpus.len());
         let lanes = (0..lanes as u8).map(Lane);
         let runnable = |it: &ClientLane| it.claims.runnable;
-        let any = lanes
-            .clone()
-            .any(|lane| self.talking(index, lane).any(runnable));
+        let any = lanes.clone().any(|lane| self.talking(index, lane).any(runnable));
         lanes.for_each(|lane| self.report(index, lane, gang, any));
     }
 
@@ -461,9 +409,7 @@ impl Engine {
             reported.drained &= lane.drained(turn);
             reported.newcomer |= lane.orders == orders;
             reported.busy_newcomer |= lane.orders == orders && !lane.drained(turn);
-            let work_spans = [reported.work_span, lane.work_span(turn)]
-                .into_iter()
-                .flatten();
+            let work_spans = [reported.work_span, lane.work_span(turn)].into_iter().flatten();
             reported.work_span = work_spans.reduce(WorkSpan::with);
         }
         self.gpus[gpu].turns.report(index, reported);
@@ -482,10 +428,7 @@ impl Engine {
             let mut all = self.talking(index, Lane(lane as u8));
             all.any(|lane| lane.was_runnable)
         };
-        let gpus = slices
-            .iter()
-            .enumerate()
-            .filter(|(lane, _)| was_runnable(*lane));
+        let gpus = slices.iter().enumerate().filter(|(lane, _)| was_runnable(*lane));
         let gpus = gpus.filter_map(|(_, slice)| slice.gpu);
         let gpus: GpuSet = gpus.fold(0, |set, gpu| set | 1 << gpu);
         let gpus = if gpus.count_ones() > 1 { gpus } else { 0 };
@@ -554,12 +497,7 @@ impl Engine {
             Note::Closed(_) => Action::ReadClaims { container, lane },
             Note::Stop(_) => Action::Stop { container, lane },
             Note::Resume(_) => Action::Resume { container, lane },
-            Note::Late(_, stage, after) => Action::Late {
-                container,
-                lane,
-                stage,
-                after,
-            },
+            Note::Late(_, stage, after) => Action::Late { container, lane, stage, after },
         });
     }
 }

@@ -159,9 +159,7 @@ impl GrantsHead {
 /// A little-endian number of `len` bytes; zeros where there are none.
 fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     let part = bytes.get(at..at + len).unwrap_or(&[]);
-    part.iter()
-        .rev()
-        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    part.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
 impl Grant {
@@ -190,15 +188,9 @@ impl Grant {
         for (at, lane) in lanes(gpus).enumerate() {
             granted[usize::from(lane.0)] = Bytes(number(body, AMOUNTS_AT + at * 8, 8));
         }
-        let process = Process {
-            pid: number(body, 16, 4) as u32,
-            born: number(body, 8, 8),
-        };
+        let process = Process { pid: number(body, 16, 4) as u32, born: number(body, 8, 8) };
         let nothing = granted.iter().all(|&bytes| bytes == Bytes::ZERO);
-        let grant = Grant {
-            process: (process.pid != 0).then_some(process),
-            granted,
-        };
+        let grant = Grant { process: (process.pid != 0).then_some(process), granted };
         Some((number(body, 0, 8), (!nothing).then_some(grant)))
     }
 }
@@ -236,11 +228,7 @@ mod tests {
     use std::vec;
 
     fn head(gpus: usize) -> GrantsHead {
-        GrantsHead {
-            gpus,
-            complete: true,
-            namespace: 4_026_531_836,
-        }
+        GrantsHead { gpus, complete: true, namespace: 4_026_531_836 }
     }
 
     fn grant(pid: u32, amounts: &[(Lane, u64)]) -> Grant {

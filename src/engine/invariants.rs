@@ -24,16 +24,9 @@ impl Engine {
         }
         for (id, client) in self.clients.iter() {
             let home = self.containers.get(client.index);
-            assert!(
-                home.is_some_and(|c| c.clients.contains(&id)),
-                "{id:?} is of no container"
-            );
+            assert!(home.is_some_and(|c| c.clients.contains(&id)), "{id:?} is of no container");
         }
-        assert_eq!(
-            listed.len(),
-            self.clients.iter().count(),
-            "a process listed and not attached"
-        );
+        assert_eq!(listed.len(), self.clients.iter().count(), "a process listed and not attached");
         self.gpus.iter().for_each(|gpu| check_turns(&gpu.turns));
         self.check_shown();
         self.capacities().iter().for_each(|capacity| {
@@ -65,9 +58,7 @@ impl Engine {
                 slice.residual,
                 "{id} {lane:?}: the sum of what is beyond grants is not what it was charged"
             );
-            let granted = self
-                .lanes_of(index, lane)
-                .map(|it| u128::from(it.granted.0));
+            let granted = self.lanes_of(index, lane).map(|it| u128::from(it.granted.0));
             assert_eq!(
                 granted.sum::<u128>(),
                 slice.granted,
@@ -92,35 +83,21 @@ impl Engine {
                 slice.waiting.is_empty() || on || returning,
                 "{id} {lane:?}: growth waits for nothing"
             );
-            let due = self
-                .recalls
-                .iter()
-                .filter(|it| (it.1, it.2) == (index, lane));
-            assert_eq!(
-                due.count(),
-                usize::from(on),
-                "{id} {lane:?}: a recall without an end"
-            );
+            let due = self.recalls.iter().filter(|it| (it.1, it.2) == (index, lane));
+            assert_eq!(due.count(), usize::from(on), "{id} {lane:?}: a recall without an end");
         }
     }
 }
 
 fn check_turns(turns: &Turns) {
-    let odd: Vec<ContainerIndex> = turns
-        .entities
-        .iter()
-        .filter(|e| e.turn % 2 == 1)
-        .map(|entity| entity.index)
-        .collect();
+    let odd: Vec<ContainerIndex> =
+        turns.entities.iter().filter(|e| e.turn % 2 == 1).map(|entity| entity.index).collect();
     match turns.phase {
         Phase::Held { index, .. } => assert_eq!(odd, [index], "the turn is not the holder's alone"),
         _ => assert!(odd.is_empty(), "{odd:?} may launch in {:?}", turns.phase),
     }
     if let Phase::Closing { index, .. } = turns.phase {
-        assert!(
-            turns.find(index).is_some(),
-            "a turn without a holder is being closed"
-        );
+        assert!(turns.find(index).is_some(), "a turn without a holder is being closed");
     }
     for entity in &turns.entities {
         let on = match turns.phase {
@@ -132,11 +109,7 @@ fn check_turns(turns: &Turns) {
             !on || entity.preemption != Preemption::Stopped,
             "a container that may launch is stopped and not resumed"
         );
-        let others = turns
-            .entities
-            .iter()
-            .filter(|other| other.index == entity.index)
-            .count();
+        let others = turns.entities.iter().filter(|other| other.index == entity.index).count();
         assert_eq!(others, 1, "two entities of one container");
     }
 }

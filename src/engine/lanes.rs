@@ -31,22 +31,17 @@ impl<T> ByLane<T> {
     /// All, the GPUs' first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Lane, &T)> {
         let gpus = self.gpus.iter().enumerate();
-        gpus.map(|(at, it)| (Lane(at as u8), it))
-            .chain([(Lane::HOST, &self.host)])
+        gpus.map(|(at, it)| (Lane(at as u8), it)).chain([(Lane::HOST, &self.host)])
     }
     /// All, the GPUs' first.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Lane, &mut T)> {
         let gpus = self.gpus.iter_mut().enumerate();
-        gpus.map(|(at, it)| (Lane(at as u8), it))
-            .chain([(Lane::HOST, &mut self.host)])
+        gpus.map(|(at, it)| (Lane(at as u8), it)).chain([(Lane::HOST, &mut self.host)])
     }
     /// The same accounts, with another value each.
     pub(crate) fn map<U>(&self, mut f: impl FnMut(Lane, &T) -> U) -> ByLane<U> {
         ByLane {
-            gpus: (0u8..)
-                .zip(&self.gpus)
-                .map(|(at, it)| f(Lane(at), it))
-                .collect(),
+            gpus: (0u8..).zip(&self.gpus).map(|(at, it)| f(Lane(at), it)).collect(),
             host: f(Lane::HOST, &self.host),
         }
     }

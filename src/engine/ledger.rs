@@ -134,15 +134,8 @@ mod tests {
         assert_eq!(ledger.reserve(Bytes(0), Bytes(5)), Ok(Bytes(0)));
         ledger.release(Bytes(7));
         assert_eq!(ledger.reserve(Bytes(8), Bytes(u64::MAX)), Err(Bytes(7)));
-        assert_eq!(
-            ledger.reserve(Bytes(7), Bytes(0)),
-            Ok(Bytes(7)),
-            "a wish below the need"
-        );
-        assert_eq!(
-            ledger.reserve(Bytes(u64::MAX), Bytes(u64::MAX)),
-            Err(Bytes(0))
-        );
+        assert_eq!(ledger.reserve(Bytes(7), Bytes(0)), Ok(Bytes(7)), "a wish below the need");
+        assert_eq!(ledger.reserve(Bytes(u64::MAX), Bytes(u64::MAX)), Err(Bytes(0)));
     }
 
     #[test]
@@ -167,9 +160,7 @@ mod tests {
         let at = |ms: u64| Instant(ms * 1_000_000);
         let looks = |looks: &[(u64, u64)]| {
             let mut it = Measured::default();
-            looks
-                .iter()
-                .for_each(|&(ms, seen)| it.look(at(ms), Bytes(seen)));
+            looks.iter().for_each(|&(ms, seen)| it.look(at(ms), Bytes(seen)));
             it.charged().0
         };
         assert_eq!(looks(&[(0, 50)]), 0);

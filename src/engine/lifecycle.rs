@@ -191,9 +191,7 @@ impl Slice {
     /// A measurement changes `residual`, of one process.
     pub(crate) fn recount(&mut self, residual: &mut Measured, look: impl FnOnce(&mut Measured)) {
         self.account.release(residual.charged());
-        self.residual = self
-            .residual
-            .saturating_sub(u128::from(residual.charged().0));
+        self.residual = self.residual.saturating_sub(u128::from(residual.charged().0));
         look(residual);
         self.residual += u128::from(residual.charged().0);
         self.account.hold(residual.charged());
@@ -254,23 +252,13 @@ impl ClientLane {
     /// any turn. Work of an earlier turn may be in flight: that turn ended in open mode, without a wait for
     /// it. Parked work ran in the turn that `closed` ended, and must have been reported over since.
     pub(crate) fn drained(&self, closed: u32) -> bool {
-        let Claims {
-            parked,
-            active,
-            drained,
-            ..
-        } = self.claims;
+        let Claims { parked, active, drained, .. } = self.claims;
         let answered = !parked || active.wrapping_add(1) == closed;
         self.read_at == closed && drained == active && answered
     }
     /// When it was on the GPU in the turn that `closed` ended, by its own claim.
     pub(crate) fn work_span(&self, closed: u32) -> Option<WorkSpan> {
-        let Claims {
-            active,
-            began,
-            calm,
-            ..
-        } = self.claims;
+        let Claims { active, began, calm, .. } = self.claims;
         (active.wrapping_add(1) == closed).then_some(WorkSpan { began, calm })
     }
     /// Bytes it holds by its own claim, at most its grants.
@@ -298,9 +286,7 @@ impl ClientLane {
     }
     /// All its memory, by NVML and by its own claim.
     pub(crate) fn all(&self) -> Bytes {
-        self.seen
-            .unwrap_or_default()
-            .saturating_add(self.claims.unseen)
+        self.seen.unwrap_or_default().saturating_add(self.claims.unseen)
     }
     /// NVML shows `used` of it. Returns the part beyond its largest grant around the time of the
     /// measurement.
@@ -344,9 +330,7 @@ impl Containers {
         seats.filter_map(|(at, c)| c.as_mut().map(|c| (ContainerIndex(at as u16), c)))
     }
     pub(crate) fn find(&self, id: ContainerId) -> Option<ContainerIndex> {
-        self.iter()
-            .find(|(_, c)| c.record.container == id)
-            .map(|(index, _)| index)
+        self.iter().find(|(_, c)| c.record.container == id).map(|(index, _)| index)
     }
     pub(crate) fn get(&self, index: ContainerIndex) -> Option<&Container> {
         self.0.get(usize::from(index.0))?.as_ref()
@@ -379,16 +363,10 @@ pub(crate) struct Clients(Vec<(u16, Option<Client>)>);
 
 impl Clients {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
-        self.0
-            .iter()
-            .enumerate()
-            .filter_map(|(slot, (generation, client))| {
-                let id = ClientId {
-                    slot: slot as u16,
-                    generation: *generation,
-                };
-                client.as_ref().map(|client| (id, client))
-            })
+        self.0.iter().enumerate().filter_map(|(slot, (generation, client))| {
+            let id = ClientId { slot: slot as u16, generation: *generation };
+            client.as_ref().map(|client| (id, client))
+        })
     }
     pub(crate) fn get(&self, id: ClientId) -> Option<&Client> {
         let (generation, client) = self.0.get(usize::from(id.slot))?;
@@ -409,10 +387,7 @@ impl Clients {
             self.0.push((0, None));
         }
         self.0[slot].1 = Some(client);
-        Some(ClientId {
-            slot: slot as u16,
-            generation: self.0[slot].0,
-        })
+        Some(ClientId { slot: slot as u16, generation: self.0[slot].0 })
     }
     pub(crate) fn detach(&mut self, id: ClientId) -> Option<Client> {
         self.get(id)?;

@@ -46,51 +46,27 @@ impl Engine {
             return; // no process asks for it
         }
         match event {
-            Event::Reserve {
-                client,
-                token,
-                lane,
-                need,
-                wish,
-            } => {
-                let growth = Growth {
-                    client,
-                    token,
-                    lane,
-                    need,
-                    wish,
-                    after: 0,
-                    waited: false,
-                };
+            Event::Reserve { client, token, lane, need, wish } => {
+                let growth = Growth { client, token, lane, need, wish, after: 0, waited: false };
                 self.reserve(growth, actions);
             }
-            Event::Release {
-                client,
-                lane,
-                bytes,
-            } => self.release(client, lane, bytes, None, actions),
-            Event::Yield {
-                client,
-                lane,
-                recall,
-                bytes,
-            } => self.release(client, lane, bytes, Some(recall), actions),
-            Event::RestoreProcess {
-                token,
-                container,
-                process,
-                granted,
-            } => self.restore_process(token, container, process, &granted, actions),
+            Event::Release { client, lane, bytes } => {
+                self.release(client, lane, bytes, None, actions)
+            }
+            Event::Yield { client, lane, recall, bytes } => {
+                self.release(client, lane, bytes, Some(recall), actions)
+            }
+            Event::RestoreProcess { token, container, process, granted } => {
+                self.restore_process(token, container, process, &granted, actions)
+            }
             Event::Complete { container } => self.complete(container, actions),
             Event::Left { client } => self.left(client, actions),
             Event::Gone { client } => self.forget(client, actions),
             Event::Measured { client, lane, used } => self.measured(client, lane, used, actions),
             Event::Looked { container, lane } => self.looked(container, lane, actions),
-            Event::Unattributed {
-                container,
-                lane,
-                used,
-            } => self.strangers(container, lane, used, actions),
+            Event::Unattributed { container, lane, used } => {
+                self.strangers(container, lane, used, actions)
+            }
             _ => {}
         }
     }
@@ -109,10 +85,7 @@ impl Engine {
 
     /// Ends the connection of a process that broke a rule. It keeps the memory it holds.
     fn cut(&mut self, client: ClientId, why: Rejection, actions: &mut Actions) {
-        actions.push(Action::Disconnect {
-            client,
-            why: Cut::Broke(why),
-        });
+        actions.push(Action::Disconnect { client, why: Cut::Broke(why) });
         self.disconnect(client, actions);
     }
 

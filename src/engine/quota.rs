@@ -21,11 +21,7 @@ impl Quota {
         let most = (total / 4).clamp(1, CLIENTS_PER_CONTAINER_MAX);
         let containers = containers.max(1);
         let each = (total / 2 / containers).clamp(1, most);
-        Quota {
-            each,
-            shared: total.saturating_sub(each * containers),
-            most,
-        }
+        Quota { each, shared: total.saturating_sub(each * containers), most }
     }
 
     /// The guaranteed places of each container.
@@ -85,10 +81,7 @@ mod tests {
                     continue;
                 }
                 let admitted = quota.admits(counts[one], counts.iter().copied());
-                assert!(
-                    admitted || counts[one] >= quota.guaranteed(),
-                    "{quota:?} {one}"
-                );
+                assert!(admitted || counts[one] >= quota.guaranteed(), "{quota:?} {one}");
                 counts[one] += usize::from(admitted);
                 assert!(counts[one] <= quota.most() && counts.iter().sum::<usize>() <= total);
             }

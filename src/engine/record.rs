@@ -95,10 +95,7 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecordError::Length(n) => {
-                write!(
-                    f,
-                    "a slice's record is {RECORD_BYTES} bytes, this one is {n}"
-                )
+                write!(f, "a slice's record is {RECORD_BYTES} bytes, this one is {n}")
             }
             RecordError::Magic => f.write_str("not a slice's record"),
             RecordError::Version(v) => write!(
@@ -131,21 +128,14 @@ impl Record {
     /// The record's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut out = Out {
-            bytes: [0; RECORD_BYTES],
-            at: 0,
-        };
+        let mut out = Out { bytes: [0; RECORD_BYTES], at: 0 };
         out.put(&RECORD_MAGIC);
         out.put(&RECORD_VERSION.to_le_bytes());
         out.text::<CONTAINER_ID_BYTES_MAX>(self.container.as_str());
         out.text::<NAME_BYTES_MAX>(self.name.as_str());
         out.put(&self.weight.get().to_le_bytes());
         out.put(&self.share.map_or(0, Percent::get).to_le_bytes());
-        let never = if self.gang == Gangs::Never {
-            NEVER_BIT
-        } else {
-            0
-        };
+        let never = if self.gang == Gangs::Never { NEVER_BIT } else { 0 };
         let class = self.class.number() | never;
         out.put(&[class, self.lanes.len().min(LANES_MAX) as u8]);
         for lane in self.lanes.iter().take(LANES_MAX) {
@@ -167,9 +157,8 @@ impl Record {
     /// # Errors
     /// [`RecordError`], the first that holds in the order of its variants.
     pub fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
-        let whole: &[u8; RECORD_BYTES] = bytes
-            .try_into()
-            .map_err(|_| RecordError::Length(bytes.len()))?;
+        let whole: &[u8; RECORD_BYTES] =
+            bytes.try_into().map_err(|_| RecordError::Length(bytes.len()))?;
         let mut input = In(whole);
         if input.array::<8>()? != RECORD_MAGIC {
             return Err(RecordError::Magic);
@@ -184,11 +173,7 @@ impl Record {
         }
         let record = input.slice()?;
         // One meaning, one encoding: this refuses padding or lanes that would be lost.
-        if record.encode() == *whole {
-            Ok(record)
-        } else {
-            Err(RecordError::Field)
-        }
+        if record.encode() == *whole { Ok(record) } else { Err(RecordError::Field) }
     }
 }
 
@@ -271,17 +256,7 @@ impl<'a> In<'a> {
             _ => Gangs::Never,
         };
         let class = Class::of(class & !NEVER_BIT).ok_or(RecordError::Field)?;
-        Ok(Record {
-            container,
-            name,
-            weight,
-            share,
-            class,
-            gang,
-            lanes,
-            pinned,
-            cgroup,
-        })
+        Ok(Record { container, name, weight, share, class, gang, lanes, pinned, cgroup })
     }
 }
 
@@ -362,11 +337,7 @@ mod tests {
             (RECORD_BYTES - 4 - PATH_BYTES_MAX - 1, 2),
         ];
         for (at, byte) in wrong {
-            assert_eq!(
-                resum(at, byte),
-                Err(RecordError::Field),
-                "byte {at} = {byte}"
-            );
+            assert_eq!(resum(at, byte), Err(RecordError::Field), "byte {at} = {byte}");
         }
         assert_eq!(resum(8, 9), Err(RecordError::Version(9)));
         assert_eq!(resum(0, 9), Err(RecordError::Magic));

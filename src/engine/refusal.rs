@@ -181,29 +181,21 @@ impl fmt::Display for Refusal {
             ),
             Refusal::Shares { gpu, share, left } => {
                 let (gpu, share) = (gpu.0, share.get());
-                write!(
-                    f,
-                    "hard share {share} % is above the {left} % that GPU {gpu} has left; "
-                )?;
+                write!(f, "hard share {share} % is above the {left} % that GPU {gpu} has left; ")?;
                 if left > 0 {
                     write!(f, "ask for at most {left} %, or ")?;
                 }
                 f.write_str("ask for a weight, which needs no room")
             }
-            Refusal::TooManyContainers => write!(
-                f,
-                "the node has {CONTAINERS_MAX} slices, as many as it can; end one first"
-            ),
-            Refusal::NoSlice(id) => write!(
-                f,
-                "container {id} has no slice; gpuslice ps lists those that have one"
-            ),
+            Refusal::TooManyContainers => {
+                write!(f, "the node has {CONTAINERS_MAX} slices, as many as it can; end one first")
+            }
+            Refusal::NoSlice(id) => {
+                write!(f, "container {id} has no slice; gpuslice ps lists those that have one")
+            }
             Refusal::NoSuchLane { lane, gpus } => {
                 let (s, lane) = (if gpus == 1 { "" } else { "s" }, lane.0);
-                write!(
-                    f,
-                    "the slice has no GPU {lane}; it has {gpus} GPU{s}, counted from 0"
-                )
+                write!(f, "the slice has no GPU {lane}; it has {gpus} GPU{s}, counted from 0")
             }
             Refusal::BeyondGpus { asked, most } => write!(
                 f,
@@ -220,17 +212,9 @@ impl Refusal {
     /// Formats the refusals about memory.
     fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Refusal::RatioZero {
-                gpu,
-                total,
-                part,
-                whole,
-            } => {
+            Refusal::RatioZero { gpu, total, part, whole } => {
                 let (gpu, total) = (gpu.0, Exact(total));
-                write!(
-                    f,
-                    "{part}/{whole} of GPU {gpu}'s {total} is less than 1MiB; "
-                )?;
+                write!(f, "{part}/{whole} of GPU {gpu}'s {total} is less than 1MiB; ")?;
                 f.write_str("ask for a larger part")
             }
             Refusal::RatioInvalid { part, whole } => write!(
@@ -240,10 +224,7 @@ impl Refusal {
             ),
             Refusal::CapAboveGpu { gpu, cap, total } => {
                 let (gpu, cap, total) = (gpu.0, Exact(cap), Exact(total));
-                write!(
-                    f,
-                    "cap {cap} is above GPU {gpu}'s {total}; ask for at most {total}"
-                )
+                write!(f, "cap {cap} is above GPU {gpu}'s {total}; ask for at most {total}")
             }
             Refusal::BeyondMemory { gpu, cap, most } => write!(
                 f,
@@ -253,17 +234,9 @@ impl Refusal {
                 gpu.0,
                 Exact(most)
             ),
-            Refusal::Promised {
-                gpu,
-                cap,
-                left,
-                total,
-            } => {
+            Refusal::Promised { gpu, cap, left, total } => {
                 let (gpu, cap, total) = (gpu.0, Exact(cap), Exact(total));
-                write!(
-                    f,
-                    "cap {cap} is above what GPU {gpu} has left of its {total}; "
-                )?;
+                write!(f, "cap {cap} is above what GPU {gpu} has left of its {total}; ")?;
                 room(f, left)
             }
             Refusal::PromisedAll { cap, left } => {

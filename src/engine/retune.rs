@@ -96,10 +96,7 @@ impl Engine {
             let Some(capacity) = slice.gpu.and_then(|gpu| capacities.get(gpu)) else {
                 continue;
             };
-            let without = GpuCapacity {
-                shares: capacity.shares.saturating_sub(old),
-                ..*capacity
-            };
+            let without = GpuCapacity { shares: capacity.shares.saturating_sub(old), ..*capacity };
             without.take_share(share)?;
         }
         let was = said(record);
@@ -145,12 +142,7 @@ mod tests {
     /// Cap, weight and class as an observer sees them.
     fn shown(rig: &Rig, container: &str) -> (u32, u32, Class) {
         match rig.slice(container) {
-            Snapshot::Slice {
-                cap_ppm,
-                weight,
-                class,
-                ..
-            } => (cap_ppm, weight.get(), class),
+            Snapshot::Slice { cap_ppm, weight, class, .. } => (cap_ppm, weight.get(), class),
             other => panic!("{other:?}"),
         }
     }
@@ -167,10 +159,7 @@ mod tests {
         let mut rig = Rig::new(Config::default(), &[16]);
         for (name, share) in [("a", 60), ("b", 30)] {
             let share = Percent::new(share).ok();
-            let ask = SliceRequest {
-                share,
-                ..ask(name, "0", GIB)
-            };
+            let ask = SliceRequest { share, ..ask(name, "0", GIB) };
             rig.admit(ask).expect("fits");
         }
         assert_eq!(denial(&rig.step(wants("b", 41))), Denial::Capacity);
@@ -204,20 +193,13 @@ mod tests {
         }
         let mut set = |gpus: &str, policy| {
             let gpus = GpuSelector::parse(gpus).expect("a selector");
-            let done = rig.step(Event::SetPolicy {
-                token: Token(1),
-                gpus,
-                policy,
-            });
+            let done = rig.step(Event::SetPolicy { token: Token(1), gpus, policy });
             let caps = ["a", "b"].map(|name| shown(&rig, name).0);
             (done, caps)
         };
         assert_eq!(set("1", Policy::Fair).1, [1_000_000, 62_500]);
         let (refused, caps) = set("0,7", Policy::Fixed);
-        assert_eq!(
-            (denial(&refused), caps),
-            (Denial::NoSuchGpu, [1_000_000, 62_500])
-        );
+        assert_eq!((denial(&refused), caps), (Denial::NoSuchGpu, [1_000_000, 62_500]));
         let (done, caps) = set("all", Policy::Fixed);
         assert_eq!(caps, [62_500, 62_500]);
         let before = |action: &Action| match action {

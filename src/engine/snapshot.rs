@@ -25,30 +25,24 @@ impl Engine {
     #[must_use]
     pub fn snapshot(&self, now: Instant) -> Vec<Snapshot> {
         let gpus =
-            self.gpus
-                .iter()
-                .enumerate()
-                .zip(self.capacities())
-                .map(|((at, gpu), capacity)| {
-                    let slices = self.containers.iter().flat_map(|(_, c)| &c.slices.gpus);
-                    Snapshot::Gpu {
-                        uuid: gpu.uuid,
-                        index: gpu.index,
-                        total: gpu.total,
-                        promised: capacity.promised,
-                        slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
-                        policy: gpu.turns.policy(),
-                    }
-                });
+            self.gpus.iter().enumerate().zip(self.capacities()).map(|((at, gpu), capacity)| {
+                let slices = self.containers.iter().flat_map(|(_, c)| &c.slices.gpus);
+                Snapshot::Gpu {
+                    uuid: gpu.uuid,
+                    index: gpu.index,
+                    total: gpu.total,
+                    promised: capacity.promised,
+                    slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
+                    policy: gpu.turns.policy(),
+                }
+            });
         let slices = self.containers.iter().flat_map(|(index, container)| {
             let lanes = container.slices.gpus.iter().enumerate();
             lanes.filter_map(move |(lane, slice)| {
                 self.slice_row(now, index, container, (Lane(lane as u8), slice))
             })
         });
-        gpus.chain(slices)
-            .chain([Snapshot::End { now_ns: now.0 }])
-            .collect()
+        gpus.chain(slices).chain([Snapshot::End { now_ns: now.0 }]).collect()
     }
 
     fn slice_row(
@@ -60,16 +54,11 @@ impl Engine {
     ) -> Option<Snapshot> {
         let gpu = &self.gpus[slice.gpu?];
         let entity = gpu.turns.find(index)?;
-        let elapsed = self
-            .charged
-            .plus(now.since(self.now))
-            .since(gpu.turns.booked)
-            .0;
+        let elapsed = self.charged.plus(now.since(self.now)).since(gpu.turns.booked).0;
         let charged = gpu.turns.charged(entity);
         let bill = gpu.turns.bill(entity, Duration(elapsed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
-            self.lanes_of(index, lane)
-                .fold(past, |sum, lane| sum.saturating_add(f(lane)))
+            self.lanes_of(index, lane).fold(past, |sum, lane| sum.saturating_add(f(lane)))
         };
         let waits = entity.reported.runnable && !charged;
         Some(Snapshot::Slice {
@@ -99,12 +88,7 @@ impl Engine {
             runnable: u32::from(entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
-            gpu_ns: entity.gpu_time.0
-                + if charged {
-                    entity.billed(Duration(bill)).0
-                } else {
-                    0
-                },
+            gpu_ns: entity.gpu_time.0 + if charged { entity.billed(Duration(bill)).0 } else { 0 },
             wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
             runnable_ns: entity.runnable_time.0
                 + if entity.reported.runnable { elapsed } else { 0 },

@@ -36,17 +36,10 @@ pub(crate) struct Rig {
 impl Rig {
     /// GPUs of these sizes, in GiB.
     pub(crate) fn new(config: Config, gpus: &[u64]) -> Rig {
-        let mut rig = Rig {
-            engine: Engine::new(config),
-            now: 0,
-        };
+        let mut rig = Rig { engine: Engine::new(config), now: 0 };
         for (n, gib) in gpus.iter().enumerate() {
             let (uuid, index) = (uuid(n as u8), NvmlIndex(n as u32));
-            rig.step(Event::GpuFound {
-                uuid,
-                index,
-                total: Bytes(gib * GIB),
-            });
+            rig.step(Event::GpuFound { uuid, index, total: Bytes(gib * GIB) });
         }
         rig
     }
@@ -57,10 +50,7 @@ impl Rig {
         actions
     }
     pub(crate) fn admit(&mut self, ask: SliceRequest) -> Result<Record, (Denial, String)> {
-        let answer = self.step(Event::Admit {
-            token: Token(1),
-            ask,
-        });
+        let answer = self.step(Event::Admit { token: Token(1), ask });
         match answer.into_iter().next() {
             Some(Action::Admitted { record, .. }) => Ok(record),
             Some(Action::Denied { why, .. }) => Err((why.denial(), why.to_string())),
@@ -70,12 +60,8 @@ impl Rig {
     pub(crate) fn attach(&mut self, container: &str, held: u64) -> Result<ClientId, Rejection> {
         let mut all = [Bytes::ZERO; ACCOUNTS_MAX];
         all[0] = Bytes(held);
-        let attach = Event::Attach {
-            token: Token(2),
-            container: id(container),
-            process: None,
-            held: all,
-        };
+        let attach =
+            Event::Attach { token: Token(2), container: id(container), process: None, held: all };
         let mut answers = self.step(attach).into_iter().filter_map(|it| match it {
             Action::Attached { client, .. } => Some(Ok(client)),
             Action::Rejected { why, .. } => Some(Err(why)),
@@ -85,22 +71,11 @@ impl Rig {
     }
     pub(crate) fn reserve(&mut self, client: ClientId, need: u64, wish: u64) -> Vec<Action> {
         let (need, wish) = (Bytes(need), Bytes(wish));
-        self.step(Event::Reserve {
-            client,
-            token: Token(3),
-            lane: Lane(0),
-            need,
-            wish,
-        })
+        self.step(Event::Reserve { client, token: Token(3), lane: Lane(0), need, wish })
     }
     /// Answers a recall.
     pub(crate) fn give_back(&mut self, client: ClientId, recall: u32, bytes: u64) -> Vec<Action> {
-        self.step(Event::Yield {
-            client,
-            lane: Lane(0),
-            recall,
-            bytes: Bytes(bytes),
-        })
+        self.step(Event::Yield { client, lane: Lane(0), recall, bytes: Bytes(bytes) })
     }
     pub(crate) fn slice(&self, container: &str) -> Snapshot {
         let rows = self.engine.snapshot(Instant(self.now));
@@ -135,10 +110,7 @@ fn partly_taken() -> Rig {
 }
 
 fn share(container: &str, percent: u32) -> SliceRequest {
-    SliceRequest {
-        share: Percent::new(percent).ok(),
-        ..ask(container, "1", GIB)
-    }
+    SliceRequest { share: Percent::new(percent).ok(), ..ask(container, "1", GIB) }
 }
 
 fn denied(rig: &mut Rig, ask: SliceRequest, kind: Denial, text: &str) {
@@ -162,15 +134,9 @@ fn denials_of_memory_say_how_much_there_is() {
         "cap 8GiB is above what any GPU has left; ask for at most 7GiB, end another slice, or set \
          oversubscribe = true",
     );
-    let memory = MemoryAsk::Ratio {
-        part: 1,
-        whole: 9_000,
-    };
+    let memory = MemoryAsk::Ratio { part: 1, whole: 9_000 };
     no(
-        SliceRequest {
-            memory,
-            ..ask("x", "1", 1)
-        },
+        SliceRequest { memory, ..ask("x", "1", 1) },
         "1/9000 of GPU 1's 8GiB is less than 1MiB; ask for a larger part",
     );
 }
@@ -181,21 +147,13 @@ fn other_denials_name_object_problem_and_remedy() {
     let memory = MemoryAsk::Ratio { part: 3, whole: 2 };
     let twice = "0,GPU-00000000-0000-0000-0000-000000000000";
     let cases = [
-        (
-            ask("x", "0", 0),
-            Denial::Invalid,
-            "the memory cap is 0; ask for at least one byte",
-        ),
+        (ask("x", "0", 0), Denial::Invalid, "the memory cap is 0; ask for at least one byte"),
         (
             ask("x", "5", GIB),
             Denial::NoSuchGpu,
             "there is no GPU 5; this node has 2, which nvidia-smi -L lists",
         ),
-        (
-            ask("x", twice, GIB),
-            Denial::Invalid,
-            "GPU 0 is named twice; name it once",
-        ),
+        (ask("x", twice, GIB), Denial::Invalid, "GPU 0 is named twice; name it once"),
         (
             ask("a", "0", GIB),
             Denial::Exists,
@@ -209,10 +167,7 @@ fn other_denials_name_object_problem_and_remedy() {
              for a weight, which needs no room",
         ),
         (
-            SliceRequest {
-                memory,
-                ..ask("x", "1", 1)
-            },
+            SliceRequest { memory, ..ask("x", "1", 1) },
             Denial::Invalid,
             "a memory ratio of 3/2 is not between 0 and 1; the part is at least 1 and at most \
              the whole",
@@ -223,10 +178,7 @@ fn other_denials_name_object_problem_and_remedy() {
     }
     let nothing = Rig::new(Config::default(), &[]).admit(ask("x", "any", 1));
     let (kind, text) = nothing.expect_err("no GPU");
-    assert!(
-        kind == Denial::NoSuchGpu && text.contains("has no GPU"),
-        "{text}"
-    );
+    assert!(kind == Denial::NoSuchGpu && text.contains("has no GPU"), "{text}");
 }
 
 #[test]
@@ -237,60 +189,34 @@ fn any_is_the_gpu_with_the_most_unpromised_memory() {
         .map(|name| rig.admit(ask(name, "any", 6 * GIB)).expect("fits").lanes[0].gpu)
         .collect();
     assert_eq!(gpus, [uuid(0), uuid(2), uuid(0), uuid(2)]);
-    assert_eq!(
-        rig.admit(ask("e", "any", 8 * GIB)).expect("fits").lanes[0].gpu,
-        uuid(1)
-    );
+    assert_eq!(rig.admit(ask("e", "any", 8 * GIB)).expect("fits").lanes[0].gpu, uuid(1));
 }
 
 #[test]
 fn a_list_keeps_its_order_and_all_is_all_or_nothing() {
     let mut rig = Rig::new(Config::default(), &[16, 8]);
     let record = rig.admit(ask("a", "1,0", GIB)).expect("fits");
-    assert_eq!(
-        record.lanes.iter().map(|lane| lane.gpu).collect::<Vec<_>>(),
-        [uuid(1), uuid(0)]
-    );
-    assert!(
-        rig.admit(ask("b", "all", 8 * GIB)).is_err(),
-        "8GiB are not left on GPU 1"
-    );
-    assert_eq!(
-        rig.admit(ask("b", "all", 7 * GIB))
-            .expect("nothing was kept")
-            .lanes
-            .len(),
-        2
-    );
+    assert_eq!(record.lanes.iter().map(|lane| lane.gpu).collect::<Vec<_>>(), [uuid(1), uuid(0)]);
+    assert!(rig.admit(ask("b", "all", 8 * GIB)).is_err(), "8GiB are not left on GPU 1");
+    assert_eq!(rig.admit(ask("b", "all", 7 * GIB)).expect("nothing was kept").lanes.len(), 2);
 }
 
 #[test]
 fn ratios_round_down_to_a_mib() {
     let mut rig = Rig::new(Config::default(), &[16]);
     let memory = MemoryAsk::Ratio { part: 3, whole: 7 };
-    let record = rig
-        .admit(SliceRequest {
-            memory,
-            ..ask("a", "0", 1)
-        })
-        .expect("fits");
+    let record = rig.admit(SliceRequest { memory, ..ask("a", "0", 1) }).expect("fits");
     assert_eq!(record.lanes[0].cap, Bytes(16 * 1024 * 3 / 7 * MIB));
 }
 
 #[test]
 fn promises_may_exceed_the_gpu_only_where_configured() {
-    let config = Config {
-        oversubscribe: true,
-        ..Config::default()
-    };
+    let config = Config { oversubscribe: true, ..Config::default() };
     let mut rig = Rig::new(config, &[16]);
     for name in ["a", "b", "c"] {
         rig.admit(ask(name, "0", 10 * GIB)).expect("oversubscribed");
     }
-    assert!(
-        rig.admit(ask("d", "0", 17 * GIB)).is_err(),
-        "more than there is"
-    );
+    assert!(rig.admit(ask("d", "0", 17 * GIB)).is_err(), "more than there is");
 }
 
 #[test]
@@ -306,8 +232,7 @@ fn containers_and_processes_are_bounded() {
     }
     assert_eq!(rig.attach("c0", 0), Err(Rejection::TooManyClients));
     for n in 16..4 * CONTAINERS_MAX {
-        rig.attach(&std::format!("c{}", n / 4), 0)
-            .expect("its minimum");
+        rig.attach(&std::format!("c{}", n / 4), 0).expect("its minimum");
     }
     assert_eq!(rig.attach("nobody", 0), Err(Rejection::NotYours));
 }
@@ -323,48 +248,18 @@ fn names_default_to_the_ids_beginning() {
 fn the_last_byte_goes_to_one() {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
-    let (one, two) = (
-        rig.attach("a", 0).expect("in"),
-        rig.attach("a", 0).expect("in"),
-    );
+    let (one, two) = (rig.attach("a", 0).expect("in"), rig.attach("a", 0).expect("in"));
     let granted = rig.reserve(one, 60, 80);
-    assert!(
-        matches!(
-            granted[0],
-            Action::Reserved {
-                bytes: Bytes(80),
-                ..
-            }
-        ),
-        "{granted:?}"
-    );
+    assert!(matches!(granted[0], Action::Reserved { bytes: Bytes(80), .. }), "{granted:?}");
     assert!(
         matches!(rig.reserve(two, 60, 80)[..], [Action::SetLane { .. }]),
         "the other is asked first"
     );
     let refused = rig.give_back(one, 1, 0);
-    assert!(
-        matches!(
-            refused[0],
-            Action::Refused {
-                left: Bytes(20),
-                ..
-            }
-        ),
-        "{refused:?}"
-    );
+    assert!(matches!(refused[0], Action::Refused { left: Bytes(20), .. }), "{refused:?}");
     rig.step(Event::Gone { client: one });
     let granted = rig.reserve(two, 60, 200);
-    assert!(
-        matches!(
-            granted[0],
-            Action::Reserved {
-                bytes: Bytes(100),
-                ..
-            }
-        ),
-        "{granted:?}"
-    );
+    assert!(matches!(granted[0], Action::Reserved { bytes: Bytes(100), .. }), "{granted:?}");
     assert!(rig.reserve(one, 1, 1).is_empty(), "it is gone");
 }
 
@@ -374,35 +269,14 @@ fn a_process_that_gives_back_more_than_it_has_is_cut() {
     rig.admit(ask("a", "0", 100)).expect("fits");
     let client = rig.attach("a", 0).expect("in");
     rig.reserve(client, 60, 60);
-    let release = |bytes, lane| Event::Release {
-        client,
-        lane: Lane(lane),
-        bytes: Bytes(bytes),
-    };
-    let cut = Action::Disconnect {
-        client,
-        why: Cut::Broke(Rejection::Overdrawn),
-    };
+    let release = |bytes, lane| Event::Release { client, lane: Lane(lane), bytes: Bytes(bytes) };
+    let cut = Action::Disconnect { client, why: Cut::Broke(Rejection::Overdrawn) };
     assert_eq!(rig.step(release(61, 0))[0], cut);
-    assert!(matches!(
-        rig.slice("a"),
-        Snapshot::Slice {
-            reserved: Bytes(60),
-            clients: 0,
-            ..
-        }
-    ));
+    assert!(matches!(rig.slice("a"), Snapshot::Slice { reserved: Bytes(60), clients: 0, .. }));
     rig.step(Event::Gone { client });
     let client = rig.attach("a", 0).expect("in");
-    let release = Event::Release {
-        client,
-        lane: Lane(1),
-        bytes: Bytes(0),
-    };
-    let cut = Action::Disconnect {
-        client,
-        why: Cut::Broke(Rejection::NoSuchLane),
-    };
+    let release = Event::Release { client, lane: Lane(1), bytes: Bytes(0) };
+    let cut = Action::Disconnect { client, why: Cut::Broke(Rejection::NoSuchLane) };
     assert_eq!(rig.step(release)[0], cut);
 }
 
@@ -412,10 +286,7 @@ fn growth_waits_for_returning_processes() {
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
     let restored = rig.step(Event::Restore(record.clone()));
-    assert!(
-        matches!(restored[0], Action::Restored { lanes: 1, .. }),
-        "{restored:?}"
-    );
+    assert!(matches!(restored[0], Action::Restored { lanes: 1, .. }), "{restored:?}");
     let early = rig.attach("a", 0).expect("in");
     assert!(rig.reserve(early, 50, 50).is_empty(), "not yet");
     rig.attach("a", 70).expect("back");
@@ -426,16 +297,7 @@ fn growth_waits_for_returning_processes() {
     assert_eq!(rig.engine.next_deadline(), Some(Instant(asked)));
     rig.now = asked;
     let answers = rig.step(Event::Tick);
-    assert!(
-        matches!(
-            answers[0],
-            Action::Refused {
-                left: Bytes(30),
-                ..
-            }
-        ),
-        "{answers:?}"
-    );
+    assert!(matches!(answers[0], Action::Refused { left: Bytes(30), .. }), "{answers:?}");
     let again = rig.step(Event::Restore(record));
     assert!(matches!(again[0], Action::NotRestored { .. }), "{again:?}");
 }
@@ -445,30 +307,15 @@ fn a_dismissed_container_may_not_launch_and_is_gone() {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
     let client = rig.attach("a", 0).expect("in");
-    let dismiss = || Event::Dismiss {
-        token: Token(9),
-        container: id("a"),
-    };
+    let dismiss = || Event::Dismiss { token: Token(9), container: id("a") };
     let actions = rig.step(dismiss());
-    let Action::SetLane { view, .. } = actions[0] else {
-        panic!("{actions:?}")
-    };
+    let Action::SetLane { view, .. } = actions[0] else { panic!("{actions:?}") };
     assert!(view.mode == Mode::Turns && view.turn % 2 == 0);
-    assert_eq!(
-        actions[1],
-        Action::Disconnect {
-            client,
-            why: Cut::Dismissed
-        }
-    );
+    assert_eq!(actions[1], Action::Disconnect { client, why: Cut::Dismissed });
     assert!(matches!(actions[2], Action::Dismissed { known: true, .. }));
-    assert!(matches!(
-        rig.step(dismiss())[0],
-        Action::Dismissed { known: false, .. }
-    ));
+    assert!(matches!(rig.step(dismiss())[0], Action::Dismissed { known: false, .. }));
     assert_eq!(rig.attach("a", 0), Err(Rejection::NotYours));
-    rig.admit(ask("a", "0", 16 * GIB))
-        .expect("all is free again");
+    rig.admit(ask("a", "0", 16 * GIB)).expect("all is free again");
 }
 
 #[test]
@@ -478,48 +325,22 @@ fn a_snapshot_counts_claims_within_the_grants() {
     let client = rig.attach("a", 0).expect("in");
     rig.reserve(client, 60, 60);
     rig.reserve(client, 60, 60);
-    let claims = Claims {
-        runnable: true,
-        held: Bytes(900),
-        launches: 5,
-        ..Claims::default()
-    };
-    rig.step(Event::Claims {
-        client,
-        lane: Lane(0),
-        claims,
-    });
+    let claims = Claims { runnable: true, held: Bytes(900), launches: 5, ..Claims::default() };
+    rig.step(Event::Claims { client, lane: Lane(0), claims });
     rig.now = 40 * MS;
-    let Snapshot::Slice {
-        used,
-        peak,
-        denied,
-        denied_need,
-        launches,
-        gpu_ns,
-        gated,
-        ..
-    } = rig.slice("a")
+    let Snapshot::Slice { used, peak, denied, denied_need, launches, gpu_ns, gated, .. } =
+        rig.slice("a")
     else {
         panic!("a slice")
     };
-    assert_eq!(
-        (used, peak, denied, denied_need),
-        (Bytes(60), Bytes(60), 1, Bytes(60))
-    );
+    assert_eq!((used, peak, denied, denied_need), (Bytes(60), Bytes(60), 1, Bytes(60)));
     assert_eq!((launches, gpu_ns, gated), (5, 40 * MS, 0));
     rig.step(Event::Gone { client });
     let row = rig.slice("a");
     assert!(
         matches!(
             row,
-            Snapshot::Slice {
-                used: Bytes(0),
-                peak: Bytes(60),
-                denied: 1,
-                launches: 5,
-                ..
-            }
+            Snapshot::Slice { used: Bytes(0), peak: Bytes(60), denied: 1, launches: 5, .. }
         ),
         "{row:?}"
     );
@@ -532,15 +353,8 @@ fn a_clock_jump_is_charged_to_no_container() {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
     let client = rig.attach("a", 0).expect("in");
-    let claims = Claims {
-        runnable: true,
-        ..Claims::default()
-    };
-    rig.step(Event::Claims {
-        client,
-        lane: Lane(0),
-        claims,
-    });
+    let claims = Claims { runnable: true, ..Claims::default() };
+    rig.step(Event::Claims { client, lane: Lane(0), claims });
     rig.now = 3_600_000 * MS;
     rig.step(Event::Tick);
     assert!(matches!(rig.slice("a"), Snapshot::Slice { gpu_ns, .. } if gpu_ns == 250 * MS));
@@ -552,21 +366,14 @@ fn a_clock_jump_is_charged_to_no_container() {
 /// A GPU that one container has as a whole goes to no other, whatever else may be promised twice.
 #[test]
 fn whole_gpus_beside_a_slice() {
-    let config = Config {
-        oversubscribe: true,
-        ..Config::default()
-    };
+    let config = Config { oversubscribe: true, ..Config::default() };
     let mut rig = Rig::new(config, &[16, 8, 16]);
     let beside = |container, gpus, whole| SliceRequest {
         whole: GpuSelector::parse(whole).ok(),
         ..ask(container, gpus, GIB)
     };
     let record = rig.admit(beside("a", "2", "0,1,2")).expect("free");
-    let lanes: Vec<_> = record
-        .lanes
-        .iter()
-        .map(|lane| (lane.gpu, lane.cap, lane.whole))
-        .collect();
+    let lanes: Vec<_> = record.lanes.iter().map(|lane| (lane.gpu, lane.cap, lane.whole)).collect();
     let all = |n: u8, gib: u64| (uuid(n), Bytes(gib * GIB), true);
     assert_eq!(lanes, [(uuid(2), Bytes(GIB), false), all(0, 16), all(1, 8)]);
     let taken = "GPU 0 is another container's as a whole; name another GPU, or end that container";
@@ -577,10 +384,7 @@ fn whole_gpus_beside_a_slice() {
     let mut more = Rig::new(config, &[16, 8, 16]);
     more.admit(ask("a", "2", GIB)).expect("free");
     denied(&mut more, beside("b", "1", "2"), Denial::Capacity, sliced);
-    assert_eq!(
-        rig.admit(ask("c", "any", GIB)).expect("room").lanes[0].gpu,
-        uuid(2)
-    );
+    assert_eq!(rig.admit(ask("c", "any", GIB)).expect("room").lanes[0].gpu, uuid(2));
     let (token, container) = (Token(1), id("a"));
     rig.step(Event::Dismiss { token, container });
     assert!(rig.admit(ask("d", "0", GIB)).is_ok());

@@ -27,19 +27,10 @@ impl Engine {
         for (lane, slice) in it.slices.iter_mut().filter(|(_, it)| it.gpu.is_some()) {
             if let Some(view) = slice.shown.filter(|it| may_launch(it.mode, it.turn)) {
                 let turn = view.turn.wrapping_add(view.turn % 2);
-                let view = LaneView {
-                    mode: Mode::Turns,
-                    gates: false,
-                    gate_open: true,
-                    turn,
-                    ..view
-                };
+                let view =
+                    LaneView { mode: Mode::Turns, gates: false, gate_open: true, turn, ..view };
                 slice.shown = Some(view);
-                actions.push(Action::SetLane {
-                    container,
-                    lane,
-                    view,
-                });
+                actions.push(Action::SetLane { container, lane, view });
             }
         }
     }
@@ -47,12 +38,7 @@ impl Engine {
     /// Writes the changes of a GPU, first to containers that may not launch. A switch changes two of its
     /// containers, whatever their number: the others are not looked up.
     pub(crate) fn show(&mut self, gpu: usize, actions: &mut Actions) {
-        let Engine {
-            gpus,
-            containers,
-            config,
-            ..
-        } = self;
+        let Engine { gpus, containers, config, .. } = self;
         let all = gpus[gpu].to_all();
         let anew = gpus[gpu].shown.replace(all) != Some(all);
         for round in [false, true] {
@@ -81,13 +67,7 @@ impl Engine {
 
     /// Writes changed ledgers.
     pub(crate) fn show_ledgers(&mut self, actions: &mut Actions) {
-        let Engine {
-            gpus,
-            containers,
-            config,
-            changed,
-            ..
-        } = self;
+        let Engine { gpus, containers, config, changed, .. } = self;
         for (index, lane) in changed.drain(..) {
             let Some(container) = containers.get_mut(index) else {
                 continue;
@@ -97,9 +77,7 @@ impl Engine {
             let Some(slice) = container.slices.get_mut(lane) else {
                 continue;
             };
-            let gpu = slice
-                .gpu
-                .map(|gpu| (gpus[gpu].to_all(), gpus[gpu].turns.find(index)));
+            let gpu = slice.gpu.map(|gpu| (gpus[gpu].to_all(), gpus[gpu].turns.find(index)));
             let on = gpu.and_then(|(all, entity)| Some((all, all.and_to(entity?))));
             let view = view(on, slice, alone, config);
             show(id, lane, slice, view, actions);
@@ -135,11 +113,7 @@ fn may_launch(mode: Mode, turn: u32) -> bool {
 fn show(id: ContainerId, lane: Lane, slice: &mut Slice, view: LaneView, actions: &mut Actions) {
     if slice.shown != Some(view) {
         slice.shown = Some(view);
-        actions.push(Action::SetLane {
-            container: id,
-            lane,
-            view,
-        });
+        actions.push(Action::SetLane { container: id, lane, view });
     }
 }
 

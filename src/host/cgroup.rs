@@ -53,9 +53,7 @@ pub fn of(process: impl Display) -> Option<Vec<u8>> {
 
 /// Whether `inner` is `outer` or below it.
 pub fn within(inner: &[u8], outer: &[u8]) -> bool {
-    inner
-        .strip_prefix(outer)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// A group's directory.

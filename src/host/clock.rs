@@ -16,7 +16,6 @@ pub fn since_boot() -> Instant {
 
 fn read(clock: ClockId) -> Instant {
     // Linux always has these clocks; a zero would only delay deadlines.
-    clock_gettime(clock).map_or(Instant(0), |t| {
-        Instant(t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
-    })
+    clock_gettime(clock)
+        .map_or(Instant(0), |t| Instant(t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64))
 }

@@ -26,14 +26,8 @@ const SYSTEM_LIBRARIES: [&str; 6] = [
 const DRIVER_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 /// Where a part is, seen from a program's directory: as built, then as installed. The hook is first
 /// looked for where only a static one is put.
-const PARTS: [&str; 6] = [
-    "libexec",
-    ".",
-    "../libexec/gpuslice",
-    "../lib/gpuslice",
-    "../sbin",
-    "../bin",
-];
+const PARTS: [&str; 6] =
+    ["libexec", ".", "../libexec/gpuslice", "../lib/gpuslice", "../sbin", "../bin"];
 /// The file behind the simulated GPU's `libcuda.so.1`.
 const SIMULATED_CUDA: &str = "libgpuslice_sim_cuda.so";
 
@@ -51,10 +45,7 @@ pub fn runtime_dir() -> PathBuf {
 /// `beside`.
 pub fn part(beside: &Path, name: &str) -> Option<PathBuf> {
     let places = PARTS.iter().map(|place| beside.join(place).join(name));
-    places
-        .into_iter()
-        .find(|path| path.exists())
-        .and_then(|path| std::path::absolute(path).ok())
+    places.into_iter().find(|path| path.exists()).and_then(|path| std::path::absolute(path).ok())
 }
 
 /// Why this machine's own driver cannot be used.
@@ -90,14 +81,12 @@ fn driver_in(root: &Path) -> Result<PathBuf, NoDriver> {
         return Err(NoDriver::NotLoaded);
     }
     let mut dirs = SYSTEM_LIBRARIES.iter().map(at);
-    dirs.find(|dir| dir.join("libcuda.so.1").exists())
-        .ok_or(NoDriver::NoLibrary)
+    dirs.find(|dir| dir.join("libcuda.so.1").exists()).ok_or(NoDriver::NoLibrary)
 }
 
 /// Whether a `libcuda.so.1` is the simulated GPU's.
 pub fn is_simulated(cuda: &Path) -> bool {
-    cuda.canonicalize()
-        .is_ok_and(|real| real.ends_with(SIMULATED_CUDA))
+    cuda.canonicalize().is_ok_and(|real| real.ends_with(SIMULATED_CUDA))
 }
 
 #[cfg(test)]
@@ -135,17 +124,11 @@ mod tests {
         make("libexec/gpuslice/gpuslice-hook");
         let bin = root.path().join("bin");
         for name in ["libgpuslice.so", "gpuslice-hook", "gpuslice"] {
-            assert!(
-                part(&bin, name).is_some_and(|path| path.ends_with(name)),
-                "{name}"
-            );
+            assert!(part(&bin, name).is_some_and(|path| path.ends_with(name)), "{name}");
         }
         assert_eq!(part(&bin, "none"), None);
         make("bin/gpuslice-hook");
         make("bin/libexec/gpuslice-hook");
-        assert_eq!(
-            part(&bin, "gpuslice-hook"),
-            Some(bin.join("libexec/gpuslice-hook"))
-        );
+        assert_eq!(part(&bin, "gpuslice-hook"), Some(bin.join("libexec/gpuslice-hook")));
     }
 }

@@ -84,9 +84,7 @@ pub fn hung_up(connection: BorrowedFd<'_>) -> bool {
     let over = PollFlags::POLLHUP | PollFlags::POLLERR;
     // An error counts as closed, so that no caller waits without end.
     poll(&mut watched, PollTimeout::ZERO).is_err()
-        || watched[0]
-            .revents()
-            .is_none_or(|events| events.intersects(over))
+        || watched[0].revents().is_none_or(|events| events.intersects(over))
 }
 
 #[cfg(test)]

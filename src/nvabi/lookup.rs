@@ -57,10 +57,7 @@ pub fn symbol(base: &str, cuda_version: u32, flags: u64) -> Result<Found, Missin
             })
             .unwrap_or(plain)
     };
-    Ok(Found {
-        symbol: DRIVER[chosen].name,
-        index: chosen,
-    })
+    Ok(Found { symbol: DRIVER[chosen].name, index: chosen })
 }
 
 /// The position in [`DRIVER`] of an exported symbol, suffixes included.
@@ -103,11 +100,7 @@ const fn suffix(name: &[u8]) -> Suffix {
         generation = name[end - 1] - b'0';
         end -= 3;
     }
-    Suffix {
-        base: end,
-        generation,
-        per_thread,
-    }
+    Suffix { base: end, generation, per_thread }
 }
 
 const fn ends_with(name: &[u8], end: usize, tail: &[u8]) -> bool {

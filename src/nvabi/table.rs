@@ -69,12 +69,7 @@ macro_rules! fill {
 }
 
 /// The element of an array that is not yet filled.
-const NO_ROW: Function = Function {
-    name: "",
-    since: 0,
-    shim: Shim::Pass,
-    sim: Sim::NotSupported,
-};
+const NO_ROW: Function = Function { name: "", since: 0, shim: Shim::Pass, sim: Sim::NotSupported };
 
 /// Number of driver functions: the length of an array with one element per row.
 pub const DRIVER_COUNT: usize = {

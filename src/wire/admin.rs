@@ -246,9 +246,7 @@ impl Field for Mounts {
     fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
         let libraries = [&self.preload, &self.mount, &self.nvml_shim];
         let all = [&self.dir, &self.cuda, &self.nvml].into_iter();
-        all.chain(libraries)
-            .chain([&self.device])
-            .try_for_each(|path| path.put(w))
+        all.chain(libraries).chain([&self.device]).try_for_each(|path| path.put(w))
     }
     fn get(r: &mut Reader<'_>) -> Result<Mounts, FrameError> {
         Ok(Mounts {
@@ -307,17 +305,7 @@ mod tests {
         assert_eq!("1Ki".parse(), Ok(MemoryAsk::Exactly(Bytes(1024))));
         assert_eq!("0".parse::<MemoryAsk>(), Err(UnitError::SizeZero));
         assert_eq!("8GB".parse::<MemoryAsk>(), Err(UnitError::SizeDecimal));
-        for bad in [
-            "0/4",
-            "5/4",
-            "1/",
-            "/4",
-            "1/4/2",
-            "+1/4",
-            "1/ 4",
-            "1/99999999999",
-            "1.5/4",
-        ] {
+        for bad in ["0/4", "5/4", "1/", "/4", "1/4/2", "+1/4", "1/ 4", "1/99999999999", "1.5/4"] {
             assert_eq!(bad.parse::<MemoryAsk>(), Err(UnitError::Part), "{bad}");
         }
     }

@@ -81,10 +81,7 @@ pub struct Writer<'a> {
 impl Writer<'_> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), FrameError> {
         let end = self.at + bytes.len();
-        self.buffer
-            .get_mut(self.at..end)
-            .ok_or(FrameError::Space)?
-            .copy_from_slice(bytes);
+        self.buffer.get_mut(self.at..end).ok_or(FrameError::Space)?.copy_from_slice(bytes);
         self.at = end;
         Ok(())
     }
@@ -152,16 +149,10 @@ field_as!(Option<Weight> as u32, |w| w.map_or(0, Weight::get), |raw| match raw {
     _ => Weight::new(raw).ok().map(Some),
 });
 field_as!(NvmlIndex as u32, |i| i.0, |raw| Some(NvmlIndex(raw)));
-field_as!(Lane as u8, |l| l.0, |raw| ((raw as usize) < ACCOUNTS_MAX)
-    .then_some(Lane(raw)));
-field_as!(
-    ClientId as u32,
-    |c| u32::from(c.generation) << 16 | u32::from(c.slot),
-    |raw| Some(ClientId {
-        slot: raw as u16,
-        generation: (raw >> 16) as u16
-    })
-);
+field_as!(Lane as u8, |l| l.0, |raw| ((raw as usize) < ACCOUNTS_MAX).then_some(Lane(raw)));
+field_as!(ClientId as u32, |c| u32::from(c.generation) << 16 | u32::from(c.slot), |raw| Some(
+    ClientId { slot: raw as u16, generation: (raw >> 16) as u16 }
+));
 
 impl Field for Option<Bytes> {
     const BYTES: usize = 9;
@@ -215,10 +206,7 @@ impl Field for GpuUuid {
         w.put(&self.0)
     }
     fn get(r: &mut Reader<'_>) -> Result<GpuUuid, FrameError> {
-        r.take(16)?
-            .try_into()
-            .map(GpuUuid)
-            .map_err(|_| FrameError::Length)
+        r.take(16)?.try_into().map(GpuUuid).map_err(|_| FrameError::Length)
     }
 }
 

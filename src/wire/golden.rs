@@ -25,20 +25,13 @@ fn enumerations_have_these_numbers() {
     let policies = ["fair", "preemptive", "weighted", "fixed", "soft", "native"];
     assert_eq!(Policy::ALL.map(Policy::name), policies);
     let classes = Class::ALL.map(|class| (class.number(), class));
-    assert_eq!(
-        classes,
-        [(1, Class::High), (0, Class::Normal), (2, Class::BestEffort)]
-    );
+    assert_eq!(classes, [(1, Class::High), (0, Class::Normal), (2, Class::BestEffort)]);
     assert_eq!((Denial::Protocol as u8, Denial::NoSuchSlice as u8), (0, 7));
 }
 
 #[test]
 fn reserve_has_these_bytes() {
-    let frame = bytes_of(&Request::Reserve {
-        lane: Lane(3),
-        need: Bytes(0x0102),
-        wish: Bytes(5),
-    });
+    let frame = bytes_of(&Request::Reserve { lane: Lane(3), need: Bytes(0x0102), wish: Bytes(5) });
     let expected = [
         b'G', b'S', b'L', b'1', 1, 0, 2, 0, 17, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0,
         0, // head
@@ -51,44 +44,20 @@ fn reserve_has_these_bytes() {
 #[test]
 fn every_kind_has_this_length() {
     let lengths = |f: fn(u16) -> Option<usize>| -> Vec<(u16, usize)> {
-        (0..=u16::MAX)
-            .filter_map(|kind| f(kind).map(|len| (kind, len)))
-            .collect()
+        (0..=u16::MAX).filter_map(|kind| f(kind).map(|len| (kind, len))).collect()
     };
     assert_eq!(
         lengths(Request::payload_bytes),
-        [
-            (1, 136),
-            (2, 17),
-            (3, 9),
-            (4, 13),
-            (5, 1),
-            (6, 8),
-            (7, 8),
-            (8, 17),
-            (9, 8),
-            (10, 0)
-        ]
+        [(1, 136), (2, 17), (3, 9), (4, 13), (5, 1), (6, 8), (7, 8), (8, 17), (9, 8), (10, 0)]
     );
     assert_eq!(
         lengths(Reply::payload_bytes),
         [(101, 5), (102, 9), (103, 17), (104, 2), (105, 10), (106, 1)]
     );
-    assert_eq!(
-        lengths(Snapshot::payload_bytes),
-        [(201, 41), (202, 413), (203, 8)]
-    );
+    assert_eq!(lengths(Snapshot::payload_bytes), [(201, 41), (202, 413), (203, 8)]);
     assert_eq!(
         lengths(Command::payload_bytes),
-        [
-            (301, 1583),
-            (302, 130),
-            (303, 0),
-            (304, 147),
-            (305, 675),
-            (306, 139),
-            (307, 1584)
-        ]
+        [(301, 1583), (302, 130), (303, 0), (304, 147), (305, 675), (306, 139), (307, 1584)]
     );
     assert_eq!(
         lengths(Answer::payload_bytes),
@@ -112,10 +81,7 @@ fn pages_have_these_offsets() {
     offsets!(ClientPage: magic = 0, version = 8, lane = 64);
     offsets!(ClientLane: held = 0, launches = 8, denied = 16, began_ns = 24, unseen = 32,
              runnable = 40, active = 44, drained = 48, gate = 52, drained_ns = 56);
-    assert_eq!(
-        (CONTAINER_PAGE_MAGIC, CLIENT_PAGE_MAGIC),
-        (0x31544e4f434c5347, 0x31544e4c434c5347)
-    );
+    assert_eq!((CONTAINER_PAGE_MAGIC, CLIENT_PAGE_MAGIC), (0x31544e4f434c5347, 0x31544e4c434c5347));
 }
 
 fn admit() -> Command {
@@ -137,36 +103,21 @@ fn admit() -> Command {
 #[test]
 fn messages_round_trip() {
     let requests = [
-        Request::Attach {
-            held: [Bytes(9); ACCOUNTS_MAX],
-        },
+        Request::Attach { held: [Bytes(9); ACCOUNTS_MAX] },
         Request::Look {},
-        Request::Release {
-            lane: Lane(0),
-            bytes: Bytes(u64::MAX),
-        },
+        Request::Release { lane: Lane(0), bytes: Bytes(u64::MAX) },
     ];
     for request in requests {
         assert_eq!(decode(&bytes_of(&request)), Ok((RequestId(7), request)));
     }
-    let client = ClientId {
-        slot: 3,
-        generation: 9,
-    };
-    let replies = [
-        Reply::Attached { client, lanes: 2 },
-        Reply::Rejected {
-            why: Rejection::NotYours,
-        },
-    ];
+    let client = ClientId { slot: 3, generation: 9 };
+    let replies =
+        [Reply::Attached { client, lanes: 2 }, Reply::Rejected { why: Rejection::NotYours }];
     for reply in replies {
         assert_eq!(decode(&bytes_of(&reply)), Ok((RequestId(7), reply)));
     }
     assert_eq!(decode(&bytes_of(&admit())), Ok((RequestId(7), admit())));
-    let denied = Answer::Denied {
-        why: Denial::Memory,
-        text: Text::new("no").unwrap(),
-    };
+    let denied = Answer::Denied { why: Denial::Memory, text: Text::new("no").unwrap() };
     assert_eq!(decode(&bytes_of(&denied)), Ok((RequestId(7), denied)));
 }
 
@@ -193,10 +144,7 @@ fn the_decoder_is_total() {
 
 #[test]
 fn refusals_say_why() {
-    let frame = bytes_of(&Request::Release {
-        lane: Lane(0),
-        bytes: Bytes(1),
-    });
+    let frame = bytes_of(&Request::Release { lane: Lane(0), bytes: Bytes(1) });
     let with = |at: usize, value: u8| {
         let mut bad = frame.clone();
         bad[at] = value;
@@ -207,8 +155,5 @@ fn refusals_say_why() {
     assert_eq!(with(6, 99), Err(FrameError::Kind(99)));
     assert_eq!(with(8, 8), Err(FrameError::Length));
     assert_eq!(with(HEADER_BYTES, 17), Err(FrameError::Field));
-    assert_eq!(
-        decode::<Reply>(&frame).map(|_| ()),
-        Err(FrameError::Kind(3))
-    );
+    assert_eq!(decode::<Reply>(&frame).map(|_| ()), Err(FrameError::Kind(3)));
 }

@@ -170,10 +170,7 @@ mod tests {
         assert!(simulated.is_simulated());
         let text = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
         assert!(!text.parse::<GpuUuid>().unwrap().is_simulated());
-        assert_eq!(
-            text.parse::<GpuUuid>().map(|u| u.to_string()).as_deref(),
-            Ok(text)
-        );
+        assert_eq!(text.parse::<GpuUuid>().map(|u| u.to_string()).as_deref(), Ok(text));
         for bad in [
             "",
             "GPU-",

@@ -353,10 +353,7 @@ mod tests {
             assert_eq!(class.to_string().parse(), Ok(class));
             assert_eq!(Class::of(class.number()), Some(class));
         }
-        assert_eq!(
-            (Class::of(3), "HIGH".parse::<Class>()),
-            (None, Err(BadClass))
-        );
+        assert_eq!((Class::of(3), "HIGH".parse::<Class>()), (None, Err(BadClass)));
         assert!(Class::High < Class::Normal && Class::Normal < Class::BestEffort);
         for gangs in Gangs::ALL {
             assert_eq!(gangs.to_string().parse(), Ok(gangs));

@@ -75,18 +75,13 @@ impl GpuSelector {
 
 fn parse_ref(word: &str) -> Result<GpuRef, SelectError> {
     if word.starts_with("GPU-") {
-        return word
-            .parse()
-            .map(GpuRef::Uuid)
-            .map_err(|_| SelectError::Entry);
+        return word.parse().map(GpuRef::Uuid).map_err(|_| SelectError::Entry);
     }
     let plain = !word.is_empty() && word.len() <= 3 && word.bytes().all(|b| b.is_ascii_digit());
     if !plain {
         return Err(SelectError::Entry);
     }
-    word.parse()
-        .map(|index| GpuRef::Index(NvmlIndex(index)))
-        .map_err(|_| SelectError::Entry)
+    word.parse().map(|index| GpuRef::Index(NvmlIndex(index))).map_err(|_| SelectError::Entry)
 }
 
 #[cfg(test)]
@@ -97,9 +92,7 @@ mod tests {
     fn selectors() {
         assert_eq!(GpuSelector::parse("any"), Ok(GpuSelector::Any));
         assert_eq!(GpuSelector::parse("all"), Ok(GpuSelector::All));
-        let Ok(GpuSelector::List(list)) = GpuSelector::parse("1,0") else {
-            panic!("a list")
-        };
+        let Ok(GpuSelector::List(list)) = GpuSelector::parse("1,0") else { panic!("a list") };
         assert_eq!(list[0], Some(GpuRef::Index(NvmlIndex(1))));
         assert_eq!(list[1], Some(GpuRef::Index(NvmlIndex(0))));
         assert_eq!(GpuSelector::parse("0,0"), Err(SelectError::Twice));

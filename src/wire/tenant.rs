@@ -24,9 +24,7 @@ field_as!(HandleKey as u64, |key| key.0, |raw| Some(HandleKey(raw)));
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName(pub u32);
 
-field_as!(ObjectName as u32, |name| name.0, |raw| Some(ObjectName(
-    raw
-)));
+field_as!(ObjectName as u32, |name| name.0, |raw| Some(ObjectName(raw)));
 
 messages! {
     /// From a process to the daemon.

@@ -49,10 +49,7 @@ impl core::error::Error for TextError {}
 
 impl<const N: usize> Text<N> {
     /// The empty text.
-    pub const EMPTY: Text<N> = Text {
-        len: 0,
-        bytes: [0; N],
-    };
+    pub const EMPTY: Text<N> = Text { len: 0, bytes: [0; N] };
 
     /// # Errors
     /// [`TextError`] when too long or not plain.
@@ -65,10 +62,7 @@ impl<const N: usize> Text<N> {
         }
         let mut bytes = [0; N];
         bytes[..text.len()].copy_from_slice(text.as_bytes());
-        Ok(Text {
-            len: text.len() as u16,
-            bytes,
-        })
+        Ok(Text { len: text.len() as u16, bytes })
     }
 
     /// The text.
@@ -105,10 +99,7 @@ pub struct CgroupPath {
 
 impl CgroupPath {
     /// No group.
-    pub const EMPTY: CgroupPath = CgroupPath {
-        len: 0,
-        bytes: [0; limits::PATH_BYTES_MAX],
-    };
+    pub const EMPTY: CgroupPath = CgroupPath { len: 0, bytes: [0; limits::PATH_BYTES_MAX] };
 
     /// # Errors
     /// [`TextError`] when too long or not a path.

@@ -89,10 +89,7 @@ impl FromStr for Bytes {
 
     /// Parses `[0-9]{1,20}(KiB|Ki|MiB|Mi|GiB|Gi|TiB|Ti|B)?`; zero is allowed here.
     fn from_str(text: &str) -> Result<Bytes, UnitError> {
-        let end = text
-            .bytes()
-            .position(|b| !b.is_ascii_digit())
-            .unwrap_or(text.len());
+        let end = text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
         let (digits, suffix) = text.split_at(end);
         if digits.is_empty() || digits.len() > 20 {
             return Err(UnitError::SizeGrammar);
@@ -108,10 +105,7 @@ impl FromStr for Bytes {
             _ => return Err(UnitError::SizeGrammar),
         };
         let count: u64 = digits.parse().map_err(|_| UnitError::SizeTooLarge)?;
-        count
-            .checked_mul(unit)
-            .map(Bytes)
-            .ok_or(UnitError::SizeTooLarge)
+        count.checked_mul(unit).map(Bytes).ok_or(UnitError::SizeTooLarge)
     }
 }
 
@@ -159,9 +153,7 @@ impl Weight {
 impl FromStr for Weight {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Weight, UnitError> {
-        text.parse()
-            .map_err(|_| UnitError::Weight)
-            .and_then(Weight::new)
+        text.parse().map_err(|_| UnitError::Weight).and_then(Weight::new)
     }
 }
 
@@ -173,11 +165,7 @@ impl Percent {
     /// # Errors
     /// [`UnitError::Percent`] outside 1..=100.
     pub const fn new(percent: u32) -> Result<Percent, UnitError> {
-        if percent >= 1 && percent <= 100 {
-            Ok(Percent(percent))
-        } else {
-            Err(UnitError::Percent)
-        }
+        if percent >= 1 && percent <= 100 { Ok(Percent(percent)) } else { Err(UnitError::Percent) }
     }
     /// The number.
     #[must_use]
@@ -190,10 +178,7 @@ impl FromStr for Percent {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Percent, UnitError> {
         let digits = text.strip_suffix('%').unwrap_or(text);
-        digits
-            .parse()
-            .map_err(|_| UnitError::Percent)
-            .and_then(Percent::new)
+        digits.parse().map_err(|_| UnitError::Percent).and_then(Percent::new)
     }
 }
 
@@ -238,13 +223,7 @@ mod tests {
 
     #[test]
     fn sizes_are_binary_and_total() {
-        let ok = [
-            ("1", 1),
-            ("0", 0),
-            ("512Mi", 512 * MIB),
-            ("8GiB", 8 * GIB),
-            ("7B", 7),
-        ];
+        let ok = [("1", 1), ("0", 0), ("512Mi", 512 * MIB), ("8GiB", 8 * GIB), ("7B", 7)];
         for (text, bytes) in ok {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
@@ -268,12 +247,7 @@ mod tests {
 
     #[test]
     fn sizes_print_short() {
-        for (bytes, text) in [
-            (GIB, "1GiB"),
-            (GIB + GIB / 2, "1.5GiB"),
-            (300, "300B"),
-            (0, "0B"),
-        ] {
+        for (bytes, text) in [(GIB, "1GiB"), (GIB + GIB / 2, "1.5GiB"), (300, "300B"), (0, "0B")] {
             assert_eq!(Bytes(bytes).to_string(), text);
         }
     }

@@ -116,11 +116,7 @@ macro_rules! nvml_calls {
 }
 
 /// The driver's functions.
-#[allow(
-    non_snake_case,
-    clippy::too_many_arguments,
-    clippy::not_unsafe_ptr_arg_deref
-)]
+#[allow(non_snake_case, clippy::too_many_arguments, clippy::not_unsafe_ptr_arg_deref)]
 pub mod calls {
     use super::*;
     gpuslice_nvabi::for_each_driver_fn!(driver_calls);

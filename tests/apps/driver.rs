@@ -29,11 +29,7 @@ impl std::error::Error for Error {}
 /// # Errors
 /// [`Error::Call`] unless the answer is success.
 pub fn check(call: &'static str, result: CUresult) -> Result<(), Error> {
-    if result == CUresult::SUCCESS {
-        Ok(())
-    } else {
-        Err(Error::Call(call, result))
-    }
+    if result == CUresult::SUCCESS { Ok(()) } else { Err(Error::Call(call, result)) }
 }
 
 fn last_error() -> Error {
@@ -43,21 +39,13 @@ fn last_error() -> Error {
         return Error::Load("the loader gives no reason".into());
     }
     // SAFETY: not null, hence a NUL-terminated string as above.
-    Error::Load(
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned(),
-    )
+    Error::Load(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 fn symbol(handle: *mut c_void, name: &CStr) -> Result<*mut c_void, Error> {
     // SAFETY: `handle` came from dlopen and is never closed; `name` is NUL-terminated.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    if address.is_null() {
-        Err(last_error())
-    } else {
-        Ok(address)
-    }
+    if address.is_null() { Err(last_error()) } else { Ok(address) }
 }
 
 /// Declares a struct of driver functions, by their names in the table, and how to load it.

@@ -41,11 +41,7 @@ impl Gpu {
         ok!(cuModuleGetFunction(&mut kernel, module, SPIN_NAME.as_ptr()))?;
         ok!(cuMemAlloc_v2(&mut memory, 1 << 21))?;
         ok!(cuMemsetD8_v2(memory, 0, 1 << 21))?;
-        Ok(Gpu {
-            context,
-            kernel,
-            memory,
-        })
+        Ok(Gpu { context, kernel, memory })
     }
 
     /// The address of the word.
@@ -73,12 +69,7 @@ impl Gpu {
 
     /// Later work of `stream` waits until the word is `value`.
     pub fn wait(self, stream: CUstream, value: u32) -> Outcome {
-        ok!(cuStreamWaitValue32_v2(
-            stream,
-            self.word(),
-            value,
-            CU_STREAM_WAIT_VALUE_EQ
-        ))
+        ok!(cuStreamWaitValue32_v2(stream, self.word(), value, CU_STREAM_WAIT_VALUE_EQ))
     }
 
     /// `stream` writes `value` to the word.

@@ -35,11 +35,7 @@ pub struct Row {
 }
 
 const fn row(name: &'static str, call: Call, one: f64, eight: f64) -> Row {
-    Row {
-        name,
-        call,
-        promised: (Some(one), if eight > 0.0 { Some(eight) } else { None }),
-    }
+    Row { name, call, promised: (Some(one), if eight > 0.0 { Some(eight) } else { None }) }
 }
 
 /// Credit covers small allocations; large ones are a round trip to the daemon each.
@@ -113,11 +109,7 @@ fn dlerror() -> String {
     // SAFETY: the loader's message, NUL-terminated, or null.
     unsafe {
         let text = libc::dlerror();
-        if text.is_null() {
-            String::new()
-        } else {
-            CStr::from_ptr(text).to_string_lossy().into()
-        }
+        if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into() }
     }
 }
 
@@ -129,9 +121,7 @@ fn owner(address: *const c_void) -> String {
         if libc::dladdr(address, &raw mut info) == 0 || info.dli_fname.is_null() {
             return String::from("nobody");
         }
-        let path = CStr::from_ptr(info.dli_fname)
-            .to_string_lossy()
-            .into_owned();
+        let path = CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned();
         std::fs::canonicalize(&path).map_or(path, |real| real.to_string_lossy().into_owned())
     }
 }
@@ -140,15 +130,9 @@ fn owner(address: *const c_void) -> String {
 /// hold.
 pub fn run(library: &str, capped: bool, threads: usize) {
     let driver = Driver::load();
-    for address in [
-        driver.cuLaunchKernel as *const c_void,
-        driver.cuMemAlloc_v2 as _,
-    ] {
+    for address in [driver.cuLaunchKernel as *const c_void, driver.cuMemAlloc_v2 as _] {
         let owner = owner(address);
-        assert!(
-            owner.ends_with(library),
-            "{library} should own the symbols, but {owner} does"
-        );
+        assert!(owner.ends_with(library), "{library} should own the symbols, but {owner} does");
     }
     let mut context = CUcontext::NULL;
     let (mut device, mut module, mut function) = (0, CUmodule::NULL, CUfunction::NULL);
@@ -156,23 +140,13 @@ pub fn run(library: &str, capped: bool, threads: usize) {
     unsafe {
         ok((driver.cuInit)(0), "cuInit");
         ok((driver.cuDeviceGet)(&raw mut device, 0), "cuDeviceGet");
-        ok(
-            (driver.cuCtxCreate_v2)(&raw mut context, 0, device),
-            "cuCtxCreate",
-        );
-        ok(
-            (driver.cuModuleLoadData)(&raw mut module, c"".as_ptr().cast()),
-            "cuModuleLoadData",
-        );
+        ok((driver.cuCtxCreate_v2)(&raw mut context, 0, device), "cuCtxCreate");
+        ok((driver.cuModuleLoadData)(&raw mut module, c"".as_ptr().cast()), "cuModuleLoadData");
         let get = (driver.cuModuleGetFunction)(&raw mut function, module, c"f".as_ptr());
         ok(get, "cuModuleGetFunction");
         let mut pointer = 0;
         let over = (driver.cuMemAlloc_v2)(&raw mut pointer, 2 * CAP as usize);
-        let wanted = if capped {
-            CUresult::ERROR_OUT_OF_MEMORY
-        } else {
-            CUresult::SUCCESS
-        };
+        let wanted = if capped { CUresult::ERROR_OUT_OF_MEMORY } else { CUresult::SUCCESS };
         assert_eq!(over, wanted, "an allocation of twice the cap");
     }
     for Row { name, call, .. } in ROWS {
@@ -192,10 +166,7 @@ fn measure(driver: &Driver, call: Call, context: CUcontext, f: CUfunction, threa
     let mut all: Vec<f64> = std::thread::scope(|scope| {
         let work = || {
             // SAFETY: the context lives as long as the process.
-            ok(
-                unsafe { (driver.cuCtxSetCurrent)(context) },
-                "cuCtxSetCurrent",
-            );
+            ok(unsafe { (driver.cuCtxSetCurrent)(context) }, "cuCtxSetCurrent");
             let mut live = Live::take(driver, call, threads);
             barrier.wait();
             let batch = |_| {
@@ -208,10 +179,7 @@ fn measure(driver: &Driver, call: Call, context: CUcontext, f: CUfunction, threa
             figures.into_iter().skip(batches / 10).collect::<Vec<_>>()
         };
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        running
-            .into_iter()
-            .flat_map(|t| t.join().expect("a measuring thread"))
-            .collect()
+        running.into_iter().flat_map(|t| t.join().expect("a measuring thread")).collect()
     });
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
@@ -236,10 +204,7 @@ impl Live {
             ok(taken, "cuMemAlloc");
             pointer
         };
-        Live {
-            pointers: (0..count).map(one).collect(),
-            next: 0,
-        }
+        Live { pointers: (0..count).map(one).collect(), next: 0 }
     }
 
     /// The next index, far from the last one, so that no cache helps.

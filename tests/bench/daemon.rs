@@ -62,14 +62,7 @@ fn shared_page() -> Option<(OwnedFd, *mut libc::c_void)> {
             return None;
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let at = libc::mmap(
-            std::ptr::null_mut(),
-            PAGE_BYTES,
-            access,
-            libc::MAP_SHARED,
-            fd,
-            0,
-        );
+        let at = libc::mmap(std::ptr::null_mut(), PAGE_BYTES, access, libc::MAP_SHARED, fd, 0);
         (at != libc::MAP_FAILED).then(|| (OwnedFd::from_raw_fd(fd), at))
     }
 }
@@ -132,10 +125,7 @@ fn converse(fd: &OwnedFd) {
         };
         let (reply, descriptors) = match request {
             Request::Attach { .. } | Request::Look {} => {
-                let client = ClientId {
-                    slot: 0,
-                    generation: 1,
-                };
+                let client = ClientId { slot: 0, generation: 1 };
                 // SAFETY: a new eventfd.
                 let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
                 let (Some(container), Some(own)) = (container_page(), client_page()) else {
@@ -143,10 +133,7 @@ fn converse(fd: &OwnedFd) {
                 };
                 // SAFETY: fresh from eventfd, without another owner.
                 let bell = unsafe { OwnedFd::from_raw_fd(bell) };
-                (
-                    Reply::Attached { client, lanes: 1 },
-                    vec![container, own, bell],
-                )
+                (Reply::Attached { client, lanes: 1 }, vec![container, own, bell])
             }
             Request::Reserve { lane, need, wish } => {
                 (reserve(&mut reserved, lane, need, wish), vec![])
@@ -173,10 +160,7 @@ fn converse(fd: &OwnedFd) {
 fn send(socket: RawFd, frame: &mut [u8], descriptors: &[RawFd]) -> Result<(), Error> {
     let mut control = [0_u64; 8];
     let bytes = size_of_val(descriptors) as u32;
-    let mut data = libc::iovec {
-        iov_base: frame.as_mut_ptr().cast(),
-        iov_len: frame.len(),
-    };
+    let mut data = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
     // SAFETY: one message from live buffers; the control buffer is aligned and large enough for
     // one header and three descriptors.
     let sent = unsafe {
@@ -195,9 +179,5 @@ fn send(socket: RawFd, frame: &mut [u8], descriptors: &[RawFd]) -> Result<(), Er
         }
         libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL)
     };
-    if sent < 0 {
-        Err(Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if sent < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }

@@ -38,10 +38,7 @@ fn main() -> ExitCode {
     };
     if let Some(why) = missing(&parts) {
         eprintln!("hook not measured: {why}");
-        println!(
-            "{}",
-            json!({ "bench": "hook", "verdict": "skipped", "why": why })
-        );
+        println!("{}", json!({ "bench": "hook", "verdict": "skipped", "why": why }));
         return ExitCode::SUCCESS;
     }
     match Bench::new(parts).and_then(|bench| bench.rows()) {
@@ -54,9 +51,8 @@ fn main() -> ExitCode {
 }
 
 fn missing(parts: &Path) -> Option<String> {
-    let root = fs::metadata("/proc/self")
-        .ok()
-        .map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
+    let root =
+        fs::metadata("/proc/self").ok().map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
     if root != Some(0) {
         return Some("containers need root".into());
     }
@@ -109,14 +105,9 @@ struct Bench {
 
 impl Bench {
     fn new(parts: PathBuf) -> Result<Bench> {
-        let parts = parts
-            .canonicalize()
-            .map_err(|e| format!("{}: {e}", parts.display()))?;
+        let parts = parts.canonicalize().map_err(|e| format!("{}: {e}", parts.display()))?;
         let name = format!("gpuslice-bench-hook-{}", std::process::id());
-        let (dir, run) = (
-            std::env::temp_dir().join(&name),
-            Path::new("/dev/shm").join(&name),
-        );
+        let (dir, run) = (std::env::temp_dir().join(&name), Path::new("/dev/shm").join(&name));
         let rootfs = dir.join("rootfs");
         for sub in ["proc", "dev", "run", "etc", "bin"] {
             fs::create_dir_all(rootfs.join(sub)).map_err(said)?;
@@ -126,16 +117,9 @@ impl Bench {
         daemon.arg("--driver-dir").arg(parts.join("sim"));
         daemon.env("GPUSLICE_SIM", "devices=1,mem=16GiB");
         daemon.env("GPUSLICE_SIM_DEVICE", run.join("device"));
-        daemon
-            .stdin(Stdio::null())
-            .stderr(File::create(dir.join("log")).map_err(said)?);
+        daemon.stdin(Stdio::null()).stderr(File::create(dir.join("log")).map_err(said)?);
         let daemon = daemon.spawn().map_err(|e| format!("gpusliced: {e}"))?;
-        let bench = Bench {
-            parts,
-            dir,
-            run,
-            daemon,
-        };
+        let bench = Bench { parts, dir, run, daemon };
         bench.copy_program("/bin/true")?;
         let start = Instant::now();
         while !bench.run.join("admin.sock").exists() {
@@ -150,15 +134,9 @@ impl Bench {
 
     /// A program of this machine and the libraries it needs.
     fn copy_program(&self, program: &str) -> Result<()> {
-        let listed = Command::new("ldd")
-            .arg(program)
-            .output()
-            .map_err(said)?
-            .stdout;
+        let listed = Command::new("ldd").arg(program).output().map_err(said)?.stdout;
         let listed = String::from_utf8_lossy(&listed).into_owned();
-        let libraries = listed
-            .split_whitespace()
-            .filter(|word| word.starts_with('/'));
+        let libraries = listed.split_whitespace().filter(|word| word.starts_with('/'));
         for file in libraries.chain([program]) {
             let to = self.dir.join("rootfs").join(&file[1..]);
             fs::create_dir_all(to.parent().unwrap_or(&to)).map_err(said)?;
@@ -187,13 +165,7 @@ impl Bench {
         }
         Ok(vec![
             row("asks for nothing", "/bin/true", &others, &hook, None),
-            row(
-                "asks for nothing",
-                "own start",
-                &bare,
-                &hook,
-                Some(Target::Cpu(BODY_MS)),
-            ),
+            row("asks for nothing", "own start", &bare, &hook, Some(Target::Cpu(BODY_MS))),
         ])
     }
 
@@ -218,20 +190,8 @@ impl Bench {
         }
         let target = Some(Target::Clock(WRAPPER_MS));
         Ok(vec![
-            row(
-                "wrapper, asks for nothing",
-                "its runtime",
-                &bare,
-                &creates,
-                target,
-            ),
-            row(
-                "wrapper, another command",
-                "its runtime",
-                &bare,
-                &starts,
-                target,
-            ),
+            row("wrapper, asks for nothing", "its runtime", &bare, &creates, target),
+            row("wrapper, another command", "its runtime", &bare, &starts, target),
         ])
     }
 
@@ -254,10 +214,7 @@ impl Bench {
             }
             let state = self.container(&id, 0, &wish)?;
             timed(self.hook("poststop"), &state, true)?;
-            container
-                .kill()
-                .and_then(|()| container.wait())
-                .map_err(said)?;
+            container.kill().and_then(|()| container.wait()).map_err(said)?;
         }
         let body = Some(Target::Cpu(BODY_MS));
         Ok(Row {
@@ -293,23 +250,13 @@ impl Bench {
                 &idle,
                 Some(Target::Clock(RUN_MS)),
             ),
-            row(
-                "runc run, in a slice",
-                "no hook",
-                &without,
-                &with,
-                Some(Target::Clock(RUN_MS)),
-            ),
+            row("runc run, in a slice", "no hook", &without, &with, Some(Target::Clock(RUN_MS))),
         ])
     }
 
     fn hook(&self, stage: &str) -> Command {
         let mut command = Command::new(self.parts.join("libexec/gpuslice-hook"));
-        command
-            .arg("--runtime-dir")
-            .arg(&self.run)
-            .arg(stage)
-            .env_clear();
+        command.arg("--runtime-dir").arg(&self.run).arg(stage).env_clear();
         command
     }
 
@@ -317,15 +264,7 @@ impl Bench {
     fn namespace(&self) -> Result<Child> {
         let script = "mount --bind \"$1\" \"$1\" && echo ready && exec sleep 60";
         let mut command = Command::new("unshare");
-        command.args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            script,
-            "sh",
-        ]);
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
         command.arg(self.dir.join("rootfs")).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|e| format!("unshare: {e}"))?;
         let mut line = String::new();
@@ -364,11 +303,7 @@ impl Bench {
         }
         fs::write(bundle.join("config.json"), config.to_string()).map_err(said)?;
         let mut command = Command::new("runc");
-        command
-            .arg("--root")
-            .arg(self.dir.join("state"))
-            .arg("run")
-            .arg("--bundle");
+        command.arg("--root").arg(self.dir.join("state")).arg("run").arg("--bundle");
         command.arg(&bundle).arg(id);
         timed(command, &File::open("/dev/null").map_err(said)?, true)
     }
@@ -409,9 +344,7 @@ fn timed(mut command: Command, stdin: &File, succeeds: bool) -> Result<Took> {
         false => Stdio::null(),
     });
     let start = Instant::now();
-    let child = command
-        .spawn()
-        .map_err(|error| format!("{command:?}: {error}"))?;
+    let child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
     let mut status = 0;
     // SAFETY: all-zero is a valid rusage.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
@@ -420,10 +353,7 @@ fn timed(mut command: Command, stdin: &File, succeeds: bool) -> Result<Took> {
     let clock = start.elapsed().as_secs_f64() * 1e3;
     let ms = |time: libc::timeval| time.tv_sec as f64 * 1e3 + time.tv_usec as f64 / 1e3;
     match ended == child.id() as i32 && (status == 0) == succeeds {
-        true => Ok(Took {
-            clock,
-            cpu: ms(used.ru_utime) + ms(used.ru_stime),
-        }),
+        true => Ok(Took { clock, cpu: ms(used.ru_utime) + ms(used.ru_stime) }),
         false => Err(format!("{command:?} ended with {status:#x}")),
     }
 }
@@ -443,10 +373,7 @@ fn row(
         added: median(pairs().map(|(it, base)| it.clock - base.clock).collect()),
         added_cpu: median(pairs().map(|(it, base)| it.cpu - base.cpu).collect()),
         target,
-        whole: (
-            median(clock(measured)),
-            quantile(&mut clock(measured), 0.99),
-        ),
+        whole: (median(clock(measured)), quantile(&mut clock(measured), 0.99)),
         whole_target: None,
     }
 }
@@ -462,11 +389,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Prints the table to standard error and one JSON object to standard output.
 fn report(rows: &[Row]) -> ExitCode {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load: f64 = load
-        .split(' ')
-        .next()
-        .and_then(|word| word.parse().ok())
-        .unwrap_or(0.0);
+    let load: f64 = load.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
     eprintln!(
         "medians of differences within a round; others wait too on a busy machine: load {load}"
     );
@@ -483,9 +406,7 @@ fn report(rows: &[Row]) -> ExitCode {
             Some(Target::Cpu(target)) => (row.added_cpu <= target, Some(target), "cpu"),
         };
         let (middle, high) = row.whole;
-        let whole = row
-            .whole_target
-            .is_none_or(|(p50, p99)| middle <= p50 && high <= p99);
+        let whole = row.whole_target.is_none_or(|(p50, p99)| middle <= p50 && high <= p99);
         let held = held && whole;
         missed |= !held;
         let promised = target.map_or("-".to_owned(), |target| {
@@ -502,10 +423,7 @@ fn report(rows: &[Row]) -> ExitCode {
         }));
     }
     let verdict = if missed { "fail" } else { "pass" };
-    println!(
-        "{}",
-        json!({ "bench": "hook", "load": load, "rows": list, "verdict": verdict })
-    );
+    println!("{}", json!({ "bench": "hook", "load": load, "rows": list, "verdict": verdict }));
     match missed {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,

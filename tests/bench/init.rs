@@ -68,11 +68,7 @@ fn context() -> Result<(), Error> {
         let find = |name: &str| {
             let name = CString::new(name).unwrap_or_default();
             let at = libc::dlsym(library, name.as_ptr());
-            if at.is_null() {
-                Err(format!("no {name:?}"))
-            } else {
-                Ok(at)
-            }
+            if at.is_null() { Err(format!("no {name:?}")) } else { Ok(at) }
         };
         let init: sig::cuInit = std::mem::transmute(find("cuInit")?);
         let create: sig::cuCtxCreate_v2 = std::mem::transmute(find("cuCtxCreate_v2")?);
@@ -152,11 +148,7 @@ fn fire(batch: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
         let mut line = String::new();
         output.read_line(&mut line)?;
         let status = child.wait()?;
-        times.push(
-            line.trim()
-                .parse()
-                .map_err(|_| format!("a process of the batch: {status}"))?,
-        );
+        times.push(line.trim().parse().map_err(|_| format!("a process of the batch: {status}"))?);
     }
     Ok(times)
 }
@@ -164,11 +156,7 @@ fn fire(batch: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
 fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {
     let myself = std::env::current_exe()?;
     let shim = myself.with_file_name("libgpuslice.so");
-    let place = Place {
-        directory,
-        shim,
-        sockets,
-    };
+    let place = Place { directory, shim, sockets };
     let (mut batches, mut shells) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     // The shells first, while nothing else runs.
     for index in 0..SHELLS {
@@ -191,9 +179,7 @@ fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {
         pair("300 at once, p99, ms", &mut batches, 0.99, 1e6),
         pair("sh -c true, median, us", &mut shells, 0.5, 1e3),
     ];
-    let met = rows[1]["added"]
-        .as_f64()
-        .is_some_and(|added| added <= ADDED_MS);
+    let met = rows[1]["added"].as_f64().is_some_and(|added| added <= ADDED_MS);
     let verdict = if met { "pass" } else { "fail" };
     eprintln!("promised: p99 of 300 at once, at most {ADDED_MS} ms added: {verdict}");
     println!(

@@ -48,10 +48,7 @@ impl Injection {
             command.arg("inside").arg(directory).arg(&myself);
         }
         command.args(["child", library, capped, &threads]);
-        command
-            .env_clear()
-            .env("LD_LIBRARY_PATH", directory)
-            .env("LD_BIND_NOW", "1");
+        command.env_clear().env("LD_LIBRARY_PATH", directory).env("LD_BIND_NOW", "1");
         match self {
             Injection::Bare => {}
             Injection::Preload => {
@@ -71,10 +68,8 @@ impl Injection {
         }
         let output = command.output().map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let values: Vec<f64> = text
-            .lines()
-            .filter_map(|line| line.split(' ').nth(2)?.parse().ok())
-            .collect();
+        let values: Vec<f64> =
+            text.lines().filter_map(|line| line.split(' ').nth(2)?.parse().ok()).collect();
         if !output.status.success() || values.len() != ROWS.len() {
             let why = String::from_utf8_lossy(&output.stderr);
             return Err(format!("{}: {} {why}", self.name(), output.status));
@@ -107,11 +102,7 @@ fn enter(directory: &Path) -> Result<(), String> {
     let mount = |from: &Path, to: &str, flags: u64| {
         let from = path(from).map_err(|error| error.to_string())?;
         let to = CString::new(to).map_err(|error| error.to_string())?;
-        let kind = if flags == 0 {
-            c"tmpfs".as_ptr()
-        } else {
-            std::ptr::null()
-        };
+        let kind = if flags == 0 { c"tmpfs".as_ptr() } else { std::ptr::null() };
         // SAFETY: NUL-terminated paths that live through the call.
         let result =
             unsafe { libc::mount(from.as_ptr(), to.as_ptr(), kind, flags, std::ptr::null()) };

@@ -50,9 +50,7 @@ struct Row {
 }
 
 fn bench(directory: &Path) -> Result<ExitCode, String> {
-    let directory: PathBuf = directory
-        .canonicalize()
-        .map_err(|e| format!("{directory:?}: {e}"))?;
+    let directory: PathBuf = directory.canonicalize().map_err(|e| format!("{directory:?}: {e}"))?;
     let socket = directory.join("tenant.sock");
     let _ = std::fs::remove_file(&socket);
     daemon::serve(&socket).map_err(|error| format!("{}: {error}", socket.display()))?;
@@ -70,10 +68,7 @@ fn bench(directory: &Path) -> Result<ExitCode, String> {
         for (index, row) in child::ROWS.iter().enumerate() {
             let added = |injection: usize| {
                 median(
-                    rounds
-                        .iter()
-                        .map(|round| round[injection][index] - round[0][index])
-                        .collect(),
+                    rounds.iter().map(|round| round[injection][index] - round[0][index]).collect(),
                 )
             };
             rows.push(Row {
@@ -107,11 +102,7 @@ fn measure(
     if round.is_multiple_of(2) {
         return methods.iter().map(one).collect();
     }
-    let mut figures = methods
-        .iter()
-        .rev()
-        .map(one)
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut figures = methods.iter().rev().map(one).collect::<Result<Vec<_>, _>>()?;
     figures.reverse();
     Ok(figures)
 }
@@ -153,13 +144,6 @@ fn report(rows: &[Row]) -> ExitCode {
         }
     }
     let verdict = if missed { "fail" } else { "pass" };
-    println!(
-        "{}",
-        json!({ "bench": "shim", "rows": Value::Array(list), "verdict": verdict })
-    );
-    if missed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    println!("{}", json!({ "bench": "shim", "rows": Value::Array(list), "verdict": verdict }));
+    if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -39,12 +39,7 @@ fn with_signals(env: &str) -> Command {
 /// `gpuslice run` on the staged simulated driver with a device of its own.
 fn run(options: &[&str], command: &[&str]) -> Output {
     let mut run = gpuslice();
-    run.arg("run")
-        .args(options)
-        .arg("--driver-dir")
-        .arg(driver())
-        .arg("--")
-        .args(command);
+    run.arg("run").args(options).arg("--driver-dir").arg(driver()).arg("--").args(command);
     // A daemon of its own, whatever else runs.
     let place = tempfile::tempdir().expect("a directory");
     run.env("TMPDIR", place.path());
@@ -75,9 +70,7 @@ fn tenant() -> String {
 /// The event of that kind among the JSON lines a tenant printed.
 fn event(output: &Output, kind: &str) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
-    let events = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = events.into_iter().find(|event| event["event"] == kind);
     found.unwrap_or_else(|| panic!("no {kind} event: {output:?}"))
 }
@@ -117,10 +110,7 @@ fn other_gpus_are_out_of_reach() {
             let output = run.env("GPUSLICE_SIM", "devices=2,mem=4GiB").output();
             let output = output.expect("gpuslice starts");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(
-                !output.status.success() && said.contains(code),
-                "{method}: {output:?}"
-            );
+            assert!(!output.status.success() && said.contains(code), "{method}: {output:?}");
         }
     }
 }
@@ -147,10 +137,7 @@ fn the_commands_status_is_returned() {
     }
     let output = run(&["--memory", "1GiB"], &["/nonexistent/program"]);
     assert!(!output.status.success());
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("/nonexistent/program"),
-        "{output:?}"
-    );
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/program"), "{output:?}");
 }
 
 #[test]
@@ -158,19 +145,9 @@ fn it_reports_its_injection_method_and_driver() {
     for method in injection_methods() {
         let output = run(&["--memory", "1GiB", "--inject", method], &["true"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let word = if method == "mount" {
-            "mount"
-        } else {
-            "preload"
-        };
-        assert!(
-            said.contains(word) && said.contains("simulated GPU"),
-            "{said}"
-        );
-        let quiet = run(
-            &["--memory", "1GiB", "--inject", method, "--quiet"],
-            &["true"],
-        );
+        let word = if method == "mount" { "mount" } else { "preload" };
+        assert!(said.contains(word) && said.contains("simulated GPU"), "{said}");
+        let quiet = run(&["--memory", "1GiB", "--inject", method, "--quiet"], &["true"]);
         assert!(quiet.stderr.is_empty(), "{quiet:?}");
     }
 }
@@ -186,10 +163,7 @@ fn bad_requests_are_refused_with_their_reason() {
         (&["--memory", "1GiB", "--weight", "0"], "1 to 1000"),
         (&["--memory", "1GiB", "--weight", "1000000000"], "1 to 1000"),
         (&["--memory", "1GiB", "--share", "101"], "1 to 100"),
-        (
-            &["--memory", "1GiB", "--share", "50", "--weight", "2"],
-            "cannot be used with",
-        ),
+        (&["--memory", "1GiB", "--share", "50", "--weight", "2"], "cannot be used with"),
         (&["--memory", "1GiB", "--gpus", "9"], "9"),
         (&["--memory", "1GiB", "--gpus", "first"], "all"),
         (&[], "--memory"),
@@ -197,10 +171,7 @@ fn bad_requests_are_refused_with_their_reason() {
     for (options, expected) in cases {
         let output = run(options, &["echo", "it ran"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            !output.status.success() && output.stdout.is_empty(),
-            "{options:?}: {output:?}"
-        );
+        assert!(!output.status.success() && output.stdout.is_empty(), "{options:?}: {output:?}");
         assert!(said.contains(expected), "{options:?}: {said}");
     }
 }
@@ -223,11 +194,7 @@ fn any_driver_with_the_driver_api_works() {
             .expect("gpuslice starts");
         assert!(output.status.success(), "{method}: {output:?}");
         let memory = event(&output, "memory");
-        assert_eq!(
-            (&memory["total"], &memory["got"]),
-            (&GIB.into(), &GIB.into()),
-            "{method}"
-        );
+        assert_eq!((&memory["total"], &memory["got"]), (&GIB.into(), &GIB.into()), "{method}");
         assert_eq!(memory["refusal"], 2, "{method}");
     }
 }
@@ -241,25 +208,16 @@ fn a_directory_without_a_driver_is_named() {
         .args(["--", "true"])
         .output()
         .expect("gpuslice starts");
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("has no libcuda.so.1"),
-        "{output:?}"
-    );
+    assert!(String::from_utf8_lossy(&output.stderr).contains("has no libcuda.so.1"), "{output:?}");
 }
 
 #[test]
 fn without_a_daemon_ps_suggests_what_to_do() {
     let empty = tempfile::tempdir().expect("a directory");
-    let output = gpuslice()
-        .args(["ps", "--runtime-dir"])
-        .arg(empty.path())
-        .output()
-        .expect("it starts");
+    let output =
+        gpuslice().args(["ps", "--runtime-dir"]).arg(empty.path()).output().expect("it starts");
     assert!(!output.status.success());
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("start gpusliced"),
-        "{output:?}"
-    );
+    assert!(String::from_utf8_lossy(&output.stderr).contains("start gpusliced"), "{output:?}");
 }
 
 #[test]
@@ -275,21 +233,13 @@ fn a_user_without_rights_gets_a_clear_error() {
     let public = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let copy = public.path().join("gpuslice");
     std::fs::copy(env!("CARGO_BIN_EXE_gpuslice"), &copy).expect("a copy");
-    for (path, mode) in [
-        (public.path(), 0o755),
-        (node.root(), 0o755),
-        (node.runtime_dir(), 0o755),
-    ] {
+    for (path, mode) in [(public.path(), 0o755), (node.root(), 0o755), (node.runtime_dir(), 0o755)]
+    {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
     }
     for words in [&["ps"][..], &["run", "--memory", "1GiB"]] {
         let mut command = Command::new(&copy);
-        command
-            .args(words)
-            .arg("--runtime-dir")
-            .arg(node.runtime_dir())
-            .uid(65534)
-            .gid(65534);
+        command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).uid(65534).gid(65534);
         if words[0] == "run" {
             command.args(["--", "true"]);
         }
@@ -303,10 +253,7 @@ fn a_user_without_rights_gets_a_clear_error() {
         };
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{words:?}: {output:?}");
-        assert!(
-            words[0] == "run" || said.contains("may not ask the daemon"),
-            "{words:?}: {said}"
-        );
+        assert!(words[0] == "run" || said.contains("may not ask the daemon"), "{words:?}: {said}");
     }
 }
 
@@ -315,10 +262,7 @@ fn ps(node: &Node) -> Value {
 }
 
 fn ps_at(runtime_dir: &Path) -> Value {
-    let output = gpuslice()
-        .args(["ps", "--json", "--runtime-dir"])
-        .arg(runtime_dir)
-        .output();
+    let output = gpuslice().args(["ps", "--json", "--runtime-dir"]).arg(runtime_dir).output();
     let output = output.expect("it starts");
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -328,14 +272,9 @@ fn ps_at(runtime_dir: &Path) -> Value {
 fn tenant_of(node: &Node, name: &str, seconds: &str) -> std::process::Child {
     let mut command = gpuslice();
     command.args(["run", "--memory", "1GiB", "--name", name, "--runtime-dir"]);
-    command
-        .arg(node.runtime_dir())
-        .args(["--", &tenant(), "--seconds", seconds]);
+    command.arg(node.runtime_dir()).args(["--", &tenant(), "--seconds", seconds]);
     command.env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
-    command
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("gpuslice starts")
+    command.stdout(Stdio::null()).spawn().expect("gpuslice starts")
 }
 
 fn slice_named(view: &Value, name: &str) -> Option<Value> {
@@ -353,14 +292,10 @@ fn ps_shows_a_running_tenant_until_it_ends() {
             && slice["memory_used"].as_u64() > Some(GIB / 2)
             && slice["memory_used"].as_u64() <= slice["memory_cap"].as_u64()
     };
-    eventually("the tenant at work", || {
-        slice_named(&ps(&node), "seen").is_some_and(busy)
-    });
+    eventually("the tenant at work", || slice_named(&ps(&node), "seen").is_some_and(busy));
     interrupt(&child);
     child.wait().expect("it ends");
-    eventually("the slice is gone", || {
-        slice_named(&ps(&node), "seen").is_none()
-    });
+    eventually("the slice is gone", || slice_named(&ps(&node), "seen").is_none());
 }
 
 /// Interrupts the tenant under `gpuslice run`, as Ctrl-C at a terminal does.
@@ -386,10 +321,7 @@ fn tenants_outlive_their_daemon_and_are_known_again() {
     assert!(before > Some(GIB / 2), "{before:?}");
     node.end_daemon(nix::sys::signal::Signal::SIGKILL);
     std::thread::sleep(std::time::Duration::from_millis(400));
-    assert!(
-        child.try_wait().expect("wait").is_none(),
-        "the tenant died with its daemon"
-    );
+    assert!(child.try_wait().expect("wait").is_none(), "the tenant died with its daemon");
     node.start_daemon(&[]);
     eventually("the ledger is right again", || used(&ps(&node)) == before);
     let launches =

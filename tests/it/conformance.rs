@@ -22,37 +22,20 @@ fn program() -> PathBuf {
 /// The names of the cases that passed; the test fails with the lines of those that did not.
 fn passed(output: &Output, way: &str) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(&output.stdout);
-    let failed: Vec<&str> = text
-        .lines()
-        .filter(|line| line.starts_with("FAIL "))
-        .collect();
+    let failed: Vec<&str> = text.lines().filter(|line| line.starts_with("FAIL ")).collect();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        failed.is_empty(),
-        "{way}: {} cases fail:\n{}",
-        failed.len(),
-        failed.join("\n")
-    );
+    assert!(failed.is_empty(), "{way}: {} cases fail:\n{}", failed.len(), failed.join("\n"));
     let total = text.lines().last().unwrap_or_default();
-    assert!(
-        output.status.success() && total.contains(" fail=0 "),
-        "{way}: {total}\n{said}"
-    );
+    assert!(output.status.success() && total.contains(" fail=0 "), "{way}: {total}\n{said}");
     let passed = text.lines().filter_map(|line| line.strip_prefix("pass "));
     let passed: BTreeSet<String> = passed.map(str::to_owned).collect();
-    assert!(
-        passed.len() >= LEAST,
-        "{way}: only {} cases passed",
-        passed.len()
-    );
+    assert!(passed.len() >= LEAST, "{way}: only {} cases passed", passed.len());
     passed
 }
 
 /// On a device of 1 GiB, without any of our libraries but the simulated driver.
 fn bare() -> BTreeSet<String> {
-    let root = tempfile::Builder::new()
-        .prefix("gpuslice-it-")
-        .tempdir_in("/dev/shm");
+    let root = tempfile::Builder::new().prefix("gpuslice-it-").tempdir_in("/dev/shm");
     let root = root.expect("a directory");
     let output = Command::new(program())
         .env("LD_LIBRARY_PATH", target_dir().join("sim"))
@@ -102,14 +85,10 @@ fn a_slice_by_mount_injection_conforms() {
 /// Bad words are refused before anything runs.
 #[test]
 fn the_program_explains_its_options() {
-    for (words, complaint) in [
-        (&["--olny", "alloc"][..], "unknown option --olny"),
-        (&["--only"][..], "--only needs"),
-    ] {
-        let output = Command::new(program())
-            .args(words)
-            .output()
-            .expect("it starts");
+    for (words, complaint) in
+        [(&["--olny", "alloc"][..], "unknown option --olny"), (&["--only"][..], "--only needs")]
+    {
+        let output = Command::new(program()).args(words).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(said.contains(complaint), "{words:?}: {said}");

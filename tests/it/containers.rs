@@ -32,11 +32,8 @@ fn a_container_that_asks_gets_its_slice() {
             .run(&hook);
         let mounts = printed(&output);
         let at = |path: &str| {
-            let line = mounts
-                .lines()
-                .find(|line| line.split(' ').nth(4) == Some(path));
-            line.unwrap_or_else(|| panic!("{runtime}: nothing at {path} in\n{mounts}"))
-                .to_owned()
+            let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(path));
+            line.unwrap_or_else(|| panic!("{runtime}: nothing at {path} in\n{mounts}")).to_owned()
         };
         for path in [
             "/run/gpuslice",
@@ -45,11 +42,7 @@ fn a_container_that_asks_gets_its_slice() {
             "/run/gpuslice/libgpuslice.so",
             "/etc/ld.so.preload",
         ] {
-            assert!(
-                at(path).contains(" ro,nosuid,nodev"),
-                "{runtime}: {}",
-                at(path)
-            );
+            assert!(at(path).contains(" ro,nosuid,nodev"), "{runtime}: {}", at(path));
         }
         assert!(at("/dev/gpuslice-sim").contains(" rw,nosuid,nodev,noexec"));
         assert!(mounts.contains("/libcuda.so.1 ro,") && mounts.contains("/libnvidia-ml.so.1 ro,"));
@@ -111,23 +104,11 @@ fn malformed_wishes_do_not_start_and_leave_nothing() {
         (&[(memory, "1e30")], "a size is"),
         (&[(memory, "8GB")], "write 8GiB"),
         (&[(memory, "17GiB")], "16GiB"),
-        (
-            &[(memory, "1GiB"), ("gpuslice.io/weight", "0")],
-            "1 to 1000",
-        ),
-        (
-            &[(memory, "1GiB"), ("gpuslice.io/weight", "1000000000")],
-            "1 to 1000",
-        ),
-        (
-            &[(memory, "1GiB"), ("gpuslice.io/share", "101")],
-            "1 to 100",
-        ),
+        (&[(memory, "1GiB"), ("gpuslice.io/weight", "0")], "1 to 1000"),
+        (&[(memory, "1GiB"), ("gpuslice.io/weight", "1000000000")], "1 to 1000"),
+        (&[(memory, "1GiB"), ("gpuslice.io/share", "101")], "1 to 100"),
         (&[(memory, "1GiB"), ("gpuslice.io/gpus", "7")], "7"),
-        (
-            &[(memory, "1GiB"), ("gpuslice.io/colour", "red")],
-            "unknown annotation",
-        ),
+        (&[(memory, "1GiB"), ("gpuslice.io/colour", "red")], "unknown annotation"),
         (&[("gpuslice.io/weight", "2")], "needs a memory cap"),
     ];
     for (at, (annotations, expected)) in wishes.into_iter().enumerate() {
@@ -178,11 +159,7 @@ fn cgpus_variables_are_understood() {
     let said = complaint(&with("out", "CGPU_DISABLE=true").run(&hook));
     assert!(said.contains("CGPU_DISABLE"), "{said}");
     let allowed = with("out", "CGPU_DISABLE=true").hook_argument("--allow-cgpu-disable");
-    let mounts = printed(
-        &allowed
-            .command(&["/bin/cat", "/proc/self/mountinfo"])
-            .run(&hook),
-    );
+    let mounts = printed(&allowed.command(&["/bin/cat", "/proc/self/mountinfo"]).run(&hook));
     assert!(!mounts.contains("gpuslice.so"));
 }
 
@@ -201,10 +178,7 @@ fn configured(text: &str) -> Node {
     node
 }
 
-const MEMORY: [&str; 2] = [
-    "ALIYUN_COM_GPU_MEM_CONTAINER=4",
-    "ALIYUN_COM_GPU_MEM_DEV=16",
-];
+const MEMORY: [&str; 2] = ["ALIYUN_COM_GPU_MEM_CONTAINER=4", "ALIYUN_COM_GPU_MEM_DEV=16"];
 
 /// Runs a container of an image that has these variables in its `ENV`.
 fn of_image(node: &Node, id: &str, hook: &Path, more: &[&str], ours: &[(&str, &str)]) -> Output {
@@ -226,10 +200,7 @@ fn an_images_environment_asks_for_no_more_than_memory() {
         return;
     };
     let node = Node::start();
-    let (weight, high) = (
-        "ALIYUN_COM_GPU_SCHD_WEIGHT=1000",
-        "ALIYUN_COM_GPU_HIGH_PRIO=1",
-    );
+    let (weight, high) = ("ALIYUN_COM_GPU_SCHD_WEIGHT=1000", "ALIYUN_COM_GPU_HIGH_PRIO=1");
     let sliced = "ALIYUN_COM_GPU_VISIBLE_DEVICES=0";
     for (at, (more, why)) in [
         (
@@ -238,14 +209,8 @@ fn an_images_environment_asks_for_no_more_than_memory() {
         ),
         (&[weight], "gpuslice.io/weight"),
         (&[high], "gpuslice.io/priority"),
-        (
-            &[sliced, "NVIDIA_VISIBLE_DEVICES=0,1"],
-            "gpuslice.io/whole-gpus",
-        ),
-        (
-            &["NVIDIA_VISIBLE_DEVICES=0,1"],
-            "asks for 2 GPUs, and may for 1",
-        ),
+        (&[sliced, "NVIDIA_VISIBLE_DEVICES=0,1"], "gpuslice.io/whole-gpus"),
+        (&["NVIDIA_VISIBLE_DEVICES=0,1"], "asks for 2 GPUs, and may for 1"),
         (&["ALIYUN_COM_GPU_VISIBLE_DEVICES=0,1"], "cgpu_gpus_max"),
         (&["ALIYUN_COM_GPU_VISIBLE_DEVICES=all"], "cgpu_gpus_max"),
     ]
@@ -258,27 +223,16 @@ fn an_images_environment_asks_for_no_more_than_memory() {
         assert_eq!(node.slice(&id), None, "{more:?}");
     }
     // The orchestrator's request counts; the image adds nothing to it.
-    let more = [
-        weight,
-        high,
-        sliced,
-        "NVIDIA_VISIBLE_DEVICES=0,1",
-        "CGPU_DISABLE=true",
-    ];
+    let more = [weight, high, sliced, "NVIDIA_VISIBLE_DEVICES=0,1", "CGPU_DISABLE=true"];
     let bundle = Bundle::new(node.root(), "both", "runc", node.runtime_dir())
         .annotation("gpuslice.io/memory", "1GiB")
         .command(&["/bin/sleep", "60"]);
-    let bundle = MEMORY
-        .iter()
-        .chain(&more)
-        .fold(bundle, |bundle, entry| bundle.variable(entry));
+    let bundle = MEMORY.iter().chain(&more).fold(bundle, |bundle, entry| bundle.variable(entry));
     let running = bundle.start(&hook);
     eventually("the slice", || node.slice("both").is_some());
     let rows = node.admin().list();
     let plain = rows.iter().find_map(|row| match *row {
-        Snapshot::Slice {
-            cap, weight, class, ..
-        } => Some((cap, weight.get(), class)),
+        Snapshot::Slice { cap, weight, class, .. } => Some((cap, weight.get(), class)),
         _ => None,
     });
     assert_eq!(plain, Some((Bytes(GIB), 1, Class::Normal)));
@@ -302,33 +256,13 @@ fn the_node_decides_which_requests_it_accepts() {
             Some("takes no requests from cGPU's variables"),
         ),
         ("requests_from = [\"annotations\"]", &[two], &[ours], None),
-        (
-            "requests_from = [\"cgpu\"]",
-            &[],
-            &[ours],
-            Some("takes no requests from annotations"),
-        ),
+        ("requests_from = [\"cgpu\"]", &[], &[ours], Some("takes no requests from annotations")),
         ("requests_from = [\"cgpu\"]", &[], &[], None),
-        (
-            "requests_from = []",
-            &[],
-            &[ours],
-            Some("ask by a CDI device"),
-        ),
+        ("requests_from = []", &[], &[ours], Some("ask by a CDI device")),
         ("cgpu_gpus_max = 2", &[two], &[], None),
         ("cgpu_memory_max = \"1/4\"", &[], &[], None),
-        (
-            "cgpu_memory_max = \"4095MiB\"",
-            &[],
-            &[],
-            Some("and may for 4095MiB on this node"),
-        ),
-        (
-            "cgpu_memory_max = \"1/5\"",
-            &[],
-            &[],
-            Some("cgpu_memory_max"),
-        ),
+        ("cgpu_memory_max = \"4095MiB\"", &[], &[], Some("and may for 4095MiB on this node")),
+        ("cgpu_memory_max = \"1/5\"", &[], &[], Some("cgpu_memory_max")),
         ("cgpu_memory_max = \"1MiB\"", &[], &[ours], None),
     ] {
         let node = configured(text);
@@ -360,8 +294,5 @@ fn an_images_preload_list_is_kept() {
         .annotation("gpuslice.io/memory", "1GiB")
         .command(&["/bin/cat", "/etc/ld.so.preload"])
         .run(&hook);
-    assert_eq!(
-        printed(&output),
-        "/run/gpuslice/libgpuslice.so\n/opt/own.so"
-    );
+    assert_eq!(printed(&output), "/run/gpuslice/libgpuslice.so\n/opt/own.so");
 }

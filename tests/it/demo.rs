@@ -13,57 +13,35 @@ use std::time::{Duration, Instant};
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A demo whose temporary files all are in `place`.
 fn demo(runtime: &str, seconds: &str, place: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     command.args(["demo", "--json", "--runtime", runtime, "--seconds", seconds]);
-    command
-        .env("TMPDIR", place)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
+    command.env("TMPDIR", place).stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect()
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Asserts that an ended demo left neither files, simulated GPUs, mounts nor control groups.
 fn assert_nothing_left(runtime: &str, pid: u32, place: &Path) {
     assert_eq!(names(place), Vec::<String>::new(), "{runtime}: files");
     let device = format!("gpuslice-sim-{pid}-");
-    let devices = names(Path::new("/dev/shm"))
-        .into_iter()
-        .filter(|name| name.starts_with(&device));
-    assert_eq!(
-        devices.collect::<Vec<_>>(),
-        Vec::<String>::new(),
-        "{runtime}: devices"
-    );
+    let devices = names(Path::new("/dev/shm")).into_iter().filter(|name| name.starts_with(&device));
+    assert_eq!(devices.collect::<Vec<_>>(), Vec::<String>::new(), "{runtime}: devices");
     let groups = names(Path::new("/sys/fs/cgroup"));
-    let inside = groups
-        .iter()
-        .flat_map(|group| names(&Path::new("/sys/fs/cgroup").join(group)));
+    let inside = groups.iter().flat_map(|group| names(&Path::new("/sys/fs/cgroup").join(group)));
     let end = format!("-{pid}");
     let ours = inside.filter(|name| name.starts_with("gpuslice-") && name.ends_with(&end));
-    assert_eq!(
-        ours.collect::<Vec<_>>(),
-        Vec::<String>::new(),
-        "{runtime}: control groups"
-    );
+    assert_eq!(ours.collect::<Vec<_>>(), Vec::<String>::new(), "{runtime}: control groups");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-    assert!(
-        !mounts.contains(&place.display().to_string()),
-        "{runtime}: a mount in {place:?}"
-    );
+    assert!(!mounts.contains(&place.display().to_string()), "{runtime}: a mount in {place:?}");
 }
 
 /// Runtimes that can be tried here; plain processes always.
@@ -91,10 +69,7 @@ fn the_demo_reports_three_tenants_within_their_caps() {
         let output = child.wait_with_output().expect("it ends");
         let report: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{runtime}: {error}: {output:?}"));
-        assert!(
-            ["pass", "fail"].contains(&report["verdict"].as_str().unwrap_or("")),
-            "{report}"
-        );
+        assert!(["pass", "fail"].contains(&report["verdict"].as_str().unwrap_or("")), "{report}");
         let nodes = ["/dev/nvidiactl", "/dev/dxg"];
         let real = nodes.iter().any(|node| Path::new(node).exists());
         assert_eq!(report["simulated"], !real, "{report}");
@@ -102,22 +77,13 @@ fn the_demo_reports_three_tenants_within_their_caps() {
         assert_eq!(tenants.len(), 3, "{runtime}: {report}");
         let mut last = 0.0;
         for tenant in tenants {
-            let number = |key: &str| {
-                tenant[key]
-                    .as_f64()
-                    .unwrap_or_else(|| panic!("{key}: {report}"))
-            };
+            let number =
+                |key: &str| tenant[key].as_f64().unwrap_or_else(|| panic!("{key}: {report}"));
             assert!(tenant["name"].is_string());
-            assert!(
-                number("memory_peak") <= number("memory_cap"),
-                "{runtime}: {tenant}"
-            );
+            assert!(number("memory_peak") <= number("memory_cap"), "{runtime}: {tenant}");
             assert!(number("denied") >= 1.0, "{runtime}: {tenant}");
             assert!((number("share_expected") * 7.0 - number("weight")).abs() < 1e-9);
-            assert!(
-                number("share_measured") > last,
-                "{runtime}: shares follow weights: {report}"
-            );
+            assert!(number("share_measured") > last, "{runtime}: shares follow weights: {report}");
             last = number("share_measured");
         }
         assert_nothing_left(runtime, pid, place.path());
@@ -132,9 +98,7 @@ fn the_demo_of_a_policy_reports_what_each_was_due() {
         let place = tempfile::tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
         command.args(["demo", "--json", "--runtime", "none", "--seconds", "5"]);
-        command
-            .args(["--policy", asked])
-            .env("TMPDIR", place.path());
+        command.args(["--policy", asked]).env("TMPDIR", place.path());
         let output = command.stdin(Stdio::null()).output().expect("it starts");
         let report: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{policy}: {error}: {output:?}"));
@@ -167,10 +131,7 @@ fn an_interrupted_demo_cleans_up() {
             if let Some(status) = child.try_wait().expect("wait") {
                 break status;
             }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "{runtime}: the demo does not end"
-            );
+            assert!(start.elapsed() < PATIENCE, "{runtime}: the demo does not end");
             std::thread::sleep(Duration::from_millis(10));
         };
         assert_eq!(status.code(), Some(1), "{runtime}");
@@ -192,8 +153,7 @@ fn a_killed_demo_leaves_nothing() {
         let groups = || {
             let cpu = names(Path::new("/sys/fs/cgroup/cpu"));
             let all = cpu.into_iter().chain(names(Path::new("/sys/fs/cgroup")));
-            all.filter(|name| name.ends_with(&format!("-{pid}")))
-                .count()
+            all.filter(|name| name.ends_with(&format!("-{pid}"))).count()
         };
         eventually("files and control groups are gone", || {
             names(place.path()).is_empty() && groups() == 0

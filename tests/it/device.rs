@@ -38,14 +38,7 @@ fn on_device(program: &Path, node: &Node) -> Command {
 /// Words for a tenant that only computes. Its kernels are long, so that its queue never runs empty
 /// on a busy machine.
 fn busy(seconds: &str) -> [&str; 6] {
-    [
-        "--seconds",
-        seconds,
-        "--kernel-us",
-        "10000",
-        "--step-mib",
-        "1000000",
-    ]
+    ["--seconds", seconds, "--kernel-us", "10000", "--step-mib", "1000000"]
 }
 
 /// A tenant without a slice.
@@ -82,9 +75,7 @@ fn parts(machine: &Machine) -> Vec<f64> {
 fn without_slices_every_context_gets_the_same_time() {
     let node = Node::new();
     let mut tenants = vec![bare(&node), bare(&node)];
-    eventually("the device", || {
-        node.root().join("device/node/state").exists()
-    });
+    eventually("the device", || node.root().join("device/node/state").exists());
     let machine = Machine::open(&node.root().join("device"), Role::Observer).expect("a device");
     for contexts in [2, 3] {
         eventually("work of all", || {
@@ -111,9 +102,7 @@ fn listen(driver: &Path) {
         .expect("NVML");
     let device = nvml.device_by_index(0).expect("GPU 0");
     let set = nvml.create_event_set().expect("a set");
-    let set = device
-        .register_events(EventTypes::CRITICAL_XID_ERROR, set)
-        .expect("Xids");
+    let set = device.register_events(EventTypes::CRITICAL_XID_ERROR, set).expect("Xids");
     println!("\nlistening");
     let event = set.wait(PATIENCE.as_millis() as u32).expect("an event");
     match event.event_data {
@@ -143,11 +132,7 @@ fn a_fault_kills_one_context_only() {
     }
     let node = Node::start();
     let mut listener = on_device(&std::env::current_exe().expect("this program"), &node);
-    listener.args([
-        "--exact",
-        "device::a_fault_kills_one_context_only",
-        "--nocapture",
-    ]);
+    listener.args(["--exact", "device::a_fault_kills_one_context_only", "--nocapture"]);
     listener.env(LISTENER, node.root().join("driver"));
     let mut listener = Tenant(listener.spawn().expect("a listener"));
     let lines = BufReader::new(listener.0.stdout.take().expect("piped")).lines();
@@ -156,31 +141,20 @@ fn a_fault_kills_one_context_only() {
 
     let machine = Machine::open(&node.root().join("device"), Role::Observer).expect("a device");
     let neighbour = sliced(&node, "neighbour", "3").spawn().expect("it starts");
-    eventually("work of the neighbour", || {
-        busy_ns(&machine).iter().any(|(_, ns)| *ns > 0)
-    });
+    eventually("work of the neighbour", || busy_ns(&machine).iter().any(|(_, ns)| *ns > 0));
     let mut broken = sliced(&node, "broken", "60");
     let broken = broken.env("GPUSLICE_SIM_FAULT", "xid:31@launch=40");
     let broken = broken.output().expect("it starts");
     let said = String::from_utf8_lossy(&broken.stderr);
-    assert!(
-        !broken.status.success() && said.contains("answered 700"),
-        "{broken:?}"
-    );
+    assert!(!broken.status.success() && said.contains("answered 700"), "{broken:?}");
     assert!(lines.any(|line| line == "xid 31"), "NVML says nothing");
 
     let neighbour: Output = neighbour.wait_with_output().expect("it ends");
     assert!(neighbour.status.success(), "{neighbour:?}");
     let text = String::from_utf8_lossy(&neighbour.stdout);
-    let end = text
-        .lines()
-        .last()
-        .and_then(|line| serde_json::from_str::<Value>(line).ok());
+    let end = text.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok());
     let end = end.expect("the neighbour's last word");
-    assert_eq!(
-        (&end["event"], &end["launched"]),
-        (&"end".into(), &end["finished"])
-    );
+    assert_eq!((&end["event"], &end["launched"]), (&"end".into(), &end["finished"]));
     eventually("both slices given back", || node.containers().is_empty());
 }
 
@@ -189,11 +163,7 @@ fn a_fault_kills_one_context_only() {
 fn an_invalid_simulated_gpu_is_explained() {
     for (key, value, words) in [
         ("GPUSLICE_SIM", "mem=7parsecs", "`mem=7parsecs`: expected"),
-        (
-            "GPUSLICE_SIM",
-            "devices=2,colour=red",
-            "`colour=red`: expected one of the keys",
-        ),
+        ("GPUSLICE_SIM", "devices=2,colour=red", "`colour=red`: expected one of the keys"),
         ("GPUSLICE_SIM_FAULT", "xid", "`fault=xid`: expected"),
     ] {
         let node = Node::new();
@@ -205,10 +175,7 @@ fn an_invalid_simulated_gpu_is_explained() {
             let output = command.env(key, value).stderr(Stdio::piped()).output();
             let output = output.expect("it starts");
             let said = String::from_utf8_lossy(&output.stderr);
-            assert!(
-                !output.status.success() && said.contains(words),
-                "{key}: {output:?}"
-            );
+            assert!(!output.status.success() && said.contains(words), "{key}: {output:?}");
         }
         assert!(!node.root().join("device/node/state").exists(), "{key}");
     }

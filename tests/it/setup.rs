@@ -19,61 +19,30 @@ const CONTAINERD: &str = "version = 2\n# ours\n[plugins.\"io.containerd.grpc.v1.
 
 /// Engine, where its configuration is, the files that are written, what makes it count.
 const ENGINES: &[(&str, &str, &[&str], &str)] = &[
-    (
-        "docker",
-        "docker/daemon.json",
-        &["docker/daemon.json"],
-        "systemctl reload docker",
-    ),
-    (
-        "docker",
-        "new/daemon.json",
-        &["new/daemon.json"],
-        "systemctl reload docker",
-    ),
+    ("docker", "docker/daemon.json", &["docker/daemon.json"], "systemctl reload docker"),
+    ("docker", "new/daemon.json", &["new/daemon.json"], "systemctl reload docker"),
     (
         "containerd",
         "containerd/config.toml",
         &["containerd/config.toml"],
         "systemctl restart containerd",
     ),
-    (
-        "containerd",
-        "new/config.toml",
-        &["new/config.toml"],
-        "systemctl restart containerd",
-    ),
+    ("containerd", "new/config.toml", &["new/config.toml"], "systemctl restart containerd"),
     (
         "podman",
         "containers",
-        &[
-            "hooks.d/zz-gpuslice.json",
-            "containers/containers.conf.d/99-gpuslice.conf",
-        ],
+        &["hooks.d/zz-gpuslice.json", "containers/containers.conf.d/99-gpuslice.conf"],
         "next podman run",
     ),
-    (
-        "crio",
-        "crio",
-        &["crio/crio.conf.d/99-gpuslice.toml"],
-        "systemctl restart crio",
-    ),
-    (
-        "nvidia",
-        "nvidia/config.toml",
-        &["nvidia/config.toml"],
-        "next container",
-    ),
+    ("crio", "crio", &["crio/crio.conf.d/99-gpuslice.toml"], "systemctl restart crio"),
+    ("nvidia", "nvidia/config.toml", &["nvidia/config.toml"], "next container"),
 ];
 
 impl Etc {
     /// `None`, said and counted, where not everything is built.
     fn new(test: &str) -> Option<Etc> {
         if !target_dir().join("libexec/gpuslice-runtime").exists() {
-            skip(
-                test,
-                "gpuslice-runtime is not staged; run packaging/stage debug",
-            );
+            skip(test, "gpuslice-runtime is not staged; run packaging/stage debug");
             return None;
         }
         let dir = tempfile::Builder::new().prefix("gpuslice-it-").tempdir();
@@ -113,12 +82,8 @@ impl Etc {
 
     fn command(&self, engine: &str, config: &str, more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        command
-            .args(["setup", engine, "--config"])
-            .arg(self.at(config));
-        command
-            .arg("--nvidia-config")
-            .arg(self.at("nvidia/config.toml"));
+        command.args(["setup", engine, "--config"]).arg(self.at(config));
+        command.arg("--nvidia-config").arg(self.at("nvidia/config.toml"));
         command.args(more);
         command
     }
@@ -136,11 +101,7 @@ impl Etc {
 
     fn refusal(&self, engine: &str, config: &str, more: &[&str]) -> String {
         let output = self.run(engine, config, more);
-        assert_eq!(
-            output.status.code(),
-            Some(1),
-            "{engine} {more:?}: {output:?}"
-        );
+        assert_eq!(output.status.code(), Some(1), "{engine} {more:?}: {output:?}");
         String::from_utf8(output.stderr).expect("text")
     }
 }
@@ -156,24 +117,15 @@ fn there_and_back() {
     let hooks_dir = etc.at("hooks.d");
     let conf = format!("[engine]\nhooks_dir = [\"/x\", {hooks_dir:?}]\n");
     etc.write("containers/containers.conf", &conf);
-    etc.write(
-        "crio/crio.conf.d/10-crun.conf",
-        "[crio.runtime]\ndefault_runtime = \"crun\"\n",
-    );
-    etc.write(
-        "nvidia/config.toml",
-        "[nvidia-container-runtime]\nruntimes = [\"runc\"]\n",
-    );
+    etc.write("crio/crio.conf.d/10-crun.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n");
+    etc.write("nvidia/config.toml", "[nvidia-container-runtime]\nruntimes = [\"runc\"]\n");
     for &(engine, config, files, then) in ENGINES {
         let before = etc.all();
         let shown = etc.says(engine, config, &["--dry-run"]);
         assert!(shown.contains("nothing was changed"), "{shown}");
         assert_eq!(etc.all(), before, "{engine}: a dry run writes nothing");
         let said = etc.says(engine, config, &[]);
-        let diff = shown
-            .rsplit_once(&format!("{engine}: "))
-            .expect("a last line")
-            .0;
+        let diff = shown.rsplit_once(&format!("{engine}: ")).expect("a last line").0;
         assert!(said.starts_with(diff) && said.contains(then), "{said}");
         for file in files {
             let path = etc.at(file);
@@ -187,10 +139,7 @@ fn there_and_back() {
         assert_eq!(etc.all(), after, "{engine}: a dry run writes nothing");
         etc.says(engine, config, &["--undo"]);
         assert_eq!(etc.all(), before, "{engine}: as it was, to the byte");
-        assert!(
-            etc.says(engine, config, &["--undo"])
-                .contains("nothing to do")
-        );
+        assert!(etc.says(engine, config, &["--undo"]).contains("nothing to do"));
     }
 }
 
@@ -210,18 +159,11 @@ fn what_somebody_else_changed_since_stays() {
     let since = etc.read(config).replace("journald", "local");
     fs::write(&path, since).expect("written");
     let said = etc.says("docker", config, &["--undo"]);
-    assert!(
-        said.contains("only gpuslice's part") && said.contains(".before-gpuslice"),
-        "{said}"
-    );
+    assert!(said.contains("only gpuslice's part") && said.contains(".before-gpuslice"), "{said}");
     assert_eq!(etc.read(config), DAEMON.replace("journald", "local"));
     // The next time the copy is of this file, not of the first.
     etc.says("docker", config, &[]);
-    assert!(
-        fs::read_to_string(&backup)
-            .expect("a copy")
-            .contains("local")
-    );
+    assert!(fs::read_to_string(&backup).expect("a copy").contains("local"));
 }
 
 #[test]
@@ -239,11 +181,7 @@ fn a_bad_file_is_refused_with_its_place_and_nothing_changes() {
     symlink("nowhere", etc.at("dangling")).expect("a link");
     for (engine, config, why) in [
         ("docker", "json/twice", "\"a\" is given twice at line 3"),
-        (
-            "docker",
-            "json/comment",
-            "line 2 column 2: there are no comments",
-        ),
+        ("docker", "json/comment", "line 2 column 2: there are no comments"),
         ("docker", "json/list", "line 1 column 13"),
         ("docker", "json", "not a regular file"),
         ("docker", "json/twice/below", "Not a directory"),
@@ -260,14 +198,8 @@ fn a_bad_file_is_refused_with_its_place_and_nothing_changes() {
         }
         assert_eq!(etc.all_but_links(), before);
     }
-    assert!(
-        etc.refusal("docker", "dangling", &[])
-            .contains("leads nowhere")
-    );
-    assert!(
-        etc.refusal("podman", "x", &["--default"])
-            .contains("no use for --default")
-    );
+    assert!(etc.refusal("docker", "dangling", &[]).contains("leads nowhere"));
+    assert!(etc.refusal("podman", "x", &["--default"]).contains("no use for --default"));
 }
 
 impl Etc {
@@ -297,34 +229,18 @@ fn the_import_that_counts_and_nvidias_chain() {
              [{runtimes}.nvidia.options]\nBinaryName = \"/usr/bin/nvidia-container-runtime\"\n"
         ),
     );
-    etc.write(
-        "nvidia/config.toml",
-        "[nvidia-container-runtime]\nruntimes = [\"runc\"]\n",
-    );
+    etc.write("nvidia/config.toml", "[nvidia-container-runtime]\nruntimes = [\"runc\"]\n");
     let before = etc.all();
     let said = etc.says("containerd", "containerd/config.toml", &[]);
-    assert!(
-        said.contains("hides that of files read before it"),
-        "{said}"
-    );
+    assert!(said.contains("hides that of files read before it"), "{said}");
     let (chain, handler) = (said.find("+++ "), said.rfind("+++ "));
     let named = |at: Option<usize>, name: &str| {
-        said[at.expect("a diff")..]
-            .lines()
-            .next()
-            .is_some_and(|line| line.ends_with(name))
+        said[at.expect("a diff")..].lines().next().is_some_and(|line| line.ends_with(name))
     };
-    assert!(
-        named(chain, "nvidia/config.toml") && named(handler, "99-nvidia.toml"),
-        "{said}"
-    );
+    assert!(named(chain, "nvidia/config.toml") && named(handler, "99-nvidia.toml"), "{said}");
     assert_eq!(etc.read("containerd/config.toml"), main);
     let drop_in = etc.read("containerd/conf.d/99-nvidia.toml");
-    assert_eq!(
-        drop_in.matches("/usr/bin/nvidia-container-runtime").count(),
-        2,
-        "{drop_in}"
-    );
+    assert_eq!(drop_in.matches("/usr/bin/nvidia-container-runtime").count(), 2, "{drop_in}");
     let list = etc.read("nvidia/config.toml");
     assert!(list.contains("/gpuslice-runtime\", \"runc\"]"), "{list}");
     // Others may go through NVIDIA's list: it has an undoing of its own.
@@ -359,10 +275,7 @@ fn what_was_put_in_two_places_is_taken_out_of_both() {
 #[test]
 fn who_may_not_write_is_told_so() {
     if !is_root() {
-        skip(
-            "who_may_not_write_is_told_so",
-            "needs root to become nobody",
-        );
+        skip("who_may_not_write_is_told_so", "needs root to become nobody");
         return;
     }
     let Some(etc) = Etc::new("who_may_not_write_is_told_so") else {
@@ -372,11 +285,7 @@ fn who_may_not_write_is_told_so() {
     fs::set_permissions(etc.at(""), fs::Permissions::from_mode(0o755)).expect("ours");
     let nobody = Uid::from_raw(65534).as_raw();
     let mut command = etc.command("docker", "daemon.json", &[]);
-    let output = command
-        .uid(nobody)
-        .gid(nobody)
-        .output()
-        .expect("gpuslice starts");
+    let output = command.uid(nobody).gid(nobody).output().expect("gpuslice starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("which usually needs root"), "{output:?}");
     assert_eq!(etc.read("daemon.json"), DAEMON);

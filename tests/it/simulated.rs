@@ -71,10 +71,7 @@ fn a_daemon_without_a_driver_does_not_start() {
     manager.set_nonblocking(true).expect("a mode");
     let len = manager.recv(&mut status).expect("the manager is told");
     let status = String::from_utf8_lossy(&status[..len]).into_owned();
-    assert!(
-        status.contains("STATUS=no NVIDIA driver is loaded"),
-        "{status}"
-    );
+    assert!(status.contains("STATUS=no NVIDIA driver is loaded"), "{status}");
     assert!(!status.contains("READY=1"), "{status}");
     assert!(!node.runtime_dir().exists() && !node.root().join("device").exists());
 }
@@ -97,10 +94,7 @@ fn a_command_without_a_driver_is_told_how_to_simulate_one() {
     let bare = run(&[]);
     let error = said(&bare);
     assert_eq!(bare.status.code(), Some(1), "{bare:?}");
-    assert!(
-        error.contains(NO_DRIVER) && error.contains("--sim"),
-        "{error}"
-    );
+    assert!(error.contains(NO_DRIVER) && error.contains("--sim"), "{error}");
     assert!(bare.stdout.is_empty());
     let asked = run(&["--sim"]);
     assert_eq!(String::from_utf8_lossy(&asked.stdout), "ran\n", "{asked:?}");
@@ -118,8 +112,7 @@ fn a_demo_says_first_that_its_gpu_is_simulated_and_why() {
         let place = tempfile::tempdir().expect("a directory");
         let mut demo = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
         demo.args(["demo", "--runtime", "none", "--seconds", "60"]);
-        demo.args(asked.then_some("--sim"))
-            .env("TMPDIR", place.path());
+        demo.args(asked.then_some("--sim")).env("TMPDIR", place.path());
         demo.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut demo = demo.spawn().expect("it starts");
         let mut first = String::new();
@@ -147,10 +140,7 @@ fn a_copy_under_another_name_is_no_disguise() {
     let output = ended(&mut daemon);
     let error = said(&output);
     assert_eq!(output.status.code(), Some(69), "{error}");
-    assert!(
-        error.contains("is a copy of the simulated GPU's"),
-        "{error}"
-    );
+    assert!(error.contains("is a copy of the simulated GPU's"), "{error}");
 }
 
 #[test]
@@ -187,10 +177,7 @@ fn whatever_shows_a_gpu_says_that_it_is_simulated() {
     let listed: Value = serde_json::from_str(&gpuslice(&["ps", "--json"])).expect("JSON");
     for kind in ["gpus", "slices"] {
         let rows = listed[kind].as_array().expect("a list");
-        assert!(
-            !rows.is_empty() && rows.iter().all(|row| row["simulated"] == true),
-            "{rows:?}"
-        );
+        assert!(!rows.is_empty() && rows.iter().all(|row| row["simulated"] == true), "{rows:?}");
     }
     assert!(node.log().contains("2 simulated GPUs"), "{}", node.log());
 }
@@ -205,8 +192,7 @@ fn where_planted(node: &Node, plant: &str) -> Output {
     ));
     sh.arg(env!("CARGO_BIN_EXE_gpusliced"));
     sh.arg(node.runtime_dir()).arg(node.root().join("driver"));
-    sh.env_remove("GPUSLICE_SIM_DEVICE")
-        .env_remove("GPUSLICE_SIM");
+    sh.env_remove("GPUSLICE_SIM_DEVICE").env_remove("GPUSLICE_SIM");
     ended(&mut sh)
 }
 
@@ -227,14 +213,8 @@ fn what_another_user_planted_leaves_roots_files_alone() {
     let links = "for name in vram0 locks exports control state.new; do \
                  ln -s \"$target\" gpuslice-sim-0/$name; done";
     for (plant, why) in [
-        (
-            format!("ln -s {file} gpuslice-sim-0"),
-            "is a link or a file, not a directory",
-        ),
-        (
-            format!("ln -s {dir} gpuslice-sim-0"),
-            "is a link or a file, not a directory",
-        ),
+        (format!("ln -s {file} gpuslice-sim-0"), "is a link or a file, not a directory"),
+        (format!("ln -s {dir} gpuslice-sim-0"), "is a link or a file, not a directory"),
         (
             format!(
                 "target={file}; mkdir gpuslice-sim-0; {links}; \
@@ -242,26 +222,15 @@ fn what_another_user_planted_leaves_roots_files_alone() {
             ),
             "belongs to user 4711, not to user 0",
         ),
-        (
-            "mkdir -m 777 gpuslice-sim-0".into(),
-            "may be written by other users (mode 777)",
-        ),
+        ("mkdir -m 777 gpuslice-sim-0".into(), "may be written by other users (mode 777)"),
     ] {
         let before = fs::read_dir(node.root()).expect("ours").count();
         let output = where_planted(&node, &plant);
         let error = said(&output);
-        assert_eq!(
-            fs::read_to_string(&secret).ok().as_deref(),
-            Some("root's own"),
-            "{plant}"
-        );
+        assert_eq!(fs::read_to_string(&secret).ok().as_deref(), Some("root's own"), "{plant}");
         let mode = fs::metadata(&secret).expect("there").permissions().mode();
         assert_eq!(mode & 0o7777, 0o600, "{plant}");
-        assert_eq!(
-            fs::read_dir(node.root()).expect("ours").count(),
-            before,
-            "{plant}"
-        );
+        assert_eq!(fs::read_dir(node.root()).expect("ours").count(), before, "{plant}");
         assert!(!output.status.success(), "{plant}: {error}");
         for words in ["/dev/shm/gpuslice-sim-0", why, "remove it"] {
             assert!(error.contains(words), "{plant}: {error}");
@@ -282,29 +251,14 @@ fn a_containers_other_user_has_the_device_by_its_mount() {
         fs::set_permissions(node.root(), Permissions::from_mode(0o711)).expect("ours");
         let bundle = Bundle::new(node.root(), "user", runtime, node.runtime_dir())
             .annotation("gpuslice.io/memory", "1GiB")
-            .command(&[
-                "/bin/tenant",
-                "--step-mib",
-                "64",
-                "--no-launch",
-                "--seconds",
-                "0",
-            ])
+            .command(&["/bin/tenant", "--step-mib", "64", "--no-launch", "--seconds", "0"])
             .edit(|config| config["process"]["user"] = json!({ "uid": 1000, "gid": 1000 }));
         bundle.add_program(&target_dir().join("tenant"), "bin/tenant");
         let told = printed(&bundle.run(&hook));
         let total = format!("\"total\":{GIB}");
         assert!(told.contains(&total), "{runtime}: {told}");
         let mut stranger = Command::new("setpriv");
-        stranger.args([
-            "--reuid",
-            "1000",
-            "--regid",
-            "1000",
-            "--clear-groups",
-            "test",
-            "-r",
-        ]);
+        stranger.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "test", "-r"]);
         stranger.arg(node.root().join("device/node/state"));
         assert!(!stranger.status().expect("setpriv").success(), "{runtime}");
     }

@@ -16,10 +16,7 @@ struct Fences {
     daemon: bool,
 }
 
-const BOTH: Fences = Fences {
-    process: true,
-    daemon: true,
-};
+const BOTH: Fences = Fences { process: true, daemon: true };
 
 /// Behind the lane's lock: what this process knows to be in flight.
 #[derive(Default)]

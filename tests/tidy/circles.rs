@@ -34,21 +34,13 @@ fn files<'a>(all: &'a [Source], root: &Source) -> Vec<(Path, &'a Source)> {
         .collect();
     let mut found = Vec::new();
     for source in all {
-        let Some(rest) = source
-            .path
-            .strip_prefix(folder)
-            .and_then(|p| p.strip_prefix('/'))
-        else {
+        let Some(rest) = source.path.strip_prefix(folder).and_then(|p| p.strip_prefix('/')) else {
             continue;
         };
         let elsewhere = |other: &&str| {
             other.len() > folder.len() && source.path.starts_with(&format!("{other}/"))
         };
-        let mut path: Path = rest
-            .trim_end_matches(".rs")
-            .split('/')
-            .map(str::to_owned)
-            .collect();
+        let mut path: Path = rest.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
         if inner.iter().any(elsewhere) || path.iter().any(|part| part == "tests") {
             continue;
         }
@@ -271,20 +263,9 @@ fn modules(files: &[(Path, &Source)]) -> Modules {
     let known: BTreeSet<Path> = files.iter().map(|(path, _)| path.clone()).collect();
     let mut modules = Modules::new();
     for (path, source) in files {
-        modules
-            .entry(path.clone())
-            .or_default()
-            .file
-            .clone_from(&source.path);
-        let tokens = source
-            .text
-            .parse()
-            .unwrap_or_else(|error| panic!("{}: {error}", source.path));
-        let mut reader = Reader {
-            modules: &mut modules,
-            known: &known,
-            file: &source.path,
-        };
+        modules.entry(path.clone()).or_default().file.clone_from(&source.path);
+        let tokens = source.text.parse().unwrap_or_else(|error| panic!("{}: {error}", source.path));
+        let mut reader = Reader { modules: &mut modules, known: &known, file: &source.path };
         reader.read(path, tokens);
     }
     modules
@@ -294,10 +275,7 @@ fn modules(files: &[(Path, &Source)]) -> Modules {
 fn imports(modules: &Modules) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut imports: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for module in modules.values() {
-        let defined = module
-            .names
-            .iter()
-            .filter_map(|name| definition(modules, name, 0));
+        let defined = module.names.iter().filter_map(|name| definition(modules, name, 0));
         let files = defined.map(|defined| modules[&defined].file.as_str());
         let others = files.filter(|file| *file != module.file);
         imports.entry(&module.file).or_default().extend(others);
@@ -330,18 +308,12 @@ fn circles(all: &[Source], top: &Source) -> Vec<String> {
         };
         let inside = format!("{folder}/{room}/");
         let has_folder = !is_file || all.iter().any(|source| source.path.starts_with(&inside));
-        if has_folder {
-            room.to_owned()
-        } else {
-            String::new()
-        }
+        if has_folder { room.to_owned() } else { String::new() }
     };
     let modules = modules(&files(all, top));
     let imports = imports(&modules);
-    let reach: BTreeMap<&str, _> = imports
-        .keys()
-        .map(|file| (*file, reached(&imports, file)))
-        .collect();
+    let reach: BTreeMap<&str, _> =
+        imports.keys().map(|file| (*file, reached(&imports, file))).collect();
     let mut found = Vec::new();
     for (file, targets) in &imports {
         for target in targets {
@@ -364,38 +336,19 @@ fn no_circle_is_longer_than_a_folder() {
 /// The rule sees circles through `super`, trees, re-exports and plain paths, and none within a folder or a test.
 #[test]
 fn circles_are_found() {
-    let source = |(path, text): (&str, &str)| Source {
-        path: path.to_owned(),
-        text: text.to_owned(),
-    };
+    let source =
+        |(path, text): (&str, &str)| Source { path: path.to_owned(), text: text.to_owned() };
     let found = |files: &[(&str, &str)]| {
         let all: Vec<Source> = files.iter().copied().map(source).collect();
         circles(&all, &all[0])
     };
     let root = ("x/lib.rs", "mod a; mod b;");
-    let a = (
-        "x/a/mod.rs",
-        "mod c; pub use c::Name; fn f() { super::b::g() }",
-    );
+    let a = ("x/a/mod.rs", "mod c; pub use c::Name; fn f() { super::b::g() }");
     let c = ("x/a/c.rs", "use super::f; pub struct Name;");
     let both = ["x/a/mod.rs -> x/b.rs", "x/b.rs -> x/a/mod.rs"];
-    assert_eq!(
-        found(&[root, a, c, ("x/b.rs", "use crate::{a::{self, f}};")]),
-        both
-    );
+    assert_eq!(found(&[root, a, c, ("x/b.rs", "use crate::{a::{self, f}};")]), both);
     let through = ["x/a/mod.rs -> x/b.rs", "x/b.rs -> x/a/c.rs"];
-    assert_eq!(
-        found(&[root, a, c, ("x/b.rs", "fn g() -> crate::a::Name {}")]),
-        through
-    );
-    assert!(
-        found(&[
-            root,
-            a,
-            c,
-            ("x/b.rs", "#[cfg(test)] mod t { use crate::a::f; }")
-        ])
-        .is_empty()
-    );
+    assert_eq!(found(&[root, a, c, ("x/b.rs", "fn g() -> crate::a::Name {}")]), through);
+    assert!(found(&[root, a, c, ("x/b.rs", "#[cfg(test)] mod t { use crate::a::f; }")]).is_empty());
     assert!(found(&[root, a, c, ("x/b.rs", "use other::a::f;")]).is_empty());
 }

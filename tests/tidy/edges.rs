@@ -13,46 +13,14 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
     ),
     ("gpuslice-nvabi", &[], &[]),
     ("gpuslice-engine", &["gpuslice-wire"], &[]),
-    (
-        "gpuslice-hook",
-        &["gpuslice-wire"],
-        &["libc", "serde", "serde_json"],
-    ),
-    (
-        "gpuslice-shim",
-        &["gpuslice-wire", "gpuslice-nvabi"],
-        &["libc", "hashbrown"],
-    ),
-    (
-        "gpuslice-shim-preload",
-        &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
-        &["libc"],
-    ),
-    (
-        "gpuslice-shim-mount",
-        &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
-        &["libc"],
-    ),
-    (
-        "gpuslice-shim-nvml",
-        &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
-        &["libc"],
-    ),
-    (
-        "gpuslice-sim-device",
-        &["gpuslice-nvabi"],
-        &["caps", "libc"],
-    ),
-    (
-        "gpuslice-sim-cuda",
-        &["gpuslice-sim-device", "gpuslice-nvabi"],
-        &["libc"],
-    ),
-    (
-        "gpuslice-sim-nvml",
-        &["gpuslice-sim-device", "gpuslice-nvabi"],
-        &["libc"],
-    ),
+    ("gpuslice-hook", &["gpuslice-wire"], &["libc", "serde", "serde_json"]),
+    ("gpuslice-shim", &["gpuslice-wire", "gpuslice-nvabi"], &["libc", "hashbrown"]),
+    ("gpuslice-shim-preload", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
+    ("gpuslice-shim-mount", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
+    ("gpuslice-shim-nvml", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
+    ("gpuslice-sim-device", &["gpuslice-nvabi"], &["caps", "libc"]),
+    ("gpuslice-sim-cuda", &["gpuslice-sim-device", "gpuslice-nvabi"], &["libc"]),
+    ("gpuslice-sim-nvml", &["gpuslice-sim-device", "gpuslice-nvabi"], &["libc"]),
     ("gpuslice-apps", &["gpuslice-nvabi"], &["libc"]),
     (
         "gpuslice-gpu",
@@ -67,12 +35,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
     ),
     (
         "gpuslice-bench",
-        &[
-            "gpuslice-host",
-            "gpuslice-nvabi",
-            "gpuslice-wire",
-            "gpuslice-sim-device",
-        ],
+        &["gpuslice-host", "gpuslice-nvabi", "gpuslice-wire", "gpuslice-sim-device"],
         &["libc", "nix", "serde_json"],
     ),
     ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),
@@ -82,18 +45,9 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
 const NODE: [(&str, &[&str]); 2] = [
     (
         "gpuslice",
-        &[
-            "gpuslice-wire",
-            "gpuslice-host",
-            "gpuslice-engine",
-            "gpuslice-ctl",
-            "gpuslice-nvabi",
-        ],
+        &["gpuslice-wire", "gpuslice-host", "gpuslice-engine", "gpuslice-ctl", "gpuslice-nvabi"],
     ),
-    (
-        "gpuslice-ctl",
-        &["gpuslice-wire", "gpuslice-host", "gpuslice-sim-device"],
-    ),
+    ("gpuslice-ctl", &["gpuslice-wire", "gpuslice-host", "gpuslice-sim-device"]),
 ];
 
 /// All of the workspace; none where cargo cannot be asked, which is printed.

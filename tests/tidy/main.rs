@@ -15,18 +15,10 @@ use std::process::{Command, Output};
 /// build's cargo is in another user's home.
 fn cargo(arguments: &[&str]) -> Option<Output> {
     let mut command = Command::new(env!("CARGO"));
-    command
-        .current_dir(root())
-        .args(arguments)
-        .env_remove("RUSTFLAGS");
+    command.current_dir(root()).args(arguments).env_remove("RUSTFLAGS");
     match command.output() {
         // In another user's home, which may be hidden altogether.
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::NotFound
-            ) =>
-        {
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
             let what = arguments[0];
             let line = format!("SKIP cargo {what}: this user cannot run the cargo of this build\n");
             let _ = std::io::stderr().write_all(line.as_bytes());
@@ -52,10 +44,7 @@ fn formatted() {
     };
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    assert!(
-        output.status.success(),
-        "not formatted; run cargo fmt --all:\n{said}"
-    );
+    assert!(output.status.success(), "not formatted; run cargo fmt --all:\n{said}");
 }
 
 #[test]
@@ -69,17 +58,11 @@ fn files_and_functions_are_short() {
         for function in source.functions() {
             if function.lines >= 70 {
                 let at = format!("{}:{}", source.path, function.line);
-                broken.push(format!(
-                    "{at}: {} has {} lines",
-                    function.name, function.lines
-                ));
+                broken.push(format!("{at}: {} has {} lines", function.name, function.lines));
             }
         }
     }
-    none(
-        "a file has at most 600 lines and a function fewer than 70",
-        broken,
-    );
+    none("a file has at most 600 lines and a function fewer than 70", broken);
 }
 
 /// rustfmt breaks code at column 100; comments may be a little wider.
@@ -100,29 +83,17 @@ fn comments_end_by_column_120() {
 fn every_file_says_what_it_is_for() {
     // A part of several build scripts is included, and cannot have an inner comment.
     let silent = |source: &Source| {
-        let opening = if source.path == BUILD_PART {
-            "//"
-        } else {
-            "//!"
-        };
+        let opening = if source.path == BUILD_PART { "//" } else { "//!" };
         !source.text.trim_start().starts_with(opening)
     };
-    let broken = all_sources()
-        .into_iter()
-        .filter(silent)
-        .map(|source| source.path)
-        .collect();
+    let broken = all_sources().into_iter().filter(silent).map(|source| source.path).collect();
     none("a Rust file opens with a //! comment", broken);
 }
 
 #[test]
 fn nothing_unfinished() {
-    let words = [
-        concat!("TO", "DO"),
-        concat!("FIX", "ME"),
-        concat!("XX", "X"),
-        concat!("#[ig", "nore"),
-    ];
+    let words =
+        [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("#[ig", "nore")];
     let mut broken = Vec::new();
     for source in all_sources() {
         for (number, line) in source.text.lines().enumerate() {
@@ -137,14 +108,8 @@ fn nothing_unfinished() {
 /// What runs in a tenant's process never prints, never ends it, never panics on purpose.
 #[test]
 fn tenants_are_left_alone() {
-    let words = [
-        "println!",
-        "print!(",
-        "process::exit",
-        "process::abort",
-        "libc::exit",
-        "libc::abort",
-    ];
+    let words =
+        ["println!", "print!(", "process::exit", "process::abort", "libc::exit", "libc::abort"];
     let mut broken = Vec::new();
     for source in all_sources() {
         let inside = source.path.starts_with("shim/") || source.path.starts_with("sim/");
@@ -161,10 +126,7 @@ fn tenants_are_left_alone() {
             }
         }
     }
-    none(
-        "shim and simulated driver neither print nor end the process",
-        broken,
-    );
+    none("shim and simulated driver neither print nor end the process", broken);
 }
 
 /// A wake-up can be lost with the process that owes it, so every sleep has a limit.
@@ -191,16 +153,10 @@ fn every_futex_wait_has_a_limit() {
 fn unsafe_code_has_named_rooms() {
     for lib in ["src/wire/lib.rs", "src/engine/lib.rs", "tests/world/lib.rs"] {
         let text = source::read(lib);
-        assert!(
-            text.contains("#![forbid(unsafe_code)]"),
-            "{lib} must forbid unsafe code"
-        );
+        assert!(text.contains("#![forbid(unsafe_code)]"), "{lib} must forbid unsafe code");
     }
     for lib in ["src/wire/lib.rs", "src/engine/lib.rs", "src/nvabi/lib.rs"] {
-        assert!(
-            source::read(lib).contains("#![no_std]"),
-            "{lib} must be no_std"
-        );
+        assert!(source::read(lib).contains("#![no_std]"), "{lib} must be no_std");
     }
 }
 
@@ -216,13 +172,9 @@ fn the_changelog_knows_this_version() {
 fn documents_name_existing_files() {
     let tops = ["src/", "tests/", "shim/", "sim/", "hook/", "packaging/"];
     let mut broken = Vec::new();
-    for document in [
-        "README.md",
-        "ARCHITECTURE.md",
-        "SPECIFICATION.md",
-        "SECURITY.md",
-        "CONTRIBUTING.md",
-    ] {
+    for document in
+        ["README.md", "ARCHITECTURE.md", "SPECIFICATION.md", "SECURITY.md", "CONTRIBUTING.md"]
+    {
         let text = source::read(document);
         let mut found = 0;
         for path in text.split('`').skip(1).step_by(2) {
@@ -232,18 +184,13 @@ fn documents_name_existing_files() {
                 continue;
             }
             found += 1;
-            let (path, test) = path
-                .split_once("::")
-                .map_or((path, None), |(p, t)| (p, Some(t)));
+            let (path, test) = path.split_once("::").map_or((path, None), |(p, t)| (p, Some(t)));
             let lacks = |test| !source::read(path).contains(&format!("fn {test}()"));
             if !root().join(path).exists() || test.is_some_and(lacks) {
                 broken.push(format!("{document}: {path}"));
             }
         }
-        assert!(
-            found > 0 || document == "README.md",
-            "{document} names no file"
-        );
+        assert!(found > 0 || document == "README.md", "{document} names no file");
     }
     none("a document names a file that does not exist", broken);
 }
@@ -255,11 +202,7 @@ fn documents_know_the_policies() {
     let (configuration, promises) = ("packaging/gpusliced.toml", "SPECIFICATION.md");
     let mut broken = Vec::new();
     for policy in Policy::ALL {
-        let row = format!(
-            "#   {:12}  {}\n",
-            format!("\"{policy}\""),
-            policy.rules().summary
-        );
+        let row = format!("#   {:12}  {}\n", format!("\"{policy}\""), policy.rules().summary);
         if !source::read(configuration).contains(&row) {
             broken.push(format!("{configuration}: {row}"));
         }
@@ -268,9 +211,7 @@ fn documents_know_the_policies() {
         }
     }
     let list = BadPolicy.to_string();
-    let list = list
-        .strip_prefix("a policy is ")
-        .and_then(|list| list.split_once(", or its"));
+    let list = list.strip_prefix("a policy is ").and_then(|list| list.split_once(", or its"));
     let list = list.expect("the list of names").0;
     if !source::read("README.md").contains(list) {
         broken.push(format!("README.md: {list}"));

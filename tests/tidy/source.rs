@@ -56,11 +56,7 @@ pub fn all_sources() -> Vec<Source> {
     for top in ["src", "hook", "shim", "sim", "tests"] {
         collect(&root().join(top), &mut all);
     }
-    assert!(
-        all.len() > 40,
-        "found only {} Rust files; is the tree whole?",
-        all.len()
-    );
+    assert!(all.len() > 40, "found only {} Rust files; is the tree whole?", all.len());
     all.sort_by(|a, b| a.path.cmp(&b.path));
     all
 }
@@ -73,11 +69,7 @@ fn collect(dir: &Path, all: &mut Vec<Source>) {
                 collect(&path, all);
             }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let short = path
-                .strip_prefix(root())
-                .unwrap_or(&path)
-                .display()
-                .to_string();
+            let short = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
             let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{short}: {error}"));
             all.push(Source { path: short, text });
         }
@@ -100,16 +92,8 @@ impl Source {
                     || (later.starts_with(&closing) && later.ends_with([',', ')', ';']))
             });
             let one_line = line.trim_end().ends_with([';', '}']);
-            let length = if one_line {
-                1
-            } else {
-                end.map_or(1, |end| end + 1)
-            };
-            all.push(Function {
-                name: name.to_owned(),
-                line: at + 1,
-                lines: length,
-            });
+            let length = if one_line { 1 } else { end.map_or(1, |end| end + 1) };
+            all.push(Function { name: name.to_owned(), line: at + 1, lines: length });
         }
         all
     }
@@ -117,10 +101,7 @@ impl Source {
     /// Lines before the file's inline tests, without comments, numbered from 1.
     pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let end = self.text.find("#[cfg(test)]").unwrap_or(self.text.len());
-        let lines = self.text[..end]
-            .lines()
-            .enumerate()
-            .map(|(at, line)| (at + 1, line));
+        let lines = self.text[..end].lines().enumerate().map(|(at, line)| (at + 1, line));
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 }
@@ -128,34 +109,17 @@ impl Source {
 /// `name` of a line that begins a function: `pub(crate) unsafe extern "C" fn name<…>(…`.
 fn function_name(line: &str) -> Option<&str> {
     let (before, after) = line.split_once("fn ")?;
-    let words = [
-        "pub",
-        "pub(crate)",
-        "pub(super)",
-        "unsafe",
-        "extern",
-        "\"C\"",
-        "const",
-        "async",
-    ];
+    let words = ["pub", "pub(crate)", "pub(super)", "unsafe", "extern", "\"C\"", "const", "async"];
     let all_known = before.split_whitespace().all(|word| words.contains(&word));
-    let name = after
-        .split(|c: char| !c.is_alphanumeric() && c != '_')
-        .next()?;
+    let name = after.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
     (all_known && !name.is_empty()).then_some(name)
 }
 
 #[test]
 fn functions_are_found_and_measured() {
     let text = "impl A {\n    pub fn b(&self) -> u8 {\n        1\n    }\n}\n\nfn c() {}\n// fn d\n";
-    let source = Source {
-        path: "x.rs".into(),
-        text: text.into(),
-    };
-    let found: Vec<_> = source
-        .functions()
-        .iter()
-        .map(|f| (f.name.clone(), f.line, f.lines))
-        .collect();
+    let source = Source { path: "x.rs".into(), text: text.into() };
+    let found: Vec<_> =
+        source.functions().iter().map(|f| (f.name.clone(), f.line, f.lines)).collect();
     assert_eq!(found, [("b".to_owned(), 2, 3), ("c".to_owned(), 7, 1)]);
 }

@@ -10,14 +10,7 @@ use std::path::Path;
 const WORDS_MAX: usize = 35;
 
 /// They stand for a container, process, thread or caller that has a name.
-const STAND_INS: [&str; 6] = [
-    "somebody",
-    "nobody",
-    "anybody",
-    "everybody",
-    "whoever",
-    "whom",
-];
+const STAND_INS: [&str; 6] = ["somebody", "nobody", "anybody", "everybody", "whoever", "whom"];
 
 /// After *who* they make a stand-in of it.
 const AFTER_WHO: [&str; 14] = [
@@ -97,10 +90,7 @@ fn sentences(path: &str, text: &str) -> Vec<Sentence> {
             None => {
                 let (line, text) = std::mem::take(&mut block);
                 let at = format!("{path}:{line}");
-                all.extend(cut(&text).map(|text| Sentence {
-                    at: at.clone(),
-                    text,
-                }));
+                all.extend(cut(&text).map(|text| Sentence { at: at.clone(), text }));
             }
         }
     }
@@ -128,9 +118,7 @@ fn all_sentences() -> Vec<Sentence> {
         end.is_some_and(|end| ends.contains(&end)) && path != "CHANGELOG.md"
     };
     let files = source::all_files().into_iter().filter(|path| wanted(path));
-    files
-        .flat_map(|path| sentences(&path, &source::read(&path)))
-        .collect()
+    files.flat_map(|path| sentences(&path, &source::read(&path))).collect()
 }
 
 /// The stand-in of a sentence. `nobody` in backquotes, a user of a Unix system, is none.
@@ -140,9 +128,8 @@ fn stand_in(sentence: &str) -> Option<String> {
         word.to_lowercase()
     };
     let words: Vec<String> = sentence.split_whitespace().map(plain).collect();
-    let who = words
-        .windows(2)
-        .find(|pair| pair[0] == "who" && AFTER_WHO.contains(&pair[1].as_str()));
+    let who =
+        words.windows(2).find(|pair| pair[0] == "who" && AFTER_WHO.contains(&pair[1].as_str()));
     let found = words.iter().find(|word| STAND_INS.contains(&word.as_str()));
     found.cloned().or(who.map(|pair| pair.join(" ")))
 }
@@ -151,18 +138,13 @@ fn stand_in(sentence: &str) -> Option<String> {
 fn sentences_name_what_they_are_about() {
     let stands = |it: Sentence| Some(format!("{}: {}", it.at, stand_in(&it.text)?));
     let broken = all_sentences().into_iter().filter_map(stands).collect();
-    none(
-        "a sentence names its container, process, thread or value",
-        broken,
-    );
+    none("a sentence names its container, process, thread or value", broken);
 }
 
 #[test]
 fn sentences_are_short() {
     let words = |it: &Sentence| it.text.split_whitespace().count();
-    let long = all_sentences()
-        .into_iter()
-        .filter(|it| words(it) > WORDS_MAX);
+    let long = all_sentences().into_iter().filter(|it| words(it) > WORDS_MAX);
     let broken = long.map(|it| format!("{}: {} words: {}", it.at, words(&it), it.text));
     none("a sentence has at most 35 words", broken.collect());
 }
@@ -186,10 +168,7 @@ fn stand_ins_and_long_sentences_are_found() {
     let texts: Vec<&str> = found.iter().map(|it| it.text.trim()).collect();
     assert_eq!(texts, ["Nobody waits.", "A caller waits", "for:", "a turn"]);
     assert_eq!(stand_in(texts[0]).as_deref(), Some("nobody"));
-    assert_eq!(
-        stand_in("one who waits, waits").as_deref(),
-        Some("who waits")
-    );
+    assert_eq!(stand_in("one who waits, waits").as_deref(), Some("who waits"));
     assert_eq!(stand_in("`nobody` is a user"), None);
     assert_eq!(found[2].at, "a.rs:4");
     let text = "```\nwho is it?\n```\nA list\n| who is in a table |\n";

@@ -51,10 +51,7 @@ fn pauses_after_long_kernels_buy_nothing() {
     world.run_until(world.now + 400_000 * MS);
     let had = used(&world);
     let part = had[1] * 1_000 / (had[0] + had[1]);
-    assert!(
-        part >= 980,
-        "{part} thousandths of 990 for weight 100 of 101"
-    );
+    assert!(part >= 980, "{part} thousandths of 990 for weight 100 of 101");
 }
 
 /// The same with claims of work alone: there is no kernel.
@@ -116,8 +113,5 @@ fn a_debt_does_not_keep_turns_for_ever() {
 
     let mut world = attack(6, 1, 500 * MS, 10_000 * MS);
     world.run_until(world.now + 1_200 * MS);
-    assert!(
-        !world.takes_turns(),
-        "as much for the other one, it is paid"
-    );
+    assert!(!world.takes_turns(), "as much for the other one, it is paid");
 }

@@ -33,22 +33,13 @@ impl Story {
     }
 
     fn under(config: Config, who: &[(u32, u32, Class)]) -> Story {
-        let mut story = Story {
-            checkers: Checkers::new(config, 0),
-            now: 0,
-        };
+        let mut story = Story { checkers: Checkers::new(config, 0), now: 0 };
         for (n, &(weight, share, class)) in who.iter().enumerate() {
             story
-                .tell(
-                    0,
-                    Event::Tick,
-                    &[admitted(n, weight, share, class), turn(n, 0, 0)],
-                )
+                .tell(0, Event::Tick, &[admitted(n, weight, share, class), turn(n, 0, 0)])
                 .expect("a good beginning");
             let (attach, attached) = attach(n, client(n), 1);
-            story
-                .tell(0, attach, &[attached])
-                .expect("a good beginning");
+            story.tell(0, attach, &[attached]).expect("a good beginning");
         }
         story
     }
@@ -65,15 +56,7 @@ impl Story {
 
     /// Container `n` claims this; the engine answers with `actions`.
     fn says(&mut self, n: usize, claims: Claims, actions: &[Action]) -> Result<(), Objection> {
-        self.tell(
-            0,
-            Event::Claims {
-                client: client(n),
-                lane: Lane(0),
-                claims,
-            },
-            actions,
-        )
+        self.tell(0, Event::Claims { client: client(n), lane: Lane(0), claims }, actions)
     }
 }
 
@@ -86,43 +69,23 @@ fn admitted(n: usize, weight: u32, share: u32, class: Class) -> Action {
         share: Percent::new(share).ok(),
         class,
         gang: Gangs::Auto,
-        lanes: vec![LaneRecord {
-            gpu: gpu(0),
-            cap: Bytes(100),
-            whole: false,
-        }],
+        lanes: vec![LaneRecord { gpu: gpu(0), cap: Bytes(100), whole: false }],
         pinned: None,
         cgroup: CgroupPath::EMPTY,
     };
-    Action::Admitted {
-        token: Token(0),
-        record,
-    }
+    Action::Admitted { token: Token(0), record }
 }
 
 fn client(n: usize) -> ClientId {
-    ClientId {
-        slot: n as u16,
-        generation: 0,
-    }
+    ClientId { slot: n as u16, generation: 0 }
 }
 
 /// A process of container `n` attaches, which has so many GPUs, and is answered.
 fn attach(n: usize, client: ClientId, lanes: u8) -> (Event, Action) {
     let (token, container) = (Token(0), container(n as u64));
     let (process, held) = (None, [Bytes::ZERO; ACCOUNTS_MAX]);
-    let attach = Event::Attach {
-        token,
-        container,
-        process,
-        held,
-    };
-    let attached = Action::Attached {
-        token,
-        client,
-        container,
-        lanes,
-    };
+    let attach = Event::Attach { token, container, process, held };
+    let attached = Action::Attached { token, client, container, lanes };
     (attach, attached)
 }
 
@@ -145,20 +108,11 @@ fn page(n: usize, mode: Mode, turn: u32, end: u64, reserved: u64) -> Action {
         recall: 0,
         context: Bytes::ZERO,
     };
-    Action::SetLane {
-        container: container(n as u64),
-        lane: Lane(0),
-        view,
-    }
+    Action::SetLane { container: container(n as u64), lane: Lane(0), view }
 }
 
 fn runnable(active: u32, drained: u32) -> Claims {
-    Claims {
-        runnable: true,
-        active,
-        drained,
-        ..Claims::default()
-    }
+    Claims { runnable: true, active, drained, ..Claims::default() }
 }
 
 fn objects(result: Result<(), Objection>, about: &str) {
@@ -172,18 +126,13 @@ fn objects(result: Result<(), Objection>, about: &str) {
 fn to_two_grants() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     assert_eq!(story.says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)]), Ok(()));
-    objects(
-        story.says(1, runnable(0, 0), &[turn(1, 1, 8 * MS)]),
-        "at once",
-    );
+    objects(story.says(1, runnable(0, 0), &[turn(1, 1, 8 * MS)]), "at once");
 }
 
 /// Two containers are runnable; the first one's turn has ended, and it has not drained.
 fn undrained() -> Story {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
-    story
-        .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
-        .expect("fine");
+    story.says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)]).expect("fine");
     story.says(1, runnable(0, 0), &[]).expect("fine");
     story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
     story
@@ -192,14 +141,8 @@ fn undrained() -> Story {
 #[test]
 fn to_a_grant_before_the_last_holder_has_drained() {
     objects(undrained().then(MS, &[turn(1, 1, 17 * MS)]), "at once");
-    objects(
-        undrained().says(0, runnable(1, 0), &[turn(1, 1, 17 * MS)]),
-        "at once",
-    );
-    assert_eq!(
-        undrained().says(0, runnable(1, 1), &[turn(1, 1, 17 * MS)]),
-        Ok(())
-    );
+    objects(undrained().says(0, runnable(1, 0), &[turn(1, 1, 17 * MS)]), "at once");
+    assert_eq!(undrained().says(0, runnable(1, 1), &[turn(1, 1, 17 * MS)]), Ok(()));
 }
 
 #[test]
@@ -211,10 +154,7 @@ fn to_an_overrun_too_early() {
         after: Duration(0),
     };
     let actions = [overrun, turn(1, 1, 3_000 * MS)];
-    objects(
-        undrained().then(1_999 * MS, &actions),
-        "is treated as overrun after",
-    );
+    objects(undrained().then(1_999 * MS, &actions), "is treated as overrun after");
     assert_eq!(undrained().then(2_000 * MS, &actions), Ok(()));
 }
 
@@ -227,9 +167,7 @@ fn to_an_idle_gpu() {
 #[test]
 fn to_an_unused_turn() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
-    story
-        .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
-        .expect("fine");
+    story.says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)]).expect("fine");
     objects(story.says(0, Claims::default(), &[]), "is not runnable");
 }
 
@@ -242,14 +180,9 @@ fn to_a_turn_of_no_time() {
 #[test]
 fn to_an_identity_given_twice() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
-    story
-        .tell(0, Event::Gone { client: client(0) }, &[])
-        .expect("fine");
+    story.tell(0, Event::Gone { client: client(0) }, &[]).expect("fine");
     let (_, attached) = attach(0, client(0), 1);
-    objects(
-        story.then(0, &[attached]),
-        "the identity of another process",
-    );
+    objects(story.then(0, &[attached]), "the identity of another process");
 }
 
 #[test]
@@ -258,19 +191,13 @@ fn to_open_mode_for_two() {
     let open = |n| page(n, Mode::Open, 0, 0, 0);
     story.then(0, &[open(0), open(1)]).expect("fine");
     assert_eq!(story.says(0, runnable(0, 0), &[]), Ok(()));
-    objects(
-        story.says(1, runnable(0, 0), &[]),
-        "several containers are runnable",
-    );
+    objects(story.says(1, runnable(0, 0), &[]), "several containers are runnable");
 }
 
 #[test]
 fn to_different_modes_on_one_gpu() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
-    objects(
-        story.then(0, &[page(0, Mode::Open, 0, 0, 0)]),
-        "differs in mode",
-    );
+    objects(story.then(0, &[page(0, Mode::Open, 0, 0, 0)]), "differs in mode");
 }
 
 /// Both containers are runnable: the first has the GPU for `first` ms, then the second for `second`, and so
@@ -306,24 +233,16 @@ fn to_uneven_shares() {
 
 #[test]
 fn to_a_waiter_left_behind() {
-    let mut story = Story::of(&[
-        (1, 0, Class::Normal),
-        (1, 0, Class::Normal),
-        (1, 0, Class::Normal),
-    ]);
-    story
-        .says(0, runnable(0, 0), &[turn(0, 1, MS)])
-        .expect("fine");
+    let mut story =
+        Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal), (1, 0, Class::Normal)]);
+    story.says(0, runnable(0, 0), &[turn(0, 1, MS)]).expect("fine");
     story.says(2, runnable(0, 0), &[]).expect("fine");
     story.says(1, runnable(0, 0), &[]).expect("fine");
     // the first leaves and comes back before each of its turns, so that it never queues
     let mut result = Ok(());
     for round in 0..20u32 {
         let word = 2 * round + 1;
-        let gone = Claims {
-            runnable: false,
-            ..runnable(word, word)
-        };
+        let gone = Claims { runnable: false, ..runnable(word, word) };
         result = result
             .and_then(|()| story.then(MS, &[turn(0, word + 1, 0)]))
             .and_then(|()| story.says(0, gone, &[turn(1, word, 0)]))
@@ -354,10 +273,7 @@ fn pulses(ms: u64) -> Result<(), Objection> {
         let begins = [turn(1, word + 3, story.now + MS)];
         story.says(1, runnable(word, word), &begins)?;
         story.then(ms * MS, &[turn(1, word + 4, 0)])?;
-        let gone = Claims {
-            runnable: false,
-            ..runnable(word + 3, word + 3)
-        };
+        let gone = Claims { runnable: false, ..runnable(word + 3, word + 3) };
         story.says(1, gone, &[turn(0, word + 3, 0)])?;
         story.then(10 * MS, &[])?;
         both(&mut story, Mode::Open, [word + 4, word + 4], 0)?;
@@ -403,9 +319,7 @@ fn to_more_than_a_hard_share() {
 #[test]
 fn to_a_fair_turn_while_a_high_one_waits() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
-    story
-        .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
-        .expect("fine");
+    story.says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)]).expect("fine");
     objects(story.says(1, runnable(0, 0), &[]), "goes on");
 }
 
@@ -435,9 +349,7 @@ fn to_long_or_frequent_guard_turns() {
 #[test]
 fn to_starving_the_fair() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
-    story
-        .says(1, runnable(0, 0), &[turn(1, 1, 0)])
-        .expect("fine");
+    story.says(1, runnable(0, 0), &[turn(1, 1, 0)]).expect("fine");
     story.says(0, runnable(0, 0), &[]).expect("fine");
     let mut last = Ok(());
     for n in 1..40 {

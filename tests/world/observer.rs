@@ -120,15 +120,12 @@ impl LaneState {
     }
     /// The same on this GPU alone.
     fn asks(&self) -> bool {
-        self.processes
-            .values()
-            .any(|reported| reported.claims.runnable)
+        self.processes.values().any(|reported| reported.claims.runnable)
     }
     /// It holds a turn.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.view
-            .is_some_and(|view| view.mode == Mode::Turns && view.turn % 2 == 1)
+        self.view.is_some_and(|view| view.mode == Mode::Turns && view.turn % 2 == 1)
     }
     /// It waits for a turn and could have one: work it left running is not waited for.
     #[must_use]
@@ -166,18 +163,12 @@ impl LaneState {
     fn idled(&self, closed: u64, now: u64) -> Option<u64> {
         let turn = self.view?.turn;
         let reported = self.processes.values().map(|reported| reported.claims);
-        let there: Vec<Claims> = reported
-            .filter(|it| it.active.wrapping_add(1) == turn)
-            .collect();
+        let there: Vec<Claims> = reported.filter(|it| it.active.wrapping_add(1) == turn).collect();
         let began = there.iter().map(|it| it.began.0).min()?;
         let calm = there.iter().map(|it| it.calm.0).max()?;
         let before = (self.granted..=closed).contains(&began);
         let before = if before { began - self.granted } else { 0 };
-        let after = if (self.granted..=now).contains(&calm) {
-            now - calm
-        } else {
-            0
-        };
+        let after = if (self.granted..=now).contains(&calm) { now - calm } else { 0 };
         Some(before + after)
     }
     /// Nothing of its last turn is in flight, by its processes' claims.
@@ -192,9 +183,7 @@ impl LaneState {
         };
         let stopped =
             |reported: &Reported| self.preemption == Preemption::Stopped && reported.reached;
-        self.processes
-            .values()
-            .all(|reported| stopped(reported) || calm(reported))
+        self.processes.values().all(|reported| stopped(reported) || calm(reported))
     }
 }
 
@@ -224,11 +213,7 @@ impl Observer {
     /// An observer that has seen nothing, from `now` on.
     #[must_use]
     pub fn new(config: Config, now: u64) -> Observer {
-        Observer {
-            config,
-            now,
-            ..Observer::default()
-        }
+        Observer { config, now, ..Observer::default() }
     }
 
     /// Advances the clock to `now`, in the state that the last step left.
@@ -274,11 +259,7 @@ impl Observer {
     pub fn event(&mut self, event: &Event) {
         match event {
             Event::Left { client } | Event::Gone { client } => self.part(*client),
-            Event::Claims {
-                client,
-                lane,
-                claims,
-            } => {
+            Event::Claims { client, lane, claims } => {
                 for ((_, at), state) in &mut self.lanes {
                     if let Some(reported) = state.processes.get_mut(client).filter(|_| at == lane) {
                         *reported = Reported {
@@ -290,20 +271,12 @@ impl Observer {
                     }
                 }
             }
-            Event::Stopped {
-                container,
-                lane,
-                ok,
-            } => {
+            Event::Stopped { container, lane, ok } => {
                 // an answer after the order to resume belongs to an earlier stop
                 let key = (*container, *lane);
                 let goes_on = |state: &LaneState| state.preemption == Preemption::Resuming;
                 if !self.lanes.get(&key).is_some_and(goes_on) {
-                    let preemption = if *ok {
-                        Preemption::Stopped
-                    } else {
-                        Preemption::None
-                    };
+                    let preemption = if *ok { Preemption::Stopped } else { Preemption::None };
                     self.set_preemption(*container, *lane, preemption);
                 }
             }
@@ -322,24 +295,15 @@ impl Observer {
         let mut gangs: BTreeMap<ContainerId, (u32, bool)> = BTreeMap::new();
         for ((id, _), state) in &self.lanes {
             let may = state.record.gang == Gangs::Auto;
-            if may
-                && state
-                    .processes
-                    .values()
-                    .any(|reported| reported.was_runnable)
-            {
+            if may && state.processes.values().any(|reported| reported.was_runnable) {
                 let gang = gangs.entry(*id).or_default();
                 *gang = (gang.0 + 1, gang.1 || state.asks());
             }
         }
         for ((id, _), state) in &mut self.lanes {
             let gang = gangs.get(id).filter(|gang| gang.0 > 1);
-            let part = gang.filter(|_| {
-                state
-                    .processes
-                    .values()
-                    .any(|reported| reported.was_runnable)
-            });
+            let part =
+                gang.filter(|_| state.processes.values().any(|reported| reported.was_runnable));
             state.gang = part.is_some();
             state.drawn = part.is_some_and(|gang| gang.1);
         }
@@ -347,11 +311,8 @@ impl Observer {
 
     fn set_preemption(&mut self, container: ContainerId, lane: Lane, preemption: Preemption) {
         if let Some(state) = self.lanes.get_mut(&(container, lane)) {
-            state.preemption = if state.processes.is_empty() {
-                Preemption::None
-            } else {
-                preemption
-            };
+            state.preemption =
+                if state.processes.is_empty() { Preemption::None } else { preemption };
             let reached =
                 |reported: &mut Reported| reported.reached |= preemption == Preemption::Stopping;
             state.processes.values_mut().for_each(reached);
@@ -379,40 +340,23 @@ impl Observer {
                 self.lanes.retain(|(id, _), _| id != container);
                 self.tune();
             }
-            Action::Attached {
-                client, container, ..
-            } => {
+            Action::Attached { client, container, .. } => {
                 let lanes = self.lanes.iter_mut().filter(|((id, _), _)| id == container);
                 for (_, state) in lanes {
                     // a process that has not seen its page yet has nothing in flight
                     let fresh = state.shut_before;
-                    state.processes.insert(
-                        *client,
-                        Reported {
-                            fresh,
-                            ..Reported::default()
-                        },
-                    );
+                    state.processes.insert(*client, Reported { fresh, ..Reported::default() });
                 }
             }
             Action::Disconnect { client, .. } => self.part(*client),
-            Action::SetLane {
-                container,
-                lane,
-                view,
-            } => self.set(*container, *lane, *view),
+            Action::SetLane { container, lane, view } => self.set(*container, *lane, *view),
             Action::Stop { container, lane } => {
                 self.set_preemption(*container, *lane, Preemption::Stopping)
             }
             Action::Resume { container, lane } => {
                 self.set_preemption(*container, *lane, Preemption::Resuming)
             }
-            Action::Late {
-                container,
-                lane,
-                stage: Late::Overrun,
-                ..
-            } => {
+            Action::Late { container, lane, stage: Late::Overrun, .. } => {
                 if let Some(state) = self.lanes.get_mut(&(*container, *lane)) {
                     state.freely |= state.untracked;
                     (state.overrun, state.untracked) = (true, false);
@@ -475,9 +419,7 @@ impl Observer {
         };
         // a container that is known to be stopped when its turn ends is off the GPU at once, and may be
         // next
-        let anew = state
-            .view
-            .is_some_and(|it| view.turn == it.turn.wrapping_add(2));
+        let anew = state.view.is_some_and(|it| view.turn == it.turn.wrapping_add(2));
         let anew = anew && state.holds() && !state.gang;
         if anew && state.runnable() && !state.overrun {
             self.compensate(key);
@@ -508,10 +450,7 @@ impl Observer {
                 let opened = before.is_some_and(|it| it.mode == Mode::Open);
                 state.was_untracked = std::mem::take(&mut state.untracked) || opened;
                 (state.granted, state.closing) = (now, None);
-                state
-                    .processes
-                    .values_mut()
-                    .for_each(|reported| reported.fresh = false);
+                state.processes.values_mut().for_each(|reported| reported.fresh = false);
             }
         } else if state.open() {
             state.guest = false;
@@ -528,10 +467,7 @@ impl Observer {
                 // overrun already, and charged until it drains
                 state.closing = state.closing.or(Some(now));
             }
-            state
-                .processes
-                .values_mut()
-                .for_each(|reported| reported.fresh = false);
+            state.processes.values_mut().for_each(|reported| reported.fresh = false);
         }
     }
 
@@ -588,9 +524,7 @@ impl Observer {
     /// The GPUs with which this one is in a container that takes turns together.
     pub fn gang(&self, key: &LaneKey) -> impl Iterator<Item = (&LaneKey, &LaneState)> {
         let (id, gang) = (key.0, self.lanes.get(key).is_some_and(|state| state.gang));
-        self.lanes
-            .iter()
-            .filter(move |(other, state)| gang && other.0 == id && state.gang)
+        self.lanes.iter().filter(move |(other, state)| gang && other.0 == id && state.gang)
     }
 
     /// The containers of one GPU.

@@ -14,11 +14,7 @@ const MS: u64 = 1_000_000;
 
 /// A tenant with a slice that is never runnable.
 const fn idles(weight: u32) -> Tenant {
-    Tenant {
-        busy: false,
-        attached: false,
-        ..weighs(weight)
-    }
+    Tenant { busy: false, attached: false, ..weighs(weight) }
 }
 
 /// Per mille of the GPU's time that each gets from now on, over 10 s after a settling second. Where all of
@@ -32,9 +28,7 @@ fn parts(world: &mut World) -> Vec<u64> {
     let got: Vec<u64> = got.map(|(after, before)| after - before).collect();
     let sum: u64 = got.iter().sum();
     let all = if sum > 9_000 * MS { sum } else { 10_000 * MS };
-    got.iter()
-        .map(|got| (got * 1_000 + all / 2) / all)
-        .collect()
+    got.iter().map(|got| (got * 1_000 + all / 2) / all).collect()
 }
 
 /// Asserts parts per mille, each within 6.
@@ -48,11 +42,7 @@ fn gets(policy: Policy, tenants: &[Tenant], expected: &[u64]) {
 #[test]
 fn fair_gives_a_fixed_part_even_alone() {
     gets(Policy::Fair, &[weighs(1)], &[62]);
-    gets(
-        Policy::Fair,
-        &[weighs(1), weighs(5), idles(1)],
-        &[62, 62, 0],
-    );
+    gets(Policy::Fair, &[weighs(1), weighs(5), idles(1)], &[62, 62, 0]);
 }
 
 #[test]
@@ -71,10 +61,7 @@ fn weighted_gives_parts_by_weight_and_leaves_the_rest_idle() {
 
 #[test]
 fn fixed_gives_the_requested_part_beside_any_others() {
-    let hard = Tenant {
-        share: 30,
-        ..weighs(1)
-    };
+    let hard = Tenant { share: 30, ..weighs(1) };
     gets(Policy::Fixed, &[hard], &[300]);
     gets(Policy::Fixed, &[hard, weighs(4), idles(8)], &[300, 250, 0]);
 }
@@ -84,10 +71,7 @@ fn soft_gives_all_to_the_runnable_containers() {
     let three = [weighs(1), weighs(1), idles(1)];
     gets(Policy::Soft, &three, &[500, 500, 0]);
     gets(Policy::Soft, &[weighs(1), weighs(3)], &[250, 750]);
-    let hard = Tenant {
-        share: 30,
-        ..weighs(1)
-    };
+    let hard = Tenant { share: 30, ..weighs(1) };
     gets(Policy::Soft, &[hard, weighs(1)], &[300, 700]);
 }
 
@@ -109,11 +93,7 @@ fn a_share_is_exact_beside_any_weights() {
     gets(Policy::Soft, &many, &[200, 300, 100, 400]);
     gets(Policy::Weighted, &many, &[200, 300, 100, 400]);
     // the time one does not use goes to the others, but no share is exceeded
-    let idle = Tenant {
-        busy: false,
-        attached: false,
-        ..share(30)
-    };
+    let idle = Tenant { busy: false, attached: false, ..share(30) };
     gets(Policy::Soft, &[share(20), idle, weighs(1)], &[200, 0, 800]);
     gets(Policy::Soft, &[share(20), share(30)], &[200, 300]);
     // shares of 100 % leave a hundredth
@@ -123,14 +103,8 @@ fn a_share_is_exact_beside_any_weights() {
 
 #[test]
 fn native_takes_no_turns() {
-    let hard = Tenant {
-        share: 30,
-        ..weighs(1)
-    };
-    let high = Tenant {
-        class: Class::High,
-        ..weighs(9)
-    };
+    let hard = Tenant { share: 30, ..weighs(1) };
+    let high = Tenant { class: Class::High, ..weighs(9) };
     let mut world = governed(31, Policy::Native, Kernels::Short, &[hard, high]);
     world.run_until(world.now + 5_000 * MS);
     let free = |row: &Snapshot| {
@@ -142,16 +116,10 @@ fn native_takes_no_turns() {
 
 #[test]
 fn best_effort_gets_a_hundredth_of_busy_time_and_all_idle_time() {
-    let least = Tenant {
-        class: Class::BestEffort,
-        ..weighs(1_000)
-    };
+    let least = Tenant { class: Class::BestEffort, ..weighs(1_000) };
     gets(Policy::Soft, &[least, weighs(1)], &[10, 990]);
     gets(Policy::Soft, &[least, idles(1)], &[1_000, 0]);
-    let high = Tenant {
-        class: Class::High,
-        ..weighs(1)
-    };
+    let high = Tenant { class: Class::High, ..weighs(1) };
     // a guard turn is as long as the shortest turn, of which switches take a fifth in this world
     gets(Policy::Soft, &[least, weighs(1), high], &[8, 39, 953]);
 }
@@ -167,22 +135,13 @@ fn changes_count_at_once() {
         let close = got.iter().zip(expected).all(|(a, b)| a.abs_diff(b) <= 6);
         assert!(close, "{got:?}, not {expected:?}");
     };
-    let policy = |policy| {
-        Some(Event::SetPolicy {
-            token: Token(0),
-            gpus: GpuSelector::All,
-            policy,
-        })
-    };
+    let policy =
+        |policy| Some(Event::SetPolicy { token: Token(0), gpus: GpuSelector::All, policy });
     let retune = |who, weight, share, class| {
         Some(Event::Retune {
             token: Token(0),
             container: container(who),
-            change: TimeChange {
-                weight: Weight::new(weight).ok(),
-                share,
-                class,
-            },
+            change: TimeChange { weight: Weight::new(weight).ok(), share, class },
         })
     };
     let ten = Percent::new(10).map_or(ShareAsk::Keep, ShareAsk::Hard);

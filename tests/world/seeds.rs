@@ -15,10 +15,7 @@ use crate::world::{Mood, World};
 
 fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is a number, not {text}")),
-    )
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")))
 }
 
 /// Prints how to replay when a world breaks.
@@ -44,11 +41,7 @@ fn one(seed: u64, steps: u64) {
     if dice.per_mille(200) {
         config.high_cap = Percent::new(dice.pick(&[50, 80, 100])).expect("a percentage");
     }
-    let mood = Mood {
-        trouble: dice.per_mille(800),
-        fate: true,
-        few: dice.per_mille(200),
-    };
+    let mood = Mood { trouble: dice.per_mille(800), fate: true, few: dice.per_mille(200) };
     let mut world = World::new(seed, config, dice.range(1, 3) as u8, mood);
     let looks = 20;
     for _ in 0..looks {
@@ -112,19 +105,10 @@ fn long_seeds() {
 #[test]
 fn a_seed_is_a_world() {
     let run = || {
-        let mood = Mood {
-            trouble: true,
-            fate: true,
-            few: false,
-        };
+        let mood = Mood { trouble: true, fate: true, few: false };
         let mut world = World::new(42, Config::default(), 2, mood);
         world.run_steps(2_000);
-        (
-            world.now,
-            world.steps,
-            world.rng.draw(),
-            format!("{:?}", world.snapshot()),
-        )
+        (world.now, world.steps, world.rng.draw(), format!("{:?}", world.snapshot()))
     };
     assert_eq!(run(), run());
 }

@@ -48,10 +48,7 @@ fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
 
 /// The same under another policy.
 pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[Tenant]) -> World {
-    let config = Config {
-        policy,
-        ..Config::default()
-    };
+    let config = Config { policy, ..Config::default() };
     let mut world = calm(seed, config, 1);
     for (n, tenant) in tenants.iter().enumerate() {
         joins(&mut world, n as u64, tenant, kernels);
@@ -61,11 +58,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
 
 /// A world without random events.
 pub(crate) fn calm(seed: u64, config: Config, gpus: u8) -> World {
-    let mood = Mood {
-        trouble: false,
-        fate: false,
-        few: false,
-    };
+    let mood = Mood { trouble: false, fate: false, few: false };
     World::new(seed, config, gpus, mood)
 }
 
@@ -134,11 +127,7 @@ fn worst_error(world: &mut World, weights: &[u32], seconds: u64) -> u64 {
     let sum: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     let mut worst = 0;
     for (early, late) in samples.iter().zip(&samples[200..]) {
-        let got: Vec<u64> = late
-            .iter()
-            .zip(early)
-            .map(|(late, early)| late - early)
-            .collect();
+        let got: Vec<u64> = late.iter().zip(early).map(|(late, early)| late - early).collect();
         let all: u64 = got.iter().sum();
         for (got, weight) in got.iter().zip(weights) {
             let (share, due) = (got * 1_000_000 / all, u64::from(*weight) * 1_000_000 / sum);
@@ -155,10 +144,7 @@ fn one_two_four_over_every_second() {
         let weights = [1, 2, 4];
         let mut world = world(seed, kernels, &weights.map(weighs));
         let error = worst_error(&mut world, &weights, 10);
-        assert!(
-            error <= limit,
-            "{kernels:?}, seed {seed}: {error} millionths off"
-        );
+        assert!(error <= limit, "{kernels:?}, seed {seed}: {error} millionths off");
     }
 }
 
@@ -168,11 +154,7 @@ fn work_error(world: &mut World, weights: &[u32]) -> u64 {
     world.run_until(world.now + 1_000 * MS);
     let before: Vec<u64> = world.ran().collect();
     world.run_until(world.now + 10_000 * MS);
-    let got: Vec<u64> = world
-        .ran()
-        .zip(before)
-        .map(|(now, then)| now - then)
-        .collect();
+    let got: Vec<u64> = world.ran().zip(before).map(|(now, then)| now - then).collect();
     let all: u64 = got.iter().sum();
     let sum: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     let off = |(got, weight): (&u64, &u32)| {
@@ -230,10 +212,7 @@ fn shares_and_weights_over_every_second() {
         (&[weighs(1), weighs(3), share(20)], &[1, 3, 1]),
         (&[share(30), share(70)], &[3, 7]),
         (&[share(50), weighs(1)], &[1, 1]),
-        (
-            &[share(20), share(30), weighs(1), weighs(2), weighs(4)],
-            &[14, 21, 5, 10, 20],
-        ),
+        (&[share(20), share(30), weighs(1), weighs(2), weighs(4)], &[14, 21, 5, 10, 20]),
     ];
     for (tenants, dues) in cases {
         for seed in 20..24 {
@@ -252,21 +231,15 @@ fn shares_and_weights_over_every_second() {
 /// A neighbour whose kernels are far longer than turns and than the capacity of a bucket.
 #[test]
 fn a_share_is_given_beside_kernels_of_a_second() {
-    let half = Tenant {
-        share: 50,
-        ..weighs(1)
-    };
+    let half = Tenant { share: 50, ..weighs(1) };
     for policy in [Policy::Soft, Policy::Weighted] {
         let mut world = governed(25, policy, Kernels::Short, &[half, weighs(1_000)]);
         world.launches(1, Kernels::Exactly(1_300 * MS));
         world.run_until(world.now + 1_000 * MS);
         let before = used(&world);
         world.run_until(world.now + 200_000 * MS);
-        let got: Vec<u64> = used(&world)
-            .iter()
-            .zip(before)
-            .map(|(after, before)| after - before)
-            .collect();
+        let got: Vec<u64> =
+            used(&world).iter().zip(before).map(|(after, before)| after - before).collect();
         let part = got[0] * 1_000 / (got[0] + got[1]);
         assert!(part.abs_diff(500) <= 10, "{policy}: {part} thousandths");
     }
@@ -279,11 +252,7 @@ fn long_kernels_even_out() {
     world.run_until(world.now + 500 * MS);
     let before = used(&world);
     world.run_until(world.now + 10_000 * MS);
-    let got: Vec<u64> = used(&world)
-        .iter()
-        .zip(&before)
-        .map(|(now, then)| now - then)
-        .collect();
+    let got: Vec<u64> = used(&world).iter().zip(&before).map(|(now, then)| now - then).collect();
     let all: u64 = got.iter().sum();
     for (got, weight) in got.iter().zip([1u64, 2, 4]) {
         let off = (got * 1_000 / all).abs_diff(weight * 1_000 / 7);
@@ -295,10 +264,7 @@ fn long_kernels_even_out() {
 #[test]
 fn hard_shares_hold() {
     for others in [&[][..], &[weighs(1)], &[weighs(1), weighs(1)]] {
-        let capped = Tenant {
-            share: 25,
-            ..weighs(1)
-        };
+        let capped = Tenant { share: 25, ..weighs(1) };
         let tenants: Vec<Tenant> = [capped].iter().chain(others).copied().collect();
         let mut world = world(13, Kernels::Short, &tenants);
         world.run_until(world.now + 500 * MS);
@@ -307,11 +273,7 @@ fn hard_shares_hold() {
         let after = used(&world);
         let got: Vec<u64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
         // beside others, of the time that all had: switches belong to no tenant
-        let all = if others.is_empty() {
-            10_000 * MS
-        } else {
-            got.iter().sum()
-        };
+        let all = if others.is_empty() { 10_000 * MS } else { got.iter().sum() };
         let part = got[0] * 1_000 / all;
         assert!(part.abs_diff(250) <= 3, "{} others: {part}", others.len());
     }
@@ -320,22 +282,14 @@ fn hard_shares_hold() {
 /// A high-priority tenant in bursts waits for a fair one's window and switch, not for its turn.
 #[test]
 fn high_waits_little() {
-    let high = Tenant {
-        class: Class::High,
-        busy: false,
-        ..weighs(1)
-    };
+    let high = Tenant { class: Class::High, busy: false, ..weighs(1) };
     let mut world = world(17, Kernels::Short, &[high, weighs(1)]);
     world.run_until(world.now + 20_000 * MS);
     let rows = world.snapshot();
     let found = rows.iter().find_map(|row| match row {
-        Snapshot::Slice {
-            class: Class::High,
-            wait_ns,
-            turns,
-            gpu_ns,
-            ..
-        } => Some((*wait_ns, *turns, *gpu_ns)),
+        Snapshot::Slice { class: Class::High, wait_ns, turns, gpu_ns, .. } => {
+            Some((*wait_ns, *turns, *gpu_ns))
+        }
         _ => None,
     });
     let (waited, turns, used) = found.expect("a high tenant");
@@ -350,16 +304,7 @@ fn alone_is_free() {
     let mut world = world(19, Kernels::Short, &[weighs(1)]);
     world.run_until(world.now + 2_000 * MS);
     let rows = world.snapshot();
-    let free = |row: &Snapshot| {
-        matches!(
-            row,
-            Snapshot::Slice {
-                turns: 0,
-                gated: 0,
-                ..
-            }
-        )
-    };
+    let free = |row: &Snapshot| matches!(row, Snapshot::Slice { turns: 0, gated: 0, .. });
     assert!(rows.iter().any(free), "{rows:?}");
     assert!(used(&world)[0] > 1_990 * MS);
 }

@@ -146,13 +146,8 @@ pub struct Process {
 impl Process {
     /// A process with random properties.
     pub fn new(container: ContainerId, lanes: usize, rng: &mut Rng) -> Process {
-        let kernels = [
-            Kernels::Short,
-            Kernels::Medium,
-            Kernels::Tailed,
-            Kernels::Medium,
-            Kernels::Wild,
-        ];
+        let kernels =
+            [Kernels::Short, Kernels::Medium, Kernels::Tailed, Kernels::Medium, Kernels::Wild];
         let lies = [
             Honesty::NeverDrained,
             Honesty::FalseDrained,
@@ -174,11 +169,7 @@ impl Process {
             returns: false,
             collective: (lanes > 1 && rng.per_mille(500)).then_some(None),
             sibling: None,
-            honesty: if rng.per_mille(80) {
-                rng.pick(&lies)
-            } else {
-                Honesty::Honest
-            },
+            honesty: if rng.per_mille(80) { rng.pick(&lies) } else { Honesty::Honest },
             broke: false,
             stalled: 0,
             sent: 0,
@@ -224,27 +215,13 @@ impl Process {
         };
         match self.honesty {
             Honesty::Honest | Honesty::Hollow => truth,
-            Honesty::NeverDrained => Claims {
-                drained: 0,
-                ..truth
-            },
-            Honesty::FalseDrained => Claims {
-                drained: truth.active,
-                ..truth
-            },
-            Honesty::Modest => Claims {
-                began: Instant(truth.calm.0.saturating_sub(200_000)),
-                ..truth
-            },
-            Honesty::Proud => Claims {
-                began: Instant(0),
-                calm: Instant(u64::MAX),
-                ..truth
-            },
-            Honesty::AlwaysWants => Claims {
-                runnable: true,
-                ..truth
-            },
+            Honesty::NeverDrained => Claims { drained: 0, ..truth },
+            Honesty::FalseDrained => Claims { drained: truth.active, ..truth },
+            Honesty::Modest => {
+                Claims { began: Instant(truth.calm.0.saturating_sub(200_000)), ..truth }
+            }
+            Honesty::Proud => Claims { began: Instant(0), calm: Instant(u64::MAX), ..truth },
+            Honesty::AlwaysWants => Claims { runnable: true, ..truth },
             Honesty::Garbage => Claims {
                 parked: truth.active % 2 == 1,
                 runnable: rng.per_mille(500),

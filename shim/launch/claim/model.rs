@@ -56,10 +56,7 @@ fn with_words<R>(state: &mut State, work: impl FnOnce(&ClaimWords<'_>) -> R) -> 
     claims.active.store(state.active, SeqCst);
     claims.drained.store(state.drained, SeqCst);
     let turn = AtomicU32::new(state.turn);
-    let result = work(&ClaimWords {
-        turn: &turn,
-        claims: &claims,
-    });
+    let result = work(&ClaimWords { turn: &turn, claims: &claims });
     state.active = claims.active.load(SeqCst);
     state.drained = claims.drained.load(SeqCst);
     result
@@ -96,11 +93,7 @@ fn launcher_step(state: &mut State, who: usize, bug: Bug) -> bool {
         },
         Launcher::Unlock { inside } => {
             state.locked = false;
-            if inside {
-                Launcher::Driver
-            } else {
-                Launcher::Start
-            }
+            if inside { Launcher::Driver } else { Launcher::Start }
         }
         Launcher::Driver => Launcher::Leave,
         Launcher::Leave => {
@@ -112,11 +105,7 @@ fn launcher_step(state: &mut State, who: usize, bug: Bug) -> bool {
             state.in_flight += 1;
             state.locked = false;
             state.left[who] -= 1;
-            if state.left[who] == 0 {
-                Launcher::Finished
-            } else {
-                Launcher::Start
-            }
+            if state.left[who] == 0 { Launcher::Finished } else { Launcher::Start }
         }
         Launcher::Finished => return false,
     };
@@ -161,11 +150,7 @@ fn daemon_step(state: &mut State) -> bool {
         }
         Daemon::ElsewhereEnds => {
             state.elsewhere = false;
-            if state.turn >= 6 {
-                Daemon::Finished
-            } else {
-                Daemon::Open
-            }
+            if state.turn >= 6 { Daemon::Finished } else { Daemon::Open }
         }
         Daemon::Finished => return false,
     };
@@ -223,23 +208,14 @@ fn explore(bug: Bug) -> (usize, Option<State>) {
 fn no_other_container_is_granted_the_gpu_while_this_process_may_use_it() {
     let (states, broken) = explore(Bug::None);
     assert_eq!(broken, None);
-    assert!(
-        states > 10_000,
-        "only {states} states: the model no longer races"
-    );
+    assert!(states > 10_000, "only {states} states: the model no longer races");
 }
 
 /// The model finds the two likely mistakes, so it can fail.
 #[test]
 fn the_model_finds_known_mistakes() {
-    assert!(
-        explore(Bug::NoConfirm).1.is_some(),
-        "launching without a second check of the turn"
-    );
-    assert!(
-        explore(Bug::NoUndrain).1.is_some(),
-        "launching after an early report of a drain"
-    );
+    assert!(explore(Bug::NoConfirm).1.is_some(), "launching without a second check of the turn");
+    assert!(explore(Bug::NoUndrain).1.is_some(), "launching after an early report of a drain");
 }
 
 /// `take` consists of its steps.
@@ -247,10 +223,7 @@ fn the_model_finds_known_mistakes() {
 fn take_confirms_or_refuses() {
     let page: &'static ContainerPage = crate::launch::fake::blank_container();
     let claims = blank_claims();
-    let words = ClaimWords {
-        turn: &page.lane[0].turn,
-        claims: &claims,
-    };
+    let words = ClaimWords { turn: &page.lane[0].turn, claims: &claims };
     page.lane[0].turn.store(5, SeqCst);
     assert!(words.take(5) && words.take(5) && !words.owes_report(false));
     page.lane[0].turn.store(6, SeqCst);

@@ -84,9 +84,7 @@ fn an_unseen_turn_is_reported_as_drained() {
     rig.close(2);
     eventually("drained", || rig.reported() == (true, 1, 1));
     rig.turn(4, 0);
-    eventually("drained in the next turn", || {
-        rig.reported() == (true, 3, 3)
-    });
+    eventually("drained in the next turn", || rig.reported() == (true, 3, 3));
 }
 
 #[test]

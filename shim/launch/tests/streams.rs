@@ -8,11 +8,7 @@ use super::*;
 fn a_refused_launch_leaves_nothing_in_its_stream() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
-    let work = Work {
-        task: Task::launch(Key(1)),
-        stream: Stream::LEGACY,
-        over_bus: false,
-    };
+    let work = Work { task: Task::launch(Key(1)), stream: Stream::LEGACY, over_bus: false };
     for _ in 0..3 {
         let ticket = rig.gate.enter(&work).expect("tracked");
         rig.gate.leave(ticket, false);
@@ -46,9 +42,7 @@ fn a_stream_captured_after_a_launch_is_not_used() {
     rig.launch(1, 7, US); // Known and short: no fence follows.
     rig.fake.gpu().capturing.push(Stream(7));
     rig.turn(2, 0);
-    eventually("given up as finished", || {
-        rig.claims().drained.load(SeqCst) == 1
-    });
+    eventually("given up as finished", || rig.claims().drained.load(SeqCst) == 1);
 }
 
 /// Another thread begins to capture the stream of a launch that waits for its turn.
@@ -66,9 +60,7 @@ fn a_stream_captured_while_its_launch_is_held_gets_no_fences() {
         held.join().expect("launches after the grant");
     });
     rig.turn(4, 0);
-    eventually("given up as finished", || {
-        rig.claims().drained.load(SeqCst) == 3
-    });
+    eventually("given up as finished", || rig.claims().drained.load(SeqCst) == 3);
 }
 
 #[test]
@@ -85,14 +77,9 @@ fn destroyed_streams_and_contexts_are_never_used_again() {
     assert!(os::now() >= rig.fake.gpu().busy_until);
     rig.turn(3, 60_000_000 * US);
     rig.launch(1, 8, 60_000_000 * US);
-    rig.gate
-        .context_closing(super::super::backend::Context(1), || {
-            rig.fake.gpu().lost = true
-        });
+    rig.gate.context_closing(super::super::backend::Context(1), || rig.fake.gpu().lost = true);
     rig.turn(4, 0);
-    eventually("a dead context counts as drained", || {
-        rig.claims().drained.load(SeqCst) == 3
-    });
+    eventually("a dead context counts as drained", || rig.claims().drained.load(SeqCst) == 3);
 }
 
 /// Every thread has a stream of its own behind the same handle, and only that thread can fence it.

@@ -19,29 +19,17 @@ fn deep_in_the_middle_and_shallow_at_the_end() {
     }
     let (window, est) = (500 * US, 50 * US);
     assert_eq!(in_flight.admit(0, est, window, 10_000 * US), Admission::Go);
-    assert!(matches!(
-        in_flight.admit(0, est, window, 1_000 * US),
-        Admission::Full(_)
-    ));
-    assert!(matches!(
-        in_flight.admit(0, est, window, 0),
-        Admission::Full(_)
-    ));
+    assert!(matches!(in_flight.admit(0, est, window, 1_000 * US), Admission::Full(_)));
+    assert!(matches!(in_flight.admit(0, est, window, 0), Admission::Full(_)));
 }
 
 #[test]
 fn a_kernel_longer_than_a_turn_goes_alone() {
     let mut in_flight = InFlight::default();
     let long = 1_000_000 * US;
-    assert_eq!(
-        in_flight.admit(0, long, 500 * US, 1_000 * US),
-        Admission::Go
-    );
+    assert_eq!(in_flight.admit(0, long, 500 * US, 1_000 * US), Admission::Go);
     launch(&mut in_flight, 0, 0, long);
-    assert!(matches!(
-        in_flight.admit(1, US, 500 * US, 1_000 * US),
-        Admission::Full(_)
-    ));
+    assert!(matches!(in_flight.admit(1, US, 500 * US, 1_000 * US), Admission::Full(_)));
 }
 
 #[test]
@@ -52,17 +40,10 @@ fn next_to_nothing_in_flight_counts_as_nothing() {
     // at the end of a turn, with room for much less than one more
     let admit = |in_flight: &InFlight, now: u64| in_flight.admit(now * US, long, 150 * US, 0);
     assert_eq!(admit(&in_flight, 300), Admission::Full(100 * US));
-    assert_eq!(
-        admit(&in_flight, 390),
-        Admission::Full(20 * US),
-        "a short nap"
-    );
+    assert_eq!(admit(&in_flight, 390), Admission::Full(20 * US), "a short nap");
     assert_eq!(admit(&in_flight, 400), Admission::Go);
     launch(&mut in_flight, 400 * US, 0, long);
-    assert!(
-        matches!(admit(&in_flight, 400), Admission::Full(_)),
-        "one ahead"
-    );
+    assert!(matches!(admit(&in_flight, 400), Admission::Full(_)), "one ahead");
 }
 
 #[test]
@@ -70,19 +51,13 @@ fn a_group_launched_after_idling_knows_when_the_idling_began() {
     let mut in_flight = InFlight::default();
     launch(&mut in_flight, 0, 7, 50 * US);
     in_flight.fence(7, Event(1));
-    let first = in_flight
-        .retire(60 * US, |_| Some(Progress::Done))
-        .expect("done");
+    let first = in_flight.retire(60 * US, |_| Some(Progress::Done)).expect("done");
     assert_eq!((first.after, in_flight.ended()), (None, 50 * US));
     launch(&mut in_flight, 900 * US, 3, 50 * US);
     in_flight.fence(3, Event(2));
     launch(&mut in_flight, 901 * US, 3, 50 * US);
     in_flight.fence(3, Event(3));
-    let mut next = || {
-        in_flight
-            .retire(2_000 * US, |_| Some(Progress::Done))
-            .expect("done")
-    };
+    let mut next = || in_flight.retire(2_000 * US, |_| Some(Progress::Done)).expect("done");
     assert_eq!(next().after, Some((7, 50 * US)));
     assert_eq!(next().after, None, "others were in flight");
 }
@@ -160,11 +135,7 @@ fn counters_agree_under_random_use() {
             }
             2 => {
                 let coin = random(2) == 0;
-                let answer = if coin {
-                    Progress::Done
-                } else {
-                    Progress::Pending
-                };
+                let answer = if coin { Progress::Done } else { Progress::Pending };
                 while in_flight.retire(now, |_| Some(answer)).is_some() {}
             }
             _ => {

@@ -31,10 +31,7 @@ impl PhysicalTable {
     /// ever, since the object's end is not observed.
     pub fn bind(&mut self, object: Name, place: Place, allocation: PhysicalAllocation) {
         let charged = self.entries.get(&allocation).and_then(|entry| entry.charge);
-        let place = Place {
-            lane: place.lane.or(charged.map(|charge| charge.lane)),
-            ..place
-        };
+        let place = Place { lane: place.lane.or(charged.map(|charge| charge.lane)), ..place };
         let holder = self.names.get(&object).map(|named| named.allocation);
         if let Some(holder) = holder.and_then(|holder| self.entries.get_mut(&holder)) {
             holder.bound.push(Bound { allocation, place });
@@ -56,9 +53,7 @@ impl PhysicalTable {
                 && at.offset >= place.offset
                 && at.offset.saturating_add(at.bytes) <= end
         };
-        let (taken, left) = std::mem::take(&mut holder.bound)
-            .into_iter()
-            .partition(inside);
+        let (taken, left) = std::mem::take(&mut holder.bound).into_iter().partition(inside);
         holder.bound = left;
         taken
     }

@@ -46,8 +46,7 @@ impl Exports {
         let gone = self.open.extract_if(|&number, exported| {
             exported.allocations.iter().any(&concerned) && stamp(number) != Some(exported.stamp)
         });
-        gone.flat_map(|(_, exported)| exported.allocations)
-            .collect()
+        gone.flat_map(|(_, exported)| exported.allocations).collect()
     }
 
     #[cfg(test)]
@@ -113,10 +112,7 @@ impl PhysicalTable {
     ) -> Vec<Charge> {
         let mut allocations = Vec::from_iter(allocations);
         if !self.exports.open.is_empty() && !allocations.is_empty() {
-            allocations.extend(
-                self.exports
-                    .closed(|allocation| allocations.contains(allocation)),
-            );
+            allocations.extend(self.exports.closed(|allocation| allocations.contains(allocation)));
         }
         self.drop_references(allocations)
     }

@@ -101,12 +101,7 @@ impl PhysicalTable {
     pub fn begin(&mut self, charge: Option<Charge>) -> PhysicalAllocation {
         let allocation = PhysicalAllocation(self.next);
         self.next += 1;
-        let entry = Entry {
-            charge,
-            references: 1,
-            kept: false,
-            bound: Vec::new(),
-        };
+        let entry = Entry { charge, references: 1, kept: false, bound: Vec::new() };
         self.entries.insert(allocation, entry);
         allocation
     }
@@ -133,11 +128,7 @@ impl PhysicalTable {
         context: u64,
         allocation: PhysicalAllocation,
     ) -> Vec<PhysicalAllocation> {
-        let named = Named {
-            allocation,
-            count: 1,
-            context,
-        };
+        let named = Named { allocation, count: 1, context };
         match self.names.insert(name, named) {
             Some(old) => vec![old.allocation; old.count as usize],
             None => Vec::new(),
@@ -154,11 +145,7 @@ impl PhysicalTable {
         context: u64,
         allocation: PhysicalAllocation,
     ) -> Option<PhysicalAllocation> {
-        let fresh = Named {
-            allocation,
-            count: 0,
-            context,
-        };
+        let fresh = Named { allocation, count: 0, context };
         let named = self.names.entry(name).or_insert(fresh);
         named.count += 1;
         let known = named.allocation;
@@ -250,12 +237,7 @@ impl PhysicalTable {
             return Closed::default();
         }
         let of_context = |(_, named): &(&Name, &Named)| named.context == context;
-        let names: Vec<Name> = self
-            .names
-            .iter()
-            .filter(of_context)
-            .map(|it| *it.0)
-            .collect();
+        let names: Vec<Name> = self.names.iter().filter(of_context).map(|it| *it.0).collect();
         let take = |name| self.names.remove(&name).map(|named| (name, named));
         Closed {
             names: names.into_iter().filter_map(take).collect(),

@@ -46,12 +46,7 @@ impl Model {
     }
 
     fn pick(&mut self, of: impl Fn(&Holder) -> bool) -> Option<(Holder, u64)> {
-        let all: Vec<_> = self
-            .holders
-            .iter()
-            .filter(|it| of(&it.0))
-            .copied()
-            .collect();
+        let all: Vec<_> = self.holders.iter().filter(|it| of(&it.0)).copied().collect();
         let at = self.random(all.len().max(1) as u64) as usize;
         all.get(at).copied()
     }
@@ -71,8 +66,7 @@ impl Model {
         let allocation = self.table.begin(Some(Charge { lane, bytes }));
         assert_eq!(self.table.create(Name::Handle(memory), 0, allocation), []);
         self.charged += bytes;
-        self.holders
-            .insert((Holder::Handle(memory, self.serial), memory));
+        self.holders.insert((Holder::Handle(memory, self.serial), memory));
     }
 
     fn release(&mut self, refused: bool) {
@@ -127,8 +121,7 @@ impl Model {
             return self.table.restore(gone);
         }
         let range = from..from + bytes;
-        self.holders
-            .retain(|(it, _)| !matches!(it, Holder::Mapped(at) if range.contains(at)));
+        self.holders.retain(|(it, _)| !matches!(it, Holder::Mapped(at) if range.contains(at)));
         self.end(gone.allocations());
     }
 
@@ -145,8 +138,7 @@ impl Model {
     fn hand_out(&mut self, memory: u64, allocation: PhysicalAllocation) {
         self.serial += 1;
         let dropped = self.table.add(Name::Handle(memory), 0, allocation);
-        self.holders
-            .insert((Holder::Handle(memory, self.serial), memory));
+        self.holders.insert((Holder::Handle(memory, self.serial), memory));
         self.end(dropped);
     }
 
@@ -182,9 +174,7 @@ impl Model {
         let (array, level) = (1 + self.random(3), self.random(4));
         self.refer(refused, |model, memory, allocation| {
             model.serial += 1;
-            model
-                .table
-                .map_tile(region(array, level), array, allocation);
+            model.table.map_tile(region(array, level), array, allocation);
             let tile = Holder::Tile(array, level, model.serial);
             model.holders.insert((tile, memory));
         });
@@ -197,8 +187,7 @@ impl Model {
             if refused {
                 return self.table.restore_tiles(gone);
             }
-            self.holders
-                .retain(|(it, _)| !matches!(it, Holder::Tile(of, _, _) if *of == array));
+            self.holders.retain(|(it, _)| !matches!(it, Holder::Tile(of, _, _) if *of == array));
             return self.end(tiles::allocations(gone));
         }
         let gone = self.table.unmap_tile(region(array, level));
@@ -217,9 +206,7 @@ impl Model {
         let offset = self.random(4) * 0x1000;
         self.refer(refused, |model, memory, allocation| {
             model.serial += 1;
-            model
-                .table
-                .bind(Name::Handle(OBJECT), place(offset), allocation);
+            model.table.bind(Name::Handle(OBJECT), place(offset), allocation);
             let bound = Holder::Bound(offset, model.serial);
             model.holders.insert((bound, memory));
         });
@@ -232,14 +219,12 @@ impl Model {
             if refused {
                 return self.table.rebind(Name::Handle(OBJECT), gone);
             }
-            self.holders
-                .retain(|(it, _)| !matches!(it, Holder::Bound(at, _) if *at == offset));
+            self.holders.retain(|(it, _)| !matches!(it, Holder::Bound(at, _) if *at == offset));
             return self.end(bound::allocations(gone));
         }
         if let Some((allocation, _)) = self.table.remove(Name::Handle(OBJECT)) {
             self.object = 0;
-            self.holders
-                .retain(|(it, _)| !matches!(it, Holder::Bound(..)));
+            self.holders.retain(|(it, _)| !matches!(it, Holder::Bound(..)));
             self.end([allocation]);
         }
     }
@@ -272,11 +257,7 @@ impl Model {
 }
 
 fn place(offset: u64) -> Place {
-    Place {
-        lane: Some(LANE),
-        offset,
-        bytes: 0x1000,
-    }
+    Place { lane: Some(LANE), offset, bytes: 0x1000 }
 }
 
 fn region(array: u64, level: u64) -> Region {
@@ -297,9 +278,7 @@ fn region(array: u64, level: u64) -> Region {
 
 #[test]
 fn agrees_with_a_list_of_holders() {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in seed.map_or(1..=40, |seed: u64| seed..=seed) {
         let mut model = Model {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -317,9 +296,7 @@ fn agrees_with_a_list_of_holders() {
         // All holders are released.
         while model.table.entries.len() > usize::from(model.object > 0) {
             model.descriptors.clear();
-            model
-                .holders
-                .retain(|(it, _)| !matches!(it, Holder::Descriptor(_)));
+            model.holders.retain(|(it, _)| !matches!(it, Holder::Descriptor(_)));
             for _ in 0..20 {
                 model.release(false);
                 model.unmap(false);

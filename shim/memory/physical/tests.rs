@@ -7,10 +7,7 @@ use gpuslice_nvabi::types::{CUarrayMapInfo, c_void};
 use std::io::{PipeReader, pipe};
 use std::os::fd::AsRawFd;
 
-const CHARGE: Charge = Charge {
-    lane: Lane(2),
-    bytes: 2 << 20,
-};
+const CHARGE: Charge = Charge { lane: Lane(2), bytes: 2 << 20 };
 
 /// An open file with a stamp of its own.
 fn open_file() -> PipeReader {
@@ -205,11 +202,7 @@ fn an_object_holds_bound_memory_until_its_own_end() {
     let object = table.begin(None);
     assert_eq!(table.create(Name::Handle(20), 0, object), []);
     map(&mut table, 0x9000, 20);
-    let place = |lane, offset| Place {
-        lane,
-        offset,
-        bytes: 0x100,
-    };
+    let place = |lane, offset| Place { lane, offset, bytes: 0x100 };
     for offset in [0, 0x100] {
         let counted = table.refer(Name::Handle(7)).expect("ours");
         table.bind(Name::Handle(20), place(None, offset), counted);

@@ -27,11 +27,7 @@ impl Region {
             // Layer (32 bits), offset and size; the rest is undefined padding.
             words = [u64::from(words[0] as u32), words[1], words[2], 0];
         }
-        Region {
-            resource: step.resource as u64,
-            kind: step.subresource_type,
-            words,
-        }
+        Region { resource: step.resource as u64, kind: step.subresource_type, words }
     }
 }
 
@@ -68,11 +64,7 @@ impl PhysicalTable {
     /// Records a counted reference as held by a tile. A region may be mapped again without an unmap: all
     /// memory mapped there is held until the unmap.
     pub fn map_tile(&mut self, region: Region, context: u64, allocation: PhysicalAllocation) {
-        self.tiles.restore(vec![Tile {
-            allocation,
-            region,
-            context,
-        }]);
+        self.tiles.restore(vec![Tile { allocation, region, context }]);
     }
 
     /// Removes the references held by tiles of exactly this region; the caller drops them.

@@ -152,8 +152,7 @@ impl Pool {
         daemon: &Session,
         bytes: u64,
     ) -> Result<reservation::PoolCall, CUresult> {
-        self.reservation
-            .begin_growth(&AccountBackend(daemon, self), bytes)
+        self.reservation.begin_growth(&AccountBackend(daemon, self), bytes)
     }
 
     /// See [`PoolReservation::end`].
@@ -195,10 +194,7 @@ impl Pool {
 
     /// Destroys the pool by `call`.
     fn destroy(&self, call: impl FnOnce() -> CUresult) -> CUresult {
-        let _no_trim = self
-            .trimming
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _no_trim = self.trimming.write().unwrap_or_else(PoisonError::into_inner);
         self.reservation.close();
         let result = call();
         if result != CUresult::SUCCESS {
@@ -267,9 +263,7 @@ impl Pools {
         if let Some(Some(pool)) = known.by_handle.get(&handle) {
             return Ok(Arc::clone(pool));
         }
-        known
-            .add(handle, lane, unseen, &self.steps)
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+        known.add(handle, lane, unseen, &self.steps).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
     /// Records an imported pool, which is charged in the process that created it.
@@ -307,10 +301,7 @@ impl Pools {
     }
 
     fn release_destroyed(&self, daemon: &Session, pool: &Pool) {
-        if pool
-            .reservation
-            .release_destroyed(&AccountBackend(daemon, pool))
-        {
+        if pool.reservation.release_destroyed(&AccountBackend(daemon, pool)) {
             self.forget(pool.id);
         }
     }

@@ -180,10 +180,7 @@ impl State {
     /// gap for each step of the charge and one for each free, and allocations bound the latter number.
     /// After a free only a quarter of the average is certain: streams may not have executed all frees yet.
     fn has_gap(&self, bytes: u64, step: u64) -> bool {
-        let (growths, room) = (
-            self.charged.div_ceil(step),
-            self.charged.saturating_sub(self.used),
-        );
+        let (growths, room) = (self.charged.div_ceil(step), self.charged.saturating_sub(self.used));
         let gaps = match self.freed.min(self.live) {
             0 if self.freed == 0 => growths.max(1),
             freed => 4 * (growths + freed).max(1),
@@ -212,10 +209,7 @@ impl State {
 
     fn enter_exclusively(&mut self, bytes: u64) -> PoolCall {
         self.exclusive = true;
-        PoolCall {
-            exclusive: true,
-            ..self.enter(bytes, 0)
-        }
+        PoolCall { exclusive: true, ..self.enter(bytes, 0) }
     }
 
     /// Learns the step from a pool that has grown beyond `last` during `call`.
@@ -286,9 +280,7 @@ impl PoolReservation {
             return state;
         }
         state.waiting += 1;
-        let waited = self
-            .done
-            .wait_timeout_while(state, long, |state| state.exclusive);
+        let waited = self.done.wait_timeout_while(state, long, |state| state.exclusive);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.waiting -= 1;
         state

@@ -33,10 +33,7 @@ struct Fake {
 impl Fake {
     fn new(cap: u64, growth: u64) -> Fake {
         Fake {
-            state: Mutex::new(State {
-                left: cap,
-                ..State::default()
-            }),
+            state: Mutex::new(State { left: cap, ..State::default() }),
             growth,
             refused: AtomicU64::new(0),
             tells: true,
@@ -149,10 +146,7 @@ fn growth_that_does_not_fit_is_rolled_back() {
     assert!(allocate(&pool, &fake, 20 * MIB));
     assert!(!allocate(&pool, &fake, 20 * MIB), "it would be 64 MiB");
     assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
-    assert!(
-        allocate(&pool, &fake, 12 * MIB),
-        "there is room in the pool"
-    );
+    assert!(allocate(&pool, &fake, 12 * MIB), "there is room in the pool");
     assert_eq!(fake.above(), 0, "nothing was tried that was not paid for");
     assert!(!allocate(&pool, &fake, u64::MAX));
     assert_eq!(fake.state().taken, 32 * MIB);
@@ -174,10 +168,7 @@ fn steps_are_learned() {
     assert!(!allocate(&pool, &fake, MIB));
     assert_eq!((fake.step.bytes(), fake.above()), (64 * MIB, 32 * MIB));
     assert!(!allocate(&pool, &fake, MIB));
-    assert_eq!(
-        (fake.state().taken, fake.refused.load(SeqCst) > 1),
-        (0, true)
-    );
+    assert_eq!((fake.state().taken, fake.refused.load(SeqCst) > 1), (0, true));
 }
 
 /// A pool of two blocks with a gap in each. With no step left, a size that fits in neither gap is refused,
@@ -250,11 +241,7 @@ fn without_the_attribute_a_pool_is_charged_by_its_allocations() {
 /// reserved, nothing is charged twice, and the pool never exceeded the bytes taken for it.
 #[test]
 fn threads_settle_for_each_other() {
-    for (cap, growth) in [
-        (4096 * MIB, 32 * MIB),
-        (200 * MIB, 32 * MIB),
-        (150 * MIB, 2 * MIB),
-    ] {
+    for (cap, growth) in [(4096 * MIB, 32 * MIB), (200 * MIB, 32 * MIB), (150 * MIB, 2 * MIB)] {
         let (pool, fake) = (PoolReservation::default(), Fake::new(cap, growth));
         std::thread::scope(|scope| {
             for seed in 1..=8u64 {
@@ -262,9 +249,7 @@ fn threads_settle_for_each_other() {
                 scope.spawn(move || {
                     let (mut random, mut mine) = (seed, Vec::new());
                     for _ in 0..2000 {
-                        random = random
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(1);
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let bytes = ((random >> 40) % (20 * MIB)).next_multiple_of(512).max(512);
                         if random >> 63 == 0 && allocate(pool, fake, bytes) {
                             mine.push(bytes);

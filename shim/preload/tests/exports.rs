@@ -15,9 +15,5 @@ fn exports_the_whole_driver_and_nothing_else() {
     let expect: BTreeSet<String> = table.map(|row| row.name.to_owned()).collect();
     assert_eq!(elf::exports(&library), expect);
     elf::is_lean(&library, "libcuda.so.1", &[]);
-    assert!(
-        !elf::imports(&library)
-            .iter()
-            .any(|name| name.starts_with("cu"))
-    );
+    assert!(!elf::imports(&library).iter().any(|name| name.starts_with("cu")));
 }

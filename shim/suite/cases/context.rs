@@ -22,20 +22,14 @@ pub fn the_end_of_a_context_releases_its_memory(injection: Injection) {
             "info",
         ],
     );
-    let (all, half) = (
-        format!("info 0 {CAP} {CAP}"),
-        format!("info 0 {} {CAP}", CAP / 2),
-    );
+    let (all, half) = (format!("info 0 {CAP} {CAP}"), format!("info 0 {} {CAP}", CAP / 2));
     assert_eq!((&lines[3], &lines[8], &lines[11]), (&all, &half, &all));
 }
 
 pub fn a_context_that_is_not_destroyed_keeps_its_memory(injection: Injection) {
     let mut slice = slice(injection);
     slice.set("STUB_KEEPS", 1);
-    let lines = steps(
-        &slice,
-        &["alloc:0x8000000", "destroy", "info", "free:0", "info"],
-    );
+    let lines = steps(&slice, &["alloc:0x8000000", "destroy", "info", "free:0", "info"]);
     assert_eq!(lines[1], "destroy 999 0 0");
     assert_eq!(lines[2], format!("info 0 {} {CAP}", CAP / 2));
     assert_eq!(lines[4], format!("info 0 {CAP} {CAP}"));
@@ -58,19 +52,13 @@ pub fn lanes_are_identified_by_uuid(injection: Injection) {
             "total:0",
         ],
     );
-    assert_eq!(
-        lines[1..4],
-        ["alloc 0 0 0", "alloc 2 0 0", "total 0 16777216 0"]
-    );
+    assert_eq!(lines[1..4], ["alloc 0 0 0", "alloc 2 0 0", "total 0 16777216 0"]);
     assert_eq!(
         lines[4..6],
         ["ctx 46 0 0", "total 0 68719476736 0"],
         "not in the slice: no context, no pretence"
     );
-    assert_eq!(
-        lines[7..],
-        ["alloc 0 0 0".into(), format!("total 0 {CAP} 0")]
-    );
+    assert_eq!(lines[7..], ["alloc 0 0 0".into(), format!("total 0 {CAP} 0")]);
 }
 
 pub fn a_gpu_outside_the_slice_is_unavailable(injection: Injection) {

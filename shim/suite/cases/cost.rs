@@ -51,13 +51,8 @@ pub fn a_primary_context_is_charged_once(injection: Injection) {
 
 pub fn a_context_that_does_not_fit_is_not_created(injection: Injection) {
     let slice = measuring(injection, &[257, 300]);
-    let lines = slice.run(&[
-        "init", "ctx:0", "alloc:1", "retain:0", "drop:0", "ctx:0", "info",
-    ]);
-    assert_eq!(
-        lines[1..5],
-        ["ctx 2 0 0", "alloc 201 0 0", "retain 2 0 0", "drop 201 0 0"]
-    );
+    let lines = slice.run(&["init", "ctx:0", "alloc:1", "retain:0", "drop:0", "ctx:0", "info"]);
+    assert_eq!(lines[1..5], ["ctx 2 0 0", "alloc 201 0 0", "retain 2 0 0", "drop 201 0 0"]);
     assert_eq!(lines[5..], ["ctx 0 0 0".to_owned(), free(0)]);
 }
 
@@ -66,16 +61,8 @@ pub fn a_first_context_of_known_cost_is_refused_in_advance(injection: Injection)
     slice.daemon.state().context_kib = 100 << 10;
     slice.daemon.state().show();
     let lines = slice.run(&["init", "ctx:0", "info", "alloc:0xa000000", "ctx:0", "info"]);
-    assert_eq!(
-        lines[2],
-        free(100),
-        "without a measurement the estimate stays"
-    );
-    assert_eq!(
-        lines[3..5],
-        ["alloc 2 0 0", "ctx 0 0 0"],
-        "not for a second one"
-    );
+    assert_eq!(lines[2], free(100), "without a measurement the estimate stays");
+    assert_eq!(lines[3..5], ["alloc 2 0 0", "ctx 0 0 0"], "not for a second one");
     slice.daemon.state().context_kib = 257 << 10;
     slice.daemon.state().measures = 0;
     slice.daemon.state().show();
@@ -105,11 +92,7 @@ pub fn a_raised_limit_is_charged(injection: Injection) {
     assert_eq!(lines[4..6], ["limit 2 0 0", "limited 0 75497472 0"]);
     assert_eq!(lines[6..8], ["limit 2 0 0", "limit 1 0 0"]);
     assert_eq!((&lines[8], &lines[10]), (&free(64), &free(32)));
-    assert_eq!(
-        lines[12],
-        free(0),
-        "what it had from the start is the context's"
-    );
+    assert_eq!(lines[12], free(0), "what it had from the start is the context's");
 }
 
 pub fn a_limit_that_does_not_fit_is_reset(injection: Injection) {
@@ -144,37 +127,17 @@ pub fn pinned_memory_has_an_account_of_its_own(injection: Injection) {
     ];
     let mut probe = slice.start(&steps);
     let lines = probe.lines();
-    let codes: Vec<_> = lines
-        .iter()
-        .filter_map(|line| line.split(' ').nth(1))
-        .collect();
-    assert_eq!(
-        codes,
-        ["0", "201", "0", "0", "0", "0", "712", "0", "1", "2", "0"]
-    );
+    let codes: Vec<_> = lines.iter().filter_map(|line| line.split(' ').nth(1)).collect();
+    assert_eq!(codes, ["0", "201", "0", "0", "0", "0", "712", "0", "1", "2", "0"]);
     assert_eq!(lines[10], free(0));
-    slice
-        .daemon
-        .until("five pages", |state| state.reserved(HOST) == 5 << 12);
+    slice.daemon.until("five pages", |state| state.reserved(HOST) == 5 << 12);
     probe.go_on();
     let lines = probe.lines();
-    assert_eq!(
-        lines,
-        [
-            "unpin 0 0 0",
-            "unpin 1 0 0",
-            "unregister 0 0 0",
-            "unregister 1 0 0"
-        ]
-    );
-    slice
-        .daemon
-        .until("two pages", |state| state.reserved(HOST) == 2 << 12);
+    assert_eq!(lines, ["unpin 0 0 0", "unpin 1 0 0", "unregister 0 0 0", "unregister 1 0 0"]);
+    slice.daemon.until("two pages", |state| state.reserved(HOST) == 2 << 12);
     probe.go_on();
     probe.lines();
-    slice.daemon.until("none, as the context ended", |state| {
-        state.reserved(HOST) == 0
-    });
+    slice.daemon.until("none, as the context ended", |state| state.reserved(HOST) == 0);
 }
 
 pub fn pinned_memory_is_refused_above_its_cap_alone(injection: Injection) {
@@ -189,10 +152,7 @@ pub fn pinned_memory_is_refused_above_its_cap_alone(injection: Injection) {
         "unpin:1",
         "register:1:4096",
     ]);
-    let codes: Vec<_> = lines
-        .iter()
-        .filter_map(|line| line.split(' ').nth(1))
-        .collect();
+    let codes: Vec<_> = lines.iter().filter_map(|line| line.split(' ').nth(1)).collect();
     assert_eq!(codes, ["0", "0", "2", "0", "2", "0", "0"]);
 }
 
@@ -209,12 +169,8 @@ pub fn managed_memory_is_claimed_as_unseen(injection: Injection) {
     ]);
     probe.lines();
     let held = 16 * MIB + 4096;
-    slice
-        .daemon
-        .until("the claims", |state| state.claimed(0) == (held, 16 * MIB));
+    slice.daemon.until("the claims", |state| state.claimed(0) == (held, 16 * MIB));
     probe.go_on();
     probe.lines();
-    slice
-        .daemon
-        .until("the end of it", |state| state.claimed(0) == (4096, 0));
+    slice.daemon.until("the end of it", |state| state.claimed(0) == (4096, 0));
 }

@@ -28,18 +28,12 @@ pub fn external_memory_is_charged_until_its_last_mapping_is_freed(injection: Inj
             "info",
         ],
     );
-    let (all, half) = (
-        format!("info 0 {CAP} {CAP}"),
-        format!("info 0 {} {CAP}", CAP / 2),
-    );
+    let (all, half) = (format!("info 0 {CAP} {CAP}"), format!("info 0 {} {CAP}", CAP / 2));
     assert_eq!(lines[0], "external 2 0 0");
     for at in [2, 5, 8] {
         assert_eq!(lines[at], half, "{at}: {lines:?}");
     }
-    assert_eq!(
-        (lines[9].as_str(), lines[12].as_str()),
-        ("free 1 0 0", "unexternal 1 0 0")
-    );
+    assert_eq!((lines[9].as_str(), lines[12].as_str()), ("free 1 0 0", "unexternal 1 0 0"));
     assert_eq!((&lines[11], &lines[17]), (&all, &all));
 }
 

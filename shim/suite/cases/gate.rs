@@ -24,9 +24,7 @@ fn counted(slice: &Slice, names: &[&str]) -> u64 {
 /// The table's functions whose names begin with one of these, in CUDA's own order.
 fn begin(starts: &[&str]) -> Vec<&'static str> {
     let names = DRIVER.iter().map(|function| function.name);
-    names
-        .filter(|name| starts.iter().any(|start| name.starts_with(start)))
-        .collect()
+    names.filter(|name| starts.iter().any(|start| name.starts_with(start))).collect()
 }
 
 pub fn every_call_that_puts_work_on_the_gpu_is_gated(injection: Injection) {

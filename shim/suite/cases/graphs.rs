@@ -28,15 +28,7 @@ pub fn graph_memory_is_charged_at_launch(injection: Injection) {
             "info",
         ],
     );
-    let wanted = [
-        (1, 0),
-        (3, 64),
-        (5, 64),
-        (8, 96),
-        (10, 96),
-        (12, 0),
-        (14, 32),
-    ];
+    let wanted = [(1, 0), (3, 64), (5, 64), (8, 96), (10, 96), (12, 0), (14, 32)];
     for (at, mib) in wanted {
         assert_eq!(lines[at], left(mib), "{at}: {lines:?}");
     }
@@ -56,15 +48,8 @@ pub fn a_graph_that_does_not_fit_does_not_run(injection: Injection) {
             "info",
         ],
     );
-    assert_eq!(
-        (lines[2].as_str(), lines[3].as_str()),
-        ("rungraph 2 0 0", "upload 2 0 0")
-    );
-    assert_eq!(
-        lines[4],
-        format!("info 0 {} {CAP}", CAP - 128 * MIB - 512),
-        "the allocation alone"
-    );
+    assert_eq!((lines[2].as_str(), lines[3].as_str()), ("rungraph 2 0 0", "upload 2 0 0"));
+    assert_eq!(lines[4], format!("info 0 {} {CAP}", CAP - 128 * MIB - 512), "the allocation alone");
     assert_eq!(lines[6], "rungraph 0 0 0");
     assert_eq!(lines[7], left(128));
 }

@@ -36,9 +36,7 @@ pub fn a_process_that_only_holds_memory_reattaches_too(injection: Injection) {
     probe.lines();
     slice.daemon.go_away();
     slice.daemon.come_back();
-    slice
-        .daemon
-        .until("the held memory", |state| state.reserved(0) >= CAP / 2);
+    slice.daemon.until("the held memory", |state| state.reserved(0) >= CAP / 2);
 }
 
 pub fn growth_waits_for_an_absent_daemon(injection: Injection) {
@@ -55,15 +53,7 @@ pub fn growth_waits_for_an_absent_daemon(injection: Injection) {
 /// A thread cancelled while it waits for the daemon gets its memory, and ends after the call.
 pub fn a_cancelled_thread_ends_after_its_call(injection: Injection) {
     let mut slice = slice(injection);
-    let steps = [
-        "init",
-        "ctx:0",
-        "wait",
-        "cancel:0x8000000",
-        "free:0",
-        "alloc:0x8000000",
-        "info",
-    ];
+    let steps = ["init", "ctx:0", "wait", "cancel:0x8000000", "free:0", "alloc:0x8000000", "info"];
     let mut probe = slice.start(&steps);
     probe.lines();
     slice.daemon.go_away();
@@ -84,10 +74,7 @@ pub fn a_thread_cancelled_at_the_gate_ends_after_its_launch(injection: Injection
     assert_eq!(probe.line(), "cancelling 0");
     slice.daemon.turn(7);
     let line = probe.line();
-    assert!(
-        line.starts_with("cancel ") && line.ends_with(" 1 0"),
-        "{line}"
-    );
+    assert!(line.starts_with("cancel ") && line.ends_with(" 1 0"), "{line}");
 }
 
 pub fn a_forked_child_has_a_slice_of_its_own(injection: Injection) {
@@ -114,31 +101,14 @@ pub fn a_forked_child_has_a_slice_of_its_own(injection: Injection) {
     ];
     assert_eq!(lines[..7], expect);
     assert_eq!(slice.daemon.state().attaches, 2);
-    slice
-        .daemon
-        .until("the end of both", |state| state.is_empty());
+    slice.daemon.until("the end of both", |state| state.is_empty());
 }
 
 pub fn closed_descriptors_are_recreated(injection: Injection) {
     let slice = slice(injection);
-    let lines = steps(
-        &slice,
-        &[
-            "alloc:0x4000000",
-            "closeall",
-            "alloc:0x8000000",
-            "alloc:0x8000000",
-        ],
-    );
-    assert_eq!(
-        lines,
-        [
-            "alloc 0 0 0",
-            "closeall 0 0 0",
-            "alloc 0 0 0",
-            "alloc 2 0 0"
-        ]
-    );
+    let lines =
+        steps(&slice, &["alloc:0x4000000", "closeall", "alloc:0x8000000", "alloc:0x8000000"]);
+    assert_eq!(lines, ["alloc 0 0 0", "closeall 0 0 0", "alloc 0 0 0", "alloc 2 0 0"]);
     assert_eq!(slice.daemon.state().attaches, 2);
 }
 
@@ -173,15 +143,10 @@ pub fn reused_descriptor_numbers_belong_to_the_program(injection: Injection) {
     slice.daemon.go_away();
     slice.daemon.come_back();
     let again = slice.daemon.state().attaches + 1;
-    slice
-        .daemon
-        .until("the process", |state| state.attaches >= again);
+    slice.daemon.until("the process", |state| state.attaches >= again);
     probe.go_on();
     let lines = probe.lines();
-    let mine: Vec<&String> = lines
-        .iter()
-        .filter(|line| line.starts_with("reused"))
-        .collect();
+    let mine: Vec<&String> = lines.iter().filter(|line| line.starts_with("reused")).collect();
     assert_eq!(mine, ["reused 40 40 0"; 3], "{lines:?}");
     assert!(lines.contains(&"alloc 0 0 0".into()), "{lines:?}");
 }
@@ -192,9 +157,9 @@ pub fn a_lost_connection_is_noticed_without_a_request(injection: Injection) {
     let slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "closeall", "wait"]);
     probe.lines();
-    slice.daemon.until("a new connection", |state| {
-        state.attaches == 2 && state.reserved(0) >= CAP / 2
-    });
+    slice
+        .daemon
+        .until("a new connection", |state| state.attaches == 2 && state.reserved(0) >= CAP / 2);
 }
 
 pub fn without_a_daemon_initialisation_fails(injection: Injection) {

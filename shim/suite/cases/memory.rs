@@ -22,9 +22,7 @@ pub fn the_cap_is_exact(injection: Injection) {
         assert_eq!(line.split(' ').nth(1), Some(result), "{lines:?}");
     }
     assert_eq!(slice.daemon.state().peak, CAP);
-    slice
-        .daemon
-        .until("the end of the process", |state| state.is_empty());
+    slice.daemon.until("the end of the process", |state| state.is_empty());
 }
 
 pub fn most_allocations_need_no_request(injection: Injection) {
@@ -53,11 +51,7 @@ pub fn unusual_sizes_return_the_driver_s_errors(injection: Injection) {
         let code = |line: &String| line.split(' ').nth(1).map(str::to_owned);
         lines.iter().filter_map(code).collect()
     };
-    assert_eq!(
-        codes(&none),
-        ["0", "201", "201", "201"],
-        "without a context"
-    );
+    assert_eq!(codes(&none), ["0", "201", "201", "201"], "without a context");
     let lines = steps(
         &slice,
         &[
@@ -74,49 +68,21 @@ pub fn unusual_sizes_return_the_driver_s_errors(injection: Injection) {
             "alloc:0x10000000",
         ],
     );
-    assert_eq!(
-        codes(&lines),
-        ["1", "2", "2", "2", "2", "2", "2", "2", "2", "0", "0"]
-    );
+    assert_eq!(codes(&lines), ["1", "2", "2", "2", "2", "2", "2", "2", "2", "0", "0"]);
     assert_eq!(lines[9], format!("info 0 {CAP} {CAP}"));
 }
 
 pub fn unknown_pointers_are_passed_to_the_driver(injection: Injection) {
     let slice = slice(injection);
-    let lines = steps(
-        &slice,
-        &[
-            "freeraw:0x1234",
-            "freeraw:0",
-            "alloc:4096",
-            "free:0",
-            "free:0",
-        ],
-    );
-    let expect = [
-        "freeraw 1 0 0",
-        "freeraw 0 0 0",
-        "alloc 0 0 0",
-        "free 0 0 0",
-        "free 1 0 0",
-    ];
+    let lines = steps(&slice, &["freeraw:0x1234", "freeraw:0", "alloc:4096", "free:0", "free:0"]);
+    let expect = ["freeraw 1 0 0", "freeraw 0 0 0", "alloc 0 0 0", "free 0 0 0", "free 1 0 0"];
     assert_eq!(lines, expect);
 }
 
 pub fn memory_queries_show_the_slice(injection: Injection) {
     let mut slice = slice(injection);
     let half = CAP / 2;
-    let lines = steps(
-        &slice,
-        &[
-            "total:0",
-            "info",
-            "alloc:0x8000000",
-            "info",
-            "free:0",
-            "info",
-        ],
-    );
+    let lines = steps(&slice, &["total:0", "info", "alloc:0x8000000", "info", "free:0", "info"]);
     assert_eq!(lines[0], format!("total 0 {CAP} 0"));
     assert_eq!(lines[1], format!("info 0 {CAP} {CAP}"));
     assert_eq!(lines[3], format!("info 0 {half} {CAP}"));
@@ -158,22 +124,10 @@ fn every_way_is_charged(slice: &Slice) {
     assert_eq!(lines[0], "pitch 0 768 0");
     assert_eq!(lines[1], left(192));
     assert_eq!(lines[5], left(192));
-    assert_eq!(
-        lines[9],
-        left(80),
-        "16 Mi elements of 4 bytes take 80 MiB in this driver"
-    );
+    assert_eq!(lines[9], left(80), "16 Mi elements of 4 bytes take 80 MiB in this driver");
     assert_eq!(lines[11], left(0));
-    let lines = steps(
-        slice,
-        &[
-            "narrow:0x8000001",
-            "narrow:0x8000000",
-            "info",
-            "freenarrow:0",
-            "info",
-        ],
-    );
+    let lines =
+        steps(slice, &["narrow:0x8000001", "narrow:0x8000000", "info", "freenarrow:0", "info"]);
     assert_eq!(lines[..2], ["narrow 0 0 0", "narrow 2 0 0"]);
     assert_eq!(lines[2], format!("info 0 {} {CAP}", CAP / 2 - 512));
     assert_eq!(lines[4], left(0));
@@ -195,9 +149,8 @@ fn every_way_is_charged(slice: &Slice) {
 
 pub fn racing_processes_never_exceed_the_cap(injection: Injection) {
     let slice = slice(injection);
-    let mut racers: Vec<_> = (0..4)
-        .map(|_| slice.start(&["init", "ctx:0", "wait", "flood:0x90000", "wait"]))
-        .collect();
+    let mut racers: Vec<_> =
+        (0..4).map(|_| slice.start(&["init", "ctx:0", "wait", "flood:0x90000", "wait"])).collect();
     for racer in &mut racers {
         assert_eq!(racer.lines(), ["init 0 0 0", "ctx 0 0 0"]);
     }
@@ -206,31 +159,17 @@ pub fn racing_processes_never_exceed_the_cap(injection: Injection) {
         .iter_mut()
         .map(|racer| {
             let lines = racer.lines();
-            let count = lines[0]
-                .strip_prefix("flood 2 ")
-                .and_then(|rest| rest.split(' ').next());
-            count
-                .and_then(|count| count.parse::<u64>().ok())
-                .expect("a count")
-                * 0x90000
+            let count = lines[0].strip_prefix("flood 2 ").and_then(|rest| rest.split(' ').next());
+            count.and_then(|count| count.parse::<u64>().ok()).expect("a count") * 0x90000
         })
         .sum();
     let state = slice.daemon.state();
-    assert!(
-        state.peak <= CAP && state.reserved(0) <= CAP,
-        "{}",
-        state.peak
-    );
-    assert!(
-        (CAP - 4 * 4 * MIB..=CAP).contains(&taken),
-        "{taken} of {CAP} taken"
-    );
+    assert!(state.peak <= CAP && state.reserved(0) <= CAP, "{}", state.peak);
+    assert!((CAP - 4 * 4 * MIB..=CAP).contains(&taken), "{taken} of {CAP} taken");
     drop(state);
     for mut racer in racers {
         racer.child.kill().expect("running");
     }
-    slice
-        .daemon
-        .until("the refund of the killed", |state| state.is_empty());
+    slice.daemon.until("the refund of the killed", |state| state.is_empty());
     assert_eq!(steps(&slice, &["alloc:0x10000000"]), ["alloc 0 0 0"]);
 }

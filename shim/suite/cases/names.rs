@@ -5,10 +5,7 @@ use crate::suite::Injection;
 
 pub fn names_resolve_to_hooks_by_version_and_stream_variant(injection: Injection) {
     let slice = slice(injection);
-    let (ours, real) = (
-        format!("whichby 0 {}", injection.file()),
-        "whichby 0 libcuda.so.1",
-    );
+    let (ours, real) = (format!("whichby 0 {}", injection.file()), "whichby 0 libcuda.so.1");
     let lines = steps(
         &slice,
         &[
@@ -35,39 +32,19 @@ pub fn names_resolve_to_hooks_by_version_and_stream_variant(injection: Injection
             "whichby:cuNothing:12000",
         ],
     );
-    assert_eq!(
-        lines,
-        [real, real, "whichby 5002 none", "whichby 5001 none"]
-    );
+    assert_eq!(lines, [real, real, "whichby 5002 none", "whichby 5001 none"]);
 }
 
 pub fn other_functions_pass_through(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(&slice, &["write", "launch", "write", "launch"]);
-    assert_eq!(
-        lines,
-        [
-            "write 77 0 0",
-            "launch 0 0 0",
-            "write 77 0 0",
-            "launch 0 0 0"
-        ]
-    );
+    assert_eq!(lines, ["write 77 0 0", "launch 0 0 0", "write 77 0 0", "launch 0 0 0"]);
 }
 
 pub fn usual_detours_do_not_bypass_the_hooks(injection: Injection) {
     let slice = slice(injection);
     let ours = injection.file();
-    let lines = steps(
-        &slice,
-        &[
-            "which:cuMemAlloc_v2",
-            "deep",
-            "dlvsym",
-            "plugin",
-            "deepplugin",
-        ],
-    );
+    let lines = steps(&slice, &["which:cuMemAlloc_v2", "deep", "dlvsym", "plugin", "deepplugin"]);
     let verbs = ["which", "deep", "dlvsym", "plugin", "deepplugin"];
     let expect: Vec<String> = verbs.iter().map(|verb| format!("{verb} {ours}")).collect();
     assert_eq!(lines, expect);

@@ -11,10 +11,7 @@ fn left(mib: u64) -> String {
 
 /// The result of every step.
 fn results(lines: &[String]) -> Vec<&str> {
-    lines
-        .iter()
-        .filter_map(|line| line.split(' ').nth(1))
-        .collect()
+    lines.iter().filter_map(|line| line.split(' ').nth(1)).collect()
 }
 
 pub fn physical_memory_is_charged_while_referenced(injection: Injection) {
@@ -69,10 +66,7 @@ pub fn unmatched_releases_change_no_charge(injection: Injection) {
             "info",
         ],
     );
-    assert_eq!(
-        results(&lines),
-        ["0", "0", "0", "0", "1", "0", "0", "0", "0"]
-    );
+    assert_eq!(results(&lines), ["0", "0", "0", "0", "1", "0", "0", "0", "0"]);
     assert_eq!((&lines[6], &lines[8]), (&left(64), &left(0)));
 }
 
@@ -81,10 +75,7 @@ pub fn the_host_s_memory_has_a_cap_of_its_own(injection: Injection) {
     // Memory of the host, of one of its nodes, of the nearest node.
     for kind in 2..=4 {
         let (whole, more) = (format!("create:{HOST}:{kind}"), format!("create:1:{kind}"));
-        let lines = steps(
-            &slice,
-            &[&whole, &more, "info", "release:0", &whole, "info"],
-        );
+        let lines = steps(&slice, &[&whole, &more, "info", "release:0", &whole, "info"]);
         assert_eq!(results(&lines), ["0", "2", "0", "0", "0", "0"], "{lines:?}");
         assert_eq!((&lines[2], &lines[5]), (&left(0), &left(0)));
     }
@@ -95,13 +86,7 @@ pub fn memory_is_charged_to_the_gpu_it_is_on(injection: Injection) {
     slice.set("STUB_DEVICES", 3);
     let lines = steps(
         &slice,
-        &[
-            "create:0x1000000:1:1",
-            "create:1:1:1",
-            "create:1:1:2",
-            "create:1:1:9",
-            "info",
-        ],
+        &["create:0x1000000:1:1", "create:1:1:1", "create:1:1:2", "create:1:1:9", "info"],
     );
     assert_eq!(results(&lines), ["0", "2", "46", "101", "0"], "{lines:?}");
     assert_eq!(lines[4], left(0));
@@ -127,28 +112,11 @@ pub fn an_open_descriptor_holds_memory(injection: Injection) {
     assert_eq!(results(&lines), expect, "{lines:?}");
     assert_eq!((&lines[3], &lines[8]), (&left(128), &left(0)));
     // Closed before the last reference goes.
-    let lines = steps(
-        &slice,
-        &[
-            "create:0x8000000:1",
-            "export:0",
-            "close:1",
-            "release:0",
-            "info",
-        ],
-    );
+    let lines = steps(&slice, &["create:0x8000000:1", "export:0", "close:1", "release:0", "info"]);
     assert_eq!(lines[4], left(0));
     // Fabric handles cannot be closed.
-    let lines = steps(
-        &slice,
-        &[
-            "create:0x8000000:1",
-            "export:0:8",
-            "export:0:8",
-            "release:0",
-            "info",
-        ],
-    );
+    let lines =
+        steps(&slice, &["create:0x8000000:1", "export:0:8", "export:0:8", "release:0", "info"]);
     assert_eq!((results(&lines)[2], &lines[4]), ("0", &left(128)));
 }
 
@@ -216,10 +184,7 @@ pub fn a_tile_of_a_sparse_array_holds_memory(injection: Injection) {
         ],
     );
     assert_eq!(results(&lines), ["0"; 18], "{lines:?}");
-    assert_eq!(
-        (&lines[1], &lines[11], &lines[17]),
-        (&left(0), &left(0), &left(0))
-    );
+    assert_eq!((&lines[1], &lines[11], &lines[17]), (&left(0), &left(0), &left(0)));
     for at in [7, 9, 15] {
         assert_eq!(lines[at], left(128), "{at}: {lines:?}");
     }

@@ -39,15 +39,7 @@ pub fn a_pool_is_charged_its_reserved_memory(injection: Injection) {
             "info",
         ],
     );
-    for (at, mib) in [
-        (1, 32),
-        (3, 32),
-        (5, 64),
-        (8, 32),
-        (10, 0),
-        (14, 32),
-        (16, 0),
-    ] {
+    for (at, mib) in [(1, 32), (3, 32), (5, 64), (8, 32), (10, 0), (14, 32), (16, 0)] {
         assert_eq!(lines[at], left(mib), "{at}: {lines:?}");
     }
 }
@@ -117,10 +109,7 @@ pub fn unused_pool_memory_is_reclaimed_when_short(injection: Injection) {
     assert_eq!(lines[3], left(192), "{lines:?}");
     assert_eq!(lines[4], "alloc 0 0 0");
     assert_eq!(lines[5], left(224));
-    assert_eq!(
-        (lines[6].as_str(), lines[7].as_str()),
-        ("pooled 0 0 0", "pooled 2 0 0")
-    );
+    assert_eq!((lines[6].as_str(), lines[7].as_str()), ("pooled 0 0 0", "pooled 2 0 0"));
     assert_eq!(lines[8], left(256));
 }
 

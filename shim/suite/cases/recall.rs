@@ -5,27 +5,14 @@ use crate::suite::Injection;
 
 pub fn unused_credit_of_a_sibling_is_available(injection: Injection) {
     let slice = slice(injection);
-    let mut holder = slice.start(&[
-        "init", "ctx:0", "wait", "alloc:1", "pin:1", "wait", "free:0",
-    ]);
-    let mut asker = slice.start(&[
-        "init",
-        "ctx:0",
-        "wait",
-        "alloc:0xffffe00",
-        "alloc:1",
-        "wait",
-    ]);
+    let mut holder = slice.start(&["init", "ctx:0", "wait", "alloc:1", "pin:1", "wait", "free:0"]);
+    let mut asker = slice.start(&["init", "ctx:0", "wait", "alloc:0xffffe00", "alloc:1", "wait"]);
     holder.lines();
     asker.lines();
     holder.go_on();
     assert_eq!(holder.lines(), ["alloc 0 0 0", "pin 0 0 0"]);
     asker.go_on();
-    assert_eq!(
-        asker.lines(),
-        ["alloc 0 0 0", "alloc 2 0 0"],
-        "to the last byte"
-    );
+    assert_eq!(asker.lines(), ["alloc 0 0 0", "alloc 2 0 0"], "to the last byte");
     assert_eq!(slice.daemon.state().reserved(0), CAP);
     holder.go_on();
     assert_eq!(holder.lines(), ["free 0 0 0"]);
@@ -50,19 +37,11 @@ pub fn two_churning_processes_share_the_cap(injection: Injection) {
 
 pub fn idle_credit_is_returned(injection: Injection) {
     let slice = slice(injection);
-    let mut probe = slice.start(&[
-        "init",
-        "ctx:0",
-        "alloc:4096",
-        "pin:1",
-        "wait",
-        "info",
-        "wait",
-    ]);
+    let mut probe = slice.start(&["init", "ctx:0", "alloc:4096", "pin:1", "wait", "info", "wait"]);
     probe.lines();
-    slice.daemon.until("no unused credit", |state| {
-        state.reserved(0) == 4096 && state.reserved(16) == 4096
-    });
+    slice
+        .daemon
+        .until("no unused credit", |state| state.reserved(0) == 4096 && state.reserved(16) == 4096);
     slice.daemon.state().show();
     probe.go_on();
     assert_eq!(probe.lines(), [format!("info 0 {} {CAP}", CAP - 4096)]);
@@ -70,18 +49,8 @@ pub fn idle_credit_is_returned(injection: Injection) {
 
 pub fn before_initialisation_the_driver_answers(injection: Injection) {
     let slice = slice(injection);
-    let lines = slice.run(&[
-        "alloc:1",
-        "pin:1",
-        "free:0",
-        "freeraw:0x1234",
-        "info",
-        "async:1",
-    ]);
-    let codes: Vec<_> = lines
-        .iter()
-        .filter_map(|line| line.split(' ').nth(1))
-        .collect();
+    let lines = slice.run(&["alloc:1", "pin:1", "free:0", "freeraw:0x1234", "info", "async:1"]);
+    let codes: Vec<_> = lines.iter().filter_map(|line| line.split(' ').nth(1)).collect();
     assert_eq!(codes, ["3", "3", "3", "3", "201", "3"]);
     assert_eq!(slice.daemon.state().attaches, 0);
 }

@@ -89,11 +89,7 @@ impl Daemon {
                 let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
                 let state = Arc::clone(&state);
                 let absences = state.lock().expect("no test panics under it").absences;
-                let talk = Talk {
-                    fd,
-                    absences,
-                    state,
-                };
+                let talk = Talk { fd, absences, state };
                 std::thread::spawn(move || talk.converse());
             }
         }));
@@ -158,10 +154,7 @@ impl Talk {
 
     fn converse(&self) {
         let peer = getsockopt(&self.fd, sockopt::PeerCredentials).expect("a process");
-        let process = Process {
-            pid: peer.pid() as u32,
-            born: 0,
-        };
+        let process = Process { pid: peer.pid() as u32, born: 0 };
         let mut frame = [0; FRAME_BYTES_MAX];
         while let Ok(len @ 1..) = recv(self.fd.as_raw_fd(), &mut frame, MsgFlags::empty()) {
             let (id, request) = decode::<Request>(&frame[..len]).expect("a well-formed frame");
@@ -178,10 +171,7 @@ impl Talk {
 
     /// Ends the connection: what the process held is free.
     fn over(&self, state: &mut State) {
-        for (_, asked) in state
-            .asked
-            .extract_if(|_, asked| Arc::ptr_eq(&asked.fd, &self.fd))
-        {
+        for (_, asked) in state.asked.extract_if(|_, asked| Arc::ptr_eq(&asked.fd, &self.fd)) {
             let waited = asked.since.elapsed();
             assert!(waited < RECALL_WAIT, "a recall was not answered");
         }
@@ -202,12 +192,7 @@ impl Talk {
             state.attaches += 1;
             state.returned += u32::from(held.iter().any(|bytes| bytes.0 > 0));
             let (token, container) = (state.ask(&self.fd, id), state.container);
-            return state.step(Event::Attach {
-                token,
-                container,
-                process: Some(process),
-                held,
-            });
+            return state.step(Event::Attach { token, container, process: Some(process), held });
         }
         let Some(client) = self.client(state) else {
             return;
@@ -218,29 +203,12 @@ impl Talk {
                 state.reserves += 1;
                 assert!(need <= wish && need.0 > 0, "need {need}, wish {wish}");
                 let token = state.ask(&self.fd, id);
-                state.step(Event::Reserve {
-                    client,
-                    token,
-                    lane,
-                    need,
-                    wish,
-                });
+                state.step(Event::Reserve { client, token, lane, need, wish });
             }
-            Request::Yield {
-                lane,
-                recall,
-                bytes,
-            } => state.step(Event::Yield {
-                client,
-                lane,
-                recall,
-                bytes,
-            }),
-            Request::Release { lane, bytes } => state.step(Event::Release {
-                client,
-                lane,
-                bytes,
-            }),
+            Request::Yield { lane, recall, bytes } => {
+                state.step(Event::Yield { client, lane, recall, bytes })
+            }
+            Request::Release { lane, bytes } => state.step(Event::Release { client, lane, bytes }),
             Request::Measure { lane } => {
                 state.measures += 1;
                 let used = state.measured.pop_front().map(Bytes);

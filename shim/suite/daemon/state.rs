@@ -225,22 +225,13 @@ impl State {
                     ring(&self.page);
                 }
             }
-            Action::Attached {
-                token,
-                client,
-                lanes,
-                ..
-            } => self.attached(token, client, lanes),
-            Action::Reserved {
-                token, lane, bytes, ..
-            } => self.answer(token, &Reply::Reserved { lane, bytes }),
-            Action::Refused {
-                token,
-                lane,
-                need,
-                left,
-                ..
-            } => self.answer(token, &Reply::Refused { lane, need, left }),
+            Action::Attached { token, client, lanes, .. } => self.attached(token, client, lanes),
+            Action::Reserved { token, lane, bytes, .. } => {
+                self.answer(token, &Reply::Reserved { lane, bytes })
+            }
+            Action::Refused { token, lane, need, left, .. } => {
+                self.answer(token, &Reply::Refused { lane, need, left })
+            }
             Action::Disconnect { client, why } => {
                 assert!(!matches!(why, Cut::Broke(_)), "{why:?}");
                 if let Some(client) = self.clients.remove(&client) {
@@ -261,12 +252,7 @@ impl State {
         let claims = page(CLIENT_PAGE_MAGIC);
         let futex = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("an eventfd");
         let reply = Reply::Attached { client, lanes };
-        send(
-            &fd,
-            id,
-            &reply,
-            &[self.page.as_fd(), claims.as_fd(), futex.as_fd()],
-        );
+        send(&fd, id, &reply, &[self.page.as_fd(), claims.as_fd(), futex.as_fd()]);
         self.clients.insert(client, Client { fd, claims });
     }
 
@@ -289,9 +275,7 @@ impl State {
     /// cap and reserved bytes (64 bytes each from 64 on), recall and context (56 and 60 in them).
     pub fn show(&self) {
         let put = |bytes: &[u8], at: usize| {
-            self.page
-                .write_all_at(bytes, at as u64)
-                .expect("in the page");
+            self.page.write_all_at(bytes, at as u64).expect("in the page");
         };
         put(&(self.caps.len() as u32).to_ne_bytes(), 12);
         put(&u32::from(self.foreign).to_ne_bytes(), 44);
@@ -311,20 +295,15 @@ fn page(magic: u64) -> File {
     let fd = memfd_create(c"page", MFdFlags::MFD_CLOEXEC).expect("a memfd");
     let file = File::from(fd);
     file.set_len(PAGE_BYTES as u64).expect("a page");
-    file.write_all_at(&magic.to_ne_bytes(), 0)
-        .expect("in the page");
-    file.write_all_at(&PAGE_VERSION.to_ne_bytes(), 8)
-        .expect("in the page");
+    file.write_all_at(&magic.to_ne_bytes(), 0).expect("in the page");
+    file.write_all_at(&PAGE_VERSION.to_ne_bytes(), 8).expect("in the page");
     file
 }
 
 /// Increments the page's futex (offset 36) and wakes its waiters.
 pub(super) fn ring(page: &File) {
     let length = NonZeroUsize::new(PAGE_BYTES).expect("not 0");
-    let (prot, flags) = (
-        ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-        MapFlags::MAP_SHARED,
-    );
+    let (prot, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED);
     // SAFETY: a new mapping of a whole page.
     let at = unsafe { mmap(None, length, prot, flags, page, 0) }.expect("a mapping");
     // SAFETY: an aligned word of that page, which processes read as an atomic too.
@@ -342,11 +321,7 @@ pub(super) fn send(fd: &OwnedFd, id: RequestId, reply: &Reply, with: &[BorrowedF
     let len = encode(id, reply, &mut frame).expect("fits");
     let numbers: Vec<i32> = with.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&numbers)];
-    let control = if with.is_empty() {
-        &[][..]
-    } else {
-        &rights[..]
-    };
+    let control = if with.is_empty() { &[][..] } else { &rights[..] };
     let part = [IoSlice::new(&frame[..len])];
     // The process may have died meanwhile.
     let _ = sendmsg::<()>(fd.as_raw_fd(), &part, control, MsgFlags::MSG_NOSIGNAL, None);

@@ -76,19 +76,11 @@ impl Plan {
             write: true,
         };
         let dst = asked.side(width, height, depth)?;
-        Ok(Self {
-            src,
-            dst,
-            width,
-            height,
-            depth,
-        })
+        Ok(Self { src, dst, width, height, depth })
     }
 
     pub fn bytes(&self) -> u64 {
-        self.width
-            .saturating_mul(self.height)
-            .saturating_mul(self.depth)
+        self.width.saturating_mul(self.height).saturating_mul(self.depth)
     }
 
     pub fn crosses_bus(&self) -> bool {
@@ -120,35 +112,16 @@ impl Plan {
             pageable: false,
             sync_memops: false,
         };
-        Self {
-            dst: packed,
-            ..*self
-        }
-        .move_rows();
-        (
-            Self {
-                src: packed,
-                ..*self
-            },
-            bytes,
-        )
+        Self { dst: packed, ..*self }.move_rows();
+        (Self { src: packed, ..*self }, bytes)
     }
 
     /// Does a plan of [`Plan::set_aside`] with its bytes; the target is looked at again.
     pub fn run_from(&self, bytes: &[u8]) -> Outcome {
-        let end = extent(
-            self.width,
-            self.height,
-            self.depth,
-            self.dst.pitch,
-            self.dst.plane,
-        )?;
+        let end = extent(self.width, self.height, self.depth, self.dst.pitch, self.dst.plane)?;
         let illegal = CUresult::ERROR_ILLEGAL_ADDRESS;
         check(self.dst.address, end, true, true).map_err(|_| illegal)?;
-        let src = Side {
-            address: bytes.as_ptr() as u64,
-            ..self.src
-        };
+        let src = Side { address: bytes.as_ptr() as u64, ..self.src };
         Self { src, ..*self }.run()
     }
 
@@ -186,9 +159,7 @@ impl Plan {
 fn extent(width: u64, height: u64, depth: u64, pitch: u64, plane: u64) -> Result<u64, CUresult> {
     let rows = height.saturating_sub(1).checked_mul(pitch);
     let planes = depth.saturating_sub(1).checked_mul(plane);
-    let sum = rows
-        .zip(planes)
-        .and_then(|(rows, planes)| rows.checked_add(planes));
+    let sum = rows.zip(planes).and_then(|(rows, planes)| rows.checked_add(planes));
     sum.and_then(|sum| sum.checked_add(width)).ok_or(INVALID)
 }
 
@@ -205,14 +176,7 @@ impl Asked {
                 refuse_if(!fits)?;
                 let (address, pitch, plane) = (place.address, place.pitch, place.plane);
                 let (host, pageable, sync_memops) = (false, false, false);
-                Ok(Side {
-                    address,
-                    pitch,
-                    plane,
-                    host,
-                    pageable,
-                    sync_memops,
-                })
+                Ok(Side { address, pitch, plane, host, pageable, sync_memops })
             }
             _ => Err(INVALID),
         }
@@ -226,16 +190,8 @@ impl Asked {
         height: u64,
         depth: u64,
     ) -> Result<Side, CUresult> {
-        let pitch = if self.pitch == 0 {
-            width.saturating_add(self.x)
-        } else {
-            self.pitch
-        };
-        let rows = if self.height == 0 {
-            height
-        } else {
-            self.height
-        };
+        let pitch = if self.pitch == 0 { width.saturating_add(self.x) } else { self.pitch };
+        let rows = if self.height == 0 { height } else { self.height };
         let short = pitch < width.saturating_add(self.x) || rows < height;
         refuse_if((height > 1 || depth > 1) && short)?;
         let plane = pitch.checked_mul(rows).ok_or(INVALID)?;

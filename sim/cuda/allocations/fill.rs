@@ -41,9 +41,7 @@ impl Fill {
         if rows > 0 && (fill.pitch < row || !fill.pitch.is_multiple_of(fill.element)) {
             return Err(INVALID);
         }
-        let bytes = rows
-            .checked_mul(fill.pitch)
-            .and_then(|rows| rows.checked_add(row));
+        let bytes = rows.checked_mul(fill.pitch).and_then(|rows| rows.checked_add(row));
         if fill.bytes() > 0 {
             check(fill.address, bytes.ok_or(INVALID)?, true, false)?;
         }

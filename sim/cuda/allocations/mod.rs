@@ -85,25 +85,14 @@ pub struct Allocation {
 impl Allocation {
     /// Of a context, and on its device.
     pub fn new(context: &'static Context, bytes: u64, kind: Kind, home: Home) -> Self {
-        Self {
-            context: Some(context),
-            ..Self::without_context(context.device, bytes, kind, home)
-        }
+        Self { context: Some(context), ..Self::without_context(context.device, bytes, kind, home) }
     }
 
     /// On a device, and of no context.
     pub fn without_context(device: CUdevice, bytes: u64, kind: Kind, home: Home) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self {
-            bytes,
-            kind,
-            context: None,
-            device,
-            home,
-            sync_memops: false,
-            id,
-        }
+        Self { bytes, kind, context: None, device, home, sync_memops: false, id }
     }
 
     /// Gives back an allocation that was taken out of the table.
@@ -163,11 +152,7 @@ pub fn insert(base: u64, allocation: Allocation) -> bool {
 /// Takes an allocation out that begins at `base` and that `fits` accepts.
 pub fn remove(base: u64, fits: impl FnOnce(&Allocation) -> bool) -> Option<Allocation> {
     let mut map = write();
-    if map.get(&base).is_some_and(fits) {
-        map.remove(&base)
-    } else {
-        None
-    }
+    if map.get(&base).is_some_and(fits) { map.remove(&base) } else { None }
 }
 
 /// Takes all allocations of a context out.
@@ -180,15 +165,8 @@ pub fn remove_of(context: &Context) -> Vec<(u64, Allocation)> {
         host || matches!(kind, Kind::Device | Kind::Managed { .. } | Kind::Ipc)
     };
     let goes = |one: &Allocation| is_of(one) && ends(one.kind);
-    let bases: Vec<u64> = map
-        .iter()
-        .filter(|(_, one)| goes(one))
-        .map(|(&base, _)| base)
-        .collect();
-    bases
-        .into_iter()
-        .filter_map(|base| Some((base, map.remove(&base)?)))
-        .collect()
+    let bases: Vec<u64> = map.iter().filter(|(_, one)| goes(one)).map(|(&base, _)| base).collect();
+    bases.into_iter().filter_map(|base| Some((base, map.remove(&base)?))).collect()
 }
 
 /// Changes an allocation in place.
@@ -223,9 +201,7 @@ pub fn find(address: u64) -> Option<Found> {
 /// The allocations that lie in a range as a whole, by base.
 pub fn within(start: u64, bytes: u64) -> Vec<Found> {
     let map = read();
-    let bases = map
-        .range(start..start.saturating_add(bytes))
-        .map(|(&base, _)| base);
+    let bases = map.range(start..start.saturating_add(bytes)).map(|(&base, _)| base);
     bases.filter_map(|base| found_in(&map, base)).collect()
 }
 
@@ -237,24 +213,15 @@ pub fn check(
     write: bool,
     pageable: bool,
 ) -> Result<Option<Found>, CUresult> {
-    let end = address
-        .checked_add(bytes)
-        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let end = address.checked_add(bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let map = read();
     let Some(first) = found_in(&map, address) else {
         let known = !pageable || address == 0 || space::contains(address);
-        return if known {
-            Err(CUresult::ERROR_INVALID_VALUE)
-        } else {
-            Ok(None)
-        };
+        return if known { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(None) };
     };
     let mut here = first;
     loop {
-        if let Kind::Mapped {
-            read: readable,
-            write: writable,
-        } = here.kind
+        if let Kind::Mapped { read: readable, write: writable } = here.kind
             && !(if write { writable } else { readable })
         {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -264,10 +231,7 @@ pub fn check(
         }
         // Mappings of virtual memory that lie side by side are one range.
         let next = found_in(&map, here.end()).filter(|next| {
-            matches!(
-                (here.kind, next.kind),
-                (Kind::Mapped { .. }, Kind::Mapped { .. })
-            )
+            matches!((here.kind, next.kind), (Kind::Mapped { .. }, Kind::Mapped { .. }))
         });
         here = match next {
             Some(next) => next,

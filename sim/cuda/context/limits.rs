@@ -72,11 +72,7 @@ const SCHEDULES: [u32; 4] = [0, 1, 2, 4];
 /// Whether these are flags a context can have.
 pub fn check_flags(flags: u32) -> Result<(), CUresult> {
     let known = flags & !FLAGS == 0 && SCHEDULES.contains(&(flags & 7));
-    if known {
-        Ok(())
-    } else {
-        Err(CUresult::ERROR_INVALID_VALUE)
-    }
+    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 /// The oldest driver interface whose contexts behave like ours.

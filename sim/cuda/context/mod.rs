@@ -94,11 +94,7 @@ impl Context {
 
 /// The context a call means that names one or, with null, the current one.
 pub fn named_or_current(handle: CUcontext) -> Result<&'static Context, CUresult> {
-    if handle.0.is_null() {
-        current()
-    } else {
-        find(handle)
-    }
+    if handle.0.is_null() { current() } else { find(handle) }
 }
 
 /// Entry points of this room.

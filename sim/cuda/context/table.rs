@@ -48,8 +48,5 @@ pub fn find(handle: CUcontext) -> Result<&'static Context, CUresult> {
 
 /// The living contexts on a GPU, or on all.
 pub fn living() -> Vec<&'static Context> {
-    CONTEXTS
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    CONTEXTS.read().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -125,11 +125,7 @@ mod tests {
             (131, -1),
         ];
         for (attribute, expect) in known {
-            assert_eq!(
-                value(&gpu, attribute),
-                Some(expect),
-                "attribute {attribute}"
-            );
+            assert_eq!(value(&gpu, attribute), Some(expect), "attribute {attribute}");
         }
         assert_eq!((value(&gpu, 0), value(&gpu, 162)), (None, None));
     }

@@ -14,9 +14,5 @@ pub fn cuGetErrorString(error: CUresult, text: Out<*const c_char>) -> Outcome {
 
 fn put(found: Option<&'static CStr>, text: Out<*const c_char>) -> Outcome {
     text.set(found.map_or(std::ptr::null(), CStr::as_ptr))?;
-    if found.is_some() {
-        Ok(())
-    } else {
-        Err(CUresult::ERROR_INVALID_VALUE)
-    }
+    if found.is_some() { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }

@@ -71,10 +71,7 @@ pub struct Client {
 impl Client {
     /// A client; without one, contexts have no channel groups to control.
     pub fn new(machine: &Machine) -> Option<Self> {
-        let mut client = Self {
-            file: machine.open_control().ok()?,
-            handle: 0,
-        };
+        let mut client = Self { file: machine.open_control().ok()?, handle: 0 };
         client.handle = client.alloc(0, 0, class::ROOTS[1], None)?;
         Some(client)
     }
@@ -127,12 +124,7 @@ impl Client {
     pub fn context_ends(&self, serial: u64) {
         let first = Self::first(serial);
         for (parent, object) in [(first, first + GROUP), (self.handle, first)] {
-            let mut it = Free {
-                client: self.handle,
-                parent,
-                object,
-                status: 0,
-            };
+            let mut it = Free { client: self.handle, parent, object, status: 0 };
             call(&self.file, FREE, &mut it);
         }
     }

@@ -48,11 +48,7 @@ impl Process {
             return Err(CUresult::ERROR_OPERATING_SYSTEM);
         }
         let client = Client::new(machine);
-        Ok(Self {
-            machine,
-            gpus,
-            client,
-        })
+        Ok(Self { machine, gpus, client })
     }
 }
 
@@ -121,9 +117,7 @@ pub fn cuDriverGetVersion(version: Out<i32>) -> Outcome {
         Some(process) => process.machine.driver(),
         // Asked before cuInit, which real programs do: attaching is harmless, and only the
         // device knows.
-        None => Machine::attach()
-            .map_err(|error| attach_error(&error))?
-            .driver(),
+        None => Machine::attach().map_err(|error| attach_error(&error))?.driver(),
     };
     version.set((major * 1000 + minor * 10) as i32)
 }

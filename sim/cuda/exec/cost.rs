@@ -29,11 +29,7 @@ pub fn kernel(blocks: u64) -> Nanos {
 
 /// Of moving `bytes`, over the bus or within the device.
 pub fn copy(bytes: u64, over_bus: bool) -> Nanos {
-    let per_us = if over_bus {
-        BUS_BYTES_PER_US
-    } else {
-        DEVICE_BYTES_PER_US
-    };
+    let per_us = if over_bus { BUS_BYTES_PER_US } else { DEVICE_BYTES_PER_US };
     COPY_NS + bytes.saturating_mul(1_000) / per_us
 }
 

@@ -64,11 +64,7 @@ fn resolve(stream: CUstream) -> Result<StreamKey, CUresult> {
         _ => {
             let stream = key(stream.0)?;
             let lives = shared()?.with(|model| model.stream(stream).is_some());
-            return if lives {
-                Ok(stream)
-            } else {
-                Err(CUresult::ERROR_INVALID_HANDLE)
-            };
+            return if lives { Ok(stream) } else { Err(CUresult::ERROR_INVALID_HANDLE) };
         }
     };
     shared()?.default_stream(current()?.id, per_thread)
@@ -79,9 +75,7 @@ fn submit(stream: StreamKey, task: Task) -> Outcome {
     if graph::capture(stream, &task)? {
         return Ok(());
     }
-    shared()?
-        .push(stream, Vec::new(), task.requests(task.time()))
-        .map(|_| ())
+    shared()?.push(stream, Vec::new(), task.requests(task.time())).map(|_| ())
 }
 
 /// Queues a copy or a fill behind the operations of a stream of the current context; a stream that
@@ -124,10 +118,7 @@ fn context_of(stream: StreamKey) -> Result<&'static Context, CUresult> {
         return Ok(current);
     }
     let living = context::living();
-    living
-        .into_iter()
-        .find(|one| one.id == id)
-        .ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+    living.into_iter().find(|one| one.id == id).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
 }
 
 /// Waits for all that is queued in a context.
@@ -158,9 +149,5 @@ pub fn context_ends(context: &'static Context) {
 
 /// Frees memory that came from a pool or a graph, at once.
 pub fn free_ordered(address: u64) -> Outcome {
-    if pool::free(address, None)? {
-        Ok(())
-    } else {
-        graph::end_use(address)
-    }
+    if pool::free(address, None)? { Ok(()) } else { graph::end_use(address) }
 }

@@ -32,10 +32,7 @@ pub struct Entry {
 impl Entry {
     /// A kernel of which nothing but its name is known.
     pub fn named(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            ..Self::default()
-        }
+        Self { name: name.to_owned(), ..Self::default() }
     }
 
     /// Bytes of the whole parameter block.
@@ -66,10 +63,7 @@ pub struct Module {
 impl Module {
     /// A module of unknown content.
     pub fn opaque() -> Self {
-        Self {
-            opaque: true,
-            ..Self::default()
-        }
+        Self { opaque: true, ..Self::default() }
     }
 
     /// Reads PTX text. `None` where it has no `.version`, which every PTX file must begin with.
@@ -96,10 +90,7 @@ impl Module {
         let Some(name) = tokens.get(at) else {
             return at;
         };
-        let mut entry = Entry {
-            params: Some(Vec::new()),
-            ..Entry::named(name)
-        };
+        let mut entry = Entry { params: Some(Vec::new()), ..Entry::named(name) };
         at += 1;
         if tokens.get(at) == Some(&"(") {
             let mut params = Vec::new();
@@ -108,10 +99,7 @@ impl Module {
                 let (variable, next) = variable(tokens, at + 1);
                 if let Some(variable) = variable {
                     offset = offset.next_multiple_of(variable.align);
-                    params.push(Param {
-                        offset,
-                        size: variable.bytes,
-                    });
+                    params.push(Param { offset, size: variable.bytes });
                     offset += variable.bytes;
                 }
                 at = next.min(tokens.len());
@@ -120,10 +108,7 @@ impl Module {
         }
         while at < tokens.len() && tokens[at] != "{" && tokens[at] != ";" {
             if matches!(tokens[at], ".maxntid" | ".reqntid") {
-                let dims = tokens[at + 1..]
-                    .iter()
-                    .filter(|token| **token != ",")
-                    .take(3);
+                let dims = tokens[at + 1..].iter().filter(|token| **token != ",").take(3);
                 let dims: Vec<u32> = dims.map_while(|token| token.parse().ok()).collect();
                 entry.max_threads = Some(dims.iter().copied().fold(1, u32::saturating_mul));
             }
@@ -143,10 +128,7 @@ impl Module {
     fn global(&mut self, tokens: &[&str], at: usize) -> usize {
         let (variable, mut at) = variable(tokens, at);
         if let Some(Variable { name, bytes, .. }) = variable {
-            self.globals.push(Global {
-                name: name.to_owned(),
-                bytes,
-            });
+            self.globals.push(Global { name: name.to_owned(), bytes });
         }
         while at < tokens.len() && tokens[at] != ";" {
             at += 1;
@@ -196,11 +178,7 @@ fn variable<'a>(tokens: &[&'a str], mut at: usize) -> (Option<Variable<'a>>, usi
     }
     let found = name.zip(scalar).map(|(name, scalar)| {
         let bytes = usize::saturating_mul(scalar * vector, count);
-        Variable {
-            name,
-            bytes,
-            align: align.unwrap_or(scalar * vector).max(1),
-        }
+        Variable { name, bytes, align: align.unwrap_or(scalar * vector).max(1) }
     });
     (found, at)
 }
@@ -305,30 +283,18 @@ mod tests {
     #[test]
     fn declarations_are_read_and_bodies_skipped() {
         let module = Module::parse(TEXT).expect("this is PTX");
-        let names: Vec<_> = module
-            .entries
-            .iter()
-            .map(|entry| entry.name.as_str())
-            .collect();
+        let names: Vec<_> = module.entries.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["spin", "mixed", "bare"]);
         let spin = &module.entries[0];
         let both = vec![Param { offset: 0, size: 8 }, Param { offset: 8, size: 8 }];
         assert_eq!(spin.params, Some(both));
         assert_eq!((spin.max_threads, spin.shared_bytes), (Some(256), 1024));
-        let mixed: Vec<_> = module.entries[1]
-            .params
-            .iter()
-            .flatten()
-            .map(|p| (p.offset, p.size))
-            .collect();
+        let mixed: Vec<_> =
+            module.entries[1].params.iter().flatten().map(|p| (p.offset, p.size)).collect();
         assert_eq!(mixed, [(0, 1), (8, 8), (16, 20), (40, 8)]);
         assert_eq!(module.entries[1].param_bytes(), 48);
         assert_eq!(module.entries[2].param_bytes(), 0);
-        let globals: Vec<_> = module
-            .globals
-            .iter()
-            .map(|g| (g.name.as_str(), g.bytes))
-            .collect();
+        let globals: Vec<_> = module.globals.iter().map(|g| (g.name.as_str(), g.bytes)).collect();
         assert_eq!(globals, [("counter", 4), ("table", 32)]);
     }
 

@@ -24,9 +24,7 @@ pub fn take_chunk(gpu: usize, bytes: u64) -> Result<Arc<Chunk>, CUresult> {
 
 /// Releases the memory kept for later on a GPU (the machine's index); returns whether there was any.
 pub fn give_back(gpu: usize) -> bool {
-    let on = context::living()
-        .into_iter()
-        .filter(|context| context.gpu().index == gpu);
+    let on = context::living().into_iter().filter(|context| context.gpu().index == gpu);
     let heaps = on.fold(false, |any, context| context.heap.trim() | any);
     pool::trim_unused(gpu) | heaps
 }

@@ -49,11 +49,7 @@ impl Launch {
     }
 
     fn threads(&self) -> u64 {
-        self.block
-            .iter()
-            .map(|side| u64::from(*side))
-            .product::<u64>()
-            .wrapping_mul(self.blocks())
+        self.block.iter().map(|side| u64::from(*side)).product::<u64>().wrapping_mul(self.blocks())
     }
 
     /// The eight bytes at `offset` of the arguments.
@@ -63,11 +59,7 @@ impl Launch {
     }
 
     fn time(&self) -> Nanos {
-        let asked = if self.function.spins {
-            self.word(0)
-        } else {
-            None
-        };
+        let asked = if self.function.spins { self.word(0) } else { None };
         // A kernel that takes no time at all would not be seen by the device.
         asked.map_or_else(|| cost::kernel(self.blocks()), |ns| ns.max(1))
     }
@@ -75,14 +67,8 @@ impl Launch {
     /// Where the launch counts itself: the last argument of a `spin` that has more than one.
     fn counter(&self) -> Option<u64> {
         let params = self.function.entry.params.as_deref()?;
-        let last = params
-            .last()
-            .filter(|_| self.function.spins && params.len() > 1)?;
-        if last.size == 8 {
-            self.word(last.offset)
-        } else {
-            None
-        }
+        let last = params.last().filter(|_| self.function.spins && params.len() > 1)?;
+        if last.size == 8 { self.word(last.offset) } else { None }
     }
 }
 
@@ -261,11 +247,7 @@ impl Task {
                 let address = *address;
                 Box::new(move || release(address))
             }
-            Self::Retire {
-                pool,
-                address,
-                ticket,
-            } => {
+            Self::Retire { pool, address, ticket } => {
                 let (pool, address, ticket) = (*pool, *address, *ticket);
                 Box::new(move || {
                     pool::retire(pool, address, ticket);
@@ -310,17 +292,10 @@ impl Memop {
     fn body(self) -> Body {
         match self {
             Self::Barrier => Body::nothing(),
-            Self::Write {
-                address,
-                value,
-                wide,
-            } => Body::effect(Box::new(move || word::store(address, value, wide))),
-            Self::Wait {
-                address,
-                value,
-                wide,
-                flags,
-            } => Body::Wait(Box::new(move || {
+            Self::Write { address, value, wide } => {
+                Body::effect(Box::new(move || word::store(address, value, wide)))
+            }
+            Self::Wait { address, value, wide, flags } => Body::Wait(Box::new(move || {
                 // Memory that is gone can never satisfy a wait; the stream goes on rather than
                 // being stuck for ever, and its next access is the one that fails.
                 word::load(address, wide).is_none_or(|found| holds(found, value, wide, flags))
@@ -352,28 +327,12 @@ mod tests {
     #[test]
     fn comparisons_of_waits() {
         let check = |flags, found, value, wide, expect| {
-            assert_eq!(
-                holds(found, value, wide, flags),
-                expect,
-                "{flags} {found} {value} {wide}"
-            );
+            assert_eq!(holds(found, value, wide, flags), expect, "{flags} {found} {value} {wide}");
         };
         check(CU_STREAM_WAIT_VALUE_GEQ, 5, 5, false, true);
         check(CU_STREAM_WAIT_VALUE_GEQ, 4, 5, false, false);
-        check(
-            CU_STREAM_WAIT_VALUE_GEQ,
-            2,
-            u64::from(u32::MAX),
-            false,
-            true,
-        );
-        check(
-            CU_STREAM_WAIT_VALUE_GEQ,
-            2,
-            u64::from(u32::MAX),
-            true,
-            false,
-        );
+        check(CU_STREAM_WAIT_VALUE_GEQ, 2, u64::from(u32::MAX), false, true);
+        check(CU_STREAM_WAIT_VALUE_GEQ, 2, u64::from(u32::MAX), true, false);
         check(CU_STREAM_WAIT_VALUE_EQ, 7, 7, true, true);
         check(CU_STREAM_WAIT_VALUE_AND, 6, 3, false, true);
         check(CU_STREAM_WAIT_VALUE_AND, 4, 3, false, false);

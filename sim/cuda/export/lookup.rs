@@ -28,9 +28,8 @@ fn addresses() -> &'static [usize] {
 /// The driver's own version, e.g. 13000.
 fn driver_version() -> u32 {
     let machine = process().map(|process| process.machine).ok();
-    let (major, minor) = machine
-        .or_else(|| Machine::attach().ok())
-        .map_or((13, 0), Machine::driver);
+    let (major, minor) =
+        machine.or_else(|| Machine::attach().ok()).map_or((13, 0), Machine::driver);
     major * 1000 + minor * 10
 }
 
@@ -38,10 +37,9 @@ fn driver_version() -> u32 {
 fn address(name: &str, version: u32, flags: u64) -> Result<usize, CUdriverProcAddressQueryResult> {
     let asked = version.min(driver_version());
     match lookup::symbol(name, asked, flags) {
-        Ok(found) => addresses()
-            .get(found.index)
-            .copied()
-            .ok_or(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
+        Ok(found) => {
+            addresses().get(found.index).copied().ok_or(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
+        }
         // Functions newer than this driver are unknown to it.
         Err(Missing::VersionNotSufficient) if asked == version => {
             Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)

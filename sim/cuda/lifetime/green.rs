@@ -107,9 +107,7 @@ pub fn cuGreenCtxCreate(
     // Like a primary context it is ended by its own call only, not by `cuCtxDestroy`.
     let context = begin(device, 0, true)?;
     let entered = greens().insert(Green(context));
-    green.set(CUgreenCtx(
-        entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer(),
-    ))
+    green.set(CUgreenCtx(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer()))
 }
 
 pub fn cuGreenCtxDestroy(green: CUgreenCtx) -> Outcome {

@@ -41,10 +41,7 @@ pub fn end(context: &'static Context) -> Result<(), CUresult> {
     if let Some(client) = &process.client {
         client.context_ends(context.serial);
     }
-    process
-        .machine
-        .context_destroy(context.id)
-        .map_err(device_error)
+    process.machine.context_destroy(context.id).map_err(device_error)
 }
 
 /// The same, and off the stack of the calling thread; a primary context stays there.

@@ -51,11 +51,7 @@ pub fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Outcome {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
     primary.retained -= 1;
-    let ended = if primary.retained == 0 {
-        primary.deactivate()
-    } else {
-        None
-    };
+    let ended = if primary.retained == 0 { primary.deactivate() } else { None };
     drop(primary);
     ended.map_or(Ok(()), end)
 }

@@ -24,22 +24,14 @@ const NOWHERE: CUdevice = -2;
 
 fn with<R>(id: u64, work: impl FnOnce(&mut Hints) -> R) -> R {
     static HINTS: LazyLock<Mutex<HashMap<u64, Hints>>> = LazyLock::new(Mutex::default);
-    work(
-        HINTS
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(id)
-            .or_default(),
-    )
+    work(HINTS.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_default())
 }
 
 /// The id of the managed allocation the range lies in.
 fn managed(pointer: u64, count: usize) -> Result<u64, CUresult> {
     let found = allocations::check(pointer, count as u64, false, false)?;
     let found = found.filter(|found| count > 0 && matches!(found.kind, Kind::Managed { .. }));
-    found
-        .map(|found| found.id)
-        .ok_or(CUresult::ERROR_INVALID_VALUE)
+    found.map(|found| found.id).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// A device, or the host.
@@ -99,14 +91,7 @@ fn prefetch(pointer: u64, count: usize, device: CUdevice, stream: CUstream) -> O
         with(id, |hints| hints.prefetched = Some(device));
         Ok(())
     });
-    exec::queue(
-        stream,
-        Operation {
-            kind: OperationKind::Hint,
-            ns,
-            run,
-        },
-    )
+    exec::queue(stream, Operation { kind: OperationKind::Hint, ns, run })
 }
 
 /// The answer to a question about a range, as 32-bit words.
@@ -142,11 +127,7 @@ pub fn cuMemAdvise(
     advice: CUmem_advise,
     device: CUdevice,
 ) -> Outcome {
-    let device = if names_place(advice) {
-        place(device)?
-    } else {
-        CPU
-    };
+    let device = if names_place(advice) { place(device)? } else { CPU };
     advise(pointer, count, advice, device)
 }
 
@@ -156,11 +137,7 @@ pub fn cuMemAdvise_v2(
     advice: CUmem_advise,
     location: CUmemLocation,
 ) -> Outcome {
-    let device = if names_place(advice) {
-        place_of(location)?
-    } else {
-        CPU
-    };
+    let device = if names_place(advice) { place_of(location)? } else { CPU };
     advise(pointer, count, advice, device)
 }
 

@@ -34,9 +34,7 @@ pub fn take(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresu
 fn heaps_on(context: &Context) -> impl Iterator<Item = &'static Heap> {
     let device = context.device;
     let living = context::living().into_iter();
-    living
-        .filter(move |other| other.device == device)
-        .map(|other| &other.heap)
+    living.filter(move |other| other.device == device).map(|other| &other.heap)
 }
 
 fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresult> {
@@ -47,13 +45,7 @@ fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUres
     match order(bytes).filter(|_| bytes <= SMALL_MOST) {
         Some(order) => {
             let (address, slab) = context.heap.take(gpu.index, order)?;
-            Ok((
-                address,
-                Home::Heap {
-                    slab,
-                    order: order as u8,
-                },
-            ))
+            Ok((address, Home::Heap { slab, order: order as u8 }))
         }
         None => {
             let pages = Pages::new(gpu.index, bytes)?;
@@ -102,9 +94,7 @@ pub fn allocate(bytes: u64, kind: Kind) -> Result<u64, CUresult> {
 /// A device's free and total bytes as this process may use them.
 pub fn info(context: &Context) -> Result<(u64, u64), CUresult> {
     let machine = crate::driver::process()?.machine;
-    let info = machine
-        .mem_info(context.gpu().index)
-        .map_err(device_error)?;
+    let info = machine.mem_info(context.gpu().index).map_err(device_error)?;
     let spare: u64 = heaps_on(context).map(Heap::spare_bytes).sum();
     Ok(((info.free + spare).min(info.total), info.total))
 }
@@ -142,11 +132,7 @@ pub fn cuMemAllocPitch_v2(
 pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: u32) -> Outcome {
     dptr.require()?;
     exec::working()?;
-    let known = [
-        CU_MEM_ATTACH_GLOBAL,
-        CU_MEM_ATTACH_HOST,
-        CU_MEM_ATTACH_SINGLE,
-    ];
+    let known = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE];
     refuse_if(!known.contains(&flags) || flags == CU_MEM_ATTACH_SINGLE)?;
     dptr.set(allocate_managed(bytesize as u64, flags)?)
 }

@@ -68,9 +68,7 @@ pub fn cuImportExternalMemory(
     refuse_if(desc.size == 0 || desc.size > chunk.bytes())?;
     let bytes = desc.size;
     let entered = imports().insert(External { chunk, bytes });
-    memory.set(CUexternalMemory(
-        entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer(),
-    ))?;
+    memory.set(CUexternalMemory(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer()))?;
     // SAFETY: an import that succeeds makes the descriptor the driver's.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
     Ok(())

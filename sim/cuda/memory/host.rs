@@ -66,15 +66,9 @@ pub fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32) -> Outc
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     let kind = Kind::Registered { flags };
-    let entered = allocations::insert(
-        base,
-        Allocation::new(context, bytesize as u64, kind, Home::Elsewhere),
-    );
-    if entered {
-        Ok(())
-    } else {
-        Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED)
-    }
+    let entered =
+        allocations::insert(base, Allocation::new(context, bytesize as u64, kind, Home::Elsewhere));
+    if entered { Ok(()) } else { Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED) }
 }
 
 pub fn cuMemHostUnregister(p: *mut c_void) -> Outcome {

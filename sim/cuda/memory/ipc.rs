@@ -37,9 +37,7 @@ impl Ticket {
         bytes[24..32].copy_from_slice(&self.offset.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.bytes.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.maker.to_le_bytes());
-        CUipcMemHandle {
-            reserved: bytes.map(|byte: u8| byte as c_char),
-        }
+        CUipcMemHandle { reserved: bytes.map(|byte: u8| byte as c_char) }
     }
 
     fn from_handle(handle: &CUipcMemHandle) -> Option<Self> {
@@ -47,12 +45,7 @@ impl Ticket {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
         let key = bytes[8..20].try_into().ok()?;
         let (offset, length, maker) = (word(24), word(32), word(40));
-        (bytes[..8] == MAGIC).then_some(Self {
-            key,
-            offset,
-            bytes: length,
-            maker,
-        })
+        (bytes[..8] == MAGIC).then_some(Self { key, offset, bytes: length, maker })
     }
 }
 
@@ -91,9 +84,8 @@ pub fn context_ends(context: &Context) {
 /// Opens what a ticket names.
 fn open(context: &'static Context, ticket: Ticket) -> Result<u64, CUresult> {
     let mut opened = opened();
-    let again = opened
-        .iter_mut()
-        .find(|one| one.ticket == ticket && one.context.serial == context.serial);
+    let again =
+        opened.iter_mut().find(|one| one.ticket == ticket && one.context.serial == context.serial);
     if let Some(one) = again {
         one.count += 1;
         return Ok(one.address());
@@ -104,12 +96,7 @@ fn open(context: &'static Context, ticket: Ticket) -> Result<u64, CUresult> {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let pages = Pages::of(chunk)?;
-    let one = Opened {
-        ticket,
-        context,
-        pages,
-        count: 1,
-    };
+    let one = Opened { ticket, context, pages, count: 1 };
     let address = one.address();
     let allocation = Allocation::new(context, ticket.bytes, Kind::Ipc, Home::Elsewhere);
     allocations::insert(address, allocation);
@@ -130,15 +117,7 @@ pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outc
     let (chunk, start) = source.flatten().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let key = chunk.memory.key.to_bytes();
     let (offset, bytes) = (found.base - start, found.bytes);
-    handle.set(
-        Ticket {
-            key,
-            offset,
-            bytes,
-            maker: identity(),
-        }
-        .to_handle(),
-    )
+    handle.set(Ticket { key, offset, bytes, maker: identity() }.to_handle())
 }
 
 pub fn cuIpcOpenMemHandle_v2(
@@ -179,17 +158,9 @@ mod tests {
 
     #[test]
     fn a_ticket_survives_the_journey_and_garbage_is_none() {
-        let ticket = Ticket {
-            key: [7; 12],
-            offset: 512,
-            bytes: 4096,
-            maker: 99,
-        };
+        let ticket = Ticket { key: [7; 12], offset: 512, bytes: 4096, maker: 99 };
         let handle = ticket.to_handle();
         assert_eq!(Ticket::from_handle(&handle), Some(ticket));
-        assert_eq!(
-            Ticket::from_handle(&CUipcMemHandle { reserved: [0; 64] }),
-            None
-        );
+        assert_eq!(Ticket::from_handle(&CUipcMemHandle { reserved: [0; 64] }), None);
     }
 }

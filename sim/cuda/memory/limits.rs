@@ -21,8 +21,7 @@ fn beyond_default(context: &Context, limit: CUlimit, value: u64) -> Result<u64, 
         return Ok(more);
     }
     let threads = u64::from(context.gpu().multiprocessors) * THREADS;
-    more.checked_mul(threads)
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    more.checked_mul(threads).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// Makes the pieces at least `bytes` together, and no piece too many; refused, they are as
@@ -46,11 +45,7 @@ pub fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
     refuse_if(value as u64 > LIMITS[limit as usize].1)?;
     let mut growth = context.settings.growth();
     if let Some(pieces) = growth.get_mut(limit as usize) {
-        resize(
-            context,
-            pieces,
-            beyond_default(context, limit, value as u64)?,
-        )?;
+        resize(context, pieces, beyond_default(context, limit, value as u64)?)?;
     }
     place.store(value as u64, Ordering::Relaxed);
     Ok(())

@@ -33,9 +33,7 @@ fn answer(found: &Found, pointer: u64, attribute: u32) -> Result<Answer, CUresul
     let managed = matches!(found.kind, Kind::Managed { .. });
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
-            let context = found
-                .context
-                .map_or(CUcontext::NULL, crate::context::Context::handle);
+            let context = found.context.map_or(CUcontext::NULL, crate::context::Context::handle);
             Answer::Word(context.0 as u64)
         }
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE if host => Answer::Int(CU_MEMORYTYPE_HOST),
@@ -99,10 +97,7 @@ pub fn cuPointerGetAttributes(
         let (attribute, place) = (attributes.at(at)?, Out::vouched(places.at(at)?));
         place.require()?;
         let known = found.as_ref().map(|found| answer(found, ptr, attribute));
-        known
-            .and_then(Result::ok)
-            .unwrap_or_else(|| nothing(attribute))
-            .put(place)?;
+        known.and_then(Result::ok).unwrap_or_else(|| nothing(attribute)).put(place)?;
     }
     Ok(())
 }

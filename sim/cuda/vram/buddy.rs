@@ -31,10 +31,7 @@ pub fn order(bytes: u64) -> Option<usize> {
 impl Buddy {
     /// A slab that is free as a whole.
     pub fn new() -> Self {
-        let mut buddy = Self {
-            free: [[0; WORDS]; TOP + 1],
-            count: [0; TOP + 1],
-        };
+        let mut buddy = Self { free: [[0; WORDS]; TOP + 1], count: [0; TOP + 1] };
         buddy.set(TOP, 0);
         buddy
     }

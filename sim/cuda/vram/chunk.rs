@@ -41,9 +41,7 @@ impl Chunk {
     /// The same for managed memory, which the device charges to no process.
     pub fn managed(gpu: usize, bytes: u64) -> Result<Arc<Self>, CUresult> {
         let machine = process()?.machine;
-        let memory = machine
-            .mem_alloc_managed(gpu, bytes)
-            .map_err(device_error)?;
+        let memory = machine.mem_alloc_managed(gpu, bytes).map_err(device_error)?;
         Ok(Self::enter(&mut open(), memory))
     }
 

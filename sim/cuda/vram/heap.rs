@@ -43,13 +43,7 @@ impl Heap {
         let pages = Pages::new(gpu, SLAB)?;
         let mut inner = self.lock();
         let base = pages.address;
-        inner.slabs.insert(
-            base,
-            Slab {
-                buddy: Buddy::new(),
-                pages,
-            },
-        );
+        inner.slabs.insert(base, Slab { buddy: Buddy::new(), pages });
         inner.roomy.insert(base);
         (inner.last, inner.empty) = (base, inner.empty + 1);
         inner.take(order).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
@@ -63,10 +57,7 @@ impl Heap {
 
     /// The memory a piece of this slab lies in.
     pub fn chunk(&self, slab: u64) -> Option<std::sync::Arc<super::Chunk>> {
-        self.lock()
-            .slabs
-            .get(&slab)
-            .map(|slab| slab.pages.chunk.clone())
+        self.lock().slabs.get(&slab).map(|slab| slab.pages.chunk.clone())
     }
 
     /// Bytes kept though nothing is in them.
@@ -77,12 +68,8 @@ impl Heap {
     /// Gives the kept slabs up; returns whether there were any.
     pub fn trim(&self) -> bool {
         let mut inner = self.lock();
-        let empty: Vec<u64> = inner
-            .slabs
-            .iter()
-            .filter(|(_, slab)| slab.buddy.is_empty())
-            .map(|at| *at.0)
-            .collect();
+        let empty: Vec<u64> =
+            inner.slabs.iter().filter(|(_, slab)| slab.buddy.is_empty()).map(|at| *at.0).collect();
         let given_up: Vec<Option<Slab>> = empty.iter().map(|&base| inner.remove(base)).collect();
         drop(inner);
         !given_up.is_empty()
@@ -128,11 +115,7 @@ impl Inner {
             return None;
         }
         self.empty += 1;
-        if self.empty > 1 {
-            self.remove(base)
-        } else {
-            None
-        }
+        if self.empty > 1 { self.remove(base) } else { None }
     }
 
     /// Takes an empty slab out.

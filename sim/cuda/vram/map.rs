@@ -8,11 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::null_mut;
 
 fn answer(address: *mut libc::c_void) -> io::Result<u64> {
-    if address == libc::MAP_FAILED {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(address as u64)
-    }
+    if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address as u64) }
 }
 
 /// Reserves `len` bytes of addresses without access.
@@ -59,11 +55,7 @@ pub unsafe fn drop_anonymous(address: u64, len: usize) {
 
 /// Reading and writing, or no access.
 fn access(open: bool) -> libc::c_int {
-    if open {
-        libc::PROT_READ | libc::PROT_WRITE
-    } else {
-        libc::PROT_NONE
-    }
+    if open { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE }
 }
 
 /// Maps a piece of a file over reserved addresses, without access if `open` is false.
@@ -100,11 +92,7 @@ pub unsafe fn protect(address: u64, len: u64, read: bool, write: bool) -> io::Re
     };
     // SAFETY: promised by the caller.
     let result = unsafe { libc::mprotect(address as *mut _, len as usize, access) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Ranges from here on are backed before they are written.
@@ -122,15 +110,8 @@ pub fn back(address: u64, len: u64) -> Result<(), CUresult> {
     let result = unsafe { libc::madvise(start as *mut _, len, libc::MADV_POPULATE_WRITE) };
     // Older kernels do not know the question, and are not asked further.
     let full = result != 0
-        && matches!(
-            io::Error::last_os_error().raw_os_error(),
-            Some(libc::ENOMEM | libc::EFAULT)
-        );
-    if full {
-        Err(CUresult::ERROR_OUT_OF_MEMORY)
-    } else {
-        Ok(())
-    }
+        && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM | libc::EFAULT));
+    if full { Err(CUresult::ERROR_OUT_OF_MEMORY) } else { Ok(()) }
 }
 
 /// Makes whole pages of a shared mapping read as zeros without memory behind them; false where the

@@ -50,10 +50,7 @@ pub fn map_part(
     address: u64,
     access: bool,
 ) -> Result<(), CUresult> {
-    let file = process()?
-        .machine
-        .vram(chunk.gpu())
-        .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let file = process()?.machine.vram(chunk.gpu()).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let (mut before, mut done) = (0, 0);
     for extent in &chunk.memory.extents {
         let skip = (offset + done).saturating_sub(before).min(extent.len);
@@ -70,11 +67,7 @@ pub fn map_part(
         }
         done += take;
     }
-    if done == len {
-        Ok(())
-    } else {
-        Err(CUresult::ERROR_INVALID_VALUE)
-    }
+    if done == len { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 /// Takes away what [`map_part`] has mapped.

@@ -22,11 +22,7 @@ impl FreeRanges {
     pub fn take(&mut self, len: u64, align: u64, wanted: u64) -> Option<u64> {
         let (start, size, address) = self.fit(len, align, wanted).or_else(|| {
             // A wish that cannot be met is no order.
-            if wanted == 0 {
-                None
-            } else {
-                self.fit(len, align, 0)
-            }
+            if wanted == 0 { None } else { self.fit(len, align, 0) }
         })?;
         self.0.remove(&start);
         if address > start {
@@ -41,11 +37,7 @@ impl FreeRanges {
 
     fn fit(&self, len: u64, align: u64, wanted: u64) -> Option<(u64, u64, u64)> {
         self.0.iter().find_map(|(&start, &size)| {
-            let address = if wanted == 0 {
-                start.checked_next_multiple_of(align)?
-            } else {
-                wanted
-            };
+            let address = if wanted == 0 { start.checked_next_multiple_of(align)? } else { wanted };
             let end = address.checked_add(len)?;
             (address >= start && end <= start + size).then_some((start, size, address))
         })
@@ -78,11 +70,7 @@ mod tests {
         assert_eq!(ranges.take(STEP, STEP, 0), Some(2 * STEP));
         assert_eq!(ranges.take(2 * STEP, 4 * STEP, 0), Some(4 * STEP));
         assert_eq!(ranges.take(STEP, STEP, 8 * STEP), Some(8 * STEP));
-        assert_eq!(
-            ranges.take(STEP, STEP, 8 * STEP),
-            Some(3 * STEP),
-            "a wish is no order"
-        );
+        assert_eq!(ranges.take(STEP, STEP, 8 * STEP), Some(3 * STEP), "a wish is no order");
         assert_eq!(ranges.take(9 * STEP, STEP, 0), None);
         for (at, len) in [(2, 1), (8, 1), (4, 2), (3, 1)] {
             ranges.give(at * STEP, len * STEP);

@@ -28,11 +28,7 @@ fn space() -> Option<&'static Space> {
                 let first = start.next_multiple_of(STEP);
                 let end = (start + len) / STEP * STEP;
                 let free = Mutex::new(FreeRanges::new(first, end - first));
-                return Some(Space {
-                    start: first,
-                    end,
-                    free,
-                });
+                return Some(Space { start: first, end, free });
             }
             len /= 2;
         }
@@ -45,21 +41,13 @@ fn space() -> Option<&'static Space> {
 /// least [`STEP`]), at `wanted` if that is free and not 0.
 pub fn take(len: u64, align: u64, wanted: u64) -> Option<u64> {
     let space = space()?;
-    space
-        .free
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take(len, align, wanted)
+    space.free.lock().unwrap_or_else(PoisonError::into_inner).take(len, align, wanted)
 }
 
 /// Gives addresses back; nothing is mapped there any more.
 pub fn give(address: u64, len: u64) {
     if let Some(space) = space() {
-        space
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .give(address, len);
+        space.free.lock().unwrap_or_else(PoisonError::into_inner).give(address, len);
     }
 }
 

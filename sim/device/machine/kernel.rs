@@ -144,11 +144,7 @@ impl Machine {
             class::DEVICE | class::SUBDEVICE => true,
             compute => class::COMPUTE.contains(&compute),
         };
-        Ok(if found {
-            status::OK
-        } else {
-            status::INVALID_CLASS
-        })
+        Ok(if found { status::OK } else { status::INVALID_CLASS })
     }
 
     fn free(&self, file: &File, it: &Free) -> Result<u32, i32> {
@@ -295,9 +291,7 @@ impl Machine {
     /// # Errors
     /// It is no context any more.
     pub fn is_disabled(&self, id: ContextId) -> Result<bool, crate::DeviceError> {
-        self.with(None, |state, _| {
-            Ok(process::context(state, id)?.disabled != 0)
-        })
+        self.with(None, |state, _| Ok(process::context(state, id)?.disabled != 0))
     }
 
     /// When a context's group was taken off the run list, the last 64 times, the first first.
@@ -318,9 +312,7 @@ impl Machine {
     /// # Errors
     /// It is no context any more.
     pub fn time_slice(&self, id: ContextId) -> Result<u64, crate::DeviceError> {
-        self.with(None, |state, _| {
-            Ok(process::context(state, id)?.slice_ns / 1000)
-        })
+        self.with(None, |state, _| Ok(process::context(state, id)?.slice_ns / 1000))
     }
 
     /// Sets that, as its process could through its own open file.
@@ -343,11 +335,7 @@ fn place(slot: usize, identity: u64) -> u64 {
 }
 
 fn found_or_not(found: bool) -> u32 {
-    if found {
-        status::OK
-    } else {
-        status::OBJECT_NOT_FOUND
-    }
+    if found { status::OK } else { status::OBJECT_NOT_FOUND }
 }
 
 fn errno(error: io::Error) -> i32 {

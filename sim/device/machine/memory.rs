@@ -47,10 +47,7 @@ impl Machine {
             let first = memory::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32, managed)?;
             let gpu_state = &gpus[gpu];
             let extents = memory::extents(gpu_state, first);
-            Ok(Memory {
-                key: memory::key(gpu_state, gpu, first),
-                extents,
-            })
+            Ok(Memory { key: memory::key(gpu_state, gpu, first), extents })
         })
     }
 
@@ -70,9 +67,8 @@ impl Machine {
             if self.with(Some(gpu), |state, now| self.reap(state, now)) {
                 self.scrub();
             }
-            let (result, scrubbing) = self.with(Some(gpu), |state, _| {
-                (take(state), state.gpus[gpu].scrub_pages)
-            });
+            let (result, scrubbing) =
+                self.with(Some(gpu), |state, _| (take(state), state.gpus[gpu].scrub_pages));
             let now = now_ns();
             if result != Err(DeviceError::OutOfMemory) || scrubbing == 0 || now > deadline {
                 return result;
@@ -94,10 +90,7 @@ impl Machine {
         let gpu = self.gpu(usize::from(key.gpu))?;
         // From the release to the end of wiping this thread wipes the block; the lock keeps another
         // thread's scrub() from wiping it, too.
-        let scrubbing = self
-            .scrubbing
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let scrubbing = self.scrubbing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let (extents, left) = self.look_only(self.lock(), Some(gpu), |state, _| {
             let State { gpus, slots, .. } = state;
             let gpu_state = &mut gpus[gpu];
@@ -112,11 +105,7 @@ impl Machine {
                 memory::hand_over(gpu_state, first, self.slot);
                 last = true;
             }
-            Ok(if last {
-                memory::extents(gpu_state, first)
-            } else {
-                Vec::new()
-            })
+            Ok(if last { memory::extents(gpu_state, first) } else { Vec::new() })
         });
         let freed = extents.map(|extents| {
             if !extents.is_empty() {
@@ -139,10 +128,7 @@ impl Machine {
             let State { gpus, slots, .. } = state;
             let first = memory::held(&gpus[gpu], key)?;
             memory::hold(&mut gpus[gpu], slots, gpu, first, self.slot);
-            Ok(Memory {
-                key,
-                extents: memory::extents(&gpus[gpu], first),
-            })
+            Ok(Memory { key, extents: memory::extents(&gpus[gpu], first) })
         })
     }
 
@@ -159,10 +145,7 @@ impl Machine {
             if !gpu_state.blocks[first as usize].is_holder(self.slot) {
                 return Err(DeviceError::StaleMemory);
             }
-            let file = self
-                .exports
-                .hold(key)
-                .map_err(|_| DeviceError::NoDescriptor)?;
+            let file = self.exports.hold(key).map_err(|_| DeviceError::NoDescriptor)?;
             memory::export(gpu_state, first);
             Ok(file)
         })
@@ -201,21 +184,13 @@ impl Machine {
         self.note_cgroup();
         let (total, free, limit) = self.with(Some(gpu), |state, _| {
             let limit = quota::own_limit(state, gpu, self.slot);
-            (
-                state.gpus[gpu].total_pages,
-                state.gpus[gpu].free_pages,
-                limit,
-            )
+            (state.gpus[gpu].total_pages, state.gpus[gpu].free_pages, limit)
         });
         let (mut total, mut free) = (u64::from(total) * PAGE_BYTES, u64::from(free) * PAGE_BYTES);
         if let Some((hard, used)) = limit {
             (total, free) = (total.min(hard), free.min(hard.saturating_sub(used)));
         }
-        Ok(MemoryInfo {
-            total,
-            used: total - free,
-            free,
-        })
+        Ok(MemoryInfo { total, used: total - free, free })
     }
 
     /// Bytes of a GPU that living processes hold: used memory without memory that is only being wiped.
@@ -234,18 +209,13 @@ impl Machine {
 
     /// Wipes the blocks that are assigned to this process.
     pub(super) fn scrub(&self) {
-        let _scrubbing = self
-            .scrubbing
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _scrubbing = self.scrubbing.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         for gpu in 0..self.gpus.len() {
             let blocks: Vec<(u32, Vec<Extent>)> = {
                 let state = self.lock();
                 let gpu_state = &state.gpus[gpu];
                 let firsts = memory::to_scrub(gpu_state, self.slot).into_iter();
-                firsts
-                    .map(|first| (first, memory::extents(gpu_state, first)))
-                    .collect()
+                firsts.map(|first| (first, memory::extents(gpu_state, first))).collect()
             };
             for (first, extents) in blocks {
                 self.wipe(gpu, &extents);

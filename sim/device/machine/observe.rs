@@ -49,24 +49,15 @@ impl Machine {
         if left {
             self.scrub();
         }
-        Ok(slots
-            .into_iter()
-            .filter_map(|(slot, info)| self.with_pid(slot, info))
-            .collect())
+        Ok(slots.into_iter().filter_map(|(slot, info)| self.with_pid(slot, info)).collect())
     }
 
     fn with_pid(&self, slot: usize, info: ProcessInfo) -> Option<ProcessInfo> {
         if self.is_own(slot) {
-            return Some(ProcessInfo {
-                pid: self.pid,
-                ..info
-            });
+            return Some(ProcessInfo { pid: self.pid, ..info });
         }
         match self.locks.holder(slot) {
-            Holder::Process(pid) if pid > 0 => Some(ProcessInfo {
-                pid: pid as u32,
-                ..info
-            }),
+            Holder::Process(pid) if pid > 0 => Some(ProcessInfo { pid: pid as u32, ..info }),
             _ => None,
         }
     }
@@ -90,9 +81,7 @@ impl Machine {
     /// Percent of the last 200 ms the GPU was doing something.
     pub fn utilisation(&self, gpu: usize) -> Result<u32, DeviceError> {
         let gpu = self.gpu(gpu)?;
-        Ok(self.with(Some(gpu), |state, now| {
-            state.gpus[gpu].load.percent(now, WINDOW)
-        }))
+        Ok(self.with(Some(gpu), |state, now| state.gpus[gpu].load.percent(now, WINDOW)))
     }
 
     /// Time the GPU has worked since the device was made, context switches included.

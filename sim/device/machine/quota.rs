@@ -36,9 +36,7 @@ impl Machine {
         }
         let (chain, group) = group_at(group)?;
         let limit = MemoryLimit { soft, hard };
-        self.with(Some(gpu), |state, _| {
-            quota::set(state, gpu, &chain, &group, limit, self.limits)
-        })
+        self.with(Some(gpu), |state, _| quota::set(state, gpu, &chain, &group, limit, self.limits))
     }
 
     /// The limits of the control group with this directory on a GPU, and its use.

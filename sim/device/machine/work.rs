@@ -17,9 +17,7 @@ impl Machine {
         let header = self.mapping.header();
         let overhead = (header.context_pages, header.first_context_pages);
         self.note_cgroup();
-        self.retry_short(gpu, |state| {
-            process::create_context(state, gpu, self.slot, overhead)
-        })
+        self.retry_short(gpu, |state| process::create_context(state, gpu, self.slot, overhead))
     }
 
     /// Ends a context; its queued work never completes. Its process's allocations stay.
@@ -29,11 +27,7 @@ impl Machine {
             if slot != self.slot as u32 {
                 return Err(DeviceError::StaleContext);
             }
-            Ok(process::destroy_context(
-                state,
-                usize::from(id.index),
-                self.slot,
-            ))
+            Ok(process::destroy_context(state, usize::from(id.index), self.slot))
         })?;
         if left {
             self.scrub();
@@ -48,9 +42,7 @@ impl Machine {
             let index = usize::from(id.index);
             let context = &state.contexts[index];
             if context.fault_xid != 0 {
-                return Err(DeviceError::Faulted {
-                    xid: context.fault_xid,
-                });
+                return Err(DeviceError::Faulted { xid: context.fault_xid });
             }
             if context.tail - context.head >= MAX_PENDING {
                 return Err(DeviceError::QueueFull);
@@ -64,19 +56,12 @@ impl Machine {
                 if faults.xid != 0 && slot.launches == faults.xid_at_launch {
                     xid_raised = true;
                     process::fault(state, index, faults.xid as u32, now);
-                    return Err(DeviceError::Faulted {
-                        xid: faults.xid as u32,
-                    });
+                    return Err(DeviceError::Faulted { xid: faults.xid as u32 });
                 }
             }
             let State { gpus, contexts, .. } = state;
             let gpu = &mut gpus[contexts[index].gpu as usize];
-            Ok(Seq(time::push(
-                gpu,
-                &mut contexts[index],
-                id.index,
-                duration_ns,
-            )))
+            Ok(Seq(time::push(gpu, &mut contexts[index], id.index, duration_ns)))
         });
         if xid_raised {
             self.announce_event();

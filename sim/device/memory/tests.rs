@@ -39,24 +39,16 @@ fn free_pages(state: &State) -> u32 {
 #[test]
 fn capacity_is_exact_even_in_pieces() {
     let mut state = machine();
-    let singles: Vec<u32> = (0..PAGES)
-        .map(|_| take(&mut state, 0, 1).unwrap())
-        .collect();
+    let singles: Vec<u32> = (0..PAGES).map(|_| take(&mut state, 0, 1).unwrap()).collect();
     assert_eq!(take(&mut state, 0, 1), Err(DeviceError::OutOfMemory));
     for &first in singles.iter().step_by(2) {
         assert!(free(&mut state, 0, first));
     }
-    assert_eq!(
-        take(&mut state, 1, PAGES / 2 + 1),
-        Err(DeviceError::OutOfMemory)
-    );
+    assert_eq!(take(&mut state, 1, PAGES / 2 + 1), Err(DeviceError::OutOfMemory));
     let scattered = take(&mut state, 1, PAGES / 2).unwrap();
     let extents = memory::extents(&state.gpus[0], scattered);
     assert_eq!(extents.len(), 32);
-    assert_eq!(
-        extents.iter().map(|extent| extent.len).sum::<u64>(),
-        32 * PAGE_BYTES
-    );
+    assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), 32 * PAGE_BYTES);
     assert_eq!((free_pages(&state), state.slots[1].used_pages[0]), (0, 32));
 }
 
@@ -82,20 +74,14 @@ fn a_block_lives_while_anybody_holds_it() {
     assert_eq!(memory::held(&state.gpus[0], key), Ok(first));
     assert_eq!(free_pages(&state), PAGES - 8);
     assert!(process::drop_process(&mut state, 1, 2));
-    assert_eq!(
-        memory::held(&state.gpus[0], key),
-        Err(DeviceError::StaleMemory)
-    );
+    assert_eq!(memory::held(&state.gpus[0], key), Err(DeviceError::StaleMemory));
     assert_eq!(memory::to_scrub(&state.gpus[0], 2), vec![first]);
     assert_eq!(free_pages(&state), PAGES - 8);
     memory::finish_scrub(&mut state.gpus[0], first);
     assert_eq!(free_pages(&state), PAGES);
     let again = take(&mut state, 0, 8).unwrap();
     assert_eq!(again, first);
-    assert_eq!(
-        memory::held(&state.gpus[0], key),
-        Err(DeviceError::StaleMemory)
-    );
+    assert_eq!(memory::held(&state.gpus[0], key), Err(DeviceError::StaleMemory));
 }
 
 #[test]
@@ -111,10 +97,7 @@ fn a_dead_scrubber_is_succeeded() {
 fn sizes_that_cannot_be_are_refused() {
     let mut state = machine();
     assert_eq!(take(&mut state, 0, 0), Err(DeviceError::BadSize));
-    assert_eq!(
-        take(&mut state, 0, PAGES + 1),
-        Err(DeviceError::OutOfMemory)
-    );
+    assert_eq!(take(&mut state, 0, PAGES + 1), Err(DeviceError::OutOfMemory));
     assert_eq!(take(&mut state, 0, u32::MAX), Err(DeviceError::OutOfMemory));
 }
 

@@ -60,11 +60,7 @@ fn a_wall_holds_all_processes_of_the_group_and_those_below() {
     assert_eq!(quota::used_bytes(&state, 0, 5), 10 * PAGE_BYTES);
     take(&mut state, 3, 20).unwrap();
     take(&mut state, 4, 20).unwrap();
-    assert_eq!(
-        quota::own_limit(&state, 0, 0),
-        None,
-        "it does not show below"
-    );
+    assert_eq!(quota::own_limit(&state, 0, 0), None, "it does not show below");
     let shown = quota::own_limit(&state, 0, 2);
     assert_eq!(shown, Some((10 * PAGE_BYTES, 10 * PAGE_BYTES)));
 }
@@ -123,10 +119,7 @@ fn guarantees_are_reserved_above_and_not_twice() {
     assert!(quota::find(&state, 9).is_none(), "a refusal leaves nothing");
     set(&mut state, &[9, 1], 24, None).unwrap();
     set(&mut state, &[5, 1], 0, Some(40)).unwrap();
-    assert_eq!(
-        set(&mut state, &[8, 5, 1], 21, None),
-        Err(LimitError::Invalid)
-    );
+    assert_eq!(set(&mut state, &[8, 5, 1], 21, None), Err(LimitError::Invalid));
     assert_eq!(reserved(&state, 8), 20, "a refusal changes nothing");
 }
 
@@ -135,10 +128,7 @@ fn a_deleted_group_leaves_its_guarantee_behind() {
     let mut state = machine(&[]);
     set(&mut state, &[7, 5, 1], 60, None).unwrap();
     // Deleting a group tells the driver nothing; the next container has a group of its own.
-    assert_eq!(
-        set(&mut state, &[8, 5, 1], 10, None),
-        Err(LimitError::Invalid)
-    );
+    assert_eq!(set(&mut state, &[8, 5, 1], 10, None), Err(LimitError::Invalid));
     // Zeroed first, as one should:
     set(&mut state, &[7, 5, 1], 0, None).unwrap();
     set(&mut state, &[8, 5, 1], 10, None).unwrap();
@@ -168,14 +158,7 @@ fn a_path_too_long_to_keep_is_refused() {
     let mut state = machine(&[]);
     let path = "x".repeat(CGROUP_PATH + 1);
     let limit = MemoryLimit { soft: 0, hard: 0 };
-    let set = quota::set(
-        &mut state,
-        0,
-        &chain(&[7]),
-        Path::new(&path),
-        limit,
-        Limits::Misc,
-    );
+    let set = quota::set(&mut state, 0, &chain(&[7]), Path::new(&path), limit, Limits::Misc);
     assert_eq!(set, Err(LimitError::Invalid));
     assert!(quota::find(&state, 7).is_none());
 }

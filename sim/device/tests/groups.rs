@@ -128,10 +128,7 @@ fn tenant(machine: &Machine) {
             }
             ("managed", mib) => {
                 let bytes = mib.parse::<u64>().unwrap() * MIB;
-                say(&format!(
-                    "{:?}",
-                    machine.mem_alloc_managed(0, bytes).is_ok()
-                ));
+                say(&format!("{:?}", machine.mem_alloc_managed(0, bytes).is_ok()));
             }
             ("context", _) => say(&format!("{:?}", machine.context_create(0).is_ok())),
             ("info", _) => {
@@ -171,11 +168,7 @@ fn every_group_has_its_wall_and_so_have_those_above() {
     let mut actors =
         [&left, &left, &right, &slice].map(|group| ready(group.start(&device.0, "tenant")));
     assert_eq!(actors[0].ask("info"), "40 40");
-    assert_eq!(
-        actors[2].ask("info"),
-        "256 256",
-        "a limit above does not show"
-    );
+    assert_eq!(actors[2].ask("info"), "256 256", "a limit above does not show");
     assert_eq!(actors[0].ask("context"), "true");
     assert_eq!(actors[1].ask("info"), "40 38", "contexts count");
     assert_eq!(actors[0].ask("take 30"), "true");
@@ -254,12 +247,7 @@ fn managed_memory_is_not_covered() {
 
 /// Whether this process has the capability that a driver takes for root's, CAP_SYS_ADMIN.
 fn may_set() -> bool {
-    caps::has_cap(
-        None,
-        caps::CapSet::Effective,
-        caps::Capability::CAP_SYS_ADMIN,
-    )
-    .unwrap()
+    caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_ADMIN).unwrap()
 }
 
 #[test]
@@ -269,10 +257,7 @@ fn what_is_wrong_is_refused() {
     let machine = off.observe();
     let set = machine.set_limits(0, anywhere, 0, UNLIMITED);
     assert_eq!(set, Err(LimitError::NotSupported));
-    assert_eq!(
-        machine.limits_of(0, anywhere),
-        Err(LimitError::NotSupported)
-    );
+    assert_eq!(machine.limits_of(0, anywhere), Err(LimitError::NotSupported));
 
     let device = Device::new("wrong", "devices=2,mem=64MiB/32MiB,limits=dmem");
     let machine = device.observe();
@@ -294,16 +279,8 @@ fn what_is_wrong_is_refused() {
     assert_eq!(machine.limits_of(0, root), Err(LimitError::NotFound));
     let on_root = machine.set_limits(0, root, 0, MIB);
     assert_eq!(on_root, Err(LimitError::NotFound), "the root has no limits");
-    assert_eq!(
-        set(0, 2 * MIB, MIB),
-        Err(LimitError::Invalid),
-        "soft above hard"
-    );
-    assert_eq!(
-        set(1, 0, 33 * MIB),
-        Err(LimitError::Invalid),
-        "more than it has"
-    );
+    assert_eq!(set(0, 2 * MIB, MIB), Err(LimitError::Invalid), "soft above hard");
+    assert_eq!(set(1, 0, 33 * MIB), Err(LimitError::Invalid), "more than it has");
     assert_eq!(set(1, 33 * MIB, UNLIMITED), Err(LimitError::Invalid));
     assert_eq!(set(2, 0, MIB), Err(LimitError::NoSuchGpu));
     let file = group.0.join("cgroup.procs");
@@ -320,10 +297,7 @@ fn what_is_wrong_is_refused() {
 fn only_root_may_set() {
     let Some(group) = group() else { return };
     let device = Device::new("root", "mem=64MiB,limits=misc");
-    device
-        .observe()
-        .set_limits(0, &group.0, 0, 8 * MIB)
-        .unwrap();
+    device.observe().set_limits(0, &group.0, 0, 8 * MIB).unwrap();
     let mut actor = ready(Actor::start(&device.0, "tenant"));
     assert_eq!(actor.ask("common"), "0", "it may become a common user");
     let said = actor.ask(&format!("set {}", group.0.display()));
@@ -361,9 +335,8 @@ fn groups_come_and_go() {
         let group = slice.below(&round.to_string());
         machine.set_limits(0, &group.0, 0, MIB).unwrap();
     }
-    let living: Vec<_> = (0..MAX_QUOTAS)
-        .map(|round| slice.below(&format!("living-{round}")))
-        .collect();
+    let living: Vec<_> =
+        (0..MAX_QUOTAS).map(|round| slice.below(&format!("living-{round}"))).collect();
     for group in &living {
         machine.set_limits(0, &group.0, 0, MIB).unwrap();
     }

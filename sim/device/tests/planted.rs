@@ -163,11 +163,7 @@ fn on_the_host_it_is_its_owners_alone() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&device.0), 0o700);
     let node = device.0.join("node");
-    let (dir, file) = if is_root() {
-        (0o711, 0o666)
-    } else {
-        (0o700, 0o600)
-    };
+    let (dir, file) = if is_root() { (0o711, 0o666) } else { (0o700, 0o600) };
     assert_eq!(mode(&node), dir);
     for name in NAMES.iter().filter(|name| **name != "state.new") {
         assert_eq!(mode(&node.join(name)), file, "{name}");

@@ -14,10 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const FOR_EVER: Work = Work {
-    kind: Kind::Kernel,
-    duration_ns: u64::MAX,
-};
+const FOR_EVER: Work = Work { kind: Kind::Kernel, duration_ns: u64::MAX };
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -58,8 +55,7 @@ fn actor() {
             let machine = driver();
             let memory = machine.mem_alloc(0, 4 << 20).unwrap();
             let file = machine.vram(0).unwrap();
-            file.write_all_at(b"from the exporter", memory.extents[0].offset)
-                .unwrap();
+            file.write_all_at(b"from the exporter", memory.extents[0].offset).unwrap();
             say(&hex(&memory.key.to_bytes()));
             listen();
         }
@@ -70,15 +66,7 @@ fn actor() {
                 let context = machine.context_create(0).unwrap();
                 let memory = machine.mem_alloc(0, 6 << 20).unwrap();
                 for _ in 0..20 {
-                    machine
-                        .submit(
-                            context,
-                            Work {
-                                kind: Kind::Copy,
-                                duration_ns: 500,
-                            },
-                        )
-                        .unwrap();
+                    machine.submit(context, Work { kind: Kind::Copy, duration_ns: 500 }).unwrap();
                 }
                 machine.mem_free(memory.key).unwrap();
                 machine.context_destroy(context).unwrap();
@@ -131,19 +119,10 @@ fn memory_of_the_dead_is_had_at_once() {
 fn two_processes_share_the_device_equally() {
     let device = Device::new("share", "mem=4GiB");
     let machine = device.observe();
-    let mut hogs = [
-        Actor::start(&device.0, "hog"),
-        Actor::start(&device.0, "hog"),
-    ];
-    hogs.iter_mut()
-        .for_each(|hog| assert_eq!(hog.says(), "ready"));
+    let mut hogs = [Actor::start(&device.0, "hog"), Actor::start(&device.0, "hog")];
+    hogs.iter_mut().for_each(|hog| assert_eq!(hog.says(), "ready"));
     let busy = || -> Vec<u64> {
-        machine
-            .processes(0)
-            .unwrap()
-            .iter()
-            .map(|process| process.busy_ns)
-            .collect()
+        machine.processes(0).unwrap().iter().map(|process| process.busy_ns).collect()
     };
     let outside = now_ns();
     let before = busy();
@@ -152,11 +131,7 @@ fn two_processes_share_the_device_equally() {
     let inside = now_ns() - inside;
     let after = busy();
     let outside = now_ns() - outside;
-    let used: Vec<u64> = before
-        .iter()
-        .zip(&after)
-        .map(|(before, after)| after - before)
-        .collect();
+    let used: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
     assert_eq!(used.len(), 2);
     assert!(used[0].abs_diff(used[1]) <= 2_000_000, "{used:?}");
     // Of each 2.05 ms the switch takes 0.05.
@@ -169,14 +144,9 @@ fn two_processes_share_the_device_equally() {
 fn capacity_is_exact_among_racing_processes() {
     let device = Device::new("race", "mem=512MiB");
     let mut actors: Vec<_> = (0..4).map(|_| Actor::start(&device.0, "grab")).collect();
-    actors
-        .iter_mut()
-        .for_each(|actor| assert_eq!(actor.says(), "ready"));
+    actors.iter_mut().for_each(|actor| assert_eq!(actor.says(), "ready"));
     actors.iter_mut().for_each(Actor::tell);
-    let pages: u64 = actors
-        .iter_mut()
-        .map(|actor| actor.says().parse::<u64>().unwrap())
-        .sum();
+    let pages: u64 = actors.iter_mut().map(|actor| actor.says().parse::<u64>().unwrap()).sum();
     assert_eq!(pages * PAGE_BYTES, 512 << 20);
     let info = device.observe().mem_info(0).unwrap();
     assert_eq!((info.used, info.free), (512 << 20, 0));
@@ -195,11 +165,7 @@ fn imported_memory_outlives_its_exporter() {
     exporter.kill();
     assert_eq!(shown(), 6 << 20, "the importer pays");
     let mut bytes = [0; 17];
-    machine
-        .vram(0)
-        .unwrap()
-        .read_exact_at(&mut bytes, memory.extents[0].offset)
-        .unwrap();
+    machine.vram(0).unwrap().read_exact_at(&mut bytes, memory.extents[0].offset).unwrap();
     assert_eq!(&bytes, b"from the exporter");
     assert_eq!(machine.mem_info(0).unwrap().used, 6 << 20);
     machine.mem_free(key).unwrap();
@@ -209,11 +175,7 @@ fn imported_memory_outlives_its_exporter() {
     assert_eq!(machine.mem_info(0).unwrap().used, 0);
     // What comes next reads as zeros.
     let again = machine.mem_alloc(0, 64 << 20).unwrap();
-    machine
-        .vram(0)
-        .unwrap()
-        .read_exact_at(&mut bytes, again.extents[0].offset)
-        .unwrap();
+    machine.vram(0).unwrap().read_exact_at(&mut bytes, again.extents[0].offset).unwrap();
     assert_eq!(bytes, [0; 17]);
 }
 
@@ -235,13 +197,8 @@ fn killed_at_any_moment() {
     let device = Device::new("churn", "mem=256MiB,context=2MiB");
     let machine = device.observe();
     for round in 0..40 {
-        let mut actors = [
-            Actor::start(&device.0, "churn"),
-            Actor::start(&device.0, "churn"),
-        ];
-        actors
-            .iter_mut()
-            .for_each(|actor| assert_eq!(actor.says(), "ready"));
+        let mut actors = [Actor::start(&device.0, "churn"), Actor::start(&device.0, "churn")];
+        actors.iter_mut().for_each(|actor| assert_eq!(actor.says(), "ready"));
         std::thread::sleep(Duration::from_micros(777 * round % 5000));
         actors.iter_mut().for_each(Actor::kill);
         let began = Instant::now();
@@ -263,28 +220,17 @@ fn many_first_openers_make_one_device() {
         Actor::start_by(command, &device.0, "open")
     });
     let mut actors: Vec<_> = actors.collect();
-    actors
-        .iter_mut()
-        .for_each(|actor| assert_eq!(actor.says(), "3"));
+    actors.iter_mut().for_each(|actor| assert_eq!(actor.says(), "3"));
 }
 
 #[test]
 fn processes_outside_the_pid_namespace_are_not_shown() {
     let unshare = || {
         let mut command = Command::new("unshare");
-        command.args([
-            "--user",
-            "--map-root-user",
-            "--pid",
-            "--fork",
-            "--kill-child",
-        ]);
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
         command
     };
-    let possible = unshare()
-        .arg("true")
-        .status()
-        .is_ok_and(|status| status.success());
+    let possible = unshare().arg("true").status().is_ok_and(|status| status.success());
     if !possible {
         eprintln!("no pid namespaces here: nothing to see");
         return;
@@ -301,12 +247,7 @@ fn processes_outside_the_pid_namespace_are_not_shown() {
     let mut inner = Actor::start_by(inside(), &device.0, "hog");
     inner.says();
     let machine = device.observe();
-    let pids: Vec<u32> = machine
-        .processes(0)
-        .unwrap()
-        .iter()
-        .map(|info| info.pid)
-        .collect();
+    let pids: Vec<u32> = machine.processes(0).unwrap().iter().map(|info| info.pid).collect();
     assert_eq!(pids.len(), 2);
     assert!(pids.contains(&outer.child.id()));
     assert_eq!(Actor::start_by(inside(), &device.0, "look").says(), "0");
@@ -318,10 +259,7 @@ fn waiting_takes_as_long_as_the_work() {
     let machine = Machine::open(&device.0, Role::Driver).unwrap();
     let context = machine.context_create(0).unwrap();
     let began = now_ns();
-    let work = Work {
-        kind: Kind::Kernel,
-        duration_ns: 20_000_000,
-    };
+    let work = Work { kind: Kind::Kernel, duration_ns: 20_000_000 };
     let first = machine.submit(context, work).unwrap();
     let second = machine.submit(context, work).unwrap();
     let Status::Done { start_ns, end_ns } = machine.wait(context, second).unwrap() else {
@@ -329,9 +267,7 @@ fn waiting_takes_as_long_as_the_work() {
     };
     assert!(now_ns() >= end_ns && start_ns >= began);
     assert_eq!(end_ns - start_ns, 20_000_000);
-    let Ok(Status::Done { end_ns, .. }) = machine.poll(context, first) else {
-        panic!()
-    };
+    let Ok(Status::Done { end_ns, .. }) = machine.poll(context, first) else { panic!() };
     assert_eq!(end_ns, start_ns);
 }
 
@@ -340,10 +276,7 @@ fn a_full_queue_says_so_and_has_room_again() {
     let device = Device::new("full", "mem=64MiB,context=0B");
     let machine = Machine::open(&device.0, Role::Driver).unwrap();
     let context = machine.context_create(0).unwrap();
-    let work = Work {
-        kind: Kind::Kernel,
-        duration_ns: 20_000,
-    };
+    let work = Work { kind: Kind::Kernel, duration_ns: 20_000 };
     let full = (0..100_000).find_map(|_| machine.submit(context, work).err());
     assert_eq!(full, Some(DeviceError::QueueFull));
     machine.wait_for_room(context).unwrap();
@@ -372,25 +305,14 @@ fn injected_faults() {
     machine.set_faults(gpuslice_sim_device::Faults::parse("xid:31@launch=2").unwrap());
     let seen = machine.event_count();
     machine.submit(context, FOR_EVER).unwrap();
-    machine
-        .submit(
-            context,
-            Work {
-                kind: Kind::Copy,
-                duration_ns: 1,
-            },
-        )
-        .unwrap();
+    machine.submit(context, Work { kind: Kind::Copy, duration_ns: 1 }).unwrap();
     let second = machine.submit(context, FOR_EVER);
     assert_eq!(second, Err(DeviceError::Faulted { xid: 31 }));
     let (event, _) = machine.next_event(seen, now_ns()).unwrap();
     assert_eq!((event.gpu, event.xid), (0, 31));
     assert_eq!(machine.context_info(context).unwrap().fault, Some(31));
     machine.context_destroy(context).unwrap();
-    assert_eq!(
-        machine.context_info(context),
-        Err(DeviceError::StaleContext)
-    );
+    assert_eq!(machine.context_info(context), Err(DeviceError::StaleContext));
 }
 
 #[test]
@@ -413,10 +335,7 @@ fn another_version_is_refused() {
     let state = device.0.join("node/state");
     let file = std::fs::OpenOptions::new().write(true).open(state).unwrap();
     file.write_all_at(&99_u32.to_le_bytes(), 8).unwrap();
-    let error = Machine::open(&device.0, Role::Driver)
-        .err()
-        .unwrap()
-        .to_string();
+    let error = Machine::open(&device.0, Role::Driver).err().unwrap().to_string();
     assert!(error.contains("version 99"), "{error}");
     assert!(create(&device.0, &Config::default()).is_err());
 }

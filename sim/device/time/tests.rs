@@ -32,12 +32,7 @@ fn look(state: &mut State, now: u64) {
 
 fn push(state: &mut State, id: ContextId, duration: u64) -> u64 {
     let index = usize::from(id.index);
-    time::push(
-        &mut state.gpus[0],
-        &mut state.contexts[index],
-        id.index,
-        duration,
-    )
+    time::push(&mut state.gpus[0], &mut state.contexts[index], id.index, duration)
 }
 
 fn status(state: &State, id: ContextId, seq: u64) -> Status {
@@ -49,10 +44,7 @@ fn busy(state: &State, id: ContextId) -> u64 {
 }
 
 fn done(start: u64, end: u64) -> Status {
-    Status::Done {
-        start_ns: START + start,
-        end_ns: START + end,
-    }
+    Status::Done { start_ns: START + start, end_ns: START + end }
 }
 
 #[test]
@@ -61,19 +53,9 @@ fn alone_work_runs_back_to_back_and_is_never_interrupted() {
     let first = push(&mut state, ids[0], 5 * MS);
     let marker = push(&mut state, ids[0], 0);
     let second = push(&mut state, ids[0], MS);
-    assert_eq!(
-        status(&state, ids[0], second),
-        Status::Pending {
-            earliest_ns: START + 6 * MS
-        }
-    );
+    assert_eq!(status(&state, ids[0], second), Status::Pending { earliest_ns: START + 6 * MS });
     look(&mut state, START + 5 * MS - 1);
-    assert_eq!(
-        status(&state, ids[0], first),
-        Status::Pending {
-            earliest_ns: START + 5 * MS
-        }
-    );
+    assert_eq!(status(&state, ids[0], first), Status::Pending { earliest_ns: START + 5 * MS });
     look(&mut state, START + 60 * MS);
     assert_eq!(status(&state, ids[0], first), done(0, 5 * MS));
     assert_eq!(status(&state, ids[0], marker), done(5 * MS, 5 * MS));
@@ -89,18 +71,8 @@ fn two_contexts_take_turns_of_a_slice_and_pay_the_switch() {
     // a: 0-2, switch, b: 2.05-4.05, switch, a: 4.1-5.1, switch, b: 5.15-6.15.
     let a_end = 5 * MS + 2 * SWITCH;
     let b_end = 6 * MS + 3 * SWITCH;
-    assert_eq!(
-        status(&state, ids[0], a),
-        Status::Pending {
-            earliest_ns: START + a_end
-        }
-    );
-    assert_eq!(
-        status(&state, ids[1], b),
-        Status::Pending {
-            earliest_ns: START + b_end
-        }
-    );
+    assert_eq!(status(&state, ids[0], a), Status::Pending { earliest_ns: START + a_end });
+    assert_eq!(status(&state, ids[1], b), Status::Pending { earliest_ns: START + b_end });
     look(&mut state, START + 100 * MS);
     assert_eq!(status(&state, ids[0], a), done(0, a_end));
     assert_eq!(status(&state, ids[1], b), done(SLICE + SWITCH, b_end));
@@ -115,11 +87,7 @@ fn endless_work_shares_the_device_equally_per_context() {
     let rounds = 1000;
     look(&mut state, START + rounds * 3 * (SLICE + SWITCH));
     for &id in &ids {
-        assert!(
-            busy(&state, id).abs_diff(rounds * SLICE) <= SLICE,
-            "{}",
-            busy(&state, id)
-        );
+        assert!(busy(&state, id).abs_diff(rounds * SLICE) <= SLICE, "{}", busy(&state, id));
     }
 }
 
@@ -130,10 +98,7 @@ fn a_newcomer_waits_for_the_end_of_the_present_slice() {
     look(&mut state, START + 2 * SLICE + MS / 2);
     let seq = push(&mut state, ids[1], MS);
     let end = START + 3 * SLICE + SWITCH + MS;
-    assert_eq!(
-        status(&state, ids[1], seq),
-        Status::Pending { earliest_ns: end }
-    );
+    assert_eq!(status(&state, ids[1], seq), Status::Pending { earliest_ns: end });
     look(&mut state, end);
     assert!(matches!(status(&state, ids[1], seq), Status::Done { end_ns, .. } if end_ns == end));
 }
@@ -189,13 +154,9 @@ fn completions_are_remembered_for_a_while() {
             look(&mut state, now);
         }
     }
-    let Status::Done { start_ns, end_ns } = status(&state, ids[0], total - 4096) else {
-        panic!()
-    };
+    let Status::Done { start_ns, end_ns } = status(&state, ids[0], total - 4096) else { panic!() };
     assert_eq!(end_ns - start_ns, 1000);
-    let Status::Done { start_ns, end_ns } = status(&state, ids[0], 0) else {
-        panic!()
-    };
+    let Status::Done { start_ns, end_ns } = status(&state, ids[0], 0) else { panic!() };
     assert_eq!(start_ns, end_ns);
 }
 
@@ -263,11 +224,8 @@ fn rounds_can_be_skipped() {
     look(&mut seldom, START + hour);
     for &id in &ids {
         assert_eq!(busy(&often, id), busy(&seldom, id));
-        let load = |state: &State| {
-            state.contexts[usize::from(id.index)]
-                .load
-                .percent(START + hour, 10)
-        };
+        let load =
+            |state: &State| state.contexts[usize::from(id.index)].load.percent(START + hour, 10);
         assert_eq!(load(&often), load(&seldom));
     }
     for seq in 0..2 {
@@ -334,23 +292,15 @@ fn a_disabled_context_stops_where_it_is_and_goes_on_there() {
     let later = push(&mut state, ids[0], MS);
     look(&mut state, START + 50 * MS);
     assert_eq!(status(&state, ids[1], short), done(10 * MS, 15 * MS));
-    let stopped = Status::Pending {
-        earliest_ns: u64::MAX,
-    };
+    let stopped = Status::Pending { earliest_ns: u64::MAX };
     assert_eq!(status(&state, ids[0], long), stopped);
-    assert_eq!(
-        (busy(&state, ids[0]), state.contexts[0].saves),
-        (10 * MS, 1)
-    );
+    assert_eq!((busy(&state, ids[0]), state.contexts[0].saves), (10 * MS, 1));
     disable(&mut state, ids[0], false);
     look(&mut state, START + 300 * MS);
     let end = 50 * MS + SWITCH + 90 * MS;
     assert_eq!(status(&state, ids[0], long), done(0, end));
     assert_eq!(status(&state, ids[0], later), done(end, end + MS));
-    assert_eq!(
-        (state.contexts[0].stopped, state.contexts[0].stops[0]),
-        (1, START + 10 * MS)
-    );
+    assert_eq!((state.contexts[0].stopped, state.contexts[0].stops[0]), (1, START + 10 * MS));
     // with nothing to run there is nothing to take off
     disable(&mut state, ids[0], true);
     assert_eq!(state.contexts[0].saves, 1);
@@ -365,8 +315,5 @@ fn a_time_slice_of_its_own_is_a_part_of_its_own() {
     });
     look(&mut state, START + 1_610 * MS);
     let (first, second) = (busy(&state, ids[0]), busy(&state, ids[1]));
-    assert!(
-        first.abs_diff(3 * second) <= 12 * MS,
-        "{first} and {second}"
-    );
+    assert!(first.abs_diff(3 * second) <= 12 * MS, "{first} and {second}");
 }

@@ -52,15 +52,8 @@ pub(crate) fn nvmlDeviceGetHandleByUUIDV(
     match uuid.kind {
         UUID_BINARY => find(|gpu| gpu.uuid == uuid.value[..16], device),
         UUID_ASCII => {
-            let end = uuid
-                .value
-                .iter()
-                .position(|&byte| byte == 0)
-                .unwrap_or(uuid.value.len());
-            find(
-                |gpu| gpu.uuid_text().as_bytes() == &uuid.value[..end],
-                device,
-            )
+            let end = uuid.value.iter().position(|&byte| byte == 0).unwrap_or(uuid.value.len());
+            find(|gpu| gpu.uuid_text().as_bytes() == &uuid.value[..end], device)
         }
         _ => Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT),
     }
@@ -75,10 +68,7 @@ pub(crate) fn nvmlDeviceGetHandleBySerial(
 }
 
 fn serial_text(gpu: &GpuInfo) -> String {
-    let hash = gpu
-        .uuid
-        .iter()
-        .fold(0u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte));
+    let hash = gpu.uuid.iter().fold(0u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte));
     format!("{:013}", hash % 10_000_000_000_000)
 }
 

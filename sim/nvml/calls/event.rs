@@ -37,10 +37,7 @@ pub(crate) fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> Outcome {
     if set.is_null() {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);
     }
-    let new = Some(Set {
-        listens: [false; MAX_GPUS],
-        seen,
-    });
+    let new = Some(Set { listens: [false; MAX_GPUS], seen });
     let mut sets = sets();
     let at = match sets.iter().position(Option::is_none) {
         Some(free) => free,
@@ -94,9 +91,8 @@ pub(crate) fn nvmlEventSetWait(
     let deadline = now_ns() + u64::from(timeout_ms) * 1_000_000;
     loop {
         let Set { listens, seen } = *look_up(&mut sets(), set)?;
-        let (event, now_seen) = machine
-            .next_event(seen, deadline)
-            .ok_or(nvmlReturn_t::ERROR_TIMEOUT)?;
+        let (event, now_seen) =
+            machine.next_event(seen, deadline).ok_or(nvmlReturn_t::ERROR_TIMEOUT)?;
         look_up(&mut sets(), set)?.seen = now_seen;
         if listens[event.gpu] {
             return data.put(nvmlEventData_t {

@@ -30,9 +30,7 @@ pub(crate) fn nvmlDeviceSetMemoryLimits_v1(
     let (machine, info) = gpu(device)?;
     let limits = limits.get()?;
     let group = group(limits.name_space)?;
-    machine
-        .set_limits(info.index, &group, limits.soft_limit, limits.hard_limit)
-        .map_err(refusal)
+    machine.set_limits(info.index, &group, limits.soft_limit, limits.hard_limit).map_err(refusal)
 }
 
 pub(crate) fn nvmlDeviceGetMemoryLimits_v1(

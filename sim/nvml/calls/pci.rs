@@ -135,11 +135,7 @@ pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(
     level: Out<nvmlGpuTopologyLevel_t>,
 ) -> Outcome {
     let same = gpu(first)?.1.index == gpu(second)?.1.index;
-    level.put(if same {
-        NVML_TOPOLOGY_INTERNAL
-    } else {
-        NVML_TOPOLOGY_NODE
-    })
+    level.put(if same { NVML_TOPOLOGY_INTERNAL } else { NVML_TOPOLOGY_NODE })
 }
 
 pub(crate) fn nvmlDeviceGetP2PStatus(

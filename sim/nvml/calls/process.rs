@@ -21,10 +21,7 @@ fn processes(device: nvmlDevice_t) -> Result<Vec<ProcessInfo>, Refusal> {
 }
 
 fn oldest(process: &ProcessInfo) -> nvmlProcessInfo_v1_t {
-    nvmlProcessInfo_v1_t {
-        pid: process.pid,
-        used_gpu_memory: process.used_bytes,
-    }
+    nvmlProcessInfo_v1_t { pid: process.pid, used_gpu_memory: process.used_bytes }
 }
 
 fn present(process: &ProcessInfo) -> nvmlProcessInfo_t {
@@ -106,11 +103,7 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     if list.mode >= DETAIL_MODES {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);
     }
-    let shown = if list.mode == DETAIL_COMPUTE {
-        &all[..]
-    } else {
-        &[]
-    };
+    let shown = if list.mode == DETAIL_COMPUTE { &all[..] } else { &[] };
     let details: Vec<_> = shown
         .iter()
         .map(|process| nvmlProcessDetail_v1_t {

@@ -70,10 +70,7 @@ pub(crate) fn nvmlDeviceGetTemperatureV(
     if asked.sensor_type != NVML_TEMPERATURE_GPU {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);
     }
-    place.put(nvmlTemperature_t {
-        temperature: between(TEMPERATURE_C, percent) as i32,
-        ..asked
-    })
+    place.put(nvmlTemperature_t { temperature: between(TEMPERATURE_C, percent) as i32, ..asked })
 }
 
 pub(crate) fn nvmlDeviceGetTemperatureThreshold(
@@ -215,11 +212,7 @@ pub(crate) fn nvmlDeviceGetCurrentClocksEventReasons(
     reasons: Out<u64>,
 ) -> Outcome {
     let idle = load(device)? == 0;
-    reasons.put(if idle {
-        nvmlClocksEventReasonGpuIdle
-    } else {
-        nvmlClocksEventReasonNone
-    })
+    reasons.put(if idle { nvmlClocksEventReasonGpuIdle } else { nvmlClocksEventReasonNone })
 }
 
 pub(crate) fn nvmlDeviceGetSupportedClocksEventReasons(

@@ -21,10 +21,7 @@ const DRIVERS: [((u32, u32), &str); 10] = [
 ];
 
 fn driver_version((major, minor): (u32, u32)) -> &'static str {
-    let known = DRIVERS
-        .iter()
-        .rev()
-        .find(|(cuda, _)| *cuda <= (major, minor));
+    let known = DRIVERS.iter().rev().find(|(cuda, _)| *cuda <= (major, minor));
     known.map_or(DRIVERS[0].1, |(_, driver)| driver)
 }
 

@@ -42,13 +42,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo_v2(
     if place.get()?.version != nvmlMemory_v2 {
         return Err(nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH);
     }
-    place.put(nvmlMemory_v2_t {
-        version: nvmlMemory_v2,
-        total,
-        reserved: 0,
-        free,
-        used,
-    })
+    place.put(nvmlMemory_v2_t { version: nvmlMemory_v2, total, reserved: 0, free, used })
 }
 
 /// The window shows the whole memory, as on cards with a resizable one.
@@ -57,11 +51,7 @@ pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(
     place: Out<nvmlBAR1Memory_t>,
 ) -> Outcome {
     let MemoryInfo { total, used, free } = memory(device)?;
-    place.put(nvmlBAR1Memory_t {
-        bar1_total: total,
-        bar1_free: free,
-        bar1_used: used,
-    })
+    place.put(nvmlBAR1Memory_t { bar1_total: total, bar1_free: free, bar1_used: used })
 }
 
 pub(crate) fn nvmlDeviceGetUtilizationRates(
@@ -69,10 +59,7 @@ pub(crate) fn nvmlDeviceGetUtilizationRates(
     place: Out<nvmlUtilization_t>,
 ) -> Outcome {
     let percent = percent(device)?;
-    place.put(nvmlUtilization_t {
-        gpu: percent,
-        memory: memory_percent(percent),
-    })
+    place.put(nvmlUtilization_t { gpu: percent, memory: memory_percent(percent) })
 }
 
 /// The engines beside the cores are idle.
@@ -117,10 +104,7 @@ pub(crate) fn nvmlDeviceGetSamples(
         }
         let mut sample_value = nvmlValue_t { ulonglong: 0 };
         sample_value.uint = uint;
-        samples.put(nvmlSample_t {
-            time_stamp,
-            sample_value,
-        })?;
+        samples.put(nvmlSample_t { time_stamp, sample_value })?;
     }
     count.put(1)
 }

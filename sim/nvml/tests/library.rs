@@ -34,10 +34,7 @@ impl Library {
         // SAFETY: a valid path; the library's constructors are those of any Rust library.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "cannot load {}", file.display());
-        Self {
-            handle: handle as usize,
-            dir,
-        }
+        Self { handle: handle as usize, dir }
     }
 
     fn symbol(&self, name: &str) -> *mut c_void {
@@ -95,19 +92,11 @@ fn device(library: &Library, index: u32) -> nvmlDevice_t {
 }
 
 fn text(bytes: &[c_char]) -> String {
-    bytes
-        .iter()
-        .take_while(|&&byte| byte != 0)
-        .map(|&byte| byte as u8 as char)
-        .collect()
+    bytes.iter().take_while(|&&byte| byte != 0).map(|&byte| byte as u8 as char).collect()
 }
 
 fn memory(library: &Library, device: nvmlDevice_t) -> nvmlMemory_t {
-    let mut memory = nvmlMemory_t {
-        total: 0,
-        free: 0,
-        used: 0,
-    };
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
     ok!(library, nvmlDeviceGetMemoryInfo(device, &mut memory));
     memory
 }
@@ -132,17 +121,9 @@ fn every_row_is_exported_and_wants_initialisation() {
     let (_turn, library) = library();
     for function in NVML.iter().filter(|function| !is_session(function.name)) {
         let answer = blind(library, function.name, 0);
-        assert_eq!(
-            answer,
-            nvmlReturn_t::ERROR_UNINITIALIZED,
-            "{}",
-            function.name
-        );
+        assert_eq!(answer, nvmlReturn_t::ERROR_UNINITIALIZED, "{}", function.name);
     }
-    assert_eq!(
-        call!(library, nvmlShutdown()),
-        nvmlReturn_t::ERROR_UNINITIALIZED
-    );
+    assert_eq!(call!(library, nvmlShutdown()), nvmlReturn_t::ERROR_UNINITIALIZED);
 }
 
 #[test]
@@ -154,12 +135,7 @@ fn what_is_not_implemented_says_so_and_nulls_harm_nothing() {
                 let answer = blind(library, function.name, first);
                 match function.sim {
                     Sim::NotSupported => {
-                        assert_eq!(
-                            answer,
-                            nvmlReturn_t::ERROR_NOT_SUPPORTED,
-                            "{}",
-                            function.name
-                        );
+                        assert_eq!(answer, nvmlReturn_t::ERROR_NOT_SUPPORTED, "{}", function.name);
                     }
                     // An address made up is the caller's own death with any library.
                     Sim::Implemented if takes_pointer_first(function.name) => break,
@@ -196,32 +172,20 @@ fn devices_and_their_names() {
         ok!(library, nvmlDeviceGetUUID(second, uuid.as_mut_ptr(), 96));
         assert!(text(&uuid).starts_with("GPU-") && text(&uuid).len() == 40);
         let mut found = nvmlDevice_t(std::ptr::null_mut());
-        ok!(
-            library,
-            nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &mut found)
-        );
+        ok!(library, nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &mut found));
         assert_eq!(found, second);
         let mut pci = MaybeUninit::<nvmlPciInfo_t>::zeroed();
         ok!(library, nvmlDeviceGetPciInfo_v3(second, pci.as_mut_ptr()));
         // SAFETY: the call has succeeded, and zeros were a value before.
         let pci = unsafe { pci.assume_init() };
-        ok!(
-            library,
-            nvmlDeviceGetHandleByPciBusId_v2(pci.bus_id.as_ptr(), &mut found)
-        );
+        ok!(library, nvmlDeviceGetHandleByPciBusId_v2(pci.bus_id.as_ptr(), &mut found));
         assert_eq!(found, second);
-        let absent = call!(
-            library,
-            nvmlDeviceGetHandleByUUID(c"GPU-0".as_ptr(), &mut found)
-        );
+        let absent = call!(library, nvmlDeviceGetHandleByUUID(c"GPU-0".as_ptr(), &mut found));
         assert_eq!(absent, nvmlReturn_t::ERROR_NOT_FOUND);
         let absent = call!(library, nvmlDeviceGetHandleByIndex_v2(2, &mut found));
         assert_eq!(absent, nvmlReturn_t::ERROR_INVALID_ARGUMENT);
         let long = [b'x' as c_char; 200];
-        let absent = call!(
-            library,
-            nvmlDeviceGetHandleByUUID(long.as_ptr(), &mut found)
-        );
+        let absent = call!(library, nvmlDeviceGetHandleByUUID(long.as_ptr(), &mut found));
         assert_eq!(absent, nvmlReturn_t::ERROR_NOT_FOUND);
         let mut cuda = 0;
         ok!(library, nvmlSystemGetCudaDriverVersion_v2(&mut cuda));
@@ -233,26 +197,14 @@ fn devices_and_their_names() {
 fn structures_say_their_version() {
     initialised(|library| {
         let device = device(library, 0);
-        let mut memory = nvmlMemory_v2_t {
-            version: nvmlMemory_v2,
-            total: 0,
-            reserved: 0,
-            free: 0,
-            used: 0,
-        };
+        let mut memory =
+            nvmlMemory_v2_t { version: nvmlMemory_v2, total: 0, reserved: 0, free: 0, used: 0 };
         ok!(library, nvmlDeviceGetMemoryInfo_v2(device, &mut memory));
-        assert_eq!(
-            (memory.total, memory.free + memory.used),
-            (1 << 30, 1 << 30)
-        );
+        assert_eq!((memory.total, memory.free + memory.used), (1 << 30, 1 << 30));
         for version in [0, 1, nvmlMemory_v2 + 8, 0x0300_0028] {
             memory.version = version;
             let answer = call!(library, nvmlDeviceGetMemoryInfo_v2(device, &mut memory));
-            assert_eq!(
-                answer,
-                nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH,
-                "{version:#x}"
-            );
+            assert_eq!(answer, nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH, "{version:#x}");
         }
     });
 }
@@ -282,24 +234,15 @@ fn a_process_shows_from_its_first_context_on() {
         assert_eq!(list(0, &mut entries), (nvmlReturn_t::SUCCESS, 0));
         let context = driver.context_create(0).unwrap();
         let memory_key = driver.mem_alloc(0, 100 << 20).unwrap().key;
-        assert_eq!(
-            list(0, &mut entries),
-            (nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, 1)
-        );
+        assert_eq!(list(0, &mut entries), (nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, 1));
         assert_eq!(list(4, &mut entries), (nvmlReturn_t::SUCCESS, 1));
         assert_eq!(entries[0].pid, std::process::id());
         assert_eq!(entries[0].used_gpu_memory, 164 << 20);
         assert_eq!(memory(library, device).used, 164 << 20);
-        let mut oldest = [nvmlProcessInfo_v1_t {
-            pid: 0,
-            used_gpu_memory: 0,
-        }; 2];
+        let mut oldest = [nvmlProcessInfo_v1_t { pid: 0, used_gpu_memory: 0 }; 2];
         let mut count = 2;
         let pointer = oldest.as_mut_ptr();
-        ok!(
-            library,
-            nvmlDeviceGetComputeRunningProcesses(device, &mut count, pointer)
-        );
+        ok!(library, nvmlDeviceGetComputeRunningProcesses(device, &mut count, pointer));
         assert_eq!((count, oldest[0].used_gpu_memory), (1, 164 << 20));
         driver.mem_free(memory_key).unwrap();
         driver.context_destroy(context).unwrap();
@@ -314,32 +257,18 @@ fn load_shows_in_utilisation_power_and_process_samples() {
         let device = device(library, 1);
         let driver = Machine::open(&library.dir, Role::Driver).unwrap();
         let context = driver.context_create(1).unwrap();
-        driver
-            .submit(
-                context,
-                Work {
-                    kind: Kind::Kernel,
-                    duration_ns: u64::MAX,
-                },
-            )
-            .unwrap();
+        driver.submit(context, Work { kind: Kind::Kernel, duration_ns: u64::MAX }).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(300));
         let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
         ok!(library, nvmlDeviceGetUtilizationRates(device, &mut rates));
         assert_eq!(rates.gpu, 100);
         let mut count = 0;
         let null = std::ptr::null_mut();
-        let answer = call!(
-            library,
-            nvmlDeviceGetProcessUtilization(device, null, &mut count, 0)
-        );
+        let answer = call!(library, nvmlDeviceGetProcessUtilization(device, null, &mut count, 0));
         assert_eq!((answer, count), (nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, 1));
         let mut sample = MaybeUninit::<nvmlProcessUtilizationSample_t>::zeroed();
         let pointer = sample.as_mut_ptr();
-        ok!(
-            library,
-            nvmlDeviceGetProcessUtilization(device, pointer, &mut count, 0)
-        );
+        ok!(library, nvmlDeviceGetProcessUtilization(device, pointer, &mut count, 0));
         // SAFETY: the call has succeeded, and zeros were a value before.
         let sample = unsafe { sample.assume_init() };
         assert_eq!((sample.pid, sample.sm_util), (std::process::id(), 100));
@@ -355,14 +284,8 @@ fn an_xid_reaches_its_listeners() {
         let mut set = nvmlEventSet_t(std::ptr::null_mut());
         ok!(library, nvmlEventSetCreate(&mut set));
         let second = device(library, 1);
-        ok!(
-            library,
-            nvmlDeviceRegisterEvents(second, nvmlEventTypeXidCriticalError, set)
-        );
-        let other = call!(
-            library,
-            nvmlDeviceRegisterEvents(second, nvmlEventTypeClock, set)
-        );
+        ok!(library, nvmlDeviceRegisterEvents(second, nvmlEventTypeXidCriticalError, set));
+        let other = call!(library, nvmlDeviceRegisterEvents(second, nvmlEventTypeClock, set));
         assert_eq!(other, nvmlReturn_t::ERROR_NOT_SUPPORTED);
         let mut data = MaybeUninit::<nvmlEventData_t>::zeroed();
         let nothing = call!(library, nvmlEventSetWait_v2(set, data.as_mut_ptr(), 20));
@@ -390,13 +313,8 @@ fn errors_have_texts() {
     let text = |code| {
         let pointer = call!(library, nvmlErrorString(nvmlReturn_t(code)));
         // SAFETY: the answer is a text of the library's own.
-        unsafe { core::ffi::CStr::from_ptr(pointer) }
-            .to_str()
-            .unwrap()
+        unsafe { core::ffi::CStr::from_ptr(pointer) }.to_str().unwrap()
     };
-    assert_eq!(
-        (text(0), text(3)),
-        ("The operation was successful", "Not Supported")
-    );
+    assert_eq!((text(0), text(3)), ("The operation was successful", "Not Supported"));
     assert_eq!(text(12345), "Unknown Error");
 }

@@ -93,27 +93,15 @@ impl Gpu<'_> {
 
     /// Total and used, which both versions of the call agree on.
     fn memory(&self) -> (u64, u64) {
-        let mut one = nvmlMemory_t {
-            total: 0,
-            free: 0,
-            used: 0,
-        };
-        let mut two = nvmlMemory_v2_t {
-            version: nvmlMemory_v2,
-            total: 0,
-            reserved: 0,
-            free: 0,
-            used: 0,
-        };
+        let mut one = nvmlMemory_t { total: 0, free: 0, used: 0 };
+        let mut two =
+            nvmlMemory_v2_t { version: nvmlMemory_v2, total: 0, reserved: 0, free: 0, used: 0 };
         let answers = [
             call!(self.0, nvmlDeviceGetMemoryInfo(self.1, &mut one)),
             call!(self.0, nvmlDeviceGetMemoryInfo_v2(self.1, &mut two)),
         ];
         assert_eq!(answers, [nvmlReturn_t::SUCCESS; 2]);
-        let (one, two) = (
-            (one.total, one.free, one.used),
-            (two.total, two.free, two.used),
-        );
+        let (one, two) = ((one.total, one.free, one.used), (two.total, two.free, two.used));
         assert_eq!(one, two);
         assert_eq!(one.0, one.1 + one.2);
         (one.0, one.2)
@@ -127,18 +115,9 @@ impl Gpu<'_> {
         let old = ones.as_mut_ptr();
         let new = [twos.as_mut_ptr(), threes.as_mut_ptr()];
         let answers = [
-            call!(
-                self.0,
-                nvmlDeviceGetComputeRunningProcesses(self.1, one, old)
-            ),
-            call!(
-                self.0,
-                nvmlDeviceGetComputeRunningProcesses_v2(self.1, two, new[0].cast())
-            ),
-            call!(
-                self.0,
-                nvmlDeviceGetComputeRunningProcesses_v3(self.1, three, new[1])
-            ),
+            call!(self.0, nvmlDeviceGetComputeRunningProcesses(self.1, one, old)),
+            call!(self.0, nvmlDeviceGetComputeRunningProcesses_v2(self.1, two, new[0].cast())),
+            call!(self.0, nvmlDeviceGetComputeRunningProcesses_v3(self.1, three, new[1])),
         ];
         assert_eq!(answers, [nvmlReturn_t::SUCCESS; 3]);
         assert_eq!(counts, [1; 3]);
@@ -152,16 +131,9 @@ impl Gpu<'_> {
     }
 }
 
-const OLD: nvmlProcessInfo_v1_t = nvmlProcessInfo_v1_t {
-    pid: 0,
-    used_gpu_memory: 0,
-};
-const NEW: nvmlProcessInfo_t = nvmlProcessInfo_t {
-    pid: 0,
-    used_gpu_memory: 0,
-    gpu_instance_id: 0,
-    compute_instance_id: 0,
-};
+const OLD: nvmlProcessInfo_v1_t = nvmlProcessInfo_v1_t { pid: 0, used_gpu_memory: 0 };
+const NEW: nvmlProcessInfo_t =
+    nvmlProcessInfo_t { pid: 0, used_gpu_memory: 0, gpu_instance_id: 0, compute_instance_id: 0 };
 
 /// A control group this process enters and leaves; removed at the end.
 struct Group {
@@ -226,12 +198,7 @@ fn refusals(gpu: &Gpu, group: &Group) {
     assert_eq!(gpu.set(&group.dir, 0, (1 << 30) + 1), invalid);
     assert_eq!(gpu.set(&group.dir, (1 << 30) + 1, u64::MAX), invalid);
     let long = PathBuf::from(format!("/{}", "x".repeat(5000)));
-    for path in [
-        Path::new("/proc"),
-        Path::new(""),
-        Path::new("/no/such"),
-        &long,
-    ] {
+    for path in [Path::new("/proc"), Path::new(""), Path::new("/no/such"), &long] {
         assert_eq!(gpu.set(path, 0, 1), nvmlReturn_t::ERROR_OPERATING_SYSTEM);
         assert_eq!(gpu.get(path), Err(nvmlReturn_t::ERROR_OPERATING_SYSTEM));
     }
@@ -255,10 +222,7 @@ fn limits_and_the_truth_about_processes() {
 
     let Some(group) = Group::new() else { return };
     refusals(&gpu, &group);
-    assert_eq!(
-        gpu.set(&group.dir, 50 * MIB, 200 * MIB),
-        nvmlReturn_t::SUCCESS
-    );
+    assert_eq!(gpu.set(&group.dir, 50 * MIB, 200 * MIB), nvmlReturn_t::SUCCESS);
     assert_eq!(gpu.get(&group.dir), Ok((50 * MIB, 200 * MIB, 0)));
     assert_eq!(gpu.memory(), (1 << 30, 194 * MIB), "seen from outside");
     enter(&group.dir);
@@ -268,10 +232,7 @@ fn limits_and_the_truth_about_processes() {
     driver.mem_alloc(0, 36 * MIB).unwrap();
     driver.mem_free(memory.key).unwrap();
     assert_eq!(gpu.get(&group.dir), Ok((50 * MIB, 200 * MIB, 100 * MIB)));
-    assert_eq!(
-        (gpu.own(), gpu.memory()),
-        (100 * MIB, (200 * MIB, 100 * MIB))
-    );
+    assert_eq!((gpu.own(), gpu.memory()), (100 * MIB, (200 * MIB, 100 * MIB)));
     assert_eq!(gpu.set(&group.dir, 0, u64::MAX), nvmlReturn_t::SUCCESS);
     assert_eq!(gpu.get(&group.dir), Err(nvmlReturn_t::ERROR_NOT_FOUND));
     assert_eq!(gpu.memory(), (1 << 30, 130 * MIB));

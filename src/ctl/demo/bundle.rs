@@ -14,12 +14,8 @@ use std::process::Command;
 /// # Errors
 /// The hook is missing, or the disk is full.
 pub fn write(bundle: &Path, plan: &Plan, arguments: &[String], daemon: &Path) -> Result<()> {
-    let text = serde_json::to_vec_pretty(&config(
-        plan,
-        arguments,
-        &node::part("gpuslice-hook")?,
-        daemon,
-    ))?;
+    let text =
+        serde_json::to_vec_pretty(&config(plan, arguments, &node::part("gpuslice-hook")?, daemon))?;
     let path = bundle.join("config.json");
     std::fs::write(&path, text).with_context(|| path.display().to_string())
 }
@@ -66,9 +62,7 @@ fn annotations(plan: &Plan) -> Value {
 pub fn command(runtime: &str, root: &Path) -> Command {
     let mut command = Command::new(runtime);
     command.arg("--root").arg(root);
-    let crun = Path::new(runtime)
-        .file_name()
-        .is_some_and(|name| name == "crun");
+    let crun = Path::new(runtime).file_name().is_some_and(|name| name == "crun");
     if crun && cgroup::is_hybrid() {
         // SAFETY: the closure only makes system calls on constants.
         unsafe { command.pre_exec(cgroup::hide_unified) };
@@ -86,12 +80,7 @@ mod tests {
     #[test]
     fn the_configuration_is_of_the_oci_runtime_specification() {
         for plan in Plan::three(None, Bytes(8 << 30), 5) {
-            let config = config(
-                &plan,
-                &["tenant".to_owned()],
-                Path::new("/h"),
-                Path::new("/d"),
-            );
+            let config = config(&plan, &["tenant".to_owned()], Path::new("/h"), Path::new("/d"));
             let spec: Spec = serde_json::from_value(config.clone()).expect("a specification");
             assert_eq!(serde_json::to_value(spec).expect("JSON"), config);
         }

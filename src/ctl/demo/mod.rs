@@ -80,11 +80,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     } else {
         out::line(&verdict.lines().join("\n"))?;
     }
-    Ok(if verdict.pass() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if verdict.pass() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 extern "C" fn on_signal(_: libc::c_int) {
@@ -120,10 +116,7 @@ fn driver(options: &DriverOptions) -> Result<(PathBuf, String)> {
         Err(why) if !options.is_some() => format!(", because {why}"),
         _ => String::new(),
     };
-    let simulated = DriverOptions {
-        driver_dir: None,
-        sim: true,
-    };
+    let simulated = DriverOptions { driver_dir: None, sim: true };
     let chosen = if why.is_empty() { options } else { &simulated };
     let (driver, simulated) = chosen.find()?;
     let what = if simulated { "simulated" } else { "real" };
@@ -138,20 +131,15 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         false => None,
     };
     if !options.json {
-        let how = runtime.map_or("plain processes".to_owned(), |name| {
-            format!("containers under {name}")
-        });
+        let how =
+            runtime.map_or("plain processes".to_owned(), |name| format!("containers under {name}"));
         out::line(&format!("{words}; tenants are {how}"))?;
     }
     let work = node::temporary("gpuslice-demo-")?;
     let device_dir = device.as_ref().map(|dir| dir.path());
     let daemon = PrivateDaemon::start(&driver, device_dir, Some(work.path()))?;
     let admin = Admin::connect(daemon.dir.path())?;
-    let memory = View::of(admin.list()?)
-        .gpus
-        .first()
-        .context("the driver shows no GPU")?
-        .total;
+    let memory = View::of(admin.list()?).gpus.first().context("the driver shows no GPU")?.total;
     if let Some(policy) = options.policy {
         let gpu = Selector::new("all")?;
         admin.ask(&Command::SetPolicy { gpu, policy })?;
@@ -164,13 +152,7 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         };
         tenants.push(tenant?);
     }
-    Ok(Stage {
-        tenants,
-        admin,
-        _work: work,
-        daemon,
-        _device: device,
-    })
+    Ok(Stage { tenants, admin, _work: work, daemon, _device: device })
 }
 
 /// Runs the tenants, draws the table, and judges.
@@ -194,11 +176,7 @@ fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
     }
     let last = View::of(stage.admin.list()?);
     Ok(verdict::judge(
-        &stage
-            .tenants
-            .iter()
-            .map(Tenant::account)
-            .collect::<Vec<_>>(),
+        &stage.tenants.iter().map(Tenant::account).collect::<Vec<_>>(),
         options.policy,
         &first,
         &last,

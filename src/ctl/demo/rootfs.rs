@@ -15,28 +15,15 @@ pub fn build(root: &Path, program: &Path) -> Result<()> {
         fs::create_dir_all(root.join(dir)).with_context(|| root.display().to_string())?;
     }
     copy(program, &root.join("tenant"))?;
-    let listed = Command::new("ldd")
-        .arg(program)
-        .output()
-        .context("ldd (package libc-bin)")?;
+    let listed = Command::new("ldd").arg(program).output().context("ldd (package libc-bin)")?;
     if !listed.status.success() {
-        bail!(
-            "ldd {}: {}",
-            program.display(),
-            String::from_utf8_lossy(&listed.stderr).trim()
-        );
+        bail!("ldd {}: {}", program.display(), String::from_utf8_lossy(&listed.stderr).trim());
     }
     let mut libraries = parse_ldd(&String::from_utf8_lossy(&listed.stdout));
     // What the shim and the simulated driver need beyond the program.
     libraries.extend(
-        [
-            "libdl.so.2",
-            "libpthread.so.0",
-            "librt.so.1",
-            "libm.so.6",
-            "libgcc_s.so.1",
-        ]
-        .map(beside_libc),
+        ["libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libgcc_s.so.1"]
+            .map(beside_libc),
     );
     for library in libraries.iter().filter(|library| library.exists()) {
         let to = root.join(library.strip_prefix("/").unwrap_or(library));
@@ -56,10 +43,7 @@ fn parse_ldd(text: &str) -> Vec<PathBuf> {
 
 fn beside_libc(name: &str) -> PathBuf {
     let places = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64"];
-    let found = places
-        .iter()
-        .map(|dir| Path::new(dir).join(name))
-        .find(|path| path.exists());
+    let found = places.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
     found.unwrap_or_default()
 }
 
@@ -76,10 +60,7 @@ mod tests {
     #[test]
     fn ldd_names_paths() {
         let text = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x2)\n\t/lib64/ld.so (0x3)\n";
-        assert_eq!(
-            parse_ldd(text),
-            [PathBuf::from("/lib/x/libc.so.6"), "/lib64/ld.so".into()]
-        );
+        assert_eq!(parse_ldd(text), [PathBuf::from("/lib/x/libc.so.6"), "/lib64/ld.so".into()]);
         assert!(parse_ldd("\tstatically linked\n").is_empty());
     }
 }

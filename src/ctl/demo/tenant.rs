@@ -51,11 +51,7 @@ impl Account {
     /// GPU time of its kernels up to `now_ns`, interpolated between its own reports.
     pub fn busy_at(&self, now_ns: u64) -> f64 {
         let at = self.progress.partition_point(|&(then, _)| then <= now_ns);
-        let before = self
-            .progress
-            .get(at.wrapping_sub(1))
-            .copied()
-            .unwrap_or((0, 0));
+        let before = self.progress.get(at.wrapping_sub(1)).copied().unwrap_or((0, 0));
         let Some(&after) = self.progress.get(at) else {
             return before.1 as f64;
         };
@@ -92,15 +88,8 @@ impl Tenant {
         bundle::write(&bundle, &plan, &arguments, daemon)?;
         let root = work.join("runtime");
         let mut command = bundle::command(runtime, &root);
-        command
-            .arg("run")
-            .arg("--bundle")
-            .arg(&bundle)
-            .arg(&plan.name);
-        let kind = Kind::Container {
-            runtime: runtime.to_owned(),
-            root,
-        };
+        command.arg("run").arg("--bundle").arg(&bundle).arg(&plan.name);
+        let kind = Kind::Container { runtime: runtime.to_owned(), root };
         Tenant::spawn(plan, command, kind)
             .with_context(|| format!("starting {runtime}; install it or use --runtime none"))
     }
@@ -131,16 +120,9 @@ impl Tenant {
     }
 
     fn spawn(plan: Plan, mut command: Command, kind: Kind) -> Result<Tenant> {
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let account = Account {
-            name: plan.name.clone(),
-            due: plan.due,
-            ..Account::default()
-        };
+        let account = Account { name: plan.name.clone(), due: plan.due, ..Account::default() };
         let account = Arc::new(Mutex::new(account));
         let said = Arc::new(Mutex::new(String::new()));
         if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
@@ -148,13 +130,7 @@ impl Tenant {
             std::thread::spawn(move || each_line(out, |line| lock(&account).read(line)));
             std::thread::spawn(move || each_line(err, |line| lock(&said).push_str(line)));
         }
-        Ok(Tenant {
-            plan,
-            child,
-            kind,
-            account,
-            said,
-        })
+        Ok(Tenant { plan, child, kind, account, said })
     }
 
     /// The tenant's name.
@@ -209,7 +185,5 @@ fn each_line(from: impl std::io::Read, mut take: impl FnMut(&str)) {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    shared
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -52,10 +52,8 @@ pub fn judge(accounts: &[Account], policy: Option<Policy>, first: &View, last: &
     let policy = policy.unwrap_or_default();
     let busy = |account: &Account| account.busy_at(last.now_ns) - account.busy_at(first.now_ns);
     let row = |account: &Account| last.rows.iter().find(|row| row.name == account.name);
-    let rows: Vec<(&Account, &Row)> = accounts
-        .iter()
-        .filter_map(|account| row(account).map(|row| (account, row)))
-        .collect();
+    let rows: Vec<(&Account, &Row)> =
+        accounts.iter().filter_map(|account| row(account).map(|row| (account, row))).collect();
     let all_busy: f64 = rows.iter().map(|(account, _)| busy(account)).sum();
     let all_booked: f64 = rows.iter().map(|(_, row)| last.got(row, first)).sum();
     let span = last.now_ns.saturating_sub(first.now_ns).max(1);
@@ -141,26 +139,11 @@ fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
     };
     let error = error.abs();
     let checks = [
-        (
-            error > TOLERANCE,
-            format!("share is off by {:.1} % of the GPU", error * 100.0),
-        ),
-        (
-            account.got > line.cap,
-            format!("it got {} bytes, above its cap", account.got),
-        ),
-        (
-            line.peak > line.cap,
-            format!("the ledger shows {} bytes, above its cap", line.peak),
-        ),
-        (
-            account.got * 2 < line.cap,
-            format!("it got only {} bytes of its cap", account.got),
-        ),
-        (
-            account.refusal != OUT_OF_MEMORY,
-            format!("the refusal was {}, not 2", account.refusal),
-        ),
+        (error > TOLERANCE, format!("share is off by {:.1} % of the GPU", error * 100.0)),
+        (account.got > line.cap, format!("it got {} bytes, above its cap", account.got)),
+        (line.peak > line.cap, format!("the ledger shows {} bytes, above its cap", line.peak)),
+        (account.got * 2 < line.cap, format!("it got only {} bytes of its cap", account.got)),
+        (account.refusal != OUT_OF_MEMORY, format!("the refusal was {}, not 2", account.refusal)),
         (
             !policy.rules().turns && line.turns > 0,
             format!("it was given {} turns, and native has none", line.turns),
@@ -171,11 +154,7 @@ fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
             format!("the driver reported {} bytes, not its cap", account.total),
         ),
     ];
-    checks
-        .into_iter()
-        .filter(|(wrong, _)| *wrong)
-        .map(|(_, text)| text)
-        .collect()
+    checks.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text).collect()
 }
 
 impl Verdict {
@@ -199,10 +178,7 @@ impl Verdict {
             ));
             all.extend(line.faults.iter().map(|fault| format!("  wrong: {fault}")));
         }
-        all.push(format!(
-            "GPU busy with tenants' kernels: {:.1} %",
-            self.utilisation * 100.0
-        ));
+        all.push(format!("GPU busy with tenants' kernels: {:.1} %", self.utilisation * 100.0));
         all.push(format!("verdict: {}", self.word()));
         all
     }
@@ -249,20 +225,13 @@ mod tests {
     }
 
     fn view(now_ns: u64, weights: [u32; 3]) -> View {
-        let rows = ["a", "b", "c"]
-            .iter()
-            .zip(weights)
-            .map(|(name, weight)| Row {
-                cap: Bytes(CAP),
-                peak: Bytes(CAP),
-                denied: 1,
-                ..slice(name, weight, None, true, now_ns * u64::from(weight))
-            });
-        View {
-            now_ns,
-            gpus: Vec::new(),
-            rows: rows.collect(),
-        }
+        let rows = ["a", "b", "c"].iter().zip(weights).map(|(name, weight)| Row {
+            cap: Bytes(CAP),
+            peak: Bytes(CAP),
+            denied: 1,
+            ..slice(name, weight, None, true, now_ns * u64::from(weight))
+        });
+        View { now_ns, gpus: Vec::new(), rows: rows.collect() }
     }
 
     fn judged(change: impl Fn(&mut [Account; 3])) -> Verdict {
@@ -271,22 +240,14 @@ mod tests {
             account.due.part = weight / 7.0;
         }
         change(&mut accounts);
-        judge(
-            &accounts,
-            None,
-            &view(150, [1, 2, 4]),
-            &view(850, [1, 2, 4]),
-        )
+        judge(&accounts, None, &view(150, [1, 2, 4]), &view(850, [1, 2, 4]))
     }
 
     #[test]
     fn right_shares_and_caps_pass() {
         let verdict = judged(|_| {});
         assert!(verdict.pass(), "{verdict:?}");
-        assert_eq!(
-            verdict.lines().last().map(String::as_str),
-            Some("verdict: pass")
-        );
+        assert_eq!(verdict.lines().last().map(String::as_str), Some("verdict: pass"));
         assert_eq!(verdict.json()["tenants"][2]["weight"], 4);
     }
 

@@ -32,12 +32,7 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
     /// Runtime directory of the daemon [default: /run/gpuslice]
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/run/gpuslice",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "DIR", default_value = "/run/gpuslice", hide_default_value = true)]
     runtime_dir: PathBuf,
 }
 
@@ -114,14 +109,10 @@ fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> (&'static str, Strin
     let path = target.split('?').next();
     match (method, path) {
         (Some("GET"), Some("/metrics")) => ("200 OK", metrics()),
-        (Some("GET"), _) => (
-            "404 Not Found",
-            "not found; the metrics are at /metrics\n".to_owned(),
-        ),
-        _ => (
-            "405 Method Not Allowed",
-            "method not allowed; use GET /metrics\n".to_owned(),
-        ),
+        (Some("GET"), _) => {
+            ("404 Not Found", "not found; the metrics are at /metrics\n".to_owned())
+        }
+        _ => ("405 Method Not Allowed", "method not allowed; use GET /metrics\n".to_owned()),
     }
 }
 
@@ -132,10 +123,7 @@ mod tests {
     #[test]
     fn only_the_metrics_are_answered() {
         let ask = |line: &str| answer(line.as_bytes(), || "m".to_owned());
-        assert_eq!(
-            ask("GET /metrics HTTP/1.1\r\n\r\n"),
-            ("200 OK", "m".to_owned())
-        );
+        assert_eq!(ask("GET /metrics HTTP/1.1\r\n\r\n"), ("200 OK", "m".to_owned()));
         assert_eq!(ask("GET /metrics?x=1 HTTP/1.0\r\n\r\n").0, "200 OK");
         for (line, status) in [
             ("GET / HTTP/1.1", "404"),

@@ -125,11 +125,7 @@ const FAMILIES: &[Family] = &[
         "Time spent runnable, with or without a turn.",
         of!(Slice, runnable_ns => Some(runnable_ns as f64 / NS)),
     ),
-    Family(
-        "slice_turns_total",
-        "Turns granted.",
-        of!(Slice, turns => Some(turns as f64)),
-    ),
+    Family("slice_turns_total", "Turns granted.", of!(Slice, turns => Some(turns as f64))),
     Family(
         "slice_late_turns_total",
         "Turns after which it had not drained by the drain deadline.",
@@ -198,12 +194,7 @@ fn head(text: &mut String, name: &str, help: &str) {
 fn labels(row: &Snapshot, info: bool) -> String {
     let mut all: Vec<(&str, String)> = Vec::new();
     match row {
-        Snapshot::Gpu {
-            uuid,
-            index,
-            policy,
-            ..
-        } => {
+        Snapshot::Gpu { uuid, index, policy, .. } => {
             all.push(("gpu", uuid.to_string()));
             if info {
                 all.push(("index", index.0.to_string()));
@@ -211,15 +202,7 @@ fn labels(row: &Snapshot, info: bool) -> String {
                 all.push(("simulated", uuid.is_simulated().to_string()));
             }
         }
-        Snapshot::Slice {
-            container,
-            name,
-            gpu,
-            lane,
-            memory_enforcement,
-            class,
-            ..
-        } => {
+        Snapshot::Slice { container, name, gpu, lane, memory_enforcement, class, .. } => {
             all.push(("container", container.to_string()));
             all.push(("gpu", gpu.to_string()));
             if info {
@@ -235,18 +218,13 @@ fn labels(row: &Snapshot, info: bool) -> String {
         }
         Snapshot::End { .. } => {}
     }
-    let all = all
-        .iter()
-        .map(|(key, value)| format!("{key}=\"{}\"", escaped(value)));
+    let all = all.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value)));
     all.collect::<Vec<_>>().join(",")
 }
 
 /// Escapes a label value: names come from users and images.
 fn escaped(value: &str) -> String {
-    value
-        .replace('\\', r"\\")
-        .replace('"', "\\\"")
-        .replace('\n', r"\n")
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
 #[cfg(test)]
@@ -331,10 +309,7 @@ mod tests {
         }
         assert!(text.contains("gpuslice_slice_gpu_seconds_total{container=\"web\",gpu=\"GPU-"));
         assert!(text.contains("} 1.5\n") && text.contains("} 0.25\n"));
-        assert!(
-            text.contains(r#"name="a \"b\\c",lane="1",memory_enforcement="driver""#),
-            "{text}"
-        );
+        assert!(text.contains(r#"name="a \"b\\c",lane="1",memory_enforcement="driver""#), "{text}");
         assert!(!text.contains("pinned_cap_bytes"), "there is none");
     }
 

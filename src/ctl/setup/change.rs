@@ -54,17 +54,9 @@ pub fn carry_out(engine: &str, edits: &[Edit]) -> Result<()> {
 }
 
 fn carry_out_one(edit: &Edit) -> Result<()> {
-    let Edit {
-        path,
-        before,
-        after,
-        backup,
-    } = edit;
+    let Edit { path, before, after, backup } = edit;
     if file::read(path)? != *before {
-        bail!(
-            "{} was changed meanwhile; inspect it and try again",
-            path.display()
-        );
+        bail!("{} was changed meanwhile; inspect it and try again", path.display());
     }
     let kept = file::backup_of(path);
     if let Some(Some(text)) = backup {

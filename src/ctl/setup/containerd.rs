@@ -51,9 +51,7 @@ impl Containerd {
     /// # Errors
     /// It is not TOML, or the key is not a table.
     pub fn is_in(&self, text: &str) -> Result<bool> {
-        Ok(Read::parse(text)?
-            .table(&["plugins", self.plugin])?
-            .is_some())
+        Ok(Read::parse(text)?.table(&["plugins", self.plugin])?.is_some())
     }
 
     /// Whether the file disables the plugin, as the one of Docker's packages does.
@@ -265,24 +263,15 @@ mod tests {
         assert_eq!(text(&["options", "SystemdCgroup"]).trim(), "true");
         let binary = text(&["options", "BinaryName"]);
         assert_eq!(binary.trim(), "\"/usr/bin/gpuslice-runtime\"");
-        assert_eq!(
-            text(&["pod_annotations"]).trim(),
-            "[\"x/*\", \"gpuslice.io/*\"]"
-        );
-        assert_eq!(
-            text(&["container_annotations"]).trim(),
-            "[\"gpuslice.io/*\"]"
-        );
+        assert_eq!(text(&["pod_annotations"]).trim(), "[\"x/*\", \"gpuslice.io/*\"]");
+        assert_eq!(text(&["container_annotations"]).trim(), "[\"gpuslice.io/*\"]");
     }
 
     #[test]
     fn files_of_every_kind() {
         let v3 = Containerd::of_version(3).expect("known");
         let put = round_trip(&v3, "version = 3\n");
-        assert!(
-            put.contains("containerd.runtimes.runc]\nruntime_type"),
-            "{put}"
-        );
+        assert!(put.contains("containerd.runtimes.runc]\nruntime_type"), "{put}");
         assert!(put.contains("io.containerd.cri.v1.runtime"), "{put}");
         let put = round_trip(&v2(), "");
         assert!(put.starts_with("version = 2\n"), "{put}");
@@ -321,9 +310,7 @@ mod tests {
     fn what_others_wrote_since_stays() {
         let put = v2().put(NODE, &wish(true)).expect("good");
         let since = put.replace("\"pause\"", "\"other\"");
-        let undone = undo(&v2(), &since, Some(NODE))
-            .expect("good")
-            .expect("ours");
+        let undone = undo(&v2(), &since, Some(NODE)).expect("good").expect("ours");
         assert!(!undone.exact);
         assert_eq!(undone.text, Some(NODE.replace("\"pause\"", "\"other\"")));
     }
@@ -334,27 +321,15 @@ mod tests {
             format!("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n{what}\n")
         };
         for (bad, why) in [
-            (
-                "version = 2\nplugins = 1\n".to_owned(),
-                "line 2, column 11: plugins is integer",
-            ),
-            (
-                in_runtimes("runtimes = []"),
-                "line 3, column 12: runtimes is array",
-            ),
+            ("version = 2\nplugins = 1\n".to_owned(), "line 2, column 11: plugins is integer"),
+            (in_runtimes("runtimes = []"), "line 3, column 12: runtimes is array"),
             (in_runtimes("default_runtime_name = 1"), "line 3, column 24"),
-            (
-                in_runtimes("runtimes.gpuslice.pod_annotations = \"x\""),
-                "not a list of texts",
-            ),
+            (in_runtimes("runtimes.gpuslice.pod_annotations = \"x\""), "not a list of texts"),
             (in_runtimes("runtimes.gpuslice.options = 1"), "not a table"),
             (in_runtimes("runtimes.runc = 1"), "not a table"),
             ("version = 2\n[[".to_owned(), "line 2"),
         ] {
-            let said = v2()
-                .put(&bad, &wish(true))
-                .expect_err("refused")
-                .to_string();
+            let said = v2().put(&bad, &wish(true)).expect_err("refused").to_string();
             assert!(said.contains(why), "{bad}: {said}");
         }
         let off = "disabled_plugins = [\"cri\"]\nversion = 2\n";

@@ -40,11 +40,7 @@ impl Daemon {
 
     /// NVIDIA's runtime, under any name.
     fn nvidia(&self) -> Option<String> {
-        let others = self
-            .runtimes
-            .iter()
-            .flatten()
-            .filter(|(name, _)| *name != NAME);
+        let others = self.runtimes.iter().flatten().filter(|(name, _)| *name != NAME);
         let mut paths = others.filter_map(|(_, runtime)| runtime.path.as_deref());
         paths.find(|path| is_nvidia(path)).map(str::to_owned)
     }
@@ -79,10 +75,7 @@ impl Part for Docker {
 
     fn find(&self, text: &str) -> Result<Option<Wish>> {
         let shape = shape(text)?;
-        let there = shape
-            .runtimes
-            .as_ref()
-            .is_some_and(|all| all.contains_key(NAME));
+        let there = shape.runtimes.as_ref().is_some_and(|all| all.contains_key(NAME));
         Ok(there.then(|| Wish {
             program: shape.path(NAME).unwrap_or_default().to_owned(),
             default: shape.default_runtime.as_deref() == Some(NAME),
@@ -97,22 +90,16 @@ impl Part for Docker {
             let old = before.and_then(|before| shape(before).ok()?.default_runtime);
             let default = daemon.get(DEFAULT);
             match old.filter(|old| old != NAME) {
-                Some(old) => default
-                    .into_iter()
-                    .for_each(|prop| prop.set_value(json!(old.clone()))),
+                Some(old) => {
+                    default.into_iter().for_each(|prop| prop.set_value(json!(old.clone())))
+                }
                 None => default.into_iter().for_each(|prop| prop.remove()),
             }
         }
         if let Some(runtimes) = daemon.object_value("runtimes") {
-            runtimes
-                .get(NAME)
-                .into_iter()
-                .for_each(|ours| ours.remove());
+            runtimes.get(NAME).into_iter().for_each(|ours| ours.remove());
             if runtimes.properties().is_empty() {
-                daemon
-                    .get("runtimes")
-                    .into_iter()
-                    .for_each(|all| all.remove());
+                daemon.get("runtimes").into_iter().for_each(|all| all.remove());
             }
         }
         Ok(Some(root.to_string()))
@@ -137,13 +124,7 @@ mod tests {
         let ours = "    \"runtimes\": {\n        \"gpuslice\": {\n            \
                     \"path\": \"/usr/bin/gpuslice-runtime\"\n        }\n    }\n}\n";
         assert_eq!(put, format!("{head},\n{ours}"));
-        for odd in [
-            "",
-            "{}",
-            "{ }\n",
-            "{\"a\":[1,2],\"runtimes\":{}}",
-            "{\"runtimes\":null}",
-        ] {
+        for odd in ["", "{}", "{ }\n", "{\"a\":[1,2],\"runtimes\":{}}", "{\"runtimes\":null}"] {
             let put = round_trip(&Docker, odd);
             serde_json::from_str::<serde_json::Value>(&put).expect("JSON");
         }
@@ -155,9 +136,7 @@ mod tests {
             "{\"default-runtime\": \"crun\", \"runtimes\": {\"crun\": {\"path\": \"crun\"}}}";
         let put = Docker.put(before, &wish(true)).expect("good");
         let since = put.replacen('{', "{\"debug\": true, ", 1);
-        let undone = undo(&Docker, &since, Some(before))
-            .expect("good")
-            .expect("ours");
+        let undone = undo(&Docker, &since, Some(before)).expect("good").expect("ours");
         assert!(!undone.exact);
         let expected = before.replacen('{', "{\"debug\": true, ", 1);
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");

@@ -36,10 +36,8 @@ pub fn hooks_d(hook: &Path, runtime_dir: Option<&Path>) -> Result<String> {
 /// # Errors
 /// Podman could not read a configuration file.
 pub fn hooks_dirs(config: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = vec![
-        PathBuf::from(SHARED).join("containers.conf"),
-        config.join("containers.conf"),
-    ];
+    let mut files =
+        vec![PathBuf::from(SHARED).join("containers.conf"), config.join("containers.conf")];
     files.extend(files_of(&config.join("containers.conf.d"), "conf")?);
     let mut dirs = vec![PathBuf::from(SHARED).join("oci/hooks.d")];
     for path in files {
@@ -99,9 +97,7 @@ pub fn crio(dir: &Path, wish: &Wish) -> Result<String> {
 /// # Errors
 /// As [`crio`].
 pub fn crio_behind(dir: &Path) -> Result<Option<String>> {
-    Ok(model(dir)?
-        .map(|(_, path)| path)
-        .filter(|path| is_nvidia(path)))
+    Ok(model(dir)?.map(|(_, path)| path).filter(|path| is_nvidia(path)))
 }
 
 /// The handler to copy, and its program: NVIDIA's, else the default one.
@@ -112,15 +108,12 @@ fn model(dir: &Path) -> Result<Option<(Table, String)>> {
         let text = file::read(&path)?.unwrap_or_default();
         let read = Read::parse(&text).with_context(named)?;
         let above = ["crio", "runtime"];
-        if let Some(name) = read
-            .text(&[&above[..], &["default_runtime"]].concat())
-            .with_context(named)?
+        if let Some(name) =
+            read.text(&[&above[..], &["default_runtime"]].concat()).with_context(named)?
         {
             name.clone_into(&mut default);
         }
-        let runtimes = read
-            .table(&["crio", "runtime", "runtimes"])
-            .with_context(named)?;
+        let runtimes = read.table(&["crio", "runtime", "runtimes"]).with_context(named)?;
         for (name, item) in runtimes.into_iter().flat_map(|table| table.iter()) {
             if let Some(table) = item.as_table_like().filter(|_| name != NAME) {
                 let program = table.get("runtime_path").and_then(Item::as_str);
@@ -181,10 +174,7 @@ mod tests {
 
     #[test]
     fn podmans_files() {
-        let text = hooks_d(
-            Path::new("/opt/a \"b\"/gpuslice-hook"),
-            Some(Path::new("/x")),
-        );
+        let text = hooks_d(Path::new("/opt/a \"b\"/gpuslice-hook"), Some(Path::new("/x")));
         let text: serde_json::Value = serde_json::from_str(&text.expect("JSON")).expect("JSON");
         assert_eq!(text["hook"]["path"], "/opt/a \"b\"/gpuslice-hook");
         let words = serde_json::json!(["gpuslice-hook", "--runtime-dir", "/x"]);
@@ -196,10 +186,7 @@ mod tests {
         let conf = containers_conf(&wish(false)).expect("TOML");
         let (head, rest) = conf.split_once('\n').expect("lines");
         assert!(head.starts_with("# Written by"), "{head}");
-        assert_eq!(
-            rest,
-            "[engine.runtimes]\ngpuslice = [\"/usr/bin/gpuslice-runtime\"]\n"
-        );
+        assert_eq!(rest, "[engine.runtimes]\ngpuslice = [\"/usr/bin/gpuslice-runtime\"]\n");
     }
 
     #[test]
@@ -211,15 +198,9 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
             fs::write(path, text).expect("written");
         };
-        write(
-            "containers.conf",
-            "[engine]\nhooks_dir = [\"/a\", \"/b\"]\n",
-        );
+        write("containers.conf", "[engine]\nhooks_dir = [\"/a\", \"/b\"]\n");
         assert_eq!(found(), Ok(vec!["/a".into(), "/b".into()]));
-        write(
-            "containers.conf.d/10-x.conf",
-            "[engine]\nhooks_dir = [\"/c\"]\n",
-        );
+        write("containers.conf.d/10-x.conf", "[engine]\nhooks_dir = [\"/c\"]\n");
         write("containers.conf.d/20-y.conf.bak", "broken");
         assert_eq!(found(), Ok(vec!["/c".into()]));
         write("containers.conf.d/20-y.conf", "[engine]\nhooks_dir = []\n");
@@ -248,16 +229,10 @@ mod tests {
         let nvidia = "[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n";
         fs::write(drop_ins.join("99-nvidia.toml"), nvidia).expect("written");
         let text = crio(dir.path(), &wish(false)).expect("good");
-        assert!(
-            text.contains("runtime_path = \"/usr/bin/nvidia-container-runtime\""),
-            "{text}"
-        );
+        assert!(text.contains("runtime_path = \"/usr/bin/nvidia-container-runtime\""), "{text}");
         assert!(crio_behind(dir.path()).expect("good").is_some());
         fs::write(drop_ins.join(CRIO_FILE), "broken").expect("written");
-        assert_eq!(
-            crio(dir.path(), &wish(false)).expect("ours is not read"),
-            text
-        );
+        assert_eq!(crio(dir.path(), &wish(false)).expect("ours is not read"), text);
         fs::write(drop_ins.join("50-x"), "a = [\n").expect("written");
         assert!(crio(dir.path(), &wish(false)).is_err());
     }

@@ -25,10 +25,7 @@ pub fn real(path: &Path) -> Result<PathBuf> {
     match fs::canonicalize(path) {
         Ok(real) => Ok(real),
         Err(error) if error.kind() == ErrorKind::NotFound => match fs::symlink_metadata(path) {
-            Ok(_) => bail!(
-                "{} is a link that leads nowhere; fix or remove it",
-                path.display()
-            ),
+            Ok(_) => bail!("{} is a link that leads nowhere; fix or remove it", path.display()),
             Err(_) => std::path::absolute(path).context("cannot find the current directory"),
         },
         Err(error) => Err(error).with_context(|| path.display().to_string()),
@@ -42,25 +39,17 @@ pub fn real(path: &Path) -> Result<PathBuf> {
 pub fn read(path: &Path) -> Result<Option<String>> {
     let named = || path.display().to_string();
     // Do not block on a FIFO of that name.
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path);
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(named),
     };
     if !file.metadata().with_context(named)?.is_file() {
-        bail!(
-            "{} is not a regular file; it is left unchanged",
-            path.display()
-        );
+        bail!("{} is not a regular file; it is left unchanged", path.display());
     }
     let mut bytes = Vec::new();
-    file.take(BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .with_context(named)?;
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).with_context(named)?;
     if bytes.len() as u64 > BYTES_MAX {
         bail!(
             "{} is larger than {BYTES_MAX} bytes; check that it is a configuration",
@@ -110,10 +99,7 @@ pub fn write_like(like: &Path, path: &Path, text: &str) -> Result<()> {
 fn written(like: &Path, path: &Path, text: &str) -> Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir)?;
-    let mut new = tempfile::Builder::new()
-        .prefix(".gpuslice-")
-        .suffix(".new")
-        .tempfile_in(dir)?;
+    let mut new = tempfile::Builder::new().prefix(".gpuslice-").suffix(".new").tempfile_in(dir)?;
     new.write_all(text.as_bytes())?;
     let mode = match fs::metadata(like) {
         Ok(old) => {
@@ -125,8 +111,7 @@ fn written(like: &Path, path: &Path, text: &str) -> Result<()> {
         }
         Err(_) => 0o644,
     };
-    new.as_file()
-        .set_permissions(fs::Permissions::from_mode(mode))?;
+    new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
     new.as_file().sync_all()?;
     new.persist(path).map_err(|error| error.error)?;
     File::open(dir)?.sync_all()?;

@@ -43,11 +43,7 @@ pub fn all(main: &Path) -> Result<Vec<Source>> {
     let text = file::read(&main)?.unwrap_or_default();
     let named = || main.display().to_string();
     let version = version_of(&text).with_context(named)?.unwrap_or(1);
-    let mut sources = vec![Source {
-        path: main,
-        text,
-        version,
-    }];
+    let mut sources = vec![Source { path: main, text, version }];
     let mut next = 0;
     while next < sources.len() {
         for path in imports(&sources[next])? {
@@ -63,11 +59,7 @@ pub fn all(main: &Path) -> Result<Vec<Source>> {
             let text = file::read(&path)?.unwrap_or_default();
             let own = version_of(&text).with_context(|| path.display().to_string())?;
             let version = own.filter(|_| !text.is_empty()).unwrap_or(version);
-            sources.push(Source {
-                path,
-                text,
-                version,
-            });
+            sources.push(Source { path, text, version });
         }
         next += 1;
     }
@@ -119,34 +111,23 @@ mod tests {
         let counts = || {
             let sources = all(&main).expect("good");
             let path = &that_counts(&sources).expect("good").path;
-            path.strip_prefix(dir.path().canonicalize().expect("there"))
-                .expect("below")
-                .to_owned()
+            path.strip_prefix(dir.path().canonicalize().expect("there")).expect("below").to_owned()
         };
         assert_eq!(counts(), Path::new("config.toml"), "made by us");
         let table = "[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"x\"\n";
-        fs::write(
-            &main,
-            format!("version = 2\nimports = [\"conf.d/*.toml\"]\n{table}"),
-        )
-        .expect("written");
+        fs::write(&main, format!("version = 2\nimports = [\"conf.d/*.toml\"]\n{table}"))
+            .expect("written");
         fs::write(drop_ins.join("10-x.toml"), "version = 2\nroot = \"/x\"\n").expect("written");
         assert_eq!(counts(), Path::new("config.toml"));
         fs::write(drop_ins.join("20-nvidia.toml"), table).expect("written");
         fs::write(drop_ins.join("30-y.toml"), "").expect("written");
         assert_eq!(counts(), Path::new("conf.d/20-nvidia.toml"));
         // An import cycle, and a broken file.
-        fs::write(
-            drop_ins.join("30-y.toml"),
-            "version = 2\nimports = [\"../*.toml\"]\n",
-        )
-        .expect("written");
+        fs::write(drop_ins.join("30-y.toml"), "version = 2\nimports = [\"../*.toml\"]\n")
+            .expect("written");
         assert_eq!(all(&main).expect("good").len(), 4);
         fs::write(drop_ins.join("40-z.toml"), "a = \n").expect("written");
         let said = format!("{:#}", all(&main).err().expect("refused"));
-        assert!(
-            said.contains("40-z.toml") && said.contains("line 1"),
-            "{said}"
-        );
+        assert!(said.contains("40-z.toml") && said.contains("line 1"), "{said}");
     }
 }

@@ -92,20 +92,11 @@ mod tests {
 
     #[test]
     fn only_what_everybody_reads_alike() {
-        for good in [
-            "",
-            "\n",
-            "{}",
-            "{\"a\": [1e3, -0.5, null, true, \"x\"]}",
-            "{ }\n\n",
-        ] {
+        for good in ["", "\n", "{}", "{\"a\": [1e3, -0.5, null, true, \"x\"]}", "{ }\n\n"] {
             assert!(parse(good).is_ok(), "{good}");
         }
         for (bad, why) in [
-            (
-                "{\n  \"a\": 1,\n  \"a\": 2\n}",
-                "\"a\" is given twice at line 3",
-            ),
+            ("{\n  \"a\": 1,\n  \"a\": 2\n}", "\"a\" is given twice at line 3"),
             ("{\"x\": {\"a\": 1, \"a\": 2}}", "is given twice"),
             ("{\n  // why\n  \"a\": 1\n}", "no comments in JSON"),
             ("{\"a\": 1} # x", "no comments in JSON"),

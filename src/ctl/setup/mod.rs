@@ -96,12 +96,8 @@ pub fn states(runtime_dir: Option<&Path>, is_installed: impl Fn(&str) -> bool) -
         (Engine::Containerd, "containerd"),
         (Engine::Crio, "crio"),
     ];
-    let installed = programs
-        .into_iter()
-        .filter(|(_, program)| is_installed(program));
-    installed
-        .map(|(engine, _)| state(engine, runtime_dir))
-        .collect()
+    let installed = programs.into_iter().filter(|(_, program)| is_installed(program));
+    installed.map(|(engine, _)| state(engine, runtime_dir)).collect()
 }
 
 fn state(engine: Engine, runtime_dir: Option<&Path>) -> State {
@@ -117,15 +113,9 @@ fn state(engine: Engine, runtime_dir: Option<&Path>) -> State {
     let (ok, found) = match plan {
         Ok(plan) if plan.edits.is_empty() => (true, "set up for slices".to_owned()),
         Ok(plan) => {
-            let files: Vec<String> = plan
-                .edits
-                .iter()
-                .map(|edit| edit.path.display().to_string())
-                .collect();
-            (
-                false,
-                format!("not set up, or set up differently: {}", files.join(", ")),
-            )
+            let files: Vec<String> =
+                plan.edits.iter().map(|edit| edit.path.display().to_string()).collect();
+            (false, format!("not set up, or set up differently: {}", files.join(", ")))
         }
         Err(why) => (false, format!("{why:#}")),
     };
@@ -217,24 +207,13 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         out::line(diff(edit).trim_end())?;
     }
     if plan.edits.is_empty() {
-        let said = if options.undo {
-            "is not set up"
-        } else {
-            "is set up already"
-        };
+        let said = if options.undo { "is not set up" } else { "is set up already" };
         out::line(&format!("{}: nothing to do; it {said}", engine.name()))?;
     } else if options.dry_run {
-        out::line(&format!(
-            "{}: nothing was changed (--dry-run)",
-            engine.name()
-        ))?;
+        out::line(&format!("{}: nothing was changed (--dry-run)", engine.name()))?;
     } else {
         carry_out(engine.name(), &plan.edits)?;
-        out::line(&format!(
-            "{}: done; {}",
-            engine.name(),
-            engine.then(options.undo)
-        ))?;
+        out::line(&format!("{}: done; {}", engine.name(), engine.then(options.undo)))?;
     }
     for note in &plan.notes {
         out::line(&format!("{}: {note}", engine.name()))?;
@@ -244,13 +223,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 
 fn wish(options: &Options) -> Result<Wish> {
     let program = node::part(PROGRAM)?.canonicalize().context(PROGRAM)?;
-    let program = program
-        .to_str()
-        .context("the path of gpuslice-runtime is not UTF-8")?;
-    Ok(Wish {
-        program: program.to_owned(),
-        default: options.default,
-    })
+    let program = program.to_str().context("the path of gpuslice-runtime is not UTF-8")?;
+    Ok(Wish { program: program.to_owned(), default: options.default })
 }
 
 /// The files of an engine, in the order in which they are written.
@@ -262,10 +236,7 @@ fn targets(options: &Options, wish: &Wish, plan: &mut Plan) -> Result<Vec<Target
             let target = Target::of(&config, docker::Docker)?;
             let text = file::read(&target.path)?.unwrap_or_default();
             let named = || target.path.display().to_string();
-            (
-                docker::Docker.behind(&text).with_context(named)?,
-                vec![target],
-            )
+            (docker::Docker.behind(&text).with_context(named)?, vec![target])
         }
         Engine::Containerd => {
             let sources = imports::all(&config)?;
@@ -274,9 +245,7 @@ fn targets(options: &Options, wish: &Wish, plan: &mut Plan) -> Result<Vec<Target
             let named = || source.path.display().to_string();
             let behind = source.part()?.behind(&source.text).with_context(named)?;
             // Removed from the file that took effect when it was added.
-            let all = sources
-                .iter()
-                .filter(|one| options.undo || one.path == source.path);
+            let all = sources.iter().filter(|one| options.undo || one.path == source.path);
             let all = all.map(|one| Target::of(&one.path, one.part()?));
             (behind, all.collect::<Result<_>>()?)
         }
@@ -284,10 +253,7 @@ fn targets(options: &Options, wish: &Wish, plan: &mut Plan) -> Result<Vec<Target
         Engine::Crio => {
             let text = engines::crio(&config, wish)?;
             let path = config.join("crio.conf.d").join(engines::CRIO_FILE);
-            (
-                engines::crio_behind(&config)?,
-                vec![Target::of(&path, Own { text })?],
-            )
+            (engines::crio_behind(&config)?, vec![Target::of(&path, Own { text })?])
         }
         Engine::Nvidia => (None, vec![Target::of(of_nvidia(options), nvidia::Nvidia)?]),
     };
@@ -309,11 +275,7 @@ fn of_podman(options: &Options, config: &Path, wish: &Wish) -> Result<Vec<Target
     let mut targets = vec![Target::of(&conf, Own { text })?];
     let dirs = engines::hooks_dirs(config)?;
     // Added where podman reads it last; removed from every place.
-    let dirs = if options.undo {
-        &dirs[..]
-    } else {
-        &dirs[dirs.len() - 1..]
-    };
+    let dirs = if options.undo { &dirs[..] } else { &dirs[dirs.len() - 1..] };
     for dir in dirs {
         let text = hooks_d.clone();
         targets.push(Target::of(&dir.join("zz-gpuslice.json"), Own { text })?);
@@ -324,9 +286,7 @@ fn of_podman(options: &Options, config: &Path, wish: &Wish) -> Result<Vec<Target
 /// NVIDIA's configuration: the engine's own if the engine is `nvidia`.
 fn of_nvidia(options: &Options) -> &Path {
     let given = options.config.as_ref();
-    given
-        .filter(|_| options.engine == Engine::Nvidia)
-        .unwrap_or(&options.nvidia_config)
+    given.filter(|_| options.engine == Engine::Nvidia).unwrap_or(&options.nvidia_config)
 }
 
 /// Notes for the user about containerd's files.
@@ -374,10 +334,7 @@ fn doing(options: &Options) -> Result<Plan> {
 fn undoing(options: &Options) -> Result<Plan> {
     // An undo finds gpuslice's part by name, wherever the programs are now.
     let program = PROGRAM.to_owned();
-    let wish = wish(options).unwrap_or(Wish {
-        program,
-        default: false,
-    });
+    let wish = wish(options).unwrap_or(Wish { program, default: false });
     let mut plan = Plan::default();
     let mut all = targets(options, &wish, &mut Plan::default())?;
     if options.engine == Engine::Nvidia {
@@ -429,9 +386,8 @@ fn check_no_engine_relies_on_nvidia() -> Result<()> {
     let docker = file::read(Path::new(Engine::Docker.usual())).ok().flatten();
     let docker = docker.is_some_and(|text| relies(&docker::Docker, &text));
     let sources = imports::all(Path::new(Engine::Containerd.usual())).unwrap_or_default();
-    let containerd = sources
-        .iter()
-        .any(|source| source.part().is_ok_and(|part| relies(&part, &source.text)));
+    let containerd =
+        sources.iter().any(|source| source.part().is_ok_and(|part| relies(&part, &source.text)));
     for (uses, engine) in [(docker, Engine::Docker), (containerd, Engine::Containerd)] {
         if uses {
             let name = engine.name();

@@ -54,10 +54,7 @@ impl Random {
         for _ in 0..=self.below(3) {
             let (one, two) = (self.place(&text), self.place(&text));
             let (from, to) = (one.min(two), one.max(two).min(one.min(two) + 40));
-            let to = (from..=to)
-                .rev()
-                .find(|at| text.is_char_boundary(*at))
-                .unwrap_or(from);
+            let to = (from..=to).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(from);
             match self.below(3) {
                 0 => text.replace_range(from..to, ""),
                 1 => text.insert_str(from, SPICE[self.below(SPICE.len())]),
@@ -74,17 +71,12 @@ impl Random {
 
 #[test]
 fn every_file_is_refused_or_edited_and_comes_back() {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or(0x5EED_u64);
     println!("SEED={seed}");
     let v2 = Containerd::of_version(2).expect("known");
-    let parts: [(&str, &dyn Part, &str); 3] = [
-        ("docker", &Docker, JSON),
-        ("containerd", &v2, TOML),
-        ("nvidia", &Nvidia, TOML),
-    ];
+    let parts: [(&str, &dyn Part, &str); 3] =
+        [("docker", &Docker, JSON), ("containerd", &v2, TOML), ("nvidia", &Nvidia, TOML)];
     for (name, part, good) in parts {
         let (mut random, mut edited) = (Random(seed | 1), 0);
         for round in 0..ROUNDS {
@@ -102,16 +94,10 @@ fn every_file_is_refused_or_edited_and_comes_back() {
             assert_eq!(part.put(&put, &wish(default)).expect(&said), put, "{said}");
             assert!(part.find(&put).expect(&said).is_some(), "{said}");
             let undone = undo(part, &put, Some(&text)).expect(&said);
-            let exact = Undone {
-                text: Some(text),
-                exact: true,
-            };
+            let exact = Undone { text: Some(text), exact: true };
             assert_eq!(undone, Some(exact), "{said}");
             part.take_out(&put, None).expect(&said);
         }
-        assert!(
-            edited > ROUNDS / 100,
-            "{name}: only {edited} of {ROUNDS} were edited"
-        );
+        assert!(edited > ROUNDS / 100, "{name}: only {edited} of {ROUNDS} were edited");
     }
 }

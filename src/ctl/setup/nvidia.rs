@@ -19,9 +19,7 @@ const USUAL: [&str; 2] = ["runc", "crun"];
 pub struct Nvidia;
 
 fn is_ours(program: &str) -> bool {
-    Path::new(program)
-        .file_name()
-        .is_some_and(|name| name == PROGRAM)
+    Path::new(program).file_name().is_some_and(|name| name == PROGRAM)
 }
 
 /// Puts gpuslice-runtime first; keeps spaces, lines and comments of the others.
@@ -81,10 +79,7 @@ impl Part for Nvidia {
         let read = Read::parse(text)?;
         let list = read.list(&LIST)?.unwrap_or_default();
         let ours = list.into_iter().find(|program| is_ours(program));
-        Ok(ours.map(|program| Wish {
-            program: program.to_owned(),
-            default: false,
-        }))
+        Ok(ours.map(|program| Wish { program: program.to_owned(), default: false }))
     }
 
     fn take_out(&self, text: &str, _: Option<&str>) -> Result<Option<String>> {
@@ -110,14 +105,10 @@ mod tests {
         let list = "[\"/usr/bin/gpuslice-runtime\", \"runc\", \"crun\"]";
         assert_eq!(put, text.replace("[\"runc\", \"crun\"]", list));
         assert_eq!(Nvidia.put(&put, &wish(false)).expect("again"), put);
-        let undone = undo(&Nvidia, &put, Some(text))
-            .expect("good")
-            .expect("ours");
+        let undone = undo(&Nvidia, &put, Some(text)).expect("good").expect("ours");
         assert_eq!(undone.text.as_deref(), Some(text));
         let since = put.replace("auto", "cdi");
-        let undone = undo(&Nvidia, &since, Some(text))
-            .expect("good")
-            .expect("ours");
+        let undone = undo(&Nvidia, &since, Some(text)).expect("good").expect("ours");
         assert_eq!(undone.text, Some(text.replace("auto", "cdi")));
         // Another path of gpuslice-runtime replaces the first.
         let moved = put.replace("/usr/bin/", "/opt/");
@@ -131,9 +122,6 @@ mod tests {
         let undone = undo(&Nvidia, &put, None).expect("good").expect("ours");
         assert_eq!(undone.text, Some(lines));
         let put = Nvidia.put("", &wish(false)).expect("good");
-        assert!(
-            put.contains("[\"/usr/bin/gpuslice-runtime\", \"runc\", \"crun\"]"),
-            "{put}"
-        );
+        assert!(put.contains("[\"/usr/bin/gpuslice-runtime\", \"runc\", \"crun\"]"), "{put}");
     }
 }

@@ -81,8 +81,7 @@ pub fn undo(part: &dyn Part, text: &str, backup: Option<&str>) -> Result<Option<
 /// Whether a path or name is that of NVIDIA's runtime.
 pub fn is_nvidia(program: &str) -> bool {
     let name = Path::new(program).file_name().unwrap_or_default();
-    name.to_string_lossy()
-        .starts_with("nvidia-container-runtime")
+    name.to_string_lossy().starts_with("nvidia-container-runtime")
 }
 
 /// A file that belongs to gpuslice as a whole, by its name.
@@ -124,10 +123,7 @@ pub mod tests {
         let by_default = part.put(&put, &wish(true)).expect("by default");
         assert_eq!(part.put(before, &wish(true)).expect("at once"), by_default);
         // The default runtime stays the same.
-        assert_eq!(
-            part.put(&by_default, &wish(false)).expect("again"),
-            by_default
-        );
+        assert_eq!(part.put(&by_default, &wish(false)).expect("again"), by_default);
         for text in [&put, &by_default] {
             let undone = undo(part, text, Some(before)).expect("a good text");
             let (text, exact) = (Some(before.to_owned()), true);

@@ -86,9 +86,7 @@ impl Read {
     }
 
     fn wrong(&self, key: &str, item: &Item, wanted: &str) -> anyhow::Error {
-        let before = item
-            .span()
-            .and_then(|span| self.document.raw().get(..span.start));
+        let before = item.span().and_then(|span| self.document.raw().get(..span.start));
         let at = before.map_or_else(String::new, |before| format!("{}: ", place(before)));
         anyhow!("{at}{key} is {}, not {wanted}", item.type_name())
     }
@@ -137,14 +135,8 @@ mod tests {
         assert_eq!(read.text(&["b", "d", "e"]).expect("there"), Some("x"));
         assert!(read.table(&["x", "y"]).expect("nothing").is_none());
         for (said, why) in [
-            (
-                read.table(&["a"]).err(),
-                "line 1, column 5: a is integer, not a table",
-            ),
-            (
-                read.text(&["b", "c"]).err(),
-                "line 3, column 5: c is array, not a text",
-            ),
+            (read.table(&["a"]).err(), "line 1, column 5: a is integer, not a table"),
+            (read.text(&["b", "c"]).err(), "line 3, column 5: c is array, not a text"),
             (read.list(&["b", "c"]).err(), "not a list of texts"),
             (Read::parse("a = \n").err(), "line 1, column 5"),
             (Read::parse("a = 1\na = 2\n").err(), "line 2, column 1"),
@@ -161,9 +153,6 @@ mod tests {
         let mut document = Read::parse(text).expect("TOML").into_mut();
         let table = table_at(&mut document, &["a", "d", "e"]).expect("made");
         table.insert("f", toml_edit::value("g"));
-        assert_eq!(
-            document.to_string(),
-            format!("{text}\n[a.d.e]\nf = \"g\"\n")
-        );
+        assert_eq!(document.to_string(), format!("{text}\n[a.d.e]\nf = \"g\"\n"));
     }
 }

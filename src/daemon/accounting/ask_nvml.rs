@@ -46,17 +46,9 @@ type SampleCache = BTreeMap<Id, Result<BTreeMap<u32, Option<u64>>, NvmlError>>;
 fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> NvmlAnswer {
     match question {
         Question::Measure { ticket, gpu, pid } => {
-            let processes = cache
-                .entry(gpu)
-                .or_insert_with(|| nvml.of(GpuUuid(gpu))?.processes());
-            let known = processes
-                .as_ref()
-                .ok()
-                .and_then(|all| all.get(&pid).copied());
-            NvmlAnswer::Measured {
-                ticket,
-                used: known.flatten(),
-            }
+            let processes = cache.entry(gpu).or_insert_with(|| nvml.of(GpuUuid(gpu))?.processes());
+            let known = processes.as_ref().ok().and_then(|all| all.get(&pid).copied());
+            NvmlAnswer::Measured { ticket, used: known.flatten() }
         }
         Question::Sample { gpus, limited } => {
             let one = |gpu| sample_gpu(nvml, gpu, &limited);
@@ -83,10 +75,7 @@ fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
     };
     let here = limited.iter().filter(|(whose, _)| *whose == gpu);
     let limited = here.filter_map(|(_, dir)| counted(dir)).collect();
-    let processes = device
-        .as_ref()
-        .map_err(Clone::clone)
-        .and_then(|d| d.processes());
+    let processes = device.as_ref().map_err(Clone::clone).and_then(|d| d.processes());
     let placed = |(pid, used): (u32, Option<u64>)| {
         let cgroup = cgroup::of(pid);
         (pid, ProcessUsage { used, cgroup })

@@ -87,8 +87,7 @@ fn divide(used: Bytes, accounts: &[&Attached], lane: Lane) -> Vec<Event> {
     }
     let clients = accounts.iter().map(|it| it.client);
     let all = clients.zip(parts);
-    all.map(|(client, used)| Event::Measured { client, lane, used })
-        .collect()
+    all.map(|(client, used)| Event::Measured { client, lane, used }).collect()
 }
 
 /// Bytes granted to the process of a client through its other connections.
@@ -128,9 +127,7 @@ pub fn attribute(
                 Some(seen) => seen.used.map(Bytes),
                 None => Some(Bytes::ZERO),
             };
-            explained = explained
-                .zip(used)
-                .map(|(sum, used)| sum.saturating_add(used.0));
+            explained = explained.zip(used).map(|(sum, used)| sum.saturating_add(used.0));
             let parts = used.map(|used| divide(used, &accounts, owner.lane));
             events.extend(parts.into_iter().flatten());
         }
@@ -141,26 +138,16 @@ pub fn attribute(
         events.push(Event::Looked { container, lane });
         let unattached = |(pid, seen): (&u32, &super::questions::ProcessUsage)| {
             let inside = !owner.cgroup.is_empty()
-                && seen
-                    .cgroup
-                    .as_deref()
-                    .is_some_and(|name| within(name, owner.cgroup.as_bytes()));
+                && seen.cgroup.as_deref().is_some_and(|name| within(name, owner.cgroup.as_bytes()));
             (inside && !known.contains(pid)).then_some(seen.used?)
         };
-        let outside = processes
-            .iter()
-            .filter_map(unattached)
-            .fold(0, u64::saturating_add);
+        let outside = processes.iter().filter_map(unattached).fold(0, u64::saturating_add);
         let of_it = |(dir, _): &&(Dir, u64)| owner.limited_dir.as_ref() == Some(dir);
         let counted = sample.limited.iter().find(of_it);
         let unexplained = counted.map_or(0, |(_, all)| all.saturating_sub(explained));
         let now = Bytes(outside.max(unexplained));
         let news = unattributed.is_news((container, lane), now);
-        events.extend(news.then_some(Event::Unattributed {
-            container,
-            lane,
-            used: now,
-        }));
+        events.extend(news.then_some(Event::Unattributed { container, lane, used: now }));
     }
     events
 }
@@ -190,10 +177,7 @@ mod tests {
 
     fn process(slot: u16, container: &str, pid: u32) -> Attached {
         Attached {
-            client: ClientId {
-                slot,
-                generation: 1,
-            },
+            client: ClientId { slot, generation: 1 },
             container: id(container),
             pid,
             granted: Granted::default(),
@@ -206,52 +190,30 @@ mod tests {
             (pid, ProcessUsage { used, cgroup })
         });
         let limited = limited.iter().map(|&(dir, used)| (Dir(dir.into()), used));
-        Sample {
-            gpu: GPU.0,
-            processes: Ok(seen.collect()),
-            limited: limited.collect(),
-        }
+        Sample { gpu: GPU.0, processes: Ok(seen.collect()), limited: limited.collect() }
     }
 
     fn measured(slot: u16, used: u64) -> Event {
-        Event::Measured {
-            client: process(slot, "a", 0).client,
-            lane: Lane(0),
-            used: Bytes(used),
-        }
+        Event::Measured { client: process(slot, "a", 0).client, lane: Lane(0), used: Bytes(used) }
     }
 
     fn looked(container: &str) -> Event {
-        Event::Looked {
-            container: id(container),
-            lane: Lane(0),
-        }
+        Event::Looked { container: id(container), lane: Lane(0) }
     }
 
     fn unattributed_of(container: &str, used: u64) -> Event {
-        Event::Unattributed {
-            container: id(container),
-            lane: Lane(0),
-            used: Bytes(used),
-        }
+        Event::Unattributed { container: id(container), lane: Lane(0), used: Bytes(used) }
     }
 
     #[test]
     fn attached_processes_are_measured_and_without_a_context_they_use_nothing() {
-        let attached = [
-            process(0, "a", 10),
-            process(1, "a", 11),
-            process(2, "b", 12),
-        ];
+        let attached = [process(0, "a", 10), process(1, "a", 11), process(2, "b", 12)];
         let seen = sample_of(&[(10, Some(5), "/pods/a"), (12, None, "/pods/b")], &[]);
         let owners = [owner("a", false), owner("b", false)];
         let events = attribute(&seen, &attached, &owners, &mut Unattributed::default());
         // The driver does not report the third process, so there is no event for it.
         assert_eq!(events, [measured(0, 5), measured(1, 0), looked("a")]);
-        let elsewhere = Sample {
-            gpu: OTHER.0,
-            ..seen
-        };
+        let elsewhere = Sample { gpu: OTHER.0, ..seen };
         assert!(attribute(&elsewhere, &attached, &owners, &mut Unattributed::default()).is_empty());
     }
 
@@ -273,17 +235,9 @@ mod tests {
             (20, &[30, 50], &[20, 0]),
         ];
         for (used, granted, parts) in samples {
-            let both: Vec<Attached> = (0..)
-                .zip(granted)
-                .map(|(at, it)| account(at, *it))
-                .collect();
+            let both: Vec<Attached> = (0..).zip(granted).map(|(at, it)| account(at, *it)).collect();
             let seen = sample_of(&[(10, Some(used), "/pods/a")], &[("/cg/pods/a", used + 7)]);
-            let events = attribute(
-                &seen,
-                &both,
-                &[owner("a", true)],
-                &mut Unattributed::default(),
-            );
+            let events = attribute(&seen, &both, &[owner("a", true)], &mut Unattributed::default());
             let mut all: Vec<Event> = (0..).zip(parts).map(|(at, it)| measured(at, *it)).collect();
             all.extend([looked("a"), unattributed_of("a", 7)]);
             assert_eq!(events, all, "{used} of {granted:?}");
@@ -307,22 +261,12 @@ mod tests {
         );
         for _ in 0..2 {
             let events = attribute(&busy, &attached, &owners, &mut unattributed);
-            let all = [
-                measured(0, 5),
-                looked("a"),
-                unattributed_of("a", 7),
-                looked("ab"),
-            ];
+            let all = [measured(0, 5), looked("a"), unattributed_of("a", 7), looked("ab")];
             assert_eq!(events, all);
         }
         let quiet = sample_of(&[(10, Some(5), "/pods/a")], &[]);
         let gone = attribute(&quiet, &attached, &owners, &mut unattributed);
-        let all = [
-            measured(0, 5),
-            looked("a"),
-            unattributed_of("a", 0),
-            looked("ab"),
-        ];
+        let all = [measured(0, 5), looked("a"), unattributed_of("a", 0), looked("ab")];
         assert_eq!(gone, all);
         let still = attribute(&quiet, &attached, &owners, &mut unattributed);
         let all = [measured(0, 5), looked("a"), looked("ab")];
@@ -331,15 +275,8 @@ mod tests {
 
     #[test]
     fn an_unattached_process_is_found_whatever_its_group_is_called() {
-        let mut seen = sample_of(
-            &[(20, Some(4), ""), (21, Some(5), ""), (22, Some(6), "")],
-            &[],
-        );
-        let names = [
-            &b"/pods/a/\xff"[..],
-            b"/pods/a/x\\012 (deleted)",
-            b"/pods/a (deleted)",
-        ];
+        let mut seen = sample_of(&[(20, Some(4), ""), (21, Some(5), ""), (22, Some(6), "")], &[]);
+        let names = [&b"/pods/a/\xff"[..], b"/pods/a/x\\012 (deleted)", b"/pods/a (deleted)"];
         let processes = seen.processes.as_mut().expect("some");
         for (process, name) in processes.values_mut().zip(names) {
             process.cgroup = Some(name.to_vec());
@@ -371,10 +308,7 @@ mod tests {
         let mut unattributed = Unattributed::default();
         let seen = sample_of(&[(10, Some(5), "/pods/a")], &[("/cg/pods/a", 12)]);
         let events = attribute(&seen, &attached, &owners, &mut unattributed);
-        assert_eq!(
-            events,
-            [measured(0, 5), looked("a"), unattributed_of("a", 7)]
-        );
+        assert_eq!(events, [measured(0, 5), looked("a"), unattributed_of("a", 7)]);
         // Of one whose memory is not shown, or whose pid is not known, nothing can be concluded.
         let hidden = sample_of(&[(10, None, "/pods/a")], &[("/cg/pods/a", 12)]);
         assert!(attribute(&hidden, &attached, &owners, &mut unattributed).is_empty());
@@ -385,11 +319,7 @@ mod tests {
     #[test]
     fn a_gpu_that_does_not_answer_changes_nothing() {
         let mut unattributed = Unattributed::default();
-        let lost = Sample {
-            gpu: GPU.0,
-            processes: Err("lost".into()),
-            limited: Vec::new(),
-        };
+        let lost = Sample { gpu: GPU.0, processes: Err("lost".into()), limited: Vec::new() };
         let attached = [process(0, "a", 10)];
         assert!(attribute(&lost, &attached, &[owner("a", true)], &mut unattributed).is_empty());
     }

@@ -163,14 +163,10 @@ impl Accounting {
             self.unanswered = self.unanswered.saturating_sub(1);
         }
         match answer {
-            Ok(NvmlAnswer::Support(all)) => all
-                .into_iter()
-                .map(|(gpu, it)| (GpuUuid(gpu), it))
-                .collect(),
-            _ => gpus
-                .into_iter()
-                .map(|gpu| (GpuUuid(gpu), Err(why.to_owned())))
-                .collect(),
+            Ok(NvmlAnswer::Support(all)) => {
+                all.into_iter().map(|(gpu, it)| (GpuUuid(gpu), it)).collect()
+            }
+            _ => gpus.into_iter().map(|gpu| (GpuUuid(gpu), Err(why.to_owned()))).collect(),
         }
     }
 
@@ -205,20 +201,14 @@ impl Accounting {
         let asks_already = self.waiting.iter().any(asks_already);
         let ticket = self.ticket();
         let asked = match gpu {
-            Some(gpu) if measure.pid > 0 && !asks_already => self.ask(Question::Measure {
-                ticket,
-                gpu: gpu.0,
-                pid: measure.pid,
-            }),
+            Some(gpu) if measure.pid > 0 && !asks_already => {
+                self.ask(Question::Measure { ticket, gpu: gpu.0, pid: measure.pid })
+            }
             _ => false,
         };
         if asked {
             let by = now.plus(ANSWER_WITHIN);
-            self.waiting.push_back(PendingMeasure {
-                ticket,
-                by,
-                measure,
-            });
+            self.waiting.push_back(PendingMeasure { ticket, by, measure });
         }
         asked
     }

@@ -111,11 +111,7 @@ pub fn unanswered(question: Question, why: &str) -> NvmlAnswer {
     match question {
         Question::Measure { ticket, .. } => NvmlAnswer::Measured { ticket, used: None },
         Question::Sample { gpus, .. } => {
-            let one = |gpu| Sample {
-                gpu,
-                processes: Err(why.to_owned()),
-                limited: Vec::new(),
-            };
+            let one = |gpu| Sample { gpu, processes: Err(why.to_owned()), limited: Vec::new() };
             NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
         Question::Set { ticket, steps } => {
@@ -123,10 +119,7 @@ pub fn unanswered(question: Question, why: &str) -> NvmlAnswer {
                 call: "nvmlInit_v2".to_owned(),
                 answer: nvmlReturn_t::ERROR_UNINITIALIZED,
             };
-            NvmlAnswer::Set {
-                ticket,
-                done: vec![Err(closed); steps.len()],
-            }
+            NvmlAnswer::Set { ticket, done: vec![Err(closed); steps.len()] }
         }
         Question::Support { gpus } => {
             let one = |gpu| (gpu, Err(why.to_owned()));

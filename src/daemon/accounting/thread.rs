@@ -44,9 +44,7 @@ impl NvmlThread {
     /// Returns false when the receiver has been dropped.
     fn answer(&self, supervisor: &mut Supervisor, mut waiting: Vec<Question>) -> bool {
         let closes = matches!(waiting.last(), Some(Question::Close));
-        let measured = waiting
-            .iter()
-            .any(|question| matches!(question, Question::Measure { .. }));
+        let measured = waiting.iter().any(|question| matches!(question, Question::Measure { .. }));
         waiting.retain(|question| !matches!(question, Question::Close));
         if !waiting.is_empty() {
             for answer in self.ask(supervisor, waiting) {
@@ -67,11 +65,9 @@ impl NvmlThread {
     }
 
     fn ask(&self, supervisor: &mut Supervisor, questions: Vec<Question>) -> Vec<NvmlAnswer> {
-        supervisor
-            .ask(&self.library, &questions)
-            .unwrap_or_else(|why| {
-                let answers = questions.into_iter().map(|one| unanswered(one, &why));
-                answers.collect()
-            })
+        supervisor.ask(&self.library, &questions).unwrap_or_else(|why| {
+            let answers = questions.into_iter().map(|one| unanswered(one, &why));
+            answers.collect()
+        })
     }
 }

@@ -198,10 +198,7 @@ impl Admins {
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
         let first_message = self.handshake_deadlines.front().map(|(by, _)| *by);
-        first_message
-            .into_iter()
-            .chain(self.idle_exit.deadline())
-            .min()
+        first_message.into_iter().chain(self.idle_exit.deadline()).min()
     }
 
     /// Drops the connections that have sent no first message by `now`.

@@ -26,18 +26,14 @@ impl CgroupLimits {
         match self.known.remove(container) {
             Some(known) => self.clear_steps_of(&known),
             // A slice of an earlier daemon that was not restored may have left limits.
-            None => record
-                .map(|record| self.clear_steps(record))
-                .unwrap_or_default(),
+            None => record.map(|record| self.clear_steps(record)).unwrap_or_default(),
         }
     }
 
     /// Removes groups of `gpuslice run` that have become empty.
     fn remove_leftover_groups(&mut self) {
         match &self.mount {
-            Some(mount) => self
-                .leftover
-                .retain(|name| !cgroup::remove_own(mount, name.as_bytes())),
+            Some(mount) => self.leftover.retain(|name| !cgroup::remove_own(mount, name.as_bytes())),
             None => self.leftover.clear(),
         }
     }
@@ -46,13 +42,9 @@ impl CgroupLimits {
         let Some(dir) = self.dir(&known.cgroup) else {
             return Vec::new();
         };
-        let limited = known
-            .lanes
-            .iter()
-            .filter(|lane| !matches!(lane.2, super::LimitState::Unavailable(_)));
-        limited
-            .flat_map(|(gpu, cap, _)| clear_steps_for(*gpu, &dir, cap.0))
-            .collect()
+        let limited =
+            known.lanes.iter().filter(|lane| !matches!(lane.2, super::LimitState::Unavailable(_)));
+        limited.flat_map(|(gpu, cap, _)| clear_steps_for(*gpu, &dir, cap.0)).collect()
     }
 }
 
@@ -90,11 +82,7 @@ impl CgroupLimits {
             self.remove_leftover_groups();
         }
         let (container, after) = (one.container, one.after);
-        (!matches!(after, After::Nothing)).then_some(Finished {
-            container,
-            after,
-            failed,
-        })
+        (!matches!(after, After::Nothing)).then_some(Finished { container, after, failed })
     }
 
     /// The container's own cgroup, found through one of its processes; empty if it has none.
@@ -190,8 +178,7 @@ impl CgroupLimits {
     /// Updates the limits of all slices.
     pub fn update_all(&mut self, nvml: &mut Accounting) {
         let all: Vec<ContainerId> = self.known.keys().copied().collect();
-        all.iter()
-            .for_each(|container| self.update(nvml, container));
+        all.iter().for_each(|container| self.update(nvml, container));
     }
 
     /// Handles NVML's answers, one for each step; a missing one means that NVML could not be asked.
@@ -202,10 +189,8 @@ impl CgroupLimits {
     ) -> Option<Finished> {
         let at = self.pending.iter().position(|one| one.ticket == ticket)?;
         let one = self.pending.remove(at)?;
-        let silent = Err(NvmlError {
-            call: "NVML".to_owned(),
-            answer: nvmlReturn_t::ERROR_UNINITIALIZED,
-        });
+        let silent =
+            Err(NvmlError { call: "NVML".to_owned(), answer: nvmlReturn_t::ERROR_UNINITIALIZED });
         let done = done.into_iter().chain(std::iter::repeat(silent));
         let mut failed = None;
         for (step, done) in one.steps.iter().zip(done) {
@@ -221,10 +206,7 @@ impl CgroupLimits {
     /// The changes that have waited [`ANSWER_WITHIN`] for NVML and continue without it. NVML still performs
     /// their steps when it gets to them.
     pub fn expired(&mut self, now: Instant) -> Vec<Finished> {
-        let silent = NvmlError {
-            call: "NVML".to_owned(),
-            answer: nvmlReturn_t::ERROR_TIMEOUT,
-        };
+        let silent = NvmlError { call: "NVML".to_owned(), answer: nvmlReturn_t::ERROR_TIMEOUT };
         let mut over = Vec::new();
         for one in self.pending.iter_mut().filter(|one| one.by <= now) {
             let after = std::mem::replace(&mut one.after, After::Nothing);
@@ -232,11 +214,7 @@ impl CgroupLimits {
                 let container = one.container;
                 tracing::warn!(%container, "NVML does not answer; continuing without the driver's limit");
                 self.leftover.extend(one.left.take());
-                over.push(Finished {
-                    container,
-                    after,
-                    failed: Some(silent.clone()),
-                });
+                over.push(Finished { container, after, failed: Some(silent.clone()) });
             }
         }
         if !over.is_empty() {
@@ -252,14 +230,7 @@ impl CgroupLimits {
         measures: impl Fn(GpuUuid) -> bool,
     ) {
         for row in rows {
-            if let Snapshot::Slice {
-                container,
-                lane,
-                gpu,
-                memory_enforcement,
-                ..
-            } = row
-            {
+            if let Snapshot::Slice { container, lane, gpu, memory_enforcement, .. } = row {
                 *memory_enforcement = self.memory_enforcement(container, *lane, measures(*gpu));
             }
         }

@@ -114,10 +114,7 @@ impl CgroupLimits {
     /// Stores on which GPUs the driver has limits, and why not on the others.
     pub fn supported(&mut self, support: BTreeMap<GpuUuid, Result<(), String>>) {
         if self.mode != CgroupLimitMode::Off {
-            for (gpu, why) in support
-                .iter()
-                .filter_map(|(gpu, s)| Some((gpu, s.as_ref().err()?)))
-            {
+            for (gpu, why) in support.iter().filter_map(|(gpu, s)| Some((gpu, s.as_ref().err()?))) {
                 tracing::info!(%gpu, why, "caps are not the driver's own limits");
             }
         }
@@ -149,9 +146,7 @@ impl CgroupLimits {
     /// GPU and cgroup directory of every limit in force.
     pub fn in_force(&self) -> Vec<(GpuUuid, Dir)> {
         let owners = self.owners().into_iter();
-        owners
-            .filter_map(|owner| Some((owner.gpu, owner.limited_dir?)))
-            .collect()
+        owners.filter_map(|owner| Some((owner.gpu, owner.limited_dir?))).collect()
     }
 
     /// Every slice of a GPU, with its container's cgroup.
@@ -196,10 +191,7 @@ impl CgroupLimits {
 
     /// The earliest time at which a waiting request is answered without NVML.
     pub fn deadline(&self) -> Option<Instant> {
-        let waited = self
-            .pending
-            .iter()
-            .filter(|one| !matches!(one.after, After::Nothing));
+        let waited = self.pending.iter().filter(|one| !matches!(one.after, After::Nothing));
         waited.map(|one| one.by).min()
     }
 
@@ -234,19 +226,12 @@ impl CgroupLimits {
             };
             lanes.push((lane.gpu, lane.cap, limit));
         }
-        self.known
-            .insert(record.container, LimitedSlice { cgroup, lanes });
+        self.known.insert(record.container, LimitedSlice { cgroup, lanes });
         steps
     }
 
     fn step(&self, gpu: GpuUuid, dir: Dir, cap: u64, above_used: bool) -> Step {
-        Step {
-            gpu: gpu.0,
-            dir,
-            soft: if self.soft { cap } else { 0 },
-            hard: cap,
-            above_used,
-        }
+        Step { gpu: gpu.0, dir, soft: if self.soft { cap } else { 0 }, hard: cap, above_used }
     }
 
     /// The steps that clear the limits a slice has or may have.
@@ -256,9 +241,7 @@ impl CgroupLimits {
         };
         let able = |gpu| matches!(self.support.get(gpu), Some(Ok(())));
         let lanes = record.lanes.iter().filter(|lane| able(&lane.gpu));
-        lanes
-            .flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.cap.0))
-            .collect()
+        lanes.flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.cap.0)).collect()
     }
 
     /// Stores NVML's answer for one limit.
@@ -276,15 +259,11 @@ impl CgroupLimits {
 
     /// The first reason why a slice lacks one of its limits.
     fn missing(&self, container: &ContainerId) -> Option<String> {
-        self.known
-            .get(container)?
-            .lanes
-            .iter()
-            .find_map(|(gpu, _, limit)| match limit {
-                LimitState::Unavailable(why) => Some(format!("{gpu}: {why}")),
-                LimitState::Requested => Some(format!("{gpu}: NVML has not answered yet")),
-                LimitState::InForce(_) => None,
-            })
+        self.known.get(container)?.lanes.iter().find_map(|(gpu, _, limit)| match limit {
+            LimitState::Unavailable(why) => Some(format!("{gpu}: {why}")),
+            LimitState::Requested => Some(format!("{gpu}: NVML has not answered yet")),
+            LimitState::InForce(_) => None,
+        })
     }
 
     /// The steps that bring limits back to their caps.
@@ -297,9 +276,7 @@ impl CgroupLimits {
         };
         let off = |(_, cap, limit): &&(GpuUuid, Bytes, LimitState)| matches!(limit, LimitState::InForce(hard) if *hard != cap.0);
         let lanes = known.lanes.iter().filter(off);
-        lanes
-            .map(|(gpu, cap, _)| self.step(*gpu, dir.clone(), cap.0, true))
-            .collect()
+        lanes.map(|(gpu, cap, _)| self.step(*gpu, dir.clone(), cap.0, true)).collect()
     }
 
     /// The step to take before the ledger's cap of this lane is raised to `memory`.
@@ -316,18 +293,8 @@ impl CgroupLimits {
 
 /// The steps that clear one limit: the guarantee first.
 fn clear_steps_for(gpu: GpuUuid, dir: &Dir, cap: u64) -> [Step; 2] {
-    let clear = Step {
-        gpu: gpu.0,
-        dir: dir.clone(),
-        soft: 0,
-        hard: NO_LIMIT,
-        above_used: false,
-    };
-    let first = Step {
-        hard: cap,
-        above_used: true,
-        ..clear.clone()
-    };
+    let clear = Step { gpu: gpu.0, dir: dir.clone(), soft: 0, hard: NO_LIMIT, above_used: false };
+    let first = Step { hard: cap, above_used: true, ..clear.clone() };
     [first, clear]
 }
 
@@ -344,11 +311,7 @@ mod tests {
     const B: GpuUuid = GpuUuid([2; 16]);
 
     fn record(cgroup: &str, cap: u64) -> Record {
-        let lane = |gpu| LaneRecord {
-            gpu,
-            cap: Bytes(cap),
-            whole: false,
-        };
+        let lane = |gpu| LaneRecord { gpu, cap: Bytes(cap), whole: false };
         Record {
             container: ContainerId::new("web").expect("an id"),
             name: Name::new("web").expect("a name"),
@@ -371,20 +334,11 @@ mod tests {
     }
 
     fn step(soft: u64, hard: u64, above_used: bool) -> Step {
-        Step {
-            gpu: A.0,
-            dir: Dir("/cg/pods/web".into()),
-            soft,
-            hard,
-            above_used,
-        }
+        Step { gpu: A.0, dir: Dir("/cg/pods/web".into()), soft, hard, above_used }
     }
 
     fn error(answer: nvmlReturn_t) -> NvmlError {
-        NvmlError {
-            call: "nvmlDeviceSetMemoryLimits_v1".to_owned(),
-            answer,
-        }
+        NvmlError { call: "nvmlDeviceSetMemoryLimits_v1".to_owned(), answer }
     }
 
     #[test]
@@ -396,11 +350,7 @@ mod tests {
         let level = |limits: &CgroupLimits, lane, measured| {
             limits.memory_enforcement(&it.container, Lane(lane), measured)
         };
-        assert_eq!(
-            level(&limits, 0, true),
-            MemoryEnforcement::Accounted,
-            "only requested so far"
-        );
+        assert_eq!(level(&limits, 0, true), MemoryEnforcement::Accounted, "only requested so far");
         limits.set(&it.container, A, Ok(GIB));
         assert_eq!(level(&limits, 0, false), MemoryEnforcement::Driver);
         assert_eq!(level(&limits, 1, true), MemoryEnforcement::Accounted);
@@ -414,28 +364,16 @@ mod tests {
         let missing = |mut limits: CgroupLimits, cgroup: &str| {
             let steps = limits.add_slice(&record(cgroup, GIB), false);
             assert!(steps.is_empty(), "{steps:?}");
-            limits
-                .missing(&record(cgroup, GIB).container)
-                .expect("a reason")
+            limits.missing(&record(cgroup, GIB).container).expect("a reason")
         };
         let off = missing(limits_of_one_gpu(CgroupLimitMode::Off, false), "/pods/web");
-        assert!(
-            off.ends_with("cgroup_limits = \"off\" in the configuration"),
-            "{off}"
-        );
+        assert!(off.ends_with("cgroup_limits = \"off\" in the configuration"), "{off}");
         let nowhere = missing(limits_of_one_gpu(CgroupLimitMode::Auto, false), "");
-        assert!(
-            nowhere.ends_with("it has no cgroup of its own"),
-            "{nowhere}"
-        );
+        assert!(nowhere.ends_with("it has no cgroup of its own"), "{nowhere}");
         let mut refused = limits_of_one_gpu(CgroupLimitMode::Auto, false);
         let it = record("/pods/web", GIB);
         refused.add_slice(&it, false);
-        refused.set(
-            &it.container,
-            A,
-            Err(error(nvmlReturn_t::ERROR_NO_PERMISSION)),
-        );
+        refused.set(&it.container, A, Err(error(nvmlReturn_t::ERROR_NO_PERMISSION)));
         let why = refused.missing(&it.container).expect("a reason");
         assert!(why.contains("only root may set"), "{why}");
         assert!(refused.in_force().is_empty());
@@ -475,11 +413,7 @@ mod tests {
         limits.set(&it.container, A, Ok(GIB + 5));
         assert_eq!(limits.lagging_steps(&it.container), [step(0, GIB, true)]);
         // A refused limit leaves the previous one in force.
-        limits.set(
-            &it.container,
-            A,
-            Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)),
-        );
+        limits.set(&it.container, A, Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)));
         assert_eq!(
             limits.memory_enforcement(&it.container, Lane(0), true),
             MemoryEnforcement::Driver

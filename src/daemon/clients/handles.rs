@@ -57,11 +57,8 @@ mod tests {
 
     #[test]
     fn a_handle_is_known_while_a_process_shares_it() {
-        let (mut all, mut one, mut two) = (
-            Handles::default(),
-            SharedHandles::default(),
-            SharedHandles::default(),
-        );
+        let (mut all, mut one, mut two) =
+            (Handles::default(), SharedHandles::default(), SharedHandles::default());
         let key = HandleKey(7);
         assert!(!all.knows(key));
         all.share(&mut one, key);
@@ -75,11 +72,8 @@ mod tests {
 
     #[test]
     fn above_the_limit_the_oldest_handle_of_the_same_process_is_dropped() {
-        let (mut all, mut one, mut two) = (
-            Handles::default(),
-            SharedHandles::default(),
-            SharedHandles::default(),
-        );
+        let (mut all, mut one, mut two) =
+            (Handles::default(), SharedHandles::default(), SharedHandles::default());
         all.share(&mut two, HandleKey(0));
         let flood = 3 * HANDLES_PER_CLIENT_MAX as u64;
         (0..flood).for_each(|n| all.share(&mut one, HandleKey(n)));

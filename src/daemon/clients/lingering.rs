@@ -95,12 +95,7 @@ impl Clients {
         let Some(until) = LingerUntil::of(tenant) else {
             return out.step(Event::Gone { client });
         };
-        let lingering = LingeringClient {
-            container,
-            client,
-            process,
-            until,
-        };
+        let lingering = LingeringClient { container, client, process, until };
         match self.watch_lingering(lingering, true) {
             Ok(()) => out.step(Event::Left { client }),
             Err(why) => {

@@ -153,11 +153,7 @@ impl Clients {
     /// Removes the connections that have sent no first message by `now`.
     pub fn due(&mut self, now: Instant, out: &mut Tasks) {
         while let Some((_, key)) = self.handshake_deadlines.pop_front_if(|(by, _)| *by <= now) {
-            if self
-                .tenants
-                .get(key)
-                .is_some_and(|it| it.attached.is_none())
-            {
+            if self.tenants.get(key).is_some_and(|it| it.attached.is_none()) {
                 tracing::debug!("a process connected and sent nothing; disconnected");
                 self.remove(key, out);
             }
@@ -322,23 +318,20 @@ impl Clients {
 
     /// Container and pid of each client that can hold memory. The pid is 0 if it has none in the daemon's namespace.
     pub fn pids(&self) -> impl Iterator<Item = (ClientId, ContainerId, u32)> {
-        self.holders
-            .iter()
-            .flatten()
-            .filter_map(|(client, holder)| {
-                let (container, pid) = match *holder {
-                    ClientHolder::Connected(key) => {
-                        let tenant = self.tenants.get(key)?;
-                        (tenant.container, tenant.pid())
-                    }
-                    // The pid of an ended process may belong to another one.
-                    ClientHolder::Lingering(key) => {
-                        let absent = self.lingering.get(key)?;
-                        (absent.container, absent.pid()?)
-                    }
-                };
-                Some((*client, container, pid))
-            })
+        self.holders.iter().flatten().filter_map(|(client, holder)| {
+            let (container, pid) = match *holder {
+                ClientHolder::Connected(key) => {
+                    let tenant = self.tenants.get(key)?;
+                    (tenant.container, tenant.pid())
+                }
+                // The pid of an ended process may belong to another one.
+                ClientHolder::Lingering(key) => {
+                    let absent = self.lingering.get(key)?;
+                    (absent.container, absent.pid()?)
+                }
+            };
+            Some((*client, container, pid))
+        })
     }
 
     /// The process of a connection, if it is known.

@@ -75,12 +75,7 @@ impl Clients {
                     let (pid, cgroup) = (tenant.peer.pid, tenant.peer.cgroup());
                     tracing::debug!(%container, pid, cgroup, "a process attaches");
                 }
-                out.step(Event::Attach {
-                    token: token_of(key),
-                    container,
-                    process,
-                    held,
-                });
+                out.step(Event::Attach { token: token_of(key), container, process, held });
                 Ok(())
             }
             (Some(_), _) | (_, None) => Err(Rejection::Protocol),
@@ -101,28 +96,11 @@ impl Clients {
         out: &mut Tasks,
     ) -> Result<(), Rejection> {
         let event = match request {
-            Request::Reserve { lane, need, wish } => Event::Reserve {
-                client,
-                token: Token(id.0),
-                lane,
-                need,
-                wish,
-            },
-            Request::Release { lane, bytes } => Event::Release {
-                client,
-                lane,
-                bytes,
-            },
-            Request::Yield {
-                lane,
-                recall,
-                bytes,
-            } => Event::Yield {
-                client,
-                lane,
-                recall,
-                bytes,
-            },
+            Request::Reserve { lane, need, wish } => {
+                Event::Reserve { client, token: Token(id.0), lane, need, wish }
+            }
+            Request::Release { lane, bytes } => Event::Release { client, lane, bytes },
+            Request::Yield { lane, recall, bytes } => Event::Yield { client, lane, recall, bytes },
             other => return self.asked_beside(key, client, id, other, out),
         };
         self.given_back |= !matches!(event, Event::Reserve { .. });
@@ -149,20 +127,8 @@ impl Clients {
                 let ours = siblings.is_some_and(|it| it.handles.knows(handle));
                 self.reply(client, id, &Reply::Origin { ours }, out);
             }
-            Request::Group {
-                lane,
-                fd,
-                client,
-                group,
-                subdevice,
-            } => {
-                let named = ChannelGroup {
-                    lane,
-                    fd,
-                    client,
-                    group,
-                    subdevice,
-                };
+            Request::Group { lane, fd, client, group, subdevice } => {
+                let named = ChannelGroup { lane, fd, client, group, subdevice };
                 tenant.name_group(named)?;
             }
             Request::GroupGone { client, group } => tenant.forget_group(client, group),

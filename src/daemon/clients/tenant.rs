@@ -101,13 +101,8 @@ impl Tenant {
         page.heartbeat(now());
         let fds = [page.fd(), claims_fd.as_fd(), bell.as_fd()].map(|fd| fd.as_raw_fd());
         send(self.fd.as_fd(), &buffer[..len], &fds)?;
-        self.attached = Some(Attached {
-            client,
-            lanes,
-            claims,
-            host: Claims::default(),
-            _doorbell: bell,
-        });
+        self.attached =
+            Some(Attached { client, lanes, claims, host: Claims::default(), _doorbell: bell });
         Ok(())
     }
 
@@ -148,11 +143,7 @@ impl Tenant {
         if lane == Lane::HOST && std::mem::replace(&mut attached.host, claims) == claims {
             return None;
         }
-        Some(Event::Claims {
-            client: attached.client,
-            lane,
-            claims,
-        })
+        Some(Event::Claims { client: attached.client, lane, claims })
     }
 
     /// Opens or closes the gates in the process's streams.

@@ -34,12 +34,7 @@ impl Budget {
         let budget = Budget::new(fds, wanted);
         if budget.is_short(wanted) {
             let (containers, clients) = (budget.containers, budget.clients);
-            tracing::warn!(
-                fds,
-                containers,
-                clients,
-                "fewer fit; raise the descriptor limit"
-            );
+            tracing::warn!(fds, containers, clients, "fewer fit; raise the descriptor limit");
         }
         budget
     }
@@ -54,11 +49,7 @@ impl Budget {
         let containers = containers.clamp(1, wanted.min(CONTAINERS_MAX as u64));
         let fds = fds.saturating_sub(containers * PER_CONTAINER);
         let clients = (fds / PER_CLIENT).clamp(1, CLIENTS_MAX as u64);
-        Budget {
-            admins: admins as u16,
-            containers: containers as u16,
-            clients: clients as u16,
-        }
+        Budget { admins: admins as u16, containers: containers as u16, clients: clients as u16 }
     }
 
     /// How connections are divided among this number of containers.
@@ -80,14 +71,7 @@ mod tests {
     #[test]
     fn enough_descriptors_give_the_full_budget() {
         let budget = Budget::new(1 << 20, 256);
-        assert_eq!(
-            budget,
-            Budget {
-                admins: 256,
-                containers: 256,
-                clients: CLIENTS_MAX as u16
-            }
-        );
+        assert_eq!(budget, Budget { admins: 256, containers: 256, clients: CLIENTS_MAX as u16 });
         assert!(!budget.is_short(256));
         let quota = budget.quota(4);
         assert_eq!((quota.guaranteed(), quota.most()), (4, 256));

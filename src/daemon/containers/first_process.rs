@@ -56,11 +56,7 @@ impl NotedProcess {
         let &[pid, start, within] = words.as_slice() else {
             return NotedProcess::Unknown;
         };
-        let Some(pid) = pid
-            .parse()
-            .ok()
-            .filter(|_| Some(within) == own_pid_namespace())
-        else {
+        let Some(pid) = pid.parse().ok().filter(|_| Some(within) == own_pid_namespace()) else {
             return NotedProcess::Unknown;
         };
         let Ok(born) = start.parse() else {
@@ -123,9 +119,8 @@ impl Containers {
 
     /// Watches the first process of a restored slice; returns whether it has exited.
     pub fn has_ended_meanwhile(&mut self, container: &ContainerId) -> bool {
-        let noted = self
-            .has(container)
-            .then(|| NotedProcess::of(&self.state.container_dir(container)));
+        let noted =
+            self.has(container).then(|| NotedProcess::of(&self.state.container_dir(container)));
         let watched = match noted {
             None | Some(NotedProcess::Unknown) => Ok(()),
             Some(NotedProcess::Ended) => return true,

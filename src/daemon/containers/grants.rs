@@ -49,11 +49,7 @@ impl Grants {
     pub fn of(dir: &Path, gpus: usize) -> Grants {
         Grants {
             path: dir.join(NAME),
-            head: GrantsHead {
-                gpus,
-                complete: true,
-                namespace: namespace(),
-            },
+            head: GrantsHead { gpus, complete: true, namespace: namespace() },
             file: None,
             entries: Vec::new(),
         }
@@ -108,11 +104,7 @@ impl Grants {
             let at = at.or_else(|| self.entries.iter().position(is_free));
             let at = at.unwrap_or(self.entries.len());
             if at == self.entries.len() {
-                self.entries.push(Entry {
-                    client: None,
-                    grant: None,
-                    number: 0,
-                });
+                self.entries.push(Entry { client: None, grant: None, number: 0 });
             }
             self.entries[at].client = Some(client);
             self.write(at, Some(Grant { process, granted }));
@@ -184,18 +176,12 @@ fn read(dir: &Path, gpus: usize) -> Result<(bool, Vec<Grant>), String> {
     let path = dir.join(NAME);
     let mut bytes = Vec::new();
     File::open(&path)
-        .and_then(|file| {
-            file.take(GRANTS_BYTES_MAX as u64 + 1)
-                .read_to_end(&mut bytes)
-        })
+        .and_then(|file| file.take(GRANTS_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
         .map_err(|why| format!("{}: {why}", path.display()))?;
     let (head, grants) =
         read_grants(&bytes, gpus).map_err(|why| format!("{}: {why}", path.display()))?;
     if head.namespace == 0 || head.namespace != namespace() {
-        return Err(format!(
-            "{}: written in another pid namespace",
-            path.display()
-        ));
+        return Err(format!("{}: written in another pid namespace", path.display()));
     }
     Ok((head.complete, grants))
 }
@@ -254,10 +240,7 @@ mod tests {
     use gpuslice_wire::limits::ACCOUNTS_MAX;
 
     fn client(slot: u16) -> ClientId {
-        ClientId {
-            slot,
-            generation: 1,
-        }
+        ClientId { slot, generation: 1 }
     }
 
     fn granted(bytes: u64) -> Granted {
@@ -344,9 +327,6 @@ mod tests {
         let mut grants = begun(dir.path());
         grants.note(client(1), None, granted(5), |_| true);
         let (_, found) = read(dir.path(), 1).expect("readable");
-        assert_eq!(
-            found.iter().map(|it| it.process).collect::<Vec<_>>(),
-            [None]
-        );
+        assert_eq!(found.iter().map(|it| it.process).collect::<Vec<_>>(), [None]);
     }
 }

@@ -50,11 +50,7 @@ impl Members {
         let mut groups = own_groups(pid, None);
         // In the v1 hierarchies it is in its caller's group.
         groups.retain(|line| line.starts_with(UNIFIED));
-        Members {
-            groups,
-            user: Some(user),
-            ..Members::default()
-        }
+        Members { groups, user: Some(user), ..Members::default() }
     }
 
     /// The processes of a container with first process `pid`; `hook` made the request.
@@ -68,10 +64,7 @@ impl Members {
 
     /// The processes of a container about which nothing is known.
     pub fn unknown() -> Members {
-        Members {
-            any: true,
-            ..Members::default()
-        }
+        Members { any: true, ..Members::default() }
     }
 
     /// Reads the note in a container's directory. Without a note, as older daemons left it, the record's group
@@ -201,10 +194,7 @@ mod tests {
     const DAEMON: &[u8] = b"4:memory:/system.slice/gpusliced.service\n1:name=systemd:/system.slice/gpusliced.service\n0::/system.slice/gpusliced.service\n";
 
     fn of(groups: &[u8], hook: &[u8]) -> Members {
-        Members {
-            groups: own_of(groups, &[DAEMON.to_vec(), hook.to_vec()]),
-            ..Members::default()
-        }
+        Members { groups: own_of(groups, &[DAEMON.to_vec(), hook.to_vec()]), ..Members::default() }
     }
 
     #[test]
@@ -215,19 +205,10 @@ mod tests {
         let engine = b"4:memory:/system.slice/docker.service\n0::/system.slice/docker.service\n";
         let inside: [(&[u8], &[u8]); 7] = [
             (v1, v1),
-            (
-                v1,
-                b"4:memory:/docker/web\n1:name=systemd:/docker/web/init.scope\n",
-            ),
-            (
-                v1,
-                b"4:memory:/elsewhere\n1:name=systemd:/docker/web/sshd.service\n",
-            ),
+            (v1, b"4:memory:/docker/web\n1:name=systemd:/docker/web/init.scope\n"),
+            (v1, b"4:memory:/elsewhere\n1:name=systemd:/docker/web/sshd.service\n"),
             (v2, b"0::/kubepods.slice/pod1/web\n"),
-            (
-                v2,
-                b"0::/kubepods.slice/pod1/web/system.slice/cron.service\n",
-            ),
+            (v2, b"0::/kubepods.slice/pod1/web/system.slice/cron.service\n"),
             (v2, b"0::/kubepods.slice/pod1/web/\xff \n"),
             (hybrid, b"4:memory:/docker/web\n0::/user.slice\n"),
         ];
@@ -259,13 +240,7 @@ mod tests {
         assert_eq!(of(session, session).groups, Vec::<Vec<u8>>::new());
         let below = b"0::/user.slice/session-2.scope/conmon\n";
         assert!(of(session, below).groups.is_empty(), "the hook is in it");
-        for shared in [
-            &b"0::/\n"[..],
-            b"0::/system.slice\n",
-            b"0::/../..\n",
-            b"",
-            b"x\n0::\n",
-        ] {
+        for shared in [&b"0::/\n"[..], b"0::/system.slice\n", b"0::/../..\n", b"", b"x\n0::\n"] {
             let members = of(shared, b"0::/elsewhere\n");
             assert!(members.groups.is_empty(), "{}", shared.escape_ascii());
         }
@@ -280,10 +255,7 @@ mod tests {
         let all = [
             Members::unknown(),
             Members::default(),
-            Members {
-                user: Some(1000),
-                ..Members::default()
-            },
+            Members { user: Some(1000), ..Members::default() },
             Members {
                 groups: vec![b"0::/a b/\xff".to_vec(), b"4:memory:/x".to_vec()],
                 outside: Some("mnt:[4026531841]".to_owned()),

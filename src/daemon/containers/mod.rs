@@ -159,12 +159,10 @@ impl Containers {
         let Some(slice) = self.slots.get(key) else {
             return Ok(());
         };
-        self.watch
-            .add(&slice.listener, Source::Listener(key))
-            .map_err(|why| {
-                self.close(&container);
-                why.into()
-            })
+        self.watch.add(&slice.listener, Source::Listener(key)).map_err(|why| {
+            self.close(&container);
+            why.into()
+        })
     }
 
     /// Writes the record of a new slice and opens it.

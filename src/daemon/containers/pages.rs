@@ -104,11 +104,7 @@ impl WakeUp {
     fn of(old: (u32, u32, u64), new: (u32, u32, u64), recalled: bool) -> WakeUp {
         let ((old_mode, old_turn, end), (mode, turn, closed)) = (old, new);
         if (old_mode, old_turn) == (mode, turn) {
-            return if recalled {
-                WakeUp::GateThreads
-            } else {
-                WakeUp::None
-            };
+            return if recalled { WakeUp::GateThreads } else { WakeUp::None };
         }
         match (may_launch(old_turn), may_launch(turn)) {
             _ if recalled || (old_mode, mode) != (MODE_TURNS, MODE_TURNS) => WakeUp::All,
@@ -216,10 +212,7 @@ impl ContainerWriter {
         if old_turn != view.turn || old_mode != mode || recalled {
             field!(page, futex).fetch_add(1, SeqCst);
         }
-        let (old, new) = (
-            (old_mode, old_turn, old_end),
-            (mode, view.turn, view.turn_end.0),
-        );
+        let (old, new) = ((old_mode, old_turn, old_end), (mode, view.turn, view.turn_end.0));
         self.wake_up(WakeUp::of(old, new, recalled), at);
     }
 
@@ -325,12 +318,7 @@ mod tests {
     }
 
     fn page() -> ContainerWriter {
-        let settings = PageSettings {
-            epoch: 9,
-            hard: true,
-            foreign: FOREIGN_CHARGE,
-            stop: true,
-        };
+        let settings = PageSettings { epoch: 9, hard: true, foreign: FOREIGN_CHARGE, stop: true };
         let record = Record {
             container: ContainerId::new("a").expect("an id"),
             name: Name::EMPTY,
@@ -354,47 +342,25 @@ mod tests {
         let writer = page();
         let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
         let reader = Shared::<ContainerPage> { at: read.cast() };
+        assert_eq!(field!(reader, lane[0].uuid_high).load(Relaxed).to_be_bytes(), *b"01234567");
+        assert_eq!(field!(reader, lane[0].uuid_low).load(Relaxed).to_be_bytes(), *b"89abcdef");
         assert_eq!(
-            field!(reader, lane[0].uuid_high)
-                .load(Relaxed)
-                .to_be_bytes(),
-            *b"01234567"
-        );
-        assert_eq!(
-            field!(reader, lane[0].uuid_low).load(Relaxed).to_be_bytes(),
-            *b"89abcdef"
-        );
-        assert_eq!(
-            (
-                field!(reader, hard).load(Relaxed),
-                field!(reader, lanes).load(Relaxed)
-            ),
+            (field!(reader, hard).load(Relaxed), field!(reader, lanes).load(Relaxed)),
             (1, 1)
         );
         writer.set_lane(Lane(0), &view(1, Mode::Turns));
         writer.set_lane(Lane(0), &view(1, Mode::Turns));
         assert_eq!(field!(reader, gated).load(Relaxed), 1);
-        assert_eq!(
-            field!(reader, futex).load(Relaxed),
-            1,
-            "the second changed nothing"
-        );
+        assert_eq!(field!(reader, futex).load(Relaxed), 1, "the second changed nothing");
         writer.set_lane(Lane(0), &view(2, Mode::Open));
-        let seen = [
-            &field!(reader, gated),
-            &field!(reader, futex),
-            &field!(reader, lane[0].turn),
-        ];
+        let seen = [&field!(reader, gated), &field!(reader, futex), &field!(reader, lane[0].turn)];
         assert_eq!(seen.map(|word| word.load(Relaxed)), [0, 2, 2]);
 
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         assert_eq!(tenant_map(&writer.fd, both), Err(Errno::EPERM));
         assert_eq!(nix::unistd::write(&writer.fd, b"x"), Err(Errno::EPERM));
         assert_eq!(ftruncate(&writer.fd, 0), Err(Errno::EPERM));
-        assert_eq!(
-            ftruncate(&writer.fd, 2 * PAGE_BYTES as i64),
-            Err(Errno::EPERM)
-        );
+        assert_eq!(ftruncate(&writer.fd, 2 * PAGE_BYTES as i64), Err(Errno::EPERM));
         let more = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE);
         assert_eq!(fcntl(&writer.fd, more), Err(Errno::EPERM));
     }
@@ -404,11 +370,7 @@ mod tests {
         let turns = |turn, end| (MODE_TURNS, turn, end);
         let wake_up = |old, new| WakeUp::of(old, new, false);
         assert_eq!(wake_up(turns(4, 80), turns(5, 100)), WakeUp::Launches);
-        assert_eq!(
-            wake_up(turns(5, 100), turns(5, 120)),
-            WakeUp::None,
-            "longer"
-        );
+        assert_eq!(wake_up(turns(5, 100), turns(5, 120)), WakeUp::None, "longer");
         assert_eq!(wake_up(turns(5, 100), turns(6, 100)), WakeUp::None);
         assert_eq!(wake_up(turns(5, 100), turns(6, 99)), WakeUp::All, "early");
         assert_eq!(wake_up(turns(4, 80), turns(6, 80)), WakeUp::All);
@@ -451,17 +413,12 @@ mod tests {
     fn claims_are_read_as_the_tenant_wrote_them() {
         let (reader, fd) = ClaimsReader::new().expect("a page");
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let tenant = Shared::<ClientPage> {
-            at: tenant_map(&fd, both).expect("mapped").cast(),
-        };
+        let tenant = Shared::<ClientPage> { at: tenant_map(&fd, both).expect("mapped").cast() };
         field!(tenant, lane[3].runnable).store(1, Relaxed);
         field!(tenant, lane[3].active).store(7, Relaxed);
         field!(tenant, lane[3].held).store(u64::MAX, Relaxed);
         let claims = reader.read(Lane(3));
-        assert_eq!(
-            (claims.runnable, claims.active, claims.held),
-            (true, 7, Bytes(u64::MAX))
-        );
+        assert_eq!((claims.runnable, claims.active, claims.held), (true, 7, Bytes(u64::MAX)));
         assert_eq!(reader.read(Lane(0)), Claims::default());
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
         field!(tenant, lane[3].runnable).store(RUNNABLE_PARKED, Relaxed);
@@ -473,10 +430,7 @@ mod tests {
         let writer = page();
         let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
         let page = Shared::<ContainerPage> { at: read.cast() };
-        let gated = |gates, mode| LaneView {
-            gates,
-            ..view(1, mode)
-        };
+        let gated = |gates, mode| LaneView { gates, ..view(1, mode) };
         for (view, mode, count) in [
             (gated(true, Mode::Turns), MODE_GATES, 1),
             (gated(false, Mode::Turns), Mode::Turns.word(), 1),
@@ -484,10 +438,8 @@ mod tests {
             (gated(true, Mode::Open), MODE_OPEN, 0),
         ] {
             writer.set_lane(Lane(0), &view);
-            let found = (
-                field!(page, lane[0].mode).load(Relaxed),
-                field!(page, gated).load(Relaxed),
-            );
+            let found =
+                (field!(page, lane[0].mode).load(Relaxed), field!(page, gated).load(Relaxed));
             assert_eq!(found, (mode, count));
         }
         let (claims, fd) = ClaimsReader::new().expect("a page");

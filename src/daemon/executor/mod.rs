@@ -50,11 +50,7 @@ impl Duties {
     /// Executes one action.
     pub fn perform(&mut self, engine: &Engine, action: Action) {
         match action {
-            Action::SetLane {
-                container,
-                lane,
-                view,
-            } => {
+            Action::SetLane { container, lane, view } => {
                 if let Some(page) = self.containers.page(&container) {
                     // Update the GPU gates first; they take effect without waking a thread.
                     self.clients.set_gates(&container, lane, view.gate_open);
@@ -71,25 +67,16 @@ impl Duties {
             Action::Resume { container, lane } => {
                 self.preemption.resume(container, lane, &mut self.tasks);
             }
-            Action::Reserved {
-                client,
-                token,
-                lane,
-                bytes,
-            } => {
+            Action::Reserved { client, token, lane, bytes } => {
                 if let Some((container, process)) = self.clients.connected(client) {
                     let containers = &mut self.containers;
                     containers.note_granted(engine, &container, client, process);
                 }
                 self.reply(client, token, &Reply::Reserved { lane, bytes });
             }
-            Action::Refused {
-                client,
-                token,
-                lane,
-                need,
-                left,
-            } => self.reply(client, token, &Reply::Refused { lane, need, left }),
+            Action::Refused { client, token, lane, need, left } => {
+                self.reply(client, token, &Reply::Refused { lane, need, left })
+            }
             // `restore` reads these itself.
             Action::Restored { .. }
             | Action::NotRestored { .. }
@@ -101,12 +88,9 @@ impl Duties {
     /// Executes the actions of starts, changes and ends.
     fn perform_rare(&mut self, engine: &Engine, action: Action) {
         match action {
-            Action::Attached {
-                token,
-                client,
-                container,
-                lanes,
-            } => self.attached(engine, key_of(token), (client, lanes), &container),
+            Action::Attached { token, client, container, lanes } => {
+                self.attached(engine, key_of(token), (client, lanes), &container)
+            }
             Action::Rejected { token, why } => {
                 self.clients.reject(key_of(token), why, &mut self.tasks);
             }
@@ -125,22 +109,13 @@ impl Duties {
                 }
                 self.deny(key_of(token), why.denial(), &text);
             }
-            Action::Dismissed {
-                token,
-                container,
-                known,
-            } => self.dismissed(token, &container, known),
-            Action::Late {
-                container,
-                lane,
-                stage,
-                after,
-            } => log_late(&container, lane, stage, after),
-            Action::Resized {
-                token,
-                record,
-                change,
-            } => self.resized(token, &record, &change),
+            Action::Dismissed { token, container, known } => {
+                self.dismissed(token, &container, known)
+            }
+            Action::Late { container, lane, stage, after } => {
+                log_late(&container, lane, stage, after)
+            }
+            Action::Resized { token, record, change } => self.resized(token, &record, &change),
             Action::PolicySet { token, policy, was } => self.policy_set(token, policy, &was),
             Action::Retuned { token, record, was } => self.retuned(token, &record, &was),
             other => tracing::error!(?other, "an action that no duty executes"),
@@ -171,11 +146,9 @@ impl Duties {
         container: &ContainerId,
     ) {
         let process = self.clients.process(key);
-        self.containers
-            .note_granted(engine, container, client.0, process);
+        self.containers.note_granted(engine, container, client.0, process);
         let page = self.containers.page(container);
-        self.clients
-            .attach(key, client, container, page, &mut self.tasks);
+        self.clients.attach(key, client, container, page, &mut self.tasks);
     }
 
     /// Records a changed policy and answers; if it cannot be recorded, restores the old one.
@@ -188,8 +161,7 @@ impl Duties {
             Ok(()) => self.answer(key_of(token), &Answer::Done {}),
             Err((text, back)) => {
                 tracing::error!("{text}");
-                back.into_iter()
-                    .for_each(|event| self.tasks.step_first(event));
+                back.into_iter().for_each(|event| self.tasks.step_first(event));
                 self.deny(key_of(token), Denial::Host, &text);
             }
         }

@@ -42,9 +42,7 @@ impl Duties {
             return self.dismiss(container);
         }
         tracing::info!(%container, name = %record.name, gpus = record.lanes.len(), "slice given");
-        let finished = self
-            .cgroup_limits
-            .admit(&mut self.accounting, token, record);
+        let finished = self.cgroup_limits.admit(&mut self.accounting, token, record);
         self.continue_after_limits(finished);
     }
 
@@ -64,23 +62,13 @@ impl Duties {
 
     /// Continues when NVML has changed the limits of a slice, or was not asked.
     pub fn continue_after_limits(&mut self, finished: impl IntoIterator<Item = Finished>) {
-        for Finished {
-            container,
-            after,
-            failed,
-        } in finished
-        {
+        for Finished { container, after, failed } in finished {
             match (after, failed) {
                 (After::Nothing, _) => {}
                 (After::Admit(token), _) => self.answer_limited(key_of(token), container),
                 (After::Dismiss(token, known), _) => self.forget_slice(token, &container, known),
                 (After::Grow(token, lane, memory), None) => {
-                    self.tasks.step(Event::Resize {
-                        token,
-                        container,
-                        lane,
-                        memory,
-                    });
+                    self.tasks.step(Event::Resize { token, container, lane, memory });
                     // Also after a refusal: the raised limit is lowered to the old cap.
                     self.tasks.push(Task::UpdateLimits(container));
                 }
@@ -166,11 +154,7 @@ impl Duties {
         if let Err(why) = self.containers.state().rewrite(record) {
             let hint = "the slice is unchanged, free disk space there";
             let text = self.on_disk(&container, &why, hint);
-            self.tasks.step_first(Event::Retune {
-                token: NO_REPLY,
-                container,
-                change: *was,
-            });
+            self.tasks.step_first(Event::Retune { token: NO_REPLY, container, change: *was });
             return self.deny(key_of(token), Denial::Host, &text);
         }
         let share = record.share.map_or(0, |share| share.get());

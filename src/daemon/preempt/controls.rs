@@ -147,10 +147,7 @@ impl Controls {
     }
 
     fn schedule(&self, file: &OwnedFd, of: &ChannelGroup, on: bool) -> Result<(), ControlError> {
-        let mut schedule = Schedule {
-            enable: u8::from(on),
-            ..Schedule::default()
-        };
+        let mut schedule = Schedule { enable: u8::from(on), ..Schedule::default() };
         let names = (of.client.0, of.group.0);
         self.control(file, names, command::SCHEDULE, &mut schedule)
     }
@@ -168,12 +165,8 @@ impl Controls {
     /// # Errors
     /// [`ControlError`].
     pub fn preempt(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
-        let mut preempt = Preempt {
-            wait: 1,
-            manual_timeout: 1,
-            timeout_us: PREEMPT_US,
-            ..Preempt::default()
-        };
+        let mut preempt =
+            Preempt { wait: 1, manual_timeout: 1, timeout_us: PREEMPT_US, ..Preempt::default() };
         let names = (of.client.0, of.group.0);
         self.control(file, names, command::PREEMPT, &mut preempt)
     }
@@ -221,10 +214,7 @@ impl Controls {
     /// # Errors
     /// [`ControlError`].
     pub fn saves(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<u32, ControlError> {
-        let mut stats = SwitchStats {
-            channel: of.group.0,
-            ..SwitchStats::default()
-        };
+        let mut stats = SwitchStats { channel: of.group.0, ..SwitchStats::default() };
         let names = (of.client.0, of.subdevice.0);
         self.control(file, names, command::SWITCH_STATS, &mut stats)?;
         Ok(stats.saves)

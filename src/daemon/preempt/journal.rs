@@ -37,12 +37,7 @@ pub struct JournalEntry {
 impl JournalEntry {
     /// The entry of a group about to be stopped.
     pub fn of(pid: u32, named: ChannelGroup) -> JournalEntry {
-        JournalEntry {
-            pid,
-            born: process::start_time(pid).unwrap_or(0),
-            named,
-            was_us: None,
-        }
+        JournalEntry { pid, born: process::start_time(pid).unwrap_or(0), named, was_us: None }
     }
 
     /// Whether it is this group's entry.
@@ -87,12 +82,7 @@ impl JournalEntry {
     }
 
     fn text(&self) -> String {
-        let JournalEntry {
-            pid,
-            born,
-            named,
-            was_us,
-        } = self;
+        let JournalEntry { pid, born, named, was_us } = self;
         let (fd, lane) = (named.fd, named.lane.0);
         let (client, group) = (named.client.0, named.group.0);
         let was = was_us.map_or(String::new(), |us| format!(" {us}"));
@@ -113,12 +103,7 @@ impl JournalEntry {
             group: ObjectName(word(group)?),
             subdevice: ObjectName(0),
         };
-        Some(JournalEntry {
-            pid: word(pid)?,
-            born,
-            named,
-            was_us,
-        })
+        Some(JournalEntry { pid: word(pid)?, born, named, was_us })
     }
 }
 
@@ -202,10 +187,7 @@ mod tests {
     }
 
     fn sliced() -> JournalEntry {
-        JournalEntry {
-            was_us: Some(2_048),
-            ..line()
-        }
+        JournalEntry { was_us: Some(2_048), ..line() }
     }
 
     #[test]
@@ -229,32 +211,17 @@ mod tests {
 
     #[test]
     fn an_invalid_line_is_skipped_and_a_reused_pid_is_no_process() {
-        for text in [
-            "",
-            "1",
-            "1 2 3 4 5",
-            "a b c d e f",
-            "-1 2 3 4 5 6",
-            "1 2 3 4 5 300",
-        ] {
+        for text in ["", "1", "1 2 3 4 5", "a b c d e f", "-1 2 3 4 5 6", "1 2 3 4 5 300"] {
             assert_eq!(JournalEntry::parse(text), None, "{text:?}");
         }
         for line in [line(), sliced()] {
             assert_eq!(JournalEntry::parse(line.text().trim_end()), Some(line));
         }
-        let other = JournalEntry {
-            born: line().born + 1,
-            ..line()
-        };
+        let other = JournalEntry { born: line().born + 1, ..line() };
         assert!(matches!(other.undo(&Controls::Kernel), Ok(false)));
         // A running process without such a file is logged as not resumed.
-        let nothing = JournalEntry {
-            named: ChannelGroup {
-                fd: 1 << 20,
-                ..line().named
-            },
-            ..line()
-        };
+        let nothing =
+            JournalEntry { named: ChannelGroup { fd: 1 << 20, ..line().named }, ..line() };
         assert!(nothing.undo(&Controls::Kernel).is_err());
     }
 }

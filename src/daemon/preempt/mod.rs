@@ -96,10 +96,7 @@ impl Preemption {
         let controls = match controls.transpose() {
             Ok(controls) => controls,
             Err(why) => {
-                tracing::error!(
-                    why,
-                    "work is not stopped on GPUs: the driver cannot be reached"
-                );
+                tracing::error!(why, "work is not stopped on GPUs: the driver cannot be reached");
                 None
             }
         };
@@ -107,15 +104,13 @@ impl Preemption {
             journal::undo(left, controls);
         }
         let (answer, answers) = mpsc::channel();
-        let jobs = controls
-            .filter(|_| mode == PreemptionMode::Probe)
-            .map(|controls| {
-                let (jobs, todo) = mpsc::channel();
-                let dir = runtime_dir.to_owned();
-                let worker = worker::Worker::new(controls, dir, answer, Arc::clone(&notify));
-                std::thread::spawn(move || worker.serve(&todo));
-                jobs
-            });
+        let jobs = controls.filter(|_| mode == PreemptionMode::Probe).map(|controls| {
+            let (jobs, todo) = mpsc::channel();
+            let dir = runtime_dir.to_owned();
+            let worker = worker::Worker::new(controls, dir, answer, Arc::clone(&notify));
+            std::thread::spawn(move || worker.serve(&todo));
+            jobs
+        });
         Ok(Preemption {
             jobs,
             answers,
@@ -133,17 +128,11 @@ impl Preemption {
 
     /// How many descriptors it may use.
     pub fn descriptors(&self) -> u64 {
-        if self.is_on() {
-            2 * GROUPS_MAX as u64
-        } else {
-            0
-        }
+        if self.is_on() { 2 * GROUPS_MAX as u64 } else { 0 }
     }
 
     fn ask(&self, job: Job) -> bool {
-        self.jobs
-            .as_ref()
-            .is_some_and(|jobs| jobs.send(job).is_ok())
+        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
     fn misses(&self, container: &ContainerId) -> Misses {
@@ -176,11 +165,7 @@ impl Preemption {
                 .is_some_and(|targets| self.ask(Job::Stop((container, lane), targets)));
         if !asked {
             let ok = false;
-            out.step(Event::Stopped {
-                container,
-                lane,
-                ok,
-            });
+            out.step(Event::Stopped { container, lane, ok });
         }
     }
 
@@ -205,11 +190,7 @@ impl Preemption {
                 WorkerAnswer::Stopped((container, lane), done) => {
                     self.tried(containers, &container, lane, &done);
                     let ok = done.is_ok();
-                    out.step(Event::Stopped {
-                        container,
-                        lane,
-                        ok,
-                    });
+                    out.step(Event::Stopped { container, lane, ok });
                 }
                 WorkerAnswer::Resumed((container, lane)) => {
                     out.step(Event::Resumed { container, lane });

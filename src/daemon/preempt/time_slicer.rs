@@ -102,10 +102,10 @@ impl TimeSlicer {
             Todo::Set(wanted) => {
                 // a group that no longer exists is not in the result
                 let given = self.set_time_slice(&wanted).transpose()?;
-                let found = self.found.entry(wanted.slice_lane).or_insert(Observed {
-                    us: wanted.us,
-                    ..Observed::default()
-                });
+                let found = self
+                    .found
+                    .entry(wanted.slice_lane)
+                    .or_insert(Observed { us: wanted.us, ..Observed::default() });
                 match given {
                     Ok(changed) => found.changed += u64::from(changed),
                     Err(why) => (found.us, found.refused) = (0, Some(why.to_string())),
@@ -144,10 +144,7 @@ impl TimeSlicer {
         } else {
             self.remember(ident, wanted.slice_lane.0, line, is)?;
         }
-        if let Err(refused) = self
-            .controls
-            .set_time_slice(&file, &wanted.named, wanted.us)
-        {
+        if let Err(refused) = self.controls.set_time_slice(&file, &wanted.named, wanted.us) {
             self.restore(ident);
             return Err(refused);
         }
@@ -166,11 +163,7 @@ impl TimeSlicer {
         us: u64,
     ) -> Result<(), ControlError> {
         let line = line.with_slice(us);
-        let set = Set {
-            container,
-            line,
-            us,
-        };
+        let set = Set { container, line, us };
         self.set.insert(ident, set);
         let written = self.write_down(&container);
         if written.is_err() {

@@ -51,8 +51,7 @@ impl TimeSlices {
 
     /// Removes a container.
     pub fn forget(&mut self, container: &ContainerId) {
-        self.known
-            .retain(|slice_lane, _| slice_lane.0 != *container);
+        self.known.retain(|slice_lane, _| slice_lane.0 != *container);
     }
 
     /// Stores a round's results. A container without groups is not in it.
@@ -114,15 +113,8 @@ mod tests {
         let slice_lane = |id| (ContainerId::new(id).expect("an id"), Lane(0));
         let (web, batch) = (slice_lane("web"), slice_lane("batch"));
         let mut slices = TimeSlices::default();
-        let look = |us, changed| Observed {
-            us,
-            changed,
-            refused: None,
-        };
-        slices.found(BTreeMap::from([
-            (web, look(2_000, 0)),
-            (batch, look(6_000, 2)),
-        ]));
+        let look = |us, changed| Observed { us, changed, refused: None };
+        slices.found(BTreeMap::from([(web, look(2_000, 0)), (batch, look(6_000, 2))]));
         slices.found(BTreeMap::from([(batch, look(6_000, 1))]));
         assert_eq!((slices.of(web), slices.of(batch)), ((0, 0), (6_000, 3)));
         slices.forget(&batch.0);

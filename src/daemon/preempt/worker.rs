@@ -121,10 +121,7 @@ impl Worker {
                     let begun = Instant::now();
                     let done = self.stop(slice_lane, &targets);
                     let done = done.map(|()| begun.elapsed());
-                    Some(WorkerAnswer::Stopped(
-                        slice_lane,
-                        done.map_err(|why| why.to_string()),
-                    ))
+                    Some(WorkerAnswer::Stopped(slice_lane, done.map_err(|why| why.to_string())))
                 }
                 Ok(Job::Resume(slice_lane)) => {
                     self.resume(slice_lane);
@@ -141,8 +138,7 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => self.slicer.step().map(WorkerAnswer::Sliced),
                 Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => {
                     let all: Vec<SliceLane> = self.stopped.keys().copied().collect();
-                    all.into_iter()
-                        .for_each(|slice_lane| self.resume(slice_lane));
+                    all.into_iter().for_each(|slice_lane| self.resume(slice_lane));
                     self.rewrite(|_| false);
                     self.slicer.end();
                     self.answer(WorkerAnswer::Ended);
@@ -185,10 +181,8 @@ impl Worker {
                 line: self.line(&slice_lane.0, target),
             })
         };
-        let held: Vec<StoppedGroup> = targets
-            .iter()
-            .map(open)
-            .collect::<Result<_, ControlError>>()?;
+        let held: Vec<StoppedGroup> =
+            targets.iter().map(open).collect::<Result<_, ControlError>>()?;
         let before = self.saves(&held)?;
         self.write_down(&slice_lane.0, &held)?;
         self.stopped.entry(slice_lane).or_default().extend(held);
@@ -216,9 +210,7 @@ impl Worker {
     }
 
     fn saves(&self, held: &[StoppedGroup]) -> Result<u64, ControlError> {
-        let saves = held
-            .iter()
-            .map(|it| self.controls.saves(&it.file, &it.named).map(u64::from));
+        let saves = held.iter().map(|it| self.controls.saves(&it.file, &it.named).map(u64::from));
         saves.sum()
     }
 
@@ -246,14 +238,8 @@ impl Worker {
         let mut lines = [written, &fresh].concat();
         if lines.len() > 2 * GROUPS_MAX {
             // groups that come and go
-            let stopped = self
-                .stopped
-                .iter()
-                .filter(|(slice_lane, _)| slice_lane.0 == *container);
-            let refused = self
-                .refused
-                .iter()
-                .filter(|(slice_lane, _)| slice_lane.0 == *container);
+            let stopped = self.stopped.iter().filter(|(slice_lane, _)| slice_lane.0 == *container);
+            let refused = self.refused.iter().filter(|(slice_lane, _)| slice_lane.0 == *container);
             let stopped = stopped.flat_map(|(_, held)| held).chain(held);
             let needed = stopped.chain(refused.map(|(_, held)| held));
             lines = needed.map(|it| (it.key, it.line)).collect();

@@ -42,12 +42,7 @@ impl Engine {
     ) {
         match self.try_attach(id, process, held, actions) {
             Ok((client, index, lanes)) => {
-                actions.push(Action::Attached {
-                    token,
-                    client,
-                    container: id,
-                    lanes,
-                });
+                actions.push(Action::Attached { token, client, container: id, lanes });
                 self.serve_all(index, actions);
             }
             Err(why) => actions.push(Action::Rejected { token, why }),
@@ -167,12 +162,7 @@ impl Engine {
             mine.orders = entity.map_or(0, |entity| entity.orders);
             mine
         });
-        let client = self.clients.attach(Client {
-            index,
-            process,
-            connected: true,
-            lanes,
-        })?;
+        let client = self.clients.attach(Client { index, process, connected: true, lanes })?;
         container.clients.push(client);
         Some(client)
     }

@@ -87,43 +87,21 @@ impl Engine {
     }
 
     fn grant(&mut self, growth: Growth, bytes: Bytes, actions: &mut Actions) {
-        let Growth {
-            client,
-            token,
-            lane,
-            ..
-        } = growth;
+        let Growth { client, token, lane, .. } = growth;
         if let Some((mine, slice)) = self.share(client, lane) {
             mine.grant(bytes);
             slice.note_grant(bytes);
         }
-        actions.push(Action::Reserved {
-            client,
-            token,
-            lane,
-            bytes,
-        });
+        actions.push(Action::Reserved { client, token, lane, bytes });
     }
 
     fn refuse(&mut self, growth: Growth, left: Bytes, actions: &mut Actions) {
-        let Growth {
-            client,
-            token,
-            lane,
-            need,
-            ..
-        } = growth;
+        let Growth { client, token, lane, need, .. } = growth;
         if let Some((mine, slice)) = self.share(client, lane) {
             mine.refused = mine.refused.saturating_add(1);
             slice.last_denied = (need, left);
         }
-        actions.push(Action::Refused {
-            client,
-            token,
-            lane,
-            need,
-            left,
-        });
+        actions.push(Action::Refused { client, token, lane, need, left });
     }
 
     /// Decides on growth that waited for returning processes, where that wait is over.

@@ -84,12 +84,7 @@ impl Engine {
         actions.push(Action::Resized {
             token,
             record: container.record.clone(),
-            change: CapChange {
-                lane,
-                was,
-                cap,
-                reserved: slice.account.reserved(),
-            },
+            change: CapChange { lane, was, cap, reserved: slice.account.reserved() },
         });
     }
 }

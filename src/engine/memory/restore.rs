@@ -49,12 +49,8 @@ impl Engine {
             mine.claims.held = mine.granted;
             mine
         });
-        let client = self.clients.attach(Client {
-            index,
-            process: Some(process),
-            connected: false,
-            lanes,
-        });
+        let client =
+            self.clients.attach(Client { index, process: Some(process), connected: false, lanes });
         let Some(client) = client else {
             return;
         };

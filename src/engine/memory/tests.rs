@@ -49,48 +49,27 @@ fn view(actions: &[Action]) -> Option<LaneView> {
 }
 
 fn release(client: ClientId, lane: Lane, bytes: u64) -> Event {
-    Event::Release {
-        client,
-        lane,
-        bytes: Bytes(bytes),
-    }
+    Event::Release { client, lane, bytes: Bytes(bytes) }
 }
 
 fn measured(client: ClientId, used: u64) -> Event {
-    Event::Measured {
-        client,
-        lane: Lane(0),
-        used: Bytes(used),
-    }
+    Event::Measured { client, lane: Lane(0), used: Bytes(used) }
 }
 
 fn unattributed(used: u64) -> Event {
-    Event::Unattributed {
-        container: id("a"),
-        lane: Lane(0),
-        used: Bytes(used),
-    }
+    Event::Unattributed { container: id("a"), lane: Lane(0), used: Bytes(used) }
 }
 
 fn says(rig: &mut Rig, client: ClientId, held: u64, unseen: u64) {
     rig.step(Event::Claims {
         client,
         lane: Lane(0),
-        claims: Claims {
-            held: Bytes(held),
-            unseen: Bytes(unseen),
-            ..Claims::default()
-        },
+        claims: Claims { held: Bytes(held), unseen: Bytes(unseen), ..Claims::default() },
     });
 }
 
 fn resize(rig: &mut Rig, lane: Lane, memory: MemoryAsk) -> Result<(CapChange, Record), Denial> {
-    let answer = rig.step(Event::Resize {
-        token: Token(5),
-        container: id("a"),
-        lane,
-        memory,
-    });
+    let answer = rig.step(Event::Resize { token: Token(5), container: id("a"), lane, memory });
     match answer.into_iter().next() {
         Some(Action::Resized { change, record, .. }) => Ok((change, record)),
         Some(Action::Denied { why, .. }) => Err(why.denial()),
@@ -109,21 +88,10 @@ fn reserved(rig: &Rig) -> u64 {
 fn a_short_process_gets_the_unused_credit_of_its_siblings() {
     let (mut rig, who) = slice_of(&[60, 30, 0]);
     let asked = rig.reserve(who[2], 50, 90);
-    assert_eq!(
-        (answers(&asked), view(&asked).map(|v| v.recall)),
-        (Vec::new(), Some(1))
-    );
-    assert_eq!(
-        answers(&rig.give_back(who[1], 1, 30)),
-        [],
-        "40 are there, 50 are needed"
-    );
+    assert_eq!((answers(&asked), view(&asked).map(|v| v.recall)), (Vec::new(), Some(1)));
+    assert_eq!(answers(&rig.give_back(who[1], 1, 30)), [], "40 are there, 50 are needed");
     let answer = rig.give_back(who[0], 1, 25);
-    assert_eq!(
-        answers(&answer),
-        [(who[2], Some(50))],
-        "its need and no more"
-    );
+    assert_eq!(answers(&answer), [(who[2], Some(50))], "its need and no more");
     assert_eq!(rig.engine.next_deadline(), None);
     assert_eq!(reserved(&rig), 85);
 }
@@ -134,11 +102,7 @@ fn an_early_answer_that_suffices_ends_the_wait() {
     rig.reserve(who[2], 10, 10);
     assert_eq!(answers(&rig.give_back(who[1], 1, 40)), [(who[2], Some(10))]);
     assert_eq!(rig.engine.next_deadline(), None);
-    assert_eq!(
-        answers(&rig.give_back(who[0], 1, 5)),
-        [],
-        "late, and still taken back"
-    );
+    assert_eq!(answers(&rig.give_back(who[0], 1, 5)), [], "late, and still taken back");
     assert_eq!(reserved(&rig), 65);
 }
 
@@ -157,16 +121,9 @@ fn silence_costs_the_limit_and_no_more() {
 #[test]
 fn no_recall_starts_where_it_cannot_help() {
     let (mut rig, who) = slice_of(&[60, 30]);
-    assert_eq!(
-        answers(&rig.reserve(who[0], 41, 41)),
-        [(who[0], None)],
-        "its own 60 are in use"
-    );
+    assert_eq!(answers(&rig.reserve(who[0], 41, 41)), [(who[0], None)], "its own 60 are in use");
     assert_eq!(answers(&rig.reserve(who[1], 101, 101)), [(who[1], None)]);
-    assert_eq!(
-        answers(&rig.reserve(who[0], u64::MAX, u64::MAX)),
-        [(who[0], None)]
-    );
+    assert_eq!(answers(&rig.reserve(who[0], u64::MAX, u64::MAX)), [(who[0], None)]);
     assert_eq!(rig.engine.next_deadline(), None);
 }
 
@@ -202,10 +159,7 @@ fn a_request_during_a_recall_starts_its_own() {
     let first = rig.step(Event::Tick);
     assert_eq!(answers(&first), [(who[1], None)]);
     assert_eq!(view(&first).map(|view| view.recall), Some(2));
-    assert_eq!(
-        rig.engine.next_deadline(),
-        Some(Instant(2 * RECALL_WAIT_NS))
-    );
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(2 * RECALL_WAIT_NS)));
     assert_eq!(answers(&rig.give_back(who[0], 2, 20)), [(who[2], Some(30))]);
 }
 
@@ -218,11 +172,7 @@ fn only_the_present_number_is_an_answer() {
     }
     assert_eq!(rig.engine.next_deadline(), Some(Instant(RECALL_WAIT_NS)));
     assert_eq!(answers(&rig.give_back(who[0], 1, 0)), [(who[1], None)]);
-    assert_eq!(
-        reserved(&rig),
-        87,
-        "what came with the wrong number came back"
-    );
+    assert_eq!(reserved(&rig), 87, "what came with the wrong number came back");
 }
 
 #[test]
@@ -231,13 +181,7 @@ fn yielding_more_than_granted_breaks_a_rule_and_frees_the_way() {
     rig.reserve(who[1], 50, 50);
     let cut = rig.give_back(who[0], 1, 91);
     let why = Cut::Broke(Rejection::Overdrawn);
-    assert_eq!(
-        cut[0],
-        Action::Disconnect {
-            client: who[0],
-            why
-        }
-    );
+    assert_eq!(cut[0], Action::Disconnect { client: who[0], why });
     assert_eq!(answers(&cut), [(who[1], None)], "it lives, and may have it");
     rig.step(Event::Gone { client: who[0] });
     assert_eq!(answers(&rig.reserve(who[1], 50, 50)), [(who[1], Some(50))]);
@@ -247,10 +191,7 @@ fn yielding_more_than_granted_breaks_a_rule_and_frees_the_way() {
 fn a_dismissal_in_a_recall_leaves_nothing() {
     let (mut rig, who) = slice_of(&[90, 0]);
     rig.reserve(who[1], 50, 50);
-    let gone = rig.step(Event::Dismiss {
-        token: Token(1),
-        container: id("a"),
-    });
+    let gone = rig.step(Event::Dismiss { token: Token(1), container: id("a") });
     assert_eq!(answers(&gone), []);
     assert_eq!(rig.engine.next_deadline(), None);
 }
@@ -263,22 +204,9 @@ fn memory_beyond_the_ledger_counts_even_above_the_cap() {
     assert_eq!(reserved(&rig), 100, "one look may be unlucky");
     rig.now = 1_000 * MS;
     rig.step(measured(who[0], 95));
-    assert_eq!(
-        reserved(&rig),
-        150,
-        "90 shown and 20 not, of which 60 were granted"
-    );
+    assert_eq!(reserved(&rig), 150, "90 shown and 20 not, of which 60 were granted");
     let row = rig.slice("a");
-    assert!(
-        matches!(
-            row,
-            Snapshot::Slice {
-                untracked: Bytes(50),
-                ..
-            }
-        ),
-        "{row:?}"
-    );
+    assert!(matches!(row, Snapshot::Slice { untracked: Bytes(50), .. }), "{row:?}");
     // 60 are granted to the requester itself, 50 are not attributed: of 100 nothing can come
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
     rig.step(Event::Gone { client: who[0] });
@@ -305,25 +233,14 @@ fn requested_memory_is_never_taken_for_unrequested() {
 
 #[test]
 fn a_false_claim_never_makes_less_count_than_nvml_shows() {
-    for (held, unseen) in [
-        (0, 0),
-        (60, 0),
-        (u64::MAX, 0),
-        (60, 60),
-        (5, 90),
-        (0, u64::MAX),
-    ] {
+    for (held, unseen) in [(0, 0), (60, 0), (u64::MAX, 0), (60, 60), (5, 90), (0, u64::MAX)] {
         let (mut rig, who) = slice_of(&[60]);
         says(&mut rig, who[0], held, unseen);
         for second in 1..4 {
             rig.now = second * 1_000 * MS;
             rig.step(measured(who[0], 80));
         }
-        assert!(
-            reserved(&rig) >= 80,
-            "held {held} unseen {unseen}: {}",
-            reserved(&rig)
-        );
+        assert!(reserved(&rig) >= 80, "held {held} unseen {unseen}: {}", reserved(&rig));
     }
 }
 
@@ -336,16 +253,8 @@ fn stray_memory_counts_while_it_lasts_and_then_serves_waiting_requests() {
     assert_eq!(reserved(&rig), 90);
     assert_eq!(answers(&rig.reserve(who[0], 15, 15)), []);
     assert_eq!(answers(&rig.step(unattributed(0))), [(who[0], Some(15))]);
-    let host = Event::Unattributed {
-        container: id("a"),
-        lane: Lane::HOST,
-        used: Bytes(9),
-    };
-    assert_eq!(
-        rig.step(host),
-        [],
-        "NVML knows nothing of the host's memory"
-    );
+    let host = Event::Unattributed { container: id("a"), lane: Lane::HOST, used: Bytes(9) };
+    assert_eq!(rig.step(host), [], "NVML knows nothing of the host's memory");
 }
 
 #[test]
@@ -361,19 +270,15 @@ fn a_context_costs_as_much_as_the_smallest_first_one() {
         views
             .into_iter()
             .filter_map(|action| match action {
-                Action::SetLane {
-                    container, view, ..
-                } if container == id("b") => Some(view.context.0),
+                Action::SetLane { container, view, .. } if container == id("b") => {
+                    Some(view.context.0)
+                }
                 _ => None,
             })
             .next_back()
     };
     assert_eq!(cost(&mut rig, 0, &[0]), None, "nothing is not a context");
-    assert_eq!(
-        cost(&mut rig, 0, &[400]),
-        Some(50),
-        "no more than half of a small cap"
-    );
+    assert_eq!(cost(&mut rig, 0, &[400]), Some(50), "no more than half of a small cap");
     assert_eq!(cost(&mut rig, 0, &[40]), Some(40));
     assert_eq!(cost(&mut rig, 0, &[41, 39]), None, "more, or not the first");
     assert_eq!(cost(&mut rig, 1, &[5]), None, "it had something else");
@@ -390,24 +295,11 @@ fn a_larger_cap_follows_admission_and_serves_waiting_requests() {
         (exactly(17 * GIB), Denial::Memory),
         (exactly(7 * GIB), Denial::Memory),
         (MemoryAsk::Ratio { part: 2, whole: 1 }, Denial::Invalid),
-        (
-            MemoryAsk::Ratio {
-                part: 1,
-                whole: u32::MAX,
-            },
-            Denial::Memory,
-        ),
+        (MemoryAsk::Ratio { part: 1, whole: u32::MAX }, Denial::Memory),
     ] {
-        assert_eq!(
-            resize(&mut rig, Lane(0), memory).expect_err("refused"),
-            why,
-            "{memory:?}"
-        );
+        assert_eq!(resize(&mut rig, Lane(0), memory).expect_err("refused"), why, "{memory:?}");
     }
-    assert_eq!(
-        resize(&mut rig, Lane(1), exactly(9)).expect_err("no GPU 1"),
-        Denial::NoSuchSlice
-    );
+    assert_eq!(resize(&mut rig, Lane(1), exactly(9)).expect_err("no GPU 1"), Denial::NoSuchSlice);
     rig.reserve(who[2], 50, 50);
     let grown = rig.step(Event::Resize {
         token: Token(5),
@@ -420,10 +312,7 @@ fn a_larger_cap_follows_admission_and_serves_waiting_requests() {
         resize(&mut rig, Lane(0), MemoryAsk::Ratio { part: 3, whole: 8 }).expect("6 GiB are left");
     assert_eq!((change.was, change.cap), (Bytes(150), Bytes(6 * GIB)));
     assert_eq!(record.lanes[0].cap, change.cap);
-    assert_eq!(
-        rig.admit(ask("c", "0", 1)).expect_err("all promised").0,
-        Denial::Memory
-    );
+    assert_eq!(rig.admit(ask("c", "0", 1)).expect_err("all promised").0, Denial::Memory);
 }
 
 #[test]
@@ -435,20 +324,13 @@ fn a_smaller_cap_takes_nothing_away_and_shows() {
     assert_eq!(record.lanes[0].cap, Bytes(30));
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
     rig.step(release(who[0], Lane(0), 60));
-    assert_eq!(
-        answers(&rig.reserve(who[0], 1, 1)),
-        [],
-        "the other may have something"
-    );
+    assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [], "the other may have something");
     assert_eq!(answers(&rig.give_back(who[1], 1, 11)), [(who[0], Some(1))]);
 }
 
 #[test]
 fn less_is_allowed_where_too_much_is_promised() {
-    let config = Config {
-        oversubscribe: true,
-        ..Config::default()
-    };
+    let config = Config { oversubscribe: true, ..Config::default() };
     let mut rich = Rig::new(config, &[16]);
     let records = ["a", "b"].map(|name| rich.admit(ask(name, "0", 12 * GIB)).expect("fits"));
     let mut rig = Rig::new(Config::default(), &[16]);
@@ -465,15 +347,10 @@ fn less_is_allowed_where_too_much_is_promised() {
 fn pinned_memory_has_a_ledger_of_its_own() {
     let mut rig = Rig::new(Config::default(), &[16]);
     let pinned = Some(Bytes(50));
-    let refused = rig.admit(crate::SliceRequest {
-        pinned: Some(Bytes::ZERO),
-        ..ask("a", "0", 100)
-    });
+    let refused =
+        rig.admit(crate::SliceRequest { pinned: Some(Bytes::ZERO), ..ask("a", "0", 100) });
     assert_eq!(refused.expect_err("a cap of nothing").0, Denial::Invalid);
-    let record = rig.admit(crate::SliceRequest {
-        pinned,
-        ..ask("a", "0", 100)
-    });
+    let record = rig.admit(crate::SliceRequest { pinned, ..ask("a", "0", 100) });
     assert_eq!(record.expect("fits").pinned, pinned);
     let client = rig.attach("a", 0).expect("in");
     let want = |bytes: u64| Event::Reserve {
@@ -485,15 +362,9 @@ fn pinned_memory_has_a_ledger_of_its_own() {
     };
     assert_eq!(answers(&rig.step(want(50))), [(client, Some(50))]);
     assert_eq!(answers(&rig.step(want(1))), [(client, None)]);
-    assert_eq!(
-        answers(&rig.reserve(client, 100, 100)),
-        [(client, Some(100))]
-    );
+    assert_eq!(answers(&rig.reserve(client, 100, 100)), [(client, Some(100))]);
     let ratio = MemoryAsk::Ratio { part: 1, whole: 2 };
-    assert_eq!(
-        resize(&mut rig, Lane::HOST, ratio).expect_err("of what"),
-        Denial::Invalid
-    );
+    assert_eq!(resize(&mut rig, Lane::HOST, ratio).expect_err("of what"), Denial::Invalid);
     let none = MemoryAsk::Exactly(Bytes(u64::MAX));
     let (_, record) = resize(&mut rig, Lane::HOST, none).expect("no cap");
     assert_eq!(record.pinned, None);

@@ -53,14 +53,8 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// A full bucket.
     pub(crate) fn new(cap: Fraction, config: &Config) -> Bucket {
-        let mut bucket = Bucket {
-            cap,
-            level: i128::MAX,
-            depth: 0,
-            enough: 0,
-            emptied: false,
-            withheld: 0,
-        };
+        let mut bucket =
+            Bucket { cap, level: i128::MAX, depth: 0, enough: 0, emptied: false, withheld: 0 };
         bucket.resize(config);
         bucket
     }

@@ -73,10 +73,7 @@ mod tests {
         let (mut used, turns) = (0, 1_000);
         for turn in 0..turns {
             let length = at.aim(nominal, weight, 1, 4);
-            assert!(
-                (3_000_000..=9_000_001).contains(&length.0),
-                "turn {turn}: {length:?}"
-            );
+            assert!((3_000_000..=9_000_001).contains(&length.0), "turn {turn}: {length:?}");
             let overrun = turn * 7_919 % 900_000;
             at = at.after(Duration(length.0 + overrun), weight);
             used += length.0 + overrun;

@@ -92,18 +92,9 @@ pub(crate) enum Phase {
     /// Turns, and no container has one.
     Idle,
     /// `index` may launch until `end`. With `guard` it is a guard turn: a higher class does not end it.
-    Held {
-        index: ContainerIndex,
-        end: Instant,
-        guard: Option<GuardTurn>,
-    },
+    Held { index: ContainerIndex, end: Instant, guard: Option<GuardTurn> },
     /// `index` may not launch any more, and may have work in flight.
-    Closing {
-        index: ContainerIndex,
-        closed: Instant,
-        guard: Option<GuardTurn>,
-        reported: bool,
-    },
+    Closing { index: ContainerIndex, closed: Instant, guard: Option<GuardTurn>, reported: bool },
 }
 
 /// A notice or an order of one GPU's turns to the rest of the engine.
@@ -244,11 +235,7 @@ impl Turns {
             entity.bucket.set(cap, &config);
             let (weight, reserved) = policy::weight(policy, &entity.entitlement);
             let queues = &queues[entity.class as usize];
-            entity.reweigh(
-                queues.time_of(entity.reserved),
-                queues.time_of(reserved),
-                weight,
-            );
+            entity.reweigh(queues.time_of(entity.reserved), queues.time_of(reserved), weight);
             entity.reserved = reserved;
         }
         self.weigh_pools();
@@ -261,12 +248,8 @@ impl Turns {
         if self.on_gpu() != Some(index) {
             return;
         }
-        if let Phase::Held {
-            guard: Some(began), ..
-        }
-        | Phase::Closing {
-            guard: Some(began), ..
-        } = self.phase
+        if let Phase::Held { guard: Some(began), .. } | Phase::Closing { guard: Some(began), .. } =
+            self.phase
         {
             self.guards.over(began, self.now);
         }
@@ -278,17 +261,11 @@ impl Turns {
     }
 
     fn find_mut(&mut self, index: ContainerIndex) -> Option<&mut Entity> {
-        self.entities
-            .iter_mut()
-            .find(|entity| entity.index == index)
+        self.entities.iter_mut().find(|entity| entity.index == index)
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        if self.phase == Phase::Open {
-            Mode::Open
-        } else {
-            Mode::Turns
-        }
+        if self.phase == Phase::Open { Mode::Open } else { Mode::Turns }
     }
 
     /// The container that has the turn, or had it last and may have work in flight.
@@ -312,10 +289,7 @@ impl Turns {
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;
         let idle = self.phase == Phase::Idle;
-        let promised = self
-            .entities
-            .iter()
-            .any(|e| e.reserved && e.reported.runnable);
+        let promised = self.entities.iter().any(|e| e.reserved && e.reported.runnable);
         let busy = Class::ALL.map(|class| promised && self.busy(class));
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
@@ -387,9 +361,7 @@ impl Turns {
     }
 
     fn waits(&self, class: Class) -> bool {
-        self.entities
-            .iter()
-            .any(|entity| entity.class == class && entity.reported.runnable)
+        self.entities.iter().any(|entity| entity.class == class && entity.reported.runnable)
     }
 
     /// Makes all transitions that are due, on a GPU that belongs to no gang.
@@ -447,13 +419,7 @@ impl Turns {
     }
 
     fn drain(&mut self, notes: &mut Vec<Note>) {
-        let Phase::Closing {
-            index,
-            closed,
-            guard,
-            reported,
-        } = self.phase
-        else {
+        let Phase::Closing { index, closed, guard, reported } = self.phase else {
             return;
         };
         let (now, config) = (self.now, self.config);
@@ -467,14 +433,8 @@ impl Turns {
             entity.drained_in(waited, config.drain_max);
             let counts = entity.reported.runnable && entity.gang.is_none();
             if let Some(work_span) = entity.reported.work_span.filter(|_| counts) {
-                let turn = overhead::Turn {
-                    granted: entity.granted,
-                    closed,
-                    drained: now,
-                };
-                entity
-                    .switch_costs
-                    .saw(turn, work_span, Duration(config.turn_min.0 / 2));
+                let turn = overhead::Turn { granted: entity.granted, closed, drained: now };
+                entity.switch_costs.saw(turn, work_span, Duration(config.turn_min.0 / 2));
             }
             if counts {
                 self.compensate(index);
@@ -494,12 +454,7 @@ impl Turns {
             notes.push(Note::Late(index, Late::Overrun, waited));
         } else if waited >= config.drain && !reported {
             entity.late_turns += 1;
-            self.phase = Phase::Closing {
-                index,
-                closed,
-                guard,
-                reported: true,
-            };
+            self.phase = Phase::Closing { index, closed, guard, reported: true };
             notes.push(Note::Late(index, Late::Waiting, waited));
         }
     }
@@ -539,12 +494,7 @@ impl Turns {
             entity.turn_end = now;
             entity.shut();
         }
-        self.phase = Phase::Closing {
-            index,
-            closed: now,
-            guard,
-            reported: false,
-        };
+        self.phase = Phase::Closing { index, closed: now, guard, reported: false };
         notes.push(Note::Closed(index));
     }
 
@@ -557,26 +507,16 @@ impl Turns {
                 let holder = self.find(index);
                 Some(holder.map_or(end, |holder| self.held_until(holder, end, guard)))
             }
-            Phase::Closing {
-                index,
-                closed,
-                reported,
-                ..
-            } => {
+            Phase::Closing { index, closed, reported, .. } => {
                 let stop = self.stop_at(index, closed);
-                self.drained_until(index, reported)
-                    .into_iter()
-                    .chain(stop)
-                    .min()
+                self.drained_until(index, reported).into_iter().chain(stop).min()
             }
         };
         let gated = self.phase != Phase::Open;
         // while a turn is being closed, open mode cannot begin
         let closing = matches!(self.phase, Phase::Closing { .. });
-        let open = self
-            .lone
-            .filter(|_| gated && !closing)
-            .map(|since| since.plus(config.open_after));
+        let open =
+            self.lone.filter(|_| gated && !closing).map(|since| since.plus(config.open_after));
         let account = self.entities.iter().any(|entity| self.charged(entity));
         let account = account.then(|| self.now.plus(ACCOUNT_EVERY));
         let funds = self.entities.iter().filter_map(|entity| {

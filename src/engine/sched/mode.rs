@@ -46,12 +46,7 @@ impl Turns {
             return false;
         }
         // asked at every step: the cheap and most frequent case comes first
-        let competing = self
-            .entities
-            .iter()
-            .filter(|e| e.competes())
-            .take(2)
-            .count();
+        let competing = self.entities.iter().filter(|e| e.competes()).take(2).count();
         let mut attached = self.entities.iter().filter(|e| e.reported.attached);
         let owes = |e: &Entity| !e.competes() && self.owes(e);
         if competing >= 2 || competing == 1 && attached.clone().any(owes) {
@@ -65,14 +60,8 @@ impl Turns {
 
     pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {
         let needs = self.needs_turns();
-        self.lone = if needs {
-            None
-        } else {
-            self.lone.or(Some(self.now))
-        };
-        let over = self
-            .lone
-            .is_some_and(|since| self.now >= since.plus(self.config.open_after));
+        self.lone = if needs { None } else { self.lone.or(Some(self.now)) };
+        let over = self.lone.is_some_and(|since| self.now >= since.plus(self.config.open_after));
         match self.phase {
             Phase::Open if needs => self.revoke(notes),
             Phase::Idle | Phase::Held { .. } if over => {
@@ -101,9 +90,7 @@ impl Turns {
         {
             entity.turn = entity.turn.wrapping_add(1);
         }
-        self.entities
-            .iter_mut()
-            .for_each(|it| (it.untracked, it.guest) = (None, false));
+        self.entities.iter_mut().for_each(|it| (it.untracked, it.guest) = (None, false));
         self.phase = Phase::Open;
     }
 }

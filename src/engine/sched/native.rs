@@ -69,8 +69,7 @@ mod tests {
         let lightest = weights.iter().copied().min().unwrap_or(0);
         let heaviest = weights.iter().copied().max().unwrap_or(0);
         let all = weights.iter();
-        all.map(|weight| slice_us(class, *weight, lightest, heaviest))
-            .collect()
+        all.map(|weight| slice_us(class, *weight, lightest, heaviest)).collect()
     }
 
     #[test]
@@ -98,10 +97,7 @@ mod tests {
         rig.turns.set_policy(Policy::Preemptive);
         assert_eq!(of(&rig), [Some(2_000), Some(2_000), Some(10_000)]);
         // half for the share, an eighth and three eighths for the weights beside it
-        let shared = Rig::with(
-            Config::default(),
-            &[(1, 0, false), (3, 0, false), (1, 50, false)],
-        );
+        let shared = Rig::with(Config::default(), &[(1, 0, false), (3, 0, false), (1, 50, false)]);
         assert_eq!(of(&shared), [Some(2_000), Some(6_000), Some(8_000)]);
         rig.turns.set_policy(Policy::Native);
         assert_eq!(of(&rig), [None; 3]);

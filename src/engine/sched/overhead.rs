@@ -49,10 +49,7 @@ pub(crate) struct WorkSpan {
 impl WorkSpan {
     /// The span that covers both.
     pub(crate) fn with(self, other: WorkSpan) -> WorkSpan {
-        WorkSpan {
-            began: self.began.min(other.began),
-            calm: self.calm.max(other.calm),
-        }
+        WorkSpan { began: self.began.min(other.began), calm: self.calm.max(other.calm) }
     }
 
     /// Idle time of a turn. An impossible time counts as no idle time.
@@ -119,15 +116,8 @@ mod tests {
     /// Turn `n`, of 5 ms, idle for 60 µs at its beginning and for `end` at its end.
     fn turn(costs: &mut SwitchCosts, n: u64, end: u64) {
         let at = |us: u64| Instant(n * 200_000 * US + us * US);
-        let work_span = WorkSpan {
-            began: at(60),
-            calm: at(5_040),
-        };
-        let turn = Turn {
-            granted: at(0),
-            closed: at(5_000),
-            drained: at(5_040 + end),
-        };
+        let work_span = WorkSpan { began: at(60), calm: at(5_040) };
+        let turn = Turn { granted: at(0), closed: at(5_000), drained: at(5_040 + end) };
         costs.saw(turn, work_span, MOST);
     }
 
@@ -167,11 +157,8 @@ mod tests {
 
     #[test]
     fn times_that_cannot_be_count_for_nothing() {
-        let turn = Turn {
-            granted: Instant(1_000),
-            closed: Instant(2_000),
-            drained: Instant(2_100),
-        };
+        let turn =
+            Turn { granted: Instant(1_000), closed: Instant(2_000), drained: Instant(2_100) };
         let idle = |began: u64, calm: u64| {
             let (began, calm) = (Instant(began), Instant(calm));
             WorkSpan { began, calm }.idle(turn).0

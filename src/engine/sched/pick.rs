@@ -43,9 +43,7 @@ impl Turns {
             let first = waiting.min_by_key(|e| self.position(e));
             first.map(|entity| entity.index)
         };
-        let mut waiting = Class::ALL
-            .into_iter()
-            .filter_map(|class| Some((class, best(class)?)));
+        let mut waiting = Class::ALL.into_iter().filter_map(|class| Some((class, best(class)?)));
         let (first, index) = waiting.next()?;
         let kept = self.demand.kept.is_some_and(|kept| kept.class < first);
         if kept && self.guard_free(first) {
@@ -54,10 +52,7 @@ impl Turns {
         let guard = waiting.find(|(class, _)| self.guard_free(*class));
         Some(match guard {
             Some((_, index)) => Choice { index, guard: true },
-            None => Choice {
-                index,
-                guard: false,
-            },
+            None => Choice { index, guard: false },
         })
     }
 
@@ -75,10 +70,7 @@ impl Turns {
         let goes = |class: Class| class < own || guard(class);
         let gang = self.demand.kept.is_some_and(|kept| goes(kept.class));
         let before = gang || self.others_wait(|other| other < own) || self.guard_waits(own);
-        (!before).then_some(Choice {
-            index,
-            guard: false,
-        })
+        (!before).then_some(Choice { index, guard: false })
     }
 
     pub(super) fn guard_open(&self, class: Class) -> bool {
@@ -185,11 +177,7 @@ impl Turns {
             entity.guest = false;
         }
         let guard = choice.guard.then_some(GuardTurn { class, began: now });
-        self.phase = Phase::Held {
-            index: choice.index,
-            end,
-            guard,
-        };
+        self.phase = Phase::Held { index: choice.index, end, guard };
     }
 
     /// Continues, renews or closes the holder's turn.
@@ -204,13 +192,7 @@ impl Turns {
             Verdict::Renew => {
                 self.requeue(index);
                 if let Some(length) = self.length_of(index) {
-                    self.serve(
-                        Choice {
-                            index,
-                            guard: false,
-                        },
-                        length,
-                    );
+                    self.serve(Choice { index, guard: false }, length);
                 }
             }
             Verdict::CloseEarly => {
@@ -260,10 +242,7 @@ impl Turns {
         if let Some(entity) = self.find_mut(index) {
             (entity.start, entity.queued) = (start, queued);
         }
-        let again = Some(Choice {
-            index,
-            guard: false,
-        });
+        let again = Some(Choice { index, guard: false });
         if choice == again && guard.is_none() && self.demand.kept.is_none() {
             Verdict::Renew
         } else if now >= end {
@@ -319,11 +298,7 @@ impl Turns {
 
     /// Work that may be in flight near a turn's end, µs.
     pub(crate) fn window_us(&self) -> u32 {
-        if self.high_attached() {
-            self.config.window_high_us
-        } else {
-            self.config.window_us
-        }
+        if self.high_attached() { self.config.window_high_us } else { self.config.window_us }
     }
 
     /// Whether streams of best-effort containers have gates. Gates cost time, so only a class whose turns

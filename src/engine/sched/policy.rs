@@ -81,12 +81,7 @@ impl AllSlices {
                 }
             }
         }
-        AllSlices {
-            slices,
-            weights,
-            rest: 100u32.saturating_sub(shares).max(1),
-            slots,
-        }
+        AllSlices { slices, weights, rest: 100u32.saturating_sub(shares).max(1), slots }
     }
 }
 
@@ -99,12 +94,7 @@ pub(crate) fn cap(policy: Policy, slice: &Entitlement, all_slices: &AllSlices) -
         return Fraction::new(share.get(), 100);
     }
     let weight = slice.weight.get();
-    let AllSlices {
-        slices,
-        weights,
-        rest,
-        slots,
-    } = *all_slices;
+    let AllSlices { slices, weights, rest, slots } = *all_slices;
     match policy {
         Policy::Native | Policy::Soft => Fraction::ALL,
         Policy::Fair => Fraction::new(1, slots),
@@ -171,27 +161,16 @@ mod tests {
         let least = [&[(1, 0)], many.as_slice()].concat();
         assert_eq!(ppm(Policy::Weighted, &least), 3);
         let shares = [(1, 0), (1, 60), (1, 40)];
-        assert_eq!(
-            ppm(Policy::Weighted, &shares),
-            10_000,
-            "one percent at least"
-        );
+        assert_eq!(ppm(Policy::Weighted, &shares), 10_000, "one percent at least");
     }
 
     #[test]
     fn a_whole_gpu_is_capped_by_no_policy_and_no_share() {
-        let entitlement = Entitlement {
-            whole: true,
-            ..entitlement(1, 30)
-        };
+        let entitlement = Entitlement { whole: true, ..entitlement(1, 30) };
         let all_slices = AllSlices::of([&entitlement].into_iter(), 16);
         for policy in [Policy::Fair, Policy::Fixed, Policy::Soft] {
             assert!(!cap(policy, &entitlement, &all_slices).limits(), "{policy}");
-            assert_eq!(
-                weight(policy, &entitlement),
-                (Weight::ONE, false),
-                "{policy}"
-            );
+            assert_eq!(weight(policy, &entitlement), (Weight::ONE, false), "{policy}");
         }
     }
 

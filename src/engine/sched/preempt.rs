@@ -174,10 +174,7 @@ mod tests {
     /// A container of weight 1 has a turn with a kernel in it when a second one, of the high class or not,
     /// becomes runnable.
     fn late(high: bool) -> Rig {
-        let config = Config {
-            stop: true,
-            ..Config::default()
-        };
+        let config = Config { stop: true, ..Config::default() };
         let mut rig = Rig::with(config, &[(1, 0, false), (1, 0, high)]);
         rig.wake(0, 0);
         rig.report(MS, 1, true, true);
@@ -290,10 +287,7 @@ mod tests {
     /// A stop is answered after a process has attached, which launched in a turn that began before.
     #[test]
     fn an_answer_says_nothing_of_processes_that_came_after_the_order() {
-        let config = Config {
-            stop: true,
-            ..Config::default()
-        };
+        let config = Config { stop: true, ..Config::default() };
         let mut rig = crate::tests::Rig::new(config, &[16]);
         for (name, class) in [("a", Class::Normal), ("b", Class::High)] {
             let it = ask(name, "0", GIB);
@@ -308,17 +302,8 @@ mod tests {
         };
         let says = |rig: &mut crate::tests::Rig, client, runnable, active, drained| {
             let lane = Lane(0);
-            let claims = Claims {
-                runnable,
-                active,
-                drained,
-                ..Claims::default()
-            };
-            rig.step(Event::Claims {
-                client,
-                lane,
-                claims,
-            })
+            let claims = Claims { runnable, active, drained, ..Claims::default() };
+            rig.step(Event::Claims { client, lane, claims })
         };
         says(&mut rig, first, true, 0, 0);
         says(&mut rig, first, true, 0, 0); // read as turns begin
@@ -341,11 +326,7 @@ mod tests {
         says(&mut rig, high, true, 0, 0);
         says(&mut rig, second, true, turn, 0);
         let (container, lane, ok) = (id("a"), Lane(0), true);
-        rig.step(Event::Stopped {
-            container,
-            lane,
-            ok,
-        });
+        rig.step(Event::Stopped { container, lane, ok });
         assert_eq!(word(&rig, "b") % 2, 0, "the second process runs");
         says(&mut rig, second, true, turn, turn);
         assert_eq!(word(&rig, "b") % 2, 1, "and now does not");
@@ -359,8 +340,7 @@ mod tests {
             let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
             rig.wake(0, 1);
             assert_eq!(rig.turns.phase, Phase::Open);
-            rig.turns
-                .preemption_answered(index(0), Answer::Stop { ok: true });
+            rig.turns.preemption_answered(index(0), Answer::Stop { ok: true });
             for who in 0..2 {
                 let reported = Report {
                     attached: true,
@@ -384,14 +364,9 @@ mod tests {
         rig.wake(0, 1);
         rig.at(100 * MS);
         assert_eq!(rig.turns.phase, Phase::Open);
-        rig.turns
-            .preemption_answered(index(0), Answer::Stop { ok: true });
+        rig.turns.preemption_answered(index(0), Answer::Stop { ok: true });
         for (who, runnable) in [(0, false), (1, true)] {
-            let reported = Report {
-                attached: true,
-                runnable,
-                ..Report::default()
-            };
+            let reported = Report { attached: true, runnable, ..Report::default() };
             rig.turns.report(index(who), reported);
         }
         rig.turns.decide(&mut rig.notes);

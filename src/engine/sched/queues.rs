@@ -186,9 +186,8 @@ impl Turns {
         let class = entity.class;
         self.pass_called(index, class);
         let others = self.entities.iter().filter(|it| it.index != index);
-        let waits = others
-            .filter(|it| !it.reserved && it.class == class)
-            .any(|it| it.reported.runnable);
+        let waits =
+            others.filter(|it| !it.reserved && it.class == class).any(|it| it.reported.runnable);
         let pool = self.queues(class).pool;
         self.requeue(index);
         if waits {

@@ -51,11 +51,7 @@ impl Rule {
 
 impl StarvationGuards {
     pub(crate) fn new(config: &Config, now: Instant) -> StarvationGuards {
-        let rule = |above, longest| Rule {
-            above,
-            longest,
-            due: now,
-        };
+        let rule = |above, longest| Rule { above, longest, due: now };
         StarvationGuards {
             normal: rule(config.high_cap, Duration::from_millis(1_000)),
             best_effort: rule(config.normal_cap, Duration::from_millis(60_000)),
@@ -113,10 +109,8 @@ mod tests {
 
     #[test]
     fn a_cap_of_100_leaves_no_guard_turns() {
-        let config = Config {
-            high_cap: Percent::new(100).expect("a percentage"),
-            ..Config::default()
-        };
+        let config =
+            Config { high_cap: Percent::new(100).expect("a percentage"), ..Config::default() };
         let guards = StarvationGuards::new(&config, Instant(0));
         assert_eq!(guards.due(Class::Normal), None);
         assert_eq!(guards.due(Class::BestEffort), Some(Instant(0)));

@@ -34,18 +34,13 @@ impl Rig {
             };
             turns.enter(ContainerIndex(at as u16), Lane(0), entitlement);
         }
-        let mut rig = Rig {
-            turns,
-            notes: Vec::new(),
-            deep: None,
-        };
+        let mut rig = Rig { turns, notes: Vec::new(), deep: None };
         (0..who.len()).for_each(|at| rig.report(0, at, false, true));
         rig
     }
     fn pass(&mut self, now: u64) {
         let gap = Instant(now).since(self.turns.now);
-        self.turns
-            .advance(Instant(now), self.turns.booked.plus(gap));
+        self.turns.advance(Instant(now), self.turns.booked.plus(gap));
     }
     pub(super) fn at(&mut self, now: u64) {
         self.pass(now);
@@ -56,12 +51,7 @@ impl Rig {
         self.pass(now);
         self.turns.report(
             ContainerIndex(who as u16),
-            Report {
-                attached: true,
-                runnable,
-                drained,
-                ..Report::default()
-            },
+            Report { attached: true, runnable, drained, ..Report::default() },
         );
         self.turns.decide(&mut self.notes);
         self.drain_untracked();
@@ -70,17 +60,10 @@ impl Rig {
     fn drain_untracked(&mut self) {
         let deep = self.deep.map(|who| ContainerIndex(who as u16));
         let untracked = self.turns.untracked().map(|e| (e.index, e.reported));
-        let untracked: Vec<(ContainerIndex, Report)> = untracked
-            .filter(|(index, _)| Some(*index) != deep)
-            .collect();
+        let untracked: Vec<(ContainerIndex, Report)> =
+            untracked.filter(|(index, _)| Some(*index) != deep).collect();
         for (index, reported) in untracked {
-            self.turns.report(
-                index,
-                Report {
-                    drained: true,
-                    ..reported
-                },
-            );
+            self.turns.report(index, Report { drained: true, ..reported });
         }
         self.turns.decide(&mut self.notes);
     }
@@ -140,11 +123,7 @@ fn weights_divide() {
     (0..3).for_each(|who| rig.wake(0, who));
     rig.run(7_000 * MS);
     for (who, expected) in [(0, 1_000u64), (1, 2_000), (2, 4_000)] {
-        assert!(
-            rig.used_ms(who).abs_diff(expected) <= 16,
-            "{who}: {} ms",
-            rig.used_ms(who)
-        );
+        assert!(rig.used_ms(who).abs_diff(expected) <= 16, "{who}: {} ms", rig.used_ms(who));
     }
 }
 
@@ -165,11 +144,7 @@ fn a_hard_share_holds_alone() {
     rig.wake(0, 0);
     assert_eq!(rig.turns.mode(), Mode::Turns);
     rig.run(10_000 * MS);
-    assert!(
-        rig.used_ms(0).abs_diff(3_000) <= 50,
-        "{} ms",
-        rig.used_ms(0)
-    );
+    assert!(rig.used_ms(0).abs_diff(3_000) <= 50, "{} ms", rig.used_ms(0));
 }
 
 #[test]
@@ -251,10 +226,7 @@ fn open_mode_ends() -> Rig {
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.deep = Some(0);
     rig.notes.clear();
-    let entitlement = Entitlement {
-        class: Class::High,
-        ..rig.turns.entities[1].entitlement
-    };
+    let entitlement = Entitlement { class: Class::High, ..rig.turns.entities[1].entitlement };
     rig.turns.retune(ContainerIndex(1), entitlement);
     rig
 }

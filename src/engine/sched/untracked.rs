@@ -53,10 +53,7 @@ impl Turns {
         for entity in self.entities.iter_mut().filter(|it| it.reported.attached) {
             entity.turn = entity.turn.wrapping_add(2);
             entity.shut();
-            let untracked = Untracked {
-                since,
-                reported: false,
-            };
+            let untracked = Untracked { since, reported: false };
             // An overrun container is not waited for again, stopped work does not run, and a container that
             // attached in this step has launched nothing. Otherwise a debtor that lies would delay others
             // each time it comes back.
@@ -97,10 +94,7 @@ impl Turns {
                 notes.push(Note::Late(entity.index, Late::Overrun, waited));
             } else if waited >= config.drain && !untracked.reported {
                 entity.late_turns += 1;
-                entity.untracked = Some(Untracked {
-                    reported: true,
-                    ..untracked
-                });
+                entity.untracked = Some(Untracked { reported: true, ..untracked });
                 notes.push(Note::Late(entity.index, Late::Waiting, waited));
             }
         }
@@ -141,10 +135,7 @@ impl Turns {
         let due = |entity: &Entity| {
             let untracked = entity.untracked?;
             let stop = self.stop_at(entity.index, untracked.since);
-            Some(
-                stop.into_iter()
-                    .fold(untracked.due(&self.config), Instant::min),
-            )
+            Some(stop.into_iter().fold(untracked.due(&self.config), Instant::min))
         };
         self.entities.iter().filter_map(due).min()
     }

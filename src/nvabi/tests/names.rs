@@ -18,13 +18,7 @@ fn assert_same<K: Ord + Debug, V: PartialEq + Debug>(
     let differing: Vec<_> = keys
         .into_iter()
         .filter(|key| ours.get(key) != theirs.get(key))
-        .map(|key| {
-            format!(
-                "{key:?}: table {:?}, headers {:?}",
-                ours.get(key),
-                theirs.get(key)
-            )
-        })
+        .map(|key| format!("{key:?}: table {:?}, headers {:?}", ours.get(key), theirs.get(key)))
         .collect();
     assert!(differing.is_empty(), "{}", differing.join("\n"));
 }
@@ -41,18 +35,9 @@ fn no_driver_function_of_the_headers_is_missing() {
             continue;
         };
         let header = headers::exported_by_cuda(&include);
-        assert!(
-            header.len() > 500,
-            "{}: only {} names read",
-            wheel.directory,
-            header.len()
-        );
+        assert!(header.len() > 500, "{}: only {} names read", wheel.directory, header.len());
         let missing: Vec<_> = header.difference(&table).collect();
-        assert!(
-            missing.is_empty(),
-            "in {} but not in the table: {missing:?}",
-            wheel.directory
-        );
+        assert!(missing.is_empty(), "in {} but not in the table: {missing:?}", wheel.directory);
     }
 }
 
@@ -68,10 +53,7 @@ fn every_driver_row_is_in_some_header() {
     let table = names(&DRIVER);
     let unknown: Vec<_> = table.difference(&known).collect();
     // cudaProfiler.h is not in these wheels; its typedefs are, and are compared below.
-    assert_eq!(
-        unknown,
-        ["cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"]
-    );
+    assert_eq!(unknown, ["cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"]);
 }
 
 #[test]
@@ -84,11 +66,7 @@ fn versions_are_those_of_the_typedef_headers() {
             _ => name,
         };
         let versions = ours.entry((base.into(), suffix.into())).or_default();
-        assert!(
-            versions.insert(function.since),
-            "{}: version taken twice",
-            function.name
-        );
+        assert!(versions.insert(function.since), "{}: version taken twice", function.name);
     }
     let mut theirs: BTreeMap<(String, String), BTreeSet<u32>> = BTreeMap::new();
     for wheel in &headers::CUDA {
@@ -114,12 +92,7 @@ fn a_later_form_has_a_later_version() {
                 continue;
             };
             let next = &DRIVER[next];
-            assert!(
-                function.since < next.since,
-                "{} and {}",
-                function.name,
-                next.name
-            );
+            assert!(function.since < next.since, "{} and {}", function.name, next.name);
         }
     }
 }
@@ -132,12 +105,7 @@ fn nvml_matches_its_headers() {
             return;
         };
         let declared = headers::declared_by_nvml(&include);
-        assert!(
-            declared.len() > 250,
-            "{}: only {} names",
-            wheel.directory,
-            declared.len()
-        );
+        assert!(declared.len() > 250, "{}: only {} names", wheel.directory, declared.len());
         for name in declared {
             first_seen.entry(name).or_insert(*version);
         }
@@ -161,12 +129,7 @@ fn a_per_thread_variant_is_treated_like_its_legacy_form() {
         }
         let plain = exported(name).unwrap_or_else(|| panic!("{} has no {name}", function.name));
         let plain = &DRIVER[plain];
-        assert_eq!(
-            (plain.shim, plain.sim),
-            (function.shim, function.sim),
-            "{}",
-            function.name
-        );
+        assert_eq!((plain.shim, plain.sim), (function.shim, function.sim), "{}", function.name);
     }
 }
 
@@ -193,11 +156,7 @@ fn functions_that_take_memory_or_start_work_are_hooked() {
         "cuGetProcAddress_v2",
     ] {
         let function = &DRIVER[exported(name).expect(name)];
-        assert_eq!(
-            (function.shim, function.sim),
-            (Shim::Hook, Sim::Implemented),
-            "{name}"
-        );
+        assert_eq!((function.shim, function.sim), (Shim::Hook, Sim::Implemented), "{name}");
     }
 }
 
@@ -221,35 +180,15 @@ fn lookup_picks_the_version_asked_for() {
         ("cuMemcpyHtoD", 12000, per_thread, "cuMemcpyHtoD_v2_ptds"),
         ("cuMemcpyHtoD", 12000, 0, "cuMemcpyHtoD_v2"),
         ("cuMemcpyHtoD", 2000, per_thread, "cuMemcpyHtoD"),
-        (
-            "cuStreamGetCaptureInfo",
-            10010,
-            per_thread,
-            "cuStreamGetCaptureInfo_ptsz",
-        ),
-        (
-            "cuStreamGetCaptureInfo",
-            11030,
-            per_thread,
-            "cuStreamGetCaptureInfo_v2_ptsz",
-        ),
-        (
-            "cuStreamGetCaptureInfo",
-            12030,
-            0,
-            "cuStreamGetCaptureInfo_v3",
-        ),
+        ("cuStreamGetCaptureInfo", 10010, per_thread, "cuStreamGetCaptureInfo_ptsz"),
+        ("cuStreamGetCaptureInfo", 11030, per_thread, "cuStreamGetCaptureInfo_v2_ptsz"),
+        ("cuStreamGetCaptureInfo", 12030, 0, "cuStreamGetCaptureInfo_v3"),
         ("cuGetProcAddress", 11030, 0, "cuGetProcAddress"),
         ("cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"),
         ("cuGetProcAddress", 12000, per_thread, "cuGetProcAddress_v2"),
         ("cuGraphInstantiate", 10000, 0, "cuGraphInstantiate"),
         ("cuGraphInstantiate", 11080, 0, "cuGraphInstantiate_v2"),
-        (
-            "cuGraphInstantiate",
-            12000,
-            0,
-            "cuGraphInstantiateWithFlags",
-        ),
+        ("cuGraphInstantiate", 12000, 0, "cuGraphInstantiateWithFlags"),
         ("cuTexRefSetAddress2D", 3020, 0, "cuTexRefSetAddress2D_v2"),
     ] {
         let found = symbol(base, version, flags).map(|found| found.symbol);
@@ -259,31 +198,13 @@ fn lookup_picks_the_version_asked_for() {
 
 #[test]
 fn lookup_tells_unknown_from_too_new() {
-    for unknown in [
-        "",
-        "cu",
-        "cuNoSuchCall",
-        "cuMemAlloc_v2",
-        "cuLaunchKernel_ptsz",
-        "malloc",
-    ] {
-        assert_eq!(
-            symbol(unknown, 13050, 0),
-            Err(Missing::NotFound),
-            "{unknown:?}"
-        );
+    for unknown in ["", "cu", "cuNoSuchCall", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "malloc"] {
+        assert_eq!(symbol(unknown, 13050, 0), Err(Missing::NotFound), "{unknown:?}");
     }
     for (too_new, version) in [("cuMemAllocAsync", 11010), ("cuLibraryLoadData", 11080)] {
-        assert_eq!(
-            symbol(too_new, version, 0),
-            Err(Missing::VersionNotSufficient),
-            "{too_new}"
-        );
+        assert_eq!(symbol(too_new, version, 0), Err(Missing::VersionNotSufficient), "{too_new}");
     }
-    assert_eq!(
-        symbol("cuMemAlloc", 0, 0),
-        Err(Missing::VersionNotSufficient)
-    );
+    assert_eq!(symbol("cuMemAlloc", 0, 0), Err(Missing::VersionNotSufficient));
 }
 
 #[test]
@@ -295,11 +216,7 @@ fn every_row_is_found_by_name_and_by_its_own_version() {
             Some((base, digits)) if digits.parse::<u8>().is_ok() => base,
             _ => name,
         };
-        let flags = if suffix.is_empty() {
-            0
-        } else {
-            PER_THREAD_DEFAULT_STREAM
-        };
+        let flags = if suffix.is_empty() { 0 } else { PER_THREAD_DEFAULT_STREAM };
         let found = symbol(base, function.since, flags).expect(base);
         assert_eq!((found.symbol, found.index), (function.name, index));
     }
@@ -310,28 +227,15 @@ fn every_row_is_found_by_name_and_by_its_own_version() {
 #[test]
 fn results_have_names_and_texts() {
     assert_eq!(CUresult::ERROR_OUT_OF_MEMORY.0, 2);
-    assert_eq!(
-        CUresult::ERROR_OUT_OF_MEMORY.name(),
-        Some(c"CUDA_ERROR_OUT_OF_MEMORY")
-    );
-    assert_eq!(
-        CUresult::ERROR_OUT_OF_MEMORY.description(),
-        Some(c"out of memory")
-    );
+    assert_eq!(CUresult::ERROR_OUT_OF_MEMORY.name(), Some(c"CUDA_ERROR_OUT_OF_MEMORY"));
+    assert_eq!(CUresult::ERROR_OUT_OF_MEMORY.description(), Some(c"out of memory"));
     assert_eq!(CUresult(12345).name(), None);
     assert_eq!(format!("{:?}", CUresult(12345)), "CUresult(12345)");
     assert_eq!(format!("{}", CUresult::ERROR_NOT_FOUND), {
         "named symbol not found (CUDA_ERROR_NOT_FOUND)"
     });
-    assert!(
-        CUresult::ALL
-            .iter()
-            .all(|r| r.name().is_some() && r.description().is_some())
-    );
+    assert!(CUresult::ALL.iter().all(|r| r.name().is_some() && r.description().is_some()));
     assert!(CUresult::ALL.windows(2).all(|pair| pair[0].0 < pair[1].0));
-    assert_eq!(
-        nvmlReturn_t::ERROR_NOT_SUPPORTED.name(),
-        Some(c"NVML_ERROR_NOT_SUPPORTED")
-    );
+    assert_eq!(nvmlReturn_t::ERROR_NOT_SUPPORTED.name(), Some(c"NVML_ERROR_NOT_SUPPORTED"));
     assert!(nvmlReturn_t::SUCCESS.is_success() && !nvmlReturn_t(3).is_success());
 }

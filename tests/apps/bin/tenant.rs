@@ -97,9 +97,7 @@ fn say(line: &str) -> bool {
 fn fill(cuda: &Driver, step: usize, most: usize) -> Result<(), Error> {
     let (mut free, mut total, mut got) = (0usize, 0usize, 0usize);
     // SAFETY: both point to a usize of ours.
-    check("cuMemGetInfo", unsafe {
-        (cuda.cuMemGetInfo_v2)(&mut free, &mut total)
-    })?;
+    check("cuMemGetInfo", unsafe { (cuda.cuMemGetInfo_v2)(&mut free, &mut total) })?;
     let refusal = loop {
         if got >= most {
             break 0;
@@ -192,10 +190,7 @@ impl Spinner<'_> {
                 0 => SPIN_NAME.as_ptr(),
                 _ => ROUNDS_NAME.as_ptr(),
             };
-            check(
-                "cuModuleGetFunction",
-                (cuda.cuModuleGetFunction)(&mut function, module, name),
-            )?;
+            check("cuModuleGetFunction", (cuda.cuModuleGetFunction)(&mut function, module, name))?;
             check("cuStreamCreate", (cuda.cuStreamCreate)(&mut stream, 1))?;
             check("cuMemAlloc", (cuda.cuMemAlloc_v2)(&mut counter, 256))?;
             check("cuMemsetD32", (cuda.cuMemsetD32_v2)(counter, 0, 64))?;
@@ -241,9 +236,7 @@ impl Spinner<'_> {
         let mut count = 0u32;
         let to = (&raw mut count).cast();
         // SAFETY: copies the counter's four bytes into `count`.
-        check("cuMemcpyDtoH", unsafe {
-            (self.cuda.cuMemcpyDtoH_v2)(to, self.counter, 4)
-        })?;
+        check("cuMemcpyDtoH", unsafe { (self.cuda.cuMemcpyDtoH_v2)(to, self.counter, 4) })?;
         Ok(count)
     }
 
@@ -251,9 +244,7 @@ impl Spinner<'_> {
         let mut events = [CUevent(null_mut()); 2];
         for event in &mut events {
             // SAFETY: `event` is ours; 2 = CU_EVENT_DISABLE_TIMING.
-            check("cuEventCreate", unsafe {
-                (self.cuda.cuEventCreate)(event, 2)
-            })?;
+            check("cuEventCreate", unsafe { (self.cuda.cuEventCreate)(event, 2) })?;
         }
         let (mut batches, mut launched) = (0usize, 0u64);
         let mut next = Instant::now();
@@ -316,9 +307,7 @@ impl Spinner<'_> {
 
     fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: a live stream of this context.
-        check("cuStreamSynchronize", unsafe {
-            (self.cuda.cuStreamSynchronize)(self.stream)
-        })
+        check("cuStreamSynchronize", unsafe { (self.cuda.cuStreamSynchronize)(self.stream) })
     }
 
     /// A kernel, its end, a pause, until it is time.
@@ -340,10 +329,7 @@ impl Spinner<'_> {
             }
             std::thread::sleep(pause);
         }
-        say(&format!(
-            r#"{{"event":"wants","ns":[{}]}}"#,
-            wants.join(",")
-        ));
+        say(&format!(r#"{{"event":"wants","ns":[{}]}}"#, wants.join(",")));
         waits.sort_unstable();
         let at = |part: usize| waits.get(waits.len() * part / 100);
         if let (Some(middle), Some(high), Some(most)) = (at(50), at(99), waits.last()) {
@@ -368,10 +354,7 @@ fn idle(until: Instant, with_reader: bool) {
 
 /// CLOCK_MONOTONIC, which is the simulated device's clock too.
 fn now_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is ours.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -379,9 +362,7 @@ fn now_ns() -> u64 {
 
 fn progress(kernels: u64, busy: u64) -> bool {
     let now = now_ns();
-    say(&format!(
-        r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#
-    ))
+    say(&format!(r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#))
 }
 
 fn run(options: &Options) -> Result<(), Error> {
@@ -390,20 +371,11 @@ fn run(options: &Options) -> Result<(), Error> {
     // SAFETY: every out-pointer is a live local.
     unsafe {
         check("cuInit", (cuda.cuInit)(0))?;
-        check(
-            "cuDeviceGet",
-            (cuda.cuDeviceGet)(&mut device, options.device),
-        )?;
-        check(
-            "cuCtxCreate",
-            (cuda.cuCtxCreate_v2)(&mut context, 0, device),
-        )?;
+        check("cuDeviceGet", (cuda.cuDeviceGet)(&mut device, options.device))?;
+        check("cuCtxCreate", (cuda.cuCtxCreate_v2)(&mut context, 0, device))?;
     }
     // Before memory is full: the kernel's counter needs some too.
-    let spinner = options
-        .launch
-        .then(|| Spinner::new(&cuda, options))
-        .transpose()?;
+    let spinner = options.launch.then(|| Spinner::new(&cuda, options)).transpose()?;
     fill(&cuda, options.step, options.most)?;
     if let Some(spinner) = spinner {
         let until = Instant::now() + Duration::from_secs_f64(options.seconds);
@@ -416,9 +388,7 @@ fn run(options: &Options) -> Result<(), Error> {
             None => spinner.work(until)?,
         };
         let finished = spinner.finished()?;
-        say(&format!(
-            r#"{{"event":"end","launched":{launched},"finished":{finished}}}"#
-        ));
+        say(&format!(r#"{{"event":"end","launched":{launched},"finished":{finished}}}"#));
     }
     // SAFETY: the context is ours and nothing of it is used after this.
     check("cuCtxDestroy", unsafe { (cuda.cuCtxDestroy_v2)(context) })

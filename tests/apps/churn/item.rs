@@ -112,17 +112,13 @@ impl Cuda {
     pub fn stream(&self) -> Result<CUstream, Error> {
         let mut stream = CUstream(null_mut());
         // SAFETY: as in `start`; 1 = CU_STREAM_NON_BLOCKING.
-        check("cuStreamCreate", unsafe {
-            (self.0.cuStreamCreate)(&mut stream, 1)
-        })?;
+        check("cuStreamCreate", unsafe { (self.0.cuStreamCreate)(&mut stream, 1) })?;
         Ok(stream)
     }
 
     pub fn enter(&self, context: CUcontext) -> Result<(), Error> {
         // SAFETY: a living context.
-        check("cuCtxSetCurrent", unsafe {
-            (self.0.cuCtxSetCurrent)(context)
-        })
+        check("cuCtxSetCurrent", unsafe { (self.0.cuCtxSetCurrent)(context) })
     }
 
     pub fn leave(&self, context: CUcontext) -> Result<(), Error> {
@@ -132,18 +128,14 @@ impl Cuda {
 
     pub fn synchronize(&self, stream: CUstream) -> Result<(), Error> {
         // SAFETY: a living stream, or the context's own.
-        check("cuStreamSynchronize", unsafe {
-            (self.0.cuStreamSynchronize)(stream)
-        })
+        check("cuStreamSynchronize", unsafe { (self.0.cuStreamSynchronize)(stream) })
     }
 
     /// Free and total bytes.
     pub fn info(&self) -> Result<(usize, usize), Error> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: as in `start`.
-        check("cuMemGetInfo", unsafe {
-            (self.0.cuMemGetInfo_v2)(&mut free, &mut total)
-        })?;
+        check("cuMemGetInfo", unsafe { (self.0.cuMemGetInfo_v2)(&mut free, &mut total) })?;
         Ok((free, total))
     }
 
@@ -200,10 +192,7 @@ impl Cuda {
         let (mut handle, mut at) = (0, 0);
         // SAFETY: as in `start`.
         unsafe {
-            tried(
-                "cuMemCreate",
-                (self.0.cuMemCreate)(&mut handle, bytes, &what, 0),
-            )?;
+            tried("cuMemCreate", (self.0.cuMemCreate)(&mut handle, bytes, &what, 0))?;
             let reserved = (self.0.cuMemAddressReserve)(&mut at, bytes, 0, 0, 0);
             tried("cuMemAddressReserve", reserved)?;
             tried("cuMemMap", (self.0.cuMemMap)(at, bytes, 0, handle, 0))?;
@@ -221,9 +210,7 @@ impl Cuda {
             num_channels: 1,
         };
         // SAFETY: as in `start`.
-        tried("cuArrayCreate", unsafe {
-            (self.0.cuArrayCreate_v2)(&mut array, &shape)
-        })?;
+        tried("cuArrayCreate", unsafe { (self.0.cuArrayCreate_v2)(&mut array, &shape) })?;
         Ok(Item::Array(array, ROW * rows as u64))
     }
 

@@ -82,9 +82,7 @@ impl Hand {
             self.items.extend(theirs);
         } else if !self.items.is_empty() {
             let which = self.below(self.items.len() as u64) as usize;
-            process
-                .cuda
-                .give_back(self.items.swap_remove(which), self.stream)?;
+            process.cuda.give_back(self.items.swap_remove(which), self.stream)?;
         }
         Ok(())
     }
@@ -131,38 +129,24 @@ impl Program {
     fn go(&mut self, steps: u64) -> Result<String, Error> {
         let (process, hands) = (&self.process, &mut self.hands);
         std::thread::scope(|scope| {
-            let running: Vec<_> = hands
-                .iter_mut()
-                .map(|hand| scope.spawn(move || hand.go(process, steps)))
-                .collect();
-            running
-                .into_iter()
-                .try_for_each(|thread| thread.join().expect("no thread panics"))
+            let running: Vec<_> =
+                hands.iter_mut().map(|hand| scope.spawn(move || hand.go(process, steps))).collect();
+            running.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
         })?;
         self.operations += steps * self.hands.len() as u64;
         let left = self.process.left.lock().expect("no thread panics");
         let items = || self.hands.iter().flat_map(|hand| &hand.items).chain(&*left);
         let held: u64 = items().map(|item| item.bytes()).sum();
-        let managed: u64 = items()
-            .filter(|item| item.is_managed())
-            .map(|item| item.bytes())
-            .sum();
+        let managed: u64 = items().filter(|item| item.is_managed()).map(|item| item.bytes()).sum();
         let refused = self.process.refused.load(Relaxed);
-        Ok(format!(
-            "did {} {refused} {held} {managed}",
-            self.operations
-        ))
+        Ok(format!("did {} {refused} {held} {managed}", self.operations))
     }
 
     /// Takes plain memory; the driver's answer.
     fn take(&mut self, bytes: u64) -> Result<u32, Error> {
         match self.process.cuda.take(0, bytes, CUstream(null_mut())) {
             Ok(item) => {
-                self.process
-                    .left
-                    .lock()
-                    .expect("no thread panics")
-                    .push(item);
+                self.process.left.lock().expect("no thread panics").push(item);
                 Ok(0)
             }
             Err(error) if error.is_refusal() => Ok(2),
@@ -174,8 +158,7 @@ impl Program {
         let mut left = std::mem::take(&mut *self.process.left.lock().expect("no thread panics"));
         left.extend(self.hands.iter_mut().flat_map(|hand| hand.items.drain(..)));
         let stream = CUstream(null_mut());
-        left.into_iter()
-            .try_for_each(|item| self.process.cuda.give_back(item, stream))?;
+        left.into_iter().try_for_each(|item| self.process.cuda.give_back(item, stream))?;
         self.process.cuda.synchronize(stream)?;
         self.process.cuda.trim()
     }
@@ -204,10 +187,7 @@ impl Program {
                 let (free, total) = self.process.cuda.info().map_err(text)?;
                 Ok(format!("info {free} {total}"))
             }
-            "drop" => self
-                .drop_all()
-                .map(|()| String::from("dropped"))
-                .map_err(text),
+            "drop" => self.drop_all().map(|()| String::from("dropped")).map_err(text),
             "hangup" => Ok(format!("hung {}", odd::hang_up())),
             "look" => Ok(format!("looked {}", u8::from(odd::look()))),
             "fork" => Ok(format!("forked {}", odd::fork())),
@@ -217,9 +197,7 @@ impl Program {
 }
 
 fn number(words: &[String], at: usize) -> Result<u64, String> {
-    let word = words
-        .get(at)
-        .ok_or("usage: churn SEED THREADS UNIT MOST [KINDS]")?;
+    let word = words.get(at).ok_or("usage: churn SEED THREADS UNIT MOST [KINDS]")?;
     word.parse().map_err(|_| format!("{word}: no number"))
 }
 
@@ -240,9 +218,7 @@ fn run() -> Result<(), String> {
         *place = number(&words, at)?;
     }
     let all = || (0..item::FAMILIES).collect();
-    let kinds = words
-        .get(4)
-        .map_or_else(|| Ok(all()), |digits| kinds(digits))?;
+    let kinds = words.get(4).map_or_else(|| Ok(all()), |digits| kinds(digits))?;
     let started = Program::start(numbers, kinds);
     let mut program = started.map_err(|error| error.to_string())?;
     let mut out = std::io::stdout();
@@ -254,11 +230,7 @@ fn run() -> Result<(), String> {
         say(&answer).map_err(|error| error.to_string())?;
     }
     // Destroys the context, so that a voluntary exit is orderly.
-    program
-        .process
-        .cuda
-        .leave(program.process.context)
-        .map_err(|e| e.to_string())
+    program.process.cuda.leave(program.process.context).map_err(|e| e.to_string())
 }
 
 fn main() -> ExitCode {

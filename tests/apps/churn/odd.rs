@@ -5,14 +5,11 @@ use std::ptr::null_mut;
 /// Closes every socket of this process, whichever library opened it; returns how many those were.
 pub fn hang_up() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
-    let numbers: Vec<i32> = open
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    let numbers: Vec<i32> =
+        open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     let sockets = numbers.into_iter().filter(|&fd| is_socket(fd));
     // SAFETY: the whole point: a program that takes no heed of what others have open.
-    sockets
-        .filter(|&fd| unsafe { libc::close(fd) } == 0)
-        .count()
+    sockets.filter(|&fd| unsafe { libc::close(fd) } == 0).count()
 }
 
 /// Asks NVML, for the first time perhaps, what the first GPU has; whether it answers.
@@ -31,15 +28,9 @@ pub fn look() -> bool {
         // handle and where three numbers go.
         unsafe {
             done(call(c"nvmlInit_v2")?(null_mut(), null_mut()))?;
-            done(call(c"nvmlDeviceGetHandleByIndex_v2")?(
-                null_mut(),
-                &raw mut device,
-            ))?;
+            done(call(c"nvmlDeviceGetHandleByIndex_v2")?(null_mut(), &raw mut device))?;
             let device = device as *mut u64;
-            done(call(c"nvmlDeviceGetMemoryInfo")?(
-                device,
-                memory.as_mut_ptr(),
-            ))
+            done(call(c"nvmlDeviceGetMemoryInfo")?(device, memory.as_mut_ptr()))
         }
     };
     asked().is_some()

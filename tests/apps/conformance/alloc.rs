@@ -157,15 +157,7 @@ fn largest_number(gpu: Gpu) -> Outcome {
 
 fn near_overflow(gpu: Gpu) -> Outcome {
     let mut at = 0;
-    for less in [
-        1,
-        511,
-        512,
-        GRAIN - 1,
-        GRAIN,
-        usize::MAX / 2,
-        usize::MAX / 2 + 1,
-    ] {
+    for less in [1, 511, 512, GRAIN - 1, GRAIN, usize::MAX / 2, usize::MAX / 2 + 1] {
         says!(OOM, cuMemAlloc_v2(&mut at, usize::MAX - less));
     }
     gpu.back()
@@ -208,10 +200,7 @@ fn free_inside(gpu: Gpu) -> Outcome {
 fn no_context(gpu: Gpu) -> Outcome {
     let mut at = 0;
     set_current(CUcontext::NULL)?;
-    says!(
-        CUresult::ERROR_INVALID_CONTEXT,
-        cuMemAlloc_v2(&mut at, GRAIN)
-    );
+    says!(CUresult::ERROR_INVALID_CONTEXT, cuMemAlloc_v2(&mut at, GRAIN));
     set_current(gpu.context)?;
     gpu.back()
 }
@@ -240,10 +229,7 @@ fn address_range_of_nothing(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(3 * GRAIN)?;
     gpu.release(at)?;
     let gone = [CUresult::ERROR_NOT_FOUND, INVALID];
-    says!(
-        [gone[0], gone[1]],
-        cuMemGetAddressRange_v2(&mut base, &mut size, at)
-    );
+    says!([gone[0], gone[1]], cuMemGetAddressRange_v2(&mut base, &mut size, at));
     Ok(())
 }
 

@@ -18,21 +18,11 @@ family!("array":
 fn shape(extent: [usize; 3], flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
     let [width, height, depth] = extent;
     let (format, num_channels) = (CU_AD_FORMAT_FLOAT, 1);
-    CUDA_ARRAY3D_DESCRIPTOR {
-        width,
-        height,
-        depth,
-        format,
-        num_channels,
-        flags,
-    }
+    CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format, num_channels, flags }
 }
 
-const NO_NEED: CUDA_ARRAY_MEMORY_REQUIREMENTS = CUDA_ARRAY_MEMORY_REQUIREMENTS {
-    size: 0,
-    alignment: 0,
-    reserved: [0; 4],
-};
+const NO_NEED: CUDA_ARRAY_MEMORY_REQUIREMENTS =
+    CUDA_ARRAY_MEMORY_REQUIREMENTS { size: 0, alignment: 0, reserved: [0; 4] };
 
 fn create(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcome<CUarray> {
     let mut array = CUarray::NULL;
@@ -84,19 +74,11 @@ fn three_dimensions(gpu: Gpu) -> Outcome {
 }
 
 fn layers(gpu: Gpu) -> Outcome {
-    lives(
-        gpu,
-        &shape([512, 512, 20], CUDA_ARRAY3D_LAYERED),
-        512 * 512 * 20 * 4,
-    )
+    lives(gpu, &shape([512, 512, 20], CUDA_ARRAY3D_LAYERED), 512 * 512 * 20 * 4)
 }
 
 fn cube(gpu: Gpu) -> Outcome {
-    lives(
-        gpu,
-        &shape([512, 512, 6], CUDA_ARRAY3D_CUBEMAP),
-        512 * 512 * 6 * 4,
-    )
+    lives(gpu, &shape([512, 512, 6], CUDA_ARRAY3D_CUBEMAP), 512 * 512 * 6 * 4)
 }
 
 fn cube_layers(gpu: Gpu) -> Outcome {
@@ -105,11 +87,7 @@ fn cube_layers(gpu: Gpu) -> Outcome {
 }
 
 fn surface(gpu: Gpu) -> Outcome {
-    lives(
-        gpu,
-        &shape([1024, 1024, 0], CUDA_ARRAY3D_SURFACE_LDST),
-        1024 * 1024 * 4,
-    )
+    lives(gpu, &shape([1024, 1024, 0], CUDA_ARRAY3D_SURFACE_LDST), 1024 * 1024 * 4)
 }
 
 fn every_plain_format(gpu: Gpu) -> Outcome {
@@ -125,11 +103,7 @@ fn every_plain_format(gpu: Gpu) -> Outcome {
     ] {
         for num_channels in [1, 2, 4] {
             let plain = shape([2048, 2048, 0], 0);
-            let array = create(&CUDA_ARRAY3D_DESCRIPTOR {
-                format,
-                num_channels,
-                ..plain
-            })?;
+            let array = create(&CUDA_ARRAY3D_DESCRIPTOR { format, num_channels, ..plain })?;
             let bytes = 2048 * 2048 * bytes * num_channels as usize;
             gpu.took(bytes, bytes / 2 + 2 * GRAIN)?;
             destroy(array)?;
@@ -141,10 +115,7 @@ fn every_plain_format(gpu: Gpu) -> Outcome {
 fn four_channels_of_floats(gpu: Gpu) -> Outcome {
     let side = side(gpu, 32)?;
     let plain = shape([side, side, 0], 0);
-    let wide = CUDA_ARRAY3D_DESCRIPTOR {
-        num_channels: 4,
-        ..plain
-    };
+    let wide = CUDA_ARRAY3D_DESCRIPTOR { num_channels: 4, ..plain };
     lives(gpu, &wide, side * side * 16)
 }
 
@@ -157,11 +128,7 @@ fn blocks(gpu: Gpu) -> Outcome {
     ] {
         let gpu = gpu.measured()?;
         let plain = shape([4096, 4096, 0], 0);
-        let array = create(&CUDA_ARRAY3D_DESCRIPTOR {
-            format,
-            num_channels,
-            ..plain
-        })?;
+        let array = create(&CUDA_ARRAY3D_DESCRIPTOR { format, num_channels, ..plain })?;
         let bytes = 1024 * 1024 * block;
         gpu.took(bytes, bytes / 2 + 2 * GRAIN)?;
         destroy(array)?;
@@ -187,14 +154,7 @@ fn mipmapped(gpu: Gpu) -> Outcome {
 fn mipmapped_blocks(gpu: Gpu) -> Outcome {
     let plain = shape([4096, 4096, 0], 0);
     let (format, num_channels) = (CU_AD_FORMAT_BC1_UNORM, 4);
-    let array = mip(
-        &CUDA_ARRAY3D_DESCRIPTOR {
-            format,
-            num_channels,
-            ..plain
-        },
-        4,
-    )?;
+    let array = mip(&CUDA_ARRAY3D_DESCRIPTOR { format, num_channels, ..plain }, 4)?;
     gpu.took(1024 * 1024 * 8 * 4 / 3 - GRAIN, 12 * GRAIN)?;
     ok!(cuMipmappedArrayDestroy(array));
     gpu.back()
@@ -217,11 +177,7 @@ fn too_large(gpu: Gpu) -> Outcome<CUDA_ARRAY3D_DESCRIPTOR> {
     let plain = shape([16384, 16384, 0], CUDA_ARRAY3D_LAYERED);
     let layer = 16384 * 16384 * 16;
     let depth = gpu.total()? / layer + 1;
-    Ok(CUDA_ARRAY3D_DESCRIPTOR {
-        depth,
-        num_channels: 4,
-        ..plain
-    })
+    Ok(CUDA_ARRAY3D_DESCRIPTOR { depth, num_channels: 4, ..plain })
 }
 
 fn over_the_device(gpu: Gpu) -> Outcome {
@@ -233,10 +189,7 @@ fn over_the_device(gpu: Gpu) -> Outcome {
 fn over_the_device_3d(gpu: Gpu) -> Outcome {
     let mut array = CUarray::NULL;
     let plain = shape([4096, 4096, gpu.part(1)? / (4096 * 4096 * 16) + 1], 0);
-    let wide = CUDA_ARRAY3D_DESCRIPTOR {
-        num_channels: 4,
-        ..plain
-    };
+    let wide = CUDA_ARRAY3D_DESCRIPTOR { num_channels: 4, ..plain };
     if wide.depth > 16384 {
         return skip("the device is larger than an array can be");
     }
@@ -266,17 +219,8 @@ fn filled_to_the_last(gpu: Gpu) -> Outcome {
         all.push(array);
     }
     let bytes = side * side * 4;
-    that!(
-        all.len() * bytes <= gpu.before,
-        "{} times {bytes} of {}",
-        all.len(),
-        gpu.before
-    );
-    that!(
-        all.len() > 2 && gpu.free()? < 2 * bytes,
-        "{} bytes are left",
-        gpu.free()?
-    );
+    that!(all.len() * bytes <= gpu.before, "{} times {bytes} of {}", all.len(), gpu.before);
+    that!(all.len() > 2 && gpu.free()? < 2 * bytes, "{} bytes are left", gpu.free()?);
     all.into_iter().try_for_each(destroy)?;
     gpu.back()
 }
@@ -284,10 +228,7 @@ fn filled_to_the_last(gpu: Gpu) -> Outcome {
 fn a_hundred_rounds(gpu: Gpu) -> Outcome {
     for round in 1..100 {
         destroy(create(&shape([64 * round, 64, 0], 0))?)?;
-        ok!(cuMipmappedArrayDestroy(mip(
-            &shape([64 * round, 64, 0], 0),
-            3
-        )?));
+        ok!(cuMipmappedArrayDestroy(mip(&shape([64 * round, 64, 0], 0), 3)?));
     }
     gpu.back()
 }
@@ -304,11 +245,7 @@ fn deferred(gpu: Gpu) -> Outcome {
     let mut need = NO_NEED;
     ok!(cuArrayGetMemoryRequirements(&mut need, array, gpu.device));
     that!(need.size >= 2048 * 2048 * 4, "{} bytes needed", need.size);
-    that!(
-        need.alignment.is_power_of_two(),
-        "aligned to {}",
-        need.alignment
-    );
+    that!(need.alignment.is_power_of_two(), "aligned to {}", need.alignment);
     destroy(array)?;
     gpu.back()
 }
@@ -322,9 +259,7 @@ fn deferred_mipmapped(gpu: Gpu) -> Outcome {
     }
     gpu.back()?;
     let mut need = NO_NEED;
-    ok!(cuMipmappedArrayGetMemoryRequirements(
-        &mut need, array, gpu.device
-    ));
+    ok!(cuMipmappedArrayGetMemoryRequirements(&mut need, array, gpu.device));
     that!(need.size >= 2048 * 2048 * 5, "{} bytes needed", need.size);
     ok!(cuMipmappedArrayDestroy(array));
     gpu.back()
@@ -347,10 +282,7 @@ fn requirements_of_plain_ones(gpu: Gpu) -> Outcome {
     let array = create(&shape([64, 64, 0], 0))?;
     let mut need = NO_NEED;
     // Answered, or invalid as the array's memory is there already; never a crash.
-    says!(
-        [SUCCESS, INVALID],
-        cuArrayGetMemoryRequirements(&mut need, array, gpu.device)
-    );
+    says!([SUCCESS, INVALID], cuArrayGetMemoryRequirements(&mut need, array, gpu.device));
     destroy(array)
 }
 
@@ -358,10 +290,7 @@ fn described(_: Gpu) -> Outcome {
     let (want, mut read) = (shape([640, 480, 0], 0), shape([1, 1, 1], 7));
     let array = create(&want)?;
     ok!(cuArray3DGetDescriptor_v2(&mut read, array));
-    that!(
-        (read.width, read.height, read.depth) == (640, 480, 0),
-        "{read:?} is read"
-    );
+    that!((read.width, read.height, read.depth) == (640, 480, 0), "{read:?} is read");
     destroy(array)
 }
 
@@ -374,14 +303,7 @@ fn refused(gpu: Gpu, shapes: &[CUDA_ARRAY3D_DESCRIPTOR]) -> Outcome {
 }
 
 fn zero(gpu: Gpu) -> Outcome {
-    refused(
-        gpu,
-        &[
-            shape([0, 0, 0], 0),
-            shape([0, 64, 0], 0),
-            shape([0, 64, 64], 0),
-        ],
-    )
+    refused(gpu, &[shape([0, 0, 0], 0), shape([0, 64, 0], 0), shape([0, 64, 64], 0)])
 }
 
 fn overflow(gpu: Gpu) -> Outcome {
@@ -405,10 +327,7 @@ fn bad_format(gpu: Gpu) -> Outcome {
         gpu,
         &[
             CUDA_ARRAY3D_DESCRIPTOR { format: 0, ..plain },
-            CUDA_ARRAY3D_DESCRIPTOR {
-                format: 99_999,
-                ..plain
-            },
+            CUDA_ARRAY3D_DESCRIPTOR { format: 99_999, ..plain },
         ],
     )
 }
@@ -417,10 +336,7 @@ fn bad_channels(gpu: Gpu) -> Outcome {
     let plain = shape([64, 64, 0], 0);
     refused(
         gpu,
-        &[0, 3, 5, u32::MAX].map(|num_channels| CUDA_ARRAY3D_DESCRIPTOR {
-            num_channels,
-            ..plain
-        }),
+        &[0, 3, 5, u32::MAX].map(|num_channels| CUDA_ARRAY3D_DESCRIPTOR { num_channels, ..plain }),
     )
 }
 
@@ -441,28 +357,19 @@ fn null_out(gpu: Gpu) -> Outcome {
     says!(INVALID, cuArray3DCreate_v2(std::ptr::null_mut(), &square));
     says!(INVALID, cuArray3DCreate_v2(&mut array, std::ptr::null()));
     says!(INVALID, cuArrayCreate_v2(&mut array, std::ptr::null()));
-    says!(
-        INVALID,
-        cuMipmappedArrayCreate(std::ptr::null_mut(), &square, 2)
-    );
+    says!(INVALID, cuMipmappedArrayCreate(std::ptr::null_mut(), &square, 2));
     gpu.back()
 }
 
 fn destroy_twice(gpu: Gpu) -> Outcome {
     let array = create(&shape([2048, 2048, 0], 0))?;
     destroy(array)?;
-    says!(
-        [CUresult::ERROR_INVALID_HANDLE, INVALID],
-        cuArrayDestroy(array)
-    );
+    says!([CUresult::ERROR_INVALID_HANDLE, INVALID], cuArrayDestroy(array));
     gpu.back()
 }
 
 fn destroy_foreign(_: Gpu) -> Outcome {
-    says!(
-        [CUresult::ERROR_INVALID_HANDLE, INVALID],
-        cuArrayDestroy(CUarray::NULL)
-    );
+    says!([CUresult::ERROR_INVALID_HANDLE, INVALID], cuArrayDestroy(CUarray::NULL));
     Ok(())
 }
 

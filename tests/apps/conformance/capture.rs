@@ -29,10 +29,7 @@ fn end(stream: CUstream) -> Outcome {
 
 fn invalid(stream: CUstream) -> Outcome {
     let mut graph = CUgraph::NULL;
-    says!(
-        CUresult::ERROR_STREAM_CAPTURE_INVALIDATED,
-        cuStreamEndCapture(stream, &mut graph)
-    );
+    says!(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &mut graph));
     Ok(())
 }
 
@@ -119,10 +116,7 @@ fn exchanged_mode(gpu: Gpu) -> Outcome {
     ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
     let at = gpu.alloc(gpu.part(8)?)?;
     ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
-    that!(
-        mode == CU_STREAM_CAPTURE_MODE_RELAXED,
-        "mode {mode} comes back"
-    );
+    that!(mode == CU_STREAM_CAPTURE_MODE_RELAXED, "mode {mode} comes back");
     end(stream)?;
     gpu.took(gpu.part(8)?, GRAIN)?;
     gpu.release(at)
@@ -134,10 +128,7 @@ fn queries_are_allowed(gpu: Gpu) -> Outcome {
     gpu.info()?;
     ok!(cuDeviceTotalMem_v2(&mut total, gpu.device));
     ok!(cuStreamIsCapturing(stream, &mut status));
-    that!(
-        status == CU_STREAM_CAPTURE_STATUS_ACTIVE,
-        "capture status {status}"
-    );
+    that!(status == CU_STREAM_CAPTURE_STATUS_ACTIVE, "capture status {status}");
     end(stream)
 }
 
@@ -169,12 +160,7 @@ fn after_the_end(gpu: Gpu) -> Outcome {
 fn array_in_thread_local_mode(gpu: Gpu) -> Outcome {
     let mut array = CUarray::NULL;
     let (format, num_channels) = (CU_AD_FORMAT_FLOAT, 1);
-    let shape = CUDA_ARRAY_DESCRIPTOR {
-        width: 4096,
-        height: 4096,
-        format,
-        num_channels,
-    };
+    let shape = CUDA_ARRAY_DESCRIPTOR { width: 4096, height: 4096, format, num_channels };
     let stream = begin(gpu, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     says!(REFUSED, cuArrayCreate_v2(&mut array, &shape));
     invalid(stream)?;

@@ -94,20 +94,12 @@ impl Helper {
     /// Starts a helper in a role.
     pub fn start(role: &str, arguments: &[&str]) -> Outcome<Helper> {
         let mut command = myself();
-        command
-            .arg(ROLE)
-            .arg(role)
-            .args(arguments)
-            .stdin(Stdio::piped());
+        command.arg(ROLE).arg(role).args(arguments).stdin(Stdio::piped());
         let child = command.spawn();
         let mut child = child.map_err(|why| Stop::Fail(format!("{role} does not start: {why}")))?;
         let (to, from) = (child.stdin.take(), child.stdout.take());
         match from {
-            Some(from) => Ok(Helper {
-                child,
-                to,
-                from: BufReader::new(from),
-            }),
+            Some(from) => Ok(Helper { child, to, from: BufReader::new(from) }),
             None => fail("a helper without an output"),
         }
     }
@@ -141,10 +133,7 @@ impl Helper {
 
     /// Tells it something.
     pub fn tell(&mut self, word: &str) -> Outcome {
-        let sent = self
-            .to
-            .as_mut()
-            .map(|to| writeln!(to, "{word}").and_then(|()| to.flush()));
+        let sent = self.to.as_mut().map(|to| writeln!(to, "{word}").and_then(|()| to.flush()));
         match sent {
             Some(Ok(())) => Ok(()),
             _ => fail("a helper does not listen"),
@@ -179,9 +168,7 @@ impl Drop for Helper {
 /// Says a word to the case.
 pub fn say(word: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{word}")
-        .and_then(|()| out.flush())
-        .or_else(fail)
+    writeln!(out, "{word}").and_then(|()| out.flush()).or_else(fail)
 }
 
 /// What the case says next; nothing when it has closed the line.

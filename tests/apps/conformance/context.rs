@@ -42,10 +42,7 @@ fn comes_and_goes(gpu: Gpu, make: impl Fn(Gpu, &mut CUcontext) -> Outcome) -> Ou
 
 fn costs_memory(gpu: Gpu) -> Outcome {
     let (free, total) = gpu.info()?;
-    that!(
-        free < total,
-        "{free} bytes of {total} are free although there is a context"
-    );
+    that!(free < total, "{free} bytes of {total} are free although there is a context");
     create(gpu)?;
     that!(gpu.free()? < gpu.before, "a second context costs nothing");
     Ok(())
@@ -67,13 +64,7 @@ fn old_create(gpu: Gpu) -> Outcome {
 
 fn with_affinity(gpu: Gpu) -> Outcome {
     comes_and_goes(gpu, |gpu, context| {
-        ok!(cuCtxCreate_v3(
-            context,
-            std::ptr::null_mut(),
-            0,
-            0,
-            gpu.device
-        ));
+        ok!(cuCtxCreate_v3(context, std::ptr::null_mut(), 0, 0, gpu.device));
         Ok(())
     })
 }
@@ -114,10 +105,7 @@ fn primary_reset(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(gpu.part(8)?)?;
     set_current(gpu.context)?;
     ok!(cuDevicePrimaryCtxReset_v2(gpu.device));
-    that!(
-        gpu.free()? + gpu.part(8)? > gpu.before - gpu.part(8)?,
-        "its memory is still taken"
-    );
+    that!(gpu.free()? + gpu.part(8)? > gpu.before - gpu.part(8)?, "its memory is still taken");
     says!(INVALID, cuMemFree_v2(at));
     calls::cuDevicePrimaryCtxRelease_v2(gpu.device);
     gpu.back()
@@ -127,11 +115,7 @@ fn primary_state(gpu: Gpu) -> Outcome {
     let mut context = CUcontext::NULL;
     for want in [0, 1, 0] {
         let (mut flags, mut active) = (0, 7);
-        ok!(cuDevicePrimaryCtxGetState(
-            gpu.device,
-            &mut flags,
-            &mut active
-        ));
+        ok!(cuDevicePrimaryCtxGetState(gpu.device, &mut flags, &mut active));
         that!(active == want, "active is {active}, not {want}");
         if active == 0 {
             ok!(cuDevicePrimaryCtxRetain(&mut context, gpu.device));
@@ -217,11 +201,7 @@ fn takes_pitched_and_managed_along(gpu: Gpu) -> Outcome {
     let (mut at, mut pitch) = (0, 0);
     let context = create(gpu)?;
     ok!(cuMemAllocPitch_v2(&mut at, &mut pitch, 5000, 1000, 4));
-    ok!(cuMemAllocManaged(
-        &mut at,
-        gpu.part(16)?,
-        CU_MEM_ATTACH_GLOBAL
-    ));
+    ok!(cuMemAllocManaged(&mut at, gpu.part(16)?, CU_MEM_ATTACH_GLOBAL));
     destroy(context)?;
     set_current(gpu.context)?;
     gpu.back()
@@ -278,10 +258,7 @@ fn destroy_twice(gpu: Gpu) -> Outcome {
     let context = create(gpu)?;
     destroy(context)?;
     says!(
-        [
-            CUresult::ERROR_INVALID_CONTEXT,
-            CUresult::ERROR_CONTEXT_IS_DESTROYED
-        ],
+        [CUresult::ERROR_INVALID_CONTEXT, CUresult::ERROR_CONTEXT_IS_DESTROYED],
         cuCtxDestroy_v2(context)
     );
     set_current(gpu.context)?;
@@ -289,10 +266,7 @@ fn destroy_twice(gpu: Gpu) -> Outcome {
 }
 
 fn destroy_nothing(gpu: Gpu) -> Outcome {
-    says!(
-        [CUresult::ERROR_INVALID_CONTEXT, INVALID],
-        cuCtxDestroy_v2(CUcontext::NULL)
-    );
+    says!([CUresult::ERROR_INVALID_CONTEXT, INVALID], cuCtxDestroy_v2(CUcontext::NULL));
     gpu.back()
 }
 
@@ -300,24 +274,15 @@ fn destroy_primary(gpu: Gpu) -> Outcome {
     let mut context = CUcontext::NULL;
     ok!(cuDevicePrimaryCtxRetain(&mut context, gpu.device));
     let with = gpu.measured()?;
-    says!(
-        [CUresult::ERROR_INVALID_CONTEXT, INVALID],
-        cuCtxDestroy_v2(context)
-    );
+    says!([CUresult::ERROR_INVALID_CONTEXT, INVALID], cuCtxDestroy_v2(context));
     with.back()
 }
 
 fn create_for_no_device(gpu: Gpu) -> Outcome {
     let mut context = CUcontext::NULL;
     for device in [99, -1, i32::MAX] {
-        says!(
-            CUresult::ERROR_INVALID_DEVICE,
-            cuCtxCreate_v2(&mut context, 0, device)
-        );
-        says!(
-            CUresult::ERROR_INVALID_DEVICE,
-            cuDevicePrimaryCtxRetain(&mut context, device)
-        );
+        says!(CUresult::ERROR_INVALID_DEVICE, cuCtxCreate_v2(&mut context, 0, device));
+        says!(CUresult::ERROR_INVALID_DEVICE, cuDevicePrimaryCtxRetain(&mut context, device));
     }
     gpu.back()
 }
@@ -332,10 +297,7 @@ fn bad_flags(gpu: Gpu) -> Outcome {
 
 fn null_out(gpu: Gpu) -> Outcome {
     says!(INVALID, cuCtxCreate_v2(std::ptr::null_mut(), 0, gpu.device));
-    says!(
-        INVALID,
-        cuDevicePrimaryCtxRetain(std::ptr::null_mut(), gpu.device)
-    );
+    says!(INVALID, cuDevicePrimaryCtxRetain(std::ptr::null_mut(), gpu.device));
     gpu.back()
 }
 

@@ -32,31 +32,17 @@ type MemoryDesc = CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
 fn memory_desc(kind: u32, fd: i32, size: usize) -> MemoryDesc {
     // The descriptor is in the first bytes of a union.
     let (handle, flags, reserved) = ([fd as u32 as u64, 0], 0, [0; 16]);
-    MemoryDesc {
-        kind,
-        handle,
-        size: size as u64,
-        flags,
-        reserved,
-    }
+    MemoryDesc { kind, handle, size: size as u64, flags, reserved }
 }
 
 /// A descriptor of device memory whose handle still exists.
 fn descriptor(gpu: Gpu, bytes: usize) -> Outcome<(u64, OwnedFd)> {
     let requested_handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    let props = CUmemAllocationProp {
-        requested_handle_types,
-        ..wanted(gpu)
-    };
+    let props = CUmemAllocationProp { requested_handle_types, ..wanted(gpu) };
     let (mut handle, mut fd) = (0, -1i32);
     ok!(cuMemCreate(&mut handle, bytes, &props, 0));
     let to = (&raw mut fd).cast();
-    ok!(cuMemExportToShareableHandle(
-        to,
-        handle,
-        requested_handle_types,
-        0
-    ));
+    ok!(cuMemExportToShareableHandle(to, handle, requested_handle_types, 0));
     // SAFETY: the driver has made this descriptor for us.
     Ok((handle, unsafe { OwnedFd::from_raw_fd(fd) }))
 }
@@ -67,25 +53,14 @@ fn import(fd: OwnedFd, bytes: usize) -> Outcome<CUexternalMemory> {
     let desc = memory_desc(OPAQUE_FD, fd.into_raw_fd(), bytes);
     match calls::cuImportExternalMemory(&mut memory, &desc) {
         SUCCESS => Ok(memory),
-        other => skip(format_args!(
-            "no way to make external memory here: {other:?}"
-        )),
+        other => skip(format_args!("no way to make external memory here: {other:?}")),
     }
 }
 
 fn mapped(memory: CUexternalMemory, bytes: usize) -> Outcome<CUdeviceptr> {
     let mut at = 0;
-    let desc = BufferDesc {
-        offset: 0,
-        size: bytes as u64,
-        flags: 0,
-        reserved: [0; 16],
-    };
-    ok!(cuExternalMemoryGetMappedBuffer(
-        &mut at,
-        memory,
-        (&raw const desc).cast()
-    ));
+    let desc = BufferDesc { offset: 0, size: bytes as u64, flags: 0, reserved: [0; 16] };
+    ok!(cuExternalMemoryGetMappedBuffer(&mut at, memory, (&raw const desc).cast()));
     Ok(at)
 }
 
@@ -159,11 +134,7 @@ fn refused(desc: *const MemoryDesc) -> Outcome {
 fn bad_descriptor() -> Outcome {
     refused(&memory_desc(OPAQUE_FD, -1, GRAIN))?;
     let null = std::fs::File::open("/dev/null").or_else(fail)?;
-    refused(&memory_desc(
-        OPAQUE_FD,
-        OwnedFd::from(null).into_raw_fd(),
-        GRAIN,
-    ))
+    refused(&memory_desc(OPAQUE_FD, OwnedFd::from(null).into_raw_fd(), GRAIN))
 }
 
 fn no_description() -> Outcome {
@@ -179,22 +150,11 @@ fn buffer_outside(gpu: Gpu) -> Outcome {
     let (handle, fd) = descriptor(gpu, bytes)?;
     let memory = import(fd, bytes)?;
     let half = bytes as u64 / 2;
-    for (offset, size) in [
-        (half, bytes as u64),
-        (0, 2 * bytes as u64),
-        (u64::MAX, 2),
-        (0, u64::MAX),
-    ] {
-        let desc = BufferDesc {
-            offset,
-            size,
-            flags: 0,
-            reserved: [0; 16],
-        };
-        says!(
-            INVALID,
-            cuExternalMemoryGetMappedBuffer(&mut at, memory, (&raw const desc).cast())
-        );
+    for (offset, size) in
+        [(half, bytes as u64), (0, 2 * bytes as u64), (u64::MAX, 2), (0, u64::MAX)]
+    {
+        let desc = BufferDesc { offset, size, flags: 0, reserved: [0; 16] };
+        says!(INVALID, cuExternalMemoryGetMappedBuffer(&mut at, memory, (&raw const desc).cast()));
     }
     destroy(memory)?;
     release(handle)

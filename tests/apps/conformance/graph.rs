@@ -33,25 +33,13 @@ fn wanted(gpu: Gpu, bytesize: usize) -> CUDA_MEM_ALLOC_NODE_PARAMS {
         reserved: [0; 53],
     };
     let access_descs = std::ptr::null();
-    CUDA_MEM_ALLOC_NODE_PARAMS {
-        pool_props,
-        access_descs,
-        access_desc_count: 0,
-        bytesize,
-        dptr: 0,
-    }
+    CUDA_MEM_ALLOC_NODE_PARAMS { pool_props, access_descs, access_desc_count: 0, bytesize, dptr: 0 }
 }
 
 /// Adds a node that allocates.
 fn add_alloc(gpu: Gpu, graph: CUgraph, bytes: usize) -> Outcome<(CUgraphNode, CUdeviceptr)> {
     let (mut node, mut params) = (CUgraphNode::NULL, wanted(gpu, bytes));
-    ok!(cuGraphAddMemAllocNode(
-        &mut node,
-        graph,
-        std::ptr::null(),
-        0,
-        &mut params
-    ));
+    ok!(cuGraphAddMemAllocNode(&mut node, graph, std::ptr::null(), 0, &mut params));
     that!(params.dptr != 0, "no address");
     Ok((node, params.dptr))
 }
@@ -88,11 +76,7 @@ fn trim(gpu: Gpu) -> Outcome {
 
 fn figure(gpu: Gpu, attribute: CUgraphMem_attribute) -> Outcome<u64> {
     let mut value = 0u64;
-    ok!(cuDeviceGetGraphMemAttribute(
-        gpu.device,
-        attribute,
-        (&raw mut value).cast()
-    ));
+    ok!(cuDeviceGetGraphMemAttribute(gpu.device, attribute, (&raw mut value).cast()));
     Ok(value)
 }
 
@@ -180,10 +164,7 @@ fn trim_spares_the_living(gpu: Gpu) -> Outcome {
 /// Captures what `work` puts into a stream.
 fn capture(gpu: Gpu, work: impl FnOnce(CUstream) -> Outcome) -> Outcome<CUgraph> {
     let (stream, mut graph) = (gpu.stream()?, CUgraph::NULL);
-    ok!(cuStreamBeginCapture_v2(
-        stream,
-        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    ));
+    ok!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     work(stream)?;
     ok!(cuStreamEndCapture(stream, &mut graph));
     Ok(graph)
@@ -230,16 +211,11 @@ fn captured_and_freed_outside(gpu: Gpu) -> Outcome {
 fn refused(gpu: Gpu, bytes: usize) -> Outcome {
     let (graph, mut node, mut params) = (new_graph()?, CUgraphNode::NULL, wanted(gpu, bytes));
     let none = std::ptr::null();
-    let mut code = says!(
-        [SUCCESS, OOM],
-        cuGraphAddMemAllocNode(&mut node, graph, none, 0, &mut params)
-    );
+    let mut code =
+        says!([SUCCESS, OOM], cuGraphAddMemAllocNode(&mut node, graph, none, 0, &mut params));
     let mut exec = CUgraphExec::NULL;
     if code == SUCCESS {
-        code = says!(
-            [SUCCESS, OOM],
-            cuGraphInstantiateWithFlags(&mut exec, graph, 0)
-        );
+        code = says!([SUCCESS, OOM], cuGraphInstantiateWithFlags(&mut exec, graph, 0));
     }
     if code == SUCCESS {
         says!(OOM, cuGraphLaunch(exec, CUstream::NULL));
@@ -259,23 +235,13 @@ fn over_the_device(gpu: Gpu) -> Outcome {
 fn over_the_device_captured(gpu: Gpu) -> Outcome {
     let total = gpu.total()?;
     let (stream, mut graph, mut at) = (gpu.stream()?, CUgraph::NULL, 0);
-    ok!(cuStreamBeginCapture_v2(
-        stream,
-        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    ));
-    let code = says!(
-        [SUCCESS, OOM],
-        cuMemAllocAsync(&mut at, total + GRAIN, stream)
-    );
+    ok!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    let code = says!([SUCCESS, OOM], cuMemAllocAsync(&mut at, total + GRAIN, stream));
     let ended = calls::cuStreamEndCapture(stream, &mut graph);
     if code == SUCCESS {
         that!(ended == SUCCESS, "the capture ended with {ended:?}");
         let mut exec = CUgraphExec::NULL;
-        if says!(
-            [SUCCESS, OOM],
-            cuGraphInstantiateWithFlags(&mut exec, graph, 0)
-        ) == SUCCESS
-        {
+        if says!([SUCCESS, OOM], cuGraphInstantiateWithFlags(&mut exec, graph, 0)) == SUCCESS {
             says!(OOM, cuGraphLaunch(exec, stream));
         }
     }
@@ -327,13 +293,7 @@ fn many_graphs(gpu: Gpu) -> Outcome {
 fn freed_by_another_graph(gpu: Gpu) -> Outcome {
     let (takes, at) = graph(gpu, gpu.part(8)?, true)?;
     let (other, mut node) = (new_graph()?, CUgraphNode::NULL);
-    ok!(cuGraphAddMemFreeNode(
-        &mut node,
-        other,
-        std::ptr::null(),
-        0,
-        at
-    ));
+    ok!(cuGraphAddMemFreeNode(&mut node, other, std::ptr::null(), 0, at));
     let gives = instantiate(other, 0)?;
     for _ in 0..5 {
         launch(gpu, takes)?;
@@ -349,10 +309,7 @@ fn freed_at_each_launch(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let graph = new_graph()?;
     let (_, at) = add_alloc(gpu, graph, bytes)?;
-    let exec = instantiate(
-        graph,
-        CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH as u64,
-    )?;
+    let exec = instantiate(graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH as u64)?;
     for _ in 0..10 {
         launch(gpu, exec)?;
         gpu.took(bytes, PIECE)?;
@@ -380,10 +337,7 @@ fn figures(gpu: Gpu) -> Outcome {
     launch(gpu, exec)?;
     let used = figure(gpu, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
     let reserved = figure(gpu, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)?;
-    that!(
-        used >= bytes as u64 && reserved >= used,
-        "{used} used, {reserved} reserved"
-    );
+    that!(used >= bytes as u64 && reserved >= used, "{used} used, {reserved} reserved");
     gpu.release(at)?;
     gpu.synchronize()?;
     let used = figure(gpu, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
@@ -395,40 +349,20 @@ fn highs_reset(gpu: Gpu) -> Outcome {
     let (exec, _) = graph(gpu, gpu.part(8)?, false)?;
     launch(gpu, exec)?;
     trim(gpu)?;
-    for attribute in [
-        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH,
-        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH,
-    ] {
+    for attribute in [CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH] {
         let mut zero = 0u64;
-        that!(
-            figure(gpu, attribute)? > 0,
-            "attribute {attribute} is 0 after a launch"
-        );
-        ok!(cuDeviceSetGraphMemAttribute(
-            gpu.device,
-            attribute,
-            (&raw mut zero).cast()
-        ));
+        that!(figure(gpu, attribute)? > 0, "attribute {attribute} is 0 after a launch");
+        ok!(cuDeviceSetGraphMemAttribute(gpu.device, attribute, (&raw mut zero).cast()));
         let high = figure(gpu, attribute)?;
-        that!(
-            high <= gpu.part(8)? as u64 + PIECE as u64,
-            "attribute {attribute} is {high}"
-        );
+        that!(high <= gpu.part(8)? as u64 + PIECE as u64, "attribute {attribute} is {high}");
     }
     Ok(())
 }
 
 fn highs_are_only_reset(gpu: Gpu) -> Outcome {
     let mut some = 4096u64;
-    for attribute in [
-        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH,
-        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
-        99,
-    ] {
-        says!(
-            INVALID,
-            cuDeviceSetGraphMemAttribute(gpu.device, attribute, (&raw mut some).cast())
-        );
+    for attribute in [CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, 99] {
+        says!(INVALID, cuDeviceSetGraphMemAttribute(gpu.device, attribute, (&raw mut some).cast()));
     }
     Ok(())
 }
@@ -463,10 +397,7 @@ fn params_read_back(gpu: Gpu) -> Outcome {
 fn zero(gpu: Gpu) -> Outcome {
     let (mut node, mut params) = (CUgraphNode::NULL, wanted(gpu, 0));
     let none = std::ptr::null();
-    says!(
-        INVALID,
-        cuGraphAddMemAllocNode(&mut node, new_graph()?, none, 0, &mut params)
-    );
+    says!(INVALID, cuGraphAddMemAllocNode(&mut node, new_graph()?, none, 0, &mut params));
     gpu.back()
 }
 
@@ -475,10 +406,7 @@ fn largest_number(gpu: Gpu) -> Outcome {
     for bytes in [usize::MAX, usize::MAX - GRAIN, usize::MAX / 2] {
         let mut params = wanted(gpu, bytes);
         let graph = new_graph()?;
-        says!(
-            [OOM, INVALID],
-            cuGraphAddMemAllocNode(&mut node, graph, none, 0, &mut params)
-        );
+        says!([OOM, INVALID], cuGraphAddMemAllocNode(&mut node, graph, none, 0, &mut params));
     }
     gpu.back()
 }
@@ -486,14 +414,8 @@ fn largest_number(gpu: Gpu) -> Outcome {
 fn null_params(gpu: Gpu) -> Outcome {
     let (mut node, none) = (CUgraphNode::NULL, std::ptr::null());
     let (graph, mut params) = (new_graph()?, wanted(gpu, GRAIN));
-    says!(
-        INVALID,
-        cuGraphAddMemAllocNode(&mut node, graph, none, 0, std::ptr::null_mut())
-    );
-    says!(
-        INVALID,
-        cuGraphAddMemAllocNode(&mut node, CUgraph::NULL, none, 0, &mut params)
-    );
+    says!(INVALID, cuGraphAddMemAllocNode(&mut node, graph, none, 0, std::ptr::null_mut()));
+    says!(INVALID, cuGraphAddMemAllocNode(&mut node, CUgraph::NULL, none, 0, &mut params));
     gpu.back()
 }
 
@@ -512,10 +434,7 @@ fn bad_device(gpu: Gpu) -> Outcome {
     let to = (&raw mut value).cast();
     let bad = [INVALID, CUresult::ERROR_INVALID_DEVICE];
     says!([bad[0], bad[1]], cuDeviceGraphMemTrim(99));
-    says!(
-        [bad[0], bad[1]],
-        cuDeviceGetGraphMemAttribute(99, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, to)
-    );
+    says!([bad[0], bad[1]], cuDeviceGetGraphMemAttribute(99, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, to));
     says!(INVALID, cuDeviceGetGraphMemAttribute(gpu.device, 99, to));
     Ok(())
 }

@@ -23,9 +23,7 @@ fn free(at: *mut c_void) -> Outcome {
 }
 
 fn costs_nothing(gpu: Gpu) -> Outcome {
-    let all: Vec<_> = (0..8)
-        .map(|_| alloc(4 * GRAIN, 0))
-        .collect::<Outcome<_>>()?;
+    let all: Vec<_> = (0..8).map(|_| alloc(4 * GRAIN, 0)).collect::<Outcome<_>>()?;
     gpu.back()?;
     all.into_iter().try_for_each(free)?;
     gpu.back()
@@ -68,10 +66,7 @@ fn registered_twice(gpu: Gpu) -> Outcome {
     let mut own = pages(GRAIN);
     let at = aligned(&mut own);
     ok!(cuMemHostRegister_v2(at, GRAIN, 0));
-    says!(
-        CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-        cuMemHostRegister_v2(at, GRAIN, 0)
-    );
+    says!(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister_v2(at, GRAIN, 0));
     ok!(cuMemHostUnregister(at));
     gpu.back()
 }
@@ -145,10 +140,7 @@ fn register_nothing(gpu: Gpu) -> Outcome {
     let mut own = pages(GRAIN);
     says!(INVALID, cuMemHostRegister_v2(null_mut(), GRAIN, 0));
     says!(INVALID, cuMemHostRegister_v2(aligned(&mut own), 0, 0));
-    says!(
-        INVALID,
-        cuMemHostRegister_v2(aligned(&mut own), GRAIN, 1 << 20)
-    );
+    says!(INVALID, cuMemHostRegister_v2(aligned(&mut own), GRAIN, 1 << 20));
     gpu.back()
 }
 

@@ -37,16 +37,10 @@ pub fn open(words: &[String]) -> Outcome {
     let [text, times] = words else {
         return fail("open needs a handle and a number");
     };
-    let handle = CUipcMemHandle {
-        reserved: undigits::<64>(text)?.map(|byte| byte as c_char),
-    };
+    let handle = CUipcMemHandle { reserved: undigits::<64>(text)?.map(|byte| byte as c_char) };
     let (times, mut at, mut read): (usize, _, _) = (times.parse().or_else(fail)?, 0, 0u32);
     for _ in 0..times {
-        ok!(cuIpcOpenMemHandle_v2(
-            &mut at,
-            handle,
-            CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-        ));
+        ok!(cuIpcOpenMemHandle_v2(&mut at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     }
     ok!(cuMemcpyDtoH_v2((&raw mut read).cast(), at, 4));
     child::say(&format!("read {read}"))?;
@@ -119,15 +113,9 @@ fn maker_dies(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let mut maker = Helper::start("share", &[&bytes.to_string()])?;
     let text = maker.hears()?;
-    let handle = CUipcMemHandle {
-        reserved: undigits::<64>(&text)?.map(|byte| byte as c_char),
-    };
+    let handle = CUipcMemHandle { reserved: undigits::<64>(&text)?.map(|byte| byte as c_char) };
     let (mut at, mut read) = (0, 0u32);
-    ok!(cuIpcOpenMemHandle_v2(
-        &mut at,
-        handle,
-        CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-    ));
+    ok!(cuIpcOpenMemHandle_v2(&mut at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     ok!(cuMemcpyDtoH_v2((&raw mut read).cast(), at, 4));
     that!(read == 77, "{read} is read");
     ok!(cuIpcCloseMemHandle(at));
@@ -186,19 +174,14 @@ fn bad_flags(gpu: Gpu) -> Outcome {
     let mut opened = 0;
     let handle = handle(gpu.alloc(GRAIN)?)?;
     says!(INVALID, cuIpcOpenMemHandle_v2(&mut opened, handle, 0));
-    says!(
-        INVALID,
-        cuIpcOpenMemHandle_v2(&mut opened, handle, u32::MAX)
-    );
+    says!(INVALID, cuIpcOpenMemHandle_v2(&mut opened, handle, u32::MAX));
     Ok(())
 }
 
 fn garbage(gpu: Gpu) -> Outcome {
     let mut opened = 0;
     for byte in [0, 1, -1] {
-        let handle = CUipcMemHandle {
-            reserved: [byte; 64],
-        };
+        let handle = CUipcMemHandle { reserved: [byte; 64] };
         let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
         let code = gpuslice_apps::api::calls::cuIpcOpenMemHandle_v2(&mut opened, handle, flags);
         that!(code != SUCCESS, "a handle of bytes {byte} opens memory");
@@ -210,11 +193,7 @@ fn close_nothing(gpu: Gpu) -> Outcome {
     let at = gpu.alloc(gpu.part(8)?)?;
     for bad in [0, 1, at] {
         says!(
-            [
-                INVALID,
-                CUresult::ERROR_MAP_FAILED,
-                CUresult::ERROR_INVALID_HANDLE
-            ],
+            [INVALID, CUresult::ERROR_MAP_FAILED, CUresult::ERROR_INVALID_HANDLE],
             cuIpcCloseMemHandle(bad)
         );
     }

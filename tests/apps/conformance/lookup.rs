@@ -23,10 +23,7 @@ fn find(name: &CStr, version: i32, flags: u64) -> Outcome<usize> {
         [SUCCESS, CUresult::ERROR_NOT_FOUND],
         cuGetProcAddress(name.as_ptr(), &mut entry, version, flags)
     );
-    that!(
-        (code == SUCCESS) != entry.is_null(),
-        "{name:?}: {code:?} and {entry:?}"
-    );
+    that!((code == SUCCESS) != entry.is_null(), "{name:?}: {code:?} and {entry:?}");
     Ok(entry as usize)
 }
 
@@ -69,29 +66,15 @@ fn same_as_by_name(gpu: Gpu) -> Outcome {
 fn old_versions() -> Outcome {
     let (old, new) = (find(c"cuMemAlloc", 2000, 0)?, find(c"cuMemAlloc", 3020, 0)?);
     that!(new != 0 && old != new, "the 32-bit form is the new one");
-    that!(
-        new == must(c"cuMemAlloc")?,
-        "versions 3.2 and 12 of cuMemAlloc differ"
-    );
+    that!(new == must(c"cuMemAlloc")?, "versions 3.2 and 12 of cuMemAlloc differ");
     Ok(())
 }
 
 fn per_thread_twins() -> Outcome {
-    for name in [
-        c"cuMemAllocAsync",
-        c"cuMemFreeAsync",
-        c"cuLaunchKernel",
-        c"cuGraphLaunch",
-    ] {
+    for name in [c"cuMemAllocAsync", c"cuMemFreeAsync", c"cuLaunchKernel", c"cuGraphLaunch"] {
         let (legacy, twin) = (find(name, VERSION, 1)?, find(name, VERSION, 2)?);
-        that!(
-            legacy != 0 && twin != 0 && legacy != twin,
-            "{name:?}: {legacy:#x} and {twin:#x}"
-        );
-        that!(
-            legacy == must(name)?,
-            "{name:?}: without a flag it is not the legacy stream's"
-        );
+        that!(legacy != 0 && twin != 0 && legacy != twin, "{name:?}: {legacy:#x} and {twin:#x}");
+        that!(legacy == must(name)?, "{name:?}: without a flag it is not the legacy stream's");
     }
     Ok(())
 }
@@ -111,68 +94,42 @@ fn exact_names_are_unknown() -> Outcome {
 }
 
 fn too_new() -> Outcome {
-    that!(
-        find(c"cuMemAllocAsync", 11010, 0)? == 0,
-        "a function of 11.2 is found for 11.1"
-    );
+    that!(find(c"cuMemAllocAsync", 11010, 0)? == 0, "a function of 11.2 is found for 11.1");
     Ok(())
 }
 
 fn bad_flags() -> Outcome {
     let mut entry = std::ptr::null_mut();
     for flags in [3, 4, u64::MAX] {
-        says!(
-            INVALID,
-            cuGetProcAddress(c"cuMemAlloc".as_ptr(), &mut entry, VERSION, flags)
-        );
+        says!(INVALID, cuGetProcAddress(c"cuMemAlloc".as_ptr(), &mut entry, VERSION, flags));
     }
     Ok(())
 }
 
 fn null_name() -> Outcome {
     let mut entry = std::ptr::null_mut();
-    says!(
-        INVALID,
-        cuGetProcAddress(std::ptr::null(), &mut entry, VERSION, 0)
-    );
+    says!(INVALID, cuGetProcAddress(std::ptr::null(), &mut entry, VERSION, 0));
     Ok(())
 }
 
 fn null_out() -> Outcome {
-    says!(
-        INVALID,
-        cuGetProcAddress(c"cuMemAlloc".as_ptr(), std::ptr::null_mut(), VERSION, 0)
-    );
+    says!(INVALID, cuGetProcAddress(c"cuMemAlloc".as_ptr(), std::ptr::null_mut(), VERSION, 0));
     Ok(())
 }
 
 fn no_version() -> Outcome {
     let mut entry = std::ptr::null_mut();
     let (name, not_found) = (c"cuMemAlloc".as_ptr(), CUresult::ERROR_NOT_FOUND);
-    says!(
-        [INVALID, not_found],
-        cuGetProcAddress(name, &mut entry, -1, 0)
-    );
-    says!(
-        [INVALID, not_found],
-        cuGetProcAddress(name, &mut entry, 0, 0)
-    );
+    says!([INVALID, not_found], cuGetProcAddress(name, &mut entry, -1, 0));
+    says!([INVALID, not_found], cuGetProcAddress(name, &mut entry, 0, 0));
     Ok(())
 }
 
 fn status_is_written() -> Outcome {
     for (name, version, want) in [
         (c"cuMemAlloc", VERSION, CU_GET_PROC_ADDRESS_SUCCESS),
-        (
-            c"cuNoSuchFunction",
-            VERSION,
-            CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
-        ),
-        (
-            c"cuMemAllocAsync",
-            11010,
-            CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
-        ),
+        (c"cuNoSuchFunction", VERSION, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
+        (c"cuMemAllocAsync", 11010, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT),
     ] {
         let (mut entry, mut status) = (std::ptr::null_mut(), 99);
         let name = name.as_ptr();
@@ -192,10 +149,7 @@ fn itself(gpu: Gpu) -> Outcome {
     let look: sig::cuGetProcAddress_v2 = unsafe { std::mem::transmute(must(c"cuGetProcAddress")?) };
     // SAFETY: pointers to live locals and a name that ends in NUL.
     let code = unsafe { look(c"cuMemAlloc".as_ptr(), &mut entry, VERSION, 0, &mut status) };
-    that!(
-        code == SUCCESS && entry as usize == must(c"cuMemAlloc")?,
-        "{code:?}, {entry:?}"
-    );
+    that!(code == SUCCESS && entry as usize == must(c"cuMemAlloc")?, "{code:?}, {entry:?}");
     // SAFETY: as the driver says.
     let alloc: sig::cuMemAlloc_v2 = unsafe { std::mem::transmute(entry) };
     let mut at = 0;
@@ -244,14 +198,7 @@ fn array_refuses(gpu: Gpu) -> Outcome {
     let depth = gpu.total()? / (16384 * 16384 * 16) + 1;
     let (format, num_channels, flags) = (CU_AD_FORMAT_FLOAT, 4, CUDA_ARRAY3D_LAYERED);
     let (width, height) = (16384, 16384);
-    let shape = CUDA_ARRAY3D_DESCRIPTOR {
-        width,
-        height,
-        depth,
-        format,
-        num_channels,
-        flags,
-    };
+    let shape = CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format, num_channels, flags };
     // SAFETY: pointers to live locals.
     let code = unsafe { call(&mut array, &shape) };
     that!(code == OOM, "it answered {code:?}");
@@ -278,10 +225,7 @@ fn info_agrees(gpu: Gpu) -> Outcome {
     let call: sig::cuMemGetInfo_v2 = unsafe { std::mem::transmute(must(c"cuMemGetInfo")?) };
     // SAFETY: pointers to live locals.
     let code = unsafe { call(&mut free, &mut total) };
-    that!(
-        code == SUCCESS && (free, total) == gpu.info()?,
-        "{code:?}: {free} of {total}"
-    );
+    that!(code == SUCCESS && (free, total) == gpu.info()?, "{code:?}: {free} of {total}");
     Ok(())
 }
 

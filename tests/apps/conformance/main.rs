@@ -111,11 +111,7 @@ fn one(name: &str) -> ExitCode {
     };
     let mut out = std::io::stdout().lock();
     let said = writeln!(out, "{verdict}").and_then(|()| out.flush());
-    if said.is_ok() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if said.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn main() -> ExitCode {

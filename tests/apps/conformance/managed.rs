@@ -32,10 +32,8 @@ fn within_the_device(gpu: Gpu) -> Outcome {
 
 fn over_the_device(gpu: Gpu) -> Outcome {
     let (total, mut at) = (gpu.total()?, 0);
-    let code = says!(
-        [SUCCESS, OOM],
-        cuMemAllocManaged(&mut at, total + GRAIN, CU_MEM_ATTACH_GLOBAL)
-    );
+    let code =
+        says!([SUCCESS, OOM], cuMemAllocManaged(&mut at, total + GRAIN, CU_MEM_ATTACH_GLOBAL));
     if code == SUCCESS {
         gpu.release(at)?;
     }
@@ -45,21 +43,14 @@ fn over_the_device(gpu: Gpu) -> Outcome {
 fn refusals_change_nothing(gpu: Gpu) -> Outcome {
     let mut at = 0;
     for _ in 0..50 {
-        says!(
-            OOM,
-            cuMemAllocManaged(&mut at, usize::MAX / 2, CU_MEM_ATTACH_GLOBAL)
-        );
+        says!(OOM, cuMemAllocManaged(&mut at, usize::MAX / 2, CU_MEM_ATTACH_GLOBAL));
     }
     gpu.back()
 }
 
 fn for_the_host(gpu: Gpu) -> Outcome {
     let mut at = 0;
-    ok!(cuMemAllocManaged(
-        &mut at,
-        gpu.part(16)?,
-        CU_MEM_ATTACH_HOST
-    ));
+    ok!(cuMemAllocManaged(&mut at, gpu.part(16)?, CU_MEM_ATTACH_HOST));
     gpu.release(at)?;
     gpu.back()
 }
@@ -113,11 +104,7 @@ fn is_managed(gpu: Gpu) -> Outcome {
     for (at, want) in [(managed(GRAIN)?, 1u32), (gpu.alloc(GRAIN)?, 0)] {
         let mut is = 7u32;
         let to = (&raw mut is).cast();
-        ok!(cuPointerGetAttribute(
-            to,
-            CU_POINTER_ATTRIBUTE_IS_MANAGED,
-            at
-        ));
+        ok!(cuPointerGetAttribute(to, CU_POINTER_ATTRIBUTE_IS_MANAGED, at));
         that!(is & 0xff == want, "{is} instead of {want}");
     }
     Ok(())
@@ -139,22 +126,13 @@ fn zero(gpu: Gpu) -> Outcome {
 
 fn largest_number(gpu: Gpu) -> Outcome {
     let mut at = 0;
-    says!(
-        OOM,
-        cuMemAllocManaged(&mut at, usize::MAX, CU_MEM_ATTACH_GLOBAL)
-    );
-    says!(
-        OOM,
-        cuMemAllocManaged(&mut at, usize::MAX - 4096, CU_MEM_ATTACH_GLOBAL)
-    );
+    says!(OOM, cuMemAllocManaged(&mut at, usize::MAX, CU_MEM_ATTACH_GLOBAL));
+    says!(OOM, cuMemAllocManaged(&mut at, usize::MAX - 4096, CU_MEM_ATTACH_GLOBAL));
     gpu.back()
 }
 
 fn null_out(gpu: Gpu) -> Outcome {
-    says!(
-        INVALID,
-        cuMemAllocManaged(std::ptr::null_mut(), GRAIN, CU_MEM_ATTACH_GLOBAL)
-    );
+    says!(INVALID, cuMemAllocManaged(std::ptr::null_mut(), GRAIN, CU_MEM_ATTACH_GLOBAL));
     gpu.back()
 }
 

@@ -23,11 +23,8 @@ fn nvml(gpu: Gpu) -> Outcome<nvmlDevice_t> {
     }
     let mut uuid = CUuuid { bytes: [0; 16] };
     ok!(cuDeviceGetUuid(&mut uuid, gpu.device));
-    let digits: Vec<String> = uuid
-        .bytes
-        .iter()
-        .map(|byte| format!("{:02x}", *byte as u8))
-        .collect();
+    let digits: Vec<String> =
+        uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
     let all = digits.concat();
     let name = format!(
         "GPU-{}-{}-{}-{}-{}",
@@ -40,10 +37,7 @@ fn nvml(gpu: Gpu) -> Outcome<nvmlDevice_t> {
     let name = CString::new(name).or_else(fail)?;
     let mut device = nvmlDevice_t::NULL;
     answers("nvmlInit_v2", nvmlInit_v2())?;
-    answers(
-        "nvmlDeviceGetHandleByUUID",
-        nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device),
-    )?;
+    answers("nvmlDeviceGetHandleByUUID", nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device))?;
     Ok(device)
 }
 
@@ -55,31 +49,15 @@ fn answers(call: &str, code: nvmlReturn_t) -> Outcome {
 }
 
 fn memory(device: nvmlDevice_t) -> Outcome<nvmlMemory_t> {
-    let mut memory = nvmlMemory_t {
-        total: 0,
-        free: 0,
-        used: 0,
-    };
-    answers(
-        "nvmlDeviceGetMemoryInfo",
-        nvmlDeviceGetMemoryInfo(device, &mut memory),
-    )?;
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
+    answers("nvmlDeviceGetMemoryInfo", nvmlDeviceGetMemoryInfo(device, &mut memory))?;
     Ok(memory)
 }
 
 fn memory_v2(device: nvmlDevice_t) -> Outcome<nvmlMemory_v2_t> {
     let version = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
-    let mut memory = nvmlMemory_v2_t {
-        version,
-        total: 0,
-        reserved: 0,
-        free: 0,
-        used: 0,
-    };
-    answers(
-        "nvmlDeviceGetMemoryInfo_v2",
-        nvmlDeviceGetMemoryInfo_v2(device, &mut memory),
-    )?;
+    let mut memory = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
+    answers("nvmlDeviceGetMemoryInfo_v2", nvmlDeviceGetMemoryInfo_v2(device, &mut memory))?;
     Ok(memory)
 }
 
@@ -104,9 +82,7 @@ fn processes(device: nvmlDevice_t) -> Outcome<Vec<nvmlProcessInfo_t>> {
 
 /// Whether NVML lists a process. In a namespace of their own processes have other numbers.
 fn listed(device: nvmlDevice_t, pid: i32) -> Outcome<Option<nvmlProcessInfo_t>> {
-    Ok(processes(device)?
-        .into_iter()
-        .find(|one| one.pid as i32 == pid))
+    Ok(processes(device)?.into_iter().find(|one| one.pid as i32 == pid))
 }
 
 fn me() -> i32 {
@@ -116,11 +92,7 @@ fn me() -> i32 {
 fn totals_agree(gpu: Gpu) -> Outcome {
     let mut total = 0;
     ok!(cuDeviceTotalMem_v2(&mut total, gpu.device));
-    that!(
-        total == gpu.total()?,
-        "{total} by cuDeviceTotalMem, {} by cuMemGetInfo",
-        gpu.total()?
-    );
+    that!(total == gpu.total()?, "{total} by cuDeviceTotalMem, {} by cuMemGetInfo", gpu.total()?);
     Ok(())
 }
 
@@ -136,25 +108,15 @@ fn total_needs_no_context() -> Outcome {
 fn total_is_stable(gpu: Gpu) -> Outcome {
     let before = gpu.total()?;
     gpu.alloc(gpu.part(2)?)?;
-    that!(
-        gpu.total()? == before,
-        "the device has {} bytes and had {before}",
-        gpu.total()?
-    );
+    that!(gpu.total()? == before, "the device has {} bytes and had {before}", gpu.total()?);
     Ok(())
 }
 
 fn nvml_totals_agree(gpu: Gpu) -> Outcome {
     let (device, total) = (nvml(gpu)?, gpu.total()?);
     let (one, two) = (memory(device)?.total, memory_v2(device)?.total);
-    that!(
-        one == two,
-        "{one} by the first version, {two} by the second"
-    );
-    that!(
-        near(one, total as u64, total),
-        "{one} by NVML, {total} by CUDA"
-    );
+    that!(one == two, "{one} by the first version, {two} by the second");
+    that!(near(one, total as u64, total), "{one} by NVML, {total} by CUDA");
     Ok(())
 }
 
@@ -173,10 +135,7 @@ fn nvml_v2_adds_up(gpu: Gpu) -> Outcome {
     for _ in 0..4 {
         gpu.alloc(gpu.part(8)?)?;
         let memory = memory_v2(device)?;
-        that!(
-            memory.free + memory.used + memory.reserved == memory.total,
-            "{memory:?}"
-        );
+        that!(memory.free + memory.used + memory.reserved == memory.total, "{memory:?}");
     }
     Ok(())
 }
@@ -186,9 +145,7 @@ fn nvml_follows_an_allocation(gpu: Gpu) -> Outcome {
     let before = memory(device)?.used;
     let at = gpu.alloc(bytes)?;
     let least = before + bytes as u64 - GRAIN as u64;
-    eventually("NVML sees an allocation", || {
-        Ok(memory(device)?.used >= least)
-    })?;
+    eventually("NVML sees an allocation", || Ok(memory(device)?.used >= least))?;
     gpu.release(at)?;
     let most = before + GRAIN as u64;
     eventually("NVML sees a free", || Ok(memory(device)?.used <= most))
@@ -203,9 +160,7 @@ fn agree(gpu: Gpu, device: nvmlDevice_t) -> Outcome<bool> {
 
 fn nvml_agrees_when_quiet(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
-    let all: Vec<_> = (0..40)
-        .map(|_| gpu.alloc(gpu.part(64)?))
-        .collect::<Outcome<_>>()?;
+    let all: Vec<_> = (0..40).map(|_| gpu.alloc(gpu.part(64)?)).collect::<Outcome<_>>()?;
     eventually("NVML and CUDA agree", || agree(gpu, device))?;
     gpu.release_all(all)?;
     eventually("NVML and CUDA agree again", || agree(gpu, device))
@@ -226,10 +181,7 @@ fn free_when_full(gpu: Gpu) -> Outcome {
     for step in [gpu.part(16)?, GRAIN, 4096] {
         gpu.fill(step)?;
         let (free, total) = gpu.info()?;
-        that!(
-            free < total / 8,
-            "{free} bytes are free of {total}, and none can be had"
-        );
+        that!(free < total / 8, "{free} bytes are free of {total}, and none can be had");
     }
     Ok(())
 }
@@ -249,9 +201,7 @@ fn free_is_never_above_total(gpu: Gpu) -> Outcome {
 
 fn nvml_knows_this_process(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
-    eventually("NVML lists this process", || {
-        Ok(listed(device, me())?.is_some())
-    })
+    eventually("NVML lists this process", || Ok(listed(device, me())?.is_some()))
 }
 
 fn nvml_process_uses_what_it_has(gpu: Gpu) -> Outcome {
@@ -285,9 +235,7 @@ fn nvml_forgets_the_dead(gpu: Gpu) -> Outcome {
     helper.says("held")?;
     let pid = helper.pid();
     helper.kill()?;
-    eventually("NVML forgets a dead process", || {
-        Ok(listed(device, pid)?.is_none())
-    })
+    eventually("NVML forgets a dead process", || Ok(listed(device, pid)?.is_none()))
 }
 
 fn nvml_lists_nothing_twice(gpu: Gpu) -> Outcome {
@@ -302,14 +250,9 @@ fn nvml_lists_nothing_twice(gpu: Gpu) -> Outcome {
 
 fn nvml_list_too_short(gpu: Gpu) -> Outcome {
     let (device, mut count) = (nvml(gpu)?, 0);
-    eventually("NVML lists this process", || {
-        Ok(listed(device, me())?.is_some())
-    })?;
+    eventually("NVML lists this process", || Ok(listed(device, me())?.is_some()))?;
     let code = nvmlDeviceGetComputeRunningProcesses_v3(device, &mut count, std::ptr::null_mut());
-    that!(
-        code == nvmlReturn_t::ERROR_INSUFFICIENT_SIZE,
-        "it answered {code:?}"
-    );
+    that!(code == nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, "it answered {code:?}");
     that!(count >= 1, "{count} processes");
     Ok(())
 }
@@ -321,66 +264,39 @@ fn nvml_null(gpu: Gpu) -> Outcome {
         nvmlDeviceGetMemoryInfo_v2(device, std::ptr::null_mut()),
         nvmlDeviceGetComputeRunningProcesses_v3(device, std::ptr::null_mut(), std::ptr::null_mut()),
     ] {
-        that!(
-            code == nvmlReturn_t::ERROR_INVALID_ARGUMENT,
-            "it answered {code:?}"
-        );
+        that!(code == nvmlReturn_t::ERROR_INVALID_ARGUMENT, "it answered {code:?}");
     }
     Ok(())
 }
 
 fn old_v2_version(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
-    let mut memory = nvmlMemory_v2_t {
-        version: 1,
-        total: 0,
-        reserved: 0,
-        free: 0,
-        used: 0,
-    };
+    let mut memory = nvmlMemory_v2_t { version: 1, total: 0, reserved: 0, free: 0, used: 0 };
     let code = nvmlDeviceGetMemoryInfo_v2(device, &mut memory);
-    that!(
-        code != nvmlReturn_t::SUCCESS,
-        "a structure of no known version is filled"
-    );
+    that!(code != nvmlReturn_t::SUCCESS, "a structure of no known version is filled");
     Ok(())
 }
 
 fn null_free_or_total(_: Gpu) -> Outcome {
     let mut bytes = 0;
-    says!(
-        [INVALID, SUCCESS],
-        cuMemGetInfo_v2(std::ptr::null_mut(), &mut bytes)
-    );
-    says!(
-        [INVALID, SUCCESS],
-        cuMemGetInfo_v2(&mut bytes, std::ptr::null_mut())
-    );
+    says!([INVALID, SUCCESS], cuMemGetInfo_v2(std::ptr::null_mut(), &mut bytes));
+    says!([INVALID, SUCCESS], cuMemGetInfo_v2(&mut bytes, std::ptr::null_mut()));
     Ok(())
 }
 
 fn total_of_no_device(gpu: Gpu) -> Outcome {
     let mut total = 0;
     for device in [99, -1] {
-        says!(
-            CUresult::ERROR_INVALID_DEVICE,
-            cuDeviceTotalMem_v2(&mut total, device)
-        );
+        says!(CUresult::ERROR_INVALID_DEVICE, cuDeviceTotalMem_v2(&mut total, device));
     }
-    says!(
-        INVALID,
-        cuDeviceTotalMem_v2(std::ptr::null_mut(), gpu.device)
-    );
+    says!(INVALID, cuDeviceTotalMem_v2(std::ptr::null_mut(), gpu.device));
     Ok(())
 }
 
 fn info_without_context(_: Gpu) -> Outcome {
     let (mut free, mut total) = (0, 0);
     set_current(CUcontext::NULL)?;
-    says!(
-        CUresult::ERROR_INVALID_CONTEXT,
-        cuMemGetInfo_v2(&mut free, &mut total)
-    );
+    says!(CUresult::ERROR_INVALID_CONTEXT, cuMemGetInfo_v2(&mut free, &mut total));
     Ok(())
 }
 

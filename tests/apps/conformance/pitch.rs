@@ -10,9 +10,7 @@ family!("pitch":
 
 fn pitched(width: usize, height: usize, element: u32) -> Outcome<(CUdeviceptr, usize)> {
     let (mut at, mut pitch) = (0, 0);
-    ok!(cuMemAllocPitch_v2(
-        &mut at, &mut pitch, width, height, element
-    ));
+    ok!(cuMemAllocPitch_v2(&mut at, &mut pitch, width, height, element));
     that!(pitch >= width, "a pitch of {pitch} for rows of {width}");
     Ok((at, pitch))
 }
@@ -42,25 +40,16 @@ fn every_element_size(gpu: Gpu) -> Outcome {
 
 fn over_the_device(gpu: Gpu) -> Outcome {
     let (total, mut at, mut pitch) = (gpu.total()?, 0, 0);
-    says!(
-        OOM,
-        cuMemAllocPitch_v2(&mut at, &mut pitch, 4096, total / 4096 + 1024, 4)
-    );
+    says!(OOM, cuMemAllocPitch_v2(&mut at, &mut pitch, 4096, total / 4096 + 1024, 4));
     // By the width alone it would fit.
-    says!(
-        OOM,
-        cuMemAllocPitch_v2(&mut at, &mut pitch, 1, total / 256, 4)
-    );
+    says!(OOM, cuMemAllocPitch_v2(&mut at, &mut pitch, 1, total / 256, 4));
     gpu.back()
 }
 
 fn bad_element(gpu: Gpu) -> Outcome {
     let (mut at, mut pitch) = (0, 0);
     for element in [0, 1, 2, 3, 5, 32, u32::MAX] {
-        says!(
-            INVALID,
-            cuMemAllocPitch_v2(&mut at, &mut pitch, 4096, 64, element)
-        );
+        says!(INVALID, cuMemAllocPitch_v2(&mut at, &mut pitch, 4096, 64, element));
     }
     gpu.back()
 }
@@ -86,23 +75,14 @@ fn overflow(gpu: Gpu) -> Outcome {
         (1 << 33, 1 << 33),
         (usize::MAX - 511, 2),
     ] {
-        says!(
-            [OOM, INVALID],
-            cuMemAllocPitch_v2(&mut at, &mut pitch, width, height, 4)
-        );
+        says!([OOM, INVALID], cuMemAllocPitch_v2(&mut at, &mut pitch, width, height, 4));
     }
     gpu.back()
 }
 
 fn null_out(gpu: Gpu) -> Outcome {
     let (mut at, mut pitch) = (0, 0);
-    says!(
-        INVALID,
-        cuMemAllocPitch_v2(std::ptr::null_mut(), &mut pitch, 64, 64, 4)
-    );
-    says!(
-        INVALID,
-        cuMemAllocPitch_v2(&mut at, std::ptr::null_mut(), 64, 64, 4)
-    );
+    says!(INVALID, cuMemAllocPitch_v2(std::ptr::null_mut(), &mut pitch, 64, 64, 4));
+    says!(INVALID, cuMemAllocPitch_v2(&mut at, std::ptr::null_mut(), 64, 64, 4));
     gpu.back()
 }

@@ -51,12 +51,7 @@ pub fn ordered(bytes: usize, stream: CUstream) -> Outcome<CUdeviceptr> {
 /// The same of a certain pool.
 pub fn of_pool(pool: CUmemoryPool, bytes: usize) -> Outcome<CUdeviceptr> {
     let mut at = 0;
-    ok!(cuMemAllocFromPoolAsync(
-        &mut at,
-        bytes,
-        pool,
-        CUstream::NULL
-    ));
+    ok!(cuMemAllocFromPoolAsync(&mut at, bytes, pool, CUstream::NULL));
     Ok(at)
 }
 
@@ -93,20 +88,14 @@ fn over_what_is_free(gpu: Gpu) -> Outcome {
     gpu.alloc(gpu.free()? / 2)?;
     let gpu = gpu.measured()?;
     let mut at = 0;
-    says!(
-        OOM,
-        cuMemAllocAsync(&mut at, gpu.before + 2 * GRAIN, CUstream::NULL)
-    );
+    says!(OOM, cuMemAllocAsync(&mut at, gpu.before + 2 * GRAIN, CUstream::NULL));
     gpu.back()
 }
 
 fn refusals_change_nothing(gpu: Gpu) -> Outcome {
     let (total, mut at) = (gpu.total()?, 0);
     for over in 1..50 {
-        says!(
-            OOM,
-            cuMemAllocAsync(&mut at, total + over * GRAIN, CUstream::NULL)
-        );
+        says!(OOM, cuMemAllocAsync(&mut at, total + over * GRAIN, CUstream::NULL));
     }
     gpu.back()
 }
@@ -114,11 +103,7 @@ fn refusals_change_nothing(gpu: Gpu) -> Outcome {
 fn filled_to_the_last(gpu: Gpu) -> Outcome {
     let step = gpu.part(16)?;
     let (mut all, mut at) = (Vec::new(), 0);
-    while says!(
-        [SUCCESS, OOM],
-        cuMemAllocAsync(&mut at, step, CUstream::NULL)
-    ) == SUCCESS
-    {
+    while says!([SUCCESS, OOM], cuMemAllocAsync(&mut at, step, CUstream::NULL)) == SUCCESS {
         all.push(at);
     }
     gpu.fitted(all.len(), step)?;
@@ -141,10 +126,7 @@ fn usable(gpu: Gpu) -> Outcome {
 
 fn per_thread_by_name(gpu: Gpu) -> Outcome {
     let (total, mut at) = (gpu.total()?, 0);
-    says!(
-        OOM,
-        cuMemAllocAsync_ptsz(&mut at, total + GRAIN, CUstream::NULL)
-    );
+    says!(OOM, cuMemAllocAsync_ptsz(&mut at, total + GRAIN, CUstream::NULL));
     ok!(cuMemAllocAsync_ptsz(&mut at, gpu.part(8)?, CUstream::NULL));
     gpu.took(gpu.part(8)?, PIECE)?;
     ok!(cuMemFreeAsync_ptsz(at, CUstream::NULL));
@@ -154,16 +136,8 @@ fn per_thread_by_name(gpu: Gpu) -> Outcome {
 
 fn per_thread_by_flag(gpu: Gpu) -> Outcome {
     let (total, mut entry, mut at) = (gpu.total()?, std::ptr::null_mut(), 0);
-    let (name, flag) = (
-        c"cuMemAllocAsync",
-        CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
-    );
-    ok!(cuGetProcAddress(
-        name.as_ptr(),
-        &mut entry,
-        11020,
-        flag as u64
-    ));
+    let (name, flag) = (c"cuMemAllocAsync", CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    ok!(cuGetProcAddress(name.as_ptr(), &mut entry, 11020, flag as u64));
     // SAFETY: the driver says that this is the function of that name.
     let call: sig::cuMemAllocAsync = unsafe { std::mem::transmute(entry) };
     // SAFETY: the pointer is to a live local.
@@ -222,14 +196,8 @@ fn explicit_over_the_device(gpu: Gpu) -> Outcome {
     let (total, mut at) = (gpu.total()?, 0);
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let too_much = total + GRAIN;
-    says!(
-        OOM,
-        cuMemAllocFromPoolAsync(&mut at, too_much, pool, CUstream::NULL)
-    );
-    says!(
-        OOM,
-        cuMemAllocFromPoolAsync_ptsz(&mut at, too_much, pool, CUstream::NULL)
-    );
+    says!(OOM, cuMemAllocFromPoolAsync(&mut at, too_much, pool, CUstream::NULL));
+    says!(OOM, cuMemAllocFromPoolAsync_ptsz(&mut at, too_much, pool, CUstream::NULL));
     gpu.back()
 }
 
@@ -255,23 +223,13 @@ fn destroyed_with_a_live_allocation(gpu: Gpu) -> Outcome {
 
 fn current_of_the_device(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
-    let (pool, mut current) = (
-        new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?,
-        CUmemoryPool::NULL,
-    );
+    let (pool, mut current) = (new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?, CUmemoryPool::NULL);
     ok!(cuDeviceSetMemPool(gpu.device, pool));
     ok!(cuDeviceGetMemPool(&mut current, gpu.device));
-    that!(
-        current == pool,
-        "the current pool is not the one that was set"
-    );
+    that!(current == pool, "the current pool is not the one that was set");
     let (at, mut used) = (ordered(bytes, CUstream::NULL)?, 0u64);
     let to = (&raw mut used).cast();
-    ok!(cuMemPoolGetAttribute(
-        pool,
-        CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
-        to
-    ));
+    ok!(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, to));
     that!(used >= bytes as u64, "{used} bytes used of the pool");
     gpu.took(bytes, PIECE)?;
     free_and_wait(gpu, &[at])?;
@@ -282,10 +240,7 @@ fn default_is_current(gpu: Gpu) -> Outcome {
     let (mut default, mut current) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
     ok!(cuDeviceGetDefaultMemPool(&mut default, gpu.device));
     ok!(cuDeviceGetMemPool(&mut current, gpu.device));
-    that!(
-        default == current && !default.is_null(),
-        "{default:?} and {current:?}"
-    );
+    that!(default == current && !default.is_null(), "{default:?} and {current:?}");
     Ok(())
 }
 
@@ -327,19 +282,13 @@ fn zero(gpu: Gpu) -> Outcome {
 fn largest_number(gpu: Gpu) -> Outcome {
     let mut at = 0;
     for less in [0, 1, 511, GRAIN, PIECE, usize::MAX / 2] {
-        says!(
-            OOM,
-            cuMemAllocAsync(&mut at, usize::MAX - less, CUstream::NULL)
-        );
+        says!(OOM, cuMemAllocAsync(&mut at, usize::MAX - less, CUstream::NULL));
     }
     gpu.back()
 }
 
 fn null_out(gpu: Gpu) -> Outcome {
-    says!(
-        INVALID,
-        cuMemAllocAsync(std::ptr::null_mut(), GRAIN, CUstream::NULL)
-    );
+    says!(INVALID, cuMemAllocAsync(std::ptr::null_mut(), GRAIN, CUstream::NULL));
     gpu.back()
 }
 
@@ -359,20 +308,14 @@ fn free_twice(gpu: Gpu) -> Outcome {
 
 fn free_foreign(gpu: Gpu) -> Outcome {
     let mine = 0u64;
-    says!(
-        INVALID,
-        cuMemFreeAsync((&raw const mine) as u64, CUstream::NULL)
-    );
+    says!(INVALID, cuMemFreeAsync((&raw const mine) as u64, CUstream::NULL));
     says!(INVALID, cuMemFreeAsync(u64::MAX, CUstream::NULL));
     gpu.back()
 }
 
 fn no_pool(gpu: Gpu) -> Outcome {
     let mut at = 0;
-    says!(
-        INVALID,
-        cuMemAllocFromPoolAsync(&mut at, GRAIN, CUmemoryPool::NULL, CUstream::NULL)
-    );
+    says!(INVALID, cuMemAllocFromPoolAsync(&mut at, GRAIN, CUmemoryPool::NULL, CUstream::NULL));
     gpu.back()
 }
 
@@ -382,26 +325,8 @@ fn bad_properties(gpu: Gpu) -> Outcome {
     let nowhere = CUmemLocation { kind: 77, id: 0 };
     says!(INVALID, cuMemPoolCreate(std::ptr::null_mut(), &good));
     says!(INVALID, cuMemPoolCreate(&mut pool, std::ptr::null()));
-    says!(
-        INVALID,
-        cuMemPoolCreate(
-            &mut pool,
-            &CUmemPoolProps {
-                alloc_type: 77,
-                ..good
-            }
-        )
-    );
-    says!(
-        INVALID,
-        cuMemPoolCreate(
-            &mut pool,
-            &CUmemPoolProps {
-                location: nowhere,
-                ..good
-            }
-        )
-    );
+    says!(INVALID, cuMemPoolCreate(&mut pool, &CUmemPoolProps { alloc_type: 77, ..good }));
+    says!(INVALID, cuMemPoolCreate(&mut pool, &CUmemPoolProps { location: nowhere, ..good }));
     gpu.back()
 }
 

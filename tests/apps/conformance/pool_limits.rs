@@ -18,11 +18,7 @@ family!("pool_limits":
 
 fn figure(pool: CUmemoryPool, attribute: CUmemPool_attribute) -> Outcome<u64> {
     let mut value = 0u64;
-    ok!(cuMemPoolGetAttribute(
-        pool,
-        attribute,
-        (&raw mut value).cast()
-    ));
+    ok!(cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast()));
     Ok(value)
 }
 
@@ -31,11 +27,7 @@ fn keeper(gpu: Gpu) -> Outcome<CUmemoryPool> {
     let pool = new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
     let mut most = u64::MAX;
     let value = (&raw mut most).cast();
-    ok!(cuMemPoolSetAttribute(
-        pool,
-        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-        value
-    ));
+    ok!(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, value));
     Ok(pool)
 }
 
@@ -59,10 +51,7 @@ fn used_is_what_is_held(gpu: Gpu) -> Outcome {
     let (pool, bytes) = (new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?, gpu.part(16)?);
     let all = [of_pool(pool, bytes)?, of_pool(pool, bytes)?];
     let used = figure(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-    that!(
-        used == 2 * bytes as u64,
-        "{used} bytes used, not twice {bytes}"
-    );
+    that!(used == 2 * bytes as u64, "{used} bytes used, not twice {bytes}");
     for at in all {
         ok!(cuMemFreeAsync(at, CUstream::NULL));
     }
@@ -78,10 +67,7 @@ fn reserved_covers_used(gpu: Gpu) -> Outcome {
         of_pool(pool, gpu.part(64)? * round)?;
         let used = figure(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
         let reserved = figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
-        that!(
-            reserved >= used,
-            "{reserved} bytes reserved for {used} used"
-        );
+        that!(reserved >= used, "{reserved} bytes reserved for {used} used");
         gpu.took(reserved as usize, 2 * GRAIN)?;
     }
     Ok(())
@@ -92,10 +78,7 @@ fn highs_stay(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     passes_through(gpu, pool, bytes)?;
     ok!(cuMemPoolTrimTo(pool, 0));
-    for attribute in [
-        CU_MEMPOOL_ATTR_USED_MEM_HIGH,
-        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
-    ] {
+    for attribute in [CU_MEMPOOL_ATTR_USED_MEM_HIGH, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH] {
         let high = figure(pool, attribute)?;
         that!(high >= bytes as u64, "attribute {attribute} is {high}");
     }
@@ -106,16 +89,9 @@ fn highs_reset(gpu: Gpu) -> Outcome {
     let pool = keeper(gpu)?;
     passes_through(gpu, pool, gpu.part(8)?)?;
     ok!(cuMemPoolTrimTo(pool, 0));
-    for attribute in [
-        CU_MEMPOOL_ATTR_USED_MEM_HIGH,
-        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
-    ] {
+    for attribute in [CU_MEMPOOL_ATTR_USED_MEM_HIGH, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH] {
         let mut zero = 0u64;
-        ok!(cuMemPoolSetAttribute(
-            pool,
-            attribute,
-            (&raw mut zero).cast()
-        ));
+        ok!(cuMemPoolSetAttribute(pool, attribute, (&raw mut zero).cast()));
         let high = figure(pool, attribute)?;
         that!(high == 0, "attribute {attribute} is {high} after its reset");
     }
@@ -126,14 +102,8 @@ fn highs_are_only_reset(gpu: Gpu) -> Outcome {
     let pool = keeper(gpu)?;
     let mut some = 4096u64;
     let value = (&raw mut some).cast();
-    says!(
-        INVALID,
-        cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, value)
-    );
-    says!(
-        INVALID,
-        cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, value)
-    );
+    says!(INVALID, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, value));
+    says!(INVALID, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, value));
     Ok(())
 }
 
@@ -158,10 +128,7 @@ fn kept_is_reused(gpu: Gpu) -> Outcome {
         passes_through(gpu, pool, bytes)?;
     }
     let reserved = figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)? as usize;
-    that!(
-        reserved < 2 * bytes,
-        "{reserved} bytes reserved for {bytes}"
-    );
+    that!(reserved < 2 * bytes, "{reserved} bytes reserved for {bytes}");
     gpu.took(reserved, 2 * GRAIN)
 }
 
@@ -196,19 +163,14 @@ fn trimmed_to_nothing(gpu: Gpu) -> Outcome {
 fn trimmed_to_a_part(gpu: Gpu) -> Outcome {
     let pool = keeper(gpu)?;
     let bytes = gpu.part(8)?;
-    let all: Vec<_> = (0..4)
-        .map(|_| of_pool(pool, bytes))
-        .collect::<Outcome<_>>()?;
+    let all: Vec<_> = (0..4).map(|_| of_pool(pool, bytes)).collect::<Outcome<_>>()?;
     for at in all {
         ok!(cuMemFreeAsync(at, CUstream::NULL));
     }
     gpu.synchronize()?;
     ok!(cuMemPoolTrimTo(pool, bytes));
     let reserved = figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)? as usize;
-    that!(
-        reserved >= bytes,
-        "{reserved} bytes kept of {bytes} to keep"
-    );
+    that!(reserved >= bytes, "{reserved} bytes kept of {bytes} to keep");
     gpu.took(reserved, 2 * GRAIN)
 }
 
@@ -225,10 +187,7 @@ fn most_bytes_of_a_pool(gpu: Gpu) -> Outcome {
     let (bytes, mut at) = (gpu.part(8)?, 0);
     let pool = new_pool(gpu, 2 * bytes, CU_MEM_HANDLE_TYPE_NONE)?;
     let one = of_pool(pool, bytes)?;
-    says!(
-        OOM,
-        cuMemAllocFromPoolAsync(&mut at, 2 * bytes, pool, CUstream::NULL)
-    );
+    says!(OOM, cuMemAllocFromPoolAsync(&mut at, 2 * bytes, pool, CUstream::NULL));
     gpu.took(bytes, 32 << 20)?;
     ok!(cuMemFreeAsync(one, CUstream::NULL));
     gpu.synchronize()?;
@@ -239,10 +198,7 @@ fn most_bytes_leave_the_rest(gpu: Gpu) -> Outcome {
     let (bytes, mut at) = (gpu.part(8)?, 0);
     let pool = new_pool(gpu, bytes, CU_MEM_HANDLE_TYPE_NONE)?;
     of_pool(pool, bytes)?;
-    says!(
-        OOM,
-        cuMemAllocFromPoolAsync(&mut at, bytes, pool, CUstream::NULL)
-    );
+    says!(OOM, cuMemAllocFromPoolAsync(&mut at, bytes, pool, CUstream::NULL));
     // The device has room, and other allocations may use it.
     gpu.alloc(bytes)?;
     ordered(bytes, CUstream::NULL).map(drop)
@@ -255,16 +211,8 @@ fn reuse_policies_read_back(gpu: Gpu) -> Outcome {
     {
         for want in [0i32, 1] {
             let (mut set, mut read) = (want, 7i32);
-            ok!(cuMemPoolSetAttribute(
-                pool,
-                attribute,
-                (&raw mut set).cast()
-            ));
-            ok!(cuMemPoolGetAttribute(
-                pool,
-                attribute,
-                (&raw mut read).cast()
-            ));
+            ok!(cuMemPoolSetAttribute(pool, attribute, (&raw mut set).cast()));
+            ok!(cuMemPoolGetAttribute(pool, attribute, (&raw mut read).cast()));
             that!(read == want, "attribute {attribute} is {read}, not {want}");
         }
     }
@@ -278,10 +226,7 @@ fn bad_attributes(gpu: Gpu) -> Outcome {
     says!(INVALID, cuMemPoolGetAttribute(pool, 0, to));
     says!(INVALID, cuMemPoolGetAttribute(pool, 12345, to));
     says!(INVALID, cuMemPoolSetAttribute(pool, 12345, to));
-    says!(
-        INVALID,
-        cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, to)
-    );
+    says!(INVALID, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, to));
     says!(
         INVALID,
         cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, std::ptr::null_mut())
@@ -294,12 +239,7 @@ const FD: CUmemAllocationHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 /// A descriptor of a pool.
 fn exported(pool: CUmemoryPool) -> Outcome<OwnedFd> {
     let mut fd = -1i32;
-    ok!(cuMemPoolExportToShareableHandle(
-        (&raw mut fd).cast(),
-        pool,
-        FD,
-        0
-    ));
+    ok!(cuMemPoolExportToShareableHandle((&raw mut fd).cast(), pool, FD, 0));
     that!(fd >= 0, "the descriptor is {fd}");
     // SAFETY: the driver has made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -348,23 +288,13 @@ pub fn import(words: &[String]) -> Outcome {
     };
     let fd: usize = fd.parse().or_else(fail)?;
     let (mut pool, mut at, mut read) = (CUmemoryPool::NULL, 0, 0u32);
-    let mut data = CUmemPoolPtrExportData {
-        reserved: undigits(data)?,
-    };
-    ok!(cuMemPoolImportFromShareableHandle(
-        &mut pool,
-        fd as *mut c_void,
-        FD,
-        0
-    ));
+    let mut data = CUmemPoolPtrExportData { reserved: undigits(data)? };
+    ok!(cuMemPoolImportFromShareableHandle(&mut pool, fd as *mut c_void, FD, 0));
     ok!(cuMemPoolImportPointer(&mut at, pool, &mut data));
     ok!(cuMemcpyDtoH_v2((&raw mut read).cast(), at, 4));
     // Nothing can be allocated from another process's pool.
     let mut own = 0;
-    says!(
-        INVALID,
-        cuMemAllocFromPoolAsync(&mut own, GRAIN, pool, CUstream::NULL)
-    );
+    says!(INVALID, cuMemAllocFromPoolAsync(&mut own, GRAIN, pool, CUstream::NULL));
     ok!(cuMemFree_v2(at));
     child::say(&format!("read {read}"))
 }
@@ -389,9 +319,6 @@ fn access_reads_back(gpu: Gpu) -> Outcome {
     let (pool, mut flags) = (new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?, 0);
     let mut here = gpu.location();
     ok!(cuMemPoolGetAccess(&mut flags, pool, &mut here));
-    that!(
-        flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        "its own device may do {flags}"
-    );
+    that!(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "its own device may do {flags}");
     Ok(())
 }

@@ -39,9 +39,7 @@ pub fn hold(words: &[String]) -> Outcome {
 fn see_each_other(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(4)?;
     let helper = holder(bytes)?;
-    eventually("the other's memory is taken", || {
-        Ok(gpu.free()? + bytes <= gpu.before)
-    })?;
+    eventually("the other's memory is taken", || Ok(gpu.free()? + bytes <= gpu.before))?;
     helper.end()?;
     gpu.back()
 }
@@ -104,9 +102,8 @@ fn fill_together(gpu: Gpu, count: usize) -> Outcome {
     let before = gpu.before;
     let step = gpu.part(128)?;
     let step_text = step.to_string();
-    let mut all: Vec<Helper> = (0..count)
-        .map(|_| Helper::start("fill", &[&step_text]))
-        .collect::<Outcome<_>>()?;
+    let mut all: Vec<Helper> =
+        (0..count).map(|_| Helper::start("fill", &[&step_text])).collect::<Outcome<_>>()?;
     for helper in &mut all {
         helper.says("ready")?;
     }
@@ -118,10 +115,7 @@ fn fill_together(gpu: Gpu, count: usize) -> Outcome {
         sum += helper.hears()?.parse::<usize>().or_else(fail)?;
     }
     that!(sum <= before, "together they have {sum} bytes of {before}");
-    that!(
-        sum + before / 4 + count * gpu.part(8)? >= before,
-        "they got only {sum} of {before}"
-    );
+    that!(sum + before / 4 + count * gpu.part(8)? >= before, "they got only {sum} of {before}");
     all.into_iter().try_for_each(Helper::end)?;
     gpu.back()
 }
@@ -242,9 +236,8 @@ pub fn idle(_: &[String]) -> Outcome {
 
 fn sixty_four(gpu: Gpu) -> Outcome {
     let total = gpu.total()?;
-    let mut all: Vec<Helper> = (0..64)
-        .map(|_| Helper::start("idle", &[]))
-        .collect::<Outcome<_>>()?;
+    let mut all: Vec<Helper> =
+        (0..64).map(|_| Helper::start("idle", &[])).collect::<Outcome<_>>()?;
     for helper in &mut all {
         helper.says(&total.to_string())?;
     }
@@ -266,10 +259,7 @@ fn forked(work: impl FnOnce() -> u8) -> Outcome<i32> {
     let mut status = 0;
     // SAFETY: waits for a child of ours.
     unsafe { libc::waitpid(pid, &mut status, 0) };
-    that!(
-        libc::WIFEXITED(status),
-        "the child ended with status {status:#x}"
-    );
+    that!(libc::WIFEXITED(status), "the child ended with status {status:#x}");
     Ok(libc::WEXITSTATUS(status))
 }
 
@@ -287,9 +277,7 @@ fn forked_child_has_no_driver() -> Outcome {
             calls::cuDeviceTotalMem_v2(&mut total, 0),
             calls::cuMemAllocAsync(&mut other, GRAIN, CUstream::NULL),
         ];
-        let wrong = answers
-            .iter()
-            .position(|code| *code != CUresult::ERROR_NOT_INITIALIZED);
+        let wrong = answers.iter().position(|code| *code != CUresult::ERROR_NOT_INITIALIZED);
         wrong.map_or(0, |at| at as u8 + 1)
     })?;
     that!(wrong == 0, "call {wrong} is not refused in a forked child");
@@ -337,9 +325,7 @@ fn orphan_is_charged(gpu: Gpu) -> Outcome {
         }
         0
     })?;
-    eventually("an orphan is charged", || {
-        Ok(gpu.free()? + bytes <= gpu.before)
-    })?;
+    eventually("an orphan is charged", || Ok(gpu.free()? + bytes <= gpu.before))?;
     // SAFETY: closes descriptors of ours; with the last writer gone the orphan ends.
     unsafe {
         libc::close(keep);
@@ -353,15 +339,8 @@ fn exec_gives_back(gpu: Gpu) -> Outcome {
     let script = format!("exec {0} {1} hold 0", "\"$0\"", child::ROLE);
     let me = std::env::current_exe().or_else(fail)?;
     let mut command = std::process::Command::new("sh");
-    command
-        .arg("-c")
-        .arg(script)
-        .arg(me)
-        .stdin(std::process::Stdio::null());
-    let ended = command
-        .stdout(std::process::Stdio::null())
-        .status()
-        .or_else(fail)?;
+    command.arg("-c").arg(script).arg(me).stdin(std::process::Stdio::null());
+    let ended = command.stdout(std::process::Stdio::null()).status().or_else(fail)?;
     that!(ended.success(), "it ended with {ended}");
     gpu.back()
 }

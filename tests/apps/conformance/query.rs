@@ -14,20 +14,13 @@ fn count() -> Outcome {
     ok!(cuInit(0));
     ok!(cuDeviceGetCount(&mut count));
     that!(count >= 1, "{count} devices");
-    says!(
-        CUresult::ERROR_INVALID_DEVICE,
-        cuDeviceGet(&mut device, count)
-    );
+    says!(CUresult::ERROR_INVALID_DEVICE, cuDeviceGet(&mut device, count));
     says!(CUresult::ERROR_INVALID_DEVICE, cuDeviceGet(&mut device, -1));
     Ok(())
 }
 
 fn text<const N: usize>(bytes: &[c_char; N]) -> String {
-    bytes
-        .iter()
-        .take_while(|byte| **byte != 0)
-        .map(|byte| *byte as u8 as char)
-        .collect()
+    bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char).collect()
 }
 
 fn name(gpu: Gpu) -> Outcome {
@@ -40,10 +33,7 @@ fn name(gpu: Gpu) -> Outcome {
 fn name_too_long(gpu: Gpu) -> Outcome {
     let mut name = [1; 128];
     ok!(cuDeviceGetName(name.as_mut_ptr(), 5, gpu.device));
-    that!(
-        name[4] == 0 && name[5] == 1,
-        "five bytes are not five bytes"
-    );
+    that!(name[4] == 0 && name[5] == 1, "five bytes are not five bytes");
     Ok(())
 }
 
@@ -51,10 +41,7 @@ fn uuid(gpu: Gpu) -> Outcome {
     let (mut one, mut other) = (CUuuid { bytes: [0; 16] }, CUuuid { bytes: [1; 16] });
     ok!(cuDeviceGetUuid(&mut one, gpu.device));
     ok!(cuDeviceGetUuid(&mut other, gpu.device));
-    that!(
-        one.bytes == other.bytes && one.bytes != [0; 16],
-        "{one:?} and {other:?}"
-    );
+    that!(one.bytes == other.bytes && one.bytes != [0; 16], "{one:?} and {other:?}");
     Ok(())
 }
 
@@ -84,10 +71,7 @@ fn attributes(gpu: Gpu) -> Outcome {
         (CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 16384),
     ] {
         let (one, other) = (gpu.attribute(attribute)?, gpu.attribute(attribute)?);
-        that!(
-            one == other && one >= least,
-            "attribute {attribute}: {one}, then {other}"
-        );
+        that!(one == other && one >= least, "attribute {attribute}: {one}, then {other}");
     }
     Ok(())
 }
@@ -95,9 +79,7 @@ fn attributes(gpu: Gpu) -> Outcome {
 fn properties(gpu: Gpu) -> Outcome {
     let mut major = 0;
     let mut minor = 0;
-    ok!(cuDeviceComputeCapability(
-        &mut major, &mut minor, gpu.device
-    ));
+    ok!(cuDeviceComputeCapability(&mut major, &mut minor, gpu.device));
     let by_attribute = gpu.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     that!(major == by_attribute, "{major}.{minor} and {by_attribute}");
     Ok(())
@@ -107,10 +89,7 @@ fn capability(gpu: Gpu) -> Outcome {
     let pools = gpu.attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?;
     let mut pool = CUmemoryPool::NULL;
     let code = gpuslice_apps::api::calls::cuDeviceGetDefaultMemPool(&mut pool, gpu.device);
-    that!(
-        (pools == 1) == (code == SUCCESS),
-        "pools: {pools}, and {code:?}"
-    );
+    that!((pools == 1) == (code == SUCCESS), "pools: {pools}, and {code:?}");
     Ok(())
 }
 
@@ -125,17 +104,10 @@ fn version() -> Outcome {
 
 fn bad_attribute(gpu: Gpu) -> Outcome {
     let mut value = 0;
+    says!(INVALID, cuDeviceGetAttribute(&mut value, 99_999, gpu.device));
     says!(
         INVALID,
-        cuDeviceGetAttribute(&mut value, 99_999, gpu.device)
-    );
-    says!(
-        INVALID,
-        cuDeviceGetAttribute(
-            std::ptr::null_mut(),
-            CU_DEVICE_ATTRIBUTE_WARP_SIZE,
-            gpu.device
-        )
+        cuDeviceGetAttribute(std::ptr::null_mut(), CU_DEVICE_ATTRIBUTE_WARP_SIZE, gpu.device)
     );
     Ok(())
 }
@@ -143,10 +115,7 @@ fn bad_attribute(gpu: Gpu) -> Outcome {
 fn bad_device(_: Gpu) -> Outcome {
     let (mut value, mut name) = (0, [0; 16]);
     let bad = CUresult::ERROR_INVALID_DEVICE;
-    says!(
-        bad,
-        cuDeviceGetAttribute(&mut value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 99)
-    );
+    says!(bad, cuDeviceGetAttribute(&mut value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 99));
     says!(bad, cuDeviceGetName(name.as_mut_ptr(), 16, 99));
     Ok(())
 }
@@ -154,16 +123,8 @@ fn bad_device(_: Gpu) -> Outcome {
 fn pointer_of_memory(gpu: Gpu) -> Outcome {
     let (at, mut kind, mut owner) = (gpu.alloc(GRAIN)?, 0u32, CUcontext::NULL);
     let (kind_to, owner_to) = ((&raw mut kind).cast(), (&raw mut owner).cast());
-    ok!(cuPointerGetAttribute(
-        kind_to,
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-        at
-    ));
-    ok!(cuPointerGetAttribute(
-        owner_to,
-        CU_POINTER_ATTRIBUTE_CONTEXT,
-        at
-    ));
+    ok!(cuPointerGetAttribute(kind_to, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
+    ok!(cuPointerGetAttribute(owner_to, CU_POINTER_ATTRIBUTE_CONTEXT, at));
     that!(kind == CU_MEMORYTYPE_DEVICE, "memory of kind {kind}");
     that!(owner == gpu.context, "memory of another context");
     Ok(())
@@ -173,10 +134,7 @@ fn pointer_of_nothing(gpu: Gpu) -> Outcome {
     let (at, mut kind) = (gpu.alloc(GRAIN)?, 0u32);
     gpu.release(at)?;
     let to = (&raw mut kind).cast();
-    says!(
-        INVALID,
-        cuPointerGetAttribute(to, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at)
-    );
+    says!(INVALID, cuPointerGetAttribute(to, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
     Ok(())
 }
 
@@ -194,18 +152,12 @@ fn kernel_runs() -> Outcome {
     let (counter, mut count) = (gpu.alloc(256)?, 0u32);
     ok!(cuMemsetD32_v2(counter, 0, 64));
     ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()));
-    ok!(cuModuleGetFunction(
-        &mut function,
-        module,
-        SPIN_NAME.as_ptr()
-    ));
+    ok!(cuModuleGetFunction(&mut function, module, SPIN_NAME.as_ptr()));
     let (mut ns, mut at) = (10_000u64, counter);
     let mut params = [(&raw mut ns).cast(), (&raw mut at).cast()];
     let (params, stream, none) = (params.as_mut_ptr(), CUstream::NULL, std::ptr::null_mut());
     for _ in 0..100 {
-        ok!(cuLaunchKernel(
-            function, 1, 1, 1, 1, 1, 1, 0, stream, params, none
-        ));
+        ok!(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, none));
     }
     gpu.synchronize()?;
     ok!(cuMemcpyDtoH_v2((&raw mut count).cast(), counter, 4));

@@ -9,11 +9,7 @@ use std::process::ExitCode;
 pub fn list(names: &[&str]) -> ExitCode {
     let mut out = std::io::stdout().lock();
     let all = names.iter().try_for_each(|name| writeln!(out, "{name}"));
-    if all.is_ok() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if all.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A string as JSON writes it.
@@ -65,9 +61,5 @@ pub fn all(cases: impl Iterator<Item = &'static Case>, json: bool) -> ExitCode {
         format!("TOTAL pass={passed} fail={failed} skip={skipped}")
     };
     let said = writeln!(out, "{total}").is_ok();
-    if said && failed == 0 && passed + skipped > 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if said && failed == 0 && passed + skipped > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -33,11 +33,7 @@ fn array() -> Outcome<(CUarray, CUDA_ARRAY_SPARSE_TILE)> {
         SUCCESS => {}
         other => return skip(format_args!("sparse arrays: {other:?}")),
     }
-    let none = CUDA_ARRAY_SPARSE_TILE {
-        width: 0,
-        height: 0,
-        depth: 0,
-    };
+    let none = CUDA_ARRAY_SPARSE_TILE { width: 0, height: 0, depth: 0 };
     let mut properties = CUDA_ARRAY_SPARSE_PROPERTIES {
         tile_extent: none,
         miptail_first_level: 0,
@@ -237,10 +233,7 @@ fn plain_array() -> Outcome {
 
 fn no_steps(_: Gpu) -> Outcome {
     let (array, _) = array()?;
-    says!(
-        INVALID,
-        cuMemMapArrayAsync(std::ptr::null_mut(), 1, CUstream::NULL)
-    );
+    says!(INVALID, cuMemMapArrayAsync(std::ptr::null_mut(), 1, CUstream::NULL));
     destroy(array)
 }
 
@@ -253,11 +246,7 @@ fn tail_of_a_mipmapped(gpu: Gpu) -> Outcome {
     }
     let gpu = gpu.measured()?;
     let handle = tiles(gpu, GRAIN)?;
-    let tile = CUDA_ARRAY_SPARSE_TILE {
-        width: 128,
-        height: 128,
-        depth: 1,
-    };
+    let tile = CUDA_ARRAY_SPARSE_TILE { width: 128, height: 128, depth: 1 };
     let mut step = step(CUarray(array.0), tile, [0, 0], [1, 1], Some(handle));
     step.resource_type = 1;
     step.subresource_type = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL;

@@ -35,11 +35,7 @@ pub fn wanted(gpu: Gpu) -> CUmemAllocationProp {
 fn step(gpu: Gpu) -> Outcome<usize> {
     let mut step = 0;
     let minimum = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    ok!(cuMemGetAllocationGranularity(
-        &mut step,
-        &wanted(gpu),
-        minimum
-    ));
+    ok!(cuMemGetAllocationGranularity(&mut step, &wanted(gpu), minimum));
     Ok(step)
 }
 
@@ -66,10 +62,7 @@ pub fn map(at: CUdeviceptr, bytes: usize, handle: u64) -> Outcome {
 /// Lets the device read and write a mapping.
 pub fn open(gpu: Gpu, at: CUdeviceptr, bytes: usize) -> Outcome {
     let flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    let access = CUmemAccessDesc {
-        location: gpu.location(),
-        flags,
-    };
+    let access = CUmemAccessDesc { location: gpu.location(), flags };
     ok!(cuMemSetAccess(at, bytes, &access, 1));
     Ok(())
 }
@@ -87,16 +80,9 @@ fn release(handle: u64) -> Outcome {
 fn granularity(gpu: Gpu) -> Outcome {
     let (minimum, mut recommended) = (step(gpu)?, 0);
     let option = CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
-    ok!(cuMemGetAllocationGranularity(
-        &mut recommended,
-        &wanted(gpu),
-        option
-    ));
+    ok!(cuMemGetAllocationGranularity(&mut recommended, &wanted(gpu), option));
     that!(minimum.is_power_of_two(), "a step of {minimum}");
-    that!(
-        recommended >= minimum,
-        "{recommended} recommended, {minimum} the least"
-    );
+    that!(recommended >= minimum, "{recommended} recommended, {minimum} the least");
     Ok(())
 }
 
@@ -123,10 +109,7 @@ fn refusals_change_nothing(gpu: Gpu) -> Outcome {
     let gpu = gpu.measured()?;
     let mut handle = 0;
     for _ in 0..50 {
-        says!(
-            OOM,
-            cuMemCreate(&mut handle, gpu.part(2)? + 8 * GRAIN, &wanted(gpu), 0)
-        );
+        says!(OOM, cuMemCreate(&mut handle, gpu.part(2)? + 8 * GRAIN, &wanted(gpu), 0));
     }
     gpu.back()?;
     release(half)
@@ -135,11 +118,7 @@ fn refusals_change_nothing(gpu: Gpu) -> Outcome {
 fn filled_to_the_last(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(16)?;
     let (mut all, mut handle) = (Vec::new(), 0);
-    while says!(
-        [SUCCESS, OOM],
-        cuMemCreate(&mut handle, bytes, &wanted(gpu), 0)
-    ) == SUCCESS
-    {
+    while says!([SUCCESS, OOM], cuMemCreate(&mut handle, bytes, &wanted(gpu), 0)) == SUCCESS {
         all.push(handle);
     }
     gpu.fitted(all.len(), bytes)?;
@@ -259,10 +238,7 @@ fn retained_by_an_inner_address(gpu: Gpu) -> Outcome {
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     map(at, bytes, handle)?;
     release(handle)?;
-    ok!(cuMemRetainAllocationHandle(
-        &mut again,
-        (at + 4096) as *mut c_void
-    ));
+    ok!(cuMemRetainAllocationHandle(&mut again, (at + 4096) as *mut c_void));
     unmap(at, bytes)?;
     gpu.took(bytes, GRAIN)?;
     release(again)?;
@@ -354,30 +330,16 @@ fn zero(gpu: Gpu) -> Outcome {
 
 fn largest_number(gpu: Gpu) -> Outcome {
     let (mut handle, step) = (0, step(gpu)?);
-    for bytes in [
-        usize::MAX,
-        usize::MAX / 2,
-        0usize.wrapping_sub(step),
-        1 << 62,
-    ] {
-        says!(
-            [OOM, INVALID],
-            cuMemCreate(&mut handle, bytes, &wanted(gpu), 0)
-        );
+    for bytes in [usize::MAX, usize::MAX / 2, 0usize.wrapping_sub(step), 1 << 62] {
+        says!([OOM, INVALID], cuMemCreate(&mut handle, bytes, &wanted(gpu), 0));
     }
     gpu.back()
 }
 
 fn null_out(gpu: Gpu) -> Outcome {
     let mut handle = 0;
-    says!(
-        INVALID,
-        cuMemCreate(std::ptr::null_mut(), step(gpu)?, &wanted(gpu), 0)
-    );
-    says!(
-        INVALID,
-        cuMemCreate(&mut handle, step(gpu)?, std::ptr::null(), 0)
-    );
+    says!(INVALID, cuMemCreate(std::ptr::null_mut(), step(gpu)?, &wanted(gpu), 0));
+    says!(INVALID, cuMemCreate(&mut handle, step(gpu)?, std::ptr::null(), 0));
     gpu.back()
 }
 
@@ -386,10 +348,7 @@ fn bad_properties(gpu: Gpu) -> Outcome {
     let nowhere = CUmemLocation { kind: 77, id: 0 };
     for bad in [
         CUmemAllocationProp { kind: 77, ..good },
-        CUmemAllocationProp {
-            location: nowhere,
-            ..good
-        },
+        CUmemAllocationProp { location: nowhere, ..good },
     ] {
         says!(INVALID, cuMemCreate(&mut handle, step(gpu)?, &bad, 0));
     }

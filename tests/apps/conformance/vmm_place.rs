@@ -13,13 +13,7 @@ family!("vmm_place":
 fn of_host(gpu: Gpu, bytes: usize) -> Outcome<u64> {
     let kind = CU_MEM_LOCATION_TYPE_HOST_NUMA;
     let location = CUmemLocation { kind, id: 0 };
-    let (props, mut handle) = (
-        CUmemAllocationProp {
-            location,
-            ..wanted(gpu)
-        },
-        0,
-    );
+    let (props, mut handle) = (CUmemAllocationProp { location, ..wanted(gpu) }, 0);
     match calls::cuMemCreate(&mut handle, bytes, &props, 0) {
         SUCCESS => Ok(handle),
         other => skip(format_args!("memory of the host by handle: {other:?}")),
@@ -32,9 +26,7 @@ fn release(handle: u64) -> Outcome {
 }
 
 fn on_the_host(gpu: Gpu) -> Outcome {
-    let all: Vec<_> = (0..4)
-        .map(|_| of_host(gpu, 8 * GRAIN))
-        .collect::<Outcome<_>>()?;
+    let all: Vec<_> = (0..4).map(|_| of_host(gpu, 8 * GRAIN)).collect::<Outcome<_>>()?;
     gpu.back()?;
     all.into_iter().try_for_each(release)?;
     gpu.back()
@@ -67,14 +59,8 @@ fn on_another_device(gpu: Gpu) -> Outcome {
 fn no_device(gpu: Gpu) -> Outcome {
     let mut handle = 0;
     for id in [99, -1] {
-        let location = CUmemLocation {
-            id,
-            ..gpu.location()
-        };
-        let there = CUmemAllocationProp {
-            location,
-            ..wanted(gpu)
-        };
+        let location = CUmemLocation { id, ..gpu.location() };
+        let there = CUmemAllocationProp { location, ..wanted(gpu) };
         says!(
             [INVALID, CUresult::ERROR_INVALID_DEVICE],
             cuMemCreate(&mut handle, GRAIN, &there, 0)
@@ -87,10 +73,7 @@ fn nowhere(gpu: Gpu) -> Outcome {
     let mut handle = 0;
     for kind in [CU_MEM_LOCATION_TYPE_NONE, 77] {
         let location = CUmemLocation { kind, id: 0 };
-        let there = CUmemAllocationProp {
-            location,
-            ..wanted(gpu)
-        };
+        let there = CUmemAllocationProp { location, ..wanted(gpu) };
         says!(INVALID, cuMemCreate(&mut handle, GRAIN, &there, 0));
     }
     gpu.back()

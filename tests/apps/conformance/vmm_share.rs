@@ -16,25 +16,15 @@ family!("vmm_share":
 const FD: CUmemAllocationHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 fn shareable(gpu: Gpu, bytes: usize) -> Outcome<u64> {
-    let (props, mut handle) = (
-        CUmemAllocationProp {
-            requested_handle_types: FD,
-            ..wanted(gpu)
-        },
-        0,
-    );
+    let (props, mut handle) =
+        (CUmemAllocationProp { requested_handle_types: FD, ..wanted(gpu) }, 0);
     ok!(cuMemCreate(&mut handle, bytes, &props, 0));
     Ok(handle)
 }
 
 fn exported(handle: u64) -> Outcome<OwnedFd> {
     let mut fd = -1i32;
-    ok!(cuMemExportToShareableHandle(
-        (&raw mut fd).cast(),
-        handle,
-        FD,
-        0
-    ));
+    ok!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, FD, 0));
     that!(fd >= 0, "the descriptor is {fd}");
     // SAFETY: the driver has made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -42,11 +32,7 @@ fn exported(handle: u64) -> Outcome<OwnedFd> {
 
 fn imported(fd: i32) -> Outcome<u64> {
     let mut handle = 0;
-    ok!(cuMemImportFromShareableHandle(
-        &mut handle,
-        fd as usize as *mut c_void,
-        FD
-    ));
+    ok!(cuMemImportFromShareableHandle(&mut handle, fd as usize as *mut c_void, FD));
     Ok(handle)
 }
 
@@ -214,9 +200,6 @@ fn bad_descriptor(gpu: Gpu) -> Outcome {
 
 fn null_out(gpu: Gpu) -> Outcome {
     let handle = shareable(gpu, gpu.part(8)?)?;
-    says!(
-        INVALID,
-        cuMemExportToShareableHandle(std::ptr::null_mut(), handle, FD, 0)
-    );
+    says!(INVALID, cuMemExportToShareableHandle(std::ptr::null_mut(), handle, FD, 0));
     release(handle)
 }

@@ -51,9 +51,7 @@ pub fn expect(call: &str, line: u32, allowed: &[CUresult], got: CUresult) -> Out
         CUresult::ERROR_NOT_SUPPORTED => {
             skip(format_args!("the driver does not support {call} here"))
         }
-        _ => fail(format_args!(
-            "{call} (line {line}) answered {got:?}, expected {allowed:?}"
-        )),
+        _ => fail(format_args!("{call} (line {line}) answered {got:?}, expected {allowed:?}")),
     }
 }
 
@@ -129,11 +127,7 @@ pub fn gpu() -> Outcome<Gpu> {
     ok!(cuInit(0));
     ok!(cuDeviceGet(&mut device, 0));
     ok!(cuCtxCreate_v2(&mut context, 0, device));
-    let gpu = Gpu {
-        device,
-        context,
-        before: 0,
-    };
+    let gpu = Gpu { device, context, before: 0 };
     if ALONE.swap(false, Ordering::Relaxed) {
         gpu.usual()?;
     }
@@ -290,10 +284,7 @@ impl Gpu {
 
     /// This device as a place of memory.
     pub fn location(self) -> CUmemLocation {
-        CUmemLocation {
-            kind: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: self.device,
-        }
+        CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: self.device }
     }
 
     /// The memory holds what is written to it, at its two ends.
@@ -302,10 +293,7 @@ impl Gpu {
             let (wrote, mut read) = (0x5a5a_0000 ^ place as u32, 0u32);
             ok!(cuMemsetD32_v2(place, wrote, 1));
             ok!(cuMemcpyDtoH_v2((&raw mut read).cast(), place, 4));
-            that!(
-                read == wrote,
-                "{read:#x} is read where {wrote:#x} was written"
-            );
+            that!(read == wrote, "{read:#x} is read where {wrote:#x} was written");
         }
         Ok(())
     }
@@ -313,13 +301,7 @@ impl Gpu {
 
 /// Makes a context current, or none.
 pub fn set_current(context: CUcontext) -> Outcome {
-    expect(
-        "cuCtxSetCurrent",
-        0,
-        &[SUCCESS],
-        calls::cuCtxSetCurrent(context),
-    )
-    .map(drop)
+    expect("cuCtxSetCurrent", 0, &[SUCCESS], calls::cuCtxSetCurrent(context)).map(drop)
 }
 
 /// Waits until something becomes true.

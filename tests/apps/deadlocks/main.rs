@@ -102,9 +102,7 @@ fn four(gpu: Gpu, work: impl Fn(u32) -> Outcome + Sync) -> Outcome {
         };
         let all: Vec<_> = (0..4).map(one).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, Outcome>| {
-            thread
-                .join()
-                .unwrap_or_else(|_| Err("a thread panicked".into()))
+            thread.join().unwrap_or_else(|_| Err("a thread panicked".into()))
         };
         all.into_iter().try_for_each(join)
     })

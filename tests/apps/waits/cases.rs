@@ -94,9 +94,8 @@ fn host_function(run: &Run) -> Outcome {
             gpu.kernel(stream, KERNEL_US)
         },
         |stream| {
-            let done = gpu
-                .kernel(stream, KERNEL_US)
-                .and_then(|()| ok!(cuStreamSynchronize(stream)));
+            let done =
+                gpu.kernel(stream, KERNEL_US).and_then(|()| ok!(cuStreamSynchronize(stream)));
             told.store(true, SeqCst);
             done
         },
@@ -107,10 +106,7 @@ fn host_function(run: &Run) -> Outcome {
 fn captured(record: impl FnOnce(CUstream) -> Outcome) -> Outcome<CUgraphExec> {
     let (mut graph, mut exec) = (CUgraph::NULL, CUgraphExec::NULL);
     let stream = stream_of(Kind::NonBlocking)?;
-    ok!(cuStreamBeginCapture_v2(
-        stream,
-        CU_STREAM_CAPTURE_MODE_RELAXED
-    ))?;
+    ok!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED))?;
     let recorded = record(stream);
     ok!(cuStreamEndCapture(stream, &mut graph))?;
     recorded?;
@@ -166,12 +162,7 @@ fn mailbox(run: &Run) -> Outcome {
                 let from = (&raw const wanted).cast();
                 ok!(cuMemcpyHtoDAsync_v2(request, from, 4, stream))?;
                 while seen != wanted {
-                    ok!(cuMemcpyDtoHAsync_v2(
-                        (&raw mut seen).cast(),
-                        answer,
-                        4,
-                        reader
-                    ))?;
+                    ok!(cuMemcpyDtoHAsync_v2((&raw mut seen).cast(), answer, 4, reader))?;
                     ok!(cuStreamSynchronize(reader))?;
                 }
                 run.pause();
@@ -192,10 +183,7 @@ fn capture(run: &Run) -> Outcome {
         gpu.kernel(CUstream::NULL, KERNEL_US)?;
         gpu.kernel(first, KERNEL_US)?;
         gpu.kernel(joined, KERNEL_US)?;
-        ok!(cuStreamBeginCapture_v2(
-            first,
-            CU_STREAM_CAPTURE_MODE_GLOBAL
-        ))?;
+        ok!(cuStreamBeginCapture_v2(first, CU_STREAM_CAPTURE_MODE_GLOBAL))?;
         gpu.kernel(first, KERNEL_US)?;
         run.pause();
         ok!(cuEventRecord(event, first))?;

@@ -44,11 +44,7 @@ const PAIRS: &[(&str, Kind, Kind)] = &[
     ("blocking-blocking", Kind::Blocking, Kind::Blocking),
     ("blocking-nonblocking", Kind::Blocking, Kind::NonBlocking),
     ("nonblocking-blocking", Kind::NonBlocking, Kind::Blocking),
-    (
-        "nonblocking-nonblocking",
-        Kind::NonBlocking,
-        Kind::NonBlocking,
-    ),
+    ("nonblocking-nonblocking", Kind::NonBlocking, Kind::NonBlocking),
     ("thread-thread", Kind::PerThread, Kind::PerThread),
     ("thread-blocking", Kind::PerThread, Kind::Blocking),
     ("blocking-thread", Kind::Blocking, Kind::PerThread),
@@ -106,9 +102,7 @@ impl Run {
             let stream = stream_of(self.kinds.1)?;
             release(stream)?;
             ok!(cuStreamSynchronize(stream))?;
-            waiter
-                .join()
-                .unwrap_or_else(|_| Err("a thread panicked".into()))
+            waiter.join().unwrap_or_else(|_| Err("a thread panicked".into()))
         })
     }
 }
@@ -132,9 +126,7 @@ fn watch(round: &'static AtomicU32) {
 fn run() -> Outcome {
     static ROUND: AtomicU32 = AtomicU32::new(0);
     let mut words = std::env::args().skip(1);
-    let name = words
-        .next()
-        .ok_or("usage: waits PAIR|list [PAUSE_MS ...]")?;
+    let name = words.next().ok_or("usage: waits PAIR|list [PAUSE_MS ...]")?;
     if name == "list" {
         PAIRS.iter().for_each(|(name, ..)| println!("{name}"));
         return Ok(());
@@ -155,13 +147,7 @@ fn run() -> Outcome {
             println!("{case} {ms}");
             let round = ROUND.fetch_add(1, SeqCst) + 1;
             let (kinds, pause) = ((waiting, releasing), Duration::from_millis(ms));
-            work(&Run {
-                gpu,
-                kinds,
-                pause,
-                round,
-            })
-            .map_err(|why| format!("{case} {ms}: {why}"))?;
+            work(&Run { gpu, kinds, pause, round }).map_err(|why| format!("{case} {ms}: {why}"))?;
         }
     }
     ok!(cuCtxSynchronize())

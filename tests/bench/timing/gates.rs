@@ -27,11 +27,7 @@ impl Log {
     /// From now on.
     pub fn of(node: &Node, context: ContextId) -> Log {
         let info = node.machine.context_info(context);
-        Log {
-            context,
-            next: info.map_or(0, |info| info.completed),
-            done: Vec::new(),
-        }
+        Log { context, next: info.map_or(0, |info| info.completed), done: Vec::new() }
     }
 
     /// Begin of the first kernel after `want`.
@@ -123,9 +119,7 @@ pub fn quiet(want: u64, low: &[(u64, u64)], high: &[(u64, u64)]) -> Option<f64> 
 
 /// The tenant's request times.
 pub fn wants(said: &str) -> Result<Vec<u64>, Error> {
-    let mut events = said
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut events = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = events.find(|event| event["event"] == "wants");
     let found = found.ok_or("the tenant did not say when it asked")?;
     let list = found["ns"].as_array().ok_or("no list of wants")?;

@@ -18,12 +18,7 @@ pub fn idle(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     let to = node.tenant(0, ("", "--seconds 600 --kernel-us 100"))?;
     let gaps = gaps(&node, from, to, pace.seconds(15.0));
     let gaps = gaps.into_iter().map(|us| us / 1e3).collect();
-    Ok(vec![Row::of(
-        "idle holder to next in line",
-        "ms",
-        gaps,
-        0.75,
-    )])
+    Ok(vec![Row::of("idle holder to next in line", "ms", gaps, 0.75)])
 }
 
 /// Latency of a high-priority tenant's kernel of 50 µs beyond its own length, in µs: alone, and while a

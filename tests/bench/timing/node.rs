@@ -52,13 +52,7 @@ impl Node {
             return Err(why);
         }
         let machine = Machine::open(&device, Role::Observer)?;
-        Ok(Node {
-            parts: parts.to_owned(),
-            tenants: Vec::new(),
-            machine,
-            daemon,
-            dir,
-        })
+        Ok(Node { parts: parts.to_owned(), tenants: Vec::new(), machine, daemon, dir })
     }
 
     /// The daemon's process id.
@@ -118,9 +112,7 @@ impl Node {
         command.arg("--runtime-dir").arg(self.dir.join("run"));
         // One allocation that fits and one that does not, because this does not measure memory.
         command.arg("--").arg(self.parts.join("tenant"));
-        command
-            .args(["--step-mib", "512"])
-            .args(program.split_whitespace());
+        command.args(["--step-mib", "512"]).args(program.split_whitespace());
         command.env("GPUSLICE_SIM_DEVICE", self.dir.join("device"));
         Ok(command.stdin(Stdio::null()).stdout(to).spawn()?)
     }
@@ -143,11 +135,7 @@ impl Node {
 
     /// Device time of each live context so far, ns.
     pub fn busy(&self, contexts: &[ContextId]) -> Vec<u64> {
-        let busy = |id: &ContextId| {
-            self.machine
-                .context_info(*id)
-                .map_or(0, |info| info.busy_ns)
-        };
+        let busy = |id: &ContextId| self.machine.context_info(*id).map_or(0, |info| info.busy_ns);
         contexts.iter().map(busy).collect()
     }
 }

@@ -23,24 +23,9 @@ pub fn stopped(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     let without = measure(parts, pace.seconds(60.0), false)?;
     let free = f64::INFINITY;
     Ok(vec![
-        Row::of(
-            "high want to quiet, 5 s kernel, preemption",
-            "µs",
-            with.quiet,
-            600.0,
-        ),
-        Row::of(
-            "high want to kernel, 5 s kernel, preemption",
-            "µs",
-            with.served,
-            free,
-        ),
-        Row::of(
-            "high want to quiet, 5 s kernel, none",
-            "µs",
-            without.quiet,
-            free,
-        ),
+        Row::of("high want to quiet, 5 s kernel, preemption", "µs", with.quiet, 600.0),
+        Row::of("high want to kernel, 5 s kernel, preemption", "µs", with.served, free),
+        Row::of("high want to quiet, 5 s kernel, none", "µs", without.quiet, free),
     ])
 }
 
@@ -51,10 +36,7 @@ struct Waits {
 }
 
 fn measure(parts: &Path, long: Duration, preempts: bool) -> Result<Waits, Error> {
-    let config = format!(
-        "preemption = \"{}\"\n",
-        if preempts { "probe" } else { "off" }
-    );
+    let config = format!("preemption = \"{}\"\n", if preempts { "probe" } else { "off" });
     let mut node = Node::configured(parts, 1, &config)?;
     let work = "--seconds 600 --kernel-us 5000000";
     let low = node.tenant(0, ("--priority best-effort", work))?;
@@ -62,10 +44,7 @@ fn measure(parts: &Path, long: Duration, preempts: bool) -> Result<Waits, Error>
     let pulse = format!("--seconds {seconds} --kernel-us 50 --pause-us 5000");
     let (mut child, high) = node.started(0, ("--priority high", &pulse))?;
     std::thread::sleep(Duration::from_millis(500));
-    let mut stops = Stops {
-        low,
-        all: Vec::new(),
-    };
+    let mut stops = Stops { low, all: Vec::new() };
     let (mut low, mut high) = (Log::of(&node, low), Log::of(&node, high));
     let from = now_ns();
     while child.try_wait()?.is_none() {
@@ -76,10 +55,7 @@ fn measure(parts: &Path, long: Duration, preempts: bool) -> Result<Waits, Error>
     }
     let said = std::io::read_to_string(child.stdout.take().ok_or("no output")?)?;
     let wants = wants(&said)?.into_iter().filter(|want| *want > from);
-    let mut waits = Waits {
-        quiet: Vec::new(),
-        served: Vec::new(),
-    };
+    let mut waits = Waits { quiet: Vec::new(), served: Vec::new() };
     for want in wants {
         let Some(served) = high.begins_after(want) else {
             continue;

@@ -27,12 +27,7 @@ const DEFAULT: &str = "soft";
 
 /// All cases.
 pub const CASES: &[Case] = &[
-    Case {
-        name: "1:1",
-        policy: "soft",
-        tenants: &[("", 0.5), ("", 0.5)],
-        of_device: false,
-    },
+    Case { name: "1:1", policy: "soft", tenants: &[("", 0.5), ("", 0.5)], of_device: false },
     Case {
         name: "1:3",
         policy: "soft",
@@ -50,12 +45,7 @@ pub const CASES: &[Case] = &[
         ],
         of_device: false,
     },
-    Case {
-        name: "16 equal",
-        policy: "soft",
-        tenants: &[EQUAL; 16],
-        of_device: false,
-    },
+    Case { name: "16 equal", policy: "soft", tenants: &[EQUAL; 16], of_device: false },
     Case {
         name: "fixed 30/70",
         policy: "fixed",
@@ -113,15 +103,9 @@ pub fn measure(parts: &Path, case: &Case, pace: Pace) -> Result<Vec<Row>, Error>
 fn errors(looks: &[(u64, Vec<u64>)], case: &Case, seconds: u64) -> Vec<f64> {
     let mut errors = Vec::new();
     for (at, (from, before)) in looks.iter().enumerate() {
-        let end = looks[at..]
-            .iter()
-            .find(|(now, _)| *now >= from + seconds * 1_000_000_000);
+        let end = looks[at..].iter().find(|(now, _)| *now >= from + seconds * 1_000_000_000);
         let Some((to, after)) = end else { break };
-        let got: Vec<u64> = after
-            .iter()
-            .zip(before)
-            .map(|(now, then)| now - then)
-            .collect();
+        let got: Vec<u64> = after.iter().zip(before).map(|(now, then)| now - then).collect();
         let whole = match case.of_device {
             true => to - from,
             false => got.iter().sum(),

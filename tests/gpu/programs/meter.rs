@@ -84,19 +84,13 @@ impl Meter {
         unsafe {
             check("cuInit", (cuda.cuInit)(0))?;
             check("cuDeviceGet", (cuda.cuDeviceGet)(&mut device, 0))?;
-            check(
-                "cuCtxCreate",
-                (cuda.cuCtxCreate_v2)(&mut context, 0, device),
-            )?;
+            check("cuCtxCreate", (cuda.cuCtxCreate_v2)(&mut context, 0, device))?;
             let load = (cuda.cuModuleLoadData)(&mut module, NOTHING.as_ptr().cast());
             check("cuModuleLoadData", load)?;
             let name = c"nothing".as_ptr();
             let get = (cuda.cuModuleGetFunction)(&mut meter.function, module, name);
             check("cuModuleGetFunction", get)?;
-            check(
-                "cuStreamCreate",
-                (cuda.cuStreamCreate)(&mut meter.stream, 1),
-            )?;
+            check("cuStreamCreate", (cuda.cuStreamCreate)(&mut meter.stream, 1))?;
             let alloc = (cuda.cuMemAlloc_v2)(&mut meter.target, 4096);
             check("cuMemAlloc", alloc)?;
         }
@@ -130,9 +124,7 @@ impl Meter {
 
     fn drain(&self) -> Result<(), Error> {
         // SAFETY: a live stream.
-        check("cuStreamSynchronize", unsafe {
-            (self.cuda.cuStreamSynchronize)(self.stream)
-        })
+        check("cuStreamSynchronize", unsafe { (self.cuda.cuStreamSynchronize)(self.stream) })
     }
 
     /// Times batches of `calls` calls of `call`; `row` is for the report.
@@ -164,9 +156,7 @@ impl Meter {
         let cuda = &self.cuda;
         self.row("launch", LAUNCHES, || self.launch())?;
         // SAFETY: a live executable graph and stream.
-        self.row("graph launch", 20, || unsafe {
-            (cuda.cuGraphLaunch)(self.graph, self.stream)
-        })?;
+        self.row("graph launch", 20, || unsafe { (cuda.cuGraphLaunch)(self.graph, self.stream) })?;
         // SAFETY: 1,024 words of an allocation of 4 KiB.
         self.row("memset", LAUNCHES, || unsafe {
             (cuda.cuMemsetD32Async)(self.target, 0, 1024, self.stream)
@@ -174,9 +164,7 @@ impl Meter {
         let (mut free, mut total) = (0usize, 0usize);
         let (free, total) = (&raw mut free, &raw mut total);
         // SAFETY: both are live locals.
-        self.row("MemGetInfo", 100, || unsafe {
-            (cuda.cuMemGetInfo_v2)(free, total)
-        })?;
+        self.row("MemGetInfo", 100, || unsafe { (cuda.cuMemGetInfo_v2)(free, total) })?;
         for (name, bytes, calls) in SIZES {
             self.row(name, calls, || self.pair(bytes, name.starts_with("async")))?;
         }

@@ -59,9 +59,7 @@ fn options() -> Result<Options, String> {
             options.raw = true;
             continue;
         }
-        let value = words
-            .next()
-            .ok_or_else(|| format!("{word} needs a value"))?;
+        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         let bad = |e: &dyn std::fmt::Display| format!("{word} {value}: {e}");
         match word.as_str() {
             "--kernel-us" => options.kernel_us = value.parse().map_err(|e| bad(&e))?,
@@ -115,10 +113,7 @@ impl Service {
         unsafe {
             check("cuInit", (cuda.cuInit)(0))?;
             check("cuDeviceGet", (cuda.cuDeviceGet)(&mut device, 0))?;
-            check(
-                "cuCtxCreate",
-                (cuda.cuCtxCreate_v2)(&mut context, 0, device),
-            )?;
+            check("cuCtxCreate", (cuda.cuCtxCreate_v2)(&mut context, 0, device))?;
             let load = (cuda.cuModuleLoadData)(&mut module, SPIN_PTX.as_ptr().cast());
             check("cuModuleLoadData", load)?;
             let get = (cuda.cuModuleGetFunction)(&mut function, module, ROUNDS_NAME.as_ptr());
@@ -126,12 +121,7 @@ impl Service {
             check("cuStreamCreate", (cuda.cuStreamCreate)(&mut stream, 1))?;
             check("cuMemAlloc", (cuda.cuMemAlloc_v2)(&mut counter, 256))?;
         }
-        Ok(Service {
-            cuda,
-            function,
-            stream,
-            counter,
-        })
+        Ok(Service { cuda, function, stream, counter })
     }
 
     fn answer(&self, options: &Options) -> Result<(), Error> {
@@ -151,9 +141,7 @@ impl Service {
             })?;
         }
         // SAFETY: a live stream.
-        check("cuStreamSynchronize", unsafe {
-            (self.cuda.cuStreamSynchronize)(self.stream)
-        })
+        check("cuStreamSynchronize", unsafe { (self.cuda.cuStreamSynchronize)(self.stream) })
     }
 
     /// Latencies of all requests, µs, in order of arrival.
@@ -187,17 +175,10 @@ fn report(options: &Options, latencies: &[f64]) {
     sorted.sort_by(f64::total_cmp);
     let at = |part: f64| {
         let index = (sorted.len() as f64 * part) as usize;
-        sorted
-            .get(index.min(sorted.len().saturating_sub(1)))
-            .copied()
-            .unwrap_or(0.0)
+        sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
     };
     let raw = match options.raw {
-        true => latencies
-            .iter()
-            .map(|us| format!("{us:.0}"))
-            .collect::<Vec<_>>()
-            .join(","),
+        true => latencies.iter().map(|us| format!("{us:.0}")).collect::<Vec<_>>().join(","),
         false => String::new(),
     };
     println!(

@@ -19,37 +19,22 @@ fn an_interposer_before_or_after_the_shim() {
     let node = Node::start();
     let sources = ["injection/way.c", "injection/plugin.c"];
     let program = cc(&node, "linked", &["-DLINKED"], &sources);
-    let tracer = cc(
-        &node,
-        "tracer.so",
-        &["-shared", "-fPIC"],
-        &["coexistence/tracer.c"],
-    );
+    let tracer = cc(&node, "tracer.so", &["-shared", "-fPIC"], &["coexistence/tracer.c"]);
     let words = [word(&program), "needed", &much()];
     // `gpuslice run` puts the shim first in the list; env(1) puts the tool before it.
     let first = format!("LD_PRELOAD={}:{}", tracer.display(), shim().display());
     let alone = format!("LD_PRELOAD={}", tracer.display());
     let [before, beside] = [&first, &alone].map(|list| [&["env", list], &words[..]].concat());
-    for (place, words, sees) in [
-        (Place::Preload, &before, true),
-        (Place::Mount, &beside, true),
-    ] {
+    for (place, words, sees) in [(Place::Preload, &before, true), (Place::Mount, &beside, true)] {
         if !injection_methods().contains(&place) {
             continue;
         }
         let output = run(&node, place, words);
         assert_eq!(text(&output.stdout), "caught\n", "{place:?}: {output:?}");
-        assert_eq!(
-            text(&output.stderr).contains("tracer: 1"),
-            sees,
-            "{output:?}"
-        );
+        assert_eq!(text(&output.stderr).contains("tracer: 1"), sees, "{output:?}");
     }
     let mut after = at(&node, Place::Preload, &words);
-    let output = after
-        .env("LD_PRELOAD", &tracer)
-        .output()
-        .expect("it starts");
+    let output = after.env("LD_PRELOAD", &tracer).output().expect("it starts");
     assert_eq!(text(&output.stdout), "caught\n", "{output:?}");
 }
 
@@ -58,17 +43,9 @@ fn churns(node: &Node, place: Place, settings: &[&str]) {
     use std::io::Write;
     let churn = target_dir().join("churn");
     assert!(churn.exists(), "not built; run packaging/stage debug");
-    let words = [
-        &["env"],
-        settings,
-        &[word(&churn), "5", "4", "2097152", "8"],
-    ]
-    .concat();
+    let words = [&["env"], settings, &[word(&churn), "5", "4", "2097152", "8"]].concat();
     let mut command = at(node, place, &words);
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
     let mut input = child.stdin.take().expect("piped");
     input.write_all(b"go 200\ndrop\n").expect("it reads");
@@ -85,21 +62,14 @@ fn churns(node: &Node, place: Place, settings: &[&str]) {
 
 #[test]
 fn another_allocator() {
-    let names = [
-        "libjemalloc.so.2",
-        "libtcmalloc_minimal.so.4",
-        "libmimalloc.so.2",
-    ];
+    let names = ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"];
     let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
     let found = names.iter().find_map(|name| {
         let paths = places.iter().map(|place| Path::new(place).join(name));
         paths.into_iter().find(|path| path.exists())
     });
     let Some(allocator): Option<PathBuf> = found else {
-        return skip(
-            "another_allocator",
-            "neither jemalloc, tcmalloc nor mimalloc is installed",
-        );
+        return skip("another_allocator", "neither jemalloc, tcmalloc nor mimalloc is installed");
     };
     let node = Node::start();
     let lists = [
@@ -110,11 +80,7 @@ fn another_allocator() {
         churns(&node, Place::Preload, &[list]);
     }
     if injection_methods().contains(&Place::Mount) {
-        churns(
-            &node,
-            Place::Mount,
-            &[&format!("LD_PRELOAD={}", allocator.display())],
-        );
+        churns(&node, Place::Mount, &[&format!("LD_PRELOAD={}", allocator.display())]);
     }
 }
 
@@ -132,24 +98,11 @@ fn a_program_with_a_sanitizer() {
     // An empty program has no main: the test is whether the runtime exists.
     let missing = |said: String| said.contains("asan") || said.contains("sanitize");
     if probe.is_ok_and(|output| missing(text(&output.stderr))) {
-        return skip(
-            "a_program_with_a_sanitizer",
-            "this compiler has no AddressSanitizer",
-        );
+        return skip("a_program_with_a_sanitizer", "this compiler has no AddressSanitizer");
     }
     let sources = ["injection/way.c", "injection/plugin.c"];
-    let within = cc(
-        &node,
-        "within",
-        &[&flags[..], &["-DLINKED"]].concat(),
-        &sources,
-    );
-    let beside = cc(
-        &node,
-        "beside",
-        &["-fsanitize=address", "-DLINKED"],
-        &sources,
-    );
+    let within = cc(&node, "within", &[&flags[..], &["-DLINKED"]].concat(), &sources);
+    let beside = cc(&node, "beside", &["-fsanitize=address", "-DLINKED"], &sources);
     let options = "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0";
     for method in injection_methods() {
         for program in [&within, &beside] {

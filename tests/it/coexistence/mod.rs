@@ -37,9 +37,7 @@ fn cc(node: &Node, name: &str, arguments: &[&str], sources: &[&str]) -> PathBuf 
     command.args(["-O1", "-o"]).arg(&out).args(arguments);
     command.args(sources.iter().map(|source| format!("{SOURCES}/{source}")));
     command.arg(node.root().join("driver/libcuda.so.1"));
-    let output = command
-        .args(["-Wl,--allow-shlib-undefined", "-ldl"])
-        .output();
+    let output = command.args(["-Wl,--allow-shlib-undefined", "-ldl"]).output();
     let output = output.expect("a C compiler");
     assert!(output.status.success(), "{command:?}: {output:?}");
     out
@@ -60,11 +58,7 @@ fn at(node: &Node, place: Place, words: &[&str]) -> Command {
     if place == Place::Bare {
         command.args(&words[1..]).env("LD_LIBRARY_PATH", &driver);
     } else {
-        let method = if place == Place::Preload {
-            "preload"
-        } else {
-            "mount"
-        };
+        let method = if place == Place::Preload { "preload" } else { "mount" };
         command.args(["run", "--quiet", "--memory", "1GiB", "--inject", method]);
         command.arg("--runtime-dir").arg(node.runtime_dir());
         command.arg("--").args(words);
@@ -123,18 +117,10 @@ fn programs_without_cuda_are_unchanged() {
 #[test]
 fn nothing_happens_before_the_first_call() {
     let node = Node::start();
-    let program = cc(
-        &node,
-        "process_state",
-        &[],
-        &["coexistence/process_state.c"],
-    );
+    let program = cc(&node, "process_state", &[], &["coexistence/process_state.c"]);
     let lines = |place| {
         let output = run(&node, place, &[word(&program)]);
-        assert!(
-            output.status.success() && output.stderr.is_empty(),
-            "{place:?}: {output:?}"
-        );
+        assert!(output.status.success() && output.stderr.is_empty(), "{place:?}: {output:?}");
         let lines = text(&output.stdout);
         let [before, after] = lines.lines().collect::<Vec<_>>()[..] else {
             panic!("{place:?}: {lines}")
@@ -150,11 +136,7 @@ fn nothing_happens_before_the_first_call() {
         let slice = lines(method);
         assert_eq!(slice.0, bare.0, "{method:?}");
         for name in ["umask=", "inherited="] {
-            assert_eq!(
-                field(&slice.1, name),
-                field(&bare.1, name),
-                "{method:?}: {name}"
-            );
+            assert_eq!(field(&slice.1, name), field(&bare.1, name), "{method:?}: {name}");
         }
         // Signals 32 and 33 are the C library's own, from the first thread on.
         let caught =

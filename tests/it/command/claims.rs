@@ -56,16 +56,10 @@ impl Place {
         command: &[&str],
     ) -> Command {
         let mut run = Command::new(self.path("bin/gpuslice"));
-        run.args(["run", "--memory", "1GiB", "--driver-dir"])
-            .arg(self.path(driver));
-        run.arg("--")
-            .args(command)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped());
-        run.env("TMPDIR", self.path(tmp))
-            .env("GPUSLICE_SIM", "mem=4GiB");
-        run.env_remove("XDG_RUNTIME_DIR")
-            .env_remove("GPUSLICE_SIM_DEVICE");
+        run.args(["run", "--memory", "1GiB", "--driver-dir"]).arg(self.path(driver));
+        run.arg("--").args(command).stdin(Stdio::null()).stderr(Stdio::piped());
+        run.env("TMPDIR", self.path(tmp)).env("GPUSLICE_SIM", "mem=4GiB");
+        run.env_remove("XDG_RUNTIME_DIR").env_remove("GPUSLICE_SIM_DEVICE");
         if let Some(elsewhere) = elsewhere {
             elsewhere.holds(&mut run);
         }
@@ -93,14 +87,8 @@ impl Place {
     fn assert_refused(&self, user: u32, tmp: &str, why: &str) {
         let refused = self.output(user, "driver", tmp);
         let said = said(&refused);
-        assert!(
-            !refused.status.success() && said.contains(why),
-            "{why}: {said}"
-        );
-        assert!(
-            names(&self.path(tmp)).is_empty() || tmp == "one",
-            "nothing is left"
-        );
+        assert!(!refused.status.success() && said.contains(why), "{why}: {said}");
+        assert!(names(&self.path(tmp)).is_empty() || tmp == "one", "nothing is left");
     }
 }
 
@@ -131,15 +119,9 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     command.arg("--runtime-dir").arg(node.runtime_dir());
     command.arg("--driver-dir").arg(place.path("driver"));
     node.start_command(command);
-    assert!(
-        node.log().contains(&format!("of user {ONE}")),
-        "{}",
-        node.log()
-    );
+    assert!(node.log().contains(&format!("of user {ONE}")), "{}", node.log());
     first.end(Signal::SIGTERM);
-    eventually("it is the only one", || {
-        node.log().contains("no other gpusliced serves")
-    });
+    eventually("it is the only one", || node.log().contains("no other gpusliced serves"));
     place.assert_refused(ONE, "two", "of user 0, --runtime-dir");
     assert!(node.end_daemon(Signal::SIGTERM).success());
     assert!(place.output(ONE, "driver", "two").status.success());
@@ -186,18 +168,13 @@ fn a_users_lock_never_excludes_the_nodes_daemon() {
     command.arg("--driver-dir").arg(place.path("driver"));
     node.start_command(command);
     disguised.end(Signal::SIGKILL);
-    eventually("it is the only one", || {
-        node.log().contains("no other gpusliced serves")
-    });
+    eventually("it is the only one", || node.log().contains("no other gpusliced serves"));
     let mut second = Command::new(place.path("bin/gpusliced"));
     second.arg("--runtime-dir").arg(place.path("second"));
     second.arg("--driver-dir").arg(place.path("driver"));
     let second = second.output().expect("it starts");
     let told = said(&second);
-    assert!(
-        !second.status.success() && told.contains("of user 0"),
-        "{told}"
-    );
+    assert!(!second.status.success() && told.contains("of user 0"), "{told}");
     assert!(node.end_daemon(Signal::SIGTERM).success());
 }
 
@@ -232,13 +209,7 @@ impl Elsewhere {
             unshare(CloneFlags::CLONE_NEWNS)?;
             let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
             mount(none, "/", none, private, none)?;
-            Ok(mount(
-                Some("tmpfs"),
-                "/run",
-                Some("tmpfs"),
-                MsFlags::empty(),
-                none,
-            )?)
+            Ok(mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none)?)
         };
         let mut sleep = Command::new("sleep");
         sleep.arg("600").stdin(Stdio::null());
@@ -254,10 +225,7 @@ impl Elsewhere {
     }
 
     fn node_path(&self, name: &str) -> PathBuf {
-        Path::new("/proc")
-            .join(self.0.id().to_string())
-            .join("root/run/gpuslice")
-            .join(name)
+        Path::new("/proc").join(self.0.id().to_string()).join("root/run/gpuslice").join(name)
     }
 }
 
@@ -270,10 +238,7 @@ impl Drop for Elsewhere {
 #[test]
 fn beside_the_nodes_daemon_a_user_is_told_the_gpus_owner() {
     if !is_root() {
-        return skip(
-            "beside the node's daemon",
-            "needs root, to be the node's daemon",
-        );
+        return skip("beside the node's daemon", "needs root, to be the node's daemon");
     }
     let (place, there) = (Place::new(), Elsewhere::new());
     let user = |driver: &str| {
@@ -289,10 +254,7 @@ fn beside_the_nodes_daemon_a_user_is_told_the_gpus_owner() {
         let refused = user("driver");
         let said = said(&refused);
         assert!(!refused.status.success(), "{while_it}: {said}");
-        assert!(
-            said.contains("served by root's gpusliced at /run/gpuslice"),
-            "{while_it}: {said}"
-        );
+        assert!(said.contains("served by root's gpusliced at /run/gpuslice"), "{while_it}: {said}");
         assert!(said.contains("sudo gpuslice run"), "{while_it}: {said}");
     };
     told("runs");

@@ -112,8 +112,7 @@ impl Place {
         let source = place.path("evil.c");
         fs::write(&source, EVIL).expect("written");
         let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-o"])
-            .arg(place.path("evil.so"));
+        cc.args(["-shared", "-fPIC", "-o"]).arg(place.path("evil.so"));
         cc.arg(format!("-DPROOF={:?}", place.proof())).arg(&source);
         assert!(cc.status().expect("cc").success());
         place
@@ -165,14 +164,8 @@ impl Place {
             let output = self.gpuslice(words);
             let all = said(&output) + &String::from_utf8_lossy(&output.stdout);
             let is_metrics = words[0] == "metrics";
-            assert!(
-                !output.status.success() || is_metrics,
-                "{words:?}: {output:?}"
-            );
-            assert!(
-                all.contains(why) || all.contains("gpuslice_up 0"),
-                "{words:?}: {all}"
-            );
+            assert!(!output.status.success() || is_metrics, "{words:?}: {output:?}");
+            assert!(all.contains(why) || all.contains("gpuslice_up 0"), "{words:?}: {all}");
         }
         assert!(!self.proof().exists(), "its library was loaded");
     }

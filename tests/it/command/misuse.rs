@@ -57,8 +57,7 @@ fn a_closed_standard_error_does_not_prevent_a_command() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let mut run = gpuslice();
-    run.args(["run", "--memory", "1GiB", "--driver-dir"])
-        .arg(driver());
+    run.args(["run", "--memory", "1GiB", "--driver-dir"]).arg(driver());
     run.arg("--").arg("touch").arg(&proof).stderr(writer);
     assert!(run.status().expect("it starts").success() && proof.exists());
 }
@@ -80,9 +79,7 @@ fn assert_nothing_left(place: &Path, of: Pid) {
     eventually("its files are gone", || names(place) == ["started"]);
     let device = format!("gpuslice-sim-{of}-");
     let is_its = |name: &String| name.starts_with(&device);
-    eventually("its simulated GPU is gone", || {
-        !names(Path::new("/dev/shm")).iter().any(is_its)
-    });
+    eventually("its simulated GPU is gone", || !names(Path::new("/dev/shm")).iter().any(is_its));
 }
 
 #[test]
@@ -123,8 +120,7 @@ fn a_command_terminated_early_leaves_nothing() {
         for signal in [Signal::SIGTERM, Signal::SIGINT] {
             let place = tempfile::tempdir().expect("a directory");
             let mut run = gpuslice();
-            run.args(["run", "--memory", "1GiB", "--driver-dir"])
-                .arg(driver());
+            run.args(["run", "--memory", "1GiB", "--driver-dir"]).arg(driver());
             run.args(["--", "sleep", "60"]).env("TMPDIR", place.path());
             let mut child = run.stderr(Stdio::null()).spawn().expect("it starts");
             eventually("it is no longer what starts it", || {
@@ -146,16 +142,12 @@ fn terminal_signals_do_not_reach_a_private_daemon() {
     let mut child = started(place.path(), "preload", "trap exit INT");
     let of = pid(&child);
     let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).expect("a process");
-    let children = children
-        .split_whitespace()
-        .map(|pid| Pid::from_raw(pid.parse().expect("a pid")));
+    let children =
+        children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().expect("a pid")));
     let is_daemon = |pid: &Pid| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "gpusliced\n")
     };
-    let daemon = children
-        .into_iter()
-        .find(is_daemon)
-        .expect("a private daemon");
+    let daemon = children.into_iter().find(is_daemon).expect("a private daemon");
     assert_ne!(getpgid(Some(daemon)), getpgid(Some(of)));
     interrupt_command(&child);
     child.wait().expect("it ends");
@@ -230,10 +222,7 @@ fn unusual_paths_keep_the_cap_or_are_refused_with_a_reason() {
 
 fn rm(node: &Node, words: &[&str]) -> Output {
     let mut rm = gpuslice();
-    rm.arg("rm")
-        .args(words)
-        .arg("--runtime-dir")
-        .arg(node.runtime_dir());
+    rm.arg("rm").args(words).arg("--runtime-dir").arg(node.runtime_dir());
     rm.output().expect("it starts")
 }
 
@@ -244,10 +233,7 @@ fn a_leftover_slice_can_be_removed() {
     let mut killed = tenant_of(&node, "killed", "60");
     eventually("it works", || idle("killed") == Some(false));
     let busy = rm(&node, &["killed"]);
-    assert!(
-        !busy.status.success() && said(&busy).contains("--force"),
-        "{busy:?}"
-    );
+    assert!(!busy.status.success() && said(&busy).contains("--force"), "{busy:?}");
     killed.kill().expect("it lives");
     killed.wait().expect("it ends");
     // Its slice too, if it had a process in a control group of its own.
@@ -257,10 +243,7 @@ fn a_leftover_slice_can_be_removed() {
     assert!(done.status.success(), "{done:?}");
     assert!(!node.containers().contains("nobodys"));
     let again = rm(&node, &["nobodys"]);
-    assert!(
-        said(&again).contains("no slice is called \"nobodys\""),
-        "{again:?}"
-    );
+    assert!(said(&again).contains("no slice is called \"nobodys\""), "{again:?}");
 
     let mut forced = tenant_of(&node, "forced", "60");
     eventually("it works", || idle("forced") == Some(false));
@@ -285,10 +268,7 @@ fn a_blocking_record_is_reported_with_its_removal() {
     assert!(why.contains("gpuslice rm web"), "{why}");
     assert!(node.log().contains("gpuslice rm"), "{}", node.log());
     assert!(rm(&node, &["web"]).status.success());
-    assert!(matches!(
-        node.admit("web", Bytes(GIB)),
-        Answer::Admitted { .. }
-    ));
+    assert!(matches!(node.admit("web", Bytes(GIB)), Answer::Admitted { .. }));
 }
 
 /// The child of a process, once it exists.
@@ -298,9 +278,7 @@ fn child_of(parent: u32) -> Option<u32> {
         let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         after.split(' ').nth(1) == Some(&parent.to_string())
     };
-    let mut pids = names(Path::new("/proc"))
-        .into_iter()
-        .filter_map(|name| name.parse().ok());
+    let mut pids = names(Path::new("/proc")).into_iter().filter_map(|name| name.parse().ok());
     pids.find(is_child)
 }
 
@@ -317,10 +295,7 @@ fn a_command_whose_gpuslice_is_killed_at_its_start_never_runs() {
         strace.stdin(Stdio::null());
         strace
     };
-    if !strace("true")
-        .output()
-        .is_ok_and(|done| done.status.success())
-    {
+    if !strace("true").output().is_ok_and(|done| done.status.success()) {
         return skip(test, "strace is not installed, or may not trace here");
     }
     let mut run = strace(env!("CARGO_BIN_EXE_gpuslice"));
@@ -339,8 +314,5 @@ fn a_command_whose_gpuslice_is_killed_at_its_start_never_runs() {
     let gpuslice = Pid::from_raw(forked.expect("found").cast_signed());
     kill(gpuslice, Signal::SIGKILL).expect("it lives");
     let _ = strace.wait().expect("all of them end");
-    assert!(
-        !proof.exists(),
-        "the command ran without its slice's keeper"
-    );
+    assert!(!proof.exists(), "the command ran without its slice's keeper");
 }

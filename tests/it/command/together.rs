@@ -29,13 +29,9 @@ impl Place {
 
     fn run(&self, options: &[&str], script: &str) -> Command {
         let mut run = gpuslice();
-        run.args(["run", "--inject", "preload", "--driver-dir"])
-            .arg(driver());
-        run.args(options)
-            .args(["--", "sh", "-c", script])
-            .arg(self.path("said"));
-        run.env("TMPDIR", self.path("tmp"))
-            .env("GPUSLICE_SIM", "mem=16GiB");
+        run.args(["run", "--inject", "preload", "--driver-dir"]).arg(driver());
+        run.args(options).args(["--", "sh", "-c", script]).arg(self.path("said"));
+        run.env("TMPDIR", self.path("tmp")).env("GPUSLICE_SIM", "mem=16GiB");
         run.env_remove("GPUSLICE_SIM_DEVICE");
         run.stdout(Stdio::piped()).stderr(Stdio::piped());
         run
@@ -66,9 +62,7 @@ impl Place {
 
     /// The slices of the one daemon, by name.
     fn slices(&self) -> Vec<Value> {
-        let [daemon] = &self.daemons()[..] else {
-            panic!("one daemon, not {:?}", self.daemons())
-        };
+        let [daemon] = &self.daemons()[..] else { panic!("one daemon, not {:?}", self.daemons()) };
         let mut slices = ps_at(daemon)["slices"].as_array().expect("a list").clone();
         slices.sort_by_key(|slice| slice["name"].to_string());
         slices
@@ -85,8 +79,7 @@ impl Place {
         eventually("nothing is left", || {
             let left = names(Path::new("/dev/shm"));
             let its = |name: &&String| {
-                of.iter()
-                    .any(|pid| name.starts_with(&format!("gpuslice-sim-{pid}-")))
+                of.iter().any(|pid| name.starts_with(&format!("gpuslice-sim-{pid}-")))
             };
             self.daemons().is_empty() && left.iter().find(its).is_none()
         });
@@ -120,18 +113,11 @@ fn caps_add_up_and_weights_count() {
     let one = place.started("one", &["--memory", "10GiB"]);
     let refused = place.output(&["--memory", "10GiB"]);
     assert!(!refused.status.success(), "{refused:?}");
-    assert!(
-        said(&refused).contains("6GiB"),
-        "what is left: {}",
-        said(&refused)
-    );
+    assert!(said(&refused).contains("6GiB"), "what is left: {}", said(&refused));
     let two = place.started("two", &["--memory", "6GiB", "--weight", "3"]);
     let slices = place.slices();
     let weights: Vec<_> = slices.iter().map(|slice| &slice["weight"]).collect();
-    assert_eq!(
-        (slices.len(), weights),
-        (2, vec![&Value::from(1), &Value::from(3)])
-    );
+    assert_eq!((slices.len(), weights), (2, vec![&Value::from(1), &Value::from(3)]));
 
     // The one that started the daemon ends first.
     let pids = [one.id(), two.id()];
@@ -140,11 +126,7 @@ fn caps_add_up_and_weights_count() {
     assert!(place.output(&["--memory", "10GiB"]).status.success());
     assert_eq!(place.slice_names(), ["two"]);
     two.end(Signal::SIGTERM);
-    assert_eq!(
-        place.daemons(),
-        Vec::<PathBuf>::new(),
-        "the last one waits for that"
-    );
+    assert_eq!(place.daemons(), Vec::<PathBuf>::new(), "the last one waits for that");
     place.assert_nothing_left(&pids);
 }
 
@@ -167,9 +149,7 @@ fn a_command_that_is_killed_takes_its_slice_with_it_and_nothing_else() {
         ["one", "two", "three"].map(|name| place.started(name, &["--memory", "5GiB"]));
     let pids = [one.id(), two.id(), three.id()];
     one.end(Signal::SIGKILL);
-    eventually("its slice is gone", || {
-        place.slice_names() == ["three", "two"]
-    });
+    eventually("its slice is gone", || place.slice_names() == ["three", "two"]);
     assert!(place.output(&["--memory", "6GiB"]).status.success());
     three.end(Signal::SIGKILL);
     eventually("its slice is gone", || place.slice_names() == ["two"]);
@@ -283,14 +263,8 @@ fn in_any_order_there_is_one_daemon_and_at_the_end_none() {
     }
     place.assert_nothing_left(&pids);
     let counts = fs::read_to_string(place.path("said/counts")).expect("some ran");
-    assert!(
-        ran > 0 && ran + refused + killed == 20,
-        "{ran} ran, {refused} were refused"
-    );
-    let most = counts
-        .lines()
-        .filter_map(|count| count.trim().parse::<u32>().ok())
-        .max();
+    assert!(ran > 0 && ran + refused + killed == 20, "{ran} ran, {refused} were refused");
+    let most = counts.lines().filter_map(|count| count.trim().parse::<u32>().ok()).max();
     // A killed command may still be counted when the next one begins.
     assert!(most <= Some(3), "{most:?} at a time");
 }

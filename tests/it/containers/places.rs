@@ -38,13 +38,7 @@ fn volume(node: &Node, name: &str) -> PathBuf {
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).expect("a directory");
     let mut names: Vec<String> = entries
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
     names
@@ -60,10 +54,7 @@ fn a_read_only_root() {
         let bundle = asking(&node, "ro", runtime).edit(|c| c["root"]["readonly"] = json!(true));
         let mounts = printed(&bundle.run(&hook));
         for point in ["/run/gpuslice", "/etc/ld.so.preload", "/dev/gpuslice-sim"] {
-            assert!(
-                points(&mounts).contains(&point),
-                "{runtime}: {point} in\n{mounts}"
-            );
+            assert!(points(&mounts).contains(&point), "{runtime}: {point} in\n{mounts}");
         }
     }
 }
@@ -92,10 +83,7 @@ fn a_user_namespace() {
         let mounts = printed(&bundle.run(&hook));
         assert!(mounts.contains("100000"), "{runtime}: {mounts}");
         for point in ["/run/gpuslice", "/etc/ld.so.preload", "/dev/gpuslice-sim"] {
-            assert!(
-                points(&mounts).contains(&point),
-                "{runtime}: {point} in\n{mounts}"
-            );
+            assert!(points(&mounts).contains(&point), "{runtime}: {point} in\n{mounts}");
         }
         assert!(
             mounts.contains("/run/gpuslice/libgpuslice.so\n/run/gpuslice/tenant.sock\n"),
@@ -140,16 +128,8 @@ fn shared_mounts_carry_nothing_out() {
             })
         });
         let host = fs::read_to_string(format!("/proc/{}/mountinfo", running.pid())).expect("alive");
-        assert!(
-            host.contains(" shared:"),
-            "{propagation}: nothing is shared"
-        );
-        for name in [
-            "/run/gpuslice ",
-            "/ld.so.preload ",
-            "/gpuslice-sim ",
-            "/libcuda.so.1 ",
-        ] {
+        assert!(host.contains(" shared:"), "{propagation}: nothing is shared");
+        for name in ["/run/gpuslice ", "/ld.so.preload ", "/gpuslice-sim ", "/libcuda.so.1 "] {
             assert!(!host.contains(name), "{propagation}: {name} in\n{host}");
         }
     }
@@ -165,10 +145,7 @@ fn volumes_get_no_stub_files() {
     let etc = volume(&node, "etc");
     let with_etc = |id: &str| asking(&node, id, "runc").mount("/etc", "bind", &etc, &["rbind"]);
     let said = complaint(&with_etc("etc1").run(&hook));
-    assert!(
-        said.contains("nothing is made in the container's /etc"),
-        "{said}"
-    );
+    assert!(said.contains("nothing is made in the container's /etc"), "{said}");
     assert_eq!(names(&etc), [""; 0]);
     assert_eq!(node.slice("etc1"), None);
     // The fix that the message names is enough, and stays unchanged.
@@ -181,10 +158,7 @@ fn volumes_get_no_stub_files() {
     let first = "/usr/lib/x86_64-linux-gnu";
     let bundle = asking(&node, "lib", "runc").mount(first, "bind", &lib, &["rbind"]);
     let mounts = printed(&bundle.run(&hook));
-    assert!(
-        mounts.contains(&format!("/{LIBRARIES}/libcuda.so.1 ")),
-        "{mounts}"
-    );
+    assert!(mounts.contains(&format!("/{LIBRARIES}/libcuda.so.1 ")), "{mounts}");
     assert_eq!(names(&lib), [""; 0]);
 }
 
@@ -232,10 +206,7 @@ fn the_hosts_own_directories_are_left_alone() {
     let touched = fs::remove_dir(made).is_ok();
     assert!(!touched, "a directory was made in the host's /dev");
     let said = complaint(&output);
-    assert!(
-        said.contains("nothing is made in the container's /dev"),
-        "{said}"
-    );
+    assert!(said.contains("nothing is made in the container's /dev"), "{said}");
     assert_eq!(node.slice("dev"), None);
 }
 
@@ -256,11 +227,7 @@ fn an_ordinary_user_reads_the_list_whatever_the_mask() {
             .command(&["/bin/cat", "/etc/ld.so.preload"])
             .surroundings(keep_everything_to_oneself)
             .edit(|config| config["process"]["user"] = json!({ "uid": 1000, "gid": 1000 }));
-        assert_eq!(
-            printed(&bundle.run(&hook)),
-            "/run/gpuslice/libgpuslice.so\n",
-            "{runtime}"
-        );
+        assert_eq!(printed(&bundle.run(&hook)), "/run/gpuslice/libgpuslice.so\n", "{runtime}");
     }
 }
 
@@ -281,9 +248,7 @@ fn every_version_of_the_driver_is_covered() {
     let mounts = printed(&bundle.run(&hook));
     for name in &versions {
         let point = format!("/{LIBRARIES}/{name}");
-        let line = mounts
-            .lines()
-            .find(|line| line.split(' ').nth(4) == Some(&point));
+        let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(&point));
         let line = line.unwrap_or_else(|| panic!("nothing over {point} in\n{mounts}"));
         assert!(
             line.contains(" ro,nosuid,nodev") && line.contains("libgpuslice_mount.so"),

@@ -8,19 +8,11 @@ use std::fs;
 use std::path::Path;
 
 /// Stages of the OCI runtime specification.
-const STAGES: [&str; 6] = [
-    "prestart",
-    "createRuntime",
-    "createContainer",
-    "startContainer",
-    "poststart",
-    "poststop",
-];
+const STAGES: [&str; 6] =
+    ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
 fn shipped(name: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("packaging/hooks")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/hooks").join(name);
     let text = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -28,17 +20,9 @@ fn shipped(name: &str) -> Value {
 /// The `hooks` of a `config.json` that podman makes of a `hooks.d` file.
 fn as_podman_reads(file: &Value) -> Value {
     assert_eq!(file["version"], "1.0.0");
-    assert!(
-        file["when"].get("always").is_none(),
-        "with other conditions it means never"
-    );
+    assert!(file["when"].get("always").is_none(), "with other conditions it means never");
     let stages = file["stages"].as_array().expect("a list").iter();
-    let entry = |stage: &Value| {
-        (
-            stage.as_str().expect("a name").into(),
-            json!([file["hook"]]),
-        )
-    };
+    let entry = |stage: &Value| (stage.as_str().expect("a name").into(), json!([file["hook"]]));
     Value::Object(stages.map(entry).collect())
 }
 
@@ -49,27 +33,14 @@ fn registrations_name_existing_stages_and_the_installed_hook() {
     let installed = |line: &str| {
         line.contains("$(PREFIX)/libexec/gpuslice ") && line.ends_with("/gpuslice-hook")
     };
-    assert!(
-        makefile.lines().any(installed),
-        "the hook is installed elsewhere"
-    );
-    for hooks in [
-        shipped("oci-config.json")["hooks"].clone(),
-        as_podman_reads(&shipped("gpuslice.json")),
-    ] {
+    assert!(makefile.lines().any(installed), "the hook is installed elsewhere");
+    for hooks in
+        [shipped("oci-config.json")["hooks"].clone(), as_podman_reads(&shipped("gpuslice.json"))]
+    {
         let hooks = hooks.as_object().expect("stages");
-        assert!(
-            hooks.keys().all(|stage| STAGES.contains(&stage.as_str())),
-            "{hooks:?}"
-        );
-        assert!(
-            hooks.contains_key("createRuntime") && hooks.len() == 1,
-            "{hooks:?}"
-        );
-        for hook in hooks
-            .values()
-            .flat_map(|list| list.as_array().expect("a list"))
-        {
+        assert!(hooks.keys().all(|stage| STAGES.contains(&stage.as_str())), "{hooks:?}");
+        assert!(hooks.contains_key("createRuntime") && hooks.len() == 1, "{hooks:?}");
+        for hook in hooks.values().flat_map(|list| list.as_array().expect("a list")) {
             assert_eq!(hook["path"], "/usr/libexec/gpuslice/gpuslice-hook");
             assert!(hook["env"].as_array().is_some_and(|env| !env.is_empty()));
         }

@@ -41,11 +41,8 @@ fn registrations() {
         let node = Node::start();
         let prestart = |config: &mut serde_json::Value| {
             let mut entry = config["hooks"]["createRuntime"].take();
-            *entry[0]["args"]
-                .as_array_mut()
-                .expect("a list")
-                .last_mut()
-                .expect("a stage") = json!("prestart");
+            *entry[0]["args"].as_array_mut().expect("a list").last_mut().expect("a stage") =
+                json!("prestart");
             config["hooks"] = json!({ "prestart": entry, "poststop": config["hooks"]["poststop"] });
         };
         let unnamed = |config: &mut serde_json::Value| {
@@ -88,10 +85,7 @@ fn too_late_is_no_start() {
             config["hooks"] = json!({ "createRuntime": start, "poststop": entry });
         });
     let said = complaint(&bundle.run(&hook));
-    assert!(
-        said.contains("register the hook as createRuntime"),
-        "{said}"
-    );
+    assert!(said.contains("register the hook as createRuntime"), "{said}");
 }
 
 /// Ids are a runtime's own; the slice of the first container of an id stays when a second one,
@@ -112,19 +106,15 @@ fn a_refused_namesake_takes_nothing_away() {
         let said = complaint(
             &of(&elsewhere)
                 .edit(|config| {
-                    let path = config["linux"]["cgroupsPath"]
-                        .as_str()
-                        .map(|path| format!("{path}-2"));
+                    let path =
+                        config["linux"]["cgroupsPath"].as_str().map(|path| format!("{path}-2"));
                     config["linux"]["cgroupsPath"] = json!(path);
                 })
                 .run(&hook),
         );
         // crun does not print a hook's output.
         assert!(runtime == "crun" || said.contains("web"), "{said}");
-        assert!(
-            node.slice("web").is_some(),
-            "{runtime}: the first container's slice is gone"
-        );
+        assert!(node.slice("web").is_some(), "{runtime}: the first container's slice is gone");
         denied(node.admit("web", Bytes(GIB)));
         drop(first);
         eventually("the slice is gone", || node.slice("web").is_none());

@@ -18,29 +18,19 @@ fn an_admitted_container_has_all_it_needs_mounted() {
     let (dir, cuda, nvml, device) = (mounts.dir, mounts.cuda, mounts.nvml, mounts.device);
     assert_eq!(Path::new(dir.as_str()), node.container_dir("web-1"));
     assert!(cuda.as_str().ends_with("/driver/libcuda.so.1"), "{cuda}");
-    assert!(
-        nvml.as_str().ends_with("/driver/libnvidia-ml.so.1"),
-        "{nvml}"
-    );
+    assert!(nvml.as_str().ends_with("/driver/libnvidia-ml.so.1"), "{nvml}");
     assert_eq!(Path::new(device.as_str()), node.root().join("device/node"));
     let mode = |path: &str| {
         let meta = std::fs::metadata(Path::new(dir.as_str()).join(path)).expect(path);
         meta.permissions().mode() & 0o7777
     };
-    assert_eq!(
-        (mode(""), mode("tenant.sock"), mode("record")),
-        (0o711, 0o666, 0o600)
-    );
+    assert_eq!((mode(""), mode("tenant.sock"), mode("record")), (0o711, 0o666, 0o600));
     assert_eq!(mode("driver/libcuda.so.1"), 0o444);
     let admin = std::fs::metadata(node.runtime_dir().join("admin.sock")).expect("a socket");
     assert_eq!(admin.permissions().mode() & 0o7777, 0o600);
     assert_eq!(node.dismiss("web-1"), Answer::Dismissed {});
     assert!(!Path::new(dir.as_str()).exists());
-    assert_eq!(
-        node.dismiss("web-1"),
-        Answer::Dismissed {},
-        "twice is the same as once"
-    );
+    assert_eq!(node.dismiss("web-1"), Answer::Dismissed {}, "twice is the same as once");
 }
 
 #[test]
@@ -50,10 +40,7 @@ fn a_container_twice_is_refused() {
     let (why, text) = denied(node.admit("a", Bytes(GIB)));
     assert_eq!(why, Denial::Exists);
     assert!(text.contains("container a has a slice already"), "{text}");
-    assert!(
-        node.container_dir("a").join("tenant.sock").exists(),
-        "the first one is untouched"
-    );
+    assert!(node.container_dir("a").join("tenant.sock").exists(), "the first one is untouched");
 }
 
 #[test]
@@ -63,11 +50,7 @@ fn impossible_slices_are_refused_with_a_reason() {
         ("0", 17 * GIB, Denial::Memory),
         ("0", u64::MAX, Denial::Memory),
         ("2", GIB, Denial::NoSuchGpu),
-        (
-            "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",
-            GIB,
-            Denial::NoSuchGpu,
-        ),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", GIB, Denial::NoSuchGpu),
         ("x", GIB, Denial::Invalid),
         ("0,0", GIB, Denial::Invalid),
     ] {
@@ -76,10 +59,7 @@ fn impossible_slices_are_refused_with_a_reason() {
         assert_eq!(why, kind, "{gpus} {memory}: {text}");
         assert!(!text.is_empty());
     }
-    assert!(
-        !node.container_dir("a").exists(),
-        "nothing is left of a refused one"
-    );
+    assert!(!node.container_dir("a").exists(), "nothing is left of a refused one");
     node.must_admit("a", Bytes(16 * GIB));
 }
 
@@ -113,15 +93,9 @@ fn promises_do_not_exceed_the_gpu_unless_allowed() {
 fn a_list_names_gpus_and_slices() {
     let node = Node::start();
     let command = admit("a", "all", MemoryAsk::Ratio { part: 1, whole: 4 });
-    assert!(matches!(
-        node.admin().ask(&command),
-        Answer::Admitted { .. }
-    ));
+    assert!(matches!(node.admin().ask(&command), Answer::Admitted { .. }));
     let rows = node.admin().list();
-    let gpus = rows
-        .iter()
-        .filter(|row| matches!(row, Snapshot::Gpu { .. }))
-        .count();
+    let gpus = rows.iter().filter(|row| matches!(row, Snapshot::Gpu { .. })).count();
     let caps: Vec<Bytes> = rows
         .iter()
         .filter_map(|row| match row {
@@ -139,17 +113,11 @@ fn a_long_list_arrives_whole() {
     let admin = node.admin();
     for n in 0..250 {
         let command = admit(&format!("c{n}"), "all", MemoryAsk::Exactly(Bytes(1 << 20)));
-        assert!(
-            matches!(admin.ask(&command), Answer::Admitted { .. }),
-            "{n}"
-        );
+        assert!(matches!(admin.ask(&command), Answer::Admitted { .. }), "{n}");
     }
     admin.0.send(8, &Command::List {}).expect("sent");
     std::thread::sleep(std::time::Duration::from_millis(100));
-    assert!(
-        node.slice("c0").is_some(),
-        "others are served while it is stuck"
-    );
+    assert!(node.slice("c0").is_some(), "others are served while it is stuck");
     let mut slices = 0;
     while let Some((8, row, _)) = admin.0.message::<Snapshot>() {
         match row {
@@ -175,10 +143,7 @@ fn garbage_on_the_admin_socket_is_answered_and_closed() {
 #[test]
 fn another_user_may_not_ask() {
     if !is_root() {
-        return skip(
-            "another_user_may_not_ask",
-            "only root can become somebody else",
-        );
+        return skip("another_user_may_not_ask", "only root can become somebody else");
     }
     let node = Node::start();
     let open_to_all = |path: &Path, mode| {

@@ -60,19 +60,11 @@ fn who_does_not_come_back_is_charged_until_it_is_gone() {
     let mut node = node();
     let agent = holder(&mut node);
     restart(&mut node);
-    assert_eq!(
-        node.slice("a"),
-        Some((Bytes(HELD), 0)),
-        "before anybody came"
-    );
+    assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)), "before anybody came");
     let other = node.process("a");
     other.attach(Bytes::ZERO);
     std::thread::sleep(GRACE);
-    let refused = Reply::Refused {
-        lane: Lane(0),
-        need: Bytes(WANTED),
-        left: Bytes(CAP - HELD),
-    };
+    let refused = Reply::Refused { lane: Lane(0), need: Bytes(WANTED), left: Bytes(CAP - HELD) };
     assert_eq!(other.reserve(0, WANTED, WANTED), refused);
     assert!(granted(&other.reserve(0, CAP - HELD, CAP - HELD)));
     // Another life later it is the same.
@@ -88,9 +80,7 @@ fn who_comes_back_is_believed_as_far_as_it_was_granted() {
     let mut node = node();
     let agent = holder(&mut node);
     restart(&mut node);
-    let rejected = Reply::Rejected {
-        why: Rejection::Overdrawn,
-    };
+    let rejected = Reply::Rejected { why: Rejection::Overdrawn };
     let liar = agent.tenant(&node.socket("a"));
     assert_eq!(answer(&liar, CAP + 1), rejected);
     let stranger = node.process("a");
@@ -130,9 +120,7 @@ fn what_a_new_connection_took_over_is_counted_once() {
         restart(&mut node);
         assert_eq!(node.slice("a"), Some((Bytes(MOST), 0)), "round {round}");
         let liar = agent.tenant(&node.socket("a"));
-        let rejected = Reply::Rejected {
-            why: Rejection::Overdrawn,
-        };
+        let rejected = Reply::Rejected { why: Rejection::Overdrawn };
         assert_eq!(answer(&liar, 2 * MOST), rejected, "round {round}");
         drop((again, agent));
         node.wait_refunded("a");
@@ -173,10 +161,7 @@ struct Renamed(Child);
 impl Renamed {
     fn start(node: &Node) -> (Renamed, TenantClient) {
         let mut sh = Command::new("sh");
-        sh.args([
-            "-c",
-            r"read x; printf 'a) \377' >/proc/$$/comm; echo; read x",
-        ]);
+        sh.args(["-c", r"read x; printf 'a) \377' >/proc/$$/comm; echo; read x"]);
         sh.stdin(Stdio::piped()).stdout(Stdio::piped());
         let promised = Promised::by(&mut sh, &node.socket("a"));
         let renamed = Renamed(sh.spawn().expect("it starts"));
@@ -251,20 +236,14 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
     };
     let none = |path: &PathBuf| fs::remove_file(path).expect("removed");
     let empty = |path: &PathBuf| fs::write(path, "").expect("emptied");
-    for (n, damage) in [&flip as &dyn Fn(&PathBuf), &none, &empty]
-        .iter()
-        .enumerate()
-    {
+    for (n, damage) in [&flip as &dyn Fn(&PathBuf), &none, &empty].iter().enumerate() {
         let mut node = node();
         let (slow, quick) = (holder(&mut node), Agent::start());
         node.end_daemon(Signal::SIGKILL);
         damage(&record(&node));
         node.start_daemon(&[]);
         let log = node.log();
-        assert!(
-            log.contains("growth waits until they have reconnected"),
-            "{n}: {log}"
-        );
+        assert!(log.contains("growth waits until they have reconnected"), "{n}: {log}");
         let other = attached(&node, &quick, 0);
         let (need, wish) = (Bytes(WANTED), Bytes(WANTED));
         let lane = Lane(0);
@@ -278,12 +257,7 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
         drop((back, other));
         restart(&mut node);
         let log = node.log();
-        assert_eq!(
-            log.matches("growth waits until they have reconnected")
-                .count(),
-            2,
-            "{log}"
-        );
+        assert_eq!(log.matches("growth waits until they have reconnected").count(), 2, "{log}");
         drop((slow, quick));
         node.wait_refunded("a");
     }
@@ -337,11 +311,7 @@ fn a_kill_at_any_moment_forgets_no_grant() {
             let agent = Agent::start();
             let tenant = attached(&node, &agent, 0);
             let holds = 0;
-            Known {
-                agent,
-                tenant,
-                holds,
-            }
+            Known { agent, tenant, holds }
         })
         .collect();
     for round in 0..25 {
@@ -365,10 +335,7 @@ fn a_kill_at_any_moment_forgets_no_grant() {
         for it in &mut all {
             it.tenant = it.agent.tenant(&node.socket("a"));
             let reply = answer(&it.tenant, it.holds);
-            assert!(
-                matches!(reply, Reply::Attached { .. }),
-                "round {round}: {reply:?}"
-            );
+            assert!(matches!(reply, Reply::Attached { .. }), "round {round}: {reply:?}");
         }
         assert_eq!(node.slice("a"), Some((Bytes(held), 3)), "round {round}");
     }

@@ -47,9 +47,7 @@ fn a_lost_connection_refunds_nothing_while_its_process_lives() {
     let (agent, lost) = holder(&node);
     let other = sibling(&node);
     drop(lost);
-    eventually("the end of the connection", || {
-        node.slice("a") == Some((Bytes(HELD), 1))
-    });
+    eventually("the end of the connection", || node.slice("a") == Some((Bytes(HELD), 1)));
     std::thread::sleep(LONG);
     assert!(
         !granted(&other.reserve(0, WANTED, WANTED)),
@@ -85,13 +83,9 @@ fn a_sibling_takes_over_nothing() {
     let node = node();
     let (_agent, lost) = holder(&node);
     drop(lost);
-    eventually("the end of the connection", || {
-        node.slice("a") == Some((Bytes(HELD), 0))
-    });
+    eventually("the end of the connection", || node.slice("a") == Some((Bytes(HELD), 0)));
     let liar = node.process("a");
-    let rejected = Reply::Rejected {
-        why: Rejection::Overdrawn,
-    };
+    let rejected = Reply::Rejected { why: Rejection::Overdrawn };
     assert_eq!(answer(&liar, CAP - HELD + 1), rejected);
     sibling(&node);
     assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)));
@@ -103,20 +97,14 @@ fn to_say_that_one_holds_it_is_not_to_have_been_granted_it() {
     let node = node();
     let (agent, lost) = holder(&node);
     drop(lost);
-    let rejected = Reply::Rejected {
-        why: Rejection::Overdrawn,
-    };
+    let rejected = Reply::Rejected { why: Rejection::Overdrawn };
     for says in [12 * GIB, CAP + 1, u64::MAX] {
         let liar = agent.tenant(&node.socket("a"));
         assert_eq!(answer(&liar, says), rejected, "{says}");
         let stranger = node.process("a");
         assert_eq!(answer(&stranger, says), rejected, "{says}");
     }
-    assert_eq!(
-        node.slice("a"),
-        Some((Bytes(HELD), 0)),
-        "and nothing is lost"
-    );
+    assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)), "and nothing is lost");
     // What fits is growth like any other.
     agent.tenant(&node.socket("a")).attach(Bytes(CAP));
     agent.end();
@@ -131,9 +119,7 @@ fn a_connection_that_outlives_its_process_keeps_what_that_was_granted() {
     let (agent, inherited) = holder(&node);
     let other = sibling(&node);
     agent.end();
-    eventually("the end of the process", || {
-        node.slice("a") == Some((Bytes(HELD), 1))
-    });
+    eventually("the end of the process", || node.slice("a") == Some((Bytes(HELD), 1)));
     std::thread::sleep(LONG);
     // No process speaks for one that is gone.
     let _unheard = inherited.0.send_raw(b"anything", &[]);
@@ -153,17 +139,13 @@ fn hanging_up_again_and_again_gathers_nothing() {
     };
     let (agent, first) = holder(&node);
     drop(first);
-    eventually("the end of the connection", || {
-        node.slice("a") == Some((Bytes(HELD), 0))
-    });
+    eventually("the end of the connection", || node.slice("a") == Some((Bytes(HELD), 0)));
     let before = open();
     for _ in 0..2 * CLIENTS_PER_CONTAINER_MAX {
         let again = agent.tenant(&node.socket("a"));
         again.attach(Bytes(HELD));
     }
-    eventually("one account", || {
-        node.slice("a") == Some((Bytes(HELD), 0)) && open() <= before
-    });
+    eventually("one account", || node.slice("a") == Some((Bytes(HELD), 0)) && open() <= before);
     agent.end();
     node.wait_refunded("a");
 }
@@ -182,12 +164,8 @@ fn connections_that_hung_up_count_for_their_own_container() {
             agent
         })
         .collect();
-    eventually("all to have hung up", || {
-        node.slice("a").map(|(_, clients)| clients) == Some(0)
-    });
-    node.process("a")
-        .0
-        .expect_rejected(Rejection::TooManyClients);
+    eventually("all to have hung up", || node.slice("a").map(|(_, clients)| clients) == Some(0));
+    node.process("a").0.expect_rejected(Rejection::TooManyClients);
     node.process("b").attach(Bytes::ZERO);
     agents[7].tenant(&node.socket("a")).attach(Bytes(1));
     drop(agents);

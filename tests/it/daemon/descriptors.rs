@@ -27,10 +27,7 @@ const SO_PASSRIGHTS: u32 = 83;
 const LINGER: i32 = 600;
 
 fn linger(l_onoff: i32) -> libc::linger {
-    libc::linger {
-        l_onoff,
-        l_linger: LINGER,
-    }
+    libc::linger { l_onoff, l_linger: LINGER }
 }
 
 /// A connection that lingers, and its other end. Dropping the other end ends the lingering.
@@ -74,10 +71,8 @@ pub fn as_on_an_old_kernel(command: &mut Command) {
         statement(ANSWER, libc::SECCOMP_RET_ERRNO | Errno::ENOPROTOOPT as u32),
     ];
     let filter = || {
-        let program = libc::sock_fprog {
-            len: FILTER.len() as u16,
-            filter: FILTER.as_ptr().cast_mut(),
-        };
+        let program =
+            libc::sock_fprog { len: FILTER.len() as u16, filter: FILTER.as_ptr().cast_mut() };
         // SAFETY: plain numbers.
         Errno::result(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
         let mode = libc::SECCOMP_MODE_FILTER;

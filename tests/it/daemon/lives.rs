@@ -31,10 +31,7 @@ fn a_killed_daemon_comes_back_with_everything() {
     let attached = before.attach(Bytes::ZERO);
     let epoch = wire::container_page(&attached).epoch.load(SeqCst);
     let all = 900 * MIB;
-    let granted = Reply::Reserved {
-        lane: Lane(0),
-        bytes: Bytes(all),
-    };
+    let granted = Reply::Reserved { lane: Lane(0), bytes: Bytes(all) };
     assert_eq!(before.reserve(0, all, all), granted);
     node.end_daemon(Signal::SIGKILL);
     before.0.expect_end();
@@ -44,16 +41,9 @@ fn a_killed_daemon_comes_back_with_everything() {
     let attached = after.attach(Bytes(all));
     assert!(wire::container_page(&attached).epoch.load(SeqCst) > epoch);
     eventually("the ledger", || node.slice("a") == Some((Bytes(all), 1)));
-    let refused = Reply::Refused {
-        lane: Lane(0),
-        need: Bytes(200 * MIB),
-        left: Bytes(GIB - all),
-    };
+    let refused = Reply::Refused { lane: Lane(0), need: Bytes(200 * MIB), left: Bytes(GIB - all) };
     assert_eq!(after.reserve(0, 200 * MIB, 200 * MIB), refused);
-    assert!(matches!(
-        after.reserve(0, 100 * MIB, 100 * MIB),
-        Reply::Reserved { .. }
-    ));
+    assert!(matches!(after.reserve(0, 100 * MIB, 100 * MIB), Reply::Reserved { .. }));
     assert_eq!(denied(node.admit("a", Bytes(GIB))).0, Denial::Exists);
     assert_eq!(node.dismiss("a"), Answer::Dismissed {});
 }
@@ -90,10 +80,7 @@ fn a_second_daemon_is_refused_and_harms_nothing() {
     let said = text(&second.stderr);
     assert_eq!(second.status.code(), Some(1), "{said}");
     assert!(said.contains("another gpusliced serves it"), "{said}");
-    assert!(
-        !given.path().exists(),
-        "what it was given to remove is left"
-    );
+    assert!(!given.path().exists(), "what it was given to remove is left");
     node.tenant("a").attach(Bytes::ZERO);
 }
 
@@ -134,18 +121,11 @@ fn without_a_driver_it_says_what_to_do() {
     let nothing = node.root().join("nothing");
     fs::create_dir(&nothing).expect("a directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpusliced"));
-    command
-        .arg("--runtime-dir")
-        .arg(node.runtime_dir())
-        .arg("--driver-dir")
-        .arg(&nothing);
+    command.arg("--runtime-dir").arg(node.runtime_dir()).arg("--driver-dir").arg(&nothing);
     let said = run(&mut command);
     let error = text(&said.stderr);
     assert_eq!(said.status.code(), Some(69), "{error}");
-    assert!(
-        error.contains("driver_dir must hold libcuda.so.1"),
-        "{error}"
-    );
+    assert!(error.contains("driver_dir must hold libcuda.so.1"), "{error}");
 }
 
 #[test]
@@ -156,30 +136,17 @@ fn a_configuration_is_checked_with_its_line() {
         fs::write(&file, content).expect("written");
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpusliced"));
         let output = run(command.arg("--check").arg(&file));
-        (
-            output.status.code(),
-            text(&output.stdout),
-            text(&output.stderr),
-        )
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     let packaged = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/gpusliced.toml");
     let packaged = fs::read_to_string(packaged).expect("packaged");
-    assert_eq!(
-        check(&packaged),
-        (Some(0), "ok\n".to_owned(), String::new())
-    );
+    assert_eq!(check(&packaged), (Some(0), "ok\n".to_owned(), String::new()));
     let (code, out, error) = check("\nperiod_ms = \"soon\"\n");
     assert_eq!((code, out.as_str()), (Some(1), ""));
-    assert!(
-        error.starts_with(&format!("{}:2: ", file.display())),
-        "{error}"
-    );
+    assert!(error.starts_with(&format!("{}:2: ", file.display())), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
     let (code, _, error) = check("colour = 3");
-    assert!(
-        code == Some(1) && error.contains("unknown field `colour`"),
-        "{error}"
-    );
+    assert!(code == Some(1) && error.contains("unknown field `colour`"), "{error}");
 }
 
 /// Nothing to do is nothing done: an idle daemon sleeps.
@@ -194,16 +161,8 @@ fn an_idle_daemon_sleeps_and_is_small() {
         was == before
     });
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(
-        before,
-        node.status("voluntary_ctxt_switches:"),
-        "woke up without a reason"
-    );
-    assert!(
-        node.rss_kib() < 20 * 1024,
-        "{} KiB in a build for tests",
-        node.rss_kib()
-    );
+    assert_eq!(before, node.status("voluntary_ctxt_switches:"), "woke up without a reason");
+    assert!(node.rss_kib() < 20 * 1024, "{} KiB in a build for tests", node.rss_kib());
 }
 
 /// Killed at random moments of a storm of admissions and dismissals: what was answered holds, and
@@ -226,9 +185,7 @@ fn a_kill_at_any_moment_loses_no_promise() {
                 let name = format!("c{}", random.below(8));
                 in_flight = name.clone();
                 let command = match promised.contains(&name) {
-                    true => AdminCommand::Dismiss {
-                        container: id(&name),
-                    },
+                    true => AdminCommand::Dismiss { container: id(&name) },
                     false => admit(&name, "any", MemoryAsk::Exactly(Bytes(1 << 20))),
                 };
                 match admin.try_ask(&command) {
@@ -250,8 +207,6 @@ fn a_kill_at_any_moment_loses_no_promise() {
             assert_eq!(node.dismiss(&in_flight), Answer::Dismissed {});
         }
         assert_eq!(listed, promised, "round {round}");
-        listed
-            .iter()
-            .for_each(|name| drop(node.tenant(name).attach(Bytes::ZERO)));
+        listed.iter().for_each(|name| drop(node.tenant(name).attach(Bytes::ZERO)));
     }
 }

@@ -43,11 +43,7 @@ fn want(lane: Lane, bytes: u64) -> Request {
 }
 
 fn give(recall: u32, bytes: u64) -> Request {
-    Request::Yield {
-        lane: Lane(0),
-        recall,
-        bytes: Bytes(bytes),
-    }
+    Request::Yield { lane: Lane(0), recall, bytes: Bytes(bytes) }
 }
 
 fn granted(reply: &Reply) -> Option<u64> {
@@ -68,11 +64,7 @@ fn ours(tenant: &TenantClient, key: u64) -> bool {
 }
 
 fn resize(node: &Node, container: &str, lane: Lane, memory: MemoryAsk) -> Answer {
-    node.admin().ask(&Command::Resize {
-        container: id(container),
-        lane,
-        memory,
-    })
+    node.admin().ask(&Command::Resize { container: id(container), lane, memory })
 }
 
 fn exactly(bytes: u64) -> MemoryAsk {
@@ -88,9 +80,7 @@ fn who_is_short_gets_what_a_sibling_does_not_use() {
     eventually("a recall", || page.lane[0].recall.load(SeqCst) == 1);
     tell(&rich, &give(1, 400 * MIB));
     assert_eq!(granted(&hear(&poor)), Some(300 * MIB));
-    eventually("the sum", || {
-        page.lane[0].reserved.load(SeqCst) == GIB - 100 * MIB
-    });
+    eventually("the sum", || page.lane[0].reserved.load(SeqCst) == GIB - 100 * MIB);
 }
 
 #[test]
@@ -109,16 +99,8 @@ fn answers_that_break_a_rule_end_their_own_connection_only() {
     let node = node();
     let (good, _) = process(&node, "a");
     assert_eq!(granted(&good.reserve(0, MIB, MIB)), Some(MIB));
-    let overdrawn = Request::Yield {
-        lane: Lane::HOST,
-        recall: 0,
-        bytes: Bytes(1),
-    };
-    let strange = Request::Yield {
-        lane: Lane(7),
-        recall: 0,
-        bytes: Bytes::ZERO,
-    };
+    let overdrawn = Request::Yield { lane: Lane::HOST, recall: 0, bytes: Bytes(1) };
+    let strange = Request::Yield { lane: Lane(7), recall: 0, bytes: Bytes::ZERO };
     for (request, rule) in [
         (give(0, 1), Rejection::Overdrawn),
         (give(u32::MAX, u64::MAX), Rejection::Overdrawn),
@@ -142,9 +124,7 @@ fn answers_that_break_a_rule_end_their_own_connection_only() {
         early.0.expect_rejected(Rejection::Protocol);
     }
     assert_eq!(granted(&good.reserve(0, MIB, MIB)), Some(MIB));
-    eventually("the ledger", || {
-        node.slice("a") == Some((Bytes(2 * MIB), 1))
-    });
+    eventually("the ledger", || node.slice("a") == Some((Bytes(2 * MIB), 1)));
 }
 
 #[test]
@@ -168,11 +148,7 @@ fn answers_nobody_waits_for_and_strange_measures_do_no_harm() {
 fn a_handle_is_ours_while_a_sibling_that_shared_it_lives() {
     let node = node();
     node.must_admit("b", Bytes(GIB));
-    let (one, two, other) = (
-        process(&node, "a").0,
-        process(&node, "a").0,
-        process(&node, "b").0,
-    );
+    let (one, two, other) = (process(&node, "a").0, process(&node, "a").0, process(&node, "b").0);
     assert!(!ours(&two, 7));
     tell(&one, &Request::Share { key: HandleKey(7) });
     eventually("it to be known", || ours(&two, 7));
@@ -209,11 +185,7 @@ fn a_cap_changes_while_processes_live_and_is_written_down() {
     assert_eq!(granted(&two.reserve(0, MIB, MIB)), Some(MIB));
     let answer = resize(&node, "a", Lane(0), exactly(MIB));
     let (cap, reserved) = (Bytes(MIB), Bytes(GIB + MIB));
-    assert_eq!(
-        answer,
-        Answer::Resized { cap, reserved },
-        "nothing is taken away"
-    );
+    assert_eq!(answer, Answer::Resized { cap, reserved }, "nothing is taken away");
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
     assert_eq!(node.cap("a"), Some(Bytes(MIB)));
@@ -232,10 +204,7 @@ fn a_cap_that_cannot_be_changes_nothing() {
     // where the new record has to be written, there is something else
     std::fs::create_dir(node.container_dir("a").join("record.new")).expect("made");
     let (why, text) = denied(resize(&node, "a", Lane(0), exactly(MIB)));
-    assert!(
-        why == Denial::Host && text.contains("the cap is unchanged"),
-        "{text}"
-    );
+    assert!(why == Denial::Host && text.contains("the cap is unchanged"), "{text}");
     assert_eq!(node.cap("a"), Some(Bytes(GIB)));
     let (tenant, page) = process(&node, "a");
     assert_eq!(page.lane[0].cap.load(SeqCst), GIB);
@@ -264,9 +233,7 @@ fn pinned_memory_has_an_account_of_its_own() {
     assert!(matches!(none, Answer::Resized { .. }), "{none:?}");
     tell(&tenant, &want(Lane::HOST, MIB + 1));
     assert_eq!(granted(&hear(&tenant)), Some(MIB + 1));
-    eventually("the sum", || {
-        capped.lane[HOST].reserved.load(SeqCst) == MIB + 1
-    });
+    eventually("the sum", || capped.lane[HOST].reserved.load(SeqCst) == MIB + 1);
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
     let (_, capped) = process(&node, "b");

@@ -24,24 +24,16 @@ fn the_pages_say_who_and_how_much_and_the_heart_beats() {
     let (page, mine) = (container_page(&attached), client_page(&attached));
     assert_eq!(page.magic.load(SeqCst), CONTAINER_PAGE_MAGIC);
     assert_eq!(mine.magic.load(SeqCst), CLIENT_PAGE_MAGIC);
-    assert_eq!(
-        (page.version.load(SeqCst), page.lanes.load(SeqCst)),
-        (PAGE_VERSION, 1)
-    );
+    assert_eq!((page.version.load(SeqCst), page.lanes.load(SeqCst)), (PAGE_VERSION, 1));
     assert_eq!(page.lane[0].cap.load(SeqCst), GIB);
     let uuid = node.admin().list().into_iter().find_map(|row| match row {
         Snapshot::Gpu { uuid, index, .. } if index.0 == 0 => Some(uuid),
         _ => None,
     });
     let halves = [&page.lane[0].uuid_high, &page.lane[0].uuid_low].map(|half| half.load(SeqCst));
-    assert_eq!(
-        halves.map(u64::to_be_bytes).concat(),
-        uuid.expect("GPU 0").0
-    );
+    assert_eq!(halves.map(u64::to_be_bytes).concat(), uuid.expect("GPU 0").0);
     tenant.reserve(0, 1 << 20, 1 << 20);
-    eventually("the page's sum", || {
-        page.lane[0].reserved.load(SeqCst) == 1 << 20
-    });
+    eventually("the page's sum", || page.lane[0].reserved.load(SeqCst) == 1 << 20);
     let then = page.heartbeat_ns.load(SeqCst);
     eventually("a heartbeat", || page.heartbeat_ns.load(SeqCst) > then);
 }
@@ -93,18 +85,13 @@ fn two_that_want_take_turns() {
         client_page(attached).lane[0].runnable.store(1, SeqCst);
         ring(attached);
     }
-    eventually("turns on both", || {
-        pages.iter().all(|page| page.gated.load(SeqCst) == 1)
-    });
+    eventually("turns on both", || pages.iter().all(|page| page.gated.load(SeqCst) == 1));
     let mut turns = [0u32; 2];
     eventually("ten turns each", || {
         let now = pages.map(|page| page.lane[0].turn.load(SeqCst));
         // The words are read one after the other: only an unchanged pair was there at once.
         let same = now == pages.map(|page| page.lane[0].turn.load(SeqCst));
-        assert!(
-            !same || !now.iter().all(|turn| may_launch(*turn)),
-            "both at once: {now:?}"
-        );
+        assert!(!same || !now.iter().all(|turn| may_launch(*turn)), "both at once: {now:?}");
         turns = now;
         turns.iter().all(|turn| *turn >= 20)
     });
@@ -112,7 +99,5 @@ fn two_that_want_take_turns() {
         client_page(attached).lane[0].runnable.store(0, SeqCst);
         ring(attached);
     }
-    eventually("open again", || {
-        pages.iter().all(|page| page.gated.load(SeqCst) == 0)
-    });
+    eventually("open again", || pages.iter().all(|page| page.gated.load(SeqCst) == 0));
 }

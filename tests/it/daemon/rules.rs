@@ -31,9 +31,7 @@ fn frame(request: &Request) -> Vec<u8> {
 }
 
 fn attach() -> Vec<u8> {
-    frame(&Request::Attach {
-        held: [Bytes::ZERO; ACCOUNTS_MAX],
-    })
+    frame(&Request::Attach { held: [Bytes::ZERO; ACCOUNTS_MAX] })
 }
 
 /// Sends one packet as a first word and expects to be rejected with `rule`; then a good process
@@ -78,11 +76,7 @@ fn unreadable_first_words_are_rejected() {
     let mut wrong = good;
     wrong[12] = 1;
     first_word(&node, &wrong, Rejection::Protocol);
-    let early = frame(&Request::Reserve {
-        lane: Lane(0),
-        need: Bytes(1),
-        wish: Bytes(1),
-    });
+    let early = frame(&Request::Reserve { lane: Lane(0), need: Bytes(1), wish: Bytes(1) });
     first_word(&node, &early, Rejection::Protocol);
 }
 
@@ -146,17 +140,12 @@ fn releasing_more_than_granted_is_rejected_and_the_end_refunds() {
     greedy.attach(Bytes::ZERO);
     assert_eq!(
         greedy.reserve(0, MIB, 2 * MIB),
-        Reply::Reserved {
-            lane: Lane(0),
-            bytes: Bytes(2 * MIB)
-        }
+        Reply::Reserved { lane: Lane(0), bytes: Bytes(2 * MIB) }
     );
     greedy.release(0, MIB);
     greedy.release(0, MIB + 1);
     greedy.0.expect_rejected(Rejection::Overdrawn);
-    eventually("a process without a connection", || {
-        node.slice("a") == Some((Bytes(MIB), 0))
-    });
+    eventually("a process without a connection", || node.slice("a") == Some((Bytes(MIB), 0)));
     drop(greedy);
     node.wait_refunded("a");
 }
@@ -166,12 +155,7 @@ fn a_lane_the_slice_does_not_have_is_rejected() {
     let node = node();
     let lost = node.tenant("a");
     lost.attach(Bytes::ZERO);
-    assert_eq!(
-        lost.reserve(1, 1, 1),
-        Reply::Rejected {
-            why: Rejection::NoSuchLane
-        }
-    );
+    assert_eq!(lost.reserve(1, 1, 1), Reply::Rejected { why: Rejection::NoSuchLane });
     lost.0.expect_end();
 }
 
@@ -180,20 +164,13 @@ fn a_death_refunds_everything() {
     let node = node();
     let first = node.process("a");
     first.attach(Bytes::ZERO);
-    let all = Reply::Reserved {
-        lane: Lane(0),
-        bytes: Bytes(GIB),
-    };
+    let all = Reply::Reserved { lane: Lane(0), bytes: Bytes(GIB) };
     assert_eq!(first.reserve(0, GIB, GIB), all);
     let second = node.tenant("a");
     second.attach(Bytes::ZERO);
     assert_eq!(
         second.reserve(0, 1, GIB),
-        Reply::Refused {
-            lane: Lane(0),
-            need: Bytes(1),
-            left: Bytes::ZERO
-        }
+        Reply::Refused { lane: Lane(0), need: Bytes(1), left: Bytes::ZERO }
     );
     assert_eq!(node.slice("a"), Some((Bytes(GIB), 2)));
     drop(first);
@@ -232,16 +209,11 @@ fn greedy_containers_leave_others_their_minimum() {
     let greedy = ["a", "b", "c", "d"];
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     if most < 4096 {
-        return skip(
-            "greedy containers",
-            "this process may open only a few files",
-        );
+        return skip("greedy containers", "this process may open only a few files");
     }
     setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("allowed");
     let node = node();
-    greedy[1..]
-        .iter()
-        .for_each(|name| node.must_admit(name, Bytes(GIB)));
+    greedy[1..].iter().for_each(|name| node.must_admit(name, Bytes(GIB)));
     node.must_admit("modest", Bytes(GIB));
     let attached = |name: &str| {
         let tenant = node.tenant(name);
@@ -264,12 +236,7 @@ fn greedy_containers_leave_others_their_minimum() {
 fn drop_heard(client: &TenantClient) {
     let connection: &Connection = &client.0;
     if let Some((_, reply, _)) = connection.message::<Reply>() {
-        assert_eq!(
-            reply,
-            Reply::Rejected {
-                why: Rejection::TooManyClients
-            }
-        );
+        assert_eq!(reply, Reply::Rejected { why: Rejection::TooManyClients });
         connection.expect_end();
     }
 }
@@ -280,14 +247,8 @@ fn not_reading_answers_ends_the_connection() {
     let node = node();
     let unresponsive = node.process("a");
     unresponsive.attach(Bytes::ZERO);
-    let request = Request::Reserve {
-        lane: Lane(0),
-        need: Bytes(1),
-        wish: Bytes(1),
-    };
-    let sent = (0..1_000_000)
-        .take_while(|_| unresponsive.0.send(2, &request).is_ok())
-        .count();
+    let request = Request::Reserve { lane: Lane(0), need: Bytes(1), wish: Bytes(1) };
+    let sent = (0..1_000_000).take_while(|_| unresponsive.0.send(2, &request).is_ok()).count();
     assert!(sent < 1_000_000, "never disconnected");
     drop(unresponsive);
     node.wait_refunded("a");
@@ -359,30 +320,17 @@ fn processes_that_come_back_many_times_leave_descriptors_for_others() {
 fn who_only_looks_is_granted_nothing() {
     let node = node();
     let looker = node.process("a");
-    looker
-        .0
-        .send(1, &Request::Look {})
-        .expect("the daemon reads");
+    looker.0.send(1, &Request::Look {}).expect("the daemon reads");
     let (_, reply, pages) = looker.0.message::<Reply>().expect("an answer");
     assert!(matches!(reply, Reply::Attached { .. }), "{reply:?}");
     assert_eq!(pages.len(), 3);
-    let request = Request::Reserve {
-        lane: Lane(0),
-        need: Bytes(1),
-        wish: Bytes(1),
-    };
+    let request = Request::Reserve { lane: Lane(0), need: Bytes(1), wish: Bytes(1) };
     looker.0.send(2, &request).expect("the daemon reads");
     looker.0.expect_rejected(Rejection::Protocol);
     let second = node.process("a");
-    second
-        .0
-        .send(1, &Request::Look {})
-        .expect("the daemon reads");
+    second.0.send(1, &Request::Look {}).expect("the daemon reads");
     assert!(second.0.message::<Reply>().is_some());
-    second
-        .0
-        .send(1, &Request::Look {})
-        .expect("the daemon reads");
+    second.0.send(1, &Request::Look {}).expect("the daemon reads");
     second.0.expect_rejected(Rejection::Protocol);
     node.wait_refunded("a");
 }
@@ -411,10 +359,7 @@ fn random_packets_harm_nobody() {
             }
         }
         if round % 100 == 0 {
-            assert!(
-                matches!(victim.reserve(0, 1, 1), Reply::Reserved { .. }),
-                "{round}"
-            );
+            assert!(matches!(victim.reserve(0, 1, 1), Reply::Reserved { .. }), "{round}");
         }
     }
     drop(agent);
@@ -429,15 +374,8 @@ fn nonsense(random: &mut Random) -> Vec<u8> {
     let mut packet = match random.below(4) {
         0 => vec![0; random.below(FRAME_BYTES_MAX as u64) as usize],
         1 => attach(),
-        2 => frame(&Request::Release {
-            lane: Lane(random.below(16) as u8),
-            bytes: amount,
-        }),
-        _ => frame(&Request::Reserve {
-            lane: Lane(0),
-            need: Bytes(1),
-            wish: amount,
-        }),
+        2 => frame(&Request::Release { lane: Lane(random.below(16) as u8), bytes: amount }),
+        _ => frame(&Request::Reserve { lane: Lane(0), need: Bytes(1), wish: amount }),
     };
     for _ in 0..random.below(4) {
         let at = random.below(packet.len() as u64 + 1) as usize;

@@ -43,10 +43,7 @@ impl Agent {
                 // SAFETY: ends this process alone.
                 Err(_) => unsafe { libc::_exit(1) },
             },
-            ForkResult::Parent { child } => Agent {
-                pid: child,
-                to: Connection::of(to),
-            },
+            ForkResult::Parent { child } => Agent { pid: child, to: Connection::of(to) },
         }
     }
 
@@ -159,10 +156,7 @@ fn serve(from: RawFd) -> ! {
 /// Sends a byte, and a descriptor with it if there is one.
 fn hand_over(to: RawFd, fd: Option<RawFd>) {
     let mut byte = 1u8;
-    let mut part = libc::iovec {
-        iov_base: (&raw mut byte).cast(),
-        iov_len: 1,
-    };
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let mut control = [0u64; 8];
     // SAFETY: all-zero bytes are a message without parts.
     let mut message: libc::msghdr = unsafe { zeroed() };

@@ -45,10 +45,7 @@ pub fn hook(test: &str, runtime: &str) -> Option<PathBuf> {
     }
     let hook = target_dir().join("libexec/gpuslice-hook");
     if !hook.exists() {
-        skip(
-            test,
-            "gpuslice-hook is not staged; run packaging/stage debug",
-        );
+        skip(test, "gpuslice-hook is not staged; run packaging/stage debug");
         return None;
     }
     Some(hook)
@@ -95,16 +92,9 @@ impl Bundle {
             fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         };
         copy(program, &self.rootfs().join(to));
-        let listed = Command::new("ldd")
-            .arg(program)
-            .output()
-            .expect("ldd")
-            .stdout;
+        let listed = Command::new("ldd").arg(program).output().expect("ldd").stdout;
         let listed = String::from_utf8_lossy(&listed).into_owned();
-        for library in listed
-            .split_whitespace()
-            .filter(|word| word.starts_with('/'))
-        {
+        for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
             copy(Path::new(library), &self.rootfs().join(&library[1..]));
         }
     }
@@ -143,10 +133,7 @@ impl Bundle {
     pub fn mount(self, destination: &str, kind: &str, source: &Path, options: &[&str]) -> Bundle {
         let mount = json!({ "destination": destination, "type": kind, "source": source, "options": options });
         self.edit(move |config| {
-            config["mounts"]
-                .as_array_mut()
-                .expect("a list")
-                .push(mount.clone())
+            config["mounts"].as_array_mut().expect("a list").push(mount.clone())
         })
     }
 
@@ -207,20 +194,10 @@ impl Bundle {
         let config = serde_json::to_vec(&self.config(hook)).expect("JSON");
         fs::write(self.dir.join("config.json"), config).expect("config.json");
         let mut command = self.runtime();
-        command
-            .arg("run")
-            .arg("--bundle")
-            .arg(&self.dir)
-            .arg(&self.id);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.arg("run").arg("--bundle").arg(&self.dir).arg(&self.id);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().expect("the runtime starts");
-        Running {
-            bundle: self,
-            child: Some(child),
-        }
+        Running { bundle: self, child: Some(child) }
     }
 
     /// Runs the container to its end.
@@ -231,10 +208,7 @@ impl Bundle {
 
 fn find(program: &str) -> PathBuf {
     let places = ["/bin", "/usr/bin"].map(|dir| Path::new(dir).join(program));
-    places
-        .into_iter()
-        .find(|path| path.exists())
-        .expect("a common program")
+    places.into_iter().find(|path| path.exists()).expect("a common program")
 }
 
 /// A started container; deleted when dropped.
@@ -303,11 +277,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.settle();
-        let delete = self
-            .bundle
-            .runtime()
-            .args(["delete", "--force", &self.bundle.id])
-            .output();
+        let delete = self.bundle.runtime().args(["delete", "--force", &self.bundle.id]).output();
         if let Err(error) = delete {
             eprintln!("deleting {}: {error}", self.bundle.id);
         }

@@ -25,9 +25,7 @@ pub fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
 
 /// Where this build's programs and libraries are.
 pub fn target_dir() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_gpusliced"))
-        .parent()
-        .expect("programs are in a directory")
+    Path::new(env!("CARGO_BIN_EXE_gpusliced")).parent().expect("programs are in a directory")
 }
 
 /// A library of this build; it is built first if only the tests were.
@@ -37,11 +35,7 @@ pub fn library(name: &str, package: &str) -> PathBuf {
     if !path.exists() {
         BUILT.get_or_init(|| build(&["gpuslice-sim-cuda", "gpuslice-sim-nvml"]));
     }
-    assert!(
-        path.exists(),
-        "{} is not there after building {package}",
-        path.display()
-    );
+    assert!(path.exists(), "{} is not there after building {package}", path.display());
     path
 }
 
@@ -51,17 +45,11 @@ fn build(packages: &[&str]) {
     if target_dir().ends_with("release") {
         cargo.arg("--release");
     }
-    cargo.env(
-        "CARGO_TARGET_DIR",
-        target_dir().parent().expect("the target directory"),
-    );
+    cargo.env("CARGO_TARGET_DIR", target_dir().parent().expect("the target directory"));
     for package in packages {
         cargo.args(["-p", package]);
     }
-    assert!(
-        cargo.status().expect("cargo runs").success(),
-        "building {packages:?}"
-    );
+    assert!(cargo.status().expect("cargo runs").success(), "building {packages:?}");
 }
 
 /// Says that a test could not be done here, in a form that can be counted; written directly, because

@@ -34,32 +34,17 @@ pub struct Node {
 impl Node {
     /// Directories without a daemon.
     pub fn new() -> Node {
-        let root = tempfile::Builder::new()
-            .prefix("gpuslice-it-")
-            .tempdir()
-            .expect("a directory");
+        let root = tempfile::Builder::new().prefix("gpuslice-it-").tempdir().expect("a directory");
         let driver = root.path().join("driver");
         fs::create_dir(&driver).expect("a driver directory");
         for (name, real, package) in [
-            (
-                "libcuda.so.1",
-                "libgpuslice_sim_cuda.so",
-                "gpuslice-sim-cuda",
-            ),
-            (
-                "libnvidia-ml.so.1",
-                "libgpuslice_sim_nvml.so",
-                "gpuslice-sim-nvml",
-            ),
+            ("libcuda.so.1", "libgpuslice_sim_cuda.so", "gpuslice-sim-cuda"),
+            ("libnvidia-ml.so.1", "libgpuslice_sim_nvml.so", "gpuslice-sim-nvml"),
         ] {
             symlink(library(real, package), driver.join(name)).expect("a link");
         }
         let runtime_dir = root.path().join("run");
-        Node {
-            root,
-            runtime_dir,
-            daemon: None,
-        }
+        Node { root, runtime_dir, daemon: None }
     }
 
     /// Directories and a daemon that is ready.
@@ -117,30 +102,15 @@ impl Node {
     /// Starts this daemon and waits until it is ready.
     pub fn start_command(&mut self, mut command: Command) {
         assert!(self.daemon.is_none(), "one daemon at a time");
-        let log = File::options()
-            .append(true)
-            .create(true)
-            .open(self.log_path())
-            .expect("a log");
+        let log = File::options().append(true).create(true).open(self.log_path()).expect("a log");
         let from = self.log().len();
         let child = command.stderr(log).spawn().expect("gpusliced starts");
         self.daemon = Some(child);
         let start = Instant::now();
         while !self.log()[from..].contains("gpusliced ready: ") {
-            let ended = self
-                .daemon
-                .as_mut()
-                .and_then(|child| child.try_wait().expect("wait"));
-            assert!(
-                ended.is_none(),
-                "gpusliced ended with {ended:?}: {}",
-                self.log()
-            );
-            assert!(
-                start.elapsed() < PATIENCE,
-                "gpusliced is not ready: {}",
-                self.log()
-            );
+            let ended = self.daemon.as_mut().and_then(|child| child.try_wait().expect("wait"));
+            assert!(ended.is_none(), "gpusliced ended with {ended:?}: {}", self.log());
+            assert!(start.elapsed() < PATIENCE, "gpusliced is not ready: {}", self.log());
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
@@ -167,24 +137,14 @@ impl Node {
     /// A number of the daemon's `/proc/<pid>/status`.
     pub fn status(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("alive");
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .expect("a field");
-        line.trim_end_matches("kB")
-            .trim()
-            .parse()
-            .expect("a number")
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.trim_end_matches("kB").trim().parse().expect("a number")
     }
 
     /// Ends the daemon by a signal.
     pub fn end_daemon(&mut self, signal: Signal) -> ExitStatus {
         kill(self.pid(), signal).expect("it lives");
-        self.daemon
-            .take()
-            .expect("a daemon")
-            .wait()
-            .expect("it ends")
+        self.daemon.take().expect("a daemon").wait().expect("it ends")
     }
 
     /// A new connection to the admin socket.
@@ -230,8 +190,7 @@ impl Node {
 
     /// Gives a container a slice of GPU 0.
     pub fn admit(&self, container: &str, cap: Bytes) -> Answer {
-        self.admin()
-            .ask(&admit(container, "0", MemoryAsk::Exactly(cap)))
+        self.admin().ask(&admit(container, "0", MemoryAsk::Exactly(cap)))
     }
 
     /// Gives a container a slice, or fails the test.
@@ -242,21 +201,17 @@ impl Node {
 
     /// Ends a container's slice.
     pub fn dismiss(&self, container: &str) -> Answer {
-        self.admin().ask(&AdminCommand::Dismiss {
-            container: id(container),
-        })
+        self.admin().ask(&AdminCommand::Dismiss { container: id(container) })
     }
 
     /// Reserved and number of clients of a container's lane 0, as the daemon lists it.
     pub fn slice(&self, container: &str) -> Option<(Bytes, u32)> {
         self.admin().list().into_iter().find_map(|row| match row {
-            Snapshot::Slice {
-                container: whose,
-                lane,
-                reserved,
-                clients,
-                ..
-            } if whose == id(container) && lane.0 == 0 => Some((reserved, clients)),
+            Snapshot::Slice { container: whose, lane, reserved, clients, .. }
+                if whose == id(container) && lane.0 == 0 =>
+            {
+                Some((reserved, clients))
+            }
             _ => None,
         })
     }
@@ -264,21 +219,18 @@ impl Node {
     /// A container's cap on its lane 0.
     pub fn cap(&self, container: &str) -> Option<Bytes> {
         self.admin().list().into_iter().find_map(|row| match row {
-            Snapshot::Slice {
-                container: whose,
-                lane,
-                cap,
-                ..
-            } if whose == id(container) && lane.0 == 0 => Some(cap),
+            Snapshot::Slice { container: whose, lane, cap, .. }
+                if whose == id(container) && lane.0 == 0 =>
+            {
+                Some(cap)
+            }
             _ => None,
         })
     }
 
     /// Waits until a container has nothing reserved and no clients.
     pub fn wait_refunded(&self, container: &str) {
-        eventually("a refund", || {
-            self.slice(container) == Some((Bytes::ZERO, 0))
-        });
+        eventually("a refund", || self.slice(container) == Some((Bytes::ZERO, 0)));
     }
 }
 

@@ -94,13 +94,10 @@ impl Connection {
         let (len, fds) = match heard {
             Ok(packet) => {
                 let rights =
-                    packet
-                        .cmsgs()
-                        .expect("whole control data")
-                        .find_map(|part| match part {
-                            ControlMessageOwned::ScmRights(fds) => Some(fds),
-                            _ => None,
-                        });
+                    packet.cmsgs().expect("whole control data").find_map(|part| match part {
+                        ControlMessageOwned::ScmRights(fds) => Some(fds),
+                        _ => None,
+                    });
                 (packet.bytes, rights.unwrap_or_default())
             }
             Err(Errno::ECONNRESET) => return Heard::End,
@@ -210,43 +207,29 @@ impl TenantClient {
     pub fn ask_to_attach(&self, holds: Bytes) {
         let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
         held[0] = holds;
-        self.0
-            .send(1, &Request::Attach { held })
-            .expect("the daemon reads");
+        self.0.send(1, &Request::Attach { held }).expect("the daemon reads");
     }
 
     /// Attaches, holding this much of lane 0.
     pub fn attach(&self, holds: Bytes) -> Attached {
         self.ask_to_attach(holds);
         let (id, reply, fds) = self.0.message().expect("an answer");
-        let Reply::Attached { lanes, .. } = reply else {
-            panic!("{reply:?}")
-        };
+        let Reply::Attached { lanes, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(id, 1);
         let [container_page, client_page, bell] = fds.try_into().expect("three descriptors");
-        Attached {
-            lanes,
-            container_page,
-            client_page,
-            bell,
-        }
+        Attached { lanes, container_page, client_page, bell }
     }
 
     pub fn reserve(&self, lane: u8, need: u64, wish: u64) -> Reply {
         let (lane, need, wish) = (Lane(lane), Bytes(need), Bytes(wish));
-        self.0
-            .send(2, &Request::Reserve { lane, need, wish })
-            .expect("the daemon reads");
+        self.0.send(2, &Request::Reserve { lane, need, wish }).expect("the daemon reads");
         let (id, reply, _) = self.0.message().expect("an answer");
         assert_eq!(id, 2);
         reply
     }
 
     pub fn release(&self, lane: u8, bytes: u64) {
-        let request = Request::Release {
-            lane: Lane(lane),
-            bytes: Bytes(bytes),
-        };
+        let request = Request::Release { lane: Lane(lane), bytes: Bytes(bytes) };
         self.0.send(3, &request).expect("the daemon reads");
     }
 }

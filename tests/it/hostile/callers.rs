@@ -44,9 +44,7 @@ impl Created {
             Ok(mount(none, "/", none, private, none)?)
         };
         // SAFETY: two system calls on constants.
-        let process = unsafe { process.pre_exec(alone) }
-            .spawn()
-            .expect("sleep starts");
+        let process = unsafe { process.pre_exec(alone) }.spawn().expect("sleep starts");
         Some(Created {
             id: id.to_owned(),
             bundle,
@@ -76,11 +74,7 @@ impl Created {
         let state = json!({ "ociVersion": "1.0.2", "id": self.id, "pid": pid, "status": status, "bundle": bundle });
         fs::write(self.bundle.join("state.json"), state.to_string()).expect("a state");
         let mut command = Command::new(&self.hook);
-        command
-            .arg("--runtime-dir")
-            .arg(&self.runtime_dir)
-            .arg(stage)
-            .env_clear();
+        command.arg("--runtime-dir").arg(&self.runtime_dir).arg(stage).env_clear();
         command.stdin(self.state());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
@@ -96,25 +90,18 @@ impl Created {
     pub fn traced(&self, stage: &str, trace: &Path, inject: Option<&str>) -> Output {
         let plain = self.command(stage);
         let mut command = Command::new("strace");
-        command
-            .args(["-qq", "-xx", "-e", "trace=network", "-o"])
-            .arg(trace);
+        command.args(["-qq", "-xx", "-e", "trace=network", "-o"]).arg(trace);
         if let Some(inject) = inject {
             command.args(["-e", inject]);
         }
-        command
-            .arg("--")
-            .arg(plain.get_program())
-            .args(plain.get_args());
+        command.arg("--").arg(plain.get_program()).args(plain.get_args());
         command.stdin(self.state()).stdout(Stdio::null());
         command.output().expect("strace starts")
     }
 
     /// Calls `poststop` until it succeeds.
     pub fn gone(&self) {
-        eventually("its end is heard", || {
-            self.called("poststop").status.success()
-        });
+        eventually("its end is heard", || self.called("poststop").status.success());
     }
 
     /// The mounts below its root.
@@ -123,10 +110,7 @@ impl Created {
         let info = fs::read_to_string(info).expect("it lives");
         let root = format!("{}/", self.bundle.join("rootfs").display());
         let points = info.lines().filter_map(|line| line.split(' ').nth(4));
-        points
-            .filter_map(|at| at.strip_prefix(&root))
-            .map(str::to_owned)
-            .collect()
+        points.filter_map(|at| at.strip_prefix(&root)).map(str::to_owned).collect()
     }
 }
 
@@ -140,9 +124,6 @@ impl Drop for Created {
 pub fn refusal(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.starts_with("gpuslice: ") && said.lines().count() == 1,
-        "{said:?}"
-    );
+    assert!(said.starts_with("gpuslice: ") && said.lines().count() == 1, "{said:?}");
     said
 }

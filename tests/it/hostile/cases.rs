@@ -38,21 +38,9 @@ const LONG_NAME: &str = "lib/x86_64-linux-gnu/libcuda.so.\
 /// Links on components of the plan's paths.
 pub const LINKS: &[Case] = &[
     ("plain", &[], Works),
-    (
-        "/etc to the host",
-        &[At("etc", Link(Canary("etc")))],
-        Refused(MISSING),
-    ),
-    (
-        "/etc up to the host",
-        &[At("etc", Link(Up("listed")))],
-        Refused(MISSING),
-    ),
-    (
-        "/etc by init's root",
-        &[At("etc", Link(Magic("/proc/1/root", "listed")))],
-        Refused(DENIED),
-    ),
+    ("/etc to the host", &[At("etc", Link(Canary("etc")))], Refused(MISSING)),
+    ("/etc up to the host", &[At("etc", Link(Up("listed")))], Refused(MISSING)),
+    ("/etc by init's root", &[At("etc", Link(Magic("/proc/1/root", "listed")))], Refused(DENIED)),
     (
         "/etc by the hook's root",
         &[At("etc", Link(Magic("/proc/self/root", "etc")))],
@@ -60,138 +48,54 @@ pub const LINKS: &[Case] = &[
     ),
     (
         "/etc by the hook's root, processes shared",
-        &[
-            Config(hosts_processes),
-            At("etc", Link(Magic("/proc/self/root", "etc"))),
-        ],
+        &[Config(hosts_processes), At("etc", Link(Magic("/proc/self/root", "etc")))],
         Refused(LOOP),
     ),
     (
         "/etc by the hook's own directory",
-        &[
-            Config(hosts_processes),
-            At("etc", Link(Text("/proc/self/cwd"))),
-        ],
+        &[Config(hosts_processes), At("etc", Link(Text("/proc/self/cwd")))],
         Refused(LOOP),
     ),
-    (
-        "/etc by a descriptor",
-        &[At("etc", Link(Text("/proc/1/fd/0")))],
-        Refused(DENIED),
-    ),
-    (
-        "/etc into /dev/fd",
-        &[At("etc", Link(Text("/dev/fd")))],
-        Refused(MISSING),
-    ),
-    (
-        "/etc to itself",
-        &[At("etc", Link(Text("etc")))],
-        Refused(LOOP),
-    ),
-    (
-        "/etc dangling",
-        &[At("etc", Link(Text("/gone")))],
-        Refused(MISSING),
-    ),
-    (
-        "/etc elsewhere in the image",
-        &[At("etc", Link(Text("/conf"))), At("conf", Dir)],
-        Works,
-    ),
+    ("/etc by a descriptor", &[At("etc", Link(Text("/proc/1/fd/0")))], Refused(DENIED)),
+    ("/etc into /dev/fd", &[At("etc", Link(Text("/dev/fd")))], Refused(MISSING)),
+    ("/etc to itself", &[At("etc", Link(Text("etc")))], Refused(LOOP)),
+    ("/etc dangling", &[At("etc", Link(Text("/gone")))], Refused(MISSING)),
+    ("/etc elsewhere in the image", &[At("etc", Link(Text("/conf"))), At("conf", Dir)], Works),
     (
         "/etc elsewhere by two links and ..",
-        &[
-            At("etc", Link(Text("a/../b"))),
-            At("a", Dir),
-            At("b", Link(Text("../../tmp"))),
-        ],
+        &[At("etc", Link(Text("a/../b"))), At("a", Dir), At("b", Link(Text("../../tmp")))],
         Works,
     ),
-    (
-        "the list to the host",
-        &[At(LIST, Link(Canary("listed/ld.so.preload")))],
-        Refused(IRREGULAR),
-    ),
-    (
-        "the list up to the host",
-        &[At(LIST, Link(Up("listed/ld.so.preload")))],
-        Refused(IRREGULAR),
-    ),
+    ("the list to the host", &[At(LIST, Link(Canary("listed/ld.so.preload")))], Refused(IRREGULAR)),
+    ("the list up to the host", &[At(LIST, Link(Up("listed/ld.so.preload")))], Refused(IRREGULAR)),
     (
         "the list by init's root",
         &[At(LIST, Link(Magic("/proc/1/root", "file")))],
         Refused(IRREGULAR),
     ),
-    (
-        "the list to itself",
-        &[At(LIST, Link(Text("ld.so.preload")))],
-        Refused(IRREGULAR),
-    ),
-    (
-        "the list dangling",
-        &[At(LIST, Link(Text("/gone")))],
-        Refused(IRREGULAR),
-    ),
-    (
-        "/run to the host",
-        &[At("run", Link(Canary("run")))],
-        Refused(MISSING),
-    ),
-    (
-        "/run up to the host",
-        &[At("run", Link(Up("run")))],
-        Refused(MISSING),
-    ),
-    (
-        "/run by init's root",
-        &[At("run", Link(Magic("/proc/1/root", "run")))],
-        Refused(DENIED),
-    ),
+    ("the list to itself", &[At(LIST, Link(Text("ld.so.preload")))], Refused(IRREGULAR)),
+    ("the list dangling", &[At(LIST, Link(Text("/gone")))], Refused(IRREGULAR)),
+    ("/run to the host", &[At("run", Link(Canary("run")))], Refused(MISSING)),
+    ("/run up to the host", &[At("run", Link(Up("run")))], Refused(MISSING)),
+    ("/run by init's root", &[At("run", Link(Magic("/proc/1/root", "run")))], Refused(DENIED)),
     (
         "/run to /var/run and back",
-        &[
-            At("run", Link(Text("/var/run"))),
-            At("var/run", Link(Text("/run"))),
-        ],
+        &[At("run", Link(Text("/var/run"))), At("var/run", Link(Text("/run")))],
         Refused(LOOP),
     ),
-    (
-        "/run to /var/run",
-        &[At("run", Link(Text("var/run"))), At("var/run", Dir)],
-        Works,
-    ),
-    (
-        "/var/run to /run",
-        &[At("var/run", Link(Text("../run")))],
-        Works,
-    ),
-    (
-        "/run/gpuslice to the host",
-        &[At("run/gpuslice", Link(Canary("run")))],
-        Refused(MISSING),
-    ),
-    (
-        "/run/gpuslice up to the host",
-        &[At("run/gpuslice", Link(Up("run")))],
-        Refused(MISSING),
-    ),
+    ("/run to /var/run", &[At("run", Link(Text("var/run"))), At("var/run", Dir)], Works),
+    ("/var/run to /run", &[At("var/run", Link(Text("../run")))], Works),
+    ("/run/gpuslice to the host", &[At("run/gpuslice", Link(Canary("run")))], Refused(MISSING)),
+    ("/run/gpuslice up to the host", &[At("run/gpuslice", Link(Up("run")))], Refused(MISSING)),
     (
         "/run/gpuslice by init's root",
         &[At("run/gpuslice", Link(Magic("/proc/1/root", "run")))],
         Refused(DENIED),
     ),
-    (
-        "/run/gpuslice elsewhere in the image",
-        &[At("run/gpuslice", Link(Text("/tmp")))],
-        Works,
-    ),
+    ("/run/gpuslice elsewhere in the image", &[At("run/gpuslice", Link(Text("/tmp")))], Works),
     (
         "/run/gpuslice to the kernel's settings",
-        &[
-            Fresh("/sys", "sysfs", &[]),
-            At("run/gpuslice", Link(Text("/sys/kernel/gpuslice"))),
-        ],
+        &[Fresh("/sys", "sysfs", &[]), At("run/gpuslice", Link(Text("/sys/kernel/gpuslice")))],
         Refused(MISSING),
     ),
     ("/usr to the host", &[At("usr", Link(Canary("lib")))], Works),
@@ -205,21 +109,9 @@ pub const LINKS: &[Case] = &[
         &[At(MULTI, Link(Magic("/proc/1/root", "driver")))],
         Refused(DENIED),
     ),
-    (
-        "a library directory up to the host",
-        &[At(MULTI, Link(Up("driver")))],
-        Works,
-    ),
-    (
-        "/usr/lib64 dangling",
-        &[At("usr/lib64", Link(Text("/gone")))],
-        Works,
-    ),
-    (
-        "/usr/lib64 to itself",
-        &[At("usr/lib64", Link(Text("lib64")))],
-        Refused(LOOP),
-    ),
+    ("a library directory up to the host", &[At(MULTI, Link(Up("driver")))], Works),
+    ("/usr/lib64 dangling", &[At("usr/lib64", Link(Text("/gone")))], Works),
+    ("/usr/lib64 to itself", &[At("usr/lib64", Link(Text("lib64")))], Refused(LOOP)),
     ("everything in /usr", &[With(merge_usr)], Works),
     (
         "libcuda.so.1 to the host",
@@ -231,11 +123,7 @@ pub const LINKS: &[Case] = &[
         &[At(CUDA, Link(Up("driver/libcuda.so.1")))],
         Refused(IRREGULAR),
     ),
-    (
-        "libcuda.so.1 dangling",
-        &[At(CUDA, Link(Text("libcuda.so.550.1")))],
-        Refused(IRREGULAR),
-    ),
+    ("libcuda.so.1 dangling", &[At(CUDA, Link(Text("libcuda.so.550.1")))], Refused(IRREGULAR)),
     (
         "libcuda.so.1 to its version",
         &[
@@ -258,126 +146,35 @@ pub const FILES: &[Case] = &[
     ("/etc is missing", &[At("etc", Nothing)], Works),
     (
         "/etc is missing, the root read-only",
-        &[
-            At("etc", Nothing),
-            Config(|config| config["root"]["readonly"] = json!(true)),
-        ],
+        &[At("etc", Nothing), Config(|config| config["root"]["readonly"] = json!(true))],
         Works,
     ),
-    (
-        "/etc may be listed by nobody",
-        &[At("etc", Mode(0o711))],
-        Works,
-    ),
-    (
-        "/etc cannot be changed",
-        &[At("etc", Immutable)],
-        Refused("not permitted"),
-    ),
-    (
-        "the list is a directory",
-        &[At(LIST, Dir)],
-        Refused(IRREGULAR),
-    ),
+    ("/etc may be listed by nobody", &[At("etc", Mode(0o711))], Works),
+    ("/etc cannot be changed", &[At("etc", Immutable)], Refused("not permitted")),
+    ("the list is a directory", &[At(LIST, Dir)], Refused(IRREGULAR)),
     ("the list is a pipe", &[At(LIST, Pipe)], Refused(IRREGULAR)),
-    (
-        "the list is a socket",
-        &[At(LIST, Socket)],
-        Refused(IRREGULAR),
-    ),
-    (
-        "the list is a device",
-        &[At(LIST, Device)],
-        Refused(IRREGULAR),
-    ),
-    (
-        "the list is a file of the host's too",
-        &[At(LIST, Hard("listed/ld.so.preload"))],
-        Works,
-    ),
-    (
-        "the list cannot be changed",
-        &[At(LIST, File("")), At(LIST, Immutable)],
-        Works,
-    ),
-    (
-        "the list is as long as it may be",
-        &[At(LIST, Long(256))],
-        Works,
-    ),
-    (
-        "the list is longer",
-        &[At(LIST, Long(257))],
-        Refused("too large"),
-    ),
-    (
-        "the list is binary",
-        &[At(LIST, File("\0\0\r\n# x\r\n/a.so:/b.so\t/c.so\0\u{7f}"))],
-        Works,
-    ),
-    (
-        "the list has one endless line",
-        &[At(LIST, File("# no end, no newline"))],
-        Works,
-    ),
+    ("the list is a socket", &[At(LIST, Socket)], Refused(IRREGULAR)),
+    ("the list is a device", &[At(LIST, Device)], Refused(IRREGULAR)),
+    ("the list is a file of the host's too", &[At(LIST, Hard("listed/ld.so.preload"))], Works),
+    ("the list cannot be changed", &[At(LIST, File("")), At(LIST, Immutable)], Works),
+    ("the list is as long as it may be", &[At(LIST, Long(256))], Works),
+    ("the list is longer", &[At(LIST, Long(257))], Refused("too large")),
+    ("the list is binary", &[At(LIST, File("\0\0\r\n# x\r\n/a.so:/b.so\t/c.so\0\u{7f}"))], Works),
+    ("the list has one endless line", &[At(LIST, File("# no end, no newline"))], Works),
     ("/run is missing", &[At("run", Nothing)], Works),
     ("/run is a file", &[At("run", File(""))], Refused(NO_DIR)),
     ("/run is everybody's", &[At("run", Mode(0o1777))], Works),
-    (
-        "/run/gpuslice is a file",
-        &[At("run/gpuslice", File(""))],
-        Refused(NO_DIR),
-    ),
-    (
-        "/run/gpuslice is a pipe",
-        &[At("run/gpuslice", Pipe)],
-        Refused(NO_DIR),
-    ),
-    (
-        "/run/gpuslice is full",
-        &[At("run/gpuslice/driver/libcuda.so.1", Dir)],
-        Works,
-    ),
-    (
-        "a library directory is a file",
-        &[At(MULTI, File(""))],
-        Works,
-    ),
-    (
-        "a library directory is a pipe",
-        &[At("usr/lib64", Pipe)],
-        Works,
-    ),
-    (
-        "a library directory may be read by nobody",
-        &[At(OWN, Mode(0o311))],
-        Works,
-    ),
-    (
-        "libcuda.so.1 is a directory",
-        &[At(CUDA, Dir)],
-        Refused(IRREGULAR),
-    ),
-    (
-        "libcuda.so.1 is a pipe",
-        &[At(CUDA, Pipe)],
-        Refused(IRREGULAR),
-    ),
-    (
-        "libcuda.so.1 is a device",
-        &[At(CUDA, Device)],
-        Refused(IRREGULAR),
-    ),
-    (
-        "libcuda.so.1 is a file of the host's too",
-        &[At(CUDA, Hard("driver/libcuda.so.1"))],
-        Works,
-    ),
-    (
-        "libnvidia-ml.so.1 is a socket",
-        &[At(NVML, Socket)],
-        Refused(IRREGULAR),
-    ),
+    ("/run/gpuslice is a file", &[At("run/gpuslice", File(""))], Refused(NO_DIR)),
+    ("/run/gpuslice is a pipe", &[At("run/gpuslice", Pipe)], Refused(NO_DIR)),
+    ("/run/gpuslice is full", &[At("run/gpuslice/driver/libcuda.so.1", Dir)], Works),
+    ("a library directory is a file", &[At(MULTI, File(""))], Works),
+    ("a library directory is a pipe", &[At("usr/lib64", Pipe)], Works),
+    ("a library directory may be read by nobody", &[At(OWN, Mode(0o311))], Works),
+    ("libcuda.so.1 is a directory", &[At(CUDA, Dir)], Refused(IRREGULAR)),
+    ("libcuda.so.1 is a pipe", &[At(CUDA, Pipe)], Refused(IRREGULAR)),
+    ("libcuda.so.1 is a device", &[At(CUDA, Device)], Refused(IRREGULAR)),
+    ("libcuda.so.1 is a file of the host's too", &[At(CUDA, Hard("driver/libcuda.so.1"))], Works),
+    ("libnvidia-ml.so.1 is a socket", &[At(NVML, Socket)], Refused(IRREGULAR)),
     (
         "names with newlines",
         &[
@@ -387,125 +184,56 @@ pub const FILES: &[Case] = &[
         Works,
     ),
     ("a version of 244 digits", &[At(LONG_NAME, File(""))], Works),
-    (
-        "a read-only root",
-        &[Config(|config| config["root"]["readonly"] = json!(true))],
-        Works,
-    ),
+    ("a read-only root", &[Config(|config| config["root"]["readonly"] = json!(true))], Works),
 ];
 
 /// Mounts and namespaces of the configuration.
 pub const MOUNTS: &[Case] = &[
-    (
-        "a volume at /etc",
-        &[Over("/etc", "etc")],
-        Refused(NOT_HERE),
-    ),
-    (
-        "a volume at /etc with a list",
-        &[Over("/etc", "listed")],
-        Works,
-    ),
+    ("a volume at /etc", &[Over("/etc", "etc")], Refused(NOT_HERE)),
+    ("a volume at /etc with a list", &[Over("/etc", "listed")], Works),
     (
         "a file of the host's at the list",
         &[At(LIST, File("")), Over("/etc/ld.so.preload", "file")],
         Works,
     ),
-    (
-        "a file system of its own at /etc",
-        &[Fresh("/etc", "tmpfs", &[])],
-        Refused(NOT_HERE),
-    ),
-    (
-        "the processes at /etc",
-        &[Fresh("/etc", "proc", &[])],
-        Refused(NOT_HERE),
-    ),
-    (
-        "a volume at /run/gpuslice",
-        &[Over("/run/gpuslice", "empty")],
-        Works,
-    ),
-    (
-        "a file of the host's at /run/gpuslice",
-        &[Over("/run/gpuslice", "file")],
-        Refused(NO_DIR),
-    ),
-    (
-        "a file system of its own at /run",
-        &[Fresh("/run", "tmpfs", &["mode=755"])],
-        Works,
-    ),
-    (
-        "a read-only file system at /run",
-        &[Fresh("/run", "tmpfs", &["ro"])],
-        Works,
-    ),
-    (
-        "the kernel's settings at /run",
-        &[Fresh("/run", "sysfs", &[])],
-        Refused("not permitted"),
-    ),
+    ("a file system of its own at /etc", &[Fresh("/etc", "tmpfs", &[])], Refused(NOT_HERE)),
+    ("the processes at /etc", &[Fresh("/etc", "proc", &[])], Refused(NOT_HERE)),
+    ("a volume at /run/gpuslice", &[Over("/run/gpuslice", "empty")], Works),
+    ("a file of the host's at /run/gpuslice", &[Over("/run/gpuslice", "file")], Refused(NO_DIR)),
+    ("a file system of its own at /run", &[Fresh("/run", "tmpfs", &["mode=755"])], Works),
+    ("a read-only file system at /run", &[Fresh("/run", "tmpfs", &["ro"])], Works),
+    ("the kernel's settings at /run", &[Fresh("/run", "sysfs", &[])], Refused("not permitted")),
     (
         "/run is a link to a volume",
         &[Over("/data", "empty"), At("run", Link(Text("/data")))],
         Refused(NOT_HERE),
     ),
-    (
-        "a volume with a driver",
-        &[Over("/usr/lib/x86_64-linux-gnu", "driver")],
-        Works,
-    ),
-    (
-        "an empty volume for a driver",
-        &[Over("/usr/lib/x86_64-linux-gnu", "empty")],
-        Works,
-    ),
+    ("a volume with a driver", &[Over("/usr/lib/x86_64-linux-gnu", "driver")], Works),
+    ("an empty volume for a driver", &[Over("/usr/lib/x86_64-linux-gnu", "empty")], Works),
     (
         "a file of the host's at libcuda.so.1",
         &[Over("/lib/x86_64-linux-gnu/libcuda.so.1", "file")],
         Works,
     ),
-    (
-        "a volume at /dev/gpuslice-sim",
-        &[Over("/dev/gpuslice-sim", "empty")],
-        Works,
-    ),
-    (
-        "users of its own",
-        &[
-            Config(user_namespace),
-            Fresh("/run", "tmpfs", &["mode=755"]),
-        ],
-        Works,
-    ),
+    ("a volume at /dev/gpuslice-sim", &[Over("/dev/gpuslice-sim", "empty")], Works),
+    ("users of its own", &[Config(user_namespace), Fresh("/run", "tmpfs", &["mode=755"])], Works),
     (
         "a shared root",
-        &[Config(|config| {
-            config["linux"]["rootfsPropagation"] = json!("rshared")
-        })],
+        &[Config(|config| config["linux"]["rootfsPropagation"] = json!("rshared"))],
         Works,
     ),
     (
         "a slave root",
-        &[Config(|config| {
-            config["linux"]["rootfsPropagation"] = json!("rslave")
-        })],
+        &[Config(|config| config["linux"]["rootfsPropagation"] = json!("rslave"))],
         Works,
     ),
     (
         "a private root",
-        &[Config(|config| {
-            config["linux"]["rootfsPropagation"] = json!("rprivate")
-        })],
+        &[Config(|config| config["linux"]["rootfsPropagation"] = json!("rprivate"))],
         Works,
     ),
     ("an environment for loaders", &[Config(loaders)], Works),
-    (
-        "libcuda.so.1 in 65 versions",
-        &[With(versions)],
-        Refused("too many versions"),
-    ),
+    ("libcuda.so.1 in 65 versions", &[With(versions)], Refused("too many versions")),
 ];
 
 fn versions(rootfs: &std::path::Path, _: &std::path::Path) {

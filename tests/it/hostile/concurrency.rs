@@ -33,20 +33,12 @@ fn two_hundred_hooks_at_once() {
         let memory = if number % 10 == 9 { "20GiB" } else { "64MiB" };
         let wish = json!({ "gpuslice.io/memory": memory, "gpuslice.io/gpus": "0" });
         let (id, dir) = (format!("hook{number}"), node.root().join("bundles"));
-        let created = Created::new(
-            "two_hundred_hooks_at_once",
-            &dir,
-            &id,
-            node.runtime_dir(),
-            &wish,
-        );
+        let created =
+            Created::new("two_hundred_hooks_at_once", &dir, &id, node.runtime_dir(), &wish);
         let Some(created) = created else { return };
         containers.push(created);
     }
-    let calls: Vec<Child> = containers
-        .iter()
-        .map(|one| one.call("createRuntime"))
-        .collect();
+    let calls: Vec<Child> = containers.iter().map(|one| one.call("createRuntime")).collect();
     let mut given = BTreeSet::new();
     let mut late = 0;
     for ((number, call), one) in calls.into_iter().enumerate().zip(&containers) {
@@ -76,9 +68,7 @@ fn two_hundred_hooks_at_once() {
         }
     }
     assert_eq!(node.containers(), BTreeSet::new());
-    let left = std::fs::read_dir(node.runtime_dir().join("c"))
-        .expect("there")
-        .count();
+    let left = std::fs::read_dir(node.runtime_dir().join("c")).expect("there").count();
     assert_eq!(left, 0, "directories of slices that ended");
 }
 
@@ -88,9 +78,7 @@ fn twenty_runtimes_at_once() {
         return;
     };
     let (node, _run) = node();
-    let ids: BTreeSet<String> = (0..RUNTIMES_AT_ONCE)
-        .map(|n| format!("twenty{n}"))
-        .collect();
+    let ids: BTreeSet<String> = (0..RUNTIMES_AT_ONCE).map(|n| format!("twenty{n}")).collect();
     let bundles: Vec<Bundle> = ids
         .iter()
         .map(|id| {
@@ -99,18 +87,12 @@ fn twenty_runtimes_at_once() {
                 .command(&["/bin/ls", "/run/gpuslice/tenant.sock"])
         })
         .collect();
-    let running: Vec<Running> = bundles
-        .into_iter()
-        .map(|bundle| bundle.start(&hook))
-        .collect();
+    let running: Vec<Running> = bundles.into_iter().map(|bundle| bundle.start(&hook)).collect();
     for one in running {
         let output = one.end();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let whole = output.stdout == b"/run/gpuslice/tenant.sock\n";
-        assert!(
-            output.status.success() && whole || said.contains("in time"),
-            "{output:?}"
-        );
+        assert!(output.status.success() && whole || said.contains("in time"), "{output:?}");
     }
     eventually("no slice is left", || node.containers().is_empty());
 }

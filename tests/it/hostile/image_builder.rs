@@ -125,10 +125,7 @@ fn put(content: Content, at: &Path, canary: &Path) {
 /// Sets or clears a file attribute; whether that succeeded.
 pub fn chattr(change: &str, at: &Path) -> bool {
     let mut command = std::process::Command::new("chattr");
-    command
-        .arg(change)
-        .arg(at)
-        .stderr(std::process::Stdio::null());
+    command.arg(change).arg(at).stderr(std::process::Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
@@ -162,9 +159,7 @@ pub fn user_namespace(config: &mut Value) {
 /// Shares the host's pid namespace, as in a pod with `hostPID`.
 pub fn hosts_processes(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
-    namespaces
-        .expect("a list")
-        .retain(|entry| entry["type"] != "pid");
+    namespaces.expect("a list").retain(|entry| entry["type"] != "pid");
 }
 
 /// Moves everything to `/usr`, as in today's distributions.

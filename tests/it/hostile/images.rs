@@ -37,11 +37,7 @@ fn trace_to(file: &Path) -> impl Fn(&mut Value) + 'static {
             words.push(json!(word));
         }
         words.extend([json!(file), json!("--"), entry["path"].take()]);
-        words.extend(
-            entry["args"].as_array().expect("words")[1..]
-                .iter()
-                .cloned(),
-        );
+        words.extend(entry["args"].as_array().expect("words")[1..].iter().cloned());
         *entry = json!({ "path": "/usr/bin/strace", "args": words, "env": [], "timeout": 20 });
     }
 }
@@ -51,11 +47,7 @@ fn plan(node: &Node, bundle: &Path, rootfs: PathBuf, id: &str) -> Plan {
     let mut reads: Vec<PathBuf> = ["libcuda.so.1", "libnvidia-ml.so.1"]
         .map(|name| node.root().join("driver").join(name))
         .into();
-    let parts = [
-        "libgpuslice.so",
-        "libgpuslice_mount.so",
-        "libgpuslice_nvml.so",
-    ];
+    let parts = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"];
     reads.extend(parts.map(|name| crate::harness::target_dir().join(name)));
     reads.extend([
         node.root().join("device/node"),
@@ -74,10 +66,8 @@ fn plan(node: &Node, bundle: &Path, rootfs: PathBuf, id: &str) -> Plan {
 
 /// All deviations of a case from its expected result.
 fn verdict(expected: Expected, output: &Output, shows_why: bool) -> Vec<String> {
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let mut wrong = Vec::new();
     match expected {
         Expected::Works => {
@@ -127,16 +117,12 @@ impl<'a> Trial<'a> {
         let before = snapshot(&self.canary);
         let output = bundle.edit(trace_to(&trace)).run(hook);
         let touched = touched(&before, &snapshot(&self.canary));
-        let touched = touched
-            .iter()
-            .map(|path| format!("touched {}", path.display()));
+        let touched = touched.iter().map(|path| format!("touched {}", path.display()));
         let calls = fs::read_to_string(&trace).unwrap_or_default();
         let plan = plan(self.node, &self.dir(), self.dir().join(root), &self.id);
         let mut strange = findings(&calls, &plan);
         strange.extend(unsettled(&calls));
-        let strange = strange
-            .iter()
-            .map(|line| format!("not in the plan: {line}"));
+        let strange = strange.iter().map(|line| format!("not in the plan: {line}"));
         let wrong = touched.chain(strange).collect();
         eventually("the slice is gone", || self.node.slice(&self.id).is_none());
         (output, wrong)
@@ -161,21 +147,14 @@ fn try_all(test: &str, runtimes: &[&'static str], cases: &[Case]) {
             for path in ["etc/ld.so.preload", "etc"] {
                 chattr("-i", &trial.dir().join("rootfs").join(path));
             }
-            let named = found
-                .iter()
-                .map(|what| format!("{runtime}, {}: {what}", case.0));
+            let named = found.iter().map(|what| format!("{runtime}, {}: {what}", case.0));
             wrong.extend(named);
         }
         if before != host() {
             wrong.push(format!("{runtime}: a mount leaked to the host"));
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} findings:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} findings:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
@@ -202,10 +181,7 @@ fn roots_of_every_kind() {
         };
         let node = Node::start();
         let long = "n".repeat(255);
-        for (number, root) in ["new\nline", "sp ace", &long, "over"]
-            .into_iter()
-            .enumerate()
-        {
+        for (number, root) in ["new\nline", "sp ace", &long, "over"].into_iter().enumerate() {
             let trial = Trial::new(&node, format!("roots-{runtime}{number}"));
             let bundle = trial.bundle(runtime);
             let (from, to) = (bundle.rootfs(), trial.dir().join(root));
@@ -222,11 +198,7 @@ fn roots_of_every_kind() {
             let written = root.replace('\n', "\\n");
             let (output, mut found) = trial.run(bundle, &written, &hook);
             found.extend(verdict(Expected::Works, &output, runtime == "runc"));
-            assert!(
-                found.is_empty(),
-                "{runtime}, {root:?}:\n{}",
-                found.join("\n")
-            );
+            assert!(found.is_empty(), "{runtime}, {root:?}:\n{}", found.join("\n"));
         }
     }
 }
@@ -246,13 +218,7 @@ fn layered(bundle: Bundle, dir: &Path) -> Bundle {
         let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
         mount(none, "/", none, flags, none)?;
         let kind = Some("overlay");
-        Ok(mount(
-            kind,
-            &over,
-            kind,
-            MsFlags::empty(),
-            Some(options.as_str()),
-        )?)
+        Ok(mount(kind, &over, kind, MsFlags::empty(), Some(options.as_str()))?)
     })
 }
 

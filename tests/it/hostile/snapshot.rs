@@ -61,10 +61,8 @@ fn look(path: &Path, all: &mut Snapshot) {
 /// Paths that differ between two snapshots.
 pub fn touched(before: &Snapshot, after: &Snapshot) -> Vec<PathBuf> {
     let either = before.keys().chain(after.keys());
-    let mut touched: Vec<PathBuf> = either
-        .filter(|path| before.get(*path) != after.get(*path))
-        .cloned()
-        .collect();
+    let mut touched: Vec<PathBuf> =
+        either.filter(|path| before.get(*path) != after.get(*path)).cloned().collect();
     touched.sort();
     touched.dedup();
     touched
@@ -77,10 +75,7 @@ fn a_touch_is_noticed() {
     fs::create_dir(&dir).expect("a directory");
     fs::write(&file, "x").expect("a file");
     let before = snapshot(root.path());
-    assert_eq!(
-        touched(&before, &snapshot(root.path())),
-        [""; 0].map(PathBuf::from)
-    );
+    assert_eq!(touched(&before, &snapshot(root.path())), [""; 0].map(PathBuf::from));
     fs::write(&file, "y").expect("a file");
     assert_eq!(touched(&before, &snapshot(root.path())), [file]);
     fs::write(dir.join("g"), "").expect("a file");

@@ -81,19 +81,13 @@ impl<'a> Call<'a> {
     /// `None` for lines that are not calls: signals, the end.
     fn parse(line: &'a str) -> Option<Call<'a>> {
         // A pid comes first when several processes are traced.
-        let line = line
-            .trim_start_matches(|c: char| c.is_ascii_digit())
-            .trim_start();
+        let line = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
         let (name, rest) = line.split_once('(')?;
         let (arguments, result) = rest.rsplit_once(" = ")?;
         let arguments = arguments.trim_end().strip_suffix(')')?;
         let named =
             !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        named.then_some(Call {
-            name,
-            arguments,
-            result,
-        })
+        named.then_some(Call { name, arguments, result })
     }
 
     fn failed(&self) -> bool {
@@ -140,9 +134,7 @@ pub fn unsettled(trace: &str) -> Vec<String> {
 
 /// Every call that is not in the plan.
 pub fn findings(trace: &str, plan: &Plan) -> Vec<String> {
-    let calls = trace
-        .lines()
-        .filter_map(|line| Some((line, Call::parse(line)?)));
+    let calls = trace.lines().filter_map(|line| Some((line, Call::parse(line)?)));
     calls
         .filter(|(_, call)| !call.failed() && !is_planned(call, plan))
         .map(|(line, _)| line.to_owned())
@@ -168,9 +160,7 @@ fn is_planned(call: &Call, plan: &Plan) -> bool {
             let path = call.quoted(0).unwrap_or_default();
             path.is_empty() || may_read(Path::new(path), plan)
         }
-        "connect" => call
-            .arguments
-            .contains(&format!("\"{}\"", plan.socket.display())),
+        "connect" => call.arguments.contains(&format!("\"{}\"", plan.socket.display())),
         // The only way into the container, and the only thing that is ever put anywhere.
         "setns" => call.arguments.contains("CLONE_NEWNS"),
         "open_tree" => match call.quoted(0) {
@@ -178,17 +168,14 @@ fn is_planned(call: &Call, plan: &Plan) -> bool {
             Some(path) => plan.reads.iter().any(|read| read == Path::new(path)),
             None => false,
         },
-        "move_mount" => call
-            .held(1)
-            .is_some_and(|to| Path::new(to).starts_with(&plan.rootfs)),
+        "move_mount" => call.held(1).is_some_and(|to| Path::new(to).starts_with(&plan.rootfs)),
         _ => false,
     }
 }
 
 /// The one program: the hook itself. strace's own line for it names no descriptor.
 fn is_the_hook(call: &Call) -> bool {
-    call.quoted(0)
-        .is_some_and(|path| path.ends_with("/gpuslice-hook"))
+    call.quoted(0).is_some_and(|path| path.ends_with("/gpuslice-hook"))
 }
 
 fn may_write(path: &Path, plan: &Plan) -> bool {

@@ -90,10 +90,7 @@ fn silence_ends_within_the_budget() {
     std::fs::remove_file(&path).expect("the socket");
     let _listener = listen(&path);
     let said = refusal(&container.called("createRuntime"));
-    assert!(
-        said.contains("waiting for") && said.contains("no answer in time"),
-        "{said}"
-    );
+    assert!(said.contains("waiting for") && said.contains("no answer in time"), "{said}");
     // With a full backlog not even the connection succeeds.
     let mut waiting = Vec::new();
     loop {
@@ -105,10 +102,7 @@ fn silence_ends_within_the_budget() {
         waiting.push(fd);
     }
     let said = refusal(&container.called("createRuntime"));
-    assert!(
-        said.contains("connecting to") && said.contains("no answer in time"),
-        "{said}"
-    );
+    assert!(said.contains("connecting to") && said.contains("no answer in time"), "{said}");
     assert_eq!(container.mounts(), [""; 0]);
 }
 
@@ -117,23 +111,14 @@ fn timeouts(trace: &str) -> Vec<(&str, u64)> {
     let value = |line: &str| -> Option<u64> {
         // Newer versions of strace decode it, older ones print its 16 bytes.
         if let Some((_, rest)) = line.split_once("tv_sec=") {
-            let mut numbers = rest
-                .split(|c: char| !c.is_ascii_digit())
-                .filter_map(|n| n.parse().ok());
+            let mut numbers =
+                rest.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
             let (seconds, micros): (u64, u64) = (numbers.next()?, numbers.next()?);
             return Some(seconds * 1_000_000 + micros);
         }
         let bytes = line.split('"').nth(1)?.split("\\x").skip(1);
-        let bytes: Vec<u8> = bytes
-            .filter_map(|b| u8::from_str_radix(b, 16).ok())
-            .collect();
-        let word = |at: usize| {
-            bytes
-                .get(at..at + 8)?
-                .try_into()
-                .ok()
-                .map(u64::from_le_bytes)
-        };
+        let bytes: Vec<u8> = bytes.filter_map(|b| u8::from_str_radix(b, 16).ok()).collect();
+        let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         Some(word(0)? * 1_000_000 + word(8)?)
     };
     let kinds = ["SO_SNDTIMEO", "SO_RCVTIMEO"];
@@ -152,11 +137,7 @@ fn all_waits_share_one_deadline() {
     let Some(container) = asking(test, root.path(), root.path()) else {
         return;
     };
-    if std::process::Command::new("strace")
-        .arg("-V")
-        .output()
-        .is_err()
-    {
+    if std::process::Command::new("strace").arg("-V").output().is_err() {
         return crate::harness::skip(test, "strace is not installed");
     }
     let _silent = listen(&root.path().join("admin.sock"));
@@ -207,10 +188,7 @@ fn the_log_has_it_too() {
     let line = String::from_utf8_lossy(&line[..len]);
     assert!(line.starts_with("<27>gpuslice-hook["), "{line}");
     let text = said.trim_start_matches("gpuslice: ").trim_end();
-    assert!(
-        line.ends_with(&format!("]: container asks: {text}")),
-        "{line}"
-    );
+    assert!(line.ends_with(&format!("]: container asks: {text}")), "{line}");
 }
 
 /// A daemon that hung finds questions of hooks that gave up. It must not give slices to containers
@@ -226,9 +204,7 @@ fn a_daemon_that_hung_gives_no_slice_to_containers_that_did_not_start() {
     let said = refusal(&container.called("createRuntime"));
     kill(node.pid(), Signal::SIGCONT).expect("it lives");
     assert!(said.contains("no answer in time"), "{said}");
-    eventually("it was taken back", || {
-        node.log().contains("the slice is removed")
-    });
+    eventually("it was taken back", || node.log().contains("the slice is removed"));
     eventually("no slice is left", || node.containers().is_empty());
     let again = container.called("createRuntime");
     assert!(again.status.success(), "{again:?}");
@@ -256,9 +232,7 @@ fn a_container_that_ends_without_a_daemon_keeps_nothing() {
     drop(ends);
     node.start_daemon(&[]);
     let left = BTreeSet::from(["command".to_owned(), "lives".to_owned()]);
-    eventually("only living containers have a slice", || {
-        node.containers() == left
-    });
+    eventually("only living containers have a slice", || node.containers() == left);
     assert!(!node.container_dir("ends").exists() && node.container_dir("lives").exists());
 }
 

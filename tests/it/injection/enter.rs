@@ -65,15 +65,20 @@ fn as_nobody(program: &Path, root: &Path) -> Command {
 /// Runs `script` in a slice of 1 GiB as an unprivileged user; `None` where the kernel gives such a
 /// user no user namespace.
 pub fn as_ordinary_user(root: &Path, home: &Home, script: &str) -> Option<Output> {
-    let unshare = as_nobody(Path::new("/usr/bin/unshare"), root)
-        .args(["--user", "--mount", "true"])
-        .output();
+    let unshare =
+        as_nobody(Path::new("/usr/bin/unshare"), root).args(["--user", "--mount", "true"]).output();
     if !unshare.is_ok_and(|output| output.status.success()) {
         return None;
     }
     let _point = Point::hold();
     let mut run = as_nobody(&root.join("bin/gpuslice"), root);
-    run.args(["run", "--quiet", "--memory", "1GiB", "--inject", "mount"])
-        .args(["--driver-dir", &home.driver, "--", "sh", "-c", script]);
+    run.args(["run", "--quiet", "--memory", "1GiB", "--inject", "mount"]).args([
+        "--driver-dir",
+        &home.driver,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
     Some(run.output().expect("gpuslice starts"))
 }

@@ -173,11 +173,7 @@ fn without_injection_every_way_leads_to_the_driver() {
 
 #[test]
 fn ways_under_preload_injection() {
-    check_run(
-        "ways_under_preload_injection",
-        Injection::Preload,
-        "preload",
-    );
+    check_run("ways_under_preload_injection", Injection::Preload, "preload");
 }
 
 #[test]

@@ -35,18 +35,14 @@ fn cc(arguments: &[&str], out: &Path) {
 /// Installs the simulated driver in `dir`: its files under these names, and a system's links.
 pub fn driver(dir: &Path, cuda: &str, nvml: &str) {
     fs::create_dir_all(dir).expect("a directory");
-    let built = [
-        (cuda, FILE, "gpuslice-sim-cuda"),
-        (nvml, "libgpuslice_sim_nvml.so", "gpuslice-sim-nvml"),
-    ];
+    let built =
+        [(cuda, FILE, "gpuslice-sim-cuda"), (nvml, "libgpuslice_sim_nvml.so", "gpuslice-sim-nvml")];
     for (to, from, package) in built {
         fs::copy(library(from, package), dir.join(to)).expect("a copy");
     }
-    for (name, file) in [
-        ("libcuda.so.1", cuda),
-        ("libcuda.so", "libcuda.so.1"),
-        ("libnvidia-ml.so.1", nvml),
-    ] {
+    for (name, file) in
+        [("libcuda.so.1", cuda), ("libcuda.so", "libcuda.so.1"), ("libnvidia-ml.so.1", nvml)]
+    {
         let _ = fs::remove_file(dir.join(name));
         symlink(file, dir.join(name)).expect("a link");
     }
@@ -65,15 +61,9 @@ impl Home {
         let cuda = text(at("driver/libcuda.so.1"));
         let lazily = "-Wl,--allow-shlib-undefined";
         cc(&[&way, "-ldl"], &at("ways/way"));
-        cc(
-            &["-DLINKED", &way, &plugin, &cuda, lazily, "-ldl"],
-            &at("ways/linked"),
-        );
+        cc(&["-DLINKED", &way, &plugin, &cuda, lazily, "-ldl"], &at("ways/linked"));
         cc(&["-static", "-w", &way], &at("ways/static"));
-        cc(
-            &["-shared", "-fPIC", &plugin, &cuda, lazily],
-            &at("ways/plugin.so"),
-        );
+        cc(&["-shared", "-fPIC", &plugin, &cuda, lazily], &at("ways/plugin.so"));
         for copy in ["ways/brought.so", "ways/compat/libcuda.so.1"] {
             fs::copy(at("driver").join(FILE), at(copy)).expect("a copy");
         }
@@ -91,11 +81,7 @@ impl Home {
     pub fn inside(&self, bundle: &Bundle) -> Home {
         for program in ["env", "cp", "setsid"] {
             let path = Path::new("/usr/bin").join(program);
-            let path = if path.exists() {
-                path
-            } else {
-                Path::new("/bin").join(program)
-            };
+            let path = if path.exists() { path } else { Path::new("/bin").join(program) };
             bundle.add_program(&path, &format!("bin/{program}"));
         }
         let libraries = bundle.rootfs().join(LIBRARIES);
@@ -107,15 +93,9 @@ impl Home {
         driver(&libraries, INSTALLED.0, INSTALLED.1);
         let to = bundle.rootfs().join("ways");
         fs::create_dir_all(to.join("compat")).expect("a directory");
-        for name in [
-            "way",
-            "linked",
-            "static",
-            "setuid",
-            "plugin.so",
-            "brought.so",
-            "compat/libcuda.so.1",
-        ] {
+        for name in
+            ["way", "linked", "static", "setuid", "plugin.so", "brought.so", "compat/libcuda.so.1"]
+        {
             fs::copy(Path::new(&self.programs).join(name), to.join(name)).expect("a copy");
         }
         set_user(&to.join("setuid"));
@@ -147,11 +127,7 @@ pub fn publish(root: &Path) {
 pub fn install(root: &Path) {
     let bin = root.join("bin");
     fs::create_dir(&bin).expect("a directory");
-    let libraries = [
-        "libgpuslice.so",
-        "libgpuslice_mount.so",
-        "libgpuslice_nvml.so",
-    ];
+    let libraries = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"];
     for name in ["gpuslice", "gpusliced"].iter().chain(&libraries) {
         fs::copy(target_dir().join(name), bin.join(name)).expect("a copy; run packaging/stage");
         fs::set_permissions(bin.join(name), Permissions::from_mode(0o755)).expect("ours");

@@ -64,9 +64,7 @@ fn stretch(
     let mut said = Said::default();
     for tenant in tenants.iter_mut().flatten() {
         let answer = tenant.answer().expect("alive");
-        let [_, refused, held, managed] = numbers(&answer)[..] else {
-            panic!("{answer}")
-        };
+        let [_, refused, held, managed] = numbers(&answer)[..] else { panic!("{answer}") };
         said.refused += refused;
         said.held += held;
         said.managed += managed;
@@ -76,12 +74,7 @@ fn stretch(
 
 /// Waits until ledger and device agree.
 fn agree(node: &Node, device: &DeviceView, said: &Said) {
-    let look = || {
-        (
-            node.slice(CONTAINER).expect("a slice").0.0,
-            device.shown() + said.managed,
-        )
-    };
+    let look = || (node.slice(CONTAINER).expect("a slice").0.0, device.shown() + said.managed);
     let start = std::time::Instant::now();
     loop {
         let (booked, real) = look();
@@ -109,11 +102,7 @@ enum Trouble {
 fn resize(node: &Node, random: &mut Random) {
     let memory = Bytes(CAP - random.below(3) * CAP / 8);
     let (container, lane, memory) = (id(CONTAINER), Lane(0), MemoryAsk::Exactly(memory));
-    let answer = node.admin().ask(&Command::Resize {
-        container,
-        lane,
-        memory,
-    });
+    let answer = node.admin().ask(&Command::Resize { container, lane, memory });
     assert!(matches!(answer, Answer::Resized { .. }), "{answer:?}");
 }
 
@@ -136,10 +125,7 @@ fn run(kinds: &str, trouble: Trouble) -> (u64, u64) {
         agree(&node, &device, &said);
         refused += said.refused;
     }
-    assert!(
-        refused > 0,
-        "no allocation was refused: the cap was not reached"
-    );
+    assert!(refused > 0, "no allocation was refused: the cap was not reached");
     for mut tenant in tenants.into_iter().flatten() {
         assert_eq!(tenant.ask("drop"), "dropped");
         tenant.end();

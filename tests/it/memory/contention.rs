@@ -7,9 +7,7 @@ use crate::harness::eventually;
 /// The number of allocations a tenant got until it was refused.
 fn filled(tenant: &mut Tenant) -> u64 {
     let answer = tenant.answer().expect("alive");
-    let [count, result] = super::numbers(&answer)[..] else {
-        panic!("{answer}")
-    };
+    let [count, result] = super::numbers(&answer)[..] else { panic!("{answer}") };
     assert_eq!(result, 2, "out of memory is the only reason to stop");
     count
 }
@@ -20,9 +18,8 @@ fn fill_at_once(processes: u64, rounds: u64) {
     let cap = 512 * MIB + processes * 64 * MIB;
     let node = node(cap);
     let watcher = Watcher::start(&node);
-    let mut tenants: Vec<Tenant> = (0..processes)
-        .map(|seed| Tenant::start(&node, seed, 1, 1))
-        .collect();
+    let mut tenants: Vec<Tenant> =
+        (0..processes).map(|seed| Tenant::start(&node, seed, 1, 1)).collect();
     let contexts = DeviceView::of(&node).used();
     let fits = (cap - contexts) / (8 * PAGE);
     let order = format!("fill {}", 8 * PAGE);
@@ -67,11 +64,7 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
     for round in 0..setting("CONTENTION_ROUNDS", 30) {
         // Each has just allocated and freed, and so has credit.
         for tenant in &mut tenants {
-            assert_eq!(
-                tenant.numbers(&format!("take {PAGE}"))[0],
-                0,
-                "round {round}"
-            );
+            assert_eq!(tenant.numbers(&format!("take {PAGE}"))[0], 0, "round {round}");
         }
         for tenant in &mut tenants {
             assert_eq!(tenant.ask("drop"), "dropped");

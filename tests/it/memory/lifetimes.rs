@@ -34,17 +34,13 @@ fn short_lives_leave_nothing() {
 /// `count` processes initialise CUDA at once, and all of them get their context and a page.
 fn start_at_once(count: u64) {
     let node = node(count * 80 * MIB);
-    let mut tenants: Vec<Tenant> = (0..count)
-        .map(|seed| Tenant::spawn(&node, seed, 1, 1))
-        .collect();
+    let mut tenants: Vec<Tenant> =
+        (0..count).map(|seed| Tenant::spawn(&node, seed, 1, 1)).collect();
     for tenant in &mut tenants {
         assert_eq!(tenant.answer().as_deref(), Some("ready"));
         assert_eq!(tenant.numbers(&format!("take {PAGE}"))[0], 0);
     }
-    assert_eq!(
-        node.slice(CONTAINER).map(|(_, clients)| clients),
-        Some(count as u32)
-    );
+    assert_eq!(node.slice(CONTAINER).map(|(_, clients)| clients), Some(count as u32));
     drop(tenants);
     node.wait_refunded(CONTAINER);
 }

@@ -32,10 +32,7 @@ const CONTAINER: &str = "memory";
 /// A program of this build.
 fn program(name: &str) -> PathBuf {
     let path = target_dir().join(name);
-    assert!(
-        path.exists(),
-        "{name} is not built; run packaging/stage debug"
-    );
+    assert!(path.exists(), "{name} is not built; run packaging/stage debug");
     path
 }
 
@@ -45,19 +42,13 @@ fn in_slice(node: &Node, program: PathBuf) -> Command {
     let driver = node.root().join("driver");
     let libraries = ["libgpuslice.so", "libgpuslice_nvml.so"].map(|name| {
         let library = target_dir().join(name);
-        assert!(
-            library.exists(),
-            "the shim is not built; run packaging/stage debug"
-        );
+        assert!(library.exists(), "the shim is not built; run packaging/stage debug");
         library.to_str().expect("plain").to_owned()
     });
     let mut command = Command::new(program);
     command
         .env("LD_PRELOAD", libraries.join(":"))
-        .env(
-            "GPUSLICE_SOCKET",
-            node.container_dir(CONTAINER).join("tenant.sock"),
-        )
+        .env("GPUSLICE_SOCKET", node.container_dir(CONTAINER).join("tenant.sock"))
         .env("GPUSLICE_DRIVER_DIR", &driver)
         .env("LD_LIBRARY_PATH", &driver)
         .env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
@@ -203,10 +194,7 @@ struct Watcher {
 
 impl Watcher {
     fn start(node: &Node) -> Watcher {
-        let (stop, most) = (
-            Arc::<AtomicBool>::default(),
-            Arc::<[AtomicU64; 2]>::default(),
-        );
+        let (stop, most) = (Arc::<AtomicBool>::default(), Arc::<[AtomicU64; 2]>::default());
         let (device, ended, seen) = (DeviceView::of(node), stop.clone(), most.clone());
         let thread = std::thread::spawn(move || {
             while !ended.load(Relaxed) {
@@ -215,11 +203,7 @@ impl Watcher {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        Watcher {
-            stop,
-            most,
-            thread: Some(thread),
-        }
+        Watcher { stop, most, thread: Some(thread) }
     }
 
     /// The largest use seen, of the whole device and by living processes.

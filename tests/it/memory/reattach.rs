@@ -37,9 +37,7 @@ fn a_closed_connection_is_reattached_and_the_memory_stays_charged() {
     for _ in 0..3 {
         assert_eq!(one.numbers("hangup"), [1]);
         assert!(!wants(&mut other));
-        eventually("both", || {
-            node.slice(CONTAINER).map(|(_, clients)| clients) == Some(2)
-        });
+        eventually("both", || node.slice(CONTAINER).map(|(_, clients)| clients) == Some(2));
         assert!(reserved(&node) >= HELD && device.held() <= CAP);
     }
     // Its next request works, and its account is complete.
@@ -65,9 +63,7 @@ fn a_stopped_process_without_a_connection_stays_charged() {
     assert!(!wants(&mut other), "the device holds {}", device.held());
     assert!(device.held() <= CAP);
     kill(pid, Signal::SIGCONT).expect("ours");
-    eventually("both", || {
-        node.slice(CONTAINER).map(|(_, clients)| clients) == Some(2)
-    });
+    eventually("both", || node.slice(CONTAINER).map(|(_, clients)| clients) == Some(2));
     one.kill();
     eventually("what it had", || wants(&mut other));
 }
@@ -115,9 +111,7 @@ fn a_process_stopped_during_a_daemon_restart_stays_charged() {
     assert!(!wants(&mut other), "the device holds {}", device.held());
     assert!(device.held() <= CAP);
     kill(pid, Signal::SIGCONT).expect("ours");
-    eventually("both", || {
-        node.slice(CONTAINER).map(|(_, clients)| clients) == Some(2)
-    });
+    eventually("both", || node.slice(CONTAINER).map(|(_, clients)| clients) == Some(2));
     assert_eq!(one.numbers(&format!("take {}", 4 * MIB))[0], 0);
     one.end();
     eventually("what it had", || wants(&mut other));
@@ -134,9 +128,7 @@ fn memory_kept_by_a_forked_child_is_charged_until_it_ends() {
     let child = one.numbers("fork")[0];
     let child = Pid::from_raw(i32::try_from(child).expect("a number"));
     one.kill();
-    eventually("its end", || {
-        node.slice(CONTAINER).map(|(_, clients)| clients) == Some(1)
-    });
+    eventually("its end", || node.slice(CONTAINER).map(|(_, clients)| clients) == Some(1));
     std::thread::sleep(std::time::Duration::from_millis(1_500));
     assert!(reserved(&node) >= HELD, "{}", reserved(&node));
     assert!(!wants(&mut other));

@@ -36,39 +36,20 @@ fn a_program_that_bypasses_the_shim_is_charged_and_blocks_growth() {
     assert!(fits(client.reserve(0, MIB, MIB)));
 
     let stranger = Stranger::start(&case.node, &group);
-    assert!(
-        stranger.got > GIB / 2,
-        "nothing limited it: {}",
-        stranger.got
-    );
+    assert!(stranger.got > GIB / 2, "nothing limited it: {}", stranger.got);
     eventually("the stranger's memory in ps", || {
         let row = case.row("web");
         let reserved = row["memory_reserved"].as_u64().expect("a number");
         reserved > stranger.got && row["memory_over"] == true
     });
     let refused = client.reserve(0, MIB, MIB);
-    assert!(
-        matches!(
-            refused,
-            Reply::Refused {
-                left: Bytes::ZERO,
-                ..
-            }
-        ),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Reply::Refused { left: Bytes::ZERO, .. }), "{refused:?}");
     let row = case.row("web");
-    assert_eq!(
-        (&row["denied_need"], &row["denied_left"]),
-        (&MIB.into(), &0.into()),
-        "{row}"
-    );
+    assert_eq!((&row["denied_need"], &row["denied_left"]), (&MIB.into(), &0.into()), "{row}");
     assert_eq!(row["memory_enforcement"], "accounted");
 
     drop(stranger);
-    eventually("growth once it is gone", || {
-        fits(client.reserve(0, MIB, MIB))
-    });
+    eventually("growth once it is gone", || fits(client.reserve(0, MIB, MIB)));
     assert_eq!(case.row("web")["memory_untracked"], 0);
 }
 
@@ -157,9 +138,7 @@ fn a_container_whose_group_has_any_name_is_charged() {
         let _elsewhere = Stranger::start(&case.node, &beside);
         let other = beside.idle();
         case.must_admit("other", GIB / 4, other.pid());
-        eventually("the other one's", || {
-            case.row("other")["memory_over"] == true
-        });
+        eventually("the other one's", || case.row("other")["memory_over"] == true);
         assert_eq!(case.row("web")["memory_reserved"], 0);
         assert!(!case.node.log()[known..].contains("no cgroup of its own"));
         for container in ["web", "other"] {
@@ -180,9 +159,7 @@ fn programs_in_other_groups_are_not_charged() {
     case.must_admit("web", GIB / 4, idle.pid());
     case.must_admit("other", GIB / 4, seen.pid());
     let _stranger = Stranger::start(&case.node, &other);
-    eventually("the stranger with its own container", || {
-        case.row("other")["memory_over"] == true
-    });
+    eventually("the stranger with its own container", || case.row("other")["memory_over"] == true);
     assert_eq!(case.row("web")["memory_reserved"], 0);
 }
 
@@ -246,15 +223,9 @@ fn a_process_unknown_to_nvml_gets_no_measure() {
     let client = case.node.tenant("web");
     client.attach(Bytes::ZERO);
     for lane in [0, 5, Lane::HOST.0] {
-        client
-            .0
-            .send(7, &Request::Measure { lane: Lane(lane) })
-            .expect("sent");
+        client.0.send(7, &Request::Measure { lane: Lane(lane) }).expect("sent");
         let reply: Reply = reply_within_patience(&client);
-        let unknown = Reply::Measured {
-            lane: Lane(lane),
-            used: None,
-        };
+        let unknown = Reply::Measured { lane: Lane(lane), used: None };
         assert_eq!(reply, unknown);
     }
 }
@@ -266,9 +237,7 @@ fn stubbed() -> (Case, PathBuf) {
     fs::remove_file(&library).expect("removed");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps/stub/nvml.c");
     let mut gcc = Command::new("gcc");
-    gcc.args(["-shared", "-fPIC", "-o"])
-        .arg(&library)
-        .arg(source);
+    gcc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source);
     assert!(gcc.status().expect("gcc").success());
     let dir = node.root().to_owned();
     let quick = "accounting_interval_ms = 20\n";
@@ -278,10 +247,7 @@ fn stubbed() -> (Case, PathBuf) {
         quick,
         &[
             ("STUB_DIR", dir.as_path()),
-            (
-                "STUB_UUID",
-                Path::new("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"),
-            ),
+            ("STUB_UUID", Path::new("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6")),
             ("STUB_PROCESSES", Path::new("0")),
         ],
     );
@@ -294,33 +260,21 @@ fn a_driver_that_hangs_blocks_no_request() {
     case.must_admit("web", GIB / 2, 0);
     let client = case.node.tenant("web");
     client.attach(Bytes::ZERO);
-    eventually("the first sample", || {
-        case.row("web")["memory_enforcement"] == "accounted"
-    });
+    eventually("the first sample", || case.row("web")["memory_enforcement"] == "accounted");
     fs::write(files.join("hang"), "").expect("written");
     let measure = Request::Measure { lane: Lane(0) };
     client.0.send(7, &measure).expect("sent");
     let reply: Reply = reply_within_patience(&client);
-    assert!(
-        matches!(reply, Reply::Measured { used: None, .. }),
-        "{reply:?}"
-    );
+    assert!(matches!(reply, Reply::Measured { used: None, .. }), "{reply:?}");
     let reply = client.reserve(0, MIB, MIB);
     assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
     case.must_admit("other", GIB / 4, 0);
-    eventually("the lower level", || {
-        case.row("web")["memory_enforcement"] == "shim"
-    });
+    eventually("the lower level", || case.row("web")["memory_enforcement"] == "shim");
     fs::remove_file(files.join("hang")).expect("removed");
-    eventually("the higher level again", || {
-        case.row("web")["memory_enforcement"] == "accounted"
-    });
+    eventually("the higher level again", || case.row("web")["memory_enforcement"] == "accounted");
     fs::write(files.join("hang"), "").expect("written");
     client.0.send(8, &measure).expect("sent");
-    assert!(
-        case.node.end_daemon(Signal::SIGTERM).success(),
-        "it ends although NVML hangs"
-    );
+    assert!(case.node.end_daemon(Signal::SIGTERM).success(), "it ends although NVML hangs");
     let log = case.node.log();
     assert_eq!(log.matches("NVML has not answered for").count(), 1, "{log}");
 }
@@ -334,9 +288,7 @@ fn asker(case: &Case) -> Option<Pid> {
         fs::read_to_string(path).ok()
     });
     let all: String = children.collect();
-    let mut pids = all
-        .split_whitespace()
-        .map(|pid| pid.parse().expect("a pid"));
+    let mut pids = all.split_whitespace().map(|pid| pid.parse().expect("a pid"));
     pids.find(|pid| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&words).contains("--ask-nvml")
@@ -349,25 +301,16 @@ fn asker(case: &Case) -> Option<Pid> {
 fn a_child_that_hangs_or_dies_is_replaced() {
     let case = Case::start("devices=1,mem=1GiB", "accounting_interval_ms = 20\n");
     case.must_admit("web", GIB / 2, 0);
-    eventually("the first sample", || {
-        case.row("web")["memory_enforcement"] == "accounted"
-    });
+    eventually("the first sample", || case.row("web")["memory_enforcement"] == "accounted");
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         let first = asker(&case).expect("a child that asks");
         kill(first, signal).expect("it lives");
-        eventually("the lower level", || {
-            case.row("web")["memory_enforcement"] == "shim"
-        });
-        eventually("another child", || {
-            asker(&case).is_some_and(|now| now != first)
-        });
+        eventually("the lower level", || case.row("web")["memory_enforcement"] == "shim");
+        eventually("another child", || asker(&case).is_some_and(|now| now != first));
         eventually("the higher level again", || {
             case.row("web")["memory_enforcement"] == "accounted"
         });
-        assert!(
-            !Path::new(&format!("/proc/{first}")).exists(),
-            "the first child is not reaped"
-        );
+        assert!(!Path::new(&format!("/proc/{first}")).exists(), "the first child is not reaped");
     }
 }
 
@@ -375,17 +318,11 @@ fn a_child_that_hangs_or_dies_is_replaced() {
 fn a_lost_gpu_is_logged_once_and_sampled_again_when_it_is_back() {
     let (case, files) = stubbed();
     case.must_admit("web", GIB / 2, 0);
-    eventually("the first sample", || {
-        case.row("web")["memory_enforcement"] == "accounted"
-    });
+    eventually("the first sample", || case.row("web")["memory_enforcement"] == "accounted");
     fs::write(files.join("lost"), "").expect("written");
-    eventually("the lower level", || {
-        case.row("web")["memory_enforcement"] == "shim"
-    });
+    eventually("the lower level", || case.row("web")["memory_enforcement"] == "shim");
     fs::remove_file(files.join("lost")).expect("removed");
-    eventually("the higher level again", || {
-        case.row("web")["memory_enforcement"] == "accounted"
-    });
+    eventually("the higher level again", || case.row("web")["memory_enforcement"] == "accounted");
     let log = case.node.log();
     assert_eq!(log.matches("NVML_ERROR_GPU_IS_LOST").count(), 1, "{log}");
     assert_eq!(log.matches("NVML reports again").count(), 1, "{log}");

@@ -76,10 +76,7 @@ impl Case {
     /// The CLI, asking this node's daemon.
     pub fn gpuslice(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        command
-            .args(arguments)
-            .arg("--runtime-dir")
-            .arg(self.node.runtime_dir());
+        command.args(arguments).arg("--runtime-dir").arg(self.node.runtime_dir());
         command
             .env("GPUSLICE_SIM", &self.simulated)
             .env("GPUSLICE_SIM_DEVICE", self.node.root().join("device"))
@@ -99,8 +96,7 @@ impl Case {
         let all: Value = serde_json::from_str(&self.says(&["ps", "--json"])).expect("JSON");
         let rows = all["slices"].as_array().expect("slices");
         let row = rows.iter().find(|row| row["container"] == container);
-        row.unwrap_or_else(|| panic!("no {container} in {all}"))
-            .clone()
+        row.unwrap_or_else(|| panic!("no {container} in {all}")).clone()
     }
 }
 

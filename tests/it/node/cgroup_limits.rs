@@ -43,21 +43,14 @@ fn the_limit_is_on_the_leaf_before_the_answer_and_holds_a_program_without_the_sh
     assert_eq!(above, Err(LimitError::NotFound), "on the leaf alone");
     assert_eq!(case.row("web")["memory_enforcement"], "driver");
     let stranger = Stranger::start(&case.node, &group);
-    assert!(
-        stranger.got < CAP && stranger.total == CAP,
-        "{}",
-        stranger.got
-    );
+    assert!(stranger.got < CAP && stranger.total == CAP, "{}", stranger.got);
     eventually("what the driver counts in ps", || {
         case.row("web")["memory_reserved"].as_u64() > Some(stranger.got)
     });
     drop(stranger);
     assert!(matches!(case.node.dismiss("web"), Answer::Dismissed {}));
     assert_eq!(limits(&machine, &group.dir), Err(LimitError::NotFound));
-    assert!(
-        Stranger::start(&case.node, &group).got > CAP,
-        "a limit is left"
-    );
+    assert!(Stranger::start(&case.node, &group).got > CAP, "a limit is left");
 }
 
 /// The driver gets the directory's name as bytes, which need not be text.
@@ -96,23 +89,14 @@ fn a_limit_is_raised_at_once_and_lowered_as_memory_is_freed() {
 
     let stranger = Stranger::start(&case.node, &group);
     let held = machine.limits_of(0, &group.dir).expect("limits").used;
-    eventually("the stranger", || {
-        case.row("web")["memory_reserved"].as_u64() >= Some(held)
-    });
+    eventually("the stranger", || case.row("web")["memory_reserved"].as_u64() >= Some(held));
     let said = case.says(&["set", "web", "--memory", "64MiB"]);
-    assert!(
-        said.contains("512MiB -> 64MiB; ") && said.contains("are held"),
-        "{said}"
-    );
-    eventually("a limit at the memory used", || {
-        limits(&machine, &group.dir) == Ok((0, held))
-    });
+    assert!(said.contains("512MiB -> 64MiB; ") && said.contains("are held"), "{said}");
+    eventually("a limit at the memory used", || limits(&machine, &group.dir) == Ok((0, held)));
     assert_eq!(case.row("web")["memory_over"], true);
     assert!(case.says(&["ps"]).contains("  over\n"));
     drop(stranger);
-    eventually("a limit at the cap", || {
-        limits(&machine, &group.dir) == Ok((0, 64 * MIB))
-    });
+    eventually("a limit at the cap", || limits(&machine, &group.dir) == Ok((0, 64 * MIB)));
     // More than the GPU has: refused, and the limit is unchanged.
     let output = case.gpuslice(&["set", "web", "--memory", "2GiB"]);
     assert!(!output.status.success(), "{output:?}");
@@ -171,25 +155,13 @@ fn a_restarted_daemon_restores_limits_and_clears_them_later() {
     case.must_admit("web", CAP, idle.pid());
     let machine = machine(&case);
     case.node.end_daemon(Signal::SIGKILL);
-    assert_eq!(
-        limits(&machine, &group.dir),
-        Ok((0, CAP)),
-        "it outlives the daemon"
-    );
-    machine
-        .set_limits(0, &group.dir, 0, CAP / 2)
-        .expect("set by another program");
+    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)), "it outlives the daemon");
+    machine.set_limits(0, &group.dir, 0, CAP / 2).expect("set by another program");
     case.start_again();
-    eventually("the limit again", || {
-        limits(&machine, &group.dir) == Ok((0, CAP))
-    });
-    eventually("its enforcement level", || {
-        case.row("web")["memory_enforcement"] == "driver"
-    });
+    eventually("the limit again", || limits(&machine, &group.dir) == Ok((0, CAP)));
+    eventually("its enforcement level", || case.row("web")["memory_enforcement"] == "driver");
     case.says(&["rm", "web"]);
-    eventually("no limit", || {
-        limits(&machine, &group.dir) == Err(LimitError::NotFound)
-    });
+    eventually("no limit", || limits(&machine, &group.dir) == Err(LimitError::NotFound));
 }
 
 #[test]
@@ -236,11 +208,7 @@ fn a_required_limit_is_set_or_the_slice_is_refused() {
     let second = group.idle();
     let shared = case.refusal("other", CAP / 2, second.pid());
     assert!(shared.contains("no cgroup of its own"), "{shared}");
-    assert_eq!(
-        limits(&machine(&case), &group.dir),
-        Ok((0, CAP)),
-        "the first one's stays"
-    );
+    assert_eq!(limits(&machine(&case), &group.dir), Ok((0, CAP)), "the first one's stays");
 }
 
 #[test]
@@ -252,20 +220,13 @@ fn without_a_leaf_or_when_off_a_slice_is_accounted() {
     let idle = group.idle();
     let case = Case::start(LIMITED, "cgroup_limits = \"off\"\n");
     case.must_admit("web", CAP, idle.pid());
-    assert_eq!(
-        limits(&machine(&case), &group.dir),
-        Err(LimitError::NotFound)
-    );
-    eventually("its enforcement level", || {
-        case.row("web")["memory_enforcement"] == "accounted"
-    });
+    assert_eq!(limits(&machine(&case), &group.dir), Err(LimitError::NotFound));
+    eventually("its enforcement level", || case.row("web")["memory_enforcement"] == "accounted");
     drop(case);
     let case = Case::start(LIMITED, "");
     // In the daemon's own cgroup, as a plain process mostly is.
     case.must_admit("web", CAP, std::process::id());
-    eventually("its enforcement level", || {
-        case.row("web")["memory_enforcement"] == "accounted"
-    });
+    eventually("its enforcement level", || case.row("web")["memory_enforcement"] == "accounted");
 }
 
 #[test]
@@ -280,9 +241,7 @@ fn a_plain_command_gets_its_own_leaf_which_is_removed_at_its_end() {
     };
     let run = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        command.args([
-            "run", "--memory", "256MiB", "--pinned", "64MiB", "--name", "plain",
-        ]);
+        command.args(["run", "--memory", "256MiB", "--pinned", "64MiB", "--name", "plain"]);
         command.arg("--runtime-dir").arg(case.node.runtime_dir());
         command.arg("--").args(words).stdin(Stdio::null());
         command
@@ -297,10 +256,7 @@ fn a_plain_command_gets_its_own_leaf_which_is_removed_at_its_end() {
         row().is_some_and(|row| row["memory_enforcement"] == "driver")
     });
     assert_eq!(row().expect("a slice")["pinned_cap"], 64 * MIB);
-    let id = row().expect("a slice")["container"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
+    let id = row().expect("a slice")["container"].as_str().expect("an id").to_owned();
     let leaf = mount.join(id.replace("run-", "gpuslice-run-"));
     child.kill().expect("killed");
     child.wait().expect("ended");
@@ -316,8 +272,5 @@ fn a_plain_command_gets_its_own_leaf_which_is_removed_at_its_end() {
     let mut child = run(&words).spawn().expect("gpuslice starts");
     assert!(child.wait().expect("it ends").success());
     assert_eq!(leaves_of(child.id()), 0);
-    assert!(
-        !leaf.exists(),
-        "the leaf of the killed command is not removed"
-    );
+    assert!(!leaf.exists(), "the leaf of the killed command is not removed");
 }

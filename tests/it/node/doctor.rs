@@ -47,10 +47,7 @@ fn a_missing_part_is_reported_with_its_fix() {
     let mut case = Case::start("devices=1,mem=1GiB", "");
     case.node.end_daemon(nix::sys::signal::Signal::SIGTERM);
     let output = doctor(&case, &[]);
-    assert!(
-        output.status.success(),
-        "nothing that is needed: {output:?}"
-    );
+    assert!(output.status.success(), "nothing that is needed: {output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(
         text.contains("missing daemon")
@@ -67,16 +64,8 @@ fn a_missing_part_is_reported_with_its_fix() {
     let output = case.gpuslice(&["doctor", "--json", "--driver-dir", nowhere]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let driver = named(&checks(&output), "driver").clone();
-    assert_eq!(
-        (&driver["ok"], &driver["needed"]),
-        (&false.into(), &true.into())
-    );
-    assert!(
-        driver["fix"]
-            .as_str()
-            .is_some_and(|fix| fix.contains("fix the driver")),
-        "{driver}"
-    );
+    assert_eq!((&driver["ok"], &driver["needed"]), (&false.into(), &true.into()));
+    assert!(driver["fix"].as_str().is_some_and(|fix| fix.contains("fix the driver")), "{driver}");
 }
 
 /// A file that is no library, and a wrong configuration, are reported and do not end the command.
@@ -91,22 +80,11 @@ fn doctor_describes_a_broken_node() {
     let config = dir.join("config");
     std::fs::write(&config, "cgroup_limits = \"maybe\"").expect("written");
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    doctor
-        .arg("doctor")
-        .arg("--driver-dir")
-        .arg(&dir)
-        .arg("--config")
-        .arg(&config);
-    doctor
-        .arg("--runtime-dir")
-        .arg(case.node.runtime_dir())
-        .stdin(Stdio::null());
+    doctor.arg("doctor").arg("--driver-dir").arg(&dir).arg("--config").arg(&config);
+    doctor.arg("--runtime-dir").arg(case.node.runtime_dir()).stdin(Stdio::null());
     let output = doctor.output().expect("gpuslice starts");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
-    assert!(
-        text.contains("missing nvml") && text.contains("missing configuration"),
-        "{text}"
-    );
+    assert!(text.contains("missing nvml") && text.contains("missing configuration"), "{text}");
     assert!(text.contains("gpusliced --check"), "{text}");
 }

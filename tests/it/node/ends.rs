@@ -82,10 +82,7 @@ fn a_container_keeps_its_slice_whatever_its_first_process_is_called() {
     for before_it_asks in [true, false] {
         let mut case = Case::start("devices=1,mem=1GiB", "");
         let mut sh = Command::new("sh");
-        sh.args([
-            "-c",
-            r"read x; printf 'a) \377' >/proc/$$/comm; echo; read x",
-        ]);
+        sh.args(["-c", r"read x; printf 'a) \377' >/proc/$$/comm; echo; read x"]);
         sh.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut sh = sh.spawn().expect("it starts");
         let (to, from) = (sh.stdin.take(), sh.stdout.take());

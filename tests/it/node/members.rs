@@ -37,9 +37,7 @@ fn assert_refused(connection: &Connection) {
 /// How many log lines report refused processes.
 fn log_lines(node: &Node) -> usize {
     let log = node.log();
-    log.lines()
-        .filter(|line| line.contains("refused a process"))
-        .count()
+    log.lines().filter(|line| line.contains("refused a process")).count()
 }
 
 #[test]
@@ -122,11 +120,7 @@ fn another_user_cannot_take_the_memory_of_a_command() {
     let inside = Agent::start_after(|| as_nobody(&dir));
     assert_refused(&inside.connect(Path::new("tenant.sock")));
     assert_served(Agent::start().connect(&socket));
-    assert_eq!(
-        node.slice("run")
-            .map(|(reserved, _)| reserved <= Bytes(MIB)),
-        Some(true)
-    );
+    assert_eq!(node.slice("run").map(|(reserved, _)| reserved <= Bytes(MIB)), Some(true));
 }
 
 /// A container's processes may run as the command's user.

@@ -74,12 +74,7 @@ impl Stranger {
         lines.read_line(&mut line).expect("a line");
         let memory: Value = serde_json::from_str(&line).expect("a memory event");
         let number = |name: &str| memory[name].as_u64().expect("a number");
-        Stranger {
-            got: number("got"),
-            total: number("total"),
-            child,
-            _lines: lines,
-        }
+        Stranger { got: number("got"), total: number("total"), child, _lines: lines }
     }
 }
 

@@ -20,12 +20,8 @@ fn each_policy_divides_as_documented() {
     ];
     for (policy, first, second) in limited {
         stage.must(&["policy", "0", policy]);
-        stage.settles(policy, &all, |got| {
-            is(got[0], first) && is(got[1], second) && got[2] == 0.0
-        });
-        let ppm = stage.slice("heavy")["time_cap_ppm"]
-            .as_f64()
-            .expect("a limit");
+        stage.settles(policy, &all, |got| is(got[0], first) && is(got[1], second) && got[2] == 0.0);
+        let ppm = stage.slice("heavy")["time_cap_ppm"].as_f64().expect("a limit");
         assert!((ppm / 1e6 - second).abs() < 1e-5, "{policy}: {ppm}");
         // GPU time that is due to no tenant stays unused.
         assert!(stage.parts(&all).iter().sum::<f64>() < first + second + 0.1);
@@ -44,17 +40,10 @@ fn each_policy_divides_as_documented() {
     let turns = |name: &str| stage.slice(name)["turns"].as_u64();
     let before = (turns("light"), turns("heavy"));
     stage.parts(&all);
-    assert_eq!(
-        (turns("light"), turns("heavy")),
-        before,
-        "native has no turns"
-    );
+    assert_eq!((turns("light"), turns("heavy")), before, "native has no turns");
     let view = stage.ps();
     assert_eq!(view["gpus"][0]["policy"], "native");
-    assert_eq!(
-        view["gpus"][1]["policy"], "soft",
-        "the other GPU keeps its own"
-    );
+    assert_eq!(view["gpus"][1]["policy"], "soft", "the other GPU keeps its own");
 }
 
 #[test]
@@ -77,10 +66,7 @@ fn a_weight_a_share_and_a_class_count_at_once() {
     stage.must(&["set", "one", "--share", "none", "--weight", "3"]);
     stage.settles("3:3", &both, |got| (0.6..1.7).contains(&(got[0] / got[1])));
     let view = stage.slice("one");
-    assert_eq!(
-        (&view["share"], &view["weight"]),
-        (&serde_json::Value::Null, &3.into())
-    );
+    assert_eq!((&view["share"], &view["weight"]), (&serde_json::Value::Null, &3.into()));
 }
 
 /// A daemon that is killed and started again knows the policy of each GPU and the settings of each slice.

@@ -84,14 +84,7 @@ impl Stage {
         command.args(["--name", name]).args(slice);
         command.arg("--runtime-dir").arg(self.node.runtime_dir());
         command.arg("--").arg(target_dir().join("tenant"));
-        command.args([
-            "--seconds",
-            "600",
-            "--kernel-us",
-            "2000",
-            "--step-mib",
-            "512",
-        ]);
+        command.args(["--seconds", "600", "--kernel-us", "2000", "--step-mib", "512"]);
         command.args(work);
         command.env("GPUSLICE_SIM_DEVICE", self.node.root().join("device"));
         command.stdin(Stdio::null()).stdout(Stdio::null());

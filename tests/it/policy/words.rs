@@ -10,10 +10,7 @@ fn invalid_options_are_refused_with_the_reason() {
     stage.node.must_admit("web", Bytes(GIB));
     let before = (stage.ps()["gpus"].clone(), stage.slice("web"));
     let cases: [(&[&str], &str); 14] = [
-        (
-            &["policy", "0", "quick"],
-            "fair, preemptive, weighted, fixed, soft or native",
-        ),
+        (&["policy", "0", "quick"], "fair, preemptive, weighted, fixed, soft or native"),
         (&["policy", "0", "6"], "0 to 5"),
         (&["policy", "0", "-1"], "0 to 5"),
         (&["policy", "0", "Soft"], "0 to 5"),
@@ -25,10 +22,7 @@ fn invalid_options_are_refused_with_the_reason() {
         (&["set", "web", "--weight", "0"], "1 to 1000"),
         (&["set", "web", "--weight", "1001"], "1 to 1000"),
         (&["set", "web", "--share", "101"], "1 to 100"),
-        (
-            &["set", "web", "--priority", "urgent"],
-            "high, normal or best-effort",
-        ),
+        (&["set", "web", "--priority", "urgent"], "high, normal or best-effort"),
         (&["set", "missing", "--weight", "2"], "missing"),
     ];
     for (words, expected) in cases {
@@ -52,10 +46,7 @@ fn the_policies_are_shown() {
     let shown = stage.must(&["policy"]);
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines.len(), 3, "{shown}");
-    assert!(
-        lines[1].contains("4 soft") && lines[2].contains("2 weighted"),
-        "{shown}"
-    );
+    assert!(lines[1].contains("4 soft") && lines[2].contains("2 weighted"), "{shown}");
 }
 
 /// A container with these of cGPU's variables.
@@ -73,10 +64,7 @@ fn of_cgpu(stage: &Stage, id: &str, variables: &[&str]) -> Bundle {
 /// Only an administrator changes how a GPU's time is divided among containers.
 #[test]
 fn no_variable_of_an_image_changes_how_a_gpu_is_divided() {
-    let Some(hook) = hook(
-        "no_variable_of_an_image_changes_how_a_gpu_is_divided",
-        "runc",
-    ) else {
+    let Some(hook) = hook("no_variable_of_an_image_changes_how_a_gpu_is_divided", "runc") else {
         return;
     };
     let stage = Stage::new();

@@ -85,10 +85,7 @@ fn sockets_of_the_manager_outlive_the_daemon() {
 
     assert!(node.end_daemon(Signal::SIGTERM).success());
     let between = node.admin();
-    between
-        .0
-        .send(8, &AdminCommand::List {})
-        .expect("it waits again");
+    between.0.send(8, &AdminCommand::List {}).expect("it waits again");
     node.start_command(as_service(&node, &[(&admin, "admin")]));
     let rows = std::iter::from_fn(|| between.0.message::<Snapshot>().map(|(_, row, _)| row));
     let slices = rows
@@ -103,24 +100,17 @@ fn an_observer_sees_and_changes_nothing() {
     std::fs::create_dir(node.runtime_dir()).expect("a directory");
     let admin = listen(&node.runtime_dir().join("admin.sock"));
     let observe = listen(&node.runtime_dir().join("observe.sock"));
-    node.start_command(as_service(
-        &node,
-        &[(&admin, "admin"), (&observe, "observe")],
-    ));
+    node.start_command(as_service(&node, &[(&admin, "admin"), (&observe, "observe")]));
     node.must_admit("web", Bytes(GIB));
     let slices = |rows: Vec<Snapshot>| {
-        let slices = rows
-            .iter()
-            .filter(|row| matches!(row, Snapshot::Slice { .. }));
+        let slices = rows.iter().filter(|row| matches!(row, Snapshot::Slice { .. }));
         slices.count()
     };
     let looking = observer(&node);
     assert_eq!((slices(looking.list()), slices(looking.list())), (1, 1));
 
     for command in [
-        AdminCommand::Dismiss {
-            container: crate::harness::node::id("web"),
-        },
+        AdminCommand::Dismiss { container: crate::harness::node::id("web") },
         admit("other", "0", MemoryAsk::Exactly(Bytes(GIB))),
     ] {
         let looking = observer(&node);
@@ -159,9 +149,7 @@ fn descriptors_sent_to_the_managers_sockets_delay_no_client() {
         node.start_command(command);
         node.must_admit("web", Bytes(GIB));
         let late: Vec<_> = (0..4).map(|_| observer(&node)).collect();
-        let more_unread = late
-            .iter()
-            .map(|late| meanwhile(&node, || send_lingering(&late.0)));
+        let more_unread = late.iter().map(|late| meanwhile(&node, || send_lingering(&late.0)));
         let more_unread: Vec<_> = more_unread.collect();
         drop((early, late));
         assert!(node.containers().contains("web"));
@@ -202,9 +190,7 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
     let manager = UnixDatagram::bind(&path).expect("a socket");
     manager.set_read_timeout(Some(PATIENCE)).expect("a limit");
     let mut command = as_service(&node, &[]);
-    command
-        .env("NOTIFY_SOCKET", &path)
-        .env("WATCHDOG_USEC", "20000");
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "20000");
     node.start_command(command);
     let hear = || {
         let mut words = [0; 512];
@@ -230,10 +216,7 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
 
 fn metrics(node: &Node) -> Output {
     let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    gpuslice
-        .arg("metrics")
-        .arg("--runtime-dir")
-        .arg(node.runtime_dir());
+    gpuslice.arg("metrics").arg("--runtime-dir").arg(node.runtime_dir());
     gpuslice.output().expect("gpuslice starts")
 }
 
@@ -310,11 +293,7 @@ fn metrics_are_served_to_good_clients_and_bad() {
         "{answer}"
     );
     assert!(exporter.ask("GET / HTTP/1.1\r\n\r\n").contains("404"));
-    assert!(
-        exporter
-            .ask("DELETE /metrics HTTP/1.1\r\n\r\n")
-            .contains("405")
-    );
+    assert!(exporter.ask("DELETE /metrics HTTP/1.1\r\n\r\n").contains("405"));
     assert_eq!(exporter.ask(&"x".repeat(100_000)), "", "too long");
     // Half a question, and then nothing: the others are served afterwards.
     let mut half = TcpStream::connect(&exporter.1).expect("it listens");

@@ -22,11 +22,8 @@ fn names(suffix: &str) -> Vec<String> {
 }
 
 fn analyze(args: &[&str], unit: &Path) -> Option<Output> {
-    let run = Command::new("systemd-analyze")
-        .args(args)
-        .arg(unit)
-        .env("SYSTEMD_COLORS", "0")
-        .output();
+    let run =
+        Command::new("systemd-analyze").args(args).arg(unit).env("SYSTEMD_COLORS", "0").output();
     run.ok()
 }
 
@@ -87,11 +84,7 @@ fn services_are_exposed_little() {
 fn every_block_of_permissions_is_explained() {
     for name in names(".service") {
         let text = fs::read_to_string(source().join(&name)).expect("readable");
-        for word in [
-            "CapabilityBoundingSet=",
-            "SystemCallFilter=",
-            "ProtectSystem=",
-        ] {
+        for word in ["CapabilityBoundingSet=", "SystemCallFilter=", "ProtectSystem="] {
             let at = text.find(&format!("\n{word}")).expect(word);
             let above = text[..at].lines().rev().take(3);
             let explained = above.into_iter().any(|line| line.starts_with('#'));

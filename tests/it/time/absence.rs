@@ -30,16 +30,12 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
         let away = Instant::now() + Duration::from_millis(random.below(600));
         while Instant::now() < away {
             std::thread::sleep(Duration::from_millis(20));
-            ends.iter_mut()
-                .for_each(|ends| _ = ends.longest_gap(&machine));
+            ends.iter_mut().for_each(|ends| _ = ends.longest_gap(&machine));
         }
         node.start_daemon(&[]);
         for tenant in &tenants {
             tenant.gets(&machine, Duration::from_millis(20));
-            let back = || {
-                node.slice(tenant.container)
-                    .is_some_and(|(_, clients)| clients == 1)
-            };
+            let back = || node.slice(tenant.container).is_some_and(|(_, clients)| clients == 1);
             eventually("a process that came back", back);
             tenant.gets(&machine, Duration::from_millis(20));
         }
@@ -57,8 +53,5 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
     }
     gaps.sort();
     let (median, worst) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
-    eprintln!(
-        "gaps and allowances: {median:?} (median), {worst:?} (worst of {})",
-        gaps.len()
-    );
+    eprintln!("gaps and allowances: {median:?} (median), {worst:?} (worst of {})", gaps.len());
 }

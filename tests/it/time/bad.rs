@@ -56,10 +56,7 @@ fn stopped_in_its_turn() {
         good.gets(&machine, Duration::from_millis(50));
         bad.gets(&machine, Duration::from_millis(20));
     }
-    assert!(
-        held_up > Duration::from_millis(100),
-        "never stopped in its turn"
-    );
+    assert!(held_up > Duration::from_millis(100), "never stopped in its turn");
     assert!(late_turns(&node, "a") > 0);
 }
 
@@ -100,10 +97,7 @@ fn kernels_that_last_for_seconds() {
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
     let (had, billed) = (bad.busy(&machine), bill(&node, "a"));
     assert!(had > Duration::from_secs(3), "{had:?}");
-    assert!(
-        billed + TURNS + hiccups.allowance() >= had,
-        "had {had:?}, billed {billed:?}"
-    );
+    assert!(billed + TURNS + hiccups.allowance() >= had, "had {had:?}, billed {billed:?}");
     let (got, billed) = (good.busy(&machine) - got, bill(&node, "b") - before);
     assert!(got > Duration::from_secs(2), "the good one got {got:?}");
     // While the other's kernel runs on beside its turns, it is charged for their whole length.
@@ -137,10 +131,7 @@ fn a_process_that_never_drains() {
     let gap = ends.longest_gap(&machine);
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
     let billed = bill(&node, "a") - before;
-    assert!(
-        billed > Duration::from_secs(3),
-        "only {billed:?} of four seconds"
-    );
+    assert!(billed > Duration::from_secs(3), "only {billed:?} of four seconds");
     good.gets(&machine, Duration::from_millis(200));
 }
 
@@ -156,10 +147,7 @@ fn a_process_that_reports_drained_and_is_not() {
     // Its work comes past every gate, from this process.
     let device = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
     let context = device.context_create(0).expect("a context");
-    let work = Work {
-        kind: Kind::Kernel,
-        duration_ns: 3_000_000,
-    };
+    let work = Work { kind: Kind::Kernel, duration_ns: 3_000_000 };
     let mut ends = Ends::of(&good, &machine);
     let (before, billed) = (good.busy(&machine), bill(&node, "a"));
     let billed_good = bill(&node, "b");
@@ -184,10 +172,7 @@ fn a_process_that_reports_drained_and_is_not() {
         .map(|(container, before)| bill(&node, container) - before);
     // Half of the turns, and in them every second slice, less the waits for a slice at their ends.
     assert!(got > took / 20, "the good one got {got:?} of {took:?}");
-    assert!(
-        billed[0] > took / 4,
-        "only {billed:?} of {took:?} on its bill"
-    );
+    assert!(billed[0] > took / 4, "only {billed:?} of {took:?} on its bill");
     eprintln!("got {got:?} of {took:?}, longest gap {gap:?}, bills {billed:?}");
 }
 
@@ -214,13 +199,7 @@ fn a_process_with_random_claims() {
             let any = [0, 1, near, near, random.next() as u32][random.below(5) as usize];
             word.store(any, SeqCst);
         }
-        for word in [
-            &lane.held,
-            &lane.launches,
-            &lane.unseen,
-            &lane.began_ns,
-            &lane.drained_ns,
-        ] {
+        for word in [&lane.held, &lane.launches, &lane.unseen, &lane.began_ns, &lane.drained_ns] {
             word.store(random.next(), SeqCst);
         }
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");

@@ -23,10 +23,7 @@ pub fn program(node: &Node, words: &[&str], slice: bool) -> Command {
     if slice {
         command
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env(
-                "GPUSLICE_SOCKET",
-                node.container_dir("a").join("tenant.sock"),
-            )
+            .env("GPUSLICE_SOCKET", node.container_dir("a").join("tenant.sock"))
             .env("GPUSLICE_DRIVER_DIR", &driver);
     }
     command
@@ -35,10 +32,7 @@ pub fn program(node: &Node, words: &[&str], slice: bool) -> Command {
 /// The program with `case`, in the slice `a` or outside of it.
 pub fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
     let mut command = program(node, &["deadlocks", case, &rounds.to_string()], slice);
-    command
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("deadlocks is staged")
+    command.stdout(Stdio::null()).spawn().expect("deadlocks is staged")
 }
 
 pub fn expect_no_deadlock(case: &str, mut program: Child) {

@@ -28,10 +28,7 @@ fn start(node: &Node, seconds: u64, container: Option<&str>) -> Child {
     if let Some(container) = container {
         command
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env(
-                "GPUSLICE_SOCKET",
-                node.container_dir(container).join("tenant.sock"),
-            )
+            .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
             .env("GPUSLICE_DRIVER_DIR", &driver);
     }
     command.spawn().expect("collectives are staged")
@@ -74,11 +71,7 @@ fn collectives_beside_each_other() {
         gang("c") && gang("d") && !gang("b")
     });
     let rounds = both.map(|(container, child)| ends(container, child, 3 * PATIENCE));
-    let bills = [
-        bill(&node, "c"),
-        bill(&node, "d"),
-        bill(&node, "b") - before,
-    ];
+    let bills = [bill(&node, "c"), bill(&node, "d"), bill(&node, "b") - before];
     eprintln!("rounds {rounds:?}, bills on GPU 0 {bills:?}");
     drop(single);
     let all: Duration = bills.iter().sum();
@@ -114,9 +107,7 @@ fn a_container_that_opts_out_of_gangs() {
             (tenant, attached)
         });
         for (container, gang) in [("c", true), ("d", false)] {
-            eventually("it is runnable", || {
-                shown(&node, container)["runnable"] == true
-            });
+            eventually("it is runnable", || shown(&node, container)["runnable"] == true);
             assert_eq!(shown(&node, container)["gang"], gang, "{container}");
         }
         drop(both);

@@ -73,10 +73,7 @@ fn closed_gates_outlive_no_daemon() {
         low.gets(&machine, A_WHILE);
         node.start_daemon(&[]);
         for tenant in [&low, &high] {
-            let back = || {
-                node.slice(tenant.container)
-                    .is_some_and(|(_, clients)| clients == 1)
-            };
+            let back = || node.slice(tenant.container).is_some_and(|(_, clients)| clients == 1);
             eventually("a process that came back", back);
         }
         high.gets(&machine, A_WHILE);

@@ -94,10 +94,7 @@ impl Tenant {
             .arg(kernel_us.to_string())
             .args(words)
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env(
-                "GPUSLICE_SOCKET",
-                node.container_dir(container).join("tenant.sock"),
-            )
+            .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
             .env("GPUSLICE_DRIVER_DIR", &driver)
             .env("LD_LIBRARY_PATH", &driver)
             .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
@@ -109,14 +106,8 @@ impl Tenant {
         };
         eventually("a context", || fresh().is_some());
         let context = fresh().expect("just seen");
-        let tenant = Tenant {
-            container,
-            child,
-            context,
-        };
-        eventually("work", || {
-            tenant.busy(machine) > Duration::from_micros(kernel_us.min(20_000))
-        });
+        let tenant = Tenant { container, child, context };
+        eventually("work", || tenant.busy(machine) > Duration::from_micros(kernel_us.min(20_000)));
         tenant
     }
 
@@ -188,12 +179,7 @@ struct Ends {
 impl Ends {
     /// From now on.
     fn of(tenant: &Tenant, machine: &Machine) -> Ends {
-        Ends {
-            context: tenant.context,
-            next: tenant.completed(machine),
-            last: 0,
-            longest: 0,
-        }
+        Ends { context: tenant.context, next: tenant.completed(machine), last: 0, longest: 0 }
     }
 
     /// The longest gap so far, without the one between the last end and now.
@@ -233,11 +219,7 @@ impl Hiccups {
                 seen.fetch_max(start.elapsed().as_nanos() as u64, Relaxed);
             }
         });
-        Hiccups {
-            stop,
-            worst,
-            thread: Some(thread),
-        }
+        Hiccups { stop, worst, thread: Some(thread) }
     }
 
     /// Several threads have to run one after the other until work goes on.
@@ -282,7 +264,5 @@ fn bill(node: &Node, container: &str) -> Duration {
 
 /// How often a container was not quiet in time after a turn of its own.
 fn late_turns(node: &Node, container: &str) -> u64 {
-    shown(node, container)["late_turns"]
-        .as_u64()
-        .expect("a number")
+    shown(node, container)["late_turns"].as_u64().expect("a number")
 }

@@ -58,15 +58,8 @@ fn takes_turns(test: &str, seconds: i64) {
         tenant.gets(&machine, Duration::from_millis(300));
     }
     for (ends, tenant) in ends.iter_mut().zip([&light, &heavy]) {
-        let (gap, allowed) = (
-            ends.longest_gap(&machine),
-            STALL_MAX + TURNS + hiccups.allowance(),
-        );
-        assert!(
-            gap <= allowed,
-            "{} stood still for {gap:?}",
-            tenant.container
-        );
+        let (gap, allowed) = (ends.longest_gap(&machine), STALL_MAX + TURNS + hiccups.allowance());
+        assert!(gap <= allowed, "{} stood still for {gap:?}", tenant.container);
     }
     node.start_daemon(&[]);
     light.gets(&machine, Duration::from_millis(300));
@@ -80,10 +73,7 @@ fn share(light: &Tenant, heavy: &Tenant, machine: &Machine) {
     let after = [light, heavy].map(|tenant| tenant.busy(machine));
     let [light, heavy] = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
     let ratio = heavy / light;
-    assert!(
-        (2.4..3.6).contains(&ratio),
-        "{heavy} s : {light} s = {ratio}"
-    );
+    assert!((2.4..3.6).contains(&ratio), "{heavy} s : {light} s = {ratio}");
 }
 
 #[test]

@@ -27,10 +27,7 @@ pub fn node_of(config: &str, controls: &str, containers: &[(&str, u32, Class)]) 
     start(&mut node, controls);
     for (container, weighs, class) in containers {
         let mut asked = admit(container, "0", MemoryAsk::Exactly(Bytes(GIB)));
-        if let AdminCommand::Admit {
-            class: of, weight, ..
-        } = &mut asked
-        {
+        if let AdminCommand::Admit { class: of, weight, .. } = &mut asked {
             (*of, *weight) = (*class, Weight::new(*weighs).expect("a weight"));
         }
         let answer = node.admin().ask(&asked);
@@ -86,11 +83,7 @@ fn a_long_kernel_is_stopped_and_goes_on() {
     let (high, low) = both(&node, &machine, LONG_US);
     let first = low.completed(&machine);
     high.gets(&machine, Duration::from_millis(100));
-    assert_eq!(
-        low.completed(&machine),
-        first,
-        "the high one waited for its end"
-    );
+    assert_eq!(low.completed(&machine), first, "the high one waited for its end");
     assert!(number(&node, "a", "stops") > 0);
     assert_eq!(number(&node, "b", "stops"), 0);
     for container in ["a", "b"] {
@@ -99,16 +92,11 @@ fn a_long_kernel_is_stopped_and_goes_on() {
     drop(high);
     // Now it has the GPU to itself again, as far as it needs it.
     low.gets(&machine, Duration::from_micros(LONG_US));
-    eventually("the end of a long kernel", || {
-        end_of(&low, &machine, first).is_some()
-    });
+    eventually("the end of a long kernel", || end_of(&low, &machine, first).is_some());
     let (began, ended) = end_of(&low, &machine, first).expect("just seen");
     assert!(ended - began > LONG_US * 1000, "it was interrupted");
     let (had, billed) = (low.busy(&machine), bill(&node, "a"));
-    assert!(
-        billed + Duration::from_millis(200) >= had,
-        "had {had:?}, billed {billed:?}"
-    );
+    assert!(billed + Duration::from_millis(200) >= had, "had {had:?}, billed {billed:?}");
     assert!(!machine.is_disabled(low.context).expect("alive"));
 }
 
@@ -166,11 +154,7 @@ fn a_daemon_that_dies_leaves_no_process_stopped() {
             eventually("it goes on by itself", || !stopped());
             start(&mut node, "on");
         }
-        let back = || {
-            ["a", "b"]
-                .iter()
-                .all(|container| number(&node, container, "clients") == 1)
-        };
+        let back = || ["a", "b"].iter().all(|container| number(&node, container, "clients") == 1);
         eventually("both came back", back);
         high.gets(&machine, Duration::from_millis(20));
         low.gets(&machine, Duration::from_millis(1));

@@ -121,9 +121,7 @@ fn slices_follow_weights_and_not_tenants() {
         let greedy = both[0].context;
         machine.set_time_slice(greedy, 1_000_000).expect("alive");
         wait_for(&machine, &both, [2_000, 6_000]);
-        eventually("it is told", || {
-            number(&node, "a", "time_slice_changes") == 1
-        });
+        eventually("it is told", || number(&node, "a", "time_slice_changes") == 1);
         assert_eq!(number(&node, "b", "time_slice_changes"), 0);
         assert!(node.log().contains("changes its own time slices"));
         let said = said(&node, &["ps"]);

@@ -23,8 +23,5 @@ fn weights_hold_for_programs_that_synchronise() {
     let after = [&light, &heavy].map(|tenant| tenant.busy(&machine));
     let [light, heavy] = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
     let ratio = heavy / light;
-    assert!(
-        (2.4..3.6).contains(&ratio),
-        "{heavy} s : {light} s = {ratio}"
-    );
+    assert!((2.4..3.6).contains(&ratio), "{heavy} s : {light} s = {ratio}");
 }

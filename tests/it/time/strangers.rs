@@ -55,13 +55,7 @@ impl Scene {
         let victim = Tenant::start(&node, &machine, "b", 500);
         let device = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
         let context = device.context_create(0).expect("a context");
-        Scene {
-            node,
-            machine,
-            victim,
-            device,
-            context,
-        }
+        Scene { node, machine, victim, device, context }
     }
 
     /// A file of the driver's with a client and a group of this process's own.
@@ -72,12 +66,7 @@ impl Scene {
             address_space: self.device.address_space(self.context),
             ..GroupParams::default()
         };
-        alloc(
-            &self.device,
-            &file,
-            (client, GROUP, class::GROUP),
-            Some(&params),
-        );
+        alloc(&self.device, &file, (client, GROUP, class::GROUP), Some(&params));
         let fd = file.as_raw_fd().cast_unsigned();
         let group = GROUP;
         (file, Named { fd, client, group })
@@ -92,10 +81,7 @@ impl Scene {
         };
         let path = fds.flatten().map(|fd| fd.path()).find(is_control);
         let path = path.expect("the victim's driver has its file open");
-        let fd: u32 = path
-            .file_name()
-            .and_then(|it| it.to_str()?.parse().ok())
-            .expect("a number");
+        let fd: u32 = path.file_name().and_then(|it| it.to_str()?.parse().ok()).expect("a number");
         let file = duplicate(pid, fd);
         let slot = (&File::from(file.try_clone().expect("a descriptor")))
             .stream_position()
@@ -114,8 +100,7 @@ impl Scene {
             };
             // SAFETY: the structure of this request and of this command.
             let done = unsafe {
-                self.machine
-                    .ioctl(file.as_fd(), CONTROL, std::ptr::from_mut(&mut it).cast())
+                self.machine.ioctl(file.as_fd(), CONTROL, std::ptr::from_mut(&mut it).cast())
             };
             done.is_ok() && it.status == status::OK
         };
@@ -150,12 +135,7 @@ impl Scene {
 
     /// Only the liar is affected.
     fn unharmed(&self) {
-        assert!(
-            !self
-                .machine
-                .is_disabled(self.victim.context)
-                .expect("alive")
-        );
+        assert!(!self.machine.is_disabled(self.victim.context).expect("alive"));
         for what in ["stops", "stops_missed", "time_slice_changes"] {
             assert_eq!(number(&self.node, "b", what), 0, "{what}");
         }
@@ -220,46 +200,12 @@ fn names_of_foreign_groups_stop_no_work() {
     let not_there = "the process named an object that does not exist";
     let lies = [
         (Named { fd: 1 << 20, ..own }, "Bad file descriptor"),
-        (
-            Named {
-                fd: u32::MAX,
-                client: u32::MAX,
-                group: u32::MAX,
-            },
-            "Bad file descriptor",
-        ),
-        (
-            Named { fd: plain, ..own },
-            "the process named a file that is not the driver's",
-        ),
-        (
-            Named {
-                fd: own.fd,
-                ..victims
-            },
-            "the process named an object of another process",
-        ),
-        (
-            Named {
-                client: own.client + 1,
-                ..own
-            },
-            "the process named an object of another process",
-        ),
-        (
-            Named {
-                group: victims.group,
-                ..own
-            },
-            not_there,
-        ),
-        (
-            Named {
-                group: u32::MAX,
-                ..own
-            },
-            not_there,
-        ),
+        (Named { fd: u32::MAX, client: u32::MAX, group: u32::MAX }, "Bad file descriptor"),
+        (Named { fd: plain, ..own }, "the process named a file that is not the driver's"),
+        (Named { fd: own.fd, ..victims }, "the process named an object of another process"),
+        (Named { client: own.client + 1, ..own }, "the process named an object of another process"),
+        (Named { group: victims.group, ..own }, not_there),
+        (Named { group: u32::MAX, ..own }, not_there),
         (Named { group: 0, ..own }, not_there),
     ];
     for (lie, why) in lies {
@@ -283,10 +229,7 @@ fn a_descriptor_that_changes_meanwhile() {
     let other = File::open("/dev/zero").expect("a file");
     // SAFETY: both are this test's, which uses neither through its old meaning.
     unsafe { libc::dup2(other.as_raw_fd(), file.as_raw_fd()) };
-    scene.late(
-        &attached,
-        "the process named a file that is not the driver's",
-    );
+    scene.late(&attached, "the process named a file that is not the driver's");
     drop(file);
     // by then perhaps a descriptor of another test's
     scene.late(&attached, "not stopped on the GPU");
@@ -301,19 +244,9 @@ fn more_than_there_is_room_for() {
     let (_own, own) = scene.own();
     let (liar, _attached) = scene.liar(&[]);
     (0..4_000).for_each(|_| tell(&liar, 0, own));
-    assert!(matches!(
-        liar.reserve(0, 1, 1),
-        gpuslice_wire::tenant::Reply::Reserved { .. }
-    ));
+    assert!(matches!(liar.reserve(0, 1, 1), gpuslice_wire::tenant::Reply::Reserved { .. }));
     for n in 0..100 * GROUPS_PER_CLIENT_MAX as u32 {
-        tell(
-            &liar,
-            0,
-            Named {
-                group: GROUP + n,
-                ..own
-            },
-        );
+        tell(&liar, 0, Named { group: GROUP + n, ..own });
     }
     liar.0.expect_rejected(Rejection::Overdrawn);
     for lane in [1, 15, 16, 17, 255] {
@@ -338,11 +271,7 @@ fn a_process_that_executes_another_program() {
     let tells = move || {
         let liar = TenantClient::connect(&socket)?;
         let attached = liar.attach(Bytes::ZERO);
-        let lie = Named {
-            fd: 1,
-            client: 2,
-            group: 3,
-        };
+        let lie = Named { fd: 1, client: 2, group: 3 };
         tell(&liar, 0, lie);
         let claims = client_page(&attached);
         claims.lane[0].runnable.store(1, SeqCst);

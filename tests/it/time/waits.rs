@@ -17,10 +17,7 @@ fn end(node: &Node, pair: &str, pauses: &[&str], slice: bool) {
     let said = String::from_utf8_lossy(&output.stderr);
     let last = cases.lines().last().unwrap_or("none");
     let how = output.status;
-    assert!(
-        how.success(),
-        "{pair}, in a slice: {slice}, {last}: {how}: {said}"
-    );
+    assert!(how.success(), "{pair}, in a slice: {slice}, {last}: {how}: {said}");
 }
 
 /// Every pair of streams, beside what `company` starts, and alone where that is nothing.
@@ -61,12 +58,6 @@ fn streams_wait_for_each_other_beside_a_higher_class() {
     try_all(&["2", "60"], |node, machine| {
         super::must(node, &["set", "a", "--priority", "best-effort"]);
         super::must(node, &["set", "b", "--priority", "high"]);
-        Some(Tenant::with(
-            node,
-            machine,
-            "b",
-            200,
-            &["--pause-us", "3000"],
-        ))
+        Some(Tenant::with(node, machine, "b", 200, &["--pause-us", "3000"]))
     });
 }

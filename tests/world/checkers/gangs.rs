@@ -138,9 +138,7 @@ impl Gangs {
         let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
         // Two shortest turns for each other GPU, and the drain times of the waiting containers: once where
         // an end is known, twice where it is not. A later step is the world's doing.
-        let singles = seen
-            .on(gpu)
-            .filter(|(_, state)| state.runnable() && !state.gang);
+        let singles = seen.on(gpu).filter(|(_, state)| state.runnable() && !state.gang);
         let tail = singles.map(|(_, state)| state.tail).max().unwrap_or(0);
         *longest = (*longest).max(tail);
         let bound = gpus * (2 * seen.config.turn_min.0 + 3 * *longest) + 1_000_000;
@@ -151,9 +149,7 @@ impl Gangs {
         }
         let idle = seen.now - *since;
         if idle.saturating_sub(seen.elapsed) > bound {
-            return Err(format!(
-                "{gpu} idles for {idle} ns while a container in no gang waits"
-            ));
+            return Err(format!("{gpu} idles for {idle} ns while a container in no gang waits"));
         }
         Ok(())
     }
@@ -188,10 +184,7 @@ impl Wait {
         // one of its GPUs for which it waited rightly has no turns any more: it may wait for the others anew
         let waited_for = |key: &LaneKey| gang.iter().any(|(own, state)| own == key && gated(state));
         if self.tuned != tuned || !self.rightly.iter().all(waited_for) {
-            *self = Wait {
-                tuned,
-                ..Wait::default()
-            };
+            *self = Wait { tuned, ..Wait::default() };
         }
         // its own, and those of gangs that were ready before it: each once or twice
         let turns: u64 = seen.lanes.values().map(|state| 3 * state.longest).sum();

@@ -42,8 +42,7 @@ impl Guarantee {
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
         self.pools.advance(seen);
-        self.owed
-            .retain(|key, _| !seen.gap && seen.lanes.get(key).is_some_and(counts));
+        self.owed.retain(|key, _| !seen.gap && seen.lanes.get(key).is_some_and(counts));
         let all = seen.lanes.iter().filter(|(_, state)| counts(state));
         for (&key, me) in all.filter(|_| !seen.gap) {
             let class = |state: &LaneState| state.record.class == me.record.class;
@@ -62,10 +61,7 @@ impl Guarantee {
             let owed = self.owed.entry(key).or_default();
             let tuned = seen.on(me.gpu).map(|(_, state)| state.tuned).sum();
             if owed.tuned != tuned {
-                *owed = Owed {
-                    tuned,
-                    ..Owed::default()
-                };
+                *owed = Owed { tuned, ..Owed::default() };
             }
             owed.time = (owed.time + due - got).max(0);
             owed.gangs |= queue().any(|state| state.gang);

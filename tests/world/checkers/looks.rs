@@ -16,10 +16,7 @@ impl Seen {
     /// Takes in a measurement at `now`.
     pub fn look(&mut self, now: u64, amount: u64) {
         if amount <= self.counts {
-            *self = Seen {
-                counts: amount,
-                ..Seen::default()
-            };
+            *self = Seen { counts: amount, ..Seen::default() };
             return;
         }
         let Some(first) = self.first else {

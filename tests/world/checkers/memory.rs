@@ -71,10 +71,7 @@ impl Ledger {
     /// The ledger of a new engine in the same world.
     #[must_use]
     pub fn restart(&self) -> Ledger {
-        Ledger {
-            lowered: self.lowered.clone(),
-            ..Ledger::default()
-        }
+        Ledger { lowered: self.lowered.clone(), ..Ledger::default() }
     }
 
     /// Takes in `event`; `cut` tells whether the engine ends a connection.
@@ -85,17 +82,9 @@ impl Ledger {
         self.taken.clear();
         match *event {
             Event::GpuFound { uuid, total, .. } => drop(self.totals.insert(uuid, total.0)),
-            Event::Release {
-                client,
-                lane,
-                bytes,
-            }
-            | Event::Yield {
-                client,
-                lane,
-                bytes,
-                ..
-            } if self.homes.contains_key(&client) => {
+            Event::Release { client, lane, bytes } | Event::Yield { client, lane, bytes, .. }
+                if self.homes.contains_key(&client) =>
+            {
                 let has = self.shares.entry((client, lane)).or_default();
                 match has.granted.checked_sub(bytes.0) {
                     Some(rest) => has.granted = rest,
@@ -103,11 +92,7 @@ impl Ledger {
                     None => return Err(format!("{client:?} released more than it had")),
                 }
             }
-            Event::Claims {
-                client,
-                lane,
-                claims,
-            } if self.homes.contains_key(&client) => {
+            Event::Claims { client, lane, claims } if self.homes.contains_key(&client) => {
                 self.shares.entry((client, lane)).or_default().claims = claims;
             }
             Event::Measured { client, lane, used }
@@ -125,15 +110,9 @@ impl Ledger {
             Event::Looked { container, lane } if lane != Lane::HOST => {
                 self.looked(seen.now, (container, lane));
             }
-            Event::Unattributed {
-                container,
-                lane,
-                used,
-            } if lane != Lane::HOST => {
+            Event::Unattributed { container, lane, used } if lane != Lane::HOST => {
                 let account = self.accounts.get_mut(&(container, lane));
-                account
-                    .into_iter()
-                    .for_each(|it| it.unattributed.look(seen.now, used.0));
+                account.into_iter().for_each(|it| it.unattributed.look(seen.now, used.0));
             }
             Event::Complete { container } => drop(self.complete.insert(container)),
             Event::Left { client } if self.holds(client) => drop(self.apart.insert(client)),
@@ -167,10 +146,7 @@ impl Ledger {
 
     /// An account ends although its process may live.
     fn over(&mut self, client: ClientId, by: &Event) -> Result<(), Objection> {
-        if let Event::Attach {
-            container, process, ..
-        } = by
-        {
+        if let Event::Attach { container, process, .. } = by {
             let home = self.homes.get(&client) == Some(container);
             if !home || process.is_none() || self.processes.get(&client) != Some(process) {
                 return Err(format!("{process:?} takes over the memory of {client:?}"));
@@ -211,16 +187,11 @@ impl Ledger {
                 self.complete.remove(container);
             }
             Action::ProcessRestored { client, .. } => return self.accounted(*client, event),
-            Action::Attached {
-                client, container, ..
-            } => return self.attached(*client, *container, event),
+            Action::Attached { client, container, .. } => {
+                return self.attached(*client, *container, event);
+            }
             Action::Disconnect { client, why } => return self.disconnect(*client, *why, event),
-            Action::Reserved {
-                client,
-                lane,
-                bytes,
-                ..
-            } => {
+            Action::Reserved { client, lane, bytes, .. } => {
                 let share = self.shares.entry((*client, *lane)).or_default();
                 share.granted += bytes.0;
                 share.most[0] = share.most[0].max(share.granted);
@@ -230,13 +201,7 @@ impl Ledger {
                     return Err(format!("{client:?} was granted beyond the cap {cap}"));
                 }
             }
-            Action::Refused {
-                client,
-                lane,
-                need,
-                left,
-                ..
-            } => {
+            Action::Refused { client, lane, need, left, .. } => {
                 let (cap, reserved) = self.of(*client, *lane);
                 let really = u128::from(cap).saturating_sub(reserved);
                 if need <= left || u128::from(left.0) != really {
@@ -246,11 +211,7 @@ impl Ledger {
             Action::Resized { record, change, .. } => {
                 return self.resized(seen, event, record, change);
             }
-            Action::SetLane {
-                container,
-                lane,
-                view,
-            } => {
+            Action::SetLane { container, lane, view } => {
                 if let Some(account) = self.accounts.get_mut(&(*container, *lane)) {
                     account.shown = view.reserved.0;
                 }
@@ -263,17 +224,12 @@ impl Ledger {
     fn open(&mut self, record: &Record) {
         let id = record.container;
         for (lane, promised) in (0u8..).zip(&record.lanes) {
-            let account = Account {
-                gpu: Some(promised.gpu),
-                cap: promised.cap.0,
-                ..Account::default()
-            };
+            let account =
+                Account { gpu: Some(promised.gpu), cap: promised.cap.0, ..Account::default() };
             self.accounts.insert((id, Lane(lane)), account);
         }
-        let host = Account {
-            cap: record.pinned.map_or(u64::MAX, |cap| cap.0),
-            ..Account::default()
-        };
+        let host =
+            Account { cap: record.pinned.map_or(u64::MAX, |cap| cap.0), ..Account::default() };
         self.accounts.insert((id, Lane::HOST), host);
     }
 
@@ -311,11 +267,8 @@ impl Ledger {
             if bytes.0 == 0 && before.is_none() {
                 continue;
             }
-            let mut share = Share {
-                granted: bytes.0,
-                claims: Claims::default(),
-                ..before.unwrap_or_default()
-            };
+            let mut share =
+                Share { granted: bytes.0, claims: Claims::default(), ..before.unwrap_or_default() };
             share.most[0] = share.most[0].max(bytes.0);
             self.shares.insert((client, lane), share);
             self.granted_more(client, lane);
@@ -326,13 +279,7 @@ impl Ledger {
 
     /// A process from before a restart counts with all its grants.
     fn accounted(&mut self, client: ClientId, by: &Event) -> Result<(), Objection> {
-        let Event::RestoreProcess {
-            container,
-            process,
-            granted,
-            ..
-        } = by
-        else {
+        let Event::RestoreProcess { container, process, granted, .. } = by else {
             return Err(format!("{client:?} counts and was not restored"));
         };
         if !self.known.insert(client) {
@@ -342,11 +289,7 @@ impl Ledger {
         self.processes.insert(client, Some(*process));
         self.apart.insert(client);
         for (lane, bytes) in (0u8..).map(Lane).zip(granted).filter(|(_, b)| b.0 > 0) {
-            let share = Share {
-                granted: bytes.0,
-                most: [bytes.0, 0],
-                ..Share::default()
-            };
+            let share = Share { granted: bytes.0, most: [bytes.0, 0], ..Share::default() };
             self.shares.insert((client, lane), share);
             self.granted_more(client, lane);
             self.overstated.insert((*container, lane));
@@ -407,10 +350,7 @@ impl Ledger {
     ) -> Result<(), Objection> {
         let key = (record.container, change.lane);
         let Event::Resize { memory, .. } = event else {
-            return Err(format!(
-                "{} was resized without a request",
-                record.container
-            ));
+            return Err(format!("{} was resized without a request", record.container));
         };
         let reserved = self.reserved(key.0, key.1);
         let granted = self.granted(key.0, key.1);
@@ -471,8 +411,7 @@ impl Ledger {
         container: ContainerId,
         lane: Lane,
     ) -> impl Iterator<Item = (ClientId, u64)> {
-        self.of_key(container, lane)
-            .map(|(client, share)| (client, share.granted))
+        self.of_key(container, lane).map(|(client, share)| (client, share.granted))
     }
 
     fn of_key(&self, id: ContainerId, lane: Lane) -> impl Iterator<Item = (ClientId, &Share)> {

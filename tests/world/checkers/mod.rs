@@ -74,11 +74,7 @@ impl Checkers {
     pub fn restart(&mut self, now: u64) {
         let memory = self.memory.restart();
         let trail = std::mem::take(&mut self.trail);
-        *self = Checkers {
-            memory,
-            trail,
-            ..Checkers::new(self.config, now)
-        };
+        *self = Checkers { memory, trail, ..Checkers::new(self.config, now) };
     }
 
     /// Checks one step.
@@ -111,8 +107,7 @@ impl Checkers {
         self.seen.event(event);
         let cut = |action: &Action| matches!(action, Action::Disconnect { .. });
         self.requests.event(&self.memory, event);
-        self.memory
-            .event(&self.seen, event, actions.iter().any(cut))?;
+        self.memory.event(&self.seen, event, actions.iter().any(cut))?;
         let restored: Option<&Record> = match event {
             Event::Restore(record) => Some(record),
             _ => None,
@@ -146,9 +141,7 @@ impl Checkers {
         if let Some((who, due)) = self.stops.due(&self.seen)
             && at.is_none_or(|at| at > due)
         {
-            self.object(&format!(
-                "{who} is to be stopped at {due}, and the deadline is {at:?}"
-            ));
+            self.object(&format!("{who} is to be stopped at {due}, and the deadline is {at:?}"));
         }
     }
 
@@ -175,10 +168,7 @@ impl Checkers {
     /// Whether others may run beside this container, or it is unknown.
     #[must_use]
     pub fn overran(&self, container: ContainerId, lane: Lane) -> bool {
-        self.seen
-            .lanes
-            .get(&(container, lane))
-            .is_none_or(|state| state.overrun)
+        self.seen.lanes.get(&(container, lane)).is_none_or(|state| state.overrun)
     }
 
     /// Whether the engine knows that this container may be stopped, or it is unknown.
@@ -207,27 +197,15 @@ impl Checkers {
     /// If they differ.
     pub fn agree(&self, rows: &[Snapshot]) {
         for row in rows {
-            let Snapshot::Slice {
-                container,
-                lane,
-                gpu_ns,
-                reserved,
-                used,
-                cap_ppm,
-                ..
-            } = row
+            let Snapshot::Slice { container, lane, gpu_ns, reserved, used, cap_ppm, .. } = row
             else {
                 continue;
             };
             let state = self.seen.lanes.get(&(*container, *lane));
-            let Some(state) = state else {
-                self.object(&format!("{container} is unknown"))
-            };
+            let Some(state) = state else { self.object(&format!("{container} is unknown")) };
             if u64::from(*cap_ppm) != (state.cap.0 * 1_000_000 / state.cap.1).max(1) {
                 let (part, whole) = state.cap;
-                self.object(&format!(
-                    "{container} is capped at {cap_ppm} ppm, not {part}/{whole}"
-                ));
+                self.object(&format!("{container} is capped at {cap_ppm} ppm, not {part}/{whole}"));
             }
             // a false claim may be larger than a row can show
             let counted = self.memory.reserved(*container, *lane).min(u64::MAX.into());
@@ -248,13 +226,7 @@ impl Checkers {
     /// If something is left.
     pub fn no_process_left(&self, rows: &[Snapshot]) {
         for row in rows {
-            if let Snapshot::Slice {
-                container,
-                reserved,
-                clients,
-                runnable,
-                ..
-            } = row
+            if let Snapshot::Slice { container, reserved, clients, runnable, .. } = row
                 && (reserved.0, *clients, *runnable) != (0, 0, 0)
             {
                 self.object(&format!(
@@ -263,10 +235,7 @@ impl Checkers {
                 ));
             }
         }
-        let left = self
-            .memory
-            .no_process_left()
-            .and(self.requests.no_process_left());
+        let left = self.memory.no_process_left().and(self.requests.no_process_left());
         if let Err(objection) = left {
             self.object(&objection);
         }
@@ -279,9 +248,7 @@ impl Checkers {
     pub fn nothing_left(&self, rows: &[Snapshot]) {
         for row in rows {
             match row {
-                Snapshot::Gpu {
-                    promised, slices, ..
-                } if (promised.0, *slices) != (0, 0) => {
+                Snapshot::Gpu { promised, slices, .. } if (promised.0, *slices) != (0, 0) => {
                     self.object(&format!("{promised:?} stay promised to {slices} slices"));
                 }
                 Snapshot::Slice { container, .. } => self.object(&format!("{container} is left")),
@@ -294,17 +261,8 @@ impl Checkers {
 /// A step on a few lines.
 fn brief((now, event, actions): &(u64, Event, Vec<Action>)) -> String {
     let mut text = match event {
-        Event::Claims {
-            client,
-            lane,
-            claims,
-        } => {
-            let Claims {
-                runnable,
-                active,
-                drained,
-                ..
-            } = claims;
+        Event::Claims { client, lane, claims } => {
+            let Claims { runnable, active, drained, .. } = claims;
             format!(
                 "{now} {client:?} {lane:?} runnable {runnable} active {active} drained {drained}"
             )
@@ -313,11 +271,7 @@ fn brief((now, event, actions): &(u64, Event, Vec<Action>)) -> String {
     };
     for action in actions {
         text += &match action {
-            Action::SetLane {
-                container,
-                lane,
-                view,
-            } => {
+            Action::SetLane { container, lane, view } => {
                 let (mode, turn, end) = (view.mode, view.turn, view.turn_end.0);
                 format!("\n    {container} {lane:?} {mode:?} turn {turn} to {end}")
             }
@@ -329,12 +283,7 @@ fn brief((now, event, actions): &(u64, Event, Vec<Action>)) -> String {
 
 /// A slice on one line.
 fn describe((key, state): (&LaneKey, &LaneState)) -> String {
-    let Record {
-        weight,
-        share,
-        class,
-        ..
-    } = &state.record;
+    let Record { weight, share, class, .. } = &state.record;
     let (share, weight) = (share.map_or(0, |share| share.get()), weight.get());
     format!(
         "{} {:?} on {}: weight {weight} share {share} {class}, runnable {} holds {} closing {:?} \

@@ -44,18 +44,13 @@ impl Priority {
     pub fn after_step(&mut self, seen: &Observer) -> Result<(), Objection> {
         let gpus: Vec<GpuUuid> = seen.lanes.values().map(|state| state.gpu).collect();
         for gpu in gpus {
-            let strange = seen
-                .on(gpu)
-                .any(|(_, s)| s.record.class != Class::BestEffort && s.capped());
+            let strange =
+                seen.on(gpu).any(|(_, s)| s.record.class != Class::BestEffort && s.capped());
             if strange || seen.gap {
                 self.0.remove(&gpu);
             } else {
-                let new = || Gpu {
-                    turn: None,
-                    guard: [None; 2],
-                    served: [seen.now; 2],
-                    longest: [0; 2],
-                };
+                let new =
+                    || Gpu { turn: None, guard: [None; 2], served: [seen.now; 2], longest: [0; 2] };
                 self.0.entry(gpu).or_insert_with(new).check(seen, gpu)?;
             }
         }
@@ -112,9 +107,7 @@ impl Gpu {
         // a gang's turn is a guard turn on all its GPUs if it is one on any, and a gang may be the reason
         // for one
         let gpus = seen.gang(key).map(|(_, part)| part.gpu).chain([gpu]);
-        let guard = gpus
-            .into_iter()
-            .any(|gpu| seen.on(gpu).any(|(_, s)| goes_first(s)));
+        let guard = gpus.into_iter().any(|gpu| seen.on(gpu).any(|(_, s)| goes_first(s)));
         let known = self.turn.filter(|it| (it.0, it.1) == (word, state.granted));
         // a turn that began before this GPU was first seen may have been of another class then, or a guard
         // turn
@@ -126,15 +119,10 @@ impl Gpu {
         self.turn = Some(turn);
         let now = seen.now;
         if above && !turn.2 {
-            return Err(format!(
-                "a {class} turn goes on on {gpu} while a higher class waits"
-            ));
+            return Err(format!("a {class} turn goes on on {gpu} while a higher class waits"));
         }
         if above && !tied && now >= state.granted + seen.config.turn_min.0 {
-            return Err(format!(
-                "a guard turn on {gpu} goes on after {} ns",
-                now - state.granted
-            ));
+            return Err(format!("a guard turn on {gpu} goes on after {} ns", now - state.granted));
         }
         Ok(())
     }
@@ -146,9 +134,7 @@ impl Gpu {
         all: &[&LaneState],
         (at, class): (usize, Class),
     ) -> Result<(), Objection> {
-        let gated = all
-            .iter()
-            .any(|s| s.view.is_some_and(|view| view.mode == Mode::Turns));
+        let gated = all.iter().any(|s| s.view.is_some_and(|view| view.mode == Mode::Turns));
         let mut own = all.iter().filter(|s| s.record.class == class);
         let may = |s: &LaneState| s.may_wait() && !s.capped();
         let waits = own.clone().any(|s| may(s));
@@ -178,10 +164,7 @@ impl Gpu {
         if let Some(last) = self.guard[at].replace(seen.now)
             && seen.now < last + every
         {
-            return Err(format!(
-                "guard turns follow each other after {} ns",
-                seen.now - last
-            ));
+            return Err(format!("guard turns follow each other after {} ns", seen.now - last));
         }
         Ok(())
     }

@@ -69,13 +69,7 @@ impl Requests {
     /// Takes in `event`.
     pub fn event(&mut self, ledger: &Ledger, event: &Event) {
         match *event {
-            Event::Reserve {
-                client,
-                token,
-                lane,
-                need,
-                wish,
-            } => {
+            Event::Reserve { client, token, lane, need, wish } => {
                 let Some(home) = ledger.home(client) else {
                     return;
                 };
@@ -90,15 +84,9 @@ impl Requests {
                     waits: 0,
                 });
             }
-            Event::Yield {
-                client,
-                lane,
-                recall,
-                ..
-            } => {
+            Event::Yield { client, lane, recall, .. } => {
                 let home = ledger.home(client);
-                home.into_iter()
-                    .for_each(|home| self.answers(client, (home, lane), Some(recall)));
+                home.into_iter().for_each(|home| self.answers(client, (home, lane), Some(recall)));
             }
             Event::Left { client } | Event::Gone { client } => self.part(client),
             _ => {}
@@ -136,34 +124,19 @@ impl Requests {
                 self.returning.remove(&container);
             }
             Action::Disconnect { client, .. } => self.part(client),
-            Action::Reserved {
-                client,
-                token,
-                lane,
-                bytes,
-            } => {
+            Action::Reserved { client, token, lane, bytes } => {
                 let (_, q) = self.answered(ledger, client, token, lane)?;
                 if bytes < q.need || bytes > q.wish.max(q.need) {
-                    return Err(format!(
-                        "{bytes:?} granted for {:?} to {:?}",
-                        q.need, q.wish
-                    ));
+                    return Err(format!("{bytes:?} granted for {:?} to {:?}", q.need, q.wish));
                 }
             }
-            Action::Refused {
-                client,
-                token,
-                lane,
-                ..
-            } => {
+            Action::Refused { client, token, lane, .. } => {
                 let (key, q) = self.answered(ledger, client, token, lane)?;
                 self.justified(seen, ledger, key, &q)?;
             }
-            Action::SetLane {
-                container,
-                lane,
-                view,
-            } => self.shown(seen, ledger, (container, lane), view.recall),
+            Action::SetLane { container, lane, view } => {
+                self.shown(seen, ledger, (container, lane), view.recall)
+            }
             _ => {}
         }
         Ok(())
@@ -186,9 +159,7 @@ impl Requests {
                 self.returning.remove(&key.0);
                 Ok((key, questions.remove(0)))
             }
-            Some(_) => Err(format!(
-                "{token:?} of {client:?} overtook a waiting request"
-            )),
+            Some(_) => Err(format!("{token:?} of {client:?} overtook a waiting request")),
         }
     }
 
@@ -214,10 +185,7 @@ impl Requests {
         if recall.owing.is_empty() || seen.now >= recall.began + RECALL_WAIT_NS {
             return Ok(());
         }
-        Err(format!(
-            "{:?} was refused before {:?} answered",
-            q.client, recall.owing
-        ))
+        Err(format!("{:?} was refused before {:?} answered", q.client, recall.owing))
     }
 
     /// The siblings that hold memory and do not wait for more themselves.
@@ -227,13 +195,8 @@ impl Requests {
         key: LaneKey,
         but: ClientId,
     ) -> impl Iterator<Item = (ClientId, u64)> {
-        let waits: BTreeSet<ClientId> = self
-            .asked
-            .get(&key)
-            .into_iter()
-            .flatten()
-            .map(|question| question.client)
-            .collect();
+        let waits: BTreeSet<ClientId> =
+            self.asked.get(&key).into_iter().flatten().map(|question| question.client).collect();
         let granted = ledger.granted(key.0, key.1);
         granted.filter(move |(client, granted)| {
             let asked = *client != but && ledger.is_connected(*client);
@@ -250,11 +213,7 @@ impl Requests {
             let siblings = self.siblings(ledger, key, first.client);
             siblings.map(|(client, _)| client).collect()
         });
-        let recall = Recall {
-            number,
-            began: seen.now,
-            owing,
-        };
+        let recall = Recall { number, began: seen.now, owing };
         self.recalls.insert(key, recall);
     }
 

@@ -40,11 +40,8 @@ impl Pairs {
     /// # Errors
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
-        let queues: Vec<(&LaneKey, &LaneState)> = seen
-            .lanes
-            .iter()
-            .filter(|(_, state)| queued(state) && !seen.gap)
-            .collect();
+        let queues: Vec<(&LaneKey, &LaneState)> =
+            seen.lanes.iter().filter(|(_, state)| queued(state) && !seen.gap).collect();
         self.0.retain(|(a, b), _| {
             let still = |key: &LaneKey| seen.lanes.get(key).is_some_and(queued);
             !seen.gap && still(a) && still(b)
@@ -54,10 +51,7 @@ impl Pairs {
                 if a.gpu == b.gpu && a.record.class == b.record.class {
                     let pair = self.0.entry((*i, *j)).or_default();
                     if pair.tuned != (a.tuned, b.tuned) {
-                        *pair = Pair {
-                            tuned: (a.tuned, b.tuned),
-                            ..Pair::default()
-                        };
+                        *pair = Pair { tuned: (a.tuned, b.tuned), ..Pair::default() };
                     }
                     pair.advance(a, b);
                     pair.check(tolerance(seen, a, b))
@@ -93,10 +87,7 @@ impl Debts {
                 }
                 let pair = self.0.entry((*i, *j)).or_default();
                 if pair.tuned != (me.tuned, other.tuned) {
-                    *pair = Pair {
-                        tuned: (me.tuned, other.tuned),
-                        ..Pair::default()
-                    };
+                    *pair = Pair { tuned: (me.tuned, other.tuned), ..Pair::default() };
                 }
                 pair.advance(me, other);
                 // the lead of j since it was furthest behind
@@ -154,11 +145,7 @@ impl Pair {
             return Ok(());
         }
         let ns = |value: i128| value >> 20;
-        Err(format!(
-            "shares drift by {} ns/weight, the bound is {}",
-            ns(drift),
-            ns(bound)
-        ))
+        Err(format!("shares drift by {} ns/weight, the bound is {}", ns(drift), ns(bound)))
     }
 }
 

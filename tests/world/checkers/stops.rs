@@ -51,15 +51,9 @@ impl Stops {
             return Err(format!("{who} is stopped and has nothing to drain"));
         };
         if state.gang || state.preemption != Preemption::None {
-            return Err(format!(
-                "{who} is stopped as {:?}, gang {}",
-                state.preemption, state.gang
-            ));
+            return Err(format!("{who} is stopped as {:?}, gang {}", state.preemption, state.gang));
         }
-        let (waited, least) = (
-            seen.now - closed,
-            patience(seen, state, LaneState::runnable),
-        );
+        let (waited, least) = (seen.now - closed, patience(seen, state, LaneState::runnable));
         if waited < least {
             return Err(format!("{who} is stopped after {waited} ns, not {least}"));
         }
@@ -94,10 +88,9 @@ impl Stops {
             }
         }
         match self.due(seen) {
-            Some((who, due)) if due <= seen.now => Err(format!(
-                "{who} is to be stopped since {} ns",
-                seen.now - due
-            )),
+            Some((who, due)) if due <= seen.now => {
+                Err(format!("{who} is to be stopped since {} ns", seen.now - due))
+            }
             _ => Ok(()),
         }
     }

@@ -32,35 +32,20 @@ impl Turns {
     /// # Errors
     /// The objection.
     pub fn before(&self, seen: &Observer, action: &Action) -> Result<(), Objection> {
-        if let Action::SetLane {
-            container,
-            lane,
-            view,
-        } = action
-        {
+        if let Action::SetLane { container, lane, view } = action {
             return no_turn_at_all(seen, (*container, *lane), view);
         }
-        let Action::Late {
-            container,
-            lane,
-            stage: Late::Overrun,
-            ..
-        } = action
-        else {
+        let Action::Late { container, lane, stage: Late::Overrun, .. } = action else {
             return Ok(());
         };
         // for a gang the first GPU counts, and for an extended turn the first close
         let key = (*container, *lane);
         let all = seen.gang(&key).chain(seen.lanes.get_key_value(&key));
-        let first = all
-            .filter_map(|(_, state)| state.closing.or(state.again))
-            .min();
+        let first = all.filter_map(|(_, state)| state.closing.or(state.again)).min();
         let waited = first.map(|closed| seen.now - closed);
         match waited {
             Some(waited) if waited >= seen.config.drain_max.0 => Ok(()),
-            _ => Err(format!(
-                "{container} is treated as overrun after {waited:?} ns"
-            )),
+            _ => Err(format!("{container} is treated as overrun after {waited:?} ns")),
         }
     }
 
@@ -76,10 +61,7 @@ impl Turns {
                 if untracked && state.untracked {
                     continue; // their untracked work drains together
                 }
-                return Err(format!(
-                    "{} and {} are on {} at once",
-                    other.0, key.0, state.gpu
-                ));
+                return Err(format!("{} and {} are on {} at once", other.0, key.0, state.gpu));
             }
         }
         Ok(())
@@ -98,10 +80,7 @@ impl Turns {
                 return Err(format!("{} has no page", key.0));
             };
             if *modes.entry(state.gpu).or_insert(view.mode) != view.mode {
-                return Err(format!(
-                    "{} differs in mode from others on {}",
-                    key.0, state.gpu
-                ));
+                return Err(format!("{} differs in mode from others on {}", key.0, state.gpu));
             }
             let on = state.holds() || (state.closing.is_some() && !state.overrun);
             *busy.entry(state.gpu).or_default() |= on;
@@ -117,11 +96,7 @@ impl Turns {
             if gated && may && !tied && busy.get(&state.gpu) == Some(&false) {
                 return Err(format!("{} idles while {} waits", state.gpu, key.0));
             }
-            let alone = seen
-                .on(state.gpu)
-                .filter(|(_, other)| other.runnable())
-                .count()
-                < 2;
+            let alone = seen.on(state.gpu).filter(|(_, other)| other.runnable()).count() < 2;
             let closes = seen.on(state.gpu).any(|(_, other)| other.closing.is_some());
             if state.native && gated && !closes {
                 return Err(format!("{} takes turns under native", state.gpu));

@@ -5,23 +5,15 @@ use super::*;
 /// Container `n`'s page of a lane.
 fn on(n: usize, lane: u8, word: u32, end: u64) -> Action {
     match turn(n, word, end) {
-        Action::SetLane {
-            container, view, ..
-        } => Action::SetLane {
-            container,
-            lane: Lane(lane),
-            view,
-        },
+        Action::SetLane { container, view, .. } => {
+            Action::SetLane { container, lane: Lane(lane), view }
+        }
         other => other,
     }
 }
 
 fn claims(n: usize, lane: u8, claims: Claims) -> Event {
-    Event::Claims {
-        client: client(n),
-        lane: Lane(lane),
-        claims,
-    }
+    Event::Claims { client: client(n), lane: Lane(lane), claims }
 }
 
 /// Container 0 has a slice of GPUs 0 and 1, container 1 one of GPU 0. The first has a turn on GPU 0 and
@@ -36,21 +28,13 @@ fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
 /// The same with `others` GPUs for container 1, as `such` makes it; before the first is runnable on the
 /// other GPU.
 fn beside(others: u8, such: impl Fn(&mut Record)) -> (Story, Result<(), Objection>) {
-    let mut story = Story {
-        checkers: Checkers::new(Config::default(), 0),
-        now: 0,
-    };
+    let mut story = Story { checkers: Checkers::new(Config::default(), 0), now: 0 };
     for (n, gpus) in [(0, 2), (1, others)] {
         let mut record = match admitted(n, 1, 0, Class::Normal) {
             Action::Admitted { record, .. } => record,
             other => panic!("{other:?}"),
         };
-        record.lanes = (0..gpus)
-            .map(|at| LaneRecord {
-                gpu: gpu(at),
-                ..record.lanes[0]
-            })
-            .collect();
+        record.lanes = (0..gpus).map(|at| LaneRecord { gpu: gpu(at), ..record.lanes[0] }).collect();
         if n == 1 {
             such(&mut record);
         }
@@ -59,9 +43,7 @@ fn beside(others: u8, such: impl Fn(&mut Record)) -> (Story, Result<(), Objectio
         all.extend((0..gpus).map(|lane| on(n, lane, 0, 0)));
         story.then(0, &all).expect("a good beginning");
         let (attach, attached) = attach(n, client(n), gpus);
-        story
-            .tell(0, attach, &[attached])
-            .expect("a good beginning");
+        story.tell(0, attach, &[attached]).expect("a good beginning");
     }
     let first = story.tell(0, claims(0, 0, runnable(0, 0)), &[on(0, 0, 1, 8 * MS)]);
     (story, first)
@@ -111,28 +93,15 @@ fn to_no_gpu_that_was_reserved_for_a_dismissed_container() {
         let third = admitted(2, 1, 0, Class::Normal);
         story.then(0, &[third, on(2, 0, 0, 0)])?;
         let token = Token(0);
-        let attached = Action::Attached {
-            token,
-            client: client(2),
-            container: container(2),
-            lanes: 1,
-        };
+        let attached =
+            Action::Attached { token, client: client(2), container: container(2), lanes: 1 };
         let (container, process) = (container(2), None);
         let held = [Bytes::ZERO; ACCOUNTS_MAX];
-        let attach = Event::Attach {
-            token,
-            container,
-            process,
-            held,
-        };
+        let attach = Event::Attach { token, container, process, held };
         story.tell(0, attach, &[attached])?;
         story.tell(0, claims(2, 0, runnable(0, 0)), &[])?;
         (0..30).try_for_each(|_| story.then(MS, &[]))?;
-        let gone = Action::Dismissed {
-            token,
-            container: crate::world::container(1),
-            known: true,
-        };
+        let gone = Action::Dismissed { token, container: crate::world::container(1), known: true };
         story.then(0, &[gone])
     };
     assert_eq!(run(20), Ok(()));
@@ -215,17 +184,9 @@ fn to_a_gang_that_starves_on_the_gpus_that_have_turns() {
 #[test]
 fn to_no_gpu_that_idles_as_long_as_a_container_lately_drained() {
     let mut seen = crate::observer::Observer::new(Config::default(), 0);
-    let attached = Action::Attached {
-        token: Token(0),
-        client: client(0),
-        container: container(0),
-        lanes: 1,
-    };
-    let begins = [
-        admitted(0, 1, 0, Class::Normal),
-        attached,
-        turn(0, 1, 8 * MS),
-    ];
+    let attached =
+        Action::Attached { token: Token(0), client: client(0), container: container(0), lanes: 1 };
+    let begins = [admitted(0, 1, 0, Class::Normal), attached, turn(0, 1, 8 * MS)];
     begins.iter().for_each(|action| seen.action(action, None));
     seen.advance(8 * MS);
     seen.action(&turn(0, 2, 0), None);

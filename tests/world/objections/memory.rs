@@ -24,23 +24,12 @@ fn reserved(bytes: u64) -> Action {
 }
 
 fn gets(client: ClientId, token: u64, bytes: u64) -> Action {
-    Action::Reserved {
-        client,
-        token: Token(token),
-        lane: Lane(0),
-        bytes: Bytes(bytes),
-    }
+    Action::Reserved { client, token: Token(token), lane: Lane(0), bytes: Bytes(bytes) }
 }
 
 fn refused(need: u64, left: u64) -> Action {
     let (need, left) = (Bytes(need), Bytes(left));
-    Action::Refused {
-        client: client(0),
-        token: Token(7),
-        lane: Lane(0),
-        need,
-        left,
-    }
+    Action::Refused { client: client(0), token: Token(7), lane: Lane(0), need, left }
 }
 
 #[test]
@@ -51,30 +40,14 @@ fn to_a_wrong_ledger() {
     };
     assert_eq!(tell(reserve(10, 20), &[reserved(20), shown(20)]), Ok(()));
     objects(tell(reserve(10, 20), &[reserved(20)]), "page shows");
-    objects(
-        tell(reserve(10, 20), &[reserved(9), shown(9)]),
-        "granted for",
-    );
-    objects(
-        tell(reserve(10, 20), &[reserved(21), shown(21)]),
-        "granted for",
-    );
-    objects(
-        tell(reserve(10, 120), &[reserved(101), shown(101)]),
-        "beyond the cap",
-    );
+    objects(tell(reserve(10, 20), &[reserved(9), shown(9)]), "granted for");
+    objects(tell(reserve(10, 20), &[reserved(21), shown(21)]), "granted for");
+    objects(tell(reserve(10, 120), &[reserved(101), shown(101)]), "beyond the cap");
     assert_eq!(tell(reserve(101, 120), &[refused(101, 100)]), Ok(()));
-    objects(
-        tell(reserve(100, 120), &[refused(100, 100)]),
-        "without a recall",
-    );
+    objects(tell(reserve(100, 120), &[refused(100, 100)]), "without a recall");
     objects(tell(reserve(101, 120), &[refused(101, 90)]), "refused with");
     objects(tell(Event::Tick, &[reserved(1), shown(1)]), "not asked");
-    let release = Event::Release {
-        client: client(0),
-        lane: Lane(0),
-        bytes: Bytes(1),
-    };
+    let release = Event::Release { client: client(0), lane: Lane(0), bytes: Bytes(1) };
     objects(tell(release, &[]), "released more");
 }
 
@@ -96,9 +69,7 @@ fn short(asked: bool) -> Story {
     let (attach, attached) = attach(0, client(9), 1);
     story.tell(0, attach, &[attached]).expect("fine");
     let recall = [shown(60, u32::from(asked))];
-    story
-        .tell(0, asks(client(9), 8, 50, 50), &recall)
-        .expect("fine");
+    story.tell(0, asks(client(9), 8, 50, 50), &recall).expect("fine");
     story
 }
 
@@ -106,11 +77,7 @@ fn shown(reserved: u64, recall: u32) -> Action {
     let Action::SetLane { view, .. } = page(0, Mode::Turns, 0, 0, reserved) else {
         unreachable!("a page is a lane");
     };
-    Action::SetLane {
-        container: container(0),
-        lane: Lane(0),
-        view: LaneView { recall, ..view },
-    }
+    Action::SetLane { container: container(0), lane: Lane(0), view: LaneView { recall, ..view } }
 }
 
 fn no() -> Action {
@@ -124,12 +91,7 @@ fn no() -> Action {
 }
 
 fn gives(recall: u32, bytes: u64) -> Event {
-    Event::Yield {
-        client: client(0),
-        lane: Lane(0),
-        recall,
-        bytes: Bytes(bytes),
-    }
+    Event::Yield { client: client(0), lane: Lane(0), recall, bytes: Bytes(bytes) }
 }
 
 #[test]
@@ -140,22 +102,13 @@ fn to_a_refusal_while_siblings_may_have_it() {
     assert_eq!(short(true).then(RECALL_WAIT_NS, &[no()]), Ok(()));
     assert_eq!(short(true).tell(0, gives(1, 0), &[no()]), Ok(()));
     let gone = Event::Gone { client: client(0) };
-    objects(
-        short(true).tell(0, gone, &[no(), shown(0, 1)]),
-        "refused with",
-    );
+    objects(short(true).tell(0, gone, &[no(), shown(0, 1)]), "refused with");
 }
 
 #[test]
 fn to_a_wait_for_available_memory_or_for_ever() {
-    objects(
-        short(true).tell(0, gives(1, 60), &[shown(0, 1)]),
-        "is available",
-    );
-    objects(
-        short(true).tell(0, gives(1, 5), &[shown(55, 1)]),
-        "all have answered",
-    );
+    objects(short(true).tell(0, gives(1, 60), &[shown(0, 1)]), "is available");
+    objects(short(true).tell(0, gives(1, 5), &[shown(55, 1)]), "all have answered");
     let mut waits = short(true);
     let mut result = Ok(());
     for _ in 0..20 {
@@ -166,14 +119,9 @@ fn to_a_wait_for_available_memory_or_for_ever() {
     let mut late = short(true);
     let second = asks(client(9), 9, 50, 50);
     assert_eq!(late.tell(0, second, &[]), Ok(()));
-    for (after, actions) in [
-        (200, &[][..]),
-        (99, &[]),
-        (240, &[no(), shown(60, 2)]),
-        (200, &[]),
-        (99, &[]),
-        (100, &[]),
-    ] {
+    for (after, actions) in
+        [(200, &[][..]), (99, &[]), (240, &[no(), shown(60, 2)]), (200, &[]), (99, &[]), (100, &[])]
+    {
         assert_eq!(late.then(after * MS, actions), Ok(()));
     }
     objects(late.then(100 * MS, &[]), "waits since");
@@ -183,21 +131,14 @@ fn to_a_wait_for_available_memory_or_for_ever() {
 fn to_overtaking_a_waiting_request() {
     let third = || asks(client(0), 9, 20, 20);
     let overtakes = [gets(client(0), 9, 20), shown(80, 1)];
-    objects(
-        short(true).tell(0, third(), &overtakes),
-        "overtook a waiting request",
-    );
+    objects(short(true).tell(0, third(), &overtakes), "overtook a waiting request");
     let both = [no(), gets(client(0), 9, 20), shown(80, 1)];
     assert_eq!(short(true).tell(0, third(), &both), Ok(()));
 }
 
 #[test]
 fn to_forgetting_the_drivers_figures() {
-    let seen = |used| Event::Measured {
-        client: client(0),
-        lane: Lane(0),
-        used: Bytes(used),
-    };
+    let seen = |used| Event::Measured { client: client(0), lane: Lane(0), used: Bytes(used) };
     let look = |second: u64, after: u64, ledger: u64| {
         let mut story = short(false);
         story.tell(0, seen(90), &[]).expect("one look is none");
@@ -207,15 +148,10 @@ fn to_forgetting_the_drivers_figures() {
     objects(look(80, 300 * MS, 60), "not 80");
     objects(look(80, 300 * MS, 90), "not 80");
     objects(look(80, 299 * MS, 80), "not 60");
-    let unattributed = |used| Event::Unattributed {
-        container: container(0),
-        lane: Lane(0),
-        used: Bytes(used),
-    };
+    let unattributed =
+        |used| Event::Unattributed { container: container(0), lane: Lane(0), used: Bytes(used) };
     let mut story = short(false);
-    story
-        .tell(0, unattributed(30), &[])
-        .expect("one look is none");
+    story.tell(0, unattributed(30), &[]).expect("one look is none");
     let counted = story.tell(MS * 300, unattributed(30), &[shown(90, 0)]);
     assert_eq!(counted, Ok(()));
     objects(story.tell(0, unattributed(0), &[]), "not 60");
@@ -240,11 +176,7 @@ fn to_a_cap_other_than_requested() {
             cap: Bytes(cap),
             reserved: Bytes(reserved),
         };
-        Action::Resized {
-            token: Token(0),
-            record,
-            change,
-        }
+        Action::Resized { token: Token(0), record, change }
     };
     let tell = |asked, action| short(false).tell(0, resize(asked), &[action]);
     assert_eq!(tell(50, resized(50, 100, 60)), Ok(()));
@@ -252,10 +184,7 @@ fn to_a_cap_other_than_requested() {
     objects(tell(50, resized(50, 99, 60)), "resized wrongly");
     objects(tell(50, resized(50, 100, 50)), "60 reserved");
     objects(tell(200, resized(200, 100, 60)), "are promised of");
-    objects(
-        short(false).then(0, &[resized(50, 100, 60)]),
-        "without a request",
-    );
+    objects(short(false).then(0, &[resized(50, 100, 60)]), "without a request");
 }
 
 /// Process `pid` attaches as `client` with this memory; these other actions happen first.
@@ -284,9 +213,7 @@ fn apart() -> Story {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     comes(&mut story, (7, 0, client(9)), &[], 0).expect("fine");
     let ledger = [gets(client(9), 8, 60), shown(60, 0)];
-    story
-        .tell(0, asks(client(9), 8, 60, 60), &ledger)
-        .expect("fine");
+    story.tell(0, asks(client(9), 8, 60, 60), &ledger).expect("fine");
     let left = Event::Left { client: client(9) };
     story.tell(0, left, &[]).expect("fine");
     story
@@ -296,10 +223,7 @@ fn apart() -> Story {
 fn to_forgetting_a_process_that_lives() {
     let left = Event::Left { client: client(9) };
     let gone = Event::Gone { client: client(9) };
-    objects(
-        apart().tell(0, left.clone(), &[over(client(9)), shown(0, 0)]),
-        "may live",
-    );
+    objects(apart().tell(0, left.clone(), &[over(client(9)), shown(0, 0)]), "may live");
     objects(apart().tell(0, left, &[shown(0, 0)]), "not 60");
     objects(apart().then(3_600_000 * MS, &[shown(0, 0)]), "not 60");
     assert_eq!(apart().tell(0, gone, &[shown(0, 0)]), Ok(()));
@@ -308,12 +232,7 @@ fn to_forgetting_a_process_that_lives() {
 #[test]
 fn to_an_account_that_another_process_takes_over() {
     let takes = |pid, bytes, ledger| {
-        comes(
-            &mut apart(),
-            (pid, bytes, client(10)),
-            &[over(client(9))],
-            ledger,
-        )
+        comes(&mut apart(), (pid, bytes, client(10)), &[over(client(9))], ledger)
     };
     assert_eq!(takes(7, 60, 60), Ok(()));
     assert_eq!(takes(7, 20, 20), Ok(()));
@@ -325,14 +244,8 @@ fn to_believing_memory_that_was_never_granted() {
     let says = |bytes, ledger| comes(&mut apart(), (8, bytes, client(10)), &[], ledger);
     assert_eq!(says(40, 100), Ok(()));
     objects(says(41, 101), "is believed to hold");
-    let more = |bytes, ledger| {
-        comes(
-            &mut apart(),
-            (7, bytes, client(10)),
-            &[over(client(9))],
-            ledger,
-        )
-    };
+    let more =
+        |bytes, ledger| comes(&mut apart(), (7, bytes, client(10)), &[over(client(9))], ledger);
     assert_eq!(more(100, 100), Ok(()));
     objects(more(101, 101), "is believed to hold");
 }

@@ -33,11 +33,7 @@ fn comes_into_the_class(class: Class) -> Result<(), Objection> {
     let Action::Admitted { token, record } = admitted(0, 1, 0, Class::Normal) else {
         unreachable!("it is what it makes");
     };
-    let was = TimeChange {
-        weight: None,
-        share: ShareAsk::Keep,
-        class: Some(class),
-    };
+    let was = TimeChange { weight: None, share: ShareAsk::Keep, class: Some(class) };
     story.then(20 * MS, &[Action::Retuned { token, record, was }])?;
     story.long()?;
     story.then(0, &[turn(0, 2, 0)])?;
@@ -65,10 +61,7 @@ fn to_a_share_that_waits_for_two_turns_of_its_own_class() {
 fn after_untracked_work(times: u32, ms: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     let both = |mode, word| [0, 1].map(|n| page(n, mode, word, 0, 0));
-    let idle = |active, drained| Claims {
-        runnable: false,
-        ..runnable(active, drained)
-    };
+    let idle = |active, drained| Claims { runnable: false, ..runnable(active, drained) };
     let busy = u32::MAX;
     story.says(1, runnable(0, busy), &both(Mode::Open, 0))?;
     for time in 0..times {

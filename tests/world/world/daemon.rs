@@ -13,10 +13,7 @@ use super::{Daemon, Happening, Letter, US, World, memory, time};
 
 /// A process as the kernel names it.
 pub(super) fn pid_of(who: usize) -> Pid {
-    Pid {
-        pid: who as u32 + 1,
-        born: 1,
-    }
+    Pid { pid: who as u32 + 1, born: 1 }
 }
 
 impl World {
@@ -37,11 +34,7 @@ impl World {
         self.clients.clear();
         self.pages.clear();
         for (n, (uuid, total)) in self.gpus.clone().into_iter().enumerate() {
-            self.step(Event::GpuFound {
-                uuid,
-                index: NvmlIndex(n as u32),
-                total,
-            });
+            self.step(Event::GpuFound { uuid, index: NvmlIndex(n as u32), total });
         }
         for (gpu, policy) in self.policies.clone() {
             self.step(time::kept(gpu, policy));
@@ -104,14 +97,11 @@ impl World {
     pub(super) fn step(&mut self, event: Event) {
         self.steps += 1;
         let from = self.daemon.decided.len();
-        self.daemon
-            .engine
-            .step(Instant(self.now), event.clone(), &mut self.daemon.decided);
+        self.daemon.engine.step(Instant(self.now), event.clone(), &mut self.daemon.decided);
         if !cfg!(debug_assertions) {
             self.daemon.engine.check(); // otherwise it does so by itself
         }
-        self.checkers
-            .step(self.now, &event, &self.daemon.decided[from..]);
+        self.checkers.step(self.now, &event, &self.daemon.decided[from..]);
         self.check_device();
         let next = self.daemon.engine.next_deadline();
         self.checkers.looks(next.map(|at| at.0));
@@ -136,11 +126,7 @@ impl World {
         if let Some(event) = self.open(letter) {
             self.step(event);
         }
-        let slow = if self.rng.per_mille(50) {
-            200 * US
-        } else {
-            20 * US
-        };
+        let slow = if self.rng.per_mille(50) { 200 * US } else { 20 * US };
         let delay = self.rng.below(slow);
         self.after(delay, Happening::Perform(self.daemon.life));
     }
@@ -149,14 +135,8 @@ impl World {
     pub(super) fn open(&mut self, letter: Letter) -> Option<Event> {
         Some(match letter {
             Letter::Tick => Event::Tick,
-            Letter::Admin(n) => Event::Admit {
-                token: Token(n),
-                ask: self.ask(n),
-            },
-            Letter::Dismiss(container) => Event::Dismiss {
-                token: Token(0),
-                container,
-            },
+            Letter::Admin(n) => Event::Admit { token: Token(n), ask: self.ask(n) },
+            Letter::Dismiss(container) => Event::Dismiss { token: Token(0), container },
             Letter::Attach(who) => {
                 let process = &self.processes[who];
                 let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
@@ -174,11 +154,7 @@ impl World {
             Letter::Read(who, lane) => {
                 let client = self.processes[who].client?;
                 let claims = self.processes[who].says(lane, &mut self.rng);
-                Event::Claims {
-                    client,
-                    lane: Lane(lane as u8),
-                    claims,
-                }
+                Event::Claims { client, lane: Lane(lane as u8), claims }
             }
             Letter::Left(client) => {
                 if let Some(who) = self.clients.remove(&client)
@@ -210,17 +186,8 @@ impl World {
             Letter::Release(who, lane, bytes, recall) => {
                 let (client, bytes) = (self.processes[who].client?, Bytes(bytes));
                 match recall {
-                    None => Event::Release {
-                        client,
-                        lane,
-                        bytes,
-                    },
-                    Some(recall) => Event::Yield {
-                        client,
-                        lane,
-                        recall,
-                        bytes,
-                    },
+                    None => Event::Release { client, lane, bytes },
+                    Some(recall) => Event::Yield { client, lane, recall, bytes },
                 }
             }
             Letter::Measured(who, lane) => Event::Measured {
@@ -229,17 +196,12 @@ impl World {
                 used: Bytes(self.driver_shows(who, lane)),
             },
             Letter::Looked(container, lane) => self.look_at(container, lane),
-            Letter::Unattributed(container, lane, used) => Event::Unattributed {
-                container,
-                lane,
-                used: Bytes(used),
-            },
-            Letter::Resize(container, lane, memory::WantedMemory(memory)) => Event::Resize {
-                token: Token(0),
-                container,
-                lane,
-                memory,
-            },
+            Letter::Unattributed(container, lane, used) => {
+                Event::Unattributed { container, lane, used: Bytes(used) }
+            }
+            Letter::Resize(container, lane, memory::WantedMemory(memory)) => {
+                Event::Resize { token: Token(0), container, lane, memory }
+            }
             Letter::Policy(gpu, policy) => time::policy(gpu, policy),
             Letter::Retune(container, wish) => wish.event(container),
             _ => return None,
@@ -280,8 +242,7 @@ impl World {
                 }
             }
             Action::PolicySet { policy, was, .. } => {
-                self.policies
-                    .extend(was.into_iter().map(|(gpu, _)| (gpu, policy)));
+                self.policies.extend(was.into_iter().map(|(gpu, _)| (gpu, policy)));
             }
             Action::Resized { record, .. } | Action::Retuned { record, .. } => {
                 self.records.insert(record.container, record);
@@ -290,15 +251,9 @@ impl World {
             Action::Attached { token, client, .. } => self.attached(token, client),
             Action::Rejected { token, .. } => {
                 let who = self.daemon.asked.remove(&token.0);
-                who.into_iter()
-                    .for_each(|who| self.processes[who].alive = false);
+                who.into_iter().for_each(|who| self.processes[who].alive = false);
             }
-            Action::Reserved {
-                client,
-                token,
-                lane,
-                bytes,
-            } => {
+            Action::Reserved { client, token, lane, bytes } => {
                 self.daemon.asked.remove(&token.0);
                 self.write_down(client);
                 if let Some(&who) = self.clients.get(&client) {
@@ -306,12 +261,7 @@ impl World {
                     self.processes[who].purses[at].credit(bytes.0, &mut self.rng);
                 }
             }
-            Action::Refused {
-                client,
-                token,
-                lane,
-                ..
-            } => {
+            Action::Refused { client, token, lane, .. } => {
                 self.daemon.asked.remove(&token.0);
                 if let Some(&who) = self.clients.get(&client) {
                     let process = &mut self.processes[who];
@@ -324,11 +274,7 @@ impl World {
             }
             Action::Disconnect { why: Cut::Over, .. } => {}
             Action::Disconnect { client, .. } => self.disconnect(client),
-            Action::SetLane {
-                container,
-                lane,
-                view,
-            } => self.set_page(container, lane, view),
+            Action::SetLane { container, lane, view } => self.set_page(container, lane, view),
             Action::ReadClaims { container, lane } => self.reread(container, lane),
             Action::Stop { container, lane } => self.order_later(container, lane, true),
             Action::Resume { container, lane } => self.order_later(container, lane, false),
@@ -359,20 +305,14 @@ impl World {
         (process.client, process.account) = (Some(client), Some(client));
         for work in &mut process.work {
             let denied = work.claims.denied;
-            work.claims = gpuslice_engine::Claims {
-                denied,
-                ..Default::default()
-            };
+            work.claims = gpuslice_engine::Claims { denied, ..Default::default() };
         }
         if !process.alive {
             self.post(who, Letter::Gone(who, client));
             return;
         }
         // a launch that the daemon did not know of cannot have changed turns
-        for who in [Some(who), self.processes[who].sibling]
-            .into_iter()
-            .flatten()
-        {
+        for who in [Some(who), self.processes[who].sibling].into_iter().flatten() {
             let since = self.processes[who].collective.flatten();
             if since.is_some() {
                 self.processes[who].collective = Some(Some(self.now));
@@ -416,9 +356,7 @@ impl World {
         let all: Vec<usize> = self.clients.values().copied().collect();
         for who in all {
             if self.processes[who].container == container {
-                self.daemon
-                    .inbox
-                    .push_front(Letter::Read(who, usize::from(lane.0)));
+                self.daemon.inbox.push_front(Letter::Read(who, usize::from(lane.0)));
             }
         }
     }

@@ -41,18 +41,12 @@ impl World {
             _ => GpuSelector::Any,
         };
         let memory = match self.rng.below(10) {
-            0 => MemoryAsk::Ratio {
-                part: self.rng.below(4) as u32,
-                whole: 16,
-            },
+            0 => MemoryAsk::Ratio { part: self.rng.below(4) as u32, whole: 16 },
             1 => MemoryAsk::Exactly(Bytes(self.rng.below(64) * GIB)),
             _ => MemoryAsk::Exactly(Bytes(self.rng.range(1, 3 * GIB))),
         };
         let weight = Weight::new(self.rng.magnitude(1, 1000) as u32).unwrap_or(Weight::ONE);
-        let share = self
-            .rng
-            .per_mille(150)
-            .then(|| self.rng.range(1, 60) as u32);
+        let share = self.rng.per_mille(150).then(|| self.rng.range(1, 60) as u32);
         let share = share.filter(|_| !self.mood.few);
         let class = self.rng.pick(&CLASSES);
         let pinned = self.rng.per_mille(500);
@@ -79,15 +73,9 @@ impl World {
     /// # Panics
     /// If the engine refuses it.
     pub fn admit(&mut self, ask: SliceRequest) {
-        self.step(Event::Admit {
-            token: Token(0),
-            ask,
-        });
+        self.step(Event::Admit { token: Token(0), ask });
         self.perform();
-        assert!(
-            self.records.contains_key(&ask.container),
-            "{ask:?} was refused"
-        );
+        assert!(self.records.contains_key(&ask.container), "{ask:?} was refused");
     }
 
     /// Gives the engine this event now.
@@ -97,9 +85,8 @@ impl World {
     }
 
     pub(super) fn fate(&mut self) {
-        let living: Vec<usize> = (0..self.processes.len())
-            .filter(|&who| self.processes[who].alive)
-            .collect();
+        let living: Vec<usize> =
+            (0..self.processes.len()).filter(|&who| self.processes[who].alive).collect();
         let known: Vec<ContainerId> = self.records.keys().copied().collect();
         let Mood { trouble, few, .. } = self.mood;
         let (most, living_max) = if few { (3, 4) } else { (8, 20) };
@@ -189,8 +176,7 @@ impl World {
     /// Ends all processes and containers; then nothing may be left.
     pub fn end(&mut self) {
         self.mood.fate = false;
-        self.queue
-            .retain(|Reverse((_, _, what))| !matches!(what, Happening::Fate));
+        self.queue.retain(|Reverse((_, _, what))| !matches!(what, Happening::Fate));
         if !self.daemon.up {
             self.run_until(self.now + 3_000 * MS);
         }
@@ -199,13 +185,11 @@ impl World {
         }
         self.run_until(self.now + 5_000 * MS);
         self.no_strangers();
-        self.checkers
-            .no_process_left(&self.daemon.engine.snapshot(Instant(self.now)));
+        self.checkers.no_process_left(&self.daemon.engine.snapshot(Instant(self.now)));
         for container in self.records.keys().copied().collect::<Vec<_>>() {
             self.deliver(Letter::Dismiss(container));
         }
         self.run_until(self.now + 5_000 * MS);
-        self.checkers
-            .nothing_left(&self.daemon.engine.snapshot(Instant(self.now)));
+        self.checkers.nothing_left(&self.daemon.engine.snapshot(Instant(self.now)));
     }
 }

@@ -34,11 +34,7 @@ impl World {
                 Want::Release(bytes) => self.post(who, Letter::Release(who, lane, bytes, None)),
             }
         }
-        let gap = if self.rng.per_mille(700) {
-            50 * US
-        } else {
-            500 * MS
-        };
+        let gap = if self.rng.per_mille(700) { 50 * US } else { 500 * MS };
         let delay = self.rng.below(gap);
         self.after(delay, Happening::Memory(who));
     }
@@ -94,9 +90,8 @@ impl World {
 
     /// Measures the driver: one process, or a container's unattached processes, or all of its processes.
     pub(super) fn look_at_driver(&mut self) {
-        let living: Vec<usize> = (0..self.processes.len())
-            .filter(|&who| self.processes[who].client.is_some())
-            .collect();
+        let living: Vec<usize> =
+            (0..self.processes.len()).filter(|&who| self.processes[who].client.is_some()).collect();
         if living.is_empty() {
             return;
         }

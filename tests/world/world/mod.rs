@@ -160,9 +160,7 @@ impl World {
     pub fn new(seed: u64, config: Config, gpus: u8, mood: Mood) -> World {
         let mut rng = Rng::new(seed);
         let start = rng.below(1 << 40);
-        let gpus = (0..gpus)
-            .map(|n| (gpu(n), Bytes((8 + 8 * u64::from(n)) * GIB)))
-            .collect();
+        let gpus = (0..gpus).map(|n| (gpu(n), Bytes((8 + 8 * u64::from(n)) * GIB))).collect();
         let daemon = Daemon {
             engine: Engine::new(config),
             life: 0,
@@ -205,8 +203,7 @@ impl World {
 
     fn after(&mut self, delay: u64, what: Happening) {
         self.order += 1;
-        self.queue
-            .push(Reverse((self.now + delay, self.order, what)));
+        self.queue.push(Reverse((self.now + delay, self.order, what)));
     }
 
     /// Runs until the engine made `steps` more steps, or no event is left.
@@ -258,8 +255,7 @@ impl World {
         self.check_collectives();
         if self.daemon.up {
             self.no_stop_is_forgotten();
-            self.checkers
-                .agree(&self.daemon.engine.snapshot(Instant(self.checkers.now())));
+            self.checkers.agree(&self.daemon.engine.snapshot(Instant(self.checkers.now())));
         }
     }
 

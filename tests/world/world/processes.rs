@@ -19,10 +19,7 @@ impl World {
     pub(super) fn post(&mut self, who: usize, letter: Letter) {
         let at = (self.now + self.rng.below(200 * US)).max(self.processes[who].sent);
         self.processes[who].sent = at;
-        self.after(
-            at.saturating_sub(self.now),
-            Happening::Letter(self.daemon.life, letter),
-        );
+        self.after(at.saturating_sub(self.now), Happening::Letter(self.daemon.life, letter));
     }
 
     /// A process of `container` starts.
@@ -175,11 +172,7 @@ impl World {
         if !self.acts(who, Happening::Pump(who, lane)) {
             return;
         }
-        let Some(view) = self
-            .pages
-            .get(&(self.processes[who].container, lane))
-            .copied()
-        else {
+        let Some(view) = self.pages.get(&(self.processes[who].container, lane)).copied() else {
             return;
         };
         let now = self.now;
@@ -230,10 +223,7 @@ impl World {
     }
 
     pub(super) fn launch_in(&mut self, who: usize, lane: usize, turn: u32) {
-        let page = self
-            .pages
-            .get(&(self.processes[who].container, lane))
-            .copied();
+        let page = self.pages.get(&(self.processes[who].container, lane)).copied();
         let still = page.is_some_and(|v| v.turn == turn && v.mode == Mode::Turns);
         let work = &mut self.processes[who].work[lane];
         work.entering = false;
@@ -275,9 +265,8 @@ impl World {
             Some(_) => 0..process.work.len(),
         };
         let both = process.sibling.into_iter().chain([who]);
-        let parts: Vec<(usize, usize)> = both
-            .flat_map(|who| lanes.clone().map(move |lane| (who, lane)))
-            .collect();
+        let parts: Vec<(usize, usize)> =
+            both.flat_map(|who| lanes.clone().map(move |lane| (who, lane))).collect();
         let runs = |&(who, lane): &(usize, usize)| self.processes[who].work[lane].until.is_some();
         if !parts.iter().all(runs) {
             return;
@@ -297,11 +286,7 @@ impl World {
 
     /// A process that launched a part of a collective can launch the rest in time, or has no time to do so.
     pub(super) fn check_collectives(&self) {
-        for process in self
-            .processes
-            .iter()
-            .filter(|p| p.alive && p.client.is_some())
-        {
+        for process in self.processes.iter().filter(|p| p.alive && p.client.is_some()) {
             let since = process.collective.flatten();
             let sibling = process.sibling.map(|sibling| &self.processes[sibling]);
             let apart = sibling.is_some_and(|it| it.client.is_none());
@@ -310,10 +295,8 @@ impl World {
             let patience = sibling.map_or(COLLECTIVE, |_| DEPENDENCY);
             let slow = stalled + patience > self.now || capped || apart;
             if since.is_some_and(|since| self.now > since + patience) && !slow {
-                self.checkers.object(&format!(
-                    "a collective of {} does not end",
-                    process.container
-                ));
+                self.checkers
+                    .object(&format!("a collective of {} does not end", process.container));
             }
         }
     }
@@ -326,11 +309,7 @@ impl World {
         let Some(gpu) = self.records.get(&me).map(|record| record.lanes[lane].gpu) else {
             return;
         };
-        for other in self
-            .processes
-            .iter()
-            .filter(|p| p.alive && p.container != me)
-        {
+        for other in self.processes.iter().filter(|p| p.alive && p.container != me) {
             let Some(record) = self.records.get(&other.container) else {
                 continue;
             };

@@ -71,11 +71,7 @@ impl World {
     pub(super) fn answer(&self, container: ContainerId, lane: Lane, held: Option<bool>) -> Event {
         match held {
             Some(false) => Event::Resumed { container, lane },
-            _ => Event::Stopped {
-                container,
-                lane,
-                ok: held.is_some(),
-            },
+            _ => Event::Stopped { container, lane, ok: held.is_some() },
         }
     }
 
@@ -115,11 +111,7 @@ impl World {
 
     /// The engine knows of all stopped work: none stays stopped for ever.
     pub(super) fn no_stop_is_forgotten(&self) {
-        for process in self
-            .processes
-            .iter()
-            .filter(|p| p.alive && p.client.is_some())
-        {
+        for process in self.processes.iter().filter(|p| p.alive && p.client.is_some()) {
             for (lane, _) in process.work.iter().enumerate().filter(|(_, w)| w.stopped) {
                 let lane = Lane(lane as u8);
                 if !self.checkers.may_be_stopped(process.container, lane) {

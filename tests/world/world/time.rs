@@ -27,11 +27,7 @@ impl Wish {
         Event::Retune {
             token: Token(0),
             container,
-            change: TimeChange {
-                weight: Weight::new(self.weight).ok(),
-                share,
-                class: self.class,
-            },
+            change: TimeChange { weight: Weight::new(self.weight).ok(), share, class: self.class },
         }
     }
 }
@@ -40,20 +36,12 @@ impl Wish {
 pub(super) fn policy(gpu: Option<u32>, number: u8) -> Event {
     let gpus = gpu.map_or(GpuSelector::All, |gpu| one(GpuRef::Index(NvmlIndex(gpu))));
     let policy = Policy::of(number).unwrap_or_default();
-    Event::SetPolicy {
-        token: Token(0),
-        gpus,
-        policy,
-    }
+    Event::SetPolicy { token: Token(0), gpus, policy }
 }
 
 /// A policy restored from disk.
 pub(super) fn kept(gpu: GpuUuid, policy: Policy) -> Event {
-    Event::SetPolicy {
-        token: Token(0),
-        gpus: one(GpuRef::Uuid(gpu)),
-        policy,
-    }
+    Event::SetPolicy { token: Token(0), gpus: one(GpuRef::Uuid(gpu)), policy }
 }
 
 fn one(gpu: GpuRef) -> GpuSelector {
@@ -86,11 +74,7 @@ impl World {
             _ => 0,
         };
         let class = self.rng.per_mille(400).then(|| self.rng.pick(&CLASSES));
-        let wish = Wish {
-            weight,
-            share,
-            class,
-        };
+        let wish = Wish { weight, share, class };
         self.deliver(Letter::Retune(container, wish));
     }
 }

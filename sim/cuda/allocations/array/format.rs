@@ -46,11 +46,7 @@ fn element_bytes(format: CUarray_format, channels: u32) -> Result<u64, CUresult>
         CU_AD_FORMAT_UNORM_INT16X4 | CU_AD_FORMAT_SNORM_INT16X4 if channels == 4 => 2,
         _ => return Err(INVALID),
     };
-    if matches!(channels, 1 | 2 | 4) {
-        Ok(channel * u64::from(channels))
-    } else {
-        Err(INVALID)
-    }
+    if matches!(channels, 1 | 2 | 4) { Ok(channel * u64::from(channels)) } else { Err(INVALID) }
 }
 
 /// Bytes of an element of a format that is not compressed.
@@ -89,11 +85,7 @@ pub fn check(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
     refuse_if(shape.height == 0 && shape.depth != 0 && !layered)?;
     refuse_if(layered && shape.depth == 0)?;
     let cube = shape.flags & CUDA_ARRAY3D_CUBEMAP != 0;
-    let faces = if layered {
-        shape.depth.is_multiple_of(6)
-    } else {
-        shape.depth == 6
-    };
+    let faces = if layered { shape.depth.is_multiple_of(6) } else { shape.depth == 6 };
     refuse_if(cube && !(shape.width == shape.height && faces))?;
     Ok(())
 }
@@ -118,9 +110,7 @@ pub fn pitch(row: u64) -> u64 {
 pub fn bytes(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<u64, CUresult> {
     let [row, height, depth] = extent(shape)?;
     let plane = pitch(row).checked_mul(height);
-    plane
-        .and_then(|plane| plane.checked_mul(depth))
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    plane.and_then(|plane| plane.checked_mul(depth)).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// The shape of a level of a mipmapped array: each side halved, layers kept.
@@ -149,14 +139,7 @@ mod tests {
 
     fn shape(width: usize, height: usize, depth: usize, flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
         let (format, num_channels) = (CU_AD_FORMAT_FLOAT, 4);
-        CUDA_ARRAY3D_DESCRIPTOR {
-            width,
-            height,
-            depth,
-            format,
-            num_channels,
-            flags,
-        }
+        CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format, num_channels, flags }
     }
 
     #[test]
@@ -165,11 +148,7 @@ mod tests {
         assert_eq!(bytes(&shape(5, 2, 3, 0)), Ok(128 * 6));
         assert_eq!(most_levels(&shape(64, 16, 0, 0)), 7);
         let (format, num_channels) = (CU_AD_FORMAT_BC1_UNORM, 4);
-        let blocks = CUDA_ARRAY3D_DESCRIPTOR {
-            format,
-            num_channels,
-            ..shape(61, 5, 0, 0)
-        };
+        let blocks = CUDA_ARRAY3D_DESCRIPTOR { format, num_channels, ..shape(61, 5, 0, 0) };
         assert_eq!(bytes(&blocks), Ok(128 * 2), "16 blocks of 8 bytes, 2 rows");
         let second = level(&shape(64, 1, 0, 0), 2);
         assert_eq!((second.width, second.height, second.depth), (16, 1, 0));
@@ -186,19 +165,13 @@ mod tests {
             shape(4, 8, 6, CUDA_ARRAY3D_CUBEMAP),
             shape(4, 4, 5, CUDA_ARRAY3D_CUBEMAP),
             shape(4, 4, 0, 1 << 20),
-            CUDA_ARRAY3D_DESCRIPTOR {
-                num_channels: 3,
-                ..shape(4, 4, 0, 0)
-            },
+            CUDA_ARRAY3D_DESCRIPTOR { num_channels: 3, ..shape(4, 4, 0, 0) },
             CUDA_ARRAY3D_DESCRIPTOR {
                 format: CU_AD_FORMAT_BC1_UNORM,
                 num_channels: 1,
                 ..shape(4, 4, 0, 0)
             },
-            CUDA_ARRAY3D_DESCRIPTOR {
-                format: 77,
-                ..shape(4, 4, 0, 0)
-            },
+            CUDA_ARRAY3D_DESCRIPTOR { format: 77, ..shape(4, 4, 0, 0) },
         ] {
             assert_eq!(check(&bad), Err(INVALID), "{bad:?}");
         }

@@ -76,21 +76,12 @@ pub fn place(handle: CUarray, [x, y, z]: [u64; 3]) -> Result<Place, CUresult> {
         let [row, height, depth] = format::extent(&array.shape)?;
         let pitch = format::pitch(row);
         let plane = pitch * height;
-        let room = [
-            row.checked_sub(x),
-            height.checked_sub(y),
-            depth.checked_sub(z),
-        ];
+        let room = [row.checked_sub(x), height.checked_sub(y), depth.checked_sub(z)];
         let [Some(bytes), Some(rows), Some(planes)] = room else {
             return Err(INVALID);
         };
         let address = array.address + z * plane + y * pitch + x;
-        Ok(Place {
-            address,
-            pitch,
-            plane,
-            room: [bytes, rows, planes],
-        })
+        Ok(Place { address, pitch, plane, room: [bytes, rows, planes] })
     })?
 }
 
@@ -105,9 +96,7 @@ pub fn with<R>(
     look: impl FnOnce(&Array) -> R,
 ) -> Result<R, CUresult> {
     let arrays = ARRAYS.read().unwrap_or_else(PoisonError::into_inner);
-    let array = arrays
-        .get(key(handle)?)
-        .filter(|array| array.mipmapped == mipmapped);
+    let array = arrays.get(key(handle)?).filter(|array| array.mipmapped == mipmapped);
     array.map(look).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 

@@ -14,11 +14,7 @@ use gpuslice_nvabi::types::{
 fn living(event: CUevent) -> Result<EventKey, CUresult> {
     let event = key(event.0)?;
     let lives = shared()?.with(|model| model.event(event).is_some());
-    if lives {
-        Ok(event)
-    } else {
-        Err(CUresult::ERROR_INVALID_HANDLE)
-    }
+    if lives { Ok(event) } else { Err(CUresult::ERROR_INVALID_HANDLE) }
 }
 
 pub fn cuEventCreate(ph_event: Out<CUevent>, flags: u32) -> Outcome {
@@ -31,9 +27,7 @@ pub fn cuEventCreate(ph_event: Out<CUevent>, flags: u32) -> Outcome {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let event = shared()?.with(|model| model.create_event(context.id, timing));
-    ph_event.set(CUevent(
-        event.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer(),
-    ))
+    ph_event.set(CUevent(event.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer()))
 }
 
 pub fn cuEventRecord(h_event: CUevent, h_stream: CUstream) -> Outcome {
@@ -67,11 +61,7 @@ pub fn cuEventQuery(h_event: CUevent) -> Outcome {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     };
     let pending: Vec<_> = run.with(|model| model.pending(event)).into_iter().collect();
-    if run.reached(context, &pending)? {
-        Ok(())
-    } else {
-        Err(CUresult::ERROR_NOT_READY)
-    }
+    if run.reached(context, &pending)? { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
 }
 
 pub fn cuEventSynchronize(h_event: CUevent) -> Outcome {
@@ -115,11 +105,7 @@ pub fn cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32) -> Ou
         return Ok(());
     }
     let pending = shared()?.with(|model| model.pending(event).is_some());
-    if pending || external {
-        submit(stream, Task::Await(event))
-    } else {
-        Ok(())
-    }
+    if pending || external { submit(stream, Task::Await(event)) } else { Ok(()) }
 }
 pub use cuStreamWaitEvent as cuStreamWaitEvent_ptsz;
 

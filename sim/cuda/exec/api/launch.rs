@@ -25,10 +25,7 @@ pub struct Shape {
 
 fn check(function: &Function, shape: &Shape, cooperative: bool) -> Outcome {
     let fits = |sides: [u32; 3], most: [u32; 3]| {
-        sides
-            .iter()
-            .zip(most)
-            .all(|(side, most)| (1..=most).contains(side))
+        sides.iter().zip(most).all(|(side, most)| (1..=most).contains(side))
     };
     refuse_if(!fits(shape.grid, MAX_GRID) || !fits(shape.block, MAX_BLOCK))?;
     let threads: u32 = shape.block.iter().product();
@@ -110,19 +107,8 @@ pub fn launch_of(
     let (key, function) = launchable(function.0)?;
     check(&function, &shape, cooperative)?;
     let params = Arc::new(params(&function, each, extra)?);
-    let Shape {
-        grid,
-        block,
-        shared_bytes,
-    } = shape;
-    Ok(Launch {
-        key,
-        function,
-        grid,
-        block,
-        shared_bytes,
-        params,
-    })
+    let Shape { grid, block, shared_bytes } = shape;
+    Ok(Launch { key, function, grid, block, shared_bytes, params })
 }
 
 fn queue(stream: StreamKey, launch: Launch) -> Outcome {
@@ -148,15 +134,8 @@ pub fn cuLaunchKernel(
 ) -> Outcome {
     let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
     let block = [block_dim_x, block_dim_y, block_dim_z];
-    let shape = Shape {
-        grid,
-        block,
-        shared_bytes: shared_mem_bytes,
-    };
-    queue(
-        resolve(h_stream)?,
-        launch_of(f, shape, kernel_params, extra, false)?,
-    )
+    let shape = Shape { grid, block, shared_bytes: shared_mem_bytes };
+    queue(resolve(h_stream)?, launch_of(f, shape, kernel_params, extra, false)?)
 }
 pub use cuLaunchKernel as cuLaunchKernel_ptsz;
 
@@ -210,11 +189,7 @@ pub fn cuLaunchCooperativeKernel(
 ) -> Outcome {
     let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
     let block = [block_dim_x, block_dim_y, block_dim_z];
-    let shape = Shape {
-        grid,
-        block,
-        shared_bytes: shared_mem_bytes,
-    };
+    let shape = Shape { grid, block, shared_bytes: shared_mem_bytes };
     let launch = launch_of(f, shape, kernel_params, In::vouched(std::ptr::null()), true)?;
     queue(resolve(h_stream)?, launch)
 }
@@ -236,16 +211,8 @@ pub fn cuLaunchCooperativeKernelMultiDevice(
             shared_bytes: one.shared_mem_bytes,
         };
         let params = In::vouched(one.kernel_params.cast_const());
-        let launch = launch_of(
-            one.function,
-            shape,
-            params,
-            In::vouched(std::ptr::null()),
-            true,
-        )?;
+        let launch = launch_of(one.function, shape, params, In::vouched(std::ptr::null()), true)?;
         ready.push((resolve(one.h_stream)?, launch));
     }
-    ready
-        .into_iter()
-        .try_for_each(|(stream, launch)| queue(stream, launch))
+    ready.into_iter().try_for_each(|(stream, launch)| queue(stream, launch))
 }

@@ -13,22 +13,13 @@ const MOST: u32 = 256;
 fn wait(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUresult> {
     let known = CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH;
     refuse_if(flags & !known != 0 || !word::is_word(address, wide))?;
-    Ok(Memop::Wait {
-        address,
-        value,
-        wide,
-        flags,
-    })
+    Ok(Memop::Wait { address, value, wide, flags })
 }
 
 fn write(address: u64, value: u64, wide: bool, flags: u32) -> Result<Memop, CUresult> {
     let known = flags & !CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER == 0;
     refuse_if(!known || !word::is_word(address, wide))?;
-    Ok(Memop::Write {
-        address,
-        value,
-        wide,
-    })
+    Ok(Memop::Write { address, value, wide })
 }
 
 /// Reads a list of operations.

@@ -39,10 +39,7 @@ pub fn synchronize(stream: StreamKey) -> Outcome {
     graph::refuse_capturing(stream)?;
     let run = shared()?;
     let (context, mark) = run.with(|model| {
-        (
-            model.stream(stream).map(|stream| stream.context),
-            model.mark_of_all(stream),
-        )
+        (model.stream(stream).map(|stream| stream.context), model.mark_of_all(stream))
     });
     run.wait(context.ok_or(CUresult::ERROR_INVALID_HANDLE)?, &mark)?;
     pool::synchronized();
@@ -93,11 +90,7 @@ pub fn cuStreamQuery(h_stream: CUstream) -> Outcome {
     let run = shared()?;
     let context = look(stream, |stream| stream.context)?;
     let marks = run.with(|model| model.mark_of_all(stream));
-    if run.reached(context, &marks)? {
-        Ok(())
-    } else {
-        Err(CUresult::ERROR_NOT_READY)
-    }
+    if run.reached(context, &marks)? { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
 }
 pub use cuStreamQuery as cuStreamQuery_ptsz;
 
@@ -168,10 +161,7 @@ pub fn cuStreamAddCallback(
 ) -> Outcome {
     refuse_if(callback.is_none() || flags != 0)?;
     graph::refuse_capturing(resolve(h_stream)?)?;
-    host(
-        h_stream,
-        HostCall::Callback(callback, h_stream, user_data as usize),
-    )
+    host(h_stream, HostCall::Callback(callback, h_stream, user_data as usize))
 }
 pub use cuStreamAddCallback as cuStreamAddCallback_ptsz;
 
@@ -198,11 +188,7 @@ pub fn cuStreamAttachMemAsync(
     flags: u32,
 ) -> Outcome {
     let stream = resolve(h_stream)?;
-    let known = [
-        CU_MEM_ATTACH_GLOBAL,
-        CU_MEM_ATTACH_HOST,
-        CU_MEM_ATTACH_SINGLE,
-    ];
+    let known = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE];
     if !known.contains(&flags) || crate::allocations::find(dptr).is_none() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -218,9 +204,7 @@ pub fn cuStreamSetAttribute(
 ) -> Outcome {
     let (stream, value) = (resolve(h_stream)?, value.get()?);
     refuse_if(!SETTABLE.contains(&attr))?;
-    attributes()
-        .get_or_insert_default()
-        .insert((stream.id(), attr), value);
+    attributes().get_or_insert_default().insert((stream.id(), attr), value);
     Ok(())
 }
 pub use cuStreamSetAttribute as cuStreamSetAttribute_ptsz;
@@ -232,9 +216,7 @@ pub fn cuStreamGetAttribute(
 ) -> Outcome {
     let stream = resolve(h_stream)?;
     refuse_if(!SETTABLE.contains(&attr))?;
-    let set = attributes()
-        .as_ref()
-        .and_then(|all| all.get(&(stream.id(), attr)).copied());
+    let set = attributes().as_ref().and_then(|all| all.get(&(stream.id(), attr)).copied());
     value.set(set.unwrap_or(CUlaunchAttributeValue { bytes: [0; 64] }))
 }
 pub use cuStreamGetAttribute as cuStreamGetAttribute_ptsz;

@@ -9,18 +9,15 @@ use std::ffi::c_char;
 
 /// A copy of a graph, child graphs included; memory belongs to one graph and cannot be copied.
 pub fn clone_of(graphs: &mut Graphs<Task>, graph: GraphKey) -> Result<GraphKey, Refusal> {
-    graphs.copy(
-        graph,
-        &mut |graphs: &mut Graphs<Task>, task: &Task| match task {
-            Task::Alloc(_) | Task::Free(_) => Err(Refusal::Unsupported),
-            Task::Child(child) => {
-                let copy = clone_of(graphs, *child)?;
-                graphs.graph_mut(copy)?.embedded = true;
-                Ok(Task::Child(copy))
-            }
-            other => Ok(other.clone()),
-        },
-    )
+    graphs.copy(graph, &mut |graphs: &mut Graphs<Task>, task: &Task| match task {
+        Task::Alloc(_) | Task::Free(_) => Err(Refusal::Unsupported),
+        Task::Child(child) => {
+            let copy = clone_of(graphs, *child)?;
+            graphs.graph_mut(copy)?.embedded = true;
+            Ok(Task::Child(copy))
+        }
+        other => Ok(other.clone()),
+    })
 }
 
 /// Destroys what tasks hold: child graphs.
@@ -50,12 +47,8 @@ pub fn give_list(list: &[NodeKey], buffer: Out<CUgraphNode>, count: Out<usize>) 
 }
 
 /// An edge that is a full dependency.
-pub const PLAIN: CUgraphEdgeData = CUgraphEdgeData {
-    from_port: 0,
-    to_port: 0,
-    kind: 0,
-    reserved: [0; 5],
-};
+pub const PLAIN: CUgraphEdgeData =
+    CUgraphEdgeData { from_port: 0, to_port: 0, kind: 0, reserved: [0; 5] };
 
 /// Fills a list of edge data: all edges are full dependencies.
 pub fn give_plain(data: Out<CUgraphEdgeData>, count: Out<usize>) -> Outcome {
@@ -169,9 +162,7 @@ pub fn cuGraphAddDependencies(
     let graph = named(h_graph.0)?;
     let pairs = pairs(from, to, num_dependencies)?;
     let graphs = &mut state().graphs;
-    pairs
-        .into_iter()
-        .try_for_each(|(from, to)| Ok(graphs.link(graph, from, to)?))
+    pairs.into_iter().try_for_each(|(from, to)| Ok(graphs.link(graph, from, to)?))
 }
 
 pub fn cuGraphAddDependencies_v2(
@@ -193,9 +184,7 @@ pub fn cuGraphRemoveDependencies(
     let graph = named(h_graph.0)?;
     let pairs = pairs(from, to, num_dependencies)?;
     let graphs = &mut state().graphs;
-    pairs
-        .into_iter()
-        .try_for_each(|(from, to)| Ok(graphs.unlink(graph, from, to)?))
+    pairs.into_iter().try_for_each(|(from, to)| Ok(graphs.unlink(graph, from, to)?))
 }
 
 pub fn cuGraphRemoveDependencies_v2(
@@ -216,11 +205,7 @@ pub fn cuGraphDebugDotPrint(h_graph: CUgraph, path: In<c_char>, _flags: u32) -> 
     let mut text = String::from("digraph dot {\n");
     for node in state.graphs.nodes(graph)? {
         let kind = super::node_calls::kind_of(&state.graphs.node(*node)?.task);
-        text += &format!(
-            "  n{} [label=\"node {} of kind {kind}\"];\n",
-            node.id(),
-            node.id()
-        );
+        text += &format!("  n{} [label=\"node {} of kind {kind}\"];\n", node.id(), node.id());
     }
     for (from, to) in state.graphs.edges(graph)? {
         text += &format!("  n{} -> n{};\n", from.id(), to.id());

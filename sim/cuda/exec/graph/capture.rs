@@ -79,11 +79,8 @@ impl Captures {
     /// The capture that a use of `stream` would spoil, if that is the legacy default stream.
     fn implied(&mut self, stream: StreamKey) -> Result<Option<&mut Capture>, CUresult> {
         let look = |key: StreamKey| {
-            let found = shared()?.with(|model| {
-                model
-                    .stream(key)
-                    .map(|stream| (stream.context, stream.manner))
-            });
+            let found = shared()?
+                .with(|model| model.stream(key).map(|stream| (stream.context, stream.manner)));
             found.ok_or(CUresult::ERROR_INVALID_HANDLE)
         };
         let (context, manner) = look(stream)?;
@@ -107,9 +104,7 @@ pub fn capture(stream: StreamKey, task: &Task) -> Result<bool, CUresult> {
     if none_going_on() {
         return Ok(false);
     }
-    let State {
-        graphs, captures, ..
-    } = &mut *state();
+    let State { graphs, captures, .. } = &mut *state();
     let Some((_, capture)) = captures.of(stream) else {
         captures.refuse_legacy(stream)?;
         return Ok(false);
@@ -236,12 +231,7 @@ pub fn refuse_capturing_in(context: ContextId) -> Outcome {
     if none_going_on() {
         return result;
     }
-    for capture in state()
-        .captures
-        .going_on
-        .values_mut()
-        .filter(|one| one.context == context)
-    {
+    for capture in state().captures.going_on.values_mut().filter(|one| one.context == context) {
         capture.spoilt = true;
         result = Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
@@ -264,9 +254,7 @@ pub fn forget_event(event: EventKey) {
 
 /// A stream is destroyed: a capture it began is lost, one it joined is spoilt.
 pub fn forget_stream(stream: StreamKey) {
-    let State {
-        graphs, captures, ..
-    } = &mut *state();
+    let State { graphs, captures, .. } = &mut *state();
     let Some((id, capture)) = captures.of(stream) else {
         return;
     };
@@ -286,12 +274,7 @@ pub fn forget_stream(stream: StreamKey) {
 pub fn context_ends(context: ContextId) {
     let captures = &mut state().captures;
     let of_it = |one: &(&u64, &Capture)| one.1.context == context;
-    let ids: Vec<u64> = captures
-        .going_on
-        .iter()
-        .filter(of_it)
-        .map(|(id, _)| *id)
-        .collect();
+    let ids: Vec<u64> = captures.going_on.iter().filter(of_it).map(|(id, _)| *id).collect();
     for id in ids {
         captures.take(id);
     }
@@ -309,9 +292,7 @@ pub fn begin(
         (stream.manner != Manner::Legacy).then_some(stream.context)
     });
     let context = context.ok_or(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)?;
-    let State {
-        graphs, captures, ..
-    } = &mut *state();
+    let State { graphs, captures, .. } = &mut *state();
     if captures.of(stream).is_some() {
         return Err(CUresult::ERROR_ILLEGAL_STATE);
     }
@@ -349,9 +330,7 @@ pub fn begin(
 
 /// Ends a capture; the graph is the program's from now on.
 pub fn end(stream: StreamKey) -> Result<GraphKey, CUresult> {
-    let State {
-        graphs, captures, ..
-    } = &mut *state();
+    let State { graphs, captures, .. } = &mut *state();
     let (id, capture) = captures.of(stream).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
     if capture.first != stream {
         return Err(CUresult::ERROR_STREAM_CAPTURE_UNMATCHED);
@@ -374,11 +353,7 @@ pub fn end(stream: StreamKey) -> Result<GraphKey, CUresult> {
 
 /// Whether a stream that joined did something the first stream does not wait for.
 fn unjoined(graphs: &super::Graphs<Task>, capture: &Capture) -> bool {
-    let mut seen = capture
-        .tips
-        .get(&capture.first.id())
-        .cloned()
-        .unwrap_or_default();
+    let mut seen = capture.tips.get(&capture.first.id()).cloned().unwrap_or_default();
     let mut at = 0;
     while let Some(node) = seen.get(at).copied() {
         for before in graphs.before(node).unwrap_or_default() {
@@ -388,11 +363,7 @@ fn unjoined(graphs: &super::Graphs<Task>, capture: &Capture) -> bool {
         }
         at += 1;
     }
-    capture
-        .tips
-        .values()
-        .flatten()
-        .any(|tip| !seen.contains(tip))
+    capture.tips.values().flatten().any(|tip| !seen.contains(tip))
 }
 
 /// The state of a stream's capture.
@@ -411,35 +382,18 @@ pub fn info(stream: StreamKey) -> Info {
     let Some((id, capture)) = captures.of(stream) else {
         let (tips, edges, count) = (std::ptr::null(), std::ptr::null(), 0);
         let status = CU_STREAM_CAPTURE_STATUS_NONE;
-        return Info {
-            status,
-            id: 0,
-            graph: CUgraph::NULL,
-            tips,
-            edges,
-            count,
-        };
+        return Info { status, id: 0, graph: CUgraph::NULL, tips, edges, count };
     };
     let tips = capture.tips.get(&stream.id()).cloned().unwrap_or_default();
     let shown = capture.shown.entry(stream.id()).or_default();
-    shown.tips = tips
-        .iter()
-        .map(|tip| CUgraphNode(tip.to_pointer()))
-        .collect();
+    shown.tips = tips.iter().map(|tip| CUgraphNode(tip.to_pointer())).collect();
     shown.edges.resize(tips.len(), super::calls::PLAIN);
     let status = match capture.spoilt {
         true => CU_STREAM_CAPTURE_STATUS_INVALIDATED,
         false => CU_STREAM_CAPTURE_STATUS_ACTIVE,
     };
     let (tips, edges, count) = (shown.tips.as_ptr(), shown.edges.as_ptr(), shown.tips.len());
-    Info {
-        status,
-        id,
-        graph: CUgraph(capture.graph.to_pointer()),
-        tips,
-        edges,
-        count,
-    }
+    Info { status, id, graph: CUgraph(capture.graph.to_pointer()), tips, edges, count }
 }
 
 /// The status of a stream; refused where the legacy default stream may not be used, which leaves the other
@@ -453,9 +407,7 @@ pub fn status(stream: StreamKey) -> Result<CUstreamCaptureStatus, CUresult> {
 
 /// Makes a stream's next node depend on the given nodes: besides its tips, or instead of them.
 pub fn update(stream: StreamKey, wanted: Vec<NodeKey>, flags: u32) -> Outcome {
-    let State {
-        graphs, captures, ..
-    } = &mut *state();
+    let State { graphs, captures, .. } = &mut *state();
     let (_, capture) = captures.of(stream).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
     for node in &wanted {
         refuse_if(graphs.node(*node)?.graph != capture.graph)?;

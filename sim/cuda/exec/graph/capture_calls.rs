@@ -8,10 +8,7 @@ use gpuslice_nvabi::types::*;
 use std::cell::Cell;
 
 fn nodes(list: In<CUgraphNode>, count: usize) -> Result<Vec<NodeKey>, CUresult> {
-    list.list(count)?
-        .into_iter()
-        .map(|node| named::<Node>(node.0))
-        .collect()
+    list.list(count)?.into_iter().map(|node| named::<Node>(node.0)).collect()
 }
 
 thread_local! {

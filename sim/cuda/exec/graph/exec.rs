@@ -42,11 +42,7 @@ impl Exec {
     pub fn new(graphs: &Graphs<Task>, graph: GraphKey, flags: u64) -> Result<Self, Refusal> {
         let mut parts = Vec::new();
         flatten(graphs, graph, &[], &mut parts)?;
-        Ok(Self {
-            parts,
-            flags,
-            last: None,
-        })
+        Ok(Self { parts, flags, last: None })
     }
 
     /// The part made of a node.
@@ -108,9 +104,7 @@ impl Exec {
     /// Sees to the memory a launch allocates.
     pub fn prepare(&self) -> Result<(), CUresult> {
         let freed = |address: u64| {
-            self.parts
-                .iter()
-                .any(|part| matches!(part.task, Task::Free(other) if other == address))
+            self.parts.iter().any(|part| matches!(part.task, Task::Free(other) if other == address))
         };
         let auto = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         for part in &self.parts {
@@ -132,30 +126,19 @@ impl Exec {
         let steps: Vec<Step> = self
             .parts
             .iter()
-            .map(|part| Step {
-                ns: time(part),
-                after: part.before.clone(),
-            })
+            .map(|part| Step { ns: time(part), after: part.before.clone() })
             .collect();
         let sequence = plan::sequence(&steps).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let requests = sequence.into_iter().flat_map(|(index, gap)| {
             let part = &self.parts[index];
-            if part.enabled {
-                part.task.requests(gap)
-            } else {
-                idle(gap)
-            }
+            if part.enabled { part.task.requests(gap) } else { idle(gap) }
         });
         Ok(requests.collect())
     }
 }
 
 fn idle(ns: Nanos) -> Vec<Request> {
-    vec![Request::Body(Body::Work {
-        kind: Kind::Marker,
-        ns,
-        effect: None,
-    })]
+    vec![Request::Body(Body::Work { kind: Kind::Marker, ns, effect: None })]
 }
 
 /// Appends a graph's nodes, behind the given parts; returns the parts that end it.
@@ -177,17 +160,8 @@ fn flatten(
         for place in before {
             leads_on[*place] = true;
         }
-        let child = if let Task::Child(child) = &task {
-            Some(*child)
-        } else {
-            None
-        };
-        parts.push(Part {
-            origin: *node,
-            task,
-            enabled: true,
-            before: after,
-        });
+        let child = if let Task::Child(child) = &task { Some(*child) } else { None };
+        parts.push(Part { origin: *node, task, enabled: true, before: after });
         let begin = parts.len() - 1;
         match child {
             None => ends.push(begin),
@@ -196,21 +170,11 @@ fn flatten(
                 if before.is_empty() {
                     before.push(begin);
                 }
-                let end = Part {
-                    origin: Key::none(),
-                    task: Task::Empty,
-                    enabled: true,
-                    before,
-                };
+                let end = Part { origin: Key::none(), task: Task::Empty, enabled: true, before };
                 parts.push(end);
                 ends.push(parts.len() - 1);
             }
         }
     }
-    Ok(ends
-        .into_iter()
-        .zip(leads_on)
-        .filter(|(_, on)| !on)
-        .map(|(end, _)| end)
-        .collect())
+    Ok(ends.into_iter().zip(leads_on).filter(|(_, on)| !on).map(|(end, _)| end).collect())
 }

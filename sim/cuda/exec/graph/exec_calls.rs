@@ -29,12 +29,7 @@ fn with_exec<T>(
     work: impl FnOnce(&mut Exec) -> Result<T, CUresult>,
 ) -> Result<T, CUresult> {
     let key: ExecKey = named(exec.0)?;
-    work(
-        state()
-            .execs
-            .get_mut(key)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?,
-    )
+    work(state().execs.get_mut(key).ok_or(CUresult::ERROR_INVALID_VALUE)?)
 }
 
 /// Gives the part made of a node something else of the same kind to do.
@@ -131,11 +126,7 @@ pub use cuGraphLaunch as cuGraphLaunch_ptsz;
 pub fn cuGraphExecDestroy(h_graph_exec: CUgraphExec) -> Outcome {
     let key: ExecKey = named(h_graph_exec.0)?;
     // Its queued launches hold their own references.
-    state()
-        .execs
-        .remove(key)
-        .map(drop)
-        .ok_or(CUresult::ERROR_INVALID_VALUE)
+    state().execs.remove(key).map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 pub fn cuGraphExecUpdate_v2(
@@ -150,11 +141,9 @@ pub fn cuGraphExecUpdate_v2(
     let failed = Err(CUresult::ERROR_GRAPH_EXEC_UPDATE_FAILURE);
     let (result, node, outcome) = match exec.update(graphs, graph) {
         Ok(()) => (CU_GRAPH_EXEC_UPDATE_SUCCESS, CUgraphNode::NULL, Ok(())),
-        Err(Mismatch::Topology) => (
-            CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
-            CUgraphNode::NULL,
-            failed,
-        ),
+        Err(Mismatch::Topology) => {
+            (CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, CUgraphNode::NULL, failed)
+        }
         Err(Mismatch::Kind(node)) => {
             let node = CUgraphNode(node.to_pointer());
             (CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, node, failed)
@@ -164,11 +153,7 @@ pub fn cuGraphExecUpdate_v2(
         }
     };
     let error_from_node = CUgraphNode::NULL;
-    result_info.set(CUgraphExecUpdateResultInfo {
-        result,
-        error_node: node,
-        error_from_node,
-    })?;
+    result_info.set(CUgraphExecUpdateResultInfo { result, error_node: node, error_from_node })?;
     outcome
 }
 
@@ -297,8 +282,6 @@ pub fn cuGraphNodeGetEnabled(
     h_node: CUgraphNode,
     is_enabled: Out<u32>,
 ) -> Outcome {
-    let enabled = with_exec(h_graph_exec, |exec| {
-        Ok(exec.part(named(h_node.0)?)?.enabled)
-    })?;
+    let enabled = with_exec(h_graph_exec, |exec| Ok(exec.part(named(h_node.0)?)?.enabled))?;
     is_enabled.set(u32::from(enabled))
 }

@@ -61,24 +61,10 @@ impl Memory {
         }
         let address = space::take(len, STEP, 0).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let (device, gpu) = (context.device, context.gpu().index);
-        let memory = Arc::new(Self {
-            address,
-            bytes,
-            device,
-            len,
-            gpu,
-        });
+        let memory = Arc::new(Self { address, bytes, device, len, gpu });
         leave_empty(address, len);
-        allocations::insert(
-            address,
-            Allocation::new(context, bytes, Kind::Graph, Home::Elsewhere),
-        );
-        let behind = Behind {
-            device,
-            len,
-            chunk: None,
-            in_use: None,
-        };
+        allocations::insert(address, Allocation::new(context, bytes, Kind::Graph, Home::Elsewhere));
+        let behind = Behind { device, len, chunk: None, in_use: None };
         ledger().memory.insert(address, behind);
         Ok(memory)
     }
@@ -113,10 +99,7 @@ impl Memory {
 
     /// Whether the program may use it now.
     pub fn is_in_use(&self) -> bool {
-        ledger()
-            .memory
-            .get(&self.address)
-            .is_some_and(|behind| behind.in_use.is_some())
+        ledger().memory.get(&self.address).is_some_and(|behind| behind.in_use.is_some())
     }
 }
 
@@ -141,10 +124,7 @@ impl Drop for Memory {
 /// The stream has come to the free of an allocation; an address of none is a fault.
 pub fn end_use(address: u64) -> Outcome {
     let mut ledger = ledger();
-    let behind = ledger
-        .memory
-        .get_mut(&address)
-        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let behind = ledger.memory.get_mut(&address).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let used = behind.in_use.take();
     drop(ledger);
     // The last reference may go here, and its end takes the ledger's lock.
@@ -154,21 +134,9 @@ pub fn end_use(address: u64) -> Outcome {
 impl Ledger {
     fn sum(&self, device: CUdevice) -> High {
         let mut sum = High::default();
-        for behind in self
-            .memory
-            .values()
-            .filter(|behind| behind.device == device)
-        {
-            sum.reserved += if behind.chunk.is_some() {
-                behind.len
-            } else {
-                0
-            };
-            sum.used += if behind.in_use.is_some() {
-                behind.len
-            } else {
-                0
-            };
+        for behind in self.memory.values().filter(|behind| behind.device == device) {
+            sum.reserved += if behind.chunk.is_some() { behind.len } else { 0 };
+            sum.used += if behind.in_use.is_some() { behind.len } else { 0 };
         }
         sum
     }

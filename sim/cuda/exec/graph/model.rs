@@ -62,18 +62,11 @@ pub struct Graphs<T> {
 
 impl<T: Clone> Graphs<T> {
     pub fn new() -> Self {
-        Self {
-            graphs: Table::new(),
-            nodes: Table::new(),
-            members: HashMap::new(),
-        }
+        Self { graphs: Table::new(), nodes: Table::new(), members: HashMap::new() }
     }
 
     pub fn create(&mut self) -> Result<GraphKey, Refusal> {
-        let key = self
-            .graphs
-            .insert(Graph::default())
-            .ok_or(Refusal::TooMany)?;
+        let key = self.graphs.insert(Graph::default()).ok_or(Refusal::TooMany)?;
         self.members.insert(key.id(), Vec::new());
         Ok(key)
     }
@@ -90,18 +83,11 @@ impl<T: Clone> Graphs<T> {
     pub fn destroy(&mut self, key: GraphKey) -> Result<Vec<T>, Refusal> {
         self.graphs.remove(key).ok_or(Refusal::Unknown)?;
         let members = self.members.remove(&key.id()).unwrap_or_default();
-        Ok(members
-            .into_iter()
-            .filter_map(|node| self.nodes.remove(node))
-            .map(|n| n.task)
-            .collect())
+        Ok(members.into_iter().filter_map(|node| self.nodes.remove(node)).map(|n| n.task).collect())
     }
 
     pub fn nodes(&self, key: GraphKey) -> Result<&[Key<Node<T>>], Refusal> {
-        self.members
-            .get(&key.id())
-            .map(Vec::as_slice)
-            .ok_or(Refusal::Unknown)
+        self.members.get(&key.id()).map(Vec::as_slice).ok_or(Refusal::Unknown)
     }
 
     pub fn node(&self, key: Key<Node<T>>) -> Result<&Node<T>, Refusal> {
@@ -128,13 +114,7 @@ impl<T: Clone> Graphs<T> {
                 return Err(Refusal::Edge);
             }
         }
-        let node = Node {
-            graph,
-            task,
-            before: before.to_vec(),
-            after: Vec::new(),
-            origin: None,
-        };
+        let node = Node { graph, task, before: before.to_vec(), after: Vec::new(), origin: None };
         let key = self.nodes.insert(node).ok_or(Refusal::TooMany)?;
         for other in before {
             self.node_mut(*other)?.after.push(key);
@@ -232,19 +212,13 @@ impl<T: Clone> Graphs<T> {
     /// The graph's nodes, each after those it depends on, and for each the places of those.
     pub fn ordered(&self, graph: GraphKey) -> Result<Vec<Placed<T>>, Refusal> {
         let nodes = self.nodes(graph)?;
-        let place: HashMap<u64, usize> = nodes
-            .iter()
-            .enumerate()
-            .map(|(index, node)| (node.id(), index))
-            .collect();
+        let place: HashMap<u64, usize> =
+            nodes.iter().enumerate().map(|(index, node)| (node.id(), index)).collect();
         let after: Vec<Vec<usize>> = nodes
             .iter()
             .map(|node| {
                 let before = self.before(*node).unwrap_or_default();
-                before
-                    .iter()
-                    .filter_map(|other| place.get(&other.id()).copied())
-                    .collect()
+                before.iter().filter_map(|other| place.get(&other.id()).copied()).collect()
             })
             .collect();
         let order = plan::order(&after).ok_or(Refusal::Edge)?;
@@ -283,15 +257,9 @@ impl<T: Clone> Graphs<T> {
         origin: Key<Node<T>>,
     ) -> Result<Key<Node<T>>, Refusal> {
         let is_it = |key: &&Key<Node<T>>| {
-            self.nodes
-                .get(**key)
-                .is_some_and(|node| node.origin == Some(origin))
+            self.nodes.get(**key).is_some_and(|node| node.origin == Some(origin))
         };
-        self.nodes(graph)?
-            .iter()
-            .find(is_it)
-            .copied()
-            .ok_or(Refusal::Unknown)
+        self.nodes(graph)?.iter().find(is_it).copied().ok_or(Refusal::Unknown)
     }
 }
 
@@ -311,9 +279,7 @@ mod tests {
         assert_eq!(graphs.link(graph, c, a), Err(Refusal::Edge));
         assert_eq!(graphs.link(graph, a, a), Err(Refusal::Edge));
         assert_eq!(graphs.edges(graph), Ok(vec![(a, b), (b, c)]));
-        let clone = graphs
-            .copy(graph, |_, task| Ok(task.to_ascii_uppercase()))
-            .expect("no circle");
+        let clone = graphs.copy(graph, |_, task| Ok(task.to_ascii_uppercase())).expect("no circle");
         let copy = graphs.find_copy(clone, c).expect("it was copied");
         assert_eq!(graphs.node(copy).map(|node| node.task), Ok('C'));
         assert_eq!(graphs.unlink(graph, b, c), Ok(()));

@@ -39,11 +39,8 @@ fn add(
 ) -> Outcome {
     out.require()?;
     let graph = named(graph.0)?;
-    let before: Result<Vec<NodeKey>, _> = before
-        .list(count)?
-        .into_iter()
-        .map(|node| named::<Node>(node.0))
-        .collect();
+    let before: Result<Vec<NodeKey>, _> =
+        before.list(count)?.into_iter().map(|node| named::<Node>(node.0)).collect();
     let before = before?;
     state().graphs.graph(graph)?;
     let task = task()?;
@@ -75,9 +72,7 @@ type Attributes = HashMap<(u64, CUlaunchAttributeID), CUlaunchAttributeValue>;
 static ATTRIBUTES: Mutex<Option<Attributes>> = Mutex::new(None);
 
 fn with_attributes<T>(work: impl FnOnce(&mut Attributes) -> T) -> T {
-    let mut held = ATTRIBUTES
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut held = ATTRIBUTES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     work(held.get_or_insert_default())
 }
 
@@ -167,11 +162,7 @@ pub fn cuGraphAddMemcpyNode(
 }
 
 pub fn cuGraphMemcpyNodeGetParams(h_node: CUgraphNode, node_params: Out<CUDA_MEMCPY3D>) -> Outcome {
-    let Task::Move(Operation {
-        kind: OperationKind::Copy(copy),
-        ..
-    }) = task_of(h_node)?
-    else {
+    let Task::Move(Operation { kind: OperationKind::Copy(copy), .. }) = task_of(h_node)? else {
         return Err(WRONG);
     };
     node_params.set(copy)
@@ -197,11 +188,7 @@ pub fn cuGraphMemsetNodeGetParams(
     h_node: CUgraphNode,
     node_params: Out<CUDA_MEMSET_NODE_PARAMS>,
 ) -> Outcome {
-    let Task::Move(Operation {
-        kind: OperationKind::Fill(fill),
-        ..
-    }) = task_of(h_node)?
-    else {
+    let Task::Move(Operation { kind: OperationKind::Fill(fill), .. }) = task_of(h_node)? else {
         return Err(WRONG);
     };
     node_params.set(fill)
@@ -377,13 +364,7 @@ pub fn cuGraphAddNode_v2(
     num_dependencies: usize,
     node_params: Out<CUgraphNodeParams>,
 ) -> Outcome {
-    cuGraphAddNode(
-        ph_graph_node,
-        h_graph,
-        dependencies,
-        num_dependencies,
-        node_params,
-    )
+    cuGraphAddNode(ph_graph_node, h_graph, dependencies, num_dependencies, node_params)
 }
 
 pub fn cuGraphNodeSetParams(h_node: CUgraphNode, node_params: Out<CUgraphNodeParams>) -> Outcome {
@@ -401,9 +382,7 @@ pub fn cuGraphNodeFindInClone(
 ) -> Outcome {
     ph_node.require()?;
     let (graph, origin) = (named(h_cloned_graph.0)?, named(h_original_node.0)?);
-    ph_node.set(CUgraphNode(
-        state().graphs.find_copy(graph, origin)?.to_pointer(),
-    ))
+    ph_node.set(CUgraphNode(state().graphs.find_copy(graph, origin)?.to_pointer()))
 }
 
 pub fn cuGraphNodeGetDependencies(
@@ -448,10 +427,7 @@ pub fn cuGraphDestroyNode(h_node: CUgraphNode) -> Outcome {
     let node: NodeKey = named(h_node.0)?;
     let mut state = state();
     // Memory must not lose the node that frees it, nor the one that makes it.
-    if matches!(
-        state.graphs.node(node)?.task,
-        Task::Alloc(_) | Task::Free(_)
-    ) {
+    if matches!(state.graphs.node(node)?.task, Task::Alloc(_) | Task::Free(_)) {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     let task = state.graphs.remove(node)?;
@@ -486,11 +462,7 @@ pub fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) -> Ou
         let of_src = all.iter().filter(|((node, _), _)| *node == src.id());
         let copied: Vec<_> = of_src.map(|((_, attr), value)| (*attr, *value)).collect();
         all.retain(|(node, _), _| *node != dst.id());
-        all.extend(
-            copied
-                .into_iter()
-                .map(|(attr, value)| ((dst.id(), attr), value)),
-        );
+        all.extend(copied.into_iter().map(|(attr, value)| ((dst.id(), attr), value)));
     });
     Ok(())
 }

@@ -12,11 +12,7 @@ use std::ffi::c_void;
 
 /// A kernel node's task: a function's, or a library's kernel.
 pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v1, kern: CUkernel) -> Result<Task, CUresult> {
-    let function = if params.func.is_null() {
-        CUfunction(kern.0)
-    } else {
-        params.func
-    };
+    let function = if params.func.is_null() { CUfunction(kern.0) } else { params.func };
     let shape = Shape {
         grid: [params.grid_dim_x, params.grid_dim_y, params.grid_dim_z],
         block: [params.block_dim_x, params.block_dim_y, params.block_dim_z],
@@ -24,19 +20,13 @@ pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v1, kern: CUkernel) -> Result<Tas
     };
     let each = In::vouched(params.kernel_params.cast_const());
     let extra = In::vouched(params.extra.cast_const());
-    Ok(Task::Kernel(launch_of(
-        function, shape, each, extra, false,
-    )?))
+    Ok(Task::Kernel(launch_of(function, shape, each, extra, false)?))
 }
 
 /// A launch as the program may read it; its arguments live as long as the node.
 pub fn of_kernel(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS_v1 {
     let addresses = &launch.params.addresses;
-    let params = if addresses.is_empty() {
-        std::ptr::null()
-    } else {
-        addresses.as_ptr()
-    };
+    let params = if addresses.is_empty() { std::ptr::null() } else { addresses.as_ptr() };
     CUDA_KERNEL_NODE_PARAMS_v1 {
         func: CUfunction(launch.key.to_pointer()),
         grid_dim_x: launch.grid[0],
@@ -74,11 +64,7 @@ pub fn host(params: &CUDA_HOST_NODE_PARAMS_v1) -> Result<Task, CUresult> {
 pub fn event(event: CUevent) -> Result<EventKey, CUresult> {
     let key: EventKey = named(event.0)?;
     let lives = shared()?.with(|model| model.event(key).is_some());
-    if lives {
-        Ok(key)
-    } else {
-        Err(CUresult::ERROR_INVALID_VALUE)
-    }
+    if lives { Ok(key) } else { Err(CUresult::ERROR_INVALID_VALUE) }
 }
 
 /// An allocation node's task; its address goes into the description.
@@ -97,10 +83,7 @@ pub fn alloc(params: &mut CUDA_MEM_ALLOC_NODE_PARAMS_v1) -> Result<Task, CUresul
 
 /// An allocation as the program may read it.
 pub fn of_alloc(memory: &Memory) -> CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
-    let location = CUmemLocation {
-        kind: CU_MEM_LOCATION_TYPE_DEVICE,
-        id: memory.device,
-    };
+    let location = CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: memory.device };
     CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
         pool_props: CUmemPoolProps {
             alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,

@@ -27,9 +27,8 @@ pub fn order(after: &[Vec<usize>]) -> Option<Vec<usize>> {
             dependents[*other].push(node);
         }
     }
-    let mut ready: std::collections::BTreeSet<usize> = (0..after.len())
-        .filter(|node| missing[*node] == 0)
-        .collect();
+    let mut ready: std::collections::BTreeSet<usize> =
+        (0..after.len()).filter(|node| missing[*node] == 0).collect();
     let mut order = Vec::with_capacity(after.len());
     while let Some(node) = ready.pop_first() {
         order.push(node);
@@ -49,12 +48,7 @@ pub fn sequence(steps: &[Step]) -> Option<Vec<(usize, Nanos)>> {
     let mut ends = vec![0; steps.len()];
     let mut sequence = order(&after)?;
     for node in &sequence {
-        let start = steps[*node]
-            .after
-            .iter()
-            .map(|other| ends[*other])
-            .max()
-            .unwrap_or(0);
+        let start = steps[*node].after.iter().map(|other| ends[*other]).max().unwrap_or(0);
         ends[*node] = Nanos::saturating_add(start, steps[*node].ns);
     }
     // Stable: of nodes that end together the one another depends on stays before it.
@@ -73,13 +67,7 @@ mod tests {
     use super::*;
 
     fn steps(nodes: &[(Nanos, &[usize])]) -> Vec<Step> {
-        nodes
-            .iter()
-            .map(|(ns, after)| Step {
-                ns: *ns,
-                after: after.to_vec(),
-            })
-            .collect()
+        nodes.iter().map(|(ns, after)| Step { ns: *ns, after: after.to_vec() }).collect()
     }
 
     #[test]
@@ -94,11 +82,7 @@ mod tests {
     #[test]
     fn nodes_without_time_keep_their_order() {
         let chain = steps(&[(0, &[2]), (0, &[0]), (0, &[])]);
-        let nodes: Vec<_> = sequence(&chain)
-            .into_iter()
-            .flatten()
-            .map(|(node, _)| node)
-            .collect();
+        let nodes: Vec<_> = sequence(&chain).into_iter().flatten().map(|(node, _)| node).collect();
         assert_eq!(nodes, [2, 0, 1]);
         assert_eq!(sequence(&[]), Some(vec![]));
     }

@@ -39,22 +39,13 @@ impl Last {
 
 impl Users {
     fn change(&mut self, key: Key<User>, by: i64) -> Result<Option<Last>, CUresult> {
-        let user = self
-            .table
-            .get_mut(key)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let left = user
-            .references
-            .checked_add_signed(by)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let user = self.table.get_mut(key).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let left = user.references.checked_add_signed(by).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         user.references = left;
         if left > 0 {
             return Ok(None);
         }
-        Ok(self
-            .table
-            .remove(key)
-            .map(|user| Last(user.destroy, user.data)))
+        Ok(self.table.remove(key).map(|user| Last(user.destroy, user.data)))
     }
 
     /// A graph is destroyed and gives up its references.
@@ -82,25 +73,14 @@ pub fn cuUserObjectCreate(
     if destroy.is_none() || !counted || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let user = User {
-        destroy,
-        data: ptr as usize,
-        references: u64::from(initial_refcount),
-    };
-    let new = state()
-        .users
-        .table
-        .insert(user)
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let user = User { destroy, data: ptr as usize, references: u64::from(initial_refcount) };
+    let new = state().users.table.insert(user).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     object_out.set(CUuserObject(new.to_pointer()))
 }
 
 pub fn cuUserObjectRetain(object: CUuserObject, count: u32) -> Outcome {
     refuse_if(count == 0)?;
-    state()
-        .users
-        .change(named(object.0)?, i64::from(count))
-        .map(|_| ())
+    state().users.change(named(object.0)?, i64::from(count)).map(|_| ())
 }
 
 pub fn cuUserObjectRelease(object: CUuserObject, count: u32) -> Outcome {
@@ -136,9 +116,7 @@ pub fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: u32
     let mut state = state();
     let held = state.users.of_graph.get_mut(&(graph.id(), object.id()));
     let held = held.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    *held = held
-        .checked_sub(u64::from(count))
-        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    *held = held.checked_sub(u64::from(count)).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let last = state.users.change(object, -i64::from(count))?;
     drop(state);
     if let Some(last) = last {

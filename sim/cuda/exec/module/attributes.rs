@@ -22,10 +22,7 @@ const VERSION: i32 = 90;
 impl Function {
     /// Largest block it can be launched with.
     pub fn max_threads(&self) -> u32 {
-        self.entry
-            .max_threads
-            .unwrap_or(MAX_THREADS)
-            .min(MAX_THREADS)
+        self.entry.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS)
     }
 
     fn value(&self, attribute: u32) -> Option<i32> {
@@ -105,11 +102,7 @@ pub fn cuFuncGetAttribute(
     hfunc: CUfunction,
 ) -> Outcome {
     pi.require()?;
-    pi.set(
-        function(hfunc)?
-            .attribute(attrib)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?,
-    )
+    pi.set(function(hfunc)?.attribute(attrib).ok_or(CUresult::ERROR_INVALID_VALUE)?)
 }
 
 pub fn cuFuncSetAttribute(hfunc: CUfunction, attrib: CUfunction_attribute, value: i32) -> Outcome {
@@ -167,11 +160,7 @@ pub fn cuKernelGetAttribute(
 ) -> Outcome {
     pi.require()?;
     process()?.gpu(dev)?;
-    pi.set(
-        kernel(handle)?
-            .attribute(attrib)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?,
-    )
+    pi.set(kernel(handle)?.attribute(attrib).ok_or(CUresult::ERROR_INVALID_VALUE)?)
 }
 
 pub fn cuKernelSetAttribute(

@@ -83,9 +83,7 @@ pub fn cuLibraryGetModule(p_mod: Out<CUmodule>, library: CUlibrary) -> Outcome {
 
 pub fn cuKernelGetFunction(p_func: Out<CUfunction>, kernel: CUkernel) -> Outcome {
     p_func.require()?;
-    p_func.set(CUfunction(
-        store::function_of_kernel(key(kernel.0)?)?.to_pointer(),
-    ))
+    p_func.set(CUfunction(store::function_of_kernel(key(kernel.0)?)?.to_pointer()))
 }
 
 pub fn cuKernelGetLibrary(p_lib: Out<CUlibrary>, kernel: CUkernel) -> Outcome {

@@ -46,11 +46,7 @@ impl Link {
     fn complete(&mut self) -> &[u8] {
         let (text, opaque) = (&self.text, self.opaque);
         self.result.get_or_insert_with(|| {
-            let mut bytes = if opaque {
-                b"\x7fELF\x02\x01\x01".to_vec()
-            } else {
-                text.clone()
-            };
+            let mut bytes = if opaque { b"\x7fELF\x02\x01\x01".to_vec() } else { text.clone() };
             bytes.push(0);
             bytes.into()
         })
@@ -66,9 +62,7 @@ pub fn cuLinkCreate_v2(
 ) -> Outcome {
     state_out.require()?;
     current()?;
-    let link = links()
-        .insert(Link::default())
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let link = links().insert(Link::default()).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     state_out.set(CUlinkState(link.to_pointer()))
 }
 
@@ -86,10 +80,7 @@ pub fn cuLinkAddData_v2(
     refuse_if(data.is_null() || size == 0)?;
     // SAFETY: not null, and of that size by the program's promise.
     let bytes = unsafe { std::slice::from_raw_parts(data.pointer().cast::<u8>(), size) };
-    links()
-        .get_mut(link)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?
-        .add(bytes)
+    links().get_mut(link).ok_or(CUresult::ERROR_INVALID_HANDLE)?.add(bytes)
 }
 
 pub fn cuLinkAddFile_v2(
@@ -105,10 +96,7 @@ pub fn cuLinkAddFile_v2(
     let path = cstr(path)?;
     let bytes = std::fs::read(std::ffi::OsStr::from_bytes(path.to_bytes()));
     let bytes = bytes.map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
-    links()
-        .get_mut(link)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?
-        .add(&bytes)
+    links().get_mut(link).ok_or(CUresult::ERROR_INVALID_HANDLE)?.add(&bytes)
 }
 
 pub fn cuLinkComplete(
@@ -118,9 +106,7 @@ pub fn cuLinkComplete(
 ) -> Outcome {
     cubin_out.require()?;
     let mut links = links();
-    let link = links
-        .get_mut(key(state.0)?)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let link = links.get_mut(key(state.0)?).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     if link.text.is_empty() && !link.opaque {
         return Err(CUresult::ERROR_NO_BINARY_FOR_GPU);
     }
@@ -130,8 +116,5 @@ pub fn cuLinkComplete(
 }
 
 pub fn cuLinkDestroy(state: CUlinkState) -> Outcome {
-    links()
-        .remove(key(state.0)?)
-        .map(|_| ())
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    links().remove(key(state.0)?).map(|_| ()).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }

@@ -35,9 +35,7 @@ pub mod imp {
     pub fn cuModuleLoad(module: Out<CUmodule>, fname: In<c_char>) -> Outcome {
         module.require()?;
         let decl = image::from_file(&cstr(fname)?)?;
-        module.set(CUmodule(
-            store::load(working()?, Arc::new(decl))?.to_pointer(),
-        ))
+        module.set(CUmodule(store::load(working()?, Arc::new(decl))?.to_pointer()))
     }
 
     pub fn cuModuleLoadData(module: Out<CUmodule>, image: In<c_void>) -> Outcome {

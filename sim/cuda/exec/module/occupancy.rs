@@ -25,10 +25,7 @@ pub fn blocks_per_sm(function: &Function, threads: u32, dynamic: usize) -> u32 {
     let threads = threads.next_multiple_of(32);
     let by_registers = REGISTERS_PER_SM / (threads * REGISTERS as u32);
     let by_shared = (SHARED_PER_SM / (shared + SHARED_RESERVED)) as u32;
-    BLOCKS_PER_SM
-        .min(THREADS_PER_SM / threads)
-        .min(by_registers)
-        .min(by_shared)
+    BLOCKS_PER_SM.min(THREADS_PER_SM / threads).min(by_registers).min(by_shared)
 }
 
 /// Blocks a cooperative launch can have on the device.
@@ -79,10 +76,7 @@ pub fn cuOccupancyMaxPotentialBlockSize(
         _ => function.max_threads(),
     };
     let (mut best, mut threads_best) = (0, most.max(1));
-    for threads in (1..=most.div_ceil(32))
-        .rev()
-        .map(|warps| (warps * 32).min(most))
-    {
+    for threads in (1..=most.div_ceil(32)).rev().map(|warps| (warps * 32).min(most)) {
         let dynamic = match block_size_to_dynamic_s_mem_size {
             // SAFETY: the program's own function, which it gave to be called with block sizes.
             Some(size) => unsafe { size(threads as i32) },
@@ -129,9 +123,7 @@ pub fn cuOccupancyAvailableDynamicSMemPerBlock(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let each = (SHARED_PER_SM / num_blocks as usize).saturating_sub(SHARED_RESERVED);
-    let left = each
-        .min(SHARED_MOST)
-        .saturating_sub(function.entry.shared_bytes);
+    let left = each.min(SHARED_MOST).saturating_sub(function.entry.shared_bytes);
     dynamic_smem_size.set(left)
 }
 

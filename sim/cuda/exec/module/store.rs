@@ -30,13 +30,7 @@ impl Module {
             0 => None,
             bytes => Some(spare::take_chunk(context.gpu().index, bytes)?),
         };
-        Ok(Self {
-            decl,
-            context,
-            functions: HashMap::new(),
-            memory: None,
-            _image: image,
-        })
+        Ok(Self { decl, context, functions: HashMap::new(), memory: None, _image: image })
     }
 }
 
@@ -122,37 +116,25 @@ fn write() -> RwLockWriteGuard<'static, Store> {
 
 /// A function, for a launch or a question about it.
 pub fn function_of(key: FunctionKey) -> Result<Arc<Function>, CUresult> {
-    read()
-        .functions
-        .get(key)
-        .cloned()
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    read().functions.get(key).cloned().ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
 /// What a module declares.
 pub fn declared(key: ModuleKey) -> Result<Arc<ptx::Module>, CUresult> {
     let store = read();
-    let module = store
-        .modules
-        .get(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let module = store.modules.get(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     Ok(Arc::clone(&module.decl))
 }
 
 /// Loads a module into a context.
 pub fn load(context: &'static Context, decl: Arc<ptx::Module>) -> Result<ModuleKey, CUresult> {
     let module = Module::new(context, decl)?;
-    write()
-        .modules
-        .insert(module)
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    write().modules.insert(module).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// Unloads a module with its functions and variables.
 pub fn unload(key: ModuleKey) -> Result<(), CUresult> {
-    let module = write()
-        .remove_module(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let module = write().remove_module(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     if let Some(address) = module.memory {
         // It may have gone with its context.
         drop(allocations::remove(address, |one| one.kind == Kind::Module));
@@ -208,15 +190,7 @@ fn new_function(
 ) -> Function {
     let spins = entry.name.contains("spin");
     let set = [const { AtomicI32::new(NOT_SET) }; 18];
-    Function {
-        entry,
-        name: name.to_owned(),
-        module,
-        context,
-        kernel,
-        spins,
-        set,
-    }
+    Function { entry, name: name.to_owned(), module, context, kernel, spins, set }
 }
 
 /// A module's kernel by name.
@@ -230,19 +204,13 @@ fn function_for(
     kernel: Option<KernelKey>,
 ) -> Result<FunctionKey, CUresult> {
     let mut store = write();
-    let module = store
-        .modules
-        .get(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let module = store.modules.get(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     if let Some(known) = module.functions.get(name) {
         return Ok(*known);
     }
     let entry = entry(&module.decl, name)?;
     let function = Arc::new(new_function(entry, key, module.context.id, kernel, name));
-    let new = store
-        .functions
-        .insert(function)
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let new = store.functions.insert(function).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     if let Some(module) = store.modules.get_mut(key) {
         module.functions.insert(name.to_owned(), new);
     }
@@ -253,10 +221,7 @@ fn function_for(
 pub fn global(key: ModuleKey, name: &CStr) -> Result<(u64, usize), CUresult> {
     let name = name.to_str().map_err(|_| CUresult::ERROR_NOT_FOUND)?;
     let mut store = write();
-    let module = store
-        .modules
-        .get_mut(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let module = store.modules.get_mut(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let (offset, bytes) = place(&module.decl, name).ok_or(CUresult::ERROR_NOT_FOUND)?;
     let base = match module.memory {
         Some(base) => base,
@@ -276,33 +241,20 @@ fn room(bytes: usize) -> u64 {
 /// Offset and size of a variable among all of the module's.
 fn place(decl: &ptx::Module, name: &str) -> Option<(u64, usize)> {
     let index = decl.globals.iter().position(|one| one.name == name)?;
-    let offset = decl.globals[..index]
-        .iter()
-        .map(|one| room(one.bytes))
-        .sum();
+    let offset = decl.globals[..index].iter().map(|one| room(one.bytes)).sum();
     Some((offset, decl.globals[index].bytes))
 }
 
 /// Loads a library.
 pub fn load_library(decl: Arc<ptx::Module>) -> Result<Key<Library>, CUresult> {
-    let library = Library {
-        decl,
-        kernels: HashMap::new(),
-        modules: HashMap::new(),
-    };
-    write()
-        .libraries
-        .insert(library)
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    let library = Library { decl, kernels: HashMap::new(), modules: HashMap::new() };
+    write().libraries.insert(library).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
 
 /// Unloads a library with its kernels and the modules made of it.
 pub fn unload_library(key: Key<Library>) -> Result<(), CUresult> {
     let mut store = write();
-    let library = store
-        .libraries
-        .remove(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let library = store.libraries.remove(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     for kernel in library.kernels.values() {
         store.kernels.remove(*kernel);
     }
@@ -313,10 +265,7 @@ pub fn unload_library(key: Key<Library>) -> Result<(), CUresult> {
 /// A library's kernel by name.
 pub fn kernel(key: Key<Library>, name: &CStr) -> Result<KernelKey, CUresult> {
     let mut store = write();
-    let library = store
-        .libraries
-        .get(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let library = store.libraries.get(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     if let Some(known) = library.kernels.get(name) {
         return Ok(*known);
     }
@@ -325,10 +274,7 @@ pub fn kernel(key: Key<Library>, name: &CStr) -> Result<KernelKey, CUresult> {
     let nowhere = ContextId::from_bits(u64::MAX);
     let no_module = Key::none();
     let function = Arc::new(new_function(entry, no_module, nowhere, None, name));
-    let new = store.kernels.insert(Kernel {
-        library: key,
-        function,
-    });
+    let new = store.kernels.insert(Kernel { library: key, function });
     let new = new.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     if let Some(library) = store.libraries.get_mut(key) {
         library.kernels.insert(name.to_owned(), new);
@@ -339,30 +285,21 @@ pub fn kernel(key: Key<Library>, name: &CStr) -> Result<KernelKey, CUresult> {
 /// What the library declares.
 pub fn kernels(key: Key<Library>) -> Result<Arc<ptx::Module>, CUresult> {
     let store = read();
-    let library = store
-        .libraries
-        .get(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let library = store.libraries.get(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     Ok(Arc::clone(&library.decl))
 }
 
 /// A kernel's library and its properties.
 pub fn kernel_of(key: KernelKey) -> Result<(Key<Library>, Arc<Function>), CUresult> {
     let store = read();
-    let kernel = store
-        .kernels
-        .get(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let kernel = store.kernels.get(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     Ok((kernel.library, Arc::clone(&kernel.function)))
 }
 
 /// The functions made of a kernel, in any context.
 pub fn functions_of_kernel(key: KernelKey) -> Vec<Arc<Function>> {
     let store = read();
-    let made = store
-        .functions
-        .iter()
-        .filter(|(_, function)| function.kernel == Some(key));
+    let made = store.functions.iter().filter(|(_, function)| function.kernel == Some(key));
     made.map(|(_, function)| Arc::clone(function)).collect()
 }
 
@@ -370,19 +307,13 @@ pub fn functions_of_kernel(key: KernelKey) -> Vec<Arc<Function>> {
 pub fn module_of(key: Key<Library>) -> Result<ModuleKey, CUresult> {
     let context = current()?;
     let mut store = write();
-    let library = store
-        .libraries
-        .get(key)
-        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let library = store.libraries.get(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     if let Some(known) = library.modules.get(&context.id) {
         return Ok(*known);
     }
     let decl = Arc::clone(&library.decl);
     let module = Module::new(context, decl)?;
-    let module = store
-        .modules
-        .insert(module)
-        .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+    let module = store.modules.insert(module).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     if let Some(library) = store.libraries.get_mut(key) {
         library.modules.insert(context.id, module);
     }

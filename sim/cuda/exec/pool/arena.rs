@@ -91,10 +91,7 @@ impl<P: Piece> Arena<P> {
 
     /// A part from the gaps.
     pub fn take(&mut self, len: u64) -> Option<u64> {
-        let address = self
-            .areas
-            .iter_mut()
-            .find_map(|area| area.gaps.take(len, 1, 0))?;
+        let address = self.areas.iter_mut().find_map(|area| area.gaps.take(len, 1, 0))?;
         self.parts.insert(address, len);
         self.count(len);
         Some(address)
@@ -122,12 +119,7 @@ impl<P: Piece> Arena<P> {
     pub fn give_later(&mut self, address: u64, asked: u64, stream: u64) -> Option<u64> {
         self.used -= self.parts.get(&address).copied()?;
         self.tickets += 1;
-        self.limbo.push(Limbo {
-            address,
-            asked,
-            stream,
-            ticket: self.tickets,
-        });
+        self.limbo.push(Limbo { address, asked, stream, ticket: self.tickets });
         Some(self.tickets)
     }
 

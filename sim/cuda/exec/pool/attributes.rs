@@ -83,10 +83,7 @@ pub fn cuMemPoolSetAccess(pool: CUmemoryPool, map: In<CUmemAccessDesc>, count: u
     for access in map.list(count)? {
         process()?.gpu(access.location.id)?;
         let device = access.location.kind == CU_MEM_LOCATION_TYPE_DEVICE;
-        let known = [
-            CU_MEM_ACCESS_FLAGS_PROT_NONE,
-            CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        ];
+        let known = [CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE];
         let mut pools = pools();
         let pool = pools.pool(key)?;
         // The pool's own device cannot lose its access.

@@ -142,9 +142,7 @@ fn alloc(key: PoolKey, bytes: usize, stream: StreamKey) -> Result<u64, CUresult>
         match take(key, bytes, stream) {
             Ok((address, true)) => return Ok(address),
             Ok((address, false)) => {
-                let kind = Kind::Pool {
-                    pool: key.to_pointer() as u64,
-                };
+                let kind = Kind::Pool { pool: key.to_pointer() as u64 };
                 let allocation = Allocation::new(context, bytes, kind, Home::Elsewhere);
                 allocations::insert(address, allocation);
                 pools().owners.insert(address, context.serial);
@@ -180,11 +178,7 @@ fn take(key: PoolKey, bytes: u64, stream: StreamKey) -> Result<(u64, bool), CUre
     };
     let exact = len.checked_next_multiple_of(gpuslice_sim_device::limits::PAGE_BYTES);
     let exact = exact.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let wanted = if exact.max(PIECE) <= room {
-        exact.max(PIECE)
-    } else {
-        exact
-    };
+    let wanted = if exact.max(PIECE) <= room { exact.max(PIECE) } else { exact };
     if wanted > room {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
@@ -214,10 +208,7 @@ pub fn free(address: u64, stream: Option<StreamKey>) -> Result<bool, CUresult> {
         return Ok(true);
     }
     let mut pools = pools();
-    let pool = pools
-        .table
-        .get_mut(key)
-        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let pool = pools.table.get_mut(key).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     refuse_if(pool.arena.in_limbo(address))?;
     match stream {
         None => {
@@ -231,14 +222,7 @@ pub fn free(address: u64, stream: Option<StreamKey>) -> Result<bool, CUresult> {
             let ticket = pool.arena.give_later(address, bytes, stream.id());
             let ticket = ticket.ok_or(CUresult::ERROR_INVALID_VALUE)?;
             drop(pools);
-            submit(
-                stream,
-                Task::Retire {
-                    pool: key,
-                    address,
-                    ticket,
-                },
-            )?;
+            submit(stream, Task::Retire { pool: key, address, ticket })?;
         }
     }
     Ok(true)
@@ -264,11 +248,7 @@ pub fn synchronized() {
     let keys: Vec<_> = pools.table.iter().map(|(key, _)| key).collect();
     let mut given = Vec::new();
     for key in keys {
-        if let Some(pool) = pools
-            .table
-            .get_mut(key)
-            .filter(|pool| pool.arena.reserved > 0)
-        {
+        if let Some(pool) = pools.table.get_mut(key).filter(|pool| pool.arena.reserved > 0) {
             given.extend(pool.arena.trim(pool.release_threshold));
         }
     }
@@ -297,12 +277,7 @@ pub fn context_ends(context: &'static Context) {
     let owned: Vec<u64> = {
         let mut pools = pools();
         let owned = |entry: &(u64, u64)| entry.1 == context.serial;
-        let owned: Vec<_> = pools
-            .owners
-            .iter()
-            .map(|one| (*one.0, *one.1))
-            .filter(owned)
-            .collect();
+        let owned: Vec<_> = pools.owners.iter().map(|one| (*one.0, *one.1)).filter(owned).collect();
         pools.owners.retain(|_, serial| *serial != context.serial);
         owned.into_iter().map(|one| one.0).collect()
     };

@@ -30,18 +30,12 @@ pub struct Origin {
 }
 
 fn origin_of(pool: &Pool, key: PoolKey) -> Origin {
-    let own = Origin {
-        maker: identity(),
-        pool: key.to_pointer() as u64,
-    };
+    let own = Origin { maker: identity(), pool: key.to_pointer() as u64 };
     pool.origin.unwrap_or(own)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes
-        .get(at..at + 8)
-        .and_then(|eight| eight.try_into().ok())
-        .map_or(0, u64::from_le_bytes)
+    bytes.get(at..at + 8).and_then(|eight| eight.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
 /// A new file that says which pool is meant: origin and machine's index of the GPU.
@@ -157,9 +151,7 @@ pub fn cuMemPoolImportPointer(
     let end = offset.checked_add(len);
     refuse_if(len == 0 || end.is_none_or(|end| end > pages.bytes()))?;
     let address = pages.address + offset;
-    let kind = Kind::Pool {
-        pool: key.to_pointer() as u64,
-    };
+    let kind = Kind::Pool { pool: key.to_pointer() as u64 };
     let allocation = Allocation::new(context, len, kind, Home::Elsewhere);
     pools().pool(key)?.opened.insert(address, pages);
     allocations::insert(address, allocation);

@@ -48,13 +48,7 @@ pub enum Elapsed {
 impl Model {
     /// `None` when there are too many events.
     pub fn create_event(&mut self, context: ContextId, timing: bool) -> Option<EventKey> {
-        self.events.insert(Event {
-            context,
-            timing,
-            turn: 0,
-            mark: None,
-            time: None,
-        })
+        self.events.insert(Event { context, timing, turn: 0, mark: None, time: None })
     }
 
     pub fn destroy_event(&mut self, key: EventKey) -> bool {
@@ -94,9 +88,7 @@ impl Model {
     /// was reached.
     pub fn pending(&self, key: EventKey) -> Option<Mark> {
         let event = self.events.get(key)?;
-        event
-            .mark
-            .filter(|mark| event.time.is_none() && !self.reached(*mark))
+        event.mark.filter(|mark| event.time.is_none() && !self.reached(*mark))
     }
 
     /// Time from the first event's recording to the second's.

@@ -25,10 +25,7 @@ impl Model {
     /// When any stream's next effect or hold may be due.
     pub fn next_effect(&self, ring: &impl Ring) -> Look {
         let streams = self.active.iter().filter_map(|key| self.streams.get(*key));
-        streams
-            .map(|stream| self.look_of(ring, stream))
-            .min()
-            .unwrap_or(Look::Never)
+        streams.map(|stream| self.look_of(ring, stream)).min().unwrap_or(Look::Never)
     }
 
     fn look_of(&self, ring: &impl Ring, stream: &Stream) -> Look {
@@ -59,11 +56,7 @@ impl Model {
 
     /// When the mark may be reached, as far as the device alone decides.
     pub fn next_reached(&self, ring: &impl Ring, mark: Mark) -> Look {
-        let Some(stream) = self
-            .streams
-            .get(mark.stream)
-            .filter(|_| !self.reached(mark))
-        else {
+        let Some(stream) = self.streams.get(mark.stream).filter(|_| !self.reached(mark)) else {
             return Look::Poll;
         };
         let index = (mark.number - stream.first) as usize;

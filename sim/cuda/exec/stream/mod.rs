@@ -69,11 +69,7 @@ pub type Call = Box<dyn FnOnce() + Send>;
 /// An operation, as it is queued.
 pub enum Body {
     /// Takes time, then has an effect. Either may be absent.
-    Work {
-        kind: Kind,
-        ns: Nanos,
-        effect: Option<Effect>,
-    },
+    Work { kind: Kind, ns: Nanos, effect: Option<Effect> },
     /// Notes the time for an event; `turn` is which of the event's recordings this is.
     Record { event: EventKey, turn: u64 },
     /// Holds the stream until the condition is true.
@@ -93,20 +89,12 @@ pub enum Request {
 impl Body {
     /// A point in the stream that does nothing.
     pub fn nothing() -> Self {
-        Self::Work {
-            kind: Kind::Marker,
-            ns: 0,
-            effect: None,
-        }
+        Self::Work { kind: Kind::Marker, ns: 0, effect: None }
     }
 
     /// No time of its own, only an effect.
     pub fn effect(effect: Effect) -> Self {
-        Self::Work {
-            kind: Kind::Marker,
-            ns: 0,
-            effect: Some(effect),
-        }
+        Self::Work { kind: Kind::Marker, ns: 0, effect: Some(effect) }
     }
 
     /// Whether it keeps the operations behind it from being placed.
@@ -116,14 +104,7 @@ impl Body {
 
     /// Whether a thread of this process must act for it.
     fn wants_attention(&self) -> bool {
-        self.holds()
-            || matches!(
-                self,
-                Self::Work {
-                    effect: Some(_),
-                    ..
-                }
-            )
+        self.holds() || matches!(self, Self::Work { effect: Some(_), .. })
     }
 }
 

@@ -148,9 +148,7 @@ impl Model {
 
     pub(super) fn of_context(&self, context: ContextId) -> impl Iterator<Item = StreamKey> + '_ {
         let of_it = move |stream: &Stream| stream.context == context;
-        self.streams
-            .iter()
-            .filter_map(move |(key, stream)| of_it(stream).then_some(key))
+        self.streams.iter().filter_map(move |(key, stream)| of_it(stream).then_some(key))
     }
 
     fn drop_ops(&mut self, context: ContextId) {
@@ -172,11 +170,7 @@ impl Model {
 
     /// Kills a context: nothing queued in it happens any more.
     pub fn set_fault(&mut self, context: ContextId, fault: Fault) {
-        self.lanes
-            .entry(context)
-            .or_default()
-            .fault
-            .get_or_insert(fault);
+        self.lanes.entry(context).or_default().fault.get_or_insert(fault);
         self.any_fault.store(true, Ordering::Release);
         self.drop_ops(context);
     }
@@ -194,21 +188,13 @@ impl Model {
         let (context, manner) = (stream.context, stream.manner);
         self.legacy_rules(key, context, manner, &mut after);
         let stream = self.streams.get_mut(key)?;
-        let mark = Mark {
-            stream: key,
-            number: stream.next(),
-        };
+        let mark = Mark { stream: key, number: stream.next() };
         if stream.ops.is_empty() && !self.active.contains(&key) {
             self.active.push(key);
         }
         stream.attention += usize::from(body.wants_attention());
         let ready = stream.placed == stream.ops.len();
-        stream.ops.push_back(Op {
-            after,
-            body,
-            seq: None,
-            placed_at: 0,
-        });
+        stream.ops.push_back(Op { after, body, seq: None, placed_at: 0 });
         if ready {
             self.place(ring, key);
         }
@@ -232,10 +218,7 @@ impl Model {
             let stream = self.streams.get(*other);
             let meant = |stream: &&Stream| stream.context == context && stream.manner == wanted;
             if let Some(stream) = stream.filter(meant).filter(|stream| !stream.ops.is_empty()) {
-                after.push(Mark {
-                    stream: *other,
-                    number: stream.next() - 1,
-                });
+                after.push(Mark { stream: *other, number: stream.next() - 1 });
             }
         }
     }
@@ -243,10 +226,7 @@ impl Model {
     /// Where the stream stands: reached when all that is queued now has ended.
     pub fn mark(&self, key: StreamKey) -> Option<Mark> {
         let stream = self.streams.get(key)?;
-        stream.next().checked_sub(1).map(|number| Mark {
-            stream: key,
-            number,
-        })
+        stream.next().checked_sub(1).map(|number| Mark { stream: key, number })
     }
 
     /// Marks to wait for to have waited for the stream: of the legacy default stream also those of
@@ -259,37 +239,25 @@ impl Model {
             return self.mark(key).into_iter().collect();
         }
         let meant = |key: &StreamKey| {
-            self.streams
-                .get(*key)
-                .is_some_and(|stream| stream.manner != Manner::NonBlocking)
+            self.streams.get(*key).is_some_and(|stream| stream.manner != Manner::NonBlocking)
         };
-        self.of_context(stream.context)
-            .filter(meant)
-            .filter_map(|key| self.mark(key))
-            .collect()
+        self.of_context(stream.context).filter(meant).filter_map(|key| self.mark(key)).collect()
     }
 
     /// The mark of the `ahead`th operation still queued.
     pub fn oldest(&self, key: StreamKey, ahead: usize) -> Option<Mark> {
         let stream = self.streams.get(key)?;
-        Some(Mark {
-            stream: key,
-            number: stream.first + ahead as u64,
-        })
+        Some(Mark { stream: key, number: stream.first + ahead as u64 })
     }
 
     /// Marks that together are reached when all that is queued in the context now has ended.
     pub fn marks(&self, context: ContextId) -> Vec<Mark> {
-        self.of_context(context)
-            .filter_map(|key| self.mark(key))
-            .collect()
+        self.of_context(context).filter_map(|key| self.mark(key)).collect()
     }
 
     /// Whether the operation has ended, its effect included, as far as was looked.
     pub fn reached(&self, mark: Mark) -> bool {
-        self.streams
-            .get(mark.stream)
-            .is_none_or(|stream| mark.number < stream.first)
+        self.streams.get(mark.stream).is_none_or(|stream| mark.number < stream.first)
     }
 
     /// The device work behind a mark of the same context: `Err` where it is not placed yet.
@@ -300,12 +268,7 @@ impl Model {
         let stream = self.streams.get(mark.stream).ok_or(())?;
         let index = (mark.number - stream.first) as usize;
         let placed = stream.context == context && index < stream.placed;
-        stream
-            .ops
-            .get(index)
-            .filter(|_| placed)
-            .map(|op| op.seq)
-            .ok_or(())
+        stream.ops.get(index).filter(|_| placed).map(|op| op.seq).ok_or(())
     }
 
     /// Gives the device the time of every operation of the stream that nothing can delay.
@@ -334,10 +297,7 @@ impl Model {
             let mut placed_at = 0;
             match &op.body {
                 Body::Work { kind, ns, .. } if *ns > 0 => {
-                    let work = Work {
-                        kind: *kind,
-                        duration_ns: *ns,
-                    };
+                    let work = Work { kind: *kind, duration_ns: *ns };
                     match ring.submit(context, work) {
                         Ok(place) => seq = Some(place),
                         Err(DeviceError::QueueFull) => return,
@@ -372,10 +332,7 @@ impl Model {
                     return due;
                 }
                 moved |= some;
-                let empty = self
-                    .streams
-                    .get(key)
-                    .is_none_or(|stream| stream.ops.is_empty());
+                let empty = self.streams.get(key).is_none_or(|stream| stream.ops.is_empty());
                 if empty {
                     self.active.swap_remove(index);
                     if self.streams.get(key).is_some_and(|stream| stream.dying) {
@@ -441,10 +398,7 @@ impl Model {
         exact: bool,
     ) -> Option<Nanos> {
         let Some(seq) = seq else { return Some(0) };
-        let known = self
-            .lanes
-            .get(&context)
-            .is_some_and(|lane| lane.done >= Some(seq));
+        let known = self.lanes.get(&context).is_some_and(|lane| lane.done >= Some(seq));
         if known && !exact {
             return Some(0);
         }

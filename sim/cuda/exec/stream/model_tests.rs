@@ -25,11 +25,7 @@ impl Ring for Clockwork {
         if self.room.get().is_some_and(|room| pending >= room) {
             return Err(DeviceError::QueueFull);
         }
-        let before = all
-            .iter()
-            .filter(|entry| entry.0 == context)
-            .map(|entry| entry.2)
-            .max();
+        let before = all.iter().filter(|entry| entry.0 == context).map(|entry| entry.2).max();
         let start = before.unwrap_or(0).max(self.now.get());
         all.push((context, start, start + work.duration_ns));
         Ok(Seq(all.len() as u64 - 1))
@@ -48,9 +44,7 @@ impl Ring for Clockwork {
         let (_, start_ns, end_ns) = self.work.borrow()[seq.0 as usize];
         match end_ns <= self.now.get() {
             true => Status::Done { start_ns, end_ns },
-            false => Status::Pending {
-                earliest_ns: end_ns,
-            },
+            false => Status::Pending { earliest_ns: end_ns },
         }
     }
 }
@@ -69,33 +63,17 @@ struct World {
 impl World {
     fn new() -> Self {
         let (ring, model) = (Clockwork::default(), Model::new());
-        Self {
-            ring,
-            model,
-            log: Arc::default(),
-            host: Vec::new(),
-        }
+        Self { ring, model, log: Arc::default(), host: Vec::new() }
     }
     fn stream(&mut self, context: u64, manner: Manner) -> StreamKey {
         let context = ContextId::from_bits(context);
-        self.model
-            .create(context, manner, 0)
-            .expect("there is room")
+        self.model.create(context, manner, 0).expect("there is room")
     }
     fn push(&mut self, stream: StreamKey, body: Body) -> Mark {
-        self.model
-            .push(&self.ring, stream, Vec::new(), body)
-            .expect("the stream lives")
+        self.model.push(&self.ring, stream, Vec::new(), body).expect("the stream lives")
     }
     fn kernel(&mut self, stream: StreamKey, ns: Nanos) -> Mark {
-        self.push(
-            stream,
-            Body::Work {
-                kind: Kind::Kernel,
-                ns,
-                effect: None,
-            },
-        )
+        self.push(stream, Body::Work { kind: Kind::Kernel, ns, effect: None })
     }
     fn note(&mut self, stream: StreamKey, ns: Nanos, number: u32) -> Mark {
         let log = Arc::clone(&self.log);
@@ -103,14 +81,7 @@ impl World {
             log.lock().expect("not poisoned").push(number);
             Ok(())
         });
-        self.push(
-            stream,
-            Body::Work {
-                kind: Kind::Copy,
-                ns,
-                effect: Some(effect),
-            },
-        )
+        self.push(stream, Body::Work { kind: Kind::Copy, ns, effect: Some(effect) })
     }
     /// Moves the clock to `now` and runs the due effects.
     fn at(&mut self, now: Nanos) -> Vec<u32> {
@@ -134,9 +105,7 @@ impl World {
     }
     fn event(&mut self) -> EventKey {
         let context = ContextId::from_bits(A);
-        self.model
-            .create_event(context, true)
-            .expect("there is room")
+        self.model.create_event(context, true).expect("there is room")
     }
 }
 
@@ -175,16 +144,10 @@ fn effects_come_in_order_and_not_before_their_time() {
 #[test]
 fn a_held_stream_holds_nobody_else() {
     let mut world = World::new();
-    let (held, free) = (
-        world.stream(A, Manner::Blocking),
-        world.stream(A, Manner::Blocking),
-    );
+    let (held, free) = (world.stream(A, Manner::Blocking), world.stream(A, Manner::Blocking));
     let open = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&open);
-    world.push(
-        held,
-        Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))),
-    );
+    world.push(held, Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))));
     world.kernel(held, 100);
     world.note(held, 0, 1);
     world.note(free, 100, 2);
@@ -199,10 +162,8 @@ fn a_held_stream_holds_nobody_else() {
 #[test]
 fn a_word_that_is_right_costs_no_time_and_holds_as_soon_as_it_is_not() {
     let mut world = World::new();
-    let (gated, other) = (
-        world.stream(A, Manner::NonBlocking),
-        world.stream(A, Manner::NonBlocking),
-    );
+    let (gated, other) =
+        (world.stream(A, Manner::NonBlocking), world.stream(A, Manner::NonBlocking));
     let open = Arc::new(AtomicBool::new(true));
     let wait = || {
         let gate = Arc::clone(&open);
@@ -215,9 +176,7 @@ fn a_word_that_is_right_costs_no_time_and_holds_as_soon_as_it_is_not() {
     }
     assert!(world.record(event, gated));
     let mark = world.model.pending(event).expect("it was recorded");
-    world
-        .model
-        .push(&world.ring, other, vec![mark], Body::nothing());
+    world.model.push(&world.ring, other, vec![mark], Body::nothing());
     world.note(other, 10, 9);
     assert_eq!(world.at(100), [0], "no advance in between");
     // In the middle of the second: that one ends, the others were never there.
@@ -236,28 +195,19 @@ fn a_word_that_is_right_costs_no_time_and_holds_as_soon_as_it_is_not() {
 #[test]
 fn a_closed_word_holds_only_what_is_behind_it() {
     let mut world = World::new();
-    let (gated, free) = (
-        world.stream(A, Manner::NonBlocking),
-        world.stream(A, Manner::NonBlocking),
-    );
+    let (gated, free) =
+        (world.stream(A, Manner::NonBlocking), world.stream(A, Manner::NonBlocking));
     let open = Arc::new(AtomicBool::new(true));
     let gate = Arc::clone(&open);
     world.note(gated, 100, 1);
-    world.push(
-        gated,
-        Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))),
-    );
+    world.push(gated, Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))));
     world.note(gated, 100, 2);
     world.note(free, 100, 3);
     assert!(world.at(50).is_empty());
     open.store(false, Ordering::Relaxed);
     assert!(world.at(60).is_empty());
     assert_eq!(world.at(100), [1]);
-    assert_eq!(
-        world.at(200),
-        [3],
-        "it takes the place of what was taken back"
-    );
+    assert_eq!(world.at(200), [3], "it takes the place of what was taken back");
     assert_eq!(world.at(1_000), Vec::<u32>::new());
     open.store(true, Ordering::Relaxed);
     world.at(2_000);
@@ -267,10 +217,7 @@ fn a_closed_word_holds_only_what_is_behind_it() {
 #[test]
 fn a_host_function_holds_until_it_has_returned() {
     let mut world = World::new();
-    let (stream, other) = (
-        world.stream(A, Manner::Blocking),
-        world.stream(A, Manner::Blocking),
-    );
+    let (stream, other) = (world.stream(A, Manner::Blocking), world.stream(A, Manner::Blocking));
     world.kernel(stream, 100);
     world.push(stream, Body::Host(Box::new(|| {})));
     let last = world.note(stream, 10, 1);
@@ -289,16 +236,11 @@ fn a_host_function_holds_until_it_has_returned() {
 fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
     let mut world = World::new();
     let legacy = world.stream(A, Manner::Legacy);
-    let (blocking, free) = (
-        world.stream(A, Manner::Blocking),
-        world.stream(A, Manner::NonBlocking),
-    );
+    let (blocking, free) =
+        (world.stream(A, Manner::Blocking), world.stream(A, Manner::NonBlocking));
     let open = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&open);
-    world.push(
-        blocking,
-        Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))),
-    );
+    world.push(blocking, Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))));
     world.note(legacy, 0, 1);
     let second = world.stream(A, Manner::Blocking);
     world.note(second, 0, 2);
@@ -318,9 +260,7 @@ fn events_order_streams_of_one_and_of_two_contexts() {
         world.note(first, 100, 1);
         assert!(world.record(event, first));
         let mark = world.model.pending(event).expect("it was recorded");
-        world
-            .model
-            .push(&world.ring, second, vec![mark], Body::nothing());
+        world.model.push(&world.ring, second, vec![mark], Body::nothing());
         world.note(second, 50, 2);
         assert!(world.record(end, second));
         // Recorded again elsewhere: the wait keeps its first recording.
@@ -350,28 +290,15 @@ fn a_full_device_queue_delays_and_loses_nothing() {
 #[test]
 fn destroyed_streams_end_their_work_and_killed_contexts_do_not() {
     let mut world = World::new();
-    let (first, second) = (
-        world.stream(A, Manner::Blocking),
-        world.stream(B, Manner::Blocking),
-    );
+    let (first, second) = (world.stream(A, Manner::Blocking), world.stream(B, Manner::Blocking));
     world.note(first, 100, 1);
     assert!(world.model.destroy(first) && !world.model.destroy(first));
-    assert!(
-        world
-            .model
-            .push(&world.ring, first, Vec::new(), Body::nothing())
-            .is_none()
-    );
+    assert!(world.model.push(&world.ring, first, Vec::new(), Body::nothing()).is_none());
     let mark = world.note(second, 100, 2);
     let context = ContextId::from_bits(B);
-    world
-        .model
-        .set_fault(context, CUresult::ERROR_ILLEGAL_ADDRESS);
+    world.model.set_fault(context, CUresult::ERROR_ILLEGAL_ADDRESS);
     assert!(world.model.reached(mark));
-    assert_eq!(
-        world.model.fault(context),
-        Some(CUresult::ERROR_ILLEGAL_ADDRESS)
-    );
+    assert_eq!(world.model.fault(context), Some(CUresult::ERROR_ILLEGAL_ADDRESS));
     assert_eq!(world.at(200), [1]);
     assert!(world.model.streams.get(first).is_none());
     world.model.drop_context(context);

@@ -68,8 +68,7 @@ impl Ring for Machine {
     }
     fn status(&self, context: ContextId, seq: Seq) -> Status {
         // A context that is gone has nothing pending; its streams are dropped with it.
-        self.poll(context, seq)
-            .unwrap_or(Status::Faulted { xid: 0 })
+        self.poll(context, seq).unwrap_or(Status::Faulted { xid: 0 })
     }
 }
 
@@ -134,13 +133,7 @@ impl Run {
             host: None,
         };
         let inner = Mutex::new(inner);
-        Self {
-            machine,
-            any_fault,
-            inner,
-            moved: Condvar::new(),
-            needed: Condvar::new(),
-        }
+        Self { machine, any_fault, inner, moved: Condvar::new(), needed: Condvar::new() }
     }
 
     fn lock(&'static self) -> Guard {
@@ -159,10 +152,7 @@ impl Run {
         priority: i32,
     ) -> Answer<StreamKey> {
         self.check(context)?;
-        self.lock()
-            .model
-            .create(context, manner, priority)
-            .ok_or(OUT_OF_MEMORY)
+        self.lock().model.create(context, manner, priority).ok_or(OUT_OF_MEMORY)
     }
 
     /// The context's default stream: the legacy one, or the calling thread's own.
@@ -176,15 +166,8 @@ impl Run {
         if let Some(key) = inner.defaults.get(&(context, thread)) {
             return Ok(*key);
         }
-        let manner = if per_thread {
-            Manner::Blocking
-        } else {
-            Manner::Legacy
-        };
-        let key = inner
-            .model
-            .create(context, manner, 0)
-            .ok_or(OUT_OF_MEMORY)?;
+        let manner = if per_thread { Manner::Blocking } else { Manner::Legacy };
+        let key = inner.model.create(context, manner, 0).ok_or(OUT_OF_MEMORY)?;
         inner.defaults.insert((context, thread), key);
         Ok(key)
     }
@@ -251,11 +234,7 @@ impl Run {
                     Body::nothing()
                 }
             };
-            last = Some(
-                model
-                    .push(self.machine, stream, after, body)
-                    .ok_or(INVALID_HANDLE)?,
-            );
+            last = Some(model.push(self.machine, stream, after, body).ok_or(INVALID_HANDLE)?);
         }
         self.pushed(inner, stream)?;
         Ok(last)
@@ -282,11 +261,8 @@ impl Run {
     pub fn wait(&'static self, context: ContextId, marks: &[Mark]) -> Answer<()> {
         let mut inner = self.lock();
         inner.waiting += 1;
-        inner = self.wait_until(
-            inner,
-            |model| marks.iter().all(|mark| model.reached(*mark)),
-            marks,
-        );
+        inner =
+            self.wait_until(inner, |model| marks.iter().all(|mark| model.reached(*mark)), marks);
         inner.waiting -= 1;
         inner.model.fault(context).map_or(Ok(()), Err)
     }
@@ -304,12 +280,8 @@ impl Run {
                 return inner;
             }
             let unreached = marks.iter().filter(|mark| !inner.model.reached(**mark));
-            let ours = unreached
-                .map(|mark| inner.model.next_reached(self.machine, *mark))
-                .max();
-            let look = ours
-                .unwrap_or(Look::Poll)
-                .min(inner.model.next_effect(self.machine));
+            let ours = unreached.map(|mark| inner.model.next_reached(self.machine, *mark)).max();
+            let look = ours.unwrap_or(Look::Poll).min(inner.model.next_effect(self.machine));
             inner = self.nap(inner, look, &mut patience);
         }
     }
@@ -329,10 +301,7 @@ impl Run {
                 Duration::from_nanos(ahead - YIELD_BELOW_NS / 2)
             }
         };
-        self.moved
-            .wait_timeout(inner, time)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
+        self.moved.wait_timeout(inner, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// The lock, once the stream can take another operation.
@@ -343,11 +312,8 @@ impl Run {
         if backlog >= TIDY_EVERY && backlog.is_multiple_of(TIDY_EVERY) {
             inner = self.advance(inner);
         }
-        let full = |model: &Model| {
-            model
-                .stream(stream)
-                .is_some_and(|stream| stream.backlog() >= BACKLOG)
-        };
+        let full =
+            |model: &Model| model.stream(stream).is_some_and(|stream| stream.backlog() >= BACKLOG);
         if full(&inner.model) {
             inner.waiting += 1;
             let oldest = inner.model.oldest(stream, BACKLOG / 4);
@@ -441,11 +407,7 @@ impl Run {
                     Some(ahead.min(NAP))
                 }
             };
-            let lag = if inner.waiting > 0 {
-                WORKER_LAG
-            } else {
-                Duration::ZERO
-            };
+            let lag = if inner.waiting > 0 { WORKER_LAG } else { Duration::ZERO };
             inner = match pause {
                 Some(pause) => {
                     let slept = self.needed.wait_timeout(inner, pause + lag);
@@ -453,9 +415,7 @@ impl Run {
                 }
                 None => {
                     inner.worker = Worker::Resting;
-                    self.needed
-                        .wait(inner)
-                        .unwrap_or_else(PoisonError::into_inner)
+                    self.needed.wait(inner).unwrap_or_else(PoisonError::into_inner)
                 }
             };
             inner.worker = Worker::Looking;

@@ -15,13 +15,9 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArra
     refuse_if(levels == 0)?;
     // More levels than there can be are as many as there can be.
     let levels = levels.min(format::most_levels(&shape));
-    let shapes: Vec<_> = (0..levels)
-        .map(|level| format::level(&shape, level))
-        .collect();
+    let shapes: Vec<_> = (0..levels).map(|level| format::level(&shape, level)).collect();
     let sizes: Vec<u64> = shapes.iter().map(format::bytes).collect::<Result<_, _>>()?;
-    let bytes = sizes
-        .iter()
-        .try_fold(0_u64, |sum, bytes| sum.checked_add(*bytes));
+    let bytes = sizes.iter().try_fold(0_u64, |sum, bytes| sum.checked_add(*bytes));
     let bytes = bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     let deferred = format::is_mapped_later(&shape);
     let (start, home) = if deferred {
@@ -33,10 +29,7 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArra
     let mut address = start;
     let mut keys = Vec::new();
     for (shape, bytes) in shapes.into_iter().zip(sizes) {
-        keys.push(enter(Array {
-            address,
-            ..Array::new(shape, context, bytes)
-        })?);
+        keys.push(enter(Array { address, ..Array::new(shape, context, bytes) })?);
         address += if deferred { 0 } else { bytes };
     }
     let whole = Array {
@@ -64,9 +57,7 @@ pub fn cuMipmappedArrayGetLevel(
     level: u32,
 ) -> Outcome {
     level_array.require()?;
-    let key = with(mipmap.0, true, |array| {
-        array.levels.get(level as usize).copied()
-    })?;
+    let key = with(mipmap.0, true, |array| array.levels.get(level as usize).copied())?;
     level_array.set(CUarray(key.ok_or(INVALID)?.to_pointer()))
 }
 

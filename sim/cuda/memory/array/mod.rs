@@ -29,11 +29,7 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CUresult> {
 fn requirements(array: &Array) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, CUresult> {
     refuse_if(array.shape.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0)?;
     let size = array.bytes.next_multiple_of(ALIGN) as usize;
-    Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS {
-        size,
-        alignment: ALIGN as usize,
-        reserved: [0; 4],
-    })
+    Ok(CUDA_ARRAY_MEMORY_REQUIREMENTS { size, alignment: ALIGN as usize, reserved: [0; 4] })
 }
 
 /// Entry points.
@@ -47,21 +43,9 @@ pub mod imp {
 
     pub fn cuArrayCreate_v2(handle: Out<CUarray>, shape: In<CUDA_ARRAY_DESCRIPTOR>) -> Outcome {
         handle.require()?;
-        let CUDA_ARRAY_DESCRIPTOR {
-            width,
-            height,
-            format,
-            num_channels,
-        } = shape.get()?;
+        let CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels } = shape.get()?;
         let (depth, flags) = (0, 0);
-        let shape = CUDA_ARRAY3D_DESCRIPTOR {
-            width,
-            height,
-            depth,
-            format,
-            num_channels,
-            flags,
-        };
+        let shape = CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format, num_channels, flags };
         handle.set(create(shape)?)
     }
 
@@ -74,9 +58,7 @@ pub mod imp {
         let context = with(array.0, false, |array| array.context)?;
         let settled = exec::settle(context);
         // A level of a mipmapped array has no memory of its own and is not destroyed by itself.
-        destroy(array::key(array.0)?, |array| {
-            !array.mipmapped && array.is_whole()
-        })?;
+        destroy(array::key(array.0)?, |array| !array.mipmapped && array.is_whole())?;
         settled
     }
 
@@ -90,19 +72,9 @@ pub mod imp {
 
     pub fn cuArrayGetDescriptor_v2(shape: Out<CUDA_ARRAY_DESCRIPTOR>, array: CUarray) -> Outcome {
         shape.require()?;
-        let CUDA_ARRAY3D_DESCRIPTOR {
-            width,
-            height,
-            format,
-            num_channels,
-            ..
-        } = with(array.0, false, |array| array.shape)?;
-        shape.set(CUDA_ARRAY_DESCRIPTOR {
-            width,
-            height,
-            format,
-            num_channels,
-        })
+        let CUDA_ARRAY3D_DESCRIPTOR { width, height, format, num_channels, .. } =
+            with(array.0, false, |array| array.shape)?;
+        shape.set(CUDA_ARRAY_DESCRIPTOR { width, height, format, num_channels })
     }
 
     pub fn cuArrayGetMemoryRequirements(

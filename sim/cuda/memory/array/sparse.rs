@@ -73,11 +73,7 @@ fn properties(array: &Array) -> Result<CUDA_ARRAY_SPARSE_PROPERTIES, CUresult> {
     let [width, height, depth] = extent(&array.shape)?;
     let first = first_of_tail(array, [width, height, depth]);
     Ok(CUDA_ARRAY_SPARSE_PROPERTIES {
-        tile_extent: CUDA_ARRAY_SPARSE_TILE {
-            width,
-            height,
-            depth,
-        },
+        tile_extent: CUDA_ARRAY_SPARSE_TILE { width, height, depth },
         miptail_first_level: first,
         miptail_size: tail_bytes(array, first),
         flags: CU_ARRAY_SPARSE_PROPERTIES_SINGLE_MIPTAIL,
@@ -114,11 +110,8 @@ fn level_tiles(array: &Array, step: &CUarrayMapInfo) -> Result<Vec<Place>, CUres
 
 /// The same of a part of the tail.
 fn tail_tiles(array: &Array, step: &CUarrayMapInfo) -> Result<Vec<Place>, CUresult> {
-    let (layer, offset, size) = (
-        step.subresource[0] as u32,
-        step.subresource[1],
-        step.subresource[2],
-    );
+    let (layer, offset, size) =
+        (step.subresource[0] as u32, step.subresource[1], step.subresource[2]);
     let most = properties(array)?.miptail_size;
     let end = offset.checked_add(size).ok_or(INVALID)?;
     let whole = offset.is_multiple_of(TILE) && size.is_multiple_of(TILE);

@@ -15,10 +15,7 @@ pub enum Side {
 
 /// Consecutive bytes.
 pub fn linear(dst: Side, src: Side, bytes: usize) -> CUDA_MEMCPY3D {
-    let mut copy = CUDA_MEMCPY3D {
-        width_in_bytes: bytes,
-        ..CUDA_MEMCPY3D::EMPTY
-    };
+    let mut copy = CUDA_MEMCPY3D { width_in_bytes: bytes, ..CUDA_MEMCPY3D::EMPTY };
     match src {
         Side::Host(at) => (copy.src_memory_type, copy.src_host) = (CU_MEMORYTYPE_HOST, at),
         Side::Device(at) => (copy.src_memory_type, copy.src_device) = (CU_MEMORYTYPE_DEVICE, at),
@@ -67,9 +64,5 @@ pub fn flat(copy: &CUDA_MEMCPY2D) -> CUDA_MEMCPY3D {
 
 /// Between contexts; all addresses are of one space, so the contexts add nothing.
 pub fn peer(copy: &CUDA_MEMCPY3D_PEER) -> CUDA_MEMCPY3D {
-    CUDA_MEMCPY3D {
-        src_context: CUcontext::NULL,
-        dst_context: CUcontext::NULL,
-        ..*copy
-    }
+    CUDA_MEMCPY3D { src_context: CUcontext::NULL, dst_context: CUcontext::NULL, ..*copy }
 }

@@ -57,11 +57,7 @@ fn submit(copy: CUDA_MEMCPY3D, until: Until) -> Outcome {
     let waits = plan.target_is_pageable() || (plan.source_is_pageable() && aside.is_none());
     let kind = OperationKind::Copy(copy);
     let operation = match aside {
-        Some((plan, bytes)) => Operation {
-            kind,
-            ns,
-            run: Arc::new(move || plan.run_from(&bytes)),
-        },
+        Some((plan, bytes)) => Operation { kind, ns, run: Arc::new(move || plan.run_from(&bytes)) },
         None => Operation::later(kind, ns),
     };
     exec::queue(stream, operation)?;

@@ -30,18 +30,13 @@ fn key(handle: CUmemGenericAllocationHandle) -> Result<Key<Handle>, CUresult> {
 /// The memory of a handle.
 pub(super) fn physical(handle: CUmemGenericAllocationHandle) -> Result<Physical, CUresult> {
     let handles = handles();
-    handles
-        .get(key(handle)?)
-        .map(|one| one.physical.clone())
-        .ok_or(INVALID)
+    handles.get(key(handle)?).map(|one| one.physical.clone()).ok_or(INVALID)
 }
 
 /// A handle of memory: the one it has already, counted once more, or a new one.
 pub(super) fn hand_out(physical: Physical) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let mut handles = handles();
-    let known = handles
-        .iter()
-        .find(|(_, one)| one.physical.backing.is(&physical.backing));
+    let known = handles.iter().find(|(_, one)| one.physical.backing.is(&physical.backing));
     let known = known.map(|(key, _)| key);
     if let Some(key) = known
         && let Some(one) = handles.get_mut(key)
@@ -49,10 +44,7 @@ pub(super) fn hand_out(physical: Physical) -> Result<CUmemGenericAllocationHandl
         one.references += 1;
         return Ok(key.to_pointer() as u64);
     }
-    let entered = handles.insert(Handle {
-        physical,
-        references: 1,
-    });
+    let entered = handles.insert(Handle { physical, references: 1 });
     Ok(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer() as u64)
 }
 
@@ -102,14 +94,8 @@ pub fn cuMemCreate(
         }
         None => Backing::of_host(size as u64)?,
     };
-    let prop = CUmemAllocationProp {
-        win32_handle_meta_data: std::ptr::null_mut(),
-        ..prop
-    };
-    let entered = handles().insert(Handle {
-        physical: Physical { backing, prop },
-        references: 1,
-    });
+    let prop = CUmemAllocationProp { win32_handle_meta_data: std::ptr::null_mut(), ..prop };
+    let entered = handles().insert(Handle { physical: Physical { backing, prop }, references: 1 });
     handle.set(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer() as u64)
 }
 

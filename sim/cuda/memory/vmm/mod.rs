@@ -37,9 +37,7 @@ pub fn chunk_of(handle: CUmemGenericAllocationHandle) -> Result<Arc<Chunk>, CUre
 
 /// Whether these are sizes or addresses in whole steps, and not zero.
 fn whole(values: &[u64]) -> Result<(), CUresult> {
-    let good = values
-        .iter()
-        .all(|value| *value > 0 && value.is_multiple_of(STEP));
+    let good = values.iter().all(|value| *value > 0 && value.is_multiple_of(STEP));
     if good { Ok(()) } else { Err(INVALID) }
 }
 

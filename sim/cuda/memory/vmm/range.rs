@@ -18,10 +18,8 @@ struct Ranges {
 }
 
 fn ranges() -> MutexGuard<'static, Ranges> {
-    static RANGES: Mutex<Ranges> = Mutex::new(Ranges {
-        reserved: BTreeMap::new(),
-        mapped: BTreeMap::new(),
-    });
+    static RANGES: Mutex<Ranges> =
+        Mutex::new(Ranges { reserved: BTreeMap::new(), mapped: BTreeMap::new() });
     RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -29,9 +27,7 @@ impl Ranges {
     fn is_reserved(&self, address: u64, len: u64) -> bool {
         let before = self.reserved.range(..=address).next_back();
         before.is_some_and(|(&start, &size)| {
-            address
-                .checked_add(len)
-                .is_some_and(|end| end <= start + size)
+            address.checked_add(len).is_some_and(|end| end <= start + size)
         })
     }
 
@@ -55,10 +51,7 @@ impl Ranges {
 
 /// The memory mapped from this address on.
 fn mapped_at(base: u64) -> Option<Physical> {
-    ranges()
-        .mapped
-        .get(&base)
-        .map(|(_, physical)| physical.clone())
+    ranges().mapped.get(&base).map(|(_, physical)| physical.clone())
 }
 
 /// Sets the access of every mapping in a range.
@@ -119,10 +112,7 @@ pub fn cuMemMap(
     refuse_if(!ranges.is_reserved(ptr, len) || ranges.overlaps(ptr, len))?;
     physical.backing.map(offset, len, ptr)?;
     let device = physical.prop.location.id.max(0);
-    let kind = Kind::Mapped {
-        read: false,
-        write: false,
-    };
+    let kind = Kind::Mapped { read: false, write: false };
     let allocation = Allocation::without_context(device, len, kind, Home::Elsewhere);
     allocations::insert(ptr, allocation);
     ranges.mapped.insert(ptr, (len, physical));

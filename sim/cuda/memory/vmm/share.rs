@@ -53,10 +53,7 @@ pub fn cuMemImportFromShareableHandle(
     let prop = CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
         requested_handle_types: kind,
-        location: CUmemLocation {
-            kind: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: device as i32,
-        },
+        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: device as i32 },
         win32_handle_meta_data: std::ptr::null_mut(),
         alloc_flags: CUmemAllocationFlags {
             compression_type: 0,
@@ -66,8 +63,5 @@ pub fn cuMemImportFromShareableHandle(
         },
     };
     gpu_of(&prop)?;
-    handle.set(hand_out(Physical {
-        backing: Backing::Device(chunk),
-        prop,
-    })?)
+    handle.set(hand_out(Physical { backing: Backing::Device(chunk), prop })?)
 }

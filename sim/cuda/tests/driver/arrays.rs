@@ -7,14 +7,7 @@ use std::ptr::null_mut;
 /// A shape of floats.
 fn shape(width: usize, height: usize, depth: usize) -> CUDA_ARRAY3D_DESCRIPTOR {
     let (format, num_channels, flags) = (CU_AD_FORMAT_FLOAT, 1, 0);
-    CUDA_ARRAY3D_DESCRIPTOR {
-        width,
-        height,
-        depth,
-        format,
-        num_channels,
-        flags,
-    }
+    CUDA_ARRAY3D_DESCRIPTOR { width, height, depth, format, num_channels, flags }
 }
 
 scenarios! {

@@ -10,13 +10,8 @@ use std::ptr::{null, null_mut};
 fn entry(name: &str, version: i32, flags: u64) -> (CUresult, *mut c_void, u32) {
     let name = CString::new(name).unwrap();
     let (mut address, mut status) = (null_mut(), 99);
-    let result = call!(cuGetProcAddress_v2(
-        name.as_ptr(),
-        &mut address,
-        version,
-        flags,
-        &mut status
-    ));
+    let result =
+        call!(cuGetProcAddress_v2(name.as_ptr(), &mut address, version, flags, &mut status));
     (result, address, status)
 }
 

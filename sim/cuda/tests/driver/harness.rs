@@ -25,11 +25,7 @@ pub fn isolated(name: &str, config: &str, environment: &[(&str, &str)], body: fn
     if std::env::var(SCENARIO).is_ok_and(|scenario| scenario == name) {
         return body();
     }
-    let file = format!(
-        "gpuslice-sim-cuda-{}-{}",
-        std::process::id(),
-        name.replace("::", "-")
-    );
+    let file = format!("gpuslice-sim-cuda-{}-{}", std::process::id(), name.replace("::", "-"));
     let device = Device(Path::new("/dev/shm").join(file));
     create(&device.0, &Config::parse(config).unwrap()).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())

@@ -67,10 +67,7 @@ fn ipc_partner(fds: &[i32]) {
     assert_eq!(get(pointer, 4), b"seen");
     ok!(cuIpcCloseMemHandle(pointer));
     refused!(ERROR_INVALID_VALUE, cuIpcCloseMemHandle(pointer));
-    refused!(
-        ERROR_INVALID_VALUE,
-        cuIpcOpenMemHandle_v2(&mut pointer, handle, 1)
-    );
+    refused!(ERROR_INVALID_VALUE, cuIpcOpenMemHandle_v2(&mut pointer, handle, 1));
 }
 
 fn vmm_partner(fds: &[i32]) {

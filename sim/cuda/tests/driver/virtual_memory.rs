@@ -8,10 +8,7 @@ pub fn on_device(id: i32) -> CUmemAllocationProp {
     CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
         requested_handle_types: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-        location: CUmemLocation {
-            kind: CU_MEM_LOCATION_TYPE_DEVICE,
-            id,
-        },
+        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id },
         win32_handle_meta_data: std::ptr::null_mut(),
         alloc_flags: CUmemAllocationFlags {
             compression_type: 0,
@@ -25,10 +22,7 @@ pub fn on_device(id: i32) -> CUmemAllocationProp {
 /// Access to read and write.
 pub fn open_to(id: i32) -> CUmemAccessDesc {
     CUmemAccessDesc {
-        location: CUmemLocation {
-            kind: CU_MEM_LOCATION_TYPE_DEVICE,
-            id,
-        },
+        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id },
         flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     }
 }

@@ -7,10 +7,7 @@ use gpuslice_nvabi::types::*;
 use std::ptr::{null, null_mut};
 
 fn begin(stream: CUstream) {
-    ok!(cuStreamBeginCapture_v2(
-        stream,
-        CU_STREAM_CAPTURE_MODE_GLOBAL
-    ));
+    ok!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
 
 fn end(stream: CUstream) -> CUgraph {

@@ -37,11 +37,7 @@ impl World {
 
     pub fn function(&self, name: &CStr) -> CUfunction {
         let mut function = CUfunction::NULL;
-        ok!(cuModuleGetFunction(
-            &mut function,
-            self.module,
-            name.as_ptr()
-        ));
+        ok!(cuModuleGetFunction(&mut function, self.module, name.as_ptr()));
         function
     }
 
@@ -51,19 +47,7 @@ impl World {
         let mut params: [*mut c_void; 2] = [(&raw mut ns).cast(), (&raw mut counter).cast()];
         let (one, params) = (1, params.as_mut_ptr());
         let function = self.function(name);
-        ok!(cuLaunchKernel(
-            function,
-            one,
-            one,
-            one,
-            one,
-            one,
-            one,
-            0,
-            stream,
-            params,
-            null_mut()
-        ));
+        ok!(cuLaunchKernel(function, one, one, one, one, one, one, 0, stream, params, null_mut()));
     }
 }
 

@@ -8,11 +8,7 @@ use std::ptr::null;
 
 fn attribute(attribute: CUgraphMem_attribute) -> usize {
     let mut value = 0_u64;
-    ok!(cuDeviceGetGraphMemAttribute(
-        0,
-        attribute,
-        (&raw mut value).cast()
-    ));
+    ok!(cuDeviceGetGraphMemAttribute(0, attribute, (&raw mut value).cast()));
     value as usize
 }
 
@@ -21,10 +17,7 @@ fn alloc_params(bytes: usize) -> CUDA_MEM_ALLOC_NODE_PARAMS {
         pool_props: CUmemPoolProps {
             alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
             handle_types: CU_MEM_HANDLE_TYPE_NONE,
-            location: CUmemLocation {
-                kind: CU_MEM_LOCATION_TYPE_DEVICE,
-                id: 0,
-            },
+            location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 0 },
             win32_security_attributes: std::ptr::null_mut(),
             max_size: 0,
             usage: 0,

@@ -26,12 +26,7 @@ pub fn instantiate(graph: CUgraph) -> CUgraphExec {
 
 fn empty(graph: CUgraph, before: &[CUgraphNode]) -> CUgraphNode {
     let mut node = CUgraphNode::NULL;
-    ok!(cuGraphAddEmptyNode(
-        &mut node,
-        graph,
-        before.as_ptr(),
-        before.len()
-    ));
+    ok!(cuGraphAddEmptyNode(&mut node, graph, before.as_ptr(), before.len()));
     node
 }
 
@@ -40,13 +35,7 @@ fn spin(world: &World, graph: CUgraph, before: &[CUgraphNode], ns: u64, at: u64)
     let (mut ns, mut at, mut node) = (ns, at, CUgraphNode::NULL);
     let mut list: [*mut c_void; 2] = [(&raw mut ns).cast(), (&raw mut at).cast()];
     let params = kernel_params(world, &mut list);
-    ok!(cuGraphAddKernelNode_v2(
-        &mut node,
-        graph,
-        before.as_ptr(),
-        before.len(),
-        &params
-    ));
+    ok!(cuGraphAddKernelNode_v2(&mut node, graph, before.as_ptr(), before.len(), &params));
     node
 }
 
@@ -78,9 +67,7 @@ fn fill(graph: CUgraph, before: &[CUgraphNode], at: u64, value: u32, bytes: usiz
         height: 1,
     };
     let (list, count, context) = (before.as_ptr(), before.len(), CUcontext::NULL);
-    ok!(cuGraphAddMemsetNode(
-        &mut node, graph, list, count, &params, context
-    ));
+    ok!(cuGraphAddMemsetNode(&mut node, graph, list, count, &params, context));
     node
 }
 
@@ -101,9 +88,7 @@ fn copy(graph: CUgraph, before: &[CUgraphNode], dst: u64, src: u64, bytes: usize
     let mut node = CUgraphNode::NULL;
     let params = copy_params(dst, src, bytes);
     let (list, count, context) = (before.as_ptr(), before.len(), CUcontext::NULL);
-    ok!(cuGraphAddMemcpyNode(
-        &mut node, graph, list, count, &params, context
-    ));
+    ok!(cuGraphAddMemcpyNode(&mut node, graph, list, count, &params, context));
     node
 }
 

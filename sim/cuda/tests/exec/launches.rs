@@ -24,19 +24,7 @@ fn config(stream: CUstream, grid: u32, block: u32) -> CUlaunchConfig {
 fn launch(f: CUfunction, grid: [u32; 3], block: [u32; 3], shared: u32) -> CUresult {
     let none = null_mut();
     let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
-    call!(cuLaunchKernel(
-        f,
-        gx,
-        gy,
-        gz,
-        bx,
-        by,
-        bz,
-        shared,
-        CUstream::NULL,
-        none,
-        none
-    ))
+    call!(cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, CUstream::NULL, none, none))
 }
 
 scenarios! {

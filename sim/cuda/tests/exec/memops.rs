@@ -10,13 +10,7 @@ fn operation(kind: CUstreamBatchMemOpType, address: u64, value64: u64) -> CUstre
     let flags = 0;
     let operation = kind;
     CUstreamBatchMemOpParams {
-        write_value: CUstreamMemOpValueParams {
-            operation,
-            address,
-            value64,
-            flags,
-            alias: 0,
-        },
+        write_value: CUstreamMemOpValueParams { operation, address, value64, flags, alias: 0 },
     }
 }
 

@@ -11,11 +11,7 @@ const USED_HIGH: CUmemPool_attribute = CU_MEMPOOL_ATTR_USED_MEM_HIGH;
 
 fn attribute(pool: CUmemoryPool, attribute: CUmemPool_attribute) -> usize {
     let mut value = 0_u64;
-    ok!(cuMemPoolGetAttribute(
-        pool,
-        attribute,
-        (&raw mut value).cast()
-    ));
+    ok!(cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast()));
     value as usize
 }
 
@@ -35,10 +31,7 @@ fn props(max_size: usize) -> CUmemPoolProps {
     CUmemPoolProps {
         alloc_type: CU_MEM_ALLOCATION_TYPE_PINNED,
         handle_types: CU_MEM_HANDLE_TYPE_NONE,
-        location: CUmemLocation {
-            kind: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: 0,
-        },
+        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 0 },
         win32_security_attributes: std::ptr::null_mut(),
         max_size,
         usage: 0,

@@ -50,11 +50,7 @@ impl Actor {
 
     pub fn start_by(mut command: Command, device: &Path, role: &str) -> Self {
         command.args(["--exact", "actor", "--nocapture", "--test-threads=1"]);
-        command
-            .env(ROLE, role)
-            .env(DIR, device)
-            .stdout(Stdio::piped())
-            .stdin(Stdio::piped());
+        command.env(ROLE, role).env(DIR, device).stdout(Stdio::piped()).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         Self { child, out }
@@ -65,11 +61,7 @@ impl Actor {
         let mut line = String::new();
         loop {
             line.clear();
-            assert_ne!(
-                self.out.read_line(&mut line).unwrap(),
-                0,
-                "the actor said nothing"
-            );
+            assert_ne!(self.out.read_line(&mut line).unwrap(), 0, "the actor said nothing");
             if let Some((_, said)) = line.split_once("ACTOR ") {
                 return said.trim_end().to_string();
             }

@@ -12,10 +12,7 @@ fn account(rig: &mut Rig, pid: u32, bytes: u64) -> ClientId {
         granted: held(bytes),
     });
     match known[0] {
-        Action::ProcessRestored {
-            client,
-            token: Token(4),
-        } => client,
+        Action::ProcessRestored { client, token: Token(4) } => client,
         ref other => panic!("{other:?}"),
     }
 }
@@ -27,9 +24,7 @@ fn restored(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.step(Event::Restore(record));
     let known = (1..).zip(granted);
-    let known = known
-        .map(|(pid, bytes)| account(&mut rig, pid, *bytes))
-        .collect();
+    let known = known.map(|(pid, bytes)| account(&mut rig, pid, *bytes)).collect();
     rig.step(Event::Complete { container: id("a") });
     (rig, known)
 }
@@ -45,10 +40,7 @@ fn a_process_that_never_attaches_again_is_charged_until_it_ends() {
     let other = attach(&mut rig, Some(2), held(0)).expect("in");
     assert_eq!(reserved(&rig), 60);
     assert_eq!(answers(&rig.reserve(other, 40, 40)), [(other, Some(40))]);
-    assert!(
-        stays(&rig.reserve(other, 1, 1)),
-        "the first may come back with less"
-    );
+    assert!(stays(&rig.reserve(other, 1, 1)), "the first may come back with less");
     rig.now = 750 * MS;
     assert_eq!(answers(&rig.step(Event::Tick)), [(other, None)]);
     rig.now = 3_600_000 * MS;
@@ -101,10 +93,7 @@ fn grants_count_above_a_lowered_cap() {
     assert_eq!(reserved(&rig), 150);
     for second in 1..4 {
         rig.now = second * 1_000 * MS;
-        let client = ClientId {
-            slot: 1,
-            generation: 0,
-        };
+        let client = ClientId { slot: 1, generation: 0 };
         rig.step(measured(client, 150));
     }
     assert_eq!(reserved(&rig), 150, "and not twice");

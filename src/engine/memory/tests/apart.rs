@@ -30,14 +30,11 @@ fn attach_to(
         process: pid.map(|pid| Process { pid, born: 7 }),
         held,
     };
-    let mut answers = rig
-        .step(attach)
-        .into_iter()
-        .filter_map(|action| match action {
-            Action::Attached { client, .. } => Some(Ok(client)),
-            Action::Rejected { why, .. } => Some(Err(why)),
-            _ => None,
-        });
+    let mut answers = rig.step(attach).into_iter().filter_map(|action| match action {
+        Action::Attached { client, .. } => Some(Ok(client)),
+        Action::Rejected { why, .. } => Some(Err(why)),
+        _ => None,
+    });
     answers.next().expect("an answer")
 }
 
@@ -56,10 +53,7 @@ fn sibling(rig: &mut Rig) -> ClientId {
 
 fn over(actions: &Actions) -> Vec<ClientId> {
     let over = |action: &Action| match *action {
-        Action::Disconnect {
-            client,
-            why: Cut::Over,
-        } => Some(client),
+        Action::Disconnect { client, why: Cut::Over } => Some(client),
         _ => None,
     };
     actions.iter().filter_map(over).collect()
@@ -82,11 +76,7 @@ fn memory_of_a_process_without_a_connection_counts_until_it_ends() {
     rig.step(Event::Tick);
     // It cannot be asked for unused memory, and no other process waits for it.
     assert_eq!(answers(&rig.reserve(other, 50, 50)), [(other, None)]);
-    assert_eq!(
-        answers(&rig.reserve(client, 1, 1)),
-        [],
-        "no process asks for it"
-    );
+    assert_eq!(answers(&rig.reserve(client, 1, 1)), [], "no process asks for it");
     rig.step(Event::Left { client });
     assert_eq!(reserved(&rig), 60, "once is as often");
     rig.step(Event::Gone { client });
@@ -97,11 +87,7 @@ fn memory_of_a_process_without_a_connection_counts_until_it_ends() {
 fn an_account_with_nothing_in_it_is_not_kept() {
     let (mut rig, client) = one(0);
     assert_eq!(over(&rig.step(Event::Left { client })), [client]);
-    assert_eq!(
-        over(&rig.step(Event::Left { client })),
-        [client],
-        "nor known"
-    );
+    assert_eq!(over(&rig.step(Event::Left { client })), [client], "nor known");
     assert_eq!(clients(&rig), 0);
 }
 
@@ -116,8 +102,7 @@ fn of_several_accounts_of_a_process_a_connection_takes_over_its_own() {
             rig.reserve(second, parts[1], parts[1]);
             let old = [first, second];
             if !inherited {
-                lost.iter()
-                    .for_each(|&at| _ = rig.step(Event::Left { client: old[at] }));
+                lost.iter().for_each(|&at| _ = rig.step(Event::Left { client: old[at] }));
             }
             for &at in lost {
                 attach(&mut rig, Some(1), held(parts[at])).expect("back");
@@ -183,10 +168,7 @@ fn a_claim_within_the_grants_is_believed_above_a_lowered_cap() {
     rig.step(Event::Left { client });
     attach(&mut rig, Some(1), held(60)).expect("back");
     assert_eq!(reserved(&rig), 60);
-    assert_eq!(
-        attach(&mut rig, Some(2), held(1)),
-        Err(Rejection::Overdrawn)
-    );
+    assert_eq!(attach(&mut rig, Some(2), held(1)), Err(Rejection::Overdrawn));
 }
 
 /// A forked child keeps the old connection open.
@@ -208,11 +190,7 @@ fn memory_that_a_new_connection_does_not_claim_serves_waiting_requests() {
     rig.reserve(other, 40, 40);
     let third = attach(&mut rig, Some(3), held(0)).expect("in");
     rig.step(Event::Left { client });
-    assert_eq!(
-        answers(&rig.reserve(third, 30, 30)),
-        [],
-        "the other is asked"
-    );
+    assert_eq!(answers(&rig.reserve(third, 30, 30)), [], "the other is asked");
     let attach = Event::Attach {
         token: Token(2),
         container: id("a"),
@@ -251,10 +229,7 @@ fn accounts_without_a_connection_are_bounded_and_harm_their_own_container_only()
     assert_eq!(attach(&mut rig, Some(9_999), held(0)), many);
     attach(&mut rig, Some(7), held(1)).expect("its own account");
     attach_to(&mut rig, "b", Some(1), held(0)).expect("in");
-    rig.step(Event::Dismiss {
-        token: Token(1),
-        container: id("a"),
-    });
+    rig.step(Event::Dismiss { token: Token(1), container: id("a") });
     assert_eq!(rig.engine.next_deadline(), None);
 }
 
@@ -265,12 +240,7 @@ fn a_process_without_a_connection_is_not_runnable() {
     rig.step(Event::Claims {
         client,
         lane: Lane(0),
-        claims: Claims {
-            runnable: true,
-            active: 1,
-            held: Bytes(50),
-            ..Claims::default()
-        },
+        claims: Claims { runnable: true, active: 1, held: Bytes(50), ..Claims::default() },
     });
     let runnable = |rig: &Rig| match rig.slice("a") {
         Snapshot::Slice { runnable, used, .. } => (runnable, used.0),
@@ -289,10 +259,7 @@ fn returning_memory_may_exceed_the_cap_and_fills_it() {
     rig.step(Event::Restore(record));
     let client = rig.attach("a", 150).expect("back");
     rig.now = 750 * MS;
-    assert!(matches!(
-        rig.reserve(client, 1, 1)[0],
-        Action::Refused { left: Bytes(0), .. }
-    ));
+    assert!(matches!(rig.reserve(client, 1, 1)[0], Action::Refused { left: Bytes(0), .. }));
     let liar = rig.attach("a", u64::MAX).expect("in");
     rig.attach("a", u64::MAX).expect("in");
     rig.step(Event::Gone { client: liar });

@@ -7,10 +7,7 @@ fn look(rig: &mut Rig, who: &[ClientId], used: &[u64]) {
     for (&client, &used) in who.iter().zip(used) {
         rig.step(measured(client, used));
     }
-    rig.step(Event::Looked {
-        container: id("a"),
-        lane: Lane(0),
-    });
+    rig.step(Event::Looked { container: id("a"), lane: Lane(0) });
 }
 
 /// The process is granted `bytes` for a moment, if there is as much.
@@ -30,11 +27,7 @@ fn processes_that_pulse_one_after_the_other_hide_no_more_than_one_cap() {
         rig.now = second * 1_000 * MS;
         look(&mut rig, &who, &[100; 4]);
     }
-    assert_eq!(
-        reserved(&rig),
-        300,
-        "400 shown, 100 granted at most at once"
-    );
+    assert_eq!(reserved(&rig), 300, "400 shown, 100 granted at most at once");
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
     // its own query does not change the sum over all
     rig.step(measured(who[0], 100));

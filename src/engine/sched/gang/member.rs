@@ -75,9 +75,7 @@ impl Turns {
     /// Since when the turn of `index` is being closed.
     pub(super) fn closing_of(&self, index: ContainerIndex) -> Option<Instant> {
         match self.phase {
-            Phase::Closing {
-                index: on, closed, ..
-            } if on == index => Some(closed),
+            Phase::Closing { index: on, closed, .. } if on == index => Some(closed),
             _ => None,
         }
     }
@@ -108,9 +106,7 @@ impl Turns {
     ) -> Option<Instant> {
         let busy = self.find(index).is_some_and(|entity| !entity.is_off());
         let since = self.closed_first(index).filter(|_| busy)?;
-        let Config {
-            drain, drain_max, ..
-        } = self.config;
+        let Config { drain, drain_max, .. } = self.config;
         match reported {
             true => Some(since.plus(drain_max).max(self.answered_at(index)?)),
             false => Some(since.plus(drain)),
@@ -169,11 +165,7 @@ impl Turns {
 
     /// When `index` could have this GPU.
     pub(super) fn free_for(&self, index: ContainerIndex, class: Class) -> Free {
-        let free = |at: Instant, gives_way: bool| Free {
-            at,
-            gives_way,
-            guessed: false,
-        };
+        let free = |at: Instant, gives_way: bool| Free { at, gives_way, guessed: false };
         let drains = |since: Instant| Free {
             at: self.now.plus(self.now.since(since)),
             gives_way: false,
@@ -244,21 +236,12 @@ impl Turns {
         guard: Option<GuardTurn>,
     ) {
         let again = match self.phase {
-            Phase::Closing {
-                index: on,
-                closed,
-                reported,
-                ..
-            } if on == index => Some((closed, reported)),
+            Phase::Closing { index: on, closed, reported, .. } if on == index => {
+                Some((closed, reported))
+            }
             _ => None,
         };
-        self.serve(
-            Choice {
-                index,
-                guard: false,
-            },
-            length,
-        );
+        self.serve(Choice { index, guard: false }, length);
         if let Phase::Held { guard: which, .. } = &mut self.phase {
             *which = guard;
         }
@@ -271,10 +254,7 @@ impl Turns {
                 let (first, was, times) = member.extended.unwrap_or((closed, false, 0));
                 (first, reported || was, times + 1)
             });
-            entity.gang = Some(Member {
-                called: false,
-                extended,
-            });
+            entity.gang = Some(Member { called: false, extended });
         }
     }
 

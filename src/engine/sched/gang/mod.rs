@@ -140,8 +140,7 @@ impl Node<'_> {
     /// A gang's GPUs for which `such` holds.
     fn of(&self, gang: usize, such: impl Fn(&Turns) -> bool) -> GpuSet {
         let all = each(self.gangs[gang].gpus & self.tied);
-        all.filter(|at| such(self.turns(*at)))
-            .fold(0, |set, at| set | 1 << at)
+        all.filter(|at| such(self.turns(*at))).fold(0, |set, at| set | 1 << at)
     }
 
     /// Its GPUs on which turns are taken.
@@ -188,10 +187,7 @@ impl Node<'_> {
         each(held).for_each(|at| self.turns_mut(at).requeue(index));
         let lengths = each(held).filter_map(|at| self.turns(at).length_of(index));
         if let Some(length) = lengths.min() {
-            let choice = Choice {
-                index,
-                guard: false,
-            };
+            let choice = Choice { index, guard: false };
             each(held).for_each(|at| self.turns_mut(at).serve(choice, length));
         }
     }
@@ -264,17 +260,13 @@ impl Node<'_> {
         let index = self.gangs[gang].index;
         let closing = self.of(gang, |turns| turns.closing_of(index).is_some());
         let busy = self.of(gang, |turns| {
-            let entity = turns
-                .find(index)
-                .filter(|_| turns.closing_of(index).is_some());
+            let entity = turns.find(index).filter(|_| turns.closing_of(index).is_some());
             entity.is_some_and(|entity| !entity.is_off() && entity.reported.runnable)
         });
         // where turns end for good, no process wants one or no cap pays for one, an extension would be over
         // in the same instant
         let native = self.of(gang, |turns| !turns.policy.rules().turns);
-        let may = self.of(gang, |turns| {
-            turns.find(index).is_some_and(Entity::eligible)
-        });
+        let may = self.of(gang, |turns| turns.find(index).is_some_and(Entity::eligible));
         let unwanted = self.of(gang, |turns| {
             let entity = turns.find(index);
             entity.is_some_and(|entity| !entity.reported.runnable)
@@ -286,11 +278,7 @@ impl Node<'_> {
         let due = each(closing).filter_map(|at| {
             let turns = self.turns(at);
             let times = turns.find(index)?.gang?.extended.map_or(0, |it| it.2);
-            Some(
-                turns
-                    .closing_of(index)?
-                    .plus(Duration(EXTEND.0 << times.min(16))),
-            )
+            Some(turns.closing_of(index)?.plus(Duration(EXTEND.0 << times.min(16))))
         });
         due.max()
     }

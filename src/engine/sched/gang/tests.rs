@@ -97,22 +97,14 @@ impl Node {
         let claims = self.programs[who].parts[part].claims;
         let client = self.programs[who].client;
         let lane = Lane(part as u8);
-        self.step(Event::Claims {
-            client,
-            lane,
-            claims,
-        });
+        self.step(Event::Claims { client, lane, claims });
     }
 
     fn step(&mut self, event: Event) {
         let mut read = Vec::new();
         for action in self.rig.step(event) {
             match action {
-                Action::SetLane {
-                    container,
-                    lane,
-                    view,
-                } if lane != Lane::HOST => {
+                Action::SetLane { container, lane, view } if lane != Lane::HOST => {
                     let who: usize = container.as_str().parse().expect("a number");
                     let part = &mut self.programs[who].parts[usize::from(lane.0)];
                     (part.open, part.turn) = (view.mode == Mode::Open, view.turn);
@@ -125,26 +117,15 @@ impl Node {
             }
         }
         self.all_or_none();
-        read.into_iter()
-            .for_each(|(who, part)| self.read(who, part));
+        read.into_iter().for_each(|(who, part)| self.read(who, part));
     }
 
     fn all_or_none(&self) {
         for program in &self.programs {
             let gated = program.parts.iter().filter(|part| !part.open);
             let (mut odd, mut even) = (0, 0);
-            gated.for_each(|part| {
-                *(if part.turn % 2 == 1 {
-                    &mut odd
-                } else {
-                    &mut even
-                }) += 1
-            });
-            assert!(
-                odd == 0 || even == 0,
-                "{:?} has a part of its turn",
-                program.gpus
-            );
+            gated.for_each(|part| *(if part.turn % 2 == 1 { &mut odd } else { &mut even }) += 1);
+            assert!(odd == 0 || even == 0, "{:?} has a part of its turn", program.gpus);
         }
     }
 
@@ -238,9 +219,7 @@ impl Node {
                 Phase::Open => (0, 9),
                 Phase::Idle => (1, 9),
                 Phase::Held { index, guard, .. } => (2 + u8::from(guard.is_some()), index.0 as u8),
-                Phase::Closing {
-                    index, reported, ..
-                } => (4 + u8::from(reported), index.0 as u8),
+                Phase::Closing { index, reported, .. } => (4 + u8::from(reported), index.0 as u8),
             };
             key.extend([phase, on]);
             for entity in &turns.entities {
@@ -254,10 +233,8 @@ impl Node {
                     entity.gang.is_some_and(|it| it.extended.is_some()),
                 ];
                 key.push(flags.iter().fold(0, |all, flag| all << 1 | u8::from(*flag)));
-                let before = turns
-                    .entities
-                    .iter()
-                    .filter(|it| turns.position(it) < turns.position(entity));
+                let before =
+                    turns.entities.iter().filter(|it| turns.position(it) < turns.position(entity));
                 key.push(before.count() as u8);
             }
         }
@@ -316,11 +293,7 @@ fn explore(sets: &[&[usize]]) {
             }
         }
     }
-    let all = if seen.len() < most {
-        ", all there are"
-    } else {
-        ""
-    };
+    let all = if seen.len() < most { ", all there are" } else { "" };
     std::eprintln!("{sets:?}: {} states{all}", seen.len());
 }
 
@@ -373,15 +346,8 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
     }
     node.rig.now += 3_000_000_000;
     let overran = |actions: &[Action]| {
-        let overran_now = |action: &Action| {
-            matches!(
-                action,
-                Action::Late {
-                    stage: Late::Overrun,
-                    ..
-                }
-            )
-        };
+        let overran_now =
+            |action: &Action| matches!(action, Action::Late { stage: Late::Overrun, .. });
         actions.iter().any(overran_now)
     };
     let actions = node.rig.step(Event::Tick);
@@ -389,28 +355,16 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
     for part in 0..2u8 {
         let (client, lane) = (node.programs[0].client, Lane(part));
         let claims = node.programs[0].parts[usize::from(part)].claims;
-        let actions = node.rig.step(Event::Claims {
-            client,
-            lane,
-            claims,
-        });
+        let actions = node.rig.step(Event::Claims { client, lane, claims });
         assert!(!overran(&actions), "{actions:?}");
     }
 }
 
 /// A process reports that it is runnable on a lane, or not, and that turn 0 has drained, if `drained` is 0.
 fn claim(rig: &mut Rig, client: ClientId, lane: u8, runnable: bool, drained: u32) -> Vec<Action> {
-    let claims = Claims {
-        runnable,
-        drained,
-        ..Claims::default()
-    };
+    let claims = Claims { runnable, drained, ..Claims::default() };
     let lane = Lane(lane);
-    rig.step(Event::Claims {
-        client,
-        lane,
-        claims,
-    })
+    rig.step(Event::Claims { client, lane, claims })
 }
 
 /// A high-priority container has untracked work and becomes runnable. A gang below it waits with a guard
@@ -421,11 +375,7 @@ fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);
     let policy = |rig: &mut Rig, policy| {
         let (token, gpus) = (Token(9), GpuSelector::All);
-        rig.step(Event::SetPolicy {
-            token,
-            gpus,
-            policy,
-        });
+        rig.step(Event::SetPolicy { token, gpus, policy });
     };
     policy(&mut rig, Policy::Native);
     rig.admit(ask("a", "0,1", GIB)).expect("fits");
@@ -455,10 +405,7 @@ fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
 /// processes of the gang stop being runnable: an extended turn would be closed in the step that grants it.
 #[test]
 fn no_turn_is_extended_that_no_process_wants() {
-    let config = Config {
-        stop: true,
-        ..Config::default()
-    };
+    let config = Config { stop: true, ..Config::default() };
     let mut rig = Rig::new(config, &[16, 16]);
     rig.admit(ask("a", "0,1", GIB)).expect("fits");
     rig.admit(ask("b", "1", GIB)).expect("fits");
@@ -477,11 +424,7 @@ fn no_turn_is_extended_that_no_process_wants() {
     });
     assert!(stopped, "its late work is stopped");
     let ok = true;
-    rig.step(Event::Stopped {
-        container,
-        lane,
-        ok,
-    });
+    rig.step(Event::Stopped { container, lane, ok });
     claim(&mut rig, single, 0, false, 0);
     claim(&mut rig, other, 0, true, 0);
     (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, busy));
@@ -493,11 +436,7 @@ fn no_turn_is_extended_that_no_process_wants() {
     claim(&mut rig, other, 0, true, 0);
     let words = |rig: &Rig| [0, 1].map(|gpu| rig.engine.gpus[gpu].turns.entities[0].turn);
     let granted = words(&rig);
-    assert_eq!(
-        granted[1] % 2,
-        1,
-        "it has its turn, in which its work resumes"
-    );
+    assert_eq!(granted[1] % 2, 1, "it has its turn, in which its work resumes");
     claim(&mut rig, single, 0, true, 0);
     (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, false, busy));
     let closed = words(&rig);

@@ -10,13 +10,7 @@ fn owing(weight: u32) -> Rig {
     rig.wake(0, 0);
     rig.wake(0, 1);
     rig.at(20 * MS);
-    assert!(matches!(
-        rig.turns.phase,
-        Phase::Closing {
-            index: ContainerIndex(0),
-            ..
-        }
-    ));
+    assert!(matches!(rig.turns.phase, Phase::Closing { index: ContainerIndex(0), .. }));
     rig.run_until_drained(1_000 * MS);
     assert_eq!(rig.holder(), Some(1));
     rig
@@ -61,10 +55,7 @@ fn a_debtor_waits_after_a_pause() {
 #[test]
 fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
     let mut rig = owing(10);
-    let gone = Report {
-        drained: true,
-        ..Report::default()
-    };
+    let gone = Report { drained: true, ..Report::default() };
     rig.turns.report(ContainerIndex(0), gone);
     rig.run(1_100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
@@ -73,11 +64,7 @@ fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
     assert_eq!(rig.turns.mode(), Mode::Turns, "before it launches");
     assert_eq!(rig.turns.untracked().count(), 0, "it is not waited for");
     rig.run(11_100 * MS);
-    assert_eq!(
-        rig.turns.mode(),
-        Mode::Open,
-        "paid, partly while it was away"
-    );
+    assert_eq!(rig.turns.mode(), Mode::Open, "paid, partly while it was away");
 }
 
 #[test]
@@ -102,10 +89,7 @@ fn nothing_is_owed_to_containers_that_are_not_runnable() {
     // alone with turns, because the other one has a cap
     rig.turns.retune(
         ContainerIndex(1),
-        Entitlement {
-            share: Percent::new(50).ok(),
-            ..rig.turns.entities[1].entitlement
-        },
+        Entitlement { share: Percent::new(50).ok(), ..rig.turns.entities[1].entitlement },
     );
     rig.report(2_100 * MS, 1, false, true);
     rig.report(2_100 * MS, 1, false, true);
@@ -133,24 +117,14 @@ fn untracked_work_counts_before_the_first_turn() {
     rig.deep = Some(0);
     rig.turns.report(
         ContainerIndex(1),
-        Report {
-            attached: true,
-            runnable: true,
-            drained: false,
-            ..Report::default()
-        },
+        Report { attached: true, runnable: true, drained: false, ..Report::default() },
     );
     rig.turns.decide(&mut rig.notes);
     // both have work in flight for 20 ms, then the second one has drained
     rig.pass(120 * MS);
     rig.turns.report(
         ContainerIndex(1),
-        Report {
-            attached: true,
-            runnable: true,
-            drained: true,
-            ..Report::default()
-        },
+        Report { attached: true, runnable: true, drained: true, ..Report::default() },
     );
     rig.turns.decide(&mut rig.notes);
     assert_eq!(rig.holder(), None, "the first one owes 10 ms");

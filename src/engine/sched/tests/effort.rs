@@ -62,16 +62,8 @@ impl Busy {
     fn tell(&mut self, who: usize) {
         let (client, claims) = (self.clients[who], self.claims[who]);
         let lane = Lane(0);
-        let looked = self.step(Event::Claims {
-            client,
-            lane,
-            claims,
-        });
-        assert_eq!(
-            looked,
-            1 << (who / self.each),
-            "GPUs of others were looked at"
-        );
+        let looked = self.step(Event::Claims { client, lane, claims });
+        assert_eq!(looked, 1 << (who / self.each), "GPUs of others were looked at");
     }
 
     /// The GPUs that the step looked at.
@@ -80,9 +72,7 @@ impl Busy {
         self.seen.steps += 1;
         for action in self.rig.step(event) {
             match action {
-                Action::SetLane {
-                    container, view, ..
-                } => {
+                Action::SetLane { container, view, .. } => {
                     let who: usize = container.as_str().parse().expect("a number");
                     self.seen.written += 1;
                     if view.turn % 2 == 1 && self.claims[who].active != view.turn {
@@ -132,13 +122,8 @@ fn a_switch_costs_the_same_for_any_number_of_containers() {
         busy.run(400 * MS);
         let Effort { turns, .. } = busy.seen;
         // each turn is closed by the clock and read, which grants the next one
-        let due = Effort {
-            turns,
-            steps: 2 * turns,
-            looks: 2 * turns,
-            written: 2 * turns,
-            read: turns,
-        };
+        let due =
+            Effort { turns, steps: 2 * turns, looks: 2 * turns, written: 2 * turns, read: turns };
         let seen = &busy.seen;
         assert!(turns >= 90 * gpus as u64 / 2, "{gpus} x {each}: {seen:?}");
         let off = [
@@ -149,9 +134,6 @@ fn a_switch_costs_the_same_for_any_number_of_containers() {
         ];
         // turns under way at either end
         let ends = 4 * gpus as u64;
-        assert!(
-            off.iter().all(|off| *off <= ends),
-            "{gpus} x {each}: {seen:?}"
-        );
+        assert!(off.iter().all(|off| *off <= ends), "{gpus} x {each}: {seen:?}");
     }
 }

@@ -30,10 +30,7 @@ fn a_turn_is_as_long_as_its_weight_says() {
         rig.run(ms * MS);
         if let Some(who) = rig.holder().filter(|_| rig.holder() != before) {
             let (length, due) = (rig.length_us(), [4_000, 12_000][who]);
-            assert!(
-                length.abs_diff(due) <= due / 2 + 1_000,
-                "{who}: {length} µs"
-            );
+            assert!(length.abs_diff(due) <= due / 2 + 1_000, "{who}: {length} µs");
             seen[who] += 1;
         }
     }
@@ -101,11 +98,7 @@ fn a_late_container_is_counted_once_a_turn() {
         rig.at(ms * MS);
         let late = u64::from(ms >= 108);
         let it = &rig.turns.entities;
-        assert_eq!(
-            (it[0].late_turns, it[1].late_turns),
-            (late, 0),
-            "after {ms} ms"
-        );
+        assert_eq!((it[0].late_turns, it[1].late_turns), (late, 0), "after {ms} ms");
     }
 }
 
@@ -116,11 +109,7 @@ fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     let (mut began, mut before) = (Vec::new(), None);
     for ms in 0..end {
         rig.at(ms * MS);
-        if let Phase::Closing {
-            index: ContainerIndex(1),
-            ..
-        } = rig.turns.phase
-        {
+        if let Phase::Closing { index: ContainerIndex(1), .. } = rig.turns.phase {
             rig.report(ms * MS, 1, true, true);
         }
         let holder = rig.holder();

@@ -11,16 +11,11 @@ fn parts(rig: &mut Rig, ms: u64) -> Vec<u64> {
     let before = used(rig);
     rig.run(rig.turns.now.0 + ms * MS);
     let gained = used(rig).into_iter().zip(before);
-    gained
-        .map(|(now, then)| (now - then) / (ms * 1_000))
-        .collect()
+    gained.map(|(now, then)| (now - then) / (ms * 1_000)).collect()
 }
 
 fn close(got: &[u64], due: &[u64]) {
-    let fits = got
-        .iter()
-        .zip(due)
-        .all(|(got, due)| got.abs_diff(*due) <= 10);
+    let fits = got.iter().zip(due).all(|(got, due)| got.abs_diff(*due) <= 10);
     assert!(fits, "{got:?}, not {due:?}");
 }
 
@@ -52,10 +47,7 @@ fn shares_divide_what_they_are_and_no_more() {
     // shares of 99 % leave a hundredth
     rig.turns.retune(
         ContainerIndex(1),
-        Entitlement {
-            share: Percent::new(80).ok(),
-            ..rig.turns.entities[1].entitlement
-        },
+        Entitlement { share: Percent::new(80).ok(), ..rig.turns.entities[1].entitlement },
     );
     close(&parts(&mut rig, 4_000), &[198, 792, 10]);
 }
@@ -91,24 +83,12 @@ fn the_pool_owes_for_a_turn_that_ran_over() {
         |rig| {
             let entitlement = rig.turns.entities[1].entitlement;
             let class = Class::BestEffort;
-            rig.turns.retune(
-                ContainerIndex(1),
-                Entitlement {
-                    class,
-                    ..entitlement
-                },
-            );
+            rig.turns.retune(ContainerIndex(1), Entitlement { class, ..entitlement });
         },
         |rig| {
             let entitlement = rig.turns.entities[1].entitlement;
             let share = Percent::new(1).ok();
-            rig.turns.retune(
-                ContainerIndex(1),
-                Entitlement {
-                    share,
-                    ..entitlement
-                },
-            );
+            rig.turns.retune(ContainerIndex(1), Entitlement { share, ..entitlement });
         },
     ];
     for goes in goes {
@@ -130,10 +110,7 @@ fn the_pool_owes_for_a_turn_that_ran_over() {
             let entity = rig.turns.find(index).expect("there");
             rig.turns.position(entity).0
         };
-        assert!(
-            position(ContainerIndex(2)) > position(ContainerIndex(0)),
-            "at once"
-        );
+        assert!(position(ContainerIndex(2)) > position(ContainerIndex(0)), "at once");
         rig.report(end, 1, false, true);
         let before = rig.used_ms(0);
         rig.run(end + 370 * MS);
@@ -156,11 +133,8 @@ fn a_pool_does_not_owe_for_a_turn_of_another_queue() {
             let due = rig.turns.deadline().expect("it has a turn");
             rig.run(due.0);
         }
-        let entitlement = Entitlement {
-            share: None,
-            class: Class::Normal,
-            ..rig.turns.entities[1].entitlement
-        };
+        let entitlement =
+            Entitlement { share: None, class: Class::Normal, ..rig.turns.entities[1].entitlement };
         rig.turns.retune(ContainerIndex(1), entitlement);
         let end = rig.turns.now.0 + 400 * MS;
         while rig.turns.now.0 < end {
@@ -189,17 +163,7 @@ fn a_debt_moves_to_the_other_queue() {
     for share in [30, 0, 90, 0] {
         let entitlement = rig.turns.entities[0].entitlement;
         let share = Percent::new(share).ok();
-        rig.turns.retune(
-            ContainerIndex(0),
-            Entitlement {
-                share,
-                ..entitlement
-            },
-        );
-        assert!(
-            debt(&rig).abs_diff(before) <= 1,
-            "{} µs of {before}",
-            debt(&rig)
-        );
+        rig.turns.retune(ContainerIndex(0), Entitlement { share, ..entitlement });
+        assert!(debt(&rig).abs_diff(before) <= 1, "{} µs of {before}", debt(&rig));
     }
 }

@@ -17,11 +17,7 @@ pub struct Wheel {
 }
 
 const fn wheel(package: &'static str, version: &'static str, directory: &'static str) -> Wheel {
-    Wheel {
-        package,
-        version,
-        directory,
-    }
+    Wheel { package, version, directory }
 }
 
 /// The driver's headers that the table is compared with.
@@ -35,10 +31,7 @@ pub const CUDA: [Wheel; 4] = [
 /// NVML's headers, and the number column 3 holds for a function first seen in each.
 pub const NVML: [(Wheel, u32); 4] = [
     (wheel("nvidia-nvml-dev-cu11", "11.8.86", "nvml-11.8"), 11080),
-    (
-        wheel("nvidia-nvml-dev-cu12", "12.4.127", "nvml-12.4"),
-        12040,
-    ),
+    (wheel("nvidia-nvml-dev-cu12", "12.4.127", "nvml-12.4"), 12040),
     (wheel("nvidia-nvml-dev-cu12", "12.9.79", "nvml-12.9"), 12090),
     (wheel("nvidia-nvml-dev", "13.5.37", "nvml-13.5"), 13050),
 ];
@@ -78,10 +71,7 @@ pub fn include(wheel: &Wheel) -> Option<PathBuf> {
     let into = root.join(wheel.directory);
     if !into.is_dir() {
         let spec = format!("{}=={}", wheel.package, wheel.version);
-        let fetched = Command::new("python3")
-            .args(["-c", FETCH, &spec])
-            .arg(&into)
-            .output();
+        let fetched = Command::new("python3").args(["-c", FETCH, &spec]).arg(&into).output();
         let reason = match fetched {
             Ok(out) if out.status.success() => None,
             Ok(out) => Some(last_line(&String::from_utf8_lossy(&out.stderr))),
@@ -97,11 +87,7 @@ pub fn include(wheel: &Wheel) -> Option<PathBuf> {
 }
 
 fn last_line(text: &str) -> String {
-    text.trim()
-        .lines()
-        .last()
-        .unwrap_or("no message")
-        .to_string()
+    text.trim().lines().last().unwrap_or("no message").to_string()
 }
 
 /// A header's text without comments; a missing file is empty (not every wheel has every header).
@@ -114,22 +100,15 @@ fn code(path: &Path) -> String {
     let mut rest = text.as_str();
     while let Some(start) = rest.find("/*") {
         out.push_str(&rest[..start]);
-        rest = rest[start..]
-            .find("*/")
-            .map_or("", |end| &rest[start + end + 2..]);
+        rest = rest[start..].find("*/").map_or("", |end| &rest[start + end + 2..]);
     }
     out.push_str(rest);
-    out.lines()
-        .map(|l| l.split("//").next().unwrap_or(""))
-        .collect::<Vec<_>>()
-        .join("\n")
+    out.lines().map(|l| l.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }
 
 /// The word at the start of `text`.
 fn word(text: &str) -> &str {
-    let end = text
-        .find(|c: char| !c.is_alphanumeric() && c != '_')
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     &text[..end]
 }
 
@@ -207,10 +186,7 @@ pub fn versions_in_typedefs(include: &Path) -> BTreeMap<(String, String), BTreeS
     let mut versions: BTreeMap<_, BTreeSet<u32>> = BTreeMap::new();
     for api in ["cuda", "cudaGL", "cudaEGL", "cudaVDPAU", "cudaProfiler"] {
         let text = code(&include.join(format!("{api}Typedefs.h")));
-        for line in text
-            .lines()
-            .filter(|line| line.contains("typedef CUresult"))
-        {
+        for line in text.lines().filter(|line| line.contains("typedef CUresult")) {
             let Some((_, rest)) = line.split_once("*PFN_") else {
                 continue;
             };
@@ -221,10 +197,7 @@ pub fn versions_in_typedefs(include: &Path) -> BTreeMap<(String, String), BTreeS
             let Ok(version) = version.parse() else {
                 continue;
             };
-            versions
-                .entry((base.into(), suffix.into()))
-                .or_default()
-                .insert(version);
+            versions.entry((base.into(), suffix.into())).or_default().insert(version);
         }
     }
     versions.remove(&(WINDOWS_ONLY.into(), String::new()));

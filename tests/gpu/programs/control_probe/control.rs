@@ -79,10 +79,7 @@ impl Way {
                 done.map(|()| it.status)
             }
         };
-        Answer {
-            us: us_since(start),
-            status: describe(&done),
-        }
+        Answer { us: us_since(start), status: describe(&done) }
     }
 }
 
@@ -109,10 +106,7 @@ impl StopMethod {
         (StopMethod::GroupNow, "group off the run list, preempted"),
         (StopMethod::Channels, "channels off the run list"),
         (StopMethod::Disable, "channels disabled"),
-        (
-            StopMethod::DisableLater,
-            "channels disabled, scheduling only",
-        ),
+        (StopMethod::DisableLater, "channels disabled, scheduling only"),
         (StopMethod::Preempt, "preempted"),
     ];
 
@@ -124,10 +118,7 @@ impl StopMethod {
                 match off.is_ok() {
                     true => {
                         let now = preempt(way, names);
-                        Answer {
-                            us: off.us + now.us,
-                            ..now
-                        }
+                        Answer { us: off.us + now.us, ..now }
                     }
                     false => off,
                 }
@@ -148,10 +139,7 @@ impl StopMethod {
                 schedule(way, names, on)
             }
             StopMethod::Channels => {
-                let mut whole = Answer {
-                    status: "no channel was seen".into(),
-                    us: 0.0,
-                };
+                let mut whole = Answer { status: "no channel was seen".into(), us: 0.0 };
                 for channel in &names.channels {
                     let mut it = scheduled(on);
                     let command = command::SCHEDULE_CHANNEL;
@@ -187,10 +175,7 @@ impl StopMethod {
 }
 
 fn scheduled(on: bool) -> Schedule {
-    Schedule {
-        enable: u8::from(on),
-        ..Schedule::default()
-    }
+    Schedule { enable: u8::from(on), ..Schedule::default() }
 }
 
 fn schedule(way: &Way, names: &Names, on: bool) -> Answer {
@@ -200,12 +185,7 @@ fn schedule(way: &Way, names: &Names, on: bool) -> Answer {
 
 /// Takes the group off the GPU and waits for that for at most 0.1 s.
 pub fn preempt(way: &Way, names: &Names) -> Answer {
-    let mut it = Preempt {
-        wait: 1,
-        manual_timeout: 1,
-        timeout_us: 100_000,
-        ..Preempt::default()
-    };
+    let mut it = Preempt { wait: 1, manual_timeout: 1, timeout_us: 100_000, ..Preempt::default() };
     // SAFETY: the structure of this command.
     unsafe { way.control(names, names.group, command::PREEMPT, &mut it) }
 }
@@ -227,16 +207,11 @@ pub fn slice(way: &Way, names: &Names) -> (Answer, u64) {
 
 /// How often a group was taken off the GPU: in all, when idle, between blocks, between instructions.
 pub fn saves(way: &Way, names: &Names) -> Option<[u32; 4]> {
-    let mut it = SwitchStats {
-        channel: names.group,
-        ..SwitchStats::default()
-    };
+    let mut it = SwitchStats { channel: names.group, ..SwitchStats::default() };
     let command = command::SWITCH_STATS;
     // SAFETY: the structure of this command.
     let answer = unsafe { way.control(names, names.subdevice, command, &mut it) };
-    answer
-        .is_ok()
-        .then_some([it.saves, it.kinds[0], it.kinds[1], it.kinds[2]])
+    answer.is_ok().then_some([it.saves, it.kinds[0], it.kinds[1], it.kinds[2]])
 }
 
 /// The state to restore, however this process ends.
@@ -269,11 +244,7 @@ pub fn undo() {
 /// Restores the state when a signal would end this process. To be called before any other thread exists.
 pub fn undo_on_signals() {
     let mut set = nix::sys::signal::SigSet::empty();
-    for signal in [
-        nix::sys::signal::SIGINT,
-        nix::sys::signal::SIGTERM,
-        nix::sys::signal::SIGHUP,
-    ] {
+    for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGTERM, nix::sys::signal::SIGHUP] {
         set.add(signal);
     }
     if set.thread_block().is_err() {

@@ -27,10 +27,7 @@ pub fn gates(options: &Options) -> Result<bool, String> {
     worker.page().gate().store(1, Ordering::Release);
     done?;
     let (ended, right) = Job::settle(&mut worker, PATIENCE)?;
-    Row::of("gates")
-        .plain("ended", ended)
-        .plain("right", right)
-        .say();
+    Row::of("gates").plain("ended", ended).plain("right", right).say();
     Ok(right)
 }
 
@@ -108,10 +105,7 @@ fn gives_away(options: &Options, worker: &mut Worker) -> Result<(), String> {
     let [other] = other;
     let right = other.end()?;
     Row::of("gates")
-        .plain(
-            "others_beside_a_closed_gate",
-            format!("{:.3}", beside / alone.max(1.0)),
-        )
+        .plain("others_beside_a_closed_gate", format!("{:.3}", beside / alone.max(1.0)))
         .plain("right", right)
         .say();
     Ok(())

@@ -29,9 +29,7 @@ pub fn worker(options: &Options) -> Result<(Worker, Option<(Way, Names)>), Strin
 
 /// Reports that no channel group was seen, which is a finding too; [`objects`] lists the objects that were.
 pub fn unseen(probe: &str, options: &Options) -> Result<bool, String> {
-    Row::of(probe)
-        .word("missing", "no channel group was seen")
-        .say();
+    Row::of(probe).word("missing", "no channel group was seen").say();
     begins(options)
 }
 
@@ -40,10 +38,7 @@ pub fn unseen(probe: &str, options: &Options) -> Result<bool, String> {
 pub fn calibrated(options: &Options) -> Result<(Options, bool), String> {
     let (worker, control) = self::worker(options)?;
     let rounds_per_us = worker.rounds_per_us();
-    let options = Options {
-        rounds_per_us,
-        ..options.clone()
-    };
+    let options = Options { rounds_per_us, ..options.clone() };
     Ok((options, control.is_some()))
 }
 
@@ -56,10 +51,7 @@ pub fn objects(options: &Options) -> Result<bool, String> {
     kinds.sort_unstable();
     kinds.dedup();
     for (class, fd) in kinds {
-        let count = all
-            .iter()
-            .filter(|made| (made.class, made.fd) == (class, fd))
-            .count();
+        let count = all.iter().filter(|made| (made.class, made.fd) == (class, fd)).count();
         let file = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
         Row::of("objects")
             .word("class", &format!("{class:#06x}"))
@@ -98,10 +90,7 @@ pub fn begins(options: &Options) -> Result<bool, String> {
 fn works(worker: &mut Worker) -> Result<bool, String> {
     Job::launch(worker, Duration::from_millis(20))?;
     let (ended, right) = Job::settle(worker, PATIENCE)?;
-    Row::of("works")
-        .plain("ended", ended)
-        .plain("right", right)
-        .say();
+    Row::of("works").plain("ended", ended).plain("right", right).say();
     Ok(right)
 }
 

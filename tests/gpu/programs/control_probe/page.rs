@@ -61,10 +61,7 @@ impl Page {
         let at = unsafe { libc::mmap(null_mut(), BYTES, access, libc::MAP_SHARED, fd, 0) };
         match at {
             libc::MAP_FAILED => Err(io::Error::last_os_error()),
-            at => Ok(Page {
-                at: at.cast(),
-                file,
-            }),
+            at => Ok(Page { at: at.cast(), file }),
         }
     }
 

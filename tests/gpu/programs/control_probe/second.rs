@@ -41,12 +41,7 @@ pub fn child(options: &Options) -> Result<bool, String> {
     sendmsg::<()>(options.socket_fd, &iov, &rights, MsgFlags::empty(), None)
         .map_err(|why| text(&why))?;
     let channels: Vec<String> = names.channels.iter().map(u32::to_string).collect();
-    let Names {
-        client,
-        group: named,
-        subdevice,
-        ..
-    } = names;
+    let Names { client, group: named, subdevice, .. } = names;
     let list = channels.join(" ");
     println!("names {} {client} {named} {subdevice} {list}", group.fd);
     let way = Way::Own(group);
@@ -103,20 +98,10 @@ impl Other {
             false => Meter::Told(page),
         };
         let sent = received(&here)?;
-        let mut other = Other {
-            child,
-            ask,
-            answers,
-            number: 0,
-            names: Names::default(),
-            sent,
-            meter,
-        };
+        let mut other =
+            Other { child, ask, answers, number: 0, names: Names::default(), sent, meter };
         let line = other.word("names ")?;
-        let words: Vec<u32> = line
-            .split(' ')
-            .filter_map(|word| word.parse().ok())
-            .collect();
+        let words: Vec<u32> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
         let [number, client, group, subdevice, channels @ ..] = &words[..] else {
             return Err(format!("the child said {line:?}"));
         };
@@ -216,17 +201,10 @@ pub fn second(options: &Options) -> Result<bool, String> {
     let mut ways = vec![("sent", Way::Other(sent, machine(options)?))];
     let pidfd = process::pidfd_open(other.child.id()).map_err(io::Error::from);
     let taken = pidfd.and_then(|it| process::duplicate(it.as_fd(), other.number as u32));
-    let its = taken
-        .as_ref()
-        .is_ok_and(|file| control_node::is_control_node(file).unwrap_or(false));
+    let its = taken.as_ref().is_ok_and(|file| control_node::is_control_node(file).unwrap_or(false));
     Row::of("second")
         .plain("root", nix::unistd::geteuid().is_root())
-        .word(
-            "pidfd_getfd",
-            &taken
-                .as_ref()
-                .map_or_else(|why| why.to_string(), |_| "ok".into()),
-        )
+        .word("pidfd_getfd", &taken.as_ref().map_or_else(|why| why.to_string(), |_| "ok".into()))
         .plain("the_control_node", its)
         .say();
     if let Ok(file) = taken {

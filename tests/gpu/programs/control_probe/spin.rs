@@ -17,11 +17,8 @@ const KERNEL: Duration = Duration::from_millis(5);
 /// How many are queued.
 const QUEUED: usize = 8;
 /// Slices of two processes, µs, for how the GPU is to be divided.
-const WEIGHTS: [(&str, [u64; 2]); 3] = [
-    ("1:1", [2000, 2000]),
-    ("1:3", [1000, 3000]),
-    ("1:9", [1000, 9000]),
-];
+const WEIGHTS: [(&str, [u64; 2]); 3] =
+    [("1:1", [2000, 2000]), ("1:3", [1000, 3000]), ("1:9", [1000, 9000])];
 /// Equal slices of two processes, µs, 0 for the driver's own: the lost time is the cost of the switches.
 const SWEEP_US: [u64; 8] = [0, 100, 200, 500, 1000, 2048, 5000, 10_000];
 
@@ -128,10 +125,7 @@ impl Spinning {
         let ask = self.ask.as_mut().ok_or("the child was ended")?;
         ask.write_all(b"\n").map_err(|why| why.to_string())?;
         let word = self.word("at ")?;
-        let numbers: Vec<f64> = word
-            .split(' ')
-            .filter_map(|word| word.parse().ok())
-            .collect();
+        let numbers: Vec<f64> = word.split(' ').filter_map(|word| word.parse().ok()).collect();
         match numbers[..] {
             [at, had] => Ok((at, had)),
             _ => Err(format!("a child said {word:?}")),
@@ -160,19 +154,11 @@ impl Drop for Spinning {
 
 /// Each process's progress per second, from two looks that are so far apart.
 pub fn rates(all: &mut [Spinning], apart: Duration) -> Result<Vec<f64>, String> {
-    let before: Vec<_> = all
-        .iter_mut()
-        .map(Spinning::look)
-        .collect::<Result<_, _>>()?;
+    let before: Vec<_> = all.iter_mut().map(Spinning::look).collect::<Result<_, _>>()?;
     std::thread::sleep(apart);
-    let after: Vec<_> = all
-        .iter_mut()
-        .map(Spinning::look)
-        .collect::<Result<_, _>>()?;
+    let after: Vec<_> = all.iter_mut().map(Spinning::look).collect::<Result<_, _>>()?;
     let each = before.iter().zip(&after);
-    Ok(each
-        .map(|((at, had), (later, more))| (more - had) * 1e9 / (later - at).max(1.0))
-        .collect())
+    Ok(each.map(|((at, had), (later, more))| (more - had) * 1e9 / (later - at).max(1.0)).collect())
 }
 
 struct Together {
@@ -194,11 +180,7 @@ fn together(options: &Options, slices: &[u64]) -> Result<Together, String> {
     for one in all {
         right &= one.end()?;
     }
-    Ok(Together {
-        status,
-        each,
-        right,
-    })
+    Ok(Together { status, each, right })
 }
 
 /// P3: whether the GPU is divided as the slices of two busy processes say.
@@ -228,10 +210,7 @@ pub fn sweep(options: &Options) -> Result<bool, String> {
 
 /// The same where each multiprocessor has all the threads and shared memory that it can; a switch must save all of it.
 pub fn sweep_wide(options: &Options) -> Result<bool, String> {
-    let wide = Options {
-        wide: true,
-        ..options.clone()
-    };
+    let wide = Options { wide: true, ..options.clone() };
     sweep_as("sweep wide", &wide)
 }
 
@@ -249,10 +228,7 @@ fn sweep_as(probe: &str, options: &Options) -> Result<bool, String> {
             .word("set", &two.status)
             .plain("together", format!("{:.4}", sum / whole))
             .plain("first", format!("{:.3}", two.each[0] / sum.max(1.0)))
-            .us(
-                "lost_a_switch_us",
-                Some(*us as f64 * (whole / sum.max(1.0) - 1.0)),
-            )
+            .us("lost_a_switch_us", Some(*us as f64 * (whole / sum.max(1.0) - 1.0)))
             .plain("right", two.right)
             .say();
         right &= two.right;

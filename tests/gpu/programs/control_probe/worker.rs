@@ -68,11 +68,7 @@ struct Shape {
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape {
-            grid: 1,
-            block: 1,
-            shared: 0,
-        }
+        Shape { grid: 1, block: 1, shared: 0 }
     }
 }
 
@@ -158,11 +154,7 @@ impl Worker {
         // SAFETY: a live function.
         let set = unsafe { (self.cuda.cuFuncSetAttribute)(self.function, dynamic, shared) };
         check("cuFuncSetAttribute", set)?;
-        Ok(Shape {
-            grid: grid.max(1) as u32,
-            block: 1024,
-            shared: shared.max(0) as u32,
-        })
+        Ok(Shape { grid: grid.max(1) as u32, block: 1024, shared: shared.max(0) as u32 })
     }
 
     fn memory(&mut self) -> Result<(), Error> {
@@ -234,11 +226,7 @@ impl Worker {
         let (f, s, params) = (self.function, self.stream, params.as_mut_ptr());
         // SAFETY: the kernel's five arguments, which are copied by the call.
         check("cuLaunchKernel", unsafe {
-            let Shape {
-                grid,
-                block,
-                shared,
-            } = self.shape;
+            let Shape { grid, block, shared } = self.shape;
             let no_more = null_mut();
             (self.cuda.cuLaunchKernel)(f, grid, 1, 1, block, 1, 1, shared, s, params, no_more)
         })?;
@@ -266,9 +254,7 @@ impl Worker {
     /// The driver's.
     pub fn record(&self, event: CUevent) -> Result<(), Error> {
         // SAFETY: a live event and stream.
-        check("cuEventRecord", unsafe {
-            (self.cuda.cuEventRecord)(event, self.stream)
-        })
+        check("cuEventRecord", unsafe { (self.cuda.cuEventRecord)(event, self.stream) })
     }
 
     /// Waits until the GPU has reached an event.
@@ -277,9 +263,7 @@ impl Worker {
     /// The driver's.
     pub fn wait(&self, event: CUevent) -> Result<(), Error> {
         // SAFETY: a live event.
-        check("cuEventSynchronize", unsafe {
-            (self.cuda.cuEventSynchronize)(event)
-        })
+        check("cuEventSynchronize", unsafe { (self.cuda.cuEventSynchronize)(event) })
     }
 
     /// Queues a wait for the page's gate to be open.
