@@ -1,7 +1,6 @@
 //! Physical memory of the virtual-memory API: created, mapped, released. [`crate::memory::physical`] says what
 //! counts as a reference, and why.
 
-use super::pool::lane_at;
 use crate::memory::devices::limited;
 use crate::memory::physical::{Charge, Name};
 use crate::slice::{self, Slice, handed, released};
@@ -16,7 +15,7 @@ fn account_of(slice: &Slice, place: CUmemLocation) -> Result<Lane, CUresult> {
         | CU_MEM_LOCATION_TYPE_HOST_NUMA
         | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(Lane::HOST),
         CU_MEM_LOCATION_TYPE_DEVICE | CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => {
-            limited(lane_at(slice, place)?)
+            limited(slice.lane_at(place)?)
         }
         _ => Ok(slice.lane_of_current().ok().flatten().unwrap_or(Lane(0))),
     }

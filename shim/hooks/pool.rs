@@ -112,17 +112,6 @@ hooks! {
     quick cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) as |call| freed(dptr, call);
 }
 
-/// The lane to which memory of a location is charged; `None` for host memory.
-pub(super) fn lane_at(slice: &Slice, place: CUmemLocation) -> Result<Option<Lane>, CUresult> {
-    let device = match place.kind {
-        CU_MEM_LOCATION_TYPE_DEVICE => place.id,
-        // The two low bytes name the device of a locality domain.
-        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => place.id & 0xffff,
-        _ => return Ok(None),
-    };
-    slice.devices.limited(&slice.daemon, device).map(Some)
-}
-
 /// The lane of a pool, and whether NVML does not show its memory. Managed memory without a device of its own
 /// may be on the current GPU at any time.
 fn account_of(
@@ -131,7 +120,7 @@ fn account_of(
     kind: CUmemAllocationType,
 ) -> Result<(Lane, bool), CUresult> {
     let managed = kind == CU_MEM_ALLOCATION_TYPE_MANAGED;
-    let lane = match lane_at(slice, place)? {
+    let lane = match slice.lane_at(place)? {
         Some(lane) => lane,
         None if managed => slice.lane_of_current().ok().flatten().unwrap_or(Lane(0)),
         None => Lane::HOST,

@@ -1,4 +1,4 @@
-//! The lane of the current context, and the device of a stream's work.
+//! The lane of the current context and of a memory location, and the device of a stream's work.
 //!
 //! On an error the application gets the error instead of an unlimited call. [`crate::memory::devices`] has the
 //! lane of a device.
@@ -10,7 +10,10 @@ use crate::memory::devices::{code, decode};
 use crate::real;
 use crate::resolve::call::check;
 use core::sync::atomic::Ordering;
-use gpuslice_nvabi::types::{CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream};
+use gpuslice_nvabi::types::{
+    CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, CU_STREAM_PER_THREAD,
+    CUcontext, CUdevice, CUmemLocation, CUresult, CUstream,
+};
 use gpuslice_wire::ids::Lane;
 
 /// Position of the lane in [`crate::memory::contexts::Contexts`]'s `last`; addresses of a process do not reach it.
@@ -71,6 +74,20 @@ impl Slice {
     #[inline]
     pub fn lane_of(&self, device: CUdevice) -> Result<Option<Lane>, CUresult> {
         self.devices.lane(&self.daemon, device)
+    }
+
+    /// The lane to which memory of a location is charged; `None` for host memory.
+    ///
+    /// # Errors
+    /// As [`crate::memory::devices::Devices::limited`].
+    pub fn lane_at(&self, place: CUmemLocation) -> Result<Option<Lane>, CUresult> {
+        let device = match place.kind {
+            CU_MEM_LOCATION_TYPE_DEVICE => place.id,
+            // The two low bytes name the device of a locality domain.
+            CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => place.id & 0xffff,
+            _ => return Ok(None),
+        };
+        self.devices.limited(&self.daemon, device).map(Some)
     }
 
     /// The context and the device of a stream's work. The special streams belong to the current context; any

@@ -85,7 +85,7 @@ impl Daemon {
         let state = Arc::clone(&self.state);
         self.thread = Some(std::thread::spawn(move || {
             while let Ok(fd) = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
-                // SAFETY: fresh from accept4, owned by nobody else.
+                // SAFETY: fresh from accept4; this is its only owner.
                 let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
                 let state = Arc::clone(&state);
                 let absences = state.lock().expect("no test panics under it").absences;
