@@ -5,7 +5,7 @@
 
 use crate::config::PREFIX;
 use crate::error::Error;
-use gpuslice_wire::admin::{Command, MemoryAsk, RequestSource};
+use gpuslice_wire::admin::{Admission, Command, MemoryAsk, RequestSource};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::{BadClass, BadGangs, Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
@@ -62,34 +62,22 @@ impl Ask {
     #[must_use]
     pub fn admit(&self, container: ContainerId, pid: u32) -> Command {
         let Ask { memory, weight, share, class, gang, gpus, whole, name, pinned, source } = *self;
+        let asked = Admission {
+            container,
+            name,
+            gpus,
+            whole,
+            memory,
+            weight,
+            share,
+            class,
+            gang,
+            pinned,
+            pid,
+        };
         match source {
-            None => Command::Admit {
-                container,
-                name,
-                gpus,
-                whole,
-                memory,
-                weight,
-                share,
-                class,
-                gang,
-                pinned,
-                pid,
-            },
-            Some(source) => Command::AdmitFrom {
-                source,
-                container,
-                name,
-                gpus,
-                whole,
-                memory,
-                weight,
-                share,
-                class,
-                gang,
-                pinned,
-                pid,
-            },
+            None => Command::Admit { asked },
+            Some(source) => Command::AdmitFrom { source, asked },
         }
     }
 }
@@ -185,9 +173,7 @@ mod tests {
                 command,
                 Command::AdmitFrom {
                     source: RequestSource::Annotations,
-                    pid: 77,
-                    pinned: Some(_),
-                    ..
+                    asked: Admission { pid: 77, pinned: Some(_), .. },
                 }
             ),
             "{command:?}"

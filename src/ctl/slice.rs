@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use gpuslice_wire::admin::{Command, MemoryAsk};
+use gpuslice_wire::admin::{Admission, Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
@@ -58,17 +58,19 @@ impl SliceOptions {
         }
         let name = self.name.as_deref().unwrap_or_default();
         Ok(Command::Admit {
-            container: ContainerId::new(container)?,
-            name: Name::new(name).with_context(|| "--name")?,
-            gpus: Selector::new(&self.gpus).with_context(|| "--gpus")?,
-            whole: Selector::EMPTY,
-            memory: MemoryAsk::Exactly(self.memory),
-            weight: self.weight,
-            share: self.share,
-            class: self.priority,
-            gang: self.gang,
-            pinned: self.pinned,
-            pid,
+            asked: Admission {
+                container: ContainerId::new(container)?,
+                name: Name::new(name).with_context(|| "--name")?,
+                gpus: Selector::new(&self.gpus).with_context(|| "--gpus")?,
+                whole: Selector::EMPTY,
+                memory: MemoryAsk::Exactly(self.memory),
+                weight: self.weight,
+                share: self.share,
+                class: self.priority,
+                gang: self.gang,
+                pinned: self.pinned,
+                pid,
+            },
         })
     }
 }

@@ -16,7 +16,7 @@ use crate::sockets::Spare;
 use crate::tasks::{Measure, Task};
 use gpuslice_engine::{Action, Engine, Event, Record, TimeChange};
 use gpuslice_host::clock::now;
-use gpuslice_wire::admin::Command;
+use gpuslice_wire::admin::{Admission, Command, RequestSource};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, Instant};
@@ -245,8 +245,9 @@ impl Daemon {
     fn command(&mut self, key: Key, command: Command) {
         let (token, duties) = (token_of(key), &mut self.duties);
         let event = match command {
-            Command::Admit { container, pid, .. } | Command::AdmitFrom { container, pid, .. } => {
-                return self.ask_for_slice(key, command, container, pid);
+            Command::Admit { asked } => return self.ask_for_slice(key, command, None, &asked),
+            Command::AdmitFrom { source, asked } => {
+                return self.ask_for_slice(key, command, Some(source), &asked);
             }
             Command::Dismiss { container } => Ok(Event::Dismiss { token, container }),
             Command::Resize { container, lane, memory } => {
@@ -273,7 +274,14 @@ impl Daemon {
 
     /// Executes a command that asks for a slice. It waits if an earlier container with this id has ended and its slice
     /// is still being removed.
-    fn ask_for_slice(&mut self, key: Key, command: Command, container: ContainerId, pid: u32) {
+    fn ask_for_slice(
+        &mut self,
+        key: Key,
+        command: Command,
+        source: Option<RequestSource>,
+        asked: &Admission,
+    ) {
+        let Admission { container, pid, .. } = *asked;
         if self.duties.containers.is_over(&container) {
             self.container_ended(container);
         }
@@ -285,7 +293,7 @@ impl Daemon {
         let room = duties.containers.has_room(&container);
         let lives = room.and_then(|()| duties.admins.hold_first_process(key, pid));
         let cgroup = |container: &_, pid| duties.cgroup_limits.cgroup_of(container, pid);
-        let ask = lives.and_then(|()| duties.admins.ask_of(command, cgroup));
+        let ask = lives.and_then(|()| duties.admins.ask_of(source, asked, cgroup));
         self.pass(key, ask.map(|ask| Event::Admit { token: token_of(key), ask }));
     }
 

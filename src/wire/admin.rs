@@ -103,29 +103,8 @@ messages! {
         /// Gives a container a slice requested by the node itself: by an administrator, or by the hook's
         /// registration. Refused if the container has a slice already.
         301 Admit {
-            /// The container as its runtime names it.
-            container: ContainerId,
-            /// Name for display; if empty, the beginning of the id.
-            name: Name,
-            /// Which GPUs.
-            gpus: Selector,
-            /// GPUs that it also gets as a whole, if no other container uses them; a GPU in both belongs to the
-            /// slice. None if empty.
-            whole: Selector,
-            /// Memory cap on each GPU of the slice.
-            memory: MemoryAsk,
-            /// Weight of its share.
-            weight: Weight,
-            /// Hard share, if any.
-            share: Option<Percent>,
-            /// Scheduling priority.
-            class: Class,
-            /// Whether its GPUs may take turns together.
-            gang: Gangs,
-            /// Cap on the host memory that it may pin, if any.
-            pinned: Option<Bytes>,
-            /// A process of the container in the daemon's pid namespace, for its cgroup; 0 for none.
-            pid: u32,
+            /// What is requested.
+            asked: Admission,
         }
         /// Ends a container's slice and disconnects its processes. Idempotent.
         302 Dismiss {
@@ -167,28 +146,8 @@ messages! {
         307 AdmitFrom {
             /// Where the request was found.
             source: RequestSource,
-            /// As in `Admit`, like all following fields.
-            container: ContainerId,
-            /// Name for display.
-            name: Name,
-            /// Which GPUs.
-            gpus: Selector,
-            /// Which other GPUs as a whole.
-            whole: Selector,
-            /// Memory cap on each GPU of the slice.
-            memory: MemoryAsk,
-            /// Weight of its share.
-            weight: Weight,
-            /// Hard share, if any.
-            share: Option<Percent>,
-            /// Scheduling priority.
-            class: Class,
-            /// Whether its GPUs may take turns together.
-            gang: Gangs,
-            /// Cap on the host memory that it may pin, if any.
-            pinned: Option<Bytes>,
-            /// A process of the container.
-            pid: u32,
+            /// What is requested.
+            asked: Admission,
         }
     }
 }
@@ -219,6 +178,75 @@ messages! {
             /// What is wrong and what to do next.
             text: Text<512>,
         }
+    }
+}
+
+/// A container's request for a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The container as its runtime names it.
+    pub container: ContainerId,
+    /// Name for display; if empty, the beginning of the id.
+    pub name: Name,
+    /// Which GPUs.
+    pub gpus: Selector,
+    /// GPUs that it also gets as a whole, if no other container uses them; a GPU in both belongs to the
+    /// slice. None if empty.
+    pub whole: Selector,
+    /// Memory cap on each GPU of the slice.
+    pub memory: MemoryAsk,
+    /// Weight of its share.
+    pub weight: Weight,
+    /// Hard share, if any.
+    pub share: Option<Percent>,
+    /// Scheduling priority.
+    pub class: Class,
+    /// Whether its GPUs may take turns together.
+    pub gang: Gangs,
+    /// Cap on the host memory that it may pin, if any.
+    pub pinned: Option<Bytes>,
+    /// A process of the container in the daemon's pid namespace, for its cgroup; 0 for none.
+    pub pid: u32,
+}
+
+impl Field for Admission {
+    const BYTES: usize = ContainerId::BYTES
+        + Name::BYTES
+        + 2 * Selector::BYTES
+        + MemoryAsk::BYTES
+        + Weight::BYTES
+        + <Option<Percent>>::BYTES
+        + Class::BYTES
+        + Gangs::BYTES
+        + <Option<Bytes>>::BYTES
+        + u32::BYTES;
+    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
+        self.container.put(w)?;
+        self.name.put(w)?;
+        self.gpus.put(w)?;
+        self.whole.put(w)?;
+        self.memory.put(w)?;
+        self.weight.put(w)?;
+        self.share.put(w)?;
+        self.class.put(w)?;
+        self.gang.put(w)?;
+        self.pinned.put(w)?;
+        self.pid.put(w)
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Admission, FrameError> {
+        Ok(Admission {
+            container: Field::get(r)?,
+            name: Field::get(r)?,
+            gpus: Field::get(r)?,
+            whole: Field::get(r)?,
+            memory: Field::get(r)?,
+            weight: Field::get(r)?,
+            share: Field::get(r)?,
+            class: Field::get(r)?,
+            gang: Field::get(r)?,
+            pinned: Field::get(r)?,
+            pid: Field::get(r)?,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The wire layout, frozen: a change here needs a new [`crate::limits::WIRE_VERSION`].
 
-use crate::admin::{Answer, Command, Denial, MemoryAsk};
+use crate::admin::{Admission, Answer, Command, Denial, MemoryAsk};
 use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode};
 use crate::ids::{ClientId, ContainerId, Lane};
 use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
@@ -86,17 +86,19 @@ fn pages_have_these_offsets() {
 
 fn admit() -> Command {
     Command::Admit {
-        container: ContainerId::new("web-1").unwrap(),
-        name: Name::new("web").unwrap(),
-        gpus: Selector::new("0,1").unwrap(),
-        whole: Selector::new("2").unwrap(),
-        memory: MemoryAsk::Ratio { part: 4, whole: 15 },
-        weight: Weight::ONE,
-        share: Percent::new(30).ok(),
-        class: Class::High,
-        gang: Gangs::Never,
-        pinned: Some(Bytes(5)),
-        pid: 77,
+        asked: Admission {
+            container: ContainerId::new("web-1").unwrap(),
+            name: Name::new("web").unwrap(),
+            gpus: Selector::new("0,1").unwrap(),
+            whole: Selector::new("2").unwrap(),
+            memory: MemoryAsk::Ratio { part: 4, whole: 15 },
+            weight: Weight::ONE,
+            share: Percent::new(30).ok(),
+            class: Class::High,
+            gang: Gangs::Never,
+            pinned: Some(Bytes(5)),
+            pid: 77,
+        },
     }
 }
 

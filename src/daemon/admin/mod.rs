@@ -17,7 +17,7 @@ use crate::tasks::{Task, Tasks};
 use gpuslice_engine::{Event, SliceRequest};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
-use gpuslice_wire::admin::{Answer, Command, Denial};
+use gpuslice_wire::admin::{Admission, Answer, Command, Denial, RequestSource};
 use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
@@ -240,58 +240,31 @@ impl Admins {
         None
     }
 
-    /// The engine's request for a command that asks for a slice; `cgroup` finds its container's own cgroup.
+    /// The engine's request for a slice, found in `source`, if in the container's own configuration;
+    /// `cgroup` finds its container's own cgroup.
     ///
     /// # Errors
     /// Why the command is refused.
     pub fn ask_of(
         &self,
-        command: Command,
+        source: Option<RequestSource>,
+        asked: &Admission,
         cgroup: impl FnOnce(&ContainerId, u32) -> CgroupPath,
     ) -> Result<SliceRequest, Denied> {
-        let bounds = self.requests.bounds(&command)?;
-        let (Command::Admit {
-            container,
-            name,
-            gpus,
-            whole,
-            memory,
-            weight,
-            share,
-            class,
-            gang,
-            pinned,
-            pid,
-        }
-        | Command::AdmitFrom {
-            source: _,
-            container,
-            name,
-            gpus,
-            whole,
-            memory,
-            weight,
-            share,
-            class,
-            gang,
-            pinned,
-            pid,
-        }) = command
-        else {
-            return Err((Denial::Protocol, "not a request for a slice".to_owned()));
-        };
+        let bounds = self.requests.bounds(source, asked)?;
+        let Admission { container, name, memory, weight, share, class, gang, pid, .. } = *asked;
         let invalid = |why: SelectError| (Denial::Invalid, why.to_string());
         Ok(SliceRequest {
             container,
             name,
-            gpus: GpuSelector::parse(gpus.as_str()).map_err(invalid)?,
-            whole: beside(&whole).map_err(invalid)?,
+            gpus: GpuSelector::parse(asked.gpus.as_str()).map_err(invalid)?,
+            whole: beside(&asked.whole).map_err(invalid)?,
             memory,
             weight,
             share,
             class,
             gang,
-            pinned: pinned.or(self.pinned_default),
+            pinned: asked.pinned.or(self.pinned_default),
             bounds,
             cgroup: cgroup(&container, pid),
         })
@@ -325,7 +298,7 @@ impl Admins {
 
     /// Queues the commands that waited for the end of a container's slice.
     pub fn unpark(&mut self, container: &ContainerId, out: &mut Tasks) {
-        let waits = |(_, command): &mut (Key, Command)| matches!(command, Command::Admit { container: whose, .. } | Command::AdmitFrom { container: whose, .. } if whose == container);
+        let waits = |(_, command): &mut (Key, Command)| matches!(command, Command::Admit { asked } | Command::AdmitFrom { asked, .. } if asked.container == *container);
         for (key, command) in self.parked.extract_if(.., waits) {
             // A client that disconnected meanwhile is skipped.
             if self.connections.get(key).is_some() {

@@ -9,7 +9,7 @@
 use crate::config::DaemonConfig;
 use crate::replies::Denied;
 use gpuslice_engine::Bounds;
-use gpuslice_wire::admin::{Command, Denial, RequestSource};
+use gpuslice_wire::admin::{Admission, Denial, RequestSource};
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::units::Weight;
 
@@ -36,8 +36,12 @@ impl Requests {
     ///
     /// # Errors
     /// This node does not accept the request.
-    pub fn bounds(&self, command: &Command) -> Result<Option<Bounds>, Denied> {
-        let Command::AdmitFrom { source, .. } = *command else {
+    pub fn bounds(
+        &self,
+        source: Option<RequestSource>,
+        asked: &Admission,
+    ) -> Result<Option<Bounds>, Denied> {
+        let Some(source) = source else {
             return Ok(None);
         };
         if !self.from.contains(&source) {
@@ -45,7 +49,7 @@ impl Requests {
         }
         match source {
             RequestSource::Annotations => Ok(None),
-            RequestSource::Cgpu if asks_for_memory_alone(command) => Ok(Some(self.cgpu)),
+            RequestSource::Cgpu if asks_for_memory_alone(asked) => Ok(Some(self.cgpu)),
             RequestSource::Cgpu => {
                 let text = "cGPU's variables ask for memory alone; gpuslice-hook and gpusliced are \
                             of different versions";
@@ -71,10 +75,10 @@ impl Requests {
 }
 
 /// Whether the request contains only what an image may ask for.
-fn asks_for_memory_alone(command: &Command) -> bool {
+fn asks_for_memory_alone(asked: &Admission) -> bool {
     matches!(
-        command,
-        Command::AdmitFrom {
+        asked,
+        Admission {
             whole,
             weight: Weight::ONE,
             share: None,

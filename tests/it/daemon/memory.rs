@@ -215,8 +215,8 @@ fn a_cap_that_cannot_be_changes_nothing() {
 fn pinned_memory_has_an_account_of_its_own() {
     let mut node = node();
     let mut command = admit("b", "0", exactly(GIB));
-    if let Command::Admit { pinned, .. } = &mut command {
-        *pinned = Some(Bytes(MIB));
+    if let Command::Admit { asked } = &mut command {
+        asked.pinned = Some(Bytes(MIB));
     }
     let answer = node.admin().ask(&command);
     assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");

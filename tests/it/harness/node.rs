@@ -3,7 +3,7 @@
 use super::agent::Agent;
 use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
-use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
+use gpuslice_wire::admin::{Admission, Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::snapshot::Snapshot;
@@ -254,17 +254,19 @@ pub fn id(container: &str) -> ContainerId {
 /// An `Admit` with nothing special.
 pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
     AdminCommand::Admit {
-        container: id(container),
-        name: Name::EMPTY,
-        gpus: Selector::new(gpus).expect("a selector"),
-        whole: Selector::EMPTY,
-        memory,
-        weight: Weight::ONE,
-        share: None,
-        class: Class::Normal,
-        gang: Gangs::Auto,
-        pinned: None,
-        pid: 0,
+        asked: Admission {
+            container: id(container),
+            name: Name::EMPTY,
+            gpus: Selector::new(gpus).expect("a selector"),
+            whole: Selector::EMPTY,
+            memory,
+            weight: Weight::ONE,
+            share: None,
+            class: Class::Normal,
+            gang: Gangs::Auto,
+            pinned: None,
+            pid: 0,
+        },
     }
 }
 

@@ -55,8 +55,8 @@ impl Case {
     /// Asks for a slice of GPU 0 for the container of this process.
     pub fn admit(&self, container: &str, cap: u64, process: u32) -> Answer {
         let mut ask = admit(container, "0", MemoryAsk::Exactly(Bytes(cap)));
-        if let AdminCommand::Admit { pid, .. } = &mut ask {
-            *pid = process;
+        if let AdminCommand::Admit { asked } = &mut ask {
+            asked.pid = process;
         }
         self.node.admin().ask(&ask)
     }

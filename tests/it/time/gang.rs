@@ -91,8 +91,8 @@ fn a_container_that_opts_out_of_gangs() {
     let (mut node, _truth) = node();
     for (container, gangs) in [("c", Gangs::Auto), ("d", Gangs::Never)] {
         let mut ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
-        if let Admin::Admit { gang, .. } = &mut ask {
-            *gang = gangs;
+        if let Admin::Admit { asked } = &mut ask {
+            asked.gang = gangs;
         }
         let answer = node.admin().ask(&ask);
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");

@@ -26,11 +26,11 @@ pub fn node_of(config: &str, controls: &str, containers: &[(&str, u32, Class)]) 
     configure(&node, config);
     start(&mut node, controls);
     for (container, weighs, class) in containers {
-        let mut asked = admit(container, "0", MemoryAsk::Exactly(Bytes(GIB)));
-        if let AdminCommand::Admit { class: of, weight, .. } = &mut asked {
-            (*of, *weight) = (*class, Weight::new(*weighs).expect("a weight"));
+        let mut command = admit(container, "0", MemoryAsk::Exactly(Bytes(GIB)));
+        if let AdminCommand::Admit { asked } = &mut command {
+            (asked.class, asked.weight) = (*class, Weight::new(*weighs).expect("a weight"));
         }
-        let answer = node.admin().ask(&asked);
+        let answer = node.admin().ask(&command);
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
     }
     let device = node.root().join("device");
