@@ -8,10 +8,11 @@
 //! ```text
 //! W_h  >=  due * (T - sum(l_j)) - l_h                due = w_h / sum of all weights
 //! ```
-//! Over any 10 s the honest container has its due, less its part of one longest turn of each adversary, and one turn
-//! of its own. A twentieth is left for hand-overs. The longest turn of an adversary is measured by what it did: the longest
-//! kernel or claim of work that it began in the window or just before it. An adversary that claims that its work
-//! has drained while it runs is not here: its kernels run beside others' turns, which a clock cannot show.
+//! Over any 10 s the honest container has its due, less its part of one longest turn of each adversary, and one
+//! turn of its own. A twentieth is left for hand-overs. The longest turn of an adversary is measured by what it
+//! did: the longest kernel or claim of work that it began in the window or just before it. An adversary that claims
+//! that its work has drained while it runs is not here: its kernels run beside others' turns, which a clock cannot
+//! show.
 
 use gpuslice_engine::Config;
 use gpuslice_wire::policy::Gangs;
