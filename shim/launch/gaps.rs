@@ -11,7 +11,9 @@
 //! best choice in hindsight costs `min(g, P)`. A rule keeps the turn for some time `t`, and then ends it: it costs
 //! `g` if `g <= t`, else `t + P`. With `t = P` that is never more than twice the best, but exactly twice for each
 //! gap that is long. The gaps of a program resemble each other, so a histogram of the last ones, in which older
-//! ones count less, gives the `t` of the least expected cost. Mostly that is the usual gap, or 0.
+//! ones count less, gives the `t` of the least expected cost; of several, the longest. That is 0 if most gaps are
+//! long, about twice the usual gap if few are, and `P` if none is. For threads are late at times: each gap also
+//! counts a little as a longer one.
 //!
 //! A history may mislead, so a *balance* `B` bounds its use. It holds what earlier gaps cost less than twice the
 //! best; [`Gaps::hold`] stakes half of it:
@@ -30,9 +32,8 @@
 //!
 //! # Price
 //! Two hand-overs ([`CHANGE_NS`]). But a program also loses its place: the next container's kernel may be as long
-//! as its own, and the two would alternate whatever their weights are. A gap is worth keeping for a program
-//! whose work is much longer than the gap: so the price is at least a quarter of the work since the last gap. Up
-//! to there, the holder uses 80 % of the GPU. It is never more than the page's `idle_us`.
+//! as its own, and the two would alternate whatever their weights are. So the price is at least half of the work
+//! since the last gap: up to there, a holder uses two thirds of the GPU. It is never more than the page's `idle_us`.
 //!
 //! # Why here
 //! A process knows its gaps exactly; the daemon would have to be told of each. A false answer gains nothing: the
@@ -48,17 +49,19 @@ pub const ADVANCE_NS: u64 = CHANGE_NS;
 /// The largest balance, ns.
 pub const BALANCE_NS: u64 = 20 * CHANGE_NS;
 /// The price is at least the work since the last gap divided by this.
-const WORK_PER_GAP: u64 = 4;
+const WORK_PER_GAP: u64 = 2;
 /// Each gap takes one part in so many from the weights of earlier ones.
 const MEMORY: u32 = 16;
-/// The weight of a new gap.
+/// The weight of a new gap in its class, and in each of the next ones up to twice its length.
 const FRESH: u32 = 1 << 16;
-/// Classes of gaps: two for each doubling, from 2 µs to 1 s, and one for longer gaps.
-const CLASSES: usize = 40;
+const FRESH_LATE: u32 = FRESH / 64;
+/// Classes of gaps: four for each doubling, from 2 µs to 1 s, and one for longer gaps.
+const CLASSES: usize = 80;
+const PER_DOUBLING: usize = 4;
 
-/// The longest gap of a class, ns: 2, 3, 4, 6, 8, 12 µs and so on.
+/// The longest gap of a class, ns: 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8 µs and so on.
 const fn longest(class: usize) -> u64 {
-    (2 + class as u64 % 2) * 1_000 << (class / 2)
+    ((PER_DOUBLING + class % PER_DOUBLING) as u64 * 500) << (class / PER_DOUBLING)
 }
 
 /// The class of a gap.
@@ -116,6 +119,12 @@ impl Gaps {
         // cost of gaps that end in time, and weight of the others
         let (mut ended, mut left) = (0u64, all);
         let mut best = (left.saturating_mul(price), 0);
+        let mut consider = |ended: u64, left: u64, hold: u64| {
+            let cost = ended.saturating_add(left.saturating_mul(hold.saturating_add(price)));
+            if cost <= best.0 {
+                best = (cost, hold);
+            }
+        };
         for (class, weight) in self.weights.iter().enumerate() {
             let hold = longest(class);
             if hold > price {
@@ -123,10 +132,10 @@ impl Gaps {
             }
             let weight = u64::from(*weight);
             left -= weight;
-            ended = ended.saturating_add(weight.saturating_mul(hold));
-            let cost = ended.saturating_add(left.saturating_mul(hold.saturating_add(price)));
-            best = best.min((cost, hold));
+            ended = ended.saturating_add(weight.saturating_mul(hold - hold / 12)); // a mean of the class
+            consider(ended, left, hold);
         }
+        consider(ended, left, price);
         best.1
     }
 
@@ -148,7 +157,11 @@ impl Gaps {
         for weight in &mut self.weights {
             *weight -= weight.div_ceil(MEMORY);
         }
-        self.weights[class_of(gap)] += FRESH;
+        let class = class_of(gap);
+        self.weights[class] += FRESH;
+        for late in class + 1..=class + PER_DOUBLING {
+            self.weights[late.min(CLASSES - 1)] += FRESH_LATE;
+        }
         self.forget();
     }
 }

@@ -473,7 +473,6 @@ fn a_program_with_long_gaps_ends_its_turn_as_its_work_ends() {
     assert_eq!(rig.claims().runnable.load(SeqCst), 0);
     assert_eq!(rig.claims().drained.load(SeqCst), 1);
     assert!(rig.fake.rings.load(SeqCst) > rings, "the daemon is not told");
-    assert!(rig.claims().drained_ns.load(SeqCst) >= end, "before the end of its work");
 }
 
 /// A program with short gaps keeps its turn over them, and ends it when it stops.

@@ -54,18 +54,18 @@ fn a_service_with_long_gaps_holds_nothing() {
 }
 
 #[test]
-fn a_program_that_synchronises_holds_for_about_its_gap() {
-    for (work, gap) in [(200, 20), (1_000, 100), (50, 300), (5_000, 1_000), (20_000, 1_000)] {
+fn a_program_that_synchronises_holds_for_its_gap() {
+    let loads = [(50, 20), (200, 20), (1_000, 100), (50, 300), (1_000, 400), (5_000, 1_000)];
+    for (work, gap) in loads {
         let mut run = Run::new(MOST);
         let hold = run.holds(20, work * US, gap * US);
-        assert!((gap * US..=2 * gap * US).contains(&hold), "{gap} µs: {hold} ns");
-    }
-    // rarely a long gap: a decode loop between two requests
-    let mut run = Run::new(MOST);
-    for _ in 0..20 {
-        let hold = run.holds(50, 100 * US, 20 * US);
-        assert!((20 * US..=40 * US).contains(&hold), "{hold}");
-        run.step(100 * US, |_, _| 10_000 * US);
+        assert!(hold >= gap * US, "{gap} µs: {hold} ns");
+        // a thread that is late at times, and a long gap at times, as between two requests
+        for _ in 0..20 {
+            run.step(work * US, |_, _| 10_000 * US);
+            let hold = run.holds(30, work * US, gap * US);
+            assert!((gap * US..=4 * gap * US).contains(&hold), "{gap} µs: {hold} ns");
+        }
     }
 }
 
