@@ -45,6 +45,8 @@ const BEGUN_NS: u64 = 200_000;
 const BLOCKED_NS: u64 = 5_000;
 /// The gate thread may end a turn this much late.
 const LATE_NS: u64 = 100_000;
+/// Shortest pause between checks while work is in flight that is not due.
+const CHECK_NS: u64 = 500_000;
 /// Streams are queried only after a pause of this length in launches: a thread inside a launch may hold a lock
 /// that a query would wait for.
 const ASK_NS: u64 = 250_000;
@@ -228,7 +230,7 @@ impl Gate {
             (true, _) => hold - idle,
             // The end is known only as exactly as the last check before it.
             (false, true) => ASK_NS.min(words.idle_ns / 2),
-            (false, false) => in_flight.outstanding(now),
+            (false, false) => in_flight.outstanding(now).max(CHECK_NS.min(words.idle_ns)),
         };
         let pause = pause.clamp(TURN_NS.0, TURN_NS.1).min(words.left(now));
         lane.next_look = now.saturating_add(pause);
@@ -251,7 +253,7 @@ impl Gate {
         let (pages, now) = (self.backend.pages(), os::now());
         let words = LaneFacts::read(pages.container, index);
         let mut lane = self.lane(index);
-        if words.is_open(now) || lane.fences.in_flight.empty() || lane.parked {
+        if words.is_open(now) || lane.parked || !lane.fences.in_flight.may_be_over(now) {
             return;
         }
         lane.fences.collect(self.backend, now, true);
