@@ -6,8 +6,8 @@ use crate::{Error, Pace, Row};
 use serde_json::Value;
 use std::path::Path;
 
-/// Time from the last kernel of a holder that becomes idle to the first kernel of the next container, in
-/// ms: `idle_us`, which is 0.5 ms, and 0.25 ms for the hand-over.
+/// Time from the last kernel of a holder with long pauses to the first kernel of the next container, in ms. The
+/// holder ends its turn at once, so this is the hand-over.
 ///
 /// # Errors
 /// The node does not work.
