@@ -1,14 +1,14 @@
 //! A process that claims work and has none.
 //!
-//! It attaches to its container's socket as the shim does, says for a while that it is runnable and takes every turn
-//! without ever reporting that it has drained, and is quiet for a while; again and again. The page's protocol is
-//! explained in `src/wire/page.rs`.
+//! It attaches to its container's socket as the shim does. For a while it says that it is runnable, and takes part in
+//! every turn, and in open mode, without reporting that it has drained; then it is quiet for a while; again and again.
+//! `src/wire/page.rs` explains the page's protocol, `shim/launch/claim.rs` what an honest process does.
 
 use crate::Error;
 use gpuslice_host::seqpacket;
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
-use gpuslice_wire::page::{ClientPage, ContainerPage, may_launch};
+use gpuslice_wire::page::{ClientPage, ContainerPage, MODE_OPEN, may_launch};
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::Bytes;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -35,13 +35,15 @@ pub fn run(claim_ms: &str, quiet_ms: &str) -> Result<(), Error> {
     let [container, client, bell] = pages;
     let container: &ContainerPage = map(&container, libc::PROT_READ)?;
     let client: &ClientPage = map(&client, libc::PROT_READ | libc::PROT_WRITE)?;
-    let (lane, turn, mut bell) = (&client.lane[0], &container.lane[0].turn, File::from(bell));
+    let (lane, shown, mut bell) = (&client.lane[0], &container.lane[0], File::from(bell));
     loop {
         let begin = Instant::now();
         while begin.elapsed() < claim {
             lane.runnable.store(1, SeqCst);
-            if may_launch(turn.load(SeqCst)) {
-                lane.active.store(turn.load(SeqCst), SeqCst);
+            let turn = shown.turn.load(SeqCst);
+            if may_launch(turn) || shown.mode.load(SeqCst) == MODE_OPEN {
+                lane.drained.store(turn.wrapping_sub(1), SeqCst);
+                lane.active.store(turn, SeqCst);
             }
             bell.write_all(&1_u64.to_ne_bytes())?;
             std::thread::sleep(LOOK);

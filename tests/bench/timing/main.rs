@@ -164,7 +164,7 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
         noise.middle, noise.high
     );
     eprintln!(
-        "what is divided                          unit    samples   median      p99    bound"
+        "what is divided                                unit   samples   median      p99    bound"
     );
     let (mut rows, matrix) = (Vec::new(), RefCell::new(Value::Null));
     let mut told = |what: &str, more: &dyn Fn() -> Result<Vec<Row>, Error>| {
@@ -224,7 +224,7 @@ fn noise(pace: Pace) -> Row {
 
 fn tell(row: &Row) {
     eprintln!(
-        "{:<40} {:<6} {:>8} {:>8.2} {:>8.2} {} {:>6.2}{}",
+        "{:<46} {:<6} {:>7} {:>8.2} {:>8.2} {} {:>6.2}{}",
         row.name,
         row.unit,
         row.samples,

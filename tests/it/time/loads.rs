@@ -9,22 +9,25 @@ use crate::harness::node::Node;
 use crate::harness::target_dir;
 use crate::harness::wire::{client_page, container_page};
 use gpuslice_sim_device::Machine;
-use gpuslice_wire::page::may_launch;
+use gpuslice_wire::page::{MODE_OPEN, may_launch};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
 use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// Kernels that are longer end a turn if the idle time counts from their launch.
-const IDLE: &str = "idle_us = 4000\n";
+/// Of the cells: kernels that are longer end a turn if the idle time counts from their launch.
+const CELLS_IDLE_US: u64 = 4_000;
+/// Of the attacks: an honest tenant that the machine delays for so long still counts as runnable. Where it does not, the
+/// attacker rightly gets a turn.
+const HONEST_IDLE_US: u64 = 20_000;
 
-/// Two slices of a daemon that lets holders idle for longer.
-fn patient() -> (Node, Machine) {
+/// Two slices of a daemon that lets holders idle for so long.
+fn patient(idle_us: u64) -> (Node, Machine) {
     let (mut node, machine) = node();
     node.end_daemon(Signal::SIGTERM);
     let config = node.root().join("idle.toml");
-    std::fs::write(&config, IDLE).expect("written");
+    std::fs::write(&config, format!("idle_us = {idle_us}\n")).expect("written");
     node.start_daemon(&["--config", config.to_str().expect("a path")]);
     (node, machine)
 }
@@ -55,7 +58,7 @@ fn during(machine: &Machine, tenants: &[&Tenant], first: Duration) -> Vec<f64> {
 #[test]
 fn weights_hold_in_cells_of_the_matrix() {
     for load in [[200, 100, 32], [1_000, 100, 1], [5_000, 300, 1], [20_000, 1_000, 1]] {
-        let (node, machine) = patient();
+        let (node, machine) = patient(CELLS_IDLE_US);
         must(&node, &["set", "b", "--weight", "3"]);
         let light = steps(&node, &machine, "a", load);
         let heavy = steps(&node, &machine, "b", load);
@@ -69,7 +72,7 @@ fn weights_hold_in_cells_of_the_matrix() {
 /// All three wait for their kernels; the share is half of what they get together.
 #[test]
 fn a_share_holds_beside_weights() {
-    let (node, machine) = patient();
+    let (node, machine) = patient(CELLS_IDLE_US);
     node.must_admit("c", Bytes(GIB));
     must(&node, &["set", "a", "--share", "50"]);
     must(&node, &["set", "c", "--weight", "3"]);
@@ -79,24 +82,30 @@ fn a_share_holds_beside_weights() {
     assert!((0.44..0.56).contains(&part), "{got:?} s, {part}");
 }
 
-/// The honest tenant's time beside an attack of 4 s that may cost it `once` one time: at least nine tenths of its due.
-fn honest(machine: &Machine, tenant: &Tenant, once: Duration, attack: impl FnOnce(Duration)) {
+/// What an attack may cost once: a long kernel, or a claim of one.
+const ONCE: Duration = Duration::from_millis(1_200);
+/// Pauses of an attack: turns end in a pause also on a busy machine, if they end before debts are paid.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// The honest tenant's time beside an attack of 6 s: at least nine tenths of its due.
+fn honest(machine: &Machine, tenant: &Tenant, attack: impl FnOnce(Duration)) {
     let (start, before) = (Instant::now(), tenant.busy(machine));
-    attack(Duration::from_secs(4));
+    attack(Duration::from_secs(6));
     let got = tenant.busy(machine) - before;
-    let due = (start.elapsed() - once).mul_f64(100.0 / 101.0);
+    let due = (start.elapsed() - ONCE - Duration::from_millis(100)).mul_f64(100.0 / 101.0);
     assert!(got >= due.mul_f64(0.9), "{got:?} of {due:?}");
 }
 
 /// Kernels far longer than a turn, and pauses after which turns could end: each kernel is owed.
 #[test]
 fn long_kernels_and_pauses_gain_nothing() {
-    let (node, machine) = node();
+    let (node, machine) = patient(HONEST_IDLE_US);
     must(&node, &["set", "b", "--weight", "100"]);
     let good = Tenant::start(&node, &machine, "b", 500);
-    let once = Duration::from_millis(400);
-    honest(&machine, &good, once + Duration::from_millis(100), |long| {
-        let _bad = Tenant::with(&node, &machine, "a", 400_000, &["--pause-us", "30000"]);
+    honest(&machine, &good, |long| {
+        let pause = PAUSE.as_micros().to_string();
+        let kernel_us = ONCE.as_micros() as u64;
+        let _bad = Tenant::with(&node, &machine, "a", kernel_us, &["--pause-us", &pause]);
         std::thread::sleep(long);
     });
     assert!(shown(&node, "b")["turns"].as_u64() > Some(0), "the attack began no turns");
@@ -105,22 +114,22 @@ fn long_kernels_and_pauses_gain_nothing() {
 /// Claims of work without any, and quiet times after which turns could end: the claims are owed.
 #[test]
 fn claims_without_work_gain_nothing() {
-    let (node, machine) = node();
+    let (node, machine) = patient(HONEST_IDLE_US);
     must(&node, &["set", "b", "--weight", "100"]);
     let good = Tenant::start(&node, &machine, "b", 500);
     let bad = node.tenant("a");
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
     let ring = || nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
-    let once = Duration::from_millis(400);
-    honest(&machine, &good, once + Duration::from_millis(100), |long| {
-        let (start, lane) = (Instant::now(), &claims.lane[0]);
+    honest(&machine, &good, |long| {
+        let (start, lane, shown) = (Instant::now(), &claims.lane[0], &page.lane[0]);
         while start.elapsed() < long {
             let begin = Instant::now();
-            while begin.elapsed() < once {
+            while begin.elapsed() < ONCE {
                 lane.runnable.store(1, SeqCst);
-                let turn = page.lane[0].turn.load(SeqCst);
-                if may_launch(turn) {
+                let turn = shown.turn.load(SeqCst);
+                if may_launch(turn) || shown.mode.load(SeqCst) == MODE_OPEN {
+                    lane.drained.store(turn.wrapping_sub(1), SeqCst);
                     lane.active.store(turn, SeqCst);
                 }
                 ring();
@@ -129,7 +138,7 @@ fn claims_without_work_gain_nothing() {
             lane.runnable.store(0, SeqCst);
             lane.drained.store(lane.active.load(SeqCst), SeqCst);
             ring();
-            std::thread::sleep(Duration::from_millis(30));
+            std::thread::sleep(PAUSE);
         }
     });
     assert!(shown(&node, "b")["turns"].as_u64() > Some(0), "the attack began no turns");
