@@ -8,7 +8,7 @@
 
 mod text;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Forbidden};
 use crate::out;
 use anyhow::{Context, Result};
 use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
@@ -46,11 +46,11 @@ pub struct Options {
 /// Runs `gpuslice metrics`.
 ///
 /// # Errors
-/// The address is not available, or standard output cannot be written. An absent daemon is a metric.
+/// The address is not available, standard output cannot be written, or this user may not ask the daemon. An absent
+/// daemon is a metric.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let Some(address) = options.listen else {
-        let text = text::render(rows(&options.runtime_dir).as_deref().ok());
-        out::line(text.trim_end())?;
+        out::line(metrics(&options.runtime_dir)?.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     };
     let listener = TcpListener::bind(address)
@@ -86,6 +86,17 @@ fn rows(runtime_dir: &Path) -> Result<Vec<Snapshot>> {
     let admin = Admin::connect_to(runtime_dir, OBSERVE_SOCKET)
         .or_else(|_| Admin::connect_to(runtime_dir, ADMIN_SOCKET))?;
     Ok(admin.list()?.1)
+}
+
+/// The metrics. A daemon that this user may not ask is not counted as absent.
+///
+/// # Errors
+/// [`Forbidden`].
+fn metrics(runtime_dir: &Path) -> Result<String> {
+    match rows(runtime_dir) {
+        Err(why) if why.is::<Forbidden>() => Err(why),
+        rows => Ok(text::render(rows.as_deref().ok())),
+    }
 }
 
 /// What the threads of the clients share.
@@ -144,16 +155,16 @@ impl Service {
     }
 
     /// The metrics, of a list that is at most [`FRESH`] old.
-    fn metrics(&self) -> String {
+    fn metrics(&self) -> Result<String> {
         let mut last = lock(&self.last);
-        match &*last {
-            Some((since, text)) if since.elapsed() < FRESH => text.clone(),
-            _ => {
-                let text = text::render(rows(&self.runtime_dir).as_deref().ok());
-                *last = Some((Instant::now(), text.clone()));
-                text
-            }
+        if let Some((since, text)) = &*last
+            && since.elapsed() < FRESH
+        {
+            return Ok(text.clone());
         }
+        let text = metrics(&self.runtime_dir)?;
+        *last = Some((Instant::now(), text.clone()));
+        Ok(text)
     }
 
     fn serve(&self, mut client: TcpStream, mine: u64) -> io::Result<()> {
@@ -195,14 +206,17 @@ fn head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> (&'static str, String) {
+fn answer(head: &[u8], metrics: impl FnOnce() -> Result<String>) -> (&'static str, String) {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
     let (method, target) = (words.next(), words.next().unwrap_or_default());
     let path = target.split('?').next();
     match (method, path) {
-        (Some("GET"), Some("/metrics")) => ("200 OK", metrics()),
+        (Some("GET"), Some("/metrics")) => match metrics() {
+            Ok(text) => ("200 OK", text),
+            Err(why) => ("503 Service Unavailable", format!("{why:#}\n")),
+        },
         (Some("GET"), _) => {
             ("404 Not Found", "not found; the metrics are at /metrics\n".to_owned())
         }
@@ -216,7 +230,7 @@ mod tests {
 
     #[test]
     fn only_the_metrics_are_answered() {
-        let ask = |line: &str| answer(line.as_bytes(), || "m".to_owned());
+        let ask = |line: &str| answer(line.as_bytes(), || Ok("m".to_owned()));
         assert_eq!(ask("GET /metrics HTTP/1.1\r\n\r\n"), ("200 OK", "m".to_owned()));
         assert_eq!(ask("GET /metrics?x=1 HTTP/1.0\r\n\r\n").0, "200 OK");
         for (line, status) in [

@@ -9,11 +9,12 @@ fn invalid_options_are_refused_with_the_reason() {
     let stage = Stage::new();
     stage.node.must_admit("web", Bytes(GIB));
     let before = (stage.ps()["gpus"].clone(), stage.slice("web"));
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["policy", "0", "quick"], "fair, preemptive, weighted, fixed, soft or native"),
         (&["policy", "0", "6"], "0 to 5"),
         (&["policy", "0", "-1"], "0 to 5"),
         (&["policy", "0", "Soft"], "0 to 5"),
+        (&["policy", "fair"], "fair is a policy"),
         (&["policy", "9", "soft"], "no GPU"),
         (&["policy", "9"], "no GPU"),
         (&["policy", "first", "soft"], "any, all"),
