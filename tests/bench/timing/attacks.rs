@@ -1,8 +1,8 @@
 //! What a tenant gains by pauses, long kernels and false claims, and that a share holds beside any weights.
 //!
 //! In each attack a tenant of weight 100 is always busy, and the attacker has weight 1. An attack may cost the honest
-//! tenant one longest wait for a drain (`drain_max`, 2 s) at its first kernel, which is then owed; the rest of the time is
-//! divided by weight. So the honest tenant's due is 100/101 of the time of the measurement less 2 s.
+//! tenant one longest wait for a drain (`drain_max`, 2 s) at its first kernel. That is then owed, and the rest of the
+//! time is divided by weight. So the honest tenant's due is 100/101 of the time of the measurement less 2 s.
 
 use crate::node::Node;
 use crate::{Error, Pace, Row};

@@ -6,11 +6,13 @@
 //!
 //! # Processors
 //! The simulated GPU's kernels need no processor: the device computes their ends from the clock, and a process sleeps
-//! until then. What does need one is a launch, the wake-up at a kernel's end, and the end of a pause, about 0.1 ms
-//! together on a quiet machine of two cores. All three lengthen a pause, alone as beside the other tenant, so a cell
-//! is judged by what its load gets alone in the same minute. Where that is less than the heavier tenant's part although
-//! the load could use more, which happens with kernels of 50 and 200 µs and one launch, the cell is marked `cpu` and
-//! judged as one whose tenant cannot use its due.
+//! until then. A launch, the wake-up at a kernel's end and the end of a pause do need one: 0.02 to 0.1 ms together on
+//! two cores. All three lengthen a pause, alone as beside the other tenant. So a cell is judged by what its load gets
+//! alone in the same minute.
+//!
+//! Where that is less than the heavier tenant's part although the load could use more, the cell is marked `cpu` and
+//! judged as one whose tenant cannot use its due. It happens to kernels of 50 µs and to 1 ms with a pause of 0.3 ms,
+//! both with one launch. On a machine with other work, `--real-time` keeps that work out of the figures.
 
 use crate::due::Division;
 use crate::node::Node;

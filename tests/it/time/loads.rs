@@ -1,8 +1,8 @@
-//! Programs that wait for their work and pause, and attackers that do so on purpose: cells of the bench's matrix and its
-//! attacks, judged as ratios of GPU time by the device's own account.
+//! Programs that wait for their work and pause, and attackers that do so on purpose: cells of the bench's matrix and
+//! its attacks, judged as ratios of GPU time by the device's own account.
 //!
-//! `tests/bench/timing` has the whole table, and exact bounds. Here the machine may be busy, so a holder may be idle for
-//! longer than its pause: `idle_us` is long enough for that.
+//! `tests/bench/timing` has the whole table, and exact bounds. Here the machine may be busy, so a holder may be idle
+//! for longer than its pause: `idle_us` is long enough for that.
 
 use super::{Tenant, must, node, shown};
 use crate::harness::node::Node;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Of the cells: kernels that are longer end a turn if the idle time counts from their launch.
 const CELLS_IDLE_US: u64 = 4_000;
-/// Of the attacks: an honest tenant that the machine delays for so long still counts as runnable. Where it does not, the
-/// attacker rightly gets a turn.
+/// Of the attacks: an honest tenant that the machine delays for so long still counts as runnable. Where it does not,
+/// the attacker rightly gets a turn.
 const HONEST_IDLE_US: u64 = 20_000;
 
 /// Two slices of a daemon that lets holders idle for so long.
