@@ -53,7 +53,10 @@ pub fn priority(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
 }
 
 /// Count, median and p99 in µs, as reported by a tenant about its kernels.
-fn latency(said: &str) -> Result<(usize, f64, f64), Error> {
+///
+/// # Errors
+/// It reported none.
+pub fn latency(said: &str) -> Result<(usize, f64, f64), Error> {
     let lines = said.lines();
     let mut events = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = events.find(|event| event["event"] == "latency");
