@@ -457,6 +457,10 @@ impl Observer {
             }
         } else if state.open() {
             state.guest = false;
+            if held && state.overrun {
+                // what was read before its turn ended says nothing about that turn
+                state.processes.values_mut().for_each(|reported| reported.fresh = false);
+            }
             if std::mem::take(&mut state.untracked) {
                 state.closing = None;
                 state.adds_to_last();
