@@ -21,8 +21,9 @@ fn looks_ours(key: &[u8]) -> bool {
         || key.get(..ours.len()).is_some_and(|start| start.eq_ignore_ascii_case(ours))
 }
 
-/// Largest `config.json`, bytes. The environment alone may have 2 MiB, the kernel's limit.
-const CONFIG_BYTES_MAX: u64 = 4 << 20;
+/// Largest `config.json`, bytes. A container that asks for nothing starts with any file that the kernel could start
+/// a program from: arguments and environment may have 6 MiB together (execve(2)), and six bytes of JSON each.
+const CONFIG_BYTES_MAX: u64 = 64 << 20;
 
 /// Annotations that identify a pod's sandbox, its kind and its id, of containerd and of CRI-O.
 const SANDBOX_KEYS: [[&str; 2]; 2] = [

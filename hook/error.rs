@@ -1,5 +1,6 @@
 //! Errors that keep a container from its slice, worded for the user who started it.
 
+use gpuslice_wire::text::is_seen;
 use std::fmt;
 use std::io;
 
@@ -54,17 +55,16 @@ impl Error {
 /// Largest message shown, characters.
 const SHOWN_MAX: usize = 500;
 
-/// Untrusted text, made safe for a log and a terminal: one line, bounded length, no control characters
-/// and none that change text direction.
+/// Untrusted text, made safe for a log and a terminal: one line of bounded length; control characters and invisible
+/// ones are escaped.
 struct Plain(String);
 
 impl fmt::Display for Plain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars().take(SHOWN_MAX) {
-            let directs = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-            match c.is_control() || directs {
-                true => write!(f, "{}", c.escape_unicode())?,
-                false => write!(f, "{c}")?,
+            match is_seen(c) {
+                false => write!(f, "{}", c.escape_unicode())?,
+                true => write!(f, "{c}")?,
             }
         }
         Ok(())

@@ -335,11 +335,14 @@ fn hostile_documents() {
 fn sizes_have_an_end() {
     let dir = std::env::temp_dir().join(format!("gpuslice-hook-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a directory");
-    let long = format!(r#"{{"x":"{}"}}"#, "x".repeat(4 << 20));
+    let file = |bytes: usize| format!(r#"{{"x":"{}"}}"#, "x".repeat(bytes));
+    std::fs::write(dir.join("config.json"), file(16 << 20)).expect("written");
+    assert!(Config::read(&dir).is_ok(), "it asks for nothing");
+    let long = file(64 << 20);
     std::fs::write(dir.join("config.json"), long).expect("written");
     let error = Config::read(&dir).expect_err("too large").to_string();
     std::fs::remove_dir_all(&dir).expect("ours");
-    assert!(error.contains("larger than 4194304 bytes"), "{error}");
+    assert!(error.contains("larger than 67108864 bytes"), "{error}");
     let long = format!(r#"{{"id":"c","bundle":"/b","x":"{}"}}"#, "x".repeat(1 << 20));
     assert!(State::read(long.as_bytes()).is_err());
 }

@@ -26,16 +26,21 @@ pub struct Admin {
     path: PathBuf,
 }
 
+/// This user has no right to ask the daemon of a socket. Whether a daemon listens there is unknown.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "permission denied: this user may not ask the daemon at {}; only root and the daemon's own user may: \
+     run the command as one of these (sudo gpuslice)", .0.display()
+)]
+pub struct Forbidden(PathBuf);
+
 /// Explains why the daemon is unreachable, and what to do.
 fn explained(path: &Path, why: anyhow::Error) -> anyhow::Error {
-    let path = path.display();
     match why.downcast_ref::<Errno>() {
-        Some(Errno::EACCES | Errno::EPERM) => anyhow!(
-            "this user may not ask the daemon at {path}; only root and the daemon's own user may: \
-             run the command as one of these (sudo gpuslice)"
-        ),
+        Some(Errno::EACCES | Errno::EPERM) => Forbidden(path.to_owned()).into(),
         Some(errno) => anyhow!(
-            "no daemon answers at {path} ({}); start gpusliced or give its --runtime-dir",
+            "no daemon answers at {} ({}); start gpusliced or give its --runtime-dir",
+            path.display(),
             errno.desc()
         ),
         None => why,

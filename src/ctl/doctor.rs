@@ -47,6 +47,9 @@ pub struct Options {
     /// Print one JSON object: the checks and the facts behind them
     #[arg(long)]
     json: bool,
+    /// Fail if any part is missing, also one that only some features need
+    #[arg(long)]
+    strict: bool,
     /// Configuration file of the daemon [default: /etc/gpuslice/gpusliced.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -90,7 +93,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         }
         Err(why) => checks.push(wanted("daemon", format!("{why:#}"), how_to_start())),
     }
-    let missing = checks.iter().any(|check| check.needed && !check.ok);
+    let missing = checks.iter().any(|check| (check.needed || options.strict) && !check.ok);
     if options.json {
         out::line(&as_json(&checks, &facts).to_string())?;
     } else {
@@ -358,11 +361,7 @@ fn of_installation(options: &Options) -> Vec<Check> {
             "install the package again; from sources, make build",
         ),
     });
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let is_there =
-        |name: &&str| dirs.iter().any(|dir: &PathBuf| Path::new(dir).join(name).exists());
-    let runtimes: Vec<&str> = RUNTIMES.into_iter().filter(|name| is_there(name)).collect();
+    let runtimes: Vec<&str> = RUNTIMES.into_iter().filter(|name| node::is_in_path(name)).collect();
     checks.push(match runtimes.is_empty() {
         false => there("runtimes", runtimes.join(", ")),
         true => wanted(
@@ -371,8 +370,7 @@ fn of_installation(options: &Options) -> Vec<Check> {
             "install one, or use gpuslice run, which needs none",
         ),
     });
-    let is_installed = |program: &str| is_there(&program);
-    let states = setup::states(options.runtime_dir.as_deref(), is_installed);
+    let states = setup::states(options.runtime_dir.as_deref());
     checks.extend(states.into_iter().map(of_engine));
     checks
 }

@@ -62,7 +62,7 @@ enum Command {
     Cdi(cdi::Options),
     /// Run three tenants on one GPU and check their shares and caps
     Demo(demo::Options),
-    /// Create, describe or remove a simulated GPU
+    /// Create or remove a simulated GPU
     Sim(sim::Options),
 }
 

@@ -33,6 +33,12 @@ pub fn part(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("{name} is not installed with {}; run make build", exe.display()))
 }
 
+/// Whether the user can call a program by its name alone.
+pub fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}
+
 /// Options that choose the driver.
 #[derive(clap::Args)]
 pub struct DriverOptions {

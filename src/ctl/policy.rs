@@ -9,7 +9,7 @@ use crate::table::{Gpu, View};
 use anyhow::{Result, bail};
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::policy::Policy;
-use gpuslice_wire::select::{GpuRef, GpuSelector, SelectError};
+use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::Selector;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,8 +42,14 @@ fn policies() -> String {
     )
 }
 
-fn parse_gpus(text: &str) -> Result<String, SelectError> {
-    GpuSelector::parse(text).map(|_| text.to_owned())
+fn parse_gpus(text: &str) -> Result<String> {
+    match (GpuSelector::parse(text), text.parse::<Policy>()) {
+        (Ok(_), _) => Ok(text.to_owned()),
+        (Err(_), Ok(policy)) => {
+            bail!("{policy} is a policy; name the GPUs before it: gpuslice policy all {policy}")
+        }
+        (Err(why), Err(_)) => Err(why.into()),
+    }
 }
 
 /// Runs `gpuslice policy`.

@@ -96,10 +96,11 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// Runs the command and returns its exit status, or 128 + signal if a signal ended it.
+/// Runs the command and returns its exit status: 128 + signal if a signal ended it, 127 or 126 if it could not be
+/// started.
 ///
 /// # Errors
-/// The slice was refused, or the command could not be started.
+/// The slice was refused.
 pub fn main(options: &Options) -> Result<ExitCode> {
     child::catch_signals()?;
     let id = unique_id();
@@ -134,10 +135,26 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             options.slice.memory, options.slice.gpus, host.words
         ));
     }
-    let code =
-        child::status(&mut command).with_context(|| program.to_string_lossy().into_owned())?;
-    background::wait(&host.admin, &id);
-    Ok(code)
+    match child::status(&mut command) {
+        Ok(code) => {
+            background::wait(&host.admin, &id);
+            Ok(code)
+        }
+        Err(why) => {
+            out::note(&format!("{}: {why:#}", program.to_string_lossy()));
+            Ok(not_started(&why))
+        }
+    }
+}
+
+/// The exit status of a command that could not be started, as a shell has it: 127 if there is no such program,
+/// else 126.
+fn not_started(why: &anyhow::Error) -> ExitCode {
+    let absent = |why: &std::io::Error| why.kind() == std::io::ErrorKind::NotFound;
+    match why.downcast_ref().is_some_and(absent) {
+        true => ExitCode::from(127),
+        false => ExitCode::from(126),
+    }
 }
 
 /// The slice's GPUs, which CUDA numbers from 0; the node's other GPUs stay hidden.

@@ -263,16 +263,23 @@ pub enum ConfigError {
         /// The system's error.
         why: String,
     },
-    /// A line is wrong.
-    #[error("{}:{line}: {what}", .file.display())]
+    /// Lines are wrong.
+    #[error("{}", listed(.file, .faults))]
     Wrong {
         /// The file.
         file: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        what: String,
+        /// The lines, in their order.
+        faults: Vec<Fault>,
     },
+}
+
+/// A wrong line: its number, from 1, and what is wrong with it.
+type Fault = (usize, String);
+
+/// One line for each fault.
+fn listed(file: &Path, faults: &[Fault]) -> String {
+    let one = |(line, what): &Fault| format!("{}:{line}: {what}", file.display());
+    faults.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
 impl DaemonConfig {
@@ -304,11 +311,8 @@ impl DaemonConfig {
             return Err(unreadable(format!("longer than {FILE_BYTES_MAX} bytes")));
         }
         let text = String::from_utf8(bytes).map_err(|_| unreadable("not UTF-8".to_owned()))?;
-        DaemonConfig::parse(&text).map_err(|(line, what)| ConfigError::Wrong {
-            file: file.to_owned(),
-            line,
-            what,
-        })
+        DaemonConfig::parse(&text)
+            .map_err(|faults| ConfigError::Wrong { file: file.to_owned(), faults })
     }
 
     /// The engine's part of the configuration.
@@ -338,26 +342,54 @@ impl DaemonConfig {
         }
     }
 
-    /// Parses a file's text; an error is a line number and a message.
-    fn parse(text: &str) -> Result<DaemonConfig, (usize, String)> {
-        let config: DaemonConfig = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            let what = error.message().trim_end().replace('\n', "; ");
-            let line = text[..at.min(text.len())].matches('\n').count();
-            let key = text.lines().nth(line).and_then(|line| line.split_once('='));
-            let what = match key {
-                Some((key, _)) if !what.contains(key.trim()) => format!("{}: {what}", key.trim()),
-                _ => what,
+    /// Parses a file's text; an error lists every wrong line.
+    fn parse(text: &str) -> Result<DaemonConfig, Vec<Fault>> {
+        let mut rest = text.to_owned();
+        let mut faults: Vec<Fault> = Vec::new();
+        // Without the wrong lines so far, the parser finds the next one. What is no TOML has one error.
+        let config = loop {
+            let error = match toml::from_str(&rest) {
+                Ok(config) => break config,
+                Err(error) => error,
             };
-            (1 + line, what.replace("i64", "a whole number"))
-        })?;
+            let (line, what) = fault(&rest, &error);
+            let begun: Vec<&str> = rest.split('\n').collect();
+            let again = faults.iter().any(|(known, _)| *known == line);
+            let is_toml = rest.parse::<toml::Table>().is_ok();
+            if !again && (is_toml || faults.is_empty()) {
+                faults.push((line, what));
+            }
+            if again || !is_toml || line > begun.len() {
+                faults.sort();
+                return Err(faults);
+            }
+            let blank = |(at, text): (usize, &str)| {
+                if at + 1 == line { String::new() } else { text.to_owned() }
+            };
+            rest = begun.into_iter().enumerate().map(blank).collect::<Vec<_>>().join("\n");
+        };
+        let config: DaemonConfig = config;
         if config.turn_min_ms.get() > config.turn_max_ms.get() {
             let (min, max) = (config.turn_min_ms.get(), config.turn_max_ms.get());
             let what = format!("turn_min_ms = {min} is above turn_max_ms = {max}");
-            return Err((line_of(text, "turn_m"), what));
+            faults.push((line_of(text, "turn_m"), what));
         }
-        Ok(config)
+        faults.sort();
+        if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
+}
+
+/// The line of a parser's error, and what is wrong with it.
+fn fault(text: &str, error: &toml::de::Error) -> Fault {
+    let at = error.span().map_or(0, |span| span.start);
+    let what = error.message().trim_end().replace('\n', "; ");
+    let line = text[..at.min(text.len())].matches('\n').count();
+    let key = text.lines().nth(line).and_then(|line| line.split_once('='));
+    let what = match key {
+        Some((key, _)) if !what.contains(key.trim()) => format!("{}: {what}", key.trim()),
+        _ => what,
+    };
+    (1 + line, what.replace("i64", "a whole number"))
 }
 
 /// The line of the last key that begins with `key`, from 1.
@@ -372,7 +404,22 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> (usize, String) {
-        DaemonConfig::parse(text).expect_err("refused")
+        let faults = DaemonConfig::parse(text).expect_err("refused");
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        faults[0].clone()
+    }
+
+    #[test]
+    fn every_wrong_line_is_named() {
+        let text = "idle_us = 50\nperiod = 3\nwindow_us = -1\n\nturn_min_ms = 9\nturn_max_ms = 2\npolicy = \"x\"";
+        let faults = DaemonConfig::parse(text).expect_err("refused");
+        let lines: Vec<usize> = faults.iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [2, 3, 6, 7], "{faults:?}");
+        let faults = DaemonConfig::parse("a = 1\nb = [\n2,\nx").expect_err("refused");
+        assert_eq!(faults.len(), 1, "what is no TOML has one error: {faults:?}");
+        let faults =
+            DaemonConfig::parse("requests_from = [\n\"x\",\n]\nperiod = 3").expect_err("refused");
+        assert!(!faults.is_empty(), "a value of several lines ends the search: {faults:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::paths::Paths;
 use crate::state;
 use gpuslice_host::cgroup;
 use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::text::is_seen;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -124,9 +125,9 @@ fn cgroups(runtime_dir: Option<&Path>) -> Value {
     })
 }
 
-/// Text for people: bytes that are not UTF-8 are escaped.
+/// Text for people: a path that is not UTF-8, or has characters that do not show, is escaped.
 fn shown(paths: Vec<PathBuf>) -> Vec<String> {
-    let plain = |text: &&str| !text.contains(char::is_control);
+    let plain = |text: &&str| text.chars().all(is_seen);
     let shown = |path: PathBuf| match path.to_str().filter(plain) {
         Some(text) => text.to_owned(),
         None => path.as_os_str().as_bytes().escape_ascii().to_string(),

@@ -27,6 +27,7 @@ mod event_loop;
 mod examine;
 mod executor;
 mod gpus;
+mod log_limit;
 mod nvml;
 mod paths;
 mod peer;

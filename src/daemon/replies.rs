@@ -3,7 +3,7 @@
 use crate::slab::Key;
 use gpuslice_engine::Token;
 use gpuslice_wire::admin::Denial;
-use gpuslice_wire::text::Text;
+use gpuslice_wire::text::{Text, is_seen};
 
 /// Why a command is refused.
 pub type Denied = (Denial, String);
@@ -21,8 +21,8 @@ pub fn key_of(token: Token) -> Key {
     Key { slot: token.0 as u16, generation: (token.0 >> 16) as u32 }
 }
 
-/// A refusal's text without control characters, cut to 512 bytes.
+/// A refusal's text without control characters and invisible ones, cut to 512 bytes.
 pub fn plain(text: &str) -> Text<512> {
-    let clean: String = text.chars().filter(|c| !c.is_control()).collect();
+    let clean: String = text.chars().filter(|c| is_seen(*c)).collect();
     Text::new(&clean[..clean.floor_char_boundary(512)]).unwrap_or(Text::EMPTY)
 }

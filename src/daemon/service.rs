@@ -14,6 +14,7 @@ use crate::descriptors::{own, stops_blocking};
 use crate::sockets::address_of;
 use gpuslice_host::clock::now;
 use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
+use gpuslice_wire::text::is_seen;
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 use sd_notify::NotifyState;
@@ -144,7 +145,7 @@ fn tell(states: &[NotifyState<'_>]) {
 
 /// Reports why the daemon does not start, for `systemctl status`.
 pub fn failed(why: &str) {
-    let why: String = why.chars().filter(|c| !c.is_control()).collect();
+    let why: String = why.chars().filter(|c| is_seen(*c)).collect();
     tell(&[NotifyState::Status(&why)]);
 }
 

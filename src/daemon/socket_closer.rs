@@ -22,6 +22,7 @@
 #![allow(unsafe_code)]
 
 use crate::descriptors::stops_blocking;
+use crate::log_limit::LogLimit;
 use crate::poll::{Source, Watch};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket;
@@ -49,8 +50,6 @@ const HELPERS_PER_OWNER: usize = 2;
 const STUCK_AFTER: Duration = Duration(1_000_000_000);
 /// How long after a failed hand-over the next one is tried.
 const AGAIN_AFTER: Duration = Duration(100_000_000);
-/// Shortest time between two log lines about stuck helpers.
-const LOG_EVERY: Duration = Duration(60_000_000_000);
 /// Waiting sockets of one owner from which on no connection of it is accepted.
 const BEHIND: usize = 16;
 /// Sockets in one message; the kernel takes up to 253.
@@ -84,8 +83,8 @@ struct Closings {
     waiting: VecDeque<(SocketOwner, OwnedFd)>,
     /// When the next hand-over is tried, after one failed.
     again: Option<Instant>,
-    /// When the last log line about a stuck helper was written.
-    logged: Option<Instant>,
+    /// Stuck helpers.
+    stuck: LogLimit,
 }
 
 /// A child process that closes sockets.
@@ -107,7 +106,7 @@ impl SocketCloser {
             gone: Vec::new(),
             waiting: VecDeque::new(),
             again: None,
-            logged: None,
+            stuck: LogLimit::default(),
         })))
     }
 
@@ -192,11 +191,12 @@ impl Closings {
                 continue;
             }
             helper.kill();
-            let logged = self.logged.is_some_and(|logged| now < logged.plus(LOG_EVERY));
-            if let Some((owner, _)) = helper.busy.filter(|_| !logged) {
-                self.logged = Some(now);
+            if let Some((owner, _)) = helper.busy
+                && let Some(count) = self.stuck.one_more(now)
+            {
                 tracing::warn!(
                     ?owner,
+                    count,
                     "closing a connection takes too long, probably because of a descriptor that was sent in it"
                 );
             }

@@ -377,7 +377,8 @@ mod tests {
             assert_eq!(policy.to_string().parse(), Ok(policy));
             assert_eq!(number.to_string().parse(), Ok(policy));
         }
-        for bad in ["", "6", "-1", "04", "Fair", "soft "] {
+        let beyond = Policy::ALL.len().to_string();
+        for bad in ["", &beyond, "-1", "04", "Fair", "soft "] {
             assert_eq!(bad.parse::<Policy>(), Err(BadPolicy), "{bad}");
         }
         for class in Class::ALL {

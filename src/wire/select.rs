@@ -30,6 +30,8 @@ pub enum GpuSelector {
 pub enum SelectError {
     /// An entry is neither an index nor a UUID.
     Entry,
+    /// An entry begins as a UUID does, and is none.
+    Uuid,
     /// More entries than a node can have GPUs.
     TooMany,
     /// The same entry twice.
@@ -42,6 +44,9 @@ impl fmt::Display for SelectError {
             SelectError::Entry => {
                 f.write_str("GPUs are any, all, or a list of indices and UUIDs such as 0,1")
             }
+            SelectError::Uuid => f.write_str(
+                "a GPU's UUID is GPU- and 32 hexadecimal digits in five groups, as nvidia-smi -L shows it",
+            ),
             SelectError::TooMany => write!(f, "more than {GPUS_MAX} GPUs are named"),
             SelectError::Twice => f.write_str("a GPU is named twice"),
         }
@@ -75,7 +80,7 @@ impl GpuSelector {
 
 fn parse_ref(word: &str) -> Result<GpuRef, SelectError> {
     if word.starts_with("GPU-") {
-        return word.parse().map(GpuRef::Uuid).map_err(|_| SelectError::Entry);
+        return word.parse().map(GpuRef::Uuid).map_err(|_| SelectError::Uuid);
     }
     let plain = !word.is_empty() && word.len() <= 3 && word.bytes().all(|b| b.is_ascii_digit());
     if !plain {
@@ -96,7 +101,8 @@ mod tests {
         assert_eq!(list[0], Some(GpuRef::Index(NvmlIndex(1))));
         assert_eq!(list[1], Some(GpuRef::Index(NvmlIndex(0))));
         assert_eq!(GpuSelector::parse("0,0"), Err(SelectError::Twice));
-        for bad in ["x", ",", "0,", "-1", "1e3", "GPU-1", "0;1", "+1"] {
+        assert_eq!(GpuSelector::parse("0,GPU-1"), Err(SelectError::Uuid));
+        for bad in ["x", ",", "0,", "-1", "1e3", "0;1", "+1"] {
             assert_eq!(GpuSelector::parse(bad), Err(SelectError::Entry), "{bad}");
         }
     }

@@ -1,7 +1,7 @@
 //! Short strings of bounded length that travel in frames: names, ids, paths, selectors.
 //!
-//! A `Text<N>` is UTF-8 without NUL or control characters, at most `N` bytes. It can be logged, compared with a path
-//! or shown on a terminal without further checks.
+//! A `Text<N>` is UTF-8 of characters that are seen ([`is_seen`]), at most `N` bytes. It can be logged, compared with
+//! a path or shown on a terminal without further checks.
 //!
 //! The name of a control group differs: the kernel accepts any bytes but NUL, `/` and a newline, and a container may
 //! create groups below its own. A [`CgroupPath`] keeps the bytes, escapes the unprintable ones for display, and
@@ -9,6 +9,38 @@
 
 use crate::limits;
 use core::fmt;
+
+/// Characters without an appearance of their own, which direct, join or hide others: two names that differ only in
+/// these look the same, and a right-to-left override shows the rest of a line in the wrong order. The categories
+/// Cf, Zl and Zp of Unicode 16.0 (UnicodeData.txt).
+const UNSEEN: [(char, char); 20] = [
+    ('\u{ad}', '\u{ad}'),
+    ('\u{600}', '\u{605}'),
+    ('\u{61c}', '\u{61c}'),
+    ('\u{6dd}', '\u{6dd}'),
+    ('\u{70f}', '\u{70f}'),
+    ('\u{890}', '\u{891}'),
+    ('\u{8e2}', '\u{8e2}'),
+    ('\u{180e}', '\u{180e}'),
+    ('\u{200b}', '\u{200f}'),
+    ('\u{2028}', '\u{202e}'),
+    ('\u{2060}', '\u{206f}'),
+    ('\u{feff}', '\u{feff}'),
+    ('\u{fff9}', '\u{fffb}'),
+    ('\u{110bd}', '\u{110bd}'),
+    ('\u{110cd}', '\u{110cd}'),
+    ('\u{13430}', '\u{1343f}'),
+    ('\u{1bca0}', '\u{1bca3}'),
+    ('\u{1d173}', '\u{1d17a}'),
+    ('\u{e0001}', '\u{e0001}'),
+    ('\u{e0020}', '\u{e007f}'),
+];
+
+/// Whether a character shows on a terminal as itself: it is no control character, and not invisible.
+#[must_use]
+pub fn is_seen(c: char) -> bool {
+    !c.is_control() && !UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&c))
+}
 
 /// A bounded piece of text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +61,7 @@ pub type Selector = Text<{ limits::SELECTOR_BYTES_MAX }>;
 pub enum TextError {
     /// Longer than the bound, given in bytes.
     TooLong(usize),
-    /// Not UTF-8, or with a control character in it.
+    /// Not UTF-8, or with a control character or an invisible one in it.
     NotPlain,
     /// Not the path of a control group: empty, relative, or with a byte that no such path has.
     NotAPath,
@@ -39,7 +71,9 @@ impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TextError::TooLong(max) => write!(f, "longer than {max} bytes"),
-            TextError::NotPlain => f.write_str("has a control character or is not UTF-8"),
+            TextError::NotPlain => {
+                f.write_str("has a control or an invisible character, or is not UTF-8")
+            }
             TextError::NotAPath => f.write_str("is not an absolute path of one line"),
         }
     }
@@ -57,7 +91,7 @@ impl<const N: usize> Text<N> {
         if text.len() > N {
             return Err(TextError::TooLong(N));
         }
-        if text.chars().any(char::is_control) {
+        if !text.chars().all(is_seen) {
             return Err(TextError::NotPlain);
         }
         let mut bytes = [0; N];
@@ -146,6 +180,29 @@ impl fmt::Debug for CgroupPath {
 mod tests {
     use super::*;
     use std::string::ToString;
+
+    #[test]
+    fn a_text_shows_on_a_terminal_as_it_is() {
+        for fine in ["web-1", "gr\u{fc}n", "\u{1f680}", "\u{5d0}"] {
+            assert_eq!(Text::<32>::new(fine).map(|it| it.as_str().len()), Ok(fine.len()));
+        }
+        for c in [
+            '\0',
+            '\n',
+            '\u{1b}',
+            '\u{7f}',
+            '\u{9b}',
+            '\u{ad}',
+            '\u{200b}',
+            '\u{202e}',
+            '\u{2028}',
+            '\u{feff}',
+            '\u{e0041}',
+        ] {
+            let text = ["a", c.encode_utf8(&mut [0; 4]), "b"].concat();
+            assert_eq!(Text::<32>::new(&text), Err(TextError::NotPlain), "{c:?}");
+        }
+    }
 
     #[test]
     fn the_path_of_a_group_keeps_every_byte_and_escapes_unprintable_ones() {

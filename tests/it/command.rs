@@ -135,9 +135,13 @@ fn the_commands_status_is_returned() {
         let output = run(&["--memory", "1GiB"], &["sh", "-c", script]);
         assert_eq!(output.status.code(), Some(code), "{script}: {output:?}");
     }
-    let output = run(&["--memory", "1GiB"], &["/nonexistent/program"]);
-    assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/program"), "{output:?}");
+    for (program, code) in
+        [("/nonexistent/program", 127), ("nosuchprogram", 127), ("/etc/passwd", 126)]
+    {
+        let output = run(&["--memory", "1GiB"], &[program]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(program), "{output:?}");
+    }
 }
 
 #[test]
@@ -154,7 +158,7 @@ fn it_reports_its_injection_method_and_driver() {
 
 #[test]
 fn bad_requests_are_refused_with_their_reason() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["--memory", "0"], "at least one byte"),
         (&["--memory", "-1"], "a size is"),
         (&["--memory", "1e30"], "a size is"),
@@ -168,6 +172,7 @@ fn bad_requests_are_refused_with_their_reason() {
         (&["--memory", "1GiB", "--share", "50", "--share-limit", "40"], "at least 50 %"),
         (&["--memory", "1GiB", "--gpus", "9"], "9"),
         (&["--memory", "1GiB", "--gpus", "first"], "all"),
+        (&["--memory", "1GiB", "--gpus", "GPU-dead"], "32 hexadecimal digits"),
         (&[], "--memory"),
     ];
     for (options, expected) in cases {
@@ -239,7 +244,7 @@ fn a_user_without_rights_gets_a_clear_error() {
     {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
     }
-    for words in [&["ps"][..], &["run", "--memory", "1GiB"]] {
+    for words in [&["ps"][..], &["metrics"], &["run", "--memory", "1GiB"]] {
         let mut command = Command::new(&copy);
         command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).uid(65534).gid(65534);
         if words[0] == "run" {
@@ -256,6 +261,7 @@ fn a_user_without_rights_gets_a_clear_error() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{words:?}: {output:?}");
         assert!(words[0] == "run" || said.contains("may not ask the daemon"), "{words:?}: {said}");
+        assert!(output.stdout.is_empty(), "a daemon that may not be asked is not away: {output:?}");
     }
 }
 

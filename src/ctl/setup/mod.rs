@@ -89,15 +89,10 @@ pub struct State {
 
 /// The installed engines, each examined as in a dry run. `runtime_dir` is gpusliced's, if not the
 /// default.
-pub fn states(runtime_dir: Option<&Path>, is_installed: impl Fn(&str) -> bool) -> Vec<State> {
-    let programs = [
-        (Engine::Docker, "dockerd"),
-        (Engine::Podman, "podman"),
-        (Engine::Containerd, "containerd"),
-        (Engine::Crio, "crio"),
-    ];
-    let installed = programs.into_iter().filter(|(_, program)| is_installed(program));
-    installed.map(|(engine, _)| state(engine, runtime_dir)).collect()
+pub fn states(runtime_dir: Option<&Path>) -> Vec<State> {
+    let engines = [Engine::Docker, Engine::Podman, Engine::Containerd, Engine::Crio];
+    let installed = engines.into_iter().filter(|engine| node::is_in_path(engine.program()));
+    installed.map(|engine| state(engine, runtime_dir)).collect()
 }
 
 fn state(engine: Engine, runtime_dir: Option<&Path>) -> State {
@@ -131,6 +126,17 @@ impl Engine {
             Engine::Podman => "podman",
             Engine::Crio => "crio",
             Engine::Nvidia => "nvidia",
+        }
+    }
+
+    /// The program that reads its configuration.
+    fn program(self) -> &'static str {
+        match self {
+            Engine::Containerd => "containerd",
+            Engine::Docker => "dockerd",
+            Engine::Podman => "podman",
+            Engine::Crio => "crio",
+            Engine::Nvidia => "nvidia-container-runtime",
         }
     }
 
@@ -199,10 +205,15 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             engine.name()
         );
     }
-    let plan = match options.undo {
+    let mut plan = match options.undo {
         true => undoing(options)?,
         false => doing(options)?,
     };
+    if options.config.is_none() && !node::is_in_path(engine.program()) {
+        let program = engine.program();
+        plan.notes
+            .push(format!("there is no {program} in PATH: the files have no effect without it"));
+    }
     for edit in &plan.edits {
         out::line(diff(edit).trim_end())?;
     }

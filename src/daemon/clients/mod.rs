@@ -11,6 +11,7 @@ mod requests;
 mod tenant;
 
 use crate::containers::{ContainerWriter, Containers};
+use crate::log_limit::LogLimit;
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
 use crate::slab::{Key, Slab};
@@ -62,6 +63,8 @@ pub struct Clients {
     handshake_deadlines: VecDeque<(Instant, Key)>,
     /// A process released memory or exited since the last look.
     given_back: bool,
+    /// Processes that could not be attached.
+    unattached: LogLimit,
 }
 
 impl Clients {
@@ -75,6 +78,7 @@ impl Clients {
             siblings: BTreeMap::new(),
             handshake_deadlines: VecDeque::new(),
             given_back: false,
+            unattached: LogLimit::default(),
         }
     }
 
@@ -180,7 +184,9 @@ impl Clients {
                 out.push(Task::Connected(*container));
             }
             Err(why) => {
-                tracing::warn!(%container, %why, "a process could not be attached");
+                if let Some(count) = self.unattached.one_more(now()) {
+                    tracing::warn!(%container, %why, count, "processes could not be attached");
+                }
                 // It may hold the memory it reported.
                 match self.remove(key, out) {
                     Some(tenant) => self.linger(client, tenant, out),

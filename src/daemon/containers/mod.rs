@@ -9,6 +9,7 @@ mod grants;
 mod members;
 mod pages;
 
+use crate::log_limit::LogLimit;
 use crate::paths::host_path;
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
@@ -20,6 +21,7 @@ use crate::state::State;
 pub use budget::Budget;
 pub use first_process::{FirstProcess, examine_asker};
 use gpuslice_engine::{Engine, Quota, Record};
+use gpuslice_host::clock::now;
 use gpuslice_host::process::has_exited;
 use gpuslice_wire::admin::Denial;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
@@ -32,9 +34,6 @@ pub use pages::{ClaimsReader, ContainerWriter, PageSettings};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// Shortest time between two log lines about refused processes.
-const TELL_EVERY: Duration = Duration(60_000_000_000);
 
 /// The slice of one container.
 #[derive(Debug)]
@@ -49,29 +48,13 @@ struct Slice {
     /// Which processes may connect.
     members: Members,
     /// Processes that were refused.
-    refused: Refused,
+    refused: LogLimit,
+    /// Connections that were closed for want of descriptors.
+    turned_away: LogLimit,
     /// Grants of its processes, on disk.
     grants: Grants,
     /// The container's first process; the slice ends with it.
     first: Option<OwnedFd>,
-}
-
-/// Counts refused processes, to log them at intervals.
-#[derive(Debug, Default)]
-struct Refused {
-    count: u64,
-    next: Instant,
-}
-
-impl Refused {
-    /// Counts one more; returns the count since the last log line if another is due.
-    fn one_more(&mut self, now: Instant) -> Option<u64> {
-        self.count += 1;
-        (self.next <= now).then(|| {
-            self.next = now.plus(TELL_EVERY);
-            std::mem::take(&mut self.count)
-        })
-    }
 }
 
 impl Slice {
@@ -149,7 +132,8 @@ impl Containers {
             listener: Socket::listening(listener, owner, &self.closer),
             page,
             members: Members::noted(&dir, record),
-            refused: Refused::default(),
+            refused: LogLimit::default(),
+            turned_away: LogLimit::default(),
             grants: Grants::of(&dir, record.lanes.len()),
             first: None,
         };
@@ -224,7 +208,7 @@ impl Containers {
     /// The next connection to a container's socket. `None`: there is none, or too many of the container's closed
     /// connections still wait to be closed.
     pub fn accept(&mut self, listener: Key, spare: &mut Spare) -> Option<(ContainerId, Socket)> {
-        let slice = self.slots.get(listener)?;
+        let slice = self.slots.get_mut(listener)?;
         let container = slice.container;
         let behind = self.closer.is_behind(SocketOwner::Container(container));
         if behind && self.watch.forget(&slice.listener).is_ok() {
@@ -234,7 +218,9 @@ impl Containers {
         match slice.listener.accept() {
             Ok(fd) => Some((container, fd)),
             Err(Errno::EMFILE | Errno::ENFILE) => {
-                tracing::warn!(%container, "out of descriptors; closed a process's connection");
+                if let Some(count) = slice.turned_away.one_more(now()) {
+                    tracing::warn!(%container, count, "out of descriptors; closed connections of processes");
+                }
                 spare.turn_away(&slice.listener);
                 None
             }

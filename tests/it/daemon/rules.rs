@@ -388,3 +388,21 @@ fn nonsense(random: &mut Random) -> Vec<u8> {
     }
     packet
 }
+
+/// Processes that ask to attach and close at once cannot be attached. The daemon's log tells so once a minute, with
+/// their number, and not of each.
+#[test]
+fn a_storm_of_connections_does_not_fill_the_log() {
+    let node = node();
+    for _ in 0..2_000 {
+        let client = node.tenant("a");
+        // Fails if the daemon has closed it meanwhile.
+        let _ = client.0.send_raw(&attach(), &[]);
+        client.0.hang_up();
+    }
+    assert_eq!(node.tenant("a").attach(Bytes::ZERO).lanes, 1, "others are served");
+    let log = node.log();
+    let told = log.lines().filter(|line| line.contains("processes could not be attached")).count();
+    assert_eq!(told, 1, "{log}");
+    assert!(log.lines().count() < 100, "{log}");
+}

@@ -46,6 +46,8 @@ fn doctor_shows_memory_enforcement_of_gpus_and_slices() {
 fn a_missing_part_is_reported_with_its_fix() {
     let mut case = Case::start("devices=1,mem=1GiB", "");
     case.node.end_daemon(nix::sys::signal::Signal::SIGTERM);
+    let strict = doctor(&case, &["--strict"]);
+    assert_eq!(strict.status.code(), Some(1), "the daemon is missing: {strict:?}");
     let output = doctor(&case, &[]);
     assert!(output.status.success(), "nothing that is needed: {output:?}");
     let text = String::from_utf8(output.stdout).expect("text");

@@ -24,11 +24,12 @@ fn invalid_options_are_refused_with_the_reason() {
     reserved("fixed", "1");
     stage.must(&["policy", "1", "fixed"]);
     let before = (stage.ps()["gpus"].clone(), stage.slice("web"));
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["policy", "0", "quick"], "fair, preemptive, weighted, fixed, soft or native"),
         (&["policy", "0", "6"], "0 to 5"),
         (&["policy", "0", "-1"], "0 to 5"),
         (&["policy", "0", "Soft"], "0 to 5"),
+        (&["policy", "fair"], "fair is a policy"),
         (&["policy", "9", "soft"], "no GPU"),
         (&["policy", "9"], "no GPU"),
         (&["policy", "first", "soft"], "any, all"),

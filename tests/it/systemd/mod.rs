@@ -19,6 +19,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// Handed-over descriptors begin here (sd_listen_fds(3)).
 const FIRST: RawFd = 3;
@@ -301,5 +302,25 @@ fn metrics_are_served_to_good_clients_and_bad() {
     assert!(exporter.ask(good).contains("gpuslice_up 1"));
     drop((half, silent));
     node.end_daemon(Signal::SIGTERM);
+    std::thread::sleep(Duration::from_millis(100)); // so old may a list be
     assert!(exporter.ask(good).contains("gpuslice_up 0"));
+}
+
+/// Twice as many silent clients as the server serves at a time: a scrape is answered before they are given up, which
+/// the newest of them, still connected, shows.
+#[test]
+fn metrics_are_not_delayed_by_silent_clients() {
+    let node = Node::start();
+    let exporter = Exporter::start(&node);
+    let connect = |_| TcpStream::connect(&exporter.1).expect("it listens");
+    let silent: Vec<TcpStream> = (0..64).map(connect).collect();
+    let good = "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
+    assert!(exporter.ask(good).contains("gpuslice_up 1"));
+    let is_open = |mut client: &TcpStream| {
+        client.set_nonblocking(true).expect("a socket");
+        let read = client.read(&mut [0]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert!(!is_open(&silent[0]), "the oldest has given way");
+    assert!(is_open(&silent[63]), "the scrape waited for the silent ones");
 }

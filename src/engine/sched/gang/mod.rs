@@ -163,10 +163,12 @@ impl Node<'_> {
         }
         let missing = self.gated(gang) & !held;
         match self.verdict(index, held) {
-            Verdict::Close | Verdict::CloseEarly => self.close(index, held),
-            _ if missing != 0 => self.complete(gang, held, missing),
+            Verdict::Close | Verdict::CloseEarly => return self.close(index, held),
             Verdict::Keep => {}
             Verdict::Renew => self.renew(index, held),
+        }
+        if missing != 0 {
+            self.complete(gang, held, missing);
         }
     }
 

@@ -30,12 +30,7 @@ impl Node<'_> {
             return;
         }
         let gated = self.gated(gang);
-        let may = each(gated).all(|at| {
-            let turns = self.turns(at);
-            let free = turns.on_gpu() != Some(index);
-            free && turns.find(index).is_some_and(Entity::eligible)
-        });
-        if !may || gated == 0 {
+        if !self.waits(gang) {
             self.gangs[gang].ready = None;
             each(gpus & self.tied).for_each(|at| self.turns_mut(at).called(index, false));
             return;
@@ -57,6 +52,18 @@ impl Node<'_> {
         let ready = each(gated).all(called);
         let since = &mut self.gangs[gang].ready;
         *since = since.or(now).filter(|_| ready);
+    }
+
+    /// Whether the gang could have a turn, if its GPUs were free.
+    fn waits(&self, gang: usize) -> bool {
+        let index = self.gangs[gang].index;
+        let gated = self.gated(gang);
+        gated != 0
+            && each(gated).all(|at| {
+                let turns = self.turns(at);
+                let free = turns.on_gpu() != Some(index);
+                free && turns.find(index).is_some_and(Entity::eligible)
+            })
     }
 
     /// Goes through the gangs that may have a turn, in their order. Grants turns to those that can begin,
@@ -104,13 +111,11 @@ impl Node<'_> {
     /// needs.
     fn rank(&mut self, gang: usize, class: Class) -> Option<Rank> {
         let gated = self.gated(gang);
-        let ready = self.gangs.iter().filter(|gang| gang.ready.is_some());
-        let above = ready.filter(|other| {
-            let first = each(other.gpus & gated).next();
-            let entity = first.and_then(|at| self.turns(at).find(other.index));
-            entity.is_some_and(|entity| entity.class < class)
-        });
-        let gangs = above.fold(0, |all, other| all | other.gpus & gated);
+        // also those that are not called yet: a turn that is granted in this step may call them, and would be
+        // closed in this step if that changed the order
+        let others = (0..self.gangs.len()).filter(|other| self.waits(*other));
+        let above = others.filter(|other| self.class(*other) < class);
+        let gangs = above.fold(0, |all, other| all | self.gangs[other].gpus & gated);
         let singles = self.of(gang, |turns| turns.above(class)) & gated;
         let mut open = true;
         for at in each(singles | gangs) {
