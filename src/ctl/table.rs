@@ -227,8 +227,19 @@ fn called(container: &str, name: &str) -> String {
     if name.is_empty() { container } else { name }.to_owned()
 }
 
+/// Share and limit, percent.
+fn shares(slice: &Snapshot) -> [Option<u32>; 2] {
+    match *slice {
+        Snapshot::Slice { share, share_limit, .. } => {
+            [share, share_limit].map(|percent| percent.map(Percent::get))
+        }
+        _ => [None; 2],
+    }
+}
+
 fn row(slice: Snapshot) -> Option<Row> {
     let time = TimeControl::of(&slice)?;
+    let [share, share_limit] = shares(&slice);
     match slice {
         Snapshot::Slice {
             container,
@@ -247,8 +258,6 @@ fn row(slice: Snapshot) -> Option<Row> {
             pinned,
             pinned_cap,
             weight,
-            share,
-            share_limit,
             class,
             cap_ppm,
             clients,
@@ -278,8 +287,8 @@ fn row(slice: Snapshot) -> Option<Row> {
             pinned,
             pinned_cap,
             weight: weight.map(Weight::get),
-            share: share.map(Percent::get),
-            share_limit: share_limit.map(Percent::get),
+            share,
+            share_limit,
             class,
             cap_ppm,
             clients,

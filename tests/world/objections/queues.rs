@@ -107,17 +107,18 @@ fn limited(n: usize, weight: u32, share: u32, limit: u32) -> Action {
 /// Both containers are runnable for two seconds, in turns of so many ms each.
 fn in_turns(who: [Action; 2], each: [u64; 2]) -> Result<(), Objection> {
     let mut story = Story::admits(Config::default(), who.into_iter());
-    let mut words = [0, 0];
-    story.says(0, runnable(0, 0), &[])?;
+    // turn words: odd while it has the turn
+    let mut words = [1, 0];
+    story.says(0, runnable(0, 0), &[turn(0, 1, each[0] * MS)])?;
     story.says(1, runnable(0, 0), &[])?;
     while story.now < 2_000 * MS {
-        for n in 0..2 {
-            let word: u32 = words[n] + 1;
-            let end = story.now + each[n] * MS;
-            story.then(0, &[turn(n, word, end)])?;
-            story.then(each[n] * MS, &[turn(n, word + 1, end)])?;
-            story.says(n, runnable(word, word), &[])?;
-            words[n] = word + 1;
+        for (n, next) in [(0, 1), (1, 0)] {
+            let word = words[n];
+            words[n] += 1;
+            story.then(each[n] * MS, &[turn(n, words[n], story.now)])?;
+            words[next] += 1;
+            let begins = turn(next, words[next], story.now + each[next] * MS);
+            story.says(n, runnable(word, word), &[begins])?;
         }
     }
     Ok(())
@@ -137,7 +138,15 @@ fn to_a_limit_that_leaves_time_to_the_wrong_container() {
     assert_eq!(in_turns(alone, [9, 1]), Ok(()));
     let both = [limited(0, 1, 20, 40), limited(1, 1, 0, 0)];
     assert_eq!(in_turns(both.clone(), [4, 6]), Ok(()));
-    objects(in_turns(both.clone(), [6, 4]), "of cap 40/100 owes");
+    objects(in_turns(both, [6, 4]), "is due 60.00 %");
     let late = [limited(0, 1, 20, 0), limited(1, 1, 0, 70)];
     objects(in_turns(late, [4, 6]), "is due 60.00 %");
+}
+
+#[test]
+fn to_a_container_above_its_limit() {
+    let both = [limited(0, 1, 20, 40), limited(1, 1, 0, 60)];
+    assert_eq!(in_turns(both.clone(), [4, 6]), Ok(()));
+    objects(in_turns(both.clone(), [5, 5]), "of cap 40/100 owes");
+    objects(in_turns(both, [3, 7]), "of cap 60/100 owes");
 }
