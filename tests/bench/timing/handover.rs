@@ -5,6 +5,11 @@ use crate::trace::gaps;
 use crate::{Error, Pace, Row};
 use serde_json::Value;
 use std::path::Path;
+use std::time::Duration;
+
+/// The holder's first pauses, from which it learns that they are long: it keeps its turn for up to a millisecond in
+/// the first of them.
+const LEARNS: Duration = Duration::from_millis(200);
 
 /// Time from the last kernel of a holder with long pauses to the first kernel of the next container, in ms. The
 /// holder ends its turn at once, so this is the hand-over.
@@ -16,6 +21,7 @@ pub fn idle(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     let pulse = "--seconds 600 --kernel-us 2000 --pause-us 10000";
     let from = node.tenant(0, ("--weight 4", pulse))?;
     let to = node.tenant(0, ("", "--seconds 600 --kernel-us 100"))?;
+    std::thread::sleep(LEARNS);
     let gaps = gaps(&node, from, to, pace.seconds(15.0));
     let gaps = gaps.into_iter().map(|us| us / 1e3).collect();
     Ok(vec![Row::of("idle holder to next in line", "ms", gaps, 0.75)])
