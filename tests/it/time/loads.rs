@@ -54,10 +54,11 @@ fn during(machine: &Machine, tenants: &[&Tenant], first: Duration) -> Vec<f64> {
     look().iter().zip(&before).map(|(now, then)| (*now - *then).as_secs_f64()).collect()
 }
 
-/// Each load can use more than three quarters of a GPU.
+/// Each load can use more than three quarters of a GPU. The work between two pauses is long enough that a holder keeps
+/// its turn over a pause which the machine makes longer.
 #[test]
 fn weights_hold_in_cells_of_the_matrix() {
-    for load in [[200, 100, 32], [1_000, 100, 1], [5_000, 300, 1], [20_000, 1_000, 1]] {
+    for load in [[200, 100, 32], [1_000, 100, 8], [5_000, 300, 1], [20_000, 1_000, 1]] {
         let (node, machine) = patient(CELLS_IDLE_US);
         must(&node, &["set", "b", "--weight", "3"]);
         let light = steps(&node, &machine, "a", load);
