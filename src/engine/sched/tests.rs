@@ -4,6 +4,7 @@ mod debts;
 mod effort;
 mod meaning;
 mod queues;
+mod time_account;
 
 use super::*;
 use gpuslice_wire::units::{Percent, Weight};
