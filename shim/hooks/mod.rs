@@ -39,6 +39,7 @@ mod pool;
 mod query;
 mod sharing;
 mod sparse;
+mod wait;
 
 pub use array::*;
 pub use capture::*;
@@ -58,3 +59,4 @@ pub use pool::*;
 pub use query::*;
 pub use sharing::*;
 pub use sparse::*;
+pub use wait::*;

@@ -6,8 +6,9 @@
 //! that the process drains soon; report when it has drained. While no other container has work for the GPU
 //! there are no turns, and a launch costs one load and one branch ([`open`]).
 //!
-//! * [`turn`], [`claim`], [`window`], [`in_flight_limit`], [`estimate`] decide, without side effects: may a
-//!   launch go, does the claim hold, how much room is there, how long will the launch run;
+//! * [`turn`], [`claim`], [`window`], [`in_flight_limit`], [`estimate`], [`gaps`] decide, without side effects: may
+//!   a launch go, does the claim hold, how much room is there, how long will the launch run, how long does the
+//!   process keep its turn when it has nothing in flight;
 //! * [`gates`] are for turns that end at any moment: the GPU itself stops at them;
 //! * [`fences`] puts events behind launches to learn which work has finished; `captures` keeps the gate's
 //!   queries apart from stream captures; [`slow_path`] handles one launch; `thread` handles the rest;
@@ -35,6 +36,7 @@ pub mod estimate;
 #[cfg(test)]
 mod fake;
 pub mod fences;
+pub mod gaps;
 pub mod gates;
 pub mod in_flight_limit;
 mod os;
@@ -175,6 +177,25 @@ pub fn launch(
     };
     let result = call();
     gate.leave(ticket, result == CUresult::SUCCESS);
+    result
+}
+
+/// Whether this process may be taking turns: launches pass its gate, one by one.
+#[inline(always)]
+#[must_use]
+pub fn takes_turns() -> bool {
+    !open() && !GATE.load(Relaxed).is_null()
+}
+
+/// Runs `call`, which waits for the GPU, holding no lock; afterwards the turn may be over.
+#[inline(never)]
+pub fn wait(call: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(gate) = existing() else {
+        return call();
+    };
+    let since = os::now();
+    let result = call();
+    gate.waited(since);
     result
 }
 

@@ -16,6 +16,7 @@ use super::captures;
 use super::claim;
 use super::estimate::{Estimate, Task};
 use super::fences::{Fences, StreamId};
+use super::gaps::Gaps;
 use super::gates::Gates;
 use super::in_flight_limit::InFlightLimit;
 use super::os;
@@ -75,6 +76,10 @@ pub struct Lane {
     pub parked: bool,
     /// Limit of work in flight near a turn's end.
     pub limit: InFlightLimit,
+    /// The pauses between the end of the work in flight and the next launch.
+    pub gaps: Gaps,
+    /// When the gate thread will look at this lane next, ns.
+    pub next_look: u64,
     /// The last turn for which the gate thread was woken.
     woken_turn: u32,
     /// Time of the last fenced launch without turns, ns.
@@ -88,6 +93,22 @@ impl Lane {
     pub(super) fn track(&mut self, now: u64) {
         if std::mem::take(&mut self.untracked) {
             self.fences.untracked(now);
+        }
+    }
+
+    /// Notes that a launch arrives at the gate: the gap since the end of earlier work is over.
+    fn arrives(&mut self, backend: &dyn DriverBackend, words: &LaneFacts, now: u64) {
+        if words.mode == MODE_OPEN {
+            return self.gaps.forget();
+        }
+        if self.waiting > 0 {
+            return;
+        }
+        if self.fences.in_flight.may_be_over(now) {
+            self.fences.collect(backend, now, true);
+        }
+        if self.fences.in_flight.empty() {
+            self.gaps.over(self.fences.in_flight.ended(), now, words.idle_ns);
         }
     }
 
@@ -143,6 +164,16 @@ impl Drop for WakeOnDrop {
     }
 }
 
+/// The last step of a launch at the gate.
+enum Stage {
+    /// It arrived.
+    Arrives,
+    /// It counts as waiting.
+    Waits,
+    /// It goes, or looks again at once.
+    Goes,
+}
+
 /// A launch on the slow path.
 struct PendingLaunch<'a> {
     pages: Pages,
@@ -167,11 +198,14 @@ impl PendingLaunch<'_> {
 }
 
 impl PendingLaunch<'_> {
-    /// Notes the start of the turn's work, if this is the first launch of a turn.
-    fn begins(&self, lane: &mut Lane, now: Option<u64>) {
-        if let Some(now) = now {
+    /// Notes the start of the turn's work, if this is the `first` launch of a turn, and that of a stretch of work.
+    fn begins(&self, lane: &mut Lane, now: u64, first: bool) {
+        if first {
             self.claims().began_ns.store(now, Relaxed);
             lane.fences.turn_begins();
+        }
+        if lane.fences.in_flight.empty() {
+            lane.gaps.begins(lane.fences.in_flight.ended(), now);
         }
     }
 
@@ -237,15 +271,14 @@ impl Gate {
         self.start_thread();
         // Time spent waiting for turns, and held back by a full window, ns.
         let (mut waited, mut held) = (0, 0);
+        let mut stage = Stage::Arrives;
         loop {
             let now = os::now();
             // The daemon may have returned with other pages while this launch waited.
             let pages = self.backend.pages();
             let pending = PendingLaunch { gates: self.gates(&pending), pages, ..pending };
             let mut lane = self.lane(index);
-            self.set_runnable(&pending);
-            lane.seen = now;
-            let words = LaneFacts::read(pending.pages.container, index);
+            let words = self.looks(&pending, &mut lane, now, &mut stage);
             let (turn, pause, clock) = match words.judge(now) {
                 Verdict::Open if !pending.claim_open(&words, now) => continue,
                 Verdict::Open => {
@@ -279,7 +312,7 @@ impl Gate {
                                 lane.limit.underran();
                             }
                             count(&pending);
-                            pending.begins(&mut lane, first.then_some(now));
+                            pending.begins(&mut lane, now, first);
                             let wake = WakeOnDrop(futex);
                             // The end of a turn is reported exactly, since the next turn waits for it.
                             let last = left <= words.window_ns;
@@ -290,11 +323,31 @@ impl Gate {
                 }
             };
             lane.waiting += 1;
+            stage = Stage::Waits;
             drop(lane);
             os::wait(&pending.pages.container.lane[index].turn, turn, pause);
             *clock += os::now().saturating_sub(now);
-            self.lane(index).waiting -= 1;
         }
+    }
+
+    /// One look of a launch at the page, at the time `now`.
+    fn looks(
+        &self,
+        pending: &PendingLaunch<'_>,
+        lane: &mut Lane,
+        now: u64,
+        stage: &mut Stage,
+    ) -> LaneFacts {
+        self.set_runnable(pending);
+        let words = LaneFacts::read(pending.pages.container, pending.index);
+        match std::mem::replace(stage, Stage::Goes) {
+            Stage::Arrives => lane.arrives(self.backend, &words, now),
+            // Until here it counts, so that the gate thread does not end the turn for which it was woken.
+            Stage::Waits => lane.waiting -= 1,
+            Stage::Goes => {}
+        }
+        lane.seen = now;
+        words
     }
 
     /// Whether a launch held for its turn for `waited` ns must go without one, because the work in flight may

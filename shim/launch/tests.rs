@@ -440,3 +440,88 @@ fn copies_over_the_bus_are_tracked_and_never_held_for_long() {
     });
     assert_eq!(rig.claims().active.load(SeqCst), 3);
 }
+
+/// A program that pauses between its kernels: `gap` ns after the end of each.
+fn pauses(rig: &Rig, count: usize, gap: u64, wait: bool) {
+    for _ in 0..count {
+        rig.launch(1, 5, 50 * US);
+        let (since, end) = (os::now(), rig.fake.gpu().busy_until);
+        while os::now() < end {
+            std::hint::spin_loop();
+        }
+        if wait {
+            rig.gate.waited(since);
+        }
+        std::thread::sleep(Duration::from_nanos(gap));
+    }
+}
+
+/// Once its gaps are known to be long, a program that waits for its work ends its turn in the call that waits.
+#[test]
+fn a_program_with_long_gaps_ends_its_turn_as_its_work_ends() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    pauses(&rig, 8, 20_000 * US, true);
+    rig.launch(1, 5, 50 * US);
+    assert_eq!(rig.claims().runnable.load(SeqCst), 1);
+    let (since, end) = (os::now(), rig.fake.gpu().busy_until);
+    let rings = rig.fake.rings.load(SeqCst);
+    while os::now() < end {
+        std::hint::spin_loop();
+    }
+    rig.gate.waited(since);
+    assert_eq!(rig.claims().runnable.load(SeqCst), 0);
+    assert_eq!(rig.claims().drained.load(SeqCst), 1);
+    assert!(rig.fake.rings.load(SeqCst) > rings, "the daemon is not told");
+}
+
+/// A program with short gaps keeps its turn over them, and ends it when it stops.
+#[test]
+fn a_program_with_short_gaps_keeps_its_turn() {
+    for wait in [true, false] {
+        let rig = Rig::new(MODE_TURNS);
+        rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+        rig.turn(1, 60_000_000 * US);
+        rig.launch(1, 5, 400_000 * US);
+        let kept = std::thread::scope(|scope| {
+            let busy = scope.spawn(|| {
+                for _ in 0..4 {
+                    let (since, end) = (os::now(), rig.fake.gpu().busy_until);
+                    std::thread::sleep(Duration::from_nanos(end.saturating_sub(os::now())));
+                    if wait {
+                        rig.gate.waited(since);
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                    rig.launch(1, 5, 400_000 * US);
+                }
+            });
+            let mut kept = true;
+            while !busy.is_finished() {
+                kept &= rig.claims().runnable.load(SeqCst) == 1;
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            kept
+        });
+        assert!(kept, "it lost its turn; waits: {wait}");
+        eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
+    }
+}
+
+/// A launch that was woken for its turn keeps the turn, however late its thread runs.
+#[test]
+fn a_launch_that_was_just_woken_still_waits() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(2, 0);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| rig.launch(1, 5, US));
+        eventually("it waits", || rig.gate.lane(0).waiting == 1);
+        // The turn comes while the lane's lock keeps the launch from going on.
+        let lane = rig.gate.lane(0);
+        rig.turn(3, 60_000_000 * US);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(lane.waiting, 1, "it is not counted any more");
+        drop(lane);
+        held.join().expect("it launches");
+    });
+    assert_eq!(rig.gate.lane(0).waiting, 0);
+}

@@ -1,9 +1,11 @@
 //! The gate thread: one per process, from the first launch or the first memory credit on.
 //!
 //! It closes the word when turns begin, reports the process as drained after a turn, clears `runnable` when the
-//! process is idle. It also returns recalled memory credit, and notices a daemon that went away. It waits on the
-//! page's futex, and never inside the driver. Regular turn changes do not wake it: the first launch of a turn
-//! does, after the driver's call, and the thread sleeps no longer than to the turn's end.
+//! process will not launch again soon (`gaps.rs`). A call of the program that waits for the GPU does the last
+//! two sooner, see [`Gate::waited`]. The thread also returns recalled memory credit, and notices a daemon that
+//! went away. It waits on the page's futex, and never inside the driver. Regular turn changes do not wake it:
+//! the first launch of a turn does, after the driver's call, and the thread sleeps no longer than to the turn's
+//! end.
 //!
 //! When the process exits, the driver shuts itself down in an exit handler, and a thread that queries events
 //! at that time can crash the process. So the gate's exit handler runs before, and stops the thread. The
@@ -37,6 +39,17 @@ const RECALL_NS: u64 = 500_000;
 const SETTLE_NS: u64 = 1_000_000;
 /// Shortest and longest sleep in the middle of the process's own turn.
 const TURN_NS: (u64, u64) = (50_000, 5_000_000);
+/// Time from the first sight of a turn to the first check in it: the launches need the lane's lock more.
+const BEGUN_NS: u64 = 200_000;
+/// A call that took this long has waited for the GPU.
+const BLOCKED_NS: u64 = 5_000;
+/// The gate thread may end a turn this much late.
+const LATE_NS: u64 = 100_000;
+/// Shortest pause between checks while work is in flight that is not due.
+const CHECK_NS: u64 = 500_000;
+/// Streams are queried only after a pause of this length in launches: a thread inside a launch may hold a lock
+/// that a query would wait for.
+const ASK_NS: u64 = 250_000;
 /// The GPU may have read a gate just before it closed, and pass it only now.
 const PASSING_NS: u64 = 10_000;
 /// Work that runs while other streams are blocked at gates, and exceeds twice its expected time by this much,
@@ -52,6 +65,11 @@ impl Lane {
             true => now.saturating_sub(self.seen.max(in_flight.ended())),
             false => 0,
         }
+    }
+
+    /// How long the process keeps its turn with nothing in flight, ns.
+    fn hold(&self, words: &LaneFacts) -> u64 {
+        self.gaps.hold(self.fences.in_flight.ended(), words.idle_ns)
     }
 
     /// Pause before the next check whether the GPU has drained; 0 for none. With gates the pause is short.
@@ -174,8 +192,7 @@ impl Gate {
         let parked = runnable & RUNNABLE_PARKED != 0;
         let begins = !owes_report && !parked && may_launch(words.turn);
         if begins && std::mem::replace(seen_turn, words.turn) != words.turn {
-            // The turn just begins: the launches need the lane's lock more than this thread.
-            return words.idle_ns.min(LOOK_NS).min(words.left(now));
+            return words.idle_ns.min(BEGUN_NS).min(words.left(now));
         }
         let mut lane = self.lane(index);
         if lane.parked {
@@ -185,8 +202,7 @@ impl Gate {
         if owes_report {
             lane.track(now);
         }
-        // A thread inside a launch may hold a lock that a query would wait for.
-        let asleep = owes_report || now.saturating_sub(lane.seen) >= words.idle_ns / 2;
+        let asleep = owes_report || now.saturating_sub(lane.seen) >= ASK_NS.min(words.idle_ns / 2);
         let ask = asleep && lane.fences.in_flight.inside() == 0;
         lane.fences.collect_elsewhere(self.backend, now, ask);
         let drained = lane.fences.in_flight.empty();
@@ -200,11 +216,9 @@ impl Gate {
         if lane.waiting > 0 {
             return LOOK_NS.min(words.left(now));
         }
-        let idle = lane.idle(now);
-        if idle >= words.idle_ns {
-            race.report_drained(lane.fences.in_flight.ended());
-            claims.runnable.store(0, SeqCst);
-            self.backend.ring();
+        let (idle, hold) = (lane.idle(now), lane.hold(&words));
+        if drained && idle >= hold {
+            self.give_up(&lane, &race);
             return REST_NS;
         }
         if !may_launch(words.turn) && !drained {
@@ -212,12 +226,57 @@ impl Gate {
             return if lane.parked { waits } else { DRAIN_NS.1 };
         }
         let in_flight = &lane.fences.in_flight;
-        let pause = match in_flight.due(now) {
+        let pause = match (drained, in_flight.due(now)) {
+            (true, _) => hold - idle,
             // The end is known only as exactly as the last check before it.
-            true => words.idle_ns / 2,
-            false => in_flight.outstanding(now).max(words.idle_ns.saturating_sub(idle)),
+            (false, true) => ASK_NS.min(words.idle_ns / 2),
+            (false, false) => in_flight.outstanding(now).max(CHECK_NS.min(words.idle_ns)),
         };
-        pause.clamp(TURN_NS.0, TURN_NS.1).min(words.left(now))
+        let pause = pause.clamp(TURN_NS.0, TURN_NS.1).min(words.left(now));
+        lane.next_look = now.saturating_add(pause);
+        pause
+    }
+
+    /// Ends this process's part in the turn: it has nothing in flight, and its next launch is not near.
+    fn give_up(&self, lane: &Lane, race: &claim::ClaimWords<'_>) {
+        race.report_drained(lane.fences.in_flight.ended());
+        race.claims.runnable.store(0, SeqCst);
+        self.backend.ring();
+    }
+
+    /// A thread of the program waited for the GPU from `since` on, ns, and has its answer. If nothing is in flight
+    /// any more, this is known sooner and more exactly than by the gate thread's checks.
+    pub fn waited(&self, since: u64) {
+        let Some(index) = self.backend.lane().filter(|index| *index < LANES_MAX) else {
+            return;
+        };
+        let (pages, now) = (self.backend.pages(), os::now());
+        let words = LaneFacts::read(pages.container, index);
+        let mut lane = self.lane(index);
+        if words.is_open(now) || lane.parked || !lane.fences.in_flight.may_be_over(now) {
+            return;
+        }
+        lane.fences.collect(self.backend, now, true);
+        if !lane.fences.in_flight.empty() {
+            return;
+        }
+        if now.saturating_sub(since) >= BLOCKED_NS {
+            lane.fences.in_flight.ended_at(now);
+        }
+        let claims = &pages.client.lane[index];
+        let race = claim::ClaimWords { turn: &pages.container.lane[index].turn, claims };
+        if race.owes_report(false) {
+            self.report_if_drained(&mut lane, &race, &words, now);
+        } else if lane.waiting == 0 && claims.runnable.load(SeqCst) != 0 {
+            match lane.hold(&words) {
+                0 => self.give_up(&lane, &race),
+                // The gate thread ends the turn, and may be asleep for as long as the work was expected to last.
+                hold if lane.next_look > now.saturating_add(hold).saturating_add(LATE_NS) => {
+                    os::wake(&pages.container.futex);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Reports a turn as drained if its work is finished or blocked at gates. Returns whether it reported.

@@ -20,7 +20,8 @@ pub struct LaneFacts {
     pub turn_end_ns: u64,
     /// Limit of work in flight near a turn's end.
     pub window_ns: u64,
-    /// Idle time after which the turn is given back.
+    /// Longest time for which the turn is kept with nothing in flight; without turns, the time after the last launch
+    /// for which the process counts as runnable.
     pub idle_ns: u64,
     /// The daemon's last heartbeat.
     pub heartbeat_ns: u64,
@@ -31,7 +32,7 @@ pub struct LaneFacts {
 /// Window if the page gives none.
 const WINDOW_DEFAULT_NS: u64 = 500_000;
 /// Idle time if the page gives none: with turns, and without.
-const IDLE_TURNS_NS: u64 = 500_000;
+const IDLE_TURNS_NS: u64 = 2_000_000;
 const IDLE_OPEN_NS: u64 = 20_000_000;
 
 /// Typical time from a turn's end until the daemon closes it, and the shortest and longest pause between

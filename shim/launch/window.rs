@@ -198,6 +198,19 @@ impl InFlight {
         self.groups.front().is_some_and(|head| head.fence.is_some() && since >= head.expected)
     }
 
+    /// Whether all work in flight may have finished by now, so that a query is worth its cost. It rarely takes less
+    /// than three quarters of its estimate.
+    #[must_use]
+    pub fn may_be_over(&self, now: u64) -> bool {
+        let since = now.saturating_sub(self.head_since);
+        self.inside == 0 && !self.groups.is_empty() && since >= self.expected / 4 * 3
+    }
+
+    /// Notes that the last work has ended just now: a thread waited for its end.
+    pub fn ended_at(&mut self, now: u64) {
+        self.head_since = self.head_since.max(now);
+    }
+
     /// Whether the work in flight is so late that it may be waiting for a held launch.
     #[must_use]
     pub fn stuck(&self, now: u64) -> bool {

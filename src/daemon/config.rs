@@ -184,7 +184,7 @@ pub struct DaemonConfig {
     pub turn_min_ms: Bounded<1, 1_000>,
     /// Longest turn, ms.
     pub turn_max_ms: Bounded<1, 1_000>,
-    /// Idle time after which a turn ends, µs.
+    /// Longest time for which a process with nothing on the GPU keeps its turn, µs.
     pub idle_us: Bounded<10, 1_000_000>,
     /// Most work in flight at a turn's end, µs.
     pub window_us: Bounded<10, 1_000_000>,
@@ -232,7 +232,7 @@ impl Default for DaemonConfig {
             period_ms: Bounded::default_of(16),
             turn_min_ms: Bounded::default_of(1),
             turn_max_ms: Bounded::default_of(20),
-            idle_us: Bounded::default_of(500),
+            idle_us: Bounded::default_of(2_000),
             window_us: Bounded::default_of(500),
             stream_gates: true,
             drain_max_ms: Bounded::default_of(2_000),

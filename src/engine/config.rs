@@ -30,7 +30,8 @@ pub struct Config {
     pub window_high_us: u32,
     /// Streams of best-effort containers get gates while a high-priority one is attached.
     pub stream_gates: bool,
-    /// Idle time after which a process gives its turn back, µs.
+    /// Longest time for which a process with nothing on the GPU keeps its turn, µs. It decides by its own
+    /// history for how long: a shortest turn and two hand-overs are as much as a change of hands can cost.
     pub idle_us: u32,
     /// Idle time after which a process stops claiming work in open mode, µs.
     pub idle_open_us: u32,
@@ -76,7 +77,7 @@ impl Default for Config {
             window_us: 500,
             window_high_us: 150,
             stream_gates: true,
-            idle_us: 500,
+            idle_us: 2_000,
             idle_open_us: 20_000,
             open_after: Duration::from_millis(20),
             burst: Duration::from_millis(100),

@@ -118,7 +118,8 @@ pub struct ContainerLane {
     pub mode: AtomicU32,
     /// Limit of work in flight near the end of a turn, µs.
     pub window_us: AtomicU32,
-    /// A process idle for this long gives its turn back, µs.
+    /// A process keeps its turn for at most this long while it has nothing on the GPU, µs; in [`MODE_OPEN`],
+    /// it claims work for this long after its last launch.
     pub idle_us: AtomicU32,
     /// Incremented when a process of the container is short of memory: each other process answers once
     /// with [`crate::tenant::Request::Yield`].

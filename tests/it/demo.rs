@@ -90,6 +90,25 @@ fn the_demo_reports_three_tenants_within_their_caps() {
     }
 }
 
+/// Tenants that wait for each kernel, with pauses: their shares follow their weights too.
+#[test]
+fn the_demo_of_programs_that_wait_for_their_kernels() {
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    command.args(["demo", "--json", "--runtime", "none", "--seconds", "4", "--load", "steps"]);
+    let output = command.env("TMPDIR", place.path()).stdin(Stdio::null()).output();
+    let output = output.expect("it starts");
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert_eq!(report["load"], "steps");
+    let tenants = report["tenants"].as_array().expect("tenants");
+    let shares: Vec<f64> =
+        tenants.iter().filter_map(|tenant| tenant["share_measured"].as_f64()).collect();
+    assert_eq!(shares.len(), 3, "{report}");
+    assert!(shares[0] < shares[1] && shares[1] < shares[2], "{report}");
+}
+
 /// An idle tenant gets nothing, and a limited one no more than its limit, a burst and a turn.
 #[test]
 fn the_demo_of_a_policy_reports_what_each_was_due() {

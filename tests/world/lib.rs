@@ -26,6 +26,8 @@ pub mod tenant;
 pub mod world;
 
 #[cfg(test)]
+mod adversaries;
+#[cfg(test)]
 mod debts;
 #[cfg(test)]
 mod gangs;

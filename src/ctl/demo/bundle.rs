@@ -72,6 +72,7 @@ pub fn command(runtime: &str, root: &Path) -> Command {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Load;
     use super::*;
     use gpuslice_wire::units::Bytes;
     use oci_spec::runtime::Spec;
@@ -79,7 +80,7 @@ mod tests {
     /// A misspelt or misplaced field would be lost on the way through the specification's own types.
     #[test]
     fn the_configuration_is_of_the_oci_runtime_specification() {
-        for plan in Plan::three(None, Bytes(8 << 30), 5) {
+        for plan in Plan::three(None, Load::default(), Bytes(8 << 30), 5) {
             let config = config(&plan, &["tenant".to_owned()], Path::new("/h"), Path::new("/d"));
             let spec: Spec = serde_json::from_value(config.clone()).expect("a specification");
             assert_eq!(serde_json::to_value(spec).expect("JSON"), config);

@@ -1,5 +1,5 @@
 //! `gpuslice demo`: three tenants on one GPU, with weights 1:2:4 or chosen to show a policy, and a
-//! verdict.
+//! verdict. They keep the GPU's queue full or, with `--load steps`, wait for each kernel as most programs do.
 //!
 //! As root the tenants are real containers under a real OCI runtime, each with a slice from
 //! `gpuslice-hook`; as an ordinary user they are processes. Daemon, device, containers and files live in
@@ -21,7 +21,7 @@ use gpuslice_host::layout;
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::text::Selector;
-use plan::Plan;
+use plan::{Load, Plan};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +46,9 @@ pub struct Options {
     /// Demonstrate this policy, by name or number, instead of weights 1:2:4
     #[arg(long, value_name = "POLICY", allow_hyphen_values = true)]
     policy: Option<Policy>,
+    /// What the tenants do
+    #[arg(long, value_enum, value_name = "LOAD", default_value = "busy")]
+    load: Load,
     /// Print one JSON object at the end instead of tables
     #[arg(long)]
     json: bool,
@@ -76,7 +79,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let verdict = play(&mut stage, options)?;
     drop(stage);
     if options.json {
-        out::line(&verdict.json().to_string())?;
+        out::line(&verdict.json(options.load.name()).to_string())?;
     } else {
         out::line(&verdict.lines().join("\n"))?;
     }
@@ -145,7 +148,7 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         admin.ask(&Command::SetPolicy { gpu, policy })?;
     }
     let mut tenants = Vec::new();
-    for plan in Plan::three(options.policy, memory, options.seconds) {
+    for plan in Plan::three(options.policy, options.load, memory, options.seconds) {
         let tenant = match runtime {
             Some(runtime) => Tenant::container(plan, runtime, work.path(), daemon.dir.path()),
             None => Tenant::process(plan, &admin),

@@ -9,6 +9,34 @@ use gpuslice_wire::units::{Bytes, MIB, Percent, Weight};
 /// Default of `slots` in the node's configuration; a demo's daemon has no configuration.
 const SLOTS: f64 = 16.0;
 
+/// What the tenants do with the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Load {
+    /// Keep its queue full
+    #[default]
+    Busy,
+    /// Wait for each kernel of 1 ms and pause for 0.1 ms, as a program that synchronises after every step
+    Steps,
+}
+
+impl Load {
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::Busy => "busy",
+            Load::Steps => "steps",
+        }
+    }
+
+    /// Arguments of the tenant's program.
+    fn words(self) -> &'static [&'static str] {
+        match self {
+            Load::Busy => &[],
+            Load::Steps => &["--kernel-us", "1000", "--pause-us", "100"],
+        }
+    }
+}
+
 /// The whole that a due share refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Of {
@@ -41,8 +69,8 @@ pub struct Plan {
     pub share: Option<Percent>,
     /// Priority class.
     pub class: Class,
-    /// Whether it has work for the GPU.
-    pub busy: bool,
+    /// Its work for the GPU, if it has any.
+    pub load: Option<Load>,
     /// Its due share.
     pub due: Due,
     /// Time after which it ends by itself, s.
@@ -124,7 +152,7 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
 impl Plan {
     /// Three tenants that demonstrate `policy`; without one, weights 1:2:4 with memory caps in the same
     /// ratio. Together they have half of the GPU's memory.
-    pub fn three(policy: Option<Policy>, gpu: Bytes, seconds: u32) -> [Plan; 3] {
+    pub fn three(policy: Option<Policy>, load: Load, gpu: Bytes, seconds: u32) -> [Plan; 3] {
         let (roles, of) = roles(policy);
         let weights: u32 = roles.iter().map(|role| role.1).sum();
         let unit = gpu.0 / 2 / u64::from(weights) / MIB * MIB;
@@ -137,7 +165,7 @@ impl Plan {
             },
             share: share.and_then(|share| Percent::new(share).ok()),
             class: Class::Normal,
-            busy,
+            load: busy.then_some(load),
             due: Due { part, of },
             seconds: seconds + 60,
         })
@@ -147,9 +175,8 @@ impl Plan {
     pub fn program(&self) -> Vec<String> {
         let seconds = self.seconds.to_string();
         let mut words = vec!["--with-reader".into(), "--seconds".into(), seconds];
-        if !self.busy {
-            words.push("--idle".into());
-        }
+        let more = self.load.map_or(&["--idle"][..], Load::words);
+        words.extend(more.iter().map(|word| (*word).to_owned()));
         words
     }
 }
@@ -162,7 +189,7 @@ mod tests {
     fn nobody_is_promised_what_there_is_not() {
         let policies = [None].into_iter().chain(Policy::ALL.map(Some));
         for policy in policies {
-            let plans = Plan::three(policy, Bytes(16 << 30), 10);
+            let plans = Plan::three(policy, Load::default(), Bytes(16 << 30), 10);
             let memory: u64 = plans.iter().map(|plan| plan.memory.0).sum();
             assert!(memory <= 8 << 30 && memory > 7 << 30, "{policy:?}");
             let parts: f64 = plans.iter().map(|plan| plan.due.part).sum();
@@ -170,5 +197,15 @@ mod tests {
             let whole = (parts - 1.0).abs() < 1e-9;
             assert_eq!(whole, plans[0].due.of == Of::Busy, "{policy:?}");
         }
+    }
+
+    #[test]
+    fn a_load_is_that_of_the_tenants_with_work() {
+        let pauses = |plan: &Plan| plan.program().iter().any(|word| word == "--pause-us");
+        let three = |load| Plan::three(Some(Policy::Soft), load, Bytes(16 << 30), 10);
+        assert!(!three(Load::Busy).iter().any(pauses));
+        assert_eq!(three(Load::Steps).each_ref().map(pauses), [true, true, false]);
+        let idle = |plan: &Plan| plan.program().iter().any(|word| word == "--idle");
+        assert_eq!(three(Load::Steps).each_ref().map(idle), [false, false, true]);
     }
 }

@@ -183,8 +183,8 @@ impl Verdict {
         all
     }
 
-    /// One JSON object; shares as parts of 1, memory in bytes.
-    pub fn json(&self) -> Value {
+    /// One JSON object; shares as parts of 1, memory in bytes, and the load's name.
+    pub fn json(&self, load: &str) -> Value {
         let tenant = |line: &Line| {
             json!({
                 "name": line.name, "weight": line.weight, "share_expected": line.expected,
@@ -197,6 +197,7 @@ impl Verdict {
             "verdict": self.word(),
             "simulated": self.simulated,
             "policy": self.policy.name(),
+            "load": load,
             "utilisation": self.utilisation,
             "tenants": self.lines.iter().map(tenant).collect::<Vec<_>>(),
         })
@@ -248,7 +249,7 @@ mod tests {
         let verdict = judged(|_| {});
         assert!(verdict.pass(), "{verdict:?}");
         assert_eq!(verdict.lines().last().map(String::as_str), Some("verdict: pass"));
-        assert_eq!(verdict.json()["tenants"][2]["weight"], 4);
+        assert_eq!(verdict.json("busy")["tenants"][2]["weight"], 4);
     }
 
     /// The ledger has a tenth of the GPU for each; their kernels had `rate` thousandths.
@@ -291,7 +292,7 @@ mod tests {
         for (at, wrong) in wrongs.iter().enumerate() {
             let verdict = judged(wrong);
             assert!(!verdict.pass(), "wrong {at}: {verdict:?}");
-            assert_eq!(verdict.json()["verdict"], "fail");
+            assert_eq!(verdict.json("busy")["verdict"], "fail");
         }
     }
 }

@@ -79,8 +79,8 @@ macro_rules! for_each_driver_context_fn {
             [pass, sim, 7000] cuCtxGetFlags(flags: *mut u32);
             [pass, sim, 12010] cuCtxSetFlags(flags: u32);
             [pass, sim, 12000] cuCtxGetId(ctx: CUcontext, ctx_id: *mut u64);
-            [pass, sim, 2000] cuCtxSynchronize();
-            [pass, sim, 13000] cuCtxSynchronize_v2(ctx: CUcontext);
+            [hook, sim, 2000] cuCtxSynchronize();
+            [hook, sim, 13000] cuCtxSynchronize_v2(ctx: CUcontext);
             [hook, sim, 3010] cuCtxSetLimit(limit: CUlimit, value: usize);
             [pass, sim, 3010] cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit);
             [pass, sim, 3020] cuCtxGetCacheConfig(pconfig: *mut CUfunc_cache);

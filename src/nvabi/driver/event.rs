@@ -15,7 +15,7 @@ macro_rules! for_each_driver_event_fn {
                 h_event: CUevent, h_stream: CUstream, flags: u32,
             );
             [pass, sim, 2000] cuEventQuery(h_event: CUevent);
-            [pass, sim, 2000] cuEventSynchronize(h_event: CUevent);
+            [hook, sim, 2000] cuEventSynchronize(h_event: CUevent);
             [pass, sim, 2000] cuEventDestroy(h_event: CUevent);
             [pass, sim, 4000] cuEventDestroy_v2(h_event: CUevent);
             [pass, sim, 2000] cuEventElapsedTime(

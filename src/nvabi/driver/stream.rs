@@ -39,8 +39,8 @@ macro_rules! for_each_driver_stream_fn {
             );
             [pass, sim, 2000] cuStreamQuery(h_stream: CUstream);
             [pass, sim, 7000] cuStreamQuery_ptsz(h_stream: CUstream);
-            [pass, sim, 2000] cuStreamSynchronize(h_stream: CUstream);
-            [pass, sim, 7000] cuStreamSynchronize_ptsz(h_stream: CUstream);
+            [hook, sim, 2000] cuStreamSynchronize(h_stream: CUstream);
+            [hook, sim, 7000] cuStreamSynchronize_ptsz(h_stream: CUstream);
             [hook, sim, 2000] cuStreamDestroy(h_stream: CUstream);
             [hook, sim, 4000] cuStreamDestroy_v2(h_stream: CUstream);
         }

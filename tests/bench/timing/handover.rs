@@ -6,8 +6,8 @@ use crate::{Error, Pace, Row};
 use serde_json::Value;
 use std::path::Path;
 
-/// Time from the last kernel of a holder that becomes idle to the first kernel of the next container, in
-/// ms: `idle_us`, which is 0.5 ms, and 0.25 ms for the hand-over.
+/// Time from the last kernel of a holder with long pauses to the first kernel of the next container, in ms. The
+/// holder ends its turn at once, so this is the hand-over.
 ///
 /// # Errors
 /// The node does not work.
@@ -53,7 +53,10 @@ pub fn priority(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
 }
 
 /// Count, median and p99 in µs, as reported by a tenant about its kernels.
-fn latency(said: &str) -> Result<(usize, f64, f64), Error> {
+///
+/// # Errors
+/// It reported none.
+pub fn latency(said: &str) -> Result<(usize, f64, f64), Error> {
     let lines = said.lines();
     let mut events = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = events.find(|event| event["event"] == "latency");

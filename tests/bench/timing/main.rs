@@ -5,17 +5,27 @@
 //! independent of the daemon's ledger and the tenants' reports. Each row has its median, its p99 and the
 //! bound on the latter. The machine's wake-up latency is printed above the table, because it adds to every
 //! row. The exit status is 1 when a bound is missed. `--quick` takes a fifth of the time; a word after the
-//! directory restricts the run to measurements with that word in their names.
+//! directory restricts the run to measurements with that word in their names. `--real-time` gives the bench and all
+//! that it starts a real-time priority, so that other programs of a busy machine do not decide the figures.
+//!
+//! The tenants are those that keep the GPU's queue full (`tests/apps/bin/tenant.rs`), those that wait for their work
+//! (`tests/apps/loads`), and one that lies ([`liar`], this program itself).
 
+mod attacks;
 mod cost;
+mod due;
 mod gates;
 mod handover;
+mod liar;
+mod loads;
+mod matrix;
 mod node;
 mod preempt;
 mod shares;
 mod trace;
 
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -60,6 +70,12 @@ impl Row {
         }
     }
 
+    /// A row of samples with the lower bound `bound`, on the least of them.
+    pub fn least(name: &str, unit: &'static str, samples: Vec<f64>, bound: f64) -> Row {
+        let least = samples.iter().copied().reduce(f64::min).unwrap_or(f64::NAN);
+        Row { high: least, at_least: true, ..Row::of(name, unit, samples, bound) }
+    }
+
     /// Whether the bound is missed; also true without samples.
     fn missed(&self) -> bool {
         let held = match self.at_least {
@@ -79,17 +95,38 @@ impl Pace {
     pub fn seconds(self, whole: f64) -> Duration {
         Duration::from_secs_f64(whole * self.0)
     }
+
+    /// Whether this is the shorter run.
+    pub fn is_quick(self) -> bool {
+        self.0 < 1.0
+    }
+
+    /// So many seconds in a whole run, so many in a quick one.
+    pub fn at_least(self, whole: f64, quick: f64) -> Duration {
+        Duration::from_secs_f64(if self.is_quick() { quick } else { whole })
+    }
 }
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let Some(at) = words.iter().position(|word| *word == "--real-time") {
+        words.remove(at);
+        if let Err(why) = real_time() {
+            eprintln!("gpuslice-bench-time: --real-time: {why}");
+            return ExitCode::FAILURE;
+        }
+    }
     let done = match words[..] {
+        ["liar", claim_ms, quiet_ms] => liar::run(claim_ms, quiet_ms).map(|()| true),
         ["--quick", parts] => bench(Path::new(parts), Pace(0.2), ""),
         ["--quick", parts, only] => bench(Path::new(parts), Pace(0.2), only),
         [parts] => bench(Path::new(parts), Pace(1.0), ""),
         [parts, only] => bench(Path::new(parts), Pace(1.0), only),
-        _ => Err("usage: gpuslice-bench-time [--quick] DIRECTORY-OF-THE-BUILD [WORD]".into()),
+        _ => {
+            Err("usage: gpuslice-bench-time [--real-time] [--quick] DIRECTORY-OF-THE-BUILD [WORD]"
+                .into())
+        }
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -99,6 +136,22 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Takes the lowest real-time priority, which children inherit.
+fn real_time() -> std::io::Result<()> {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `priority` is ours; 0 is this process.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &priority) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Whether this process has a real-time priority.
+fn is_real_time() -> bool {
+    // SAFETY: 0 is this process.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_RR }
 }
 
 /// Measures everything; returns whether every bound is met.
@@ -111,9 +164,9 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
         noise.middle, noise.high
     );
     eprintln!(
-        "what is divided                          unit    samples   median      p99    bound"
+        "what is divided                                unit   samples   median      p99    bound"
     );
-    let mut rows = Vec::new();
+    let (mut rows, matrix) = (Vec::new(), RefCell::new(Value::Null));
     let mut told = |what: &str, more: &dyn Fn() -> Result<Vec<Row>, Error>| {
         if !what.contains(only) {
             return;
@@ -135,14 +188,24 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     told("preempt", &|| preempt::stopped(parts, pace));
     told("throughput", &|| cost::throughput(parts, pace));
     told("daemon", &|| cost::daemon(parts, pace));
+    told("attacks", &|| attacks::attacks(parts, pace));
+    told("share 50", &|| attacks::shares(parts, pace));
+    told("programs", &|| loads::pairs_of_programs(parts, pace));
+    told("open loops", &|| loads::open_loops(parts, pace));
+    told("services", &|| loads::services(parts, pace));
+    told("matrix", &|| {
+        let (rows, cells) = matrix::measure(parts, pace)?;
+        matrix.replace(cells);
+        Ok(rows)
+    });
     let missed = rows.iter().any(Row::missed);
     let list: Vec<Value> = rows.iter().map(as_json).collect();
     let verdict = if missed { "fail" } else { "pass" };
     println!(
         "{}",
         json!({
-            "bench": "time", "load": load, "noise_us": [noise.middle, noise.high],
-            "rows": list, "verdict": verdict,
+            "bench": "time", "load": load, "real_time": is_real_time(), "noise_us": [noise.middle, noise.high],
+            "rows": list, "matrix": matrix.into_inner(), "verdict": verdict,
         })
     );
     Ok(!missed)
@@ -161,7 +224,7 @@ fn noise(pace: Pace) -> Row {
 
 fn tell(row: &Row) {
     eprintln!(
-        "{:<40} {:<6} {:>8} {:>8.2} {:>8.2} {} {:>6.2}{}",
+        "{:<46} {:<6} {:>7} {:>8.2} {:>8.2} {} {:>6.2}{}",
         row.name,
         row.unit,
         row.samples,

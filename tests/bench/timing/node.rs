@@ -1,7 +1,7 @@
 //! A private node: a daemon, a simulated machine and tenants in slices; removed when dropped.
 
 use crate::Error;
-use gpuslice_sim_device::{ContextId, Machine, Role};
+use gpuslice_sim_device::{ContextId, Machine, Role, now_ns};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,7 +20,8 @@ pub struct Node {
     pub machine: Machine,
 }
 
-/// A tenant's arguments: those of `gpuslice run`, and those of the tenant's program.
+/// A tenant's arguments: those of `gpuslice run`, and those of the tenant's program; or the name of another program of
+/// the build and its arguments.
 pub type Words<'a> = (&'a str, &'a str);
 
 impl Node {
@@ -98,6 +99,16 @@ impl Node {
         new().ok_or_else(|| "the tenant's context is gone".into())
     }
 
+    /// Starts a process in a slice that makes no context.
+    ///
+    /// # Errors
+    /// The command does not start.
+    pub fn process(&mut self, gpu: usize, words: Words<'_>) -> Result<(), Error> {
+        let child = self.spawn(gpu, words, Stdio::null())?;
+        self.tenants.push(child);
+        Ok(())
+    }
+
     /// Runs a tenant to its end; returns its output.
     pub fn told(&mut self, gpu: usize, words: Words<'_>) -> Result<String, Error> {
         let child = self.spawn(gpu, words, Stdio::piped())?;
@@ -110,9 +121,14 @@ impl Node {
         command.args(["run", "--quiet", "--memory", "1GiB", "--gpus"]);
         command.arg(gpu.to_string()).args(slice.split_whitespace());
         command.arg("--runtime-dir").arg(self.dir.join("run"));
-        // One allocation that fits and one that does not, because this does not measure memory.
-        command.arg("--").arg(self.parts.join("tenant"));
-        command.args(["--step-mib", "512"]).args(program.split_whitespace());
+        let mut words = program.split_whitespace().peekable();
+        command.arg("--");
+        match words.next_if(|word| !word.starts_with('-')) {
+            Some(other) => command.arg(self.parts.join(other)),
+            // One allocation that fits and one that does not, because this does not measure memory.
+            None => command.arg(self.parts.join("tenant")).args(["--step-mib", "512"]),
+        };
+        command.args(words);
         command.env("GPUSLICE_SIM_DEVICE", self.dir.join("device"));
         Ok(command.stdin(Stdio::null()).stdout(to).spawn()?)
     }
@@ -137,6 +153,15 @@ impl Node {
     pub fn busy(&self, contexts: &[ContextId]) -> Vec<u64> {
         let busy = |id: &ContextId| self.machine.context_info(*id).map_or(0, |info| info.busy_ns);
         contexts.iter().map(busy).collect()
+    }
+
+    /// The part of the device's time that each context gets over `length` from now on.
+    pub fn parts_of(&self, contexts: &[ContextId], length: Duration) -> Vec<f64> {
+        let (from, before) = (now_ns(), self.busy(contexts));
+        std::thread::sleep(length);
+        let (to, after) = (now_ns(), self.busy(contexts));
+        let part = |(then, now): (&u64, &u64)| (now - then) as f64 / (to - from) as f64;
+        before.iter().zip(&after).map(part).collect()
     }
 }
 

@@ -10,6 +10,7 @@ mod bad;
 mod deadlocks;
 mod gang;
 mod gates;
+mod loads;
 mod namespaces;
 mod preempt;
 mod slices;
@@ -88,12 +89,22 @@ impl Tenant {
         kernel_us: u64,
         words: &[&str],
     ) -> Tenant {
+        command.args(["--seconds", "100000", "--step-mib", "512", "--kernel-us"]);
+        command.arg(kernel_us.to_string()).args(words);
+        Tenant::run(command, node, machine, container, Duration::from_micros(kernel_us.min(20_000)))
+    }
+
+    /// Starts any program in a container's slice, and waits until it has had so much GPU time.
+    fn run(
+        mut command: Command,
+        node: &Node,
+        machine: &Machine,
+        container: &'static str,
+        work: Duration,
+    ) -> Tenant {
         let driver = node.root().join("driver");
         let before = machine.contexts(0).expect("a GPU");
         command
-            .args(["--seconds", "100000", "--step-mib", "512", "--kernel-us"])
-            .arg(kernel_us.to_string())
-            .args(words)
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
             .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
             .env("GPUSLICE_DRIVER_DIR", &driver)
@@ -108,7 +119,7 @@ impl Tenant {
         eventually("a context", || fresh().is_some());
         let context = fresh().expect("just seen");
         let tenant = Tenant { container, child, context };
-        eventually("work", || tenant.busy(machine) > Duration::from_micros(kernel_us.min(20_000)));
+        eventually("work", || tenant.busy(machine) > work);
         tenant
     }
 
