@@ -158,7 +158,9 @@ impl Engine {
 
     /// The charged time at `now`, not before the last step.
     pub(crate) fn charged_at(&self, now: Instant) -> Charged {
-        self.charged.plus(now.since(self.now)).late(self.next_deadline(), now)
+        // a step that came too late ends an absence, whether it did what was due or not
+        let due = self.next_deadline().map(|due| due.max(self.now));
+        self.charged.plus(now.since(self.now)).late(due, now)
     }
 
     /// Charges the time up to now.

@@ -122,7 +122,7 @@ impl WallTimes {
     /// Advances the clock.
     pub fn advance(&mut self, seen: &Observer) {
         let (from, now) = (self.now, seen.now);
-        let late = self.due.map_or(0, |due| now.saturating_sub(due + HEARTBEAT_STALE_NS));
+        let late = self.due.map_or(0, |due| now.saturating_sub(due.max(from) + HEARTBEAT_STALE_NS));
         let end = now - late.min(now - from);
         self.now = now;
         for (key, state) in &seen.lanes {

@@ -345,6 +345,24 @@ fn the_absence_of_the_daemon_is_no_wait() {
     }
 }
 
+/// A deadline that a late step leaves to the next tick is no absence: the daemon is there again.
+#[test]
+fn a_late_step_ends_the_absence() {
+    let mut node = Node::new(&[("a", "0"), ("b", "0")]);
+    let client = node.processes[0].1;
+    let second = node.rig.attach("a", 0).expect("a second process");
+    node.rig.reserve(second, 1, GIB / 2);
+    node.rig.reserve(client, GIB / 2 + 1, GIB); // the second process is asked for its credit
+    let due = node.rig.engine.next_deadline().expect("the end of the recall");
+    node.rig.now = due.0 + 1_250 * MS;
+    for _ in 0..10 {
+        node.says("a", 0, Claims::default());
+        node.rig.now += MS;
+    }
+    let (parts, _) = node.row("b", 0);
+    assert_eq!(parts[6], 1_000, "{parts:?}");
+}
+
 /// After a restart the daemon does not know a container's processes until they attach again. The account is a
 /// new one.
 #[test]
