@@ -17,10 +17,12 @@ use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
 pub struct Ask {
     /// Cap per GPU.
     pub memory: MemoryAsk,
-    /// Weight.
-    pub weight: Weight,
-    /// Hard share.
+    /// Weight for the time that shares leave, if named.
+    pub weight: Option<Weight>,
+    /// Share of each GPU's time.
     pub share: Option<Percent>,
+    /// The most that it may get of each GPU's time.
+    pub share_limit: Option<Percent>,
     /// Priority class.
     pub class: Class,
     /// Whether its GPUs may take turns as a gang.
@@ -61,7 +63,8 @@ impl Ask {
     /// process, which identifies its control group.
     #[must_use]
     pub fn admit(&self, container: ContainerId, pid: u32) -> Command {
-        let Ask { memory, weight, share, class, gang, gpus, whole, name, pinned, source } = *self;
+        let Ask { memory, weight, share, share_limit, class, gang, .. } = *self;
+        let Ask { gpus, whole, name, pinned, source, .. } = *self;
         let asked = Admission {
             container,
             name,
@@ -70,6 +73,7 @@ impl Ask {
             memory,
             weight,
             share,
+            share_limit,
             class,
             gang,
             pinned,
@@ -83,7 +87,8 @@ impl Ask {
 }
 
 pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
-    let (mut memory, mut pinned, mut weight, mut share) = (None, None, None, None);
+    let (mut memory, mut pinned, mut weight) = (None, None, None);
+    let (mut share, mut share_limit) = (None, None);
     let (mut class, mut gang, mut name) = (Class::Normal, Gangs::Auto, Name::EMPTY);
     let (mut gpus, mut whole) = (Selector::EMPTY, Selector::EMPTY);
     for &(key, value) in ours {
@@ -93,6 +98,7 @@ pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "pinned-memory" => pinned = Some(size(value).map_err(|why| bad(&why))?),
             "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
+            "share-limit" => share_limit = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "priority" => class = value.parse().map_err(|why: BadClass| bad(&why))?,
             "gang" => gang = value.parse().map_err(|why: BadGangs| bad(&why))?,
             "gpus" => gpus = selector(value).map_err(|why| bad(&why))?,
@@ -100,17 +106,16 @@ pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "name" => name = Name::new(value).map_err(|why| bad(&why))?,
             _ => {
                 return Err(bad(
-                    &"unknown annotation; the known ones are memory, pinned-memory, weight, share, priority, gang, gpus, whole-gpus and name",
+                    &"unknown annotation; the known ones are memory, pinned-memory, weight, share, share-limit, priority, gang, gpus, whole-gpus and name",
                 ));
             }
         }
     }
-    if weight.is_some() && share.is_some() {
-        return Err(Error::ask(
-            "gpuslice.io/share",
-            "",
-            "a slice has a weight or a hard share, not both; remove one",
-        ));
+    if let (Some(share), Some(limit)) = (share, share_limit)
+        && limit < share
+    {
+        let why = format!("is below the share of {} %", Percent::get(share));
+        return Err(Error::ask("gpuslice.io/share-limit", &Percent::get(limit).to_string(), why));
     }
     if !whole.is_empty() && gpus.is_empty() {
         let why = "with whole-gpus, the slice's own GPUs must be named too; add gpuslice.io/gpus";
@@ -121,8 +126,9 @@ pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     Ok(Ask {
         memory,
         pinned,
-        weight: weight.unwrap_or(Weight::ONE),
+        weight,
         share,
+        share_limit,
         class,
         gang,
         gpus,
@@ -161,7 +167,7 @@ mod tests {
         let full = ask(
             r#""gpuslice.io/memory":"4GiB","gpuslice.io/weight":"3","gpuslice.io/gpus":"0,1","gpuslice.io/whole-gpus":"2",
                "gpuslice.io/priority":"high","gpuslice.io/name":"web","other/x":"y","gpuslice.io/gang":"never",
-               "gpuslice.io/pinned-memory":"512MiB""#,
+               "gpuslice.io/pinned-memory":"512MiB","gpuslice.io/share":"25","gpuslice.io/share-limit":"50%""#,
         );
         let full = full.expect("valid").expect("asks");
         assert_eq!(full.memory, MemoryAsk::Exactly(Bytes(4 * GIB)));
@@ -178,7 +184,9 @@ mod tests {
             ),
             "{command:?}"
         );
-        assert_eq!((full.weight.get(), full.class, full.gpus.as_str()), (3, Class::High, "0,1"));
+        let weight = Weight::new(3).ok();
+        assert_eq!((full.weight, full.class, full.gpus.as_str()), (weight, Class::High, "0,1"));
+        assert_eq!((full.share, full.share_limit), (Percent::new(25).ok(), Percent::new(50).ok()));
         assert_eq!((full.whole.as_str(), full.gang), ("2", Gangs::Never));
         let idle = r#""gpuslice.io/memory":"4GiB","gpuslice.io/priority":"best-effort""#;
         let idle = ask(idle).expect("valid").expect("asks");
@@ -195,13 +203,15 @@ mod tests {
         };
         let ask = words(&["memory=1/4", "weight=2", "gpus=0,1"]).expect("valid");
         assert_eq!(ask.memory, MemoryAsk::Ratio { part: 1, whole: 4 });
-        assert_eq!((ask.weight.get(), ask.gpus.as_str()), (2, "0,1"));
+        assert_eq!((ask.weight, ask.gpus.as_str()), (Weight::new(2).ok(), "0,1"));
         assert_eq!(ask.source, None, "the node's own");
         for (bad, why) in [
             (&["weight=2"][..], "needs a memory cap"),
             (&["memory=5/4"], "a part of the GPU's memory"),
             (&["memory=1GiB", "memory=2GiB"], "is given twice"),
             (&["memroy=1GiB"], "unknown annotation"),
+            (&["memory=1GiB", "share=30", "share-limit=20"], "is below the share of 30 %"),
+            (&["memory=1GiB", "share-limit=0"], "1 to 100"),
         ] {
             assert!(words(bad).is_err_and(|said| said.contains(why)), "{bad:?}");
         }
@@ -225,7 +235,10 @@ mod tests {
             r#""gpuslice.io/pinned-memory":"1GiB""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"0""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"1000000000""#,
-            r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"2","gpuslice.io/share":"10""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/share":"11","gpuslice.io/share-limit":"10""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/share-limit":"0""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/share-limit":"101""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/share-limit":"none""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/gpus":"x""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/whole-gpus":"0""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/priority":"1""#,

@@ -49,8 +49,9 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
     Ok(Some(Ask {
         source: Some(RequestSource::Cgpu),
         memory: MemoryAsk::Ratio { part, whole },
-        weight: Weight::ONE,
+        weight: None,
         share: None,
+        share_limit: None,
         class: Class::Normal,
         gang: Gangs::Auto,
         gpus: gpus(config)?,
@@ -164,7 +165,7 @@ mod tests {
                      ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES=2";
         let ask = with(plain).expect("valid");
         assert_eq!(ask.memory, MemoryAsk::Ratio { part: 4, whole: 15 });
-        assert_eq!((ask.weight, ask.class), (Weight::ONE, Class::Normal));
+        assert_eq!((ask.weight, ask.class), (None, Class::Normal));
         assert_eq!(ask.source, Some(RequestSource::Cgpu));
         for (more, gpus) in [
             ("", ""),

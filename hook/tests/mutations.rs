@@ -7,7 +7,6 @@
 use gpuslice_hook::{Args, Ask, Config, Error, State};
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::policy::Class;
-use gpuslice_wire::units::Weight;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -217,10 +216,12 @@ fn no_mutant_of_a_wish_asks_for_nothing() {
                     MemoryAsk::Exactly(bytes) => assert!(bytes.0 > 0),
                     MemoryAsk::Ratio { part, whole } => assert!(0 < part && part <= whole),
                 }
-                assert!((1..=1000).contains(&ask.weight.get()));
+                assert!(ask.weight.is_none_or(|weight| (1..=1000).contains(&weight.get())));
+                let (share, limit) = (ask.share, ask.share_limit);
+                assert!(share.zip(limit).is_none_or(|(share, limit)| share <= limit));
                 if ask.source == Some(RequestSource::Cgpu) {
-                    let costly = (ask.weight, ask.class, ask.share, ask.pinned);
-                    assert_eq!(costly, (Weight::ONE, Class::Normal, None, None));
+                    let costly = (ask.weight, ask.class, ask.share, ask.share_limit, ask.pinned);
+                    assert_eq!(costly, (None, Class::Normal, None, None, None));
                     assert!(ask.whole.is_empty());
                 }
             }

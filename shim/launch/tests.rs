@@ -462,6 +462,7 @@ fn a_program_with_long_gaps_ends_its_turn_as_its_work_ends() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     pauses(&rig, 8, 20_000 * US, true);
+    rig.gate.stop(); // from here on, no other thread can end it
     rig.launch(1, 5, 50 * US);
     assert_eq!(rig.claims().runnable.load(SeqCst), 1);
     let (since, end) = (os::now(), rig.fake.gpu().busy_until);
@@ -507,7 +508,8 @@ fn a_program_with_short_gaps_keeps_its_turn() {
     }
 }
 
-/// A launch that was woken for its turn keeps the turn, however late its thread runs.
+/// A launch that was woken for its turn counts as waiting until it goes, however late its thread runs: the gate
+/// thread does not end the turn meanwhile.
 #[test]
 fn a_launch_that_was_just_woken_still_waits() {
     let rig = Rig::new(MODE_TURNS);
@@ -515,12 +517,15 @@ fn a_launch_that_was_just_woken_still_waits() {
     std::thread::scope(|scope| {
         let held = scope.spawn(|| rig.launch(1, 5, US));
         eventually("it waits", || rig.gate.lane(0).waiting == 1);
-        // The turn comes while the lane's lock keeps the launch from going on.
-        let lane = rig.gate.lane(0);
-        rig.turn(3, 60_000_000 * US);
-        std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(lane.waiting, 1, "it is not counted any more");
-        drop(lane);
+        let lane = &rig.page().lane[0];
+        // The launch reads the pages before it goes on.
+        let pages = rig.fake.pages.lock().expect("unpoisoned");
+        lane.turn_end_ns.store(os::now() + 60_000_000 * US, SeqCst);
+        lane.turn.store(3, SeqCst);
+        os::wake(&lane.turn);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(rig.gate.lane(0).waiting, 1, "it is not counted any more");
+        drop(pages);
         held.join().expect("it launches");
     });
     assert_eq!(rig.gate.lane(0).waiting, 0);

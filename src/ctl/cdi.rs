@@ -154,7 +154,7 @@ fn check(words: &[String]) -> Result<(), String> {
                 .parse::<Weight>()
                 .map(drop)
                 .map_err(|why| why.to_string()),
-            "share" => value
+            "share" | "share-limit" => value
                 .parse::<Percent>()
                 .map(drop)
                 .map_err(|why| why.to_string()),
@@ -175,7 +175,7 @@ fn check(words: &[String]) -> Result<(), String> {
                         .map_err(|why| why.to_string())
                 }),
             _ => Err(
-                "unknown key; the keys are memory, pinned-memory, weight, share, priority, gang, gpus, whole-gpus and name"
+                "unknown key; the keys are memory, pinned-memory, weight, share, share-limit, priority, gang, gpus, whole-gpus and name"
                     .to_owned(),
             ),
         };
@@ -193,10 +193,17 @@ fn check(words: &[String]) -> Result<(), String> {
             "with whole-gpus, the slice's own GPUs must be named too; add gpus=0".to_owned()
         );
     }
-    if seen.contains(&"weight") && seen.contains(&"share") {
-        return Err("a slice has a weight or a hard share, not both; remove one".to_owned());
+    let percent = |key: &str| {
+        let value = words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+        value.and_then(|value| value.parse::<Percent>().ok())
+    };
+    match (percent("share"), percent("share-limit")) {
+        (Some(share), Some(limit)) if limit < share => {
+            let (share, limit) = (share.get(), limit.get());
+            Err(format!("share-limit={limit} is below share={share}; raise the limit"))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -212,6 +219,8 @@ mod tests {
         let words = slice("big:memory=4GiB,gpus=0,1,weight=2").expect("good").words;
         assert_eq!(words, ["memory=4GiB", "gpus=0,1", "weight=2"]);
         assert!(slice("a:memory=1GiB,gpus=0,whole-gpus=1,2").is_ok());
+        assert!(slice("a:memory=1GiB,weight=2,share=25,share-limit=50").is_ok());
+        assert!(slice("a:memory=1GiB,share-limit=50").is_ok());
         assert!(DEFAULT_SLICES.iter().all(|usual| slice(usual).is_ok()));
         for (bad, why) in [
             ("1of4", "NAME:"),
@@ -221,7 +230,9 @@ mod tests {
             ("a:weight=2", "needs a memory cap"),
             ("a:memory=5/4", "two whole numbers"),
             ("a:memory=1GiB,memory=1GiB", "twice"),
-            ("a:memory=1GiB,weight=2,share=10", "not both"),
+            ("a:memory=1GiB,share=10,share-limit=9", "below share=10"),
+            ("a:memory=1GiB,share-limit=0", "1 to 100"),
+            ("a:memory=1GiB,share-limit=50,share-limit=60", "twice"),
             ("a:memory=1GiB,colour=red", "unknown"),
             ("a:memory=1GiB,whole-gpus=1", "must be named"),
             ("a:memory", "not KEY=VALUE"),

@@ -49,7 +49,7 @@ enum Command {
     Ps(ps::Options),
     /// Remove leftover slices
     Rm(rm::Options),
-    /// Change a running slice's caps, weight, share or priority
+    /// Change a running slice's caps, weight, share, limit or priority
     Set(set::Options),
     /// Show or change the scheduling policy of a GPU
     Policy(policy::Options),

@@ -37,7 +37,8 @@ fn policies() -> String {
     let rows: String = Policy::ALL.iter().map(row).collect();
     format!(
         "Policies, and the part of the GPU's time that a container gets:\n{rows}\
-         A container with a --share keeps it under every policy but native; the others divide the rest."
+         A container with a --share keeps it under every policy but native, and a --share-limit caps it;\n\
+         weights divide the rest. Under fixed a share without a limit is also the limit."
     )
 }
 

@@ -1,7 +1,7 @@
-//! `gpuslice set`: changes a slice's caps, weight, share or priority while its container runs.
+//! `gpuslice set`: changes a slice's caps, weight, share, limit or priority while its container runs.
 //!
 //! A cap takes effect with the next allocation. A cap below the memory held takes nothing away: growth
-//! is refused until enough is freed. A weight, a share and a priority take effect with the next turn;
+//! is refused until enough is freed. A weight, a share, a limit and a priority take effect with the next turn;
 //! past GPU time stays charged.
 
 use crate::admin::Admin;
@@ -13,8 +13,8 @@ use crate::table::{Row, View};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
 use gpuslice_wire::ids::{ContainerId, Lane};
-use gpuslice_wire::policy::{Class, ShareAsk};
-use gpuslice_wire::units::{Bytes, Weight};
+use gpuslice_wire::policy::{Change, Class};
+use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(value_name = "CONTAINER")]
     container: String,
     /// Set the GPU memory cap, on all its GPUs or the one given by --gpu
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory, required_unless_present_any = ["pinned", "weight", "share", "priority"], allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, required_unless_present_any = ["pinned", "weight", "share", "share_limit", "priority"], allow_hyphen_values = true)]
     memory: Option<Bytes>,
     /// Restrict --memory to this GPU, by its index on the node
     #[arg(long, value_name = "N", requires = "memory", allow_hyphen_values = true)]
@@ -33,12 +33,15 @@ pub struct Options {
     /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pinned: Option<Bytes>,
-    /// Set the scheduling weight, 1 to 1000, on all its GPUs
+    /// Set the scheduling weight, 1 to 1000, on all its GPUs, or none
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    weight: Option<Weight>,
-    /// Set the hard share of GPU time in percent, or none
+    weight: Option<Change<Weight>>,
+    /// Set the share of GPU time in percent, or none
     #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
-    share: Option<ShareAsk>,
+    share: Option<Change<Percent>>,
+    /// Set the limit of GPU time in percent, or none
+    #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
+    share_limit: Option<Change<Percent>>,
     /// Set the priority: high, normal or best-effort
     #[arg(long, value_name = "CLASS", allow_hyphen_values = true)]
     priority: Option<Class>,
@@ -86,50 +89,53 @@ fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]
     Ok(())
 }
 
-/// Changes weight, share and priority.
+/// Changes weight, share, limit and priority.
 fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<()> {
+    let weight = options.weight.unwrap_or_default();
     let share = options.share.unwrap_or_default();
-    let (weight, class) = (options.weight, options.priority);
-    if weight.is_none() && class.is_none() && share == ShareAsk::Keep {
+    let share_limit = options.share_limit.unwrap_or_default();
+    let class = options.priority;
+    let lines = retuned(rows.first().copied(), weight, [share, share_limit], class);
+    if lines.is_empty() {
         return Ok(());
     }
     let container = ContainerId::new(id).with_context(|| id.to_owned())?;
-    let command = Command::Retune { container, weight, share, class };
+    let command = Command::Retune { container, weight, share, share_limit, class };
     let Answer::Done {} = admin.ask(&command)? else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
-    let was = rows.first();
-    for line in retuned(was.copied(), weight, share, class) {
+    for line in lines {
         out::line(&format!("{id}: {line}"))?;
     }
     Ok(())
 }
 
-/// Old and new scheduling parameters, one line for each that was changed.
+/// Old and new scheduling parameters, one line for each that was changed; share and limit as a pair.
 fn retuned(
     was: Option<&Row>,
-    weight: Option<Weight>,
-    share: ShareAsk,
+    weight: Change<Weight>,
+    [share, share_limit]: [Change<Percent>; 2],
     class: Option<Class>,
 ) -> Vec<String> {
     let percent = |percent: Option<u32>| percent.map_or("none".to_owned(), |p| format!("{p}%"));
-    let before = |text: fn(&Row) -> String| was.map_or("unknown".to_owned(), text);
+    let number = |number: Option<u32>| number.map_or("none".to_owned(), |n| n.to_string());
+    let before = |text: &dyn Fn(&Row) -> String| was.map_or("unknown".to_owned(), text);
     let mut lines = Vec::new();
-    if let Some(weight) = weight {
-        let was = before(|row| row.weight.to_string());
-        lines.push(format!("weight: {was} -> {}", weight.get()));
+    if weight != Change::Keep {
+        let was = before(&|row| number(row.weight));
+        lines.push(format!("weight: {was} -> {}", number(weight.of(None).map(Weight::get))));
     }
-    let share = match share {
-        ShareAsk::Keep => None,
-        ShareAsk::None => Some(None),
-        ShareAsk::Hard(share) => Some(Some(share.get())),
-    };
-    if let Some(share) = share {
-        let was = was.map_or("unknown".to_owned(), |row| percent(row.share));
-        lines.push(format!("share: {was} -> {}", percent(share)));
+    if share != Change::Keep {
+        let was = before(&|row| percent(row.share));
+        lines.push(format!("share: {was} -> {}", percent(share.of(None).map(Percent::get))));
+    }
+    if share_limit != Change::Keep {
+        let was = before(&|row| percent(row.share_limit));
+        let limit = percent(share_limit.of(None).map(Percent::get));
+        lines.push(format!("share-limit: {was} -> {limit}"));
     }
     if let Some(class) = class {
-        let was = before(|row| row.class.to_string());
+        let was = before(&|row| row.class.to_string());
         lines.push(format!("priority: {was} -> {class}"));
     }
     lines
@@ -193,15 +199,24 @@ mod tests {
     #[test]
     fn each_change_of_time_is_told() {
         let row = slice("a", 3, None, true, 0);
-        let half = "50".parse().expect("a share");
-        let told = retuned(Some(&row), Weight::new(7).ok(), half, Some(Class::BestEffort));
+        let percent = |percent| Change::to(Percent::new(percent).ok());
+        let (weight, class) = (Change::to(Weight::new(7).ok()), Some(Class::BestEffort));
+        let told = retuned(Some(&row), weight, [percent(50), percent(80)], class);
         assert_eq!(
             told,
-            ["weight: 3 -> 7", "share: none -> 50%", "priority: normal -> best-effort"]
+            [
+                "weight: 3 -> 7",
+                "share: none -> 50%",
+                "share-limit: none -> 80%",
+                "priority: normal -> best-effort"
+            ]
         );
-        assert!(retuned(Some(&row), None, ShareAsk::Keep, None).is_empty());
-        let gone = retuned(None, None, ShareAsk::None, None);
-        assert_eq!(gone, ["share: unknown -> none"]);
+        assert!(retuned(Some(&row), Change::Keep, [Change::Keep; 2], None).is_empty());
+        let gone = retuned(None, Change::None, [Change::None; 2], None);
+        assert_eq!(
+            gone,
+            ["weight: unknown -> none", "share: unknown -> none", "share-limit: unknown -> none"]
+        );
     }
 
     #[test]

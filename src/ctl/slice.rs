@@ -21,12 +21,15 @@ pub struct SliceOptions {
     /// Pinned host memory cap, for all GPUs together [default: the node's, usually none]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pub pinned: Option<Bytes>,
-    /// Scheduling weight, 1 to 1000
-    #[arg(long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
-    pub weight: Weight,
-    /// Hard share of GPU time in percent: reserved, and never exceeded
-    #[arg(long, value_name = "PCT", conflicts_with = "weight", allow_hyphen_values = true)]
+    /// Scheduling weight for the time that shares leave, 1 to 1000 [default: 1, or none with --share]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub weight: Option<Weight>,
+    /// Share of GPU time in percent, reserved for the container
+    #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
     pub share: Option<Percent>,
+    /// Limit of GPU time in percent, not below the share [default: none, or the share under fixed]
+    #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
+    pub share_limit: Option<Percent>,
     /// Scheduling priority: high, normal or best-effort
     #[arg(long, value_name = "CLASS", default_value = "normal")]
     pub priority: Class,
@@ -66,6 +69,7 @@ impl SliceOptions {
                 memory: MemoryAsk::Exactly(self.memory),
                 weight: self.weight,
                 share: self.share,
+                share_limit: self.share_limit,
                 class: self.priority,
                 gang: self.gang,
                 pinned: self.pinned,

@@ -1,9 +1,10 @@
 //! A node's slices as a table or JSON. Pure: two snapshots in, lines or JSON out.
 //!
 //! A snapshot holds counters; a share is the growth of a slice's GPU time between two snapshots, divided
-//! by the time between them. A slice's *due* share assumes that all slices with work now keep having
-//! work: higher classes first, then by weight, no slice above its own limit, and the rest to the others.
+//! by the time between them. A slice's *due* share is what the engine aims at if all slices with work now
+//! keep having work: see [`due`].
 
+mod due;
 mod json;
 
 pub use json::json;
@@ -12,7 +13,7 @@ use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
-use gpuslice_wire::units::Bytes;
+use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::fmt::Write;
 
 /// One slice of one GPU.
@@ -46,10 +47,12 @@ pub struct Row {
     pub pinned: Bytes,
     /// Pinned host memory cap.
     pub pinned_cap: Option<Bytes>,
-    /// Weight.
-    pub weight: u32,
-    /// Hard share in percent.
+    /// Weight for the time that shares leave; none beside a share alone.
+    pub weight: Option<u32>,
+    /// Share in percent.
     pub share: Option<u32>,
+    /// Limit in percent; `cap_ppm` counts the policy's too.
+    pub share_limit: Option<u32>,
     /// Priority class.
     pub class: Class,
     /// Upper limit of its part of the GPU's time, parts per million.
@@ -205,31 +208,6 @@ impl View {
         format!("gpu {}{mark}", self.index(gpu))
     }
 
-    /// The part of its GPU, 0..=1, that a slice is due among the slices with work.
-    pub fn due(&self, row: &Row) -> f64 {
-        let policy = self.gpu(row.gpu).map_or(Policy::default(), |gpu| gpu.policy);
-        let by_weight = policy.rules().turns && policy.rules().weights;
-        let line = |peer: &Row| {
-            if by_weight { f64::from(peer.weight) } else { 1.0 }
-        };
-        let cap = |peer: &Row| f64::from(peer.cap_ppm) / f64::from(WHOLE_PPM);
-        let same = |peer: &Row| peer.container == row.container;
-        let peers = self.rows.iter();
-        let peers = peers.filter(|peer| peer.gpu == row.gpu && (peer.runnable || same(peer)));
-        let mut left = 1.0;
-        for class in Class::ALL {
-            let ours = peers.clone().filter(|peer| peer.class == class);
-            let asks: Vec<(f64, f64)> = ours.map(|peer| (line(peer), cap(peer))).collect();
-            let level = level(&asks, left);
-            if class == row.class {
-                return cap(row).min(level * line(row));
-            }
-            let taken = asks.iter().map(|(weight, cap)| cap.min(level * weight));
-            left -= taken.sum::<f64>();
-        }
-        0.0
-    }
-
     /// The part of its GPU that a slice got since `before`.
     pub fn got(&self, row: &Row, before: &View) -> f64 {
         self.grown(row, before, |row| row.gpu_ns)
@@ -248,29 +226,24 @@ impl View {
     }
 }
 
-/// The share per unit of weight when `left` is divided by these (weight, cap) pairs and what capped
-/// slices leave goes to the others.
-fn level(asks: &[(f64, f64)], left: f64) -> f64 {
-    let mut order: Vec<(f64, f64)> = asks.to_vec();
-    // In the order in which they reach their caps.
-    order.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
-    let (mut left, mut weights) = (left.max(0.0), order.iter().map(|ask| ask.0).sum::<f64>());
-    for (weight, cap) in order {
-        if left * weight <= cap * weights {
-            return left / weights;
-        }
-        (left, weights) = (left - cap, weights - weight);
-    }
-    f64::INFINITY
-}
-
 /// A slice's display name.
 fn called(container: &str, name: &str) -> String {
     if name.is_empty() { container } else { name }.to_owned()
 }
 
+/// Share and limit, percent.
+fn shares(slice: &Snapshot) -> [Option<u32>; 2] {
+    match *slice {
+        Snapshot::Slice { share, share_limit, .. } => {
+            [share, share_limit].map(|percent| percent.map(Percent::get))
+        }
+        _ => [None; 2],
+    }
+}
+
 fn row(slice: Snapshot) -> Option<Row> {
     let time = TimeControl::of(&slice)?;
+    let [share, share_limit] = shares(&slice);
     match slice {
         Snapshot::Slice {
             container,
@@ -289,7 +262,6 @@ fn row(slice: Snapshot) -> Option<Row> {
             pinned,
             pinned_cap,
             weight,
-            share,
             class,
             cap_ppm,
             clients,
@@ -318,8 +290,9 @@ fn row(slice: Snapshot) -> Option<Row> {
             memory_enforcement,
             pinned,
             pinned_cap,
-            weight: weight.get(),
-            share: share.map(|percent| percent.get()),
+            weight: weight.map(Weight::get),
+            share,
+            share_limit,
             class,
             cap_ppm,
             clients,
@@ -338,19 +311,29 @@ fn row(slice: Snapshot) -> Option<Row> {
     }
 }
 
-/// The WEIGHT column: the hard share if any, else the weight; and the class unless it is normal.
+/// The WEIGHT column: the share and the limit, as `25-50%`, then the weight, and the class unless it is
+/// normal. A weight of 1 is left out beside a class.
 fn weight(row: &Row) -> String {
-    let own = row.share.map_or(row.weight.to_string(), |percent| format!("{percent}%"));
-    match (row.class, row.weight) {
+    let share = match (row.share, row.share_limit) {
+        (None, None) => None,
+        (Some(share), None) => Some(format!("{share}%")),
+        (share, Some(limit)) => Some(format!("{}-{limit}%", share.unwrap_or(0))),
+    };
+    let weight = row.weight.map(|weight| weight.to_string());
+    let own = match (share, weight) {
+        (Some(share), Some(weight)) => format!("{share}+{weight}"),
+        (share, weight) => share.or(weight).unwrap_or_default(),
+    };
+    match (row.class, own.as_str()) {
         (Class::Normal, _) => own,
-        (Class::High, 1) if row.share.is_none() => "high".to_owned(),
+        (Class::High, "1") => "high".to_owned(),
         (Class::High, _) => format!("high {own}"),
-        (Class::BestEffort, 1) if row.share.is_none() => "best-eff".to_owned(),
+        (Class::BestEffort, "1") => "best-eff".to_owned(),
         (Class::BestEffort, _) => format!("be {own}"),
     }
 }
 
-const HEAD: &str = "NAME             GPU       CAP      USED UNTRACKED CAP-BY     DENIED   WEIGHT     DUE     GOT    WAIT PROCS";
+const HEAD: &str = "NAME             GPU       CAP      USED UNTRACKED CAP-BY     DENIED        WEIGHT     DUE     GOT    WAIT PROCS";
 const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME-BY   STOPS  LAST REFUSED";
 
 /// The table as lines, the header first. Shares are measured between the two views. `wide` adds turns
@@ -362,7 +345,7 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         // Writing to a String cannot fail.
         let _ = write!(
             line,
-            "{:<16.16} {:>3} {:>9} {:>9} {:>9} {:<9} {:>7} {:>8} {:>6.1}% {:>6.1}% {:>6.1}% {:>5}",
+            "{:<16.16} {:>3} {:>9} {:>9} {:>9} {:<9} {:>7} {:>13} {:>6.1}% {:>6.1}% {:>6.1}% {:>5}",
             row.name,
             now.index(row.gpu),
             row.cap.to_string(),
@@ -431,8 +414,9 @@ pub mod tests {
             used: Bytes(0),
             peak: Bytes(0),
             denied: 3,
-            weight,
+            weight: Some(weight).filter(|_| share.is_none()),
             share,
+            share_limit: share,
             class: Class::Normal,
             cap_ppm: share.map_or(WHOLE_PPM, |percent| percent * 10_000),
             clients: 1,
@@ -467,35 +451,24 @@ pub mod tests {
         }
     }
 
-    /// The due share of each, in whole percent.
-    fn due(policy: Policy, rows: Vec<Row>) -> Vec<f64> {
-        let gpus = vec![Gpu { policy, ..gpu(1, 0) }];
-        let view = View { gpus, rows, ..View::default() };
-        let rows = view.rows.iter();
-        rows.map(|row| (view.due(row) * 100.0).round()).collect()
-    }
-
     #[test]
-    fn due_shares_go_by_weight_up_to_each_limit() {
-        let rows = vec![
-            slice("a", 1, None, true, 0),
-            slice("b", 3, None, true, 0),
-            slice("c", 4, Some(20), true, 0),
-            slice("idle", 6, None, false, 0),
-        ];
-        // The last one is idle: the share it would get if it had work now.
-        assert_eq!(due(Policy::Soft, rows.clone()), [20.0, 60.0, 20.0, 48.0]);
-        assert_eq!(due(Policy::Preemptive, rows), [40.0, 40.0, 20.0, 27.0]);
-    }
-
-    #[test]
-    fn a_higher_class_goes_first_and_limits_leave_time_unused() {
-        let high = Row { class: Class::High, ..slice("high", 1, Some(30), true, 0) };
-        let low = Row { class: Class::BestEffort, ..slice("low", 9, None, true, 0) };
-        let normal = slice("normal", 1, Some(50), true, 0);
-        let rows = vec![low, normal.clone(), high];
-        assert_eq!(due(Policy::Soft, rows), [20.0, 50.0, 30.0]);
-        assert_eq!(due(Policy::Fixed, vec![normal]), [50.0]);
+    fn share_limit_and_weight_are_one_column() {
+        let row = |weight, share, share_limit, class| {
+            super::weight(&Row {
+                weight,
+                share,
+                share_limit,
+                class,
+                ..slice("a", 1, None, true, 0)
+            })
+        };
+        let normal = |weight, share, limit| row(weight, share, limit, Class::Normal);
+        assert_eq!(normal(Some(3), None, None), "3");
+        assert_eq!(normal(None, Some(25), None), "25%");
+        assert_eq!(normal(Some(3), Some(25), Some(50)), "25-50%+3");
+        assert_eq!(normal(Some(1), None, Some(50)), "0-50%+1");
+        assert_eq!(row(Some(1), None, None, Class::High), "high");
+        assert_eq!(row(None, Some(25), Some(25), Class::BestEffort), "be 25-25%");
     }
 
     #[test]

@@ -256,8 +256,9 @@ impl Daemon {
                 return duties.continue_after_limits(finished);
             }
             Command::SetPolicy { gpu, policy } => policies::wanted(token, gpu, policy),
-            Command::Retune { container, weight, share, class } => {
-                Ok(Event::Retune { token, container, change: TimeChange { weight, share, class } })
+            Command::Retune { container, weight, share, share_limit, class } => {
+                let change = TimeChange { weight, share, share_limit, class };
+                Ok(Event::Retune { token, container, change, undoes: false })
             }
             Command::List {} => return self.list(key),
         };

@@ -359,14 +359,15 @@ mod tests {
     use gpuslice_wire::ids::GpuUuid;
     use gpuslice_wire::policy::{Class, Gangs};
     use gpuslice_wire::text::{CgroupPath, Name};
-    use gpuslice_wire::units::{Bytes, Weight};
+    use gpuslice_wire::units::Bytes;
 
     fn record(id: &str) -> Record {
         Record {
             container: ContainerId::new(id).expect("an id"),
             name: Name::new("web").expect("a name"),
-            weight: Weight::ONE,
+            weight: None,
             share: None,
+            share_limit: None,
             class: Class::Normal,
             gang: Gangs::Auto,
             lanes: vec![LaneRecord { gpu: GpuUuid([7; 16]), cap: Bytes(1 << 30), whole: false }],

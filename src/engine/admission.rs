@@ -1,8 +1,9 @@
 //! Admission: whether a container gets the slice it asks for, on which GPUs, with which cap.
 //!
 //! A slice on several GPUs is granted on all of them, or refused with the first reason. Caps are promises,
-//! so their sum stays within a GPU's memory unless the administrator allows oversubscription. Hard shares
-//! are promises too, and stay within 100 %. Weights promise nothing and need no capacity.
+//! so their sum stays within a GPU's memory unless the administrator allows oversubscription. Shares are
+//! promises too, and stay within 100 %. Weights and limits promise nothing and need no capacity; a limit
+//! below the share would break that promise.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -25,7 +26,7 @@ pub(crate) struct GpuCapacity {
     pub(crate) total: Bytes,
     /// Sum of the caps on it.
     pub(crate) promised: Bytes,
-    /// Sum of the hard shares on it, percent.
+    /// Sum of the shares on it, percent.
     pub(crate) shares: u32,
     /// A single container has the whole GPU.
     pub(crate) whole: bool,
@@ -59,7 +60,7 @@ impl GpuCapacity {
         }
     }
 
-    /// Checks that a hard share fits.
+    /// Checks that a share fits.
     pub(crate) fn take_share(&self, share: Option<Percent>) -> Result<(), Refusal> {
         let left = 100u32.saturating_sub(self.shares);
         match share {
@@ -133,6 +134,16 @@ impl GpuCapacity {
     }
 }
 
+/// Checks that a limit leaves room for the share.
+pub(crate) fn limit_share(share: Option<Percent>, limit: Option<Percent>) -> Result<(), Refusal> {
+    match (share, limit) {
+        (Some(share), Some(limit)) if limit < share => {
+            Err(Refusal::LimitBelowShare { share, limit })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The slice that `ask` gets, as the record to write.
 ///
 /// # Errors
@@ -148,6 +159,7 @@ pub(crate) fn admit(
     if ask.pinned == Some(Bytes::ZERO) {
         return Err(Refusal::PinnedZero);
     }
+    limit_share(ask.share, ask.share_limit)?;
     count(capacities, ask)?;
     let mut lanes = match ask.gpus {
         GpuSelector::Any => Vec::from([any(capacities, ask, oversubscribe)?]),
@@ -168,6 +180,7 @@ pub(crate) fn admit(
         name: if ask.name.is_empty() { beginning(ask.container, 12) } else { ask.name },
         weight: ask.weight,
         share: ask.share,
+        share_limit: ask.share_limit,
         class: ask.class,
         gang: ask.gang,
         lanes,

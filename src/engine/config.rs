@@ -37,7 +37,7 @@ pub struct Config {
     pub idle_open_us: u32,
     /// Open mode begins after this long without contention.
     pub open_after: Duration,
-    /// A hard share's unused time is kept for this long at most.
+    /// Unused time under a cap is kept for this long at most.
     pub burst: Duration,
     /// Number of containers that share the places for processes.
     pub containers: usize,

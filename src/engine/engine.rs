@@ -116,8 +116,8 @@ impl Engine {
             Event::SetPolicy { token, gpus, policy } => {
                 self.set_policy(token, gpus, policy, actions)
             }
-            Event::Retune { token, container, change } => {
-                self.retune(token, container, change, actions)
+            Event::Retune { token, container, change, undoes } => {
+                self.retune(token, container, (change, undoes), actions)
             }
             Event::Claims { client, lane, claims } => self.claims(client, lane, claims),
             Event::Stopped { container, lane, ok } => {

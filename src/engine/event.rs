@@ -6,7 +6,7 @@
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
-use gpuslice_wire::policy::{Class, Gangs, Policy, ShareAsk};
+use gpuslice_wire::policy::{Change, Class, Gangs, Policy};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, Instant, Percent, Weight};
@@ -41,11 +41,12 @@ pub struct SliceRequest {
     pub whole: Option<GpuSelector>,
     /// Memory cap on each GPU that it gets a slice of.
     pub memory: MemoryAsk,
-    /// Weight among the runnable containers of a GPU.
-    pub weight: Weight,
-    /// Share of each GPU's time, if any: guaranteed whenever the container is runnable, and its cap even
-    /// when it runs alone.
+    /// Weight for the time that shares leave; without one it is 1, or none beside a share.
+    pub weight: Option<Weight>,
+    /// Share of each GPU's time, if any: guaranteed whenever the container is runnable.
     pub share: Option<Percent>,
+    /// The most that it gets of each GPU's time, also alone; not below the share.
+    pub share_limit: Option<Percent>,
     /// Scheduling priority.
     pub class: Class,
     /// Whether its GPUs may take turns together.
@@ -71,10 +72,12 @@ pub struct Bounds {
 /// A change of a slice's part of the GPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeChange {
-    /// The new weight; `None` keeps it.
-    pub weight: Option<Weight>,
-    /// The change of the hard share.
-    pub share: ShareAsk,
+    /// The change of the weight.
+    pub weight: Change<Weight>,
+    /// The change of the share.
+    pub share: Change<Percent>,
+    /// The change of the limit.
+    pub share_limit: Change<Percent>,
     /// The new class; `None` keeps it.
     pub class: Option<Class>,
 }
@@ -254,6 +257,8 @@ pub enum Event {
         container: ContainerId,
         /// The change.
         change: TimeChange,
+        /// It undoes a change that could not be recorded: it is allowed in any case.
+        undoes: bool,
     },
     /// A process's connection ended, and the process may live: its grants stay charged until it is `Gone`,
     /// or attaches again. If it has no grants, or the id is unknown, the answer is `Disconnect`.

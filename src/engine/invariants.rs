@@ -32,7 +32,7 @@ impl Engine {
         self.capacities().iter().for_each(|capacity| {
             assert!(
                 capacity.shares <= 100,
-                "hard shares of GPU {} are {} %",
+                "shares of GPU {} are {} %",
                 capacity.index.0,
                 capacity.shares
             );

@@ -5,6 +5,9 @@
 //! 0          8           10             ...                      | RECORD_BYTES - 4
 //! | magic u64 | version u16 | slice, little-endian, zero-padded  | CRC-32C of all before |
 //! ```
+//! Version 2 has the limit of a share in the upper half of the share's number, and may lack a weight. In
+//! version 1 a share was also its limit, and no weight counted beside it; such a record keeps that meaning.
+//!
 //! Grants are not in it: they change all the time and have a file of their own (`grants.rs`). A record that
 //! does not decode is set aside and reported, and its container's processes are refused: no slice is better
 //! than a wrong one.
@@ -23,7 +26,9 @@ use crate::sched::policy::Entitlement;
 /// First eight bytes of a record.
 pub const RECORD_MAGIC: [u8; 8] = *b"GSLRECD1";
 /// Version of the layout.
-pub const RECORD_VERSION: u16 = 1;
+pub const RECORD_VERSION: u16 = 2;
+/// Oldest version that this build reads.
+pub const RECORD_VERSION_MIN: u16 = 1;
 /// Bytes of every record.
 pub const RECORD_BYTES: usize = 8
     + 2
@@ -60,10 +65,12 @@ pub struct Record {
     pub container: ContainerId,
     /// For people; never empty.
     pub name: Name,
-    /// Weight among the runnable containers of a GPU.
-    pub weight: Weight,
-    /// Hard share, if any.
+    /// Weight for the time that shares leave, if it was named.
+    pub weight: Option<Weight>,
+    /// Share of each GPU's time, if any.
     pub share: Option<Percent>,
+    /// The most that it gets of each GPU's time, if limited; not below the share.
+    pub share_limit: Option<Percent>,
     /// Scheduling priority.
     pub class: Class,
     /// Whether its GPUs may take turns together.
@@ -115,11 +122,18 @@ impl fmt::Display for RecordError {
 impl core::error::Error for RecordError {}
 
 impl Record {
+    /// The weight for the time that shares leave: 1 if none was named, or none beside a share.
+    #[must_use]
+    pub fn shown_weight(&self) -> Option<Weight> {
+        self.weight.or(self.share.is_none().then_some(Weight::ONE))
+    }
+
     /// The slice's entitlement to a GPU's time.
     pub(crate) fn entitlement(&self, lane: usize) -> Entitlement {
         Entitlement {
             weight: self.weight,
             share: self.share,
+            limit: self.share_limit,
             class: self.class,
             whole: self.lanes.get(lane).is_some_and(|lane| lane.whole),
         }
@@ -128,13 +142,22 @@ impl Record {
     /// The record's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
+        self.encode_as(RECORD_VERSION)
+    }
+
+    fn encode_as(&self, version: u16) -> [u8; RECORD_BYTES] {
         let mut out = Out { bytes: [0; RECORD_BYTES], at: 0 };
         out.put(&RECORD_MAGIC);
-        out.put(&RECORD_VERSION.to_le_bytes());
+        out.put(&version.to_le_bytes());
         out.text::<CONTAINER_ID_BYTES_MAX>(self.container.as_str());
         out.text::<NAME_BYTES_MAX>(self.name.as_str());
-        out.put(&self.weight.get().to_le_bytes());
-        out.put(&self.share.map_or(0, Percent::get).to_le_bytes());
+        let number = |percent: Option<Percent>| percent.map_or(0, Percent::get);
+        let (weight, limit) = match version {
+            1 => (self.weight.unwrap_or(Weight::ONE).get(), 0),
+            _ => (self.weight.map_or(0, Weight::get), number(self.share_limit)),
+        };
+        out.put(&weight.to_le_bytes());
+        out.put(&(number(self.share) | limit << 16).to_le_bytes());
         let never = if self.gang == Gangs::Never { NEVER_BIT } else { 0 };
         let class = self.class.number() | never;
         out.put(&[class, self.lanes.len().min(LANES_MAX) as u8]);
@@ -151,8 +174,8 @@ impl Record {
         out.bytes
     }
 
-    /// Reads a record. Total: any bytes give a record that [`Record::encode`] gives back as
-    /// these very bytes, or an error.
+    /// Reads a record. Total: any bytes of the present version give a record that [`Record::encode`] gives
+    /// back as these very bytes, or an error.
     ///
     /// # Errors
     /// [`RecordError`], the first that holds in the order of its variants.
@@ -164,16 +187,16 @@ impl Record {
             return Err(RecordError::Magic);
         }
         let version = u16::from_le_bytes(input.array()?);
-        if version != RECORD_VERSION {
+        if !(RECORD_VERSION_MIN..=RECORD_VERSION).contains(&version) {
             return Err(RecordError::Version(version));
         }
         let (body, sum) = whole.split_at(RECORD_BYTES - 4);
         if sum != crc32c(body).to_le_bytes() {
             return Err(RecordError::Checksum);
         }
-        let record = input.slice()?;
+        let record = input.slice(version)?;
         // One meaning, one encoding: this refuses padding or lanes that would be lost.
-        if record.encode() == *whole { Ok(record) } else { Err(RecordError::Field) }
+        if record.encode_as(version) == *whole { Ok(record) } else { Err(RecordError::Field) }
     }
 }
 
@@ -198,6 +221,9 @@ impl Out {
     }
 }
 
+/// Weight, share and limit.
+type TimeSettings = (Option<Weight>, Option<Percent>, Option<Percent>);
+
 struct In<'a>(&'a [u8]);
 
 impl<'a> In<'a> {
@@ -218,15 +244,31 @@ impl<'a> In<'a> {
         let text = core::str::from_utf8(field).map_err(|_| RecordError::Field)?;
         Text::new(text).map_err(|_| RecordError::Field)
     }
-    fn slice(&mut self) -> Result<Record, RecordError> {
+    fn percent(&mut self) -> Result<Option<Percent>, RecordError> {
+        match u16::from_le_bytes(self.array()?) {
+            0 => Ok(None),
+            percent => Percent::new(percent.into()).map(Some).map_err(|_| RecordError::Field),
+        }
+    }
+    /// Weight, share and limit.
+    fn entitlement(&mut self, version: u16) -> Result<TimeSettings, RecordError> {
+        let weight = match u32::from_le_bytes(self.array()?) {
+            0 if version > 1 => None,
+            weight => Some(Weight::new(weight).map_err(|_| RecordError::Field)?),
+        };
+        let (share, limit) = (self.percent()?, self.percent()?);
+        match (version, share, limit) {
+            (1, Some(_), None) => Ok((weight.filter(|it| *it > Weight::ONE), share, share)),
+            (1, _, Some(_)) => Err(RecordError::Field),
+            (_, Some(share), Some(limit)) if limit < share => Err(RecordError::Field),
+            _ => Ok((weight, share, limit)),
+        }
+    }
+    fn slice(&mut self, version: u16) -> Result<Record, RecordError> {
         let id = self.text::<CONTAINER_ID_BYTES_MAX>()?;
         let container = ContainerId::new(id.as_str()).map_err(|_| RecordError::Field)?;
         let name = self.text::<NAME_BYTES_MAX>()?;
-        let weight = Weight::new(u32::from_le_bytes(self.array()?));
-        let share = match u32::from_le_bytes(self.array()?) {
-            0 => None,
-            percent => Some(Percent::new(percent).map_err(|_| RecordError::Field)?),
-        };
+        let (weight, share, share_limit) = self.entitlement(version)?;
         let [class, count] = self.array()?;
         let mut lanes: Vec<LaneRecord> = Vec::new();
         for _ in 0..count {
@@ -250,13 +292,23 @@ impl<'a> In<'a> {
         if lanes.is_empty() || lanes.len() > LANES_MAX {
             return Err(RecordError::Field);
         }
-        let weight = weight.map_err(|_| RecordError::Field)?;
         let gang = match class & NEVER_BIT {
             0 => Gangs::Auto,
             _ => Gangs::Never,
         };
         let class = Class::of(class & !NEVER_BIT).ok_or(RecordError::Field)?;
-        Ok(Record { container, name, weight, share, class, gang, lanes, pinned, cgroup })
+        Ok(Record {
+            container,
+            name,
+            weight,
+            share,
+            share_limit,
+            class,
+            gang,
+            lanes,
+            pinned,
+            cgroup,
+        })
     }
 }
 
@@ -268,8 +320,9 @@ mod tests {
         Record {
             container: ContainerId::new("web-1").expect("an id"),
             name: Name::new("web").expect("a name"),
-            weight: Weight::new(7).expect("a weight"),
+            weight: Weight::new(7).ok(),
             share: Percent::new(25).ok(),
+            share_limit: Percent::new(50).ok(),
             class: Class::High,
             gang: Gangs::ALL[usize::from(lanes % 2)],
             lanes: (0..lanes)
@@ -290,6 +343,32 @@ mod tests {
             let it = record(lanes);
             assert_eq!(Record::decode(&it.encode()), Ok(it));
         }
+    }
+
+    /// A record that an earlier version wrote: its share was also its limit.
+    #[test]
+    fn a_record_without_a_limit_keeps_its_meaning() {
+        let (seven, quarter) = (Weight::new(7).ok(), Percent::new(25).ok());
+        let cases = [
+            (Some(Weight::ONE), None, (Some(Weight::ONE), None, None)),
+            (seven, None, (seven, None, None)),
+            (Some(Weight::ONE), quarter, (None, quarter, quarter)),
+            (seven, quarter, (seven, quarter, quarter)),
+        ];
+        for (weight, share, meaning) in cases {
+            let old = Record { weight, share, share_limit: None, ..record(2) }.encode_as(1);
+            let read = Record::decode(&old).expect("an older record");
+            assert_eq!((read.weight, read.share, read.share_limit), meaning);
+            assert_eq!(Record::decode(&read.encode()), Ok(read));
+        }
+        let none = Record { weight: None, share_limit: None, ..record(1) };
+        assert_eq!(Record::decode(&none.encode()), Ok(none));
+        let limited = Record { share: None, ..record(1) }.encode_as(2);
+        let mut first = limited;
+        first[8] = 1;
+        let sum = crc32c(&first[..RECORD_BYTES - 4]).to_le_bytes();
+        first[RECORD_BYTES - 4..].copy_from_slice(&sum);
+        assert_eq!(Record::decode(&first), Err(RecordError::Field), "version 1 has no limit");
     }
 
     #[test]
@@ -324,9 +403,11 @@ mod tests {
             (id + 2 + 5, b'x'),
             (name, 65),
             (name + 2, 0xFF),
-            (numbers, 0),
             (numbers + 2, 1),
             (numbers + 4, 101),
+            (numbers + 4, 51),
+            (numbers + 6, 24),
+            (numbers + 6, 101),
             (numbers + 8, 3),
             (numbers + 8, 0x83),
             (numbers + 8, 0x41),

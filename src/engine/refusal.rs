@@ -73,7 +73,7 @@ pub enum Refusal {
         /// The most that any GPU has left.
         left: Bytes,
     },
-    /// The GPU's hard shares would be above 100 %.
+    /// The GPU's shares would be above 100 %.
     Shares {
         /// Which GPU.
         gpu: NvmlIndex,
@@ -81,6 +81,20 @@ pub enum Refusal {
         share: Percent,
         /// The percent left.
         left: u32,
+    },
+    /// A limit below the share.
+    LimitBelowShare {
+        /// The share.
+        share: Percent,
+        /// The limit.
+        limit: Percent,
+    },
+    /// The limit of a share cannot be removed: the GPU's policy, `fixed`, limits a share to itself.
+    LimitFixed {
+        /// Which GPU.
+        gpu: NvmlIndex,
+        /// The share.
+        share: Percent,
     },
     /// More GPUs than the request's source may ask for.
     BeyondGpus {
@@ -142,6 +156,8 @@ impl Refusal {
             | Refusal::GpuTwice(_)
             | Refusal::TooManyGpus
             | Refusal::BeyondGpus { .. }
+            | Refusal::LimitBelowShare { .. }
+            | Refusal::LimitFixed { .. }
             | Refusal::PinnedZero
             | Refusal::RatioOfHost => Denial::Invalid,
             Refusal::NoSlice(_) | Refusal::NoSuchLane { .. } => Denial::NoSuchSlice,
@@ -181,11 +197,24 @@ impl fmt::Display for Refusal {
             ),
             Refusal::Shares { gpu, share, left } => {
                 let (gpu, share) = (gpu.0, share.get());
-                write!(f, "hard share {share} % is above the {left} % that GPU {gpu} has left; ")?;
+                write!(f, "share {share} % is above the {left} % that GPU {gpu} has left; ")?;
                 if left > 0 {
                     write!(f, "ask for at most {left} %, or ")?;
                 }
                 f.write_str("ask for a weight, which needs no room")
+            }
+            Refusal::LimitBelowShare { share, limit } => {
+                let (share, limit) = (share.get(), limit.get());
+                write!(f, "limit {limit} % is below the share {share} %; ask for a limit of at ")?;
+                write!(f, "least {share} %, or for a share of at most {limit} %")
+            }
+            Refusal::LimitFixed { gpu, share } => {
+                let (gpu, share) = (gpu.0, share.get());
+                write!(
+                    f,
+                    "GPU {gpu} has the policy fixed, which limits a share to itself; set the "
+                )?;
+                write!(f, "limit to {share} %, or change the policy first")
             }
             Refusal::TooManyContainers => {
                 write!(f, "the node has {CONTAINERS_MAX} slices, as many as it can; end one first")

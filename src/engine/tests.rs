@@ -13,7 +13,7 @@ use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::text::{CgroupPath, Name};
-use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent, Weight};
+use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent};
 
 use crate::{Action, Claims, Config, Cut, Engine, Event, Mode, Record, SliceRequest, Token};
 
@@ -91,8 +91,9 @@ pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> SliceRequest {
         gpus: GpuSelector::parse(gpus).expect("a selector"),
         whole: None,
         memory: MemoryAsk::Exactly(Bytes(bytes)),
-        weight: Weight::ONE,
+        weight: None,
         share: None,
+        share_limit: None,
         class: Class::Normal,
         gang: Gangs::Auto,
         pinned: None,
@@ -163,7 +164,7 @@ fn other_denials_name_object_problem_and_remedy() {
         (
             share("x", 31),
             Denial::Capacity,
-            "hard share 31 % is above the 30 % that GPU 1 has left; ask for at most 30 %, or ask \
+            "share 31 % is above the 30 % that GPU 1 has left; ask for at most 30 %, or ask \
              for a weight, which needs no room",
         ),
         (

@@ -2,7 +2,7 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ContainerId, Lane};
-use crate::policy::{Class, Gangs, Policy, ShareAsk};
+use crate::policy::{Change, Class, Gangs, Policy};
 use crate::text::{HostPath, Name, Selector, Text};
 use crate::units::{Bytes, Percent, UnitError, Weight};
 use core::str::FromStr;
@@ -130,14 +130,16 @@ messages! {
             /// The new policy.
             policy: Policy,
         }
-        /// Changes a slice's weight, share or class, from the next turn on. Time used so far stays charged.
+        /// Changes a slice's weight, share, limit or class, from the next turn on. Time used so far stays charged.
         306 Retune {
             /// The container.
             container: ContainerId,
-            /// The new weight; `None` keeps it.
-            weight: Option<Weight>,
-            /// The new hard share.
-            share: ShareAsk,
+            /// The new weight.
+            weight: Change<Weight>,
+            /// The new share.
+            share: Change<Percent>,
+            /// The new limit of its share.
+            share_limit: Change<Percent>,
             /// The new class; `None` keeps it.
             class: Option<Class>,
         }
@@ -195,10 +197,13 @@ pub struct Admission {
     pub whole: Selector,
     /// Memory cap on each GPU of the slice.
     pub memory: MemoryAsk,
-    /// Weight of its share.
-    pub weight: Weight,
-    /// Hard share, if any.
+    /// Weight for the time that shares leave. Without one it is 1, or, beside a share, none: the container then gets
+    /// its share, and time that no other container wants.
+    pub weight: Option<Weight>,
+    /// Share of each GPU's time, reserved for it.
     pub share: Option<Percent>,
+    /// The most of each GPU's time that it may get, if limited; not below the share.
+    pub share_limit: Option<Percent>,
     /// Scheduling priority.
     pub class: Class,
     /// Whether its GPUs may take turns together.
@@ -214,8 +219,8 @@ impl Field for Admission {
         + Name::BYTES
         + 2 * Selector::BYTES
         + MemoryAsk::BYTES
-        + Weight::BYTES
-        + <Option<Percent>>::BYTES
+        + <Option<Weight>>::BYTES
+        + 2 * <Option<Percent>>::BYTES
         + Class::BYTES
         + Gangs::BYTES
         + <Option<Bytes>>::BYTES
@@ -228,6 +233,7 @@ impl Field for Admission {
         self.memory.put(w)?;
         self.weight.put(w)?;
         self.share.put(w)?;
+        self.share_limit.put(w)?;
         self.class.put(w)?;
         self.gang.put(w)?;
         self.pinned.put(w)?;
@@ -242,6 +248,7 @@ impl Field for Admission {
             memory: Field::get(r)?,
             weight: Field::get(r)?,
             share: Field::get(r)?,
+            share_limit: Field::get(r)?,
             class: Field::get(r)?,
             gang: Field::get(r)?,
             pinned: Field::get(r)?,
@@ -300,9 +307,9 @@ pub enum Denial {
     NoSuchGpu,
     /// More memory than the GPU has, or has left to promise.
     Memory,
-    /// More hard shares than 100 %, or too many containers.
+    /// More shares than 100 %, or too many containers.
     Capacity,
-    /// A weight, share or name outside its bounds.
+    /// A weight, share, limit or name outside its bounds.
     Invalid,
     /// The daemon failed: disk full, descriptor limit.
     Host,

@@ -139,7 +139,6 @@ field_as!(bool as u8, |b| u8::from(*b), |raw| match raw {
     _ => None,
 });
 field_as!(Bytes as u64, |b| b.0, |raw| Some(Bytes(raw)));
-field_as!(Weight as u32, |w| w.get(), |raw| Weight::new(raw).ok());
 field_as!(Option<Percent> as u32, |p| p.map_or(0, Percent::get), |raw| match raw {
     0 => Some(None),
     _ => Percent::new(raw).ok().map(Some),

@@ -7,7 +7,7 @@ use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
 };
-use crate::policy::{Class, Gangs, Policy};
+use crate::policy::{Change, Class, Gangs, Policy};
 use crate::snapshot::Snapshot;
 use crate::tenant::{Rejection, Reply, Request};
 use crate::text::{Name, Selector, Text};
@@ -54,10 +54,10 @@ fn every_kind_has_this_length() {
         lengths(Reply::payload_bytes),
         [(101, 5), (102, 9), (103, 17), (104, 2), (105, 10), (106, 1)]
     );
-    assert_eq!(lengths(Snapshot::payload_bytes), [(201, 41), (202, 413), (203, 8), (204, 660)]);
+    assert_eq!(lengths(Snapshot::payload_bytes), [(201, 41), (202, 417), (203, 8), (204, 660)]);
     assert_eq!(
         lengths(Command::payload_bytes),
-        [(301, 1583), (302, 130), (303, 0), (304, 147), (305, 675), (306, 139), (307, 1584)]
+        [(301, 1587), (302, 130), (303, 0), (304, 147), (305, 675), (306, 143), (307, 1588)]
     );
     assert_eq!(
         lengths(Answer::payload_bytes),
@@ -92,8 +92,9 @@ fn admit() -> Command {
             gpus: Selector::new("0,1").unwrap(),
             whole: Selector::new("2").unwrap(),
             memory: MemoryAsk::Ratio { part: 4, whole: 15 },
-            weight: Weight::ONE,
+            weight: None,
             share: Percent::new(30).ok(),
+            share_limit: Percent::new(60).ok(),
             class: Class::High,
             gang: Gangs::Never,
             pinned: Some(Bytes(5)),
@@ -119,6 +120,14 @@ fn messages_round_trip() {
         assert_eq!(decode(&bytes_of(&reply)), Ok((RequestId(7), reply)));
     }
     assert_eq!(decode(&bytes_of(&admit())), Ok((RequestId(7), admit())));
+    for (share, share_limit) in
+        [(Change::Keep, Change::None), (Change::None, Change::to(Percent::new(100).ok()))]
+    {
+        let container = ContainerId::new("web-1").unwrap();
+        let weight = Change::to(Weight::new(9).ok());
+        let retune = Command::Retune { container, weight, share, share_limit, class: None };
+        assert_eq!(decode(&bytes_of(&retune)), Ok((RequestId(7), retune)));
+    }
     let denied = Answer::Denied { why: Denial::Memory, text: Text::new("no").unwrap() };
     assert_eq!(decode(&bytes_of(&denied)), Ok((RequestId(7), denied)));
 }

@@ -4,13 +4,13 @@
 //! count. [`Policy::rules`] is the table of what distinguishes them, and the engine's `cap` (`sched/policy.rs`) the one
 //! function that computes a cap. The CLI's help is written from the table; the other texts are checked against it.
 //!
-//! A slice with a share gets exactly its share under every policy but `native`. Under `preemptive` and `weighted` the
-//! other slices divide what the shares leave.
+//! A slice gets its share whenever it has work, under every policy but `native`; the policies divide what the shares
+//! leave. Under `fixed` a share without a limit is also the limit.
 //!
 //! The numbers are those of cGPU's policies.
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as};
-use crate::units::{Percent, UnitError};
+use crate::units::{Percent, UnitError, Weight};
 use core::fmt;
 use core::str::FromStr;
 
@@ -295,41 +295,72 @@ field_as!(
     }
 );
 
-/// A change of a slice's hard share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShareAsk {
+/// A change of a setting that a slice may lack: its weight, its share or the limit of its share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change<T> {
     /// Unchanged.
     #[default]
     Keep,
     /// Removed.
     None,
     /// Set to this.
-    Hard(Percent),
+    To(T),
+}
+
+impl<T> Change<T> {
+    /// The change to this setting.
+    #[must_use]
+    pub fn to(setting: Option<T>) -> Change<T> {
+        setting.map_or(Change::None, Change::To)
+    }
+
+    /// The setting after the change; `was` is the one before.
+    #[must_use]
+    pub fn of(self, was: Option<T>) -> Option<T> {
+        match self {
+            Change::Keep => was,
+            Change::None => None,
+            Change::To(setting) => Some(setting),
+        }
+    }
 }
 
 const KEEP: u32 = u32::MAX;
 
-field_as!(
-    ShareAsk as u32,
-    |ask| match ask {
-        ShareAsk::Keep => KEEP,
-        ShareAsk::None => 0,
-        ShareAsk::Hard(percent) => percent.get(),
-    },
-    |raw| match raw {
-        KEEP => Some(ShareAsk::Keep),
-        0 => Some(ShareAsk::None),
-        percent => Percent::new(percent).ok().map(ShareAsk::Hard),
+/// The number of a change in messages; `number` is that of a setting.
+fn number_of<T: Copy>(change: &Change<T>, number: fn(T) -> u32) -> u32 {
+    match *change {
+        Change::Keep => KEEP,
+        Change::None => 0,
+        Change::To(setting) => number(setting),
     }
-);
+}
 
-impl FromStr for ShareAsk {
-    type Err = UnitError;
-    /// `none`, or a percentage.
-    fn from_str(text: &str) -> Result<ShareAsk, UnitError> {
+/// The change of that number.
+fn change_of<T>(raw: u32, setting: fn(u32) -> Result<T, UnitError>) -> Option<Change<T>> {
+    match raw {
+        KEEP => Some(Change::Keep),
+        0 => Some(Change::None),
+        number => setting(number).ok().map(Change::To),
+    }
+}
+
+field_as!(Change<Percent> as u32, |change| number_of(change, Percent::get), |raw| change_of(
+    raw,
+    Percent::new
+));
+field_as!(Change<Weight> as u32, |change| number_of(change, Weight::get), |raw| change_of(
+    raw,
+    Weight::new
+));
+
+impl<T: FromStr> FromStr for Change<T> {
+    type Err = T::Err;
+    /// `none`, or a setting.
+    fn from_str(text: &str) -> Result<Change<T>, T::Err> {
         match text {
-            "none" => Ok(ShareAsk::None),
-            percent => percent.parse().map(ShareAsk::Hard),
+            "none" => Ok(Change::None),
+            setting => setting.parse().map(Change::To),
         }
     }
 }
@@ -360,7 +391,8 @@ mod tests {
             assert_eq!(gangs.to_string().parse(), Ok(gangs));
         }
         assert_eq!("always".parse::<Gangs>(), Err(BadGangs));
-        assert_eq!("none".parse(), Ok(ShareAsk::None));
-        assert!("0".parse::<ShareAsk>().is_err());
+        assert_eq!("none".parse(), Ok(Change::<Percent>::None));
+        assert_eq!("7".parse::<Change<Weight>>().map(|it| it.of(None)), Ok(Weight::new(7).ok()));
+        assert!("0".parse::<Change<Percent>>().is_err());
     }
 }

@@ -110,10 +110,12 @@ crate::frame::messages! {
             pinned: Bytes,
             /// Cap on pinned host memory, if there is one.
             pinned_cap: Option<Bytes>,
-            /// Weight among the containers with work for the GPU.
-            weight: Weight,
-            /// Hard share, if it has one.
+            /// Weight for the time that shares leave; none beside a share alone.
+            weight: Option<Weight>,
+            /// Share of the GPU's time, if it has one.
             share: Option<Percent>,
+            /// Limit of its share, if it has one; `cap_ppm` also counts the policy's.
+            share_limit: Option<Percent>,
             /// Scheduling priority.
             class: Class,
             /// Largest part of the GPU's time for it, parts per million; 1_000_000 for all of it.

@@ -157,7 +157,7 @@ impl FromStr for Weight {
     }
 }
 
-/// A share of a GPU's time in percent, 1..=100: both a guarantee and a limit.
+/// A part of a GPU's time in percent, 1..=100: a share, or the limit of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Percent(u32);
 

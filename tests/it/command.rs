@@ -158,7 +158,7 @@ fn it_reports_its_injection_method_and_driver() {
 
 #[test]
 fn bad_requests_are_refused_with_their_reason() {
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["--memory", "0"], "at least one byte"),
         (&["--memory", "-1"], "a size is"),
         (&["--memory", "1e30"], "a size is"),
@@ -167,7 +167,9 @@ fn bad_requests_are_refused_with_their_reason() {
         (&["--memory", "1GiB", "--weight", "0"], "1 to 1000"),
         (&["--memory", "1GiB", "--weight", "1000000000"], "1 to 1000"),
         (&["--memory", "1GiB", "--share", "101"], "1 to 100"),
-        (&["--memory", "1GiB", "--share", "50", "--weight", "2"], "cannot be used with"),
+        (&["--memory", "1GiB", "--share-limit", "0"], "1 to 100"),
+        (&["--memory", "1GiB", "--share-limit", "half"], "1 to 100"),
+        (&["--memory", "1GiB", "--share", "50", "--share-limit", "40"], "at least 50 %"),
         (&["--memory", "1GiB", "--gpus", "9"], "9"),
         (&["--memory", "1GiB", "--gpus", "first"], "all"),
         (&["--memory", "1GiB", "--gpus", "GPU-dead"], "32 hexadecimal digits"),

@@ -11,7 +11,7 @@ use crate::harness::eventually;
 use crate::harness::node::Node;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::units::{Bytes, GIB};
+use gpuslice_wire::units::{Bytes, GIB, Percent, Weight};
 use std::fs;
 use std::path::Path;
 use std::process::Output;
@@ -98,7 +98,8 @@ fn malformed_wishes_do_not_start_and_leave_nothing() {
     };
     let node = Node::start();
     let memory = "gpuslice.io/memory";
-    let wishes: [(&[(&str, &str)], &str); 11] = [
+    const LIMIT_20: (&str, &str) = ("gpuslice.io/share-limit", "20");
+    let wishes: [(&[(&str, &str)], &str); 14] = [
         (&[(memory, "0")], "at least one byte"),
         (&[(memory, "-1")], "a size is"),
         (&[(memory, "1e30")], "a size is"),
@@ -107,6 +108,9 @@ fn malformed_wishes_do_not_start_and_leave_nothing() {
         (&[(memory, "1GiB"), ("gpuslice.io/weight", "0")], "1 to 1000"),
         (&[(memory, "1GiB"), ("gpuslice.io/weight", "1000000000")], "1 to 1000"),
         (&[(memory, "1GiB"), ("gpuslice.io/share", "101")], "1 to 100"),
+        (&[(memory, "1GiB"), ("gpuslice.io/share-limit", "0")], "1 to 100"),
+        (&[(memory, "1GiB"), ("gpuslice.io/share-limit", "none")], "1 to 100"),
+        (&[(memory, "1GiB"), ("gpuslice.io/share", "30"), LIMIT_20], "below the share of 30 %"),
         (&[(memory, "1GiB"), ("gpuslice.io/gpus", "7")], "7"),
         (&[(memory, "1GiB"), ("gpuslice.io/colour", "red")], "unknown annotation"),
         (&[("gpuslice.io/weight", "2")], "needs a memory cap"),
@@ -192,6 +196,40 @@ fn of_image(node: &Node, id: &str, hook: &Path, more: &[&str], ours: &[(&str, &s
     bundle.run(hook)
 }
 
+/// A share, its limit and a weight in annotations are those of the slice; shares above 100 % are refused
+/// with what is left.
+#[test]
+fn annotations_reserve_a_share_and_limit_it() {
+    let Some(hook) = hook("annotations_reserve_a_share_and_limit_it", "runc") else {
+        return;
+    };
+    let node = Node::start();
+    let bundle = |id: &str, share: &str| {
+        Bundle::new(node.root(), id, "runc", node.runtime_dir())
+            .annotation("gpuslice.io/memory", "1GiB")
+            .annotation("gpuslice.io/gpus", "0")
+            .annotation("gpuslice.io/share", share)
+            .annotation("gpuslice.io/share-limit", "80%")
+            .annotation("gpuslice.io/weight", "3")
+            .command(&["/bin/sleep", "60"])
+    };
+    let running = bundle("web", "60").start(&hook);
+    eventually("the slice", || node.slice("web").is_some());
+    let rows = node.admin().list();
+    let got = rows.iter().find_map(|row| match *row {
+        Snapshot::Slice { weight, share, share_limit, cap_ppm, .. } => {
+            Some((weight, share, share_limit, cap_ppm))
+        }
+        _ => None,
+    });
+    let percent = |percent| Percent::new(percent).ok();
+    assert_eq!(got, Some((Weight::new(3).ok(), percent(60), percent(80), 800_000)));
+    let said = complaint(&bundle("more", "41").run(&hook));
+    assert!(said.contains("share 41 % is above the 40 % that GPU 0 has left"), "{said}");
+    assert_eq!(node.slice("more"), None);
+    drop(running);
+}
+
 /// An image's `ENV` cannot claim the node: whole GPUs, high priority, all of the weight.
 #[test]
 fn an_images_environment_asks_for_no_more_than_memory() {
@@ -232,10 +270,10 @@ fn an_images_environment_asks_for_no_more_than_memory() {
     eventually("the slice", || node.slice("both").is_some());
     let rows = node.admin().list();
     let plain = rows.iter().find_map(|row| match *row {
-        Snapshot::Slice { cap, weight, class, .. } => Some((cap, weight.get(), class)),
+        Snapshot::Slice { cap, weight, class, .. } => Some((cap, weight.map(Weight::get), class)),
         _ => None,
     });
-    assert_eq!(plain, Some((Bytes(GIB), 1, Class::Normal)));
+    assert_eq!(plain, Some((Bytes(GIB), Some(1), Class::Normal)));
     assert_eq!(lanes(&node, "both"), 1);
     drop(running);
 }

@@ -34,11 +34,15 @@ impl Story {
     }
 
     fn under(config: Config, who: &[(u32, u32, Class)]) -> Story {
+        let admitted = |(n, it): (usize, &(u32, u32, Class))| admitted(n, it.0, it.1, it.2);
+        Story::admits(config, who.iter().enumerate().map(admitted))
+    }
+
+    /// Containers that are admitted so.
+    fn admits(config: Config, who: impl Iterator<Item = Action>) -> Story {
         let mut story = Story { checkers: Checkers::new(config, 0), now: 0 };
-        for (n, &(weight, share, class)) in who.iter().enumerate() {
-            story
-                .tell(0, Event::Tick, &[admitted(n, weight, share, class), turn(n, 0, 0)])
-                .expect("a good beginning");
+        for (n, admitted) in who.enumerate() {
+            story.tell(0, Event::Tick, &[admitted, turn(n, 0, 0)]).expect("a good beginning");
             let (attach, attached) = attach(n, client(n), 1);
             story.tell(0, attach, &[attached]).expect("a good beginning");
         }
@@ -66,8 +70,9 @@ fn admitted(n: usize, weight: u32, share: u32, class: Class) -> Action {
     let record = Record {
         container: container(n as u64),
         name: Name::EMPTY,
-        weight: Weight::new(weight).expect("a weight"),
+        weight: Weight::new(weight).ok().filter(|_| share == 0),
         share: Percent::new(share).ok(),
+        share_limit: Percent::new(share).ok(),
         class,
         gang: Gangs::Auto,
         lanes: vec![LaneRecord { gpu: gpu(0), cap: Bytes(100), whole: false }],

@@ -96,6 +96,8 @@ pub struct LaneState {
     pub weight: u64,
     /// Its guaranteed share, in percent; 0 if it has none.
     pub share: u64,
+    /// Its weight for the time that shares leave; 0 for none.
+    pub surplus: u64,
     /// The policy is `native`: no turns on this GPU.
     pub native: bool,
     /// How often weight or class changed.
@@ -401,8 +403,9 @@ impl Observer {
                 tail: 0,
                 waits: None,
                 cap: (1, 1),
-                weight: u64::from(record.weight.get()),
+                weight: 1,
                 share: 0,
+                surplus: 1,
                 native: false,
                 tuned: 0,
                 gang: false,
@@ -454,6 +457,10 @@ impl Observer {
             }
         } else if state.open() {
             state.guest = false;
+            if held && state.overrun {
+                // what was read before its turn ended says nothing about that turn
+                state.processes.values_mut().for_each(|reported| reported.fresh = false);
+            }
             if std::mem::take(&mut state.untracked) {
                 state.closing = None;
                 state.adds_to_last();

@@ -1,12 +1,12 @@
 //! Policies as figures: a test for each that fails if its meaning changes.
 
 use gpuslice_engine::{Event, TimeChange, Token};
-use gpuslice_wire::policy::{Class, Policy, ShareAsk};
+use gpuslice_wire::policy::{Change, Class, Policy};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Percent, Weight};
 
-use crate::shares::{Tenant, governed, used, weighs};
+use crate::shares::{Tenant, governed, reserves, used, weighs};
 use crate::tenant::Kernels;
 use crate::world::{World, container};
 
@@ -61,9 +61,11 @@ fn weighted_gives_parts_by_weight_and_leaves_the_rest_idle() {
 
 #[test]
 fn fixed_gives_the_requested_part_beside_any_others() {
-    let hard = Tenant { share: 30, ..weighs(1) };
+    let hard = reserves(30);
     gets(Policy::Fixed, &[hard], &[300]);
     gets(Policy::Fixed, &[hard, weighs(4), idles(8)], &[300, 250, 0]);
+    let more = Tenant { limit: 60, ..hard };
+    gets(Policy::Fixed, &[more, weighs(4), idles(8)], &[600, 250, 0]);
 }
 
 #[test]
@@ -71,15 +73,14 @@ fn soft_gives_all_to_the_runnable_containers() {
     let three = [weighs(1), weighs(1), idles(1)];
     gets(Policy::Soft, &three, &[500, 500, 0]);
     gets(Policy::Soft, &[weighs(1), weighs(3)], &[250, 750]);
-    let hard = Tenant { share: 30, ..weighs(1) };
-    gets(Policy::Soft, &[hard, weighs(1)], &[300, 700]);
+    gets(Policy::Soft, &[reserves(30), weighs(1)], &[300, 700]);
 }
 
 /// A container gets its share under each policy that has turns, whatever others weigh; the policy divides
 /// the rest.
 #[test]
 fn a_share_is_exact_beside_any_weights() {
-    let share = |share| Tenant { share, ..weighs(1) };
+    let share = reserves;
     let three = [share(50), weighs(1), weighs(3)];
     gets(Policy::Fair, &three, &[500, 62, 62]);
     gets(Policy::Preemptive, &three, &[500, 250, 250]);
@@ -92,18 +93,57 @@ fn a_share_is_exact_beside_any_weights() {
     let many = [share(20), share(30), weighs(1), weighs(4)];
     gets(Policy::Soft, &many, &[200, 300, 100, 400]);
     gets(Policy::Weighted, &many, &[200, 300, 100, 400]);
-    // the time one does not use goes to the others, but no share is exceeded
+    // the time one does not use goes to the weights, and to the shares if no weight wants it
     let idle = Tenant { busy: false, attached: false, ..share(30) };
     gets(Policy::Soft, &[share(20), idle, weighs(1)], &[200, 0, 800]);
-    gets(Policy::Soft, &[share(20), share(30)], &[200, 300]);
+    gets(Policy::Soft, &[share(20), share(30)], &[400, 600]);
+    gets(Policy::Soft, &[share(20), idle, idles(3)], &[1_000, 0, 0]);
     // shares of 100 % leave a hundredth
     let all = [share(60), share(40), weighs(7)];
     gets(Policy::Soft, &all, &[594, 396, 10]);
 }
 
+/// A share with a weight: the share, and a part of the time that shares leave.
+#[test]
+fn a_weight_beside_a_share_divides_the_rest() {
+    let both = Tenant { weight: 1, ..reserves(50) };
+    let three = [both, weighs(1), weighs(3)];
+    gets(Policy::Soft, &three, &[600, 100, 300]);
+    gets(Policy::Weighted, &three, &[600, 100, 300]);
+    gets(Policy::Preemptive, &three, &[667, 167, 167]);
+    gets(Policy::Fair, &three, &[562, 62, 62]);
+    gets(Policy::Fixed, &three, &[500, 62, 187]);
+    // one that is idle leaves its share too: 80 % for weights 1 and 3
+    let idle = Tenant { busy: false, attached: false, ..reserves(30) };
+    let twenty = Tenant { weight: 1, ..reserves(20) };
+    gets(Policy::Soft, &[idle, twenty, weighs(3)], &[0, 400, 600]);
+    gets(Policy::Soft, &[reserves(30), twenty, weighs(3)], &[300, 325, 375]);
+}
+
+/// A limit caps its container under each policy; what it leaves goes to the others by weight, and shares
+/// keep what they reserve.
+#[test]
+fn a_limit_caps_and_others_divide_what_it_leaves() {
+    let limited = |tenant: Tenant, limit| Tenant { limit, ..tenant };
+    let light = limited(weighs(3), 10);
+    for policy in [Policy::Soft, Policy::Preemptive, Policy::Weighted, Policy::Fixed] {
+        gets(policy, &[light], &[100]);
+    }
+    gets(Policy::Soft, &[light, weighs(1), weighs(3)], &[100, 225, 675]);
+    gets(Policy::Weighted, &[light, weighs(1), weighs(3)], &[100, 143, 429]);
+    gets(Policy::Soft, &[light, reserves(50), weighs(1)], &[100, 500, 400]);
+    gets(Policy::Soft, &[light, reserves(50)], &[100, 900]);
+    let both = Tenant { weight: 2, ..reserves(30) };
+    gets(Policy::Soft, &[limited(both, 40), weighs(1)], &[400, 600]);
+    gets(Policy::Soft, &[limited(both, 40), both, weighs(2)], &[400, 450, 150]);
+    gets(Policy::Soft, &[limited(reserves(30), 60)], &[600]);
+    gets(Policy::Soft, &[limited(reserves(30), 60), reserves(20)], &[600, 400]);
+    gets(Policy::Native, &[light, weighs(1)], &[500, 500]);
+}
+
 #[test]
 fn native_takes_no_turns() {
-    let hard = Tenant { share: 30, ..weighs(1) };
+    let hard = Tenant { limit: 30, ..reserves(30) };
     let high = Tenant { class: Class::High, ..weighs(9) };
     let mut world = governed(31, Policy::Native, Kernels::Short, &[hard, high]);
     world.run_until(world.now + 5_000 * MS);
@@ -141,19 +181,26 @@ fn changes_count_at_once() {
         Some(Event::Retune {
             token: Token(0),
             container: container(who),
-            change: TimeChange { weight: Weight::new(weight).ok(), share, class },
+            change: TimeChange {
+                weight: Weight::new(weight).map_or(Change::Keep, Change::To),
+                share,
+                share_limit: Change::Keep,
+                class,
+            },
+            undoes: false,
         })
     };
-    let ten = Percent::new(10).map_or(ShareAsk::Keep, ShareAsk::Hard);
+    let ten = Change::to(Percent::new(10).ok());
     expect(None, [333, 333, 333]);
-    expect(retune(1, 1000, ShareAsk::Keep, None), [1, 998, 1]);
-    expect(retune(1, 2, ShareAsk::Keep, None), [250, 500, 250]);
-    expect(retune(2, 0, ten, None), [300, 600, 100]);
-    expect(policy(Policy::Weighted), [300, 600, 100]);
-    expect(retune(2, 0, ShareAsk::None, None), [250, 500, 250]);
+    expect(retune(1, 1000, Change::Keep, None), [1, 998, 1]);
+    expect(retune(1, 2, Change::Keep, None), [250, 500, 250]);
+    // it keeps its weight beside the share
+    expect(retune(2, 0, ten, None), [225, 450, 325]);
+    expect(policy(Policy::Weighted), [225, 450, 325]);
+    expect(retune(2, 0, Change::None, None), [250, 500, 250]);
     expect(policy(Policy::Fair), [62, 62, 62]);
     expect(policy(Policy::Native), [333, 333, 333]);
     expect(policy(Policy::Soft), [250, 500, 250]);
     let last = Some(Class::BestEffort);
-    expect(retune(1, 0, ShareAsk::Keep, last), [495, 10, 495]);
+    expect(retune(1, 0, Change::Keep, last), [495, 10, 495]);
 }

@@ -14,11 +14,12 @@ use crate::world::{Mood, World, container};
 
 const MS: u64 = 1_000_000;
 
-/// One tenant: weight, hard share in percent or 0, class, always busy or in bursts.
+/// One tenant: weight, share and limit in percent, each 0 for none; class, always busy or in bursts.
 #[derive(Clone, Copy)]
 pub(crate) struct Tenant {
     pub(crate) weight: u32,
     pub(crate) share: u32,
+    pub(crate) limit: u32,
     pub(crate) class: Class,
     pub(crate) busy: bool,
     /// It has a process.
@@ -33,12 +34,18 @@ pub(crate) const fn weighs(weight: u32) -> Tenant {
     Tenant {
         weight,
         share: 0,
+        limit: 0,
         class: Class::Normal,
         busy: true,
         attached: true,
         gpus: 1,
         gang: Gangs::Auto,
     }
+}
+
+/// A share of so many percent, without a weight or a limit.
+pub(crate) const fn reserves(share: u32) -> Tenant {
+    Tenant { share, ..weighs(0) }
 }
 
 /// A calm world with these tenants on one GPU, one process each.
@@ -75,8 +82,9 @@ pub(crate) fn joins(world: &mut World, n: u64, tenant: &Tenant, kernels: Kernels
         gpus,
         whole: None,
         memory: MemoryAsk::Exactly(Bytes(64 * MIB)),
-        weight: Weight::new(tenant.weight).expect("a weight"),
+        weight: Weight::new(tenant.weight).ok(),
         share: Percent::new(tenant.share).ok(),
+        share_limit: Percent::new(tenant.limit).ok(),
         class: tenant.class,
         gang,
         pinned: None,
@@ -206,7 +214,7 @@ fn equals_and_many_over_every_second() {
 /// Shares and the rest they leave: each as exact as weights alone, whatever tenant the round began with.
 #[test]
 fn shares_and_weights_over_every_second() {
-    let share = |share| Tenant { share, ..weighs(1) };
+    let share = reserves;
     let cases: [(&[Tenant], &[u32]); 5] = [
         (&[share(50), weighs(1), weighs(3)], &[4, 1, 3]),
         (&[weighs(1), weighs(3), share(20)], &[1, 3, 1]),
@@ -231,7 +239,7 @@ fn shares_and_weights_over_every_second() {
 /// A neighbour whose kernels are far longer than turns and than the capacity of a bucket.
 #[test]
 fn a_share_is_given_beside_kernels_of_a_second() {
-    let half = Tenant { share: 50, ..weighs(1) };
+    let half = reserves(50);
     for policy in [Policy::Soft, Policy::Weighted] {
         let mut world = governed(25, policy, Kernels::Short, &[half, weighs(1_000)]);
         world.launches(1, Kernels::Exactly(1_300 * MS));
@@ -260,11 +268,11 @@ fn long_kernels_even_out() {
     }
 }
 
-/// A hard share is exact alone, and a bound beside others.
+/// A share with a limit that equals it is exact, alone and beside others.
 #[test]
-fn hard_shares_hold() {
+fn equal_shares_and_limits_hold() {
     for others in [&[][..], &[weighs(1)], &[weighs(1), weighs(1)]] {
-        let capped = Tenant { share: 25, ..weighs(1) };
+        let capped = Tenant { limit: 25, ..reserves(25) };
         let tenants: Vec<Tenant> = [capped].iter().chain(others).copied().collect();
         let mut world = world(13, Kernels::Short, &tenants);
         world.run_until(world.now + 500 * MS);
@@ -276,6 +284,35 @@ fn hard_shares_hold() {
         let all = if others.is_empty() { 10_000 * MS } else { got.iter().sum() };
         let part = got[0] * 1_000 / all;
         assert!(part.abs_diff(250) <= 3, "{} others: {part}", others.len());
+    }
+}
+
+/// A limit holds over every second, alone and beside others, with a share and without. The bucket may be
+/// full when the second begins: a tenth of the limit.
+#[test]
+fn limits_hold_over_every_second() {
+    let limited = [
+        Tenant { limit: 20, ..weighs(9) },
+        Tenant { limit: 20, ..reserves(20) },
+        Tenant { limit: 40, ..reserves(10) },
+        Tenant { limit: 40, weight: 9, ..reserves(10) },
+    ];
+    for tenant in limited {
+        for others in [&[][..], &[weighs(1)], &[weighs(1), reserves(50)]] {
+            let tenants = [&[tenant], others].concat();
+            let mut world = world(26, Kernels::Short, &tenants);
+            let start = world.now;
+            let mut samples = Vec::new();
+            for n in 0..=6 * 200 {
+                world.run_until(start + n * 5 * MS);
+                samples.push(used(&world)[0]);
+            }
+            let each = samples.iter().zip(&samples[200..]).map(|(early, late)| late - early);
+            let most = each.max().unwrap_or(0) / MS;
+            // thousandths: the limit, the bucket and a turn
+            let bound = u64::from(tenant.limit) * 11 + 10;
+            assert!(most <= bound, "{most} of {bound} thousandths");
+        }
     }
 }
 

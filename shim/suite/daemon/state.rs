@@ -13,7 +13,7 @@ use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::tenant::{HandleKey, Reply};
 use gpuslice_wire::text::{CgroupPath, Name};
-use gpuslice_wire::units::{Bytes, Instant, Weight};
+use gpuslice_wire::units::{Bytes, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -126,8 +126,9 @@ impl State {
             gpus: GpuSelector::parse(&gpus.join(",")).expect("numbers"),
             whole: None,
             memory: MemoryAsk::Exactly(Bytes(caps[0])),
-            weight: Weight::ONE,
+            weight: None,
             share: None,
+            share_limit: None,
             class: Class::Normal,
             gang: Gangs::Auto,
             pinned: Some(Bytes(HOST)),

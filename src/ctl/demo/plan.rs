@@ -65,7 +65,7 @@ pub struct Plan {
     pub memory: Bytes,
     /// Weight.
     pub weight: Weight,
-    /// Hard share.
+    /// Share of the GPU's time.
     pub share: Option<Percent>,
     /// Priority class.
     pub class: Class,
@@ -77,7 +77,7 @@ pub struct Plan {
     pub seconds: u32,
 }
 
-/// A tenant in short: name, weight, hard share, has work, due.
+/// A tenant in short: name, weight, share, has work, due.
 type Role = (&'static str, u32, Option<u32>, bool, f64);
 
 /// The tenants of a policy, and the whole that their shares refer to.
@@ -119,7 +119,7 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
             ],
             Of::Device,
         ),
-        // A share is a limit even while the others leave time; without a share the limit is weight/slots.
+        // A share without a limit is the limit too, under this policy; without a share the limit is weight/slots.
         Some(Policy::Fixed) => (
             [
                 ("thirty", 1, Some(30), true, 0.3),

@@ -70,7 +70,7 @@ pub fn judge(accounts: &[Account], policy: Option<Policy>, first: &View, last: &
         };
         let mut line = Line {
             name: account.name.clone(),
-            weight: row.weight,
+            weight: row.weight.unwrap_or(1),
             expected,
             worst: worst_second(account, &all, first.now_ns..last.now_ns),
             measured: busy(account) / whole,

@@ -92,12 +92,22 @@ const FAMILIES: &[Family] = &[
     ),
     Family(
         "slice_weight",
-        "Weight among runnable slices.",
-        of!(Slice, weight => Some(f64::from(weight.get()))),
+        "Weight for the time that shares leave.",
+        of!(Slice, weight => weight.map(|weight| f64::from(weight.get()))),
+    ),
+    Family(
+        "slice_share_ratio",
+        "Share of the GPU's time that is reserved for it, where there is one.",
+        of!(Slice, share => share.map(|share| f64::from(share.get()) / 100.0)),
+    ),
+    Family(
+        "slice_share_limit_ratio",
+        "Limit of its part of the GPU's time, where one is set.",
+        of!(Slice, share_limit => share_limit.map(|limit| f64::from(limit.get()) / 100.0)),
     ),
     Family(
         "slice_time_cap_ratio",
-        "Upper limit of its part of the GPU's time.",
+        "Upper limit of its part of the GPU's time, by its own limit and the policy.",
         of!(Slice, cap_ppm => Some(f64::from(cap_ppm) / PPM)),
     ),
     Family(
@@ -235,7 +245,7 @@ mod tests {
     use gpuslice_wire::policy::{Class, Policy};
     use gpuslice_wire::snapshot::{MemoryEnforcement, TimeEnforcement};
     use gpuslice_wire::text::Name;
-    use gpuslice_wire::units::{Bytes, Weight};
+    use gpuslice_wire::units::{Bytes, Percent, Weight};
     use gpuslice_wire::waits::{WaitBehind, WaitCause};
 
     fn rows() -> Vec<Snapshot> {
@@ -265,8 +275,9 @@ mod tests {
                 memory_enforcement: MemoryEnforcement::Driver,
                 pinned: bytes,
                 pinned_cap: None,
-                weight: Weight::ONE,
-                share: None,
+                weight: Some(Weight::ONE),
+                share: Percent::new(20).ok(),
+                share_limit: Percent::new(25).ok(),
                 class: Class::Normal,
                 cap_ppm: 250_000,
                 clients: 1,

@@ -51,7 +51,7 @@ pub fn json(view: &View) -> Value {
             "pinned": row.pinned.0, "pinned_cap": row.pinned_cap.map(|cap| cap.0),
             "denied": row.denied, "denied_need": row.last_denied.0.0,
             "denied_left": row.last_denied.1.0, "weight": row.weight,
-            "share": row.share, "class": row.class.name(), "time_cap_ppm": row.cap_ppm,
+            "share": row.share, "share_limit": row.share_limit, "class": row.class.name(), "time_cap_ppm": row.cap_ppm,
             "clients": row.clients, "runnable": row.runnable, "share_due": view.due(row),
             "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "runnable_ns": row.runnable_ns,
             "turns": row.turns, "late_turns": row.late_turns, "closed_early": row.closed_early,

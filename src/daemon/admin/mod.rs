@@ -252,7 +252,9 @@ impl Admins {
         cgroup: impl FnOnce(&ContainerId, u32) -> CgroupPath,
     ) -> Result<SliceRequest, Denied> {
         let bounds = self.requests.bounds(source, asked)?;
-        let Admission { container, name, memory, weight, share, class, gang, pid, .. } = *asked;
+        let Admission {
+            container, name, memory, weight, share, share_limit, class, gang, pid, ..
+        } = *asked;
         let invalid = |why: SelectError| (Denial::Invalid, why.to_string());
         Ok(SliceRequest {
             container,
@@ -262,6 +264,7 @@ impl Admins {
             memory,
             weight,
             share,
+            share_limit,
             class,
             gang,
             pinned: asked.pinned.or(self.pinned_default),

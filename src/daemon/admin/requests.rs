@@ -11,7 +11,6 @@ use crate::replies::Denied;
 use gpuslice_engine::Bounds;
 use gpuslice_wire::admin::{Admission, Denial, RequestSource};
 use gpuslice_wire::policy::{Class, Gangs};
-use gpuslice_wire::units::Weight;
 
 /// The node's rules.
 #[derive(Debug)]
@@ -80,8 +79,9 @@ fn asks_for_memory_alone(asked: &Admission) -> bool {
         asked,
         Admission {
             whole,
-            weight: Weight::ONE,
+            weight: None,
             share: None,
+            share_limit: None,
             class: Class::Normal,
             gang: Gangs::Auto,
             pinned: None,

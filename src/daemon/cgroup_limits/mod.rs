@@ -305,7 +305,7 @@ mod tests {
     use gpuslice_nvabi::types::nvmlReturn_t;
     use gpuslice_wire::policy::{Class, Gangs};
     use gpuslice_wire::text::Name;
-    use gpuslice_wire::units::{GIB, Weight};
+    use gpuslice_wire::units::GIB;
 
     const A: GpuUuid = GpuUuid([1; 16]);
     const B: GpuUuid = GpuUuid([2; 16]);
@@ -315,8 +315,9 @@ mod tests {
         Record {
             container: ContainerId::new("web").expect("an id"),
             name: Name::new("web").expect("a name"),
-            weight: Weight::ONE,
+            weight: None,
             share: None,
+            share_limit: None,
             class: Class::Normal,
             gang: Gangs::Auto,
             lanes: vec![lane(A), lane(B)],

@@ -292,7 +292,6 @@ mod tests {
     use gpuslice_wire::page::FOREIGN_CHARGE;
     use gpuslice_wire::policy::{Class, Gangs};
     use gpuslice_wire::text::{CgroupPath, Name};
-    use gpuslice_wire::units::Weight;
 
     /// Maps a page as a tenant would.
     fn tenant_map(fd: &OwnedFd, access: ProtFlags) -> Result<NonNull<u8>, Errno> {
@@ -322,8 +321,9 @@ mod tests {
         let record = Record {
             container: ContainerId::new("a").expect("an id"),
             name: Name::EMPTY,
-            weight: Weight::ONE,
+            weight: None,
             share: None,
+            share_limit: None,
             class: Class::Normal,
             gang: Gangs::Auto,
             lanes: vec![LaneRecord {

@@ -11,6 +11,7 @@ use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk, Mounts};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::text::HostPath;
+use gpuslice_wire::units::{Percent, Weight};
 
 impl Duties {
     /// Opens a slice whose record is on disk.
@@ -144,7 +145,7 @@ impl Duties {
         self.answer(key_of(token), &Answer::Resized { cap, reserved });
     }
 
-    /// Records a slice's changed weight, share or class and answers; if it cannot be recorded, restores the old
+    /// Records a slice's changed weight, share, limit or class and answers; if it cannot be recorded, restores the old
     /// values.
     pub(super) fn retuned(&mut self, token: Token, record: &Record, was: &TimeChange) {
         let container = record.container;
@@ -154,12 +155,22 @@ impl Duties {
         if let Err(why) = self.containers.state().rewrite(record) {
             let hint = "the slice is unchanged, free disk space there";
             let text = self.on_disk(&container, &why, hint);
-            self.tasks.step_first(Event::Retune { token: NO_REPLY, container, change: *was });
+            self.tasks.step_first(Event::Retune {
+                token: NO_REPLY,
+                container,
+                change: *was,
+                undoes: true,
+            });
             return self.deny(key_of(token), Denial::Host, &text);
         }
-        let share = record.share.map_or(0, |share| share.get());
-        let (name, weight, class) = (record.name, record.weight.get(), record.class);
-        tracing::info!(%container, %name, weight, share, %class, "weight, share or class changed");
+        let percent = |percent: Option<Percent>| percent.map_or(0, Percent::get);
+        let (share, share_limit) = (percent(record.share), percent(record.share_limit));
+        let weight = record.shown_weight().map_or(0, Weight::get);
+        let (name, class) = (record.name, record.class);
+        tracing::info!(
+            %container, %name, weight, share, share_limit, %class,
+            "weight, share, limit or class changed"
+        );
         self.answer(key_of(token), &Answer::Done {});
     }
 

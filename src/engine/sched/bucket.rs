@@ -16,11 +16,12 @@
 //! An empty bucket pays out again only after some time has gathered. Otherwise a cap of half would run in
 //! slivers of the shortest turn, and switches would use up the GPU.
 //!
-//! A share is a cap and a promise ([`super::queues`]). Time that comes in while its container waits behind
-//! others of its class is owed to it and does not overflow: otherwise a neighbour with kernels of seconds
-//! would leave a share of half a tenth. The queues bound that amount: its part of a turn of each.
+//! A share is a promise ([`super::dues`]), also under a cap. While its container waits behind others of its
+//! class, the share's part of the time is owed to it and does not overflow: otherwise a neighbour with
+//! kernels of seconds would leave a share of half a tenth. The queues bound that amount: its part of a turn
+//! of each. What the cap allows beyond the share overflows as ever.
 
-use gpuslice_wire::units::Duration;
+use gpuslice_wire::units::{Duration, Percent};
 
 use super::policy::Fraction;
 use crate::config::Config;
@@ -28,8 +29,8 @@ use crate::config::Config;
 /// The limit above which incoming time is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FillLimit {
-    /// No limit: the time is owed.
-    None,
+    /// The depth, and none for the share's part of the time: that is owed.
+    Owed,
     /// The present level, if it is above the depth: it stays, and no more comes in.
     Level,
     /// The depth.
@@ -41,6 +42,8 @@ pub(crate) enum FillLimit {
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     cap: Fraction,
+    /// The share, percent; 0 without one. The cap is not below it.
+    share: u32,
     level: i128,
     depth: i128,
     /// The level at which an emptied bucket pays out again.
@@ -53,8 +56,15 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// A full bucket.
     pub(crate) fn new(cap: Fraction, config: &Config) -> Bucket {
-        let mut bucket =
-            Bucket { cap, level: i128::MAX, depth: 0, enough: 0, emptied: false, withheld: 0 };
+        let mut bucket = Bucket {
+            cap,
+            share: 0,
+            level: i128::MAX,
+            depth: 0,
+            enough: 0,
+            emptied: false,
+            withheld: 0,
+        };
         bucket.resize(config);
         bucket
     }
@@ -68,8 +78,9 @@ impl Bucket {
         self.level = self.level.min(self.depth);
     }
 
-    /// Changes the cap.
-    pub(crate) fn set(&mut self, cap: Fraction, config: &Config) {
+    /// Changes cap and share.
+    pub(crate) fn set(&mut self, cap: Fraction, share: Option<Percent>, config: &Config) {
+        self.share = share.map_or(0, Percent::get);
         if cap == self.cap {
             return;
         }
@@ -93,12 +104,16 @@ impl Bucket {
     /// Adds the part of elapsed time.
     pub(crate) fn fill(&mut self, elapsed: Duration, limit: FillLimit) {
         let more = i128::from(elapsed.0) * i128::from(self.cap.part());
-        let limit = match limit {
-            FillLimit::None => i128::MAX,
-            FillLimit::Level => self.depth.max(self.level),
-            FillLimit::Depth => self.depth,
-        };
-        self.pour(more, limit);
+        match limit {
+            FillLimit::Owed => {
+                let whole = i128::from(self.cap.whole());
+                let owed = i128::from(elapsed.0) * whole * i128::from(self.share) / 100;
+                // what was withheld would not have overflowed: it stays
+                self.add(more, self.depth.max(self.level.saturating_add(owed)));
+            }
+            FillLimit::Level => self.pour(more, self.depth.max(self.level)),
+            FillLimit::Depth => self.pour(more, self.depth),
+        }
     }
 
     /// Takes out used GPU time.
@@ -133,9 +148,13 @@ impl Bucket {
 
     /// Takes in `more`, up to the limit. Withheld time that would have overflowed is lost, too.
     fn pour(&mut self, more: i128, limit: i128) {
-        self.level = self.level.saturating_add(more).min(limit);
+        self.add(more, limit);
         let room = limit.saturating_sub(self.level).max(0);
         self.withheld = self.withheld.min(room);
+    }
+
+    fn add(&mut self, more: i128, limit: i128) {
+        self.level = self.level.saturating_add(more).min(limit);
         if self.level >= self.enough {
             self.emptied = false;
         }
@@ -169,7 +188,7 @@ mod tests {
             if now >= 100_000_000_000 {
                 break;
             }
-            bucket.set(cap(n as usize), &config);
+            bucket.set(cap(n as usize), None, &config);
             let funded = bucket.funded();
             let turn = Duration(n * 7_919_000 % 50_000_000 + 1);
             let span = if funded { turn } else { bucket.pause() };
@@ -204,7 +223,7 @@ mod tests {
         let mut bucket = Bucket::new(Fraction::new(1, 4), &config);
         bucket.spend(Duration::from_millis(525));
         for cap in [(1, 7), (1, 1), (1, 256), (1, 4)] {
-            bucket.set(Fraction::new(cap.0, cap.1), &config);
+            bucket.set(Fraction::new(cap.0, cap.1), None, &config);
         }
         // half a second of debt and the 4 ms to pay out again, at a quarter
         assert_eq!(bucket.pause(), Duration(2_016_000_000));
@@ -223,14 +242,20 @@ mod tests {
 
     #[test]
     fn owed_time_does_not_overflow() {
-        let mut bucket = Bucket::new(Fraction::new(1, 2), &Config::default());
+        let config = Config::default();
+        let mut bucket = Bucket::new(Fraction::new(1, 2), &config);
+        bucket.set(Fraction::new(1, 2), Percent::new(50).ok(), &config);
         let second = Duration::from_millis(1_000);
-        bucket.fill(second, FillLimit::None);
+        bucket.fill(second, FillLimit::Owed);
         bucket.fill(second, FillLimit::Level);
         // half a second and the burst of 50 ms
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(1_100)));
         bucket.fill(Duration(0), FillLimit::Depth);
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(100)));
+        // of a cap above the share, the share's part: a tenth of a second
+        bucket.set(Fraction::new(1, 2), Percent::new(10).ok(), &config);
+        bucket.fill(second, FillLimit::Owed);
+        assert_eq!(bucket.lasts(), Some(Duration::from_millis(300)));
     }
 
     /// An empty bucket pays out when a round's part has gathered, not in slivers.

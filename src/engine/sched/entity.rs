@@ -2,7 +2,7 @@
 
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::policy::Class;
-use gpuslice_wire::units::{Duration, Instant, Weight};
+use gpuslice_wire::units::{Duration, Instant};
 
 use super::bucket::Bucket;
 use super::gang::Member;
@@ -14,25 +14,40 @@ use super::time_account::TimeAccount;
 use super::untracked::Untracked;
 use crate::index::ContainerIndex;
 
+/// The weight of an entry of a run queue, one at least: a container's weight in the lower queue, its due in
+/// parts per million in the upper one ([`super::dues`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueWeight(u32);
+
+impl QueueWeight {
+    /// That weight, one instead of zero.
+    pub(crate) fn new(weight: u32) -> QueueWeight {
+        QueueWeight(weight.max(1))
+    }
+    pub(crate) fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// Virtual time: GPU time divided by weight, in 2^-32 ns. 2^64 ns of any weight fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Virtual(u128);
 
 impl Virtual {
     /// This much later for `used` GPU time at `weight`. Weights take effect here and nowhere else.
-    pub(crate) fn after(self, used: Duration, weight: Weight) -> Virtual {
+    pub(crate) fn after(self, used: Duration, weight: QueueWeight) -> Virtual {
         let scaled = (u128::from(used.0) << 32) / u128::from(weight.get());
         Virtual(self.0.saturating_add(scaled))
     }
 
     /// This much earlier.
-    pub(crate) fn before(self, compensated: Duration, weight: Weight) -> Virtual {
+    pub(crate) fn before(self, compensated: Duration, weight: QueueWeight) -> Virtual {
         let scaled = Virtual::default().after(compensated, weight);
         Virtual(self.0.saturating_sub(scaled.0))
     }
 
     /// How far this is ahead of `queue_time`, in GPU time at `weight`.
-    pub(crate) fn ahead(self, queue_time: Virtual, weight: Weight) -> Duration {
+    pub(crate) fn ahead(self, queue_time: Virtual, weight: QueueWeight) -> Duration {
         let ahead = self.0.saturating_sub(queue_time.0);
         let time = ahead.saturating_mul(u128::from(weight.get())) >> 32;
         Duration(u64::try_from(time).unwrap_or(u64::MAX))
@@ -40,10 +55,32 @@ impl Virtual {
 
     /// As far ahead of its queue as before in GPU time, at another weight, in queue `to` instead of `from`.
     /// A container behind its queue was kept from running by a cap, which earns no credit.
-    pub(crate) fn reweighed(self, from: Virtual, to: Virtual, was: Weight, is: Weight) -> Virtual {
+    pub(crate) fn reweighed(
+        self,
+        from: Virtual,
+        to: Virtual,
+        was: QueueWeight,
+        is: QueueWeight,
+    ) -> Virtual {
         let (was, is) = (u128::from(was.get()), u128::from(is.get()));
         let ahead = self.0.saturating_sub(from.0).saturating_mul(was) / is;
         Virtual(to.0.saturating_add(ahead))
+    }
+
+    /// As far ahead of `queue_time` or behind it as before in GPU time, at another weight.
+    pub(crate) fn rescaled(
+        self,
+        queue_time: Virtual,
+        was: QueueWeight,
+        is: QueueWeight,
+    ) -> Virtual {
+        let (was, is) = (u128::from(was.get()), u128::from(is.get()));
+        let scaled = |distance: u128| distance.saturating_mul(was) / is;
+        if self >= queue_time {
+            let ahead = scaled(self.0 - queue_time.0);
+            return Virtual(queue_time.0.saturating_add(ahead));
+        }
+        Virtual(queue_time.0.saturating_sub(scaled(queue_time.0 - self.0)))
     }
 
     /// The length of a turn that starts here at `weight`. Turns of this container have the average length
@@ -53,7 +90,13 @@ impl Virtual {
     /// shorter one at once, not by a skipped one later, and the order of containers stays the same from
     /// round to round. That keeps shares even over short times: the order of plain start tags drifts with
     /// every overrun, and each change of order costs a turn.
-    pub(crate) fn aim(self, nominal: Duration, weight: Weight, rank: u64, of: u64) -> Duration {
+    pub(crate) fn aim(
+        self,
+        nominal: Duration,
+        weight: QueueWeight,
+        rank: u64,
+        of: u64,
+    ) -> Duration {
         let round = Virtual::default().after(nominal, weight).0.max(1);
         let phase = round * u128::from(rank) / u128::from(of.max(1));
         let here = self.0.saturating_sub(phase);
@@ -69,7 +112,7 @@ mod tests {
 
     #[test]
     fn aims_are_near_the_nominal_length_and_correct_overruns() {
-        let (weight, nominal) = (Weight::new(3).expect("a weight"), Duration(6_000_000));
+        let (weight, nominal) = (QueueWeight::new(3), Duration(6_000_000));
         let mut at = Virtual::default();
         let (mut used, turns) = (0, 1_000);
         for turn in 0..turns {
@@ -108,10 +151,14 @@ pub(crate) struct Entity {
     /// The container's entitlement.
     pub(crate) entitlement: Entitlement,
     /// The weight in its run queue.
-    pub(crate) weight: Weight,
-    /// The container has a share, which is its weight in the upper queue. Without a share it belongs to the
-    /// pool.
+    pub(crate) weight: QueueWeight,
+    /// The container has a share: its weight in the upper queue is its due. Without a share it belongs to
+    /// the pool.
     pub(crate) reserved: bool,
+    /// Its weight for the time that shares leave; 0 for none.
+    pub(crate) surplus_weight: u32,
+    /// The part of its class's time that is due to it, parts per million; `None` while it does not count.
+    pub(crate) due: Option<u32>,
     pub(crate) class: Class,
     pub(crate) bucket: Bucket,
     pub(crate) reported: Report,
@@ -257,8 +304,15 @@ impl Entity {
         (self.start, self.finish) = (queue_time, queue_time);
     }
 
+    /// Changes the weight in its queue. Its lead or lag stays the same GPU time.
+    pub(crate) fn rescale(&mut self, queue_time: Virtual, weight: QueueWeight) {
+        let tag = |tag: Virtual| tag.rescaled(queue_time, self.weight, weight);
+        (self.start, self.finish) = (tag(self.start), tag(self.finish));
+        self.weight = weight;
+    }
+
     /// Changes the weight to `weight`, and the queue from `from` to `to`. Its lead stays the same GPU time.
-    pub(crate) fn reweigh(&mut self, from: Virtual, to: Virtual, weight: Weight) {
+    pub(crate) fn reweigh(&mut self, from: Virtual, to: Virtual, weight: QueueWeight) {
         let tag = |tag: Virtual| tag.reweighed(from, to, self.weight, weight);
         (self.start, self.finish) = (tag(self.start), tag(self.finish));
         self.weight = weight;

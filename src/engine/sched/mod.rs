@@ -47,7 +47,7 @@
 //! * **Preemption**: where the driver allows it, late work is stopped on the GPU: see [`preempt`]. Work
 //!   that runs beside others' turns nevertheless is time-sliced by the hardware, see [`native`].
 //! * **Shares** are reserved: containers with a share queue above those with a weight alone, see
-//!   [`queues`].
+//!   [`queues`]; what each is due beyond its share, and which limits bind, see [`dues`].
 //! * **Policies** are caps and weights, see [`policy`]; caps limit which containers are eligible, see
 //!   [`bucket`]. A change counts from the next turn on: every lead and every debt stays the same amount of
 //!   GPU time.
@@ -56,6 +56,7 @@
 //! decision depends on it.
 
 pub(crate) mod bucket;
+mod dues;
 pub(crate) mod entity;
 pub(crate) mod gang;
 pub(crate) mod gpu;
@@ -79,7 +80,7 @@ use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use self::bucket::{Bucket, FillLimit};
-use self::entity::{Entity, Report, Virtual};
+use self::entity::{Entity, QueueWeight, Report, Virtual};
 use self::overhead::SwitchCosts;
 use self::policy::{AllSlices, Entitlement, Fraction};
 use self::preempt::Preemption;
@@ -161,8 +162,10 @@ impl Turns {
             index,
             lane,
             entitlement,
-            weight: entitlement.weight,
+            weight: QueueWeight::new(1),
             reserved: false,
+            surplus_weight: 1,
+            due: None,
             class: entitlement.class,
             bucket: Bucket::new(Fraction::ALL, &self.config),
             reported: Report::default(),
@@ -242,13 +245,20 @@ impl Turns {
         let (policy, queues, config) = (self.policy, self.queues, self.config);
         for entity in &mut self.entities {
             let cap = policy::cap(policy, &entity.entitlement, &all_slices);
-            entity.bucket.set(cap, &config);
-            let (weight, reserved) = policy::weight(policy, &entity.entitlement);
+            let share = policy::reserved(policy, &entity.entitlement);
+            entity.bucket.set(cap, share, &config);
+            entity.surplus_weight = policy::weight(policy, &entity.entitlement);
+            let reserved = share.is_some();
+            let weight = match share {
+                Some(_) if entity.reserved => entity.weight,
+                Some(share) => QueueWeight::new(share.get() * dues::PERCENT_PPM),
+                None => QueueWeight::new(entity.surplus_weight),
+            };
             let queues = &queues[entity.class as usize];
             entity.reweigh(queues.time_of(entity.reserved), queues.time_of(reserved), weight);
             entity.reserved = reserved;
         }
-        self.weigh_pools();
+        self.weigh();
     }
 
     pub(crate) fn leave(&mut self, index: ContainerIndex) {
@@ -309,8 +319,8 @@ impl Turns {
             let entity = &mut self.entities[at];
             entity.arrives = false;
             let limit = match (entity.reserved, entity.reported.runnable) {
-                (true, _) if bill.is_some() => FillLimit::None,
-                (true, true) if busy[entity.class as usize] => FillLimit::None,
+                (true, _) if bill.is_some() => FillLimit::Owed,
+                (true, true) if busy[entity.class as usize] => FillLimit::Owed,
                 (true, true) => FillLimit::Level,
                 _ => FillLimit::Depth,
             };
@@ -358,12 +368,11 @@ impl Turns {
         reported.runnable |= entity.preemption.waits();
         let before = core::mem::replace(&mut entity.reported, reported);
         entity.arrives = reported.attached && !before.attached;
-        let (begins, reserved) = (reported.runnable && !before.runnable, entity.reserved);
-        if begins {
+        if reported.runnable && !before.runnable {
             self.becomes_runnable(index);
         }
-        if reserved && reported.runnable != before.runnable {
-            self.weigh_pools();
+        if reported.runnable != before.runnable {
+            self.weigh();
         }
         for (class, waited) in Class::ALL.into_iter().zip(waited) {
             if !waited && self.waits(class) {

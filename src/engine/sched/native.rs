@@ -39,16 +39,14 @@ impl Turns {
     pub(crate) fn native_slice(&self, index: ContainerIndex) -> Option<u64> {
         let entity = self.find(index)?;
         let class = self.entities.iter().filter(|it| it.class == entity.class);
-        let sum = |reserved: bool| {
-            let queue = class.clone().filter(|it| it.reserved == reserved);
-            queue.map(|it| u64::from(it.weight.get())).sum::<u64>()
+        // both queues on one scale: the weights divide what the shares leave
+        let percent = |it: &Entity| match it.entitlement.share {
+            Some(share) if it.reserved => u64::from(share.get()),
+            _ => 0,
         };
-        // the weights of both queues on one scale: the pool has what the shares leave
-        let (shares, weights) = (sum(true), sum(false));
-        let of = |it: &Entity| match it.reserved {
-            true => u64::from(it.weight.get()) * weights.max(1),
-            false => u64::from(it.weight.get()) * 100u64.saturating_sub(shares).max(1),
-        };
+        let weights: u64 = class.clone().map(|it| u64::from(it.surplus_weight)).sum();
+        let rest = 100u64.saturating_sub(class.clone().map(percent).sum()).max(1);
+        let of = |it: &Entity| percent(it) * weights.max(1) + u64::from(it.surplus_weight) * rest;
         let all = class.clone().map(of);
         let (lightest, heaviest) = (all.clone().min()?, all.max()?);
         let own = self.policy.rules().turns;

@@ -171,6 +171,7 @@ impl Turns {
         let end = now.plus(length);
         let class = entity.class;
         self.advance_queues(choice.index);
+        self.weigh();
         self.fits_before = self.demand.kept.map(|kept| kept.index);
         if let Some(entity) = self.find_mut(choice.index) {
             entity.turn_end = end;

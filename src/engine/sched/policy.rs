@@ -5,9 +5,13 @@
 //! the slices that exist, not on those that are runnable: so it is known before any container runs, and changes
 //! only when a slice comes, goes or is retuned.
 //!
-//! Admission reserves a share, and it means the same under each policy: that part of the time, no more and
-//! no less ([`super::queues`]). The policy divides the time that shares leave among the containers without
-//! one.
+//! Admission reserves a share, and each policy keeps it: a container with one has it whenever it wants it. The
+//! policy divides the time that shares leave by weight. A container without a share weighs 1 if it names no
+//! weight; one with a share then has no part of the rest. If no weight counts on a GPU, `preemptive` and
+//! `weighted` divide the rest in proportion to the shares, so that a share alone on a GPU has all of it.
+//!
+//! A limit caps its container's time under each policy, whatever the policy allows. Under `fixed` a share
+//! without a limit is the cap, and one with a limit may use idle time up to the limit.
 
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Percent, Weight};
@@ -41,6 +45,11 @@ impl Fraction {
     pub(crate) fn limits(self) -> bool {
         self.part < self.whole
     }
+    /// Whether it is less than `other`.
+    fn less(self, other: Fraction) -> bool {
+        let cross = |one: Fraction, two: Fraction| u64::from(one.part) * u64::from(two.whole);
+        cross(self, other) < cross(other, self)
+    }
     /// In parts per million, one at least.
     pub(crate) fn ppm(self) -> u32 {
         let ppm = u64::from(self.part) * 1_000_000 / u64::from(self.whole);
@@ -51,21 +60,31 @@ impl Fraction {
 /// A slice's entitlement to GPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entitlement {
-    pub(crate) weight: Weight,
+    pub(crate) weight: Option<Weight>,
     pub(crate) share: Option<Percent>,
+    /// Not below the share.
+    pub(crate) limit: Option<Percent>,
     pub(crate) class: Class,
     /// The container has the whole GPU, whatever the policy.
     pub(crate) whole: bool,
 }
 
+impl Entitlement {
+    /// Its weight for the time that shares leave; 0 for none.
+    fn weight(&self) -> u32 {
+        let alone = u32::from(self.share.is_none());
+        self.weight.map_or(alone, Weight::get)
+    }
+}
+
 /// All slices of a GPU together, and the number of slices the GPU is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllSlices {
-    /// Slices without a share, and the sum of their weights.
+    /// Slices with a weight, and the sum of their weights.
     slices: u32,
     weights: u32,
-    /// Percent that the shares leave for these, at least one.
-    rest: u32,
+    /// The sum of the shares, percent.
+    shares: u32,
     slots: u32,
 }
 
@@ -73,15 +92,20 @@ impl AllSlices {
     pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Entitlement>, slots: u32) -> AllSlices {
         let (mut slices, mut weights, mut shares) = (0, 0, 0);
         for slice in all {
-            match slice.share {
-                Some(share) => shares += share.get(),
-                None => {
-                    slices += 1;
-                    weights += slice.weight.get();
-                }
-            }
+            slices += u32::from(slice.weight() > 0);
+            weights += slice.weight();
+            shares += slice.share.map_or(0, Percent::get);
         }
-        AllSlices { slices, weights, rest: 100u32.saturating_sub(shares).max(1), slots }
+        AllSlices { slices, weights, shares, slots }
+    }
+
+    /// `share` and the part `part / whole` of the rest, which is a hundredth at least.
+    fn and_rest(&self, share: u32, part: u32, whole: u32) -> Fraction {
+        if whole == 0 {
+            return Fraction::new(share, self.shares);
+        }
+        let rest = 100u32.saturating_sub(self.shares).max(1);
+        Fraction::new(share * whole + part * rest, 100 * whole)
     }
 }
 
@@ -90,28 +114,34 @@ pub(crate) fn cap(policy: Policy, slice: &Entitlement, all_slices: &AllSlices) -
     if slice.whole || !policy.rules().turns {
         return Fraction::ALL;
     }
-    if let Some(share) = slice.share {
-        return Fraction::new(share.get(), 100);
-    }
-    let weight = slice.weight.get();
-    let AllSlices { slices, weights, rest, slots } = *all_slices;
-    match policy {
+    let (share, weight) = (slice.share.map_or(0, Percent::get), slice.weight());
+    let counts = u32::from(weight > 0);
+    let limit = slice.limit.map(|limit| Fraction::new(limit.get(), 100));
+    let AllSlices { slices, weights, slots, .. } = *all_slices;
+    let cap = match policy {
         Policy::Native | Policy::Soft => Fraction::ALL,
-        Policy::Fair => Fraction::new(1, slots),
-        Policy::Preemptive => Fraction::new(rest, 100 * slices),
-        Policy::Weighted => Fraction::new(weight * rest, 100 * weights),
+        Policy::Fair => Fraction::new(share * slots + counts * 100, 100 * slots),
+        Policy::Preemptive => all_slices.and_rest(share, counts, slices),
+        Policy::Weighted => all_slices.and_rest(share, weight, weights),
+        Policy::Fixed if share > 0 => return limit.unwrap_or(Fraction::new(share, 100)),
         Policy::Fixed => Fraction::new(weight, slots),
-    }
+    };
+    limit.filter(|limit| limit.less(cap)).unwrap_or(cap)
 }
 
-/// A slice's weight, and whether it is a share, which counts in the upper queue.
-pub(crate) fn weight(policy: Policy, slice: &Entitlement) -> (Weight, bool) {
-    let rules = policy.rules();
-    let share = slice.share.filter(|_| rules.turns && !slice.whole);
-    match share.and_then(|share| Weight::new(share.get()).ok()) {
-        Some(share) => (share, true),
-        None if rules.weights => (slice.weight, false),
-        None => (Weight::ONE, false),
+/// The share that a policy reserves for a slice, if any.
+pub(crate) fn reserved(policy: Policy, slice: &Entitlement) -> Option<Percent> {
+    slice.share.filter(|_| policy.rules().turns && !slice.whole)
+}
+
+/// The weight that counts for a slice's part of the time that shares leave; 0 for none.
+pub(crate) fn weight(policy: Policy, slice: &Entitlement) -> u32 {
+    match reserved(policy, slice) {
+        // where no share is reserved, each slice has a part
+        None if !policy.rules().weights => 1,
+        None => slice.weight().max(1),
+        Some(_) if !policy.rules().weights => slice.weight().min(1),
+        Some(_) => slice.weight(),
     }
 }
 
@@ -121,38 +151,51 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    fn entitlement(weight: u32, share: u32) -> Entitlement {
+    /// Weight, share and limit, 0 for none.
+    fn limited(weight: u32, share: u32, limit: u32) -> Entitlement {
         Entitlement {
-            weight: Weight::new(weight).expect("a weight"),
+            weight: Weight::new(weight).ok(),
             share: Percent::new(share).ok(),
+            limit: Percent::new(limit).ok(),
             class: Class::Normal,
             whole: false,
         }
     }
 
+    fn entitlement(weight: u32, share: u32) -> Entitlement {
+        limited(weight, share, 0)
+    }
+
     /// The cap of the first of these slices, each given as (weight, share).
     fn ppm(policy: Policy, all: &[(u32, u32)]) -> u32 {
         let all: Vec<Entitlement> = all.iter().map(|it| entitlement(it.0, it.1)).collect();
+        cap_of_first(policy, &all)
+    }
+
+    fn cap_of_first(policy: Policy, all: &[Entitlement]) -> u32 {
         cap(policy, &all[0], &AllSlices::of(all.iter(), 16)).ppm()
     }
 
     #[test]
     fn the_table() {
         let rows = [
-            // alone; of weights 1 and 3; with a share of 30 %, beside weights; beside that share
-            (Policy::Fair, [62_500, 62_500, 300_000, 62_500]),
-            (Policy::Preemptive, [1_000_000, 500_000, 300_000, 350_000]),
-            (Policy::Weighted, [1_000_000, 250_000, 300_000, 175_000]),
-            (Policy::Fixed, [62_500, 62_500, 300_000, 62_500]),
-            (Policy::Soft, [1_000_000, 1_000_000, 300_000, 1_000_000]),
-            (Policy::Native, [1_000_000, 1_000_000, 1_000_000, 1_000_000]),
+            // alone; of weights 1 and 3; with a share of 30 %, alone; beside weights; with a weight too;
+            // beside that share
+            (Policy::Fair, [62_500, 62_500, 300_000, 300_000, 362_500, 62_500]),
+            (Policy::Preemptive, [1_000_000, 500_000, 1_000_000, 300_000, 533_333, 350_000]),
+            (Policy::Weighted, [1_000_000, 250_000, 1_000_000, 300_000, 440_000, 175_000]),
+            (Policy::Fixed, [62_500, 62_500, 300_000, 300_000, 300_000, 62_500]),
+            (Policy::Soft, [1_000_000; 6]),
+            (Policy::Native, [1_000_000; 6]),
         ];
         for (policy, expected) in rows {
             let got = [
                 ppm(policy, &[(1, 0)]),
                 ppm(policy, &[(1, 0), (3, 0)]),
-                ppm(policy, &[(9, 30), (1, 0), (3, 0)]),
-                ppm(policy, &[(1, 0), (3, 0), (9, 30)]),
+                ppm(policy, &[(0, 30)]),
+                ppm(policy, &[(0, 30), (1, 0), (3, 0)]),
+                ppm(policy, &[(1, 30), (1, 0), (3, 0)]),
+                ppm(policy, &[(1, 0), (3, 0), (0, 30)]),
             ];
             assert_eq!(got, expected, "{policy}");
         }
@@ -161,28 +204,51 @@ mod tests {
         let least = [&[(1, 0)], many.as_slice()].concat();
         assert_eq!(ppm(Policy::Weighted, &least), 3);
         let shares = [(1, 0), (1, 60), (1, 40)];
-        assert_eq!(ppm(Policy::Weighted, &shares), 10_000, "one percent at least");
+        assert_eq!(ppm(Policy::Weighted, &shares), 10_000 / 3, "one percent at least");
+        let shares = [(0, 20), (0, 30)];
+        assert_eq!(ppm(Policy::Preemptive, &shares), 400_000, "in proportion to the shares");
+    }
+
+    #[test]
+    fn a_limit_caps_under_each_policy_with_turns() {
+        let rows = [
+            // share 25, limit 50; limit 5 alone; share 25, limit 90; share 25, both limits equal
+            (Policy::Fair, [250_000, 50_000, 312_500, 250_000]),
+            (Policy::Preemptive, [250_000, 50_000, 500_000, 250_000]),
+            (Policy::Weighted, [250_000, 50_000, 625_000, 250_000]),
+            (Policy::Fixed, [500_000, 50_000, 900_000, 250_000]),
+            (Policy::Soft, [500_000, 50_000, 900_000, 250_000]),
+            (Policy::Native, [1_000_000; 4]),
+        ];
+        let beside = [limited(1, 0, 0), limited(1, 0, 0)];
+        for (policy, expected) in rows {
+            let firsts = [(0, 25, 50), (1, 0, 5), (2, 25, 90), (0, 25, 25)];
+            let got = firsts.map(|(weight, share, limit)| {
+                let first = limited(weight, share, limit);
+                cap_of_first(policy, &[&[first], &beside[..]].concat())
+            });
+            assert_eq!(got, expected, "{policy}");
+        }
     }
 
     #[test]
     fn a_whole_gpu_is_capped_by_no_policy_and_no_share() {
-        let entitlement = Entitlement { whole: true, ..entitlement(1, 30) };
+        let entitlement = Entitlement { whole: true, ..limited(1, 30, 40) };
         let all_slices = AllSlices::of([&entitlement].into_iter(), 16);
         for policy in [Policy::Fair, Policy::Fixed, Policy::Soft] {
             assert!(!cap(policy, &entitlement, &all_slices).limits(), "{policy}");
-            assert_eq!(weight(policy, &entitlement), (Weight::ONE, false), "{policy}");
+            assert_eq!(reserved(policy, &entitlement), None, "{policy}");
         }
     }
 
     #[test]
     fn weights_count_in_the_queue_except_under_fair_and_preemptive() {
         for (policy, expected) in Policy::ALL.into_iter().zip([1, 1, 5, 5, 5, 5]) {
-            let (own, reserved) = weight(policy, &entitlement(5, 0));
-            assert_eq!((own.get(), reserved), (expected, false), "{policy}");
-            let (own, reserved) = weight(policy, &entitlement(5, 30));
-            let native = !policy.rules().turns;
-            assert_eq!(own.get(), if native { 5 } else { 30 }, "{policy}");
-            assert_eq!(reserved, !native, "{policy}");
+            assert_eq!(weight(policy, &entitlement(5, 0)), expected, "{policy}");
+            assert_eq!(weight(policy, &entitlement(5, 30)), expected, "{policy}");
+            let turns = policy.rules().turns;
+            assert_eq!(weight(policy, &entitlement(0, 30)), u32::from(!turns), "{policy}");
+            assert_eq!(reserved(policy, &entitlement(0, 30)).is_some(), turns, "{policy}");
         }
     }
 }

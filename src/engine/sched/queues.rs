@@ -5,35 +5,35 @@
 //! queue with weights it would only be a cap: a share of 50 beside weights 1 and 3 had 20 % of the time.
 //!
 //! # Idea
-//! Hierarchical start-time fair queueing. The upper queue has the containers with a share, each with its
-//! percentage as its weight, and the *pool*: all containers without a share, as one entry. The pool weighs
-//! what the runnable shares leave of 100, 1 at least. The lower queue has the containers of the pool, with
-//! their weights:
+//! Hierarchical start-time fair queueing. The upper queue has the containers with a share and the *pool*:
+//! all containers without a share, as one entry. Each weighs what is due to it ([`super::dues`]): the share
+//! and a part of the rest; the pool weighs the sum of what is due to its containers. The lower queue has
+//! the containers of the pool, with their weights:
 //! ```text
-//!                 upper queue                      lower queue
-//!   share 50 ─────── 50
-//!   share 20, idle   (20)
-//!   pool ─────────── 50 ──────┬─ weight 1 ─────────── 1 of 4
-//!                             └─ weight 3 ─────────── 3 of 4
+//!                           upper queue                lower queue
+//!   share 50 ───────────────── 50
+//!   share 20, idle            (20)
+//!   share 10, weight 1 ─────── 18
+//!   pool ───────────────────── 32 ──────┬─ weight 1 ───── 1 of 4
+//!                                       └─ weight 3 ───── 3 of 4
 //! ```
 //! Each container has tags in one queue; the pool's tags grow with the use of any of its containers. The
-//! upper queue is asked first. A share is also a cap ([`super::policy`]): its container gets exactly that,
-//! and the part it does not use goes to the others.
+//! upper queue is asked first.
 //!
 //! # Bound
 //! That of start-time fair queueing holds in each queue. The pool's longest turn is the longest turn of any
-//! of its containers: the lower queue does not decide when it is served. Let shares add up to at most
-//! 100, and let a container with share `c` be always runnable. It has at least `c` of its class's time,
-//! less a turn of each flow of the upper queue.
+//! of its containers: the lower queue does not decide when it is served. [`super::dues`] derives what a
+//! container with a share has at least.
 //!
-//! The pool's weight changes as containers with shares begin and cease to be runnable. Its lead stays the
-//! same GPU time, as with any change of a weight.
+//! The weights of the upper queue change as containers begin and cease to count. The lead of each entry
+//! stays the same GPU time, as with any change of a weight.
 
 use gpuslice_wire::policy::Class;
-use gpuslice_wire::units::{Duration, Instant, Weight};
+use gpuslice_wire::units::{Duration, Instant};
 
 use super::Turns;
-use super::entity::{Entity, Virtual};
+use super::dues::ALL_PPM;
+use super::entity::{Entity, QueueWeight, Virtual};
 use crate::index::ContainerIndex;
 
 /// A container's queue position; the smallest goes first. First its position in the upper queue, which is
@@ -46,7 +46,7 @@ pub(crate) struct Pool {
     start: Virtual,
     finish: Virtual,
     queued: Instant,
-    weight: Weight,
+    weight: QueueWeight,
 }
 
 /// The run queues of one class.
@@ -59,12 +59,6 @@ pub(crate) struct RunQueues {
     pub(super) pool: Pool,
 }
 
-/// The pool's weight beside shares that add up to `shares`.
-fn rest(shares: u32) -> Weight {
-    let rest = 100u32.saturating_sub(shares).max(1);
-    Weight::new(rest).unwrap_or(Weight::ONE)
-}
-
 impl RunQueues {
     pub(crate) fn new(now: Instant) -> RunQueues {
         RunQueues {
@@ -74,7 +68,7 @@ impl RunQueues {
                 start: Virtual::default(),
                 finish: Virtual::default(),
                 queued: now,
-                weight: rest(0),
+                weight: QueueWeight::new(ALL_PPM),
             },
         }
     }
@@ -122,14 +116,23 @@ impl RunQueues {
         self.pool.queued = now;
     }
 
+    /// Whether the pool used time ahead of the upper queue.
+    pub(super) fn pool_leads(&self) -> bool {
+        self.pool.finish > self.upper
+    }
+
     /// The pool's weight in the upper queue.
     pub(super) fn pool_weight(&self) -> u64 {
         self.pool.weight.get().into()
     }
 
-    fn reweigh(&mut self, weight: Weight) {
+    /// Changes the pool's weight. Its lead or lag stays the same GPU time.
+    pub(super) fn reweigh(&mut self, weight: QueueWeight) {
+        if weight == self.pool.weight {
+            return;
+        }
         let (upper, was) = (self.upper, self.pool.weight);
-        let tag = |tag: Virtual| tag.reweighed(upper, upper, was, weight);
+        let tag = |tag: Virtual| tag.rescaled(upper, was, weight);
         (self.pool.start, self.pool.finish) = (tag(self.pool.start), tag(self.pool.finish));
         self.pool.weight = weight;
     }
@@ -143,21 +146,6 @@ impl Turns {
     /// Virtual time of the queue of `entity`.
     pub(super) fn queue_time(&self, entity: &Entity) -> Virtual {
         self.queues(entity.class).time_of(entity.reserved)
-    }
-
-    /// Updates the pools' weights after containers with shares began or ceased to be runnable.
-    pub(super) fn weigh_pools(&mut self) {
-        for class in Class::ALL {
-            let runnable_shares = self.entities.iter().filter(|entity| {
-                let runnable = entity.reserved && entity.reported.runnable;
-                runnable && entity.class == class
-            });
-            let shares = runnable_shares.map(|entity| entity.weight.get()).sum();
-            let queues = &mut self.queues[class as usize];
-            if queues.pool.weight != rest(shares) {
-                queues.reweigh(rest(shares));
-            }
-        }
     }
 
     /// Enqueues `index`, and with it the pool, if it belongs to the pool.

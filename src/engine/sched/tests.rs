@@ -1,6 +1,7 @@
 //! One GPU's turns; the test plays the rest of the engine.
 
 mod debts;
+mod dues;
 mod effort;
 mod meaning;
 mod queues;
@@ -20,7 +21,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// Containers of (weight, share, high), attached and idle.
+    /// Containers of (weight, share, high), attached and idle. A share is also a limit, and has no weight.
     fn new(who: &[(u32, u32, bool)]) -> Rig {
         Rig::with(Config::default(), who)
     }
@@ -28,8 +29,9 @@ impl Rig {
         let mut turns = Turns::new(config, Instant(0), Charged::default());
         for (at, &(weight, share, high)) in who.iter().enumerate() {
             let entitlement = Entitlement {
-                weight: Weight::new(weight).expect("a weight"),
+                weight: Weight::new(weight).ok().filter(|_| share == 0),
                 share: Percent::new(share).ok(),
+                limit: Percent::new(share).ok(),
                 class: if high { Class::High } else { Class::Normal },
                 whole: false,
             };

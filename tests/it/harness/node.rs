@@ -8,7 +8,7 @@ use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{Name, Selector};
-use gpuslice_wire::units::{Bytes, Weight};
+use gpuslice_wire::units::Bytes;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -260,8 +260,9 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
             gpus: Selector::new(gpus).expect("a selector"),
             whole: Selector::EMPTY,
             memory,
-            weight: Weight::ONE,
+            weight: None,
             share: None,
+            share_limit: None,
             class: Class::Normal,
             gang: Gangs::Auto,
             pinned: None,

@@ -61,8 +61,18 @@ fn a_weight_a_share_and_a_class_count_at_once() {
     assert_eq!(stage.slice("one")["class"], "best-effort");
     stage.must(&["set", "one", "--priority", "high"]);
     stage.settles("high", &both, |got| got[0] > 4.0 * got[1] && got[1] > 0.0);
-    stage.must(&["set", "one", "--priority", "normal", "--share", "20"]);
+    stage.must(&["set", "one", "--priority", "normal", "--weight", "none", "--share", "20"]);
     stage.settles("share", &both, |got| is(got[0], 0.2) && got[1] > 0.5);
+    let told = stage.must(&["set", "other", "--share-limit", "30"]);
+    assert!(told.contains("share-limit: none -> 30%"), "{told}");
+    stage.settles("limit", &both, |got| is(got[1], 0.3) && got[0] > 0.35);
+    let told = stage.must(&["set", "one", "--share", "25", "--share-limit", "50"]);
+    assert!(told.contains("share: 20% -> 25%"), "{told}");
+    stage.settles("limits", &both, |got| is(got[1], 0.3) && is(got[0], 0.5));
+    assert_eq!(stage.slice("one")["share_limit"], 50);
+    assert_eq!(stage.slice("one")["time_cap_ppm"], 500_000);
+    stage.must(&["set", "other", "--share-limit", "none"]);
+    stage.must(&["set", "one", "--share-limit", "none"]);
     stage.must(&["set", "one", "--share", "none", "--weight", "3"]);
     stage.settles("3:3", &both, |got| (0.6..1.7).contains(&(got[0] / got[1])));
     let view = stage.slice("one");
@@ -77,12 +87,12 @@ fn a_restarted_daemon_goes_on_as_before() {
     let two = stage.tenant("two", &["--weight", "2"], &[]);
     stage.must(&["policy", "0", "weighted"]);
     stage.must(&["policy", "1", "fixed"]);
-    stage.must(&["set", "one", "--weight", "6"]);
+    stage.must(&["set", "one", "--weight", "6", "--share-limit", "90"]);
     stage.must(&["set", "two", "--priority", "best-effort"]);
     let facts = |stage: &Stage| {
         let view = stage.ps();
         let (one, two) = (stage.slice("one"), stage.slice("two"));
-        let keys = ["weight", "share", "class", "time_cap_ppm"];
+        let keys = ["weight", "share", "share_limit", "class", "time_cap_ppm"];
         let of = |slice: &serde_json::Value| keys.map(|key| slice[key].clone());
         let policies = [0, 1].map(|gpu: usize| view["gpus"][gpu]["policy"].clone());
         (policies, of(&one), of(&two))

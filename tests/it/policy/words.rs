@@ -2,14 +2,29 @@
 
 use super::Stage;
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
-use gpuslice_wire::units::{Bytes, GIB};
+use crate::harness::node::admit;
+use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
+use gpuslice_wire::units::{Bytes, GIB, Percent};
 
 #[test]
 fn invalid_options_are_refused_with_the_reason() {
     let stage = Stage::new();
     stage.node.must_admit("web", Bytes(GIB));
+    let reserved = |name: &'static str, gpu: &'static str| {
+        let mut command = admit(name, gpu, MemoryAsk::Exactly(Bytes(GIB)));
+        if let Command::Admit { asked } = &mut command {
+            asked.share = Percent::new(30).ok();
+        }
+        let answer = stage.node.admin().ask(&command);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    };
+    let on = stage.ps()["slices"][0]["gpu"].clone();
+    assert_eq!(on, stage.ps()["gpus"][0]["uuid"], "web is on GPU 0");
+    reserved("other", "0");
+    reserved("fixed", "1");
+    stage.must(&["policy", "1", "fixed"]);
     let before = (stage.ps()["gpus"].clone(), stage.slice("web"));
-    let cases: [(&[&str], &str); 15] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["policy", "0", "quick"], "fair, preemptive, weighted, fixed, soft or native"),
         (&["policy", "0", "6"], "0 to 5"),
         (&["policy", "0", "-1"], "0 to 5"),
@@ -23,6 +38,11 @@ fn invalid_options_are_refused_with_the_reason() {
         (&["set", "web", "--weight", "0"], "1 to 1000"),
         (&["set", "web", "--weight", "1001"], "1 to 1000"),
         (&["set", "web", "--share", "101"], "1 to 100"),
+        (&["set", "web", "--share-limit", "0"], "1 to 100"),
+        (&["set", "web", "--share-limit", "101"], "1 to 100"),
+        (&["set", "web", "--share", "30", "--share-limit", "29"], "limit of at least 30 %"),
+        (&["set", "web", "--share", "71"], "the 70 % that GPU 0 has left"),
+        (&["set", "fixed", "--share-limit", "none"], "GPU 1 has the policy fixed"),
         (&["set", "web", "--priority", "urgent"], "high, normal or best-effort"),
         (&["set", "missing", "--weight", "2"], "missing"),
     ];
@@ -34,7 +54,7 @@ fn invalid_options_are_refused_with_the_reason() {
     }
     let after = stage.slice("web");
     assert_eq!(stage.ps()["gpus"], before.0);
-    for key in ["weight", "share", "class", "time_cap_ppm"] {
+    for key in ["weight", "share", "share_limit", "class", "time_cap_ppm"] {
         assert_eq!(after[key], before.1[key], "{key}");
     }
 }

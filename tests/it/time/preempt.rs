@@ -28,7 +28,7 @@ pub fn node_of(config: &str, controls: &str, containers: &[(&str, u32, Class)]) 
     for (container, weighs, class) in containers {
         let mut command = admit(container, "0", MemoryAsk::Exactly(Bytes(GIB)));
         if let AdminCommand::Admit { asked } = &mut command {
-            (asked.class, asked.weight) = (*class, Weight::new(*weighs).expect("a weight"));
+            (asked.class, asked.weight) = (*class, Weight::new(*weighs).ok());
         }
         let answer = node.admin().ask(&command);
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");

@@ -72,7 +72,7 @@ fn long_kernels_of_another_container_are_named() {
 #[test]
 fn a_share_holds_back() {
     let (mut node, machine) = node();
-    must(&node, &["set", "a", "--share", "20"]);
+    must(&node, &["set", "a", "--share", "20", "--share-limit", "20"]);
     let tenant = Tenant::start(&node, &machine, "a", 500);
     tenant.gets(&machine, Duration::from_millis(100));
     let (parts, first) = parts(&node, "a");

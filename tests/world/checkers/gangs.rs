@@ -36,20 +36,32 @@ struct Wait {
     tuned: Vec<(LaneKey, u64)>,
 }
 
-/// Percent that all shares of the gang's class leave to containers without one.
-fn rest(seen: &Observer, me: &LaneState) -> u64 {
+/// Percent that all shares of the gang's class leave to weights; and the sum of the weights, 0 if no
+/// container with a share has one.
+fn rest(seen: &Observer, me: &LaneState) -> (u64, u64) {
     let class = seen.on(me.gpu).map(|(_, state)| state);
-    let class = class.filter(|state| state.record.class == me.record.class);
-    let shares: u64 = class.map(|state| state.share).sum();
-    100u64.saturating_sub(shares).max(1)
+    let class: Vec<&LaneState> =
+        class.filter(|state| state.record.class == me.record.class).collect();
+    let shares: u64 = class.iter().map(|state| state.share).sum();
+    let mixed = class.iter().any(|state| state.share > 0 && state.surplus > 0);
+    let weights: u64 = class.iter().map(|state| state.surplus).sum();
+    (100u64.saturating_sub(shares).max(1), if mixed { weights } else { 0 })
 }
 
 /// The time owed to `other` while `me` waits, beside turns. In one queue that is `l_i * w_j / w_i`. The
 /// queue of shares weighs the containers without one together as `rest`, at most 100 less a runnable share.
 /// With `pool` the time they had and the longest turn of any of them, a share of `c` has `pool * c / rest`.
-fn owed(me: &LaneState, other: &LaneState, pool: u64, rest: u64) -> u64 {
+/// Where a container with a share has one of the weights, which add up to `weights`, it takes from the rest,
+/// too, and two shares are no longer in proportion.
+fn owed(me: &LaneState, other: &LaneState, pool: u64, (rest, weights): (u64, u64)) -> u64 {
     let (had, theirs, mine) = match (me.share, other.share) {
+        (0, share) if share > 0 && weights > 0 => {
+            (pool, share * weights + other.surplus * rest, me.surplus * rest)
+        }
         (0, share) if share > 0 => (pool, share, rest),
+        (share, _) if share > 0 && weights > 0 => {
+            (me.longest, 100u64.saturating_sub(share).max(1), share)
+        }
         (share, 0) if share > 0 => (me.longest, 100u64.saturating_sub(share).max(1), share),
         _ => (me.longest, other.weight, me.weight),
     };

@@ -9,7 +9,8 @@
 //! The rest of a turn does not count as the class's time if its container came into the class, or gave its
 //! share back, in the middle of it: another queue granted that turn.
 //!
-//! Shares that leave nothing leave one in a hundred and one to the containers without one.
+//! Shares that leave nothing leave one in a hundred and one to the weights. What a container has beyond its
+//! share is another checker's ([`super::surplus`]).
 
 use std::collections::BTreeMap;
 
@@ -88,7 +89,7 @@ fn counts(state: &LaneState) -> bool {
 }
 
 fn bound(seen: &Observer, me: &LaneState, queues: u64) -> i128 {
-    let enough = (seen.config.round.0 * me.share / 100).max(seen.config.turn_min.0);
+    let enough = (seen.config.round.0 * me.cap.0 / me.cap.1).max(seen.config.turn_min.0);
     let turns = 3 * me.longest + seen.config.turn_min.0;
     i128::from(queues * me.share / 100 + enough + turns + 1_000_000)
 }

@@ -12,6 +12,7 @@ pub mod progress;
 pub mod requests;
 pub mod shares;
 pub mod stops;
+pub mod surplus;
 pub mod turns;
 pub mod wall_time;
 
@@ -35,6 +36,7 @@ pub struct Checkers {
     pairs: shares::Pairs,
     debts: shares::Debts,
     guarantee: guarantee::Guarantee,
+    surplus: surplus::Surplus,
     caps: shares::Caps,
     memory: memory::Ledger,
     requests: requests::Requests,
@@ -61,6 +63,7 @@ impl Checkers {
             pairs: shares::Pairs::default(),
             debts: shares::Debts::default(),
             guarantee: guarantee::Guarantee::default(),
+            surplus: surplus::Surplus::default(),
             caps: shares::Caps::default(),
             memory: memory::Ledger::default(),
             requests: requests::Requests::default(),
@@ -105,6 +108,7 @@ impl Checkers {
         self.progress.advance(&self.seen)?;
         self.debts.advance(&self.seen)?;
         self.guarantee.advance(&self.seen)?;
+        self.surplus.advance(&self.seen)?;
         self.gangs.advance(&self.seen)?;
         self.requests.advance(&self.seen);
         self.wall_time.advance(&self.seen);
@@ -301,7 +305,8 @@ fn brief((now, event, actions): &(u64, Event, Vec<Action>)) -> String {
 /// A slice on one line.
 fn describe((key, state): (&LaneKey, &LaneState)) -> String {
     let Record { weight, share, class, .. } = &state.record;
-    let (share, weight) = (share.map_or(0, |share| share.get()), weight.get());
+    let share = share.map_or(0, |share| share.get());
+    let weight = weight.map_or(0, |weight| weight.get());
     format!(
         "{} {:?} on {}: weight {weight} share {share} {class}, runnable {} holds {} closing {:?} \
          overrun {}, gang {} used {} stretch {} longest {} waits {:?}",

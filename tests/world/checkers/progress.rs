@@ -5,7 +5,9 @@
 //!
 //! A container with a share has, beside the containers without one, taken together: `(P + l_P) * c / r + 2 l`. P
 //! is the time these had while i waits, l_P their possible lead ([`super::pools`]), c the share, and r the rest
-//! that all shares leave. Another checker checks its own guarantee.
+//! that all shares leave. Where containers with a share have weights too, these take from r: with W the sum of
+//! all weights, i is due `r * w_i / W` at least, and j `c + r * w_j / W`. So the factor is `(c * W / r + w_j) / w_i`.
+//! Another checker checks its own guarantee.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +30,8 @@ struct Wait {
     pool: u64,
     /// The largest sum of shares, in percent.
     shares: u64,
+    /// The largest sum of all weights, if a container with a share had one of them.
+    weights: u64,
 }
 
 /// GPU time, and changes of weights and classes of the two.
@@ -66,7 +70,11 @@ impl Wait {
         self.had.retain(|j, _| seen.lanes.contains_key(j));
         let class = seen.on(me.gpu).map(|(_, state)| state);
         let class = class.filter(|state| state.record.class == me.record.class);
-        self.shares = self.shares.max(class.map(|state| state.share).sum());
+        let class: Vec<&LaneState> = class.collect();
+        self.shares = self.shares.max(class.iter().map(|state| state.share).sum());
+        if class.iter().any(|state| state.share > 0 && state.surplus > 0) {
+            self.weights = self.weights.max(class.iter().map(|state| state.surplus).sum());
+        }
         for (&j, other) in seen.on(me.gpu).filter(|(_, other)| beside(me, other)) {
             let used = if other.pays() { seen.elapsed } else { 0 };
             if other.share == 0 && !other.guest {
@@ -80,7 +88,7 @@ impl Wait {
             had.time = (had.time + used).saturating_sub(other.compensated);
             let bound = match other.share {
                 0 => beside_me(seen, me, other),
-                _ => self.above_me(other, ahead),
+                _ => self.above_me(me, other, ahead),
             };
             let had = self.had[&j].time;
             let bound = u64::try_from(bound).unwrap_or(u64::MAX);
@@ -92,10 +100,14 @@ impl Wait {
     }
 
     /// The bound for a container with a share.
-    fn above_me(&self, other: &LaneState, ahead: u64) -> u128 {
+    fn above_me(&self, me: &LaneState, other: &LaneState, ahead: u64) -> u128 {
         let rest = 100u64.saturating_sub(self.shares).max(1);
+        let (theirs, mine) = match self.weights {
+            0 => (other.share, rest),
+            all => (other.share * all + other.surplus * rest, me.surplus * rest),
+        };
         let pool = u128::from(self.pool + ahead);
-        pool * u128::from(other.share) / u128::from(rest) + 2 * u128::from(other.longest) + 1_000
+        pool * u128::from(theirs) / u128::from(mine) + 2 * u128::from(other.longest) + 1_000
     }
 }
 

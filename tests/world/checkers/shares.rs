@@ -161,8 +161,8 @@ fn owed(seen: &Observer, state: &LaneState) -> bool {
 
 /// Caps: over every interval t, `used <= c t + c burst + longest turn`. `used` excludes the overhead of
 /// switches. Where c changes, its integral takes the place of `c t`, from the next turn on. The state is
-/// the level of a bucket, in 2^-20 ns. A share's bucket does not overflow with time for which its container
-/// waited behind others of its class.
+/// the level of a bucket, in 2^-20 ns. While a container with a share waits behind others of its class, the
+/// share's part of the time does not overflow.
 #[derive(Debug, Default)]
 pub struct Caps(BTreeMap<LaneKey, i128>);
 
@@ -184,16 +184,16 @@ impl Caps {
             let used = if free { 0 } else { state.billed };
             let used = (i128::from(used) - i128::from(state.compensated)) << 20;
             let level = self.0.entry(key).or_insert(depth);
+            let was = *level;
             *level += of(seen.elapsed) - used;
-            if !owed(seen, state) {
-                // time that came in while it had a share and waited may still be in it
-                let kept = if state.share > 0 && state.runnable() {
-                    *level - of(seen.elapsed) + used
-                } else {
-                    depth
-                };
-                *level = (*level).min(kept.max(depth));
-            }
+            let share = i128::from(seen.elapsed << 20) * i128::from(state.share) / 100;
+            // time that came in while it had a share and waited may still be in it
+            let kept = match state.share > 0 && state.runnable() {
+                _ if owed(seen, state) => was + share,
+                true => was,
+                false => depth,
+            };
+            *level = (*level).min(kept.max(depth));
             // a gang's turn is extended, paid for or not, until its work is over
             let turns = if state.gang { 2 } else { 1 };
             let bound = turns * (i128::from(state.longest) << 20) + SLACK;

@@ -122,7 +122,8 @@ fn to_stopping_half_a_collective() {
 /// It waits while container 1, with a share, has 20 turns of 8 ms on both of its GPUs.
 fn beside_a_share(percent: u32) -> Result<(), Objection> {
     let (mut story, begun) = beside(2, |record| {
-        record.share = Percent::new(percent).ok();
+        (record.share, record.share_limit) = (Percent::new(percent).ok(), None);
+        record.weight = None;
         record.gang = Gangs::Never;
     });
     begun?;

@@ -1,7 +1,7 @@
 //! Stories about shares beside containers without one.
 
 use gpuslice_engine::TimeChange;
-use gpuslice_wire::policy::ShareAsk;
+use gpuslice_wire::policy::Change;
 
 use super::*;
 
@@ -33,7 +33,8 @@ fn comes_into_the_class(class: Class) -> Result<(), Objection> {
     let Action::Admitted { token, record } = admitted(0, 1, 0, Class::Normal) else {
         unreachable!("it is what it makes");
     };
-    let was = TimeChange { weight: None, share: ShareAsk::Keep, class: Some(class) };
+    let (weight, share) = (Change::Keep, Change::Keep);
+    let was = TimeChange { weight, share, share_limit: Change::Keep, class: Some(class) };
     story.then(20 * MS, &[Action::Retuned { token, record, was }])?;
     story.long()?;
     story.then(0, &[turn(0, 2, 0)])?;
@@ -91,4 +92,61 @@ fn to_untracked_work_that_is_paid_twice() {
         assert_eq!(after_untracked_work(times, owes), Ok(()), "{times}");
         objects(after_untracked_work(times, owes + 10), "drift");
     }
+}
+
+/// Container `n` with these settings, 0 for none.
+fn limited(n: usize, weight: u32, share: u32, limit: u32) -> Action {
+    let Action::Admitted { token, mut record } = admitted(n, 1, share, Class::Normal) else {
+        unreachable!("it is what it makes");
+    };
+    record.weight = Weight::new(weight).ok();
+    record.share_limit = Percent::new(limit).ok();
+    Action::Admitted { token, record }
+}
+
+/// Both containers are runnable for two seconds, in turns of so many ms each.
+fn in_turns(who: [Action; 2], each: [u64; 2]) -> Result<(), Objection> {
+    let mut story = Story::admits(Config::default(), who.into_iter());
+    // turn words: odd while it has the turn
+    let mut words = [1, 0];
+    story.says(0, runnable(0, 0), &[turn(0, 1, each[0] * MS)])?;
+    story.says(1, runnable(0, 0), &[])?;
+    while story.now < 2_000 * MS {
+        for (n, next) in [(0, 1), (1, 0)] {
+            let word = words[n];
+            words[n] += 1;
+            story.then(each[n] * MS, &[turn(n, words[n], story.now)])?;
+            words[next] += 1;
+            let begins = turn(next, words[next], story.now + each[next] * MS);
+            story.says(n, runnable(word, word), &[begins])?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn to_a_share_that_has_no_part_of_the_rest() {
+    let both = |share| [limited(0, 1, share, 0), limited(1, 1, 0, 0)];
+    assert_eq!(in_turns(both(50), [9, 3]), Ok(()));
+    objects(in_turns(both(50), [6, 6]), "is due 75.00 %");
+    objects(in_turns(both(50), [11, 1]), "is due 25.00 %");
+}
+
+#[test]
+fn to_a_limit_that_leaves_time_to_the_wrong_container() {
+    let alone = [limited(0, 0, 50, 0), limited(1, 3, 0, 10)];
+    assert_eq!(in_turns(alone, [9, 1]), Ok(()));
+    let both = [limited(0, 1, 20, 40), limited(1, 1, 0, 0)];
+    assert_eq!(in_turns(both.clone(), [4, 6]), Ok(()));
+    objects(in_turns(both, [6, 4]), "is due 60.00 %");
+    let late = [limited(0, 1, 20, 0), limited(1, 1, 0, 70)];
+    objects(in_turns(late, [4, 6]), "is due 60.00 %");
+}
+
+#[test]
+fn to_a_container_above_its_limit() {
+    let both = [limited(0, 1, 20, 40), limited(1, 1, 0, 60)];
+    assert_eq!(in_turns(both.clone(), [4, 6]), Ok(()));
+    objects(in_turns(both.clone(), [5, 5]), "of cap 40/100 owes");
+    objects(in_turns(both, [3, 7]), "of cap 60/100 owes");
 }

@@ -45,9 +45,19 @@ impl World {
             1 => MemoryAsk::Exactly(Bytes(self.rng.below(64) * GIB)),
             _ => MemoryAsk::Exactly(Bytes(self.rng.range(1, 3 * GIB))),
         };
-        let weight = Weight::new(self.rng.magnitude(1, 1000) as u32).unwrap_or(Weight::ONE);
+        let weight = Weight::new(self.rng.magnitude(1, 1000) as u32).ok();
+        let weight = weight.filter(|_| !self.rng.per_mille(300));
         let share = self.rng.per_mille(150).then(|| self.rng.range(1, 60) as u32);
         let share = share.filter(|_| !self.mood.few);
+        let limit = match share {
+            Some(share) => match self.rng.below(4) {
+                0 => Some(share),
+                1 => Some(self.rng.range(u64::from(share), 100) as u32),
+                _ => None,
+            },
+            None => self.rng.per_mille(60).then(|| self.rng.range(1, 100) as u32),
+        };
+        let limit = limit.filter(|_| !self.mood.few);
         let class = self.rng.pick(&CLASSES);
         let pinned = self.rng.per_mille(500);
         let twin = self.rng.per_mille(30);
@@ -60,6 +70,7 @@ impl World {
             memory,
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),
+            share_limit: limit.and_then(|limit| Percent::new(limit).ok()),
             class: if self.mood.few { Class::Normal } else { class },
             gang: Gangs::ALL[usize::from(apart)],
             pinned: pinned.then(|| Bytes(self.rng.range(0, 4 * GIB))),

@@ -2,33 +2,39 @@
 
 use gpuslice_engine::{Event, TimeChange, Token};
 use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
-use gpuslice_wire::policy::{Class, Policy, ShareAsk};
+use gpuslice_wire::policy::{Change, Class, Policy};
 use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::units::{Percent, Weight};
 
 use super::fate::CLASSES;
 use super::{Letter, World};
 
-/// A change of a slice's part of the GPU time, as numbers: 0 keeps.
+/// A change of a slice's part of the GPU time, as numbers: 0 keeps, one above the bound removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wish {
     weight: u32,
-    /// Above 100 for none.
     share: u32,
+    limit: u32,
     class: Option<Class>,
 }
 
 impl Wish {
     pub(super) fn event(self, container: ContainerId) -> Event {
-        let share = match self.share {
-            0 => ShareAsk::Keep,
-            share => Percent::new(share).map_or(ShareAsk::None, ShareAsk::Hard),
+        let percent = |number: u32| match number {
+            0 => Change::Keep,
+            number => Change::to(Percent::new(number).ok()),
         };
-        Event::Retune {
-            token: Token(0),
-            container,
-            change: TimeChange { weight: Weight::new(self.weight).ok(), share, class: self.class },
-        }
+        let weight = match self.weight {
+            0 => Change::Keep,
+            weight => Change::to(Weight::new(weight).ok()),
+        };
+        let change = TimeChange {
+            weight,
+            share: percent(self.share),
+            share_limit: percent(self.limit),
+            class: self.class,
+        };
+        Event::Retune { token: Token(0), container, change, undoes: false }
     }
 }
 
@@ -65,16 +71,17 @@ impl World {
     /// The administrator changes a slice's part of time.
     pub(super) fn retune(&mut self, container: ContainerId) {
         let weight = match self.rng.per_mille(500) {
-            true => self.rng.magnitude(1, 1000) as u32,
+            true => self.rng.magnitude(1, 1001) as u32,
             false => 0,
         };
-        let share = match self.rng.below(4) {
+        let mut percent = || match self.rng.below(4) {
             0 => self.rng.range(1, 100) as u32,
             1 => 101,
             _ => 0,
         };
+        let (share, limit) = (percent(), percent());
         let class = self.rng.per_mille(400).then(|| self.rng.pick(&CLASSES));
-        let wish = Wish { weight, share, class };
+        let wish = Wish { weight, share, limit, class };
         self.deliver(Letter::Retune(container, wish));
     }
 }

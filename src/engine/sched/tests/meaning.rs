@@ -63,7 +63,9 @@ fn a_cap_that_is_spent_ends_the_turn() {
     let mut rig = Rig::new(&[(1, 50, false)]);
     rig.wake(0, 0);
     rig.at(5 * MS);
-    rig.retune(0, |entitlement| entitlement.share = Percent::new(1).ok());
+    rig.retune(0, |entitlement| {
+        (entitlement.share, entitlement.limit) = (Percent::new(1).ok(), Percent::new(1).ok());
+    });
     rig.at(5 * MS);
     assert_eq!(rig.holder(), Some(0), "something is left");
     rig.at(7 * MS);

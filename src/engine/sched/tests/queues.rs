@@ -3,7 +3,7 @@
 use super::*;
 
 /// Per mille of the next `ms` that each container gets.
-fn parts(rig: &mut Rig, ms: u64) -> Vec<u64> {
+pub(super) fn parts(rig: &mut Rig, ms: u64) -> Vec<u64> {
     let used = |rig: &Rig| -> Vec<u64> {
         let all = rig.turns.entities.iter();
         all.map(|it| it.gpu_time.0).collect()
@@ -14,7 +14,7 @@ fn parts(rig: &mut Rig, ms: u64) -> Vec<u64> {
     gained.map(|(now, then)| (now - then) / (ms * 1_000)).collect()
 }
 
-fn close(got: &[u64], due: &[u64]) {
+pub(super) fn close(got: &[u64], due: &[u64]) {
     let fits = got.iter().zip(due).all(|(got, due)| got.abs_diff(*due) <= 10);
     assert!(fits, "{got:?}, not {due:?}");
 }
@@ -47,7 +47,11 @@ fn shares_divide_what_they_are_and_no_more() {
     // shares of 99 % leave a hundredth
     rig.turns.retune(
         ContainerIndex(1),
-        Entitlement { share: Percent::new(80).ok(), ..rig.turns.entities[1].entitlement },
+        Entitlement {
+            share: Percent::new(80).ok(),
+            limit: Percent::new(80).ok(),
+            ..rig.turns.entities[1].entitlement
+        },
     );
     close(&parts(&mut rig, 4_000), &[198, 792, 10]);
 }
@@ -166,4 +170,30 @@ fn a_debt_moves_to_the_other_queue() {
         rig.turns.retune(ContainerIndex(0), Entitlement { share, ..entitlement });
         assert!(debt(&rig).abs_diff(before) <= 1, "{} µs of {before}", debt(&rig));
     }
+}
+
+/// Container 1 has a share of 50, and pauses for twice as long as each of its turns took. It uses less than
+/// its share, and container 0 still gets all of its own.
+#[test]
+fn a_share_is_kept_beside_one_that_pauses_after_each_turn() {
+    let mut rig = Rig::new(&[(1, 30, false), (1, 50, false), (1, 0, false)]);
+    (0..3).for_each(|who| rig.wake(0, who));
+    let (mut ran, mut pause) = (Duration(0), 0);
+    for ms in 1..6_000 {
+        rig.run(ms * MS);
+        let run = rig.turns.entities[1].gpu_time;
+        if pause > 0 {
+            pause -= 1;
+            if pause == 0 {
+                rig.wake(ms * MS, 1);
+            }
+        } else if run > ran && rig.holder() != Some(1) {
+            rig.report(ms * MS, 1, false, true);
+            pause = 2 * (run.0 - ran.0) / MS;
+            ran = run;
+        }
+    }
+    let had = [0, 1, 2].map(|who| rig.used_ms(who));
+    assert!(had[0] >= 1_760, "{had:?} ms of 6000");
+    assert!(had[1] >= 1_200, "{had:?} ms of 6000: the test asks for more");
 }

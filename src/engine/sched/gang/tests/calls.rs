@@ -16,7 +16,7 @@ fn node<const N: usize>(who: [(&str, &str, u32); N]) -> (Rig, [ClientId; N]) {
     let clients = who.map(|(name, gpus, weight)| {
         let weight = Weight::new(weight).expect("a weight");
         let ask = ask(name, gpus, GIB);
-        rig.admit(SliceRequest { weight, ..ask }).expect("fits");
+        rig.admit(SliceRequest { weight: Some(weight), ..ask }).expect("fits");
         rig.attach(name, 0).expect("in")
     });
     (rig, clients)
