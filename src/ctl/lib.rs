@@ -26,6 +26,7 @@ mod sim;
 mod slice;
 mod table;
 mod trust;
+mod wall_time;
 
 use clap::{Parser, Subcommand};
 

@@ -9,6 +9,7 @@ mod json;
 
 pub use json::json;
 
+use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
@@ -140,6 +141,8 @@ pub struct View {
     pub gpus: Vec<Gpu>,
     /// Slices.
     pub rows: Vec<Row>,
+    /// Where their wall time went.
+    pub times: Vec<WallTime>,
 }
 
 impl Row {
@@ -183,6 +186,7 @@ impl View {
                     view.gpus.push(Gpu { uuid, index: index.0, total, promised, slices, policy })
                 }
                 slice @ Snapshot::Slice { .. } => view.rows.extend(row(slice)),
+                time @ Snapshot::SliceTime { .. } => view.times.extend(WallTime::of(&time)),
                 Snapshot::End { .. } => {}
             }
         }

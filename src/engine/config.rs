@@ -2,7 +2,7 @@
 
 use gpuslice_wire::limits::{CONTAINERS_MAX, HEARTBEAT_STALE_NS};
 use gpuslice_wire::policy::Policy;
-use gpuslice_wire::units::{Duration, Percent};
+use gpuslice_wire::units::{Duration, Instant, Percent};
 
 /// The engine's settings, fixed for its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,19 +93,34 @@ impl Default for Config {
 
 /// Charged time: it advances with the clock, but at most by this from one step to the next. In a longer gap
 /// the daemon's heartbeat was stale and tenants ran without turns, so no container is charged for the rest.
+///
+/// Beside it goes the time for which the engine was *absent*: a step that it had requested was later than a
+/// heartbeat may be old.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Charged(u64);
+pub(crate) struct Charged {
+    time: u64,
+    absent: u64,
+}
 
 const GAP_MAX: u64 = HEARTBEAT_STALE_NS;
 
 impl Charged {
     /// This much later on the clock.
     pub(crate) fn plus(self, gap: Duration) -> Charged {
-        Charged(self.0.saturating_add(gap.0.min(GAP_MAX)))
+        Charged { time: self.time.saturating_add(gap.0.min(GAP_MAX)), ..self }
+    }
+    /// The same, after a step at `now` that had been requested for `due`.
+    pub(crate) fn late(self, due: Option<Instant>, now: Instant) -> Charged {
+        let late = due.map_or(0, |due| now.since(due.plus(Duration(GAP_MAX))).0);
+        Charged { absent: self.absent.saturating_add(late), ..self }
     }
     /// Charged time since `earlier`.
     pub(crate) fn since(self, earlier: Charged) -> Duration {
-        Duration(self.0.saturating_sub(earlier.0))
+        Duration(self.time.saturating_sub(earlier.time))
+    }
+    /// Time of absence since `earlier`.
+    pub(crate) fn absent_since(self, earlier: Charged) -> Duration {
+        Duration(self.absent.saturating_sub(earlier.absent))
     }
 }
 

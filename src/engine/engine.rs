@@ -73,7 +73,7 @@ impl Engine {
     /// Applies `event`, which happened at `now`, and appends the actions to perform. An instant earlier
     /// than a former one counts as that one.
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
-        self.charged = self.charged.plus(now.since(self.now));
+        self.charged = self.charged_at(now);
         self.now = self.now.max(now);
         let (from, comes) = (actions.len(), matches!(event, Event::Attach { .. }));
         let touched = gang::closure(&self.gangs, self.concerned(&event) | self.overdue());
@@ -154,6 +154,13 @@ impl Engine {
     pub fn next_deadline(&self) -> Option<Instant> {
         let due = self.gpus.iter().filter_map(|gpu| gpu.due);
         due.chain(self.grace).chain(self.recalled_until()).min()
+    }
+
+    /// The charged time at `now`, not before the last step.
+    pub(crate) fn charged_at(&self, now: Instant) -> Charged {
+        // a step that came too late ends an absence, whether it did what was due or not
+        let due = self.next_deadline().map(|due| due.max(self.now));
+        self.charged.plus(now.since(self.now)).late(due, now)
     }
 
     /// Charges the time up to now.
@@ -301,7 +308,11 @@ impl Engine {
             return;
         };
         for (lane, gpu) in on.into_iter().enumerate() {
-            self.gpus[gpu].turns.enter(index, Lane(lane as u8), record.entitlement(lane));
+            let turns = &mut self.gpus[gpu].turns;
+            turns.enter(index, Lane(lane as u8), record.entitlement(lane));
+            if let Stage::Returning { until } = stage {
+                turns.returns(index, until);
+            }
         }
         self.changed.push((index, Lane::HOST));
     }

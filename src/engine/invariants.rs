@@ -100,6 +100,12 @@ fn check_turns(turns: &Turns) {
         assert!(turns.find(index).is_some(), "a turn without a holder is being closed");
     }
     for entity in &turns.entities {
+        let account = &entity.time;
+        assert_eq!(
+            account.total(),
+            turns.accounted_until().since(account.since),
+            "a time account does not add up to the wall time"
+        );
         let on = match turns.phase {
             Phase::Open => true,
             Phase::Held { index, .. } => index == entity.index,

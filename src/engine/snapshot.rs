@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
+use gpuslice_wire::waits::WaitBehind;
 
 use crate::action::Mode;
 use crate::engine::Engine;
@@ -20,8 +21,8 @@ impl Engine {
         self.gpus[gpu].turns.native_slice(index)
     }
 
-    /// The view at `now`: every GPU, every slice of it, and the end. Changes nothing; the time since the
-    /// last step is charged as if that step were now.
+    /// The view at `now`: every GPU, every slice and where its time went, and the end. Changes nothing; the
+    /// time since the last step is charged as if that step were now.
     #[must_use]
     pub fn snapshot(&self, now: Instant) -> Vec<Snapshot> {
         let gpus =
@@ -39,10 +40,52 @@ impl Engine {
         let slices = self.containers.iter().flat_map(|(index, container)| {
             let lanes = container.slices.gpus.iter().enumerate();
             lanes.filter_map(move |(lane, slice)| {
-                self.slice_row(now, index, container, (Lane(lane as u8), slice))
+                let lane = Lane(lane as u8);
+                let row = self.slice_row(now, index, container, (lane, slice))?;
+                let time = self.time_row(now, index, container.record.container, (lane, slice))?;
+                Some([row, time])
             })
         });
+        let slices = slices.flatten();
         gpus.chain(slices).chain([Snapshot::End { now_ns: now.0 }]).collect()
+    }
+
+    /// Where the slice's wall time went.
+    fn time_row(
+        &self,
+        now: Instant,
+        index: ContainerIndex,
+        container: ContainerId,
+        (lane, slice): (Lane, &Slice),
+    ) -> Option<Snapshot> {
+        let gpu = &self.gpus[slice.gpu?];
+        let turns = &gpu.turns;
+        let account = turns.time_account(turns.find(index)?, now, self.charged_at(now));
+        let (largest, others) = account.waits.largest();
+        let behind = largest.map(|wait| {
+            let shown = wait.and_then(|wait| {
+                let container = self.containers.get(wait.behind)?.record.container;
+                let (total_ns, longest_ns) = (wait.total.0, wait.longest.0);
+                let container = Some(container);
+                Some(WaitBehind { container, total_ns, longest_ns, cause: wait.cause })
+            });
+            shown.unwrap_or_default()
+        });
+        Some(Snapshot::SliceTime {
+            container,
+            gpu: gpu.uuid,
+            lane,
+            since_ns: account.since.0,
+            running_ns: account.running.0,
+            waiting_ns: account.waiting().0,
+            handover_ns: account.handover.0,
+            limited_ns: account.limited.0,
+            gang_ns: account.gang.0,
+            idle_ns: account.idle.0,
+            absent_ns: account.absent.0,
+            behind,
+            others_ns: others.0,
+        })
     }
 
     fn slice_row(
@@ -54,7 +97,7 @@ impl Engine {
     ) -> Option<Snapshot> {
         let gpu = &self.gpus[slice.gpu?];
         let entity = gpu.turns.find(index)?;
-        let elapsed = self.charged.plus(now.since(self.now)).since(gpu.turns.booked).0;
+        let elapsed = self.charged_at(now).since(gpu.turns.booked).0;
         let charged = gpu.turns.charged(entity);
         let bill = gpu.turns.bill(entity, Duration(elapsed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {

@@ -22,6 +22,7 @@ pub mod snapshot;
 pub mod tenant;
 pub mod text;
 pub mod units;
+pub mod waits;
 
 #[cfg(test)]
 mod golden;

@@ -6,6 +6,7 @@ use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
 use crate::policy::{Class, Policy};
 use crate::text::Name;
 use crate::units::{Bytes, Percent, Weight};
+use crate::waits::{WAITS_SHOWN, WaitBehind};
 
 /// How a slice's memory cap is enforced. Each level includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -156,6 +157,36 @@ crate::frame::messages! {
         203 End {
             /// CLOCK_MONOTONIC of the snapshot, ns.
             now_ns: u64,
+        }
+        /// Where the wall time of a slice went. The parts add up to the time since `since_ns`: at every instant
+        /// the container is in exactly one of them.
+        204 SliceTime {
+            /// The container as its runtime names it.
+            container: ContainerId,
+            /// Which GPU.
+            gpu: GpuUuid,
+            /// The GPU's number within the container.
+            lane: Lane,
+            /// CLOCK_MONOTONIC from which on all figures count: its admission, or the daemon's start, ns.
+            since_ns: u64,
+            /// It had the GPU, or work in flight on it, ns.
+            running_ns: u64,
+            /// It was runnable, and another container had the GPU: the sum of `behind` and `others_ns`, ns.
+            waiting_ns: u64,
+            /// It was runnable between the turns of two others, for the time of an honest drain, ns.
+            handover_ns: u64,
+            /// It was runnable, and its own share or cap did not pay for a turn, ns.
+            limited_ns: u64,
+            /// It was runnable, and the GPU free for it until other GPUs of its gang were, ns.
+            gang_ns: u64,
+            /// Its processes had no work for the GPU, or it had no process, ns.
+            idle_ns: u64,
+            /// The daemon did not run, or did not know the container's processes yet after its start, ns.
+            absent_ns: u64,
+            /// The containers behind which it waited most, the largest first.
+            behind: [WaitBehind; WAITS_SHOWN],
+            /// Time behind all others, and behind containers that have no slice any more, ns.
+            others_ns: u64,
         }
     }
 }

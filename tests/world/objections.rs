@@ -5,6 +5,7 @@ mod gangs;
 mod memory;
 mod queues;
 mod stops;
+mod wall_time;
 
 use gpuslice_engine::{
     Action, Claims, Config, Event, LaneRecord, LaneView, Late, Mode, Record, Token,

@@ -232,7 +232,7 @@ mod tests {
             denied: 1,
             ..slice(name, weight, None, true, now_ns * u64::from(weight))
         });
-        View { now_ns, gpus: Vec::new(), rows: rows.collect() }
+        View { now_ns, gpus: Vec::new(), rows: rows.collect(), ..View::default() }
     }
 
     fn judged(change: impl Fn(&mut [Account; 3])) -> Verdict {

@@ -7,6 +7,7 @@
 //! has been silent for longest, so silent clients delay no scrape.
 
 mod text;
+mod wall_time;
 
 use crate::admin::{Admin, Forbidden};
 use crate::out;

@@ -1,5 +1,5 @@
 //! A snapshot in Prometheus' text format (0.0.4): one table holds the name, help and source of each
-//! series.
+//! series with one value per row.
 
 use crate::table::memory_enforcement_name;
 use gpuslice_wire::snapshot::Snapshot;
@@ -190,10 +190,11 @@ pub fn render(rows: Option<&[Snapshot]>) -> String {
             let _ = writeln!(text, "gpuslice_{name}{{{labels}}} {value}");
         }
     }
+    super::wall_time::add(&mut text, rows.unwrap_or_default());
     text
 }
 
-fn head(text: &mut String, name: &str, help: &str) {
+pub(super) fn head(text: &mut String, name: &str, help: &str) {
     let counts = name.ends_with("_total");
     let kind = if counts { "counter" } else { "gauge" };
     let _ = writeln!(text, "# HELP gpuslice_{name} {help}");
@@ -226,14 +227,14 @@ fn labels(row: &Snapshot, info: bool) -> String {
                 all.push(("simulated", gpu.is_simulated().to_string()));
             }
         }
-        Snapshot::End { .. } => {}
+        Snapshot::SliceTime { .. } | Snapshot::End { .. } => {}
     }
     let all = all.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value)));
     all.collect::<Vec<_>>().join(",")
 }
 
 /// Escapes a label value: names come from users and images.
-fn escaped(value: &str) -> String {
+pub(super) fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
@@ -245,6 +246,7 @@ mod tests {
     use gpuslice_wire::snapshot::{MemoryEnforcement, TimeEnforcement};
     use gpuslice_wire::text::Name;
     use gpuslice_wire::units::{Bytes, Percent, Weight};
+    use gpuslice_wire::waits::{WaitBehind, WaitCause};
 
     fn rows() -> Vec<Snapshot> {
         let (gpu, bytes) = (GpuUuid([7; 16]), Bytes(1 << 20));
@@ -295,8 +297,52 @@ mod tests {
                 stops_missed: 0,
                 launches: 0,
             });
+            rows.push(time(lane));
         }
         rows
+    }
+
+    /// One slice waited behind a container, the other one never waited.
+    fn time(lane: u8) -> Snapshot {
+        let train = WaitBehind {
+            container: ContainerId::new("train").ok(),
+            total_ns: 2_500_000_000,
+            longest_ns: 1_500_000_000,
+            cause: WaitCause::LongKernel,
+        };
+        let mut behind = [WaitBehind::default(); 3];
+        if lane == 0 {
+            behind[0] = train;
+        }
+        Snapshot::SliceTime {
+            container: ContainerId::new("web").expect("an id"),
+            gpu: GpuUuid([lane; 16]),
+            lane: Lane(lane),
+            since_ns: 1,
+            running_ns: 0,
+            waiting_ns: behind[0].total_ns,
+            handover_ns: 250_000_000,
+            limited_ns: 0,
+            gang_ns: 0,
+            idle_ns: 0,
+            absent_ns: 0,
+            behind,
+            others_ns: 0,
+        }
+    }
+
+    #[test]
+    fn waits_name_the_container_and_the_cause() {
+        let text = render(Some(&rows()));
+        for line in [
+            "waited_behind_seconds_total{container=\"web\",gpu=\"GPU-00000000-0000-0000-0000-000000000000\",behind=\"train\"} 2.5",
+            "behind=\"train\",cause=\"long-kernel\"} 1.5",
+            ",part=\"handover\"} 0.25",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        assert_eq!(text.matches("behind=\"").count(), 2, "one slice never waited");
+        assert!(!render(Some(&[])).contains("wall"));
     }
 
     /// The format's own rules: each family once, headed, of a valid name; each series once.

@@ -1,7 +1,34 @@
 //! A snapshot as JSON: `gpuslice ps --json`.
 
 use super::{Gpu, Row, View, memory_enforcement_name, time_enforcement_name};
+use crate::wall_time::WallTime;
 use serde_json::{Value, json};
+
+/// Where a slice's wall time went; null where the snapshot lacks it.
+fn wall_time(view: &View, row: &Row) -> Value {
+    let same = |time: &&WallTime| time.container.as_str() == row.container && time.lane == row.lane;
+    let Some(time) = view.times.iter().find(same) else {
+        return Value::Null;
+    };
+    let name = |container: &str| {
+        let named = view.rows.iter().find(|row| row.container == container);
+        named.map(|row| row.name.clone())
+    };
+    let behind = time.waits().map(|(container, wait)| {
+        json!({
+            "container": container.as_str(), "name": name(container.as_str()),
+            "total_ns": wait.total_ns, "longest_ns": wait.longest_ns, "cause": wait.cause.name(),
+        })
+    });
+    let mut value = json!({
+        "since_ns": time.since_ns, "wall_ns": view.now_ns.saturating_sub(time.since_ns),
+        "behind": behind.collect::<Vec<_>>(), "others_ns": time.others_ns,
+    });
+    for (part, ns) in time.parts {
+        value[format!("{part}_ns")] = ns.into();
+    }
+    value
+}
 
 /// A snapshot as one JSON object; sizes in bytes, times in ns.
 pub fn json(view: &View) -> Value {
@@ -32,6 +59,7 @@ pub fn json(view: &View) -> Value {
             "stops_missed": row.time.stops_missed,
             "time_enforcement": time_enforcement_name(row.time.enforcement),
             "time_slice_us": row.time.slice_us, "time_slice_changes": row.time.slice_changes,
+            "time": wall_time(view, row),
         })
     };
     json!({
@@ -39,4 +67,46 @@ pub fn json(view: &View) -> Value {
         "gpus": view.gpus.iter().map(gpu).collect::<Vec<_>>(),
         "slices": view.rows.iter().map(slice).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::slice;
+    use super::*;
+    use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+    use gpuslice_wire::waits::{WaitBehind, WaitCause};
+
+    #[test]
+    fn waits_name_the_container() {
+        let container = |id: &str| ContainerId::new(id).expect("an id");
+        let mut behind = [WaitBehind::default(); 3];
+        behind[0] = WaitBehind {
+            container: Some(container("train")),
+            total_ns: 30,
+            longest_ns: 20,
+            cause: WaitCause::NoDrain,
+        };
+        let time = WallTime {
+            container: container("web"),
+            gpu: GpuUuid([1; 16]),
+            lane: Lane(0),
+            since_ns: 5,
+            parts: [("running", 10), ("waiting", 31), ("", 0), ("", 0), ("", 0), ("", 0), ("", 0)],
+            behind,
+            others_ns: 1,
+        };
+        let mut train = slice("train", 1, None, true, 0);
+        train.name = "training".to_owned();
+        let rows = vec![slice("web", 1, None, true, 0), train];
+        let view = View { now_ns: 46, rows, times: vec![time], ..View::default() };
+        let all = json(&view);
+        let time = &all["slices"][0]["time"];
+        assert_eq!((&time["wall_ns"], &time["waiting_ns"]), (&json!(41), &json!(31)));
+        let wait = json!({
+            "container": "train", "name": "training", "total_ns": 30, "longest_ns": 20,
+            "cause": "no-drain",
+        });
+        assert_eq!((&time["behind"], &time["others_ns"]), (&json!([wait]), &json!(1)));
+        assert_eq!(all["slices"][1]["time"], Value::Null);
+    }
 }

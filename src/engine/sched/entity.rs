@@ -10,6 +10,7 @@ use super::gpu::ToOne;
 use super::overhead::{SwitchCosts, WorkSpan};
 use super::policy::Entitlement;
 use super::preempt::Preemption;
+use super::time_account::TimeAccount;
 use super::untracked::Untracked;
 use crate::index::ContainerIndex;
 
@@ -213,6 +214,8 @@ pub(crate) struct Entity {
     pub(crate) closed_early: u64,
     /// Times its work was stopped on the GPU.
     pub(crate) stops: u64,
+    /// Where its wall time went.
+    pub(crate) time: TimeAccount,
 }
 
 impl Entity {

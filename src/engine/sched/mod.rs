@@ -51,6 +51,9 @@
 //! * **Policies** are caps and weights, see [`policy`]; caps limit which containers are eligible, see
 //!   [`bucket`]. A change counts from the next turn on: every lead and every debt stays the same amount of
 //!   GPU time.
+//!
+//! Where each container's wall time went, and behind which others it waited, is in [`time_account`]; no
+//! decision depends on it.
 
 pub(crate) mod bucket;
 mod dues;
@@ -67,7 +70,9 @@ mod queues;
 mod starvation;
 #[cfg(test)]
 mod tests;
+pub(crate) mod time_account;
 pub(crate) mod untracked;
+pub(crate) mod waits;
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
@@ -81,6 +86,7 @@ use self::policy::{AllSlices, Entitlement, Fraction};
 use self::preempt::Preemption;
 use self::queues::RunQueues;
 use self::starvation::{GuardTurn, StarvationGuards};
+use self::time_account::TimeAccount;
 use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
 use crate::index::ContainerIndex;
@@ -126,6 +132,8 @@ pub(crate) struct Turns {
     guards: StarvationGuards,
     /// Requests of waiting gangs for this GPU.
     demand: gang::Demand,
+    /// The gang for which the GPU is reserved, and before which the present turn fits in.
+    fits_before: Option<ContainerIndex>,
     /// Time of the last step.
     now: Instant,
     /// GPU time is charged up to this instant.
@@ -143,6 +151,7 @@ impl Turns {
             lone: None,
             guards: StarvationGuards::new(&config, now),
             demand: gang::Demand::default(),
+            fits_before: None,
             now,
             booked,
         }
@@ -187,6 +196,7 @@ impl Turns {
             late_turns: 0,
             closed_early: 0,
             stops: 0,
+            time: TimeAccount::new(self.now, None),
         });
         self.apply();
     }
@@ -254,6 +264,7 @@ impl Turns {
     pub(crate) fn leave(&mut self, index: ContainerIndex) {
         self.leave_pool(index);
         self.entities.retain(|entity| entity.index != index);
+        self.entities.iter_mut().for_each(|entity| entity.time.waits.forget(index));
         self.apply();
         if self.on_gpu() != Some(index) {
             return;
@@ -295,6 +306,7 @@ impl Turns {
 
     /// Charges the time up to `now`, as far as `charged` has advanced.
     pub(crate) fn advance(&mut self, now: Instant, charged: Charged) {
+        self.account_time(now, charged);
         let elapsed = charged.since(self.booked);
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;

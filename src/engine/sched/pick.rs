@@ -172,6 +172,7 @@ impl Turns {
         let class = entity.class;
         self.advance_queues(choice.index);
         self.weigh();
+        self.fits_before = self.demand.kept.map(|kept| kept.index);
         if let Some(entity) = self.find_mut(choice.index) {
             entity.turn_end = end;
             entity.run = Duration(0);

@@ -75,6 +75,12 @@ impl Preemption {
 }
 
 impl Turns {
+    /// How long an honest container takes to drain after a close: the work allowed in flight, half of it
+    /// again, and the round trip.
+    pub(super) fn honest_drain(&self) -> Duration {
+        Duration::from_micros(u64::from(self.window_us()) * 3 / 2 + 100)
+    }
+
     /// When to stop the work of `index`, whose turn was closed.
     pub(super) fn stop_at(&self, index: ContainerIndex, closed: Instant) -> Option<Instant> {
         let entity = self.find(index)?;
@@ -85,8 +91,7 @@ impl Turns {
         }
         let (class, tries) = (entity.class, entity.stop_tries.min(16));
         let wait = if self.others_wait(|other| other < class) {
-            // the work allowed in flight, half of it again, and the round trip
-            Duration::from_micros(u64::from(self.window_us()) * 3 / 2 + 100)
+            self.honest_drain()
         } else {
             self.config.drain
         };

@@ -5,6 +5,7 @@ mod dues;
 mod effort;
 mod meaning;
 mod queues;
+mod time_account;
 
 use super::*;
 use gpuslice_wire::units::{Percent, Weight};

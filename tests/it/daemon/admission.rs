@@ -118,15 +118,16 @@ fn a_long_list_arrives_whole() {
     admin.0.send(8, &Command::List {}).expect("sent");
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert!(node.slice("c0").is_some(), "others are served while it is stuck");
-    let mut slices = 0;
+    let (mut slices, mut times) = (0, 0);
     while let Some((8, row, _)) = admin.0.message::<Snapshot>() {
         match row {
             Snapshot::Slice { .. } => slices += 1,
+            Snapshot::SliceTime { .. } => times += 1,
             Snapshot::End { .. } => break,
             Snapshot::Gpu { .. } => {}
         }
     }
-    assert_eq!(slices, 500);
+    assert_eq!((slices, times), (500, 500));
 }
 
 #[test]

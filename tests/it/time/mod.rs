@@ -17,6 +17,7 @@ mod slices;
 mod steps;
 mod strangers;
 mod waits;
+mod wall_time;
 
 use crate::harness::node::Node;
 use crate::harness::{PATIENCE, eventually, target_dir};

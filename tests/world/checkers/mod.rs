@@ -14,6 +14,7 @@ pub mod shares;
 pub mod stops;
 pub mod surplus;
 pub mod turns;
+pub mod wall_time;
 
 use std::collections::VecDeque;
 
@@ -43,6 +44,7 @@ pub struct Checkers {
     priority: priority::Priority,
     gangs: gangs::Gangs,
     stops: stops::Stops,
+    wall_time: wall_time::WallTimes,
     /// The last steps, to explain an objection.
     trail: VecDeque<(u64, Event, Vec<Action>)>,
 }
@@ -69,6 +71,7 @@ impl Checkers {
             priority: priority::Priority::default(),
             gangs: gangs::Gangs::default(),
             stops: stops::Stops::default(),
+            wall_time: wall_time::WallTimes::new(now),
             trail: VecDeque::new(),
         }
     }
@@ -108,6 +111,7 @@ impl Checkers {
         self.surplus.advance(&self.seen)?;
         self.gangs.advance(&self.seen)?;
         self.requests.advance(&self.seen);
+        self.wall_time.advance(&self.seen);
         self.seen.event(event);
         let cut = |action: &Action| matches!(action, Action::Disconnect { .. });
         self.requests.event(&self.memory, event);
@@ -120,6 +124,7 @@ impl Checkers {
             self.turns.before(&self.seen, action)?;
             self.stops.before(&self.seen, action)?;
             self.seen.action(action, restored);
+            self.wall_time.action(&self.seen, action);
             self.turns.after_action(&self.seen)?;
             self.requests.action(&self.seen, &self.memory, action)?;
             self.memory.action(&self.seen, event, action)?;
@@ -141,7 +146,8 @@ impl Checkers {
     ///
     /// # Panics
     /// If it is.
-    pub fn looks(&self, at: Option<u64>) {
+    pub fn looks(&mut self, at: Option<u64>) {
+        self.wall_time.asks(at);
         if let Some((who, due)) = self.stops.due(&self.seen)
             && at.is_none_or(|at| at > due)
         {
@@ -201,6 +207,9 @@ impl Checkers {
     /// If they differ.
     pub fn agree(&self, rows: &[Snapshot]) {
         for row in rows {
+            if let Err(objection) = self.wall_time(row) {
+                self.object(&objection);
+            }
             let Snapshot::Slice { container, lane, gpu_ns, reserved, used, cap_ppm, .. } = row
             else {
                 continue;
@@ -222,6 +231,14 @@ impl Checkers {
                 ));
             }
         }
+    }
+
+    /// Compares a row of wall time with what was seen; accepts rows of other kinds.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn wall_time(&self, row: &Snapshot) -> Result<(), Objection> {
+        self.wall_time.agree(row)
     }
 
     /// Checks the end of all processes: nothing is reserved, no slice is runnable, no request waits.

@@ -37,6 +37,8 @@ pub(in crate::sched) struct Kept {
     pub(super) guessed: bool,
     /// The gang's class.
     pub(in crate::sched) class: Class,
+    /// The gang's container.
+    pub(in crate::sched) index: ContainerIndex,
 }
 
 /// When a gang could have a GPU.
@@ -81,7 +83,7 @@ impl Turns {
     }
 
     /// The same, not counting extensions.
-    pub(super) fn closed_first(&self, index: ContainerIndex) -> Option<Instant> {
+    pub(in crate::sched) fn closed_first(&self, index: ContainerIndex) -> Option<Instant> {
         let closed = self.closing_of(index)?;
         let extended = self.find(index)?.gang.and_then(|gang| gang.extended);
         Some(extended.map_or(closed, |it| it.0))

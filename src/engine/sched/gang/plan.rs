@@ -183,7 +183,7 @@ impl Node<'_> {
     fn keep(&mut self, gang: usize, class: Class, taken: &mut [(Instant, bool); GPUS_MAX]) {
         let index = self.gangs[gang].index;
         let gated = self.gated(gang);
-        let mut kept = Kept { until: Instant(0), guessed: false, class };
+        let mut kept = Kept { until: Instant(0), guessed: false, class, index };
         let mut begins = true;
         for at in each(gated) {
             let turns = self.turns(at);

@@ -1,0 +1,219 @@
+//! Waits: how long a container has waited behind each other container of a GPU, in a table of fixed size.
+//!
+//! # Problem
+//! A container may wait behind hundreds of others in its life. A reader wants the three that cost it most,
+//! and the ledger of a container must not grow.
+//!
+//! # Idea
+//! The table keeps [`KEPT`] containers, by the *space-saving* rule (Metwally, Agrawal, El Abbadi, 2005):
+//! ```text
+//! known, or a row is free:  its row grows
+//! otherwise:                the row of the smallest rank is replaced; its time moves to `others`,
+//!                           and the new row's rank begins at the old one
+//! ```
+//! The rank is never less than the true total, so every container behind which more than 1 / `KEPT` of
+//! the time was spent is in the table. What is shown is the time measured since the row began, never the
+//! rank. The rows and `others` add up to the time waited, to the nanosecond.
+//!
+//! A *single wait* is a stretch of time behind one container. The wait for a drain in the ordinary time does
+//! not interrupt it. Its cause is that of its larger part: the other container's turn, or its undrained work.
+
+use core::cmp::Reverse;
+
+use gpuslice_wire::units::Duration;
+use gpuslice_wire::waits::{WAITS_SHOWN, WaitCause};
+
+use crate::index::ContainerIndex;
+
+/// Containers in the table.
+pub(super) const KEPT: usize = 8;
+
+/// Time behind one other container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) behind: ContainerIndex,
+    /// An upper bound of the total since the beginning, by which rows are replaced, ns.
+    rank: u64,
+    /// The total since this row began.
+    pub(crate) total: Duration,
+    /// The longest single wait.
+    pub(crate) longest: Duration,
+    /// The cause of the longest one.
+    pub(crate) cause: WaitCause,
+}
+
+/// A single wait that goes on.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    behind: ContainerIndex,
+    /// Time in turns of the other container, or while the GPU was reserved for it, ns.
+    queued: u64,
+    /// Time in which it had not drained after the close of its turn, ns.
+    undrained: u64,
+    /// Why it had the turn.
+    turn: WaitCause,
+    /// Why it had not drained.
+    drain: WaitCause,
+}
+
+impl Stretch {
+    fn length(&self) -> u64 {
+        self.queued + self.undrained
+    }
+
+    fn cause(&self) -> WaitCause {
+        if self.undrained > self.queued { self.drain } else { self.turn }
+    }
+}
+
+/// The waits of one container on one GPU.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waits {
+    rows: [Option<Wait>; KEPT],
+    /// Time behind containers that are not in the table, or not on the GPU any more.
+    others: Duration,
+    stretch: Option<Stretch>,
+}
+
+impl Waits {
+    /// Adds `ns` of waiting behind `behind`.
+    pub(super) fn add(&mut self, behind: ContainerIndex, cause: WaitCause, ns: u64) {
+        let stretch = self.stretch.filter(|stretch| stretch.behind == behind);
+        let (turn, drain) = (WaitCause::Queue, WaitCause::LongKernel);
+        let new = Stretch { behind, queued: 0, undrained: 0, turn, drain };
+        let mut stretch = stretch.unwrap_or(new);
+        match cause {
+            WaitCause::LongKernel | WaitCause::NoDrain => {
+                (stretch.undrained, stretch.drain) = (stretch.undrained + ns, cause);
+            }
+            WaitCause::Queue | WaitCause::HigherClass | WaitCause::Gang => {
+                (stretch.queued, stretch.turn) = (stretch.queued + ns, cause);
+            }
+        }
+        self.stretch = Some(stretch);
+        let row = self.row(behind);
+        row.rank += ns;
+        row.total = Duration(row.total.0 + ns);
+        if stretch.length() >= row.longest.0 {
+            (row.longest, row.cause) = (Duration(stretch.length()), stretch.cause());
+        }
+    }
+
+    /// The single wait is over.
+    pub(super) fn ends(&mut self) {
+        self.stretch = None;
+    }
+
+    /// The row of `behind`, a new one if it has none.
+    fn row(&mut self, behind: ContainerIndex) -> &mut Wait {
+        let known = |row: &Option<Wait>| row.is_some_and(|row| row.behind == behind);
+        let rank = |row: &Option<Wait>| row.map(|row| row.rank); // a free row comes first
+        let ranks = || self.rows.iter().enumerate().map(|(at, row)| (rank(row), at));
+        let at = self.rows.iter().position(known);
+        let at = at.or(ranks().min().map(|(_, at)| at)).unwrap_or(0);
+        let row = &mut self.rows[at];
+        let old = row.take_if(|row| row.behind != behind);
+        self.others = Duration(self.others.0 + old.map_or(0, |row| row.total.0));
+        row.get_or_insert(Wait {
+            behind,
+            rank: old.map_or(0, |row| row.rank),
+            total: Duration(0),
+            longest: Duration(0),
+            cause: WaitCause::Queue,
+        })
+    }
+
+    /// `index` has left the GPU; another container may get its index.
+    pub(super) fn forget(&mut self, index: ContainerIndex) {
+        for row in &mut self.rows {
+            let gone = row.take_if(|row| row.behind == index);
+            self.others = Duration(self.others.0 + gone.map_or(0, |row| row.total.0));
+        }
+        self.stretch = self.stretch.filter(|stretch| stretch.behind != index);
+    }
+
+    /// All time waited.
+    pub(super) fn total(&self) -> Duration {
+        let rows = self.rows.iter().flatten().map(|row| row.total.0);
+        Duration(self.others.0 + rows.sum::<u64>())
+    }
+
+    /// The containers behind which most time was spent, the largest first, and the time behind all others.
+    pub(crate) fn largest(&self) -> ([Option<Wait>; WAITS_SHOWN], Duration) {
+        let mut rows = self.rows;
+        rows.sort_unstable_by_key(|row| {
+            (Reverse(row.map(|row| row.total)), row.map(|row| row.behind))
+        });
+        let mut shown = [None; WAITS_SHOWN];
+        shown.copy_from_slice(&rows[..WAITS_SHOWN]);
+        let sum: u64 = shown.iter().flatten().map(|row| row.total.0).sum();
+        (shown, Duration(self.total().0 - sum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUEUE: WaitCause = WaitCause::Queue;
+
+    fn names(waits: &Waits) -> [Option<u16>; WAITS_SHOWN] {
+        waits.largest().0.map(|row| row.map(|row| row.behind.0))
+    }
+
+    /// Forty containers in turn, and one behind which a fifth of the time is spent, which comes last.
+    #[test]
+    fn a_large_part_is_in_the_table_however_many_there_are() {
+        let (mut waits, mut all) = (Waits::default(), 0);
+        for round in 0..200 {
+            for n in 0..40 {
+                waits.add(ContainerIndex(n), QUEUE, 100);
+                all += 100;
+            }
+            if round >= 100 {
+                waits.add(ContainerIndex(99), QUEUE, 2_000);
+                all += 2_000;
+            }
+        }
+        assert_eq!(waits.total().0, all);
+        assert_eq!(names(&waits)[0], Some(99));
+        let ([first, ..], others) = waits.largest();
+        let shown: u64 = waits.largest().0.iter().flatten().map(|row| row.total.0).sum();
+        assert_eq!(shown + others.0, all);
+        let total = first.expect("the largest").total.0;
+        assert!((190_000..=200_000).contains(&total), "{total}: measured, not the rank");
+    }
+
+    #[test]
+    fn the_longest_wait_has_the_cause_of_its_larger_part() {
+        let mut waits = Waits::default();
+        let train = ContainerIndex(1);
+        let mut wait = |cause, ns: u64| {
+            waits.add(train, cause, ns);
+            waits.largest().0[0].map(|row| (row.longest.0, row.cause))
+        };
+        assert_eq!(wait(QUEUE, 4), Some((4, QUEUE)));
+        assert_eq!(wait(WaitCause::LongKernel, 1_500), Some((1_504, WaitCause::LongKernel)));
+        assert_eq!(wait(WaitCause::NoDrain, 500), Some((2_004, WaitCause::NoDrain)));
+        waits.ends();
+        waits.add(train, WaitCause::HigherClass, 2_003);
+        let row = waits.largest().0[0].expect("a row");
+        assert_eq!((row.longest.0, row.cause), (2_004, WaitCause::NoDrain));
+        assert_eq!(row.total.0, 4_007);
+        waits.add(train, WaitCause::HigherClass, 2);
+        let row = waits.largest().0[0].expect("a row");
+        assert_eq!((row.longest.0, row.cause), (2_005, WaitCause::HigherClass));
+    }
+
+    #[test]
+    fn a_container_that_left_is_one_of_the_others() {
+        let mut waits = Waits::default();
+        waits.add(ContainerIndex(1), QUEUE, 10);
+        waits.add(ContainerIndex(2), QUEUE, 5);
+        waits.forget(ContainerIndex(1));
+        waits.add(ContainerIndex(2), QUEUE, 5);
+        assert_eq!((names(&waits), waits.largest().1.0), ([Some(2), None, None], 10));
+        let row = waits.largest().0[0].expect("a row");
+        assert_eq!(row.longest.0, 10, "its wait went on");
+    }
+}
