@@ -24,9 +24,9 @@ pub struct Options {
     /// Id, id prefix, or name as shown by `gpuslice ps`
     #[arg(value_name = "CONTAINER")]
     container: String,
-    /// Set the GPU memory cap, on all its GPUs or the one given by --gpu
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory, required_unless_present_any = ["pinned", "weight", "share", "share_limit", "priority"], allow_hyphen_values = true)]
-    memory: Option<Bytes>,
+    /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    memory: Option<MemoryAsk>,
     /// Restrict --memory to this GPU, by its index on the node
     #[arg(long, value_name = "N", requires = "memory", allow_hyphen_values = true)]
     gpu: Option<u32>,
@@ -50,11 +50,31 @@ pub struct Options {
     runtime_dir: Option<PathBuf>,
 }
 
+impl Options {
+    /// Whether an option asks for a change.
+    fn changes(&self) -> bool {
+        let memory = self.memory.is_some() || self.pinned.is_some();
+        let share = self.share.is_some() || self.share_limit.is_some();
+        memory || share || self.weight.is_some() || self.priority.is_some()
+    }
+}
+
+/// The slice as people call it: its name if it has one, else its id.
+fn called<'a>(id: &'a str, rows: &[&'a Row]) -> &'a str {
+    let name = rows.first().map(|row| row.name.as_str());
+    name.filter(|name| !name.is_empty()).unwrap_or(id)
+}
+
 /// Runs `gpuslice set`.
 ///
 /// # Errors
 /// No daemon answers; no slice or GPU matches, or several do; the request does not fit.
 pub fn main(options: &Options) -> Result<ExitCode> {
+    if !options.changes() {
+        bail!(
+            "nothing to set; give --memory, --pinned, --weight, --share, --share-limit or --priority"
+        );
+    }
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;
     let view = View::of(admin.list()?);
@@ -77,14 +97,15 @@ fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]
     }
     if let Some(cap) = options.pinned {
         let was = rows.iter().find_map(|row| row.pinned_cap);
+        let cap = MemoryAsk::Exactly(cap);
         changes.push((Lane::HOST, cap, "pinned host memory".to_owned(), was));
     }
     for (lane, cap, what, was) in changes {
-        let command = Command::Resize { container, lane, memory: MemoryAsk::Exactly(cap) };
+        let command = Command::Resize { container, lane, memory: cap };
         let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
             bail!("unexpected answer from the daemon; check that it has the same version")
         };
-        out::line(&told(id, &what, was, cap, reserved))?;
+        out::line(&told(called(id, rows), &what, was, cap, reserved))?;
     }
     Ok(())
 }
@@ -105,7 +126,7 @@ fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<(
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
     for line in lines {
-        out::line(&format!("{id}: {line}"))?;
+        out::line(&format!("{}: {line}", called(id, rows)))?;
     }
     Ok(())
 }

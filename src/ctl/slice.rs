@@ -15,9 +15,9 @@ pub struct SliceOptions {
     /// GPUs to use: any, all, or a list of indices or UUIDs
     #[arg(long, value_name = "SEL", default_value = "any")]
     pub gpus: String,
-    /// GPU memory cap per GPU, in bytes, KiB, MiB or GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
-    pub memory: Bytes,
+    /// GPU memory cap per GPU, in bytes, KiB, MiB or GiB, or as a part of each GPU's memory: 1/4
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory: MemoryAsk,
     /// Pinned host memory cap, for all GPUs together [default: the node's, usually none]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pub pinned: Option<Bytes>,
@@ -66,7 +66,7 @@ impl SliceOptions {
                 name: Name::new(name).with_context(|| "--name")?,
                 gpus: Selector::new(&self.gpus).with_context(|| "--gpus")?,
                 whole: Selector::EMPTY,
-                memory: MemoryAsk::Exactly(self.memory),
+                memory: self.memory,
                 weight: self.weight,
                 share: self.share,
                 share_limit: self.share_limit,

@@ -5,6 +5,7 @@ use crate::ids::{ContainerId, Lane};
 use crate::policy::{Change, Class, Gangs, Policy};
 use crate::text::{HostPath, Name, Selector, Text};
 use crate::units::{Bytes, Percent, UnitError, Weight};
+use core::fmt;
 use core::str::FromStr;
 
 /// How much memory a container asks for on each of its GPUs.
@@ -42,6 +43,15 @@ impl FromStr for MemoryAsk {
                 Ok(MemoryAsk::Ratio { part, whole })
             }
             _ => Err(UnitError::Part),
+        }
+    }
+}
+
+impl fmt::Display for MemoryAsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MemoryAsk::Exactly(bytes) => bytes.fmt(f),
+            MemoryAsk::Ratio { part, whole } => write!(f, "{part}/{whole} of the GPU's memory"),
         }
     }
 }
@@ -339,7 +349,7 @@ mod tests {
         assert_eq!("1/4".parse(), Ok(MemoryAsk::Ratio { part, whole }));
         assert_eq!("1Ki".parse(), Ok(MemoryAsk::Exactly(Bytes(1024))));
         assert_eq!("0".parse::<MemoryAsk>(), Err(UnitError::SizeZero));
-        assert_eq!("8GB".parse::<MemoryAsk>(), Err(UnitError::SizeDecimal));
+        assert_eq!("8GB".parse::<MemoryAsk>(), Err(UnitError::SizeDecimal(8, "GiB")));
         for bad in ["0/4", "5/4", "1/", "/4", "1/4/2", "+1/4", "1/ 4", "1/99999999999", "1.5/4"] {
             assert_eq!(bad.parse::<MemoryAsk>(), Err(UnitError::Part), "{bad}");
         }

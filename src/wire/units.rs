@@ -47,8 +47,8 @@ impl Bytes {
 pub enum UnitError {
     /// Not of the form digits + optional binary suffix.
     SizeGrammar,
-    /// A decimal suffix such as `GB` or `G`.
-    SizeDecimal,
+    /// A decimal suffix such as `GB` or `G`; the number, and the binary unit that is mostly meant.
+    SizeDecimal(u64, &'static str),
     /// Larger than 2^64 - 1 bytes.
     SizeTooLarge,
     /// Zero bytes were asked for.
@@ -67,9 +67,10 @@ impl fmt::Display for UnitError {
             UnitError::SizeGrammar => f.write_str(
                 "a size is whole bytes or a whole number of KiB, MiB or GiB, as in 8GiB",
             ),
-            UnitError::SizeDecimal => f.write_str(
-                "decimal units (KB, MB, GB) are not accepted because they are mostly meant as \
-                 binary ones; write 8GiB for 8 x 2^30 bytes, or the bytes themselves",
+            UnitError::SizeDecimal(count, unit) => write!(
+                f,
+                "decimal units (K, MB, GB) are not accepted because they are mostly meant as binary ones; \
+                 write {count}{unit}, or the bytes themselves"
             ),
             UnitError::SizeTooLarge => f.write_str("the size does not fit in 64 bits of bytes"),
             UnitError::SizeZero => f.write_str("the size is 0; ask for at least one byte"),
@@ -94,17 +95,19 @@ impl FromStr for Bytes {
         if digits.is_empty() || digits.len() > 20 {
             return Err(UnitError::SizeGrammar);
         }
+        let count: u64 = digits.parse().map_err(|_| UnitError::SizeTooLarge)?;
         let unit = match suffix {
             "" | "B" => 1,
             "Ki" | "KiB" => KIB,
             "Mi" | "MiB" => MIB,
             "Gi" | "GiB" => GIB,
             "Ti" | "TiB" => 1 << 40,
-            "K" | "M" | "G" | "T" | "k" | "KB" | "kB" | "MB" | "GB" | "TB" | "kb" | "mb" | "gb"
-            | "m" | "g" => return Err(UnitError::SizeDecimal),
+            "K" | "k" | "KB" | "kB" | "kb" => return Err(UnitError::SizeDecimal(count, "KiB")),
+            "M" | "m" | "MB" | "mb" => return Err(UnitError::SizeDecimal(count, "MiB")),
+            "G" | "g" | "GB" | "gb" => return Err(UnitError::SizeDecimal(count, "GiB")),
+            "T" | "TB" => return Err(UnitError::SizeDecimal(count, "TiB")),
             _ => return Err(UnitError::SizeGrammar),
         };
-        let count: u64 = digits.parse().map_err(|_| UnitError::SizeTooLarge)?;
         count.checked_mul(unit).map(Bytes).ok_or(UnitError::SizeTooLarge)
     }
 }
@@ -234,8 +237,8 @@ mod tests {
             ("1.5GiB", UnitError::SizeGrammar),
             ("0x10", UnitError::SizeGrammar),
             (" 1", UnitError::SizeGrammar),
-            ("8GB", UnitError::SizeDecimal),
-            ("8G", UnitError::SizeDecimal),
+            ("8GB", UnitError::SizeDecimal(8, "GiB")),
+            ("8G", UnitError::SizeDecimal(8, "GiB")),
             ("18446744073709551616", UnitError::SizeTooLarge),
             ("18446744073709551615GiB", UnitError::SizeTooLarge),
             ("000000000000000000001", UnitError::SizeGrammar),

@@ -157,12 +157,23 @@ fn it_reports_its_injection_method_and_driver() {
 }
 
 #[test]
+fn a_cap_may_be_a_part_of_the_gpus_memory() {
+    let output = run(&["--memory", "1/4"], &[&tenant(), "--step-mib", "64", "--no-launch"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("1/4 of the GPU's memory"), "{output:?}");
+    assert_eq!(event(&output, "memory")["total"], GIB, "of 4 GiB");
+    let output = run(&["--memory", "5/4"], &["true"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("as in 1/4"), "{output:?}");
+}
+
+#[test]
 fn bad_requests_are_refused_with_their_reason() {
     let cases: [(&[&str], &str); 15] = [
         (&["--memory", "0"], "at least one byte"),
         (&["--memory", "-1"], "a size is"),
         (&["--memory", "1e30"], "a size is"),
-        (&["--memory", "8GB"], "write 8GiB"),
+        (&["--memory", "1G"], "write 1GiB"),
         (&["--memory", "5GiB"], "4GiB"),
         (&["--memory", "1GiB", "--weight", "0"], "1 to 1000"),
         (&["--memory", "1GiB", "--weight", "1000000000"], "1 to 1000"),

@@ -101,7 +101,7 @@ impl Tenant {
     pub fn process(plan: Plan, admin: &Admin) -> Result<Tenant> {
         let slice = SliceOptions {
             gpus: "any".into(),
-            memory: plan.memory,
+            memory: gpuslice_wire::admin::MemoryAsk::Exactly(plan.memory),
             pinned: None,
             weight: plan.share.is_none().then_some(plan.weight),
             share: plan.share,

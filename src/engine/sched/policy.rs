@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_table() {
-        let rows = [
+        let rows: [(Policy, [u32; 6]); Policy::ALL.len()] = [
             // alone; of weights 1 and 3; with a share of 30 %, alone; beside weights; with a weight too;
             // beside that share
             (Policy::Fair, [62_500, 62_500, 300_000, 300_000, 362_500, 62_500]),
@@ -243,7 +243,8 @@ mod tests {
 
     #[test]
     fn weights_count_in_the_queue_except_under_fair_and_preemptive() {
-        for (policy, expected) in Policy::ALL.into_iter().zip([1, 1, 5, 5, 5, 5]) {
+        let weights: [u32; Policy::ALL.len()] = [1, 1, 5, 5, 5, 5];
+        for (policy, expected) in Policy::ALL.into_iter().zip(weights) {
             assert_eq!(weight(policy, &entitlement(5, 0)), expected, "{policy}");
             assert_eq!(weight(policy, &entitlement(5, 30)), expected, "{policy}");
             let turns = policy.rules().turns;

@@ -34,7 +34,7 @@ fn invalid_options_are_refused_with_the_reason() {
         (&["policy", "9"], "no GPU"),
         (&["policy", "first", "soft"], "any, all"),
         (&["policy", "0,0", "soft"], "twice"),
-        (&["set", "web"], "required"),
+        (&["set", "web"], "nothing to set"),
         (&["set", "web", "--weight", "0"], "1 to 1000"),
         (&["set", "web", "--weight", "1001"], "1 to 1000"),
         (&["set", "web", "--share", "101"], "1 to 100"),
