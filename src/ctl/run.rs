@@ -142,16 +142,17 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         }
         Err(why) => {
             out::note(&format!("{}: {why:#}", program.to_string_lossy()));
-            Ok(not_started(&why))
+            Ok(not_started(&program.to_string_lossy(), &why))
         }
     }
 }
 
 /// The exit status of a command that could not be started, as a shell has it: 127 if there is no such program,
-/// else 126.
-fn not_started(why: &anyhow::Error) -> ExitCode {
+/// else 126. With a directory in PATH that this user may not search, the system refuses permission instead.
+fn not_started(program: &str, why: &anyhow::Error) -> ExitCode {
     let absent = |why: &std::io::Error| why.kind() == std::io::ErrorKind::NotFound;
-    match why.downcast_ref().is_some_and(absent) {
+    let by_path = !program.contains('/') && !node::is_in_path(program);
+    match by_path || why.downcast_ref().is_some_and(absent) {
         true => ExitCode::from(127),
         false => ExitCode::from(126),
     }
