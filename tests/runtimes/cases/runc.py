@@ -114,7 +114,7 @@ class Callers(node.Case):
         """A caller's file that is too large, cut off or no JSON: a sentence, no crash, no start."""
         directory = self.node.root / "hostile"
         directory.mkdir()
-        for text in ["", "[1", "{" * 100000, '{"annotations":{}', '{"x":"' + "y" * (5 << 20) + '"}']:
+        for text in ["", "[1", "{" * 100000, '{"annotations":{}', '{"x":"' + "y" * (65 << 20) + '"}']:
             (directory / "config.json").write_text(text)
             status, said = self.call("create", "--bundle", str(directory), "x")
             self.assertEqual(status, 1, text[:20])
