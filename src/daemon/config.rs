@@ -369,7 +369,9 @@ impl DaemonConfig {
             rest = begun.into_iter().enumerate().map(blank).collect::<Vec<_>>().join("\n");
         };
         let config: DaemonConfig = config;
-        if config.turn_min_ms.get() > config.turn_max_ms.get() {
+        // A wrong line has its default here, which says nothing about the other one.
+        let both = faults.iter().all(|(_, what)| !what.starts_with("turn_m"));
+        if both && config.turn_min_ms.get() > config.turn_max_ms.get() {
             let (min, max) = (config.turn_min_ms.get(), config.turn_max_ms.get());
             let what = format!("turn_min_ms = {min} is above turn_max_ms = {max}");
             faults.push((line_of(text, "turn_m"), what));
@@ -415,6 +417,8 @@ mod tests {
         let faults = DaemonConfig::parse(text).expect_err("refused");
         let lines: Vec<usize> = faults.iter().map(|(line, _)| *line).collect();
         assert_eq!(lines, [2, 3, 6, 7], "{faults:?}");
+        let faults = DaemonConfig::parse("turn_min_ms = 50\nturn_max_ms = 0").expect_err("refused");
+        assert_eq!(faults.len(), 1, "one wrong line: {faults:?}");
         let faults = DaemonConfig::parse("a = 1\nb = [\n2,\nx").expect_err("refused");
         assert_eq!(faults.len(), 1, "what is no TOML has one error: {faults:?}");
         let faults =

@@ -11,7 +11,7 @@
 //!     due = min(cap, share + level * weight)        share = 0 without one
 //! ```
 //! with the one level at which the dues add up to all of the time. A share without a weight has weight 0: it
-//! has no part of time that weights want. Once each weight has its cap, these containers divide what is left
+//! has no part of time that weights want. Once each weight has its cap, these containers divide the remaining time
 //! in proportion to their shares. Weights have a hundredth of the time at least.
 //!
 //! Dues are the weights of the upper queue ([`super::queues`]): each container with a share weighs its due,

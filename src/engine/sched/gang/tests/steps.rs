@@ -96,5 +96,6 @@ fn walk(seed: u64) {
 
 #[test]
 fn no_turn_begins_and_ends_in_one_step() {
-    (0..1_000).for_each(walk);
+    // the first 200 meet a GPU that joins a gang late, walk 1530 a guard turn that a called gang makes void
+    (0..200).chain(1_500..1_700).for_each(walk);
 }
