@@ -31,6 +31,9 @@ struct Wait {
     had: BTreeMap<(LaneKey, LaneKey), u64>,
     /// GPU time of all containers without a share together, where it waits.
     pools: BTreeMap<LaneKey, u64>,
+    /// Three of the longest turns of each container on the node, summed: the most so far, because some may
+    /// be gone by now.
+    turns: u64,
     /// Its GPUs with turns on which others had no more than their part.
     rightly: BTreeSet<LaneKey>,
     tuned: Vec<(LaneKey, u64)>,
@@ -199,7 +202,8 @@ impl Wait {
             *self = Wait { tuned, ..Wait::default() };
         }
         // its own, and those of gangs that were ready before it: each once or twice
-        let turns: u64 = seen.lanes.values().map(|state| 3 * state.longest).sum();
+        self.turns = self.turns.max(seen.lanes.values().map(|state| 3 * state.longest).sum());
+        let turns = self.turns;
         let mut starves = true;
         for &(mine, me) in gang {
             let mut over = false;
