@@ -56,16 +56,10 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// A full bucket.
     pub(crate) fn new(cap: Fraction, config: &Config) -> Bucket {
-        let mut bucket = Bucket {
-            cap,
-            share: 0,
-            level: i128::MAX,
-            depth: 0,
-            enough: 0,
-            emptied: false,
-            withheld: 0,
-        };
+        let mut bucket =
+            Bucket { cap, share: 0, level: 0, depth: 0, enough: 0, emptied: false, withheld: 0 };
         bucket.resize(config);
+        bucket.level = bucket.depth;
         bucket
     }
 
@@ -75,10 +69,9 @@ impl Bucket {
         self.depth = times(config.burst, part).max(i128::from(whole));
         let enough = times(config.round, part).max(times(config.turn_min, whole));
         self.enough = enough.min(self.depth);
-        self.level = self.level.min(self.depth);
     }
 
-    /// Changes cap and share.
+    /// Changes cap and share. The level stays, also above the new depth: it may be owed.
     pub(crate) fn set(&mut self, cap: Fraction, share: Option<Percent>, config: &Config) {
         self.share = share.map_or(0, Percent::get);
         if cap == self.cap {
@@ -89,6 +82,11 @@ impl Bucket {
         (self.cap, self.withheld) = (cap, 0);
         self.resize(config);
         self.emptied = self.level <= 0 || self.emptied && self.level < self.enough;
+    }
+
+    /// Drops what is above the depth.
+    pub(crate) fn overflow(&mut self) {
+        self.level = self.level.min(self.depth);
     }
 
     /// The cap.
@@ -243,8 +241,9 @@ mod tests {
     #[test]
     fn owed_time_does_not_overflow() {
         let config = Config::default();
-        let mut bucket = Bucket::new(Fraction::new(1, 2), &config);
-        bucket.set(Fraction::new(1, 2), Percent::new(50).ok(), &config);
+        let half = Fraction::new(1, 2);
+        let mut bucket = Bucket::new(half, &config);
+        bucket.set(half, Percent::new(50).ok(), &config);
         let second = Duration::from_millis(1_000);
         bucket.fill(second, FillLimit::Owed);
         bucket.fill(second, FillLimit::Level);
@@ -253,9 +252,15 @@ mod tests {
         bucket.fill(Duration(0), FillLimit::Depth);
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(100)));
         // of a cap above the share, the share's part: a tenth of a second
-        bucket.set(Fraction::new(1, 2), Percent::new(10).ok(), &config);
+        bucket.set(half, Percent::new(10).ok(), &config);
         bucket.fill(second, FillLimit::Owed);
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(300)));
+        // another container comes or goes, and the cap changes: the time stays owed
+        bucket.set(Fraction::new(2, 5), Percent::new(10).ok(), &config);
+        assert_eq!(bucket.lasts(), Some(Duration::from_millis(250)));
+        bucket.set(half, Percent::new(10).ok(), &config);
+        bucket.overflow();
+        assert_eq!(bucket.lasts(), Some(Duration::from_millis(100)));
     }
 
     /// An empty bucket pays out when a round's part has gathered, not in slivers.

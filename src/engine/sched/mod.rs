@@ -174,6 +174,7 @@ impl Turns {
             start: Virtual::default(),
             finish: Virtual::default(),
             queued: self.now,
+            pool_before: None,
             turn: 0,
             turn_end: Instant(0),
             shown: None,
@@ -234,7 +235,11 @@ impl Turns {
         self.apply();
         let open = self.phase == Phase::Open;
         if let Some(entity) = self.find_mut(index) {
-            entity.guest |= !open && was != Some(queue(entity));
+            entity.bucket.overflow();
+            if was != Some(queue(entity)) {
+                entity.guest |= !open;
+                entity.pool_before = None;
+            }
         }
     }
 
@@ -247,6 +252,9 @@ impl Turns {
             let cap = policy::cap(policy, &entity.entitlement, &all_slices);
             let share = policy::reserved(policy, &entity.entitlement);
             entity.bucket.set(cap, share, &config);
+            if !(entity.reserved && entity.reported.runnable) {
+                entity.bucket.overflow();
+            }
             entity.surplus_weight = policy::weight(policy, &entity.entitlement);
             let reserved = share.is_some();
             let weight = match share {
@@ -469,8 +477,8 @@ impl Turns {
         } else if waited >= config.drain_max {
             // Its queue position stays where it was before the turn: work it left running may need the next
             // turn to end, and is paid for after that.
-            entity.overrun = Some(closed);
             entity.drained_in(waited, config.drain_max);
+            self.overran(index, Some(closed));
             self.free(index, guard);
             notes.push(Note::Late(index, Late::Overrun, waited));
         } else if waited >= config.drain && !reported {

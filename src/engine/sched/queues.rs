@@ -25,6 +25,10 @@
 //! of its containers: the lower queue does not decide when it is served. [`super::dues`] derives what a
 //! container with a share has at least.
 //!
+//! A container of the pool that has overrun keeps the position it had before its turn, because work it left
+//! running may need the next turn to end. The pool does not: it is enqueued behind what it used. Otherwise
+//! the next container of the pool would go at that position, too, and the pool would lead by two turns.
+//!
 //! The weights of the upper queue change as containers begin and cease to count. The lead of each entry
 //! stays the same GPU time, as with any change of a weight.
 
@@ -157,11 +161,25 @@ impl Turns {
         let queue_time = self.queue_time(&self.entities[at]);
         let entity = &mut self.entities[at];
         entity.enqueue(now, queue_time);
+        entity.pool_before = None;
         if let Some(member) = &mut entity.gang {
             member.called = false; // that was at its last position
         }
         if !entity.reserved {
             self.queues[entity.class as usize].enqueue_pool(now);
+        }
+    }
+
+    /// `index` is not waited for any more: it has overrun, since its turn was closed at `closed`.
+    pub(super) fn overran(&mut self, index: ContainerIndex, closed: Option<Instant>) {
+        let Some(entity) = self.entities.iter_mut().find(|it| it.index == index) else {
+            return;
+        };
+        entity.overrun = closed;
+        if !entity.reserved {
+            let queues = &mut self.queues[entity.class as usize];
+            entity.pool_before = Some((queues.pool.start, queues.pool.queued));
+            queues.enqueue_pool(self.now);
         }
     }
 
@@ -252,7 +270,7 @@ impl Turns {
         let pool = &self.queues(entity.class).pool;
         let above = match entity.reserved {
             true => (entity.start, entity.queued),
-            false => (pool.start, pool.queued),
+            false => entity.pool_before.unwrap_or((pool.start, pool.queued)),
         };
         let Entity { start, queued, .. } = *entity;
         (above.0, above.1, start, queued, entity.index)

@@ -89,9 +89,11 @@ impl Turns {
                 self.requeue(index);
                 self.guards.later(class, now);
             } else if waited >= config.drain_max {
-                (entity.untracked, entity.overrun) = (None, Some(untracked.since));
-                self.guards.later(entity.class, now);
-                notes.push(Note::Late(entity.index, Late::Overrun, waited));
+                entity.untracked = None;
+                let (index, class) = (entity.index, entity.class);
+                self.overran(index, Some(untracked.since));
+                self.guards.later(class, now);
+                notes.push(Note::Late(index, Late::Overrun, waited));
             } else if waited >= config.drain && !untracked.reported {
                 entity.late_turns += 1;
                 entity.untracked = Some(Untracked { reported: true, ..untracked });

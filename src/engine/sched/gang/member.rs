@@ -299,8 +299,8 @@ impl Turns {
             return;
         };
         if let Some(entity) = self.find_mut(index).filter(|entity| !entity.is_off()) {
-            entity.overrun = closed;
             entity.gang = Some(Member::default());
+            self.overran(index, closed);
             notes.push(Note::Late(index, Late::Overrun, waited));
             self.free(index, guard);
         } else {

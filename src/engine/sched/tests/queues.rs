@@ -197,3 +197,45 @@ fn a_share_is_kept_beside_one_that_pauses_after_each_turn() {
     assert!(had[0] >= 1_760, "{had:?} ms of 6000");
     assert!(had[1] >= 1_200, "{had:?} ms of 6000: the test asks for more");
 }
+
+/// A container with a share waits for a second behind a kernel. The time is owed to it, also when another
+/// container comes and all caps change.
+#[test]
+fn a_changed_cap_keeps_what_is_owed() {
+    let mut rig = Rig::new(&[(1, 0, false); 3]);
+    rig.turns.set_policy(Policy::Preemptive);
+    let entitlement = rig.turns.entities[0].entitlement;
+    let share = Percent::new(40).ok();
+    rig.turns.retune(ContainerIndex(0), Entitlement { share, ..entitlement });
+    rig.wake(0, 1);
+    rig.wake(0, 0);
+    (0..1_000).for_each(|ms| rig.at(ms * MS));
+    assert_eq!(rig.turns.on_gpu(), Some(ContainerIndex(1)));
+    rig.turns.enter(ContainerIndex(3), Lane(0), entitlement);
+    rig.report(1_000 * MS, 1, true, true);
+    let before = rig.used_ms(0);
+    rig.run(1_600 * MS);
+    let got = rig.used_ms(0) - before;
+    assert!(got >= 590, "{got} of 600 ms, and more is due for the second");
+}
+
+/// A kernel of the pool overruns, and its container has no more to launch. Another container of the pool waits
+/// until the share has its part of what the pool used.
+#[test]
+fn the_pool_is_behind_what_an_overrun_container_used() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 50, false), (1, 0, false)]);
+    (0..3).for_each(|who| rig.wake(0, who));
+    assert_eq!(rig.holder(), Some(0));
+    rig.report(MS, 0, false, false);
+    while rig.turns.find(ContainerIndex(0)).is_some_and(|it| it.overrun.is_none()) {
+        let due = rig.turns.deadline().expect("a turn that ends, or a wait for its end");
+        rig.at(due.0);
+    }
+    let (passed, used) = (rig.turns.now.0, rig.used_ms(0));
+    while rig.used_ms(2) == 0 {
+        let due = rig.turns.deadline().expect("turns");
+        rig.run(due.0);
+    }
+    let shared = rig.used_ms(1);
+    assert!(shared >= used, "{shared} ms after {passed} ns, of which {used} ms were the pool's");
+}
