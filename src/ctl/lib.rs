@@ -10,6 +10,7 @@ mod cgroup;
 mod child;
 mod demo;
 mod doctor;
+mod explain;
 mod inject;
 mod metrics;
 mod mount_point;
@@ -27,6 +28,7 @@ mod slice;
 mod table;
 mod trust;
 mod wall_time;
+mod why;
 
 use clap::{Parser, Subcommand};
 
@@ -47,6 +49,8 @@ enum Command {
     Run(run::Options),
     /// List the slices of this node
     Ps(ps::Options),
+    /// Explain why a slice is slow, and name the command that helps
+    Explain(explain::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -72,6 +76,7 @@ pub fn main() -> std::process::ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
+        Command::Explain(options) => explain::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),

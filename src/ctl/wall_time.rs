@@ -62,6 +62,11 @@ impl WallTime {
         }
     }
 
+    /// The wall time: the sum of all parts, ns.
+    pub fn total(&self) -> u64 {
+        self.parts.iter().map(|(_, ns)| ns).sum()
+    }
+
     /// The containers behind which it waited, the longest total first.
     pub fn waits(&self) -> impl Iterator<Item = (ContainerId, &WaitBehind)> {
         self.behind.iter().filter_map(|wait| Some((wait.container?, wait)))

@@ -18,6 +18,7 @@ use gpuslice_engine::{Action, Engine, Event, Record, TimeChange};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Admission, Command, RequestSource};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, Instant};
 use nix::sys::signalfd::SignalFd;
@@ -39,6 +40,8 @@ pub struct Daemon {
     closer: SocketCloser,
     /// Notifications to the service manager.
     pub manager: Manager,
+    /// When it began to serve: older slices were restored.
+    started: Instant,
     spare: Spare,
     /// A signal asked for the end, or no command needs the daemon any more.
     ending: bool,
@@ -64,6 +67,7 @@ impl Daemon {
             signals,
             closer,
             manager,
+            started: now(),
             spare: Spare::new(),
             ending: false,
             actions: Vec::new(),
@@ -76,6 +80,7 @@ impl Daemon {
     /// None but a bug's.
     pub fn serve(&mut self) -> io::Result<()> {
         let mut sources = Vec::new();
+        self.started = now();
         while !self.ending {
             self.poll.wake_at(self.next_deadline())?;
             self.poll.wait(&mut sources)?;
@@ -303,12 +308,23 @@ impl Daemon {
         duties.clients.read_all_claims(&mut duties.tasks);
         self.settle();
         let mut rows = self.engine.snapshot(now());
+        rows.insert(0, self.own_row());
         let duties = &mut self.duties;
         let measures = |gpu| duties.accounting.measures(gpu);
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
         duties.preemption.set_time_enforcement(&mut rows);
         rows.iter().for_each(|row| duties.admins.queue(key, row));
         duties.admins.flush(key, &mut duties.tasks);
+    }
+
+    /// What a snapshot shows of the daemon itself.
+    fn own_row(&self) -> Snapshot {
+        let (until, absent) = self.engine.last_absence().unwrap_or_default();
+        Snapshot::Daemon {
+            started_ns: self.started.0,
+            absent_until_ns: until.0,
+            absent_ns: absent.0,
+        }
     }
 
     /// Asks NVML for a process's use; without NVML, answers "unknown".

@@ -54,7 +54,10 @@ fn every_kind_has_this_length() {
         lengths(Reply::payload_bytes),
         [(101, 5), (102, 9), (103, 17), (104, 2), (105, 10), (106, 1)]
     );
-    assert_eq!(lengths(Snapshot::payload_bytes), [(201, 41), (202, 417), (203, 8), (204, 660)]);
+    assert_eq!(
+        lengths(Snapshot::payload_bytes),
+        [(201, 41), (202, 425), (203, 8), (204, 780), (205, 24)]
+    );
     assert_eq!(
         lengths(Command::payload_bytes),
         [(301, 1587), (302, 130), (303, 0), (304, 147), (305, 675), (306, 143), (307, 1588)]
