@@ -1,7 +1,14 @@
 //! A snapshot as JSON: `gpuslice ps --json`.
 
 use super::{Gpu, Row, View, memory_enforcement_name, time_enforcement_name};
+use gpuslice_wire::waits::{WaitBehind, WaitCause};
 use serde_json::{Value, json};
+
+/// Time behind a container, by the cause's name.
+fn by_cause(wait: &WaitBehind) -> Value {
+    let causes = WaitCause::ALL.into_iter().zip(wait.by_cause_ns);
+    causes.map(|(cause, ns)| (cause.name().to_owned(), Value::from(ns))).collect()
+}
 
 /// Where a slice's wall time went; null where the snapshot lacks it.
 fn wall_time(view: &View, row: &Row) -> Value {
@@ -16,6 +23,7 @@ fn wall_time(view: &View, row: &Row) -> Value {
         json!({
             "container": container.as_str(), "name": name(container.as_str()),
             "total_ns": wait.total_ns, "longest_ns": wait.longest_ns, "cause": wait.cause.name(),
+            "by_cause_ns": by_cause(wait),
         })
     });
     let mut value = json!({
@@ -73,8 +81,7 @@ mod tests {
     use super::super::tests::slice;
     use super::*;
     use crate::wall_time::WallTime;
-    use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
-    use gpuslice_wire::waits::{WaitBehind, WaitCause};
+    use gpuslice_wire::ids::{ContainerId, GpuUuid};
 
     #[test]
     fn waits_name_the_container() {
@@ -90,7 +97,6 @@ mod tests {
         let time = WallTime {
             container: container("web"),
             gpu: GpuUuid([1; 16]),
-            lane: Lane(0),
             since_ns: 5,
             parts: [("running", 10), ("waiting", 31), ("", 0), ("", 0), ("", 0), ("", 0), ("", 0)],
             behind,
@@ -106,6 +112,7 @@ mod tests {
         let wait = json!({
             "container": "train", "name": "training", "total_ns": 30, "longest_ns": 20,
             "cause": "no-drain",
+            "by_cause_ns": { "queue": 10, "higher-class": 0, "long-kernel": 0, "no-drain": 20, "gang": 0 },
         });
         assert_eq!((&time["behind"], &time["others_ns"]), (&json!([wait]), &json!(1)));
         assert_eq!(all["slices"][1]["time"], Value::Null);

@@ -17,9 +17,13 @@
 //! | idle | no work, or no process |
 //! | absent | the daemon was away |
 //!
-//! A refused allocation takes no time, so it is the reason only beside other evidence: allocations are refused in the
-//! stretch and nothing holds the container back for half of it, or the last one was refused within a minute and the
-//! container has done nothing on the GPU in the stretch. Many programs allocate until they are refused, and run well.
+//! A gang that has a GPU for itself has the GPU all the time. The reason is then its other GPU, if the gang is held
+//! back there.
+//!
+//! Many programs allocate until they are refused, and run well. So a refused allocation is the reason only with other
+//! evidence:
+//! * allocations are refused in the stretch, and nothing holds the container back for half of it;
+//! * or the last one was refused within a minute, and the container had no GPU time in the stretch.
 
 mod growth;
 #[cfg(test)]
@@ -130,14 +134,14 @@ fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why
     let parts = [growth.idle, waiting, growth.limited, growth.gang, growth.absent];
     let largest = parts.into_iter().max().unwrap_or(0);
     if growth.part(largest) < NOTABLE {
-        return unhindered(now, row, growth);
+        return unhindered(before, now, row, growth);
     }
     let why = match parts.into_iter().position(|ns| ns == largest) {
         Some(0) if row.clients == 0 => Why::NoProcess,
         Some(0) => Why::Idle,
         Some(1) => waited(now, row, growth),
         Some(2) => limit(now, row),
-        Some(3) => partner(before, now, row),
+        Some(3) => partner(before, now, row).0,
         _ => Why::Away,
     };
     (why, largest)
@@ -147,9 +151,9 @@ fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why
 fn refused(now: &View, row: &Row, growth: &Growth) -> Option<u64> {
     let ago = refused_ago(now, row)?;
     let still = growth.denied.is_some_and(|denied| denied > 0);
-    let held = growth.part(growth.held_back()) >= 0.5;
+    let is_free = growth.part(growth.held_back()) < 0.5;
     let does_nothing = ago <= RECENT_NS && growth.gpu == 0;
-    ((still && !held) || (does_nothing && !held)).then_some(ago)
+    (is_free && (still || does_nothing)).then_some(ago)
 }
 
 /// How long ago an allocation was last refused, ns.
@@ -168,8 +172,15 @@ pub fn came_back(now: &View, row: &Row) -> Option<(u64, Option<u64>)> {
     back.filter(|(ago, _)| *ago <= RECENT_NS)
 }
 
-/// Nothing takes a notable part of the time.
-fn unhindered(now: &View, row: &Row, growth: &Growth) -> (Why, u64) {
+/// Nothing takes a notable part of the time on this GPU.
+fn unhindered(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why, u64) {
+    // A gang that has this GPU for itself runs here without turns, and its work waits for its other GPUs.
+    if row.gang
+        && let (why, ns) = partner(before, now, row)
+        && growth.part(ns) >= 0.5
+    {
+        return (why, ns);
+    }
     let others = |peer: &&Row| peer.gpu == row.gpu && peer.container != row.container;
     let policy = now.policy(row.gpu);
     if !policy.rules().turns && now.rows.iter().filter(others).any(|peer| peer.runnable) {
@@ -216,19 +227,18 @@ fn limit(now: &View, row: &Row) -> Why {
     }
 }
 
-/// The GPU of the gang on which the container waits longest, and the container that has it.
-fn partner(before: Option<&View>, now: &View, row: &Row) -> Why {
+/// The GPU of the gang on which the container is held back longest, the container that has it, and the time, ns.
+fn partner(before: Option<&View>, now: &View, row: &Row) -> (Why, u64) {
     let lanes = now.rows.iter();
     let lanes = lanes.filter(|it| it.container == row.container && it.gpu != row.gpu);
     let growths = lanes.filter_map(|it| Some((it.gpu, Growth::of(before, now, it)?)));
     let missing = growths.max_by_key(|(_, growth)| growth.waiting + growth.limited);
-    let missing = missing.filter(|(_, growth)| growth.waiting + growth.limited > 0);
-    let first = |growth: &Growth| {
-        let total = |by: &growth::Behind| by.by_cause.iter().sum::<u64>();
-        growth.behind.iter().max_by_key(|by| total(by)).map(|by| by.container.clone())
+    let Some((gpu, growth)) = missing.filter(|(_, it)| it.waiting + it.limited > 0) else {
+        return (Why::Gang { gpu: None, container: None }, 0);
     };
-    let container = missing.as_ref().and_then(|(_, growth)| first(growth));
-    Why::Gang { gpu: missing.map(|(gpu, _)| gpu), container }
+    let total = |by: &growth::Behind| by.by_cause.iter().sum::<u64>();
+    let container = growth.behind.iter().max_by_key(|by| total(by)).map(|by| by.container.clone());
+    (Why::Gang { gpu: Some(gpu), container }, growth.waiting + growth.limited)
 }
 
 /// Whether `one` goes before `other`.

@@ -4,7 +4,7 @@ use super::*;
 use crate::table::tests::{gpu, slice};
 use crate::table::{DaemonState, Gpu};
 use crate::wall_time::WallTime;
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::{WAITS_SHOWN, WaitBehind};
 
@@ -51,7 +51,6 @@ fn time(container: &str, old: u64, parts: Parts) -> WallTime {
     WallTime {
         container: ContainerId::new(container).expect("an id"),
         gpu: GpuUuid([1; 16]),
-        lane: Lane(0),
         since_ns: SINCE,
         parts: [
             ("running", of(parts.running, 1)),
@@ -121,81 +120,63 @@ fn parts(running: u64, rest: impl Fn(&mut Parts)) -> Parts {
 
 fn no(_: &mut View) {}
 
-#[test]
-fn each_reason_has_its_evidence_and_its_command() {
-    let long =
-        |name: &str, cause| Why::Behind { container: name.into(), cause, longest: 3 * S / 2 };
-    let table: Vec<(Parts, fn(&mut View), Why, &str)> = vec![
-        (QUEUE, no, Why::Weight, "gpuslice set a --weight 2"),
-        (
-            behind([2, 0, 90, 0, 0]),
-            no,
-            long("b", WaitCause::LongKernel),
-            "set b --priority best-effort",
-        ),
-        (
-            behind([2, 0, 10, 80, 0]),
-            no,
-            long("b", WaitCause::NoDrain),
-            "set b --priority best-effort",
-        ),
-        (
-            behind([2, 85, 5, 0, 0]),
-            |now| now.rows[1].class = Class::High,
-            long("b", WaitCause::HigherClass),
-            "gpuslice set a --priority high",
-        ),
-        (behind([10, 0, 0, 0, 82]), no, long("b", WaitCause::Gang), "set b --priority best-effort"),
-        (
-            parts(20, |it| it.limited = 80),
-            |now| {
-                (now.rows[0].share_limit, now.rows[0].cap_ppm) = (Some(20), 200_000);
-            },
-            Why::Limit,
-            "gpuslice set a --share-limit none",
-        ),
-        (
-            parts(20, |it| it.limited = 80),
-            |now| {
-                (now.rows[0].cap_ppm, now.gpus[0].policy) = (62_500, Policy::Fair);
-            },
-            Why::PolicyLimit,
-            "gpuslice policy 0 soft",
-        ),
-        // a limit holds also where others take all the rest, so that the time between is waiting
-        (
-            Parts { running: 20, waiting: 80, by_cause: [80, 0, 0, 0, 0], ..QUEUE },
-            |now| {
-                (now.rows[0].share_limit, now.rows[0].cap_ppm) = (Some(20), 200_000);
-            },
-            Why::Limit,
-            "gpuslice set a --share-limit none",
-        ),
-        (
-            QUEUE,
-            |now| {
-                (now.rows[0].share, now.rows[0].weight) = (Some(25), None);
-            },
-            Why::Share,
-            "gpuslice set a --weight 1",
-        ),
-        (parts(2, |it| (it.idle, it.waiting) = (90, 8)), no, Why::Idle, "more CPU"),
-        (parts(0, |it| it.idle = 100), |now| now.rows[0].clients = 0, Why::NoProcess, ""),
-        (parts(30, |it| it.absent = 70), no, Why::Away, "journalctl"),
-        (parts(99, |it| it.idle = 1), no, Why::Nothing, ""),
-        (
-            parts(100, |_| ()),
-            |now| now.gpus[0].policy = Policy::Native,
-            Why::NoTurns,
-            "policy 0 soft",
-        ),
-    ];
+/// Parts, a change of the second view, the reason, and a piece of the advice.
+type Case = (Parts, fn(&mut View), Why, &'static str);
+
+fn check(table: &[Case]) {
     for (parts, change, expected, command) in table {
-        let (why, told) = why(parts, change);
-        assert_eq!(why, expected, "{told:?}");
+        let (why, told) = why(*parts, change);
+        assert_eq!(why, *expected, "{told:?}");
         assert!(told.advice.as_deref().unwrap_or("").contains(command), "{told:?}");
         assert!(!told.sentence.contains("starv") && told.sentence.is_ascii(), "{told:?}");
     }
+}
+
+#[test]
+fn waiting_has_its_cause_and_its_command() {
+    let long = |cause| Why::Behind { container: "b".into(), cause, longest: 3 * S / 2 };
+    let (kernels, drain) = (long(WaitCause::LongKernel), long(WaitCause::NoDrain));
+    let (higher, gang) = (long(WaitCause::HigherClass), long(WaitCause::Gang));
+    let last = "gpuslice set b --priority best-effort";
+    let high: fn(&mut View) = |now| now.rows[1].class = Class::High;
+    check(&[
+        (QUEUE, no, Why::Weight, "gpuslice set a --weight 2"),
+        (behind([2, 0, 90, 0, 0]), no, kernels, last),
+        (behind([2, 0, 10, 80, 0]), no, drain, last),
+        (behind([2, 85, 5, 0, 0]), high, higher, "gpuslice set a --priority high"),
+        (behind([10, 0, 0, 0, 82]), no, gang, last),
+    ]);
+}
+
+#[test]
+fn a_limit_and_a_share_are_told_from_a_weight() {
+    let limited = parts(20, |it| it.limited = 80);
+    let queued = Parts { running: 20, waiting: 80, by_cause: [80, 0, 0, 0, 0], ..QUEUE };
+    let own: fn(&mut View) =
+        |now| (now.rows[0].share_limit, now.rows[0].cap_ppm) = (Some(20), 200_000);
+    let fair: fn(&mut View) =
+        |now| (now.rows[0].cap_ppm, now.gpus[0].policy) = (62_500, Policy::Fair);
+    let share: fn(&mut View) = |now| (now.rows[0].share, now.rows[0].weight) = (Some(25), None);
+    check(&[
+        (limited, own, Why::Limit, "gpuslice set a --share-limit none"),
+        (limited, fair, Why::PolicyLimit, "gpuslice policy 0 soft"),
+        // where others take all the rest, the time until it is due again is waiting
+        (queued, own, Why::Limit, "gpuslice set a --share-limit none"),
+        (QUEUE, share, Why::Share, "gpuslice set a --weight 1"),
+    ]);
+}
+
+#[test]
+fn what_no_other_container_causes_blames_none() {
+    let loads = parts(2, |it| (it.idle, it.waiting) = (90, 8));
+    let native: fn(&mut View) = |now| now.gpus[0].policy = Policy::Native;
+    check(&[
+        (loads, no, Why::Idle, "more CPU"),
+        (parts(0, |it| it.idle = 100), |now| now.rows[0].clients = 0, Why::NoProcess, ""),
+        (parts(30, |it| it.absent = 70), no, Why::Away, "journalctl"),
+        (parts(99, |it| it.idle = 1), no, Why::Nothing, ""),
+        (parts(100, |_| ()), native, Why::NoTurns, "policy 0 soft"),
+    ]);
 }
 
 /// Whatever else grows: a container that is idle most of the time is idle.
@@ -267,7 +248,7 @@ fn the_other_gpu_of_a_gang_is_named() {
     let (found, told) = why(parts(40, |it| it.gang = 60), |now| {
         let waits = Parts { running: 40, waiting: 60, by_cause: [60, 0, 0, 0, 0], ..QUEUE };
         let mut there = time("a", 1, waits);
-        (there.gpu, there.lane) = (GpuUuid([2; 16]), Lane(1));
+        there.gpu = GpuUuid([2; 16]);
         there.behind.swap(0, 1);
         now.gpus.push(gpu(2, 7));
         now.times.push(there);
@@ -277,6 +258,19 @@ fn the_other_gpu_of_a_gang_is_named() {
     let (gpu, container) = (Some(GpuUuid([2; 16])), Some("c".to_owned()));
     assert_eq!(found, Why::Gang { gpu, container }, "{told:?}");
     assert!(told.sentence.contains("gpu 7") && told.sentence.contains("which c has"), "{told:?}");
+    // it has the first GPU for itself, and its work there waits for the second one
+    let alone = |gang| {
+        let (found, _) = why(parts(100, |_| ()), |now| {
+            let waits = Parts { running: 8, waiting: 92, by_cause: [0, 0, 92, 0, 0], ..QUEUE };
+            let mut there = time("a", 1, waits);
+            there.gpu = GpuUuid([2; 16]);
+            now.times.push(there);
+            now.rows[0].gang = gang;
+            now.rows.push(Row { gang, ..other.clone() });
+        });
+        found
+    };
+    assert_eq!((alone(true).name(), alone(false)), ("gang", Why::Nothing));
 }
 
 #[test]

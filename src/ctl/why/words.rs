@@ -207,7 +207,7 @@ impl Finding {
         let mut notes = Vec::new();
         if let (Some(ago), false) = (refused_ago(now, row), matches!(self.why, Why::Refused(_))) {
             notes.push(format!(
-                "an allocation of {} was refused {} ago, with {} left",
+                "an allocation that needed {} more was refused {} ago, with {} left",
                 row.denied_need,
                 duration(ago),
                 row.denied_left
@@ -241,7 +241,7 @@ fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) 
     (
         format!("memory refused {} ago", duration(ago)),
         format!(
-            "was refused {need} of memory {} ago, with {left} left of its cap of {}",
+            "was refused memory {} ago: it needed {need} more, with {left} left of its cap of {}",
             duration(ago),
             row.cap
         ),

@@ -8,6 +8,7 @@
 mod absence;
 mod bad;
 mod deadlocks;
+mod explain;
 mod gang;
 mod gates;
 mod loads;
