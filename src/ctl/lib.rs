@@ -10,6 +10,7 @@ mod cgroup;
 mod child;
 mod demo;
 mod doctor;
+mod events;
 mod explain;
 mod inject;
 mod metrics;
@@ -51,6 +52,8 @@ enum Command {
     Ps(ps::Options),
     /// Explain why a slice is slow, and name the command that helps
     Explain(explain::Options),
+    /// Show what happened lately: slices, refusals, overruns, changes
+    Events(events::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -77,6 +80,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
         Command::Explain(options) => explain::main(&options),
+        Command::Events(options) => events::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),

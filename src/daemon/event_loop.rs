@@ -4,6 +4,7 @@
 use crate::accounting::attribute::{Attached, granted_beside};
 use crate::accounting::questions::{NvmlAnswer, Sample};
 use crate::clients::BURST;
+use crate::events::Happening;
 use crate::executor::Duties;
 use crate::policies;
 use crate::poll::{Poll, Source};
@@ -17,6 +18,7 @@ use crate::tasks::{Measure, Task};
 use gpuslice_engine::{Action, Engine, Event, Record, TimeChange};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Admission, Command, RequestSource};
+use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Reply;
@@ -81,6 +83,10 @@ impl Daemon {
     pub fn serve(&mut self) -> io::Result<()> {
         let mut sources = Vec::new();
         self.started = now();
+        let started = Happening::of_node(EventKind::DaemonStarted);
+        let restored = self.duties.containers.len() as u64;
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        self.duties.events.record(self.started, started.with([restored, 0], version));
         while !self.ending {
             self.poll.wake_at(self.next_deadline())?;
             self.poll.wait(&mut sources)?;
@@ -216,6 +222,7 @@ impl Daemon {
     }
 
     fn step(&mut self, event: Event) {
+        self.duties.note_event(&event);
         let mut actions = std::mem::take(&mut self.actions);
         self.engine.step(now(), event, &mut actions);
         for action in actions.drain(..) {
@@ -266,6 +273,11 @@ impl Daemon {
                 Ok(Event::Retune { token, container, change, undoes: false })
             }
             Command::List {} => return self.list(key),
+            Command::Events { after } => {
+                let rows = duties.events.after(after);
+                rows.iter().for_each(|row| duties.admins.queue(key, row));
+                return duties.admins.flush(key, &mut duties.tasks);
+            }
         };
         self.pass(key, event);
     }
@@ -288,6 +300,7 @@ impl Daemon {
         asked: &Admission,
     ) {
         let Admission { container, pid, .. } = *asked;
+        self.duties.admins.note_admission(key, asked);
         if self.duties.containers.is_over(&container) {
             self.container_ended(container);
         }

@@ -8,6 +8,7 @@
 mod absence;
 mod bad;
 mod deadlocks;
+mod events;
 mod explain;
 mod gang;
 mod gates;
