@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod events;
 mod explain;
+mod gpus;
 mod inject;
 mod metrics;
 mod mount_point;
@@ -54,6 +55,8 @@ enum Command {
     Explain(explain::Options),
     /// Show what happened lately: slices, refusals, overruns, changes
     Events(events::Options),
+    /// List the GPUs of this node: memory, use, policy
+    Gpus(gpus::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -81,6 +84,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Ps(options) => ps::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Events(options) => events::main(&options),
+        Command::Gpus(options) => gpus::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),

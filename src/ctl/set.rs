@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::policy::{Change, Class};
+use gpuslice_wire::select::GpuRef;
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,9 +28,9 @@ pub struct Options {
     /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
-    /// Restrict --memory to this GPU, by its index on the node
-    #[arg(long, value_name = "N", requires = "memory", allow_hyphen_values = true)]
-    gpu: Option<u32>,
+    /// Restrict --memory to this GPU, by its index on the node or its UUID
+    #[arg(long, value_name = "GPU", requires = "memory", allow_hyphen_values = true)]
+    gpu: Option<GpuRef>,
     /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pinned: Option<Bytes>,
@@ -166,12 +167,21 @@ fn retuned(
 fn chosen<'a>(
     view: &View,
     rows: impl Iterator<Item = &'a Row>,
-    gpu: Option<u32>,
+    gpu: Option<GpuRef>,
 ) -> Result<Vec<&'a Row>> {
-    let is_meant = |row: &&Row| gpu.is_none_or(|index| view.index(row.gpu) == index);
+    let is_meant = |row: &&Row| match gpu {
+        None => true,
+        Some(GpuRef::Index(index)) => view.index(row.gpu) == index.0,
+        Some(GpuRef::Uuid(uuid)) => row.gpu == uuid,
+    };
     let rows: Vec<&Row> = rows.filter(is_meant).collect();
     match (rows.is_empty(), gpu) {
-        (true, Some(index)) => bail!("the slice has no GPU {index}; gpuslice ps lists its GPUs"),
+        (true, Some(GpuRef::Index(index))) => {
+            bail!("the slice has no GPU {}; gpuslice ps lists its GPUs", index.0)
+        }
+        (true, Some(GpuRef::Uuid(uuid))) => {
+            bail!("the slice has no {uuid}; gpuslice ps -o NAME,UUID lists its GPUs")
+        }
         (true, None) => {
             bail!("the slice exists only as a record without a daemon; gpuslice rm removes it")
         }
@@ -195,7 +205,7 @@ fn told(id: &str, what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -
 mod tests {
     use super::*;
     use crate::table::tests::{gpu, slice};
-    use gpuslice_wire::ids::GpuUuid;
+    use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
     use gpuslice_wire::units::GIB;
 
     #[test]
@@ -211,8 +221,12 @@ mod tests {
             rows.map(|rows| rows.iter().map(|row| row.lane).collect::<Vec<_>>())
         };
         assert_eq!(lanes(None).ok(), Some(vec![Lane(0), Lane(1)]));
-        assert_eq!(lanes(Some(7)).ok(), Some(vec![Lane(1)]));
-        let none = lanes(Some(1)).expect_err("a lane is no index").to_string();
+        let index = |index| Some(GpuRef::Index(NvmlIndex(index)));
+        assert_eq!(lanes(index(7)).ok(), Some(vec![Lane(1)]));
+        let uuid = |byte| Some(GpuRef::Uuid(GpuUuid([byte; 16])));
+        assert_eq!(lanes(uuid(1)).ok(), Some(vec![Lane(0)]));
+        assert!(lanes(uuid(3)).is_err());
+        let none = lanes(index(1)).expect_err("a lane is no index").to_string();
         assert!(none.contains("no GPU 1"), "{none}");
         assert!(chosen(&view, [].into_iter(), None).is_err());
     }

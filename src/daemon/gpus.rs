@@ -4,7 +4,8 @@
 use crate::nvml::{Nvml, NvmlError};
 use crate::paths::Driver;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
-use gpuslice_wire::limits::GPUS_MAX;
+use gpuslice_wire::limits::{GPUS_MAX, NAME_BYTES_MAX};
+use gpuslice_wire::text::{Name, is_seen};
 use gpuslice_wire::units::Bytes;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,8 @@ pub struct Gpu {
     pub index: NvmlIndex,
     /// Physical memory.
     pub total: Bytes,
+    /// Its product's name; empty if it is unknown.
+    pub product: Name,
 }
 
 /// The node's GPUs cannot be determined.
@@ -83,13 +86,23 @@ pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
     }
 }
 
+/// A product's name as text of bounded length; characters that do not show are left out.
+pub fn product_of(name: &str) -> Name {
+    let mut text: String = name.chars().filter(|c| is_seen(*c)).collect();
+    text.truncate(text.floor_char_boundary(NAME_BYTES_MAX));
+    Name::new(text.trim()).unwrap_or(Name::EMPTY)
+}
+
 /// Asks NVML for all GPUs.
 fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
     if driver.nvml.is_empty() {
         let library = driver.cuda.as_str();
         let found = crate::probe::ask(library)
             .map_err(|why| GpuError::Probe { library: library.to_owned(), why })?;
-        let gpu = |(index, (uuid, total))| Gpu { uuid, index: NvmlIndex(index), total };
+        let gpu = |(index, (uuid, total, product))| {
+            let index = NvmlIndex(index);
+            Gpu { uuid, index, total, product }
+        };
         return Ok((0..).zip(found).map(gpu).collect());
     }
     let library = Path::new(driver.nvml.as_str());
@@ -104,7 +117,8 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
         let device = nvml.at(index).map_err(failed)?;
         let uuid = device.uuid().map_err(failed)?;
         let uuid = uuid.parse().map_err(|_| GpuError::Uuid { index, uuid })?;
-        Ok(Gpu { uuid, index: NvmlIndex(index), total: device.total().map_err(failed)? })
+        let (total, product) = (device.total().map_err(failed)?, device.product());
+        Ok(Gpu { uuid, index: NvmlIndex(index), total, product: product_of(&product) })
     };
     (0..count).map(gpu).collect()
 }

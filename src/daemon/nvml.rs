@@ -234,6 +234,11 @@ impl Device<'_> {
         self.it.uuid().map_err(failed("nvmlDeviceGetUUID"))
     }
 
+    /// Its product's name; empty if NVML does not tell.
+    pub fn product(&self) -> String {
+        self.it.name().unwrap_or_default()
+    }
+
     /// Its memory.
     ///
     /// # Errors

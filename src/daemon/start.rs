@@ -159,6 +159,7 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     for gpu in &gpus {
         daemon.deliver(Event::GpuFound { uuid: gpu.uuid, index: gpu.index, total: gpu.total });
     }
+    daemon.products = gpus.iter().map(|gpu| (gpu.uuid, gpu.product)).collect();
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
     let policies = daemon.duties.policies.events(&uuids);
     policies.into_iter().for_each(|event| daemon.deliver(event));

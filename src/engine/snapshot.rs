@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
+use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use gpuslice_wire::waits::WaitBehind;
 
@@ -35,6 +36,7 @@ impl Engine {
                     promised: capacity.promised,
                     slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
                     policy: gpu.turns.policy(),
+                    product: Name::EMPTY,
                 }
             });
         let slices = self.containers.iter().flat_map(|(index, container)| {

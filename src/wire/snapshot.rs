@@ -77,6 +77,8 @@ crate::frame::messages! {
             slices: u32,
             /// Its policy.
             policy: Policy,
+            /// Its product's name; empty if it is unknown.
+            product: Name,
         }
         /// A container's slice of one GPU.
         202 Slice {

@@ -14,6 +14,7 @@ mod claims;
 mod imposters;
 mod misuse;
 mod together;
+mod views;
 
 /// Injection methods that work here.
 fn injection_methods() -> Vec<&'static str> {

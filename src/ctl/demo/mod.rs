@@ -169,7 +169,7 @@ fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
         pause(REFRESH.min(until.saturating_duration_since(Instant::now())));
         let now = View::of(stage.admin.list()?);
         if !options.json {
-            out::draw(&table::lines(&before, &now, false), &mut drawn)?;
+            out::draw(&table::lines(&before, &now, &table::standard(false)), &mut drawn)?;
         }
         still_running(stage)?;
         before = now;

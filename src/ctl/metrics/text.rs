@@ -251,6 +251,7 @@ mod tests {
     fn rows() -> Vec<Snapshot> {
         let (gpu, bytes) = (GpuUuid([7; 16]), Bytes(1 << 20));
         let mut rows = vec![Snapshot::Gpu {
+            product: Name::EMPTY,
             uuid: gpu,
             index: NvmlIndex(3),
             total: Bytes(1 << 30),
