@@ -28,6 +28,7 @@ mod shared;
 mod sim;
 mod slice;
 mod table;
+mod top;
 mod trust;
 mod wall_time;
 mod why;
@@ -57,6 +58,8 @@ enum Command {
     Events(events::Options),
     /// List the GPUs of this node: memory, use, policy
     Gpus(gpus::Options),
+    /// Watch slices and GPUs, and change slices
+    Top(top::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -85,6 +88,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Explain(options) => explain::main(&options),
         Command::Events(options) => events::main(&options),
         Command::Gpus(options) => gpus::main(&options),
+        Command::Top(options) => top::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),

@@ -80,14 +80,53 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let admin = Admin::connect(&dir)?;
     let view = View::of(admin.list()?);
     let id = find(&view, &options.container, &dir)?;
+    let mut told = Vec::new();
+    let done = change(options, &admin, (&view, &id), &mut told);
+    for line in told {
+        out::line(&line)?;
+    }
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// The options of `gpuslice set` for a container: one option and its value, as on its command line.
+///
+/// # Errors
+/// The value is malformed; the text for the person.
+pub fn options(container: &str, option: &str, value: &str) -> Result<Options, String> {
+    let all = ["gpuslice set".to_owned(), container.to_owned(), format!("{option}={value}")];
+    let parsed = <Options as clap::Args>::augment_args(clap::Command::new("gpuslice set"))
+        .try_get_matches_from(all)
+        .and_then(|matches| <Options as clap::FromArgMatches>::from_arg_matches(&matches));
+    parsed.map_err(|why| {
+        let text = why.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        first.strip_prefix("error: ").unwrap_or(first).to_owned()
+    })
+}
+
+/// Changes the container `id` and adds a line for each change that was made, also before an error.
+///
+/// # Errors
+/// As [`main`].
+pub fn change(
+    options: &Options,
+    admin: &Admin,
+    (view, id): (&View, &str),
+    told: &mut Vec<String>,
+) -> Result<()> {
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
-    resize(options, &admin, &view, &id, &rows)?;
-    retune(options, &admin, &id, &rows)?;
-    Ok(ExitCode::SUCCESS)
+    resize(options, admin, view, (id, &rows), told)?;
+    retune(options, admin, (id, &rows), told)
 }
 
 /// Changes the memory caps.
-fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]) -> Result<()> {
+fn resize(
+    options: &Options,
+    admin: &Admin,
+    view: &View,
+    (id, rows): (&str, &[&Row]),
+    lines: &mut Vec<String>,
+) -> Result<()> {
     let container = ContainerId::new(id).with_context(|| id.to_owned())?;
     let mut changes = Vec::new();
     if let Some(cap) = options.memory {
@@ -106,13 +145,18 @@ fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]
         let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
             bail!("unexpected answer from the daemon; check that it has the same version")
         };
-        out::line(&told(called(id, rows), &what, was, cap, reserved))?;
+        lines.push(told(called(id, rows), &what, was, cap, reserved));
     }
     Ok(())
 }
 
 /// Changes weight, share, limit and priority.
-fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<()> {
+fn retune(
+    options: &Options,
+    admin: &Admin,
+    (id, rows): (&str, &[&Row]),
+    told: &mut Vec<String>,
+) -> Result<()> {
     let weight = options.weight.unwrap_or_default();
     let share = options.share.unwrap_or_default();
     let share_limit = options.share_limit.unwrap_or_default();
@@ -126,9 +170,7 @@ fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<(
     let Answer::Done {} = admin.ask(&command)? else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
-    for line in lines {
-        out::line(&format!("{}: {line}", called(id, rows)))?;
-    }
+    told.extend(lines.iter().map(|line| format!("{}: {line}", called(id, rows))));
     Ok(())
 }
 

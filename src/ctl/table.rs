@@ -96,6 +96,8 @@ row! {
     clients: u32,
     /// It has work for the GPU now.
     runnable: bool = runnable => runnable != 0,
+    /// It has the GPU now.
+    holds: bool = holds => holds != 0,
     /// GPU time so far, ns.
     gpu_ns: u64,
     /// Time spent runnable without a turn so far, ns.
@@ -335,6 +337,7 @@ pub mod tests {
             cap_ppm: share.map_or(WHOLE_PPM, |percent| percent * 10_000),
             clients: 1,
             runnable,
+            holds: false,
             gpu_ns,
             wait_ns: 0,
             runnable_ns: 0,

@@ -137,6 +137,7 @@ impl Engine {
             cap_ppm: entity.bucket.cap().ppm(),
             clients: self.clients_of(index).filter(|it| it.connected).count() as u32,
             runnable: u32::from(entity.reported.runnable),
+            holds: u32::from(charged && entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
             gpu_ns: entity.gpu_time.0 + if charged { entity.billed(Duration(bill)).0 } else { 0 },

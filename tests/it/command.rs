@@ -13,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 mod claims;
 mod imposters;
 mod misuse;
+mod screen;
 mod together;
 mod views;
 

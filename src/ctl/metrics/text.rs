@@ -285,6 +285,7 @@ mod tests {
                 clients: 1,
                 runnable: 1,
                 gated: 0,
+                holds: 0,
                 gang: 0,
                 gpu_ns: 1_500_000_000,
                 wait_ns: 0,
