@@ -25,9 +25,10 @@
 //! of its containers: the lower queue does not decide when it is served. [`super::dues`] derives what a
 //! container with a share has at least.
 //!
-//! A container of the pool that has overrun goes before the pool, as one with a share keeps the position it had before
-//! its turn: work it left running may need the next turn to end. The pool does not: it is enqueued behind what it used. Otherwise
-//! the next container of the pool would go at that position, too, and the pool would lead by two turns.
+//! A container of the pool that has overrun goes before the pool, as one with a share keeps the position it had
+//! before its turn: work it left running may need the next turn to end. The pool itself is enqueued behind what
+//! it used. Otherwise the next container of the pool would go at that position, too, and the pool would lead by
+//! two turns.
 //!
 //! The weights of the upper queue change as containers begin and cease to count. The lead of each entry
 //! stays the same GPU time, as with any change of a weight.
