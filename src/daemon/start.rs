@@ -4,11 +4,12 @@ use crate::accounting::Accounting;
 use crate::admin::Admins;
 use crate::cgroup_limits::CgroupLimits;
 use crate::clients::Clients;
-use crate::command_line::CommandLine;
+use crate::command_line::{CommandLine, LogFormat};
 use crate::config::{ConfigError, DaemonConfig};
 use crate::containers::{Budget, Containers, PageSettings};
 use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::event_loop::Daemon;
+use crate::events::Events;
 use crate::executor::Duties;
 use crate::gpus::{self, Gpu, GpuError};
 use crate::paths::{PathError, Paths};
@@ -132,7 +133,7 @@ fn complain(line: &str) {
 }
 
 fn serve(options: &CommandLine) -> Result<(), Failure> {
-    log_to_stderr(options.verbose);
+    log_to_stderr(options.verbose, options.log_format);
     abort_on_panic();
     // Block signals before creating files, so that all files are removed at the end.
     let signals = end_signals()?;
@@ -241,6 +242,7 @@ fn assemble(
         accounting,
         cgroup_limits: CgroupLimits::new(config.cgroup_limits, config.cgroup_guarantees),
         preemption,
+        events: Events::default(),
         paths,
         tasks: Tasks::default(),
     };
@@ -293,15 +295,17 @@ fn await_containers(root: &std::path::Path) {
     }
 }
 
-fn log_to_stderr(verbose: bool) {
+fn log_to_stderr(verbose: bool, format: LogFormat) {
     let level = if verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
-    tracing_subscriber::fmt()
-        .compact()
+    let log = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_target(false)
         .with_max_level(level)
-        .with_writer(io::stderr)
-        .init();
+        .with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.compact().init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
 }
 
 /// Ends the daemon at once after a panic: it could continue with a wrong state. The next daemon starts from

@@ -161,6 +161,11 @@ messages! {
             /// What is requested.
             asked: Admission,
         }
+        /// Asks for what happened lately, as [`crate::history::History`].
+        308 Events {
+            /// Number of the last event that the client has; 0 for none.
+            after: u64,
+        }
     }
 }
 

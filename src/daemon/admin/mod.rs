@@ -22,7 +22,7 @@ use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
 use gpuslice_wire::select::{GpuSelector, SelectError};
-use gpuslice_wire::text::{CgroupPath, Selector};
+use gpuslice_wire::text::{CgroupPath, Name, Selector};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use idle_exit::IdleExit;
 use nix::errno::Errno;
@@ -48,6 +48,8 @@ struct Admin {
     peer: (i32, u32),
     /// First process of the container for which a slice is requested, and how to recognise that container's processes.
     asks_for: (Members, Option<FirstProcess>),
+    /// Container and name of the slice that is asked for.
+    admission: Option<(ContainerId, Name)>,
     /// Slices that end with this connection.
     slices: Vec<ContainerId>,
     /// Packets of at most one answer, which wait for room in the socket.
@@ -178,6 +180,7 @@ impl Admins {
             request: RequestId(0),
             peer,
             asks_for: Default::default(),
+            admission: None,
             slices: Vec::new(),
             out: VecDeque::new(),
         };
@@ -284,6 +287,23 @@ impl Admins {
         Ok(())
     }
 
+    /// Notes the container for which a connection asks for a slice.
+    pub fn note_admission(&mut self, key: Key, asked: &Admission) {
+        if let Some(admin) = self.connections.get_mut(key) {
+            admin.admission = Some((asked.container, asked.name));
+        }
+    }
+
+    /// The container for which a connection asked for a slice, if it is not answered.
+    pub fn take_admission(&mut self, key: Key) -> Option<(ContainerId, Name)> {
+        self.connections.get_mut(key)?.admission.take()
+    }
+
+    /// Pid and user of the process that connected.
+    pub fn peer(&self, key: Key) -> Option<(i32, u32)> {
+        Some(self.connections.get(key)?.peer)
+    }
+
     /// How to recognise the container of the new slice that a connection asked for, and its first process.
     pub fn take_asked(&mut self, key: Key) -> (Members, Option<FirstProcess>) {
         let admin = self.connections.get_mut(key);
@@ -320,6 +340,7 @@ impl Admins {
         out: &mut Tasks,
     ) -> bool {
         let keeps = self.idle_exit.is_on();
+        let _ = self.take_admission(key);
         if let Some(admin) = self.connections.get_mut(key).filter(|_| keeps) {
             admin.slices.push(container);
         }
