@@ -8,6 +8,7 @@ mod background;
 mod cdi;
 mod cgroup;
 mod child;
+mod columns;
 mod demo;
 mod doctor;
 mod events;

@@ -1,9 +1,10 @@
 //! `gpuslice ps`: the node's slices as a table or as JSON.
 
 use crate::admin::Admin;
+use crate::columns::{self, Column};
 use crate::node;
 use crate::out;
-use crate::table::{self, Column, View};
+use crate::table::{self, View};
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,8 +64,8 @@ enum Format {
 fn parse_format(text: &str) -> Result<Format, String> {
     match text {
         "json" => Ok(Format::Json),
-        "wide" => Ok(Format::Table(table::standard(true))),
-        columns => table::parse(columns).map(Format::Table),
+        "wide" => Ok(Format::Table(columns::standard(true))),
+        columns => columns::parse(columns).map(Format::Table),
     }
 }
 
@@ -75,19 +76,19 @@ fn parse_format(text: &str) -> Result<Format, String> {
 pub fn main(options: &Options) -> Result<ExitCode> {
     let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
     let first = View::of(admin.list()?);
-    let columns = match &options.output {
+    let shown = match &options.output {
         Some(Format::Table(columns)) => columns.clone(),
         Some(Format::Json) if options.watch => bail!("--watch shows a table, not JSON"),
         Some(Format::Json) => return print_json(&first),
         None if options.json => return print_json(&first),
-        None => table::standard(options.wide),
+        None => columns::standard(options.wide),
     };
     if options.watch {
-        return watch(&admin, first, &columns);
+        return watch(&admin, first, &shown);
     }
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
-    for line in table::lines(&first, &now, &columns) {
+    for line in columns::lines(&first, &now, &shown) {
         out::line(&line)?;
     }
     if now.rows.is_empty() {
@@ -106,12 +107,12 @@ fn print_json(view: &View) -> Result<ExitCode> {
 }
 
 /// Draws the table until the output is closed.
-fn watch(admin: &Admin, mut before: View, columns: &[Column]) -> Result<ExitCode> {
+fn watch(admin: &Admin, mut before: View, shown: &[Column]) -> Result<ExitCode> {
     let mut drawn = 0;
     loop {
         std::thread::sleep(REFRESH);
         let now = View::of(admin.list()?);
-        if !out::draw(&table::lines(&before, &now, columns), &mut drawn)? {
+        if !out::draw(&columns::lines(&before, &now, shown), &mut drawn)? {
             return Ok(ExitCode::SUCCESS);
         }
         before = now;

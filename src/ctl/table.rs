@@ -4,11 +4,9 @@
 //! by the time between them. A slice's *due* share is what the engine aims at if all slices with work now
 //! keep having work: see [`due`].
 
-mod columns;
 mod due;
 mod json;
 
-pub use columns::{Column, cut, lines, parse, standard};
 pub use json::json;
 
 use crate::wall_time::WallTime;
@@ -186,7 +184,7 @@ impl Row {
     }
 
     /// Describes the last refusal, if any.
-    fn refusal(&self) -> Option<String> {
+    pub fn refusal(&self) -> Option<String> {
         let (need, left) = (self.denied_need, self.denied_left);
         (need > Bytes::ZERO).then(|| format!("{need} with {left} left"))
     }
@@ -374,25 +372,14 @@ pub mod tests {
         let now =
             View { now_ns: 2_000, rows: vec![slice("a", 1, None, true, 750)], ..View::default() };
         assert!((now.got(&now.rows[0], &before) - 0.25).abs() < 1e-9);
-        assert!(lines(&before, &now, &standard(false))[1].contains(" 25.0%"));
         assert_eq!(json(&now)["slices"][0]["denied"], 3);
     }
 
     #[test]
-    fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
+    fn a_slice_above_its_cap_and_its_last_refusal_are_in_the_json() {
         let mut row = slice("a", 1, None, true, 0);
         (row.used, row.untracked) = (row.cap, Bytes(1));
         let view = View { rows: vec![slice("b", 1, None, true, 0), row], ..View::default() };
-        let told = lines(&view, &view, &standard(true));
-        assert!(
-            told[0].ends_with("LAST REFUSED")
-                && told[1].contains(" accounted ")
-                && told[1].contains(" none "),
-            "{told:?}"
-        );
-        assert!(told[1].ends_with(" 3MiB with 1MiB left"), "{told:?}");
-        assert!(told[2].ends_with("left  over"), "{told:?}");
-        assert!(lines(&view, &view, &standard(false))[1].ends_with(" 1"));
         let told = json(&view);
         assert_eq!(told["slices"][1]["memory_over"], true);
         assert_eq!(told["slices"][0]["memory_enforcement"], "accounted");

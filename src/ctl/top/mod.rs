@@ -7,10 +7,11 @@ mod model;
 mod screen;
 
 use crate::admin::Admin;
+use crate::columns;
 use crate::node;
 use crate::out;
 use crate::set;
-use crate::table::{self, View};
+use crate::table::View;
 use anyhow::{Context, Result, bail};
 use model::{Field, Key, Model, Order};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -87,12 +88,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 
 /// Prints a table in each interval until its reader is gone, or as often as was asked.
 fn print_rows(options: &Options, admin: &Admin, mut before: View) -> Result<ExitCode> {
-    let columns = table::parse(PLAIN).map_err(anyhow::Error::msg)?;
+    let shown = columns::parse(PLAIN).map_err(anyhow::Error::msg)?;
     let mut left = options.count;
     while left != Some(0) {
         std::thread::sleep(options.every);
         let now = View::of(admin.list_again()?);
-        if !out::line_is_read(&table::lines(&before, &now, &columns).join("\n"))? {
+        if !out::line_is_read(&columns::lines(&before, &now, &shown).join("\n"))? {
             break;
         }
         before = now;

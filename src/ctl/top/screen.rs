@@ -5,8 +5,9 @@
 //! reasons and a sparkline for each slice. All widths are those that a terminal gives to a character.
 
 use super::model::{Line as Slice, Mode, Model};
+use crate::columns::cut;
 use crate::gpus::{Summary, summaries};
-use crate::table::{View, cut};
+use crate::table::View;
 use crate::why::{duration, percent};
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;

@@ -61,8 +61,14 @@ impl Screen {
         self.keys.write_all(keys.as_bytes()).expect("a terminal");
     }
 
+    /// Waits for a text among all that was written, escape sequences included.
     fn shows(&self, text: &str) {
         eventually(text, || self.shown.lock().expect("no panic").contains(text));
+    }
+
+    /// Waits for a text on the screen: a program writes only the cells that change.
+    fn reads(&self, text: &str) {
+        eventually(text, || grid(&self.shown.lock().expect("no panic")).contains(text));
     }
 }
 
@@ -74,6 +80,33 @@ impl Drop for Screen {
             eprintln!("the screen: {:?}", self.shown.lock());
         }
     }
+}
+
+/// The cells of the screen, a line for each row. The sequences that place the cursor are followed, others are skipped.
+fn grid(written: &str) -> String {
+    let mut cells = vec![vec![' '; 80]; 24];
+    let (mut row, mut column) = (0, 0);
+    let mut all = written.chars();
+    while let Some(c) = all.next() {
+        if c != '\x1b' {
+            if let Some(cell) = cells.get_mut(row).and_then(|line| line.get_mut(column)) {
+                *cell = c;
+            }
+            column += 1;
+            continue;
+        }
+        let mut sequence = String::new();
+        while !sequence.ends_with(|c: char| c.is_ascii_alphabetic()) {
+            let Some(next) = all.next() else { break };
+            sequence.push(next);
+        }
+        let place = sequence.strip_prefix('[').and_then(|it| it.strip_suffix('H'));
+        if let Some((to_row, to_column)) = place.and_then(|it| it.split_once(';')) {
+            let number = |text: &str| text.parse::<usize>().unwrap_or(1).saturating_sub(1);
+            (row, column) = (number(to_row), number(to_column));
+        }
+    }
+    cells.into_iter().map(|line| line.into_iter().chain(['\n']).collect::<String>()).collect()
 }
 
 fn top(node: &Node, words: &[&str]) -> Command {
@@ -90,16 +123,16 @@ fn a_terminal_shows_slices_and_changes_them() {
     command.env("TERM", "xterm-256color").env("NO_COLOR", "1");
     let mut screen = Screen::start(command, (80, 24));
     screen.shows("\x1b[?1049h"); // another screen, so that the shell's stays
-    screen.shows("web");
-    screen.shows("no process");
-    screen.shows("q quit");
+    screen.reads("web");
+    screen.reads("no process");
+    screen.reads("q quit");
     screen.press("w7\r");
-    screen.shows("are you sure?");
+    screen.reads("are you sure?");
     screen.press("y");
-    screen.shows("weight: 1 -> 7");
+    screen.reads("weight: 1 -> 7");
     // what is malformed is said, and nothing is changed
     screen.press("w0\ry");
-    screen.shows("invalid value");
+    screen.reads("invalid value");
     screen.press("q");
     eventually("the end", || screen.child.try_wait().expect("ours").is_some());
     assert!(screen.child.wait().expect("ours").success());

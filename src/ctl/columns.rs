@@ -1,6 +1,6 @@
 //! The columns of `gpuslice ps`: each is a row of one list, with its heading, its width and its text.
 
-use super::{Row, View, WHOLE_PPM, memory_enforcement_name, time_enforcement_name};
+use crate::table::{Row, View, WHOLE_PPM, memory_enforcement_name, time_enforcement_name};
 use crate::why::{Finding, decide};
 use gpuslice_wire::policy::Class;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -177,8 +177,9 @@ fn weight(row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::slice;
     use super::*;
+    use crate::table::tests::slice;
+    use gpuslice_wire::units::Bytes;
 
     #[test]
     fn share_limit_and_weight_are_one_column() {
@@ -218,5 +219,32 @@ mod tests {
         let told = lines(&view, &view, &parse("NAME,CAP").unwrap_or_default());
         assert_eq!(told[1].width(), told[2].width(), "{told:?}");
         assert!(told[2].starts_with(&"\u{5b66}\u{7fd2}".repeat(4)), "{told:?}");
+    }
+
+    #[test]
+    fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
+        let mut row = slice("a", 1, None, true, 0);
+        (row.used, row.untracked) = (row.cap, Bytes(1));
+        let view = View { rows: vec![slice("b", 1, None, true, 0), row], ..View::default() };
+        let told = lines(&view, &view, &standard(true));
+        assert!(
+            told[0].ends_with("LAST REFUSED")
+                && told[1].contains(" accounted ")
+                && told[1].contains(" none "),
+            "{told:?}"
+        );
+        assert!(told[1].ends_with(" 3MiB with 1MiB left"), "{told:?}");
+        assert!(told[2].ends_with("left  over"), "{told:?}");
+        assert!(lines(&view, &view, &standard(false))[1].ends_with(" 1"));
+    }
+
+    #[test]
+    fn got_is_shown_in_percent() {
+        let view = |now_ns, gpu_ns| {
+            let rows = vec![slice("a", 1, None, true, gpu_ns)];
+            View { now_ns, rows, ..View::default() }
+        };
+        let told = lines(&view(1_000, 500), &view(2_000, 750), &standard(false));
+        assert!(told[1].contains(" 25.0%"), "{told:?}");
     }
 }
