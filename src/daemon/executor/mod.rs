@@ -175,7 +175,7 @@ impl Duties {
 
     /// Records what an event for the engine says: stopped work.
     pub fn note_event(&mut self, event: &Event) {
-        if let Event::Stopped { container, lane, ok: true } = *event {
+        if let Event::Stopped { container, lane, ok: true, .. } = *event {
             let gpu = self.containers.gpu_of(&container, lane);
             self.events.record(now(), Happening::of(EventKind::Preempted, container).on(gpu));
         }
