@@ -85,7 +85,7 @@ impl Turns {
     /// between two of them drains sooner than a window.
     fn patience(&self, entity: &Entity) -> Duration {
         match self.gates() && entity.may_have_gates() {
-            true => Duration::from_micros(u64::from(self.window_us()) * 2 / 3 + 100),
+            true => Duration::from_micros(u64::from(self.window_us()) / 3 + 100),
             false => self.honest_drain(),
         }
     }
@@ -246,7 +246,7 @@ mod tests {
         let of =
             |alone, class| Entitlement { alone, class, ..late(true).turns.entities[0].entitlement };
         rig.turns.retune(index(0), of(true, Class::BestEffort));
-        assert_eq!(drain(&rig), Some(200));
+        assert_eq!(drain(&rig), Some(150));
         rig.turns.retune(index(0), of(false, Class::BestEffort));
         assert_eq!(drain(&rig), Some(325));
     }
