@@ -39,7 +39,7 @@ impl Stops {
     /// The objection.
     pub fn before(&mut self, seen: &Observer, action: &Action) -> Result<(), Objection> {
         match *action {
-            Action::Stop { container, lane } => self.stop(seen, (container, lane)),
+            Action::Stop { container, lane, .. } => self.stop(seen, (container, lane)),
             Action::Resume { container, lane } => self.resume(seen, (container, lane)),
             _ => Ok(()),
         }
