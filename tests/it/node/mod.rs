@@ -1,8 +1,10 @@
-//! Accounting through NVML, the driver's limits on control groups, and the commands that report them.
+//! Accounting through NVML, the driver's limits on control groups, the socket of agents and their claims, and the commands that report them.
 
 mod accounting;
+mod agents;
 mod cases;
 mod cgroup_limits;
+mod claims;
 mod doctor;
 mod ends;
 mod group;
