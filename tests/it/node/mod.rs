@@ -1,4 +1,4 @@
-//! Accounting through NVML, the driver's limits on control groups, the socket of agents and their claims, and the commands that report them.
+//! Accounting through NVML, the driver's limits on control groups, agents and claims, and the commands that report them.
 
 mod accounting;
 mod agents;
@@ -8,5 +8,6 @@ mod claims;
 mod doctor;
 mod ends;
 mod group;
+mod health;
 mod members;
 mod stranger;
