@@ -44,10 +44,12 @@ pub fn words(id: &str, gpus: &[GpuUuid]) -> Reservation {
 }
 
 impl AgentClient {
-    /// A new connection to a node's socket.
+    /// A new connection to a node's socket, which has had its first answer: it may now be idle.
     pub fn of(node: &Node) -> AgentClient {
         let path = node.runtime_dir().join("node.sock");
-        AgentClient(Connection::connect(&path).expect("the daemon listens"))
+        let agent = AgentClient(Connection::connect(&path).expect("the daemon listens"));
+        agent.facts();
+        agent
     }
 
     /// Asks, and waits for one answer.

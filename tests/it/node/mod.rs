@@ -1,4 +1,4 @@
-//! Accounting through NVML, the driver's limits on control groups, agents and claims, and the commands that report them.
+//! Accounting through NVML, the driver's limits on control groups, agents, claims, and the commands that report them.
 
 mod accounting;
 mod agents;
