@@ -8,11 +8,13 @@ use super::Duties;
 use crate::agents::rows::Rows;
 use crate::claims::{CdiFiles, Claim, NodeDenied};
 use crate::containers::{Joining, Members};
+use crate::events::Happening;
 use crate::replies::{Denied, NO_REPLY, agent_token, key_of};
 use crate::slab::Key;
 use gpuslice_engine::{Engine, Event, Record, Refusal, SliceRequest, Token};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Command, Denial, MemoryAsk};
+use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::node::{NodeAnswer, NodeDenial, NodeRequest, Reservation};
@@ -117,6 +119,9 @@ impl Duties {
             return self.dismiss(record.container);
         }
         tracing::info!(%claim, gpus = record.lanes.len(), "claim reserved");
+        self.events.know(record.container, record.name);
+        let began = Happening::of(EventKind::SliceBegan, record.container);
+        self.events.record(now(), began.with([record.lanes.len() as u64, 0], String::new()));
         let finished = self.cgroup_limits.admit(&mut self.accounting, token, record);
         self.continue_after_limits(finished);
     }
