@@ -345,7 +345,7 @@ impl Daemon {
         if self.duties.containers.is_over(&container) {
             self.container_ended(container);
         }
-        if self.duties.containers.may_have_left(&container) {
+        if self.duties.containers.has_left(&container) {
             self.duties.left(&container);
             self.settle();
         }

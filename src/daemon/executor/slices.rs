@@ -209,7 +209,7 @@ impl Duties {
     pub(super) fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
         self.preemption.forget(container);
         if let Some(claim) = ClaimId::of_slice(container) {
-            self.claim_dismissed(&claim);
+            self.claim_dismissed(token, &claim);
         }
         self.containers.close(container);
         self.clients.close_all(container, &mut self.tasks);
