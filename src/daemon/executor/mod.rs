@@ -78,9 +78,9 @@ impl Duties {
             Action::ReadClaims { container, lane } => {
                 self.clients.read_lane(&container, lane, &mut self.tasks);
             }
-            Action::Stop { container, lane } => {
+            Action::Stop { container, lane, order } => {
                 let tasks = &mut self.tasks;
-                self.preemption.stop(container, lane, &self.clients, tasks);
+                self.preemption.stop((container, lane), order, &self.clients, tasks);
             }
             Action::Resume { container, lane } => {
                 self.preemption.resume(container, lane, &mut self.tasks);
@@ -196,7 +196,7 @@ impl Duties {
 
     /// Records what an event for the engine says: stopped work.
     pub fn note_event(&mut self, event: &Event) {
-        if let Event::Stopped { container, lane, ok: true } = *event {
+        if let Event::Stopped { container, lane, ok: true, .. } = *event {
             let gpu = self.containers.gpu_of(&container, lane);
             self.events.record(now(), Happening::of(EventKind::Preempted, container).on(gpu));
         }

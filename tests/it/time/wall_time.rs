@@ -78,7 +78,9 @@ fn a_share_holds_back() {
     let (parts, first) = parts(&node, "a");
     assert_eq!(largest(&parts), "limited");
     assert!((150..300).contains(&parts["running"]), "{parts:?}");
-    assert_eq!((parts["idle"], first["behind"].as_array().map(Vec::len)), (0, Some(0)));
+    // a busy machine may keep the program itself from launching in time
+    assert!(parts["idle"] < 50, "{parts:?}");
+    assert_eq!(first["behind"].as_array().map(Vec::len), Some(0));
     // the next daemon begins anew, and its account is complete from then on
     node.end_daemon(Signal::SIGTERM);
     node.start_daemon(&[]);
