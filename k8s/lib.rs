@@ -1,0 +1,14 @@
+//! gpuslice on Kubernetes: an agent of the node without privileges, and the tools of its administrators.
+//!
+//! The daemon owns the ledger, and this crate translates. Decisions are pure functions (`place`, `inspect::summary`,
+//! `plugin::decide`, `dra::slices`); sockets, the API server and the daemon are effects around them.
+#![forbid(unsafe_code)]
+
+pub mod allocation;
+pub mod api;
+mod command_line;
+pub mod inspect;
+pub mod names;
+pub mod place;
+
+pub use command_line::main;
