@@ -15,6 +15,8 @@ pub mod admin;
 pub mod frame;
 pub mod ids;
 pub mod limits;
+pub mod node;
+pub mod owner;
 pub mod page;
 pub mod policy;
 pub mod select;
