@@ -7,8 +7,14 @@
 pub mod allocation;
 pub mod api;
 mod command_line;
+pub mod grpc;
 pub mod inspect;
+pub mod kubelet;
+pub mod ledger;
 pub mod names;
 pub mod place;
+pub mod plugin;
+#[cfg(test)]
+mod testing;
 
 pub use command_line::main;

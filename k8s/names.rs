@@ -27,6 +27,9 @@ pub const V2_CORES: &str = "gpushare.alibabacloud.com/core-percentage";
 /// ACK v2: "true" after the GPU has been assigned.
 pub const V2_ASSIGNED: &str = "scheduler.framework.gpushare.assigned";
 
+/// On a pod: the annotations above are this plugin's, not a scheduler's.
+pub const OURS: &str = "gpuslice.io/assigned";
+
 /// Node label: how shares are distributed over the node's GPUs.
 pub const PLACEMENT: &str = "ack.node.gpu.placement";
 /// Node label: the one program that offers the node's GPUs.

@@ -38,6 +38,7 @@ pub struct Metadata {
     pub namespace: String,
     pub uid: String,
     pub resource_version: String,
+    pub creation_timestamp: String,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
 }
@@ -91,9 +92,11 @@ pub struct PodSpec {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Container {
     pub name: String,
+    /// `Always` for an init container that goes on beside the others.
+    pub restart_policy: String,
     pub resources: Resources,
 }
 
