@@ -15,8 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
 
-/// Interval between two searches for claims of pods that have ended.
+/// Longest time between two searches for claims of pods that have ended.
 const RELEASE: Duration = Duration::from_secs(5);
+/// Changes of pods within this time cause one search.
+const TOGETHER: Duration = Duration::from_millis(200);
 
 /// Runs the pair until one of it fails.
 ///
@@ -34,8 +36,12 @@ pub async fn run(pair: Arc<Pair>) -> Result<()> {
 }
 
 async fn release(pair: &Pair) {
+    let mut pods = pair.pods.clone();
     loop {
-        tokio::time::sleep(RELEASE).await;
+        let changed = tokio::time::timeout(RELEASE, pods.changed()).await;
+        // Without a watch there is no news, and the pods of its last copy stay.
+        let pause = if matches!(changed, Ok(Err(_))) { RELEASE } else { TOGETHER };
+        tokio::time::sleep(pause).await;
         if let Err(error) = pair.release_ended().await {
             warn!("claims of pods that have ended stay reserved for now: {error:#}");
         }

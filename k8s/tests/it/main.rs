@@ -1,0 +1,7 @@
+//! The agent's parts against a kubelet, an API server and a ledger, all in this process.
+
+mod api;
+mod kubelet;
+mod ledger;
+mod plugin;
+mod world;
