@@ -1,6 +1,7 @@
 //! The agent's parts against a kubelet, an API server and a ledger, all in this process.
 
 mod api;
+mod bad_inputs;
 mod kubelet;
 mod ledger;
 mod plugin;

@@ -1,22 +1,11 @@
 //! The device plugin pair, judged by the kubelet.
 
 use crate::kubelet::authority::{self, Reaction, Style};
-use crate::world::{CORES, MEMORY, World, container, pod};
+use crate::world::{CORES, MEMORY, World, container, pod, until};
 use gpuslice_wire::node::HealthState;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// Waits until a condition holds, and fails after 20 s.
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..2000 {
-        if holds() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not within 20 s: {what}");
-}
 
 #[tokio::test]
 async fn both_resources_of_a_container_are_one_decision() {

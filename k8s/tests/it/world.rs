@@ -12,6 +12,7 @@ use gpuslice_k8s::plugin::{self, state};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 pub const MEMORY: &str = "aliyun.com/gpu-mem";
@@ -133,4 +134,15 @@ pub fn pod(name: &str, containers: &[Value]) -> Value {
         "spec": { "nodeName": "n", "containers": containers },
         "status": { "phase": "Pending" },
     })
+}
+
+/// Waits until a condition holds, and fails after 20 s.
+pub async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within 20 s: {what}");
 }

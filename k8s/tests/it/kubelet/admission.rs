@@ -211,3 +211,10 @@ impl State {
         container.cdi_devices.extend(answer.cdi_devices.into_iter().map(|it| it.name));
     }
 }
+
+impl Kubelet {
+    /// Calls `Allocate` with ids that a kubelet would not choose; the answer is the refusal's text.
+    pub async fn refused(&self, resource: &str, ids: &[String]) -> String {
+        self.allocate(resource, ids).await.expect_err("refused").message
+    }
+}
