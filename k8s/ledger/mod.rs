@@ -1,5 +1,7 @@
 //! The node's ledger, which the daemon keeps. This crate reads it, and reserves and releases claims in it.
 
+pub mod socket;
+
 use gpuslice_wire::node::{GpuFacts, NodeDenial, Reservation};
 use gpuslice_wire::owner::{ClaimId, Owner};
 use gpuslice_wire::units::{Bytes, Percent};
