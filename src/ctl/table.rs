@@ -11,9 +11,11 @@ pub use json::json;
 
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{GpuUuid, Lane};
+use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// One slice of one GPU.
@@ -143,6 +145,8 @@ pub struct View {
     pub rows: Vec<Row>,
     /// Where their wall time went.
     pub times: Vec<WallTime>,
+    /// Their containers as Kubernetes names them, by container id.
+    pub owners: BTreeMap<String, Owner>,
 }
 
 impl Row {
@@ -187,6 +191,9 @@ impl View {
                 }
                 slice @ Snapshot::Slice { .. } => view.rows.extend(row(slice)),
                 time @ Snapshot::SliceTime { .. } => view.times.extend(WallTime::of(&time)),
+                Snapshot::SliceOwner { container, owner } => {
+                    view.owners.insert(container.to_string(), owner);
+                }
                 Snapshot::End { .. } => {}
             }
         }
@@ -340,6 +347,9 @@ const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME-BY   STOPS  LA
 /// and the last refusal.
 pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
     let mut all = vec![format!("{HEAD}{}", if wide { HEAD_WIDE } else { "" })];
+    if wide && !now.owners.is_empty() {
+        all[0].push_str("  POD");
+    }
     for row in &now.rows {
         let mut line = String::new();
         // Writing to a String cannot fail.
@@ -375,6 +385,9 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
                 row.time.stops,
                 refusal.as_deref().unwrap_or("never")
             );
+            if let Some(owner) = now.owners.get(&row.container) {
+                let _ = write!(line, "  {}/{}/{}", owner.namespace, owner.pod, owner.container);
+            }
         }
         if row.gpu.is_simulated() {
             line.push_str("  simulated");

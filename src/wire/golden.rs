@@ -4,6 +4,7 @@ use crate::admin::{Admission, Answer, Command, Denial, MemoryAsk};
 use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode};
 use crate::ids::{ClientId, ContainerId, Lane};
 use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
+use crate::owner::{ClaimId, Owner};
 use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
 };
@@ -54,10 +55,22 @@ fn every_kind_has_this_length() {
         lengths(Reply::payload_bytes),
         [(101, 5), (102, 9), (103, 17), (104, 2), (105, 10), (106, 1)]
     );
-    assert_eq!(lengths(Snapshot::payload_bytes), [(201, 41), (202, 417), (203, 8), (204, 660)]);
+    assert_eq!(
+        lengths(Snapshot::payload_bytes),
+        [(201, 41), (202, 417), (203, 8), (204, 660), (206, 581)]
+    );
     assert_eq!(
         lengths(Command::payload_bytes),
-        [(301, 1587), (302, 130), (303, 0), (304, 147), (305, 675), (306, 143), (307, 1588)]
+        [
+            (301, 2038),
+            (302, 130),
+            (303, 0),
+            (304, 147),
+            (305, 675),
+            (306, 143),
+            (307, 2039),
+            (308, 849)
+        ]
     );
     assert_eq!(
         lengths(Answer::payload_bytes),
@@ -99,6 +112,7 @@ fn admit() -> Command {
             gang: Gangs::Never,
             pinned: Some(Bytes(5)),
             pid: 77,
+            owner: Owner { pod: Text::new("web-0").unwrap(), ..Owner::default() },
         },
     }
 }
@@ -120,6 +134,10 @@ fn messages_round_trip() {
         assert_eq!(decode(&bytes_of(&reply)), Ok((RequestId(7), reply)));
     }
     assert_eq!(decode(&bytes_of(&admit())), Ok((RequestId(7), admit())));
+    let claims = [ClaimId::new("c-1").ok(), None, None, None];
+    let container = ContainerId::new("web-1").unwrap();
+    let join = Command::Join { container, claims, owner: Owner::default(), pid: 77 };
+    assert_eq!(decode(&bytes_of(&join)), Ok((RequestId(7), join)));
     for (share, share_limit) in
         [(Change::Keep, Change::None), (Change::None, Change::to(Percent::new(100).ok()))]
     {

@@ -30,6 +30,8 @@ pub const FRAME_BYTES_MAX: usize = 4096;
 pub const CONTAINER_ID_BYTES_MAX: usize = 128;
 /// Longest id of a claim, bytes; a slice's id with a prefix is a container id.
 pub const CLAIM_ID_BYTES_MAX: usize = 64;
+/// Claims whose devices one container may have.
+pub const CLAIMS_OF_CONTAINER_MAX: usize = 4;
 /// Longest name of a slice, bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest host path in a message, bytes.

@@ -3,6 +3,7 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as};
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
+use crate::owner::Owner;
 use crate::policy::{Class, Policy};
 use crate::text::Name;
 use crate::units::{Bytes, Percent, Weight};
@@ -187,6 +188,13 @@ crate::frame::messages! {
             behind: [WaitBehind; WAITS_SHOWN],
             /// Time behind all others, and behind containers that have no slice any more, ns.
             others_ns: u64,
+        }
+        /// The owner of a slice, if it is known.
+        206 SliceOwner {
+            /// The container as its runtime names it; of a claim's slice `claim.` and the claim's id.
+            container: ContainerId,
+            /// The container as Kubernetes names it.
+            owner: Owner,
         }
     }
 }
