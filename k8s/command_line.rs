@@ -3,7 +3,7 @@
 //! kubectl finds its plugins by file name, so the program does what its own name says: as `kubectl-inspect-cgpu` or
 //! `kubectl-inspect-gpushare` it is `gpuslice-k8s inspect`.
 
-use crate::inspect;
+use crate::{agent, inspect};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -20,6 +20,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Offer this node's GPUs to the cluster
+    Agent(agent::Options),
     /// Show the cluster's shared GPUs and what pods have of them
     Inspect(inspect::Options),
 }
@@ -46,6 +48,15 @@ fn parse(arguments: Vec<OsString>) -> Cli {
 
 fn run(command: &Command) -> anyhow::Result<()> {
     match command {
+        Command::Agent(options) => {
+            tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+            // One thread: a kubelet asks one question at a time.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let ended = runtime.block_on(agent::run(options));
+            // A thread that waits for the daemon must not keep the process.
+            runtime.shutdown_background();
+            ended?;
+        }
         Command::Inspect(options) => {
             let text = inspect::run(options)?;
             std::io::stdout().write_all(text.as_bytes())?;

@@ -4,6 +4,7 @@
 //! `plugin::decide`, `dra::slices`); sockets, the API server and the daemon are effects around them.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod allocation;
 pub mod api;
 mod command_line;

@@ -34,3 +34,5 @@ pub const OURS: &str = "gpuslice.io/assigned";
 pub const PLACEMENT: &str = "ack.node.gpu.placement";
 /// Node label: the one program that offers the node's GPUs.
 pub const MODE: &str = "ack.node.gpu.schedule";
+/// Node label: the same, and nearer, for nodes that ACK does not manage.
+pub const OUR_MODE: &str = "gpuslice.io/mode";

@@ -85,7 +85,8 @@ fn answers(path: &Path, request: &NodeRequest) -> nix::Result<Vec<NodeAnswer>> {
 }
 
 fn send(path: &Path, request: &NodeRequest) -> nix::Result<OwnedFd> {
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|it| it.to_str())) else {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|it| it.to_str()))
+    else {
         return Err(Errno::EINVAL);
     };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -152,7 +153,13 @@ impl Ledger for Socket {
             match answer {
                 NodeAnswer::Gpu { gpu } => rows.gpus.push(gpu),
                 NodeAnswer::Slice {
-                    claim: Some(claim), released, owner, gpus, memory, share, ..
+                    claim: Some(claim),
+                    released,
+                    owner,
+                    gpus,
+                    memory,
+                    share,
+                    ..
                 } => {
                     let gpus = (0..16).filter(|number| gpus.has(*number)).collect();
                     rows.claims.push(Claimed { claim, owner, gpus, memory, share, released });

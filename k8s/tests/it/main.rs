@@ -2,6 +2,7 @@
 
 mod api;
 mod bad_inputs;
+mod daemon;
 mod kubelet;
 mod ledger;
 mod plugin;
