@@ -8,6 +8,7 @@ pub mod agent;
 pub mod allocation;
 pub mod api;
 mod command_line;
+pub mod dra;
 pub mod grpc;
 pub mod inspect;
 pub mod kubelet;

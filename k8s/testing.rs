@@ -59,13 +59,16 @@ pub fn pod(name: &str, init: &[Value], containers: &[Value]) -> Pod {
     .expect("a pod")
 }
 
-/// A pod as the kubelet lists it: its containers' device ids, by resource.
-pub fn listed(name: &str, containers: &[(&str, &[(&str, &[&str])])]) -> PodResources {
+/// Device ids by resource.
+type Devices<'a> = &'a [(&'a str, &'a [&'a str])];
+
+/// A pod as the kubelet lists it: its containers' device ids.
+pub fn listed(name: &str, containers: &[(&str, Devices<'_>)]) -> PodResources {
     let devices = |&(resource, ids): &(&str, &[&str])| ContainerDevices {
         resource_name: resource.to_owned(),
         device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
     };
-    let container = |(name, all): &(&str, &[(&str, &[&str])])| ContainerResources {
+    let container = |(name, all): &(&str, Devices<'_>)| ContainerResources {
         name: (*name).to_owned(),
         devices: all.iter().map(devices).collect(),
     };

@@ -10,6 +10,9 @@ pub use mode::Mode;
 use crate::api::client::Client;
 use crate::api::objects::Node;
 use crate::api::store;
+use crate::dra::driver::Driver;
+use crate::dra::publish::{self, Publisher};
+use crate::dra::slices::NodeName;
 use crate::kubelet::Directories;
 use crate::ledger::Ledger;
 use crate::ledger::socket::Socket;
@@ -86,6 +89,7 @@ pub async fn run(options: &Options) -> Result<()> {
     let serve = async {
         match mode {
             Mode::DevicePlugin => device_plugin(options, api, ledger, placement).await,
+            Mode::Dra => dra(options, &node, api, ledger, placement).await,
             Mode::Off => std::future::pending().await,
         }
     };
@@ -118,6 +122,31 @@ async fn device_plugin(
     tokio::select! {
         () = store::keep(api, path, copy) => Ok(()),
         ended = plugin::run(Arc::new(pair)) => ended,
+    }
+}
+
+async fn dra(
+    options: &Options,
+    node: &Node,
+    api: Client,
+    ledger: Arc<dyn Ledger>,
+    placement: Placement,
+) -> Result<()> {
+    let name = &options.node_name;
+    let (copy, slices) = watch::channel(None);
+    let publisher = Publisher {
+        node: NodeName { name: name.clone(), uid: node.metadata.uid.clone() },
+        api: api.clone(),
+        ledger: ledger.clone(),
+        placement,
+        slices,
+    };
+    let driver = Arc::new(Driver { node: name.clone(), api: api.clone(), ledger });
+    let directories = Directories::new(&options.kubelet_dir);
+    tokio::select! {
+        () = store::keep(api, publish::watch_path(name), copy) => Ok(()),
+        () = publisher.run() => Ok(()),
+        ended = driver.run(&directories) => ended,
     }
 }
 

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 pub enum Mode {
     /// As extended resources for memory and compute
     DevicePlugin,
+    /// By dynamic resource allocation with consumable capacity
+    Dra,
     /// Not at all
     Off,
 }
@@ -25,6 +27,7 @@ pub fn of_labels(labels: &BTreeMap<String, String>) -> Result<Mode> {
     };
     Ok(match value.as_str() {
         "device-plugin" | "cgpu" | "core_mem" => Mode::DevicePlugin,
+        "dra" => Mode::Dra,
         // These are offered by NVIDIA's plugin, by MPS or MIG, or as whole GPUs.
         "off" | "default" | "mps" | "mig" | "topology" | "disabled" => Mode::Off,
         "share" => bail!(
@@ -32,7 +35,7 @@ pub fn of_labels(labels: &BTreeMap<String, String>) -> Result<Mode> {
              set {key}=cgpu for shares with caps"
         ),
         other => bail!(
-            "the node's label {key} is {other:?}; device-plugin, cgpu, core_mem and off are known"
+            "the node's label {key} is {other:?}; device-plugin, dra, cgpu, core_mem and off are known"
         ),
     })
 }
@@ -49,6 +52,7 @@ mod tests {
         };
         assert_eq!(of(&[]), Ok(Mode::DevicePlugin));
         assert_eq!(of(&[("ack.node.gpu.schedule", "cgpu")]), Ok(Mode::DevicePlugin));
+        assert_eq!(of(&[("gpuslice.io/mode", "dra")]), Ok(Mode::Dra));
         assert_eq!(of(&[("ack.node.gpu.schedule", "topology")]), Ok(Mode::Off));
         let both = [("ack.node.gpu.schedule", "default"), ("gpuslice.io/mode", "device-plugin")];
         assert_eq!(of(&both), Ok(Mode::DevicePlugin), "ours is nearer");

@@ -94,7 +94,7 @@ fn power(unit: &str) -> Option<u128> {
 
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 % 1000 != 0 {
+        if !self.0.is_multiple_of(1000) {
             return write!(f, "{}m", self.0);
         }
         let value = self.0 / 1000;

@@ -1,6 +1,7 @@
 //! The kubelet's interfaces: messages by their field numbers, and where its sockets are.
 
 pub mod device_plugin;
+pub mod dra;
 pub mod pod_resources;
 
 use std::path::{Path, PathBuf};

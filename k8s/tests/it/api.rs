@@ -189,13 +189,15 @@ impl Server {
         json_body(StatusCode::CREATED, &json!({ "status": "Success" }))
     }
 
-    fn replace(&self, path: &str, object: Value) -> Response<Body> {
-        let (Some(old), version) = (self.get(path), &object["metadata"]["resourceVersion"]) else {
+    fn replace(&self, path: &str, mut object: Value) -> Response<Body> {
+        let (Some(old), version) = (self.get(path), object["metadata"]["resourceVersion"].clone())
+        else {
             return refuse(StatusCode::NOT_FOUND, "not found");
         };
-        if version.is_string() && *version != old["metadata"]["resourceVersion"] {
+        if version.is_string() && version != old["metadata"]["resourceVersion"] {
             return refuse(StatusCode::CONFLICT, "the object has been modified");
         }
+        object["metadata"]["uid"] = old["metadata"]["uid"].clone();
         json_body(StatusCode::OK, &self.put(path, object))
     }
 

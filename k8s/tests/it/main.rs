@@ -3,6 +3,7 @@
 mod api;
 mod bad_inputs;
 mod daemon;
+mod dra;
 mod kubelet;
 mod ledger;
 mod plugin;

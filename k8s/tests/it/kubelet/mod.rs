@@ -6,6 +6,7 @@
 
 mod admission;
 pub mod authority;
+pub mod drivers;
 mod registry;
 
 pub use admission::{Container, Failed};
