@@ -1,8 +1,8 @@
 //! What a scheduler wrote on a pod: its GPUs, by index, and the amounts on each.
 //!
 //! gpushare's extender names one GPU (v1). ACK's scheduler names GPUs for each container (v2). A pod may carry both;
-//! v2 says more and counts. Any user of the namespace may write these annotations, so they are proposals: the index is
-//! checked against the node, and the daemon's ledger decides.
+//! v2 says more and counts. Any user of the namespace may write these annotations, so they are proposals: the index
+//! is checked against the node, and the daemon's ledger decides.
 
 use crate::api::objects::Pod;
 use crate::names::{V1_INDEX, V2_CORES, V2_MEMORY};

@@ -3,7 +3,7 @@
 //! kubectl finds its plugins by file name, so the program does what its own name says: as `kubectl-inspect-cgpu` or
 //! `kubectl-inspect-gpushare` it is `gpuslice-k8s inspect`.
 
-use crate::{agent, inspect};
+use crate::{agent, extender, inspect};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -22,6 +22,8 @@ struct Cli {
 enum Command {
     /// Offer this node's GPUs to the cluster
     Agent(agent::Options),
+    /// Serve the scheduler extender of gpushare
+    Extender(extender::Options),
     /// Show the cluster's shared GPUs and what pods have of them
     Inspect(inspect::Options),
 }
@@ -48,19 +50,22 @@ fn parse(arguments: Vec<OsString>) -> Cli {
 
 fn run(command: &Command) -> anyhow::Result<()> {
     match command {
-        Command::Agent(options) => {
-            tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
-            // One thread: a kubelet asks one question at a time.
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let ended = runtime.block_on(agent::run(options));
-            // A thread that waits for the daemon must not keep the process.
-            runtime.shutdown_background();
-            ended?;
-        }
+        Command::Agent(options) => serve(agent::run(options))?,
+        Command::Extender(options) => serve(extender::run(options))?,
         Command::Inspect(options) => {
             let text = inspect::run(options)?;
             std::io::stdout().write_all(text.as_bytes())?;
         }
     }
     Ok(())
+}
+
+/// Runs a service on one thread: its callers ask one question at a time.
+fn serve(service: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(service);
+    // A thread that waits for the daemon must not keep the process.
+    runtime.shutdown_background();
+    ended
 }

@@ -9,6 +9,7 @@ pub mod allocation;
 pub mod api;
 mod command_line;
 pub mod dra;
+pub mod extender;
 pub mod grpc;
 pub mod inspect;
 pub mod kubelet;

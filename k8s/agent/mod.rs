@@ -1,7 +1,7 @@
 //! The agent of a node: an unprivileged process between the kubelet, the API server and the daemon.
 //!
-//! One program offers a node's GPUs. Which one, the node's label says, as in ACK; this agent offers them as device plugins
-//! or by dynamic resource allocation, and offers nothing on a node that is another program's.
+//! One program offers a node's GPUs. Which one, the node's label says, as in ACK; this agent offers them as device
+//! plugins or by dynamic resource allocation, and offers nothing on a node that is another program's.
 
 mod mode;
 

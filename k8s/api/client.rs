@@ -1,7 +1,7 @@
 //! A client of the API server: JSON over HTTP/1, in the cluster with TLS and the service account's token.
 //!
-//! A request has a connection of its own. An agent sends a few a minute, and a connection that lasts would have to notice
-//! that the server went away.
+//! A request has a connection of its own. An agent sends a few a minute, and a connection that lasts would have to
+//! notice that the server went away.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use http_body_util::{BodyExt, Full, Limited};

@@ -112,6 +112,13 @@ pub struct PodStatus {
     pub phase: String,
 }
 
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    pub metadata: Metadata,
+    pub data: BTreeMap<String, String>,
+}
+
 impl Node {
     /// The node's address within the cluster.
     #[must_use]

@@ -1,10 +1,11 @@
 //! A copy of some of the server's objects, kept up to date by a watch.
 //!
-//! A watch continues from the version of a list, and the server ends it after some minutes or when it has forgotten that
-//! version. Then the list is read again. Without the server the copy stays as it was: pods run on without it too.
+//! A watch continues from the version of a list, and the server ends it after some minutes or when it has forgotten
+//! that version. Then the list is read again. Without the server the copy stays as it was: pods run on without it
+//! too.
 
 use super::client::Client;
-use super::objects::{List, Metadata, Pod};
+use super::objects::{ConfigMap, List, Metadata, Node, Pod};
 use anyhow::{Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -26,11 +27,17 @@ pub trait Object: DeserializeOwned + Clone + Send + Sync + 'static {
     fn metadata(&self) -> &Metadata;
 }
 
-impl Object for Pod {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
+macro_rules! objects {
+    ($($kind:ty),*) => {$(
+        impl Object for $kind {
+            fn metadata(&self) -> &Metadata {
+                &self.metadata
+            }
+        }
+    )*};
 }
+
+objects!(ConfigMap, Node, Pod);
 
 /// The objects by uid. `None`: the server has not answered yet.
 pub type Objects<T> = Option<Arc<BTreeMap<String, T>>>;

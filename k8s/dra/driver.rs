@@ -141,11 +141,11 @@ impl Driver {
                 .add_service(Service::new(Arc::new(V1(self.clone()))))
                 .add_service(Service::new(Arc::new(V1Beta1(self.clone()))));
             // The driver first: the kubelet dials it as soon as it sees the other.
-            let (_driver, driver) = serve(&socket, driver)?;
+            let driver = serve(&socket, driver)?;
             let router = transport::Server::builder().add_service(Service::new(info));
-            let (_info, info) = serve(&announcement, router)?;
-            let same = |path: &Path, file: Option<(u64, u64)>| grpc::identity(path).ok() == file;
-            while same(&socket, driver) && same(&announcement, info) {
+            let info = serve(&announcement, router)?;
+            let same = |path: &Path, it: &Served| grpc::identity(path).ok() == it.file;
+            while same(&socket, &driver) && same(&announcement, &info) {
                 tokio::time::sleep(LOOK).await;
             }
             info!("a socket of the driver was removed; it is made again");
@@ -167,16 +167,19 @@ fn prepared(claim: &Claim, group: &Group, cdi: &str) -> Vec<Device> {
     ours.map(device).collect()
 }
 
-/// A socket that serves until the sender is dropped, and its file.
-fn serve(
-    path: &Path,
-    router: transport::server::Router,
-) -> Result<(oneshot::Sender<()>, Option<(u64, u64)>)> {
+/// A socket that serves until it is dropped.
+struct Served {
+    _stop: oneshot::Sender<()>,
+    /// The socket's file.
+    file: Option<(u64, u64)>,
+}
+
+fn serve(path: &Path, router: transport::server::Router) -> Result<Served> {
     let listener = listen(path).with_context(|| path.display().to_string())?;
     let file = listener.identity().ok();
     let (stop, stopped) = oneshot::channel();
     tokio::spawn(listener.serve(router, async { drop(stopped.await) }));
-    Ok((stop, file))
+    Ok(Served { _stop: stop, file })
 }
 
 fn bounded(request: &ClaimsRequest) -> Result<(), Status> {

@@ -1,8 +1,8 @@
 //! The driver of dynamic resource allocation: the stock scheduler places shares, this node prepares them.
 //!
-//! Each GPU is a device with consumable capacity: memory, cores and shares. The scheduler takes parts of it for a claim
-//! and writes them into the claim's status; [`claim`] reads them, and the daemon's ledger reserves them. [`slices`] says
-//! what the scheduler is told, [`publish`] tells it, [`driver`] answers the kubelet.
+//! Each GPU is a device with consumable capacity: memory, cores and shares. The scheduler takes parts of it for a
+//! claim and writes them into the claim's status; [`claim`] reads them, and the daemon's ledger reserves them.
+//! [`slices`] says what the scheduler is told, [`publish`] tells it, [`driver`] answers the kubelet.
 
 pub mod claim;
 pub mod driver;

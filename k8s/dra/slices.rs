@@ -1,7 +1,7 @@
 //! What the scheduler is told: a slice with one device for each GPU.
 //!
-//! The scheduler's allocator takes the first device that fits. So the order of the list is the policy: the fullest GPU
-//! first packs, the emptiest first spreads. A device's capacity is what pods may have in all; what slices outside
+//! The scheduler's allocator takes the first device that fits. So the order of the list is the policy: the fullest
+//! GPU first packs, the emptiest first spreads. A device's capacity is what pods may have in all; what slices outside
 //! Kubernetes hold is subtracted, since the scheduler does not know them.
 
 use super::{CORES, MEMORY, NAME, SHARES};

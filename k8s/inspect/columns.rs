@@ -1,8 +1,8 @@
 //! Aligned columns, byte for byte as Go's `text/tabwriter` makes them with two spaces of padding.
 //!
 //! A cell ends with a tab, and a column is a run of adjacent lines that have a cell there. So a line without a tab
-//! separates tables, and the text behind a line's last tab belongs to no column. A line that ends with a tab has its last
-//! cell padded, with spaces at the line's end; programs that compare the output see them.
+//! separates tables, and the text behind a line's last tab belongs to no column. A line that ends with a tab has
+//! its last cell padded, with spaces at the line's end; programs that compare the output see them.
 
 /// Spaces between columns.
 const PADDING: usize = 2;

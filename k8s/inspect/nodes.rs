@@ -5,7 +5,8 @@ use crate::api::objects::{List, Node, Pod, amount};
 use crate::names::{CORES, COUNT, MEMORY};
 use std::collections::BTreeMap;
 
-/// Memory of a GPU above which the unit must be MiB. gpushare's limit is 100, and it takes the 141 GiB of an H200 for MiB.
+/// Memory of a GPU above which the unit must be MiB. gpushare's limit is 100, and it takes the 141 GiB of an H200
+/// for MiB.
 const GIB_MAX: u64 = 1000;
 
 /// What is asked of a cluster.

@@ -1,10 +1,10 @@
 //! Placement: which GPUs of a node get a share.
 //!
-//! A share takes the same memory and compute on each of its GPUs, and these are distinct. So a GPU either fits or not,
-//! and no choice of one GPU spoils another: the first GPUs that fit are the answer, in whatever order the caller prefers.
-//! The stock scheduler takes the order of the published slice ([`first_fit`]). The device plugin and the scheduler
-//! extender sort by what is left over ([`choose`]). The DRA driver publishes its slice in that same order
-//! ([`order`]), so that both ways place alike.
+//! A share takes the same memory and compute on each of its GPUs, and these are distinct. So a GPU either fits or
+//! not, and no choice of one GPU spoils another: the first GPUs that fit are the answer, in whatever order the
+//! caller prefers. The stock scheduler takes the order of the published slice ([`first_fit`]). The device plugin
+//! and the scheduler extender sort by what is left over ([`choose`]). The DRA driver publishes its slice in that
+//! same order ([`order`]), so that both ways place alike.
 
 mod order;
 

@@ -30,8 +30,8 @@ impl FromStr for Placement {
 
 /// All positions, the GPU that a share should try first at the front.
 ///
-/// Among GPUs with equal room, binpack prefers one that has shares already, then one of an island with shares, so that
-/// whole GPUs and whole islands stay free. The last criterion is the position, so that the order is stable.
+/// Among GPUs with equal room, binpack prefers one that has shares already, then one of an island with shares, so
+/// that whole GPUs and whole islands stay free. The last criterion is the position, so that the order is stable.
 #[must_use]
 pub fn order(gpus: &[Gpu], placement: Placement) -> Vec<usize> {
     let used = |gpu: &Gpu| gpu.used.shares > 0;

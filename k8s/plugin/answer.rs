@@ -1,7 +1,7 @@
 //! What a container gets from a decision: its CDI device, and variables that inform.
 //!
-//! The kubelet merges the answers of both resources, and of two values for one key the first wins. So both answers are
-//! equal. The CDI device gives the cap; a pod that sets these variables itself changes no cap.
+//! The kubelet merges the answers of both resources, and of two values for one key the first wins. So both answers
+//! are equal. The CDI device gives the cap; a pod that sets these variables itself changes no cap.
 
 use super::decide::Decision;
 use super::devices::Inventory;
@@ -53,8 +53,8 @@ pub struct Given {
 
 /// The annotations to write on a pod, so that inspect and schedulers see where its containers are.
 ///
-/// What a scheduler chose is confirmed in the scheduler's own generation. Without one, both generations are written, v1
-/// only if a single GPU has the whole pod.
+/// What a scheduler chose is confirmed in the scheduler's own generation. Without one, both generations are
+/// written, v1 only if a single GPU has the whole pod.
 #[must_use]
 pub fn annotations(
     inventory: &Inventory,

@@ -1,7 +1,8 @@
 //! The decision for one container: its GPUs, memory and compute, taken together.
 //!
-//! The kubelet asks for memory and for compute in two calls, in any order. Both have the same answer, since the decision
-//! depends on the pod and on the ledger only. After the first call the ledger has the claim, and the second call finds it.
+//! The kubelet asks for memory and for compute in two calls, in any order. Both have the same answer, since the
+//! decision depends on the pod and on the ledger only. After the first call the ledger has the claim, and the
+//! second call finds it.
 
 use super::devices::{Card, Inventory};
 use super::identity::{Admitted, Position, ResourceNames};

@@ -1,8 +1,8 @@
 //! Which container a call is for.
 //!
 //! The kubelet's calls name devices and no pod. But it admits one pod at a time, and while it waits for an answer it
-//! lists that pod, without the devices that are being allocated. So the container is the first one of a listed pod that
-//! wants the resource and has none of it yet. The amount is checked against the call.
+//! lists that pod, without the devices that are being allocated. So the container is the first one of a listed pod
+//! that wants the resource and has none of it yet. The amount is checked against the call.
 
 use crate::api::objects::{Container, Pod, amount};
 use crate::kubelet::pod_resources::PodResources;
@@ -135,8 +135,8 @@ pub fn pod_of_claim(claim: &str) -> Option<&str> {
 
 /// The claims of pods that have ended or are gone.
 ///
-/// A pod whose devices the kubelet still lists has not ended here, whatever the API server knows of it: a pod that was
-/// deleted by force runs on for a while.
+/// A pod whose devices the kubelet still lists has not ended here, whatever the API server knows of it: a pod that
+/// was deleted by force runs on for a while.
 #[must_use]
 pub fn ended(
     claims: &[Claimed],

@@ -1,7 +1,7 @@
 //! One plugin of the pair: its socket, its service, and its registration.
 //!
-//! A kubelet that starts removes all sockets of plugins and makes its own anew. So a plugin looks at both files once a
-//! second, and binds and registers again when one is missing or another.
+//! A kubelet that starts removes all sockets of plugins and makes its own anew. So a plugin looks at both files
+//! once a second, and binds and registers again when one is missing or another.
 
 use super::devices::Resource;
 use super::state::Pair;

@@ -4,6 +4,7 @@ mod api;
 mod bad_inputs;
 mod daemon;
 mod dra;
+mod extender;
 mod kubelet;
 mod ledger;
 mod plugin;

@@ -1,7 +1,7 @@
 //! A kubelet: what the real one of Kubernetes 1.36 was seen to do with device plugins and drivers.
 //!
-//! It admits one pod at a time. For each container and resource, in random order, it may ask for preferred devices, and
-//! then allocates; nothing in these calls names the pod. While a call runs, it lists the pod without the devices.
+//! It admits one pod at a time. For each container and resource, in random order, it may ask for preferred devices,
+//! and then allocates; nothing in these calls names the pod. While a call runs, it lists the pod without the devices.
 //! The first refusal ends the pod. A restart removes every plugin's socket and keeps the allocations.
 
 mod admission;
