@@ -81,6 +81,7 @@ fn serve(args: &Args, state: &State) -> Result<(), Error> {
 }
 
 /// What a container is to get from this call of the hook.
+#[allow(clippy::large_enum_variant)] // one, on the stack
 enum Wish {
     /// Nothing: it requests no slice.
     Nothing,

@@ -81,6 +81,14 @@ pub struct Estimate {
     pub tried: bool,
 }
 
+#[cfg(test)]
+impl Estimate {
+    /// A measured one of `ns`.
+    pub(super) const fn measured(ns: u64) -> Estimate {
+        Estimate { ns, known: true, tried: true }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     key: u64,

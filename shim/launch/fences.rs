@@ -415,7 +415,7 @@ impl Fences {
 mod tests {
     use super::*;
     use crate::launch::backend::Progress;
-    use crate::launch::estimate::{Key, Task};
+    use crate::launch::estimate::{Estimate, Key, Task};
     use crate::launch::fake::Fake;
 
     const US: u64 = 1_000;
@@ -428,7 +428,8 @@ mod tests {
             fake.gpu().events.insert(event, (7_000 + at) * US);
         }
         for (stream_index, at, event) in [(last, 50, 1), (3, 900, 2)] {
-            in_flight.launched(at * US, stream_index, Task::launch(Key(1)), 50 * US, None);
+            let expected = Estimate::measured(50 * US);
+            in_flight.launched(at * US, stream_index, Task::launch(Key(1)), expected, None);
             in_flight.fence(stream_index, Event(event));
             if event == 1 {
                 in_flight.retire(200 * US, |_| Some(Progress::Done));

@@ -65,7 +65,7 @@ impl InFlightLimit {
 #[cfg(test)]
 mod tests {
     use super::super::backend::{Event, Progress};
-    use super::super::estimate::{Key, Task};
+    use super::super::estimate::{Estimate, Key, Task};
     use super::super::window::{Admission, InFlight};
     use super::*;
 
@@ -109,7 +109,8 @@ mod tests {
                     .is_some()
                 {}
                 let left = limit.share_of_rest(end - gpu.now, BOUND);
-                in_flight.admit(gpu.now, expected, limit.current(BOUND), left)
+                let next = Estimate::measured(expected);
+                in_flight.admit(gpu.now, next, limit.current(BOUND), left)
             };
             match look(&mut in_flight) {
                 Admission::Go => {
@@ -117,7 +118,8 @@ mod tests {
                         limit.underran();
                     }
                     limit.admitted(expected);
-                    in_flight.launched(gpu.now, 0, Task::launch(Key(1)), expected, None);
+                    let next = Estimate::measured(expected);
+                    in_flight.launched(gpu.now, 0, Task::launch(Key(1)), next, None);
                     let event = gpu.launch(expected * truth);
                     assert_eq!(in_flight.fence(0, event), None);
                     gpu.now += 4 * US;

@@ -146,7 +146,7 @@ pub struct Ticket {
     lane: usize,
     stream_index: StreamIndex,
     task: Task,
-    ns: u64,
+    expected: Estimate,
     base: Option<Event>,
     fence: bool,
     now: u64,
@@ -387,13 +387,14 @@ impl Gate {
         drop(ticket.wake);
         let mut lane = self.lane(ticket.lane);
         let fences = &mut lane.fences;
-        fences.in_flight.leave(ticket.ns);
+        fences.in_flight.leave(ticket.expected.ns);
         if !done {
             return fences.unused(self.backend, ticket.stream_index, ticket.base);
         }
-        let Ticket { stream_index, task, ns, base, now, .. } = ticket;
+        let Ticket { stream_index, task, expected, base, now, .. } = ticket;
         fences.estimates.accepted(task.key);
-        let due = fences.in_flight.launched(now, stream_index, task, ns, base) || ticket.fence;
+        let due =
+            fences.in_flight.launched(now, stream_index, task, expected, base) || ticket.fence;
         if due && !fences.stream(stream_index).is_some_and(|it| self.captured(it)) {
             fences.fence(self.backend, now, stream_index);
         }
@@ -448,12 +449,12 @@ impl Gate {
             None => (lane.limit.current(bound), lane.limit.share_of_rest(left, bound)),
         };
         let fences = &mut lane.fences;
-        let ns = fences.estimates.expect(pending.work.task).ns;
-        if fences.in_flight.admit(now, ns, window, left) == Admission::Go {
+        let next = fences.estimates.expect(pending.work.task);
+        if fences.in_flight.admit(now, next, window, left) == Admission::Go {
             return Admission::Go;
         }
         fences.collect(self.backend, now, true);
-        fences.in_flight.admit(now, ns, window, left)
+        fences.in_flight.admit(now, next, window, left)
     }
 
     /// Admits the launch; with `fence`, a fence follows it in any case. An unknown kernel gets a group of its
@@ -478,8 +479,8 @@ impl Gate {
         fences.in_flight.enter(expected.ns);
         lane.limit.admitted(expected.ns);
         let fence = fence || !expected.known || pending.stream_id.stream == Stream::PER_THREAD;
-        let (task, ns, lane) = (pending.work.task, expected.ns, pending.index);
-        Some(Ticket { lane, stream_index, task, ns, base, fence, now, wake: WakeOnDrop::default() })
+        let (task, lane, wake) = (pending.work.task, pending.index, WakeOnDrop::default());
+        Some(Ticket { lane, stream_index, task, expected, base, fence, now, wake })
     }
 
     /// Whether another thread began to capture the stream while a launch into it was held here.

@@ -6,13 +6,16 @@
 //! ~100 µs of estimated work. A [`LaunchGroup`] is the launches between two fences of one stream; once its fence
 //! has been reached, the group is retired.
 //!
+//! The time of a kernel that was never measured is a guess, which may be far too low. So the rest of a turn is
+//! filled with measured kernels alone: guesses must fit into the window together, or there is only one.
+//!
 //! The estimate assumes that groups run one after the other in launch order, as they do in sum on a busy
 //! GPU. Elapsed time alone reduces only the oldest group, and never below an eighth of it once it is overdue:
 //! so a GPU slower than expected is taken into account.
 #![forbid(unsafe_code)]
 
 use super::backend::{Event, Progress};
-use super::estimate::{Key, Task};
+use super::estimate::{Estimate, Key, Task};
 use std::collections::VecDeque;
 
 /// Estimated work after which a fence is put into the stream.
@@ -51,6 +54,8 @@ pub struct LaunchGroup {
     pub stream_index: StreamIndex,
     /// Estimated run time, ns.
     pub expected: u64,
+    /// The part of it that is guessed, ns.
+    guessed: u64,
     /// Number of launches.
     pub launches: u32,
     /// Their total size: see [`Task::parts`].
@@ -92,6 +97,7 @@ impl LaunchGroup {
         LaunchGroup {
             stream_index,
             expected: 0,
+            guessed: 0,
             launches: 0,
             parts: 0,
             keys: Vec::new(),
@@ -118,8 +124,9 @@ pub enum Admission {
 #[derive(Debug, Default)]
 pub struct InFlight {
     groups: VecDeque<LaunchGroup>,
-    /// Total estimate of all groups.
+    /// Total estimate of all groups, and the part of it that is guessed.
     expected: u64,
+    guessed: u64,
     /// Estimated start of the oldest group.
     head_since: u64,
     /// When the oldest group was last seen unfinished.
@@ -162,18 +169,21 @@ impl InFlight {
         self.expected - credit + self.inside_ns
     }
 
-    /// Whether a launch of `ns` may go, with `left` ns of the turn left. A launch always may when next to
-    /// nothing is in flight: a kernel longer than any turn must run too, and is charged afterwards.
+    /// Whether a launch may go, with `left` ns of the turn left. A launch always may when next to nothing is in
+    /// flight: a kernel longer than any turn must run too, and is charged afterwards.
     #[must_use]
-    pub fn admit(&self, now: u64, ns: u64, window: u64, left: u64) -> Admission {
+    pub fn admit(&self, now: u64, next: Estimate, window: u64, left: u64) -> Admission {
         let outstanding = self.outstanding(now);
-        let room = window.max(left);
+        let guesses = self.guessed.saturating_add(next.ns);
+        let wild = !next.known && self.guessed > 0 && guesses > window;
+        let room = if wild { window } else { window.max(left) };
         let many = self.groups.len() >= GROUPS_MAX;
-        let fits = outstanding.saturating_add(ns) <= room || outstanding <= LEAD_NS;
+        let sum = outstanding.saturating_add(next.ns);
+        let fits = sum <= room && !wild || outstanding <= LEAD_NS;
         if (fits && !many) || self.empty() {
             return Admission::Go;
         }
-        let excess = outstanding.saturating_add(ns).saturating_sub(room);
+        let excess = sum.saturating_sub(room);
         // There is room as soon as next to nothing is in flight.
         let soon = excess.min(outstanding.saturating_sub(LEAD_NS));
         Admission::Full(soon.clamp(RETRY_NS.0, RETRY_NS.1))
@@ -233,7 +243,7 @@ impl InFlight {
         now: u64,
         stream_index: StreamIndex,
         task: Task,
-        ns: u64,
+        expected: Estimate,
         base: Option<Event>,
     ) -> bool {
         let empty = self.groups.is_empty();
@@ -241,7 +251,9 @@ impl InFlight {
         if empty {
             self.head_since = now;
         }
-        self.expected += ns;
+        let guessed = if expected.known { 0 } else { expected.ns };
+        self.expected += expected.ns;
+        self.guessed += guessed;
         let open = self
             .groups
             .iter_mut()
@@ -259,7 +271,8 @@ impl InFlight {
                 self.groups.back_mut().expect("just pushed")
             }
         };
-        group.expected += ns;
+        group.expected += expected.ns;
+        group.guessed += guessed;
         group.launches += 1;
         group.parts += u64::from(task.parts);
         // Threads that launch into one stream may return in another order than they entered.
@@ -378,6 +391,7 @@ impl InFlight {
         let group = self.groups.remove(index)?;
         self.last = Some(group.stream_index);
         self.expected -= group.expected;
+        self.guessed -= group.guessed;
         if index == 0 {
             // It ended between the last check and this one, most likely at its expected time.
             let due = self.head_since.saturating_add(group.expected);

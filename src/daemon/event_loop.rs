@@ -116,7 +116,15 @@ impl Daemon {
             }
             Source::Accounting => self.read_nvml_answers(),
             Source::Preemption => duties.preemption.read_answers(&duties.containers, tasks),
-            Source::AgentListener => duties.agents.accept(spare),
+            Source::AgentListener => {
+                duties.agents.accept(spare);
+                duties.health.start();
+            }
+            Source::Health => {
+                if duties.health.read(&mut duties.gpu_table) {
+                    duties.agents.changed();
+                }
+            }
             Source::Agent(key) => {
                 if let Some(request) = duties.agents.ready(key) {
                     duties.node_request(&self.engine, key, request);
@@ -148,6 +156,7 @@ impl Daemon {
             duties.accounting.deadline(serves),
             duties.cgroup_limits.deadline(),
             duties.agents.deadline(),
+            duties.health.deadline(),
             duties.claims.cdi.deadline(),
             self.manager.deadline(),
             self.closer.deadline(),
@@ -167,6 +176,9 @@ impl Daemon {
         duties.admins.due(now, &mut duties.tasks);
         duties.agents.due(now);
         duties.claims.cdi.due(now);
+        if duties.health.due(now, &mut duties.gpu_table) {
+            duties.agents.changed();
+        }
         if duties.agents.is_comparison_due(now) {
             let rows = duties.node_rows(&self.engine);
             duties.agents.show(rows, now);
@@ -473,6 +485,9 @@ impl Daemon {
         }
         self.duties.end_orphans();
         self.settle();
+        if self.duties.claims.reserved().next().is_some() {
+            self.duties.health.start();
+        }
     }
 
     /// Ends the daemon: closes all connections and removes sockets; if `ephemeral`, removes all files.

@@ -30,6 +30,11 @@ impl GpuTable {
         self.gpus.iter().map(|gpu| (gpu.uuid, gpu.about.minor))
     }
 
+    /// A GPU's health has changed.
+    pub fn set_health(&mut self, gpu: GpuUuid, health: Health) {
+        self.health.insert(gpu, health);
+    }
+
     fn health_of(&self, gpu: GpuUuid) -> Health {
         self.health.get(&gpu).copied().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The node's GPUs as NVML reports them at the start: identity, index, memory, and what an agent publishes of them. Without NVML in the driver
+//! The node's GPUs as NVML reports them at the start: identity, index, memory, description. Without NVML in the driver
 //! directory, a child process asks CUDA instead ([`crate::probe`]).
 
 use crate::nvml::{Device, Nvml, NvmlError};

@@ -8,7 +8,8 @@
 //! * [`event_loop`] gives each event of the kernel to a duty, [`executor`] executes the engine's actions by calling
 //!   the duties;
 //! * the duties, each of which owns its state and answers with [`tasks`]: [`admin`] and [`preempt`], then
-//!   [`clients`], [`containers`], [`cgroup_limits`], [`accounting`]; [`agents`] and [`claims`], with [`gpu_table`];
+//!   [`clients`], [`containers`], [`cgroup_limits`], [`accounting`]; [`agents`] and [`claims`]; [`health`], with
+//!   [`gpu_table`];
 //! * their tools: all other files.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
@@ -30,6 +31,7 @@ mod examine;
 mod executor;
 mod gpu_table;
 mod gpus;
+mod health;
 mod log_limit;
 mod nvml;
 mod paths;

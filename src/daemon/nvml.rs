@@ -161,6 +161,11 @@ impl Nvml {
         Ok(Nvml { wrapper, library })
     }
 
+    /// The wrapper, for its events.
+    pub fn wrapper(&self) -> &nvml_wrapper::Nvml {
+        &self.wrapper
+    }
+
     /// Number of GPUs.
     ///
     /// # Errors

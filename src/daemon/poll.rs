@@ -47,6 +47,8 @@ pub enum Source {
     ContainerExit(Key),
     /// The first process of a container that joined a claim exited.
     JoinedExit(Key),
+    /// The child that watches the health of GPUs tells something.
+    Health,
     /// NVML answered.
     Accounting,
     /// Work was stopped or resumed on a GPU.
@@ -77,6 +79,7 @@ impl Source {
             Source::AgentListener => (14, NO_KEY),
             Source::Agent(key) => (15, key),
             Source::JoinedExit(key) => (16, key),
+            Source::Health => (17, NO_KEY),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -100,6 +103,7 @@ impl Source {
             14 => Source::AgentListener,
             15 => Source::Agent(key),
             16 => Source::JoinedExit(key),
+            17 => Source::Health,
             _ => Source::Lingering(key),
         }
     }

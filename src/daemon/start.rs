@@ -14,6 +14,7 @@ use crate::event_loop::Daemon;
 use crate::executor::Duties;
 use crate::gpu_table::GpuTable;
 use crate::gpus::{self, Gpu, GpuError};
+use crate::health::HealthWatch;
 use crate::paths::{PathError, Paths};
 use crate::policies::Policies;
 use crate::poll::Poll;
@@ -84,6 +85,11 @@ pub fn main() -> ExitCode {
     if let Some(library) = &options.ask_nvml {
         // It ends with its parent; there is no process left to report an error to.
         let _ = crate::accounting::ask_nvml::serve(library);
+        return ExitCode::SUCCESS;
+    }
+    if let Some(library) = &options.watch_nvml {
+        // As above.
+        let _ = crate::health::watcher::serve(library);
         return ExitCode::SUCCESS;
     }
     if options.close_sockets {
@@ -233,6 +239,8 @@ fn assemble(
     let node = group.map(|group| state.listen_agents(group)).transpose()?;
     let node = node.map(|fd| Socket::listening(fd, SocketOwner::Agents, &closer));
     let claims = claims(config, state.dir(), &gpu_table);
+    let library = PathBuf::from(paths.driver.nvml.as_str());
+    let health = HealthWatch::new(library, config.unhealthy_s.get(), watch.clone());
     let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
     let accounting = Accounting::new(nvml.as_str(), interval_ms, &watch)?;
     let preemption = Preemption::new(config.preemption, &paths.driver, state.dir(), &watch)?;
@@ -262,6 +270,7 @@ fn assemble(
         agents: Agents::new(node, group.flatten(), both_again, budget.agents)?,
         claims,
         gpu_table,
+        health,
         paths,
         tasks: Tasks::default(),
     };

@@ -405,14 +405,18 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
 
 /// Replaces a file atomically and durably.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace_file_through(path, &path.with_extension("new"), bytes)
+    replace_file_through(path, (&path.with_extension("new"), 0o600), bytes)
 }
 
-/// Replaces a file atomically and durably, through a file in the same directory.
+/// Replaces a file atomically and durably, through a file in the same directory, with this mode whatever the umask.
 ///
 /// # Errors
 /// A system call failed; the old file is unchanged.
-pub fn replace_file_through(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace_file_through(
+    path: &Path,
+    (beside, mode): (&Path, u32),
+    bytes: &[u8],
+) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let written = options
         .write(true)
@@ -420,7 +424,11 @@ pub fn replace_file_through(path: &Path, beside: &Path, bytes: &[u8]) -> io::Res
         .truncate(true)
         .mode(0o600)
         .open(beside)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.set_permissions(Permissions::from_mode(mode))?;
+            file.sync_all()
+        })
         .and_then(|()| fs::rename(beside, path))
         .and_then(|()| File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all());
     if written.is_err() {

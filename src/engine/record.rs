@@ -136,6 +136,7 @@ impl Record {
             limit: self.share_limit,
             class: self.class,
             whole: self.lanes.get(lane).is_some_and(|lane| lane.whole),
+            alone: self.lanes.len() == 1,
         }
     }
 

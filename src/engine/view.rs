@@ -55,11 +55,10 @@ impl Engine {
                     continue;
                 };
                 let id = container.record.container;
-                let alone = container.slices.gpus.len() == 1;
                 let Some(slice) = container.slices.get_mut(lane) else {
                     continue;
                 };
-                let view = view(Some((all, one)), slice, alone, config);
+                let view = view(Some((all, one)), slice, config);
                 show(id, lane, slice, view, actions);
             }
         }
@@ -73,13 +72,12 @@ impl Engine {
                 continue;
             };
             let id = container.record.container;
-            let alone = container.slices.gpus.len() == 1;
             let Some(slice) = container.slices.get_mut(lane) else {
                 continue;
             };
             let gpu = slice.gpu.map(|gpu| (gpus[gpu].to_all(), gpus[gpu].turns.find(index)));
             let on = gpu.and_then(|(all, entity)| Some((all, all.and_to(entity?))));
-            let view = view(on, slice, alone, config);
+            let view = view(on, slice, config);
             show(id, lane, slice, view, actions);
         }
     }
@@ -96,8 +94,7 @@ impl Engine {
                     let all = gpu.to_all();
                     Some((all, all.and_to(gpu.turns.find(index)?)))
                 });
-                let alone = container.slices.gpus.len() == 1;
-                let view = view(on, slice, alone, &self.config);
+                let view = view(on, slice, &self.config);
                 let id = container.record.container;
                 assert_eq!(slice.shown, Some(view), "{id} {lane:?} sees the past");
             }
@@ -117,9 +114,8 @@ fn show(id: ContainerId, lane: Lane, slice: &mut Slice, view: LaneView, actions:
     }
 }
 
-/// The content of a container's page for one account. There are no gates where the GPU is not `alone` in
-/// the slice: a kernel on one GPU may wait for another kernel behind the gate of another GPU.
-fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, alone: bool, config: &Config) -> LaneView {
+/// The content of a container's page for one account.
+fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView {
     let cap = slice.account.cap();
     let ledger = LaneView {
         mode: Mode::Open,
@@ -139,7 +135,7 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, alone: bool, config: &Config)
     };
     LaneView {
         mode: all.mode,
-        gates: alone && one.gates,
+        gates: one.gates,
         gate_open: one.gate_open,
         turn: one.turn,
         turn_end: one.turn_end,

@@ -8,7 +8,7 @@ const TASK: Task = Task::launch(Key(1));
 fn launch(in_flight: &mut InFlight, now: u64, stream_index: StreamIndex, ns: u64) -> bool {
     in_flight.enter(ns);
     in_flight.leave(ns);
-    in_flight.launched(now, stream_index, TASK, ns, None)
+    in_flight.launched(now, stream_index, TASK, Estimate::measured(ns), None)
 }
 
 #[test]
@@ -18,18 +18,50 @@ fn deep_in_the_middle_and_shallow_at_the_end() {
         launch(&mut in_flight, 0, 0, 50 * US);
     }
     let (window, est) = (500 * US, 50 * US);
-    assert_eq!(in_flight.admit(0, est, window, 10_000 * US), Admission::Go);
-    assert!(matches!(in_flight.admit(0, est, window, 1_000 * US), Admission::Full(_)));
-    assert!(matches!(in_flight.admit(0, est, window, 0), Admission::Full(_)));
+    assert_eq!(in_flight.admit(0, Estimate::measured(est), window, 10_000 * US), Admission::Go);
+    assert!(matches!(
+        in_flight.admit(0, Estimate::measured(est), window, 1_000 * US),
+        Admission::Full(_)
+    ));
+    assert!(matches!(in_flight.admit(0, Estimate::measured(est), window, 0), Admission::Full(_)));
 }
 
 #[test]
 fn a_kernel_longer_than_a_turn_goes_alone() {
     let mut in_flight = InFlight::default();
     let long = 1_000_000 * US;
-    assert_eq!(in_flight.admit(0, long, 500 * US, 1_000 * US), Admission::Go);
+    assert_eq!(in_flight.admit(0, Estimate::measured(long), 500 * US, 1_000 * US), Admission::Go);
     launch(&mut in_flight, 0, 0, long);
-    assert!(matches!(in_flight.admit(1, US, 500 * US, 1_000 * US), Admission::Full(_)));
+    assert!(matches!(
+        in_flight.admit(1, Estimate::measured(US), 500 * US, 1_000 * US),
+        Admission::Full(_)
+    ));
+}
+
+/// Kernels that were never measured may last a thousand times as long as is guessed.
+#[test]
+fn guesses_fill_the_window_and_not_the_rest_of_the_turn() {
+    let mut in_flight = InFlight::default();
+    let guess = Estimate { ns: 100 * US, known: false, tried: true };
+    let (window, left) = (500 * US, 20_000 * US);
+    let mut admitted = 0;
+    while in_flight.admit(0, guess, window, left) == Admission::Go {
+        in_flight.launched(0, 0, TASK, guess, None);
+        in_flight.fence(0, Event(1));
+        admitted += 1;
+    }
+    assert_eq!(admitted, 5);
+    assert_eq!(in_flight.admit(0, Estimate::measured(100 * US), window, left), Admission::Go);
+    // one is measured, and another one may be
+    in_flight.retire(0, |_| Some(Progress::Done)).expect("done");
+    assert_eq!(in_flight.admit(0, guess, window, left), Admission::Go);
+    // a guess that is larger than the window goes, but not beside another one
+    let large = Estimate { ns: 9_000 * US, ..guess };
+    let mut alone = InFlight::default();
+    launch(&mut alone, 0, 0, 900 * US);
+    assert_eq!(alone.admit(0, large, window, left), Admission::Go);
+    alone.launched(0, 1, TASK, large, None);
+    assert!(matches!(alone.admit(0, large, window, left), Admission::Full(_)));
 }
 
 #[test]
@@ -38,7 +70,9 @@ fn next_to_nothing_in_flight_counts_as_nothing() {
     launch(&mut in_flight, 0, 0, long);
     in_flight.fence(0, Event(1));
     // at the end of a turn, with room for much less than one more
-    let admit = |in_flight: &InFlight, now: u64| in_flight.admit(now * US, long, 150 * US, 0);
+    let admit = |in_flight: &InFlight, now: u64| {
+        in_flight.admit(now * US, Estimate::measured(long), 150 * US, 0)
+    };
     assert_eq!(admit(&in_flight, 300), Admission::Full(100 * US));
     assert_eq!(admit(&in_flight, 390), Admission::Full(20 * US), "a short nap");
     assert_eq!(admit(&in_flight, 400), Admission::Go);
@@ -126,7 +160,8 @@ fn counters_agree_under_random_use() {
         match random(4) {
             0 | 1 => {
                 let ns = random(300 * US) + 1;
-                let verdict = in_flight.admit(now, ns, 500 * US, random(20_000 * US));
+                let verdict =
+                    in_flight.admit(now, Estimate::measured(ns), 500 * US, random(20_000 * US));
                 assert!(!in_flight.empty() || verdict == Admission::Go);
                 if verdict == Admission::Go && launch(&mut in_flight, now, stream_index, ns) {
                     next += 1;

@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
 /// How long an agent may leave its answers unread.
-const READ_WITHIN: Duration = Duration(1_000_000_000);
+const READ_WITHIN: Duration = Duration(5_000_000_000);
 /// Shortest time between two packets of changes.
 const TOGETHER: Duration = Duration(100_000_000);
 

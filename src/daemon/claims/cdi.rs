@@ -14,9 +14,9 @@ use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::units::{Duration, Instant};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The vendor of gpuslice's devices, with which its files begin.
@@ -102,12 +102,8 @@ impl CdiFiles {
         DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
         let path = self.path(claim);
         // Engines read names that end in .json.
-        replace_file_through(
-            &path,
-            &path.with_extension("new"),
-            self.text(claim, gpus).as_bytes(),
-        )?;
-        fs::set_permissions(&path, Permissions::from_mode(0o644))?;
+        let text = self.text(claim, gpus);
+        replace_file_through(&path, (&path.with_extension("new"), 0o644), text.as_bytes())?;
         let stamp = stamp_of(&path);
         self.files.insert(*claim, CdiFile { gpus: gpus.to_vec(), stamp });
         Ok(())
@@ -168,8 +164,10 @@ impl CdiFiles {
             return;
         }
         self.look_at = now.plus(LOOK_EVERY);
-        let altered =
-            |(claim, file): &(&ClaimId, &CdiFile)| stamp_of(&self.path(claim)) != file.stamp;
+        // A file that could not be written has no stamp.
+        let altered = |(claim, file): &(&ClaimId, &CdiFile)| {
+            file.stamp.is_none() || stamp_of(&self.path(claim)) != file.stamp
+        };
         let altered = self.files.iter().filter(altered);
         let altered: Vec<_> = altered.map(|(claim, file)| (*claim, file.gpus.clone())).collect();
         for (claim, gpus) in altered {

@@ -64,7 +64,11 @@ impl ClaimStore {
         let len = encode(RequestId(0), &request, &mut buffer).map_err(io::Error::other)?;
         let sum = crc32c(&buffer[..len]).to_le_bytes();
         let beside = self.dir.join(format!("+{}", words.claim));
-        replace_file_through(&self.path(&words.claim), &beside, &[&buffer[..len], &sum].concat())
+        replace_file_through(
+            &self.path(&words.claim),
+            (&beside, 0o600),
+            &[&buffer[..len], &sum].concat(),
+        )
     }
 
     /// Deletes a claim's file, if there is one.

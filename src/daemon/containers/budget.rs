@@ -8,14 +8,14 @@ use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
 
 /// The daemon's own: epoll, timer, signals, admin socket, lock, log, spare, files being written, and the
 /// channels to the processes that close sockets.
-const OWN: u64 = 33 + socket_closer::DESCRIPTORS;
+const OWN: u64 = 32 + socket_closer::DESCRIPTORS;
 /// Connections of agents.
 const AGENTS_MAX: u64 = 32;
 /// Admin connections; this many containers can start at once.
 const ADMINS_MAX: u64 = 256;
-/// Per container: its socket, its page, its first process's pidfd and its file of grants; and the pidfd of a container
-/// that lives in a claim.
-const PER_CONTAINER: u64 = 5;
+/// Per container: its socket, its page, its first process's pidfd and its file of grants. A claim's slice has no first
+/// process, and a container that lives in it has nothing else; so these share what containers leave.
+const PER_CONTAINER: u64 = 4;
 /// Per process: its connection, its doorbell and its pidfd; and one more from the end of a connection until
 /// the next connection takes over its memory.
 const PER_CLIENT: u64 = 4;
@@ -27,7 +27,7 @@ pub struct Budget {
     pub admins: u16,
     /// Connections of agents.
     pub agents: u16,
-    /// Containers with a slice; and as many that live in claims.
+    /// Containers with a slice.
     pub containers: u16,
     /// Connections of processes.
     pub clients: u16,
@@ -63,6 +63,18 @@ impl Budget {
         }
     }
 
+    /// Whether there are descriptors for these slices of containers and of claims, and containers in claims.
+    pub fn has_descriptors(
+        &self,
+        of_containers: usize,
+        of_claims: usize,
+        in_claims: usize,
+    ) -> bool {
+        let each = PER_CONTAINER as usize;
+        let used = each * of_containers + (each - 1) * of_claims + in_claims;
+        used <= each * usize::from(self.containers)
+    }
+
     /// How connections are divided among this number of containers.
     pub fn quota(&self, containers: usize) -> Quota {
         // More slices than the limit are restored if the limit was higher before a restart.
@@ -88,6 +100,14 @@ mod tests {
         let quota = budget.quota(4);
         assert_eq!((quota.guaranteed(), quota.most()), (4, 256));
         assert_eq!(Budget::new(1 << 20, 32).quota(4).guaranteed(), 32);
+    }
+
+    #[test]
+    fn containers_in_claims_share_what_others_leave() {
+        let budget = Budget::new(1 << 20, 256);
+        assert!(budget.has_descriptors(256, 0, 0) && !budget.has_descriptors(256, 0, 1));
+        assert!(budget.has_descriptors(0, 256, 256) && !budget.has_descriptors(0, 256, 257));
+        assert!(budget.has_descriptors(0, 100, 724) && !budget.has_descriptors(1, 100, 724));
     }
 
     #[test]

@@ -141,7 +141,8 @@ impl Containers {
             let text = format!("a container {container} lives in claim {}", joined.claim);
             return Err((Denial::Exists, text));
         }
-        if self.joined.len() >= usize::from(self.budget.containers) {
+        let (of_containers, of_claims) = self.counts();
+        if !self.budget.has_descriptors(of_containers, of_claims, self.joined.len() + 1) {
             let text = format!(
                 "{} containers live in claims, as many as containers_max allows",
                 self.joined.len()

@@ -108,7 +108,7 @@ impl Containers {
             closer,
             slots: Slab::new(CONTAINERS_MAX as u16),
             by_id: BTreeMap::new(),
-            joined: Slab::new(CONTAINERS_MAX as u16),
+            joined: Slab::new(4 * CONTAINERS_MAX as u16),
             joined_by_id: BTreeMap::new(),
             paused: Vec::new(),
             heartbeats: 0,
@@ -199,6 +199,13 @@ impl Containers {
         let dir = self.state.container_dir(container);
         host_path(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
         let limit = self.budget.containers;
+        let (of_containers, of_claims) = self.counts();
+        let is_claims = ClaimId::is_reserved(container);
+        let fits = self.budget.has_descriptors(
+            of_containers + usize::from(!is_claims),
+            of_claims + usize::from(is_claims),
+            self.joined.len(),
+        );
         if self.claim_of(container).is_some() {
             let text = format!("a container {container} lives in a claim");
             return Err((Denial::Exists, text));
@@ -206,7 +213,7 @@ impl Containers {
         if self.has(container) {
             return Ok(()); // the engine refuses with a better error
         }
-        if self.len() >= usize::from(limit) {
+        if self.len() >= usize::from(limit) || !fits {
             let text = format!(
                 "{limit} slices exist, as many as containers_max and the daemon's descriptor \
                  limit allow; remove one first, or raise them"
@@ -222,6 +229,12 @@ impl Containers {
             return Err((Denial::Host, text));
         }
         Ok(())
+    }
+
+    /// Numbers of slices: of containers, and of claims.
+    fn counts(&self) -> (usize, usize) {
+        let claims = self.by_id.keys().filter(|slice| ClaimId::is_reserved(slice)).count();
+        (self.len().saturating_sub(claims), claims)
     }
 
     /// The next connection to a container's socket. `None`: there is none, or too many of the container's closed

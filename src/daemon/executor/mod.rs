@@ -14,6 +14,7 @@ use crate::claims::Claims;
 use crate::clients::Clients;
 use crate::containers::Containers;
 use crate::gpu_table::GpuTable;
+use crate::health::HealthWatch;
 use crate::paths::Paths;
 use crate::policies::Policies;
 use crate::preempt::Preemption;
@@ -50,6 +51,8 @@ pub struct Duties {
     pub claims: Claims,
     /// The GPUs as agents see them.
     pub gpu_table: GpuTable,
+    /// Watches the GPUs' health.
+    pub health: HealthWatch,
     /// Paths of the runtime directory, the driver and the shim.
     pub paths: Paths,
     /// What follows from the event at hand.

@@ -235,6 +235,11 @@ impl Entity {
         Some(closed.plus(Duration(waited.0.saturating_mul(2))))
     }
 
+    /// Whether its streams have gates while a container of the class `high` is attached.
+    pub(crate) fn may_have_gates(&self) -> bool {
+        self.class == Class::BestEffort && self.entitlement.alone
+    }
+
     /// Has no work running on the GPU. Stopped work does not run, except that of processes that attached
     /// after the order: they may have launched in a turn that began before the answer.
     pub(crate) fn is_off(&self) -> bool {

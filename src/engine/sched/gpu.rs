@@ -2,7 +2,6 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
-use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Bytes, Instant};
 
 use super::entity::Entity;
@@ -60,7 +59,7 @@ impl ToAll {
         ToOne {
             turn: entity.turn,
             turn_end: entity.turn_end,
-            gates: self.gates && entity.class == Class::BestEffort,
+            gates: self.gates && entity.may_have_gates(),
             gate_open: self.mode == Mode::Open || entity.passes_gates(),
         }
     }

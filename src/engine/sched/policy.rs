@@ -67,6 +67,9 @@ pub(crate) struct Entitlement {
     pub(crate) class: Class,
     /// The container has the whole GPU, whatever the policy.
     pub(crate) whole: bool,
+    /// The container has no other GPU. Otherwise its streams have no gates: a kernel on one GPU may wait for another
+    /// kernel behind the gate of another GPU.
+    pub(crate) alone: bool,
 }
 
 impl Entitlement {
@@ -159,6 +162,7 @@ mod tests {
             limit: Percent::new(limit).ok(),
             class: Class::Normal,
             whole: false,
+            alone: true,
         }
     }
 

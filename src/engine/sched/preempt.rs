@@ -81,6 +81,15 @@ impl Turns {
         Duration::from_micros(u64::from(self.window_us()) * 3 / 2 + 100)
     }
 
+    /// How long `entity` is waited for when a container of a higher class waits. If its streams have gates, the work
+    /// between two of them drains sooner than a window.
+    fn patience(&self, entity: &Entity) -> Duration {
+        match self.gates() && entity.may_have_gates() {
+            true => Duration::from_micros(u64::from(self.window_us()) * 2 / 3 + 100),
+            false => self.honest_drain(),
+        }
+    }
+
     /// When to stop the work of `index`, whose turn was closed.
     pub(super) fn stop_at(&self, index: ContainerIndex, closed: Instant) -> Option<Instant> {
         let entity = self.find(index)?;
@@ -91,7 +100,7 @@ impl Turns {
         }
         let (class, tries) = (entity.class, entity.stop_tries.min(16));
         let wait = if self.others_wait(|other| other < class) {
-            self.honest_drain()
+            self.patience(entity)
         } else {
             self.config.drain
         };
@@ -165,12 +174,12 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::sched::entity::Report;
+    use crate::sched::policy::Entitlement;
     use crate::sched::tests::Rig;
     use crate::tests::{ask, id};
     use crate::{Action, Claims, Event, SliceRequest};
     use gpuslice_wire::ids::Lane;
-    use gpuslice_wire::policy::Class;
-    use gpuslice_wire::policy::Policy;
+    use gpuslice_wire::policy::{Class, Policy};
     use gpuslice_wire::units::GIB;
 
     const US: u64 = 1_000;
@@ -226,6 +235,20 @@ mod tests {
         rig.report(now + 2 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0));
         assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
+    }
+
+    /// A container with several GPUs has no gates, nor has one that is not best-effort.
+    #[test]
+    fn gates_make_the_wait_for_a_drain_shorter() {
+        let mut rig = late(true);
+        let drain = |rig: &Rig| rig.turns.find(index(0)).map(|it| rig.turns.patience(it).0 / US);
+        assert_eq!(drain(&rig), Some(325));
+        let of =
+            |alone, class| Entitlement { alone, class, ..late(true).turns.entities[0].entitlement };
+        rig.turns.retune(index(0), of(true, Class::BestEffort));
+        assert_eq!(drain(&rig), Some(200));
+        rig.turns.retune(index(0), of(false, Class::BestEffort));
+        assert_eq!(drain(&rig), Some(325));
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl Rig {
                 limit: Percent::new(share).ok(),
                 class: if high { Class::High } else { Class::Normal },
                 whole: false,
+                alone: true,
             };
             turns.enter(ContainerIndex(at as u16), Lane(0), entitlement);
         }

@@ -85,3 +85,19 @@ pub fn shares(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     }
     Ok(rows)
 }
+
+/// A share-limit of 30 on a GPU without other tenants: never more, and nearly all of it. The pauses between its turns
+/// are not its time, but the begin and the end of each turn are, although the GPU idles then.
+///
+/// # Errors
+/// A node does not work.
+pub fn limit(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
+    let mut node = Node::start(parts, 1)?;
+    let contexts = [node.tenant(0, ("--share-limit 30", BUSY))?];
+    std::thread::sleep(Duration::from_millis(500));
+    let got = 100.0 * node.parts_of(&contexts, pace.at_least(10.0, 3.0))[0];
+    Ok(vec![
+        Row::of("share-limit 30 alone", "% GPU", vec![got], 30.2),
+        Row::least("share-limit 30 alone, of the limit", "%", vec![got / 0.3], HONEST),
+    ])
+}

@@ -14,6 +14,7 @@
 mod attacks;
 mod cost;
 mod due;
+mod floor;
 mod gates;
 mod handover;
 mod liar;
@@ -186,10 +187,12 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     told("high priority", &|| handover::priority(parts, pace));
     told("gates", &|| gates::preempted(parts, pace));
     told("preempt", &|| preempt::stopped(parts, pace));
+    told("floor", &|| floor::wake_ups(pace));
     told("throughput", &|| cost::throughput(parts, pace));
     told("daemon", &|| cost::daemon(parts, pace));
     told("attacks", &|| attacks::attacks(parts, pace));
     told("share 50", &|| attacks::shares(parts, pace));
+    told("share-limit alone", &|| attacks::limit(parts, pace));
     told("programs", &|| loads::pairs_of_programs(parts, pace));
     told("open loops", &|| loads::open_loops(parts, pace));
     told("services", &|| loads::services(parts, pace));

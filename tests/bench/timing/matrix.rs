@@ -119,7 +119,9 @@ fn one(parts: &Path, pace: Pace, load: [u64; 3]) -> Result<Division, Error> {
     std::thread::sleep(Duration::from_millis(200));
     let alone = node.parts_of(&[heavy], pace.at_least(0.8, 0.5))[0];
     let light = node.tenant(0, ("", &program))?;
-    std::thread::sleep(Duration::from_millis(500));
+    // What both launched before their turns and kernels were known is paid back first.
+    let batch = Duration::from_micros(kernel_us * launches);
+    std::thread::sleep(Duration::from_millis(500).max(4 * batch));
     // A window begins and ends within a turn of one kernel at least: that is 1 % of what is due to the lighter one.
     let kernels = 400.0 * kernel_us as f64 / 1e6;
     let got = node.parts_of(&[light, heavy], pace.at_least(2.5_f64.max(kernels), kernels.max(1.5)));

@@ -59,6 +59,12 @@ pub const CASES: &[Case] = &[
         of_device: false,
     },
     Case {
+        name: "share-limit 40 beside weight 1",
+        policy: "soft",
+        tenants: &[("--weight 3 --share 20 --share-limit 40", 0.4), ("", 0.6)],
+        of_device: false,
+    },
+    Case {
         name: "preemptive, one of three idle",
         policy: "preemptive",
         tenants: &[("", 1.0 / 3.0), ("", 1.0 / 3.0), ("", 0.0)],

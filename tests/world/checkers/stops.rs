@@ -23,8 +23,11 @@ pub struct Stops {
 fn patience(seen: &Observer, state: &LaneState, such: impl Fn(&LaneState) -> bool) -> u64 {
     let above = |other: &LaneState| other.record.class < state.record.class && such(other);
     match seen.on(state.gpu).any(|(_, other)| above(other)) {
-        // the work allowed in flight, half of it again, and 0.1 ms
-        true => state.view.map_or(0, |view| u64::from(view.window_us)) * 1_500 + 100_000,
+        // the work allowed in flight and half of it again, or that between two gates; and 0.1 ms
+        true => state.view.map_or(0, |view| {
+            let window = u64::from(view.window_us) * 1_000;
+            100_000 + if view.gates { window * 2 / 3 } else { window * 3 / 2 }
+        }),
         false => seen.config.drain.0,
     }
 }

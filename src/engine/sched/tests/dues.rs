@@ -13,6 +13,7 @@ fn rig(who: &[(u32, u32, u32)]) -> Rig {
             limit: Percent::new(limit).ok(),
             class: Class::Normal,
             whole: false,
+            alone: true,
         };
         rig.turns.retune(ContainerIndex(n as u16), entitlement);
     }
