@@ -111,6 +111,7 @@ async fn device_plugin(
     };
     ensure!(names.memory != names.cores, "both resources have the name {}", names.memory);
     let settings = state::Settings {
+        node: options.node_name.clone(),
         names,
         unit: options.memory_unit,
         placement,

@@ -191,7 +191,9 @@ impl Client {
         let body = Limited::new(response.into_body(), 64 << 10).collect().await;
         let text = body.map(|body| body.to_bytes()).unwrap_or_default();
         let told: Value = serde_json::from_slice(&text).unwrap_or_default();
-        let message = told["message"].as_str().unwrap_or("no message").to_owned();
+        // A proxy in between has its own words.
+        let other = || String::from_utf8_lossy(&text).chars().take(200).collect();
+        let message = told["message"].as_str().map_or_else(other, str::to_owned);
         bail!(Refused { status, method, path: path.to_owned(), message })
     }
 

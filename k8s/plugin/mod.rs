@@ -4,6 +4,7 @@ pub mod answer;
 pub mod decide;
 pub mod devices;
 pub mod identity;
+pub mod report;
 pub mod server;
 pub mod state;
 
@@ -32,6 +33,7 @@ pub async fn run(pair: Arc<Pair>) -> Result<()> {
         ended = plugin(Resource::Memory) => ended,
         ended = plugin(Resource::Cores) => ended,
         () = release(&pair) => Ok(()),
+        () = report::run(&pair) => Ok(()),
     }
 }
 

@@ -135,6 +135,7 @@ impl Plugin {
             match self.register().await {
                 Ok(()) => {
                     info!(resource = self.pair.name(self.resource), "registered");
+                    self.pair.registered.notify_one();
                     self.while_same(own, kubelet).await;
                 }
                 Err(error) => {

@@ -16,7 +16,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tracing::{info, warn};
 
 /// How long a call waits for a pod that the kubelet admits already and this process has not seen yet.
@@ -25,6 +25,8 @@ const POD_WAIT: Duration = Duration::from_secs(2);
 /// What an administrator chooses.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// The node's name.
+    pub node: String,
     pub names: ResourceNames,
     pub unit: Unit,
     pub placement: Placement,
@@ -38,6 +40,8 @@ pub struct Pair {
     pub api: Client,
     /// The pods of this node.
     pub pods: watch::Receiver<Objects<Pod>>,
+    /// A plugin has registered.
+    pub registered: Notify,
     /// By uid, the containers of pods whose annotations this process writes.
     given: Mutex<BTreeMap<String, Vec<Given>>>,
     /// One decision at a time. A kubelet asks one after the other; its restart may leave a call behind.
@@ -52,8 +56,8 @@ impl Pair {
         api: Client,
         pods: watch::Receiver<Objects<Pod>>,
     ) -> Pair {
-        let given = Mutex::default();
-        Pair { settings, ledger, api, pods, given, turn: Mutex::new(()) }
+        let (given, turn, registered) = (Mutex::default(), Mutex::default(), Notify::new());
+        Pair { settings, ledger, api, pods, registered, given, turn }
     }
 
     /// The resource's name.

@@ -155,6 +155,7 @@ impl Server {
     }
 
     fn patch(&self, path: &str, fields: &Value) -> Response<Body> {
+        let path = path.strip_suffix("/status").unwrap_or(path);
         let Some(mut object) = self.get(path) else {
             return refuse(StatusCode::NOT_FOUND, &format!("{path} not found"));
         };

@@ -1,7 +1,6 @@
 //! The program itself, between the kubelet, the API server and a real daemon with simulated GPUs.
 
 use crate::world::{CORES, MEMORY, World, container, pod, until};
-use serde_json::json;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -66,7 +65,6 @@ async fn a_pod_gets_its_claim_from_the_daemon() {
         return;
     };
     let world = World::new(&[]).await;
-    world.api.put("/api/v1/nodes/n", json!({ "metadata": { "name": "n" } }));
     let root = tempfile::Builder::new().prefix("gpuslice-k8s-").tempdir().expect("a directory");
     let root = root.path();
     let started = daemon(&build, root);

@@ -216,3 +216,29 @@ async fn a_kubelet_reads_no_larger_list_than_its_limit() {
     let inventory = gpuslice_k8s::plugin::devices::Inventory::of(&facts, unit);
     assert!(inventory.check_size().is_err());
 }
+
+/// gpushare's scheduler and inspect divide by the number of GPUs; a kubelet that starts sets it to zero.
+#[tokio::test]
+async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
+    let world = World::new(&[4096, 4096]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let count = || {
+        let node = world.api.get("/api/v1/nodes/n").expect("the node");
+        let of = |part: &str| node["status"][part]["aliyun.com/gpu-count"] == "2";
+        of("capacity") && of("allocatable")
+    };
+    until("counted", count).await;
+    let map = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n";
+    assert!(world.api.get(map).is_none());
+    world.ledger.health(1, HealthState::Xid);
+    let gpus = || world.api.get(map).map(|it| it["data"]["gpus"].clone());
+    until("excluded", || gpus() == Some(json!("1"))).await;
+    world.ledger.health(1, HealthState::Healthy);
+    until("and back", || gpus() == Some(json!(""))).await;
+    let zero = json!({ "aliyun.com/gpu-count": "0" });
+    let status = json!({ "capacity": zero, "allocatable": zero });
+    world.api.put("/api/v1/nodes/n", json!({ "metadata": { "name": "n" }, "status": status }));
+    world.kubelet.restart().await;
+    until("counted again", count).await;
+}

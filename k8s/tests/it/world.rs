@@ -61,11 +61,9 @@ impl Drop for Agent {
 impl World {
     /// GPUs with this much memory, in MiB.
     pub async fn new(mib: &[u64]) -> World {
-        World {
-            kubelet: Kubelet::start(7).await,
-            api: Server::start().await,
-            ledger: Model::new(mib),
-        }
+        let api = Server::start().await;
+        api.put("/api/v1/nodes/n", json!({ "metadata": { "name": "n" } }));
+        World { kubelet: Kubelet::start(7).await, api, ledger: Model::new(mib) }
     }
 
     pub fn client(&self) -> Client {
@@ -75,6 +73,7 @@ impl World {
     /// Starts the pair, with memory in GiB.
     pub fn plugins(&self) -> Agent {
         let settings = state::Settings {
+            node: "n".to_owned(),
             names: ResourceNames::default(),
             unit: "GiB".parse::<Unit>().expect("a unit"),
             placement: Placement::Binpack,
