@@ -34,8 +34,7 @@ pub struct Options {
 }
 
 /// What the scheduler sends to `filter`; the names are Go's.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Deserialize)]
 pub struct FilterArgs {
     #[serde(rename = "Pod", alias = "pod")]
     pub pod: Pod,
