@@ -6,6 +6,7 @@ use gpuslice_host::layout::ADMIN_SOCKET;
 use gpuslice_host::seqpacket;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
+use gpuslice_wire::history::History;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
@@ -24,6 +25,19 @@ const ANSWER_SECONDS: i64 = 5;
 pub struct Admin {
     socket: OwnedFd,
     path: PathBuf,
+}
+
+/// The end of an answer with events.
+#[derive(Clone, Copy, Debug)]
+pub struct EventsEnd {
+    /// When the daemon started, ns since 1970.
+    pub daemon_unix_ns: u64,
+    /// Number of the last event of the answer.
+    pub last: u64,
+    /// There are more after it.
+    pub more: bool,
+    /// Events that the daemon has dropped for newer ones.
+    pub dropped: u64,
 }
 
 /// This user has no right to ask the daemon of a socket. Whether a daemon listens there is unknown.
@@ -136,7 +150,10 @@ impl Admin {
     }
 
     /// Reconnects to the running daemon.
-    fn again(&self) -> Result<Admin> {
+    ///
+    /// # Errors
+    /// As [`Admin::connect`].
+    pub fn again(&self) -> Result<Admin> {
         Admin::connect(self.path.parent().unwrap_or(Path::new("/")))
     }
 
@@ -146,6 +163,24 @@ impl Admin {
     /// As [`Admin::ask`].
     pub fn list_again(&self) -> Result<(u64, Vec<Snapshot>)> {
         self.list().or_else(|_| self.again()?.list())
+    }
+
+    /// The events after number `after`, oldest first, and the end of the answer. There may be more after these.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn events(&self, after: u64) -> Result<(Vec<History>, EventsEnd)> {
+        self.send(&Command::Events { after })?;
+        let mut rows = Vec::new();
+        loop {
+            match self.receive()? {
+                History::End { daemon_unix_ns, last, more, dropped } => {
+                    let end = EventsEnd { daemon_unix_ns, last, more: more != 0, dropped };
+                    return Ok((rows, end));
+                }
+                row => rows.push(row),
+            }
+        }
     }
 
     /// All rows of the node, and the CLOCK_MONOTONIC time of the snapshot, ns.

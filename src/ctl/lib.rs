@@ -10,6 +10,8 @@ mod cgroup;
 mod child;
 mod demo;
 mod doctor;
+mod events;
+mod explain;
 mod inject;
 mod metrics;
 mod mount_point;
@@ -27,6 +29,7 @@ mod slice;
 mod table;
 mod trust;
 mod wall_time;
+mod why;
 
 use clap::{Parser, Subcommand};
 
@@ -47,6 +50,10 @@ enum Command {
     Run(run::Options),
     /// List the slices of this node
     Ps(ps::Options),
+    /// Explain why a slice is slow, and name the command that helps
+    Explain(explain::Options),
+    /// Show what happened lately: slices, refusals, overruns, changes
+    Events(events::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -72,6 +79,8 @@ pub fn main() -> std::process::ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
+        Command::Explain(options) => explain::main(&options),
+        Command::Events(options) => events::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),

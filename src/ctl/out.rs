@@ -9,10 +9,18 @@ use std::io::{ErrorKind, IsTerminal, Write};
 /// # Errors
 /// The output cannot be written, usually because the disk is full.
 pub fn line(text: &str) -> Result<()> {
+    line_is_read(text).map(drop)
+}
+
+/// Prints one line; returns whether the output still has a reader.
+///
+/// # Errors
+/// As [`line`].
+pub fn line_is_read(text: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        done => done.context("writing to standard output"),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        done => done.map(|()| true).context("writing to standard output"),
     }
 }
 

@@ -10,7 +10,7 @@ mod json;
 pub use json::json;
 
 use crate::wall_time::WallTime;
-use gpuslice_wire::ids::{GpuUuid, Lane};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
@@ -18,100 +18,122 @@ use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// One slice of one GPU.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Container id.
-    pub container: String,
-    /// Display name; the id without one.
-    pub name: String,
-    /// Its GPU.
-    pub gpu: GpuUuid,
-    /// The GPU's number within the container.
-    pub lane: Lane,
-    /// Memory cap.
-    pub cap: Bytes,
-    /// Reserved, unused credit included.
-    pub reserved: Bytes,
-    /// Memory that NVML shows beyond what its processes reserved.
-    pub untracked: Bytes,
-    /// Held, as reported by its processes.
-    pub used: Bytes,
-    /// Highest `used`.
-    pub peak: Bytes,
-    /// Refused allocations.
-    pub denied: u64,
-    /// Size of the last refused allocation, and the bytes left then.
-    pub last_denied: (Bytes, Bytes),
-    /// How the memory cap is enforced.
-    pub memory_enforcement: MemoryEnforcement,
-    /// Pinned host memory, for all the container's GPUs together.
-    pub pinned: Bytes,
-    /// Pinned host memory cap.
-    pub pinned_cap: Option<Bytes>,
-    /// Weight for the time that shares leave; none beside a share alone.
-    pub weight: Option<u32>,
-    /// Share in percent.
-    pub share: Option<u32>,
-    /// Limit in percent; `cap_ppm` counts the policy's too.
-    pub share_limit: Option<u32>,
-    /// Priority class.
-    pub class: Class,
-    /// Upper limit of its part of the GPU's time, parts per million.
-    pub cap_ppm: u32,
-    /// Attached processes.
-    pub clients: u32,
-    /// It has work for the GPU now.
-    pub runnable: bool,
-    /// GPU time so far, ns.
-    pub gpu_ns: u64,
-    /// Time spent runnable without a turn so far, ns.
-    pub wait_ns: u64,
-    /// Time spent runnable so far, with or without a turn, ns.
-    pub runnable_ns: u64,
-    /// Turns so far.
-    pub turns: u64,
-    /// Turns after which it had not drained in time.
-    pub late_turns: u64,
-    /// Turns closed early for a higher class.
-    pub closed_early: u64,
-    /// How its turns are enforced.
-    pub time: TimeControl,
-    /// Launches so far.
-    pub launches: u64,
-    /// It takes turns as a gang with the container's other GPUs.
-    pub gang: bool,
-}
-
-/// How a slice's turns are enforced.
-#[derive(Clone, Copy, Debug)]
-pub struct TimeControl {
-    /// The level.
-    pub enforcement: TimeEnforcement,
-    /// Preemptions of its work on the GPU.
-    pub stops: u64,
-    /// Attempted preemptions without an effect.
-    pub stops_missed: u64,
-    /// The hardware time slice set for it, µs; 0 for none.
-    pub slice_us: u64,
-    /// Times it was found with a different one.
-    pub slice_changes: u64,
-}
-
-impl TimeControl {
-    fn of(row: &Snapshot) -> Option<TimeControl> {
-        match *row {
-            Snapshot::Slice {
-                time_enforcement: enforcement,
-                stops,
-                stops_missed,
-                time_slice_us: slice_us,
-                time_slice_changes: slice_changes,
-                ..
-            } => Some(TimeControl { enforcement, stops, stops_missed, slice_us, slice_changes }),
-            _ => None,
+/// Reads one field of a slice's row: as it is, or as an expression of it.
+macro_rules! field {
+    ($row:ident, $name:ident) => {
+        match $row {
+            Snapshot::Slice { $name, .. } => $name,
+            _ => return None,
         }
-    }
+    };
+    ($row:ident, $name:ident, $from:ident => $value:expr) => {
+        match $row {
+            Snapshot::Slice { $from, .. } => $value,
+            _ => return None,
+        }
+    };
+}
+
+/// A structure of a slice's row, and its reading: each field is listed once.
+macro_rules! row {
+    ($($(#[$doc:meta])* $name:ident: $type:ty $(= $from:ident => $value:expr)?,)*) => {
+        /// One slice of one GPU.
+        #[derive(Clone, Debug)]
+        pub struct Row { $($(#[$doc])* pub $name: $type,)* }
+
+        impl Row {
+            /// Reads a row; `None` for a row of another kind.
+            fn of(row: Snapshot) -> Option<Row> {
+                Some(Row { $($name: field!(row, $name $(, $from => $value)?),)* })
+            }
+        }
+    };
+}
+
+row! {
+    /// Container id.
+    container: String = container => container.to_string(),
+    /// Display name; empty without one, until the view is complete.
+    name: String = name => name.to_string(),
+    /// Its GPU.
+    gpu: GpuUuid,
+    /// The GPU's number within the container.
+    lane: Lane,
+    /// Memory cap.
+    cap: Bytes,
+    /// Reserved, unused credit included.
+    reserved: Bytes,
+    /// Memory that NVML shows beyond what its processes reserved.
+    untracked: Bytes,
+    /// Held, as reported by its processes.
+    used: Bytes,
+    /// Highest `used`.
+    peak: Bytes,
+    /// Refused allocations.
+    denied: u64,
+    /// Size of the last refused allocation.
+    denied_need: Bytes,
+    /// Memory left then.
+    denied_left: Bytes,
+    /// CLOCK_MONOTONIC of the last refusal, ns; 0 for none.
+    denied_at_ns: u64,
+    /// How the memory cap is enforced.
+    memory_enforcement: MemoryEnforcement,
+    /// Pinned host memory, for all the container's GPUs together.
+    pinned: Bytes,
+    /// Pinned host memory cap.
+    pinned_cap: Option<Bytes>,
+    /// Weight for the time that shares leave; none beside a share alone.
+    weight: Option<u32> = weight => weight.map(Weight::get),
+    /// Share in percent.
+    share: Option<u32> = share => share.map(Percent::get),
+    /// Limit in percent; `cap_ppm` counts the policy's too.
+    share_limit: Option<u32> = share_limit => share_limit.map(Percent::get),
+    /// Priority class.
+    class: Class,
+    /// Upper limit of its part of the GPU's time, parts per million.
+    cap_ppm: u32,
+    /// Attached processes.
+    clients: u32,
+    /// It has work for the GPU now.
+    runnable: bool = runnable => runnable != 0,
+    /// GPU time so far, ns.
+    gpu_ns: u64,
+    /// Time spent runnable without a turn so far, ns.
+    wait_ns: u64,
+    /// Time spent runnable so far, with or without a turn, ns.
+    runnable_ns: u64,
+    /// Turns so far.
+    turns: u64,
+    /// Turns after which it had not drained in time.
+    late_turns: u64,
+    /// Turns closed early for a higher class.
+    closed_early: u64,
+    /// How its turns are enforced.
+    time_enforcement: TimeEnforcement,
+    /// Preemptions of its work on the GPU.
+    stops: u64,
+    /// Attempted preemptions without an effect.
+    stops_missed: u64,
+    /// The hardware time slice set for it, µs; 0 for none.
+    time_slice_us: u64,
+    /// Times it was found with a different one.
+    time_slice_changes: u64,
+    /// Launches so far.
+    launches: u64,
+    /// It takes turns as a gang with the container's other GPUs.
+    gang: bool = gang => gang != 0,
+}
+
+/// The daemon itself.
+#[derive(Clone, Copy, Debug)]
+pub struct DaemonState {
+    /// CLOCK_MONOTONIC of its start, ns.
+    pub started_ns: u64,
+    /// CLOCK_MONOTONIC of the end of its last absence, ns; 0 for none.
+    pub absent_until_ns: u64,
+    /// Length of that absence, ns.
+    pub absent_ns: u64,
 }
 
 /// One GPU.
@@ -132,7 +154,7 @@ pub struct Gpu {
 }
 
 /// All of a GPU's time, parts per million.
-const WHOLE_PPM: u32 = 1_000_000;
+pub const WHOLE_PPM: u32 = 1_000_000;
 
 /// A snapshot, split into GPUs and slices.
 #[derive(Clone, Debug, Default)]
@@ -147,9 +169,16 @@ pub struct View {
     pub times: Vec<WallTime>,
     /// Their containers as Kubernetes names them, by container id.
     pub owners: BTreeMap<String, Owner>,
+    /// The daemon.
+    pub daemon: Option<DaemonState>,
 }
 
 impl Row {
+    /// Whether it is the same slice.
+    pub fn is_of(&self, other: &Row) -> bool {
+        self.container == other.container && self.gpu == other.gpu
+    }
+
     /// Whether it holds more than its cap: the cap was lowered, or untracked memory exceeds it.
     pub fn is_over(&self) -> bool {
         u128::from(self.used.0) + u128::from(self.untracked.0) > u128::from(self.cap.0)
@@ -157,7 +186,7 @@ impl Row {
 
     /// Describes the last refusal, if any.
     fn refusal(&self) -> Option<String> {
-        let (need, left) = self.last_denied;
+        let (need, left) = (self.denied_need, self.denied_left);
         (need > Bytes::ZERO).then(|| format!("{need} with {left} left"))
     }
 }
@@ -189,7 +218,13 @@ impl View {
                 Snapshot::Gpu { uuid, index, total, promised, slices, policy } => {
                     view.gpus.push(Gpu { uuid, index: index.0, total, promised, slices, policy })
                 }
-                slice @ Snapshot::Slice { .. } => view.rows.extend(row(slice)),
+                Snapshot::Daemon { started_ns, absent_until_ns, absent_ns } => {
+                    view.daemon = Some(DaemonState { started_ns, absent_until_ns, absent_ns });
+                }
+                slice @ Snapshot::Slice { .. } => {
+                    let row = Row::of(slice);
+                    view.rows.extend(row.map(|row| Row { name: called(&row), ..row }));
+                }
                 time @ Snapshot::SliceTime { .. } => view.times.extend(WallTime::of(&time)),
                 Snapshot::SliceOwner { container, owner } => {
                     view.owners.insert(container.to_string(), owner);
@@ -200,8 +235,43 @@ impl View {
         view
     }
 
-    fn gpu(&self, uuid: GpuUuid) -> Option<&Gpu> {
+    /// A GPU of the node.
+    pub fn gpu(&self, uuid: GpuUuid) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
+    }
+
+    /// The policy of a GPU.
+    pub fn policy(&self, gpu: GpuUuid) -> Policy {
+        self.gpu(gpu).map_or(Policy::default(), |gpu| gpu.policy)
+    }
+
+    /// The same slice's row in this view.
+    pub fn row(&self, row: &Row) -> Option<&Row> {
+        self.rows.iter().find(|it| it.is_of(row))
+    }
+
+    /// Where the slice's wall time went.
+    pub fn time(&self, row: &Row) -> Option<&WallTime> {
+        let same = |it: &&WallTime| it.container.as_str() == row.container && it.gpu == row.gpu;
+        self.times.iter().find(same)
+    }
+
+    /// A container's display name; its id if it has no slice any more.
+    pub fn name(&self, container: &str) -> String {
+        let row = self.rows.iter().find(|row| row.container == container);
+        row.map_or(container, |row| &row.name).to_owned()
+    }
+
+    /// What to call a container on a command line: its name if that needs no quotes and no other container can be
+    /// meant, else its id.
+    pub fn handle(&self, container: &str) -> String {
+        let name = self.name(container);
+        let others = self.rows.iter().filter(|row| row.container != container);
+        let taken = |row: &Row| row.name == name || row.container.starts_with(&name);
+        match ContainerId::new(&name).is_err() || others.into_iter().any(taken) {
+            true => container.to_owned(),
+            false => name,
+        }
     }
 
     /// NVML index of a GPU.
@@ -226,96 +296,15 @@ impl View {
     }
 
     fn grown(&self, row: &Row, before: &View, of: fn(&Row) -> u64) -> f64 {
-        let same = |old: &&Row| old.container == row.container && old.gpu == row.gpu;
-        let old = before.rows.iter().find(same).map_or(0, of);
+        let old = before.row(row).map_or(0, of);
         let span = self.now_ns.saturating_sub(before.now_ns).max(1);
         of(row).saturating_sub(old) as f64 / span as f64
     }
 }
 
-/// A slice's display name.
-fn called(container: &str, name: &str) -> String {
-    if name.is_empty() { container } else { name }.to_owned()
-}
-
-/// Share and limit, percent.
-fn shares(slice: &Snapshot) -> [Option<u32>; 2] {
-    match *slice {
-        Snapshot::Slice { share, share_limit, .. } => {
-            [share, share_limit].map(|percent| percent.map(Percent::get))
-        }
-        _ => [None; 2],
-    }
-}
-
-fn row(slice: Snapshot) -> Option<Row> {
-    let time = TimeControl::of(&slice)?;
-    let [share, share_limit] = shares(&slice);
-    match slice {
-        Snapshot::Slice {
-            container,
-            name,
-            gpu,
-            lane,
-            cap,
-            reserved,
-            untracked,
-            used,
-            peak,
-            denied,
-            denied_need,
-            denied_left,
-            memory_enforcement,
-            pinned,
-            pinned_cap,
-            weight,
-            class,
-            cap_ppm,
-            clients,
-            runnable,
-            gang,
-            gpu_ns,
-            wait_ns,
-            runnable_ns,
-            turns,
-            late_turns,
-            closed_early,
-            launches,
-            ..
-        } => Some(Row {
-            name: called(&container.to_string(), &name.to_string()),
-            container: container.to_string(),
-            gpu,
-            lane,
-            cap,
-            reserved,
-            untracked,
-            used,
-            peak,
-            denied,
-            last_denied: (denied_need, denied_left),
-            memory_enforcement,
-            pinned,
-            pinned_cap,
-            weight: weight.map(Weight::get),
-            share,
-            share_limit,
-            class,
-            cap_ppm,
-            clients,
-            runnable: runnable != 0,
-            gpu_ns,
-            wait_ns,
-            runnable_ns,
-            turns,
-            late_turns,
-            closed_early,
-            time,
-            launches,
-            gang: gang != 0,
-        }),
-        _ => None,
-    }
+/// A slice's display name: its id without one.
+fn called(row: &Row) -> String {
+    if row.name.is_empty() { &row.container } else { &row.name }.clone()
 }
 
 /// The WEIGHT column: the share and the limit, as `25-50%`, then the weight, and the class unless it is
@@ -381,8 +370,8 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
                 row.turns,
                 row.late_turns,
                 row.closed_early,
-                time_enforcement_name(row.time.enforcement),
-                row.time.stops,
+                time_enforcement_name(row.time_enforcement),
+                row.stops,
                 refusal.as_deref().unwrap_or("never")
             );
             if let Some(owner) = now.owners.get(&row.container) {
@@ -398,7 +387,7 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         if row.gang {
             line.push_str("  gang");
         }
-        if row.time.slice_changes > 0 {
+        if row.time_slice_changes > 0 {
             line.push_str("  time slice changed");
         }
         all.push(line);
@@ -420,7 +409,9 @@ pub mod tests {
             cap: Bytes(1 << 30),
             reserved: Bytes(0),
             untracked: Bytes(0),
-            last_denied: (Bytes(3 << 20), Bytes(1 << 20)),
+            denied_need: Bytes(3 << 20),
+            denied_left: Bytes(1 << 20),
+            denied_at_ns: 0,
             memory_enforcement: MemoryEnforcement::Accounted,
             pinned: Bytes(0),
             pinned_cap: None,
@@ -440,13 +431,11 @@ pub mod tests {
             turns: 0,
             late_turns: 0,
             closed_early: 0,
-            time: TimeControl {
-                enforcement: TimeEnforcement::Shim,
-                stops: 0,
-                stops_missed: 0,
-                slice_us: 0,
-                slice_changes: 0,
-            },
+            time_enforcement: TimeEnforcement::Shim,
+            stops: 0,
+            stops_missed: 0,
+            time_slice_us: 0,
+            time_slice_changes: 0,
             launches: 0,
             gang: false,
         }

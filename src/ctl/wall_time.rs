@@ -1,6 +1,6 @@
 //! Where a slice's wall time went: the parts by name, for JSON and metrics.
 
-use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::waits::{WAITS_SHOWN, WaitBehind};
 
@@ -11,8 +11,6 @@ pub struct WallTime {
     pub container: ContainerId,
     /// Its GPU.
     pub gpu: GpuUuid,
-    /// The GPU's number within the container.
-    pub lane: Lane,
     /// CLOCK_MONOTONIC, ns.
     pub since_ns: u64,
     /// Each part's name and length, ns. Their sum is the wall time.
@@ -30,7 +28,6 @@ impl WallTime {
             Snapshot::SliceTime {
                 container,
                 gpu,
-                lane,
                 since_ns,
                 running_ns,
                 waiting_ns,
@@ -41,10 +38,10 @@ impl WallTime {
                 absent_ns,
                 behind,
                 others_ns,
+                ..
             } => Some(WallTime {
                 container,
                 gpu,
-                lane,
                 since_ns,
                 parts: [
                     ("running", running_ns),
@@ -60,6 +57,11 @@ impl WallTime {
             }),
             _ => None,
         }
+    }
+
+    /// The wall time: the sum of all parts, ns.
+    pub fn total(&self) -> u64 {
+        self.parts.iter().map(|(_, ns)| ns).sum()
     }
 
     /// The containers behind which it waited, the longest total first.

@@ -3,6 +3,15 @@
 use clap::Parser;
 use std::path::PathBuf;
 
+/// A format of the log.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
 /// The daemon that gives containers slices of this node's GPUs
 #[derive(Debug, Parser)]
 #[command(name = "gpusliced", version, disable_help_subcommand = true)]
@@ -61,6 +70,10 @@ pub struct CommandLine {
     /// runtime's container; cleans up after a killed private daemon
     #[arg(long, value_name = "DIR", requires = "ephemeral", hide = true)]
     pub remove: Vec<PathBuf>,
+
+    /// Format of the log: text, or one JSON object per line
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
 
     /// Log what containers and processes do, not only errors
     #[arg(long, short)]

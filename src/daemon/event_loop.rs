@@ -4,6 +4,7 @@
 use crate::accounting::attribute::{Attached, granted_beside};
 use crate::accounting::questions::{NvmlAnswer, Sample};
 use crate::clients::BURST;
+use crate::events::Happening;
 use crate::executor::Duties;
 use crate::policies;
 use crate::poll::{Poll, Source};
@@ -17,8 +18,10 @@ use crate::tasks::{Measure, Task};
 use gpuslice_engine::{Action, Engine, Event, Record, TimeChange};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Admission, Command, Denial, RequestSource};
+use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::owner::ClaimId;
+use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, Instant};
 use nix::sys::signalfd::SignalFd;
@@ -40,6 +43,8 @@ pub struct Daemon {
     closer: SocketCloser,
     /// Notifications to the service manager.
     pub manager: Manager,
+    /// When it began to serve: older slices were restored.
+    started: Instant,
     spare: Spare,
     /// A signal asked for the end, or no command needs the daemon any more.
     ending: bool,
@@ -65,6 +70,7 @@ impl Daemon {
             signals,
             closer,
             manager,
+            started: now(),
             spare: Spare::new(),
             ending: false,
             actions: Vec::new(),
@@ -77,6 +83,11 @@ impl Daemon {
     /// None but a bug's.
     pub fn serve(&mut self) -> io::Result<()> {
         let mut sources = Vec::new();
+        self.started = now();
+        let started = Happening::of_node(EventKind::DaemonStarted);
+        let restored = self.duties.containers.len() as u64;
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        self.duties.events.record(self.started, started.with([restored, 0], version));
         while !self.ending {
             self.poll.wake_at(self.next_deadline())?;
             self.poll.wait(&mut sources)?;
@@ -244,6 +255,7 @@ impl Daemon {
     }
 
     fn step(&mut self, event: Event) {
+        self.duties.note_event(&event);
         let mut actions = std::mem::take(&mut self.actions);
         self.engine.step(now(), event, &mut actions);
         for action in actions.drain(..) {
@@ -302,6 +314,11 @@ impl Daemon {
                 Ok(Event::Retune { token, container, change, undoes: false })
             }
             Command::List {} => return self.list(key),
+            Command::Events { after } => {
+                let rows = duties.events.after(after);
+                rows.iter().for_each(|row| duties.admins.queue(key, row));
+                return duties.admins.flush(key, &mut duties.tasks);
+            }
         };
         self.pass(key, event);
     }
@@ -324,10 +341,11 @@ impl Daemon {
         asked: &Admission,
     ) {
         let Admission { container, pid, .. } = *asked;
+        self.duties.admins.note_admission(key, asked);
         if self.duties.containers.is_over(&container) {
             self.container_ended(container);
         }
-        if self.duties.containers.may_have_left(&container) {
+        if self.duties.containers.has_left(&container) {
             self.duties.left(&container);
             self.settle();
         }
@@ -350,6 +368,7 @@ impl Daemon {
         duties.clients.read_all_claims(&mut duties.tasks);
         self.settle();
         let mut rows = self.engine.snapshot(now());
+        rows.insert(0, self.own_row());
         let duties = &mut self.duties;
         let measures = |gpu| duties.accounting.measures(gpu);
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
@@ -357,6 +376,16 @@ impl Daemon {
         duties.add_owners(&mut rows);
         rows.iter().for_each(|row| duties.admins.queue(key, row));
         duties.admins.flush(key, &mut duties.tasks);
+    }
+
+    /// What a snapshot shows of the daemon itself.
+    fn own_row(&self) -> Snapshot {
+        let (until, absent) = self.engine.last_absence().unwrap_or_default();
+        Snapshot::Daemon {
+            started_ns: self.started.0,
+            absent_until_ns: until.0,
+            absent_ns: absent.0,
+        }
     }
 
     /// Asks NVML for a process's use; without NVML, answers "unknown".

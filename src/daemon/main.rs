@@ -27,6 +27,7 @@ mod containers;
 mod descriptors;
 mod driver_lock;
 mod event_loop;
+mod events;
 mod examine;
 mod executor;
 mod gpu_table;

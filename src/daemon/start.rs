@@ -6,11 +6,12 @@ use crate::agents::Agents;
 use crate::cgroup_limits::CgroupLimits;
 use crate::claims::{CdiFiles, ClaimStore, Claims};
 use crate::clients::Clients;
-use crate::command_line::CommandLine;
+use crate::command_line::{CommandLine, LogFormat};
 use crate::config::{Absolute, ConfigError, DaemonConfig};
 use crate::containers::{Budget, Containers, PageSettings};
 use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::event_loop::Daemon;
+use crate::events::Events;
 use crate::executor::Duties;
 use crate::gpu_table::GpuTable;
 use crate::gpus::{self, Gpu, GpuError};
@@ -148,7 +149,7 @@ fn complain(line: &str) {
 }
 
 fn serve(options: &CommandLine) -> Result<(), Failure> {
-    log_to_stderr(options.verbose);
+    log_to_stderr(options.verbose, options.log_format);
     abort_on_panic();
     // Block signals before creating files, so that all files are removed at the end.
     let signals = end_signals()?;
@@ -271,6 +272,7 @@ fn assemble(
         claims,
         gpu_table,
         health,
+        events: Events::default(),
         paths,
         tasks: Tasks::default(),
     };
@@ -351,15 +353,17 @@ fn await_containers(root: &std::path::Path) {
     }
 }
 
-fn log_to_stderr(verbose: bool) {
+fn log_to_stderr(verbose: bool, format: LogFormat) {
     let level = if verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
-    tracing_subscriber::fmt()
-        .compact()
+    let log = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_target(false)
         .with_max_level(level)
-        .with_writer(io::stderr)
-        .init();
+        .with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.compact().init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
 }
 
 /// Ends the daemon at once after a panic: it could continue with a wrong state. The next daemon starts from

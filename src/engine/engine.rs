@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{CONTAINERS_MAX, GPUS_MAX, NAME_BYTES_MAX};
 use gpuslice_wire::policy::Gangs;
-use gpuslice_wire::units::{Bytes, Instant};
+use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::{Action, Actions, Cut};
 use crate::admission::{GpuCapacity, admit, beginning, readmit};
@@ -32,6 +32,8 @@ pub struct Engine {
     pub(crate) config: Config,
     pub(crate) now: Instant,
     pub(crate) charged: Charged,
+    /// The last absence: its end and its length.
+    absence: Option<(Instant, Duration)>,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) containers: Containers,
     pub(crate) clients: Clients,
@@ -60,6 +62,7 @@ impl Engine {
             config,
             now: Instant(0),
             charged: Charged::default(),
+            absence: None,
             gpus: Vec::new(),
             containers: Containers::default(),
             clients: Clients::default(),
@@ -73,8 +76,13 @@ impl Engine {
     /// Applies `event`, which happened at `now`, and appends the actions to perform. An instant earlier
     /// than a former one counts as that one.
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
-        self.charged = self.charged_at(now);
+        let charged = self.charged_at(now);
+        let absent = charged.absent_since(self.charged);
+        self.charged = charged;
         self.now = self.now.max(now);
+        if absent > Duration(0) {
+            self.absence = Some((self.now, absent));
+        }
         let (from, comes) = (actions.len(), matches!(event, Event::Attach { .. }));
         let touched = gang::closure(&self.gangs, self.concerned(&event) | self.overdue());
         self.pass_time(touched);
@@ -154,6 +162,12 @@ impl Engine {
     pub fn next_deadline(&self) -> Option<Instant> {
         let due = self.gpus.iter().filter_map(|gpu| gpu.due);
         due.chain(self.grace).chain(self.recalled_until()).min()
+    }
+
+    /// The last time that a step came too late for the tenants: when it came, and by how much.
+    #[must_use]
+    pub fn last_absence(&self) -> Option<(Instant, Duration)> {
+        self.absence
     }
 
     /// The charged time at `now`, not before the last step.

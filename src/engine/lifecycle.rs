@@ -102,6 +102,14 @@ impl Recall {
     }
 }
 
+/// The last refusal of an account; zeros for none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LastDenied {
+    pub(crate) need: Bytes,
+    pub(crate) left: Bytes,
+    pub(crate) at: Instant,
+}
+
 /// One account of a container: its slice of a GPU, or the host memory it pinned.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
@@ -129,8 +137,7 @@ pub(crate) struct Slice {
     /// Counts of ended processes: the counters an observer sees only grow.
     pub(crate) past_launches: u64,
     pub(crate) past_denied: u64,
-    /// Need and remainder of the last refusal.
-    pub(crate) last_denied: (Bytes, Bytes),
+    pub(crate) last_denied: LastDenied,
 }
 
 impl Slice {
@@ -151,7 +158,7 @@ impl Slice {
             peak: Bytes::ZERO,
             past_launches: 0,
             past_denied: 0,
-            last_denied: (Bytes::ZERO, Bytes::ZERO),
+            last_denied: LastDenied::default(),
         }
     }
     /// Notes a larger grant to a process, which the account has reserved. No grant is ever decided beyond

@@ -65,9 +65,13 @@ impl Engine {
         let behind = largest.map(|wait| {
             let shown = wait.and_then(|wait| {
                 let container = self.containers.get(wait.behind)?.record.container;
-                let (total_ns, longest_ns) = (wait.total.0, wait.longest.0);
-                let container = Some(container);
-                Some(WaitBehind { container, total_ns, longest_ns, cause: wait.cause })
+                Some(WaitBehind {
+                    container: Some(container),
+                    total_ns: wait.total().0,
+                    longest_ns: wait.longest.0,
+                    cause: wait.cause,
+                    by_cause_ns: wait.by_cause,
+                })
             });
             shown.unwrap_or_default()
         });
@@ -114,8 +118,9 @@ impl Engine {
             used: self.used(index, lane),
             peak: slice.peak,
             denied: sum(ClientLane::denied, slice.past_denied),
-            denied_need: slice.last_denied.0,
-            denied_left: slice.last_denied.1,
+            denied_need: slice.last_denied.need,
+            denied_left: slice.last_denied.left,
+            denied_at_ns: slice.last_denied.at.0,
             untracked: Bytes(sum(
                 |lane| lane.residual.charged().0,
                 slice.unattributed.charged().saturating_add(slice.hidden).0,

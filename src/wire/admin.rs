@@ -163,8 +163,13 @@ messages! {
             /// What is requested.
             asked: Admission,
         }
+        /// Asks for what happened lately, as [`crate::history::History`].
+        308 Events {
+            /// Number of the last event that the client has; 0 for none.
+            after: u64,
+        }
         /// Lets a container live in the slice of a claim. Idempotent for the same first process.
-        308 Join {
+        309 Join {
             /// The container as its runtime names it.
             container: ContainerId,
             /// The claims whose devices it has, each once.

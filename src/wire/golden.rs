@@ -2,7 +2,8 @@
 
 use crate::admin::{Admission, Answer, Command, Denial, MemoryAsk};
 use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode};
-use crate::ids::{ClientId, ContainerId, Lane};
+use crate::history::{EventKind, History, NO_UID};
+use crate::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::owner::{ClaimId, Owner};
 use crate::page::{
@@ -41,6 +42,44 @@ fn reserve_has_these_bytes() {
     assert_eq!(frame, expected);
 }
 
+/// An event, and the request for those after the third.
+#[test]
+fn events_have_these_bytes() {
+    let entry = History::Entry {
+        sequence: 4,
+        unix_ns: 0x0102,
+        kind: EventKind::MemoryRefused,
+        container: Text::new("web-1").unwrap(),
+        name: Name::new("web").unwrap(),
+        gpu: GpuUuid([9; 16]),
+        pid: 0x0506,
+        uid: NO_UID,
+        count: 3,
+        amounts: [7, 8],
+        text: Text::new("no").unwrap(),
+    };
+    let frame = bytes_of(&entry);
+    let mut expected = std::vec![0; 515];
+    let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &[4]);
+    put(8, &[2, 1]);
+    put(16, &[5, 5, 0]);
+    put(19, b"web-1");
+    put(147, &[3, 0]);
+    put(149, b"web");
+    put(213, &[9; 16]);
+    put(229, &[6, 5, 0, 0, 255, 255, 255, 255, 3, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 8]);
+    put(257, &[2, 0]);
+    put(259, b"no");
+    assert_eq!(frame[HEADER_BYTES..], expected[..]);
+    assert_eq!((frame[6], frame[7]), (0xf5, 1), "501");
+    assert_eq!(decode(&frame), Ok((RequestId(7), entry)));
+    let frame = bytes_of(&Command::Events { after: 3 });
+    assert_eq!(frame[HEADER_BYTES..], [3, 0, 0, 0, 0, 0, 0, 0]);
+    let kinds = EventKind::ALL.map(EventKind::name);
+    assert_eq!((kinds[0], kinds[4], kinds[10]), ("daemon-started", "memory-refused", "policy-set"));
+}
+
 /// Kind and payload length of every message; a new length or number is a new version.
 #[test]
 fn every_kind_has_this_length() {
@@ -57,7 +96,7 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 41), (202, 417), (203, 8), (204, 660), (206, 581)]
+        [(201, 41), (202, 425), (203, 8), (204, 780), (205, 24), (206, 581)]
     );
     assert_eq!(
         lengths(Command::payload_bytes),
@@ -69,9 +108,11 @@ fn every_kind_has_this_length() {
             (305, 675),
             (306, 143),
             (307, 2039),
-            (308, 849)
+            (308, 8),
+            (309, 849)
         ]
     );
+    assert_eq!(lengths(History::payload_bytes), [(501, 515), (502, 28)]);
     assert_eq!(
         lengths(Answer::payload_bytes),
         [(401, 1806), (402, 0), (403, 516), (404, 16), (405, 0)]

@@ -13,6 +13,7 @@ extern crate std;
 
 pub mod admin;
 pub mod frame;
+pub mod history;
 pub mod ids;
 pub mod limits;
 pub mod node;

@@ -39,6 +39,9 @@ pub const PATH_BYTES_MAX: usize = 256;
 /// Longest GPU selector (`all`, `0,1`, `GPU-…,GPU-…`), bytes; sixteen UUIDs fit.
 pub const SELECTOR_BYTES_MAX: usize = 672;
 
+/// Longest text of an event, bytes.
+pub const EVENT_TEXT_BYTES_MAX: usize = 256;
+
 /// Largest weight of a slice.
 pub const WEIGHT_MAX: u32 = 1000;
 /// Size of a shared page, bytes.

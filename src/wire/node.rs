@@ -325,19 +325,19 @@ messages! {
     /// From an agent to the daemon.
     NodeRequest {
         /// Asks for a `Gpu` row for each GPU.
-        501 Facts {}
+        701 Facts {}
         /// Asks for all rows: GPUs, slices, and the containers that live in claims.
-        502 List {}
+        702 List {}
         /// Asks for all rows and then for all changes, as long as the connection lasts.
-        503 Watch {}
+        703 Watch {}
         /// Reserves memory and share on GPUs. Idempotent.
-        504 Reserve {
+        704 Reserve {
             /// The words.
             words: Reservation,
         }
         /// Gives a claim up. No container joins it any more; its promise ends with the last container that
         /// lives in it. Idempotent; an unknown claim is released too.
-        505 Release {
+        705 Release {
             /// The claim.
             claim: ClaimId,
         }
@@ -348,12 +348,12 @@ messages! {
     /// From the daemon to an agent.
     NodeAnswer {
         /// A GPU of the node.
-        601 Gpu {
+        801 Gpu {
             /// What is known about it.
             gpu: GpuFacts,
         }
         /// A slice: of a claim, or of a container without a claim.
-        602 Slice {
+        802 Slice {
             /// Its id: of a claim `claim.` and the claim's id, otherwise the container's.
             slice: ContainerId,
             /// The claim, if it is one's.
@@ -378,38 +378,38 @@ messages! {
             class: Class,
         }
         /// A container that lives in a slice; of a slice without a claim, the container itself is not listed.
-        603 Member {
+        803 Member {
             /// The slice's claim.
             claim: ClaimId,
             /// The container as its runtime names it.
             container: ContainerId,
         }
         /// The rows so far are complete.
-        604 End {}
+        804 End {}
         /// A slice has ended, and with it all its members.
-        605 Gone {
+        805 Gone {
             /// The slice.
             slice: ContainerId,
         }
         /// A container does not live in its claim any more.
-        606 Left {
+        806 Left {
             /// The slice's claim.
             claim: ClaimId,
             /// The container.
             container: ContainerId,
         }
         /// The claim is reserved, and its CDI file is written.
-        607 Reserved {
+        807 Reserved {
             /// The CDI device that gives a container the claim, as `gpuslice.io/gpu=ID`.
             device: Text<128>,
         }
         /// The claim is released.
-        608 Released {
+        808 Released {
             /// Containers that still live in it.
             members: u32,
         }
         /// Nothing was changed.
-        609 Denied {
+        809 Denied {
             /// Kind of reason.
             why: NodeDenial,
             /// What is wrong and what to do next.

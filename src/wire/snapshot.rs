@@ -105,6 +105,8 @@ crate::frame::messages! {
             denied_need: Bytes,
             /// Memory left under the cap at that time, bytes.
             denied_left: Bytes,
+            /// CLOCK_MONOTONIC of the last refusal, ns; 0 for none since the daemon's start.
+            denied_at_ns: u64,
             /// How its memory cap is enforced.
             memory_enforcement: MemoryEnforcement,
             /// Host memory pinned by the container, for all its GPUs together.
@@ -188,6 +190,15 @@ crate::frame::messages! {
             behind: [WaitBehind; WAITS_SHOWN],
             /// Time behind all others, and behind containers that have no slice any more, ns.
             others_ns: u64,
+        }
+        /// The daemon itself.
+        205 Daemon {
+            /// CLOCK_MONOTONIC of its start, ns: slices that are older were restored.
+            started_ns: u64,
+            /// CLOCK_MONOTONIC at which it last noticed that it had not run when a step was due, ns; 0 for never.
+            absent_until_ns: u64,
+            /// How long it had not run then, ns.
+            absent_ns: u64,
         }
         /// The owner of a slice, if it is known.
         206 SliceOwner {

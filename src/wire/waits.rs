@@ -63,15 +63,19 @@ pub struct WaitBehind {
     pub longest_ns: u64,
     /// The cause of the longest one.
     pub cause: WaitCause,
+    /// `total_ns` by cause, in the order of [`WaitCause::ALL`], ns.
+    pub by_cause_ns: [u64; WaitCause::ALL.len()],
 }
 
 impl Field for WaitBehind {
-    const BYTES: usize = ContainerId::BYTES + 2 * u64::BYTES + WaitCause::BYTES;
+    const BYTES: usize =
+        ContainerId::BYTES + 2 * u64::BYTES + WaitCause::BYTES + WaitCause::ALL.len() * u64::BYTES;
     fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
         self.container.map_or(Text::EMPTY, |id| id.text()).put(w)?;
         self.total_ns.put(w)?;
         self.longest_ns.put(w)?;
-        self.cause.put(w)
+        self.cause.put(w)?;
+        self.by_cause_ns.put(w)
     }
     fn get(r: &mut Reader<'_>) -> Result<WaitBehind, FrameError> {
         let name = Text::<CONTAINER_ID_BYTES_MAX>::get(r)?;
@@ -80,6 +84,7 @@ impl Field for WaitBehind {
             false => Some(ContainerId::new(name.as_str()).map_err(|_| FrameError::Field)?),
         };
         let (total_ns, longest_ns) = (u64::get(r)?, u64::get(r)?);
-        Ok(WaitBehind { container, total_ns, longest_ns, cause: WaitCause::get(r)? })
+        let (cause, by_cause_ns) = (WaitCause::get(r)?, Field::get(r)?);
+        Ok(WaitBehind { container, total_ns, longest_ns, cause, by_cause_ns })
     }
 }

@@ -31,8 +31,8 @@ pub fn of_slices(view: &View) -> Vec<Check> {
     let of = |row: &Row| {
         let over = if row.is_over() { ", held above the cap" } else { "" };
         let (caps, turns) =
-            (describe_memory(row.memory_enforcement), describe_time(row.time.enforcement));
-        let slices = describe_slice(row.time.slice_us, row.time.slice_changes);
+            (describe_memory(row.memory_enforcement), describe_time(row.time_enforcement));
+        let slices = describe_slice(row.time_slice_us, row.time_slice_changes);
         let gpu = view.called(row.gpu);
         let found = format!("{gpu}: {caps}{over}; {turns}{slices}");
         there(&format!("slice {}", row.name), found)

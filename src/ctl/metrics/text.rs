@@ -231,7 +231,10 @@ fn labels(row: &Snapshot, info: bool) -> String {
                 all.push(("simulated", gpu.is_simulated().to_string()));
             }
         }
-        Snapshot::SliceTime { .. } | Snapshot::SliceOwner { .. } | Snapshot::End { .. } => {}
+        Snapshot::SliceTime { .. }
+        | Snapshot::SliceOwner { .. }
+        | Snapshot::Daemon { .. }
+        | Snapshot::End { .. } => {}
     }
     let all = all.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value)));
     all.collect::<Vec<_>>().join(",")
@@ -312,6 +315,7 @@ mod tests {
                 denied: 4,
                 denied_need: bytes,
                 denied_left: bytes,
+                denied_at_ns: 0,
                 memory_enforcement: MemoryEnforcement::Driver,
                 pinned: bytes,
                 pinned_cap: None,
@@ -349,6 +353,7 @@ mod tests {
             total_ns: 2_500_000_000,
             longest_ns: 1_500_000_000,
             cause: WaitCause::LongKernel,
+            by_cause_ns: [0, 0, 2_500_000_000, 0, 0],
         };
         let mut behind = [WaitBehind::default(); 3];
         if lane == 0 {

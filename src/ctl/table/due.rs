@@ -22,7 +22,7 @@ struct Demand {
 impl View {
     /// The part of its GPU, 0..=1, that a slice is due among the slices with work.
     pub fn due(&self, row: &Row) -> f64 {
-        let policy = self.gpu(row.gpu).map_or(Policy::default(), |gpu| gpu.policy);
+        let policy = self.policy(row.gpu);
         let same = |peer: &Row| peer.container == row.container;
         let peers = self.rows.iter();
         let peers = peers.filter(|peer| peer.gpu == row.gpu && (peer.runnable || same(peer)));

@@ -1,13 +1,18 @@
 //! A snapshot as JSON: `gpuslice ps --json`.
 
 use super::{Gpu, Row, View, memory_enforcement_name, time_enforcement_name};
-use crate::wall_time::WallTime;
+use gpuslice_wire::waits::{WaitBehind, WaitCause};
 use serde_json::{Value, json};
+
+/// Time behind a container, by the cause's name.
+fn by_cause(wait: &WaitBehind) -> Value {
+    let causes = WaitCause::ALL.into_iter().zip(wait.by_cause_ns);
+    causes.map(|(cause, ns)| (cause.name().to_owned(), Value::from(ns))).collect()
+}
 
 /// Where a slice's wall time went; null where the snapshot lacks it.
 fn wall_time(view: &View, row: &Row) -> Value {
-    let same = |time: &&WallTime| time.container.as_str() == row.container && time.lane == row.lane;
-    let Some(time) = view.times.iter().find(same) else {
+    let Some(time) = view.time(row) else {
         return Value::Null;
     };
     let name = |container: &str| {
@@ -18,6 +23,7 @@ fn wall_time(view: &View, row: &Row) -> Value {
         json!({
             "container": container.as_str(), "name": name(container.as_str()),
             "total_ns": wait.total_ns, "longest_ns": wait.longest_ns, "cause": wait.cause.name(),
+            "by_cause_ns": by_cause(wait),
         })
     });
     let mut value = json!({
@@ -60,16 +66,17 @@ pub fn json(view: &View) -> Value {
             "memory_peak": row.peak.0, "lane": row.lane.0,
             "memory_enforcement": memory_enforcement_name(row.memory_enforcement),
             "pinned": row.pinned.0, "pinned_cap": row.pinned_cap.map(|cap| cap.0),
-            "denied": row.denied, "denied_need": row.last_denied.0.0,
-            "denied_left": row.last_denied.1.0, "weight": row.weight,
+            "denied": row.denied, "denied_need": row.denied_need.0,
+            "denied_left": row.denied_left.0, "denied_at_ns": (row.denied_at_ns > 0).then_some(row.denied_at_ns),
+            "weight": row.weight,
             "share": row.share, "share_limit": row.share_limit, "class": row.class.name(), "time_cap_ppm": row.cap_ppm,
             "clients": row.clients, "runnable": row.runnable, "share_due": view.due(row),
             "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "runnable_ns": row.runnable_ns,
             "turns": row.turns, "late_turns": row.late_turns, "closed_early": row.closed_early,
-            "launches": row.launches, "gang": row.gang, "stops": row.time.stops,
-            "stops_missed": row.time.stops_missed,
-            "time_enforcement": time_enforcement_name(row.time.enforcement),
-            "time_slice_us": row.time.slice_us, "time_slice_changes": row.time.slice_changes,
+            "launches": row.launches, "gang": row.gang, "stops": row.stops,
+            "stops_missed": row.stops_missed,
+            "time_enforcement": time_enforcement_name(row.time_enforcement),
+            "time_slice_us": row.time_slice_us, "time_slice_changes": row.time_slice_changes,
             "time": wall_time(view, row), "pod": pod(view, row),
         })
     };
@@ -84,10 +91,10 @@ pub fn json(view: &View) -> Value {
 mod tests {
     use super::super::tests::slice;
     use super::*;
-    use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+    use crate::wall_time::WallTime;
+    use gpuslice_wire::ids::{ContainerId, GpuUuid};
     use gpuslice_wire::owner::Owner;
     use gpuslice_wire::text::Text;
-    use gpuslice_wire::waits::{WaitBehind, WaitCause};
 
     #[test]
     fn waits_name_the_container() {
@@ -98,11 +105,11 @@ mod tests {
             total_ns: 30,
             longest_ns: 20,
             cause: WaitCause::NoDrain,
+            by_cause_ns: [10, 0, 0, 20, 0],
         };
         let time = WallTime {
             container: container("web"),
             gpu: GpuUuid([1; 16]),
-            lane: Lane(0),
             since_ns: 5,
             parts: [("running", 10), ("waiting", 31), ("", 0), ("", 0), ("", 0), ("", 0), ("", 0)],
             behind,
@@ -118,6 +125,7 @@ mod tests {
         let wait = json!({
             "container": "train", "name": "training", "total_ns": 30, "longest_ns": 20,
             "cause": "no-drain",
+            "by_cause_ns": { "queue": 10, "higher-class": 0, "long-kernel": 0, "no-drain": 20, "gang": 0 },
         });
         assert_eq!((&time["behind"], &time["others_ns"]), (&json!([wait]), &json!(1)));
         assert_eq!(all["slices"][1]["time"], Value::Null);

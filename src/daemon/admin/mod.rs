@@ -23,7 +23,7 @@ use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::select::{GpuSelector, SelectError};
-use gpuslice_wire::text::{CgroupPath, Selector};
+use gpuslice_wire::text::{CgroupPath, Name, Selector};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use idle_exit::IdleExit;
 use nix::errno::Errno;
@@ -51,6 +51,8 @@ struct Admin {
     asks_for: (Members, Option<FirstProcess>),
     /// The container as Kubernetes names it.
     owner: Owner,
+    /// Container and name of the slice that is asked for.
+    admission: Option<(ContainerId, Name)>,
     /// Slices that end with this connection.
     slices: Vec<ContainerId>,
     /// Packets of at most one answer, which wait for room in the socket.
@@ -182,6 +184,7 @@ impl Admins {
             peer,
             asks_for: Default::default(),
             owner: Owner::default(),
+            admission: None,
             slices: Vec::new(),
             out: VecDeque::new(),
         };
@@ -306,6 +309,23 @@ impl Admins {
         self.connections.get(key).is_some()
     }
 
+    /// Notes the container for which a connection asks for a slice.
+    pub fn note_admission(&mut self, key: Key, asked: &Admission) {
+        if let Some(admin) = self.connections.get_mut(key) {
+            admin.admission = Some((asked.container, asked.name));
+        }
+    }
+
+    /// The container for which a connection asked for a slice, if it is not answered.
+    pub fn take_admission(&mut self, key: Key) -> Option<(ContainerId, Name)> {
+        self.connections.get_mut(key)?.admission.take()
+    }
+
+    /// Pid and user of the process that connected.
+    pub fn peer(&self, key: Key) -> Option<(i32, u32)> {
+        Some(self.connections.get(key)?.peer)
+    }
+
     /// How to recognise the container of the new slice that a connection asked for, and its first process.
     pub fn take_asked(&mut self, key: Key) -> (Members, Option<FirstProcess>) {
         let admin = self.connections.get_mut(key);
@@ -342,6 +362,7 @@ impl Admins {
         out: &mut Tasks,
     ) -> bool {
         let keeps = self.idle_exit.is_on();
+        let _ = self.take_admission(key);
         if let Some(admin) = self.connections.get_mut(key).filter(|_| keeps) {
             admin.slices.push(container);
         }

@@ -122,9 +122,15 @@ impl Claims {
     pub fn keep(&mut self, words: Reservation) -> Result<(), String> {
         let claim = words.claim;
         let at = |path: &Path, why: io::Error| format!("{}: {why}", path.display());
-        self.store.keep(&words).map_err(|why| at(&self.store.path(&claim), why))?;
+        // After a reboot its file is there already.
+        let is_kept = self.known.get(&claim) == Some(&Claim::Reserved(words));
+        if !is_kept {
+            self.store.keep(&words).map_err(|why| at(&self.store.path(&claim), why))?;
+        }
         if let Err(why) = self.cdi.keep(&claim, words.gpus.as_slice()) {
-            let _ = self.store.forget(&claim); // the first error is the one to report
+            if !is_kept {
+                let _ = self.store.forget(&claim); // the first error is the one to report
+            }
             return Err(at(&self.cdi.path(&claim), why));
         }
         self.known.insert(claim, Claim::Reserved(words));

@@ -29,8 +29,10 @@ pub(super) struct Joined {
     pub(super) claim: ClaimId,
     /// Which processes are the container's.
     pub(super) members: Members,
-    /// The container's first process, with which it ends, if it is known.
-    first: Option<(u32, OwnedFd)>,
+    /// The container's first process as its hook named it; 0 if that is forgotten.
+    pid: u32,
+    /// That process, with which the container ends, if it is known in this pid namespace.
+    first: Option<OwnedFd>,
     /// The container's own cgroup; empty if it has none.
     cgroup: CgroupPath,
     owner: Owner,
@@ -38,7 +40,7 @@ pub(super) struct Joined {
 
 impl Joined {
     pub(super) fn first(&self) -> Option<BorrowedFd<'_>> {
-        self.first.as_ref().map(|(_, first)| first.as_fd())
+        self.first.as_ref().map(AsFd::as_fd)
     }
 }
 
@@ -53,6 +55,8 @@ pub struct Joining {
     pub owner: Owner,
     /// The container's own cgroup; empty if it has none.
     pub cgroup: CgroupPath,
+    /// The container's first process as its hook names it.
+    pub pid: u32,
 }
 
 impl Containers {
@@ -65,14 +69,14 @@ impl Containers {
         joining: Joining,
         (members, first): (Members, Option<FirstProcess>),
     ) -> io::Result<()> {
-        let Joining { container, claim, owner, cgroup } = joining;
+        let Joining { container, claim, owner, cgroup, pid } = joining;
         self.state.keep_joined(&container, &claim, &members.note())?;
         let dir = self.state.container_dir(&container);
         let noted = owner::note(&dir, &owner)
             .and_then(|()| fs::write(dir.join(CGROUP), cgroup.as_bytes()))
             .and_then(|()| first.as_ref().map_or(Ok(()), |first| write_note(&dir, first.pid)));
-        let first = first.map(|first| (first.pid, first.pidfd));
-        let joined = Joined { container, claim, members, first, cgroup, owner };
+        let first = first.map(|first| first.pidfd);
+        let joined = Joined { container, claim, members, pid, first, cgroup, owner };
         let done = noted.and_then(|()| self.add_joined(joined));
         if done.is_err() {
             let _ = self.state.forget(&container); // the first error is the one to report
@@ -101,11 +105,11 @@ impl Containers {
     /// Its files cannot be read or changed.
     pub fn rejoin(&mut self, container: ContainerId, claim: ClaimId) -> io::Result<()> {
         let dir = self.state.container_dir(&container);
-        let first = match NotedProcess::of(&dir) {
+        let (pid, first) = match NotedProcess::of(&dir) {
             _ if !self.has(&claim.slice()) => return self.state.forget(&container),
             NotedProcess::Ended => return self.state.forget(&container),
-            NotedProcess::Lives(pid, first) => Some((pid, first)),
-            NotedProcess::Unknown => None,
+            NotedProcess::Lives(pid, first) => (pid, Some(first)),
+            NotedProcess::Unknown => (0, None),
         };
         self.state.link_socket(&container, &claim)?;
         let cgroup = fs::read(dir.join(CGROUP)).unwrap_or_default();
@@ -113,6 +117,7 @@ impl Containers {
             container,
             claim,
             members: Members::noted_in(&dir),
+            pid,
             first,
             cgroup: CgroupPath::new(&cgroup).unwrap_or(CgroupPath::EMPTY),
             owner: owner::noted(&dir),
@@ -134,8 +139,7 @@ impl Containers {
             return Err((Denial::Exists, text));
         }
         if let Some(joined) = self.joined_of(container) {
-            let same = joined.first.as_ref().is_some_and(|(known, _)| *known == pid);
-            if joined.claim == *claim && same {
+            if joined.claim == *claim && joined.pid == pid && pid != 0 {
                 return Ok(true);
             }
             let text = format!("a container {container} lives in claim {}", joined.claim);
@@ -164,6 +168,12 @@ impl Containers {
     /// The container of a first process that has exited.
     pub fn joined_container(&self, key: Key) -> Option<ContainerId> {
         Some(self.joined.get(key)?.container)
+    }
+
+    /// Whether a container in a claim is known to have ended.
+    pub fn has_left(&self, container: &ContainerId) -> bool {
+        let first = self.joined_of(container).and_then(Joined::first);
+        first.is_some_and(has_exited)
     }
 
     /// Whether a container in a claim is known to have ended, or its end cannot be detected.

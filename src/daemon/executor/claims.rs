@@ -8,11 +8,13 @@ use super::Duties;
 use crate::agents::rows::Rows;
 use crate::claims::{CdiFiles, Claim, NodeDenied};
 use crate::containers::{Joining, Members};
+use crate::events::Happening;
 use crate::replies::{Denied, NO_REPLY, agent_token, key_of};
 use crate::slab::Key;
 use gpuslice_engine::{Engine, Event, Record, Refusal, SliceRequest, Token};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Command, Denial, MemoryAsk};
+use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::node::{NodeAnswer, NodeDenial, NodeRequest, Reservation};
@@ -112,11 +114,12 @@ impl Duties {
             .and_then(|()| self.claims.keep(words));
         if let Err(why) = done {
             let text = format!("{why}; free disk space or raise the limit there");
-            tracing::error!(%claim, "{text}");
-            self.agents.deny(key, NodeDenial::Host, &text);
-            return self.dismiss(record.container);
+            return self.give_up(key, &claim, text);
         }
         tracing::info!(%claim, gpus = record.lanes.len(), "claim reserved");
+        self.events.know(record.container, record.name);
+        let began = Happening::of(EventKind::SliceBegan, record.container);
+        self.events.record(now(), began.with([record.lanes.len() as u64, 0], String::new()));
         let finished = self.cgroup_limits.admit(&mut self.accounting, token, record);
         self.continue_after_limits(finished);
     }
@@ -129,14 +132,19 @@ impl Duties {
             return self.agents.deny(key, NodeDenial::Host, why);
         };
         if let Err(text) = self.cgroup_limits.verdict(&slice) {
-            tracing::error!(%claim, "{text}");
-            self.agents.deny(key, NodeDenial::Host, &text);
-            if let Err(why) = self.release(&claim) {
-                tracing::error!(%claim, "{why}");
-            }
-            return;
+            return self.give_up(key, &claim, text);
         }
         self.answer_reserved(key, &claim);
+    }
+
+    /// The slice of a claim cannot exist. A claim from before a reboot keeps its file: it is promised to its agent.
+    fn give_up(&mut self, key: Key, claim: &ClaimId, text: String) {
+        tracing::error!(%claim, "{text}");
+        self.agents.deny(key, NodeDenial::Host, &text);
+        if key == key_of(NO_REPLY) {
+            self.claims.note_broken(claim, text);
+        }
+        self.dismiss(claim.slice());
     }
 
     fn answer_reserved(&mut self, key: Key, claim: &ClaimId) {
@@ -186,7 +194,7 @@ impl Duties {
             return Ok(());
         };
         let claim = one_of(claims)?;
-        if self.containers.may_have_left(&container) {
+        if self.containers.has_left(&container) {
             self.left(&container);
         }
         self.may_be_joined(&claim)?;
@@ -199,7 +207,7 @@ impl Duties {
             0 => CgroupPath::EMPTY,
             _ => self.cgroup_limits.cgroup_of(&container, pid),
         };
-        let joining = Joining { container, claim, owner, cgroup };
+        let joining = Joining { container, claim, owner, cgroup, pid };
         let asked = self.admins.take_asked(key);
         let dir = self.containers.state().container_dir(&container);
         self.containers.join(joining, asked).map_err(|why| {
@@ -274,8 +282,13 @@ impl Duties {
         rows.extend(end);
     }
 
-    /// Removes what belongs to the claim of a slice that ends.
-    pub(super) fn claim_dismissed(&mut self, claim: &ClaimId) {
+    /// Removes what belongs to the claim of a slice that ends. The file of a claim that cannot be kept stays, unless an
+    /// administrator ends its slice.
+    pub(super) fn claim_dismissed(&mut self, token: Token, claim: &ClaimId) {
+        let is_broken = matches!(self.claims.get(claim), Some(Claim::Broken(_)));
+        if is_broken && token == NO_REPLY {
+            return;
+        }
         for container in self.containers.members_of(claim) {
             self.containers.leave(&container);
         }

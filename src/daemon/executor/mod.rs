@@ -13,6 +13,7 @@ use crate::cgroup_limits::CgroupLimits;
 use crate::claims::Claims;
 use crate::clients::Clients;
 use crate::containers::Containers;
+use crate::events::{Events, Happening};
 use crate::gpu_table::GpuTable;
 use crate::health::HealthWatch;
 use crate::paths::Paths;
@@ -21,13 +22,15 @@ use crate::preempt::Preemption;
 use crate::replies::{NO_REPLY, is_agents, key_of};
 use crate::slab::Key;
 use crate::tasks::Tasks;
-use gpuslice_engine::{Action, Cut, Engine, Late, Token};
+use gpuslice_engine::{Action, Cut, Engine, Event, Late, Token};
+use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::frame::RequestId;
+use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::tenant::Reply;
-use gpuslice_wire::units::Duration;
+use gpuslice_wire::units::{Bytes, Duration};
 
 /// All duties of the daemon.
 pub struct Duties {
@@ -43,6 +46,8 @@ pub struct Duties {
     pub cgroup_limits: CgroupLimits,
     /// Preemption of work on GPUs.
     pub preemption: Preemption,
+    /// What happened lately.
+    pub events: Events,
     /// Policies changed at run time, as on disk.
     pub policies: Policies,
     /// Connections of agents.
@@ -88,6 +93,7 @@ impl Duties {
                 self.reply(client, token, &Reply::Reserved { lane, bytes });
             }
             Action::Refused { client, token, lane, need, left } => {
+                self.note_refused(client, lane, [need, left]);
                 self.reply(client, token, &Reply::Refused { lane, need, left })
             }
             // `restore` reads these itself.
@@ -134,7 +140,8 @@ impl Duties {
                 self.dismissed(token, &container, known)
             }
             Action::Late { container, lane, stage, after } => {
-                log_late(&container, lane, stage, after)
+                log_late(&container, lane, stage, after);
+                self.note_late(container, lane, stage, after);
             }
             Action::Resized { token, record, change } => self.resized(token, &record, &change),
             Action::PolicySet { token, policy, was } => self.policy_set(token, policy, &was),
@@ -154,9 +161,45 @@ impl Duties {
         self.admins.answer(key, answer, &mut self.tasks);
     }
 
-    /// Refuses a command.
+    /// Refuses a command. Where it asked for a slice, that is an event.
     pub fn deny(&mut self, key: Key, why: Denial, text: &str) {
+        if let Some((container, name)) = self.admins.take_admission(key) {
+            let refused = Happening::of(EventKind::SliceRefused, container).named(name);
+            let refused = refused.by_client(self.admins.peer(key));
+            self.events.record(now(), refused.with([0; 2], text.to_owned()));
+        }
         self.admins.deny(key, why, text, &mut self.tasks);
+    }
+
+    /// Records a refused allocation.
+    fn note_refused(&mut self, client: ClientId, lane: Lane, amounts: [Bytes; 2]) {
+        let Some((container, process)) = self.clients.connected(client) else {
+            return;
+        };
+        let gpu = self.containers.gpu_of(&container, lane);
+        let text = if lane == Lane::HOST { "pinned host memory" } else { "" };
+        let refused = Happening::of(EventKind::MemoryRefused, container).on(gpu);
+        let refused = refused.by_process(process.map_or(0, |it| it.pid));
+        self.events.record(now(), refused.with(amounts.map(|it| it.0), text.to_owned()));
+    }
+
+    /// Records an overrun and its end.
+    fn note_late(&mut self, container: ContainerId, lane: Lane, stage: Late, after: Duration) {
+        let kind = match stage {
+            Late::Waiting => return,
+            Late::Overrun => EventKind::Overrun,
+            Late::Drained => EventKind::Drained,
+        };
+        let late = Happening::of(kind, container).on(self.containers.gpu_of(&container, lane));
+        self.events.record(now(), late.with([after.0, 0], String::new()));
+    }
+
+    /// Records what an event for the engine says: stopped work.
+    pub fn note_event(&mut self, event: &Event) {
+        if let Event::Stopped { container, lane, ok: true } = *event {
+            let gpu = self.containers.gpu_of(&container, lane);
+            self.events.record(now(), Happening::of(EventKind::Preempted, container).on(gpu));
+        }
     }
 
     fn attached(
@@ -179,7 +222,14 @@ impl Duties {
         }
         let state = self.containers.state();
         match self.policies.changed(state, policy, was) {
-            Ok(()) => self.answer(key_of(token), &Answer::Done {}),
+            Ok(()) => {
+                let former = was.iter().map(|(gpu, policy)| format!("{gpu} was {policy}"));
+                let text = format!("{policy}: {}", former.collect::<Vec<_>>().join(", "));
+                let client = self.admins.peer(key_of(token));
+                let set = Happening::of_node(EventKind::PolicySet).by_client(client);
+                self.events.record(now(), set.with([0; 2], text));
+                self.answer(key_of(token), &Answer::Done {});
+            }
             Err((text, back)) => {
                 tracing::error!("{text}");
                 back.into_iter().for_each(|event| self.tasks.step_first(event));

@@ -2,6 +2,7 @@
 
 use super::Duties;
 use crate::cgroup_limits::{After, Finished};
+use crate::events::Happening;
 use crate::paths::host_path;
 use crate::replies::{NO_REPLY, is_agents, key_of};
 use crate::slab::Key;
@@ -9,6 +10,7 @@ use crate::tasks::Task;
 use gpuslice_engine::{CapChange, Event, Record, TimeChange, Token};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk, Mounts};
+use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::text::HostPath;
@@ -21,6 +23,7 @@ impl Duties {
     /// A system call failed.
     pub fn reopen(&mut self, record: &Record) -> std::io::Result<()> {
         self.expect_slice();
+        self.events.know(record.container, record.name);
         self.containers.open(now(), record)
     }
 
@@ -45,6 +48,10 @@ impl Duties {
             return self.dismiss(container);
         }
         tracing::info!(%container, name = %record.name, gpus = record.lanes.len(), "slice given");
+        self.events.know(container, record.name);
+        let began = Happening::of(EventKind::SliceBegan, container);
+        let began = began.by_client(self.admins.peer(key_of(token)));
+        self.events.record(now(), began.with([record.lanes.len() as u64, 0], String::new()));
         let finished = self.cgroup_limits.admit(&mut self.accounting, token, record);
         self.continue_after_limits(finished);
     }
@@ -157,6 +164,10 @@ impl Duties {
         let CapChange { cap, reserved, .. } = *change;
         if token != NO_REPLY {
             tracing::info!(%container, name = %record.name, was = %change.was, %cap, %reserved, "cap changed");
+            let changed = Happening::of(EventKind::CapChanged, container);
+            let changed = changed.on(self.containers.gpu_of(&container, change.lane));
+            let changed = changed.by_client(self.admins.peer(key_of(token)));
+            self.events.record(now(), changed.with([change.was.0, cap.0], String::new()));
         }
         self.answer(key_of(token), &Answer::Resized { cap, reserved });
     }
@@ -187,6 +198,10 @@ impl Duties {
             %container, %name, weight, share, share_limit, %class,
             "weight, share, limit or class changed"
         );
+        let retuned = Happening::of(EventKind::Retuned, container);
+        let retuned = retuned.by_client(self.admins.peer(key_of(token)));
+        let text = format!("weight {weight}, share {share}, share-limit {share_limit}, {class}");
+        self.events.record(now(), retuned.with([0; 2], text));
         self.answer(key_of(token), &Answer::Done {});
     }
 
@@ -194,7 +209,7 @@ impl Duties {
     pub(super) fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
         self.preemption.forget(container);
         if let Some(claim) = ClaimId::of_slice(container) {
-            self.claim_dismissed(&claim);
+            self.claim_dismissed(token, &claim);
         }
         self.containers.close(container);
         self.clients.close_all(container, &mut self.tasks);
@@ -217,10 +232,26 @@ impl Duties {
                 if known && token != NO_REPLY {
                     tracing::info!(%container, "slice ended");
                 }
+                self.note_ended(token, *container, known);
                 self.answer(key_of(token), &Answer::Dismissed {});
             }
         }
         self.admins.unpark(container, &mut self.tasks);
+    }
+
+    /// Records the end of a slice.
+    fn note_ended(&mut self, token: Token, container: ContainerId, known: bool) {
+        if !known {
+            return;
+        }
+        let ended = Happening::of(EventKind::SliceEnded, container);
+        let (client, why) = match token {
+            NO_REPLY => (None, "its container or its command ended"),
+            _ => (self.admins.peer(key_of(token)), "removed"),
+        };
+        let ended = ended.by_client(client).with([0; 2], why.to_owned());
+        self.events.record(now(), ended);
+        self.events.forget(&container);
     }
 
     /// After the last slice: lets NVML close, unless each container's start needs it.

@@ -20,7 +20,7 @@ use gpuslice_wire::units::Bytes;
 use crate::action::{Action, Actions};
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
-use crate::lifecycle::{Growth, Stage};
+use crate::lifecycle::{Growth, LastDenied, Stage};
 
 /// Requests of one account that wait at a time; a shim's threads each have one.
 const WAITING_MAX: usize = 4 * CLIENTS_PER_CONTAINER_MAX;
@@ -97,9 +97,10 @@ impl Engine {
 
     fn refuse(&mut self, growth: Growth, left: Bytes, actions: &mut Actions) {
         let Growth { client, token, lane, need, .. } = growth;
+        let at = self.now;
         if let Some((mine, slice)) = self.share(client, lane) {
             mine.refused = mine.refused.saturating_add(1);
-            slice.last_denied = (need, left);
+            slice.last_denied = LastDenied { need, left, at };
         }
         actions.push(Action::Refused { client, token, lane, need, left });
     }

@@ -173,8 +173,8 @@ pub(crate) struct Entity {
     pub(crate) finish: Virtual,
     /// When it was enqueued; of equal tags the earlier goes first.
     pub(crate) queued: Instant,
-    /// The pool's position before the turn after which it overran, until it is enqueued.
-    pub(crate) pool_before: Option<(Virtual, Instant)>,
+    /// When the pool was enqueued before the turn after which this container overran, until it is enqueued itself.
+    pub(crate) goes_before: Option<Instant>,
     /// The turn word: odd while the container may launch.
     pub(crate) turn: u32,
     pub(crate) turn_end: Instant,

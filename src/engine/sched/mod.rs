@@ -174,7 +174,7 @@ impl Turns {
             start: Virtual::default(),
             finish: Virtual::default(),
             queued: self.now,
-            pool_before: None,
+            goes_before: None,
             turn: 0,
             turn_end: Instant(0),
             shown: None,
@@ -238,7 +238,7 @@ impl Turns {
             entity.bucket.overflow();
             if was != Some(queue(entity)) {
                 entity.guest |= !open;
-                entity.pool_before = None;
+                entity.goes_before = None;
             }
         }
     }

@@ -25,9 +25,10 @@
 //! of its containers: the lower queue does not decide when it is served. [`super::dues`] derives what a
 //! container with a share has at least.
 //!
-//! A container of the pool that has overrun keeps the position it had before its turn, because work it left
-//! running may need the next turn to end. The pool does not: it is enqueued behind what it used. Otherwise
-//! the next container of the pool would go at that position, too, and the pool would lead by two turns.
+//! A container of the pool that has overrun goes before the pool, as one with a share keeps the position it had
+//! before its turn: work it left running may need the next turn to end. The pool itself is enqueued behind what
+//! it used. Otherwise the next container of the pool would go at that position, too, and the pool would lead by
+//! two turns.
 //!
 //! The weights of the upper queue change as containers begin and cease to count. The lead of each entry
 //! stays the same GPU time, as with any change of a weight.
@@ -161,7 +162,7 @@ impl Turns {
         let queue_time = self.queue_time(&self.entities[at]);
         let entity = &mut self.entities[at];
         entity.enqueue(now, queue_time);
-        entity.pool_before = None;
+        entity.goes_before = None;
         if let Some(member) = &mut entity.gang {
             member.called = false; // that was at its last position
         }
@@ -178,7 +179,7 @@ impl Turns {
         entity.overrun = closed;
         if !entity.reserved {
             let queues = &mut self.queues[entity.class as usize];
-            entity.pool_before = Some((queues.pool.start, queues.pool.queued));
+            entity.goes_before = Some(queues.pool.queued);
             queues.enqueue_pool(self.now);
         }
     }
@@ -267,10 +268,12 @@ impl Turns {
 
     /// The queue position of `entity`.
     pub(crate) fn position(&self, entity: &Entity) -> Position {
-        let pool = &self.queues(entity.class).pool;
-        let above = match entity.reserved {
-            true => (entity.start, entity.queued),
-            false => entity.pool_before.unwrap_or((pool.start, pool.queued)),
+        let queues = self.queues(entity.class);
+        let pool = &queues.pool;
+        let above = match (entity.reserved, entity.goes_before) {
+            (true, _) => (entity.start, entity.queued),
+            (false, None) => (pool.start, pool.queued),
+            (false, Some(queued)) => (pool.start.min(queues.upper), queued),
         };
         let Entity { start, queued, .. } = *entity;
         (above.0, above.1, start, queued, entity.index)

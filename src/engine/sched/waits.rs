@@ -34,12 +34,19 @@ pub(crate) struct Wait {
     pub(crate) behind: ContainerIndex,
     /// An upper bound of the total since the beginning, by which rows are replaced, ns.
     rank: u64,
-    /// The total since this row began.
-    pub(crate) total: Duration,
+    /// The total since this row began, by cause, in the order of [`WaitCause::ALL`], ns.
+    pub(crate) by_cause: [u64; WaitCause::ALL.len()],
     /// The longest single wait.
     pub(crate) longest: Duration,
     /// The cause of the longest one.
     pub(crate) cause: WaitCause,
+}
+
+impl Wait {
+    /// The total since this row began.
+    pub(crate) fn total(&self) -> Duration {
+        Duration(self.by_cause.iter().sum())
+    }
 }
 
 /// A single wait that goes on.
@@ -93,7 +100,7 @@ impl Waits {
         self.stretch = Some(stretch);
         let row = self.row(behind);
         row.rank += ns;
-        row.total = Duration(row.total.0 + ns);
+        row.by_cause[cause as usize] += ns;
         if stretch.length() >= row.longest.0 {
             (row.longest, row.cause) = (Duration(stretch.length()), stretch.cause());
         }
@@ -113,11 +120,11 @@ impl Waits {
         let at = at.or(ranks().min().map(|(_, at)| at)).unwrap_or(0);
         let row = &mut self.rows[at];
         let old = row.take_if(|row| row.behind != behind);
-        self.others = Duration(self.others.0 + old.map_or(0, |row| row.total.0));
+        self.others = Duration(self.others.0 + old.map_or(0, |row| row.total().0));
         row.get_or_insert(Wait {
             behind,
             rank: old.map_or(0, |row| row.rank),
-            total: Duration(0),
+            by_cause: [0; WaitCause::ALL.len()],
             longest: Duration(0),
             cause: WaitCause::Queue,
         })
@@ -127,14 +134,14 @@ impl Waits {
     pub(super) fn forget(&mut self, index: ContainerIndex) {
         for row in &mut self.rows {
             let gone = row.take_if(|row| row.behind == index);
-            self.others = Duration(self.others.0 + gone.map_or(0, |row| row.total.0));
+            self.others = Duration(self.others.0 + gone.map_or(0, |row| row.total().0));
         }
         self.stretch = self.stretch.filter(|stretch| stretch.behind != index);
     }
 
     /// All time waited.
     pub(super) fn total(&self) -> Duration {
-        let rows = self.rows.iter().flatten().map(|row| row.total.0);
+        let rows = self.rows.iter().flatten().map(|row| row.total().0);
         Duration(self.others.0 + rows.sum::<u64>())
     }
 
@@ -142,11 +149,11 @@ impl Waits {
     pub(crate) fn largest(&self) -> ([Option<Wait>; WAITS_SHOWN], Duration) {
         let mut rows = self.rows;
         rows.sort_unstable_by_key(|row| {
-            (Reverse(row.map(|row| row.total)), row.map(|row| row.behind))
+            (Reverse(row.map(|row| row.total())), row.map(|row| row.behind))
         });
         let mut shown = [None; WAITS_SHOWN];
         shown.copy_from_slice(&rows[..WAITS_SHOWN]);
-        let sum: u64 = shown.iter().flatten().map(|row| row.total.0).sum();
+        let sum: u64 = shown.iter().flatten().map(|row| row.total().0).sum();
         (shown, Duration(self.total().0 - sum))
     }
 }
@@ -178,9 +185,9 @@ mod tests {
         assert_eq!(waits.total().0, all);
         assert_eq!(names(&waits)[0], Some(99));
         let ([first, ..], others) = waits.largest();
-        let shown: u64 = waits.largest().0.iter().flatten().map(|row| row.total.0).sum();
+        let shown: u64 = waits.largest().0.iter().flatten().map(|row| row.total().0).sum();
         assert_eq!(shown + others.0, all);
-        let total = first.expect("the largest").total.0;
+        let total = first.expect("the largest").total().0;
         assert!((190_000..=200_000).contains(&total), "{total}: measured, not the rank");
     }
 
@@ -199,7 +206,7 @@ mod tests {
         waits.add(train, WaitCause::HigherClass, 2_003);
         let row = waits.largest().0[0].expect("a row");
         assert_eq!((row.longest.0, row.cause), (2_004, WaitCause::NoDrain));
-        assert_eq!(row.total.0, 4_007);
+        assert_eq!(row.by_cause, [4, 2_003, 1_500, 500, 0], "in the order of the causes");
         waits.add(train, WaitCause::HigherClass, 2);
         let row = waits.largest().0[0].expect("a row");
         assert_eq!((row.longest.0, row.cause), (2_005, WaitCause::HigherClass));

@@ -105,20 +105,20 @@ fn every_kind_has_this_length() {
     };
     assert_eq!(
         lengths(NodeRequest::payload_bytes),
-        [(501, 0), (502, 0), (503, 0), (504, 805), (505, 66)]
+        [(701, 0), (702, 0), (703, 0), (704, 805), (705, 66)]
     );
     assert_eq!(
         lengths(NodeAnswer::payload_bytes),
         [
-            (601, 358),
-            (602, 741),
-            (603, 196),
-            (604, 0),
-            (605, 130),
-            (606, 196),
-            (607, 130),
-            (608, 4),
-            (609, 516)
+            (801, 358),
+            (802, 741),
+            (803, 196),
+            (804, 0),
+            (805, 130),
+            (806, 196),
+            (807, 130),
+            (808, 4),
+            (809, 516)
         ]
     );
 }
@@ -127,7 +127,7 @@ fn every_kind_has_this_length() {
 #[test]
 fn a_reservation_has_these_bytes() {
     let frame = bytes_of(&NodeRequest::Reserve { words: reservation() });
-    assert_eq!(&frame[..8], [b'G', b'S', b'L', b'1', 1, 0, 0xf8, 1]);
+    assert_eq!(&frame[..8], [b'G', b'S', b'L', b'1', 1, 0, 0xc0, 2]);
     let payload = &frame[crate::frame::HEADER_BYTES..];
     assert_eq!(&payload[..5], [3, 0, b'c', b'-', b'1']);
     assert_eq!(&payload[66..75], b"\x07\0default");

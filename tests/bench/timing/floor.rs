@@ -34,9 +34,10 @@ impl Word {
             if now == value {
                 return;
             }
-            let none = std::ptr::null::<libc::timespec>();
-            // SAFETY: waits on a live word, without a time limit.
-            unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, now, none) };
+            let limit = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+            let (word, wait) = (self.0.as_ptr(), libc::FUTEX_WAIT);
+            // SAFETY: waits on a live word, for a second at most.
+            unsafe { libc::syscall(libc::SYS_futex, word, wait, now, &raw const limit) };
         }
     }
 

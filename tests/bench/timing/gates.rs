@@ -5,7 +5,7 @@
 //! and end of best-effort kernels. The GPU has drained at the end of the last best-effort kernel that began
 //! before the high-priority kernel. A row is the time from request to drained, 0 if the GPU was idle.
 
-use crate::node::Node;
+use crate::node::{Node, watched};
 use crate::{Error, Pace, Row};
 use gpuslice_sim_device::{ContextId, Seq, Status, now_ns};
 use serde_json::Value;
@@ -78,16 +78,15 @@ fn measure(parts: &Path, pace: Pace, gates: bool) -> Result<(Vec<f64>, f64), Err
     let low = node.tenant(0, ("--priority best-effort", work))?;
     let seconds = pace.seconds(10.0).as_secs_f64();
     let pulse = format!("--seconds {seconds} --kernel-us 50 --pause-us 2000");
-    let (mut child, high) = node.started(0, ("--priority high", &pulse))?;
+    let (child, high) = node.started(0, ("--priority high", &pulse))?;
     std::thread::sleep(Duration::from_millis(500));
     let (mut low, mut high) = (Log::of(&node, low), Log::of(&node, high));
     let from = now_ns();
-    while child.try_wait()?.is_none() {
+    let said = watched(child, || {
         std::thread::sleep(LOOK);
         low.look(&node);
         high.look(&node);
-    }
-    let said = std::io::read_to_string(child.stdout.take().ok_or("no output")?)?;
+    })?;
     let part = 100.0 * busy_part(&low.done, &high.done);
     let wants = wants(&said)?.into_iter().filter(|want| *want > from);
     let quiet = wants.filter_map(|want| quiet(want, &low.done, &high.done));

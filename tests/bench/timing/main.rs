@@ -186,7 +186,7 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     told("idle holder", &|| handover::idle(parts, pace));
     told("high priority", &|| handover::priority(parts, pace));
     told("gates", &|| gates::preempted(parts, pace));
-    told("preempt", &|| preempt::stopped(parts, pace));
+    told("stopped work", &|| preempt::stopped(parts, pace));
     told("floor", &|| floor::wake_ups(pace));
     told("throughput", &|| cost::throughput(parts, pace));
     told("daemon", &|| cost::daemon(parts, pace));

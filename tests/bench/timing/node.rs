@@ -181,6 +181,20 @@ impl Drop for Node {
     }
 }
 
+/// Waits for the end of `child`, calling `look` meanwhile. Returns what it printed, which may be more than a pipe
+/// holds.
+///
+/// # Errors
+/// Its output cannot be read.
+pub fn watched(mut child: Child, mut look: impl FnMut()) -> Result<String, Error> {
+    let output = child.stdout.take().ok_or("no output")?;
+    let reader = std::thread::spawn(|| std::io::read_to_string(output));
+    while child.try_wait()?.is_none() {
+        look();
+    }
+    Ok(reader.join().map_err(|_| "the reader panicked")??)
+}
+
 fn until(what: &str, mut happens: impl FnMut() -> bool) -> Result<(), Error> {
     let start = Instant::now();
     while !happens() {

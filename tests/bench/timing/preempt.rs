@@ -5,7 +5,7 @@
 //! preemption of best-effort work or the end of its kernel. A request at an idle GPU is not counted.
 
 use crate::gates::{Log, quiet, wants};
-use crate::node::Node;
+use crate::node::{Node, watched};
 use crate::{Error, Pace, Row};
 use gpuslice_sim_device::{ContextId, now_ns};
 use std::path::Path;
@@ -42,18 +42,17 @@ fn measure(parts: &Path, long: Duration, preempts: bool) -> Result<Waits, Error>
     let low = node.tenant(0, ("--priority best-effort", work))?;
     let seconds = long.as_secs_f64();
     let pulse = format!("--seconds {seconds} --kernel-us 50 --pause-us 5000");
-    let (mut child, high) = node.started(0, ("--priority high", &pulse))?;
+    let (child, high) = node.started(0, ("--priority high", &pulse))?;
     std::thread::sleep(Duration::from_millis(500));
     let mut stops = Stops { low, all: Vec::new() };
     let (mut low, mut high) = (Log::of(&node, low), Log::of(&node, high));
     let from = now_ns();
-    while child.try_wait()?.is_none() {
+    let said = watched(child, || {
         std::thread::sleep(LOOK);
         stops.look(&node);
         low.look(&node);
         high.look(&node);
-    }
-    let said = std::io::read_to_string(child.stdout.take().ok_or("no output")?)?;
+    })?;
     let wants = wants(&said)?.into_iter().filter(|want| *want > from);
     let mut waits = Waits { quiet: Vec::new(), served: Vec::new() };
     for want in wants {

@@ -8,6 +8,8 @@
 mod absence;
 mod bad;
 mod deadlocks;
+mod events;
+mod explain;
 mod gang;
 mod gates;
 mod loads;

@@ -13,6 +13,8 @@ use crate::observer::{LaneKey, LaneState, Observer};
 /// The state of this checker.
 #[derive(Debug, Default)]
 pub struct Gangs {
+    /// The engine's deadline after the step before.
+    deadline: Option<u64>,
     /// Since when a GPU idles although a container in no gang waits for it, and the longest drain time of
     /// any container that waited since: the first of them may be gone by now.
     idle: BTreeMap<GpuUuid, (u64, u64)>,
@@ -111,6 +113,11 @@ impl Gangs {
         Ok(())
     }
 
+    /// The engine asks to be called at `at`.
+    pub fn asks(&mut self, at: Option<u64>) {
+        self.deadline = at;
+    }
+
     /// After a step: all or none, and no GPU idle for long.
     ///
     /// # Errors
@@ -152,15 +159,18 @@ impl Gangs {
         let gpus = seen.lanes.values().map(|state| state.gpu);
         let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
         // Two shortest turns for each other GPU, and the drain times of the waiting containers: once where
-        // an end is known, twice where it is not. A later step is the world's doing.
+        // an end is known, twice where it is not. A step after the engine's deadline, or after
+        // that time, is the world's doing.
         let singles = seen.on(gpu).filter(|(_, state)| state.runnable() && !state.gang);
         let tail = singles.map(|(_, state)| state.tail).max().unwrap_or(0);
         *longest = (*longest).max(tail);
         let bound = gpus * (2 * seen.config.turn_min.0 + 3 * *longest) + 1_000_000;
         if seen.gap {
             *since = seen.now;
-        } else if seen.elapsed > bound {
-            *since = (*since + seen.elapsed).min(seen.now);
+        } else {
+            let late = self.deadline.map_or(0, |due| seen.now.saturating_sub(due));
+            let late = if seen.elapsed > bound { seen.elapsed } else { late };
+            *since = (*since + late.min(seen.elapsed)).min(seen.now);
         }
         let idle = seen.now - *since;
         if idle.saturating_sub(seen.elapsed) > bound {

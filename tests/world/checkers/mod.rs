@@ -148,6 +148,7 @@ impl Checkers {
     /// If it is.
     pub fn looks(&mut self, at: Option<u64>) {
         self.wall_time.asks(at);
+        self.gangs.asks(at);
         if let Some((who, due)) = self.stops.due(&self.seen)
             && at.is_none_or(|at| at > due)
         {

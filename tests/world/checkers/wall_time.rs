@@ -220,6 +220,9 @@ impl Split {
             return differs("waiting", *waiting_ns, &(sum, others_ns));
         }
         for (id, wait) in shown.clone() {
+            if wait.by_cause_ns.iter().sum::<u64>() != wait.total_ns {
+                return differs(&format!("behind {id}"), wait.total_ns, &wait.by_cause_ns);
+            }
             let range = self.of(Use::Behind(id));
             let least = if self.crowd > TABLE { 0 } else { range.least };
             let range = Range { least, ..range };

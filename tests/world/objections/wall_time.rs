@@ -23,6 +23,7 @@ fn row(n: usize, parts: Parts) -> Snapshot {
         total_ns,
         longest_ns: total_ns,
         cause: WaitCause::Queue,
+        by_cause_ns: [total_ns, 0, 0, 0, 0],
     };
     Snapshot::SliceTime {
         container: container(n as u64),

@@ -276,8 +276,8 @@ impl World {
             Action::Disconnect { client, .. } => self.disconnect(client),
             Action::SetLane { container, lane, view } => self.set_page(container, lane, view),
             Action::ReadClaims { container, lane } => self.reread(container, lane),
-            Action::Stop { container, lane } => self.order_later(container, lane, true),
-            Action::Resume { container, lane } => self.order_later(container, lane, false),
+            Action::Stop { container, lane } => self.order_stop(container, lane),
+            Action::Resume { container, lane } => self.order_resume(container, lane),
             Action::Denied { .. }
             | Action::ProcessRestored { .. }
             | Action::Restored { .. }

@@ -58,8 +58,10 @@ enum Happening {
     Yield(usize, Lane, u32),
     /// A process asks to be attached.
     Connect(usize),
-    /// The hardware stops a container's work for the daemon of this life, or resumes it.
-    StopOrResume(u32, ContainerId, Lane, bool),
+    /// The hardware stops the work of these processes of a container, ordered by that daemon.
+    Stop(u32, ContainerId, Lane, Vec<ClientId>),
+    /// It resumes a container's work.
+    Resume(u32, ContainerId, Lane),
 }
 
 /// A message in the daemon's inbox.
@@ -243,10 +245,13 @@ impl World {
             Happening::Memory(who) => self.memory(who),
             Happening::Yield(who, lane, number) => self.give(who, lane, number),
             Happening::Connect(who) => self.connect(who),
-            Happening::StopOrResume(life, container, lane, stop) if life == self.daemon.life => {
-                self.stop_or_resume(container, lane, stop);
+            Happening::Stop(life, container, lane, reached) if life == self.daemon.life => {
+                self.stop(container, lane, &reached);
             }
-            Happening::StopOrResume(..) => {}
+            Happening::Resume(life, container, lane) if life == self.daemon.life => {
+                self.resume(container, lane);
+            }
+            Happening::Stop(..) | Happening::Resume(..) => {}
         }
         true
     }

@@ -4,11 +4,11 @@
 //! Stopped work stays stopped if the daemon dies; the next daemon finds it in its records and resumes it.
 
 use gpuslice_engine::Event;
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 
 use super::{Happening, Letter, MS, US, World};
 use crate::rng::Rng;
-use crate::tenant::Work;
+use crate::tenant::{Process, Work};
 
 /// How the hardware answers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,19 +47,45 @@ impl Work {
 }
 
 impl World {
-    pub(super) fn order_later(&mut self, container: ContainerId, lane: Lane, stop: bool) {
-        let done = self.now + self.rng.below(self.hardware.slow);
-        self.hardware.done = self.hardware.done.max(done);
-        let what = Happening::StopOrResume(self.daemon.life, container, lane, stop);
-        self.after(self.hardware.done - self.now, what);
+    /// Orders a stop. It reaches the processes that are attached now: only these have reported where their work
+    /// runs.
+    pub(super) fn order_stop(&mut self, container: ContainerId, lane: Lane) {
+        let its = self.processes.iter().filter(|it| it.container == container);
+        let reached = its.filter_map(|it| it.client).collect();
+        self.order_later(Happening::Stop(self.daemon.life, container, lane, reached));
     }
 
-    pub(super) fn stop_or_resume(&mut self, container: ContainerId, lane: Lane, stop: bool) {
-        let refused = stop && self.rng.per_mille(self.hardware.refuses);
+    pub(super) fn order_resume(&mut self, container: ContainerId, lane: Lane) {
+        self.order_later(Happening::Resume(self.daemon.life, container, lane));
+    }
+
+    fn order_later(&mut self, order: Happening) {
+        let done = self.now + self.rng.below(self.hardware.slow);
+        self.hardware.done = self.hardware.done.max(done);
+        self.after(self.hardware.done - self.now, order);
+    }
+
+    pub(super) fn stop(&mut self, container: ContainerId, lane: Lane, reached: &[ClientId]) {
+        let refused = self.rng.per_mille(self.hardware.refuses);
         if !refused {
-            self.set_stopped(lane, stop, |of| of == container);
+            let now = self.now;
+            let its = |it: &&mut Process| {
+                it.alive && it.client.is_some_and(|client| reached.contains(&client))
+            };
+            for process in self.processes.iter_mut().filter(its) {
+                let work = process.work.get_mut(usize::from(lane.0));
+                work.into_iter().for_each(|work| work.pause(now));
+            }
         }
-        let held = (!refused).then_some(stop);
+        self.answer_later(container, lane, (!refused).then_some(true));
+    }
+
+    pub(super) fn resume(&mut self, container: ContainerId, lane: Lane) {
+        self.resume_all_of(lane, |of| of == container);
+        self.answer_later(container, lane, Some(false));
+    }
+
+    fn answer_later(&mut self, container: ContainerId, lane: Lane, held: Option<bool>) {
         let sent = self.now + self.rng.below(200 * US);
         self.hardware.sent = self.hardware.sent.max(sent);
         let letter = Letter::StopAnswer(container, lane, held);
@@ -78,23 +104,16 @@ impl World {
     /// A daemon that starts resumes all work.
     pub(super) fn resume_all(&mut self) {
         for lane in 0..16 {
-            self.set_stopped(Lane(lane), false, |_| true);
+            self.resume_all_of(Lane(lane), |_| true);
         }
     }
 
-    fn set_stopped(&mut self, lane: Lane, stop: bool, whose: impl Fn(ContainerId) -> bool) {
-        let (now, at) = (self.now, usize::from(lane.0));
+    fn resume_all_of(&mut self, lane: Lane, whose: impl Fn(ContainerId) -> bool) {
+        let at = usize::from(lane.0);
         for who in 0..self.processes.len() {
-            let process = &mut self.processes[who];
-            // only an attached process has reported where its work runs
-            let known = !stop || process.client.is_some();
-            let its = whose(process.container) && process.alive && known;
-            let Some(work) = process.work.get_mut(at).filter(|_| its) else {
-                continue;
-            };
-            match stop {
-                true => work.pause(now),
-                false => self.go_on(who, at),
+            let process = &self.processes[who];
+            if whose(process.container) && process.alive && at < process.work.len() {
+                self.go_on(who, at);
             }
         }
     }

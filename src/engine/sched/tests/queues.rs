@@ -239,3 +239,18 @@ fn the_pool_is_behind_what_an_overrun_container_used() {
     let shared = rig.used_ms(1);
     assert!(shared >= used, "{shared} ms after {passed} ns, of which {used} ms were the pool's");
 }
+
+/// A container of the pool overruns while the pool leads its queue by far. The pool's tags change with its weight;
+/// the container goes before the pool all the same.
+#[test]
+fn an_overrun_container_goes_before_its_pool_whatever_that_weighs() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 98, false), (1, 0, false)]);
+    (0..3).for_each(|who| rig.wake(0, who));
+    let used = rig.turns.entities[0].clone();
+    rig.turns.queues[Class::Normal as usize].charge(&used, Duration::from_millis(1_000));
+    rig.turns.requeue(ContainerIndex(2));
+    rig.turns.overran(ContainerIndex(0), Some(Instant(0)));
+    rig.turns.queues[Class::Normal as usize].reweigh(QueueWeight::new(1_000_000));
+    let position = |who: usize| rig.turns.position(&rig.turns.entities[who]);
+    assert!(position(0) < position(2), "{:?} and {:?}", position(0), position(2));
+}

@@ -205,7 +205,7 @@ fn a_new_container_of_an_old_index_inherits_no_wait() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     (0..2).for_each(|who| rig.wake(0, who));
     rig.run(100 * MS);
-    let waited = rig.worst(0).total;
+    let waited = rig.worst(0).total();
     rig.turns.leave(ContainerIndex(1));
     let (shown, others) = rig.turns.entities[0].time.waits.largest();
     assert_eq!((shown, others), ([None; 3], waited));

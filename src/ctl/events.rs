@@ -1,0 +1,305 @@
+//! `gpuslice events`: what happened on this node lately, one line for each event.
+//!
+//! The daemon remembers a bounded number of events, and numbers them. This command asks for those after a number, so
+//! that following is to ask again. Another daemon begins with 1: its start is a part of each answer.
+
+use crate::admin::{Admin, EventsEnd};
+use crate::node;
+use crate::out;
+use crate::table::View;
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
+use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::units::Bytes;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Interval between two questions.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+/// Options of `gpuslice events`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Show events of the last stretch of time only: 30s, 10m, 2h
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    since: Option<Duration>,
+    /// Show events of this container only: its id, the beginning of that, or its name
+    #[arg(long, value_name = "CONTAINER")]
+    slice: Option<String>,
+    /// Print further events as they happen, until interrupted
+    #[arg(long, short)]
+    follow: bool,
+    /// Print one JSON object per line; sizes in bytes, times in ns
+    #[arg(long)]
+    json: bool,
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+/// An event as it is shown.
+struct Shown {
+    sequence: u64,
+    unix_ns: u64,
+    kind: EventKind,
+    container: String,
+    name: String,
+    gpu: Option<GpuUuid>,
+    pid: u32,
+    uid: Option<u32>,
+    count: u32,
+    amounts: [u64; 2],
+    text: String,
+}
+
+impl Shown {
+    fn of(row: History) -> Option<Shown> {
+        match row {
+            History::Entry {
+                sequence,
+                unix_ns,
+                kind,
+                container,
+                name,
+                gpu,
+                pid,
+                uid,
+                count,
+                amounts,
+                text,
+            } => Some(Shown {
+                sequence,
+                unix_ns,
+                kind,
+                container: container.to_string(),
+                name: name.to_string(),
+                gpu: (gpu != NO_GPU).then_some(gpu),
+                pid,
+                uid: (uid != NO_UID).then_some(uid),
+                count,
+                amounts,
+                text: text.to_string(),
+            }),
+            History::End { .. } => None,
+        }
+    }
+
+    /// Whether `asked` names its container.
+    fn is_of(&self, asked: &str) -> bool {
+        !asked.is_empty() && (self.container.starts_with(asked) || self.name == asked)
+    }
+
+    fn time(&self) -> String {
+        let time = UNIX_EPOCH + Duration::from_nanos(self.unix_ns);
+        humantime::format_rfc3339_millis(time).to_string()
+    }
+
+    /// The details as a sentence.
+    fn details(&self) -> String {
+        let [first, second] = self.amounts;
+        let ms = first / 1_000_000;
+        match self.kind {
+            EventKind::DaemonStarted => format!("gpusliced {}, {first} slices restored", self.text),
+            EventKind::SliceBegan => format!("{first} GPUs"),
+            EventKind::MemoryRefused => {
+                let what = if self.text.is_empty() { "" } else { " of " };
+                format!("needed {}{what}{} more, {} left", Bytes(first), self.text, Bytes(second))
+            }
+            EventKind::Overrun => format!("not drained {ms} ms after its turn; others go on"),
+            EventKind::Drained => format!("drained {ms} ms after its turn"),
+            EventKind::Preempted => "its work was stopped on the GPU".to_owned(),
+            EventKind::CapChanged => format!("{} -> {}", Bytes(first), Bytes(second)),
+            EventKind::SliceEnded
+            | EventKind::SliceRefused
+            | EventKind::Retuned
+            | EventKind::PolicySet => self.text.clone(),
+        }
+    }
+
+    /// One line for people.
+    fn line(&self, view: &View) -> String {
+        let name = match (self.name.as_str(), self.container.as_str()) {
+            ("", "") => "-",
+            ("", id) => id,
+            (name, _) => name,
+        };
+        let gpu = self.gpu.map_or(String::new(), |gpu| format!("{}: ", view.called(gpu)));
+        let mut line = format!(
+            "{}  {:<14}  {name:<16}  {gpu}{}",
+            self.time(),
+            self.kind.name(),
+            self.details()
+        );
+        let by = [
+            (self.pid > 0).then(|| format!("pid {}", self.pid)),
+            self.uid.map(|uid| format!("uid {uid}")),
+        ];
+        let by: Vec<String> = by.into_iter().flatten().collect();
+        if !by.is_empty() {
+            line += &format!(" ({})", by.join(", "));
+        }
+        if self.count > 1 {
+            line += &format!(" and {} like it before", self.count - 1);
+        }
+        line
+    }
+
+    fn json(&self) -> Value {
+        let [first, second] = self.amounts;
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let mut value = json!({
+            "sequence": self.sequence, "time": self.time(), "unix_ns": self.unix_ns,
+            "event": self.kind.name(), "container": text(&self.container), "name": text(&self.name),
+            "gpu": self.gpu.map(|gpu| gpu.to_string()), "pid": (self.pid > 0).then_some(self.pid),
+            "uid": self.uid, "count": self.count, "text": text(&self.text),
+        });
+        let names: &[&str] = match self.kind {
+            EventKind::DaemonStarted => &["slices"],
+            EventKind::SliceBegan => &["gpus"],
+            EventKind::MemoryRefused => &["need", "left"],
+            EventKind::Overrun | EventKind::Drained => &["after_ns"],
+            EventKind::CapChanged => &["was", "cap"],
+            _ => &[],
+        };
+        for (name, amount) in names.iter().zip([first, second]) {
+            value[*name] = amount.into();
+        }
+        value
+    }
+}
+
+/// Runs `gpuslice events`.
+///
+/// # Errors
+/// No daemon answers.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let mut admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let view = View::of(admin.list()?);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+    let from = options.since.map_or(0, |since| now.saturating_sub(since).as_nanos());
+    let mut after = 0;
+    let mut daemon = None;
+    loop {
+        let (rows, end) = match admin.events(after) {
+            Ok(answer) => answer,
+            Err(_) if options.follow => {
+                admin = reconnect(&admin)?;
+                continue;
+            }
+            Err(why) => return Err(why),
+        };
+        if daemon.is_some_and(|before| before != end.daemon_unix_ns) {
+            (after, daemon) = (0, Some(end.daemon_unix_ns));
+            continue;
+        }
+        (after, daemon) = (end.last, Some(end.daemon_unix_ns));
+        let shown = rows.into_iter().filter_map(Shown::of);
+        let is_new = |it: &Shown| u128::from(it.unix_ns) >= from;
+        let is_asked = |it: &Shown| options.slice.as_ref().is_none_or(|asked| it.is_of(asked));
+        for event in shown.filter(|it| is_new(it) && is_asked(it)) {
+            let line = if options.json { event.json().to_string() } else { event.line(&view) };
+            if !out::line_is_read(&line)? {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        match (end.more, options.follow) {
+            (true, _) => {}
+            (false, true) => std::thread::sleep(ASK_EVERY),
+            (false, false) => {
+                note_dropped(&end);
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+}
+
+/// Connects to the next daemon once it answers.
+fn reconnect(admin: &Admin) -> Result<Admin> {
+    out::note("the daemon is gone; waiting for the next one");
+    for _ in 0..u32::MAX {
+        std::thread::sleep(ASK_EVERY);
+        if let Ok(next) = admin.again() {
+            return Ok(next);
+        }
+    }
+    bail!("no daemon came")
+}
+
+fn note_dropped(end: &EventsEnd) {
+    if end.dropped > 0 {
+        out::note(&format!("{} older events were dropped for newer ones", end.dropped));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: EventKind, amounts: [u64; 2], text: &str) -> Shown {
+        Shown {
+            sequence: 1,
+            unix_ns: 1_800_000_000_123_000_000,
+            kind,
+            container: "c1".into(),
+            name: "web".into(),
+            gpu: None,
+            pid: 7,
+            uid: None,
+            count: 1,
+            amounts,
+            text: text.into(),
+        }
+    }
+
+    #[test]
+    fn each_kind_has_its_details_in_both_forms() {
+        let (mib, ms) = (1 << 20, 1_000_000);
+        for (kind, amounts, text, said, key) in [
+            (
+                EventKind::DaemonStarted,
+                [3, 0],
+                "0.1.0",
+                "gpusliced 0.1.0, 3 slices restored",
+                "slices",
+            ),
+            (EventKind::SliceBegan, [2, 0], "", "2 GPUs", "gpus"),
+            (EventKind::MemoryRefused, [3 * mib, mib], "", "needed 3MiB more, 1MiB left", "left"),
+            (
+                EventKind::MemoryRefused,
+                [3 * mib, mib],
+                "pinned host memory",
+                "needed 3MiB of pinned host memory more, 1MiB left",
+                "need",
+            ),
+            (EventKind::Overrun, [2_000 * ms, 0], "", "not drained 2000 ms after", "after_ns"),
+            (EventKind::CapChanged, [mib, 2 * mib], "", "1MiB -> 2MiB", "cap"),
+            (EventKind::SliceRefused, [0, 0], "no room", "no room", "text"),
+        ] {
+            let event = event(kind, amounts, text);
+            let line = event.line(&View::default());
+            assert!(line.contains(said) && line.contains("web"), "{line}");
+            assert!(line.starts_with("2027-01-15T08:00:00.123Z  "), "{line}");
+            assert!(line.ends_with(" (pid 7)"), "{line}");
+            let json = event.json();
+            assert!(!json[key].is_null() && json["uid"].is_null(), "{json}");
+            assert_eq!(
+                (&json["event"], &json["time"]),
+                (&json!(kind.name()), &json!(event.time()))
+            );
+        }
+        let many = Shown { count: 41, ..event(EventKind::Overrun, [0; 2], "") };
+        assert!(many.line(&View::default()).ends_with("and 40 like it before"));
+    }
+
+    #[test]
+    fn a_container_is_found_by_id_its_beginning_or_its_name() {
+        let event = event(EventKind::SliceBegan, [1, 0], "");
+        for (asked, is_found) in
+            [("c1", true), ("c", true), ("web", true), ("we", false), ("", false)]
+        {
+            assert_eq!(event.is_of(asked), is_found, "{asked}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `gpuslice explain`: why a slice is slow, in sentences, with the command that helps.
+//!
+//! It compares two snapshots a short stretch apart, because the last seconds matter more than the whole life. The
+//! reason is decided in `why`; this file prints it.
+
+use crate::admin::Admin;
+use crate::node;
+use crate::out;
+use crate::rm::find;
+use crate::table::{Row, View};
+use crate::why::{Finding, Told, Why, decide, duration, percent};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Options of `gpuslice explain`.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Options {
+    /// Id, id prefix, or name as shown by gpuslice ps; without it, one line for each slice
+    #[arg(value_name = "CONTAINER")]
+    container: Option<String>,
+    /// Seconds to watch, 0.1 to 3600
+    #[arg(long, value_name = "S", default_value = "2", value_parser = parse_stretch)]
+    seconds: Duration,
+    /// Judge by all the time since the slice or the daemon began, without watching
+    #[arg(long, conflicts_with = "seconds")]
+    since_start: bool,
+    /// Print one JSON object; times in ns
+    #[arg(long)]
+    json: bool,
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+const HELP: &str = "\
+Reasons:
+  weight, share   others have the GPU for what their weights and shares give them
+  limit           the slice has used up its limit, or its policy's
+  NAME: ...       it waits behind NAME: its kernels are long, its work does not end, or its class is higher
+  idle            it has no work for the GPU: it loads data, or computes on the CPU
+  memory refused  an allocation did not fit under its cap
+  gang            another of its GPUs is not free
+  daemon away     the daemon did not run
+  -               nothing keeps it from the GPU";
+
+fn parse_stretch(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse().context("not a number of seconds")?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        bail!("not between 0.1 and 3600 seconds");
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Runs `gpuslice explain`.
+///
+/// # Errors
+/// No daemon answers; no slice or several match.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let dir = node::runtime_dir(options.runtime_dir.as_deref());
+    let admin = Admin::connect(&dir)?;
+    let first = View::of(admin.list()?);
+    let asked = options.container.as_deref();
+    let id = asked.map(|asked| find(&first, asked, &dir)).transpose()?;
+    let (before, now) = match options.since_start {
+        true => (None, first),
+        false => {
+            std::thread::sleep(options.seconds);
+            (Some(first), View::of(admin.list_again()?))
+        }
+    };
+    let is_meant = |row: &&Row| id.as_ref().is_none_or(|id| row.container == *id);
+    let rows: Vec<&Row> = now.rows.iter().filter(is_meant).collect();
+    if let (Some(id), true) = (&id, rows.is_empty()) {
+        bail!("{id} has no slice any more; gpuslice events says when it ended");
+    }
+    let findings: Vec<(&Row, Finding)> =
+        rows.into_iter().map(|row| (row, decide(before.as_ref(), &now, row))).collect();
+    let lines = match (options.json, id.is_some()) {
+        (true, _) => vec![json_of(&now, &findings).to_string()],
+        (false, true) => findings.iter().flat_map(|(row, it)| paragraph(&now, row, it)).collect(),
+        (false, false) => table(&now, &findings),
+    };
+    for line in lines {
+        out::line(&line)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One line for each slice.
+fn table(now: &View, findings: &[(&Row, Finding)]) -> Vec<String> {
+    if findings.is_empty() {
+        return vec!["no slices on this node".to_owned()];
+    }
+    let width = findings.iter().map(|(row, _)| row.name.chars().count()).max().unwrap_or(0).min(32);
+    let line = |(row, finding): &(&Row, Finding)| {
+        let gpu = now.index(row.gpu);
+        format!("{:<width$.width$}  gpu {gpu}  {}", row.name, finding.told(now, row).sentence)
+    };
+    findings.iter().map(line).collect()
+}
+
+/// The sentences about one slice.
+fn paragraph(now: &View, row: &Row, finding: &Finding) -> Vec<String> {
+    let Told { sentence, advice, notes, .. } = finding.told(now, row);
+    let growth = &finding.growth;
+    let mut lines = vec![
+        format!("{}, {}, {}:", row.name, now.called(row.gpu), duration(growth.wall)),
+        format!("  why:   {sentence}"),
+    ];
+    lines.extend(advice.map(|advice| format!("  try:   {advice}")));
+    let parts = parts(finding);
+    let shown = parts.iter().filter(|(_, ns)| growth.part(*ns) >= 0.005);
+    let shown: Vec<String> =
+        shown.map(|(name, ns)| format!("{} {name}", percent(growth.part(*ns)))).collect();
+    let got = percent(growth.part(growth.gpu));
+    let time = shown.join(", ");
+    lines.push(format!("  time:  {time}; got {got} of the GPU, due {}", percent(finding.due)));
+    lines.extend(notes.into_iter().map(|note| format!("  note:  {note}")));
+    lines
+}
+
+/// The parts of the wall time, ns.
+fn parts(finding: &Finding) -> [(&'static str, u64); 7] {
+    let it = &finding.growth;
+    [
+        ("running", it.running),
+        ("waiting", it.waiting),
+        ("hand-over", it.handover),
+        ("limited", it.limited),
+        ("gang", it.gang),
+        ("idle", it.idle),
+        ("absent", it.absent),
+    ]
+}
+
+fn json_of(now: &View, findings: &[(&Row, Finding)]) -> Value {
+    let one = |(row, finding): &(&Row, Finding)| {
+        let told = finding.told(now, row);
+        let behind = match &finding.why {
+            Why::Behind { container, .. } => Some(container),
+            Why::Gang { container, .. } => container.as_ref(),
+            _ => None,
+        };
+        let cause = match &finding.why {
+            Why::Behind { cause, .. } => Some(cause.name()),
+            _ => None,
+        };
+        let parts = parts(finding).map(|(name, ns)| (format!("{}_ns", name.replace('-', "")), ns));
+        let parts: serde_json::Map<String, Value> =
+            parts.into_iter().map(|(name, ns)| (name, ns.into())).collect();
+        json!({
+            "container": row.container, "name": row.name, "gpu": row.gpu.to_string(),
+            "index": now.index(row.gpu), "lane": row.lane.0,
+            "why": finding.why.name(), "behind": behind, "cause": cause, "part": finding.part,
+            "label": told.label, "sentence": told.sentence, "try": told.advice, "notes": told.notes,
+            "wall_ns": finding.growth.wall, "gpu_ns": finding.growth.gpu, "due": finding.due,
+            "time": parts,
+        })
+    };
+    json!({ "now_ns": now.now_ns, "slices": findings.iter().map(one).collect::<Vec<_>>() })
+}

@@ -1,0 +1,247 @@
+//! Why a slice is slow: one reason, decided from two snapshots. Pure.
+//!
+//! # Problem
+//! The parts of a slice's wall time say where it went. A reader wants one reason, the container that causes it, and
+//! the command that helps. A wrong reason is worse than none: a container that loads data must not look starved.
+//!
+//! # Idea
+//! What keeps a container from the GPU grows in its account: waiting, its limit, its gang, the daemon's absence, and
+//! its own idleness. The largest of these is the reason, if it is a tenth of the time at least. Then:
+//!
+//! | the largest | reason |
+//! |---|---|
+//! | waiting, most of it in turns of others | its weight or share; its limit, where that sets what it is due |
+//! | waiting, most of it of another cause | behind the container with most time of that cause |
+//! | limited | its limit, or its policy's |
+//! | gang | the GPU of the gang on which it waits for another container |
+//! | idle | no work, or no process |
+//! | absent | the daemon was away |
+//!
+//! A gang that has a GPU for itself has the GPU all the time. The reason is then its other GPU, if the gang is held
+//! back there.
+//!
+//! Many programs allocate until they are refused, and run well. So a refused allocation is the reason only with other
+//! evidence:
+//! * allocations are refused in the stretch, and nothing holds the container back for half of it;
+//! * or the last one was refused within a minute, and the container had no GPU time in the stretch.
+
+mod growth;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use growth::Growth;
+pub use words::{Told, duration, percent};
+
+use crate::table::{Row, View, WHOLE_PPM};
+use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::waits::WaitCause;
+
+/// A smaller part of the time is no reason.
+const NOTABLE: f64 = 0.1;
+/// Something longer ago is no reason, ns.
+const RECENT_NS: u64 = 60_000_000_000;
+
+/// Why a slice is slow.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Why {
+    /// Nothing keeps it from the GPU.
+    Nothing,
+    /// It has no process.
+    NoProcess,
+    /// It has no work for the GPU.
+    Idle,
+    /// Others have the GPU for what their weights, shares or classes give them.
+    Weight,
+    /// Its share: it has no weight for the rest.
+    Share,
+    /// Its own limit.
+    Limit,
+    /// The limit that its GPU's policy sets.
+    PolicyLimit,
+    /// Its GPU's policy has no turns, and other containers have work.
+    NoTurns,
+    /// A container, and how it has the GPU.
+    Behind {
+        /// The container's id.
+        container: String,
+        /// How.
+        cause: WaitCause,
+        /// The longest single wait, ns.
+        longest: u64,
+    },
+    /// Another GPU of its gang is not free.
+    Gang {
+        /// That GPU, if it is known.
+        gpu: Option<GpuUuid>,
+        /// The id of the container that has it.
+        container: Option<String>,
+    },
+    /// An allocation was refused this long ago, ns.
+    Refused(u64),
+    /// The daemon was away.
+    Away,
+}
+
+impl Why {
+    /// Its name in JSON.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Why::Nothing => "nothing",
+            Why::NoProcess => "no-process",
+            Why::Idle => "idle",
+            Why::Weight => "weight",
+            Why::Share => "share",
+            Why::Limit => "share-limit",
+            Why::PolicyLimit => "policy-limit",
+            Why::NoTurns => "native",
+            Why::Behind { .. } => "behind",
+            Why::Gang { .. } => "gang",
+            Why::Refused(_) => "memory-refused",
+            Why::Away => "daemon-away",
+        }
+    }
+}
+
+/// A reason and its evidence.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The reason.
+    pub why: Why,
+    /// The part of the time that it cost, 0..=1.
+    pub part: f64,
+    /// Where the time of the stretch went.
+    pub growth: Growth,
+    /// The part of the GPU that it is due, 0..=1.
+    pub due: f64,
+}
+
+/// Decides for a slice, from its growth since `before`, or since its account began.
+pub fn decide(before: Option<&View>, now: &View, row: &Row) -> Finding {
+    let growth = Growth::of(before, now, row).unwrap_or_default();
+    let due = now.due(row);
+    let (why, ns) = reason(before, now, row, &growth);
+    Finding { why, part: growth.part(ns), growth, due }
+}
+
+/// The reason, and its time, ns.
+fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why, u64) {
+    if let Some(ago) = refused(now, row, growth) {
+        return (Why::Refused(ago), 0);
+    }
+    let waiting = growth.waiting + growth.handover;
+    let parts = [growth.idle, waiting, growth.limited, growth.gang, growth.absent];
+    let largest = parts.into_iter().max().unwrap_or(0);
+    if growth.part(largest) < NOTABLE {
+        return unhindered(before, now, row, growth);
+    }
+    let why = match parts.into_iter().position(|ns| ns == largest) {
+        Some(0) if row.clients == 0 => Why::NoProcess,
+        Some(0) => Why::Idle,
+        Some(1) => waited(now, row, growth),
+        Some(2) => limit(now, row),
+        Some(3) => partner(before, now, row).0,
+        _ => Why::Away,
+    };
+    (why, largest)
+}
+
+/// How long ago an allocation was refused, if that is the reason, ns.
+fn refused(now: &View, row: &Row, growth: &Growth) -> Option<u64> {
+    let ago = refused_ago(now, row)?;
+    let still = growth.denied.is_some_and(|denied| denied > 0);
+    let is_free = growth.part(growth.held_back()) < 0.5;
+    let does_nothing = ago <= RECENT_NS && growth.gpu == 0;
+    (is_free && (still || does_nothing)).then_some(ago)
+}
+
+/// How long ago an allocation was last refused, ns.
+pub fn refused_ago(now: &View, row: &Row) -> Option<u64> {
+    (row.denied_at_ns > 0).then(|| now.now_ns.saturating_sub(row.denied_at_ns))
+}
+
+/// How long ago the daemon came back, and for how long it had been away if that is known, ns.
+pub fn came_back(now: &View, row: &Row) -> Option<(u64, Option<u64>)> {
+    let (daemon, time) = (now.daemon?, now.time(row)?);
+    let ago = |at: u64| now.now_ns.saturating_sub(at);
+    let restored = time.since_ns <= daemon.started_ns;
+    let absent = daemon.absent_until_ns > time.since_ns;
+    let absent = absent.then_some((ago(daemon.absent_until_ns), Some(daemon.absent_ns)));
+    let back = absent.or(restored.then_some((ago(daemon.started_ns), None)));
+    back.filter(|(ago, _)| *ago <= RECENT_NS)
+}
+
+/// Nothing takes a notable part of the time on this GPU.
+fn unhindered(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why, u64) {
+    // A gang that has this GPU for itself runs here without turns, and its work waits for its other GPUs.
+    if row.gang
+        && let (why, ns) = partner(before, now, row)
+        && growth.part(ns) >= 0.5
+    {
+        return (why, ns);
+    }
+    let others = |peer: &&Row| peer.gpu == row.gpu && peer.container != row.container;
+    let policy = now.policy(row.gpu);
+    if !policy.rules().turns && now.rows.iter().filter(others).any(|peer| peer.runnable) {
+        return (Why::NoTurns, growth.running);
+    }
+    match came_back(now, row) {
+        Some((_, ns)) => (Why::Away, ns.unwrap_or(growth.absent)),
+        None => (Why::Nothing, 0),
+    }
+}
+
+/// The reason for waiting: the cause with most time, and the container with most of that.
+fn waited(now: &View, row: &Row, growth: &Growth) -> Why {
+    let sums = growth.by_cause();
+    let causes = WaitCause::ALL.into_iter().zip(sums);
+    let cause = causes.max_by_key(|(_, ns)| *ns).map_or(WaitCause::Queue, |(cause, _)| cause);
+    let behind = growth.behind.iter().max_by_key(|behind| behind.by_cause[cause as usize]);
+    match (cause, behind) {
+        (WaitCause::Queue, _) | (_, None) if limit_binds(now, row) => limit(now, row),
+        (WaitCause::Queue, _) | (_, None) if row.weight.is_none() => Why::Share,
+        (WaitCause::Queue, _) | (_, None) => Why::Weight,
+        (_, Some(behind)) => {
+            let (container, longest) = (behind.container.clone(), behind.longest);
+            Why::Behind { container, cause, longest }
+        }
+    }
+}
+
+/// Whether it would be due more without its limit.
+fn limit_binds(now: &View, row: &Row) -> bool {
+    let mut free = now.clone();
+    for it in free.rows.iter_mut().filter(|it| it.is_of(row)) {
+        it.cap_ppm = WHOLE_PPM;
+    }
+    row.cap_ppm < WHOLE_PPM && free.due(row) > now.due(row) + 0.01
+}
+
+/// The limit that holds: its own, or the policy's.
+fn limit(now: &View, row: &Row) -> Why {
+    let own = row.share_limit.is_some_and(|percent| percent * 10_000 <= row.cap_ppm);
+    match own || (row.share_limit.is_none() && now.policy(row.gpu) == Policy::Soft) {
+        true => Why::Limit,
+        false => Why::PolicyLimit,
+    }
+}
+
+/// The GPU of the gang on which the container is held back longest, the container that has it, and the time, ns.
+fn partner(before: Option<&View>, now: &View, row: &Row) -> (Why, u64) {
+    let lanes = now.rows.iter();
+    let lanes = lanes.filter(|it| it.container == row.container && it.gpu != row.gpu);
+    let growths = lanes.filter_map(|it| Some((it.gpu, Growth::of(before, now, it)?)));
+    let missing = growths.max_by_key(|(_, growth)| growth.waiting + growth.limited);
+    let Some((gpu, growth)) = missing.filter(|(_, it)| it.waiting + it.limited > 0) else {
+        return (Why::Gang { gpu: None, container: None }, 0);
+    };
+    let total = |by: &growth::Behind| by.by_cause.iter().sum::<u64>();
+    let container = growth.behind.iter().max_by_key(|by| total(by)).map(|by| by.container.clone());
+    (Why::Gang { gpu: Some(gpu), container }, growth.waiting + growth.limited)
+}
+
+/// Whether `one` goes before `other`.
+pub fn is_higher(one: Class, other: Class) -> bool {
+    one < other
+}

@@ -1,0 +1,305 @@
+//! Each reason from made-up snapshots, two seconds apart.
+
+use super::*;
+use crate::table::tests::{gpu, slice};
+use crate::table::{DaemonState, Gpu};
+use crate::wall_time::WallTime;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::units::Bytes;
+use gpuslice_wire::waits::{WAITS_SHOWN, WaitBehind};
+
+const S: u64 = 1_000_000_000;
+/// The begin of every account.
+const SINCE: u64 = 10 * S;
+/// The first and the second snapshot.
+const FIRST: u64 = 100 * S;
+const SECOND: u64 = 102 * S;
+
+/// Parts in percent of the two seconds.
+#[derive(Clone, Copy, Default)]
+struct Parts {
+    running: u64,
+    waiting: u64,
+    handover: u64,
+    limited: u64,
+    gang: u64,
+    idle: u64,
+    absent: u64,
+    /// Percent behind the container `b`, by cause.
+    by_cause: [u64; 5],
+}
+
+fn time(container: &str, old: u64, parts: Parts) -> WallTime {
+    // a life that says the opposite: 90 s in which it was mostly idle, and waited behind c
+    let of = |percent: u64, before: u64| before * S + old * percent * 2 * S / 100;
+    let mut behind = [WaitBehind::default(); WAITS_SHOWN];
+    behind[0] = WaitBehind {
+        container: ContainerId::new("c").ok(),
+        total_ns: 9 * S,
+        longest_ns: S,
+        cause: WaitCause::Queue,
+        by_cause_ns: [9 * S, 0, 0, 0, 0],
+    };
+    let by_cause_ns = parts.by_cause.map(|percent| of(percent, 0));
+    behind[1] = WaitBehind {
+        container: ContainerId::new("b").ok().filter(|_| old > 0),
+        total_ns: by_cause_ns.iter().sum(),
+        longest_ns: 3 * S / 2,
+        cause: WaitCause::Queue,
+        by_cause_ns,
+    };
+    WallTime {
+        container: ContainerId::new(container).expect("an id"),
+        gpu: GpuUuid([1; 16]),
+        since_ns: SINCE,
+        parts: [
+            ("running", of(parts.running, 1)),
+            ("waiting", of(parts.waiting, 9)),
+            ("handover", of(parts.handover, 0)),
+            ("limited", of(parts.limited, 0)),
+            ("gang", of(parts.gang, 0)),
+            ("idle", of(parts.idle, 80)),
+            ("absent", of(parts.absent, 0)),
+        ],
+        behind,
+        others_ns: 0,
+    }
+}
+
+/// Two views of `a`, beside `b` and others that are busy; `change` alters the second one.
+fn views(parts: Parts, change: impl Fn(&mut View)) -> (View, View) {
+    let view = |now_ns, old| {
+        let gpu_ns = old * parts.running * 2 * S / 100;
+        let rows = vec![
+            slice("a", 1, None, true, gpu_ns),
+            slice("b", 3, None, true, 0),
+            slice("c", 1, None, false, 0),
+        ];
+        let daemon = DaemonState { started_ns: S, absent_until_ns: 0, absent_ns: 0 };
+        View {
+            now_ns,
+            gpus: vec![Gpu { total: Bytes(4 << 30), ..gpu(1, 0) }],
+            rows,
+            times: vec![time("a", old, parts)],
+            daemon: Some(daemon),
+            ..View::default()
+        }
+    };
+    let (before, mut now) = (view(FIRST, 0), view(SECOND, 1));
+    change(&mut now);
+    (before, now)
+}
+
+/// The reason for `a`'s state, and its words.
+fn why(parts: Parts, change: impl Fn(&mut View)) -> (Why, Told) {
+    let (before, now) = views(parts, change);
+    let finding = decide(Some(&before), &now, &now.rows[0]);
+    let told = finding.told(&now, &now.rows[0]);
+    (finding.why, told)
+}
+
+const QUEUE: Parts = Parts {
+    running: 25,
+    waiting: 73,
+    handover: 2,
+    by_cause: [73, 0, 0, 0, 0],
+    limited: 0,
+    gang: 0,
+    idle: 0,
+    absent: 0,
+};
+
+fn behind(by_cause: [u64; 5]) -> Parts {
+    Parts { running: 8, waiting: 92, by_cause, ..Parts::default() }
+}
+
+fn parts(running: u64, rest: impl Fn(&mut Parts)) -> Parts {
+    let mut parts = Parts { running, ..Parts::default() };
+    rest(&mut parts);
+    parts
+}
+
+fn no(_: &mut View) {}
+
+/// Parts, a change of the second view, the reason, and a piece of the advice.
+type Case = (Parts, fn(&mut View), Why, &'static str);
+
+fn check(table: &[Case]) {
+    for (parts, change, expected, command) in table {
+        let (why, told) = why(*parts, change);
+        assert_eq!(why, *expected, "{told:?}");
+        assert!(told.advice.as_deref().unwrap_or("").contains(command), "{told:?}");
+        assert!(!told.sentence.contains("starv") && told.sentence.is_ascii(), "{told:?}");
+    }
+}
+
+#[test]
+fn waiting_has_its_cause_and_its_command() {
+    let long = |cause| Why::Behind { container: "b".into(), cause, longest: 3 * S / 2 };
+    let (kernels, drain) = (long(WaitCause::LongKernel), long(WaitCause::NoDrain));
+    let (higher, gang) = (long(WaitCause::HigherClass), long(WaitCause::Gang));
+    let last = "gpuslice set b --priority best-effort";
+    let high: fn(&mut View) = |now| now.rows[1].class = Class::High;
+    check(&[
+        (QUEUE, no, Why::Weight, "gpuslice set a --weight 2"),
+        (behind([2, 0, 90, 0, 0]), no, kernels, last),
+        (behind([2, 0, 10, 80, 0]), no, drain, last),
+        (behind([2, 85, 5, 0, 0]), high, higher, "gpuslice set a --priority high"),
+        (behind([10, 0, 0, 0, 82]), no, gang, last),
+    ]);
+}
+
+#[test]
+fn a_limit_and_a_share_are_told_from_a_weight() {
+    let limited = parts(20, |it| it.limited = 80);
+    let queued = Parts { running: 20, waiting: 80, by_cause: [80, 0, 0, 0, 0], ..QUEUE };
+    let own: fn(&mut View) =
+        |now| (now.rows[0].share_limit, now.rows[0].cap_ppm) = (Some(20), 200_000);
+    let fair: fn(&mut View) =
+        |now| (now.rows[0].cap_ppm, now.gpus[0].policy) = (62_500, Policy::Fair);
+    let share: fn(&mut View) = |now| (now.rows[0].share, now.rows[0].weight) = (Some(25), None);
+    check(&[
+        (limited, own, Why::Limit, "gpuslice set a --share-limit none"),
+        (limited, fair, Why::PolicyLimit, "gpuslice policy 0 soft"),
+        // where others take all the rest, the time until it is due again is waiting
+        (queued, own, Why::Limit, "gpuslice set a --share-limit none"),
+        (QUEUE, share, Why::Share, "gpuslice set a --weight 1"),
+    ]);
+}
+
+#[test]
+fn what_no_other_container_causes_blames_none() {
+    let loads = parts(2, |it| (it.idle, it.waiting) = (90, 8));
+    let native: fn(&mut View) = |now| now.gpus[0].policy = Policy::Native;
+    check(&[
+        (loads, no, Why::Idle, "more CPU"),
+        (parts(0, |it| it.idle = 100), |now| now.rows[0].clients = 0, Why::NoProcess, ""),
+        (parts(30, |it| it.absent = 70), no, Why::Away, "journalctl"),
+        (parts(99, |it| it.idle = 1), no, Why::Nothing, ""),
+        (parts(100, |_| ()), native, Why::NoTurns, "policy 0 soft"),
+    ]);
+}
+
+/// Whatever else grows: a container that is idle most of the time is idle.
+#[test]
+fn an_idle_container_never_waits() {
+    for waiting in 0..=50 {
+        let idle = parts(100 - 50 - waiting, |it| {
+            (it.idle, it.waiting, it.by_cause[2]) = (50, waiting, waiting);
+        });
+        assert_eq!(why(idle, no).0, Why::Idle, "{waiting} %");
+    }
+}
+
+#[test]
+fn a_refusal_is_the_reason_where_nothing_else_is() {
+    let refused = |now: &mut View, ago: u64| now.rows[0].denied_at_ns = SECOND - ago * S;
+    // refused again and again in the stretch, between pauses
+    let again = |now: &mut View| {
+        refused(now, 1);
+        now.rows[0].denied += 1;
+    };
+    let (found, told) = why(parts(10, |it| it.idle = 90), again);
+    assert_eq!(found, Why::Refused(S));
+    assert_eq!(told.advice.as_deref(), Some("gpuslice set a --memory 1026MiB"), "{told:?}");
+    assert!(told.sentence.contains("3MiB") && told.sentence.contains("1MiB left"), "{told:?}");
+    // once, and nothing since
+    let idle = parts(0, |it| it.idle = 100);
+    assert_eq!(why(idle, |now| refused(now, 30)).0, Why::Refused(30 * S));
+    assert_eq!(why(idle, |now| refused(now, 61)).0, Why::Idle);
+    // once, and it works since: it probes how much there is
+    let (found, told) = why(parts(10, |it| it.idle = 90), |now| refused(now, 30));
+    assert_eq!((found, told.notes.len()), (Why::Idle, 1), "{told:?}");
+    // it waits most of the time
+    assert_eq!(why(QUEUE, again).0, Why::Weight);
+    let full = |now: &mut View| {
+        refused(now, 30);
+        now.gpus[0].promised = now.gpus[0].total;
+    };
+    let (_, told) = why(idle, full);
+    assert!(told.advice.is_some_and(|it| it.contains("only 0B left to promise")));
+}
+
+#[test]
+fn a_restart_of_the_daemon_in_the_stretch_is_its_absence() {
+    let (mut before, now) = views(parts(80, |_| ()), no);
+    before.times[0].since_ns = S;
+    before.now_ns = SINCE - 90 * S / 10;
+    let finding = decide(Some(&before), &now, &now.rows[0]);
+    let away = SINCE - before.now_ns;
+    assert_eq!(finding.growth.absent, away);
+    assert_eq!(finding.growth.wall, now.times[0].total() + away);
+    // and shortly before it, if nothing else is notable
+    let (found, told) = why(parts(99, |it| it.idle = 1), |now| {
+        now.daemon = Some(DaemonState { started_ns: SECOND - S, absent_until_ns: 0, absent_ns: 0 });
+    });
+    assert_eq!(found, Why::Away, "{told:?}");
+    assert!(told.sentence.contains("until 1.0 s ago"), "{told:?}");
+    let (found, told) = why(QUEUE, |now| {
+        let (absent_until_ns, absent_ns) = (SECOND - 5 * S, 3 * S);
+        now.daemon = Some(DaemonState { started_ns: S, absent_until_ns, absent_ns });
+    });
+    assert_eq!((found, told.notes.len()), (Why::Weight, 1), "{told:?}");
+}
+
+#[test]
+fn the_other_gpu_of_a_gang_is_named() {
+    let mut other = slice("a", 1, None, true, 0);
+    other.gpu = GpuUuid([2; 16]);
+    let (found, told) = why(parts(40, |it| it.gang = 60), |now| {
+        let waits = Parts { running: 40, waiting: 60, by_cause: [60, 0, 0, 0, 0], ..QUEUE };
+        let mut there = time("a", 1, waits);
+        there.gpu = GpuUuid([2; 16]);
+        there.behind.swap(0, 1);
+        now.gpus.push(gpu(2, 7));
+        now.times.push(there);
+        now.rows.push(other.clone());
+    });
+    // `c` has 9 s there and `b` 1.2 s: the second view alone has that GPU, so its whole account counts
+    let (gpu, container) = (Some(GpuUuid([2; 16])), Some("c".to_owned()));
+    assert_eq!(found, Why::Gang { gpu, container }, "{told:?}");
+    assert!(told.sentence.contains("gpu 7") && told.sentence.contains("which c has"), "{told:?}");
+    // it has the first GPU for itself, and its work there waits for the second one
+    let alone = |gang| {
+        let (found, _) = why(parts(100, |_| ()), |now| {
+            let waits = Parts { running: 8, waiting: 92, by_cause: [0, 0, 92, 0, 0], ..QUEUE };
+            let mut there = time("a", 1, waits);
+            there.gpu = GpuUuid([2; 16]);
+            now.times.push(there);
+            now.rows[0].gang = gang;
+            now.rows.push(Row { gang, ..other.clone() });
+        });
+        found
+    };
+    assert_eq!((alone(true).name(), alone(false)), ("gang", Why::Nothing));
+}
+
+#[test]
+fn a_hostile_name_is_not_in_a_command() {
+    let (_, told) = why(behind([2, 0, 90, 0, 0]), |now| now.rows[1].name = "x; reboot".into());
+    assert_eq!(told.advice.as_deref(), Some("gpuslice set b --priority best-effort"));
+    assert!(told.sentence.contains("x; reboot"));
+    let (_, told) = why(QUEUE, |now| {
+        now.rows[0].name = "web".into();
+        now.rows[2].container = "web-2".into();
+    });
+    assert_eq!(told.advice.as_deref(), Some("gpuslice set a --weight 2"), "web is also a prefix");
+}
+
+#[test]
+fn a_row_of_waits_without_a_predecessor_is_not_taken_for_new() {
+    let row = |id: &str, total_ns: u64| WaitBehind {
+        container: ContainerId::new(id).ok(),
+        total_ns,
+        longest_ns: 1,
+        cause: WaitCause::Queue,
+        by_cause_ns: [total_ns, 0, 0, 0, 0],
+    };
+    let (mut before, mut now) = views(QUEUE, no);
+    before.times[0].behind = [row("c", 9 * S), row("d", 8 * S), row("e", 7 * S)];
+    now.times[0].behind = [row("c", 9 * S + 5), row("f", 8 * S), row("d", 8 * S)];
+    let growth = Growth::of(Some(&before), &now, &now.rows[0]).expect("an account");
+    let grown: Vec<_> =
+        growth.behind.iter().map(|it| (it.container.as_str(), it.by_cause[0])).collect();
+    assert_eq!(grown, [("c", 5), ("f", S)]);
+}

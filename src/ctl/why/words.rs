@@ -1,0 +1,268 @@
+//! A finding in words: a label for a column, a sentence, and the command that helps.
+//!
+//! Names come from tenants and may hold spaces or quotes. A command that is shown is likely to be pasted into root's
+//! shell, so it has a container's name only if that is plain and names one container, else the id.
+
+use super::{Finding, Why, came_back, is_higher, refused_ago};
+use crate::table::{Row, View};
+use gpuslice_wire::limits::WEIGHT_MAX;
+use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::units::{Bytes, MIB};
+use gpuslice_wire::waits::WaitCause;
+
+/// A finding in words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// A few words, for a column.
+    pub label: String,
+    /// A sentence without its subject.
+    pub sentence: String,
+    /// The command that helps; a sentence where no command does.
+    pub advice: Option<String>,
+    /// What happened lately beside the reason.
+    pub notes: Vec<String>,
+}
+
+/// A length of time, ns, in the unit that suits it.
+pub fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => format!("{} us", ns / 1_000),
+        1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
+        1_000_000_000..60_000_000_000 => format!("{:.1} s", ns as f64 / 1e9),
+        60_000_000_000..3_600_000_000_000 => format!("{} min", ns / 60_000_000_000),
+        _ => format!("{} h", ns / 3_600_000_000_000),
+    }
+}
+
+/// A part of the time in whole percent.
+pub fn percent(part: f64) -> String {
+    format!("{:.0} %", 100.0 * part)
+}
+
+impl Finding {
+    /// The finding about `row` in words.
+    pub fn told(&self, now: &View, row: &Row) -> Told {
+        let (label, sentence, advice) = match &self.why {
+            Why::Behind { container, cause, longest } => {
+                self.behind(now, row, container, *cause, *longest)
+            }
+            Why::Weight | Why::Share | Why::Limit | Why::PolicyLimit | Why::NoTurns => {
+                self.entitled(now, row)
+            }
+            Why::Refused(ago) => refused(now, row, *ago),
+            Why::Gang { gpu, container } => {
+                let gpu = gpu.map_or("other GPUs".to_owned(), |gpu| now.called(gpu));
+                let who = container.as_ref().map(|it| now.name(it));
+                let has = who.as_ref().map_or(String::new(), |who| format!(", which {who} has"));
+                (
+                    format!("gang: {gpu}"),
+                    format!("waits {} for {gpu} of its gang{has}", percent(self.part)),
+                    container.as_ref().map(|it| yield_to(now, row, it)),
+                )
+            }
+            Why::Idle | Why::NoProcess | Why::Nothing | Why::Away => self.alone(now, row),
+        };
+        Told { label, sentence, advice, notes: self.notes(now, row) }
+    }
+
+    /// Behind one container.
+    fn behind(
+        &self,
+        now: &View,
+        row: &Row,
+        container: &str,
+        cause: WaitCause,
+        longest: u64,
+    ) -> (String, String, Option<String>) {
+        let name = now.name(container);
+        let (part, longest) = (percent(self.part), duration(longest));
+        let other = now.rows.iter().find(|it| it.container == container && it.gpu == row.gpu);
+        let late = other.map_or(0, |it| it.late_turns);
+        let (short, why) = match cause {
+            WaitCause::LongKernel => {
+                let overruns = if late > 0 { format!(" ({late} overruns)") } else { String::new() };
+                ("long kernels", format!("whose kernels last up to {longest}{overruns}"))
+            }
+            WaitCause::NoDrain => {
+                ("no drain", format!("whose work does not end in time ({late} overruns)"))
+            }
+            WaitCause::HigherClass => {
+                let class = other.map_or(Class::High, |it| it.class);
+                ("higher class", format!("which is of a higher class ({class})"))
+            }
+            WaitCause::Gang => (
+                "its gang",
+                "for whose gang the GPU is reserved until its other GPUs are free".into(),
+            ),
+            WaitCause::Queue => ("turns", "which has its turns".into()),
+        };
+        let advice = match (cause, other) {
+            (WaitCause::HigherClass, Some(it)) => {
+                set(now, row, &format!("--priority {}", it.class))
+            }
+            _ => yield_to(now, row, container),
+        };
+        (format!("{name}: {short}"), format!("waits {part}: behind {name}, {why}"), Some(advice))
+    }
+
+    /// Its part of the GPU's time is what the node's rules give it.
+    fn entitled(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
+        let (part, due) = (percent(self.part), percent(self.due));
+        let got = percent(self.growth.part(self.growth.gpu));
+        let gpu = now.index(row.gpu);
+        let limit = percent(f64::from(row.cap_ppm) / 1e6);
+        let most = self.growth.behind.iter().max_by_key(|by| by.by_cause.iter().sum::<u64>());
+        let beside =
+            most.map_or(String::new(), |by| format!(", most behind {}", now.name(&by.container)));
+        let waits = format!("waits {part}{beside}");
+        match &self.why {
+            Why::Limit => (
+                format!("limit {limit}"),
+                format!("held back {part} by its share limit of {limit}"),
+                Some(set(now, row, "--share-limit none")),
+            ),
+            Why::PolicyLimit => (
+                format!("{} {limit}", now.policy(row.gpu)),
+                format!("held back {part}: policy {} gives it {limit}", now.policy(row.gpu)),
+                Some(match row.share {
+                    Some(share) if now.policy(row.gpu) == Policy::Fixed && share < 100 => {
+                        set(now, row, &format!("--share-limit {}", (2 * share).min(100)))
+                    }
+                    _ => format!("gpuslice policy {gpu} soft"),
+                }),
+            ),
+            Why::NoTurns => (
+                "native".to_owned(),
+                "runs beside others without turns: policy native divides the GPU by no weight"
+                    .into(),
+                Some(format!("gpuslice policy {gpu} soft")),
+            ),
+            Why::Share => {
+                let share = row.share.unwrap_or(0);
+                (
+                    format!("share {share}%"),
+                    format!("{waits}: its share is {share} %, and it got {got}"),
+                    Some(set(now, row, "--weight 1")),
+                )
+            }
+            _ => {
+                let weight = row.weight.unwrap_or(1);
+                let more = (2 * weight).min(WEIGHT_MAX);
+                (
+                    format!("weight {weight}"),
+                    format!("{waits}: by its weight of {weight} it is due {due}, and it got {got}"),
+                    Some(set(now, row, &format!("--weight {more}"))),
+                )
+            }
+        }
+    }
+
+    /// No other container is the reason.
+    fn alone(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
+        let part = percent(self.part);
+        match self.why {
+            Why::Idle => (
+                "idle".to_owned(),
+                format!(
+                    "has no work for the GPU {part} of the time: it loads data, computes on the CPU, or waits for input"
+                ),
+                Some("no GPU setting helps: give the program more CPU or faster input".to_owned()),
+            ),
+            Why::NoProcess => (
+                "no process".to_owned(),
+                "has no process that uses the GPU: its program has not started to, or has ended"
+                    .into(),
+                None,
+            ),
+            Why::Away => {
+                let back = came_back(now, row);
+                let ago =
+                    back.map_or(String::new(), |(ago, _)| format!(", until {} ago", duration(ago)));
+                let length = match back.and_then(|(_, ns)| ns) {
+                    _ if self.growth.absent > 0 => format!(" for {}", duration(self.growth.absent)),
+                    Some(ns) => format!(" for {}", duration(ns)),
+                    None => String::new(),
+                };
+                (
+                    "daemon away".to_owned(),
+                    format!(
+                        "the daemon was away{length}{ago}: containers ran without turns and got no more memory"
+                    ),
+                    Some("journalctl -u gpusliced".to_owned()),
+                )
+            }
+            _ => {
+                let runs = percent(self.growth.part(self.growth.running));
+                (
+                    "-".to_owned(),
+                    format!("has the GPU {runs} of the time: nothing keeps it from more"),
+                    None,
+                )
+            }
+        }
+    }
+
+    /// What happened lately beside the reason.
+    fn notes(&self, now: &View, row: &Row) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let (Some(ago), false) = (refused_ago(now, row), matches!(self.why, Why::Refused(_))) {
+            notes.push(format!(
+                "an allocation that needed {} more was refused {} ago, with {} left",
+                row.denied_need,
+                duration(ago),
+                row.denied_left
+            ));
+        }
+        if let (Some((ago, _)), false) = (came_back(now, row), self.why == Why::Away) {
+            notes.push(format!("the daemon was away until {} ago", duration(ago)));
+        }
+        if row.is_over() {
+            notes.push(format!("it holds more than its cap of {}, and cannot grow", row.cap));
+        }
+        notes
+    }
+}
+
+/// A refused allocation.
+fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) {
+    let (need, left) = (row.denied_need, row.denied_left);
+    let more = need.0.saturating_sub(left.0);
+    let cap = row.cap.0.saturating_add(more).div_ceil(MIB);
+    let gpu = now.gpus.iter().find(|gpu| gpu.uuid == row.gpu);
+    let free = gpu.map_or(0, |gpu| gpu.total.0.saturating_sub(gpu.promised.0));
+    let advice = match more <= free {
+        true => set(now, row, &format!("--memory {cap}MiB")),
+        false => format!(
+            "{} has only {} left to promise: lower another container's cap, or use another GPU",
+            now.called(row.gpu),
+            Bytes(free)
+        ),
+    };
+    (
+        format!("memory refused {} ago", duration(ago)),
+        format!(
+            "was refused memory {} ago: it needed {need} more, with {left} left of its cap of {}",
+            duration(ago),
+            row.cap
+        ),
+        Some(advice),
+    )
+}
+
+/// `gpuslice set` for the container itself.
+fn set(now: &View, row: &Row, change: &str) -> String {
+    format!("gpuslice set {} {change}", now.handle(&row.container))
+}
+
+/// The command by which `container` goes behind the one of `row`.
+fn yield_to(now: &View, row: &Row, container: &str) -> String {
+    let other = now.rows.iter().find(|it| it.container == container);
+    let class = other.map_or(Class::Normal, |it| it.class);
+    match (class, row.class) {
+        (class, mine) if !is_higher(mine, class) && mine != Class::BestEffort => {
+            format!("gpuslice set {} --priority best-effort", now.handle(container))
+        }
+        (_, Class::BestEffort) => set(now, row, "--priority normal"),
+        _ => "set preemption = \"probe\" in gpusliced.toml, or use another GPU".to_owned(),
+    }
+}

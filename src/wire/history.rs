@@ -1,0 +1,123 @@
+//! What happened on a node lately: the daemon remembers events, and the CLI asks for those after a number.
+//!
+//! An event's container, name and text come from requests. They are [`Text`]: each character is seen, so that a
+//! terminal shows the line as it is.
+
+use crate::frame::{Field, FrameError, Reader, Writer, field_as};
+use crate::ids::GpuUuid;
+use crate::limits::{CONTAINER_ID_BYTES_MAX, EVENT_TEXT_BYTES_MAX};
+use crate::text::{Name, Text};
+
+/// What happened. The comment of each says what `amounts` and `text` are; zeros and empty otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The daemon began to serve. Amounts: slices restored. Text: its version.
+    DaemonStarted,
+    /// A container got a slice. Amounts: its GPUs.
+    SliceBegan,
+    /// A slice ended. Text: why.
+    SliceEnded,
+    /// A container got no slice. Text: why.
+    SliceRefused,
+    /// An allocation was refused. Amounts: bytes needed beyond what its process had, bytes left under the cap.
+    MemoryRefused,
+    /// A container had not drained in time, and others go on beside its work. Amounts: ns since its turn's close.
+    Overrun,
+    /// It has drained after that. Amounts: ns since its turn's close.
+    Drained,
+    /// Its work was stopped on the GPU.
+    Preempted,
+    /// Its cap was changed. Amounts: the old cap and the new one, bytes.
+    CapChanged,
+    /// Its weight, share, limit or class was changed. Text: the values from now on.
+    Retuned,
+    /// The policy of GPUs was changed. Text: the new policy, and each GPU's former one.
+    PolicySet,
+}
+
+impl EventKind {
+    /// All kinds.
+    pub const ALL: [EventKind; 11] = [
+        EventKind::DaemonStarted,
+        EventKind::SliceBegan,
+        EventKind::SliceEnded,
+        EventKind::SliceRefused,
+        EventKind::MemoryRefused,
+        EventKind::Overrun,
+        EventKind::Drained,
+        EventKind::Preempted,
+        EventKind::CapChanged,
+        EventKind::Retuned,
+        EventKind::PolicySet,
+    ];
+
+    /// Its name in lists and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            EventKind::DaemonStarted => "daemon-started",
+            EventKind::SliceBegan => "slice-began",
+            EventKind::SliceEnded => "slice-ended",
+            EventKind::SliceRefused => "slice-refused",
+            EventKind::MemoryRefused => "memory-refused",
+            EventKind::Overrun => "overrun",
+            EventKind::Drained => "drained",
+            EventKind::Preempted => "preempted",
+            EventKind::CapChanged => "cap-changed",
+            EventKind::Retuned => "retuned",
+            EventKind::PolicySet => "policy-set",
+        }
+    }
+}
+
+field_as!(EventKind as u8, |kind| *kind as u8 + 1, |raw| {
+    let mut all = EventKind::ALL.into_iter();
+    all.find(|it| *it as u8 + 1 == raw)
+});
+
+/// No user is known.
+pub const NO_UID: u32 = u32::MAX;
+/// The event is of no GPU.
+pub const NO_GPU: GpuUuid = GpuUuid([0; 16]);
+
+crate::frame::messages! {
+    /// Rows of an answer to [`crate::admin::Command::Events`], ended by `End`.
+    History {
+        /// An event.
+        501 Entry {
+            /// Its number: 1 for the daemon's first, then one more for each.
+            sequence: u64,
+            /// When it happened, ns since 1970.
+            unix_ns: u64,
+            /// What happened.
+            kind: EventKind,
+            /// The container's id; empty for none.
+            container: Text<CONTAINER_ID_BYTES_MAX>,
+            /// Its name for display; empty for none.
+            name: Name,
+            /// The GPU, or [`NO_GPU`].
+            gpu: GpuUuid,
+            /// The process, in the daemon's pid namespace; 0 for none.
+            pid: u32,
+            /// The user that asked for it, or [`NO_UID`].
+            uid: u32,
+            /// 1, and one more for each like it that was left out since the last one.
+            count: u32,
+            /// See [`EventKind`].
+            amounts: [u64; 2],
+            /// See [`EventKind`].
+            text: Text<EVENT_TEXT_BYTES_MAX>,
+        }
+        /// The last frame of an answer.
+        502 End {
+            /// When this daemon started, ns since 1970: another daemon begins anew with its numbers.
+            daemon_unix_ns: u64,
+            /// Number of the last event that was looked at: ask for those after it next.
+            last: u64,
+            /// 1 if there are more after that, 0 if not.
+            more: u32,
+            /// Events that were dropped for newer ones since the start.
+            dropped: u64,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! `gpuslice explain` finds why a container is slow: each test makes one container slow in one way, and the answer
+//! has that reason, the culprit, and a command that `gpuslice` takes.
+//!
+//! The reasons compete: the one that took most time of the stretch is answered. A pause of the machine makes any part
+//! longer, so each test makes its own by far the largest.
+
+use super::{Tenant, must, node};
+use crate::harness::eventually;
+use crate::harness::node::{Node, admit};
+use crate::harness::target_dir;
+use gpuslice_wire::admin::{Answer, MemoryAsk};
+use gpuslice_wire::units::{Bytes, GIB};
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// `gpuslice explain WORDS` on this node.
+fn command(node: &Node, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    command.arg("explain").args(words).arg("--runtime-dir").arg(node.runtime_dir());
+    command
+}
+
+/// Its answer about each of the container's GPUs.
+fn answer(output: &Output) -> Vec<Value> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let slices = all["slices"].as_array().expect("a list").clone();
+    slices.iter().for_each(|slice| eprintln!("{slice}"));
+    slices
+}
+
+/// Its answer about the container `a`, which has one GPU.
+fn explained(node: &Node) -> Value {
+    let output = command(node, &["a", "--json"]).output().expect("it starts");
+    answer(&output).remove(0)
+}
+
+/// Asserts the reason, and runs the command that is suggested.
+fn assert_why(node: &Node, answer: &Value, why: &str, try_this: &str) {
+    assert_eq!(answer["why"], why, "{answer}");
+    assert_eq!(answer["try"], try_this, "{answer}");
+    let words: Vec<&str> = try_this.split(' ').collect();
+    assert_eq!(words[0], "gpuslice");
+    must(node, &words[1..]);
+}
+
+/// A program in a container's slice.
+fn spawn(node: &Node, container: &str, program: &[&str]) -> Guard {
+    let driver = node.root().join("driver");
+    let mut command = Command::new(program[0]);
+    command
+        .args(&program[1..])
+        .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
+        .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
+        .env("GPUSLICE_DRIVER_DIR", &driver)
+        .env("LD_LIBRARY_PATH", &driver)
+        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
+        .stdout(Stdio::null());
+    Guard(command.spawn().expect("it starts"))
+}
+
+/// Killed when dropped.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_small_weight() {
+    let (node, machine) = node();
+    must(&node, &["set", "b", "--weight", "4"]);
+    let _heavy = Tenant::start(&node, &machine, "b", 500);
+    let light = Tenant::start(&node, &machine, "a", 500);
+    light.gets(&machine, Duration::from_millis(50));
+    let answer = explained(&node);
+    assert_why(&node, &answer, "weight", "gpuslice set a --weight 2");
+    assert!(answer["sentence"].as_str().is_some_and(|it| it.contains("most behind b")), "{answer}");
+}
+
+#[test]
+fn a_hard_share_and_a_share_limit() {
+    let (node, machine) = node();
+    must(&node, &["set", "a", "--share", "20", "--share-limit", "20"]);
+    let tenant = Tenant::start(&node, &machine, "a", 500);
+    tenant.gets(&machine, Duration::from_millis(100));
+    assert_why(&node, &explained(&node), "share-limit", "gpuslice set a --share-limit none");
+    must(&node, &["policy", "all", "fixed"]);
+    assert_why(&node, &explained(&node), "policy-limit", "gpuslice set a --share-limit 40");
+}
+
+#[test]
+fn a_neighbours_long_kernels() {
+    let (node, machine) = node();
+    must(&node, &["set", "b", "--weight", "3"]);
+    let _long = Tenant::with(&node, &machine, "b", 600_000, &["--batch", "1"]);
+    let short = Tenant::start(&node, &machine, "a", 500);
+    short.gets(&machine, Duration::from_millis(200));
+    let before = explained(&node);
+    assert_eq!((&before["behind"], &before["cause"]), (&"b".into(), &"long-kernel".into()));
+    assert_why(&node, &before, "behind", "gpuslice set b --priority best-effort");
+    // and it helps
+    std::thread::sleep(Duration::from_secs(1));
+    let after = explained(&node);
+    let running = |answer: &Value| answer["time"]["running_ns"].as_u64().expect("a number");
+    assert!(running(&after) > running(&before) * 3 / 2, "{before} {after}");
+}
+
+#[test]
+fn its_own_data_loading() {
+    let (node, machine) = node();
+    let _busy = Tenant::start(&node, &machine, "b", 500);
+    let loader = Tenant::with(&node, &machine, "a", 2_000, &["--pause-us", "200000"]);
+    loader.gets(&machine, Duration::from_millis(6));
+    let answer = explained(&node);
+    assert_eq!(answer["why"], "idle", "{answer}");
+    assert!(answer["sentence"].as_str().is_some_and(|it| it.contains("no work for the GPU")));
+    assert!(answer["try"].as_str().is_some_and(|it| it.contains("more CPU")), "{answer}");
+}
+
+/// A program that is refused memory, ends, and is started again.
+#[test]
+fn refused_memory() {
+    let (node, machine) = node();
+    let _busy = Tenant::start(&node, &machine, "b", 500);
+    let tenant = target_dir().join("tenant");
+    let again = "while :; do \"$0\" --no-launch --step-mib 512; sleep 0.1; done";
+    let _starts = spawn(&node, "a", &["sh", "-c", again, &tenant.display().to_string()]);
+    eventually("a refusal", || super::shown(&node, "a")["denied"].as_u64() > Some(0));
+    let answer = explained(&node);
+    assert_eq!(answer["why"], "memory-refused", "{answer}");
+    let sentence = answer["sentence"].as_str().expect("a text");
+    assert!(
+        sentence.contains("was refused memory ") && sentence.contains("left of its cap of 1GiB")
+    );
+    let try_this = answer["try"].as_str().expect("a text").to_owned();
+    assert!(try_this.starts_with("gpuslice set a --memory "), "{try_this}");
+    assert_why(&node, &answer, "memory-refused", &try_this);
+    assert!(node.cap("a") > Some(Bytes(GIB)), "{:?}", node.cap("a"));
+}
+
+#[test]
+fn a_higher_class() {
+    let (node, machine) = node();
+    must(&node, &["set", "b", "--priority", "high"]);
+    let _high = Tenant::start(&node, &machine, "b", 500);
+    let low = Tenant::start(&node, &machine, "a", 500);
+    low.gets(&machine, Duration::from_millis(10));
+    let answer = explained(&node);
+    assert_eq!((&answer["behind"], &answer["cause"]), (&"b".into(), &"higher-class".into()));
+    assert_why(&node, &answer, "behind", "gpuslice set a --priority high");
+}
+
+/// A container with two GPUs, of which another container has one for its long kernels; the other one is its own, then
+/// a third container uses it now and then.
+#[test]
+fn a_missing_partner_of_a_gang() {
+    let (node, machine) = node();
+    for (container, gpus) in [("c", "0,1"), ("d", "1")] {
+        let ask = admit(container, gpus, MemoryAsk::Exactly(Bytes(GIB)));
+        let answer = node.admin().ask(&ask);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    }
+    must(&node, &["set", "d", "--weight", "9"]);
+    let collectives = target_dir().join("collectives").display().to_string();
+    let _gang = spawn(&node, "c", &[&collectives, "600"]);
+    eventually("a gang", || super::shown(&node, "c")["gang"] == true);
+    let tenant = target_dir().join("tenant").display().to_string();
+    let long = ["--seconds", "600", "--step-mib", "512", "--kernel-us", "400000", "--batch", "1"];
+    let device = ["--device", "1"];
+    let _long = spawn(&node, "d", &[&[tenant.as_str()], &long[..], &device].concat());
+    eventually("work of d", || super::bill(&node, "d") > Duration::from_millis(900));
+    let ask = || {
+        let output = command(&node, &["c", "--json"]).output().expect("it starts");
+        let answers = answer(&output);
+        assert_eq!(answers.len(), 2);
+        let there = answers.iter().find(|it| it["index"] == 1).expect("GPU 1");
+        assert_eq!((&there["why"], &there["behind"]), (&"behind".into(), &"d".into()), "{there}");
+        let here = answers.iter().find(|it| it["index"] == 0).expect("GPU 0");
+        let sentence = here["sentence"].as_str().expect("a text");
+        assert!(sentence.contains("for gpu 1 (simulated) of its gang, which d has"), "{sentence}");
+        here.clone()
+    };
+    assert_eq!(ask()["time"]["gang_ns"], 0, "it has the GPU for itself");
+    let _now_and_then = Tenant::with(&node, &machine, "b", 500, &["--pause-us", "10000"]);
+    let here = ask();
+    assert!(here["time"]["gang_ns"].as_u64() > Some(1_000_000_000), "{here}");
+    assert_why(&node, &here, "gang", "gpuslice set d --priority best-effort");
+}
+
+/// The daemon stops for most of the stretch, or is killed and started again in it.
+#[test]
+fn an_absent_daemon() {
+    let (mut node, machine) = node();
+    let tenant = Tenant::start(&node, &machine, "a", 500);
+    tenant.gets(&machine, Duration::from_millis(50));
+    let watch = |node: &Node| {
+        let mut command = command(node, &["a", "--json", "--seconds", "4"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        std::thread::sleep(Duration::from_millis(500));
+        child.expect("it starts")
+    };
+    let asked = watch(&node);
+    kill(node.pid(), Signal::SIGSTOP).expect("it lives");
+    std::thread::sleep(Duration::from_secs(3));
+    kill(node.pid(), Signal::SIGCONT).expect("it lives");
+    let frozen = answer(&asked.wait_with_output().expect("it ends")).remove(0);
+    assert_eq!(frozen["why"], "daemon-away", "{frozen}");
+    let sentence = frozen["sentence"].as_str().expect("a text");
+    assert!(sentence.starts_with("the daemon was away for 2.") || sentence.contains("for 3."));
+
+    let asked = watch(&node);
+    node.end_daemon(Signal::SIGKILL);
+    std::thread::sleep(Duration::from_millis(2_500));
+    node.start_daemon(&[]);
+    let killed = answer(&asked.wait_with_output().expect("it ends")).remove(0);
+    assert_eq!(killed["why"], "daemon-away", "{killed}");
+    // Later it is told beside whatever is the reason then.
+    tenant.gets(&machine, Duration::from_millis(50));
+    let later = explained(&node);
+    let noted = later["notes"][0].as_str().is_some_and(|note| note.contains("was away until"));
+    assert!(later["why"] == "daemon-away" || noted, "{later}");
+}
+
+#[test]
+fn the_text_for_people() {
+    let (node, machine) = node();
+    let _busy = Tenant::start(&node, &machine, "b", 500);
+    let run = |words: &[&str]| {
+        let output = command(&node, words).output().expect("it starts");
+        let text = [&output.stdout[..], &output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).expect("text"))
+    };
+    let (fine, all) = run(&["--seconds", "0.5"]);
+    let lines: Vec<&str> = all.lines().collect();
+    assert!(fine && lines.len() == 2, "{all}");
+    assert!(lines[0].starts_with("a  gpu 0  has no process"), "{all}");
+    assert!(lines[1].starts_with("b  gpu 0  has the GPU"), "{all}");
+    let (fine, one) = run(&["b", "--since-start"]);
+    assert!(fine && one.starts_with("b, gpu 0 (simulated), "), "{one}");
+    assert!(one.contains("\n  why:   ") && one.contains("\n  time:  "), "{one}");
+    assert!(one.contains("note:  an allocation that needed "), "{one}");
+    for (words, why) in [
+        (&["nosuch"][..], "no slice is called \"nosuch\""),
+        (&["--seconds", "0"], "not between 0.1 and 3600 seconds"),
+        (&["--seconds", "x"], "not a number of seconds"),
+        (&["--seconds", "1", "--since-start"], "cannot be used with"),
+    ] {
+        let (fine, said) = run(words);
+        assert!(!fine && said.contains(why), "{words:?}: {said}");
+    }
+}
