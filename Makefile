@@ -39,6 +39,9 @@ install:
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gpuslice
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(BUILD)/libexec/gpuslice-hook
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/libexec/gpuslice-runtime
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gpuslice-k8s
+	ln -sf gpuslice-k8s $(DESTDIR)$(PREFIX)/bin/kubectl-inspect-cgpu
+	ln -sf gpuslice-k8s $(DESTDIR)$(PREFIX)/bin/kubectl-inspect-gpushare
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(BUILD)/libgpuslice.so \
 		$(BUILD)/libgpuslice_mount.so $(BUILD)/libgpuslice_nvml.so
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(BUILD)/tenant

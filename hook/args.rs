@@ -1,8 +1,12 @@
 //! The hook's command line, as registered with a runtime.
 
 use crate::error::Error;
-use std::ffi::OsString;
+use gpuslice_wire::owner::{BadClaimId, ClaimId};
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+
+/// The word before a claim's id.
+pub(crate) const CLAIM: &str = "--claim";
 
 /// The stage in which the runtime calls the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub struct Args {
     pub allow_cgpu_disable: bool,
     /// The registration's own request, as `key=value`: the slice of a CDI device.
     pub ask: Vec<String>,
+    /// The claim in which the container is to live: that of a claim's CDI device.
+    pub claim: Option<ClaimId>,
     /// Whether a container without glibc may have a slice, which only its static programs can use.
     pub allow_musl: bool,
     /// The stage; `None` takes it from the container's state.
@@ -39,6 +45,7 @@ impl Args {
             runtime_dir: "/run/gpuslice".into(),
             allow_cgpu_disable: false,
             ask: Vec::new(),
+            claim: None,
             allow_musl: false,
             stage: None,
         };
@@ -57,6 +64,9 @@ impl Args {
                     Some(Ok(word)) if word.contains('=') => args.ask.push(word),
                     _ => return Err(Error::Usage("--ask needs KEY=VALUE, as memory=1GiB".into())),
                 },
+                Some(CLAIM) if args.claim.is_none() => {
+                    args.claim = Some(claim(&words.next().unwrap_or_default())?);
+                }
                 Some("--allow-musl") => args.allow_musl = true,
                 Some("createRuntime" | "prestart") if args.stage.is_none() => {
                     args.stage = Some(Stage::CreateRuntime);
@@ -65,8 +75,17 @@ impl Args {
                 _ => return Err(Error::Usage(format!("{word:?} is unknown or repeated"))),
             }
         }
-        Ok(args)
+        match args.claim.is_some() && !args.ask.is_empty() {
+            true => Err(Error::Usage("--claim and --ask exclude each other".into())),
+            false => Ok(args),
+        }
     }
+}
+
+/// A claim's id from a command line.
+fn claim(word: &OsStr) -> Result<ClaimId, Error> {
+    let parsed = word.to_str().ok_or(BadClaimId).and_then(ClaimId::new);
+    parsed.map_err(|why| Error::Usage(format!("{CLAIM}: {why}")))
 }
 
 #[cfg(test)]
@@ -90,7 +109,17 @@ mod tests {
         assert!(parse("").is_ok_and(|args| args.stage.is_none()));
         let args = parse("--ask memory=1/4 --ask gpus=0,1 createRuntime").expect("valid");
         assert_eq!(args.ask, ["memory=1/4", "gpus=0,1"]);
+        let claim = parse("--claim c-1 createRuntime").expect("valid").claim;
+        assert_eq!(claim, ClaimId::new("c-1").ok());
+        let huge = format!("--claim {} createRuntime", "a".repeat(10_240));
         for bad in [
+            "--claim",
+            "--claim ../x",
+            "--claim -x",
+            "--claim a/b",
+            "--claim a --claim b",
+            "--claim a --ask memory=1GiB",
+            &huge,
             "--ask",
             "--ask memory",
             "start",

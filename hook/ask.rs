@@ -7,6 +7,7 @@ use crate::config::PREFIX;
 use crate::error::Error;
 use gpuslice_wire::admin::{Admission, Command, MemoryAsk, RequestSource};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{BadClass, BadGangs, Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
@@ -62,7 +63,7 @@ impl Ask {
     /// The command that requests it from the daemon. `pid` is the host's pid of the container's first
     /// process, which identifies its control group.
     #[must_use]
-    pub fn admit(&self, container: ContainerId, pid: u32) -> Command {
+    pub fn admit(&self, container: ContainerId, pid: u32, owner: Owner) -> Command {
         let Ask { memory, weight, share, share_limit, class, gang, .. } = *self;
         let Ask { gpus, whole, name, pinned, source, .. } = *self;
         let asked = Admission {
@@ -78,6 +79,7 @@ impl Ask {
             gang,
             pinned,
             pid,
+            owner,
         };
         match source {
             None => Command::Admit { asked },
@@ -173,7 +175,7 @@ mod tests {
         assert_eq!(full.memory, MemoryAsk::Exactly(Bytes(4 * GIB)));
         assert_eq!(full.pinned, Some(Bytes(GIB / 2)));
         let web = ContainerId::new("web").expect("an id");
-        let command = full.admit(web, 77);
+        let command = full.admit(web, 77, Owner::default());
         assert!(
             matches!(
                 command,

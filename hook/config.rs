@@ -1,9 +1,14 @@
-//! The parts of the bundle's `config.json` that the hook reads: root path, environment, annotations.
+//! The parts of the bundle's `config.json` that the hook reads: root path, environment, annotations, and the hooks
+//! among which claims' CDI devices are.
 
+use crate::args::CLAIM;
 use crate::error::Error;
 use crate::json::{Bytes, Object, object};
 use crate::read::read_capped;
 use crate::sys::file;
+use gpuslice_wire::limits::CLAIMS_OF_CONTAINER_MAX;
+use gpuslice_wire::owner::{BadClaimId, ClaimId, Owner};
+use gpuslice_wire::text::Text;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -31,12 +36,38 @@ const SANDBOX_KEYS: [[&str; 2]; 2] = [
     ["io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri-o.SandboxID"],
 ];
 
+/// Annotations that name a container's namespace, pod, pod's UID and name, of containerd and of CRI-O.
+const OWNER_KEYS: [[&str; 2]; 4] = [
+    ["io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"],
+    ["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"],
+    ["io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"],
+    ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"],
+];
+
+/// The hook's file name, by which it is found among other hooks.
+const HOOK: &[u8] = b"gpuslice-hook";
+
 /// The parts of `config.json` that the hook reads.
 #[derive(Debug, Default)]
 pub struct Config {
     root: Option<Root>,
     process: Option<Process>,
     annotations: Option<Annotations>,
+    hooks: Option<Hooks>,
+}
+
+/// The hooks of the stages for which this one is registered.
+#[derive(Debug, Default)]
+struct Hooks {
+    create_runtime: Option<Vec<Hook>>,
+    prestart: Option<Vec<Hook>>,
+}
+
+/// The command line of a hook.
+#[derive(Debug, Default)]
+struct Hook {
+    path: Option<Bytes>,
+    args: Option<Vec<Bytes>>,
 }
 
 #[derive(Debug, Default)]
@@ -54,12 +85,35 @@ struct Process {
 struct Annotations(Vec<(String, String)>);
 
 impl<'de> Object<'de> for Config {
-    const NAMES: &'static [&'static str] = &["root", "process", "annotations"];
+    const NAMES: &'static [&'static str] = &["root", "process", "annotations", "hooks"];
     fn take<A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error> {
         match at {
             0 => self.root = map.next_value()?,
             1 => self.process = map.next_value()?,
+            3 => self.hooks = map.next_value()?,
             _ => self.annotations = map.next_value()?,
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Object<'de> for Hooks {
+    const NAMES: &'static [&'static str] = &["createRuntime", "prestart"];
+    fn take<A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error> {
+        match at {
+            0 => self.create_runtime = map.next_value()?,
+            _ => self.prestart = map.next_value()?,
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Object<'de> for Hook {
+    const NAMES: &'static [&'static str] = &["path", "args"];
+    fn take<A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error> {
+        match at {
+            0 => self.path = map.next_value()?,
+            _ => self.args = map.next_value()?,
         }
         Ok(())
     }
@@ -87,6 +141,18 @@ impl<'de> Deserialize<'de> for Config {
     }
 }
 
+impl<'de> Deserialize<'de> for Hooks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Hooks, D::Error> {
+        object(deserializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hook {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Hook, D::Error> {
+        object(deserializer)
+    }
+}
+
 impl<'de> Deserialize<'de> for Root {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Root, D::Error> {
         object(deserializer)
@@ -110,7 +176,7 @@ impl<'de> Deserialize<'de> for Annotations {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
                 let mut kept: Vec<(String, String)> = Vec::new();
                 while let Some(Bytes(key)) = map.next_key()? {
-                    if !looks_ours(&key) && !is_sandbox_key(&key) {
+                    if !looks_ours(&key) && !is_kubernetes(&key) {
                         map.next_value::<IgnoredAny>()?;
                         continue;
                     }
@@ -128,9 +194,18 @@ impl<'de> Deserialize<'de> for Annotations {
     }
 }
 
-fn is_sandbox_key(key: &[u8]) -> bool {
-    let mut keys = SANDBOX_KEYS.as_flattened().iter();
+/// Whether an annotation is one of Kubernetes' that the hook reads.
+fn is_kubernetes(key: &[u8]) -> bool {
+    let mut keys = SANDBOX_KEYS.as_flattened().iter().chain(OWNER_KEYS.as_flattened());
     keys.any(|known| known.as_bytes() == key)
+}
+
+impl Hook {
+    /// Whether it is this program.
+    fn is_ours(&self) -> bool {
+        let name = |path: &Bytes| path.0.rsplit(|byte| *byte == b'/').next() == Some(HOOK);
+        self.path.as_ref().is_some_and(name)
+    }
 }
 
 impl Config {
@@ -169,6 +244,50 @@ impl Config {
         SANDBOX_KEYS.iter().any(|[kind, sandbox]| {
             self.annotation(kind) == Some("sandbox") && self.annotation(sandbox) == Some(id)
         })
+    }
+
+    /// The container as Kubernetes names it. The names only inform, so one that does not fit is left out.
+    pub(crate) fn owner(&self) -> Owner {
+        fn text<const N: usize>(config: &Config, keys: [&str; 2]) -> Text<N> {
+            let value = keys.into_iter().find_map(|key| config.annotation(key));
+            value.and_then(|value| Text::new(value).ok()).unwrap_or_default()
+        }
+        let [namespace, pod, uid, container] = OWNER_KEYS;
+        Owner {
+            namespace: text(self, namespace),
+            pod: text(self, pod),
+            uid: text(self, uid),
+            container: text(self, container),
+        }
+    }
+
+    /// The claims whose devices the container has, each once, in the order of their hooks. The engine wrote the hooks
+    /// into the file; no image can.
+    ///
+    /// # Errors
+    /// A malformed id, or more claims than a container may have.
+    pub(crate) fn claims(&self) -> Result<Vec<ClaimId>, Error> {
+        let stages = self.hooks.iter().flat_map(|hooks| [&hooks.create_runtime, &hooks.prestart]);
+        let mut claims = Vec::new();
+        for hook in stages.flatten().flatten().filter(|hook| hook.is_ours()) {
+            let words = hook.args.as_deref().unwrap_or_default();
+            let named = words.windows(2).filter(|pair| pair[0].0 == CLAIM.as_bytes());
+            for Bytes(id) in named.map(|pair| &pair[1]) {
+                let claim = std::str::from_utf8(id).map_err(|_| BadClaimId).and_then(ClaimId::new);
+                let claim = claim.map_err(|why| Error::Input(format!("{CLAIM}: {why}")))?;
+                if !claims.contains(&claim) {
+                    claims.push(claim);
+                }
+            }
+        }
+        if claims.len() > CLAIMS_OF_CONTAINER_MAX {
+            let count = claims.len();
+            let why = format!(
+                "the devices of {count} claims; a container may have {CLAIMS_OF_CONTAINER_MAX}"
+            );
+            return Err(Error::Input(why));
+        }
+        Ok(claims)
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {
@@ -280,6 +399,46 @@ mod tests {
         }
         let long = "x".repeat(2 << 20);
         assert!(parse(format!(r#"{{"process":{{"env":["X={long}"]}}}}"#).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn claims_are_those_of_our_own_hooks() {
+        let claims = |hooks: &str| {
+            let config = parse(format!(r#"{{"hooks":{{{hooks}}}}}"#).as_bytes()).expect("valid");
+            config.claims().map(|all| all.iter().map(ClaimId::to_string).collect::<Vec<_>>())
+        };
+        let hook = |path: &str, args: &str| format!(r#"{{"path":"{path}","args":[{args}]}}"#);
+        let ours =
+            |id: &str| hook("/usr/libexec/gpuslice-hook", &format!(r#""x","--claim","{id}""#));
+        let list = |stage: &str, all: &[String]| format!(r#""{stage}":[{}]"#, all.join(","));
+        assert_eq!(claims("").expect("none"), Vec::<String>::new());
+        let other = hook("/usr/bin/other", r#""--claim","no""#);
+        let plain = hook("/x/gpuslice-hook", r#""gpuslice-hook","createRuntime""#);
+        let both = [
+            list("createRuntime", &[other, ours("b"), ours("a"), ours("b"), plain]),
+            list("prestart", &[ours("c")]),
+            list("poststop", &[ours("d")]),
+        ];
+        assert_eq!(claims(&both.join(",")).expect("three"), ["b", "a", "c"]);
+        let many: Vec<String> = ["a", "b", "c", "d", "e"].map(ours).into();
+        for bad in [many, vec![ours("../x")], vec![ours("")], vec![ours(&"a".repeat(10_240))]] {
+            assert!(claims(&list("createRuntime", &bad)).is_err());
+        }
+        for odd in [
+            r#"{"hooks":{"createRuntime":[]},"Hooks":{}}"#,
+            r#"{"hooks":{"prestart":[],"PreStart":[]}}"#,
+        ] {
+            assert!(parse(odd.as_bytes()).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn owners_inform_and_never_fail() {
+        let text = r#"{"annotations":{"io.kubernetes.cri.sandbox-namespace":"default",
+            "io.kubernetes.pod.name":"web-0","io.kubernetes.cri.container-name":"a\nb"}}"#;
+        let owner = parse(text.as_bytes()).expect("valid").owner();
+        assert_eq!((owner.namespace.as_str(), owner.pod.as_str()), ("default", "web-0"));
+        assert!(owner.uid.is_empty() && owner.container.is_empty());
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl fmt::Display for Error {
         let text = match self {
             Error::Usage(why) => format!(
                 "{why}; usage: gpuslice-hook [--runtime-dir DIR] [--allow-cgpu-disable] [--allow-musl] \
-                 [--ask KEY=VALUE]… \
+                 [--ask KEY=VALUE]… [--claim ID] \
                  [createRuntime|prestart|poststop]"
             ),
             Error::Wrapper(why) => why.clone(),

@@ -1,7 +1,6 @@
 //! The request to the daemon: one SOCK_SEQPACKET exchange with a deadline, so that a hung daemon fails a
 //! container's start and does not block the node's runtime.
 
-use crate::ask::Ask;
 use crate::error::Error;
 use crate::sys::socket;
 use gpuslice_wire::admin::{Answer, Command, Mounts};
@@ -18,30 +17,17 @@ pub(crate) fn deadline() -> Instant {
     Instant::now() + Duration::from_nanos(HOOK_DEADLINE_NS)
 }
 
-/// Requests a slice for the container, without waiting for the answer.
-///
-/// # Errors
-/// [`Error::Daemon`] if the request cannot be sent in time.
-pub(crate) fn admit(
-    runtime_dir: &Path,
-    container: ContainerId,
-    pid: i32,
-    ask: &Ask,
-    by: Instant,
-) -> Result<Asked, Error> {
-    Asked::send(runtime_dir, &ask.admit(container, pid.unsigned_abs()), by)
-}
-
 impl Asked {
-    /// Waits for the granted slice.
+    /// Waits for the granted slice; `None` if the container has it already.
     ///
     /// # Errors
     /// [`Error::Daemon`] without an answer in time, [`Error::Denied`] with the daemon's reason.
-    pub fn granted(self) -> Result<Mounts, Error> {
+    pub fn granted(self) -> Result<Option<Mounts>, Error> {
         match self.answer()? {
-            Answer::Admitted { mounts } => Ok(mounts),
+            Answer::Admitted { mounts } => Ok(Some(mounts)),
+            Answer::Done {} => Ok(None),
             Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
-            Answer::Dismissed {} | Answer::Resized { .. } | Answer::Done {} => {
+            Answer::Dismissed {} | Answer::Resized { .. } => {
                 Err(Error::Daemon("unexpected answer from its daemon".into()))
             }
         }

@@ -40,6 +40,10 @@ pub use error::Error;
 pub use state::State;
 pub use sys::heap::Heap;
 
+use gpuslice_wire::admin::Command;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::CLAIMS_OF_CONTAINER_MAX;
+use gpuslice_wire::owner::{ClaimId, Owner};
 use std::io::Read;
 use std::path::Path;
 
@@ -64,38 +68,92 @@ fn serve(args: &Args, state: &State) -> Result<(), Error> {
     if config.is_sandbox(state.id()) {
         return Ok(());
     }
-    let Some(ask) = asked(args, &config)? else {
+    let wish = Wish::of(args, &config)?;
+    if matches!(wish, Wish::Nothing) {
         return Ok(());
-    };
+    }
     sys::process::end_after(DEADLINE_S);
-    match state.stage_if(args.stage)? {
-        Stage::Poststop => stop(args, state),
-        Stage::CreateRuntime => start(args, state, &config, &ask),
+    match (state.stage_if(args.stage)?, wish) {
+        (Stage::Poststop, _) => stop(args, state),
+        (Stage::CreateRuntime, Wish::Elsewhere | Wish::Nothing) => Ok(()),
+        (Stage::CreateRuntime, wish) => start(args, state, &config, &wish),
     }
 }
 
-/// The request of the container, or of the registration.
-fn asked(args: &Args, config: &Config) -> Result<Option<Ask>, Error> {
-    if args.ask.is_empty() {
-        return Ask::of(config, args.allow_cgpu_disable);
-    }
-    let ask = Ask::of_words(&args.ask)?;
-    let stops = args.stage == Some(Stage::Poststop);
-    if !stops && Ask::of(config, args.allow_cgpu_disable)?.is_some() {
+/// What a container is to get from this call of the hook.
+#[allow(clippy::large_enum_variant)] // one, on the stack
+enum Wish {
+    /// Nothing: it requests no slice.
+    Nothing,
+    /// Another call of the hook for this container, with a claim, gives it what it requests.
+    Elsewhere,
+    /// A slice of its own.
+    Slice(Ask),
+    /// A life in a claim: the claims of all its devices.
+    Claims(Vec<ClaimId>),
+}
+
+impl Wish {
+    /// The request of the container, or of the registration.
+    fn of(args: &Args, config: &Config) -> Result<Wish, Error> {
+        let stops = args.stage == Some(Stage::Poststop);
+        let claims = config.claims()?;
         let why = "the container also requests a slice itself; use either the device, or annotations \
                    and variables";
-        return Err(Error::ask("gpuslice.io/slice", &args.ask.join(","), why));
+        if let Some(own) = args.claim {
+            if !stops && let Some((key, value)) = config.annotations().next() {
+                return Err(Error::ask(key, value, why));
+            }
+            // With a claim, cGPU's variables only inform. The first of our hooks acts for all.
+            return Ok(match claims.first() {
+                None => Wish::Claims(vec![own]),
+                Some(first) if *first == own => Wish::Claims(claims),
+                Some(_) => Wish::Elsewhere,
+            });
+        }
+        if args.ask.is_empty() {
+            if !claims.is_empty() {
+                return Ok(Wish::Elsewhere);
+            }
+            let ask = Ask::of(config, args.allow_cgpu_disable)?;
+            return Ok(ask.map_or(Wish::Nothing, Wish::Slice));
+        }
+        let ask = Ask::of_words(&args.ask)?;
+        let own = || Ask::of(config, args.allow_cgpu_disable).map(|own| own.is_some());
+        if !stops && (!claims.is_empty() || own()?) {
+            return Err(Error::ask("gpuslice.io/slice", &args.ask.join(","), why));
+        }
+        Ok(Wish::Slice(ask))
     }
-    Ok(Some(ask))
+
+    /// The command that asks the daemon for it.
+    fn command(&self, container: ContainerId, pid: u32, owner: Owner) -> Option<Command> {
+        match self {
+            Wish::Nothing | Wish::Elsewhere => None,
+            Wish::Slice(ask) => Some(ask.admit(container, pid, owner)),
+            Wish::Claims(named) => {
+                let mut claims = [None; CLAIMS_OF_CONTAINER_MAX];
+                for (place, claim) in claims.iter_mut().zip(named) {
+                    *place = Some(*claim);
+                }
+                Some(Command::Join { container, claims, owner, pid })
+            }
+        }
+    }
 }
 
-fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), Error> {
+fn start(args: &Args, state: &State, config: &Config, wish: &Wish) -> Result<(), Error> {
     let (container, pid) = (state.container_id()?, state.host_pid()?);
     let by = grant::deadline();
-    let asked = grant::admit(&args.runtime_dir, container, pid, ask, by)?;
+    let Some(command) = wish.command(container, pid.unsigned_abs(), config.owner()) else {
+        return Ok(());
+    };
+    let asked = grant::Asked::send(&args.runtime_dir, &command, by)?;
     // Runs while the daemon works. An error here is reported after its answer: see below.
     let found = apply::find(pid);
-    let granted = asked.granted()?;
+    let Some(granted) = asked.granted()? else {
+        return Ok(()); // an earlier call has mounted everything
+    };
     let mounted = plan::Plan::of(&granted).and_then(|plan| {
         claim::note(&plan.dir, Path::new(&state.bundle))
             .map_err(Error::mount("recording its owner"))?;

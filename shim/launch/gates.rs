@@ -1,7 +1,7 @@
 //! Gates in streams: waits that the GPU itself evaluates, so that it stops without scheduling a thread.
 //!
 //! A window keeps little in flight so that the process drains soon; but then the GPU runs dry whenever the
-//! process is late. With a *gate* in front of every ~100 µs of work the queue may be deep. The daemon closes
+//! process is late. With a *gate* in front of every ~50 µs of work the queue may be deep. The daemon closes
 //! the gates by one store; the work between two gates ends, and the rest stays queued until the next turn.
 //! `gpuslice_wire::page` says where the word lies, and why there.
 //!

@@ -85,7 +85,7 @@ impl LaneFacts {
     pub const fn gates(&self) -> u64 {
         // The work between two gates remains when they close, and closing takes time too.
         match self.mode {
-            MODE_GATES => self.window_ns * 2 / 3,
+            MODE_GATES => self.window_ns / 3,
             _ => 0,
         }
     }

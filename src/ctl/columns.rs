@@ -41,7 +41,7 @@ const fn right(head: &'static str, width: usize, text: fn(&Cell<'_>) -> String) 
 /// Columns of the ordinary table.
 const ORDINARY: usize = 12;
 /// Columns of the wide one.
-const WIDE: usize = ORDINARY + 8;
+const WIDE: usize = ORDINARY + 9;
 
 /// All columns: first those of the ordinary table, then those that the wide one adds.
 pub const ALL: [Column; WIDE + 8] = [
@@ -65,6 +65,7 @@ pub const ALL: [Column; WIDE + 8] = [
     left("TIME-BY", 9, |it| time_enforcement_name(it.row.time_enforcement).to_owned()),
     right("STOPS", 5, |it| it.row.stops.to_string()),
     left("LAST REFUSED", 24, |it| it.row.refusal().unwrap_or_else(|| "never".to_owned())),
+    left("POD", 40, pod),
     right("IDLE", 7, |it| {
         let growth = it.finding().growth;
         percent(growth.part(growth.idle))
@@ -144,6 +145,12 @@ pub fn cut(text: &str, width: usize) -> String {
 
 fn percent(part: f64) -> String {
     format!("{:.1}%", 100.0 * part)
+}
+
+/// Namespace, pod and container, as Kubernetes names them; empty outside a pod.
+fn pod(it: &Cell<'_>) -> String {
+    let owner = it.now.owners.get(&it.row.container);
+    owner.map_or(String::new(), |it| format!("{}/{}/{}", it.namespace, it.pod, it.container))
 }
 
 fn limit(row: &Row) -> String {

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use gpuslice_wire::admin::{Admission, Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
@@ -74,6 +75,7 @@ impl SliceOptions {
                 gang: self.gang,
                 pinned: self.pinned,
                 pid,
+                owner: Owner::default(),
             },
         })
     }

@@ -11,9 +11,11 @@ pub use json::json;
 
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
+use std::collections::BTreeMap;
 
 /// Reads one field of a slice's row: as it is, or as an expression of it.
 macro_rules! field {
@@ -168,6 +170,8 @@ pub struct View {
     pub rows: Vec<Row>,
     /// Where their wall time went.
     pub times: Vec<WallTime>,
+    /// Their containers as Kubernetes names them, by container id.
+    pub owners: BTreeMap<String, Owner>,
     /// The daemon.
     pub daemon: Option<DaemonState>,
 }
@@ -227,6 +231,9 @@ impl View {
                     view.rows.extend(row.map(|row| Row { name: called(&row), ..row }));
                 }
                 time @ Snapshot::SliceTime { .. } => view.times.extend(WallTime::of(&time)),
+                Snapshot::SliceOwner { container, owner } => {
+                    view.owners.insert(container.to_string(), owner);
+                }
                 Snapshot::End { .. } => {}
             }
         }

@@ -45,6 +45,10 @@ pub struct CommandLine {
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub ask_nvml: Option<PathBuf>,
 
+    /// Write events of the GPUs of this NVML to standard output; used by the daemon itself
+    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub watch_nvml: Option<PathBuf>,
+
     /// Close the sockets received on standard input; used by the daemon itself
     #[arg(long, exclusive = true, hide = true)]
     pub close_sockets: bool,

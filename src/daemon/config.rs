@@ -168,6 +168,14 @@ pub struct DaemonConfig {
     pub driver_dir: Option<Absolute>,
     /// Directory of the shim's libraries.
     pub shim_dir: Option<Absolute>,
+    /// Directory of what outlives a reboot: claims.
+    pub state_dir: Option<Absolute>,
+    /// Directory in which container engines look for CDI files.
+    pub cdi_dir: Option<Absolute>,
+    /// Group whose members may use the node's socket.
+    pub node_group: Option<String>,
+    /// How long a GPU is unhealthy after a critical error, if it works since, s.
+    pub unhealthy_s: Bounded<1, 86_400>,
     /// Whether the caps on a GPU may exceed its memory.
     pub oversubscribe: bool,
     /// Policy of GPUs whose policy was not changed at run time.
@@ -224,6 +232,10 @@ impl Default for DaemonConfig {
             runtime_dir: None,
             driver_dir: None,
             shim_dir: None,
+            state_dir: None,
+            cdi_dir: None,
+            node_group: None,
+            unhealthy_s: Bounded::default_of(300),
             oversubscribe: false,
             policy: PolicyName(Policy::Soft),
             slices_per_gpu: Bounded::default_of(16),

@@ -17,9 +17,10 @@ use crate::sockets::Spare;
 use crate::tasks::{Measure, Task};
 use gpuslice_engine::{Action, Engine, Event, Record, TimeChange};
 use gpuslice_host::clock::now;
-use gpuslice_wire::admin::{Admission, Command, RequestSource};
+use gpuslice_wire::admin::{Admission, Command, Denial, RequestSource};
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::text::Name;
@@ -131,8 +132,28 @@ impl Daemon {
             }
             Source::Accounting => self.read_nvml_answers(),
             Source::Preemption => duties.preemption.read_answers(&duties.containers, tasks),
+            Source::AgentListener => {
+                duties.agents.accept(spare);
+                duties.health.start();
+            }
+            Source::Health => {
+                if duties.health.read(&mut duties.gpu_table) {
+                    duties.agents.changed();
+                }
+            }
+            Source::Agent(key) => {
+                if let Some(request) = duties.agents.ready(key) {
+                    duties.node_request(&self.engine, key, request);
+                }
+            }
+            Source::JoinedExit(key) => {
+                if let Some(container) = duties.containers.joined_container(key) {
+                    duties.left(&container);
+                }
+            }
             Source::Closer => {
                 self.closer.read_helper_answers();
+                duties.agents.accept_again();
                 duties.containers.accept_again();
                 duties.admins.accept_again();
             }
@@ -150,6 +171,9 @@ impl Daemon {
             duties.admins.deadline(),
             duties.accounting.deadline(serves),
             duties.cgroup_limits.deadline(),
+            duties.agents.deadline(),
+            duties.health.deadline(),
+            duties.claims.cdi.deadline(),
             self.manager.deadline(),
             self.closer.deadline(),
         ]
@@ -166,6 +190,15 @@ impl Daemon {
         let duties = &mut self.duties;
         duties.clients.due(now, &mut duties.tasks);
         duties.admins.due(now, &mut duties.tasks);
+        duties.agents.due(now);
+        duties.claims.cdi.due(now);
+        if duties.health.due(now, &mut duties.gpu_table) {
+            duties.agents.changed();
+        }
+        if duties.agents.is_comparison_due(now) {
+            let rows = duties.node_rows(&self.engine);
+            duties.agents.show(rows, now);
+        }
         self.closer.due(now);
         self.account(now);
         self.manager.due(now, self.duties.containers.len());
@@ -266,6 +299,14 @@ impl Daemon {
             Command::AdmitFrom { source, asked } => {
                 return self.ask_for_slice(key, command, Some(source), &asked);
             }
+            Command::Join { .. } => {
+                return if let Err((why, text)) = duties.join(key, &command) {
+                    duties.deny(key, why, &text);
+                };
+            }
+            Command::Dismiss { container } if duties.containers.claim_of(&container).is_some() => {
+                return duties.dismiss_joined(key, &container);
+            }
             Command::Dismiss { container } => Ok(Event::Dismiss { token, container }),
             Command::Resize { container, lane, memory } => {
                 let (limits, nvml) = (&mut duties.cgroup_limits, &mut duties.accounting);
@@ -309,13 +350,19 @@ impl Daemon {
         if self.duties.containers.is_over(&container) {
             self.container_ended(container);
         }
+        if self.duties.containers.has_left(&container) {
+            self.duties.left(&container);
+            self.settle();
+        }
         let duties = &mut self.duties;
         if duties.cgroup_limits.is_clearing(&container) {
             return duties.admins.park(key, command, &mut duties.tasks);
         }
         // What the engine cannot know: the disk, the descriptor limit, whether the container still runs.
         let room = duties.containers.has_room(&container);
+        let room = room.and_then(|()| not_a_claims(&container));
         let lives = room.and_then(|()| duties.admins.hold_first_process(key, pid));
+        duties.admins.hold_owner(key, asked.owner);
         let cgroup = |container: &_, pid| duties.cgroup_limits.cgroup_of(container, pid);
         let ask = lives.and_then(|()| duties.admins.ask_of(source, asked, cgroup));
         self.pass(key, ask.map(|ask| Event::Admit { token: token_of(key), ask }));
@@ -336,6 +383,7 @@ impl Daemon {
         let measures = |gpu| duties.accounting.measures(gpu);
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
         duties.preemption.set_time_enforcement(&mut rows);
+        duties.add_owners(&mut rows);
         rows.iter().for_each(|row| duties.admins.queue(key, row));
         duties.admins.flush(key, &mut duties.tasks);
     }
@@ -404,7 +452,10 @@ impl Daemon {
         let attached = self.attached_processes();
         let duties = &mut self.duties;
         duties.accounting.sampled();
-        let owners = duties.cgroup_limits.owners();
+        let mut owners = duties.cgroup_limits.owners();
+        for owner in &mut owners {
+            owner.cgroups.extend(duties.containers.joined_cgroups(&owner.container));
+        }
         duties.clients.read_all_claims(&mut duties.tasks);
         self.settle();
         for sample in samples {
@@ -455,6 +506,29 @@ impl Daemon {
         }
     }
 
+    /// Restores claims after the slices: the containers that lived in them, and, after a reboot, their slices.
+    pub fn restore_claims(&mut self, joined: &[(ContainerId, ClaimId)]) {
+        let duties = &mut self.duties;
+        for (container, claim) in joined {
+            if let Err(why) = duties.containers.rejoin(*container, *claim) {
+                tracing::error!(%container, %claim, %why, "a container in a claim is not restored: its new processes are refused");
+            }
+        }
+        let known = duties.claims.reserved().copied();
+        let lost: Vec<_> = known.filter(|it| !duties.containers.has(&it.claim.slice())).collect();
+        for words in lost {
+            match self.duties.reserve_again(words) {
+                Ok(event) => self.deliver(event),
+                Err((_, why)) => self.duties.claims.note_broken(&words.claim, why),
+            }
+        }
+        self.duties.end_orphans();
+        self.settle();
+        if self.duties.claims.reserved().next().is_some() {
+            self.duties.health.start();
+        }
+    }
+
     /// Ends the daemon: closes all connections and removes sockets; if `ephemeral`, removes all files.
     pub fn close(mut self, ephemeral: bool) {
         self.duties.preemption.close();
@@ -470,5 +544,18 @@ impl Daemon {
         duties.containers.end(ephemeral);
         drop((duties.clients, duties.admins));
         self.closer.finish();
+    }
+}
+
+/// Checks that a container's id is none that only the slices of claims have.
+fn not_a_claims(container: &ContainerId) -> Result<(), Denied> {
+    match ClaimId::is_reserved(container) {
+        false => Ok(()),
+        true => {
+            let text = format!(
+                "the id {container} is that of a claim's slice; give the container another"
+            );
+            Err((Denial::Invalid, text))
+        }
     }
 }

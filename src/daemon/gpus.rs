@@ -1,11 +1,12 @@
-//! The node's GPUs as NVML reports them at the start: identity, index, memory. Without NVML in the driver
+//! The node's GPUs as NVML reports them at the start: identity, index, memory, description. Without NVML in the driver
 //! directory, a child process asks CUDA instead ([`crate::probe`]).
 
-use crate::nvml::{Nvml, NvmlError};
+use crate::nvml::{Device, Nvml, NvmlError};
 use crate::paths::Driver;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
 use gpuslice_wire::limits::{GPUS_MAX, NAME_BYTES_MAX};
-use gpuslice_wire::text::{Name, is_seen};
+use gpuslice_wire::node::Numa;
+use gpuslice_wire::text::{Name, Text, is_seen};
 use gpuslice_wire::units::Bytes;
 use std::path::{Path, PathBuf};
 
@@ -18,8 +19,69 @@ pub struct Gpu {
     pub index: NvmlIndex,
     /// Physical memory.
     pub total: Bytes,
-    /// Its product's name; empty if it is unknown.
-    pub product: Name,
+    /// Its description.
+    pub about: About,
+}
+
+/// A GPU's description: what NVML says about it, which decides nothing. Unknown parts are empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// The product's name.
+    pub product: Text<96>,
+    /// PCI address as the kernel writes it: `0000:3b:00.0`.
+    pub pci: Text<32>,
+    /// NUMA node.
+    pub numa: Numa,
+    /// Compute capability, major and minor.
+    pub capability: [u8; 2],
+    /// The driver's version.
+    pub driver: Text<80>,
+    /// Number of its device node.
+    pub minor: Option<u32>,
+}
+
+impl About {
+    /// What NVML says about a GPU.
+    fn of(nvml: &Nvml, device: &Device<'_>) -> About {
+        let pci = device.pci().map(|address| kernel_address(&address)).unwrap_or_default();
+        let part = |number: i32| u8::try_from(number).unwrap_or(0);
+        About {
+            product: shown(&device.product().unwrap_or_default()),
+            pci: shown(&pci),
+            numa: Numa(numa_node(&pci)),
+            capability: device
+                .capability()
+                .map_or([0; 2], |(major, minor)| [major, minor].map(part)),
+            driver: shown(&nvml.driver_version().unwrap_or_default()),
+            minor: device.minor().ok(),
+        }
+    }
+}
+
+/// The beginning of a text that fits, without characters that are not seen.
+fn shown<const N: usize>(text: &str) -> Text<N> {
+    let clean: String = text.chars().filter(|c| is_seen(*c)).collect();
+    Text::new(&clean[..clean.floor_char_boundary(N)]).unwrap_or(Text::EMPTY)
+}
+
+/// NVML's form of a PCI address (`00000000:3B:00.0`) in the kernel's form (`0000:3b:00.0`).
+fn kernel_address(address: &str) -> String {
+    let lower = address.to_ascii_lowercase();
+    match lower.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
+            format!("{}:{rest}", &domain[4..])
+        }
+        _ => lower,
+    }
+}
+
+/// The NUMA node of a PCI device; `None` where the kernel knows none.
+fn numa_node(pci: &str) -> Option<u32> {
+    let plain = |b: u8| b.is_ascii_hexdigit() || matches!(b, b':' | b'.');
+    let path = (!pci.is_empty() && pci.bytes().all(plain))
+        .then(|| format!("/sys/bus/pci/devices/{pci}/numa_node"))?;
+    // The kernel writes -1 for "none".
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// The node's GPUs cannot be determined.
@@ -99,9 +161,11 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
         let library = driver.cuda.as_str();
         let found = crate::probe::ask(library)
             .map_err(|why| GpuError::Probe { library: library.to_owned(), why })?;
-        let gpu = |(index, (uuid, total, product))| {
-            let index = NvmlIndex(index);
-            Gpu { uuid, index, total, product }
+        let gpu = |(index, (uuid, total, product)): (u32, (GpuUuid, Bytes, Name))| Gpu {
+            uuid,
+            index: NvmlIndex(index),
+            total,
+            about: About { product: shown(product.as_str()), ..About::default() },
         };
         return Ok((0..).zip(found).map(gpu).collect());
     }
@@ -117,8 +181,33 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
         let device = nvml.at(index).map_err(failed)?;
         let uuid = device.uuid().map_err(failed)?;
         let uuid = uuid.parse().map_err(|_| GpuError::Uuid { index, uuid })?;
-        let (total, product) = (device.total().map_err(failed)?, device.product());
-        Ok(Gpu { uuid, index: NvmlIndex(index), total, product: product_of(&product) })
+        let total = device.total().map_err(failed)?;
+        Ok(Gpu { uuid, index: NvmlIndex(index), total, about: About::of(&nvml, &device) })
     };
     (0..count).map(gpu).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_the_kernel_writes_them() {
+        for (nvml, kernel) in [
+            ("00000000:3B:00.0", "0000:3b:00.0"),
+            ("00010000:3B:00.0", "00010000:3b:00.0"),
+            ("0000:3b:00.0", "0000:3b:00.0"),
+            ("", ""),
+        ] {
+            assert_eq!(kernel_address(nvml), kernel);
+        }
+        for odd in ["", "..", "../../x", "0000:3b:00.0/../x"] {
+            assert_eq!(numa_node(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_description_is_shortened_and_plain() {
+        assert_eq!(shown::<4>("a\u{202e}bcdef").as_str(), "abcd");
+    }
 }

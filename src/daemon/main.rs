@@ -8,15 +8,18 @@
 //! * [`event_loop`] gives each event of the kernel to a duty, [`executor`] executes the engine's actions by calling
 //!   the duties;
 //! * the duties, each of which owns its state and answers with [`tasks`]: [`admin`] and [`preempt`], then
-//!   [`clients`], [`containers`], [`cgroup_limits`], [`accounting`];
+//!   [`clients`], [`containers`], [`cgroup_limits`], [`accounting`]; [`agents`] and [`claims`]; [`health`], with
+//!   [`gpu_table`];
 //! * their tools: all other files.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
 mod accounting;
 mod admin;
+mod agents;
 mod cgroup;
 mod cgroup_limits;
+mod claims;
 mod clients;
 mod command_line;
 mod config;
@@ -27,7 +30,9 @@ mod event_loop;
 mod events;
 mod examine;
 mod executor;
+mod gpu_table;
 mod gpus;
+mod health;
 mod log_limit;
 mod nvml;
 mod paths;

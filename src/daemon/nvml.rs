@@ -161,6 +161,11 @@ impl Nvml {
         Ok(Nvml { wrapper, library })
     }
 
+    /// The wrapper, for its events.
+    pub fn wrapper(&self) -> &nvml_wrapper::Nvml {
+        &self.wrapper
+    }
+
     /// Number of GPUs.
     ///
     /// # Errors
@@ -234,11 +239,6 @@ impl Device<'_> {
         self.it.uuid().map_err(failed("nvmlDeviceGetUUID"))
     }
 
-    /// Its product's name; empty if NVML does not tell.
-    pub fn product(&self) -> String {
-        self.it.name().unwrap_or_default()
-    }
-
     /// Its memory.
     ///
     /// # Errors
@@ -247,6 +247,41 @@ impl Device<'_> {
         let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
         call!(self.library, nvmlDeviceGetMemoryInfo(self.handle, &raw mut memory))?;
         Ok(Bytes(memory.total))
+    }
+
+    /// The product's name.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn product(&self) -> Result<String, NvmlError> {
+        self.it.name().map_err(failed("nvmlDeviceGetName"))
+    }
+
+    /// Its address on the PCI bus, in NVML's form: `00000000:3B:00.0`.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn pci(&self) -> Result<String, NvmlError> {
+        let info = self.it.pci_info().map_err(failed("nvmlDeviceGetPciInfo_v3"));
+        info.map(|info| info.bus_id)
+    }
+
+    /// Its compute capability, major and minor.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn capability(&self) -> Result<(i32, i32), NvmlError> {
+        let both = self.it.cuda_compute_capability();
+        let both = both.map_err(failed("nvmlDeviceGetCudaComputeCapability"));
+        both.map(|both| (both.major, both.minor))
+    }
+
+    /// The number of its device node: `/dev/nvidia<minor>`.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn minor(&self) -> Result<u32, NvmlError> {
+        self.it.minor_number().map_err(failed("nvmlDeviceGetMinorNumber"))
     }
 
     /// Whether MIG is enabled; false on GPUs without MIG.

@@ -29,6 +29,10 @@ pub enum Source {
     ObserveListener,
     /// An admin connection is readable, writable or closed.
     Admin(Key),
+    /// An agent connects to the node's socket.
+    AgentListener,
+    /// An agent's connection is readable, writable or closed.
+    Agent(Key),
     /// A process connects to a container's socket.
     Listener(Key),
     /// A process's connection is readable or closed.
@@ -41,6 +45,10 @@ pub enum Source {
     Lingering(Key),
     /// A container's first process exited.
     ContainerExit(Key),
+    /// The first process of a container that joined a claim exited.
+    JoinedExit(Key),
+    /// The child that watches the health of GPUs tells something.
+    Health,
     /// NVML answered.
     Accounting,
     /// Work was stopped or resumed on a GPU.
@@ -68,6 +76,10 @@ impl Source {
             Source::ContainerExit(key) => (11, key),
             Source::Closer => (12, NO_KEY),
             Source::Lingering(key) => (13, key),
+            Source::AgentListener => (14, NO_KEY),
+            Source::Agent(key) => (15, key),
+            Source::JoinedExit(key) => (16, key),
+            Source::Health => (17, NO_KEY),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -88,6 +100,10 @@ impl Source {
             10 => Source::Preemption,
             11 => Source::ContainerExit(key),
             12 => Source::Closer,
+            14 => Source::AgentListener,
+            15 => Source::Agent(key),
+            16 => Source::JoinedExit(key),
+            17 => Source::Health,
             _ => Source::Lingering(key),
         }
     }

@@ -16,9 +16,22 @@ pub fn token_of(key: Key) -> Token {
     Token(u64::from(key.generation) << 16 | u64::from(key.slot))
 }
 
+/// The bit of tokens of agents' connections, which no key has.
+const AGENT: u64 = 1 << 63;
+
+/// An agent's connection as a token.
+pub fn agent_token(key: Key) -> Token {
+    Token(token_of(key).0 | AGENT)
+}
+
+/// Whether a token is of an agent's connection.
+pub fn is_agents(token: Token) -> bool {
+    token.0 & AGENT != 0
+}
+
 /// A token's connection.
 pub fn key_of(token: Token) -> Key {
-    Key { slot: token.0 as u16, generation: (token.0 >> 16) as u32 }
+    Key { slot: token.0 as u16, generation: ((token.0 & !AGENT) >> 16) as u32 }
 }
 
 /// A refusal's text without control characters and invisible ones, cut to 512 bytes.

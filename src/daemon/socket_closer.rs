@@ -65,6 +65,8 @@ pub enum SocketOwner {
     Admins,
     /// Clients of the observers' socket.
     Observers,
+    /// Agents of the node.
+    Agents,
     /// The processes of a container.
     Container(ContainerId),
 }

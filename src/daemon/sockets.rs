@@ -16,8 +16,9 @@ use gpuslice_host::seqpacket::{bound, unconnected};
 use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
-    Backlog, MsgFlags, SockFlag, UnixAddr, accept4, getsockname, listen, recvmsg,
+    Backlog, MsgFlags, SockFlag, UnixAddr, accept4, getsockname, getsockopt, listen, recvmsg,
 };
 use std::fs::{self, File, Permissions};
 use std::io::{self, IoSliceMut};
@@ -28,6 +29,8 @@ use std::path::{Path, PathBuf};
 
 /// Connections waiting to be accepted, per socket.
 const BACKLOG: i32 = 128;
+/// Most groups of a process, as the kernel allows (NGROUPS_MAX).
+const GROUPS_MAX: usize = 1 << 16;
 /// Option of Linux 6.16: whether the socket takes descriptors. Not yet in libc.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
@@ -154,6 +157,21 @@ fn refuses_descriptors(socket: &OwnedFd) -> bool {
     // SAFETY: `takes` and `size` live through the call, `size` is that of `takes`.
     let got = unsafe { libc::getsockopt(fd, level, SO_PASSRIGHTS, value, &raw mut size) };
     got == 0 && takes == 0
+}
+
+/// The groups of the process that connected a socket, its primary one first, as they were then.
+#[allow(unsafe_code)]
+pub fn peer_groups(socket: BorrowedFd<'_>) -> Vec<libc::gid_t> {
+    let primary = getsockopt(&socket, PeerCredentials).map(|peer| peer.gid());
+    let mut others: Vec<libc::gid_t> = vec![0; GROUPS_MAX];
+    let mut size = size_of_val(others.as_slice()) as libc::socklen_t;
+    let (fd, level, name) = (socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS);
+    let value = others.as_mut_ptr().cast();
+    // SAFETY: `others` and `size` live through the call, `size` is that of `others`.
+    let got = unsafe { libc::getsockopt(fd, level, name, value, &raw mut size) };
+    let count = if got == 0 { size as usize / size_of::<libc::gid_t>() } else { 0 };
+    others.truncate(count);
+    primary.into_iter().chain(others).collect()
 }
 
 /// Listens at `dir/name` with these permissions; replaces a stale socket there.

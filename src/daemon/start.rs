@@ -2,16 +2,20 @@
 
 use crate::accounting::Accounting;
 use crate::admin::Admins;
+use crate::agents::Agents;
 use crate::cgroup_limits::CgroupLimits;
+use crate::claims::{CdiFiles, ClaimStore, Claims};
 use crate::clients::Clients;
 use crate::command_line::{CommandLine, LogFormat};
-use crate::config::{ConfigError, DaemonConfig};
+use crate::config::{Absolute, ConfigError, DaemonConfig};
 use crate::containers::{Budget, Containers, PageSettings};
 use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::event_loop::Daemon;
 use crate::events::Events;
 use crate::executor::Duties;
+use crate::gpu_table::GpuTable;
 use crate::gpus::{self, Gpu, GpuError};
+use crate::health::HealthWatch;
 use crate::paths::{PathError, Paths};
 use crate::policies::Policies;
 use crate::poll::Poll;
@@ -24,18 +28,23 @@ use crate::tasks::Tasks;
 use clap::Parser;
 use gpuslice_engine::{Engine, Event};
 use gpuslice_host::clock::now;
-use gpuslice_host::layout::ADMIN_SOCKET;
+use gpuslice_host::layout::{ADMIN_SOCKET, NODE_DIR};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Gid, Group};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Exit status without a working driver: EX_UNAVAILABLE of sysexits.h.
 const NO_DRIVER: u8 = 69;
+/// Where claims of the node's daemon are kept.
+const STATE_DIR: &str = "/var/lib/gpuslice";
+/// Where container engines look for CDI files.
+const CDI_DIR: &str = "/var/run/cdi";
 /// How long the containers of a killed demo may take to end.
 const CONTAINERS_END: Duration = Duration::from_secs(5);
 
@@ -56,6 +65,8 @@ enum Failure {
     ActivatedSockets(#[from] ActivationError),
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("node_group = {0:?}: there is no such group; create it, or correct the configuration")]
+    NoGroup(String),
     #[error("{0}")]
     System(#[from] nix::Error),
 }
@@ -75,6 +86,11 @@ pub fn main() -> ExitCode {
     if let Some(library) = &options.ask_nvml {
         // It ends with its parent; there is no process left to report an error to.
         let _ = crate::accounting::ask_nvml::serve(library);
+        return ExitCode::SUCCESS;
+    }
+    if let Some(library) = &options.watch_nvml {
+        // As above.
+        let _ = crate::health::watcher::serve(library);
         return ExitCode::SUCCESS;
     }
     if options.close_sockets {
@@ -155,11 +171,15 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     };
     let driver = paths.driver.dir.clone();
     let simulated = paths.driver.is_simulated();
-    let mut daemon = assemble(&config, paths, state, signals, service, fds)?;
+    let group = node_group(&config)?;
+    let serves_agents = !options.ephemeral;
+    let agents = (serves_agents.then_some(group), GpuTable::new(gpus.clone()));
+    let mut daemon = assemble(&config, paths, state, agents, signals, service, fds)?;
     for gpu in &gpus {
         daemon.deliver(Event::GpuFound { uuid: gpu.uuid, index: gpu.index, total: gpu.total });
     }
-    daemon.products = gpus.iter().map(|gpu| (gpu.uuid, gpu.product)).collect();
+    let product = |gpu: &Gpu| (gpu.uuid, gpus::product_of(gpu.about.product.as_str()));
+    daemon.products = gpus.iter().map(product).collect();
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
     let policies = daemon.duties.policies.events(&uuids);
     policies.into_iter().for_each(|event| daemon.deliver(event));
@@ -207,6 +227,7 @@ fn assemble(
     config: &DaemonConfig,
     paths: Paths,
     mut state: State,
+    (group, gpu_table): (Option<Option<Gid>>, GpuTable),
     signals: SignalFd,
     (given, manager): (ActivatedSockets, Manager),
     fds: u64,
@@ -218,6 +239,11 @@ fn assemble(
         closer.prepare()?;
     }
     let listeners = listeners(given, &mut state, &closer)?;
+    let node = group.map(|group| state.listen_agents(group)).transpose()?;
+    let node = node.map(|fd| Socket::listening(fd, SocketOwner::Agents, &closer));
+    let claims = claims(config, state.dir(), &gpu_table);
+    let library = PathBuf::from(paths.driver.nvml.as_str());
+    let health = HealthWatch::new(library, config.unhealthy_s.get(), watch.clone());
     let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
     let accounting = Accounting::new(nvml.as_str(), interval_ms, &watch)?;
     let preemption = Preemption::new(config.preemption, &paths.driver, state.dir(), &watch)?;
@@ -235,6 +261,7 @@ fn assemble(
         ..config.engine()
     });
     let both = (watch.clone(), closer.clone());
+    let both_again = both.clone();
     let duties = Duties {
         policies: Policies::restored(&state),
         clients: Clients::new(watch.clone(), budget.clients),
@@ -243,11 +270,40 @@ fn assemble(
         accounting,
         cgroup_limits: CgroupLimits::new(config.cgroup_limits, config.cgroup_guarantees),
         preemption,
+        agents: Agents::new(node, group.flatten(), both_again, budget.agents)?,
+        claims,
+        gpu_table,
+        health,
         events: Events::default(),
         paths,
         tasks: Tasks::default(),
     };
     Daemon::new(engine, duties, (poll, closer), (signals, manager))
+}
+
+/// The group whose members may use the node's socket.
+///
+/// # Errors
+/// There is no such group.
+fn node_group(config: &DaemonConfig) -> Result<Option<Gid>, Failure> {
+    let Some(name) = &config.node_group else {
+        return Ok(None);
+    };
+    let found = Group::from_name(name)?.map(|group| group.gid);
+    found.map(Some).ok_or_else(|| Failure::NoGroup(name.clone()))
+}
+
+/// The claims of earlier daemons, and where their files are.
+fn claims(config: &DaemonConfig, runtime_dir: &Path, gpus: &GpuTable) -> Claims {
+    let is_nodes = runtime_dir == Path::new(NODE_DIR);
+    let dir = |configured: &Option<Absolute>, nodes: &str, own: &str| match configured {
+        Some(dir) => dir.0.clone(),
+        None if is_nodes => nodes.into(),
+        None => runtime_dir.join(own),
+    };
+    let store = ClaimStore::at(&dir(&config.state_dir, STATE_DIR, "state"));
+    let cdi = dir(&config.cdi_dir, CDI_DIR, "cdi");
+    Claims::restored(store, CdiFiles::new(cdi, runtime_dir, gpus.minors()))
 }
 
 /// The admin socket and, if the service manager made one, the observers' socket.
@@ -267,14 +323,17 @@ fn listeners(
 
 /// Restores the slices from their records.
 fn take_up(daemon: &mut Daemon) -> io::Result<()> {
+    let mut joined = Vec::new();
     for found in daemon.duties.containers.state().records()? {
         match found {
             Found::Record(record) => daemon.restore(&record),
+            Found::Joined(container, claim) => joined.push((container, claim)),
             Found::Unreadable(path, why) => {
                 tracing::error!(path = %path.display(), why, "record not restored; it is kept until gpuslice rm of its container");
             }
         }
     }
+    daemon.restore_claims(&joined);
     Ok(())
 }
 

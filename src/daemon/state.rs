@@ -10,7 +10,9 @@
 //!   policies                0600, policies of GPUs that were changed at run time
 //!   c/                      0700
 //!   c/<container>/          0711, mounted read-only into that container alone
-//!     record                0600, the slice (written beside, synced, renamed)
+//!     record                0600, the slice (written beside, synced, renamed); a claim's slice is `claim.<id>`
+//!     claim                 0600, instead of a record: the claim in whose slice the container lives
+//!     owner                 0600, the container as Kubernetes names it (`containers/owner.rs`)
 //!     granted               0600, grants of its processes (`containers/grants.rs`)
 //!     container             the hook's note of the container (`hook/claim.rs`)
 //!     first                 its first process, with which it ends (`containers/first_process.rs`)
@@ -23,11 +25,13 @@
 
 use crate::sockets::listen_at;
 use gpuslice_engine::{RECORD_BYTES, Record};
-use gpuslice_host::layout::{ADMIN_SOCKET, TAKEN};
+use gpuslice_host::layout::{ADMIN_SOCKET, NODE_SOCKET, TAKEN};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::CLAIM_ID_BYTES_MAX;
+use gpuslice_wire::owner::ClaimId;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::geteuid;
+use nix::unistd::{Gid, chown, geteuid};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -39,6 +43,9 @@ const POLICIES_BYTES_MAX: u64 = 64 * 1024;
 
 /// Mount points for the real driver in a container's directory.
 const MOUNT_POINTS: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
+/// The name of a container's socket, in its directory.
+const TENANT_SOCKET: &str = "tenant.sock";
 
 /// The note of a container's members, in its directory.
 pub const MEMBERS: &str = "members";
@@ -74,6 +81,9 @@ pub struct State {
     _lock: Flock<File>,
 }
 
+/// The note's name of the claim in whose slice a container lives.
+const CLAIM: &str = "claim";
+
 /// A container's directory found at the start.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // one at a time, at the start
@@ -82,6 +92,8 @@ pub enum Found {
     Record(Record),
     /// A record that cannot be read, and why.
     Unreadable(PathBuf, String),
+    /// A container that lives in the slice of a claim.
+    Joined(ContainerId, ClaimId),
 }
 
 impl State {
@@ -179,7 +191,10 @@ impl State {
             let path = entry?.path();
             let record = path.join("record");
             if !record.exists() {
-                remove_tree(&path)?;
+                match joined(&path) {
+                    Some((container, claim)) => found.push(Found::Joined(container, claim)),
+                    None => remove_tree(&path)?,
+                }
                 continue;
             }
             found.push(match read_record(&record) {
@@ -211,6 +226,37 @@ impl State {
         kept
     }
 
+    /// Notes that a container lives in the slice of a claim: its directory has the claim's socket.
+    ///
+    /// # Errors
+    /// A file operation failed; created files are removed.
+    pub fn keep_joined(
+        &self,
+        container: &ContainerId,
+        claim: &ClaimId,
+        members: &[u8],
+    ) -> io::Result<()> {
+        let dir = self.container_dir(container);
+        let kept = make_container_dir(&dir)
+            .and_then(|()| fs::write(dir.join(MEMBERS), members))
+            .and_then(|()| self.link_socket(container, claim))
+            .and_then(|()| replace_file(&dir.join(CLAIM), claim.as_str().as_bytes()));
+        if kept.is_err() {
+            let _ = remove_tree(&dir); // the first error is the one to report
+        }
+        kept
+    }
+
+    /// Puts the socket of a claim's slice into the directory of a container that lives in it.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn link_socket(&self, container: &ContainerId, claim: &ClaimId) -> io::Result<()> {
+        let socket = self.container_dir(container).join(TENANT_SOCKET);
+        remove_tree(&socket)?;
+        fs::hard_link(self.container_dir(&claim.slice()).join(TENANT_SOCKET), socket)
+    }
+
     /// Replaces the record of a slice. If that fails, the old one is still there.
     ///
     /// # Errors
@@ -238,7 +284,7 @@ impl State {
     /// # Errors
     /// A system call failed.
     pub fn listen_tenants(&self, container: &ContainerId) -> io::Result<OwnedFd> {
-        listen_at(&self.container_dir(container), "tenant.sock", 0o666)
+        listen_at(&self.container_dir(container), TENANT_SOCKET, 0o666)
     }
 
     /// The admin socket, listening.
@@ -248,6 +294,20 @@ impl State {
     pub fn listen_admin(&mut self) -> io::Result<OwnedFd> {
         let listener = listen_at(&self.dir, ADMIN_SOCKET, 0o600)?;
         self.admin_is_ours = true;
+        Ok(listener)
+    }
+
+    /// The node's socket, listening, for members of `group`.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn listen_agents(&self, group: Option<Gid>) -> io::Result<OwnedFd> {
+        let listener = listen_at(&self.dir, NODE_SOCKET, 0o600)?;
+        if let Some(group) = group {
+            let path = self.dir.join(NODE_SOCKET);
+            chown(&path, None, Some(group))?;
+            fs::set_permissions(&path, Permissions::from_mode(0o660))?;
+        }
         Ok(listener)
     }
 
@@ -262,8 +322,9 @@ impl State {
             true => fs::remove_file(self.dir.join(ADMIN_SOCKET)),
             false => Ok(()),
         };
+        let _ = fs::remove_file(self.dir.join(NODE_SOCKET)); // there may be none
         for container in containers {
-            let _ = fs::remove_file(self.container_dir(&container).join("tenant.sock"));
+            let _ = fs::remove_file(self.container_dir(&container).join(TENANT_SOCKET));
         }
         if !ephemeral {
             return;
@@ -293,6 +354,15 @@ pub fn read_record(path: &Path) -> Result<Record, String> {
         .and_then(|file| file.take(RECORD_BYTES as u64 + 1).read_to_end(&mut bytes))
         .map_err(|why| why.to_string())?;
     Record::decode(&bytes).map_err(|why| why.to_string())
+}
+
+/// The container of a directory with the note of a claim, and that claim.
+fn joined(dir: &Path) -> Option<(ContainerId, ClaimId)> {
+    let mut note = String::new();
+    let file = File::open(dir.join(CLAIM)).ok()?;
+    file.take(CLAIM_ID_BYTES_MAX as u64 + 1).read_to_string(&mut note).ok()?;
+    let container = ContainerId::new(dir.file_name()?.to_str()?).ok()?;
+    Some((container, ClaimId::new(&note).ok()?))
 }
 
 fn make_container_dir(dir: &Path) -> io::Result<()> {
@@ -335,19 +405,34 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
 
 /// Replaces a file atomically and durably.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("new");
+    replace_file_through(path, (&path.with_extension("new"), 0o600), bytes)
+}
+
+/// Replaces a file atomically and durably, through a file in the same directory, with this mode whatever the umask.
+///
+/// # Errors
+/// A system call failed; the old file is unchanged.
+pub fn replace_file_through(
+    path: &Path,
+    (beside, mode): (&Path, u32),
+    bytes: &[u8],
+) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let written = options
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
-        .open(&beside)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&beside, path))
+        .open(beside)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.set_permissions(Permissions::from_mode(mode))?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(beside, path))
         .and_then(|()| File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all());
     if written.is_err() {
-        let _ = fs::remove_file(&beside); // the first error is the one to report
+        let _ = fs::remove_file(beside); // the first error is the one to report
     }
     written
 }

@@ -234,12 +234,15 @@ pub enum Action {
         /// The lane.
         lane: Lane,
     },
-    /// Stop the work of all processes of a container on a GPU. Answered by [`crate::Event::Stopped`].
+    /// Stop the work of all processes of a container on a GPU that are attached now. Answered by
+    /// [`crate::Event::Stopped`].
     Stop {
         /// The container.
         container: ContainerId,
         /// The lane.
         lane: Lane,
+        /// The number of this order, for its answer.
+        order: u32,
     },
     /// Resume the stopped work. Answered by [`crate::Event::Resumed`].
     Resume {

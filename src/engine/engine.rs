@@ -128,8 +128,8 @@ impl Engine {
                 self.retune(token, container, (change, undoes), actions)
             }
             Event::Claims { client, lane, claims } => self.claims(client, lane, claims),
-            Event::Stopped { container, lane, ok } => {
-                self.preempt_done(container, lane, Answer::Stop { ok })
+            Event::Stopped { container, lane, order, ok } => {
+                self.preempt_done(container, lane, Answer::Stop { order, ok })
             }
             Event::Resumed { container, lane } => {
                 self.preempt_done(container, lane, Answer::Resume)
@@ -421,7 +421,7 @@ impl Engine {
             return;
         };
         let entity = self.gpus[gpu].turns.find(index);
-        let (turn, orders) = entity.map_or((0, 0), |entity| (entity.turn, entity.orders));
+        let (turn, order) = entity.map_or((0, 0), |entity| (entity.turn, entity.order));
         let mut reported = Report {
             attached: false,
             runnable: any && gang & 1 << gpu != 0,
@@ -432,8 +432,8 @@ impl Engine {
             reported.attached = true;
             reported.runnable |= lane.claims.runnable;
             reported.drained &= lane.drained(turn);
-            reported.newcomer |= lane.orders == orders;
-            reported.busy_newcomer |= lane.orders == orders && !lane.drained(turn);
+            reported.newcomer |= lane.order == order;
+            reported.busy_newcomer |= lane.order == order && !lane.drained(turn);
             let work_spans = [reported.work_span, lane.work_span(turn)].into_iter().flatten();
             reported.work_span = work_spans.reduce(WorkSpan::with);
         }
@@ -520,7 +520,7 @@ impl Engine {
         let (container, lane) = (it.record.container, entity.lane);
         actions.push(match note {
             Note::Closed(_) => Action::ReadClaims { container, lane },
-            Note::Stop(_) => Action::Stop { container, lane },
+            Note::Stop(_) => Action::Stop { container, lane, order: entity.order },
             Note::Resume(_) => Action::Resume { container, lane },
             Note::Late(_, stage, after) => Action::Late { container, lane, stage, after },
         });

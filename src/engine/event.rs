@@ -288,6 +288,8 @@ pub enum Event {
         container: ContainerId,
         /// GPU of the slice.
         lane: Lane,
+        /// The number of the order.
+        order: u32,
         /// All of its work is stopped until it is resumed; otherwise none is.
         ok: bool,
     },

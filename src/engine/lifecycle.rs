@@ -246,8 +246,8 @@ pub(crate) struct ClientLane {
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
     pub(crate) read_at: u32,
-    /// Number of orders to stop its container's work when it attached.
-    pub(crate) orders: u32,
+    /// The last order to stop its container's work when it attached.
+    pub(crate) order: u32,
     /// It has been runnable.
     pub(crate) was_runnable: bool,
     /// Its requests that the engine refused.

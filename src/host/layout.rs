@@ -8,6 +8,9 @@ pub const ADMIN_SOCKET: &str = "admin.sock";
 /// Where it answers lists and nothing else, if a service manager made it.
 pub const OBSERVE_SOCKET: &str = "observe.sock";
 
+/// Where an agent of the node reads what there is, and reserves.
+pub const NODE_SOCKET: &str = "node.sock";
+
 /// The runtime directory of the node's daemon, which is root's.
 pub const NODE_DIR: &str = "/run/gpuslice";
 /// What a daemon says that finds another one in its runtime directory.

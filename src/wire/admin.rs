@@ -2,6 +2,8 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ContainerId, Lane};
+use crate::limits::CLAIMS_OF_CONTAINER_MAX;
+use crate::owner::{ClaimId, Owner};
 use crate::policy::{Change, Class, Gangs, Policy};
 use crate::text::{HostPath, Name, Selector, Text};
 use crate::units::{Bytes, Percent, UnitError, Weight};
@@ -166,6 +168,17 @@ messages! {
             /// Number of the last event that the client has; 0 for none.
             after: u64,
         }
+        /// Lets a container live in the slice of a claim. Idempotent for the same first process.
+        309 Join {
+            /// The container as its runtime names it.
+            container: ContainerId,
+            /// The claims whose devices it has, each once.
+            claims: [Option<ClaimId>; CLAIMS_OF_CONTAINER_MAX],
+            /// The container as Kubernetes names it.
+            owner: Owner,
+            /// Its first process in the daemon's pid namespace.
+            pid: u32,
+        }
     }
 }
 
@@ -186,7 +199,7 @@ messages! {
             /// Memory reserved now; more than the cap if the cap was lowered below it.
             reserved: Bytes,
         }
-        /// The change is in force.
+        /// The change is in force; to `Join`, that the container lives in the claim already.
         405 Done {}
         /// Nothing was changed.
         403 Denied {
@@ -227,6 +240,8 @@ pub struct Admission {
     pub pinned: Option<Bytes>,
     /// A process of the container in the daemon's pid namespace, for its cgroup; 0 for none.
     pub pid: u32,
+    /// The container as Kubernetes names it.
+    pub owner: Owner,
 }
 
 impl Field for Admission {
@@ -239,7 +254,8 @@ impl Field for Admission {
         + Class::BYTES
         + Gangs::BYTES
         + <Option<Bytes>>::BYTES
-        + u32::BYTES;
+        + u32::BYTES
+        + Owner::BYTES;
     fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
         self.container.put(w)?;
         self.name.put(w)?;
@@ -252,7 +268,8 @@ impl Field for Admission {
         self.class.put(w)?;
         self.gang.put(w)?;
         self.pinned.put(w)?;
-        self.pid.put(w)
+        self.pid.put(w)?;
+        self.owner.put(w)
     }
     fn get(r: &mut Reader<'_>) -> Result<Admission, FrameError> {
         Ok(Admission {
@@ -268,6 +285,7 @@ impl Field for Admission {
             gang: Field::get(r)?,
             pinned: Field::get(r)?,
             pid: Field::get(r)?,
+            owner: Field::get(r)?,
         })
     }
 }

@@ -5,6 +5,7 @@ use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode}
 use crate::history::{EventKind, History, NO_UID};
 use crate::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
+use crate::owner::{ClaimId, Owner};
 use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
 };
@@ -95,19 +96,20 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 107), (202, 429), (203, 8), (204, 780), (205, 24)]
+        [(201, 107), (202, 429), (203, 8), (204, 780), (205, 24), (206, 581)]
     );
     assert_eq!(
         lengths(Command::payload_bytes),
         [
-            (301, 1587),
+            (301, 2038),
             (302, 130),
             (303, 0),
             (304, 147),
             (305, 675),
             (306, 143),
-            (307, 1588),
-            (308, 8)
+            (307, 2039),
+            (308, 8),
+            (309, 849)
         ]
     );
     assert_eq!(lengths(History::payload_bytes), [(501, 515), (502, 28)]);
@@ -151,6 +153,7 @@ fn admit() -> Command {
             gang: Gangs::Never,
             pinned: Some(Bytes(5)),
             pid: 77,
+            owner: Owner { pod: Text::new("web-0").unwrap(), ..Owner::default() },
         },
     }
 }
@@ -172,6 +175,10 @@ fn messages_round_trip() {
         assert_eq!(decode(&bytes_of(&reply)), Ok((RequestId(7), reply)));
     }
     assert_eq!(decode(&bytes_of(&admit())), Ok((RequestId(7), admit())));
+    let claims = [ClaimId::new("c-1").ok(), None, None, None];
+    let container = ContainerId::new("web-1").unwrap();
+    let join = Command::Join { container, claims, owner: Owner::default(), pid: 77 };
+    assert_eq!(decode(&bytes_of(&join)), Ok((RequestId(7), join)));
     for (share, share_limit) in
         [(Change::Keep, Change::None), (Change::None, Change::to(Percent::new(100).ok()))]
     {

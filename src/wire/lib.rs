@@ -16,6 +16,8 @@ pub mod frame;
 pub mod history;
 pub mod ids;
 pub mod limits;
+pub mod node;
+pub mod owner;
 pub mod page;
 pub mod policy;
 pub mod select;

@@ -28,6 +28,10 @@ pub const GROUPS_PER_CLIENT_MAX: usize = 16;
 pub const FRAME_BYTES_MAX: usize = 4096;
 /// Longest container id, bytes.
 pub const CONTAINER_ID_BYTES_MAX: usize = 128;
+/// Longest id of a claim, bytes; a slice's id with a prefix is a container id.
+pub const CLAIM_ID_BYTES_MAX: usize = 64;
+/// Claims whose devices one container may have.
+pub const CLAIMS_OF_CONTAINER_MAX: usize = 4;
 /// Longest name of a slice, bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest host path in a message, bytes.
@@ -57,6 +61,8 @@ pub const HELLO_DEADLINE_NS: u64 = 1_000_000_000;
 pub const HOOK_DEADLINE_NS: u64 = 500_000_000;
 
 const _: () = assert!(LANES_MAX <= GPUS_MAX);
+const _: () = assert!(GPUS_MAX <= u16::BITS as usize);
+const _: () = assert!(CLAIM_ID_BYTES_MAX * 2 <= CONTAINER_ID_BYTES_MAX);
 const _: () = assert!(CLIENTS_PER_CONTAINER_MAX * 4 <= CLIENTS_MAX);
 const _: () = assert!(CONTAINERS_MAX * 4 <= CLIENTS_MAX / 2);
 const _: () = assert!(CLIENTS_PER_CONTAINER_MAX < u16::MAX as usize);

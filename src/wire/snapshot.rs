@@ -3,6 +3,7 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as};
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
+use crate::owner::Owner;
 use crate::policy::{Class, Policy};
 use crate::text::Name;
 use crate::units::{Bytes, Percent, Weight};
@@ -202,6 +203,13 @@ crate::frame::messages! {
             absent_until_ns: u64,
             /// How long it had not run then, ns.
             absent_ns: u64,
+        }
+        /// The owner of a slice, if it is known.
+        206 SliceOwner {
+            /// The container as its runtime names it; of a claim's slice `claim.` and the claim's id.
+            container: ContainerId,
+            /// The container as Kubernetes names it.
+            owner: Owner,
         }
     }
 }

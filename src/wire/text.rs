@@ -112,6 +112,12 @@ impl<const N: usize> Text<N> {
     }
 }
 
+impl<const N: usize> Default for Text<N> {
+    fn default() -> Text<N> {
+        Text::EMPTY
+    }
+}
+
 impl<const N: usize> fmt::Display for Text<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())

@@ -22,7 +22,7 @@ IMAGES, NODES = (2, 17), (2, 28)
 SHIM = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"]
 # Of each, stripped; three megabytes more in every container would be an accident.
 SHIM_BYTES_MAX = 2 << 20
-PROGRAMS = ["usr/sbin/gpusliced", "usr/bin/gpuslice", "usr/bin/gpuslice-runtime",
+PROGRAMS = ["usr/sbin/gpusliced", "usr/bin/gpuslice", "usr/bin/gpuslice-k8s", "usr/bin/gpuslice-runtime",
             "usr/libexec/gpuslice/gpuslice-hook"]
 
 
@@ -153,7 +153,7 @@ def libraries(tree):
             own = output("nm", "--dynamic", "--defined-only", "--format=posix", debug).stdout
             assert sorted(names) == sorted(line.split()[0] for line in own.splitlines()), path.name
             assert path.stat().st_size <= SHIM_BYTES_MAX, path.stat().st_size
-    for name in PROGRAMS[2:]:
+    for name in PROGRAMS[3:]:
         assert not re.search("NEEDED", output("readelf", "-d", tree / name).stdout), f"{name} is not static"
 
 
@@ -255,7 +255,7 @@ def nothing_enabled(root):
 
 def works(root, build):
     """The programs as installed, and the libraries for old systems in their daily work."""
-    for program in PROGRAMS[:2]:
+    for program in PROGRAMS[:3]:
         assert re.search(r"\d+\.\d+\.\d+", root(f"/{program}", "--version").stdout)
     nowhere = root("gpuslice", "run", "--memory", "1GiB", "--", "true", check=False)
     if not any(os.path.exists(node) for node in ["/dev/nvidiactl", "/dev/dxg"]):

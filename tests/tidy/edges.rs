@@ -41,13 +41,14 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
     ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),
 ];
 
-/// What the daemon's package and the CLI's use of the house, and any crate from outside.
-const NODE: [(&str, &[&str]); 2] = [
+/// What the daemon's package, the CLI's and the Kubernetes agent's use of the house, and any crate from outside.
+const NODE: [(&str, &[&str]); 3] = [
     (
         "gpuslice",
         &["gpuslice-wire", "gpuslice-host", "gpuslice-engine", "gpuslice-ctl", "gpuslice-nvabi"],
     ),
     ("gpuslice-ctl", &["gpuslice-wire", "gpuslice-host", "gpuslice-sim-device"]),
+    ("gpuslice-k8s", &["gpuslice-wire", "gpuslice-host"]),
 ];
 
 /// All of the workspace; none where cargo cannot be asked, which is printed.

@@ -151,7 +151,7 @@ fn every_futex_wait_has_a_limit() {
 
 #[test]
 fn unsafe_code_has_named_rooms() {
-    for lib in ["src/wire/lib.rs", "src/engine/lib.rs", "tests/world/lib.rs"] {
+    for lib in ["src/wire/lib.rs", "src/engine/lib.rs", "tests/world/lib.rs", "k8s/lib.rs"] {
         let text = source::read(lib);
         assert!(text.contains("#![forbid(unsafe_code)]"), "{lib} must forbid unsafe code");
     }
@@ -170,7 +170,7 @@ fn the_changelog_knows_this_version() {
 /// What the documents name is there: a promise's test, a room's first file, `file::test`.
 #[test]
 fn documents_name_existing_files() {
-    let tops = ["src/", "tests/", "shim/", "sim/", "hook/", "packaging/"];
+    let tops = ["src/", "tests/", "shim/", "sim/", "hook/", "k8s/", "packaging/"];
     let mut broken = Vec::new();
     for document in
         ["README.md", "ARCHITECTURE.md", "SPECIFICATION.md", "SECURITY.md", "CONTRIBUTING.md"]

@@ -53,7 +53,7 @@ pub struct Function {
 /// Every Rust file of the tree.
 pub fn all_sources() -> Vec<Source> {
     let mut all = Vec::new();
-    for top in ["src", "hook", "shim", "sim", "tests"] {
+    for top in ["src", "hook", "k8s", "shim", "sim", "tests"] {
         collect(&root().join(top), &mut all);
     }
     assert!(all.len() > 40, "found only {} Rust files; is the tree whole?", all.len());

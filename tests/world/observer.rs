@@ -61,6 +61,8 @@ pub struct LaneState {
     pub guest: bool,
     /// Whether its work is stopped on the GPU.
     pub preemption: Preemption,
+    /// The number of the last order to stop it.
+    pub order: u32,
     /// Others may run beside it.
     pub overrun: bool,
     /// When its turn was granted.
@@ -273,17 +275,21 @@ impl Observer {
                     }
                 }
             }
-            Event::Stopped { container, lane, ok } => {
-                // an answer after the order to resume belongs to an earlier stop
-                let key = (*container, *lane);
-                let goes_on = |state: &LaneState| state.preemption == Preemption::Resuming;
-                if !self.lanes.get(&key).is_some_and(goes_on) {
+            // an answer to another order than the last one says nothing: the processes it reached have gone
+            Event::Stopped { container, lane, order, ok } => {
+                let waits = |state: &LaneState| {
+                    state.preemption == Preemption::Stopping && state.order == *order
+                };
+                if self.lanes.get(&(*container, *lane)).is_some_and(waits) {
                     let preemption = if *ok { Preemption::Stopped } else { Preemption::None };
                     self.set_preemption(*container, *lane, preemption);
                 }
             }
             Event::Resumed { container, lane } => {
-                self.set_preemption(*container, *lane, Preemption::None)
+                let goes_on = |state: &LaneState| state.preemption == Preemption::Resuming;
+                if self.lanes.get(&(*container, *lane)).is_some_and(goes_on) {
+                    self.set_preemption(*container, *lane, Preemption::None);
+                }
             }
             _ => {}
         }
@@ -352,8 +358,10 @@ impl Observer {
             }
             Action::Disconnect { client, .. } => self.part(*client),
             Action::SetLane { container, lane, view } => self.set(*container, *lane, *view),
-            Action::Stop { container, lane } => {
-                self.set_preemption(*container, *lane, Preemption::Stopping)
+            Action::Stop { container, lane, order } => {
+                self.set_preemption(*container, *lane, Preemption::Stopping);
+                let state = self.lanes.get_mut(&(*container, *lane));
+                state.into_iter().for_each(|state| state.order = *order);
             }
             Action::Resume { container, lane } => {
                 self.set_preemption(*container, *lane, Preemption::Resuming)
@@ -387,6 +395,7 @@ impl Observer {
                 shut: 0,
                 was_untracked: false,
                 preemption: Preemption::None,
+                order: 0,
                 overrun: false,
                 granted: self.now,
                 used: 0,

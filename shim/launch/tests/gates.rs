@@ -3,7 +3,7 @@
 use super::*;
 use gpuslice_wire::page::{GATE_CLOSED, GATE_OPEN, MODE_GATES, RUNNABLE_PARKED};
 
-/// A rig in a turn that may end at any moment, with gates `2 / 3` of 1500 µs apart and kernels known to take
+/// A rig in a turn that may end at any moment, with gates a third of 1500 µs apart and kernels known to take
 /// 500 µs.
 fn gated() -> Rig {
     let rig = Rig::new(MODE_GATES);

@@ -2,7 +2,10 @@
 //! series with one value per row.
 
 use crate::table::memory_enforcement_name;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::owner::Owner;
 use gpuslice_wire::snapshot::Snapshot;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Nanoseconds in a second.
@@ -179,6 +182,7 @@ pub fn render(rows: Option<&[Snapshot]>) -> String {
     let up = u8::from(rows.is_some());
     head(&mut text, "up", "Whether gpusliced answers.");
     let _ = writeln!(text, "gpuslice_up {up}"); // into a string: cannot fail
+    let pods = Pods::of_all(rows.unwrap_or_default());
     for Family(name, help, value) in FAMILIES {
         let mut begun = false;
         for row in rows.unwrap_or_default() {
@@ -186,11 +190,11 @@ pub fn render(rows: Option<&[Snapshot]>) -> String {
             if !std::mem::replace(&mut begun, true) {
                 head(&mut text, name, help);
             }
-            let labels = labels(row, name.ends_with("_info"));
+            let labels = labels(row, name.ends_with("_info")) + &pods.of(row);
             let _ = writeln!(text, "gpuslice_{name}{{{labels}}} {value}");
         }
     }
-    super::wall_time::add(&mut text, rows.unwrap_or_default());
+    super::wall_time::add(&mut text, rows.unwrap_or_default(), &pods);
     text
 }
 
@@ -227,10 +231,49 @@ fn labels(row: &Snapshot, info: bool) -> String {
                 all.push(("simulated", gpu.is_simulated().to_string()));
             }
         }
-        Snapshot::SliceTime { .. } | Snapshot::Daemon { .. } | Snapshot::End { .. } => {}
+        Snapshot::SliceTime { .. }
+        | Snapshot::SliceOwner { .. }
+        | Snapshot::Daemon { .. }
+        | Snapshot::End { .. } => {}
     }
     let all = all.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value)));
     all.collect::<Vec<_>>().join(",")
+}
+
+/// The labels by which Kubernetes names the containers of slices, each with its comma.
+pub(super) struct Pods(BTreeMap<ContainerId, String>);
+
+impl Pods {
+    fn of_all(rows: &[Snapshot]) -> Pods {
+        let owners = rows.iter().filter_map(|row| match row {
+            Snapshot::SliceOwner { container, owner } => Some((*container, owner)),
+            _ => None,
+        });
+        let labels = |owner: &Owner| {
+            [
+                ("namespace", owner.namespace.as_str()),
+                ("pod", owner.pod.as_str()),
+                ("pod_uid", owner.uid.as_str()),
+                ("pod_container", owner.container.as_str()),
+            ]
+            .map(|(key, value)| format!(",{key}=\"{}\"", escaped(value)))
+            .concat()
+        };
+        Pods(owners.map(|(container, owner)| (container, labels(owner))).collect())
+    }
+
+    /// Those of a slice's row; none if its container is not of Kubernetes.
+    fn of(&self, row: &Snapshot) -> String {
+        match row {
+            Snapshot::Slice { container, .. } => self.of_container(container),
+            _ => String::new(),
+        }
+    }
+
+    /// Those of a container.
+    pub(super) fn of_container(&self, container: &ContainerId) -> String {
+        self.0.get(container).cloned().unwrap_or_default()
+    }
 }
 
 /// Escapes a label value: names come from users and images.
@@ -244,7 +287,7 @@ mod tests {
     use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
     use gpuslice_wire::policy::{Class, Policy};
     use gpuslice_wire::snapshot::{MemoryEnforcement, TimeEnforcement};
-    use gpuslice_wire::text::Name;
+    use gpuslice_wire::text::{Name, Text};
     use gpuslice_wire::units::{Bytes, Percent, Weight};
     use gpuslice_wire::waits::{WaitBehind, WaitCause};
 
@@ -347,6 +390,27 @@ mod tests {
         }
         assert_eq!(text.matches("behind=\"").count(), 2, "one slice never waited");
         assert!(!render(Some(&[])).contains("wall"));
+    }
+
+    /// The owner's names are labels of every series of the slice, also of its wall time.
+    #[test]
+    fn series_of_a_slice_name_its_pod() {
+        let owner = Owner {
+            namespace: Text::new("default").expect("short"),
+            pod: Text::new("web-\"0").expect("short"),
+            uid: Text::new("u-1").expect("short"),
+            container: Text::new("main").expect("short"),
+        };
+        let container = ContainerId::new("web").expect("an id");
+        let mut rows = rows();
+        rows.push(Snapshot::SliceOwner { container, owner });
+        let text = render(Some(&rows));
+        let labels = r#",namespace="default",pod="web-\"0",pod_uid="u-1",pod_container="main""#;
+        let series = text.lines().filter(|line| line.contains("{container="));
+        for line in series {
+            assert!(line.contains(labels), "{line}");
+        }
+        assert!(text.contains(&format!("{labels},part=\"handover\"}} 0.25")), "{text}");
     }
 
     /// The format's own rules: each family once, headed, of a valid name; each series once.

@@ -1,6 +1,6 @@
 //! Series of a slice's wall time: one for each part, and for each container that it waited behind.
 
-use super::text::{escaped, head};
+use super::text::{Pods, escaped, head};
 use crate::wall_time::WallTime;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::waits::WaitBehind;
@@ -15,11 +15,15 @@ const OTHERS: &str = "slice_waited_behind_others_seconds_total";
 const LONGEST: &str = "slice_longest_wait_seconds";
 
 /// Adds all series of these rows.
-pub fn add(text: &mut String, rows: &[Snapshot]) {
+pub fn add(text: &mut String, rows: &[Snapshot], pods: &Pods) {
     let all: Vec<WallTime> = rows.iter().filter_map(WallTime::of).collect();
     if all.is_empty() {
         return;
     }
+    let line = |text: &mut String, name: &str, time: &WallTime, labels: &str, ns: u64| {
+        let pod = pods.of_container(&time.container);
+        line(text, name, time, &format!("{pod}{labels}"), ns);
+    };
     head(text, WALL, "Wall time of the slice by where it went (part); the parts add up to it.");
     for time in &all {
         for (part, ns) in time.parts {
@@ -27,21 +31,21 @@ pub fn add(text: &mut String, rows: &[Snapshot]) {
         }
     }
     let help = "Time spent waiting behind a container (behind): the three that cost it most.";
-    behind(text, BEHIND, help, &all, |wait| (String::new(), wait.total_ns));
+    behind(text, (BEHIND, help), &all, &line, |wait| (String::new(), wait.total_ns));
     head(text, OTHERS, "Time spent waiting behind all other containers.");
     all.iter().for_each(|time| line(text, OTHERS, time, "", time.others_ns));
     let help = "Longest single wait behind that container, and the cause of its larger part.";
     let longest =
         |wait: &WaitBehind| (format!(",cause=\"{}\"", wait.cause.name()), wait.longest_ns);
-    behind(text, LONGEST, help, &all, longest);
+    behind(text, (LONGEST, help), &all, &line, longest);
 }
 
 /// A family with a series for each container that a slice waited behind: further labels and value, ns.
 fn behind(
     text: &mut String,
-    name: &str,
-    help: &str,
+    (name, help): (&str, &str),
     all: &[WallTime],
+    line: &impl Fn(&mut String, &str, &WallTime, &str, u64),
     of: impl Fn(&WaitBehind) -> (String, u64),
 ) {
     if all.iter().all(|time| time.waits().next().is_none()) {

@@ -36,6 +36,17 @@ fn wall_time(view: &View, row: &Row) -> Value {
     value
 }
 
+/// A slice's container as Kubernetes names it; null where it is unknown.
+fn pod(view: &View, row: &Row) -> Value {
+    let Some(owner) = view.owners.get(&row.container) else {
+        return Value::Null;
+    };
+    json!({
+        "namespace": owner.namespace.as_str(), "name": owner.pod.as_str(),
+        "uid": owner.uid.as_str(), "container": owner.container.as_str(),
+    })
+}
+
 /// A snapshot as one JSON object; sizes in bytes, times in ns.
 pub fn json(view: &View) -> Value {
     let gpu = |gpu: &Gpu| {
@@ -66,7 +77,7 @@ pub fn json(view: &View) -> Value {
             "stops_missed": row.stops_missed,
             "time_enforcement": time_enforcement_name(row.time_enforcement),
             "time_slice_us": row.time_slice_us, "time_slice_changes": row.time_slice_changes,
-            "time": wall_time(view, row),
+            "time": wall_time(view, row), "pod": pod(view, row),
         })
     };
     json!({
@@ -82,6 +93,8 @@ mod tests {
     use super::*;
     use crate::wall_time::WallTime;
     use gpuslice_wire::ids::{ContainerId, GpuUuid};
+    use gpuslice_wire::owner::Owner;
+    use gpuslice_wire::text::Text;
 
     #[test]
     fn waits_name_the_container() {
@@ -116,5 +129,25 @@ mod tests {
         });
         assert_eq!((&time["behind"], &time["others_ns"]), (&json!([wait]), &json!(1)));
         assert_eq!(all["slices"][1]["time"], Value::Null);
+    }
+
+    #[test]
+    fn a_slice_names_its_pod() {
+        let owner = Owner {
+            namespace: Text::new("default").expect("short"),
+            pod: Text::new("web-0").expect("short"),
+            uid: Text::new("u-1").expect("short"),
+            container: Text::new("main").expect("short"),
+        };
+        let rows = vec![slice("web", 1, None, true, 0), slice("train", 1, None, true, 0)];
+        let owners = [("web".to_owned(), owner)].into();
+        let view = View { rows, owners, ..View::default() };
+        let all = json(&view);
+        let pod =
+            json!({ "namespace": "default", "name": "web-0", "uid": "u-1", "container": "main" });
+        assert_eq!((&all["slices"][0]["pod"], &all["slices"][1]["pod"]), (&pod, &Value::Null));
+        let wide = super::super::lines(&view, &view, true);
+        assert!(wide[1].ends_with("  default/web-0/main"), "{}", wide[1]);
+        assert!(wide[2].ends_with("left"), "{}", wide[2]);
     }
 }

@@ -82,6 +82,7 @@ fn views(parts: Parts, change: impl Fn(&mut View)) -> (View, View) {
             rows,
             times: vec![time("a", old, parts)],
             daemon: Some(daemon),
+            ..View::default()
         }
     };
     let (before, mut now) = (view(FIRST, 0), view(SECOND, 1));

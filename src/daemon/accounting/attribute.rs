@@ -41,8 +41,8 @@ pub struct SliceOwner {
     pub lane: Lane,
     /// The GPU's UUID.
     pub gpu: GpuUuid,
-    /// The container's own cgroup, as /proc names it; empty if it has none.
-    pub cgroup: CgroupPath,
+    /// Its containers' own cgroups, as /proc names them; none if they have none.
+    pub cgroups: Vec<CgroupPath>,
     /// The cgroup's directory, if a limit is in force and the driver counts its memory.
     pub limited_dir: Option<Dir>,
 }
@@ -137,8 +137,9 @@ pub fn attribute(
         let (container, lane) = (owner.container, owner.lane);
         events.push(Event::Looked { container, lane });
         let unattached = |(pid, seen): (&u32, &super::questions::ProcessUsage)| {
-            let inside = !owner.cgroup.is_empty()
-                && seen.cgroup.as_deref().is_some_and(|name| within(name, owner.cgroup.as_bytes()));
+            let of_it =
+                |name: &[u8]| owner.cgroups.iter().any(|cgroup| within(name, cgroup.as_bytes()));
+            let inside = seen.cgroup.as_deref().is_some_and(of_it);
             (inside && !known.contains(pid)).then_some(seen.used?)
         };
         let outside = processes.iter().filter_map(unattached).fold(0, u64::saturating_add);
@@ -170,7 +171,9 @@ mod tests {
             container: id(container),
             lane: Lane(0),
             gpu: GPU,
-            cgroup: CgroupPath::new(format!("/pods/{container}").as_bytes()).expect("a path"),
+            cgroups: vec![
+                CgroupPath::new(format!("/pods/{container}").as_bytes()).expect("a path"),
+            ],
             limited_dir: limited.then(|| Dir(PathBuf::from("/cg/pods").join(container))),
         }
     }

@@ -21,6 +21,7 @@ use gpuslice_wire::admin::{Admission, Answer, Command, Denial, RequestSource};
 use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::owner::Owner;
 use gpuslice_wire::select::{GpuSelector, SelectError};
 use gpuslice_wire::text::{CgroupPath, Name, Selector};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
@@ -48,6 +49,8 @@ struct Admin {
     peer: (i32, u32),
     /// First process of the container for which a slice is requested, and how to recognise that container's processes.
     asks_for: (Members, Option<FirstProcess>),
+    /// The container as Kubernetes names it.
+    owner: Owner,
     /// Container and name of the slice that is asked for.
     admission: Option<(ContainerId, Name)>,
     /// Slices that end with this connection.
@@ -180,6 +183,7 @@ impl Admins {
             request: RequestId(0),
             peer,
             asks_for: Default::default(),
+            owner: Owner::default(),
             admission: None,
             slices: Vec::new(),
             out: VecDeque::new(),
@@ -285,6 +289,24 @@ impl Admins {
             admin.asks_for = examine_asker(admin.peer, pid)?;
         }
         Ok(())
+    }
+
+    /// Holds the owner of the container for which a connection asks for a slice.
+    pub fn hold_owner(&mut self, key: Key, owner: Owner) {
+        if let Some(admin) = self.connections.get_mut(key) {
+            admin.owner = owner;
+        }
+    }
+
+    /// The owner of the container for which a connection asked for a slice.
+    pub fn take_owner(&mut self, key: Key) -> Owner {
+        let admin = self.connections.get_mut(key);
+        admin.map(|admin| std::mem::take(&mut admin.owner)).unwrap_or_default()
+    }
+
+    /// Whether a client is still connected.
+    pub fn is_connected(&self, key: Key) -> bool {
+        self.connections.get(key).is_some()
     }
 
     /// Notes the container for which a connection asks for a slice.

@@ -159,7 +159,7 @@ impl CgroupLimits {
                     container: *container,
                     lane: Lane(at as u8),
                     gpu: *gpu,
-                    cgroup: known.cgroup,
+                    cgroups: Some(known.cgroup).filter(|it| !it.is_empty()).into_iter().collect(),
                     limited_dir: self.dir(&known.cgroup).filter(|_| in_force),
                 });
             }

@@ -9,9 +9,12 @@ use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
 /// The daemon's own: epoll, timer, signals, admin socket, lock, log, spare, files being written, and the
 /// channels to the processes that close sockets.
 const OWN: u64 = 32 + socket_closer::DESCRIPTORS;
+/// Connections of agents.
+const AGENTS_MAX: u64 = 32;
 /// Admin connections; this many containers can start at once.
 const ADMINS_MAX: u64 = 256;
-/// Per container: its socket, its page, its first process's pidfd and its file of grants.
+/// Per container: its socket, its page, its first process's pidfd and its file of grants. A claim's slice has no first
+/// process, and a container that lives in it has nothing else; so these share what containers leave.
 const PER_CONTAINER: u64 = 4;
 /// Per process: its connection, its doorbell and its pidfd; and one more from the end of a connection until
 /// the next connection takes over its memory.
@@ -22,6 +25,8 @@ const PER_CLIENT: u64 = 4;
 pub struct Budget {
     /// Admin connections.
     pub admins: u16,
+    /// Connections of agents.
+    pub agents: u16,
     /// Containers with a slice.
     pub containers: u16,
     /// Connections of processes.
@@ -43,13 +48,31 @@ impl Budget {
     pub fn new(fds: u64, wanted: u64) -> Budget {
         let fds = fds.saturating_sub(OWN);
         let admins = (fds / 8).clamp(1, ADMINS_MAX);
-        let fds = fds.saturating_sub(admins);
+        let agents = (fds / 32).clamp(1, AGENTS_MAX);
+        let fds = fds.saturating_sub(admins + agents);
         // With room for two processes in each, so that each has at least one.
         let containers = fds / (PER_CONTAINER + 2 * PER_CLIENT);
         let containers = containers.clamp(1, wanted.min(CONTAINERS_MAX as u64));
         let fds = fds.saturating_sub(containers * PER_CONTAINER);
         let clients = (fds / PER_CLIENT).clamp(1, CLIENTS_MAX as u64);
-        Budget { admins: admins as u16, containers: containers as u16, clients: clients as u16 }
+        Budget {
+            admins: admins as u16,
+            agents: agents as u16,
+            containers: containers as u16,
+            clients: clients as u16,
+        }
+    }
+
+    /// Whether there are descriptors for these slices of containers and of claims, and containers in claims.
+    pub fn has_descriptors(
+        &self,
+        of_containers: usize,
+        of_claims: usize,
+        in_claims: usize,
+    ) -> bool {
+        let each = PER_CONTAINER as usize;
+        let used = each * of_containers + (each - 1) * of_claims + in_claims;
+        used <= each * usize::from(self.containers)
     }
 
     /// How connections are divided among this number of containers.
@@ -71,11 +94,20 @@ mod tests {
     #[test]
     fn enough_descriptors_give_the_full_budget() {
         let budget = Budget::new(1 << 20, 256);
-        assert_eq!(budget, Budget { admins: 256, containers: 256, clients: CLIENTS_MAX as u16 });
+        let clients = CLIENTS_MAX as u16;
+        assert_eq!(budget, Budget { admins: 256, agents: 32, containers: 256, clients });
         assert!(!budget.is_short(256));
         let quota = budget.quota(4);
         assert_eq!((quota.guaranteed(), quota.most()), (4, 256));
         assert_eq!(Budget::new(1 << 20, 32).quota(4).guaranteed(), 32);
+    }
+
+    #[test]
+    fn containers_in_claims_share_what_others_leave() {
+        let budget = Budget::new(1 << 20, 256);
+        assert!(budget.has_descriptors(256, 0, 0) && !budget.has_descriptors(256, 0, 1));
+        assert!(budget.has_descriptors(0, 256, 256) && !budget.has_descriptors(0, 256, 257));
+        assert!(budget.has_descriptors(0, 100, 724) && !budget.has_descriptors(1, 100, 724));
     }
 
     #[test]
@@ -85,6 +117,7 @@ mod tests {
                 let budget = Budget::new(fds, containers);
                 let used = OWN
                     + u64::from(budget.admins)
+                    + u64::from(budget.agents)
                     + u64::from(budget.containers) * PER_CONTAINER
                     + u64::from(budget.clients) * PER_CLIENT;
                 assert!(used <= fds, "{fds}: {budget:?}");

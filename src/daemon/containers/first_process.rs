@@ -31,24 +31,26 @@ const UNSEEN: &str = "the end of this container cannot be detected: the process 
 /// A container's first process.
 #[derive(Debug)]
 pub struct FirstProcess {
-    pid: u32,
-    pidfd: OwnedFd,
+    /// Its pid.
+    pub(super) pid: u32,
+    /// Its pidfd.
+    pub(super) pidfd: OwnedFd,
 }
 
 /// The state of a first process according to its note.
 #[derive(Debug)]
-enum NotedProcess {
+pub(super) enum NotedProcess {
     /// The note cannot be read or is of another pid namespace.
     Unknown,
     /// The process has exited.
     Ended,
-    /// The process runs.
-    Lives(OwnedFd),
+    /// The process of this pid runs.
+    Lives(u32, OwnedFd),
 }
 
 impl NotedProcess {
     /// Reads the note in a container's directory.
-    fn of(dir: &Path) -> NotedProcess {
+    pub(super) fn of(dir: &Path) -> NotedProcess {
         let Ok(note) = fs::read_to_string(dir.join(NOTE)) else {
             return NotedProcess::Unknown;
         };
@@ -63,7 +65,7 @@ impl NotedProcess {
             return NotedProcess::Unknown;
         };
         match pidfd_of(pid, born) {
-            Ok(Some(held)) => NotedProcess::Lives(held),
+            Ok(Some(held)) => NotedProcess::Lives(pid, held),
             Err(_) if start_time(pid) == Some(born) => NotedProcess::Unknown,
             _ => NotedProcess::Ended,
         }
@@ -103,6 +105,16 @@ pub fn examine_asker(
     }
 }
 
+/// Writes the note of a first process into a container's directory.
+pub(super) fn write_note(dir: &Path, pid: u32) -> io::Result<()> {
+    match (start_time(pid), own_pid_namespace()) {
+        (Some(start), Some(within)) => {
+            fs::write(dir.join(NOTE), format!("{pid} {start} {within}\n"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Containers {
     /// Watches the first process of a new slice, which ends with it.
     pub(super) fn watch_first_process(
@@ -110,10 +122,7 @@ impl Containers {
         container: &ContainerId,
         FirstProcess { pid, pidfd }: FirstProcess,
     ) -> io::Result<()> {
-        let note = self.state.container_dir(container).join(NOTE);
-        if let (Some(start), Some(within)) = (start_time(pid), own_pid_namespace()) {
-            fs::write(note, format!("{pid} {start} {within}\n"))?;
-        }
+        write_note(&self.state.container_dir(container), pid)?;
         self.watch_first(container, pidfd)
     }
 
@@ -124,7 +133,7 @@ impl Containers {
         let watched = match noted {
             None | Some(NotedProcess::Unknown) => Ok(()),
             Some(NotedProcess::Ended) => return true,
-            Some(NotedProcess::Lives(first)) => self.watch_first(container, first),
+            Some(NotedProcess::Lives(_, first)) => self.watch_first(container, first),
         };
         if let Err(why) = watched {
             tracing::warn!(%container, %why, "the end of this container cannot be detected");
@@ -157,7 +166,7 @@ mod tests {
         let found = || match NotedProcess::of(dir.path()) {
             NotedProcess::Unknown => "unknown",
             NotedProcess::Ended => "ended",
-            NotedProcess::Lives(_) => "lives",
+            NotedProcess::Lives(..) => "lives",
         };
         assert_eq!(found(), "unknown", "no note");
         for (note, noted) in [

@@ -80,6 +80,11 @@ impl Members {
         }
     }
 
+    /// Reads the note in a container's directory. Without a note no process is a member.
+    pub fn noted_in(dir: &Path) -> Members {
+        Members::parse(&fs::read(dir.join(MEMBERS)).unwrap_or_default())
+    }
+
     /// The note.
     pub fn note(&self) -> Vec<u8> {
         let mut note = Vec::new();

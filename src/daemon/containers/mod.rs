@@ -6,7 +6,9 @@
 mod budget;
 mod first_process;
 mod grants;
+mod joined;
 mod members;
+mod owner;
 mod pages;
 
 use crate::log_limit::LogLimit;
@@ -26,8 +28,11 @@ use gpuslice_host::process::has_exited;
 use gpuslice_wire::admin::Denial;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::limits::{CONTAINERS_MAX, HEARTBEAT_NS};
+use gpuslice_wire::owner::{ClaimId, Owner};
 use gpuslice_wire::units::{Duration, Instant};
 use grants::Grants;
+use joined::Joined;
+pub use joined::Joining;
 pub use members::Members;
 use nix::errno::Errno;
 pub use pages::{ClaimsReader, ContainerWriter, PageSettings};
@@ -55,6 +60,8 @@ struct Slice {
     grants: Grants,
     /// The container's first process; the slice ends with it.
     first: Option<OwnedFd>,
+    /// The container as Kubernetes names it.
+    owner: Owner,
 }
 
 impl Slice {
@@ -74,6 +81,9 @@ pub struct Containers {
     closer: SocketCloser,
     slots: Slab<Slice>,
     by_id: BTreeMap<ContainerId, Key>,
+    /// Containers that live in the slices of claims.
+    joined: Slab<Joined>,
+    joined_by_id: BTreeMap<ContainerId, Key>,
     /// Listeners that accept nothing until their closed connections are gone.
     paused: Vec<Key>,
     /// When the next heartbeat is due.
@@ -98,6 +108,8 @@ impl Containers {
             closer,
             slots: Slab::new(CONTAINERS_MAX as u16),
             by_id: BTreeMap::new(),
+            joined: Slab::new(4 * CONTAINERS_MAX as u16),
+            joined_by_id: BTreeMap::new(),
             paused: Vec::new(),
             heartbeats: 0,
         }
@@ -136,6 +148,7 @@ impl Containers {
             turned_away: LogLimit::default(),
             grants: Grants::of(&dir, record.lanes.len()),
             first: None,
+            owner: owner::noted(&dir),
         };
         let full = |_| io::Error::other("more slices than there can be");
         let key = self.slots.insert(slice).map_err(full)?;
@@ -157,9 +170,11 @@ impl Containers {
         &mut self,
         now: Instant,
         record: &Record,
+        owner: &Owner,
         (members, first): (Members, Option<FirstProcess>),
     ) -> io::Result<()> {
         self.state.keep(record, &members.note())?;
+        owner::note(&self.state.container_dir(&record.container), owner)?;
         self.open(now, record)?;
         if let Some(slice) = self.of_mut(&record.container) {
             slice.grants.begin()?;
@@ -184,10 +199,21 @@ impl Containers {
         let dir = self.state.container_dir(container);
         host_path(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
         let limit = self.budget.containers;
+        let (of_containers, of_claims) = self.counts();
+        let is_claims = ClaimId::is_reserved(container);
+        let fits = self.budget.has_descriptors(
+            of_containers + usize::from(!is_claims),
+            of_claims + usize::from(is_claims),
+            self.joined.len(),
+        );
+        if self.claim_of(container).is_some() {
+            let text = format!("a container {container} lives in a claim");
+            return Err((Denial::Exists, text));
+        }
         if self.has(container) {
             return Ok(()); // the engine refuses with a better error
         }
-        if self.len() >= usize::from(limit) {
+        if self.len() >= usize::from(limit) || !fits {
             let text = format!(
                 "{limit} slices exist, as many as containers_max and the daemon's descriptor \
                  limit allow; remove one first, or raise them"
@@ -203,6 +229,12 @@ impl Containers {
             return Err((Denial::Host, text));
         }
         Ok(())
+    }
+
+    /// Numbers of slices: of containers, and of claims.
+    fn counts(&self) -> (usize, usize) {
+        let claims = self.by_id.keys().filter(|slice| ClaimId::is_reserved(slice)).count();
+        (self.len().saturating_sub(claims), claims)
     }
 
     /// The next connection to a container's socket. `None`: there is none, or too many of the container's closed
@@ -238,15 +270,10 @@ impl Containers {
         }
     }
 
-    /// Whether a peer is one of the container's processes; logs refused ones at intervals.
+    /// Whether a peer is one of the container's processes; logs refused ones at intervals. The processes of a claim's
+    /// slice are those of the containers that live in it.
     pub fn is_member(&mut self, container: &ContainerId, peer: &Peer, now: Instant) -> bool {
-        let Some(slice) = self.of(container) else {
-            return false;
-        };
-        let all = self.slots.iter().map(|(_, other)| other);
-        let others = all.filter(|other| other.container != *container);
-        let others = others.map(|other| &other.members);
-        if slice.members.has(peer, slice.first(), others) {
+        if self.has_member(container, peer) {
             return true;
         }
         if peer.has_ended() {
@@ -258,6 +285,25 @@ impl Containers {
             tracing::warn!(%container, pid, uid, count, "refused a process that is not one of the container's");
         }
         false
+    }
+
+    fn has_member(&self, container: &ContainerId, peer: &Peer) -> bool {
+        let Some(slice) = self.of(container) else {
+            return false;
+        };
+        let claim = ClaimId::of_slice(container);
+        let of_claim = |joined: &&Joined| Some(joined.claim) == claim;
+        let joined = || self.joined.iter().map(|(_, joined)| joined);
+        let others = || {
+            let slices = self.slots.iter().map(|(_, other)| other);
+            let slices = slices.filter(|other| other.container != *container);
+            let elsewhere = joined().filter(|joined| !of_claim(joined));
+            slices.map(|other| &other.members).chain(elsewhere.map(|joined| &joined.members))
+        };
+        slice.members.has(peer, slice.first(), others())
+            || joined()
+                .filter(of_claim)
+                .any(|joined| joined.members.has(peer, joined.first(), others()))
     }
 
     /// When the next heartbeat is due, if there is any slice.
@@ -328,7 +374,7 @@ impl Containers {
 
     /// Ends all slices with the daemon: removes the sockets; if `ephemeral`, removes all files.
     pub fn end(self, ephemeral: bool) {
-        let containers = self.by_id.keys().copied();
+        let containers = self.by_id.keys().chain(self.joined_by_id.keys()).copied();
         self.state.close(containers, ephemeral);
     }
 }

@@ -3,18 +3,23 @@
 //! Each duty owns its state and sees no duty above it. Effects that concern several duties are composed here: `slices`
 //! has the begin, the changes and the end of a slice.
 
+mod claims;
 mod slices;
 
 use crate::accounting::Accounting;
 use crate::admin::Admins;
+use crate::agents::Agents;
 use crate::cgroup_limits::CgroupLimits;
+use crate::claims::Claims;
 use crate::clients::Clients;
 use crate::containers::Containers;
 use crate::events::{Events, Happening};
+use crate::gpu_table::GpuTable;
+use crate::health::HealthWatch;
 use crate::paths::Paths;
 use crate::policies::Policies;
 use crate::preempt::Preemption;
-use crate::replies::{NO_REPLY, key_of};
+use crate::replies::{NO_REPLY, is_agents, key_of};
 use crate::slab::Key;
 use crate::tasks::Tasks;
 use gpuslice_engine::{Action, Cut, Engine, Event, Late, Token};
@@ -45,6 +50,14 @@ pub struct Duties {
     pub events: Events,
     /// Policies changed at run time, as on disk.
     pub policies: Policies,
+    /// Connections of agents.
+    pub agents: Agents,
+    /// What agents have reserved.
+    pub claims: Claims,
+    /// The GPUs as agents see them.
+    pub gpu_table: GpuTable,
+    /// Watches the GPUs' health.
+    pub health: HealthWatch,
     /// Paths of the runtime directory, the driver and the shim.
     pub paths: Paths,
     /// What follows from the event at hand.
@@ -65,9 +78,9 @@ impl Duties {
             Action::ReadClaims { container, lane } => {
                 self.clients.read_lane(&container, lane, &mut self.tasks);
             }
-            Action::Stop { container, lane } => {
+            Action::Stop { container, lane, order } => {
                 let tasks = &mut self.tasks;
-                self.preemption.stop(container, lane, &self.clients, tasks);
+                self.preemption.stop((container, lane), order, &self.clients, tasks);
             }
             Action::Resume { container, lane } => {
                 self.preemption.resume(container, lane, &mut self.tasks);
@@ -93,6 +106,8 @@ impl Duties {
 
     /// Executes the actions of starts, changes and ends.
     fn perform_rare(&mut self, engine: &Engine, action: Action) {
+        // Whatever is not of a process may change a row that agents see.
+        self.agents.changed();
         match action {
             Action::Attached { token, client, container, lanes } => {
                 self.attached(engine, key_of(token), (client, lanes), &container)
@@ -107,7 +122,13 @@ impl Duties {
                 };
                 self.clients.cut(client, rule, &mut self.tasks);
             }
+            Action::Admitted { token, record } if is_agents(token) => {
+                self.claim_admitted(token, &record);
+            }
             Action::Admitted { token, record } => self.admitted(token, &record),
+            Action::Denied { token, why } if is_agents(token) => {
+                self.claim_denied(token, why.denial(), &why);
+            }
             Action::Denied { token, why } => {
                 let mut text = why.to_string();
                 if self.paths.driver.is_simulated() {

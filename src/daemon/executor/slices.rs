@@ -4,7 +4,7 @@ use super::Duties;
 use crate::cgroup_limits::{After, Finished};
 use crate::events::Happening;
 use crate::paths::host_path;
-use crate::replies::{NO_REPLY, key_of};
+use crate::replies::{NO_REPLY, is_agents, key_of};
 use crate::slab::Key;
 use crate::tasks::Task;
 use gpuslice_engine::{CapChange, Event, Record, TimeChange, Token};
@@ -12,6 +12,7 @@ use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk, Mounts};
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::text::HostPath;
 use gpuslice_wire::units::{Percent, Weight};
 
@@ -26,7 +27,7 @@ impl Duties {
         self.containers.open(now(), record)
     }
 
-    fn expect_slice(&mut self) {
+    pub(super) fn expect_slice(&mut self) {
         if self.containers.len() == 0 {
             self.accounting.schedule_first_sample(now());
         }
@@ -34,9 +35,10 @@ impl Duties {
 
     pub(super) fn admitted(&mut self, token: Token, record: &Record) {
         let asked = self.admins.take_asked(key_of(token));
+        let owner = self.admins.take_owner(key_of(token));
         self.expect_slice();
         let container = record.container;
-        if let Err(why) = self.containers.admit(now(), record, asked) {
+        if let Err(why) = self.containers.admit(now(), record, &owner, asked) {
             let text = self.on_disk(
                 &container,
                 &why,
@@ -55,7 +57,7 @@ impl Duties {
     }
 
     /// Ends a slice without an answer.
-    fn dismiss(&mut self, container: ContainerId) {
+    pub(super) fn dismiss(&mut self, container: ContainerId) {
         let token = NO_REPLY;
         self.tasks.step(Event::Dismiss { token, container });
     }
@@ -73,6 +75,9 @@ impl Duties {
         for Finished { container, after, failed } in finished {
             match (after, failed) {
                 (After::Nothing, _) => {}
+                (After::Admit(token), _) if is_agents(token) => {
+                    self.answer_limited_claim(token, container);
+                }
                 (After::Admit(token), _) => self.answer_limited(key_of(token), container),
                 (After::Dismiss(token, known), _) => self.forget_slice(token, &container, known),
                 (After::Grow(token, lane, memory), None) => {
@@ -105,9 +110,27 @@ impl Duties {
 
     /// Answers with the paths a container needs mounted.
     fn answer_admitted(&mut self, key: Key, container: ContainerId) {
-        let dir = self.containers.state().container_dir(&container);
+        let answer = Answer::Admitted { mounts: self.mounts(&container) };
+        let tasks = &mut self.tasks;
+        if !self.admins.answer_admitted(key, container, &answer, tasks) {
+            // The hook waited too long and its container does not start.
+            tracing::warn!(%container, "the client that asked for the slice has disconnected; the slice is removed");
+            self.dismiss(container);
+        }
+    }
+
+    /// Answers with the paths that a container in a claim needs mounted; returns whether its client is connected.
+    pub(super) fn answer_joined(&mut self, key: Key, container: &ContainerId) -> bool {
+        let answer = Answer::Admitted { mounts: self.mounts(container) };
+        self.answer(key, &answer);
+        self.admins.is_connected(key)
+    }
+
+    /// The paths that a container needs mounted.
+    fn mounts(&self, container: &ContainerId) -> Mounts {
+        let dir = self.containers.state().container_dir(container);
         let (driver, shim) = (&self.paths.driver, &self.paths.shim);
-        let mounts = Mounts {
+        Mounts {
             dir: host_path(&dir).unwrap_or(HostPath::EMPTY),
             cuda: driver.cuda,
             nvml: driver.nvml,
@@ -115,13 +138,6 @@ impl Duties {
             mount: shim.mount,
             nvml_shim: shim.nvml_shim,
             device: driver.device,
-        };
-        let answer = Answer::Admitted { mounts };
-        let tasks = &mut self.tasks;
-        if !self.admins.answer_admitted(key, container, &answer, tasks) {
-            // The hook waited too long and its container does not start.
-            tracing::warn!(%container, "the client that asked for the slice has disconnected; the slice is removed");
-            self.dismiss(container);
         }
     }
 
@@ -192,6 +208,9 @@ impl Duties {
     /// Ends a slice: closes its connections, clears its limits, deletes its record, answers.
     pub(super) fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
         self.preemption.forget(container);
+        if let Some(claim) = ClaimId::of_slice(container) {
+            self.claim_dismissed(token, &claim);
+        }
         self.containers.close(container);
         self.clients.close_all(container, &mut self.tasks);
         self.accounting.forget(container);

@@ -158,14 +158,20 @@ impl Preemption {
         self.jobs = None;
     }
 
-    /// Stops a container's work on a GPU, for the engine.
-    pub fn stop(&mut self, container: ContainerId, lane: Lane, clients: &Clients, out: &mut Tasks) {
+    /// Stops a container's work on a GPU, for the engine; `order` is the number of its order.
+    pub fn stop(
+        &mut self,
+        slice_lane @ (container, lane): time_slicer::SliceLane,
+        order: u32,
+        clients: &Clients,
+        out: &mut Tasks,
+    ) {
         let asked = self.misses(&container).row < MISSES_MAX
             && targets(clients, &container, lane)
-                .is_some_and(|targets| self.ask(Job::Stop((container, lane), targets)));
+                .is_some_and(|targets| self.ask(Job::Stop(slice_lane, order, targets)));
         if !asked {
             let ok = false;
-            out.step(Event::Stopped { container, lane, ok });
+            out.step(Event::Stopped { container, lane, order, ok });
         }
     }
 
@@ -187,10 +193,10 @@ impl Preemption {
         let _ = self.notify.read();
         while let Ok(answer) = self.answers.try_recv() {
             match answer {
-                WorkerAnswer::Stopped((container, lane), done) => {
+                WorkerAnswer::Stopped((container, lane), order, done) => {
                     self.tried(containers, &container, lane, &done);
                     let ok = done.is_ok();
-                    out.step(Event::Stopped { container, lane, ok });
+                    out.step(Event::Stopped { container, lane, order, ok });
                 }
                 WorkerAnswer::Resumed((container, lane)) => {
                     out.step(Event::Resumed { container, lane });

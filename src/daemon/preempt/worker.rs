@@ -44,8 +44,8 @@ pub struct Target {
 /// A job for the worker.
 #[derive(Debug)]
 pub enum Job {
-    /// Stop these groups, which are all groups of a container on a GPU.
-    Stop(SliceLane, Vec<Target>),
+    /// Stop these groups, which are all groups of a container on a GPU; with the number of the engine's order.
+    Stop(SliceLane, u32, Vec<Target>),
     /// Resume the stopped groups.
     Resume(SliceLane),
     /// Set these time slices; restore those of all other groups.
@@ -60,7 +60,7 @@ pub enum Job {
 #[derive(Debug)]
 pub enum WorkerAnswer {
     /// To `Stop`: its duration, or why nothing is stopped.
-    Stopped(SliceLane, Result<Duration, String>),
+    Stopped(SliceLane, u32, Result<Duration, String>),
     /// To `Resume`.
     Resumed(SliceLane),
     /// To `TimeSlices`.
@@ -117,11 +117,12 @@ impl Worker {
             let job = self.next(jobs);
             self.try_again();
             let answer = match job {
-                Ok(Job::Stop(slice_lane, targets)) => {
+                Ok(Job::Stop(slice_lane, order, targets)) => {
                     let begun = Instant::now();
                     let done = self.stop(slice_lane, &targets);
                     let done = done.map(|()| begun.elapsed());
-                    Some(WorkerAnswer::Stopped(slice_lane, done.map_err(|why| why.to_string())))
+                    let done = done.map_err(|why| why.to_string());
+                    Some(WorkerAnswer::Stopped(slice_lane, order, done))
                 }
                 Ok(Job::Resume(slice_lane)) => {
                     self.resume(slice_lane);

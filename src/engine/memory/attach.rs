@@ -159,7 +159,7 @@ impl Engine {
             let mut mine = before.map_or(ClientLane::default(), ClientLane::go_on);
             mine.grant(held_of(held, lane, gpu));
             mine.read_at = entity.map_or(0, |entity| entity.turn);
-            mine.orders = entity.map_or(0, |entity| entity.orders);
+            mine.order = entity.map_or(0, |entity| entity.order);
             mine
         });
         let client = self.clients.attach(Client { index, process, connected: true, lanes })?;

@@ -194,8 +194,8 @@ pub(crate) struct Entity {
     pub(crate) gang: Option<Member>,
     /// Whether its work is stopped on the GPU itself.
     pub(crate) preemption: Preemption,
-    /// Number of orders to stop its work.
-    pub(crate) orders: u32,
+    /// The number of the last order to stop its work; 0 for none.
+    pub(crate) order: u32,
     /// Attempts to stop its work since its turn was closed.
     pub(crate) stop_tries: u32,
     /// GPU time charged to it, as shown to observers.

@@ -134,6 +134,8 @@ pub(crate) struct Turns {
     demand: gang::Demand,
     /// The gang for which the GPU is reserved, and before which the present turn fits in.
     fits_before: Option<ContainerIndex>,
+    /// The number of the last order to stop a container's work.
+    orders: u32,
     /// Time of the last step.
     now: Instant,
     /// GPU time is charged up to this instant.
@@ -152,6 +154,7 @@ impl Turns {
             guards: StarvationGuards::new(&config, now),
             demand: gang::Demand::default(),
             fits_before: None,
+            orders: 0,
             now,
             booked,
         }
@@ -185,7 +188,7 @@ impl Turns {
             untracked: None,
             gang: None,
             preemption: Preemption::None,
-            orders: 0,
+            order: 0,
             stop_tries: 0,
             gpu_time: Duration(0),
             compensated: Duration(0),

@@ -47,7 +47,7 @@ pub(crate) enum Preemption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// To a stop: it stopped all of the work, or none.
-    Stop { ok: bool },
+    Stop { order: u32, ok: bool },
     /// To a resume.
     Resume,
 }
@@ -58,13 +58,14 @@ impl Preemption {
         matches!(self, Preemption::Stopped | Preemption::Resuming)
     }
 
-    /// The state after the answer to a stop. An answer that arrives while resuming belongs to an earlier
-    /// stop: orders are executed in sequence, and the resume is still to come.
-    fn stopped(self, ok: bool) -> Preemption {
-        match (self, ok) {
-            (Preemption::Resuming, _) => Preemption::Resuming,
-            (_, true) => Preemption::Stopped,
-            (_, false) => Preemption::None,
+    /// The state after the answer to an order. `last` is false for a stop before the last one, whose processes have
+    /// all gone; so has what an answer belongs to that the state does not expect.
+    fn answered(self, done: Answer, last: bool) -> Preemption {
+        match (self, done) {
+            (Preemption::Stopping, Answer::Stop { ok: true, .. }) if last => Preemption::Stopped,
+            (Preemption::Stopping, Answer::Stop { ok: false, .. }) if last => Preemption::None,
+            (Preemption::Resuming, Answer::Resume) => Preemption::None,
+            (unchanged, _) => unchanged,
         }
     }
 
@@ -85,7 +86,7 @@ impl Turns {
     /// between two of them drains sooner than a window.
     fn patience(&self, entity: &Entity) -> Duration {
         match self.gates() && entity.may_have_gates() {
-            true => Duration::from_micros(u64::from(self.window_us()) * 2 / 3 + 100),
+            true => Duration::from_micros(u64::from(self.window_us()) / 3 + 100),
             false => self.honest_drain(),
         }
     }
@@ -129,12 +130,14 @@ impl Turns {
             return; // It overruns now, and may be the next to have a turn.
         }
         let due = self.stop_at(index, closed).is_some_and(|at| self.now >= at);
+        let order = self.orders.wrapping_add(1);
         let Some(entity) = self.find_mut(index).filter(|it| due && !it.is_off()) else {
             return;
         };
         entity.preemption = Preemption::Stopping;
         entity.stop_tries += 1;
-        entity.orders = entity.orders.wrapping_add(1);
+        entity.order = order;
+        self.orders = order;
         notes.push(Note::Stop(index));
     }
 
@@ -160,12 +163,11 @@ impl Turns {
         let Some(entity) = self.find_mut(index) else {
             return;
         };
-        let preemption = match done {
-            Answer::Stop { ok } => entity.preemption.stopped(ok),
-            Answer::Resume => Preemption::None,
-        };
-        entity.preemption = preemption.with(entity.reported.attached);
-        entity.stops += u64::from(entity.preemption == Preemption::Stopped);
+        let last = !matches!(done, Answer::Stop { order, .. } if order != entity.order);
+        let before = entity.preemption;
+        entity.preemption = before.answered(done, last).with(entity.reported.attached);
+        let stopped = entity.preemption == Preemption::Stopped;
+        entity.stops += u64::from(stopped && before != Preemption::Stopped);
     }
 }
 
@@ -209,6 +211,11 @@ mod tests {
         rig.report(now, 0, true, false);
     }
 
+    /// The answer to the last order.
+    fn stopped(rig: &Rig, ok: bool) -> Answer {
+        Answer::Stop { order: rig.turns.entities[0].order, ok }
+    }
+
     fn asked(rig: &Rig, note: Note) -> usize {
         rig.notes.iter().filter(|it| **it == note).count()
     }
@@ -225,7 +232,8 @@ mod tests {
         rig.at(closed + window * US);
         assert_eq!(asked(&rig, Note::Stop(index(0))), 1);
         let now = closed + (window + 300) * US;
-        answer(&mut rig, now, Answer::Stop { ok: true });
+        let done = stopped(&rig, true);
+        answer(&mut rig, now, done);
         assert_eq!(rig.holder(), Some(1));
         let paid = rig.turns.find(index(0)).map(|it| it.gpu_time.0);
         assert_eq!(paid, Some(now), "until it was stopped, and no longer");
@@ -246,7 +254,7 @@ mod tests {
         let of =
             |alone, class| Entitlement { alone, class, ..late(true).turns.entities[0].entitlement };
         rig.turns.retune(index(0), of(true, Class::BestEffort));
-        assert_eq!(drain(&rig), Some(200));
+        assert_eq!(drain(&rig), Some(150));
         rig.turns.retune(index(0), of(false, Class::BestEffort));
         assert_eq!(drain(&rig), Some(325));
     }
@@ -268,7 +276,8 @@ mod tests {
         for (tries, ms) in [1, 2, 6, 21, 84, 333, 1_332].into_iter().enumerate() {
             rig.at(closed + ms * MS);
             assert_eq!(asked(&rig, Note::Stop(index(0))), tries + 1, "{ms} ms");
-            answer(&mut rig, closed + ms * MS, Answer::Stop { ok: false });
+            let done = stopped(&rig, false);
+            answer(&mut rig, closed + ms * MS, done);
         }
         rig.at(closed + 1_999 * MS);
         assert_eq!(asked(&rig, Note::Stop(index(0))), 7);
@@ -284,12 +293,14 @@ mod tests {
         let mut rig = late(true);
         let closed = rig.turns.now.0;
         rig.at(closed + MS);
-        answer(&mut rig, closed + 2 * MS, Answer::Stop { ok: true });
+        let done = stopped(&rig, true);
+        answer(&mut rig, closed + 2 * MS, done);
         rig.report(closed + 3 * MS, 1, false, true);
         rig.report(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0));
         assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
-        answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
+        let done = stopped(&rig, true);
+        answer(&mut rig, closed + 4 * MS, done);
         rig.wake(closed + 5 * MS, 1);
         assert_eq!(rig.holder(), None, "it is not off the GPU");
         answer(&mut rig, closed + 5 * MS, Answer::Resume);
@@ -306,7 +317,8 @@ mod tests {
         rig.report(closed + 3 * MS, 1, false, true);
         rig.report(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0), "and it has its next turn");
-        answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
+        let done = stopped(&rig, true);
+        answer(&mut rig, closed + 4 * MS, done);
         assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
         answer(&mut rig, closed + 5 * MS, Answer::Resume);
         assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
@@ -354,7 +366,7 @@ mod tests {
         says(&mut rig, high, true, 0, 0);
         says(&mut rig, second, true, turn, 0);
         let (container, lane, ok) = (id("a"), Lane(0), true);
-        rig.step(Event::Stopped { container, lane, ok });
+        rig.step(Event::Stopped { container, lane, order: 1, ok });
         assert_eq!(word(&rig, "b") % 2, 0, "the second process runs");
         says(&mut rig, second, true, turn, turn);
         assert_eq!(word(&rig, "b") % 2, 1, "and now does not");
@@ -368,7 +380,9 @@ mod tests {
             let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
             rig.wake(0, 1);
             assert_eq!(rig.turns.phase, Phase::Open);
-            rig.turns.preemption_answered(index(0), Answer::Stop { ok: true });
+            rig.turns.entities[0].preemption = Preemption::Stopping;
+            let done = stopped(&rig, true);
+            rig.turns.preemption_answered(index(0), done);
             for who in 0..2 {
                 let reported = Report {
                     attached: true,
@@ -385,6 +399,36 @@ mod tests {
         }
     }
 
+    /// The processes that a stop reached have gone; its answer comes when the next stop is ordered.
+    #[test]
+    fn an_answer_to_an_earlier_order_says_nothing() {
+        let mut rig = late(true);
+        let stopping = |rig: &mut Rig| {
+            while rig.turns.entities[0].preemption != Preemption::Stopping {
+                let due = rig.turns.deadline().expect("a stop that is due");
+                rig.at(due.0);
+            }
+            rig.turns.entities[0].order
+        };
+        let first = stopping(&mut rig);
+        let now = rig.turns.now.0;
+        let gone = Report { drained: true, ..Report::default() };
+        rig.turns.report(index(0), gone);
+        assert_eq!(rig.turns.entities[0].preemption, Preemption::None);
+        rig.report(now, 1, false, true);
+        rig.report(now, 1, false, true);
+        rig.report(now, 0, true, false);
+        assert_eq!(rig.holder(), Some(0));
+        rig.report(now + MS, 1, true, true);
+        let second = stopping(&mut rig);
+        assert_ne!(first, second);
+        rig.turns.preemption_answered(index(0), Answer::Stop { order: first, ok: true });
+        assert_eq!(rig.turns.entities[0].preemption, Preemption::Stopping);
+        rig.turns.preemption_answered(index(0), Answer::Resume);
+        rig.turns.preemption_answered(index(0), Answer::Stop { order: second, ok: true });
+        assert_eq!(rig.turns.entities[0].preemption, Preemption::Stopped);
+    }
+
     /// Turns begin because of stopped work; the container that runs is charged for its own use.
     #[test]
     fn stopped_work_is_not_charged_when_turns_begin() {
@@ -392,7 +436,9 @@ mod tests {
         rig.wake(0, 1);
         rig.at(100 * MS);
         assert_eq!(rig.turns.phase, Phase::Open);
-        rig.turns.preemption_answered(index(0), Answer::Stop { ok: true });
+        rig.turns.entities[0].preemption = Preemption::Stopping;
+        let done = stopped(&rig, true);
+        rig.turns.preemption_answered(index(0), done);
         for (who, runnable) in [(0, false), (1, true)] {
             let reported = Report { attached: true, runnable, ..Report::default() };
             rig.turns.report(index(who), reported);
@@ -412,7 +458,8 @@ mod tests {
         let mut rig = late(true);
         let closed = rig.turns.now.0;
         rig.at(closed + MS);
-        answer(&mut rig, closed + 2 * MS, Answer::Stop { ok: true });
+        let done = stopped(&rig, true);
+        answer(&mut rig, closed + 2 * MS, done);
         rig.turns.set_policy(Policy::Native);
         rig.at(closed + 3 * MS);
         rig.report(closed + 4 * MS, 1, true, true);

@@ -43,7 +43,12 @@ fn columns_are_chosen() {
     let (_, wide) = run(&node, &["ps", "--wide"]);
     assert_eq!(run(&node, &["ps", "-o", "wide"]).1, wide);
     let lines: Vec<&str> = wide.lines().collect();
-    assert!(lines[0].contains(" PROCS ID ") && lines[0].ends_with(" LAST REFUSED"), "{wide}");
+    assert!(
+        lines[0].contains(" PROCS ID ")
+            && lines[0].contains(" LAST REFUSED ")
+            && lines[0].ends_with(" POD"),
+        "{wide}"
+    );
     assert!(lines[1].starts_with("web server ") && lines[1].contains(" c0ffee012345 "), "{wide}");
     let (_, some) = run(&node, &["ps", "-o", "id,why,NAME"]);
     assert!(some.starts_with("ID           WHY                          NAME\n"), "{some}");

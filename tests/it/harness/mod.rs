@@ -1,6 +1,7 @@
 //! A node of one's own: directories, a simulated GPU, a daemon; gone when the test ends.
 
 pub mod agent;
+pub mod agent_client;
 pub mod bundle;
 pub mod node;
 pub mod wire;

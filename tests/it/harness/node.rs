@@ -5,6 +5,7 @@ use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
 use gpuslice_wire::admin::{Admission, Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{Name, Selector};
@@ -267,6 +268,7 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
             gang: Gangs::Auto,
             pinned: None,
             pid: 0,
+            owner: Owner::default(),
         },
     }
 }

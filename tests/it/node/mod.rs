@@ -1,10 +1,13 @@
-//! Accounting through NVML, the driver's limits on control groups, and the commands that report them.
+//! Accounting through NVML, the driver's limits on control groups, agents, claims, and the commands that report them.
 
 mod accounting;
+mod agents;
 mod cases;
 mod cgroup_limits;
+mod claims;
 mod doctor;
 mod ends;
 mod group;
+mod health;
 mod members;
 mod stranger;

@@ -26,7 +26,7 @@ fn patience(seen: &Observer, state: &LaneState, such: impl Fn(&LaneState) -> boo
         // the work allowed in flight and half of it again, or that between two gates; and 0.1 ms
         true => state.view.map_or(0, |view| {
             let window = u64::from(view.window_us) * 1_000;
-            100_000 + if view.gates { window * 2 / 3 } else { window * 3 / 2 }
+            100_000 + if view.gates { window / 3 } else { window * 3 / 2 }
         }),
         false => seen.config.drain.0,
     }
@@ -39,7 +39,7 @@ impl Stops {
     /// The objection.
     pub fn before(&mut self, seen: &Observer, action: &Action) -> Result<(), Objection> {
         match *action {
-            Action::Stop { container, lane } => self.stop(seen, (container, lane)),
+            Action::Stop { container, lane, .. } => self.stop(seen, (container, lane)),
             Action::Resume { container, lane } => self.resume(seen, (container, lane)),
             _ => Ok(()),
         }

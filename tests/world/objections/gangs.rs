@@ -115,7 +115,7 @@ fn to_stopping_half_a_collective() {
     let (container, lane) = (container(0), Lane(0));
     let closed = story.then(8 * MS, &[on(0, 0, 2, 0), on(0, 1, 2, 0)]);
     closed.expect("fine");
-    let stop = Action::Stop { container, lane };
+    let stop = Action::Stop { container, lane, order: 1 };
     objects(story.then(200 * MS, &[stop]), "gang true");
 }
 

@@ -6,7 +6,7 @@ const US: u64 = 1_000;
 
 fn stop() -> Action {
     let (container, lane) = (container(0), Lane(0));
-    Action::Stop { container, lane }
+    Action::Stop { container, lane, order: 1 }
 }
 
 fn resume() -> Action {
@@ -28,7 +28,7 @@ fn late() -> Story {
 fn stopped() -> Story {
     let mut story = late();
     story.then(100 * US, &[stop()]).expect("fine");
-    let done = Event::Stopped { container: container(0), lane: Lane(0), ok: true };
+    let done = Event::Stopped { container: container(0), lane: Lane(0), order: 1, ok: true };
     let told = story.tell(300 * US, done, &[turn(1, 1, 8 * MS)]);
     told.expect("fine");
     story
@@ -95,7 +95,7 @@ fn to_a_turn_beside_one_that_the_order_to_stop_did_not_reach() {
         says(&mut story, runnable(3, 1), &[])?;
         story.says(1, runnable(1, 1), &[turn(0, 4, 0)])?;
         says(&mut story, runnable(3, if drained { 3 } else { 1 }), &[])?;
-        let done = Event::Stopped { container, lane, ok };
+        let done = Event::Stopped { container, lane, order: 1, ok };
         story.tell(0, done, &[turn(1, 3, 8 * MS)])
     };
     assert_eq!(told(true), Ok(()));

@@ -168,7 +168,9 @@ impl World {
                 self.clients.remove(&client);
                 Event::Gone { client }
             }
-            Letter::StopAnswer(container, lane, held) => self.answer(container, lane, held),
+            Letter::StopAnswer(container, lane, order, held) => {
+                self.answer(container, lane, order, held)
+            }
             letter => return self.open_memory(letter),
         })
     }
@@ -276,7 +278,7 @@ impl World {
             Action::Disconnect { client, .. } => self.disconnect(client),
             Action::SetLane { container, lane, view } => self.set_page(container, lane, view),
             Action::ReadClaims { container, lane } => self.reread(container, lane),
-            Action::Stop { container, lane } => self.order_stop(container, lane),
+            Action::Stop { container, lane, order } => self.order_stop(container, lane, order),
             Action::Resume { container, lane } => self.order_resume(container, lane),
             Action::Denied { .. }
             | Action::ProcessRestored { .. }

@@ -59,7 +59,7 @@ enum Happening {
     /// A process asks to be attached.
     Connect(usize),
     /// The hardware stops the work of these processes of a container, ordered by that daemon.
-    Stop(u32, ContainerId, Lane, Vec<ClientId>),
+    Stop(u32, ContainerId, Lane, u32, Vec<ClientId>),
     /// It resumes a container's work.
     Resume(u32, ContainerId, Lane),
 }
@@ -85,7 +85,7 @@ enum Letter {
     Policy(Option<u32>, u8),
     Retune(ContainerId, time::Wish),
     /// The hardware executed an order, or (`None`) refused to stop.
-    StopAnswer(ContainerId, Lane, Option<bool>),
+    StopAnswer(ContainerId, Lane, u32, Option<bool>),
 }
 
 #[derive(Debug)]
@@ -245,8 +245,8 @@ impl World {
             Happening::Memory(who) => self.memory(who),
             Happening::Yield(who, lane, number) => self.give(who, lane, number),
             Happening::Connect(who) => self.connect(who),
-            Happening::Stop(life, container, lane, reached) if life == self.daemon.life => {
-                self.stop(container, lane, &reached);
+            Happening::Stop(life, container, lane, order, reached) if life == self.daemon.life => {
+                self.stop(container, lane, order, &reached);
             }
             Happening::Resume(life, container, lane) if life == self.daemon.life => {
                 self.resume(container, lane);

@@ -49,10 +49,10 @@ impl Work {
 impl World {
     /// Orders a stop. It reaches the processes that are attached now: only these have reported where their work
     /// runs.
-    pub(super) fn order_stop(&mut self, container: ContainerId, lane: Lane) {
+    pub(super) fn order_stop(&mut self, container: ContainerId, lane: Lane, order: u32) {
         let its = self.processes.iter().filter(|it| it.container == container);
         let reached = its.filter_map(|it| it.client).collect();
-        self.order_later(Happening::Stop(self.daemon.life, container, lane, reached));
+        self.order_later(Happening::Stop(self.daemon.life, container, lane, order, reached));
     }
 
     pub(super) fn order_resume(&mut self, container: ContainerId, lane: Lane) {
@@ -65,7 +65,13 @@ impl World {
         self.after(self.hardware.done - self.now, order);
     }
 
-    pub(super) fn stop(&mut self, container: ContainerId, lane: Lane, reached: &[ClientId]) {
+    pub(super) fn stop(
+        &mut self,
+        container: ContainerId,
+        lane: Lane,
+        order: u32,
+        reached: &[ClientId],
+    ) {
         let refused = self.rng.per_mille(self.hardware.refuses);
         if !refused {
             let now = self.now;
@@ -77,27 +83,33 @@ impl World {
                 work.into_iter().for_each(|work| work.pause(now));
             }
         }
-        self.answer_later(container, lane, (!refused).then_some(true));
+        self.answer_later(container, lane, order, (!refused).then_some(true));
     }
 
     pub(super) fn resume(&mut self, container: ContainerId, lane: Lane) {
         self.resume_all_of(lane, |of| of == container);
-        self.answer_later(container, lane, Some(false));
+        self.answer_later(container, lane, 0, Some(false));
     }
 
-    fn answer_later(&mut self, container: ContainerId, lane: Lane, held: Option<bool>) {
+    fn answer_later(&mut self, container: ContainerId, lane: Lane, order: u32, held: Option<bool>) {
         let sent = self.now + self.rng.below(200 * US);
         self.hardware.sent = self.hardware.sent.max(sent);
-        let letter = Letter::StopAnswer(container, lane, held);
+        let letter = Letter::StopAnswer(container, lane, order, held);
         let letter = Happening::Letter(self.daemon.life, letter);
         self.after(self.hardware.sent - self.now, letter);
     }
 
     /// The event of the hardware's answer.
-    pub(super) fn answer(&self, container: ContainerId, lane: Lane, held: Option<bool>) -> Event {
+    pub(super) fn answer(
+        &self,
+        container: ContainerId,
+        lane: Lane,
+        order: u32,
+        held: Option<bool>,
+    ) -> Event {
         match held {
             Some(false) => Event::Resumed { container, lane },
-            _ => Event::Stopped { container, lane, ok: held.is_some() },
+            _ => Event::Stopped { container, lane, order, ok: held.is_some() },
         }
     }
 

@@ -425,7 +425,7 @@ fn no_turn_is_extended_that_no_process_wants() {
     });
     assert!(stopped, "its late work is stopped");
     let ok = true;
-    rig.step(Event::Stopped { container, lane, ok });
+    rig.step(Event::Stopped { container, lane, order: 1, ok });
     claim(&mut rig, single, 0, false, 0);
     claim(&mut rig, other, 0, true, 0);
     (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, busy));

@@ -182,7 +182,8 @@ fn stopped_work_waits() {
     let closed = rig.turns.now.0;
     rig.at(closed + MS);
     assert!(rig.notes.contains(&Note::Stop(ContainerIndex(0))), "{:?}", rig.notes);
-    rig.turns.preemption_answered(ContainerIndex(0), Answer::Stop { ok: true });
+    let order = rig.turns.entities[0].order;
+    rig.turns.preemption_answered(ContainerIndex(0), Answer::Stop { order, ok: true });
     rig.report(closed + 2 * MS, 0, false, false);
     assert_eq!(rig.holder(), Some(1));
     rig.at(closed + 12 * MS);

@@ -1,0 +1,164 @@
+//! The agent of a node: an unprivileged process between the kubelet, the API server and the daemon.
+//!
+//! One program offers a node's GPUs. Which one, the node's label says, as in ACK; this agent offers them as device
+//! plugins or by dynamic resource allocation, and offers nothing on a node that is another program's.
+
+mod mode;
+
+pub use mode::Mode;
+
+use crate::api::client::Client;
+use crate::api::objects::Node;
+use crate::api::store;
+use crate::dra::driver::Driver;
+use crate::dra::publish::{self, Publisher};
+use crate::dra::slices::NodeName;
+use crate::kubelet::Directories;
+use crate::ledger::Ledger;
+use crate::ledger::socket::Socket;
+use crate::names;
+use crate::place::Placement;
+use crate::plugin::devices::Unit;
+use crate::plugin::identity::ResourceNames;
+use crate::plugin::{self, state};
+use anyhow::{Context, Result, ensure};
+use gpuslice_host::layout::{NODE_DIR, NODE_SOCKET};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tracing::info;
+
+/// Offer this node's GPUs to the cluster
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Name of the node
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    node_name: String,
+    /// How GPUs are offered [default: by the node's labels]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// URL of an API server without TLS, as of kubectl proxy [default: the cluster's own]
+    #[arg(long, value_name = "URL")]
+    api: Option<String>,
+    /// Directory of the kubelet
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    kubelet_dir: PathBuf,
+    /// The daemon's socket for agents [default: /run/gpuslice/node.sock]
+    #[arg(long, value_name = "FILE")]
+    node_socket: Option<PathBuf>,
+    /// Memory of one device: GiB, MiB or a size
+    #[arg(long, value_name = "UNIT", default_value = "GiB")]
+    memory_unit: Unit,
+    /// Distribution of shares over GPUs [default: the node's label ack.node.gpu.placement, else binpack]
+    #[arg(long, value_name = "PLACEMENT")]
+    placement: Option<Placement>,
+    /// Name of the resource for memory
+    #[arg(long, value_name = "NAME", default_value = names::MEMORY)]
+    memory_resource: String,
+    /// Name of the resource for percent of compute
+    #[arg(long, value_name = "NAME", default_value = names::CORES)]
+    core_resource: String,
+}
+
+/// Runs the agent until it fails or is told to end.
+///
+/// # Errors
+/// The API server or the kubelet's directory cannot be used, or the node's labels are contradictory.
+pub async fn run(options: &Options) -> Result<()> {
+    let name = &options.node_name;
+    let valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    ensure!(!name.is_empty() && name.chars().all(valid), "{name:?} is no node's name");
+    let api = match &options.api {
+        Some(url) => Client::plain(url)?,
+        None => Client::in_cluster()?,
+    };
+    let node: Node = api.get(&format!("/api/v1/nodes/{name}")).await?;
+    let labels = &node.metadata.labels;
+    let mode = match options.mode {
+        Some(mode) => mode,
+        None => mode::of_labels(labels)?,
+    };
+    let label = labels.get(names::PLACEMENT).map(|text| text.parse()).transpose();
+    let label =
+        label.map_err(anyhow::Error::msg).context("the node's label ack.node.gpu.placement")?;
+    let placement = options.placement.or(label).unwrap_or_default();
+    let socket = options.node_socket.clone();
+    let socket = socket.unwrap_or_else(|| PathBuf::from(NODE_DIR).join(NODE_SOCKET));
+    let ledger: Arc<dyn Ledger> = Arc::new(Socket::new(&socket));
+    info!(node = name, ?mode, ?placement, "starting");
+    let serve = async {
+        match mode {
+            Mode::DevicePlugin => device_plugin(options, api, ledger, placement).await,
+            Mode::Dra => dra(options, &node, api, ledger, placement).await,
+            Mode::Off => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = serve => ended,
+        () = terminated() => Ok(()),
+    }
+}
+
+async fn device_plugin(
+    options: &Options,
+    api: Client,
+    ledger: Arc<dyn Ledger>,
+    placement: Placement,
+) -> Result<()> {
+    let names = ResourceNames {
+        memory: options.memory_resource.clone(),
+        cores: options.core_resource.clone(),
+    };
+    ensure!(names.memory != names.cores, "both resources have the name {}", names.memory);
+    let settings = state::Settings {
+        node: options.node_name.clone(),
+        names,
+        unit: options.memory_unit,
+        placement,
+        kubelet: Directories::new(&options.kubelet_dir),
+    };
+    let (copy, pods) = watch::channel(None);
+    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", options.node_name);
+    let pair = state::Pair::new(settings, ledger, api.clone(), pods);
+    tokio::select! {
+        () = store::keep(api, path, copy) => Ok(()),
+        ended = plugin::run(Arc::new(pair)) => ended,
+    }
+}
+
+async fn dra(
+    options: &Options,
+    node: &Node,
+    api: Client,
+    ledger: Arc<dyn Ledger>,
+    placement: Placement,
+) -> Result<()> {
+    let name = &options.node_name;
+    let (copy, slices) = watch::channel(None);
+    let publisher = Publisher {
+        node: NodeName { name: name.clone(), uid: node.metadata.uid.clone() },
+        api: api.clone(),
+        ledger: ledger.clone(),
+        placement,
+        slices,
+    };
+    let driver = Arc::new(Driver { node: name.clone(), api: api.clone(), ledger });
+    let directories = Directories::new(&options.kubelet_dir);
+    tokio::select! {
+        () = store::keep(api, publish::watch_path(name), copy) => Ok(()),
+        () = publisher.run() => Ok(()),
+        ended = driver.run(&directories) => ended,
+    }
+}
+
+/// Waits for a signal that ends the process.
+async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut term) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

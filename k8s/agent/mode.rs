@@ -1,0 +1,62 @@
+//! Which program offers a node's GPUs, and how.
+
+use crate::names;
+use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+
+/// How the agent offers the GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// As extended resources for memory and compute
+    DevicePlugin,
+    /// By dynamic resource allocation with consumable capacity
+    Dra,
+    /// Not at all
+    Off,
+}
+
+/// The mode that a node's labels say. A node without a label is offered, since the agent was put there.
+///
+/// # Errors
+/// The value is none that is known.
+pub fn of_labels(labels: &BTreeMap<String, String>) -> Result<Mode> {
+    let ours = labels.get(names::OUR_MODE).map(|value| (names::OUR_MODE, value));
+    let ack = || labels.get(names::MODE).map(|value| (names::MODE, value));
+    let Some((key, value)) = ours.or_else(ack) else {
+        return Ok(Mode::DevicePlugin);
+    };
+    Ok(match value.as_str() {
+        "device-plugin" | "cgpu" | "core_mem" => Mode::DevicePlugin,
+        "dra" => Mode::Dra,
+        // These are offered by NVIDIA's plugin, by MPS or MIG, or as whole GPUs.
+        "off" | "default" | "mps" | "mig" | "topology" | "disabled" => Mode::Off,
+        "share" => bail!(
+            "the node's label {key}=share asks for shares without caps, which this agent does not give; \
+             set {key}=cgpu for shares with caps"
+        ),
+        other => bail!(
+            "the node's label {key} is {other:?}; device-plugin, dra, cgpu, core_mem and off are known"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_label_says_who_offers() {
+        let of = |pairs: &[(&str, &str)]| {
+            let labels = pairs.iter().map(|it| (it.0.to_owned(), it.1.to_owned())).collect();
+            of_labels(&labels).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(&[]), Ok(Mode::DevicePlugin));
+        assert_eq!(of(&[("ack.node.gpu.schedule", "cgpu")]), Ok(Mode::DevicePlugin));
+        assert_eq!(of(&[("gpuslice.io/mode", "dra")]), Ok(Mode::Dra));
+        assert_eq!(of(&[("ack.node.gpu.schedule", "topology")]), Ok(Mode::Off));
+        let both = [("ack.node.gpu.schedule", "default"), ("gpuslice.io/mode", "device-plugin")];
+        assert_eq!(of(&both), Ok(Mode::DevicePlugin), "ours is nearer");
+        assert!(of(&[("ack.node.gpu.schedule", "share")]).unwrap_err().contains("cgpu"));
+        assert!(of(&[("gpuslice.io/mode", "maybe")]).unwrap_err().contains("\"maybe\""));
+    }
+}

@@ -1,0 +1,135 @@
+//! What a scheduler wrote on a pod: its GPUs, by index, and the amounts on each.
+//!
+//! gpushare's extender names one GPU (v1). ACK's scheduler names GPUs for each container (v2). A pod may carry both;
+//! v2 says more and counts. Any user of the namespace may write these annotations, so they are proposals: the index
+//! is checked against the node, and the daemon's ledger decides.
+
+use crate::api::objects::Pod;
+use crate::names::{V1_INDEX, V2_CORES, V2_MEMORY};
+use std::collections::BTreeMap;
+
+/// Amounts by the index of the GPU.
+pub type ByGpu = BTreeMap<u32, u64>;
+
+/// Bytes of a v2 annotation that are read, at most.
+const TEXT_MAX: usize = 16 << 10;
+
+/// An annotation that is there and is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the pod's annotation {key} is {found:?}, and {wanted}")]
+pub struct BadAnnotation {
+    key: &'static str,
+    found: String,
+    wanted: &'static str,
+}
+
+impl BadAnnotation {
+    fn new(key: &'static str, text: &str, wanted: &'static str) -> BadAnnotation {
+        BadAnnotation { key, found: text.chars().take(60).collect(), wanted }
+    }
+}
+
+/// The memory of the whole pod on each GPU. Empty: no scheduler chose one.
+///
+/// # Errors
+/// An annotation is malformed.
+pub fn of_pod(pod: &Pod) -> Result<ByGpu, BadAnnotation> {
+    if let Some(text) = pod.annotation(V2_MEMORY) {
+        let mut sum = ByGpu::new();
+        for (gpu, amount) in v2(V2_MEMORY, text)?.into_values().flatten() {
+            let entry = sum.entry(gpu).or_default();
+            *entry = entry.saturating_add(amount);
+        }
+        if !sum.is_empty() {
+            return Ok(sum);
+        }
+    }
+    Ok(v1(pod)?.map(|gpu| (gpu, pod.limit(crate::names::MEMORY))).into_iter().collect())
+}
+
+/// The GPUs of one container, by its position among the pod's containers; the amount is 0 where v1 does not tell it.
+///
+/// # Errors
+/// An annotation is malformed.
+pub fn of_container(pod: &Pod, container: usize) -> Result<ByGpu, BadAnnotation> {
+    for key in [V2_MEMORY, V2_CORES] {
+        if let Some(text) = pod.annotation(key) {
+            let position = u32::try_from(container).unwrap_or(u32::MAX);
+            let found = v2(key, text)?.remove(&position).unwrap_or_default();
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(v1(pod)?.map(|gpu| (gpu, 0)).into_iter().collect())
+}
+
+/// The index of gpushare v1. `-1` is its own word for none.
+fn v1(pod: &Pod) -> Result<Option<u32>, BadAnnotation> {
+    match pod.annotation(V1_INDEX) {
+        None | Some("-1") => Ok(None),
+        Some(text) => {
+            let wanted = "it must be the index of a GPU";
+            text.parse().map(Some).map_err(|_| BadAnnotation::new(V1_INDEX, text, wanted))
+        }
+    }
+}
+
+fn v2(key: &'static str, text: &str) -> Result<BTreeMap<u32, ByGpu>, BadAnnotation> {
+    let wanted = "it must be JSON of the form {\"CONTAINER\":{\"GPU\":AMOUNT}} with indices";
+    let bad = || BadAnnotation::new(key, text, wanted);
+    if text.len() > TEXT_MAX {
+        return Err(bad());
+    }
+    serde_json::from_str(text).map_err(|_| bad())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(annotations: &serde_json::Value) -> Pod {
+        let limits = json!({ "limits": { "aliyun.com/gpu-mem": "3" } });
+        serde_json::from_value(json!({
+            "metadata": { "annotations": annotations },
+            "spec": { "containers": [{ "resources": limits }, { "resources": limits }] },
+        }))
+        .expect("a pod")
+    }
+
+    fn by_gpu(pairs: &[(u32, u64)]) -> Result<ByGpu, BadAnnotation> {
+        Ok(pairs.iter().copied().collect())
+    }
+
+    #[test]
+    fn both_generations_are_read() {
+        assert_eq!(of_pod(&pod(&json!({}))), by_gpu(&[]));
+        let first = pod(&json!({ "ALIYUN_COM_GPU_MEM_IDX": "2" }));
+        assert_eq!(of_pod(&first), by_gpu(&[(2, 6)]));
+        assert_eq!(of_container(&first, 1), by_gpu(&[(2, 0)]));
+        let both = r#"{"0":{"1":2,"3":4},"1":{"3":5}}"#;
+        let both = pod(
+            &json!({ "scheduler.framework.gpushare.allocation": both, "ALIYUN_COM_GPU_MEM_IDX": "2" }),
+        );
+        assert_eq!(of_pod(&both), by_gpu(&[(1, 2), (3, 9)]));
+        assert_eq!(of_container(&both, 1), by_gpu(&[(3, 5)]));
+        assert_eq!(of_pod(&pod(&json!({ "ALIYUN_COM_GPU_MEM_IDX": "-1" }))), by_gpu(&[]));
+    }
+
+    #[test]
+    fn malformed_annotations_are_named() {
+        for text in ["x", "-2", "1.5", "", "99999999999"] {
+            let error = of_pod(&pod(&json!({ "ALIYUN_COM_GPU_MEM_IDX": text }))).unwrap_err();
+            assert!(error.to_string().contains("ALIYUN_COM_GPU_MEM_IDX"), "{error}");
+        }
+        for text in ["", "[]", "{\"0\":3}", "{\"a\":{\"0\":1}}", "{\"0\":{\"0\":-1}}"] {
+            let pod = pod(&json!({ "scheduler.framework.gpushare.allocation": text }));
+            assert!(of_pod(&pod).is_err(), "{text}");
+            assert!(of_container(&pod, 0).is_err(), "{text}");
+        }
+        let long = format!("{}{{}}", " ".repeat(TEXT_MAX));
+        let error = of_pod(&pod(&json!({ "scheduler.framework.gpushare.allocation": long })));
+        assert!(error.unwrap_err().to_string().len() < 300, "the error does not repeat it all");
+    }
+}

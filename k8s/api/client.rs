@@ -1,0 +1,259 @@
+//! A client of the API server: JSON over HTTP/1, in the cluster with TLS and the service account's token.
+//!
+//! A request has a connection of its own. An agent sends a few a minute, and a connection that lasts would have to
+//! notice that the server went away.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::handshake;
+use hyper::{Method, Request, Response, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// Bytes of an answer, at most.
+const ANSWER_MAX: usize = 64 << 20;
+/// Time limit for an answer's head, and for its body unless it is a watch.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Where a pod finds its service account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// The server refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{method} {path}: {status}: {message}")]
+pub struct Refused {
+    pub status: StatusCode,
+    method: Method,
+    path: String,
+    message: String,
+}
+
+/// The API server.
+#[derive(Clone)]
+pub struct Client {
+    host: String,
+    port: u16,
+    tls: Option<TlsConnector>,
+    /// Read for each request, since tokens are replaced while a pod runs.
+    token: Option<PathBuf>,
+}
+
+impl Client {
+    /// The server at a URL such as `http://127.0.0.1:8001`, where `kubectl proxy` listens.
+    ///
+    /// # Errors
+    /// The URL is no `http` URL of a server.
+    pub fn plain(url: &str) -> Result<Client> {
+        let uri: Uri = url.parse().with_context(|| format!("{url:?} is no URL"))?;
+        ensure!(uri.scheme_str() == Some("http"), "{url:?} must begin with http://");
+        let host = uri.host().with_context(|| format!("{url:?} names no server"))?.to_owned();
+        Ok(Client { host, port: uri.port_u16().unwrap_or(80), tls: None, token: None })
+    }
+
+    /// The server of the cluster in which this process is a pod.
+    ///
+    /// # Errors
+    /// The process is no pod, or has no service account.
+    pub fn in_cluster() -> Result<Client> {
+        let variable = |name: &str| {
+            std::env::var(name).with_context(|| {
+                format!(
+                    "{name} is not set: this process is in no pod; give the API server with --api"
+                )
+            })
+        };
+        let account = Path::new(ACCOUNT);
+        let roots = account.join("ca.crt");
+        let mut store = RootCertStore::empty();
+        let read = || roots.display().to_string();
+        for certificate in CertificateDer::pem_file_iter(&roots).with_context(read)? {
+            store.add(certificate.with_context(read)?).with_context(read)?;
+        }
+        let config = ClientConfig::builder().with_root_certificates(store).with_no_client_auth();
+        Ok(Client {
+            host: variable("KUBERNETES_SERVICE_HOST")?,
+            port: variable("KUBERNETES_SERVICE_PORT")?
+                .parse()
+                .context("KUBERNETES_SERVICE_PORT")?,
+            tls: Some(TlsConnector::from(Arc::new(config))),
+            token: Some(account.join("token")),
+        })
+    }
+
+    /// Reads an object or a list.
+    ///
+    /// # Errors
+    /// [`Refused`], or the server cannot be reached, or the answer is malformed.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let text = self.call(Method::GET, path, "", None).await?;
+        serde_json::from_slice(&text).with_context(|| format!("the answer to GET {path}"))
+    }
+
+    /// Changes the named fields of an object.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn merge(&self, path: &str, fields: &Value) -> Result<()> {
+        let kind = "application/merge-patch+json";
+        self.call(Method::PATCH, path, kind, Some(fields)).await.map(drop)
+    }
+
+    /// Creates an object; the answer is the object as the server keeps it.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        self.send(Method::POST, path, object).await
+    }
+
+    /// Replaces an object; the answer is the object as the server keeps it.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn replace(&self, path: &str, object: &Value) -> Result<Value> {
+        self.send(Method::PUT, path, object).await
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn delete(&self, path: &str) -> Result<()> {
+        self.call(Method::DELETE, path, "", None).await.map(drop)
+    }
+
+    async fn send(&self, method: Method, path: &str, object: &Value) -> Result<Value> {
+        let text = self.call(method, path, "application/json", Some(object)).await?;
+        serde_json::from_slice(&text).with_context(|| format!("the answer to {path}"))
+    }
+
+    /// A watch's events, one JSON text after the other.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn watch(&self, path: &str) -> Result<Lines> {
+        let response = self.respond(Method::GET, path, "", None).await?;
+        Ok(Lines { body: response.into_body(), rest: Vec::new() })
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        body: Option<&Value>,
+    ) -> Result<Bytes> {
+        let answer = async {
+            let response = self.respond(method, path, kind, body).await?;
+            let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+            Ok(body.map_err(|error| anyhow!("the answer to {path}: {error}"))?.to_bytes())
+        };
+        let late = || format!("{}:{}: no answer within {LIMIT:?}", self.host, self.port);
+        tokio::time::timeout(LIMIT, answer).await.with_context(late)?
+    }
+
+    async fn respond(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        body: Option<&Value>,
+    ) -> Result<Response<Incoming>> {
+        let text = body.map(Value::to_string).unwrap_or_default();
+        let mut request = Request::builder().method(method.clone()).uri(path);
+        request = request.header(header::HOST, format!("{}:{}", self.host, self.port));
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        if let Some(token) = &self.token {
+            let token = std::fs::read_to_string(token).context("the service account's token")?;
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
+        }
+        let request = request.body(Full::new(Bytes::from(text)))?;
+        let response = tokio::time::timeout(LIMIT, self.exchange(request));
+        let at = || format!("the API server at {}:{}", self.host, self.port);
+        let response = response.await.context("no answer in time").with_context(at)?;
+        let response = response.with_context(at)?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = Limited::new(response.into_body(), 64 << 10).collect().await;
+        let text = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let told: Value = serde_json::from_slice(&text).unwrap_or_default();
+        // A proxy in between has its own words.
+        let other = || String::from_utf8_lossy(&text).chars().take(200).collect();
+        let message = told["message"].as_str().map_or_else(other, str::to_owned);
+        bail!(Refused { status, method, path: path.to_owned(), message })
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        match &self.tls {
+            None => exchange(stream, request).await,
+            Some(tls) => {
+                let name = ServerName::try_from(self.host.clone())?;
+                exchange(tls.connect(name, stream).await?, request).await
+            }
+        }
+    }
+}
+
+/// Sends one request on a connection, which ends with the response's body.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>> {
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender.send_request(request).await?)
+}
+
+/// The error's status, if the server refused.
+#[must_use]
+pub fn status(error: &anyhow::Error) -> Option<StatusCode> {
+    error.downcast_ref::<Refused>().map(|refused| refused.status)
+}
+
+/// Texts that end with a newline.
+#[derive(Debug)]
+pub struct Lines {
+    body: Incoming,
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// The next text; `None` when the server ended the watch.
+    ///
+    /// # Errors
+    /// The connection broke, or a text is longer than an answer may be.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let tail = self.rest.split_off(end + 1);
+                return Ok(Some(std::mem::replace(&mut self.rest, tail)));
+            }
+            ensure!(
+                self.rest.len() <= ANSWER_MAX,
+                "an event of a watch is longer than {ANSWER_MAX}"
+            );
+            let Some(frame) = self.body.frame().await else {
+                return Ok(None);
+            };
+            if let Ok(data) = frame?.into_data() {
+                self.rest.extend_from_slice(&data);
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Nodes and pods, as far as this crate reads them.
+
+use super::quantity::Quantity;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A list of objects, with the version from which a watch continues.
+#[derive(Debug, Clone, Deserialize)]
+pub struct List<T> {
+    #[serde(default)]
+    pub metadata: ListMetadata,
+    pub items: Vec<T>,
+}
+
+impl<T> List<T> {
+    /// A list of these objects.
+    #[must_use]
+    pub fn of(items: Vec<T>) -> List<T> {
+        List { metadata: ListMetadata::default(), items }
+    }
+}
+
+/// Of a list.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ListMetadata {
+    pub resource_version: String,
+    /// Where the next page begins; empty on the last page.
+    #[serde(rename = "continue")]
+    pub next: String,
+}
+
+/// Of an object.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Metadata {
+    pub name: String,
+    pub namespace: String,
+    pub uid: String,
+    pub resource_version: String,
+    pub creation_timestamp: String,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Resource names and amounts.
+pub type Amounts = BTreeMap<String, Quantity>;
+
+/// The amount of a resource, rounded up; 0 if it is not there.
+#[must_use]
+pub fn amount(amounts: &Amounts, resource: &str) -> u64 {
+    amounts.get(resource).map_or(0, |quantity| quantity.value())
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    pub metadata: Metadata,
+    pub status: NodeStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    pub capacity: Amounts,
+    pub allocatable: Amounts,
+    pub addresses: Vec<Address>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Address {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub address: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    pub metadata: Metadata,
+    pub spec: PodSpec,
+    pub status: PodStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    pub node_name: String,
+    pub containers: Vec<Container>,
+    pub init_containers: Vec<Container>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Container {
+    pub name: String,
+    /// `Always` for an init container that goes on beside the others.
+    pub restart_policy: String,
+    pub resources: Resources,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    pub limits: Amounts,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct PodStatus {
+    pub phase: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    pub metadata: Metadata,
+    pub data: BTreeMap<String, String>,
+}
+
+impl Node {
+    /// The node's address within the cluster.
+    #[must_use]
+    pub fn internal_address(&self) -> Option<&str> {
+        let address = self.status.addresses.iter().find(|it| it.kind == "InternalIP");
+        address.map(|it| it.address.as_str())
+    }
+}
+
+impl Pod {
+    /// Whether the pod has ended. Its GPUs are free then, although the object remains.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// The sum of a resource over the pod's containers. Init containers end before these start and count nothing.
+    #[must_use]
+    pub fn limit(&self, resource: &str) -> u64 {
+        let of = |it: &Container| amount(&it.resources.limits, resource);
+        self.spec.containers.iter().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// An annotation's text.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.get(key).map(String::as_str)
+    }
+}

@@ -1,0 +1,104 @@
+//! A copy of some of the server's objects, kept up to date by a watch.
+//!
+//! A watch continues from the version of a list, and the server ends it after some minutes or when it has forgotten
+//! that version. Then the list is read again. Without the server the copy stays as it was: pods run on without it
+//! too.
+
+use super::client::Client;
+use super::objects::{ConfigMap, List, Metadata, Node, Pod};
+use anyhow::{Result, bail};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tracing::warn;
+
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+/// After this time the server ends a watch, and the next begins.
+const WATCH_SECONDS: u32 = 290;
+/// A watch without any event for this long is dead: the server sends bookmarks each minute.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// An object with metadata.
+pub trait Object: DeserializeOwned + Clone + Send + Sync + 'static {
+    fn metadata(&self) -> &Metadata;
+}
+
+macro_rules! objects {
+    ($($kind:ty),*) => {$(
+        impl Object for $kind {
+            fn metadata(&self) -> &Metadata {
+                &self.metadata
+            }
+        }
+    )*};
+}
+
+objects!(ConfigMap, Node, Pod);
+
+/// The objects by uid. `None`: the server has not answered yet.
+pub type Objects<T> = Option<Arc<BTreeMap<String, T>>>;
+
+#[derive(Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    object: serde_json::Value,
+}
+
+/// Keeps a copy of the objects at a path of the API, until the receivers are gone.
+pub async fn keep<T: Object>(client: Client, path: String, copy: watch::Sender<Objects<T>>) {
+    while !copy.is_closed() {
+        if let Err(error) = follow(&client, &path, &copy).await {
+            warn!("watching {path}: {error:#}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Reads the list and follows its changes until the watch ends.
+async fn follow<T: Object>(
+    client: &Client,
+    path: &str,
+    copy: &watch::Sender<Objects<T>>,
+) -> Result<()> {
+    let list: List<T> = client.get(path).await?;
+    let uid = |object: T| (object.metadata().uid.clone(), object);
+    let mut objects: BTreeMap<String, T> = list.items.into_iter().map(uid).collect();
+    let mut version = list.metadata.resource_version;
+    copy.send_replace(Some(Arc::new(objects.clone())));
+    loop {
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let watch = format!(
+            "{path}{joint}watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}"
+        );
+        let mut lines = client.watch(&watch).await?;
+        while let Some(line) = tokio::time::timeout(SILENCE, lines.next()).await?? {
+            let event: Event = serde_json::from_slice(&line)?;
+            if event.kind == "ERROR" {
+                bail!(
+                    "{}",
+                    event.object["message"].as_str().unwrap_or("the server ended the watch")
+                );
+            }
+            if let Some(now) = event.object["metadata"]["resourceVersion"].as_str() {
+                now.clone_into(&mut version);
+            }
+            if event.kind != "BOOKMARK" {
+                let object: T = serde_json::from_value(event.object)?;
+                let uid = object.metadata().uid.clone();
+                match event.kind == "DELETED" {
+                    true => objects.remove(&uid),
+                    false => objects.insert(uid, object),
+                };
+                copy.send_replace(Some(Arc::new(objects.clone())));
+            }
+            if copy.is_closed() {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Fit, best fit, and what is counted.
+
+use super::*;
+use crate::testing::{container, pod};
+
+fn node(memory: u64, gpus: u64) -> Node {
+    serde_json::from_value(json!({
+        "metadata": { "name": "n" },
+        "status": { "capacity": {
+            "aliyun.com/gpu-mem": memory.to_string(), "aliyun.com/gpu-count": gpus.to_string(),
+            "aliyun.com/gpu-core.percentage": gpus.saturating_mul(100).to_string(),
+        } },
+    }))
+    .expect("a node")
+}
+
+fn bound(name: &str, gpu: &str, memory: u64, cores: u64) -> Pod {
+    let mut pod = pod(name, &[], &[container("main", memory, cores)]);
+    pod.spec.node_name = "n".to_owned();
+    pod.metadata.annotations.insert(V1_INDEX.to_owned(), gpu.to_owned());
+    pod
+}
+
+fn wants(memory: u64, cores: u64) -> Pod {
+    pod("new", &[], &[container("main", memory, cores)])
+}
+
+#[test]
+fn the_smallest_sufficient_room_is_taken() {
+    let pods = [bound("a", "0", 8, 10), bound("b", "2", 11, 90)];
+    let shared = shared(&node(45, 3), &pods, None);
+    assert_eq!(shared.choose(&wants(4, 0)), Ok(vec![2]));
+    assert_eq!(shared.choose(&wants(4, 20)), Ok(vec![0]), "GPU 2 has 10 percent left");
+    assert_eq!(shared.choose(&wants(8, 0)), Ok(vec![1]));
+    assert_eq!(shared.choose(&wants(16, 0)), Err(Unfit::NoRoom));
+}
+
+#[test]
+fn a_nodes_label_spreads() {
+    let mut node = node(45, 3);
+    node.metadata.labels.insert(PLACEMENT.to_owned(), "spread".to_owned());
+    let pods = [bound("a", "0", 8, 10)];
+    assert_eq!(shared(&node, &pods, None).choose(&wants(4, 0)), Ok(vec![1]));
+}
+
+#[test]
+fn ended_foreign_and_lying_pods_count_for_nothing() {
+    let mut ended = bound("ended", "0", 15, 0);
+    ended.status.phase = "Failed".to_owned();
+    let mut elsewhere = bound("elsewhere", "0", 15, 0);
+    elsewhere.spec.node_name = "other".to_owned();
+    let pods = [ended, elsewhere, bound("lying", "99", 15, 0), bound("odd", "x", 15, 0)];
+    let shared = shared(&node(15, 1), &pods, None);
+    assert_eq!(shared.choose(&wants(15, 0)), Ok(vec![0]));
+}
+
+#[test]
+fn excluded_gpus_get_no_pod() {
+    let map = ConfigMap {
+        data: [("gpus".to_owned(), "0, 1,x".to_owned())].into(),
+        ..ConfigMap::default()
+    };
+    let shared = shared(&node(45, 3), &[], Some(&map));
+    assert_eq!(shared.choose(&wants(4, 0)), Ok(vec![2]));
+    let mut two = wants(4, 0);
+    two.metadata.labels.insert(COUNT.to_owned(), "2".to_owned());
+    assert_eq!(shared.choose(&two), Err(Unfit::NoRoom));
+}
+
+#[test]
+fn nodes_without_shares_and_bad_labels_say_so() {
+    let plain = shared(&Node::default(), &[], None);
+    assert!(matches!(plain.choose(&wants(1, 0)), Err(Unfit::NotShared(_))));
+    let mut without = node(15, 1);
+    without.status.capacity.remove(CORES);
+    let without = shared(&without, &[], None);
+    assert!(matches!(without.choose(&wants(1, 5)), Err(Unfit::NoCores(_))));
+    let mut odd = wants(3, 0);
+    odd.metadata.labels.insert(COUNT.to_owned(), "2".to_owned());
+    assert_eq!(shared(&node(30, 2), &[], None).choose(&odd), Err(Unfit::Count("2".to_owned())));
+    assert_eq!(shared(&node(u64::MAX, u64::MAX), &[], None).gpus.len(), 64);
+}
+
+/// What is written is what is read.
+#[test]
+fn annotations_name_the_gpus() {
+    let shared = shared(&node(30, 2), &[], None);
+    let one = annotations(&shared, &wants(4, 0), &[1], 7);
+    assert_eq!(
+        (one[V1_INDEX].as_str(), one[V1_DEVICE].as_str(), one[V1_POD].as_str()),
+        ("1", "15", "4")
+    );
+    assert_eq!((one[V1_ASSIGNED].as_str(), one[V1_ASSUME_TIME].as_str()), ("false", "7"));
+    let mut several =
+        pod("p", &[], &[container("a", 4, 0), container("b", 0, 0), container("c", 2, 0)]);
+    several.metadata.annotations = annotations(&shared, &several, &[1, 0], 7);
+    assert_eq!(several.annotation(V2_MEMORY), Some(r#"{"0":{"0":2,"1":2},"2":{"0":1,"1":1}}"#));
+    assert_eq!(allocation::of_pod(&several), Ok([(0, 3), (1, 3)].into()));
+}

@@ -1,0 +1,99 @@
+//! `kubectl inspect cgpu` and `kubectl inspect gpushare`: the cluster's GPUs and what pods have of them.
+//!
+//! Scripts read these tables, so every byte is gpushare's own, with three differences. Nodes have a stable
+//! order. A GPU that a node lacks counts as unknown, where gpushare drops it. A GPU with 141 GiB is not taken for
+//! MiB. Columns that gpushare lacks appear on request only.
+
+pub mod columns;
+pub mod details;
+pub mod json;
+pub mod nodes;
+pub mod summary;
+
+use crate::api::kubectl::Kubectl;
+use anyhow::Result;
+use nodes::Cluster;
+
+/// Columns that gpushare lacks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extra {
+    /// Percent of compute.
+    pub cores: bool,
+}
+
+/// The form of the output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// gpushare's table
+    #[default]
+    Table,
+    /// The table with cores
+    Wide,
+    /// One object
+    Json,
+}
+
+/// Show the cluster's shared GPUs and what pods have of them
+#[derive(Debug, clap::Parser)]
+#[command(name = "kubectl-inspect-cgpu", version)]
+pub struct Options {
+    /// Show this node only
+    node: Option<String>,
+    /// List the pods of each node
+    #[arg(short, long)]
+    details: bool,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    /// Configuration of kubectl [default: as kubectl itself]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<String>,
+    /// Context in kubectl's configuration
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+}
+
+/// The program's text for the user.
+///
+/// # Errors
+/// The API server cannot be asked, or the node does not exist.
+pub fn run(options: &Options) -> Result<String> {
+    let given = |name: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!("--{name}={value}"))
+    };
+    let all = [given("kubeconfig", &options.kubeconfig), given("context", &options.context)];
+    let kubectl = Kubectl { program: None, options: all.into_iter().flatten().collect() };
+    let cluster = read(&kubectl, options.node.as_deref())?;
+    let extra = Extra { cores: options.output == Format::Wide };
+    Ok(match (options.output, options.details) {
+        (Format::Json, _) => format!("{:#}\n", json::of(&cluster)),
+        (_, true) => details::render(&cluster, extra),
+        (_, false) => summary::render(&cluster, extra),
+    })
+}
+
+fn read(kubectl: &Kubectl, node: Option<&str>) -> Result<Cluster> {
+    use crate::api::objects::List;
+    let (nodes, pods) = match node {
+        None => (kubectl.get("/api/v1/nodes")?, "/api/v1/pods".to_owned()),
+        Some(name) => {
+            // A name with other characters is none, and would be another path.
+            let valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+            anyhow::ensure!(
+                !name.is_empty() && name.chars().all(valid),
+                "{name:?} is no node's name"
+            );
+            let node = kubectl.get(&format!("/api/v1/nodes/{name}"))?;
+            (List::of(vec![node]), format!("/api/v1/pods?fieldSelector=spec.nodeName={name}"))
+        }
+    };
+    Ok(Cluster::of(&nodes, &kubectl.get(&pods)?))
+}
+
+/// A part of a whole in percent, rounded down; 0 of nothing.
+fn percent(part: u64, whole: u64) -> u64 {
+    part.saturating_mul(100).checked_div(whole).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

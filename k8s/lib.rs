@@ -1,0 +1,23 @@
+//! gpuslice on Kubernetes: an agent of the node without privileges, and the tools of its administrators.
+//!
+//! The daemon owns the ledger, and this crate translates. Decisions are pure functions (`place`, `inspect::summary`,
+//! `plugin::decide`, `dra::slices`); sockets, the API server and the daemon are effects around them.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod allocation;
+pub mod api;
+mod command_line;
+pub mod dra;
+pub mod extender;
+pub mod grpc;
+pub mod inspect;
+pub mod kubelet;
+pub mod ledger;
+pub mod names;
+pub mod place;
+pub mod plugin;
+#[cfg(test)]
+mod testing;
+
+pub use command_line::main;

@@ -1,0 +1,167 @@
+//! Which container a call is for.
+//!
+//! The kubelet's calls name devices and no pod. But it admits one pod at a time, and while it waits for an answer it
+//! lists that pod, without the devices that are being allocated. So the container is the first one of a listed pod
+//! that wants the resource and has none of it yet. The amount is checked against the call.
+
+use crate::api::objects::{Container, Pod, amount};
+use crate::kubelet::pod_resources::PodResources;
+use crate::ledger::Claimed;
+use crate::names;
+use gpuslice_wire::owner::ClaimId;
+use std::collections::BTreeMap;
+
+/// The names of the two resources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceNames {
+    pub memory: String,
+    pub cores: String,
+}
+
+impl Default for ResourceNames {
+    fn default() -> ResourceNames {
+        ResourceNames { memory: names::MEMORY.to_owned(), cores: names::CORES.to_owned() }
+    }
+}
+
+/// Where a container stands in its pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Position {
+    /// It ends before the containers start.
+    Init(usize),
+    /// An init container that goes on beside them.
+    Sidecar(usize),
+    Main(usize),
+}
+
+/// A container that is being admitted.
+#[derive(Debug, Clone, Copy)]
+pub struct Admitted<'a> {
+    pub pod: &'a Pod,
+    pub container: &'a Container,
+    pub position: Position,
+}
+
+/// The containers of a pod in the order in which the kubelet allocates for them.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = Admitted<'_>> {
+    let admitted = |container, position| Admitted { pod, container, position };
+    let init = pod.spec.init_containers.iter().enumerate().map(move |(at, container)| {
+        let sidecar = container.restart_policy == "Always";
+        admitted(container, if sidecar { Position::Sidecar(at) } else { Position::Init(at) })
+    });
+    let main = pod.spec.containers.iter().enumerate();
+    init.chain(main.map(move |(at, container)| admitted(container, Position::Main(at))))
+}
+
+/// The containers that a call for this amount of the resource may be for; one, unless pods wait at the same time.
+#[must_use]
+pub fn candidates<'a>(
+    pods: impl IntoIterator<Item = &'a Pod>,
+    listed: &[PodResources],
+    resource: &str,
+    wanted: u64,
+) -> Vec<Admitted<'a>> {
+    let mut all: Vec<Admitted<'a>> = pods
+        .into_iter()
+        .filter(|pod| !pod.ended())
+        .filter_map(|pod| waiting(pod, listed, resource))
+        .filter(|it| amount(&it.container.resources.limits, resource) == wanted)
+        .collect();
+    // Of several, the one that the scheduler bound first.
+    all.sort_by(|a, b| {
+        bound(a.pod).cmp(&bound(b.pod)).then(a.pod.metadata.uid.cmp(&b.pod.metadata.uid))
+    });
+    all
+}
+
+/// When a pod was bound: the scheduler's time, else its creation.
+fn bound(pod: &Pod) -> (u64, &str) {
+    let time = pod.annotation(names::V1_ASSUME_TIME).and_then(|text| text.parse().ok());
+    (time.unwrap_or(0), pod.metadata.creation_timestamp.as_str())
+}
+
+/// The first container of a pod that wants the resource and has none.
+fn waiting<'a>(pod: &'a Pod, listed: &[PodResources], resource: &str) -> Option<Admitted<'a>> {
+    let meta = &pod.metadata;
+    let mine = listed.iter().find(|it| it.name == meta.name && it.namespace == meta.namespace)?;
+    containers(pod).find(|it| {
+        let wants = amount(&it.container.resources.limits, resource) > 0;
+        wants && mine.device_ids(&it.container.name, resource).next().is_none()
+    })
+}
+
+impl Admitted<'_> {
+    /// The amount of a resource that the container wants.
+    #[must_use]
+    pub fn wants(&self, resource: &str) -> u64 {
+        amount(&self.container.resources.limits, resource)
+    }
+
+    /// The container whose claim this one uses, mostly itself.
+    ///
+    /// The kubelet gives an init container's devices again to a container that starts after its end, and counts them
+    /// once. So both have one claim: that of the first container which wants at least as much.
+    #[must_use]
+    pub fn claimant(&self, names: &ResourceNames) -> Self {
+        if !matches!(self.position, Position::Init(_)) {
+            return *self;
+        }
+        let enough = |it: &Self| {
+            matches!(it.position, Position::Main(_))
+                && it.wants(&names.memory) >= self.wants(&names.memory)
+                && it.wants(&names.cores) >= self.wants(&names.cores)
+        };
+        containers(self.pod).find(enough).map_or(*self, |it| Admitted { ..it })
+    }
+
+    /// The claim's id: the same after a restart of every part.
+    #[must_use]
+    pub fn claim(&self) -> String {
+        let position = match self.position {
+            Position::Init(at) | Position::Sidecar(at) => format!("i{at}"),
+            Position::Main(at) => format!("c{at}"),
+        };
+        format!("{}-{position}", self.pod.metadata.uid)
+    }
+}
+
+/// The pod of a claim that this plugin made, by uid.
+#[must_use]
+pub fn pod_of_claim(claim: &str) -> Option<&str> {
+    let (uid, position) = claim.rsplit_once('-')?;
+    let number = position.strip_prefix(['c', 'i'])?;
+    (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then_some(uid)
+}
+
+/// The claims of pods that have ended or are gone.
+///
+/// A pod whose devices the kubelet still lists has not ended here, whatever the API server knows of it: a pod that
+/// was deleted by force runs on for a while.
+#[must_use]
+pub fn ended(
+    claims: &[Claimed],
+    pods: &BTreeMap<String, Pod>,
+    listed: &[PodResources],
+    names: &ResourceNames,
+) -> Vec<ClaimId> {
+    let runs = |row: &Claimed, uid: &str| {
+        let pod = pods.get(uid).is_some_and(|pod| !pod.ended());
+        // The list has names only; a successor of the same name keeps the claim a little longer.
+        let (namespace, name) = (row.owner.namespace.as_str(), row.owner.pod.as_str());
+        let mut mine = listed.iter().filter(|it| it.name == name && it.namespace == namespace);
+        let gone = !pods.contains_key(uid);
+        let has = |it: &PodResources, resource: &str| {
+            it.containers.iter().any(|c| it.device_ids(&c.name, resource).next().is_some())
+        };
+        let holds = gone && mine.any(|it| has(it, &names.memory) || has(it, &names.cores));
+        pod || holds
+    };
+    let over = |row: &&Claimed| {
+        let uid = pod_of_claim(row.claim.as_str());
+        !row.released && uid.is_some_and(|uid| uid == row.owner.uid.as_str() && !runs(row, uid))
+    };
+    claims.iter().filter(over).map(|row| row.claim).collect()
+}
+
+#[cfg(test)]
+mod tests;

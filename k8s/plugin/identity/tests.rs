@@ -1,0 +1,104 @@
+//! Which container a call is for, and which claims have ended.
+
+use super::*;
+use crate::testing::{container, listed, pod};
+use gpuslice_wire::owner::Owner;
+use gpuslice_wire::text::Text;
+use gpuslice_wire::units::Bytes;
+
+const MEMORY: &str = names::MEMORY;
+const CORES: &str = names::CORES;
+
+fn found(pods: &[Pod], list: &[PodResources], resource: &str, amount: u64) -> Vec<String> {
+    let all = candidates(pods, list, resource, amount);
+    all.iter().map(|it| format!("{}/{}", it.pod.metadata.name, it.container.name)).collect()
+}
+
+#[test]
+fn the_call_is_for_the_first_container_without_devices() {
+    let pods = [
+        pod("old", &[], &[container("main", 3, 0)]),
+        pod("new", &[container("init", 2, 0)], &[container("a", 3, 10), container("b", 3, 0)]),
+        pod("unknown", &[], &[container("main", 3, 0)]),
+    ];
+    let old = listed("old", &[("main", &[(MEMORY, &["GPU::0"])])]);
+    let first = listed("new", &[("init", &[]), ("a", &[]), ("b", &[])]);
+    let list = [old.clone(), first];
+    assert_eq!(found(&pods, &list, MEMORY, 2), ["new/init"]);
+    assert!(found(&pods, &list, MEMORY, 3).is_empty(), "the init container is first");
+    assert_eq!(found(&pods, &list, CORES, 10), ["new/a"]);
+    let has: &[(&str, &[&str])] = &[(MEMORY, &["GPU::1"])];
+    let second = listed("new", &[("init", has), ("a", &[]), ("b", &[])]);
+    assert_eq!(found(&pods, &[old.clone(), second], MEMORY, 3), ["new/a"]);
+    let third = listed("new", &[("init", has), ("a", has), ("b", &[])]);
+    assert_eq!(found(&pods, &[old.clone(), third.clone()], MEMORY, 3), ["new/b"]);
+    assert_eq!(
+        found(&pods, &[old, third], CORES, 10),
+        ["new/a"],
+        "compute is asked for in its own call"
+    );
+}
+
+#[test]
+fn ended_pods_are_no_candidates_and_the_first_bound_is_first() {
+    let mut pods: Vec<Pod> =
+        ["a", "b", "c"].map(|name| pod(name, &[], &[container("main", 3, 0)])).into();
+    pods[0].status.phase = "Failed".to_owned();
+    let time = |at: &str| (names::V1_ASSUME_TIME.to_owned(), at.to_owned());
+    pods[1].metadata.annotations.extend([time("200")]);
+    pods[2].metadata.annotations.extend([time("100")]);
+    let list = ["a", "b", "c"].map(|name| listed(name, &[("main", &[])]));
+    assert_eq!(found(&pods, &list, MEMORY, 3), ["c/main", "b/main"]);
+}
+
+#[test]
+fn an_init_container_has_the_claim_of_its_successor() {
+    let names = ResourceNames::default();
+    let claims = |pod: &Pod| -> Vec<String> {
+        containers(pod).map(|it| it.claimant(&names).claim()).collect()
+    };
+    let same = pod("p", &[container("i", 4, 0)], &[container("a", 2, 0), container("b", 4, 20)]);
+    assert_eq!(claims(&same), ["uid-p-c1", "uid-p-c0", "uid-p-c1"]);
+    let larger = pod("p", &[container("i", 5, 0)], &[container("a", 4, 0)]);
+    assert_eq!(claims(&larger), ["uid-p-i0", "uid-p-c0"]);
+    let mut sidecar = same;
+    sidecar.spec.init_containers[0].restart_policy = "Always".to_owned();
+    assert_eq!(claims(&sidecar)[0], "uid-p-i0", "a sidecar runs beside the others");
+}
+
+fn claimed(claim: &str, uid: &str, pod: &str) -> Claimed {
+    let owner = Owner {
+        namespace: Text::new("default").expect("short"),
+        pod: Text::new(pod).expect("short"),
+        uid: Text::new(uid).expect("short"),
+        container: Text::EMPTY,
+    };
+    let claim = ClaimId::new(claim).expect("a claim id");
+    Claimed { claim, owner, gpus: vec![0], memory: Bytes(1), share: None, released: false }
+}
+
+#[test]
+fn claims_of_ended_pods_are_released_and_no_others() {
+    let mut done = pod("done", &[], &[]);
+    done.status.phase = "Succeeded".to_owned();
+    let pods: BTreeMap<String, Pod> = [pod("lives", &[], &[]), done]
+        .into_iter()
+        .map(|pod| (pod.metadata.uid.clone(), pod))
+        .collect();
+    let rows = [
+        claimed("uid-lives-c0", "uid-lives", "lives"),
+        claimed("uid-done-c0", "uid-done", "done"),
+        claimed("uid-gone-i0", "uid-gone", "gone"),
+        claimed("uid-forced-c1", "uid-forced", "forced"),
+        claimed("of-another-agent", "uid-gone", "gone"),
+        claimed("uid-other-c0", "uid-gone", "gone"),
+    ];
+    let list = [listed("forced", &[("main", &[(MEMORY, &["GPU::1"])])]), listed("done", &[])];
+    let over = ended(&rows, &pods, &list, &ResourceNames::default());
+    let over: Vec<&str> = over.iter().map(|it| it.as_str()).collect();
+    assert_eq!(over, ["uid-done-c0", "uid-gone-i0"]);
+    assert_eq!(pod_of_claim("a-b-c12"), Some("a-b"));
+    for text in ["a", "a-c", "a-x1", "a-c1x"] {
+        assert_eq!(pod_of_claim(text), None, "{text}");
+    }
+}

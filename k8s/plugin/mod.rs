@@ -1,0 +1,51 @@
+//! The device plugin pair: GPU memory and compute as extended resources, decided together.
+
+pub mod answer;
+pub mod decide;
+pub mod devices;
+pub mod identity;
+pub mod report;
+pub mod server;
+pub mod state;
+
+use anyhow::Result;
+use devices::Resource;
+use server::Plugin;
+use state::Pair;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::warn;
+
+/// Longest time between two searches for claims of pods that have ended.
+const RELEASE: Duration = Duration::from_secs(5);
+/// Changes of pods within this time cause one search.
+const TOGETHER: Duration = Duration::from_millis(200);
+
+/// Runs the pair until one of it fails.
+///
+/// # Errors
+/// The node has more devices than a kubelet reads, or a socket cannot be made.
+pub async fn run(pair: Arc<Pair>) -> Result<()> {
+    server::first_facts(&mut pair.ledger.gpus()).await;
+    pair.inventory().check_size()?;
+    let plugin = |resource| Arc::new(Plugin { pair: pair.clone(), resource }).run();
+    tokio::select! {
+        ended = plugin(Resource::Memory) => ended,
+        ended = plugin(Resource::Cores) => ended,
+        () = release(&pair) => Ok(()),
+        () = report::run(&pair) => Ok(()),
+    }
+}
+
+async fn release(pair: &Pair) {
+    let mut pods = pair.pods.clone();
+    loop {
+        let changed = tokio::time::timeout(RELEASE, pods.changed()).await;
+        // Without a watch there is no news, and the pods of its last copy stay.
+        let pause = if matches!(changed, Ok(Err(_))) { RELEASE } else { TOGETHER };
+        tokio::time::sleep(pause).await;
+        if let Err(error) = pair.release_ended().await {
+            warn!("claims of pods that have ended stay reserved for now: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What both plugins of the pair share: the node's devices, its pods, the ledger.
+
+use super::answer::{self, Given};
+use super::decide::{self, Decision, Node};
+use super::devices::{Inventory, Resource, Unit};
+use super::identity::{self, Admitted, Position, ResourceNames};
+use crate::api::client::Client;
+use crate::api::objects::Pod;
+use crate::api::store::Objects;
+use crate::kubelet::device_plugin::ContainerAllocateResponse;
+use crate::kubelet::{Directories, pod_resources};
+use crate::ledger::Ledger;
+use crate::place::Placement;
+use anyhow::{Result, anyhow, bail};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Mutex, Notify, watch};
+use tracing::{info, warn};
+
+/// How long a call waits for a pod that the kubelet admits already and this process has not seen yet.
+const POD_WAIT: Duration = Duration::from_secs(2);
+
+/// What an administrator chooses.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The node's name.
+    pub node: String,
+    pub names: ResourceNames,
+    pub unit: Unit,
+    pub placement: Placement,
+    pub kubelet: Directories,
+}
+
+/// The state of the pair.
+pub struct Pair {
+    pub settings: Settings,
+    pub ledger: Arc<dyn Ledger>,
+    pub api: Client,
+    /// The pods of this node.
+    pub pods: watch::Receiver<Objects<Pod>>,
+    /// A plugin has registered.
+    pub registered: Notify,
+    /// By uid, the containers of pods whose annotations this process writes.
+    given: Mutex<BTreeMap<String, Vec<Given>>>,
+    /// One decision at a time. A kubelet asks one after the other; its restart may leave a call behind.
+    turn: Mutex<()>,
+}
+
+impl Pair {
+    /// A pair that has decided nothing yet.
+    pub fn new(
+        settings: Settings,
+        ledger: Arc<dyn Ledger>,
+        api: Client,
+        pods: watch::Receiver<Objects<Pod>>,
+    ) -> Pair {
+        let (given, turn, registered) = (Mutex::default(), Mutex::default(), Notify::new());
+        Pair { settings, ledger, api, pods, registered, given, turn }
+    }
+
+    /// The resource's name.
+    #[must_use]
+    pub fn name(&self, resource: Resource) -> &str {
+        match resource {
+            Resource::Memory => &self.settings.names.memory,
+            Resource::Cores => &self.settings.names.cores,
+        }
+    }
+
+    /// The devices as they are now.
+    #[must_use]
+    pub fn inventory(&self) -> Inventory {
+        Inventory::of(&self.ledger.gpus().borrow(), self.settings.unit)
+    }
+
+    /// The GPUs, by position, that a container for which the kubelet will allocate should have.
+    ///
+    /// # Errors
+    /// No container waits for this amount, or it has to be refused.
+    pub async fn preview(
+        &self,
+        resource: Resource,
+        amount: u64,
+    ) -> Result<(Inventory, Vec<usize>)> {
+        let _turn = self.turn.lock().await;
+        let (inventory, _, decision) = self.decide(resource, amount).await?;
+        Ok((inventory, decision.cards))
+    }
+
+    /// Decides for the container that these devices are for, and reserves its claim.
+    ///
+    /// # Errors
+    /// The sentence for the pod's events.
+    pub async fn allocate(
+        self: &Arc<Self>,
+        resource: Resource,
+        ids: &[String],
+    ) -> Result<ContainerAllocateResponse> {
+        let _turn = self.turn.lock().await;
+        self.inventory().cards_of(resource, ids)?;
+        let (inventory, pod, decision) = self.decide(resource, ids.len() as u64).await?;
+        let device = self.ledger.reserve(&decision.reservation(&inventory)).await?;
+        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, "allocated");
+        let memory = &self.settings.names.memory;
+        let answer = answer::answer(&inventory, &pod, &decision, memory, &device);
+        self.annotate(&inventory, &pod, &decision).await;
+        Ok(answer)
+    }
+
+    async fn decide(&self, resource: Resource, amount: u64) -> Result<(Inventory, Pod, Decision)> {
+        let rows = self.ledger.rows().await?;
+        let inventory = Inventory::of(&rows.gpus, self.settings.unit);
+        let until = tokio::time::Instant::now() + POD_WAIT;
+        let mut pods = self.pods.clone();
+        loop {
+            let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
+            let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
+            let known = pods.borrow_and_update().clone();
+            if let Some(known) = &known {
+                let all = known.values();
+                let found = identity::candidates(all, &listed, self.name(resource), amount);
+                if found.len() > 1 {
+                    let pods: Vec<&str> =
+                        found.iter().map(|it| it.pod.metadata.name.as_str()).collect();
+                    warn!(?pods, "several containers wait for the same amount; the first is taken");
+                }
+                if let Some(first) = found.first() {
+                    let node = Node {
+                        inventory: &inventory,
+                        rows: &rows,
+                        names: &self.settings.names,
+                        placement: self.settings.placement,
+                    };
+                    let decision = decide::decide(&node, first)?;
+                    let pod = first.pod.clone();
+                    return Ok((inventory, pod, decision));
+                }
+            }
+            if tokio::time::timeout_at(until, pods.changed()).await.is_err() {
+                bail!(self.unknown(resource, amount, known.is_some()));
+            }
+        }
+    }
+
+    fn unknown(&self, resource: Resource, amount: u64, answered: bool) -> String {
+        let name = self.name(resource);
+        match answered {
+            true => format!(
+                "no pod of this node waits for {amount} x {name}; delete the pod, so that it is created again"
+            ),
+            false => format!(
+                "the API server has not told which pods this node has, so no GPU can be chosen for {amount} x {name}"
+            ),
+        }
+    }
+
+    /// Writes the pod's annotations, beside the kubelet's work.
+    async fn annotate(self: &Arc<Self>, inventory: &Inventory, pod: &Pod, decision: &Decision) {
+        let Some(position) = main_position(pod, decision) else {
+            return;
+        };
+        let mut all = self.given.lock().await;
+        let given = all.entry(pod.metadata.uid.clone()).or_default();
+        given.retain(|it| it.position != position);
+        given.push(Given {
+            position,
+            gpus: decision.cards.iter().map(|&at| inventory.cards[at].index).collect(),
+            units: decision.units,
+            cores: decision.cores,
+        });
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let memory = &self.settings.names.memory;
+        let annotations = answer::annotations(inventory, pod, given, memory, now);
+        let meta = &pod.metadata;
+        let path = format!("/api/v1/namespaces/{}/pods/{}", meta.namespace, meta.name);
+        // The uid keeps another pod with the same name from being annotated.
+        let fields = json!({ "metadata": { "uid": meta.uid, "annotations": annotations } });
+        let api = self.api.clone();
+        tokio::spawn(async move {
+            if let Err(error) = api.merge(&path, &fields).await {
+                warn!("the pod has its GPUs, and its annotations are not written: {error:#}");
+            }
+        });
+    }
+
+    /// Releases the claims of pods that are gone.
+    ///
+    /// # Errors
+    /// The ledger or the kubelet does not answer, and nothing is released.
+    pub async fn release_ended(&self) -> Result<usize> {
+        let Some(pods) = self.pods.borrow().clone() else {
+            return Ok(0);
+        };
+        let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
+        let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
+        let _turn = self.turn.lock().await;
+        let rows = self.ledger.rows().await?;
+        let ended = identity::ended(&rows.claims, &pods, &listed, &self.settings.names);
+        for claim in &ended {
+            self.ledger.release(*claim).await?;
+            info!(%claim, "released: its pod has ended");
+        }
+        self.given.lock().await.retain(|uid, _| pods.contains_key(uid));
+        Ok(ended.len())
+    }
+}
+
+/// The container's position among the main ones; an init container has none.
+fn main_position(pod: &Pod, decision: &Decision) -> Option<usize> {
+    identity::containers(pod).find_map(|it: Admitted<'_>| match it.position {
+        Position::Main(at) if it.claim() == decision.claim.as_str() => Some(at),
+        _ => None,
+    })
+}

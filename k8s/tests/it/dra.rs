@@ -1,0 +1,199 @@
+//! The DRA driver, judged by the kubelet and by an API server.
+
+use crate::kubelet::authority::{self, Reaction};
+use crate::kubelet::drivers::named;
+use crate::world::{Agent, World, until};
+use gpuslice_k8s::api::store;
+use gpuslice_k8s::dra::NAME;
+use gpuslice_k8s::dra::driver::Driver;
+use gpuslice_k8s::dra::publish::{PATH, Publisher, watch_path};
+use gpuslice_k8s::dra::slices::NodeName;
+use gpuslice_k8s::kubelet::Directories;
+use gpuslice_k8s::place::Placement;
+use gpuslice_wire::node::HealthState;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/n-gpu.gpuslice.io";
+
+/// Starts driver and publisher.
+fn driver(world: &World, placement: Placement) -> Agent {
+    let (copy, slices) = watch::channel(None);
+    let publisher = Publisher {
+        node: NodeName { name: "n".to_owned(), uid: "node-uid".to_owned() },
+        api: world.client(),
+        ledger: world.ledger.clone(),
+        placement,
+        slices,
+    };
+    let api = world.client();
+    let driver = Driver { node: "n".to_owned(), api: api.clone(), ledger: world.ledger.clone() };
+    let directories = Directories::new(world.kubelet.root());
+    Agent::run(async move {
+        tokio::select! {
+            () = store::keep(api, watch_path("n"), copy) => {}
+            () = publisher.run() => {}
+            ended = Arc::new(driver).run(&directories) => ended.expect("runs"),
+        }
+    })
+}
+
+fn claim(name: &str, results: &[(&str, &str, &str)]) -> Value {
+    let result = |(device, memory, cores): &(&str, &str, &str)| {
+        json!({
+            "request": "gpu", "driver": NAME, "pool": "n", "device": device, "shareID": "s1",
+            "consumedCapacity": { "memory": memory, "cores": cores, "shares": "1" },
+        })
+    };
+    let results: Vec<Value> = results.iter().map(result).collect();
+    json!({
+        "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
+        "status": { "allocation": { "devices": { "results": results } } },
+    })
+}
+
+fn put(world: &World, claim: &Value) {
+    let name = claim["metadata"]["name"].as_str().expect("a name");
+    let path = format!("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}");
+    world.api.put(&path, claim.clone());
+}
+
+fn devices(world: &World) -> Vec<String> {
+    let slice = world.api.get(SLICE).unwrap_or_default();
+    let all = slice["spec"]["devices"].as_array().cloned().unwrap_or_default();
+    all.iter().map(|it| it["name"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_claim_is_prepared_and_released_any_number_of_times() {
+    let world = World::new(&[81_920; 4]).await;
+    let agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    assert_eq!((found.info.kind.as_str(), found.info.name.as_str()), ("DRAPlugin", NAME));
+    assert_eq!(found.info.supported_versions[0], "v1.DRAPlugin");
+    let one = claim("c", &[("gpu-1", "20Gi", "30"), ("gpu-2", "20Gi", "30")]);
+    put(&world, &one);
+    let first = world.kubelet.prepare(&found, &named(&one)).await;
+    assert_eq!((first.error.as_str(), first.devices.len()), ("", 2));
+    assert_eq!(first.devices[0].device_name, "gpu-1");
+    assert_eq!(first.devices[0].cdi_device_ids, ["gpuslice.io/gpu=uid-c-r0"]);
+    assert_eq!(first.devices[1].share_id.as_deref(), Some("s1"));
+    assert_eq!(world.kubelet.prepare(&found, &named(&one)).await, first);
+    assert_eq!(world.ledger.told(), ["uid-c-r0 on 1,2 with 20480 and 30"]);
+    // The driver restarts, and the kubelet waits for it.
+    drop(agent);
+    let (kubelet, again, wanted) = (world.kubelet.clone(), found.clone(), named(&one));
+    let waiting = tokio::spawn(async move { kubelet.prepare(&again, &wanted).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let _agent = driver(&world, Placement::Binpack);
+    assert_eq!(waiting.await.expect("no panic"), first);
+    for _ in 0..2 {
+        assert_eq!(world.kubelet.unprepare(&found, &named(&one)).await, "");
+    }
+    assert!(world.ledger.told().is_empty());
+    let unknown = claim("never-seen", &[]);
+    assert_eq!(world.kubelet.unprepare(&found, &named(&unknown)).await, "");
+}
+
+#[tokio::test]
+async fn a_claim_that_is_not_the_pods_is_refused() {
+    let world = World::new(&[81_920; 2]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    let one = claim("c", &[("gpu-1", "20Gi", "30")]);
+    let absent = world.kubelet.prepare(&found, &named(&one)).await;
+    assert!(absent.error.contains("404"), "{}", absent.error);
+    put(&world, &one);
+    let mut other = named(&one);
+    other.uid = "uid-of-its-predecessor".to_owned();
+    let text = world.kubelet.prepare(&found, &other).await.error;
+    assert!(text.contains("another uid (uid-c)"), "{text}");
+    let mut path = named(&one);
+    path.name = "../../nodes/n".to_owned();
+    assert!(world.kubelet.prepare(&found, &path).await.error.contains("no claim's name"));
+    let big = claim("big", &[("gpu-0", "81Gi", "30")]);
+    put(&world, &big);
+    let text = world.kubelet.prepare(&found, &named(&big)).await.error;
+    assert!(text.contains("less memory left"), "{text}");
+    assert!(world.ledger.told().is_empty());
+}
+
+#[tokio::test]
+async fn the_slice_is_published_again_after_deletion_health_and_fill() {
+    let world = World::new(&[81_920; 3]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    until("published", || devices(&world) == ["gpu-0", "gpu-1", "gpu-2"]).await;
+    let slice = world.api.get(SLICE).expect("the slice");
+    assert_eq!(slice["metadata"]["ownerReferences"][0]["uid"], "node-uid");
+    // A kubelet that starts deletes it.
+    world.api.delete(SLICE);
+    let since = Instant::now();
+    until("published again", || devices(&world).len() == 3).await;
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    // The fullest GPU is first, so that the scheduler packs.
+    let one = claim("c", &[("gpu-2", "20Gi", "30")]);
+    put(&world, &one);
+    world.kubelet.prepare(&found, &named(&one)).await;
+    until("packed", || devices(&world) == ["gpu-2", "gpu-0", "gpu-1"]).await;
+    let slice = world.api.get(SLICE).expect("the slice");
+    assert!(slice["spec"]["pool"]["generation"].as_i64().expect("a number") > 1);
+    assert_eq!(slice["spec"]["devices"][0]["capacity"]["memory"]["value"], "80Gi");
+    let taint = || world.api.get(SLICE).expect("the slice")["spec"]["devices"][1]["taints"].clone();
+    world.ledger.health(0, HealthState::Xid);
+    until("tainted", || taint()[0]["effect"] == "NoExecute").await;
+    world.ledger.health(0, HealthState::Healthy);
+    until("untainted", || taint().is_null()).await;
+    // Another program changes it, or leaves one behind.
+    let mut edited = world.api.get(SLICE).expect("the slice");
+    edited["spec"]["devices"].as_array_mut().expect("devices").pop();
+    world.api.put(SLICE, edited);
+    let mut left = world.api.get(SLICE).expect("the slice");
+    left["metadata"] = json!({ "name": "left-behind" });
+    let stale = format!("{PATH}/left-behind");
+    world.api.put(&stale, left);
+    until("repaired", || devices(&world).len() == 3 && world.api.get(&stale).is_none()).await;
+}
+
+#[tokio::test]
+async fn an_unchanged_node_writes_nothing() {
+    let world = World::new(&[81_920; 2]).await;
+    let _agent = driver(&world, Placement::Spread);
+    until("published", || devices(&world).len() == 2).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let writes = || world.api.log().iter().filter(|it| !it.starts_with("GET")).count();
+    assert_eq!(writes(), 1, "{:?}", world.api.log());
+}
+
+#[tokio::test]
+async fn a_gate_that_is_off_leaves_nothing_published() {
+    let world = World::new(&[81_920; 2]).await;
+    world.api.gate_off();
+    let _agent = driver(&world, Placement::Binpack);
+    let log = || world.api.log().join("\n");
+    until("tried and taken back", || log().contains("POST") && log().contains("DELETE")).await;
+    assert!(world.api.list(PATH).is_empty());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(world.api.list(PATH).is_empty(), "and it stays so");
+}
+
+#[tokio::test]
+async fn removed_sockets_are_made_again() {
+    let world = World::new(&[81_920]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    std::fs::remove_file(&found.announcement).expect("removed");
+    until("announced", || found.announcement.exists()).await;
+    let again = world.kubelet.find_driver().await;
+    std::fs::remove_file(Path::new(&again.info.endpoint)).expect("removed");
+    until("listening", || Path::new(&again.info.endpoint).exists()).await;
+    // The announcement's name has an @, without which no kubelet could register the driver.
+    let dial =
+        async |authority: String| authority::raw(&again.announcement, &authority, "/x").await;
+    assert_eq!(dial(authority::escaped(&again.announcement)).await, Reaction::Headers);
+    let without = authority::escaped(&again.announcement).replace('@', "-");
+    assert_eq!(dial(without).await, Reaction::Reset(1));
+}

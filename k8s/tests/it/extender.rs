@@ -1,0 +1,206 @@
+//! The scheduler extender, asked as a scheduler asks.
+
+use crate::api::Server;
+use crate::world::{Agent, container};
+use gpuslice_k8s::api::client::{Client, status};
+use gpuslice_k8s::extender::serve;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const BASE: &str = "/gpushare-scheduler";
+
+struct Scheduler {
+    api: Arc<Server>,
+    client: Client,
+    address: std::net::SocketAddr,
+    agent: Option<Agent>,
+}
+
+impl Scheduler {
+    /// An extender for two nodes with two GPUs of 15 GiB.
+    async fn start() -> Scheduler {
+        let api = Server::start().await;
+        for node in ["n1", "n2"] {
+            let amounts = json!({
+                "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "200",
+            });
+            let object = json!({ "metadata": { "name": node }, "status": { "capacity": amounts } });
+            api.put(&format!("/api/v1/nodes/{node}"), object);
+        }
+        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = port.local_addr().expect("bound");
+        drop(port);
+        let client = Client::plain(&format!("http://{address}")).expect("a URL");
+        let mut scheduler = Scheduler { api, client, address, agent: None };
+        scheduler.restart().await;
+        scheduler
+    }
+
+    async fn restart(&mut self) {
+        drop(self.agent.take());
+        let api = Client::plain(&self.api.url()).expect("a URL");
+        let address = self.address;
+        self.agent = Some(Agent::run(async move {
+            let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
+            serve(api, listener).await.expect("serves");
+        }));
+        for _ in 0..2000 {
+            if self
+                .client
+                .get::<Value>(&format!("{BASE}/inspect"))
+                .await
+                .is_ok_and(|it| it["nodes"].is_array())
+            {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("the extender does not answer");
+    }
+
+    fn pod(&self, name: &str, memory: u64, cores: u64) -> Value {
+        let pod = json!({
+            "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
+            "spec": { "containers": [container("main", memory, cores)] },
+            "status": { "phase": "Pending" },
+        });
+        self.api.add_pod(&pod);
+        pod
+    }
+
+    async fn filter(&self, pod: &Value) -> Value {
+        let args = json!({ "Pod": pod, "Nodes": null, "NodeNames": ["n1", "n2", "n3"] });
+        self.client.create(&format!("{BASE}/filter"), &args).await.expect("an answer")
+    }
+
+    async fn bind(&self, pod: &Value, node: &str) -> Result<(), String> {
+        let meta = &pod["metadata"];
+        let args = json!({
+            "PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node,
+        });
+        let answer = self.client.create(&format!("{BASE}/bind"), &args).await;
+        answer.map(drop).map_err(|error| {
+            assert_eq!(status(&error).map(|it| it.as_u16()), Some(500), "{error:#}");
+            error.to_string()
+        })
+    }
+
+    fn index(&self, name: &str) -> Value {
+        let pod =
+            self.api.get(&format!("/api/v1/namespaces/default/pods/{name}")).expect("the pod");
+        pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].clone()
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_filtered_bound_and_inspected() {
+    let mut scheduler = Scheduler::start().await;
+    let pod = scheduler.pod("a", 8, 40);
+    let answer = scheduler.filter(&pod).await;
+    assert_eq!(answer["NodeNames"], json!(["n1", "n2"]));
+    assert_eq!(answer["FailedNodes"], json!({ "n3": "the node n3 is not known" }));
+    scheduler.bind(&pod, "n1").await.expect("bound");
+    let bound = scheduler.api.get("/api/v1/namespaces/default/pods/a").expect("the pod");
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+    let all = &bound["metadata"]["annotations"];
+    assert_eq!(all["ALIYUN_COM_GPU_MEM_IDX"], "0");
+    assert_eq!(all["ALIYUN_COM_GPU_MEM_ASSIGNED"], "false");
+    assert_eq!(all["ALIYUN_COM_GPU_MEM_DEV"], "15");
+    scheduler.bind(&scheduler.pod("b", 7, 0), "n1").await.expect("bound");
+    assert_eq!(scheduler.index("b"), "0", "the smallest room");
+    // What 16 units need is nowhere.
+    let answer = scheduler.filter(&scheduler.pod("c", 16, 0)).await;
+    assert_eq!(answer["NodeNames"], json!([]));
+    assert_eq!(answer["FailedNodes"]["n1"], "insufficient GPU memory or compute in one device");
+    // Its successor knows all from the objects.
+    scheduler.restart().await;
+    let inspected: Value = scheduler.client.get(&format!("{BASE}/inspect/n1")).await.expect("JSON");
+    assert_eq!(
+        inspected,
+        json!({ "nodes": [{ "name": "n1", "totalGPU": 30, "usedGPU": 15, "devs": [
+            { "id": 0, "totalGPU": 15, "usedGPU": 15, "pods": [
+                { "name": "a", "namespace": "default", "usedGPU": 8 },
+                { "name": "b", "namespace": "default", "usedGPU": 7 },
+            ] },
+            { "id": 1, "totalGPU": 15, "usedGPU": 0, "pods": [] },
+        ] }] })
+    );
+    let unknown: Value = scheduler.client.get(&format!("{BASE}/inspect/n9")).await.expect("JSON");
+    assert_eq!(unknown, json!({ "nodes": [], "error": "the node n9 is not known" }));
+    assert_eq!(
+        scheduler
+            .client
+            .get::<Value>("/nothing")
+            .await
+            .err()
+            .and_then(|it| status(&it))
+            .map(|it| it.as_u16()),
+        Some(404)
+    );
+}
+
+/// Binds of one node at the same time never give more than a GPU has.
+#[tokio::test]
+async fn racing_binds_fill_each_gpu_exactly() {
+    let scheduler = Arc::new(Scheduler::start().await);
+    let pods: Vec<Value> = (0..14).map(|n| scheduler.pod(&format!("p{n}"), 5, 0)).collect();
+    let mut all = tokio::task::JoinSet::new();
+    for pod in pods {
+        let scheduler = scheduler.clone();
+        all.spawn(async move { scheduler.bind(&pod, "n2").await.is_ok() });
+    }
+    let mut bound = 0;
+    while let Some(one) = all.join_next().await {
+        bound += usize::from(one.expect("no panic"));
+    }
+    assert_eq!(bound, 6, "two GPUs of 15 hold six pods of 5");
+    let mut used: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in scheduler.api.list("/api/v1/pods") {
+        if pod["spec"]["nodeName"] == "n2" {
+            let index = pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].to_string();
+            *used.entry(index).or_default() += 1;
+        }
+    }
+    assert_eq!(used.into_values().collect::<Vec<_>>(), [3, 3]);
+}
+
+#[tokio::test]
+async fn excluded_gpus_ended_pods_and_strange_requests() {
+    let scheduler = Scheduler::start().await;
+    let map = json!({ "metadata": { "name": "unhealthy-gpu-n1" }, "data": { "gpus": "0" } });
+    scheduler.api.put("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n1", map);
+    let first = scheduler.pod("first", 15, 0);
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    scheduler.bind(&first, "n1").await.expect("bound");
+    assert_eq!(scheduler.index("first"), "1", "GPU 0 is excluded");
+    let second = scheduler.pod("second", 15, 0);
+    assert!(scheduler.bind(&second, "n1").await.expect_err("full").contains("insufficient"));
+    let mut ended = scheduler.api.get("/api/v1/namespaces/default/pods/first").expect("the pod");
+    ended["status"]["phase"] = json!("Succeeded");
+    scheduler.api.put("/api/v1/namespaces/default/pods/first", ended);
+    let inspect = async || -> Value {
+        scheduler.client.get(&format!("{BASE}/inspect/n1")).await.expect("JSON")
+    };
+    for _ in 0..200 {
+        if inspect().await["nodes"][0]["usedGPU"] == 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    scheduler.bind(&second, "n1").await.expect("the room of the pod that ended");
+    let mut other = scheduler.pod("third", 1, 0);
+    other["metadata"]["uid"] = json!("of-its-predecessor");
+    assert!(scheduler.bind(&other, "n2").await.expect_err("another").contains("made again"));
+    other["metadata"]["name"] = json!("../nodes/n1");
+    assert!(scheduler.bind(&other, "n2").await.expect_err("a path").contains("no pod's name"));
+    for garbage in [json!([]), json!({ "Pod": 5 }), json!("x")] {
+        let error = scheduler
+            .client
+            .create(&format!("{BASE}/filter"), &garbage)
+            .await
+            .expect_err("refused");
+        assert_eq!(status(&error).map(|it| it.as_u16()), Some(400), "{garbage}");
+    }
+    assert_eq!(scheduler.filter(&scheduler.pod("fourth", 1, 0)).await["NodeNames"], json!(["n2"]));
+}

@@ -1,0 +1,11 @@
+//! The agent's parts against a kubelet, an API server and a ledger, all in this process.
+
+mod api;
+mod bad_inputs;
+mod daemon;
+mod dra;
+mod extender;
+mod kubelet;
+mod ledger;
+mod plugin;
+mod world;

@@ -1,0 +1,244 @@
+//! The device plugin pair, judged by the kubelet.
+
+use crate::kubelet::authority::{self, Reaction, Style};
+use crate::world::{CORES, MEMORY, World, container, pod, until};
+use gpuslice_wire::node::HealthState;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[tokio::test]
+async fn both_resources_of_a_container_are_one_decision() {
+    let world = World::new(&[15079, 15079]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    assert_eq!(world.kubelet.allocatable(MEMORY), 28);
+    assert_eq!(world.kubelet.allocatable(CORES), 200);
+    // The order of the two calls is random: with four pods both occur.
+    for n in 0..4 {
+        let one = pod(&format!("p{n}"), &[container("main", 3, 20)]);
+        let got = world.run(&one).await.expect("admitted").remove(0);
+        let device = format!("gpuslice.io/gpu=uid-p{n}-c0");
+        assert_eq!(got.cdi_devices, BTreeSet::from([device.clone()]));
+        assert_eq!(got.annotations["cdi.k8s.io/gpuslice"], device);
+        assert_eq!(got.envs["ALIYUN_COM_GPU_MEM_CONTAINER"], "3");
+        assert_eq!(got.envs["ALIYUN_COM_GPU_MEM_DEV"], "14");
+        assert_eq!(got.envs["ALIYUN_COM_GPU_MEM_IDX"], "0");
+        // The ids name the GPU, so that other programs find it.
+        let gpu = crate::ledger::uuid(0).to_string();
+        let ids = got.devices.values().flatten();
+        assert!(ids.clone().count() == 23 && ids.clone().all(|id| id.starts_with(&gpu)), "{got:?}");
+    }
+    let fifth = world.run(&pod("p4", &[container("main", 3, 20)])).await.expect("admitted");
+    assert_eq!(fifth[0].envs["ALIYUN_COM_GPU_MEM_IDX"], "1", "GPU 0 has 2 GiB left");
+    assert_eq!(world.ledger.told()[0], "uid-p0-c0 on 0 with 3231 and 20");
+    assert!(world.kubelet.state().log.is_empty(), "{:?}", world.kubelet.state().log);
+}
+
+/// Memory alone fits GPU 0 and compute alone GPU 1.
+#[tokio::test]
+async fn split_resources_go_to_the_gpu_that_has_both() {
+    let world = World::new(&[16384, 16384, 16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    for (name, memory, cores) in [("a", 12, 90), ("b", 16, 1)] {
+        world.run(&pod(name, &[container("main", memory, cores)])).await.expect("admitted");
+    }
+    for n in 0..8 {
+        let name = format!("c{n}");
+        let one = pod(&name, &[container("main", 4, 50)]);
+        let got = world.run(&one).await.expect("admitted").remove(0);
+        assert_eq!(got.envs["ALIYUN_COM_GPU_MEM_IDX"], "2");
+        world.end(&one, "Succeeded");
+        // Released when the pod has ended, not before the kubelet has forgotten it.
+        until("released", || world.ledger.told().len() == 2).await;
+    }
+    assert!(world.kubelet.state().log.is_empty(), "{:?}", world.kubelet.state().log);
+}
+
+#[tokio::test]
+async fn a_fragmented_node_refuses_with_a_sentence() {
+    let world = World::new(&[8192, 8192]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    for name in ["a", "b"] {
+        let mut one = pod(name, &[container("main", 4, 0)]);
+        let gpu = if name == "a" { "0" } else { "1" };
+        one["metadata"]["annotations"] = json!({ "ALIYUN_COM_GPU_MEM_IDX": gpu });
+        world.run(&one).await.expect("admitted");
+    }
+    let failed =
+        world.run(&pod("c", &[container("main", 6, 0)])).await.expect_err("4 + 4 are not 6");
+    assert_eq!(failed.reason, "UnexpectedAdmissionError");
+    assert!(failed.message.contains("memory of different GPUs cannot be added up"), "{failed:?}");
+    assert_eq!(world.ledger.told().len(), 2, "nothing is reserved for it");
+    world.run(&pod("d", &[container("main", 4, 0)])).await.expect("a smaller one fits");
+}
+
+#[tokio::test]
+async fn every_container_of_a_pod_has_its_own_share() {
+    let world = World::new(&[16384, 16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let mut several =
+        pod("p", &[container("a", 1, 10), container("b", 2, 0), container("c", 1, 10)]);
+    several["spec"]["initContainers"] = json!([container("i", 2, 0)]);
+    let got = world.run(&several).await.expect("admitted");
+    let devices: Vec<&str> =
+        got.iter().map(|it| it.cdi_devices.first().expect("one").as_str()).collect();
+    let ours = |position: &str| format!("gpuslice.io/gpu=uid-p-{position}");
+    assert_eq!(devices, [ours("c1"), ours("c0"), ours("c1"), ours("c2")]);
+    assert_eq!(
+        world.ledger.told().len(),
+        3,
+        "the init container ends before b starts, and has b's claim"
+    );
+    // Devices of the init container are used again.
+    let first: BTreeSet<&String> = got[0].devices[MEMORY].iter().collect();
+    assert!(got[1].devices[MEMORY].iter().any(|id| first.contains(id)), "{got:?}");
+    until("annotations", || {
+        let pod = world.api.get("/api/v1/namespaces/default/pods/p").expect("the pod");
+        let text =
+            pod["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"].clone();
+        text == r#"{"0":{"0":1},"1":{"0":2},"2":{"0":1}}"#
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_schedulers_annotation_is_obeyed_and_confirmed() {
+    let world = World::new(&[16384, 16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let mut first = pod("v1", &[container("main", 3, 0)]);
+    first["metadata"]["annotations"] = json!({
+        "ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1", "ALIYUN_COM_GPU_MEM_POD": "3",
+    });
+    let got = world.run(&first).await.expect("admitted");
+    assert_eq!(got[0].envs["ALIYUN_COM_GPU_MEM_IDX"], "1");
+    until("confirmed", || {
+        let pod = world.api.get("/api/v1/namespaces/default/pods/v1").expect("the pod");
+        let all = &pod["metadata"]["annotations"];
+        all["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true" && all["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] != "1"
+    })
+    .await;
+    let mut lying = pod("lying", &[container("main", 3, 0)]);
+    lying["metadata"]["annotations"] = json!({ "ALIYUN_COM_GPU_MEM_IDX": "99" });
+    let failed = world.run(&lying).await.expect_err("there is no GPU 99");
+    assert!(failed.message.contains("a scheduler chose GPU 99"), "{failed:?}");
+}
+
+#[tokio::test]
+async fn both_register_again_after_a_restart_of_the_kubelet() {
+    let world = World::new(&[16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    world.run(&pod("before", &[container("main", 10, 50)])).await.expect("admitted");
+    for _ in 0..3 {
+        world.kubelet.restart().await;
+        let since = std::time::Instant::now();
+        world.registered().await;
+        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    }
+    assert_eq!(world.ledger.told(), ["uid-before-c0 on 0 with 10240 and 50"]);
+    world.run(&pod("after", &[container("main", 6, 50)])).await.expect("the rest is free");
+    world.run(&pod("more", &[container("main", 1, 0)])).await.expect_err("nothing is left");
+}
+
+#[tokio::test]
+async fn a_restarted_plugin_finds_its_claims() {
+    let world = World::new(&[16384]).await;
+    let plugins = world.plugins();
+    world.registered().await;
+    world.run(&pod("before", &[container("main", 10, 0)])).await.expect("admitted");
+    drop(plugins);
+    world.kubelet.until("gone", |state| state.plugins[MEMORY].devices.is_empty()).await;
+    let _plugins = world.plugins();
+    world.kubelet.until("back", |state| state.plugins[MEMORY].registrations == 2).await;
+    world.registered().await;
+    world.run(&pod("more", &[container("main", 7, 0)])).await.expect_err("6 GiB are left");
+    world.run(&pod("rest", &[container("main", 6, 0)])).await.expect("they are");
+}
+
+#[tokio::test]
+async fn health_and_recovery_reach_the_kubelet() {
+    let world = World::new(&[4096, 4096]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    world.run(&pod("runs", &[container("main", 2, 0)])).await.expect("admitted");
+    world.ledger.health(0, HealthState::Xid);
+    until("unhealthy", || world.kubelet.allocatable(MEMORY) == 4).await;
+    assert_eq!(world.ledger.told().len(), 1, "the running pod keeps its claim");
+    let got = world.run(&pod("other", &[container("main", 2, 0)])).await.expect("GPU 1");
+    assert_eq!(got[0].envs["ALIYUN_COM_GPU_MEM_IDX"], "1");
+    world.ledger.health(0, HealthState::Healthy);
+    until("healthy again", || world.kubelet.allocatable(MEMORY) == 8).await;
+    until("both resources", || world.kubelet.allocatable(CORES) == 200).await;
+    // A change of what is left is no news to the kubelet.
+    let updates = world.kubelet.state().plugins[MEMORY].updates;
+    world.run(&pod("third", &[container("main", 1, 0)])).await.expect("admitted");
+    assert_eq!(world.kubelet.state().plugins[MEMORY].updates, updates);
+}
+
+#[tokio::test]
+async fn kubelets_dial_with_two_authorities() {
+    let world = World::new(&[4096]).await;
+    world.kubelet.state().authority = Style::Escaped;
+    let _plugins = world.plugins();
+    world.registered().await;
+    world.run(&pod("p", &[container("main", 2, 10)])).await.expect("admitted");
+    let socket = world.kubelet.directories().device_plugins().join("gpu-mem@gpuslice.sock");
+    let options = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
+    let dial = |authority: String| {
+        let socket = socket.clone();
+        async move { authority::raw(&socket, &authority, options).await }
+    };
+    assert_eq!(dial("localhost".to_owned()).await, Reaction::Headers);
+    assert_eq!(dial(authority::escaped(&socket)).await, Reaction::Headers);
+    // Why the file's name has an @; and why kubelets before 1.26, which send the raw path, are not promised.
+    let without = authority::escaped(&socket).replace('@', "-");
+    assert_eq!(dial(without).await, Reaction::Reset(1));
+    assert_eq!(dial(socket.display().to_string()).await, Reaction::Reset(1));
+}
+
+#[tokio::test]
+async fn a_kubelet_reads_no_larger_list_than_its_limit() {
+    let world = World::new(&[81_920; 8]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let all = world.kubelet.state().plugins[MEMORY].devices.len();
+    assert_eq!(all, 640);
+    // The unit of the administrator's choice is refused before the plugin registers.
+    let other = World::new(&[81_920; 8]).await;
+    let facts = gpuslice_k8s::ledger::Ledger::gpus(&*other.ledger).borrow().clone();
+    let unit = "MiB".parse().expect("a unit");
+    let inventory = gpuslice_k8s::plugin::devices::Inventory::of(&facts, unit);
+    assert!(inventory.check_size().is_err());
+}
+
+/// gpushare's scheduler and inspect divide by the number of GPUs; a kubelet that starts sets it to zero.
+#[tokio::test]
+async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
+    let world = World::new(&[4096, 4096]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let count = || {
+        let node = world.api.get("/api/v1/nodes/n").expect("the node");
+        let of = |part: &str| node["status"][part]["aliyun.com/gpu-count"] == "2";
+        of("capacity") && of("allocatable")
+    };
+    until("counted", count).await;
+    let map = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n";
+    assert!(world.api.get(map).is_none());
+    world.ledger.health(1, HealthState::Xid);
+    let gpus = || world.api.get(map).map(|it| it["data"]["gpus"].clone());
+    until("excluded", || gpus() == Some(json!("1"))).await;
+    world.ledger.health(1, HealthState::Healthy);
+    until("and back", || gpus() == Some(json!(""))).await;
+    let zero = json!({ "aliyun.com/gpu-count": "0" });
+    let status = json!({ "capacity": zero, "allocatable": zero });
+    world.api.put("/api/v1/nodes/n", json!({ "metadata": { "name": "n" }, "status": status }));
+    world.kubelet.restart().await;
+    until("counted again", count).await;
+}

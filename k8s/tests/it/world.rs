@@ -1,0 +1,147 @@
+//! A node with its kubelet, API server and ledger, and the plugins under test.
+
+use crate::api::Server;
+use crate::kubelet::{Container, Failed, Kubelet};
+use crate::ledger::Model;
+use gpuslice_k8s::api::client::Client;
+use gpuslice_k8s::api::store;
+use gpuslice_k8s::place::Placement;
+use gpuslice_k8s::plugin::devices::Unit;
+use gpuslice_k8s::plugin::identity::ResourceNames;
+use gpuslice_k8s::plugin::{self, state};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+pub const MEMORY: &str = "aliyun.com/gpu-mem";
+pub const CORES: &str = "aliyun.com/gpu-core.percentage";
+
+/// A node.
+pub struct World {
+    pub kubelet: Arc<Kubelet>,
+    pub api: Arc<Server>,
+    pub ledger: Arc<Model>,
+}
+
+/// A process of the agent, until dropped: a thread with its own runtime, whose sockets close with it.
+pub struct Agent {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Agent {
+    /// Runs until the agent is dropped.
+    pub fn run(agent: impl Future<Output = ()> + Send + 'static) -> Agent {
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                tokio::select! {
+                    () = agent => {}
+                    _ = stopped => {}
+                }
+            });
+        };
+        Agent { stop: Some(stop), thread: Some(thread::spawn(run)) }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(thread::panicking() || ended.is_ok(), "the agent panicked");
+        }
+    }
+}
+
+impl World {
+    /// GPUs with this much memory, in MiB.
+    pub async fn new(mib: &[u64]) -> World {
+        let api = Server::start().await;
+        api.put("/api/v1/nodes/n", json!({ "metadata": { "name": "n" } }));
+        World { kubelet: Kubelet::start(7).await, api, ledger: Model::new(mib) }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::plain(&self.api.url()).expect("a URL")
+    }
+
+    /// Starts the pair, with memory in GiB.
+    pub fn plugins(&self) -> Agent {
+        let settings = state::Settings {
+            node: "n".to_owned(),
+            names: ResourceNames::default(),
+            unit: "GiB".parse::<Unit>().expect("a unit"),
+            placement: Placement::Binpack,
+            kubelet: self.kubelet.directories(),
+        };
+        let (copy, pods) = watch::channel(None);
+        let path = "/api/v1/pods?fieldSelector=spec.nodeName=n".to_owned();
+        let pair = Arc::new(state::Pair::new(settings, self.ledger.clone(), self.client(), pods));
+        let client = self.client();
+        Agent::run(async move {
+            tokio::select! {
+                () = store::keep(client, path, copy) => {}
+                ended = plugin::run(pair) => ended.expect("runs"),
+            }
+        })
+    }
+
+    /// Waits until both resources have all of their devices.
+    pub async fn registered(&self) {
+        let all = |name: &str, state: &crate::kubelet::State| {
+            state.plugins.get(name).is_some_and(|it| !it.devices.is_empty())
+        };
+        self.kubelet.until("both plugins", |state| all(MEMORY, state) && all(CORES, state)).await;
+    }
+
+    /// Creates a pod and admits it.
+    pub async fn run(&self, pod: &Value) -> Result<Vec<Container>, Failed> {
+        self.api.add_pod(pod);
+        self.kubelet.admit(pod).await
+    }
+
+    /// Ends a pod: its object stays, with its phase.
+    pub fn end(&self, pod: &Value, phase: &str) {
+        let path = crate::api::pod_path(pod);
+        let mut object = self.api.get(&path).expect("the pod");
+        object["status"]["phase"] = json!(phase);
+        self.api.put(&path, object);
+        self.kubelet.remove(pod["metadata"]["uid"].as_str().expect("a uid"));
+    }
+}
+
+/// A container that asks for memory and compute; 0: not for that.
+pub fn container(name: &str, memory: u64, cores: u64) -> Value {
+    let mut limits = json!({});
+    for (resource, amount) in [(MEMORY, memory), (CORES, cores)] {
+        if amount > 0 {
+            limits[resource] = json!(amount.to_string());
+        }
+    }
+    json!({ "name": name, "resources": { "limits": limits } })
+}
+
+/// A pod on the node; its uid is `uid-` and its name.
+pub fn pod(name: &str, containers: &[Value]) -> Value {
+    json!({
+        "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
+        "spec": { "nodeName": "n", "containers": containers },
+        "status": { "phase": "Pending" },
+    })
+}
+
+/// Waits until a condition holds, and fails after 20 s.
+pub async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within 20 s: {what}");
+}

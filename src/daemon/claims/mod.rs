@@ -1,0 +1,193 @@
+//! Claims: parts of GPUs that an agent has reserved for containers, before these exist.
+//!
+//! # Problem
+//! A cluster decides where a pod runs before a container of it exists, and several containers may share what the pod
+//! was given. The promise must hold from that decision on, over restarts of the daemon and of the node.
+//!
+//! # Idea
+//! A claim is a slice without a container, named `claim.` and the claim's id. So the ledger and the scheduler need no
+//! new notion: a claim is one account and one entity. Containers join it ([`crate::containers`]). This module keeps
+//! the words with which a claim was reserved: in a file that outlives a reboot ([`store`]), and in a CDI file by
+//! which an engine passes the claim to a container ([`cdi`]).
+//!
+//! A claim that is released while containers live in it has no files any more; its slice ends with the last of them.
+
+mod cdi;
+mod store;
+
+pub use cdi::CdiFiles;
+use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::node::{NodeDenial, Reservation};
+use gpuslice_wire::owner::ClaimId;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+pub use store::ClaimStore;
+
+/// What is known of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // at most a few hundred
+pub enum Claim {
+    /// It is reserved, with these words.
+    Reserved(Reservation),
+    /// It was released, and containers live in it.
+    Released,
+    /// Its file cannot be read, or its words cannot be kept any more: why.
+    Broken(String),
+}
+
+/// Why a request is refused.
+pub type NodeDenied = (NodeDenial, String);
+
+/// All claims; see the file's head.
+#[derive(Debug)]
+pub struct Claims {
+    store: ClaimStore,
+    /// The CDI files.
+    pub cdi: CdiFiles,
+    known: BTreeMap<ClaimId, Claim>,
+    /// The words that the engine is deciding on.
+    asked: Option<Reservation>,
+}
+
+impl Claims {
+    /// The claims of earlier daemons; those in `store` that cannot be read are reported.
+    pub fn restored(store: ClaimStore, cdi: CdiFiles) -> Claims {
+        let mut known = BTreeMap::new();
+        for (claim, found) in store.read_all() {
+            let found = found.map_or_else(
+                |why| {
+                    let path = store.path(&claim);
+                    tracing::error!(path = %path.display(), why, "claim not restored; its containers do not start until it is released and reserved again");
+                    Claim::Broken(why)
+                },
+                Claim::Reserved,
+            );
+            known.insert(claim, found);
+        }
+        Claims { store, cdi, known, asked: None }
+    }
+
+    /// What is known of a claim.
+    pub fn get(&self, claim: &ClaimId) -> Option<&Claim> {
+        self.known.get(claim)
+    }
+
+    /// All claims that hold.
+    pub fn reserved(&self) -> impl Iterator<Item = &Reservation> {
+        self.known.values().filter_map(|claim| match claim {
+            Claim::Reserved(words) => Some(words),
+            _ => None,
+        })
+    }
+
+    /// Answers a reservation from what is known: `Some(Ok)` for the same words, `Some(Err)` for a refusal.
+    pub fn known_answer(&self, words: &Reservation) -> Option<Result<(), NodeDenied>> {
+        let claim = words.claim;
+        let refused = |why, text| Some(Err((why, text)));
+        match self.known.get(&claim)? {
+            Claim::Reserved(known) if known == words => Some(Ok(())),
+            Claim::Reserved(known) => {
+                let what = difference(known, words);
+                let text =
+                    format!("claim differs: {claim} exists with another {what}; release it first");
+                refused(NodeDenial::ClaimDiffers, text)
+            }
+            Claim::Released => {
+                let text = format!(
+                    "claim {claim} was released, and containers still live in it; use another id, or wait for their end"
+                );
+                refused(NodeDenial::Released, text)
+            }
+            Claim::Broken(why) => {
+                refused(NodeDenial::Host, format!("claim {claim}: {why}; release it first"))
+            }
+        }
+    }
+
+    /// The engine decides on these words.
+    pub fn ask(&mut self, words: Reservation) {
+        self.asked = Some(words);
+    }
+
+    /// The words that the engine has decided on.
+    pub fn take_asked(&mut self) -> Option<Reservation> {
+        self.asked.take()
+    }
+
+    /// Writes a claim's files.
+    ///
+    /// # Errors
+    /// The file and the error; nothing is left.
+    pub fn keep(&mut self, words: Reservation) -> Result<(), String> {
+        let claim = words.claim;
+        let at = |path: &Path, why: io::Error| format!("{}: {why}", path.display());
+        // After a reboot its file is there already.
+        let is_kept = self.known.get(&claim) == Some(&Claim::Reserved(words));
+        if !is_kept {
+            self.store.keep(&words).map_err(|why| at(&self.store.path(&claim), why))?;
+        }
+        if let Err(why) = self.cdi.keep(&claim, words.gpus.as_slice()) {
+            if !is_kept {
+                let _ = self.store.forget(&claim); // the first error is the one to report
+            }
+            return Err(at(&self.cdi.path(&claim), why));
+        }
+        self.known.insert(claim, Claim::Reserved(words));
+        Ok(())
+    }
+
+    /// Removes a claim's files. Its containers live on in it, if `has_members`.
+    ///
+    /// # Errors
+    /// The file and the error; the claim still holds.
+    pub fn release(&mut self, claim: &ClaimId, has_members: bool) -> Result<(), String> {
+        let failed = |why: io::Error| format!("{}: {why}", self.store.path(claim).display());
+        self.store.forget(claim).map_err(failed)?;
+        self.cdi.forget(claim);
+        match has_members {
+            true => self.known.insert(*claim, Claim::Released),
+            false => self.known.remove(claim),
+        };
+        Ok(())
+    }
+
+    /// The slice of a claim without files lives on for its containers.
+    pub fn note_released(&mut self, claim: &ClaimId) {
+        self.known.insert(*claim, Claim::Released);
+    }
+
+    /// The words of a claim can be kept no longer.
+    pub fn note_broken(&mut self, claim: &ClaimId, why: String) {
+        self.known.insert(*claim, Claim::Broken(why));
+    }
+
+    /// The slice of a released claim has ended.
+    pub fn forget_released(&mut self, claim: &ClaimId) {
+        if self.known.get(claim) == Some(&Claim::Released) {
+            self.known.remove(claim);
+        }
+    }
+
+    /// Writes the CDI files that are missing or differ, and removes those of unknown claims.
+    pub fn restore_cdi(&mut self) {
+        let all: Vec<(ClaimId, Vec<GpuUuid>)> =
+            self.reserved().map(|it| (it.claim, it.gpus.as_slice().to_vec())).collect();
+        self.cdi.restore(&all);
+    }
+}
+
+/// The first word in which two reservations differ.
+fn difference(known: &Reservation, asked: &Reservation) -> &'static str {
+    let differs = [
+        (known.gpus != asked.gpus, "list of GPUs"),
+        (known.memory != asked.memory, "memory"),
+        (known.share != asked.share, "share"),
+        (known.share_limit != asked.share_limit, "share limit"),
+        (known.weight != asked.weight, "weight"),
+        (known.class != asked.class, "priority"),
+        (known.gang != asked.gang, "gang"),
+        (known.pinned != asked.pinned, "pinned memory"),
+    ];
+    differs.into_iter().find(|(differs, _)| *differs).map_or("owner", |(_, what)| what)
+}

@@ -1,0 +1,148 @@
+//! The node's GPUs as agents see them: descriptions, health, and what is promised on each.
+
+use crate::gpus::Gpu;
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::node::{GpuFacts, GpuNumbers, Health, HealthState, NodeAnswer};
+use gpuslice_wire::owner::{ClaimId, Owner};
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::text::Text;
+use gpuslice_wire::units::{Bytes, Percent};
+use std::collections::BTreeMap;
+
+/// See the file's head.
+#[derive(Debug, Default)]
+pub struct GpuTable {
+    gpus: Vec<Gpu>,
+    health: BTreeMap<GpuUuid, Health>,
+}
+
+/// What is known of a slice beside its promise: owner, claim, whether the claim is released.
+type About = (Owner, Option<ClaimId>, bool);
+
+impl GpuTable {
+    /// These GPUs, all healthy.
+    pub fn new(gpus: Vec<Gpu>) -> GpuTable {
+        GpuTable { gpus, health: BTreeMap::new() }
+    }
+
+    /// Each GPU's device node number, if it has one.
+    pub fn minors(&self) -> impl Iterator<Item = (GpuUuid, Option<u32>)> {
+        self.gpus.iter().map(|gpu| (gpu.uuid, gpu.about.minor))
+    }
+
+    /// A GPU's health has changed.
+    pub fn set_health(&mut self, gpu: GpuUuid, health: Health) {
+        self.health.insert(gpu, health);
+    }
+
+    fn health_of(&self, gpu: GpuUuid) -> Health {
+        self.health.get(&gpu).copied().unwrap_or_default()
+    }
+
+    /// Why one of these GPUs cannot be used; `None` if all can.
+    pub fn unhealthy(&self, gpus: &[GpuUuid]) -> Option<String> {
+        gpus.iter().find_map(|gpu| match self.health_of(*gpu) {
+            Health { state: HealthState::Healthy, .. } => None,
+            Health { state: HealthState::Xid, xid, .. } => {
+                Some(format!("{gpu} is unhealthy: the driver reported Xid {xid}"))
+            }
+            Health { state: HealthState::Ecc, .. } => {
+                Some(format!("{gpu} is unhealthy: it has an uncorrectable memory error"))
+            }
+            Health { state: HealthState::Lost, .. } => {
+                Some(format!("{gpu} is unhealthy: the driver does not list it any more"))
+            }
+        })
+    }
+
+    /// The rows of GPUs and slices from a snapshot of the engine's.
+    pub fn rows(
+        &self,
+        snapshot: &[Snapshot],
+        about: impl Fn(&ContainerId) -> About,
+    ) -> impl Iterator<Item = NodeAnswer> {
+        let gpus = snapshot.iter().filter_map(|row| self.gpu_row(row, snapshot));
+        let gpus: Vec<NodeAnswer> = gpus.collect();
+        let mut slices: BTreeMap<ContainerId, NodeAnswer> = BTreeMap::new();
+        for row in snapshot {
+            self.add_slice(&mut slices, row, &about);
+        }
+        gpus.into_iter().chain(slices.into_values())
+    }
+
+    fn number(&self, gpu: GpuUuid) -> Option<u8> {
+        let at = self.gpus.iter().position(|known| known.uuid == gpu)?;
+        u8::try_from(at).ok()
+    }
+
+    fn gpu_row(&self, row: &Snapshot, snapshot: &[Snapshot]) -> Option<NodeAnswer> {
+        let &Snapshot::Gpu { uuid, index, total, promised, slices, policy } = row else {
+            return None;
+        };
+        let number = self.number(uuid)?;
+        let about = self.gpus.get(usize::from(number))?.about;
+        let shares = snapshot.iter().filter_map(|row| match row {
+            Snapshot::Slice { gpu, share, .. } if *gpu == uuid => *share,
+            _ => None,
+        });
+        let shares = shares.map(Percent::get).fold(0, u32::saturating_add);
+        let gpu = GpuFacts {
+            number,
+            uuid,
+            index,
+            product: about.product,
+            pci: about.pci,
+            numa: about.numa,
+            island: Text::EMPTY,
+            capability: about.capability,
+            driver: about.driver,
+            simulated: uuid.is_simulated(),
+            health: self.health_of(uuid),
+            total,
+            promised,
+            left: total.saturating_sub(promised),
+            share_promised: shares,
+            share_left: 100u32.saturating_sub(shares),
+            slices,
+            policy,
+        };
+        Some(NodeAnswer::Gpu { gpu })
+    }
+
+    /// Adds a lane of a slice to its row.
+    fn add_slice(
+        &self,
+        slices: &mut BTreeMap<ContainerId, NodeAnswer>,
+        row: &Snapshot,
+        about: &impl Fn(&ContainerId) -> About,
+    ) {
+        let Snapshot::Slice {
+            container, name, gpu, cap, reserved: held, share, weight, class, ..
+        } = row
+        else {
+            return;
+        };
+        let bit = self.number(*gpu).map_or(0, |number| 1 << number);
+        let known = slices.entry(*container).or_insert_with(|| {
+            let (owner, claim, released) = about(container);
+            NodeAnswer::Slice {
+                slice: *container,
+                claim,
+                released,
+                name: *name,
+                owner,
+                gpus: GpuNumbers::default(),
+                memory: Bytes::ZERO,
+                reserved: Bytes::ZERO,
+                share: *share,
+                weight: *weight,
+                class: *class,
+            }
+        });
+        if let NodeAnswer::Slice { gpus, memory, reserved, .. } = known {
+            gpus.0 |= bit;
+            *memory = (*memory).max(*cap);
+            *reserved = reserved.saturating_add(*held);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The health of GPUs: which of them no container may be given.
+//!
+//! # Problem
+//! A GPU can fail while containers use it. A cluster must not place more containers there, and must use it again when
+//! it works. The driver reports critical errors (Xid) and uncorrectable memory errors as events, but nothing
+//! tells that a GPU has recovered.
+//!
+//! # Idea
+//! A child process waits for the events ([`watcher`]), because NVML may block or crash on a failing GPU. It is
+//! started when the first agent connects, so a node without a cluster pays nothing. Some Xids are a program's own
+//! errors ([`OF_PROGRAMS`]): the GPU stays healthy. After any other the GPU is unhealthy until it has worked for
+//! `unhealthy_s` without another error. A GPU that the driver no longer finds is unhealthy until it is found again.
+
+pub mod watcher;
+
+use crate::gpu_table::GpuTable;
+use crate::poll::{Source, Watch};
+use gpuslice_host::clock::now;
+use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::node::{Health, HealthState};
+use gpuslice_wire::units::{Duration, Instant};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Xids that report an error of a program: an illegal instruction or address (13, 31), the end of its channels
+/// (43, 45), an error of the video decoder (68), a context switch that timed out (109). Device plugins of Kubernetes
+/// ignore the same.
+const OF_PROGRAMS: [u32; 6] = [13, 31, 43, 45, 68, 109];
+/// Longest line of the child, bytes.
+const LINE_BYTES_MAX: usize = 128;
+/// Pause before a child that has ended is replaced.
+const AGAIN_AFTER: Duration = Duration(5_000_000_000);
+
+/// What the child tells of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Xid(u32),
+    Ecc,
+    Lost,
+    Found,
+}
+
+/// See the file's head.
+#[derive(Debug)]
+pub struct HealthWatch {
+    watch: Watch,
+    /// NVML's library; empty if there is none.
+    library: PathBuf,
+    unhealthy: Duration,
+    child: Option<(Child, ChildStdout)>,
+    /// The beginning of the child's next line.
+    line: Vec<u8>,
+    /// When a child is started again.
+    start_at: Option<Instant>,
+    /// When each unhealthy GPU has worked for long enough.
+    recover_at: BTreeMap<GpuUuid, Instant>,
+}
+
+impl HealthWatch {
+    /// Watches nothing yet. A GPU is unhealthy for `unhealthy_s` seconds after an error.
+    pub fn new(library: PathBuf, unhealthy_s: u64, watch: Watch) -> HealthWatch {
+        HealthWatch {
+            watch,
+            library,
+            unhealthy: Duration(unhealthy_s.saturating_mul(1_000_000_000)),
+            child: None,
+            line: Vec::new(),
+            start_at: None,
+            recover_at: BTreeMap::new(),
+        }
+    }
+
+    /// Starts to watch, if there is a library and no child yet.
+    pub fn start(&mut self) {
+        let is_on = self.child.is_some() || self.start_at.is_some();
+        if !is_on && !self.library.as_os_str().is_empty() {
+            self.start_child();
+        }
+    }
+
+    fn start_child(&mut self) {
+        self.start_at = None;
+        let started = self.spawn().and_then(|mut child| {
+            let from = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+            crate::descriptors::stops_blocking(&from)?;
+            self.watch.add(&from, Source::Health)?;
+            Ok((child, from))
+        });
+        match started {
+            Ok(child) => self.child = Some(child),
+            Err(why) => {
+                tracing::error!(%why, "the health of GPUs is not watched");
+                self.start_at = Some(now().plus(AGAIN_AFTER));
+            }
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn spawn(&self) -> io::Result<Child> {
+        // This program, even if an upgrade has replaced its file.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("--watch-nvml").arg(&self.library);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        // SAFETY: one system call between fork and exec.
+        unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
+        command.spawn()
+    }
+
+    /// The earliest deadline.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.recover_at.values().copied().chain(self.start_at).min()
+    }
+
+    /// Starts the child again, and lets GPUs recover, if that is due; returns whether a GPU's health changed.
+    pub fn due(&mut self, now: Instant, gpus: &mut GpuTable) -> bool {
+        if self.start_at.is_some_and(|at| at <= now) {
+            self.start_child();
+        }
+        let due = self.recover_at.iter().filter(|(_, at)| **at <= now);
+        let due: Vec<GpuUuid> = due.map(|(gpu, _)| *gpu).collect();
+        for gpu in &due {
+            self.recover_at.remove(gpu);
+            set(gpus, *gpu, HealthState::Healthy, 0);
+        }
+        !due.is_empty()
+    }
+
+    /// Reads what the child tells; returns whether a GPU's health changed.
+    pub fn read(&mut self, gpus: &mut GpuTable) -> bool {
+        let mut part = [0; 512];
+        let read = match &mut self.child {
+            Some((_, from)) => from.read(&mut part),
+            None => return false,
+        };
+        match read {
+            Ok(0) => self.end_child(),
+            Ok(len) => self.line.extend_from_slice(&part[..len]),
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.end_child(),
+        }
+        let mut changed = false;
+        while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.line.drain(..=end).collect();
+            if let Some((gpu, news)) = parse(&line) {
+                changed |= self.hear(gpus, gpu, news);
+            }
+        }
+        if self.line.len() > LINE_BYTES_MAX {
+            self.end_child();
+        }
+        changed
+    }
+
+    fn hear(&mut self, gpus: &mut GpuTable, gpu: GpuUuid, news: News) -> bool {
+        let state = match news {
+            News::Xid(xid) if OF_PROGRAMS.contains(&xid) => return false,
+            News::Xid(_) => HealthState::Xid,
+            News::Ecc => HealthState::Ecc,
+            News::Lost => HealthState::Lost,
+            News::Found => HealthState::Healthy,
+        };
+        match state {
+            HealthState::Xid | HealthState::Ecc => {
+                self.recover_at.insert(gpu, now().plus(self.unhealthy));
+            }
+            HealthState::Lost | HealthState::Healthy => drop(self.recover_at.remove(&gpu)),
+        }
+        let xid = if let News::Xid(xid) = news { xid } else { 0 };
+        set(gpus, gpu, state, xid);
+        true
+    }
+
+    /// Ends a child that has closed its output or talks nonsense; another one follows.
+    fn end_child(&mut self) {
+        self.line.clear();
+        if let Some((mut child, _)) = self.child.take() {
+            // A child that is blocked in the kernel stays a zombie of the daemon's until that ends.
+            let _ = child.kill();
+            let _ = child.try_wait();
+            self.start_at = Some(now().plus(AGAIN_AFTER));
+        }
+    }
+}
+
+impl Drop for HealthWatch {
+    fn drop(&mut self) {
+        if let Some((mut child, _)) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.try_wait();
+        }
+    }
+}
+
+fn set(gpus: &mut GpuTable, gpu: GpuUuid, state: HealthState, xid: u32) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    match state {
+        HealthState::Healthy => tracing::info!(%gpu, "the GPU is healthy again"),
+        _ => {
+            tracing::warn!(%gpu, ?state, xid, "the GPU is unhealthy: no container joins a claim on it")
+        }
+    }
+    gpus.set_health(gpu, Health { state, xid, since });
+}
+
+/// A line of the child; `None` for one that is not of the table in [`watcher`].
+fn parse(line: &[u8]) -> Option<(GpuUuid, News)> {
+    let line = std::str::from_utf8(line).ok()?;
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let news = match words.get(1..)? {
+        ["xid", number] => News::Xid(number.parse().ok()?),
+        ["ecc"] => News::Ecc,
+        ["lost"] => News::Lost,
+        ["found"] => News::Found,
+        _ => return None,
+    };
+    Some((words.first()?.parse().ok()?, news))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpus::{About, Gpu};
+    use crate::poll::Poll;
+    use gpuslice_wire::ids::NvmlIndex;
+    use gpuslice_wire::units::Bytes;
+
+    const GPU: GpuUuid = GpuUuid([7; 16]);
+
+    #[test]
+    fn lines_are_parsed_and_nonsense_is_not() {
+        let line = |what: &str| parse(format!("{GPU} {what}\n").as_bytes()).map(|(_, news)| news);
+        assert_eq!(line("xid 79"), Some(News::Xid(79)));
+        assert_eq!(line("ecc"), Some(News::Ecc));
+        assert_eq!((line("lost"), line("found")), (Some(News::Lost), Some(News::Found)));
+        for bad in ["", "xid", "xid x", "xid 1 2", "xid 99999999999", "fine"] {
+            assert_eq!(line(bad), None, "{bad}");
+        }
+        assert_eq!(parse(b"\xff lost"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn a_gpu_recovers_when_it_has_worked_long_enough() {
+        let poll = Poll::new().expect("a poll");
+        let mut health = HealthWatch::new(PathBuf::new(), 10, poll.watch());
+        let about = About::default();
+        let gpu = Gpu { uuid: GPU, index: NvmlIndex(0), total: Bytes(1), about };
+        let mut gpus = GpuTable::new(vec![gpu]);
+        for of_a_program in OF_PROGRAMS {
+            assert!(!health.hear(&mut gpus, GPU, News::Xid(of_a_program)));
+        }
+        assert_eq!(gpus.unhealthy(&[GPU]), None);
+        assert!(health.hear(&mut gpus, GPU, News::Xid(79)));
+        assert!(gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("Xid 79")));
+        let (early, late) = (now(), now().plus(Duration(11_000_000_000)));
+        assert!(!health.due(early, &mut gpus) && gpus.unhealthy(&[GPU]).is_some());
+        assert!(health.due(late, &mut gpus) && gpus.unhealthy(&[GPU]).is_none());
+        // A lost GPU recovers when it is found, and not by time.
+        assert!(health.hear(&mut gpus, GPU, News::Ecc) && health.hear(&mut gpus, GPU, News::Lost));
+        assert!(!health.due(late, &mut gpus) && gpus.unhealthy(&[GPU]).is_some());
+        assert!(health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_none());
+    }
+}
