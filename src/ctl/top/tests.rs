@@ -14,6 +14,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Color;
+use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 
 const S: u64 = 1_000_000_000;
@@ -65,6 +66,7 @@ fn view(seconds: u64) -> View {
     };
     let names = ["web", "train", "loader"];
     View {
+        owners: BTreeMap::new(),
         now_ns: at,
         gpus: vec![Gpu {
             total: Bytes(80 * GIB),
