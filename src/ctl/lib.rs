@@ -8,10 +8,12 @@ mod background;
 mod cdi;
 mod cgroup;
 mod child;
+mod columns;
 mod demo;
 mod doctor;
 mod events;
 mod explain;
+mod gpus;
 mod inject;
 mod metrics;
 mod mount_point;
@@ -27,6 +29,7 @@ mod shared;
 mod sim;
 mod slice;
 mod table;
+mod top;
 mod trust;
 mod wall_time;
 mod why;
@@ -54,6 +57,10 @@ enum Command {
     Explain(explain::Options),
     /// Show what happened lately: slices, refusals, overruns, changes
     Events(events::Options),
+    /// List the GPUs of this node: memory, use, policy
+    Gpus(gpus::Options),
+    /// Watch slices and GPUs, and change slices
+    Top(top::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -81,6 +88,8 @@ pub fn main() -> std::process::ExitCode {
         Command::Ps(options) => ps::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Events(options) => events::main(&options),
+        Command::Gpus(options) => gpus::main(&options),
+        Command::Top(options) => top::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),

@@ -1,10 +1,11 @@
 //! `gpuslice ps`: the node's slices as a table or as JSON.
 
 use crate::admin::Admin;
+use crate::columns::{self, Column};
 use crate::node;
 use crate::out;
 use crate::table::{self, View};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,19 +17,56 @@ const SAMPLE: Duration = Duration::from_millis(250);
 
 /// Options of `gpuslice ps`.
 #[derive(clap::Args)]
+#[command(after_help = HELP)]
 pub struct Options {
     /// Print one JSON object: counters since admission, sizes in bytes, times in ns
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["output", "wide"])]
     json: bool,
-    /// Add limits, turns and the last refused allocation of each slice
-    #[arg(long, short)]
+    /// Add ids, limits, turns and the last refused allocation of each slice
+    #[arg(long, short, conflicts_with = "output")]
     wide: bool,
+    /// Format: wide, json, or columns such as NAME,DUE,GOT,WHY
+    #[arg(long, short, value_name = "FORMAT", value_parser = parse_format)]
+    output: Option<Format>,
     /// Refresh every second until interrupted
     #[arg(long, conflicts_with = "json")]
     watch: bool,
     /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
+}
+
+const HELP: &str = "\
+Columns; those after PROCS are shown by -o wide up to LAST-REFUSED, and by name:
+  NAME, ID, CONTAINER    display name, beginning of the id, id
+  GPU, UUID              the GPU's index and identity
+  CAP, USED, LEFT, PEAK  memory cap, memory allocated, memory left under the cap, most memory allocated so far
+  UNTRACKED              memory that NVML shows beyond that
+  CAP-BY, TIME-BY        how cap and turns are enforced
+  DENIED, LAST-REFUSED   refused allocations; what the last one needed, and what was left
+  WEIGHT, PRIO, LIMIT    share-limit+weight; priority; most of the GPU's time that it may get
+  DUE                    part of the GPU's time that it is due while all slices that have work keep having work
+  GOT                    part of the GPU's time that it got
+  WAIT                   part of the time in which it had work and waited for others
+  IDLE                   part of the time in which it had no work
+  WHY                    what keeps it from the GPU (gpuslice explain)
+  PROCS, LAUNCHES        processes attached, launches so far
+  TURNS, OVERRUNS        turns so far, and those after which its work did not end in time
+  PREEMPTED, STOPS       turns that ended early for a higher class, stops of its work on the GPU";
+
+/// What is printed.
+#[derive(Clone)]
+enum Format {
+    Json,
+    Table(Vec<Column>),
+}
+
+fn parse_format(text: &str) -> Result<Format, String> {
+    match text {
+        "json" => Ok(Format::Json),
+        "wide" => Ok(Format::Table(columns::standard(true))),
+        columns => columns::parse(columns).map(Format::Table),
+    }
 }
 
 /// Runs `gpuslice ps`.
@@ -38,16 +76,19 @@ pub struct Options {
 pub fn main(options: &Options) -> Result<ExitCode> {
     let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
     let first = View::of(admin.list()?);
-    if options.json {
-        out::line(&table::json(&first).to_string())?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    let shown = match &options.output {
+        Some(Format::Table(columns)) => columns.clone(),
+        Some(Format::Json) if options.watch => bail!("--watch shows a table, not JSON"),
+        Some(Format::Json) => return print_json(&first),
+        None if options.json => return print_json(&first),
+        None => columns::standard(options.wide),
+    };
     if options.watch {
-        return watch(&admin, first, options.wide);
+        return watch(&admin, first, &shown);
     }
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
-    for line in table::lines(&first, &now, options.wide) {
+    for line in columns::lines(&first, &now, &shown) {
         out::line(&line)?;
     }
     if now.rows.is_empty() {
@@ -60,13 +101,18 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn print_json(view: &View) -> Result<ExitCode> {
+    out::line(&table::json(view).to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Draws the table until the output is closed.
-fn watch(admin: &Admin, mut before: View, wide: bool) -> Result<ExitCode> {
+fn watch(admin: &Admin, mut before: View, shown: &[Column]) -> Result<ExitCode> {
     let mut drawn = 0;
     loop {
         std::thread::sleep(REFRESH);
         let now = View::of(admin.list()?);
-        if !out::draw(&table::lines(&before, &now, wide), &mut drawn)? {
+        if !out::draw(&columns::lines(&before, &now, shown), &mut drawn)? {
             return Ok(ExitCode::SUCCESS);
         }
         before = now;

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::policy::{Change, Class};
+use gpuslice_wire::select::GpuRef;
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,9 +28,9 @@ pub struct Options {
     /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
-    /// Restrict --memory to this GPU, by its index on the node
-    #[arg(long, value_name = "N", requires = "memory", allow_hyphen_values = true)]
-    gpu: Option<u32>,
+    /// Restrict --memory to this GPU, by its index on the node or its UUID
+    #[arg(long, value_name = "GPU", requires = "memory", allow_hyphen_values = true)]
+    gpu: Option<GpuRef>,
     /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pinned: Option<Bytes>,
@@ -79,14 +80,53 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let admin = Admin::connect(&dir)?;
     let view = View::of(admin.list()?);
     let id = find(&view, &options.container, &dir)?;
+    let mut told = Vec::new();
+    let done = change(options, &admin, (&view, &id), &mut told);
+    for line in told {
+        out::line(&line)?;
+    }
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// The options of `gpuslice set` for a container: one option and its value, as on its command line.
+///
+/// # Errors
+/// The value is malformed; the text for the person.
+pub fn options(container: &str, option: &str, value: &str) -> Result<Options, String> {
+    let all = ["gpuslice set".to_owned(), container.to_owned(), format!("{option}={value}")];
+    let parsed = <Options as clap::Args>::augment_args(clap::Command::new("gpuslice set"))
+        .try_get_matches_from(all)
+        .and_then(|matches| <Options as clap::FromArgMatches>::from_arg_matches(&matches));
+    parsed.map_err(|why| {
+        let text = why.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        first.strip_prefix("error: ").unwrap_or(first).to_owned()
+    })
+}
+
+/// Changes the container `id` and adds a line for each change that was made, also before an error.
+///
+/// # Errors
+/// As [`main`].
+pub fn change(
+    options: &Options,
+    admin: &Admin,
+    (view, id): (&View, &str),
+    told: &mut Vec<String>,
+) -> Result<()> {
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
-    resize(options, &admin, &view, &id, &rows)?;
-    retune(options, &admin, &id, &rows)?;
-    Ok(ExitCode::SUCCESS)
+    resize(options, admin, view, (id, &rows), told)?;
+    retune(options, admin, (id, &rows), told)
 }
 
 /// Changes the memory caps.
-fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]) -> Result<()> {
+fn resize(
+    options: &Options,
+    admin: &Admin,
+    view: &View,
+    (id, rows): (&str, &[&Row]),
+    lines: &mut Vec<String>,
+) -> Result<()> {
     let container = ContainerId::new(id).with_context(|| id.to_owned())?;
     let mut changes = Vec::new();
     if let Some(cap) = options.memory {
@@ -105,13 +145,18 @@ fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]
         let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
             bail!("unexpected answer from the daemon; check that it has the same version")
         };
-        out::line(&told(called(id, rows), &what, was, cap, reserved))?;
+        lines.push(told(called(id, rows), &what, was, cap, reserved));
     }
     Ok(())
 }
 
 /// Changes weight, share, limit and priority.
-fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<()> {
+fn retune(
+    options: &Options,
+    admin: &Admin,
+    (id, rows): (&str, &[&Row]),
+    told: &mut Vec<String>,
+) -> Result<()> {
     let weight = options.weight.unwrap_or_default();
     let share = options.share.unwrap_or_default();
     let share_limit = options.share_limit.unwrap_or_default();
@@ -125,9 +170,7 @@ fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<(
     let Answer::Done {} = admin.ask(&command)? else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
-    for line in lines {
-        out::line(&format!("{}: {line}", called(id, rows)))?;
-    }
+    told.extend(lines.iter().map(|line| format!("{}: {line}", called(id, rows))));
     Ok(())
 }
 
@@ -166,12 +209,21 @@ fn retuned(
 fn chosen<'a>(
     view: &View,
     rows: impl Iterator<Item = &'a Row>,
-    gpu: Option<u32>,
+    gpu: Option<GpuRef>,
 ) -> Result<Vec<&'a Row>> {
-    let is_meant = |row: &&Row| gpu.is_none_or(|index| view.index(row.gpu) == index);
+    let is_meant = |row: &&Row| match gpu {
+        None => true,
+        Some(GpuRef::Index(index)) => view.index(row.gpu) == index.0,
+        Some(GpuRef::Uuid(uuid)) => row.gpu == uuid,
+    };
     let rows: Vec<&Row> = rows.filter(is_meant).collect();
     match (rows.is_empty(), gpu) {
-        (true, Some(index)) => bail!("the slice has no GPU {index}; gpuslice ps lists its GPUs"),
+        (true, Some(GpuRef::Index(index))) => {
+            bail!("the slice has no GPU {}; gpuslice ps lists its GPUs", index.0)
+        }
+        (true, Some(GpuRef::Uuid(uuid))) => {
+            bail!("the slice has no {uuid}; gpuslice ps -o NAME,UUID lists its GPUs")
+        }
         (true, None) => {
             bail!("the slice exists only as a record without a daemon; gpuslice rm removes it")
         }
@@ -195,7 +247,7 @@ fn told(id: &str, what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -
 mod tests {
     use super::*;
     use crate::table::tests::{gpu, slice};
-    use gpuslice_wire::ids::GpuUuid;
+    use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
     use gpuslice_wire::units::GIB;
 
     #[test]
@@ -211,8 +263,12 @@ mod tests {
             rows.map(|rows| rows.iter().map(|row| row.lane).collect::<Vec<_>>())
         };
         assert_eq!(lanes(None).ok(), Some(vec![Lane(0), Lane(1)]));
-        assert_eq!(lanes(Some(7)).ok(), Some(vec![Lane(1)]));
-        let none = lanes(Some(1)).expect_err("a lane is no index").to_string();
+        let index = |index| Some(GpuRef::Index(NvmlIndex(index)));
+        assert_eq!(lanes(index(7)).ok(), Some(vec![Lane(1)]));
+        let uuid = |byte| Some(GpuRef::Uuid(GpuUuid([byte; 16])));
+        assert_eq!(lanes(uuid(1)).ok(), Some(vec![Lane(0)]));
+        assert!(lanes(uuid(3)).is_err());
+        let none = lanes(index(1)).expect_err("a lane is no index").to_string();
         assert!(none.contains("no GPU 1"), "{none}");
         assert!(chosen(&view, [].into_iter(), None).is_err());
     }

@@ -16,7 +16,6 @@ use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 /// Reads one field of a slice's row: as it is, or as an expression of it.
 macro_rules! field {
@@ -97,6 +96,8 @@ row! {
     clients: u32,
     /// It has work for the GPU now.
     runnable: bool = runnable => runnable != 0,
+    /// It has the GPU now.
+    holds: bool = holds => holds != 0,
     /// GPU time so far, ns.
     gpu_ns: u64,
     /// Time spent runnable without a turn so far, ns.
@@ -151,6 +152,8 @@ pub struct Gpu {
     pub slices: u32,
     /// Scheduling policy.
     pub policy: Policy,
+    /// Its product's name; empty if it is unknown.
+    pub product: String,
 }
 
 /// All of a GPU's time, parts per million.
@@ -185,7 +188,7 @@ impl Row {
     }
 
     /// Describes the last refusal, if any.
-    fn refusal(&self) -> Option<String> {
+    pub fn refusal(&self) -> Option<String> {
         let (need, left) = (self.denied_need, self.denied_left);
         (need > Bytes::ZERO).then(|| format!("{need} with {left} left"))
     }
@@ -215,8 +218,10 @@ impl View {
         let mut view = View { now_ns, ..View::default() };
         for frame in frames {
             match frame {
-                Snapshot::Gpu { uuid, index, total, promised, slices, policy } => {
-                    view.gpus.push(Gpu { uuid, index: index.0, total, promised, slices, policy })
+                Snapshot::Gpu { uuid, index, total, promised, slices, policy, product } => {
+                    let (index, product) = (index.0, product.to_string());
+                    let gpu = Gpu { uuid, index, total, promised, slices, policy, product };
+                    view.gpus.push(gpu);
                 }
                 Snapshot::Daemon { started_ns, absent_until_ns, absent_ns } => {
                     view.daemon = Some(DaemonState { started_ns, absent_until_ns, absent_ns });
@@ -307,94 +312,6 @@ fn called(row: &Row) -> String {
     if row.name.is_empty() { &row.container } else { &row.name }.clone()
 }
 
-/// The WEIGHT column: the share and the limit, as `25-50%`, then the weight, and the class unless it is
-/// normal. A weight of 1 is left out beside a class.
-fn weight(row: &Row) -> String {
-    let share = match (row.share, row.share_limit) {
-        (None, None) => None,
-        (Some(share), None) => Some(format!("{share}%")),
-        (share, Some(limit)) => Some(format!("{}-{limit}%", share.unwrap_or(0))),
-    };
-    let weight = row.weight.map(|weight| weight.to_string());
-    let own = match (share, weight) {
-        (Some(share), Some(weight)) => format!("{share}+{weight}"),
-        (share, weight) => share.or(weight).unwrap_or_default(),
-    };
-    match (row.class, own.as_str()) {
-        (Class::Normal, _) => own,
-        (Class::High, "1") => "high".to_owned(),
-        (Class::High, _) => format!("high {own}"),
-        (Class::BestEffort, "1") => "best-eff".to_owned(),
-        (Class::BestEffort, _) => format!("be {own}"),
-    }
-}
-
-const HEAD: &str = "NAME             GPU       CAP      USED UNTRACKED CAP-BY     DENIED        WEIGHT     DUE     GOT    WAIT PROCS";
-const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME-BY   STOPS  LAST REFUSED";
-
-/// The table as lines, the header first. Shares are measured between the two views. `wide` adds turns
-/// and the last refusal.
-pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
-    let mut all = vec![format!("{HEAD}{}", if wide { HEAD_WIDE } else { "" })];
-    if wide && !now.owners.is_empty() {
-        all[0].push_str("  POD");
-    }
-    for row in &now.rows {
-        let mut line = String::new();
-        // Writing to a String cannot fail.
-        let _ = write!(
-            line,
-            "{:<16.16} {:>3} {:>9} {:>9} {:>9} {:<9} {:>7} {:>13} {:>6.1}% {:>6.1}% {:>6.1}% {:>5}",
-            row.name,
-            now.index(row.gpu),
-            row.cap.to_string(),
-            row.used.to_string(),
-            row.untracked.to_string(),
-            memory_enforcement_name(row.memory_enforcement),
-            row.denied,
-            weight(row),
-            100.0 * now.due(row),
-            100.0 * now.got(row, before),
-            100.0 * now.waited(row, before),
-            row.clients,
-        );
-        if wide {
-            let limit = match row.cap_ppm {
-                WHOLE_PPM.. => "none".to_owned(),
-                ppm => format!("{:.1}%", f64::from(ppm) / 1e4),
-            };
-            let refusal = row.refusal();
-            let _ = write!(
-                line,
-                " {limit:>6} {:>8} {:>8} {:>9} {:<9} {:>5}  {}",
-                row.turns,
-                row.late_turns,
-                row.closed_early,
-                time_enforcement_name(row.time_enforcement),
-                row.stops,
-                refusal.as_deref().unwrap_or("never")
-            );
-            if let Some(owner) = now.owners.get(&row.container) {
-                let _ = write!(line, "  {}/{}/{}", owner.namespace, owner.pod, owner.container);
-            }
-        }
-        if row.gpu.is_simulated() {
-            line.push_str("  simulated");
-        }
-        if row.is_over() {
-            line.push_str("  over");
-        }
-        if row.gang {
-            line.push_str("  gang");
-        }
-        if row.time_slice_changes > 0 {
-            line.push_str("  time slice changed");
-        }
-        all.push(line);
-    }
-    all
-}
-
 #[cfg(test)]
 pub mod tests {
     use super::*;
@@ -425,6 +342,7 @@ pub mod tests {
             cap_ppm: share.map_or(WHOLE_PPM, |percent| percent * 10_000),
             clients: 1,
             runnable,
+            holds: false,
             gpu_ns,
             wait_ns: 0,
             runnable_ns: 0,
@@ -450,27 +368,8 @@ pub mod tests {
             promised: Bytes(0),
             slices: 1,
             policy: Policy::Soft,
+            product: "NVIDIA H200".into(),
         }
-    }
-
-    #[test]
-    fn share_limit_and_weight_are_one_column() {
-        let row = |weight, share, share_limit, class| {
-            super::weight(&Row {
-                weight,
-                share,
-                share_limit,
-                class,
-                ..slice("a", 1, None, true, 0)
-            })
-        };
-        let normal = |weight, share, limit| row(weight, share, limit, Class::Normal);
-        assert_eq!(normal(Some(3), None, None), "3");
-        assert_eq!(normal(None, Some(25), None), "25%");
-        assert_eq!(normal(Some(3), Some(25), Some(50)), "25-50%+3");
-        assert_eq!(normal(Some(1), None, Some(50)), "0-50%+1");
-        assert_eq!(row(Some(1), None, None, Class::High), "high");
-        assert_eq!(row(None, Some(25), Some(25), Class::BestEffort), "be 25-25%");
     }
 
     #[test]
@@ -480,25 +379,14 @@ pub mod tests {
         let now =
             View { now_ns: 2_000, rows: vec![slice("a", 1, None, true, 750)], ..View::default() };
         assert!((now.got(&now.rows[0], &before) - 0.25).abs() < 1e-9);
-        assert!(lines(&before, &now, false)[1].contains(" 25.0%"));
         assert_eq!(json(&now)["slices"][0]["denied"], 3);
     }
 
     #[test]
-    fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
+    fn a_slice_above_its_cap_and_its_last_refusal_are_in_the_json() {
         let mut row = slice("a", 1, None, true, 0);
         (row.used, row.untracked) = (row.cap, Bytes(1));
         let view = View { rows: vec![slice("b", 1, None, true, 0), row], ..View::default() };
-        let told = lines(&view, &view, true);
-        assert!(
-            told[0].ends_with("LAST REFUSED")
-                && told[1].contains(" accounted ")
-                && told[1].contains(" none "),
-            "{told:?}"
-        );
-        assert!(told[1].ends_with("  3MiB with 1MiB left"), "{told:?}");
-        assert!(told[2].ends_with("left  over"), "{told:?}");
-        assert!(lines(&view, &view, false)[1].ends_with(" 1"));
         let told = json(&view);
         assert_eq!(told["slices"][1]["memory_over"], true);
         assert_eq!(told["slices"][0]["memory_enforcement"], "accounted");

@@ -19,12 +19,14 @@ use gpuslice_engine::{Action, Engine, Event, Record, TimeChange};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Admission, Command, Denial, RequestSource};
 use gpuslice_wire::history::EventKind;
-use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, Instant};
 use nix::sys::signalfd::SignalFd;
+use std::collections::BTreeMap;
 use std::io;
 
 /// Heartbeats between two reads of all claims, so that observers see processes that never ring their doorbell.
@@ -43,6 +45,8 @@ pub struct Daemon {
     closer: SocketCloser,
     /// Notifications to the service manager.
     pub manager: Manager,
+    /// Names of the GPUs' products.
+    pub products: BTreeMap<GpuUuid, Name>,
     /// When it began to serve: older slices were restored.
     started: Instant,
     spare: Spare,
@@ -70,6 +74,7 @@ impl Daemon {
             signals,
             closer,
             manager,
+            products: BTreeMap::new(),
             started: now(),
             spare: Spare::new(),
             ending: false,
@@ -369,6 +374,11 @@ impl Daemon {
         self.settle();
         let mut rows = self.engine.snapshot(now());
         rows.insert(0, self.own_row());
+        for row in &mut rows {
+            if let Snapshot::Gpu { uuid, product, .. } = row {
+                *product = self.products.get(uuid).copied().unwrap_or(Name::EMPTY);
+            }
+        }
         let duties = &mut self.duties;
         let measures = |gpu| duties.accounting.measures(gpu);
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);

@@ -76,7 +76,7 @@ impl GpuTable {
     }
 
     fn gpu_row(&self, row: &Snapshot, snapshot: &[Snapshot]) -> Option<NodeAnswer> {
-        let &Snapshot::Gpu { uuid, index, total, promised, slices, policy } = row else {
+        let &Snapshot::Gpu { uuid, index, total, promised, slices, policy, .. } = row else {
             return None;
         };
         let number = self.number(uuid)?;

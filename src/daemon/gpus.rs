@@ -4,9 +4,9 @@
 use crate::nvml::{Device, Nvml, NvmlError};
 use crate::paths::Driver;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
-use gpuslice_wire::limits::GPUS_MAX;
+use gpuslice_wire::limits::{GPUS_MAX, NAME_BYTES_MAX};
 use gpuslice_wire::node::Numa;
-use gpuslice_wire::text::{Text, is_seen};
+use gpuslice_wire::text::{Name, Text, is_seen};
 use gpuslice_wire::units::Bytes;
 use std::path::{Path, PathBuf};
 
@@ -148,17 +148,24 @@ pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
     }
 }
 
+/// A product's name as text of bounded length; characters that do not show are left out.
+pub fn product_of(name: &str) -> Name {
+    let mut text: String = name.chars().filter(|c| is_seen(*c)).collect();
+    text.truncate(text.floor_char_boundary(NAME_BYTES_MAX));
+    Name::new(text.trim()).unwrap_or(Name::EMPTY)
+}
+
 /// Asks NVML for all GPUs.
 fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
     if driver.nvml.is_empty() {
         let library = driver.cuda.as_str();
         let found = crate::probe::ask(library)
             .map_err(|why| GpuError::Probe { library: library.to_owned(), why })?;
-        let gpu = |(index, (uuid, total))| Gpu {
+        let gpu = |(index, (uuid, total, product)): (u32, (GpuUuid, Bytes, Name))| Gpu {
             uuid,
             index: NvmlIndex(index),
             total,
-            about: About::default(),
+            about: About { product: shown(product.as_str()), ..About::default() },
         };
         return Ok((0..).zip(found).map(gpu).collect());
     }

@@ -178,6 +178,8 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     for gpu in &gpus {
         daemon.deliver(Event::GpuFound { uuid: gpu.uuid, index: gpu.index, total: gpu.total });
     }
+    let product = |gpu: &Gpu| (gpu.uuid, gpus::product_of(gpu.about.product.as_str()));
+    daemon.products = gpus.iter().map(product).collect();
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
     let policies = daemon.duties.policies.events(&uuids);
     policies.into_iter().for_each(|event| daemon.deliver(event));

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
+use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use gpuslice_wire::waits::WaitBehind;
 
@@ -35,6 +36,7 @@ impl Engine {
                     promised: capacity.promised,
                     slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
                     policy: gpu.turns.policy(),
+                    product: Name::EMPTY,
                 }
             });
         let slices = self.containers.iter().flat_map(|(index, container)| {
@@ -135,6 +137,7 @@ impl Engine {
             cap_ppm: entity.bucket.cap().ppm(),
             clients: self.clients_of(index).filter(|it| it.connected).count() as u32,
             runnable: u32::from(entity.reported.runnable),
+            holds: u32::from(charged && entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
             gpu_ns: entity.gpu_time.0 + if charged { entity.billed(Duration(bill)).0 } else { 0 },

@@ -96,7 +96,7 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 41), (202, 425), (203, 8), (204, 780), (205, 24), (206, 581)]
+        [(201, 107), (202, 429), (203, 8), (204, 780), (205, 24), (206, 581)]
     );
     assert_eq!(
         lengths(Command::payload_bytes),

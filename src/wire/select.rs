@@ -13,6 +13,13 @@ pub enum GpuRef {
     Uuid(GpuUuid),
 }
 
+impl core::str::FromStr for GpuRef {
+    type Err = SelectError;
+    fn from_str(word: &str) -> Result<GpuRef, SelectError> {
+        parse_ref(word)
+    }
+}
+
 /// A parsed selector. Plain data of 320 bytes; one exists at a time.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -78,6 +78,8 @@ crate::frame::messages! {
             slices: u32,
             /// Its policy.
             policy: Policy,
+            /// Its product's name; empty if it is unknown.
+            product: Name,
         }
         /// A container's slice of one GPU.
         202 Slice {
@@ -127,6 +129,8 @@ crate::frame::messages! {
             clients: u32,
             /// Whether it has work for the GPU now (1) or not (0).
             runnable: u32,
+            /// Whether it has the GPU now (1) or not (0).
+            holds: u32,
             /// Whether containers take turns on this GPU now (1), or all launch freely (0).
             gated: u32,
             /// Whether it takes turns together with others of the container's GPUs (1) or not (0).

@@ -13,7 +13,9 @@ use std::process::{Command, Output, Stdio};
 mod claims;
 mod imposters;
 mod misuse;
+mod screen;
 mod together;
+mod views;
 
 /// Injection methods that work here.
 fn injection_methods() -> Vec<&'static str> {

@@ -13,9 +13,10 @@ mod tenant;
 mod verdict;
 
 use crate::admin::Admin;
+use crate::columns;
 use crate::node::{self, DriverOptions, PrivateDaemon};
 use crate::out;
-use crate::table::{self, View};
+use crate::table::View;
 use anyhow::{Context, Result, bail};
 use gpuslice_host::layout;
 use gpuslice_wire::admin::Command;
@@ -169,7 +170,7 @@ fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
         pause(REFRESH.min(until.saturating_duration_since(Instant::now())));
         let now = View::of(stage.admin.list()?);
         if !options.json {
-            out::draw(&table::lines(&before, &now, false), &mut drawn)?;
+            out::draw(&columns::lines(&before, &now, &columns::standard(false)), &mut drawn)?;
         }
         still_running(stage)?;
         before = now;

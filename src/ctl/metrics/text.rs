@@ -294,6 +294,7 @@ mod tests {
     fn rows() -> Vec<Snapshot> {
         let (gpu, bytes) = (GpuUuid([7; 16]), Bytes(1 << 20));
         let mut rows = vec![Snapshot::Gpu {
+            product: Name::EMPTY,
             uuid: gpu,
             index: NvmlIndex(3),
             total: Bytes(1 << 30),
@@ -327,6 +328,7 @@ mod tests {
                 clients: 1,
                 runnable: 1,
                 gated: 0,
+                holds: 0,
                 gang: 0,
                 gpu_ns: 1_500_000_000,
                 wait_ns: 0,

@@ -51,7 +51,7 @@ fn pod(view: &View, row: &Row) -> Value {
 pub fn json(view: &View) -> Value {
     let gpu = |gpu: &Gpu| {
         json!({
-            "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),
+            "uuid": gpu.uuid.to_string(), "product": gpu.product, "simulated": gpu.uuid.is_simulated(),
             "index": gpu.index, "memory_total": gpu.total.0,
             "memory_promised": gpu.promised.0, "slices": gpu.slices,
             "policy": gpu.policy.name(), "policy_number": gpu.policy.number(),
@@ -146,7 +146,7 @@ mod tests {
         let pod =
             json!({ "namespace": "default", "name": "web-0", "uid": "u-1", "container": "main" });
         assert_eq!((&all["slices"][0]["pod"], &all["slices"][1]["pod"]), (&pod, &Value::Null));
-        let wide = super::super::lines(&view, &view, true);
+        let wide = crate::columns::lines(&view, &view, &crate::columns::standard(true));
         assert!(wide[1].ends_with("  default/web-0/main"), "{}", wide[1]);
         assert!(wide[2].ends_with("left"), "{}", wide[2]);
     }

@@ -211,11 +211,14 @@ fn waited(now: &View, row: &Row, growth: &Growth) -> Why {
 
 /// Whether it would be due more without its limit.
 fn limit_binds(now: &View, row: &Row) -> bool {
+    if row.cap_ppm >= WHOLE_PPM {
+        return false;
+    }
     let mut free = now.clone();
     for it in free.rows.iter_mut().filter(|it| it.is_of(row)) {
         it.cap_ppm = WHOLE_PPM;
     }
-    row.cap_ppm < WHOLE_PPM && free.due(row) > now.due(row) + 0.01
+    free.due(row) > now.due(row) + 0.01
 }
 
 /// The limit that holds: its own, or the policy's.

@@ -1,0 +1,257 @@
+//! The columns of `gpuslice ps`: each is a row of one list, with its heading, its width and its text.
+
+use crate::table::{Row, View, WHOLE_PPM, memory_enforcement_name, time_enforcement_name};
+use crate::why::{Finding, decide};
+use gpuslice_wire::policy::Class;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// A slice, and the two views between which its rates are measured.
+pub struct Cell<'a> {
+    before: &'a View,
+    now: &'a View,
+    row: &'a Row,
+}
+
+impl Cell<'_> {
+    fn finding(&self) -> Finding {
+        decide(Some(self.before), self.now, self.row)
+    }
+}
+
+/// A column.
+#[derive(Clone, Copy)]
+pub struct Column {
+    /// Its heading. An option names it with `-` for a space.
+    pub head: &'static str,
+    /// Characters; a name that is longer is cut.
+    width: usize,
+    /// Text begins at the left, figures end at the right.
+    left: bool,
+    text: fn(&Cell<'_>) -> String,
+}
+
+const fn left(head: &'static str, width: usize, text: fn(&Cell<'_>) -> String) -> Column {
+    Column { head, width, left: true, text }
+}
+
+const fn right(head: &'static str, width: usize, text: fn(&Cell<'_>) -> String) -> Column {
+    Column { head, width, left: false, text }
+}
+
+/// Columns of the ordinary table.
+const ORDINARY: usize = 12;
+/// Columns of the wide one.
+const WIDE: usize = ORDINARY + 9;
+
+/// All columns: first those of the ordinary table, then those that the wide one adds.
+pub const ALL: [Column; WIDE + 8] = [
+    left("NAME", 16, |it| it.row.name.clone()),
+    right("GPU", 3, |it| it.now.index(it.row.gpu).to_string()),
+    right("CAP", 9, |it| it.row.cap.to_string()),
+    right("USED", 9, |it| it.row.used.to_string()),
+    right("UNTRACKED", 9, |it| it.row.untracked.to_string()),
+    left("CAP-BY", 9, |it| memory_enforcement_name(it.row.memory_enforcement).to_owned()),
+    right("DENIED", 7, |it| it.row.denied.to_string()),
+    right("WEIGHT", 13, |it| weight(it.row)),
+    right("DUE", 7, |it| percent(it.now.due(it.row))),
+    right("GOT", 7, |it| percent(it.now.got(it.row, it.before))),
+    right("WAIT", 7, |it| percent(it.now.waited(it.row, it.before))),
+    right("PROCS", 5, |it| it.row.clients.to_string()),
+    left("ID", 12, |it| it.row.container.clone()),
+    right("LIMIT", 6, |it| limit(it.row)),
+    right("TURNS", 8, |it| it.row.turns.to_string()),
+    right("OVERRUNS", 8, |it| it.row.late_turns.to_string()),
+    right("PREEMPTED", 9, |it| it.row.closed_early.to_string()),
+    left("TIME-BY", 9, |it| time_enforcement_name(it.row.time_enforcement).to_owned()),
+    right("STOPS", 5, |it| it.row.stops.to_string()),
+    left("LAST REFUSED", 24, |it| it.row.refusal().unwrap_or_else(|| "never".to_owned())),
+    left("POD", 40, pod),
+    right("IDLE", 7, |it| {
+        let growth = it.finding().growth;
+        percent(growth.part(growth.idle))
+    }),
+    left("WHY", 28, |it| it.finding().told(it.now, it.row).label),
+    left("PRIO", 11, |it| it.row.class.to_string()),
+    right("LEFT", 9, |it| {
+        let held = it.row.used.0.saturating_add(it.row.untracked.0);
+        gpuslice_wire::units::Bytes(it.row.cap.0.saturating_sub(held)).to_string()
+    }),
+    right("PEAK", 9, |it| it.row.peak.to_string()),
+    right("LAUNCHES", 10, |it| it.row.launches.to_string()),
+    left("UUID", 40, |it| it.row.gpu.to_string()),
+    left("CONTAINER", 64, |it| it.row.container.clone()),
+];
+
+/// The columns of the ordinary table, or of the wide one.
+pub fn standard(wide: bool) -> Vec<Column> {
+    ALL[..if wide { WIDE } else { ORDINARY }].to_vec()
+}
+
+/// The columns that `text` lists, separated by commas.
+///
+/// # Errors
+/// A name is of no column; the text for the person.
+pub fn parse(text: &str) -> Result<Vec<Column>, String> {
+    let column = |name: &str| {
+        let is_meant = |it: &&Column| it.head.replace(' ', "-").eq_ignore_ascii_case(name.trim());
+        let all = || ALL.map(|it| it.head.replace(' ', "-")).join(", ");
+        let found = ALL.iter().find(is_meant).copied();
+        found.ok_or_else(|| format!("no column is called {name:?}; the columns are: {}", all()))
+    };
+    text.split(',').map(column).collect()
+}
+
+/// The table as lines, the header first. Rates are measured between the two views.
+pub fn lines(before: &View, now: &View, columns: &[Column]) -> Vec<String> {
+    let head: Vec<String> = columns.iter().map(|it| it.padded(it.head)).collect();
+    let mut all = vec![head.join(" ").trim_end().to_owned()];
+    for row in &now.rows {
+        let cell = Cell { before, now, row };
+        let texts: Vec<String> = columns.iter().map(|it| it.padded(&(it.text)(&cell))).collect();
+        let mut line = texts.join(" ").trim_end().to_owned();
+        for (mark, is_shown) in [
+            ("simulated", row.gpu.is_simulated()),
+            ("over", row.is_over()),
+            ("gang", row.gang),
+            ("time slice changed", row.time_slice_changes > 0),
+        ] {
+            if is_shown {
+                line += &format!("  {mark}");
+            }
+        }
+        all.push(line);
+    }
+    all
+}
+
+impl Column {
+    /// The text in the column's width, by the cells that a terminal uses for each character.
+    fn padded(&self, text: &str) -> String {
+        let text = if self.left { cut(text, self.width) } else { text.to_owned() };
+        let space = " ".repeat(self.width.saturating_sub(text.width()));
+        if self.left { text + &space } else { space + &text }
+    }
+}
+
+/// The beginning of a text that takes at most `width` cells of a terminal.
+pub fn cut(text: &str, width: usize) -> String {
+    let mut used = 0;
+    let fits = |c: &char| {
+        used += c.width().unwrap_or(0);
+        used <= width
+    };
+    text.chars().take_while(fits).collect()
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1}%", 100.0 * part)
+}
+
+/// Namespace, pod and container, as Kubernetes names them; empty outside a pod.
+fn pod(it: &Cell<'_>) -> String {
+    let owner = it.now.owners.get(&it.row.container);
+    owner.map_or(String::new(), |it| format!("{}/{}/{}", it.namespace, it.pod, it.container))
+}
+
+fn limit(row: &Row) -> String {
+    match row.cap_ppm {
+        WHOLE_PPM.. => "none".to_owned(),
+        ppm => format!("{:.1}%", f64::from(ppm) / 1e4),
+    }
+}
+
+/// The WEIGHT column: the share and the limit, as `25-50%`, then the weight, and the class unless it is
+/// normal. A weight of 1 is left out beside a class.
+fn weight(row: &Row) -> String {
+    let share = match (row.share, row.share_limit) {
+        (None, None) => None,
+        (Some(share), None) => Some(format!("{share}%")),
+        (share, Some(limit)) => Some(format!("{}-{limit}%", share.unwrap_or(0))),
+    };
+    let weight = row.weight.map(|weight| weight.to_string());
+    let own = match (share, weight) {
+        (Some(share), Some(weight)) => format!("{share}+{weight}"),
+        (share, weight) => share.or(weight).unwrap_or_default(),
+    };
+    match (row.class, own.as_str()) {
+        (Class::Normal, _) => own,
+        (Class::High, "1") => "high".to_owned(),
+        (Class::High, _) => format!("high {own}"),
+        (Class::BestEffort, "1") => "best-eff".to_owned(),
+        (Class::BestEffort, _) => format!("be {own}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::slice;
+    use gpuslice_wire::units::Bytes;
+
+    #[test]
+    fn share_limit_and_weight_are_one_column() {
+        let row = |weight, share, share_limit, class| {
+            let row = Row { weight, share, share_limit, class, ..slice("a", 1, None, true, 0) };
+            super::weight(&row)
+        };
+        let normal = |weight, share, limit| row(weight, share, limit, Class::Normal);
+        assert_eq!(normal(Some(3), None, None), "3");
+        assert_eq!(normal(None, Some(25), None), "25%");
+        assert_eq!(normal(Some(3), Some(25), Some(50)), "25-50%+3");
+        assert_eq!(normal(Some(1), None, Some(50)), "0-50%+1");
+        assert_eq!(row(Some(1), None, None, Class::High), "high");
+        assert_eq!(row(None, Some(25), Some(25), Class::BestEffort), "be 25-25%");
+    }
+
+    #[test]
+    fn columns_are_chosen_by_name() {
+        let heads = |text: &str| {
+            let columns = parse(text)?;
+            Ok::<_, String>(columns.iter().map(|it| it.head).collect::<Vec<_>>())
+        };
+        assert_eq!(heads("name,due,last-refused"), Ok(vec!["NAME", "DUE", "LAST REFUSED"]));
+        for bad in ["", "NAME,", "NAME;DUE", "nosuch"] {
+            let why = heads(bad).expect_err("no column");
+            assert!(why.contains("LAST-REFUSED, IDLE, WHY"), "{why}");
+        }
+        let names: std::collections::BTreeSet<&str> = ALL.iter().map(|it| it.head).collect();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn wide_characters_keep_the_columns_in_line() {
+        let wide = Row { name: "\u{5b66}\u{7fd2}".repeat(6), ..slice("a", 1, None, true, 0) };
+        let rows = vec![slice("b", 1, None, true, 0), wide];
+        let view = View { rows, ..View::default() };
+        let told = lines(&view, &view, &parse("NAME,CAP").unwrap_or_default());
+        assert_eq!(told[1].width(), told[2].width(), "{told:?}");
+        assert!(told[2].starts_with(&"\u{5b66}\u{7fd2}".repeat(4)), "{told:?}");
+    }
+
+    #[test]
+    fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
+        let mut row = slice("a", 1, None, true, 0);
+        (row.used, row.untracked) = (row.cap, Bytes(1));
+        let view = View { rows: vec![slice("b", 1, None, true, 0), row], ..View::default() };
+        let told = lines(&view, &view, &standard(true));
+        assert!(
+            told[0].ends_with("LAST REFUSED")
+                && told[1].contains(" accounted ")
+                && told[1].contains(" none "),
+            "{told:?}"
+        );
+        assert!(told[1].ends_with(" 3MiB with 1MiB left"), "{told:?}");
+        assert!(told[2].ends_with("left  over"), "{told:?}");
+        assert!(lines(&view, &view, &standard(false))[1].ends_with(" 1"));
+    }
+
+    #[test]
+    fn got_is_shown_in_percent() {
+        let view = |now_ns, gpu_ns| {
+            let rows = vec![slice("a", 1, None, true, gpu_ns)];
+            View { now_ns, rows, ..View::default() }
+        };
+        let told = lines(&view(1_000, 500), &view(2_000, 750), &standard(false));
+        assert!(told[1].contains(" 25.0%"), "{told:?}");
+    }
+}

@@ -1,0 +1,152 @@
+//! `gpuslice gpus`: one row for each GPU of this node.
+
+use crate::admin::Admin;
+use crate::node;
+use crate::out;
+use crate::table::{Gpu, View};
+use anyhow::Result;
+use gpuslice_wire::units::Bytes;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Interval over which BUSY is measured.
+const SAMPLE: Duration = Duration::from_millis(250);
+
+/// Options of `gpuslice gpus`.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Options {
+    /// Print one JSON object; sizes in bytes
+    #[arg(long)]
+    json: bool,
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+const HELP: &str = "\
+Columns:
+  USED      memory that slices hold: what their processes allocated, and what NVML shows beyond that
+  PROMISED  the sum of the slices' caps
+  FREE      memory that can still be promised
+  BUSY      the part of the last 250 ms in which slices had the GPU";
+
+/// A GPU's figures.
+pub struct Summary<'a> {
+    /// The GPU.
+    pub gpu: &'a Gpu,
+    /// Memory held in its slices.
+    pub used: Bytes,
+    /// Memory that can still be promised.
+    pub free: Bytes,
+    /// The part of the time that was charged to its slices, 0..=1.
+    pub busy: f64,
+}
+
+/// The GPUs of `now`; their slices' time is measured since `before`.
+pub fn summaries<'a>(before: &View, now: &'a View) -> Vec<Summary<'a>> {
+    let summary = |gpu: &'a Gpu| {
+        let rows = || now.rows.iter().filter(|row| row.gpu == gpu.uuid);
+        let held = |sum: u64, bytes: Bytes| sum.saturating_add(bytes.0);
+        let used = rows().flat_map(|row| [row.used, row.untracked]).fold(0, held);
+        let busy = rows().fold(0.0, |busy, row| busy + now.got(row, before));
+        let free = Bytes(gpu.total.0.saturating_sub(gpu.promised.0));
+        Summary { gpu, used: Bytes(used), free, busy: busy.min(1.0) }
+    };
+    now.gpus.iter().map(summary).collect()
+}
+
+/// Runs `gpuslice gpus`.
+///
+/// # Errors
+/// No daemon answers.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let before = View::of(admin.list()?);
+    std::thread::sleep(SAMPLE);
+    let now = View::of(admin.list()?);
+    let all = summaries(&before, &now);
+    if options.json {
+        let gpus: Vec<Value> = all.iter().map(json_of).collect();
+        out::line(&json!({ "now_ns": now.now_ns, "gpus": gpus }).to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for line in lines(&all) {
+        out::line(&line)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lines(all: &[Summary<'_>]) -> Vec<String> {
+    let product = |it: &Summary<'_>| match it.gpu.product.as_str() {
+        "" => "-".to_owned(),
+        name => name.to_owned(),
+    };
+    let widths = all.iter().map(|it| product(it).chars().count());
+    let width = widths.chain(["PRODUCT".len()]).max().unwrap_or(0);
+    let head = format!(
+        "{:>3} {:<width$} {:<10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6}",
+        "GPU", "PRODUCT", "POLICY", "USED", "PROMISED", "FREE", "TOTAL", "BUSY", "SLICES"
+    );
+    let row = |it: &Summary<'_>| {
+        let gpu = it.gpu;
+        let [used, promised, free, total] =
+            [it.used, gpu.promised, it.free, gpu.total].map(|bytes| bytes.to_string());
+        let mark = if gpu.uuid.is_simulated() { "  simulated" } else { "" };
+        format!(
+            "{:>3} {:<width$} {:<10} {used:>9} {promised:>9} {free:>9} {total:>9} {:>5.1}% {:>6}{mark}",
+            gpu.index,
+            product(it),
+            gpu.policy,
+            100.0 * it.busy,
+            gpu.slices
+        )
+    };
+    [head].into_iter().chain(all.iter().map(row)).collect()
+}
+
+fn json_of(it: &Summary<'_>) -> Value {
+    let gpu = it.gpu;
+    json!({
+        "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),
+        "product": gpu.product, "policy": gpu.policy.name(), "slices": gpu.slices,
+        "memory_total": gpu.total.0, "memory_used": it.used.0, "memory_promised": gpu.promised.0,
+        "memory_free": it.free.0, "busy": it.busy,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Row;
+    use crate::table::tests::{gpu, slice};
+
+    #[test]
+    fn a_gpu_has_the_sums_of_its_slices() {
+        let view = |now_ns, gpu_ns| {
+            let held = Row {
+                used: Bytes(3 << 20),
+                untracked: Bytes(1 << 20),
+                ..slice("a", 1, None, true, gpu_ns)
+            };
+            let rows = vec![held, slice("b", 1, None, true, gpu_ns / 2)];
+            let promised = Gpu { promised: Bytes(768 << 20), ..gpu(1, 4) };
+            let other = Gpu { product: String::new(), ..gpu(2, 7) };
+            View { now_ns, rows, gpus: vec![promised, other], ..View::default() }
+        };
+        let (before, now) = (view(0, 0), view(1_000, 500));
+        let told = lines(&summaries(&before, &now));
+        assert_eq!(
+            told,
+            [
+                "GPU PRODUCT     POLICY          USED  PROMISED      FREE     TOTAL   BUSY SLICES",
+                "  4 NVIDIA H200 soft            4MiB    768MiB    256MiB      1GiB  75.0%      1",
+                "  7 -           soft              0B        0B      1GiB      1GiB   0.0%      1",
+            ]
+        );
+        let json = json_of(&summaries(&before, &now)[0]);
+        assert_eq!((&json["memory_used"], &json["busy"]), (&(4 << 20).into(), &0.75.into()));
+    }
+}

@@ -1,0 +1,335 @@
+//! The state of `gpuslice top`: what was seen, what is selected, and what a key changes. Pure: views and keys in,
+//! orders out.
+//!
+//! The reason of each slice is decided over about two seconds, so that the model keeps the views of these. A short
+//! history of each GPU's and each slice's part of the time is kept for the sparklines.
+
+use crate::table::{Row, View};
+use crate::why::{Finding, Told, decide};
+use gpuslice_wire::ids::GpuUuid;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Views between which reasons are decided.
+const VIEWS: usize = 3;
+/// Parts that a sparkline has, one for each view.
+const HISTORY: usize = 120;
+
+/// The order of the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    Name,
+    Wait,
+    Got,
+    Idle,
+    Memory,
+}
+
+impl Sort {
+    const ALL: [Sort; 5] = [Sort::Name, Sort::Wait, Sort::Got, Sort::Idle, Sort::Memory];
+
+    /// The column's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Sort::Name => "NAME",
+            Sort::Wait => "WAIT",
+            Sort::Got => "GOT",
+            Sort::Idle => "IDLE",
+            Sort::Memory => "MEM",
+        }
+    }
+}
+
+/// A value of a slice that can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Weight,
+    Share,
+    Limit,
+    Cap,
+    Priority,
+}
+
+impl Field {
+    const ALL: [(char, Field); 5] = [
+        ('w', Field::Weight),
+        ('s', Field::Share),
+        ('l', Field::Limit),
+        ('c', Field::Cap),
+        ('p', Field::Priority),
+    ];
+
+    /// The option of `gpuslice set`.
+    pub const fn option(self) -> &'static str {
+        match self {
+            Field::Weight => "--weight",
+            Field::Share => "--share",
+            Field::Limit => "--share-limit",
+            Field::Cap => "--memory",
+            Field::Priority => "--priority",
+        }
+    }
+}
+
+/// What the keys mean now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Move, sort, choose.
+    List,
+    /// One slice in full.
+    Detail,
+    /// The text that names must contain is typed.
+    Filter,
+    /// A new value is typed, for the container with this id.
+    Edit(String, Field, String),
+    /// That change waits for a `y`.
+    Confirm(String, Field, String),
+}
+
+/// A key, as the model knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    Char(char),
+    Enter,
+    Escape,
+    Backspace,
+    Up,
+    Down,
+    /// Ctrl-C or Ctrl-D.
+    Interrupt,
+}
+
+/// What the caller has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// End.
+    Quit,
+    /// `gpuslice set CONTAINER OPTION VALUE`.
+    Set(String, Field, String),
+}
+
+/// A slice's figures of the last stretch.
+pub struct Line<'a> {
+    /// The slice.
+    pub row: &'a Row,
+    /// Why it is slow.
+    pub finding: Finding,
+    /// The same in words.
+    pub told: Told,
+}
+
+/// See the file's head.
+pub struct Model {
+    views: VecDeque<View>,
+    history: BTreeMap<(String, GpuUuid), VecDeque<u64>>,
+    /// What the keys mean.
+    pub mode: Mode,
+    /// The order of the rows.
+    pub sort: Sort,
+    /// What names must contain.
+    pub filter: String,
+    /// Views are not taken in.
+    pub is_paused: bool,
+    /// The row under the cursor: container and GPU, so that it stays when the order changes.
+    selected: Option<(String, GpuUuid)>,
+    /// A message for the last line.
+    pub message: String,
+}
+
+impl Model {
+    /// A model of the first view.
+    pub fn new(first: View) -> Model {
+        Model {
+            views: VecDeque::from([first]),
+            history: BTreeMap::new(),
+            mode: Mode::List,
+            sort: Sort::Name,
+            filter: String::new(),
+            is_paused: false,
+            selected: None,
+            message: String::new(),
+        }
+    }
+
+    /// Takes in the next view.
+    pub fn see(&mut self, view: View) {
+        if self.is_paused {
+            return;
+        }
+        let last = self.now();
+        let parts = view.rows.iter().map(|row| {
+            let part = (100.0 * view.got(row, last)).round().clamp(0.0, 100.0) as u64;
+            ((row.container.clone(), row.gpu), part)
+        });
+        let parts: Vec<_> = parts.collect();
+        let gpus = view.gpus.iter().map(|gpu| {
+            let of =
+                |((_, it), part): &((String, GpuUuid), u64)| (*it == gpu.uuid).then_some(*part);
+            let sum: u64 = parts.iter().filter_map(of).sum();
+            ((String::new(), gpu.uuid), sum.min(100))
+        });
+        let all: Vec<_> = gpus.collect::<Vec<_>>().into_iter().chain(parts).collect();
+        self.history.retain(|key, _| all.iter().any(|(it, _)| it == key));
+        for (key, part) in all {
+            let line = self.history.entry(key).or_default();
+            line.push_back(part);
+            if line.len() > HISTORY {
+                line.pop_front();
+            }
+        }
+        self.views.push_back(view);
+        if self.views.len() > VIEWS {
+            self.views.pop_front();
+        }
+    }
+
+    /// The last view.
+    pub fn now(&self) -> &View {
+        let at = self.views.len() - 1; // there is always one
+        &self.views[at]
+    }
+
+    /// The view with which the last one is compared.
+    pub fn before(&self) -> &View {
+        &self.views[0]
+    }
+
+    /// The last parts of a GPU (no container) or a slice, percent, oldest first.
+    pub fn history(&self, container: &str, gpu: GpuUuid, parts: usize) -> Vec<u64> {
+        let line = self.history.get(&(container.to_owned(), gpu));
+        let all = line.map_or(Vec::new(), |line| line.iter().copied().collect());
+        all[all.len().saturating_sub(parts)..].to_vec()
+    }
+
+    /// The rows that are shown, in order.
+    pub fn lines(&self) -> Vec<Line<'_>> {
+        let now = self.now();
+        let filter = self.filter.to_lowercase();
+        let is_meant = |row: &&Row| {
+            row.name.to_lowercase().contains(&filter) || row.container.contains(&self.filter)
+        };
+        let before = Some(self.before()).filter(|_| self.views.len() > 1);
+        let line = |row| {
+            let finding = decide(before, now, row);
+            let told = finding.told(now, row);
+            Line { row, finding, told }
+        };
+        let mut lines: Vec<Line<'_>> = now.rows.iter().filter(is_meant).map(line).collect();
+        let permille = |it: &Line<'_>, ns: u64| (1_000.0 * it.finding.growth.part(ns)) as u64;
+        lines.sort_by_key(|it| {
+            let growth = &it.finding.growth;
+            let figure = match self.sort {
+                Sort::Name => 0,
+                Sort::Wait => permille(it, growth.waiting + growth.handover),
+                Sort::Got => permille(it, growth.gpu),
+                Sort::Idle => permille(it, growth.idle),
+                Sort::Memory => it.row.used.0,
+            };
+            (Reverse(figure), it.row.name.clone(), now.index(it.row.gpu))
+        });
+        lines
+    }
+
+    /// The number of the selected row among these.
+    pub fn selected(&self, lines: &[Line<'_>]) -> usize {
+        let is_it = |line: &Line<'_>| {
+            let it = self.selected.as_ref();
+            it.is_some_and(|(container, gpu)| {
+                line.row.container == *container && line.row.gpu == *gpu
+            })
+        };
+        lines.iter().position(is_it).unwrap_or(0)
+    }
+
+    fn select(&mut self, step: isize) {
+        let lines = self.lines();
+        let last = lines.len().saturating_sub(1);
+        let at = self.selected(&lines).saturating_add_signed(step).min(last);
+        let chosen = lines.get(at).map(|it| (it.row.container.clone(), it.row.gpu));
+        self.selected = chosen;
+    }
+
+    /// Id of the selected container.
+    fn container(&self) -> Option<String> {
+        let lines = self.lines();
+        let line = lines.get(self.selected(&lines))?;
+        Some(line.row.container.clone())
+    }
+
+    /// Handles a key.
+    pub fn press(&mut self, key: Key) -> Option<Order> {
+        self.message.clear();
+        match (self.mode.clone(), key) {
+            (_, Key::Interrupt) => Some(Order::Quit),
+            (Mode::Filter, key) => {
+                match key {
+                    Key::Char(c) => self.filter.push(c),
+                    Key::Backspace => drop(self.filter.pop()),
+                    Key::Escape => {
+                        self.filter.clear();
+                        self.mode = Mode::List;
+                    }
+                    Key::Enter => self.mode = Mode::List,
+                    Key::Up | Key::Down | Key::Interrupt => {}
+                }
+                None
+            }
+            (Mode::Edit(container, field, text), key) => {
+                self.mode = edited(container, field, text, key);
+                None
+            }
+            (Mode::Confirm(container, field, text), key) => {
+                self.mode = Mode::List;
+                let is_sure = key == Key::Char('y');
+                self.message = if is_sure { "" } else { "nothing was changed" }.to_owned();
+                is_sure.then_some(Order::Set(container, field, text))
+            }
+            (Mode::Detail, Key::Escape | Key::Enter | Key::Char('q')) => {
+                self.mode = Mode::List;
+                None
+            }
+            (Mode::List, Key::Escape | Key::Char('q')) => Some(Order::Quit),
+            (Mode::List | Mode::Detail, key) => {
+                self.command(key);
+                None
+            }
+        }
+    }
+
+    /// A key that moves, sorts, or begins something.
+    fn command(&mut self, key: Key) {
+        let field = Field::ALL.into_iter().find(|(c, _)| key == Key::Char(*c));
+        match (key, field) {
+            (_, Some((_, field))) => match self.container() {
+                Some(container) => self.mode = Mode::Edit(container, field, String::new()),
+                None => self.message = "no slice is selected".to_owned(),
+            },
+            (Key::Up | Key::Char('k'), _) => self.select(-1),
+            (Key::Down | Key::Char('j'), _) => self.select(1),
+            (Key::Enter, _) => {
+                self.select(0);
+                self.mode = Mode::Detail;
+            }
+            (Key::Char('/'), _) => self.mode = Mode::Filter,
+            (Key::Char(' '), _) => self.is_paused = !self.is_paused,
+            (Key::Char('o'), _) => {
+                let at = Sort::ALL.iter().position(|it| *it == self.sort).unwrap_or(0);
+                self.sort = Sort::ALL[(at + 1) % Sort::ALL.len()];
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A key while a value is typed.
+fn edited(container: String, field: Field, mut text: String, key: Key) -> Mode {
+    match key {
+        Key::Char(c) => text.push(c),
+        Key::Backspace => drop(text.pop()),
+        Key::Escape => return Mode::List,
+        Key::Enter if text.is_empty() => return Mode::List,
+        Key::Enter => return Mode::Confirm(container, field, text),
+        Key::Up | Key::Down | Key::Interrupt => {}
+    }
+    Mode::Edit(container, field, text)
+}

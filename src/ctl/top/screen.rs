@@ -1,0 +1,355 @@
+//! The screen of `gpuslice top`: a header for each GPU, a row for each slice, a last line for keys and messages. Pure:
+//! a model in, cells out.
+//!
+//! 80 columns are the measure. A narrower terminal loses columns by their rank, a wider one gets longer names and
+//! reasons and a sparkline for each slice. All widths are those that a terminal gives to a character.
+
+use super::model::{Line as Slice, Mode, Model};
+use crate::columns::cut;
+use crate::gpus::{Summary, summaries};
+use crate::table::View;
+use crate::why::{duration, percent};
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::Bytes;
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+use unicode_width::UnicodeWidthStr;
+
+/// Cells of the memory bar, brackets included.
+const BAR: usize = 8;
+/// Slices have a sparkline from this width on.
+const WITH_SPARKLINE: usize = 120;
+/// Cells of a sparkline.
+const SPARKLINE: usize = 20;
+const STEPS: [char; 8] = [
+    '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}',
+];
+
+const KEYS: &str = "q quit  Enter detail  o sort  / filter  space pause  set: w weight s share l limit c cap p priority";
+
+/// How it is drawn.
+#[derive(Clone, Copy)]
+pub struct Look {
+    /// Colours are allowed.
+    pub colour: bool,
+}
+
+impl Look {
+    fn colour(self, colour: Color) -> Style {
+        if self.colour { Style::new().fg(colour) } else { Style::new() }
+    }
+}
+
+/// A column: its heading, its width, and the rank by which it is dropped, the highest first.
+#[derive(Clone, Copy)]
+struct Column {
+    head: &'static str,
+    width: usize,
+    rank: u8,
+    right: bool,
+    text: fn(&View, &Slice<'_>) -> String,
+}
+
+/// Columns between NAME and WHY.
+const COLUMNS: [Column; 7] = [
+    Column {
+        head: "GPU",
+        width: 3,
+        rank: 5,
+        right: true,
+        text: |now, it| now.index(it.row.gpu).to_string(),
+    },
+    Column {
+        head: "PRIO",
+        width: 4,
+        rank: 6,
+        right: false,
+        text: |_, it| {
+            match it.row.class {
+                Class::High => "high",
+                Class::Normal => "norm",
+                Class::BestEffort => "best",
+            }
+            .to_owned()
+        },
+    },
+    Column { head: "MEM", width: BAR + 8, rank: 4, right: false, text: |_, it| memory(it) },
+    Column { head: "DUE", width: 4, rank: 3, right: true, text: |_, it| whole(it.finding.due) },
+    Column {
+        head: "GOT",
+        width: 4,
+        rank: 1,
+        right: true,
+        text: |_, it| {
+            let growth = &it.finding.growth;
+            whole(growth.part(growth.gpu))
+        },
+    },
+    Column {
+        head: "WAIT",
+        width: 4,
+        rank: 0,
+        right: true,
+        text: |_, it| {
+            let growth = &it.finding.growth;
+            whole(growth.part(growth.held_back()))
+        },
+    },
+    Column {
+        head: "IDLE",
+        width: 4,
+        rank: 2,
+        right: true,
+        text: |_, it| {
+            let growth = &it.finding.growth;
+            whole(growth.part(growth.idle))
+        },
+    },
+];
+
+/// A part as whole percent, without the sign's space.
+fn whole(part: f64) -> String {
+    format!("{:.0}%", 100.0 * part)
+}
+
+/// The bar of the memory that a slice holds, and its cap.
+fn memory(it: &Slice<'_>) -> String {
+    let held = it.row.used.0.saturating_add(it.row.untracked.0);
+    let room = BAR - 2;
+    let part = held as f64 / it.row.cap.0.max(1) as f64;
+    let full = ((part * room as f64).ceil() as usize).min(room);
+    format!("[{}{}] {}", "|".repeat(full), " ".repeat(room - full), it.row.cap)
+}
+
+/// A text in exactly `width` cells.
+fn fit(text: &str, width: usize, right: bool) -> String {
+    let text = cut(text, width);
+    let space = " ".repeat(width.saturating_sub(text.width()));
+    if right { space + &text } else { text + &space }
+}
+
+/// Bars of parts in percent.
+fn sparkline(parts: &[u64]) -> String {
+    let step = |part: &u64| STEPS[((part * 8) / 101).min(7) as usize];
+    parts.iter().map(step).collect()
+}
+
+/// Draws the model.
+pub fn draw(frame: &mut Frame<'_>, model: &Model, look: Look) {
+    let area = frame.area();
+    let width = usize::from(area.width);
+    let height = usize::from(area.height);
+    let mut lines = header(model, look, width, (height / 3).max(1));
+    let lists = model.lines();
+    match model.mode {
+        Mode::Detail => lines.extend(detail(model, &lists, look)),
+        _ => {
+            let room = height.saturating_sub(lines.len() + 2);
+            lines.extend(table(model, &lists, look, (width, room)));
+        }
+    }
+    lines.truncate(height.saturating_sub(1));
+    frame.render_widget(Paragraph::new(lines), area);
+    if height > 1 {
+        let last = Rect { y: area.y + area.height - 1, height: 1, ..area };
+        let bold = Style::new().add_modifier(Modifier::REVERSED);
+        let text = fit(&last_line(model), width, false);
+        frame.render_widget(Paragraph::new(Line::styled(text, bold)), last);
+    }
+}
+
+/// A line for each GPU, `most` at most.
+fn header(model: &Model, look: Look, width: usize, most: usize) -> Vec<Line<'static>> {
+    let (before, now) = (model.before(), model.now());
+    let all = summaries(before, now);
+    let mut lines: Vec<Line<'static>> = Vec::new();
+    for it in all.iter().take(most) {
+        let text = gpu_line(model, it, width);
+        let style = if it.busy >= 0.9 { look.colour(Color::Yellow) } else { Style::new() };
+        lines.push(Line::styled(fit(&text, width, false), style.add_modifier(Modifier::BOLD)));
+    }
+    if let (true, Some(last)) = (all.len() > most, lines.last_mut()) {
+        *last = Line::from(format!("and {} more GPUs: gpuslice gpus", all.len() - most + 1));
+    }
+    lines
+}
+
+fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
+    let (gpu, now) = (it.gpu, model.now());
+    let holders = now.rows.iter().filter(|row| row.gpu == gpu.uuid && row.holds);
+    let holders: Vec<&str> = holders.map(|row| row.name.as_str()).take(3).collect();
+    let product = gpu.product.trim_start_matches("NVIDIA ");
+    let simulated = if gpu.uuid.is_simulated() { " | simulated" } else { "" };
+    let turn = match holders.is_empty() {
+        true => String::new(),
+        false => format!(" | has it: {}", holders.join(", ")),
+    };
+    let busy = percent(it.busy);
+    if width < WITH_SPARKLINE {
+        let promised = format!("{}/{}", gpu.promised, gpu.total);
+        let short = cut(product, 14);
+        return format!(
+            "GPU{} {short} {} | mem {} of {promised} | busy {busy}{simulated}{turn}",
+            gpu.index, gpu.policy, it.used
+        );
+    }
+    let history = sparkline(&model.history("", gpu.uuid, SPARKLINE));
+    format!(
+        "GPU{} {product} {} | mem {} used, {} promised, {} free of {} | busy {busy} {history}{simulated}{turn}",
+        gpu.index, gpu.policy, it.used, gpu.promised, it.free, gpu.total
+    )
+}
+
+/// The columns that fit, and the widths of NAME and WHY.
+fn layout(width: usize) -> (Vec<Column>, usize, usize) {
+    let mut columns = COLUMNS.to_vec();
+    let sum = |columns: &[Column]| columns.iter().map(|it| it.width + 1).sum::<usize>();
+    // a mark, a name of 10 and a reason of 12 come before any column
+    while sum(&columns) + 2 + 10 + 12 > width && !columns.is_empty() {
+        let worst = columns.iter().map(|it| it.rank).max();
+        columns.retain(|it| Some(it.rank) != worst);
+    }
+    let spark = if width >= WITH_SPARKLINE { SPARKLINE + 1 } else { 0 };
+    let rest = width.saturating_sub(sum(&columns) + 2 + spark);
+    let name = (rest * 2 / 5).clamp(1, 32);
+    (columns, name, rest.saturating_sub(name))
+}
+
+/// The rows of the slices.
+fn table(
+    model: &Model,
+    slices: &[Slice<'_>],
+    look: Look,
+    (width, room): (usize, usize),
+) -> Vec<Line<'static>> {
+    let (columns, name, why) = layout(width);
+    let has_spark = width >= WITH_SPARKLINE;
+    let mut head = format!("  {} ", fit("NAME", name, false));
+    columns.iter().for_each(|it| head += &(fit(it.head, it.width, it.right) + " "));
+    if has_spark {
+        head += &(fit("LAST", SPARKLINE, false) + " ");
+    }
+    head += &fit("WHY", why.saturating_sub(1), false);
+    let underlined = Style::new().add_modifier(Modifier::UNDERLINED);
+    let mut lines = vec![Line::styled(cut(&head, width), underlined)];
+    if slices.is_empty() {
+        let text =
+            if model.filter.is_empty() { "no slices" } else { "no slice matches the filter" };
+        lines.push(Line::from(format!("  {text}")));
+        return lines;
+    }
+    let selected = model.selected(slices);
+    let first = (selected + 1).saturating_sub(room.max(1));
+    for (at, it) in slices.iter().enumerate().skip(first).take(room.max(1)) {
+        let mark = if it.row.holds { "* " } else { "  " };
+        let mut start = format!("{mark}{} ", fit(&it.row.name, name, false));
+        columns.iter().for_each(|column| {
+            start += &(fit(&(column.text)(model.now(), it), column.width, column.right) + " ");
+        });
+        if has_spark {
+            let history = model.history(&it.row.container, it.row.gpu, SPARKLINE);
+            start += &(fit(&sparkline(&history), SPARKLINE, false) + " ");
+        }
+        let reason = fit(&it.told.label, why.saturating_sub(1), false);
+        let line = Line::from(vec![Span::raw(start), Span::styled(reason, reason_style(it, look))]);
+        let chosen = Style::new().add_modifier(Modifier::REVERSED);
+        lines.push(if at == selected { line.style(chosen) } else { line });
+    }
+    lines
+}
+
+fn reason_style(it: &Slice<'_>, look: Look) -> Style {
+    match it.finding.why.name() {
+        "nothing" => look.colour(Color::Green),
+        "idle" | "no-process" => look.colour(Color::Blue),
+        "behind" | "memory-refused" | "daemon-away" | "gang" => look.colour(Color::Red),
+        _ => look.colour(Color::Yellow),
+    }
+}
+
+/// The selected slice in full.
+fn detail(model: &Model, slices: &[Slice<'_>], look: Look) -> Vec<Line<'static>> {
+    let Some(it) = slices.get(model.selected(slices)) else {
+        return vec![Line::from("no slice")];
+    };
+    let (row, growth, now) = (it.row, &it.finding.growth, model.now());
+    let part = |ns: u64| percent(growth.part(ns));
+    let optional = |value: Option<u32>| value.map_or("none".to_owned(), |it| it.to_string());
+    let mut texts = vec![
+        format!("{} ({}) on {}, {}", row.name, row.container, now.called(row.gpu), row.gpu),
+        format!("why       {}", it.told.sentence),
+        format!("try       {}", it.told.advice.as_deref().unwrap_or("-")),
+        format!(
+            "time      {} running, {} waiting, {} hand-over, {} limited, {} gang, {} idle, {} absent",
+            part(growth.running),
+            part(growth.waiting),
+            part(growth.handover),
+            part(growth.limited),
+            part(growth.gang),
+            part(growth.idle),
+            part(growth.absent)
+        ),
+        format!(
+            "rules     weight {}, share {}, limit {}, {}{}",
+            optional(row.weight),
+            optional(row.share),
+            optional(row.share_limit),
+            row.class,
+            if row.gang { ", gang" } else { "" }
+        ),
+        format!(
+            "memory    {} used, {} untracked, {} reserved, peak {}, cap {}",
+            row.used, row.untracked, row.reserved, row.peak, row.cap
+        ),
+        format!(
+            "pinned    {}, cap {}",
+            row.pinned,
+            row.pinned_cap.map_or("none".into(), |it: Bytes| it.to_string())
+        ),
+        format!(
+            "processes {}, {} launches, {} turns, {} overruns",
+            row.clients, row.launches, row.turns, row.late_turns
+        ),
+        format!("history   {}", sparkline(&model.history(&row.container, row.gpu, 60))),
+        "waited behind (by the longest wait):".to_owned(),
+    ];
+    if let Some(time) = now.time(row) {
+        texts.extend(time.waits().map(|(container, wait)| {
+            let name = now.name(container.as_str());
+            let (total, longest) = (duration(wait.total_ns), duration(wait.longest_ns));
+            format!("  {name}: {total} in all, {longest} at most ({})", wait.cause.name())
+        }));
+    }
+    texts.extend(it.told.notes.iter().map(|note| format!("note      {note}")));
+    let mut lines: Vec<Line<'static>> = texts.into_iter().map(Line::from).collect();
+    if let Some(why) = lines.get_mut(1) {
+        *why = std::mem::take(why).style(reason_style(it, look));
+    }
+    lines
+}
+
+/// Keys, a question or a message.
+fn last_line(model: &Model) -> String {
+    let name = |container: &str| model.now().name(container);
+    match &model.mode {
+        Mode::Filter => format!("show names with: {}_", model.filter),
+        Mode::Edit(container, field, text) => {
+            format!("set {} {} {text}_   (Enter, Esc)", name(container), field.option())
+        }
+        Mode::Confirm(container, field, text) => {
+            format!("set {} {} {text}: are you sure? (y/n)", name(container), field.option())
+        }
+        _ if !model.message.is_empty() => model.message.clone(),
+        _ => {
+            let paused = if model.is_paused { "PAUSED  " } else { "" };
+            let filter = match model.filter.as_str() {
+                "" => String::new(),
+                text => format!("filter {text}  "),
+            };
+            format!("{paused}{filter}by {}  {KEYS}", model.sort.name())
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The screen in memory, at the sizes that terminals have, and the keys.
+
+use super::model::{Field, Key, Mode, Model, Order, Sort};
+use super::screen::{Look, draw};
+use crate::set;
+use crate::table::tests::{gpu, slice};
+use crate::table::{Gpu, Row, View};
+use crate::wall_time::WallTime;
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::Bytes;
+use gpuslice_wire::waits::{WaitBehind, WaitCause};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::style::Color;
+use std::collections::BTreeMap;
+use unicode_width::UnicodeWidthStr;
+
+const S: u64 = 1_000_000_000;
+const GIB: u64 = 1 << 30;
+
+/// The account of `web`, which waits behind `train`, of `train`, and of `loader`, which is idle.
+fn time(container: &str, at: u64) -> WallTime {
+    let (running, waiting, idle) = match container {
+        "web" => (at / 10, 9 * at / 10, 0),
+        "train" => (9 * at / 10, at / 10, 0),
+        _ => (at / 50, 0, 49 * at / 50),
+    };
+    let mut behind = [WaitBehind::default(); 3];
+    if container == "web" {
+        behind[0] = WaitBehind {
+            container: ContainerId::new("train").ok(),
+            total_ns: waiting,
+            longest_ns: 3 * S / 2,
+            cause: WaitCause::LongKernel,
+            by_cause_ns: [0, 0, waiting, 0, 0],
+        };
+    }
+    WallTime {
+        container: ContainerId::new(container).expect("an id"),
+        gpu: GpuUuid([1; 16]),
+        since_ns: 0,
+        parts: [
+            ("running", running),
+            ("waiting", waiting),
+            ("handover", 0),
+            ("limited", 0),
+            ("gang", 0),
+            ("idle", idle),
+            ("absent", 0),
+        ],
+        behind,
+        others_ns: 0,
+    }
+}
+
+fn view(seconds: u64) -> View {
+    let at = seconds * S;
+    let row = |name: &str, part: u64, class| Row {
+        cap: Bytes(8 * GIB),
+        used: Bytes(3 * GIB),
+        class,
+        holds: name == "train",
+        ..slice(name, 1, None, name != "loader", at * part / 100)
+    };
+    let names = ["web", "train", "loader"];
+    View {
+        owners: BTreeMap::new(),
+        now_ns: at,
+        gpus: vec![Gpu {
+            total: Bytes(80 * GIB),
+            promised: Bytes(24 * GIB),
+            slices: 3,
+            ..gpu(1, 0)
+        }],
+        rows: vec![
+            row("web", 10, Class::Normal),
+            row("train", 90, Class::High),
+            row("loader", 0, Class::BestEffort),
+        ],
+        times: names.map(|name| time(name, at)).to_vec(),
+        daemon: None,
+    }
+}
+
+fn model() -> Model {
+    let mut model = Model::new(view(100));
+    (101..110).for_each(|seconds| model.see(view(seconds)));
+    model
+}
+
+fn drawn(model: &Model, (width, height): (u16, u16), colour: bool) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("memory");
+    terminal.draw(|frame| draw(frame, model, Look { colour })).expect("drawn");
+    terminal.backend().buffer().clone()
+}
+
+/// The screen's lines, without spaces at their ends.
+fn lines(model: &Model, size: (u16, u16)) -> Vec<String> {
+    let buffer = drawn(model, size, true);
+    let cells = buffer.content.chunks(usize::from(size.0));
+    let line = |cells: &[ratatui::buffer::Cell]| -> String {
+        // the cell behind a wide character is empty
+        let mut skip = 0;
+        let mut text = String::new();
+        for cell in cells {
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            text += cell.symbol();
+            skip = cell.symbol().width().saturating_sub(1);
+        }
+        text.trim_end().to_owned()
+    };
+    cells.map(line).collect()
+}
+
+fn press(model: &mut Model, keys: &str) -> Option<Order> {
+    let mut last = None;
+    for c in keys.chars() {
+        last = model.press(match c {
+            '\n' => Key::Enter,
+            '\x1b' => Key::Escape,
+            '\x08' => Key::Backspace,
+            c => Key::Char(c),
+        });
+    }
+    last
+}
+
+#[test]
+fn eighty_columns_have_every_column() {
+    let told = lines(&model(), (80, 24));
+    assert_eq!(
+        told[..5],
+        [
+            "GPU0 H200 soft | mem 9GiB of 24GiB/80GiB | busy 100 % | has it: train",
+            "  NAME         GPU PRIO MEM               DUE  GOT WAIT IDLE WHY",
+            "  loader         0 best [|||   ] 8GiB      0%   0%   0%  98% idle",
+            "* train          0 high [|||   ] 8GiB    100%  90%  10%   0% weight 1",
+            "  web            0 norm [|||   ] 8GiB      0%  10%  90%   0% train: long kernels",
+        ],
+        "{told:#?}"
+    );
+    assert!(told[23].starts_with("by NAME  q quit  Enter detail"), "{}", told[23]);
+    assert_eq!(told.len(), 24);
+}
+
+#[test]
+fn a_wide_screen_has_sparklines_and_whole_reasons() {
+    for size in [(120, 40), (200, 50)] {
+        let told = lines(&model(), size);
+        assert!(told[0].contains("9GiB used, 24GiB promised, 56GiB free of 80GiB"), "{told:#?}");
+        assert!(told[0].contains("\u{2588}\u{2588}"), "the GPU's history: {told:#?}");
+        assert!(told[1].contains(" LAST "), "{told:#?}");
+        assert!(told[4].ends_with("train: long kernels"), "{told:#?}");
+        assert!(told[4].contains("\u{2581}\u{2581}"), "web's history: {told:#?}");
+    }
+}
+
+#[test]
+fn a_narrow_screen_drops_columns_and_keeps_the_reason() {
+    let head =
+        |width| lines(&model(), (width, 24))[1].split_whitespace().map(str::to_owned).collect();
+    let heads = |width| -> Vec<String> { head(width) };
+    assert_eq!(heads(69), ["NAME", "GPU", "MEM", "DUE", "GOT", "WAIT", "IDLE", "WHY"]);
+    assert_eq!(heads(50), ["NAME", "DUE", "GOT", "WAIT", "IDLE", "WHY"]);
+    assert_eq!(heads(40), ["NAME", "GOT", "WAIT", "IDLE", "WHY"]);
+    assert_eq!(heads(30), ["NAME", "WAIT", "WHY"]);
+    for size in [(1, 1), (5, 2), (20, 3), (33, 6), (300, 100)] {
+        assert_eq!(lines(&model(), size).len(), usize::from(size.1), "{size:?}");
+    }
+}
+
+/// Also where a name needs two cells for each of its characters, or is longer than its column.
+#[test]
+fn no_row_is_wider_than_the_screen() {
+    let mut strange = view(110);
+    strange.rows[0].name = "\u{5b66}\u{7fd2}".repeat(12);
+    strange.rows[1].name = "x".repeat(64);
+    let mut model = model();
+    model.see(strange);
+    for width in [40, 60, 80, 81, 120, 121] {
+        let told = lines(&model, (width, 24));
+        let at = |line: &str, word: &str| line.find(word).map(|at| line[..at].width());
+        let column = told[1].rfind("WHY").map(|at| told[1][..at].width());
+        let reason = told.iter().find_map(|line| at(line, "idle"));
+        assert_eq!(column, reason, "{width}: {told:#?}");
+        let wide = told.iter().find_map(|line| at(line, "train: l").or(at(line, "xxx: l")));
+        assert!(wide.is_none() || wide == column, "{width}: {told:#?}");
+    }
+}
+
+#[test]
+fn without_colour_there_is_none() {
+    let coloured = |colour| {
+        let buffer = drawn(&model(), (120, 40), colour);
+        buffer.content.iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+    };
+    assert_eq!((coloured(true), coloured(false)), (true, false));
+}
+
+#[test]
+fn rows_are_sorted_filtered_and_chosen() {
+    let mut model = model();
+    let names = |model: &Model| -> Vec<String> {
+        model.lines().iter().map(|it| it.row.name.clone()).collect()
+    };
+    assert_eq!(names(&model), ["loader", "train", "web"]);
+    press(&mut model, "o");
+    assert_eq!((model.sort, names(&model)[0].as_str()), (Sort::Wait, "web"));
+    press(&mut model, "oo");
+    assert_eq!((model.sort, names(&model)[0].as_str()), (Sort::Idle, "loader"));
+    // the choice follows the slice when the order changes
+    press(&mut model, "j");
+    let chosen = |model: &Model| {
+        let lines = model.lines();
+        lines[model.selected(&lines)].row.name.clone()
+    };
+    let before = chosen(&model);
+    press(&mut model, "oo");
+    assert_eq!(chosen(&model), before);
+    press(&mut model, "/TRA\n");
+    assert_eq!(names(&model), ["train"]);
+    assert!(lines(&model, (80, 24))[23].contains("filter TRA"));
+    press(&mut model, "/x\n");
+    assert!(lines(&model, (80, 24))[2].contains("no slice matches the filter"));
+    press(&mut model, "/\x1b ");
+    assert_eq!(names(&model).len(), 3);
+    model.see(view(500));
+    assert_eq!((model.is_paused, model.now().now_ns), (true, 109 * S), "no view is taken in");
+    assert!(lines(&model, (80, 24))[23].starts_with("PAUSED"));
+    assert_eq!(press(&mut model, "q"), Some(Order::Quit));
+}
+
+#[test]
+fn a_change_is_asked_for_and_confirmed() {
+    let mut model = model();
+    press(&mut model, "/web\n");
+    assert_eq!(press(&mut model, "w33\x08"), None);
+    assert_eq!(model.mode, Mode::Edit("web".into(), Field::Weight, "3".into()));
+    assert!(lines(&model, (80, 24))[23].starts_with("set web --weight 3_"));
+    assert_eq!(press(&mut model, "\n"), None);
+    assert!(lines(&model, (80, 24))[23].starts_with("set web --weight 3: are you sure?"));
+    let order = Order::Set("web".into(), Field::Weight, "3".into());
+    assert_eq!(press(&mut model, "y"), Some(order));
+    for refused in ["w3\nn", "w3\n\x1b", "w3\x1b", "w\n"] {
+        assert_eq!(press(&mut model, refused), None, "{refused:?}");
+        assert_eq!(model.mode, Mode::List, "{refused:?}");
+    }
+    assert_eq!(model.press(Key::Interrupt), Some(Order::Quit));
+}
+
+/// A value is taken as on the command line of `gpuslice set`, and is never another option.
+#[test]
+fn a_typed_value_is_one_value() {
+    for (option, value, is_fine) in [
+        ("--weight", "3", true),
+        ("--weight", "none", true),
+        ("--share-limit", "50", true),
+        ("--memory", "1/4", true),
+        ("--priority", "high", true),
+        ("--weight", "0", false),
+        ("--memory", "8GB", false),
+        ("--weight", "3 --memory 1GiB", false),
+        ("--priority", "--help", false),
+    ] {
+        let parsed = set::options("web", option, value);
+        assert_eq!(parsed.is_ok(), is_fine, "{option} {value}");
+        assert!(parsed.err().is_none_or(|why| why.contains("invalid value")), "{option} {value}");
+    }
+}
+
+#[test]
+fn the_detail_has_the_reason_the_command_and_the_waits() {
+    let mut model = model();
+    press(&mut model, "/web\n\n");
+    let told = lines(&model, (100, 40)).join("\n");
+    for text in [
+        "web (web) on gpu 0, GPU-01010101",
+        "why       waits 90 %: behind train, whose kernels last up to 1.5 s",
+        "10 % running, 90 % waiting",
+        "memory    3GiB used",
+    ] {
+        assert!(told.contains(text), "{text}: {told}");
+    }
+    assert!(
+        told.contains("  train: ") && told.contains("in all, 1.5 s at most (long-kernel)"),
+        "{told}"
+    );
+    press(&mut model, "\x1b");
+    assert_eq!(model.mode, Mode::List);
+}
+
+#[test]
+fn many_gpus_and_many_slices_leave_room() {
+    let mut many = view(110);
+    many.gpus = (0..16).map(|n| gpu(n + 1, u32::from(n))).collect();
+    let one = many.rows[0].clone();
+    many.rows = (0..40)
+        .map(|n| Row { name: format!("s{n:03}"), container: format!("s{n:03}"), ..one.clone() })
+        .collect();
+    let mut model = Model::new(many.clone());
+    model.see(many);
+    let told = lines(&model, (80, 24));
+    assert!(told[7].contains("and 9 more GPUs"), "{told:#?}");
+    assert!(told[9].starts_with("* s000") || told[9].starts_with("  s000"), "{told:#?}");
+    (0..50).for_each(|_| drop(press(&mut model, "j")));
+    let told = lines(&model, (80, 24));
+    assert!(told.iter().any(|line| line.contains("s039")), "{told:#?}");
+}

@@ -1,0 +1,166 @@
+//! `gpuslice top` in a real terminal, and without one.
+
+use super::gpuslice;
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use gpuslice_wire::units::{Bytes, GIB};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// A program in a terminal of its own.
+struct Screen {
+    child: Child,
+    keys: File,
+    shown: Arc<Mutex<String>>,
+}
+
+impl Screen {
+    fn start(mut command: Command, (width, height): (u16, u16)) -> Screen {
+        let size = libc::winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+        let (mut ours, mut theirs) = (-1, -1);
+        let none = std::ptr::null_mut();
+        // SAFETY: two out-pointers to live locals, a size, and defaults.
+        let made = unsafe {
+            libc::openpty(&mut ours, &mut theirs, none, none.cast(), &raw const size as _)
+        };
+        assert_eq!(made, 0, "a terminal");
+        // SAFETY: both were just opened, and are owned here alone.
+        let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        let copy = || Stdio::from(theirs.try_clone().expect("a copy"));
+        command.stdin(copy()).stdout(copy()).stderr(copy());
+        let terminal = theirs.as_raw_fd();
+        let own = move || {
+            // SAFETY: system calls alone; the terminal is open until the program starts.
+            unsafe {
+                libc::setsid();
+                libc::ioctl(terminal, libc::TIOCSCTTY, 0);
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe { command.pre_exec(own) };
+        let child = command.spawn().expect("it starts");
+        let keys = File::from(ours);
+        let mut from = keys.try_clone().expect("a copy");
+        let shown = Arc::<Mutex<String>>::default();
+        let all = shown.clone();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(len @ 1..) = from.read(&mut buffer) {
+                all.lock().expect("no panic").push_str(&String::from_utf8_lossy(&buffer[..len]));
+            }
+        });
+        Screen { child, keys, shown }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("a terminal");
+    }
+
+    /// Waits for a text among all that was written, escape sequences included.
+    fn shows(&self, text: &str) {
+        eventually(text, || self.shown.lock().expect("no panic").contains(text));
+    }
+
+    /// Waits for a text on the screen: a program writes only the cells that change.
+    fn reads(&self, text: &str) {
+        eventually(text, || grid(&self.shown.lock().expect("no panic")).contains(text));
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the screen: {:?}", self.shown.lock());
+        }
+    }
+}
+
+/// The cells of the screen, a line for each row. The sequences that place the cursor are followed, others are skipped.
+fn grid(written: &str) -> String {
+    let mut cells = vec![vec![' '; 80]; 24];
+    let (mut row, mut column) = (0, 0);
+    let mut all = written.chars();
+    while let Some(c) = all.next() {
+        if c != '\x1b' {
+            if let Some(cell) = cells.get_mut(row).and_then(|line| line.get_mut(column)) {
+                *cell = c;
+            }
+            column += 1;
+            continue;
+        }
+        let mut sequence = String::new();
+        while !sequence.ends_with(|c: char| c.is_ascii_alphabetic()) {
+            let Some(next) = all.next() else { break };
+            sequence.push(next);
+        }
+        let place = sequence.strip_prefix('[').and_then(|it| it.strip_suffix('H'));
+        if let Some((to_row, to_column)) = place.and_then(|it| it.split_once(';')) {
+            let number = |text: &str| text.parse::<usize>().unwrap_or(1).saturating_sub(1);
+            (row, column) = (number(to_row), number(to_column));
+        }
+    }
+    cells.into_iter().map(|line| line.into_iter().chain(['\n']).collect::<String>()).collect()
+}
+
+fn top(node: &Node, words: &[&str]) -> Command {
+    let mut command = gpuslice();
+    command.arg("top").args(words).arg("--runtime-dir").arg(node.runtime_dir());
+    command
+}
+
+#[test]
+fn a_terminal_shows_slices_and_changes_them() {
+    let node = Node::start();
+    node.must_admit("web", Bytes(GIB));
+    let mut command = top(&node, &["--every", "0.1"]);
+    command.env("TERM", "xterm-256color").env("NO_COLOR", "1");
+    let mut screen = Screen::start(command, (80, 24));
+    screen.shows("\x1b[?1049h"); // another screen, so that the shell's stays
+    screen.reads("web");
+    screen.reads("no process");
+    screen.reads("q quit");
+    screen.press("w7\r");
+    screen.reads("are you sure?");
+    screen.press("y");
+    screen.reads("weight: 1 -> 7");
+    // what is malformed is said, and nothing is changed
+    screen.press("w0\ry");
+    screen.reads("invalid value");
+    screen.press("q");
+    eventually("the end", || screen.child.try_wait().expect("ours").is_some());
+    assert!(screen.child.wait().expect("ours").success());
+    screen.shows("\x1b[?1049l");
+    let shown = screen.shown.lock().expect("no panic").clone();
+    assert!(!shown.contains("\x1b[31m") && !shown.contains("\x1b[38;5;"), "colours: {shown:?}");
+    assert_eq!(super::slice_named(&super::ps(&node), "web").expect("a slice")["weight"], 7);
+}
+
+#[test]
+fn without_a_screen_there_are_rows() {
+    let node = Node::start();
+    node.must_admit("web", Bytes(GIB));
+    let output = top(&node, &["--every", "0.1", "--count", "2"]).output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(text.matches("NAME ").count(), 2, "{text}");
+    assert!(!text.contains('\x1b') && text.contains("\nweb "), "{text}");
+    // a terminal that cannot move its cursor; and a pipe whose reader leaves
+    let mut dumb = top(&node, &["--every", "0.1"]);
+    dumb.env("TERM", "dumb");
+    let mut screen = Screen::start(dumb, (80, 24));
+    screen.shows("no process");
+    screen.press("\x03");
+    eventually("the end", || screen.child.try_wait().expect("ours").is_some());
+    assert!(!screen.shown.lock().expect("no panic").contains('\x1b'));
+    let mut piped = top(&node, &["--every", "0.1"]);
+    let mut child = piped.stdout(Stdio::piped()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    assert!(child.wait().expect("ours").success());
+}
