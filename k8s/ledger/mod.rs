@@ -56,6 +56,6 @@ pub trait Ledger: Send + Sync + 'static {
     /// Gives a claim up. A claim that does not exist is given up too.
     async fn release(&self, claim: ClaimId) -> Result<(), LedgerError>;
 
-    /// The GPUs as they change: health, and what is left. Empty until the daemon has answered once.
+    /// The GPUs as they change: health, and unreserved memory and time. Empty until the daemon has answered once.
     fn gpus(&self) -> watch::Receiver<Arc<Vec<GpuFacts>>>;
 }

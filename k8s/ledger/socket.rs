@@ -1,7 +1,7 @@
 //! The daemon's ledger behind `node.sock`: one frame per packet.
 //!
 //! A request has a connection of its own, and its thread may block. One more thread keeps a watch open for as long
-//! as the agent lives; from it come the GPUs' health and what is left of them.
+//! as the agent lives; from it come the GPUs' health and their unreserved parts.
 
 use super::{Claimed, Ledger, LedgerError, Rows};
 use gpuslice_host::seqpacket;

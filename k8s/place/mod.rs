@@ -3,7 +3,7 @@
 //! A share takes the same memory and compute on each of its GPUs, and these are distinct. So a GPU either fits or
 //! not, and no choice of one GPU spoils another: the first GPUs that fit are the answer, in whatever order the
 //! caller prefers. The stock scheduler takes the order of the published slice ([`first_fit`]). The device plugin
-//! and the scheduler extender sort by what is left over ([`choose`]). The DRA driver publishes its slice in that
+//! and the scheduler extender sort by the remainder ([`choose`]). The DRA driver publishes its slice in that
 //! same order ([`order`]), so that both ways place alike.
 
 mod order;

@@ -175,7 +175,7 @@ async fn health_and_recovery_reach_the_kubelet() {
     world.ledger.health(0, HealthState::Healthy);
     until("healthy again", || world.kubelet.allocatable(MEMORY) == 8).await;
     until("both resources", || world.kubelet.allocatable(CORES) == 200).await;
-    // A change of what is left is no news to the kubelet.
+    // A change of the unreserved memory is no news to the kubelet.
     let updates = world.kubelet.state().plugins[MEMORY].updates;
     world.run(&pod("third", &[container("main", 1, 0)])).await.expect("admitted");
     assert_eq!(world.kubelet.state().plugins[MEMORY].updates, updates);
