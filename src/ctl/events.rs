@@ -23,7 +23,7 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 #[derive(clap::Args)]
 pub struct Options {
     /// Show events of the last stretch of time only: 30s, 10m, 2h
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
     since: Option<Duration>,
     /// Show events of this container only: its id, the beginning of that, or its name
     #[arg(long, value_name = "CONTAINER")]
@@ -168,6 +168,10 @@ impl Shown {
         }
         value
     }
+}
+
+fn parse_since(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "not a time as 30s, 5m or 1h 30m".to_owned())
 }
 
 /// Runs `gpuslice events`.

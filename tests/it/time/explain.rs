@@ -4,7 +4,7 @@
 //! The reasons compete: the one that took most time of the stretch is answered. A pause of the machine makes any part
 //! longer, so each test makes its own by far the largest.
 
-use super::{Tenant, must, node};
+use super::{Tenant, must, node, put_in_slice};
 use crate::harness::eventually;
 use crate::harness::node::{Node, admit};
 use crate::harness::target_dir;
@@ -49,16 +49,8 @@ fn assert_why(node: &Node, answer: &Value, why: &str, try_this: &str) {
 
 /// A program in a container's slice.
 fn spawn(node: &Node, container: &str, program: &[&str]) -> Guard {
-    let driver = node.root().join("driver");
     let mut command = Command::new(program[0]);
-    command
-        .args(&program[1..])
-        .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-        .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
-        .env("GPUSLICE_DRIVER_DIR", &driver)
-        .env("LD_LIBRARY_PATH", &driver)
-        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
-        .stdout(Stdio::null());
+    put_in_slice(command.args(&program[1..]), node, container);
     Guard(command.spawn().expect("it starts"))
 }
 

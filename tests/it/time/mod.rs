@@ -64,6 +64,18 @@ struct Tenant {
     context: ContextId,
 }
 
+/// Lets a program run in a container's slice, by preload injection; its output is dropped.
+fn put_in_slice(command: &mut Command, node: &Node, container: &str) {
+    let driver = node.root().join("driver");
+    command
+        .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
+        .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
+        .env("GPUSLICE_DRIVER_DIR", &driver)
+        .env("LD_LIBRARY_PATH", &driver)
+        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
+        .stdout(Stdio::null());
+}
+
 impl Tenant {
     /// Starts one that launches kernels of so many microseconds, and waits until it does.
     fn start(node: &Node, machine: &Machine, container: &'static str, kernel_us: u64) -> Tenant {
@@ -104,15 +116,8 @@ impl Tenant {
         container: &'static str,
         work: Duration,
     ) -> Tenant {
-        let driver = node.root().join("driver");
         let before = machine.contexts(0).expect("a GPU");
-        command
-            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
-            .env("GPUSLICE_DRIVER_DIR", &driver)
-            .env("LD_LIBRARY_PATH", &driver)
-            .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
-            .stdout(Stdio::null());
+        put_in_slice(&mut command, node, container);
         let child = command.spawn().expect("the tenant starts");
         let fresh = || {
             let now = machine.contexts(0).expect("a GPU");
