@@ -132,7 +132,7 @@ def libraries(tree):
             continue
         symbols = output("objdump", "-T", path, check=False).stdout
         versions = [tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([0-9.]+)", symbols)]
-        most = NODES if path.name in ["gpusliced", "gpuslice"] else IMAGES
+        most = NODES if path.name in ["gpusliced", "gpuslice", "gpuslice-k8s"] else IMAGES
         assert max(versions, default=(0,)) <= most, f"{path.name} needs glibc {max(versions)}"
         dynamic = output("readelf", "--dynamic", "--wide", path).stdout
         for word in ["TEXTREL", "RPATH", "RUNPATH"]:
