@@ -17,6 +17,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Time limit for one answer, seconds.
 const ANSWER_SECONDS: i64 = 5;
@@ -179,6 +180,29 @@ impl Admin {
                     return Ok((rows, end));
                 }
                 row => rows.push(row),
+            }
+        }
+    }
+
+    /// As [`Admin::list`], by this command, within about this time.
+    ///
+    /// # Errors
+    /// The daemon is gone, or not done in this time; `FrameError` from one that does not know the command.
+    pub fn rows(&self, command: &Command, within: Duration) -> Result<(u64, Vec<Snapshot>)> {
+        let until = Instant::now() + within;
+        self.send(command)?;
+        let mut rows = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("the daemon at {} has not answered in {within:?}", self.path.display());
+            }
+            let left = TimeVal::microseconds(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
+            setsockopt(&self.socket, ReceiveTimeout, &left)?;
+            match self.receive() {
+                Ok(Snapshot::End { now_ns }) => return Ok((now_ns, rows)),
+                Ok(row) => rows.push(row),
+                Err(why) => return Err(why),
             }
         }
     }

@@ -9,12 +9,14 @@ mod cdi;
 mod cgroup;
 mod child;
 mod columns;
+mod complete;
 mod demo;
 mod doctor;
 mod events;
 mod explain;
 mod gpus;
 mod inject;
+mod manual;
 mod metrics;
 mod mount_point;
 mod node;
@@ -34,7 +36,7 @@ mod trust;
 mod wall_time;
 mod why;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(
@@ -79,10 +81,16 @@ enum Command {
     Demo(demo::Options),
     /// Create or remove a simulated GPU
     Sim(sim::Options),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Manual(manual::Options),
 }
 
 /// Runs the command that the program's arguments name.
 pub fn main() -> std::process::ExitCode {
+    // A shell that completes a word gets its answer, and nothing else is done.
+    let shell = clap_complete::CompleteEnv::with_factory(Cli::command);
+    shell.var(complete::VARIABLE).completer("gpuslice").complete();
     let result = match Cli::parse().command {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
@@ -99,6 +107,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Cdi(options) => cdi::main(&options),
         Command::Demo(options) => demo::main(&options),
         Command::Sim(options) => sim::main(&options),
+        Command::Manual(options) => manual::main(Cli::command(), &options),
     };
     result.unwrap_or_else(|error| {
         out::note(&format!("{error:#}"));

@@ -318,7 +318,11 @@ impl Daemon {
                 let change = TimeChange { weight, share, share_limit, class };
                 Ok(Event::Retune { token, container, change, undoes: false })
             }
-            Command::List {} => return self.list(key),
+            Command::List {} => return self.list(key, false),
+            Command::Observe {} => {
+                duties.health.start();
+                return self.list(key, true);
+            }
             Command::Events { after } => {
                 let rows = duties.events.after(after);
                 rows.iter().for_each(|row| duties.admins.queue(key, row));
@@ -368,11 +372,13 @@ impl Daemon {
         self.pass(key, ask.map(|ask| Event::Admit { token: token_of(key), ask }));
     }
 
-    fn list(&mut self, key: Key) {
+    /// Answers with a snapshot, and with the rows of metrics if `observes`.
+    fn list(&mut self, key: Key, observes: bool) {
         let duties = &mut self.duties;
         duties.clients.read_all_claims(&mut duties.tasks);
         self.settle();
-        let mut rows = self.engine.snapshot(now());
+        let at = now();
+        let mut rows = self.engine.snapshot(at);
         rows.insert(0, self.own_row());
         for row in &mut rows {
             if let Snapshot::Gpu { uuid, product, .. } = row {
@@ -384,6 +390,9 @@ impl Daemon {
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
         duties.preemption.set_time_enforcement(&mut rows);
         duties.add_owners(&mut rows);
+        if observes {
+            duties.add_metrics(&self.engine, at, &mut rows);
+        }
         rows.iter().for_each(|row| duties.admins.queue(key, row));
         duties.admins.flush(key, &mut duties.tasks);
     }

@@ -171,6 +171,8 @@ pub struct Events {
     last: u64,
     held: usize,
     dropped: u64,
+    /// All that happened, listed or not, in the order of [`EventKind::ALL`].
+    totals: [u64; EventKind::ALL.len()],
 }
 
 /// The wall clock, ns since 1970.
@@ -188,6 +190,7 @@ impl Default for Events {
             last: 0,
             held: 0,
             dropped: 0,
+            totals: [0; EventKind::ALL.len()],
         }
     }
 }
@@ -203,12 +206,18 @@ impl Events {
         self.names.remove(container);
     }
 
+    /// How often each kind has happened since the start, in the order of [`EventKind::ALL`].
+    pub fn totals(&self) -> [u64; EventKind::ALL.len()] {
+        self.totals
+    }
+
     /// Records an event that happens now.
     pub fn record(&mut self, now: Instant, what: Happening) {
         self.record_at(now, unix_ns(), what);
     }
 
     fn record_at(&mut self, now: Instant, unix_ns: u64, mut what: Happening) {
+        self.totals[what.kind as usize] += 1;
         let list = self.lists.entry(what.container).or_default();
         let Some(count) = list.count(what.kind, now) else {
             return;
@@ -329,6 +338,7 @@ mod tests {
             told.iter().filter(|it| it.1 == EventKind::MemoryRefused).map(|it| it.2).collect();
         assert_eq!(counts[..BURST as usize], [1; BURST as usize]);
         assert_eq!(counts[BURST as usize..].len(), 9, "one in each further second");
+        assert_eq!(events.totals()[EventKind::MemoryRefused as usize], 10_000, "all are counted");
         let omitted = 10_000 - counts.iter().sum::<u32>();
         assert!(omitted < 1_000, "the last second's are still to be told: {omitted}");
     }

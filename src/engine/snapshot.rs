@@ -4,13 +4,15 @@ use alloc::vec::Vec;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::text::Name;
-use gpuslice_wire::units::{Bytes, Duration, Instant};
+use gpuslice_wire::units::{Bytes, Instant};
 use gpuslice_wire::waits::WaitBehind;
 
 use crate::action::Mode;
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
 use crate::lifecycle::{ClientLane, Container, Slice};
+use crate::sched::Turns;
+use crate::sched::entity::Entity;
 
 impl Engine {
     /// How long the hardware should let a container run on a GPU while others have work there too, µs;
@@ -50,6 +52,35 @@ impl Engine {
         });
         let slices = slices.flatten();
         gpus.chain(slices).chain([Snapshot::End { now_ns: now.0 }]).collect()
+    }
+
+    /// Further rows of the view at `now`, for metrics: each GPU's use, and each slice's waits by cause.
+    #[must_use]
+    pub fn usage(&self, now: Instant) -> Vec<Snapshot> {
+        let charged_at = self.charged_at(now);
+        let mut rows = Vec::new();
+        for gpu in &self.gpus {
+            let turns = &gpu.turns;
+            let busy = turns.entities.iter().map(|entity| self.gpu_ns(&gpu.turns, entity, now));
+            let busy_ns = busy.fold(turns.ended_time.0, u64::saturating_add);
+            rows.push(Snapshot::GpuUse { uuid: gpu.uuid, busy_ns });
+            rows.extend(turns.entities.iter().filter_map(|entity| {
+                let container = self.containers.get(entity.index)?.record.container;
+                let by_cause_ns = turns.time_account(entity, now, charged_at).waits.by_cause();
+                Some(Snapshot::SliceWaits { container, gpu: gpu.uuid, by_cause_ns })
+            }));
+        }
+        rows
+    }
+
+    /// GPU time charged to `entity` up to `now`, ns.
+    fn gpu_ns(&self, turns: &Turns, entity: &Entity, now: Instant) -> u64 {
+        let elapsed = self.charged_at(now).since(turns.booked);
+        let unbooked = match turns.charged(entity) {
+            true => entity.billed(turns.bill(entity, elapsed)).0,
+            false => 0,
+        };
+        entity.gpu_time.0 + unbooked
     }
 
     /// Where the slice's wall time went.
@@ -105,7 +136,6 @@ impl Engine {
         let entity = gpu.turns.find(index)?;
         let elapsed = self.charged_at(now).since(gpu.turns.booked).0;
         let charged = gpu.turns.charged(entity);
-        let bill = gpu.turns.bill(entity, Duration(elapsed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
             self.lanes_of(index, lane).fold(past, |sum, lane| sum.saturating_add(f(lane)))
         };
@@ -140,7 +170,7 @@ impl Engine {
             holds: u32::from(charged && entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
-            gpu_ns: entity.gpu_time.0 + if charged { entity.billed(Duration(bill)).0 } else { 0 },
+            gpu_ns: self.gpu_ns(&gpu.turns, entity, now),
             wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
             runnable_ns: entity.runnable_time.0
                 + if entity.reported.runnable { elapsed } else { 0 },

@@ -96,7 +96,19 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 107), (202, 429), (203, 8), (204, 780), (205, 24), (206, 581)]
+        [
+            (201, 107),
+            (202, 429),
+            (203, 8),
+            (204, 780),
+            (205, 24),
+            (206, 581),
+            (220, 24),
+            (221, 37),
+            (222, 184),
+            (223, 9),
+            (224, 650)
+        ]
     );
     assert_eq!(
         lengths(Command::payload_bytes),
@@ -109,7 +121,8 @@ fn every_kind_has_this_length() {
             (306, 143),
             (307, 2039),
             (308, 8),
-            (309, 849)
+            (309, 849),
+            (320, 0)
         ]
     );
     assert_eq!(lengths(History::payload_bytes), [(501, 515), (502, 28)]);

@@ -14,6 +14,7 @@ mod claims;
 mod imposters;
 mod misuse;
 mod screen;
+mod shell;
 mod together;
 mod views;
 

@@ -229,7 +229,7 @@ impl Admins {
             Received::Packet(len) => {
                 (admin.request, admin.has_sent) = (id_of(&buffer[..len]), true);
                 match decode::<Command>(&buffer[..len]) {
-                    Ok((_, command)) if admin.observes && !matches!(command, Command::List {}) => {
+                    Ok((_, command)) if admin.observes && !only_looks(&command) => {
                         "this socket answers only lists".to_owned()
                     }
                     Ok((_, command)) => return Some(command),
@@ -428,6 +428,11 @@ impl Admins {
         let commands = self.connections.iter().filter(|(_, admin)| !admin.observes);
         self.idle_exit.is_on() && self.idle_exit.is_over(now(), commands.count())
     }
+}
+
+/// Whether a command is one that observers may send.
+fn only_looks(command: &Command) -> bool {
+    matches!(command, Command::List {} | Command::Observe {})
 }
 
 /// The GPUs requested as a whole.

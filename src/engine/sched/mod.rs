@@ -136,6 +136,8 @@ pub(crate) struct Turns {
     fits_before: Option<ContainerIndex>,
     /// The number of the last order to stop a container's work.
     orders: u32,
+    /// GPU time charged to containers that have left.
+    pub(crate) ended_time: Duration,
     /// Time of the last step.
     now: Instant,
     /// GPU time is charged up to this instant.
@@ -155,6 +157,7 @@ impl Turns {
             demand: gang::Demand::default(),
             fits_before: None,
             orders: 0,
+            ended_time: Duration(0),
             now,
             booked,
         }
@@ -274,6 +277,8 @@ impl Turns {
 
     pub(crate) fn leave(&mut self, index: ContainerIndex) {
         self.leave_pool(index);
+        let left = self.find(index).map_or(0, |entity| entity.gpu_time.0);
+        self.ended_time = Duration(self.ended_time.0.saturating_add(left));
         self.entities.retain(|entity| entity.index != index);
         self.entities.iter_mut().for_each(|entity| entity.time.waits.forget(index));
         self.apply();
