@@ -57,7 +57,7 @@ fn metrics_page() -> Roff {
     ]);
     page.control("SH", ["LABELS"]);
     for (subject, labels) in [
-        ("Series of a GPU", "gpu (its index), UUID, modelName"),
+        ("Series of a GPU", "gpu (its index), UUID"),
         (
             "Series of a slice",
             "those of its GPU; slice (the container's id, or claim. and the claim's id), name; in Kubernetes namespace, pod, container, pod_uid",
@@ -81,9 +81,9 @@ fn metrics_page() -> Roff {
 
 /// The same as a page of the documentation.
 fn metrics_table() -> String {
-    let mut text = "# Metrics\n\nAll names begin with `gpuslice_`. A series of a GPU has the labels `gpu`, `UUID` and \
-         `modelName`; a series of a slice has\nthese, `slice` and `name`, and in Kubernetes `namespace`, `pod`, \
-         `container` and `pod_uid`.\n\n| name | type, labels | meaning |\n|---|---|---|\n\
+    let mut text = "# Metrics\n\nAll names begin with `gpuslice_`. A series of a GPU has the labels `gpu` (its index) and `UUID`; \
+         a series of a slice\nhas these, `slice` and `name`, and in Kubernetes `namespace`, `pod`, `container` \
+         and `pod_uid`.\n\n| name | type, labels | meaning |\n|---|---|---|\n\
          | `up` | gauge | 1 if gpusliced answers, 0 if not. |\n"
         .to_owned();
     for family in FAMILIES {

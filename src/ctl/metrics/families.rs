@@ -29,7 +29,7 @@ pub enum Kind {
 pub enum Source {
     /// The node.
     Node(fn(&NodeView) -> Option<f64>),
-    /// Each GPU, with the labels `gpu`, `UUID` and `modelName`.
+    /// Each GPU, with the labels `gpu` and `UUID`.
     Gpu(fn(OfGpu<'_>) -> Option<f64>),
     /// Each GPU, with its labels and those listed.
     GpuInfo(fn(OfGpu<'_>) -> Labels),
@@ -79,9 +79,9 @@ pub const FAMILIES: &[Family] = &[
     family("events_total", Counter, Own(|node| node.events.iter().map(|(kind, total)| (vec![("kind", kind.name().to_owned())], *total as f64)).collect()), &["kind"],
         "Events since the daemon's start, by kind; `gpuslice events` lists them."),
 
-    family("gpu_info", Info, GpuInfo(|it| vec![
-            ("policy", it.gpu.policy.name().to_owned()), ("simulated", it.gpu.uuid.is_simulated().to_string())]), &["policy", "simulated"],
-        "How the GPU's time is divided, and whether it is simulated."),
+    family("gpu_info", Info, GpuInfo(|it| vec![("modelName", it.gpu.product.clone()), ("policy", it.gpu.policy.name().to_owned()),
+            ("simulated", it.gpu.uuid.is_simulated().to_string())]), &["modelName", "policy", "simulated"],
+        "The GPU's product, how its time is divided, and whether it is simulated."),
     family("gpu_memory_bytes", Gauge, Gpu(|it| Some(it.gpu.total.0 as f64)), &[], "Physical memory of the GPU."),
     family("gpu_memory_promised_bytes", Gauge, Gpu(|it| Some(it.gpu.promised.0 as f64)), &[], "Sum of the caps promised on the GPU."),
     family("gpu_memory_used_bytes", Gauge, Gpu(|it| Some(it.used() as f64)), &[], "Memory that slices hold: what their processes allocated, and what NVML shows beyond that."),

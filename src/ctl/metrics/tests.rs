@@ -89,8 +89,7 @@ fn value(text: &str, series: &str) -> String {
     value.to_owned()
 }
 
-const OF_GPU: &str =
-    r#"{gpu="3",UUID="GPU-01010101-0101-0101-0101-010101010101",modelName="NVIDIA H200""#;
+const OF_GPU: &str = r#"{gpu="3",UUID="GPU-01010101-0101-0101-0101-010101010101""#;
 const OF_WEB: &str = r#",slice="web",name="a \"b\\c\n",namespace="default",pod="web-\"0",container="main",pod_uid="u-1""#;
 
 #[test]

@@ -69,8 +69,9 @@ fn rules_and_dashboard_name_metrics_that_exist() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut manual = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     assert!(manual.arg("manual").arg(dir.path()).status().expect("it starts").success());
-    let page = fs::read_to_string(dir.path().join("gpuslice-metrics.7")).expect("a page");
-    let known = names(&page);
+    let page = fs::read_to_string(dir.path().join("metrics.md")).expect("a page");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let known: BTreeSet<String> = rows.map(|name| format!("gpuslice_{name}")).collect();
     assert!(known.len() > 40, "{known:?}");
     for file in [RULES, DASHBOARD, "tests/alerts/gpuslice.test.yml"] {
         let used = names(&fs::read_to_string(repository(file)).expect("a file"));
