@@ -1,7 +1,7 @@
 //! Completion of words on the command line: names of slices and indices of GPUs, as the daemon has them now.
 //!
 //! A shell's completion file calls this program with the variable [`VARIABLE`] and the words so far. Options and
-//! commands come from the same description as `--help`. Who may not ask the daemon is offered no names.
+//! commands come from the same description as `--help`. A user that may not ask the daemon is offered no names.
 
 use crate::admin::Admin;
 use crate::node;

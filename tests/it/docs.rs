@@ -1,8 +1,8 @@
 //! The documentation: its commands are run, its links lead somewhere, and its reference is what the programs say.
 //!
-//! Each page is one shell script, made of its blocks marked `sh`. It runs in namespaces of its own with a simulated GPU,
-//! with the installed paths in place, and, if the page says so in a comment, with the daemon. A block whose mark names
-//! a need (`sh,needs-docker`) is not run and counted as skipped. `UPDATE_DOCS=1` writes the reference anew.
+//! Each page is one shell script, made of its blocks marked `sh`. It runs in namespaces of its own with a simulated
+//! GPU, with the installed paths in place, and, if the page says so in a comment, with the daemon. A block whose mark
+//! names a need (`sh,needs-docker`) is not run and counted as skipped. `UPDATE_DOCS=1` writes the reference anew.
 
 use crate::harness::{is_root, skip, target_dir};
 use std::collections::BTreeMap;

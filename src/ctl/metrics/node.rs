@@ -1,6 +1,7 @@
 //! What one answer of the daemon shows of the node, as metrics read it: GPUs, slices, claims, and their labels.
 //!
-//! Labels join with other exporters' series: `gpu` (the index), `UUID` and `modelName` of `gpu_info` are dcgm-exporter's;
+//! Labels join with other exporters' series: `gpu` (the index), `UUID`, and `modelName` of `gpu_info` are
+//! dcgm-exporter's;
 //! `namespace`, `pod` and `container` are the kubelet's. `slice` is the container's id as its runtime names it, or
 //! `claim.` and a claim's id; it is always there, the kubelet's three only in Kubernetes.
 
