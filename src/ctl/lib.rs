@@ -15,6 +15,7 @@ mod events;
 mod explain;
 mod gpus;
 mod inject;
+mod inspect;
 mod metrics;
 mod mount_point;
 mod node;
@@ -59,6 +60,8 @@ enum Command {
     Events(events::Options),
     /// List the GPUs of this node: memory, use, policy
     Gpus(gpus::Options),
+    /// Show this node's GPUs as kubectl inspect cgpu does
+    Inspect(inspect::Options),
     /// Watch slices and GPUs, and change slices
     Top(top::Options),
     /// Remove leftover slices
@@ -89,6 +92,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Explain(options) => explain::main(&options),
         Command::Events(options) => events::main(&options),
         Command::Gpus(options) => gpus::main(&options),
+        Command::Inspect(options) => inspect::main(&options),
         Command::Top(options) => top::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
