@@ -6,7 +6,7 @@ use crate::ledger::Model;
 use gpuslice_k8s::api::client::Client;
 use gpuslice_k8s::api::store;
 use gpuslice_k8s::place::Placement;
-use gpuslice_k8s::plugin::devices::Unit;
+use gpuslice_k8s::plugin::devices::{Offer, Unit};
 use gpuslice_k8s::plugin::identity::ResourceNames;
 use gpuslice_k8s::plugin::{self, state};
 use serde_json::{Value, json};
@@ -70,11 +70,17 @@ impl World {
         Client::plain(&self.api.url()).expect("a URL")
     }
 
-    /// Starts the pair, with memory in GiB.
+    /// Starts the pair, with memory in GiB and with compute.
     pub fn plugins(&self) -> Agent {
+        self.offering(Offer::Both)
+    }
+
+    /// Starts the pair with what it is to offer.
+    pub fn offering(&self, offer: Offer) -> Agent {
         let settings = state::Settings {
             node: "n".to_owned(),
             names: ResourceNames::default(),
+            offer,
             unit: "GiB".parse::<Unit>().expect("a unit"),
             placement: Placement::Binpack,
             kubelet: self.kubelet.directories(),
