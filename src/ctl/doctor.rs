@@ -94,6 +94,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let mut checks = of_facts(&facts);
     checks.extend(of_installation(options));
     checks.extend(of_claims(options, &facts));
+    checks.extend(of_required_limits(options, &facts));
     match view {
         Ok(list) => {
             checks.push(there("daemon", format!("answers at {}", dir.display())));
@@ -381,6 +382,15 @@ fn of_installation(options: &Options) -> Vec<Check> {
     let states = setup::states(options.runtime_dir.as_deref());
     checks.extend(states.into_iter().map(of_engine));
     checks
+}
+
+/// Claims are refused where the driver has to enforce every cap.
+fn of_required_limits(options: &Options, facts: &Value) -> Option<Check> {
+    let claims = options.kubernetes || facts["config"]["node_group"].is_string();
+    (claims && facts["config"]["cgroup_limits"] == "require").then(|| {
+        let found = "cgroup_limits is \"require\", with which no claim can be reserved".to_owned();
+        needed("claims", found, "set cgroup_limits = \"auto\" and restart gpusliced")
+    })
 }
 
 /// Whether pods get their claims. A node with a group of agents has them.

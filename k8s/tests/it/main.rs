@@ -5,6 +5,7 @@ mod bad_inputs;
 mod containers;
 mod daemon;
 mod dra;
+mod endurance;
 mod engine;
 mod extender;
 mod kubelet;

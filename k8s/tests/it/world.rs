@@ -31,6 +31,15 @@ pub struct Agent {
     thread: Option<thread::JoinHandle<()>>,
 }
 
+/// The pair in the test's own runtime, ended when dropped.
+pub struct Here(tokio::task::JoinHandle<()>);
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl Agent {
     /// Runs until the agent is dropped.
     pub fn run(agent: impl Future<Output = ()> + Send + 'static) -> Agent {
@@ -77,6 +86,15 @@ impl World {
 
     /// Starts the pair with what it is to offer.
     pub fn offering(&self, offer: Offer) -> Agent {
+        Agent::run(self.pair(offer))
+    }
+
+    /// Starts the pair in the test's own runtime, so that both have one clock.
+    pub fn here(&self) -> Here {
+        Here(tokio::spawn(self.pair(Offer::Both)))
+    }
+
+    fn pair(&self, offer: Offer) -> impl Future<Output = ()> + Send + 'static {
         let settings = state::Settings {
             node: "n".to_owned(),
             names: ResourceNames::default(),
@@ -89,12 +107,12 @@ impl World {
         let path = "/api/v1/pods?fieldSelector=spec.nodeName=n".to_owned();
         let pair = Arc::new(state::Pair::new(settings, self.ledger.clone(), self.client(), pods));
         let client = self.client();
-        Agent::run(async move {
+        async move {
             tokio::select! {
                 () = store::keep(client, path, copy) => {}
                 ended = plugin::run(pair) => ended.expect("runs"),
             }
-        })
+        }
     }
 
     /// Waits until both resources have all of their devices.
