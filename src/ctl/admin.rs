@@ -9,7 +9,9 @@ use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::history::History;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use gpuslice_wire::samples::Samples;
 use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::turns::Turns;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
 use nix::sys::socket::{MsgFlags, getsockopt, recv, setsockopt};
@@ -179,6 +181,37 @@ impl Admin {
                     return Ok((rows, end));
                 }
                 row => rows.push(row),
+            }
+        }
+    }
+
+    /// The samples of intervals that ended after an instant, and the end of the answer. There may be more after these.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn samples(&self, after_ns: u64) -> Result<Vec<Samples>> {
+        self.send(&Command::Samples { after_ns })?;
+        self.rows(|row| matches!(row, Samples::End { .. }))
+    }
+
+    /// Records turns for a time, and reads those that were recorded after row `after`.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn record(&self, for_ns: u64, after: u64) -> Result<Vec<Turns>> {
+        self.send(&Command::Record { for_ns, after })?;
+        self.rows(|row| matches!(row, Turns::End { .. }))
+    }
+
+    /// The rows of an answer, the last one included.
+    fn rows<M: Message>(&self, is_last: impl Fn(&M) -> bool) -> Result<Vec<M>> {
+        let mut rows = Vec::new();
+        loop {
+            let row = self.receive()?;
+            let done = is_last(&row);
+            rows.push(row);
+            if done {
+                return Ok(rows);
             }
         }
     }

@@ -9,6 +9,7 @@ use gpuslice_wire::units::{Bytes, Duration, Instant};
 use crate::event::{TimeChange, Token};
 use crate::record::Record;
 use crate::refusal::Refusal;
+use crate::sched::recording::Stretch;
 
 /// Whether launches on a GPU wait for turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +251,15 @@ pub enum Action {
         container: ContainerId,
         /// The lane.
         lane: Lane,
+    },
+    /// A recorded stretch of time on a GPU has ended.
+    Recorded {
+        /// The container.
+        container: ContainerId,
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The stretch.
+        stretch: Stretch,
     },
     /// For the log: a container drains late.
     Late {

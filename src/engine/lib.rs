@@ -31,6 +31,7 @@ mod lifecycle;
 mod memory;
 mod quota;
 mod record;
+mod recording;
 mod refusal;
 mod retune;
 mod sched;
@@ -51,3 +52,5 @@ pub use grants::{
 pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;
+pub use sched::recording::Stretch;
+pub use snapshot::Figures;
