@@ -6,7 +6,7 @@
 
 use super::{Recording, Stretch, Sums};
 use crate::columns::cut;
-use crate::svg::{Anchor, FAINT, GRID, SANS, SERIES, Svg, TEXT};
+use crate::svg::{Anchor, FAINT, GRID, SANS, Svg, TEXT};
 use crate::why::{duration, percent};
 use gpuslice_wire::turns::TurnKind;
 
@@ -15,6 +15,8 @@ const WIDTH: f64 = 1_000.0;
 const RIGHT: f64 = 300.0;
 const LANE: f64 = 26.0;
 const HEAD: f64 = 30.0;
+/// Turns; none of these looks like the colours of drains and overruns.
+const LANES: [&str; 6] = ["#4e9bd6", "#4fb286", "#9d7fd1", "#57b8c4", "#c9c04a", "#8f9bb3"];
 /// Drains and overruns.
 const LATE: [&str; 2] = ["#e8a33d", "#e0503f"];
 
@@ -43,7 +45,7 @@ pub fn timeline(recording: &Recording) -> String {
         y += HEAD;
         svg.text((20.0, y - 8.0), 13.0, (TEXT, Anchor::Start), called);
         for (at, (number, track)) in recording.on(*gpu).into_iter().enumerate() {
-            let colour = SERIES[at % SERIES.len()];
+            let colour = LANES[at % LANES.len()];
             let name = cut(&track.name, 18);
             svg.text((LEFT - 10.0, y + 16.0), 12.0, (TEXT, Anchor::End), &name);
             lane(&mut svg, recording, (number, colour), y);
@@ -68,7 +70,7 @@ fn note(recording: &Recording, sums: Sums) -> String {
 
 fn legend(svg: &mut Svg) {
     let mut x = LEFT + WIDTH - 330.0;
-    for (name, colour) in [("turn", SERIES[0]), ("drain", LATE[0]), ("overrun", LATE[1])] {
+    for (name, colour) in [("turn", LANES[0]), ("drain", LATE[0]), ("overrun", LATE[1])] {
         svg.rect((x, 20.0), (10.0, 10.0), colour, None);
         svg.text((x + 15.0, 29.0), 11.0, (FAINT, Anchor::Start), name);
         x += 80.0;

@@ -32,6 +32,11 @@ const SHORT: (usize, usize) = (SPARKLINE, 120);
 const LONG: (usize, usize) = (60, 600);
 const KEYS: &str = "q quit  Enter detail  o sort  / filter  space pause  set: w weight s share l limit c cap p priority";
 
+/// The background of the row under the cursor.
+pub const CHOSEN: Color = Color::Indexed(238);
+/// Below the rows, a screen of this height shows the selected slice in full, if there is room.
+const WITH_DETAIL: usize = 30;
+
 /// How it is drawn.
 #[derive(Clone, Copy)]
 pub struct Look {
@@ -42,6 +47,13 @@ pub struct Look {
 impl Look {
     fn colour(self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
+    }
+
+    fn chosen(self) -> Style {
+        match self.colour {
+            true => Style::new().bg(CHOSEN),
+            false => Style::new().add_modifier(Modifier::REVERSED),
+        }
     }
 }
 
@@ -140,6 +152,12 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, look: Look) {
         _ => {
             let room = height.saturating_sub(lines.len() + 2);
             lines.extend(table(model, &lists, look, (width, room)));
+            let below = detail(model, &lists, look);
+            if height >= WITH_DETAIL && lines.len() + below.len() + 2 < height && !lists.is_empty()
+            {
+                lines.push(Line::from(""));
+                lines.extend(below);
+            }
         }
     }
     lines.truncate(height.saturating_sub(1));
@@ -189,9 +207,20 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
     }
     let history = spark(&model.busy(gpu.uuid, SHORT.1), SHORT);
     format!(
-        "GPU{} {product} {} | mem {} used, {} promised, {} free of {} | busy {busy} {history}{simulated}{turn}",
-        gpu.index, gpu.policy, it.used, gpu.promised, it.free, gpu.total
+        "GPU{} {product} {} | mem {} used, {} promised, {} free of {} GiB | busy {busy} {history}{simulated}{turn}",
+        gpu.index,
+        gpu.policy,
+        gib(it.used),
+        gib(gpu.promised),
+        gib(it.free),
+        gib(gpu.total)
     )
+}
+
+/// A size in GiB with one decimal at most.
+fn gib(size: Bytes) -> String {
+    let text = format!("{:.1}", size.0 as f64 / (1u64 << 30) as f64);
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
 /// The columns that fit, and the widths of NAME and WHY.
@@ -244,8 +273,7 @@ fn table(
         }
         let reason = fit(&it.told.label, why.saturating_sub(1), false);
         let line = Line::from(vec![Span::raw(start), Span::styled(reason, reason_style(it, look))]);
-        let chosen = Style::new().add_modifier(Modifier::REVERSED);
-        lines.push(if at == selected { line.style(chosen) } else { line });
+        lines.push(if at == selected { line.style(look.chosen()) } else { line });
     }
     lines
 }
@@ -304,9 +332,9 @@ fn detail(model: &Model, slices: &[Slice<'_>], look: Look) -> Vec<Line<'static>>
         ),
         format!("got       {}", last_minutes(model, row, |it| it.got_us.into())),
         format!("waited    {}", last_minutes(model, row, Sample::waiting_us)),
-        "waited behind (by the longest wait):".to_owned(),
     ];
-    if let Some(time) = now.time(row) {
+    if let Some(time) = now.time(row).filter(|time| time.waits().next().is_some()) {
+        texts.push("waited behind".to_owned());
         texts.extend(time.waits().map(|(container, wait)| {
             let name = now.name(container.as_str());
             let (total, longest) = (duration(wait.total_ns), duration(wait.longest_ns));

@@ -154,7 +154,7 @@ fn eighty_columns_have_every_column() {
 fn a_wide_screen_has_sparklines_and_whole_reasons() {
     for size in [(120, 40), (200, 50)] {
         let told = lines(&model(), size);
-        assert!(told[0].contains("9GiB used, 24GiB promised, 56GiB free of 80GiB"), "{told:#?}");
+        assert!(told[0].contains("mem 9 used, 24 promised, 56 free of 80 GiB"), "{told:#?}");
         assert!(told[0].contains("\u{2588}\u{2588}"), "the GPU's history: {told:#?}");
         assert!(told[1].contains(" LAST 2 MIN "), "{told:#?}");
         assert!(told[4].ends_with("train: long kernels"), "{told:#?}");

@@ -2,6 +2,7 @@
 
 use super::schemas::assert_fits;
 use super::{gpuslice, tenant_of};
+use crate::harness::browser::{Browser, chromium};
 use crate::harness::node::{Node, admit};
 use crate::harness::{eventually, skip};
 use gpuslice_wire::admin::{Admission, Answer, Command as Admin, MemoryAsk};
@@ -10,8 +11,7 @@ use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// A server of a node's view.
@@ -226,65 +226,53 @@ fn a_stream_has_news_each_second_and_outlives_a_daemon() {
     assert_eq!(back["slices"].as_array().map(Vec::len), Some(1), "{back}");
 }
 
-/// Chromium, which `tests/run` installs.
-fn chromium() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join("chromium")).find(|it| it.exists())
-}
-
-/// What Chromium makes of the page after some seconds: its document, and a picture at `shot`.
-fn browse(browser: &Path, node: &Node, url: &str, shot: &Path) -> String {
-    let mut command = Command::new(browser);
-    command
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--hide-scrollbars",
-        ])
-        .args([
-            "--window-size=1320,1000",
-            "--virtual-time-budget=6000",
-            "--timeout=15000",
-            "--dump-dom",
-        ])
-        .arg(format!("--user-data-dir={}", node.root().join("browser").display()))
-        .arg(format!("--screenshot={}", shot.display()))
-        .arg(url)
-        .stderr(Stdio::null());
-    let output = command.output().expect("it starts");
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
+/// The page of a busy node in a real browser: its figures are there, a name that is markup is a text, a click explains a
+/// slice, and a picture of it is the one of the documents.
 #[test]
 fn a_browser_shows_the_node() {
-    let Some(browser) = chromium() else {
+    let Some(program) = chromium() else {
         return skip("a_browser_shows_the_node", "chromium is not installed");
     };
     let node = node();
-    let mut children: Vec<Child> = ["train", "web"].map(|name| tenant_of(&node, name, "60")).into();
-    std::thread::sleep(Duration::from_secs(3));
+    let mut children: Vec<Child> =
+        ["train", "embed"].map(|name| tenant_of(&node, name, "120")).into();
+    std::thread::sleep(Duration::from_secs(if pictured() { 60 } else { 4 }));
     let server = Server::start(&node, &[]);
-    let shot = node.root().join("web.png");
     let url = format!("http://{}/?token={}", server.host, server.token);
-    let page = browse(&browser, &node, &url, &shot);
+    let files = node.root().join("browser");
+    let mut browser = Browser::open(&program, &files, (1320, 860), &url);
+    browser.await_true("document.body != null && document.body.dataset.ready == 'yes'");
+    let text = |browser: &mut Browser| {
+        let text = browser.value("document.body.innerText");
+        text.as_str().expect("a text").to_owned()
+    };
+    let shown = text(&mut browser);
+    for part in ["train", "embed", "GPU 0", "(simulated)", "slice-began", "live, "] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(shown.contains("<img src=x onerror=alert(1)>"), "a name is a text: {shown}");
+    assert_eq!(browser.value("document.images.length"), 0, "a name is no markup");
+    assert_eq!(browser.value("location.search"), "", "the token is not in the address any more");
+    browser.value("[...document.querySelectorAll('tr.slice')].find(it => it.innerText.includes('embed')).click()");
+    browser.await_true("document.querySelector('tr.detail') != null");
+    assert!(text(&mut browser).contains("rules"), "{}", text(&mut browser));
+    // the next second leaves it open
+    let first = browser.value("document.getElementById('state').textContent");
+    browser.await_true(&format!("document.getElementById('state').textContent != {first}"));
+    browser.await_true("document.querySelector('tr.detail') != null");
+    let picture = browser.picture();
+    assert!(picture.starts_with(b"\x89PNG") && picture.len() > 20_000, "{} bytes", picture.len());
     for child in &mut children {
         super::interrupt(child);
         child.wait().expect("it ends");
     }
-    assert!(page.contains(r#"data-ready="yes""#), "the script ran: {page}");
-    for text in [">train<", ">web<", "GPU 0", "(simulated)", "slice-began", "live, "] {
-        assert!(page.contains(text), "{text}: {page}");
-    }
-    assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;"), "a name is text: {page}");
-    assert!(!page.contains("<img"), "a name is no markup: {page}");
-    let picture = std::fs::read(&shot).expect("a picture");
-    assert!(picture.len() > 20_000, "{} bytes", picture.len());
-    if let Some(dir) = std::env::var_os("GPUSLICE_PICTURES") {
-        let to = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/pictures/web.png");
-        assert!(dir == "1", "GPUSLICE_PICTURES is 1 or not set");
+    if pictured() {
+        let to = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/pictures/web.png");
         std::fs::write(to, picture).expect("a picture is written");
     }
+}
+
+/// Whether the pictures of the documents are to be made anew.
+fn pictured() -> bool {
+    std::env::var_os("GPUSLICE_PICTURES").is_some()
 }
