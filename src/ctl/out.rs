@@ -25,8 +25,8 @@ pub fn line_is_read(text: &str) -> Result<bool> {
     }
 }
 
-/// A document of `--json`: an object with the name and the version of its schema in `docs/schemas`. A new field is no new
-/// version; a field that goes or changes its meaning is one.
+/// A document of `--json`: an object with the name and the version of its schema in `docs/schemas`. A new field is no
+/// new version; a field that goes or changes its meaning is one.
 pub fn document(name: &str, version: u32, mut body: Value) -> Value {
     body["schema"] = format!("gpuslice/{name}").into();
     body["version"] = version.into();

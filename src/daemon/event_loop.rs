@@ -219,8 +219,10 @@ impl Daemon {
         }
         if heartbeats.is_multiple_of(SAMPLE_EVERY) {
             self.settle();
-            self.duties.samples.take(now, &self.engine.figures(now));
-            self.duties.recorder.due(now);
+            // after the last step, whose sums may be later than the beat
+            let at = gpuslice_host::clock::now();
+            self.duties.samples.take(at, &self.engine.figures(at));
+            self.duties.recorder.due(at);
         }
         let duties = &mut self.duties;
         if heartbeats.is_multiple_of(LOOK_EVERY) {

@@ -206,9 +206,9 @@ fn record(admin: &Admin, length: Duration) -> Result<Recording> {
         let (now, last, more) = end(&rows).context("an answer without an end")?;
         Ok((rows, now, last, more))
     };
-    let until = Instant::now() + length;
     // What another client's recording has so far is skipped.
     let (_, began, mut after, _) = ask(length + SLACK, u64::MAX)?;
+    let until = Instant::now() + length;
     let mut recording = Recording::default();
     loop {
         let left = until.saturating_duration_since(Instant::now());

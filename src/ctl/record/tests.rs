@@ -11,8 +11,8 @@ use gpuslice_wire::turns::TURNS_OF_FRAME;
 const MS: u64 = 1_000_000;
 const BEGAN: u64 = 50_000 * MS;
 
-/// Two slices take turns of 4 and 12 ms with drains of 0.3 ms on one GPU; one of them overruns once. A third has another
-/// GPU alone.
+/// Two slices take turns of 4 and 12 ms with drains of 0.3 ms on one GPU; one of them overruns once. A third has
+/// another GPU alone.
 fn rows() -> Vec<TurnRow> {
     let mut rows = Vec::new();
     let mut at = BEGAN;

@@ -1,8 +1,8 @@
 //! A recording as a timeline in SVG: a lane for each slice of each GPU, a bar for each stretch. Pure.
 //!
 //! Many turns are narrower than a pixel in a long recording. Bars of a lane that would touch each other within half a
-//! pixel are drawn as one whose opacity is the part of the time that they fill, so that no turn is lost and none looks
-//! longer than it is.
+//! pixel are drawn as one. Its opacity is the part of the time that they fill: no turn is lost, and none looks longer
+//! than it is.
 
 use super::{Recording, Stretch, Sums};
 use crate::columns::cut;

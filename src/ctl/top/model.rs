@@ -174,8 +174,8 @@ impl Model {
         &self.views[0]
     }
 
-    /// What a slice got of its GPU in each of the last `seconds` intervals, or another sum of its samples: parts, oldest
-    /// first.
+    /// What a slice got of its GPU in each of the last `seconds` intervals, or another sum of its samples: parts, the
+    /// oldest first.
     pub fn parts(&self, it: &Row, seconds: usize, of: fn(&Sample) -> u64) -> Vec<f64> {
         let is_it = |container: &str| container == it.container;
         let series = self.past.series.values().rfind(|at| at.gpu == it.gpu && is_it(&at.container));
