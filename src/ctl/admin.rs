@@ -2,7 +2,7 @@
 
 use crate::trust;
 use anyhow::{Context, Result, anyhow, bail};
-use gpuslice_host::layout::ADMIN_SOCKET;
+use gpuslice_host::layout::{ADMIN_SOCKET, NODE_DIR};
 use gpuslice_host::seqpacket;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
@@ -54,12 +54,23 @@ pub struct Forbidden(PathBuf);
 fn explained(path: &Path, why: anyhow::Error) -> anyhow::Error {
     match why.downcast_ref::<Errno>() {
         Some(Errno::EACCES | Errno::EPERM) => Forbidden(path.to_owned()).into(),
-        Some(errno) => anyhow!(
-            "no daemon answers at {} ({}); start gpusliced or give its --runtime-dir",
-            path.display(),
-            errno.desc()
-        ),
+        Some(errno) => anyhow!(absent(path, *errno, Path::new(NODE_DIR))),
         None => why,
+    }
+}
+
+/// Says that no daemon answers at `path`. An ordinary user's commands look for a daemon of that user: where the node has
+/// one, that is the one to ask.
+fn absent(path: &Path, errno: Errno, node_dir: &Path) -> String {
+    let (at, why, node) = (path.display(), errno.desc(), node_dir.join(ADMIN_SOCKET));
+    match path != node && node.exists() {
+        true => format!(
+            "no daemon of this user answers at {at} ({why}), and only root may ask the node's at {}; try sudo gpuslice",
+            node.display()
+        ),
+        false => {
+            format!("no daemon answers at {at} ({why}); start gpusliced or give its --runtime-dir")
+        }
     }
 }
 
@@ -229,5 +240,27 @@ impl Admin {
                 row => rows.push(row),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_beside_the_nodes_daemon_is_told_of_sudo() {
+        let node = tempfile::tempdir().expect("a directory");
+        let own = Path::new("/tmp/gpuslice-1000/admin.sock");
+        let told = absent(own, Errno::ENOENT, node.path());
+        assert!(told.ends_with("start gpusliced or give its --runtime-dir"), "{told}");
+        let socket = node.path().join(ADMIN_SOCKET);
+        std::fs::write(&socket, "").expect("a file");
+        let told = absent(own, Errno::ENOENT, node.path());
+        assert!(
+            told.contains(own.to_str().expect("text")) && told.ends_with("try sudo gpuslice"),
+            "{told}"
+        );
+        let told = absent(&socket, Errno::ECONNREFUSED, node.path());
+        assert!(told.contains("start gpusliced"), "{told}");
     }
 }
