@@ -59,8 +59,8 @@ fn explained(path: &Path, why: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// Says that no daemon answers at `path`. An ordinary user's commands look for a daemon of that user: where the node has
-/// one, that is the one to ask.
+/// Says that no daemon answers at `path`. An ordinary user's commands look for a daemon of that user: where the node
+/// has one, that is the one to ask.
 fn absent(path: &Path, errno: Errno, node_dir: &Path) -> String {
     let (at, why, node) = (path.display(), errno.desc(), node_dir.join(ADMIN_SOCKET));
     match path != node && node.exists() {

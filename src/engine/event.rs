@@ -300,8 +300,8 @@ pub enum Event {
         /// GPU of the slice.
         lane: Lane,
     },
-    /// Record turns until then, as [`crate::Action::Recorded`]. Tells what was recorded up to now; a time that is not in
-    /// the future ends the recording.
+    /// Record turns until then, as [`crate::Action::Recorded`]. Tells what was recorded up to now; a time that is not
+    /// in the future ends the recording.
     Record {
         /// The end.
         until: Instant,

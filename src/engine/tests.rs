@@ -391,8 +391,8 @@ fn whole_gpus_beside_a_slice() {
     assert!(rig.admit(ask("d", "0", GIB)).is_ok());
 }
 
-/// What is recorded adds up to the GPU time of each container, to the nanosecond: alone, in turns, in drains and overruns,
-/// and until the slice ends.
+/// What is recorded adds up to the GPU time of each container, to the nanosecond: alone, in turns, in drains and
+/// overruns, and until the slice ends.
 #[test]
 fn recorded_charges_add_up_to_the_gpu_time() {
     let mut rig = Rig::new(Config::default(), &[16]);

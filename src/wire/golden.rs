@@ -171,8 +171,8 @@ fn every_kind_has_this_length() {
         ]
     );
     assert_eq!(lengths(History::payload_bytes), [(501, 519), (502, 28)]);
-    assert_eq!(lengths(Samples::payload_bytes), [(601, 222), (602, 3652), (603, 28)]);
-    assert_eq!(lengths(Turns::payload_bytes), [(611, 214), (612, 3716), (613, 44)]);
+    assert_eq!(lengths(Samples::payload_bytes), [(601, 224), (602, 3652), (603, 28)]);
+    assert_eq!(lengths(Turns::payload_bytes), [(611, 216), (612, 3716), (613, 36)]);
     assert_eq!(
         lengths(Answer::payload_bytes),
         [(401, 1806), (402, 0), (403, 516), (404, 16), (405, 0)]

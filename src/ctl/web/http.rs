@@ -177,8 +177,8 @@ impl Rules {
     }
 }
 
-/// What every answer has: a browser loads nothing from elsewhere, runs no script of a tenant's text, and shows the page in
-/// no frame.
+/// What every answer has: a browser loads nothing from elsewhere, runs no script of a tenant's text, and shows the page
+/// in no frame.
 const SAFE: &str = "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
 base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
 Cross-Origin-Resource-Policy: same-origin\r\nCache-Control: no-store\r\nConnection: close\r\n";

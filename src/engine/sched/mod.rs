@@ -86,10 +86,9 @@ use self::overhead::SwitchCosts;
 use self::policy::{AllSlices, Entitlement, Fraction};
 use self::preempt::Preemption;
 use self::queues::RunQueues;
-use self::recording::Stretch;
 use self::starvation::{GuardTurn, StarvationGuards};
 use self::time_account::TimeAccount;
-use crate::action::{Late, Mode};
+use crate::action::{Late, Mode, Stretch};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
 use crate::index::ContainerIndex;
 

@@ -14,20 +14,8 @@ use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
 use super::{Phase, Turns};
+use crate::action::Stretch;
 use crate::index::ContainerIndex;
-
-/// A stretch of time in which a container had the GPU in one way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
-    /// How.
-    pub kind: TurnKind,
-    /// Its begin.
-    pub from: Instant,
-    /// Its end.
-    pub to: Instant,
-    /// GPU time charged for it.
-    pub charged: Duration,
-}
 
 /// The present stretch of a container, and the turn to which it belongs.
 #[derive(Clone, Copy, Debug)]

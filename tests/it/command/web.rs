@@ -226,8 +226,8 @@ fn a_stream_has_news_each_second_and_outlives_a_daemon() {
     assert_eq!(back["slices"].as_array().map(Vec::len), Some(1), "{back}");
 }
 
-/// The page of a busy node in a real browser: its figures are there, a name that is markup is a text, a click explains a
-/// slice, and a picture of it is the one of the documents.
+/// The page of a busy node in a real browser: its figures are there, a name that is markup is a text, a click explains
+/// a slice, and a picture of it is the one of the documents.
 #[test]
 fn a_browser_shows_the_node() {
     let Some(program) = chromium() else {

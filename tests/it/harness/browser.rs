@@ -1,4 +1,5 @@
-//! Headless Chromium, driven through a pair of pipes by its DevTools protocol: JSON messages, each ended by a zero byte.
+//! Headless Chromium, driven through a pair of pipes by its DevTools protocol: JSON messages, each of which a zero byte
+//! ends.
 
 use super::PATIENCE;
 use serde_json::{Value, json};
