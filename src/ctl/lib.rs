@@ -20,8 +20,11 @@ mod metrics;
 mod mount_point;
 mod node;
 mod out;
+mod past;
+mod plot;
 mod policy;
 mod ps;
+mod record;
 mod rm;
 mod run;
 mod set;
@@ -29,10 +32,13 @@ mod setup;
 mod shared;
 mod sim;
 mod slice;
+mod spark;
+mod svg;
 mod table;
 mod top;
 mod trust;
 mod wall_time;
+mod web;
 mod why;
 
 use clap::{Parser, Subcommand};
@@ -64,6 +70,12 @@ enum Command {
     Inspect(inspect::Options),
     /// Watch slices and GPUs, and change slices
     Top(top::Options),
+    /// Show the last ten minutes: lines, a picture or a table
+    Plot(plot::Options),
+    /// Record turns for some seconds: sums, a picture or a trace for Perfetto
+    Record(record::Options),
+    /// Show the node in a browser, read-only
+    Web(web::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -94,6 +106,9 @@ pub fn main() -> std::process::ExitCode {
         Command::Gpus(options) => gpus::main(&options),
         Command::Inspect(options) => inspect::main(&options),
         Command::Top(options) => top::main(&options),
+        Command::Plot(options) => plot::main(&options),
+        Command::Record(options) => record::main(&options),
+        Command::Web(options) => web::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),
