@@ -161,5 +161,6 @@ fn json_of(now: &View, findings: &[(&Row, Finding)]) -> Value {
             "time": parts,
         })
     };
-    json!({ "now_ns": now.now_ns, "slices": findings.iter().map(one).collect::<Vec<_>>() })
+    let slices: Vec<Value> = findings.iter().map(one).collect();
+    out::document("explain", 1, json!({ "now_ns": now.now_ns, "slices": slices }))
 }

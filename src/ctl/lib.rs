@@ -16,13 +16,17 @@ mod events;
 mod explain;
 mod gpus;
 mod inject;
+mod inspect;
 mod manual;
 mod metrics;
 mod mount_point;
 mod node;
 mod out;
+mod past;
+mod plot;
 mod policy;
 mod ps;
+mod record;
 mod rm;
 mod run;
 mod set;
@@ -30,10 +34,13 @@ mod setup;
 mod shared;
 mod sim;
 mod slice;
+mod spark;
+mod svg;
 mod table;
 mod top;
 mod trust;
 mod wall_time;
+mod web;
 mod why;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -61,8 +68,16 @@ enum Command {
     Events(events::Options),
     /// List the GPUs of this node: memory, use, policy
     Gpus(gpus::Options),
+    /// Show this node's GPUs as kubectl inspect cgpu does
+    Inspect(inspect::Options),
     /// Watch slices and GPUs, and change slices
     Top(top::Options),
+    /// Show the last ten minutes: lines, a picture or a table
+    Plot(plot::Options),
+    /// Record turns for some seconds: sums, a picture or a trace for Perfetto
+    Record(record::Options),
+    /// Show the node in a browser, read-only
+    Web(web::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -97,7 +112,11 @@ pub fn main() -> std::process::ExitCode {
         Command::Explain(options) => explain::main(&options),
         Command::Events(options) => events::main(&options),
         Command::Gpus(options) => gpus::main(&options),
+        Command::Inspect(options) => inspect::main(&options),
         Command::Top(options) => top::main(&options),
+        Command::Plot(options) => plot::main(&options),
+        Command::Record(options) => record::main(&options),
+        Command::Web(options) => web::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),

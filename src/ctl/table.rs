@@ -7,7 +7,7 @@
 mod due;
 mod json;
 
-pub use json::json;
+pub use json::{json, pod as owner_json};
 
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};

@@ -117,7 +117,10 @@ fn run(path: &Path, page: &str, blocks: &[Vec<&str>]) {
     let output =
         command.current_dir(repository()).stdin(Stdio::null()).output().expect("it starts");
     if output.status.code() == Some(NO_OVERLAY) {
-        return skip(&path.display().to_string(), "no overlay can be mounted over /etc, /usr and /var");
+        return skip(
+            &path.display().to_string(),
+            "no overlay can be mounted over /etc, /usr and /var",
+        );
     }
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {}\n{said}", path.display(), output.status);

@@ -7,7 +7,7 @@ mod requests;
 
 use crate::config::DaemonConfig;
 use crate::containers::{FirstProcess, Members, examine_asker};
-use crate::peer::Peer;
+use crate::peer::{Asker, Peer};
 use crate::poll::{Source, Watch};
 use crate::replies::{Denied, NO_REPLY, plain};
 use crate::slab::{Key, Slab};
@@ -35,6 +35,9 @@ use std::os::fd::AsFd;
 /// Most observers connected at the same time.
 const OBSERVERS_MAX: usize = 8;
 
+/// A client of which the kernel says nothing, or that is not asked.
+const UNKNOWN: Asker = Asker { pid: 0, uid: u32::MAX, login_uid: None };
+
 /// An admin connection.
 #[derive(Debug)]
 struct Admin {
@@ -45,8 +48,8 @@ struct Admin {
     observes: bool,
     /// Id of the command being answered.
     request: RequestId,
-    /// Pid and user id of the process that connected.
-    peer: (i32, u32),
+    /// The process that connected, and its user.
+    peer: Asker,
     /// First process of the container for which a slice is requested, and how to recognise that container's processes.
     asks_for: (Members, Option<FirstProcess>),
     /// The container as Kubernetes names it.
@@ -130,8 +133,9 @@ impl Admins {
         let Some(fd) = next(&self.listener, spare) else {
             return;
         };
-        let (pid, uid) = Peer::of(fd.as_fd()).map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
-        let Some(key) = self.insert(fd, (pid, uid), false) else {
+        let peer = Peer::of(fd.as_fd()).map_or(UNKNOWN, |peer| peer.asker());
+        let uid = peer.uid;
+        let Some(key) = self.insert(fd, peer, false) else {
             return;
         };
         if uid != 0 && uid != geteuid().as_raw() {
@@ -161,7 +165,7 @@ impl Admins {
         if observers.count() >= OBSERVERS_MAX {
             return;
         }
-        if let Some(key) = self.insert(fd, (0, u32::MAX), true) {
+        if let Some(key) = self.insert(fd, UNKNOWN, true) {
             self.welcome(key, out);
         }
     }
@@ -175,7 +179,7 @@ impl Admins {
         }
     }
 
-    fn insert(&mut self, fd: Socket, peer: (i32, u32), observes: bool) -> Option<Key> {
+    fn insert(&mut self, fd: Socket, peer: Asker, observes: bool) -> Option<Key> {
         let admin = Admin {
             fd,
             has_sent: false,
@@ -286,7 +290,7 @@ impl Admins {
     /// The container has ended.
     pub fn hold_first_process(&mut self, key: Key, pid: u32) -> Result<(), Denied> {
         if let Some(admin) = self.connections.get_mut(key) {
-            admin.asks_for = examine_asker(admin.peer, pid)?;
+            admin.asks_for = examine_asker((admin.peer.pid, admin.peer.uid), pid)?;
         }
         Ok(())
     }
@@ -321,8 +325,8 @@ impl Admins {
         self.connections.get_mut(key)?.admission.take()
     }
 
-    /// Pid and user of the process that connected.
-    pub fn peer(&self, key: Key) -> Option<(i32, u32)> {
+    /// The process that connected, and its user.
+    pub fn peer(&self, key: Key) -> Option<Asker> {
         Some(self.connections.get(key)?.peer)
     }
 

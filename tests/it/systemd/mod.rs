@@ -3,6 +3,7 @@
 //! No systemd runs where tests run, so each test plays its part: sockets under the numbers 3 and
 //! 4, a datagram socket to be notified at. The units themselves are judged by systemd's own tools.
 
+mod journal;
 mod units;
 
 use crate::daemon::descriptors::{as_on_an_old_kernel, meanwhile, send_lingering};
