@@ -15,6 +15,7 @@ mod events;
 mod explain;
 mod gpus;
 mod inject;
+mod inspect;
 mod metrics;
 mod mount_point;
 mod node;
@@ -65,6 +66,8 @@ enum Command {
     Events(events::Options),
     /// List the GPUs of this node: memory, use, policy
     Gpus(gpus::Options),
+    /// Show this node's GPUs as kubectl inspect cgpu does
+    Inspect(inspect::Options),
     /// Watch slices and GPUs, and change slices
     Top(top::Options),
     /// Show the last ten minutes: lines, a picture or a table
@@ -101,6 +104,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Explain(options) => explain::main(&options),
         Command::Events(options) => events::main(&options),
         Command::Gpus(options) => gpus::main(&options),
+        Command::Inspect(options) => inspect::main(&options),
         Command::Top(options) => top::main(&options),
         Command::Plot(options) => plot::main(&options),
         Command::Record(options) => record::main(&options),

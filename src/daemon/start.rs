@@ -4,10 +4,10 @@ use crate::accounting::Accounting;
 use crate::admin::Admins;
 use crate::agents::Agents;
 use crate::cgroup_limits::CgroupLimits;
-use crate::claims::{CdiFiles, ClaimStore, Claims};
+use crate::claims::{CdiFiles, ClaimStore, Claims, Directories};
 use crate::clients::Clients;
 use crate::command_line::{CommandLine, LogFormat};
-use crate::config::{Absolute, ConfigError, DaemonConfig};
+use crate::config::{ConfigError, DaemonConfig};
 use crate::containers::{Budget, Containers, PageSettings};
 use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::event_loop::Daemon;
@@ -30,7 +30,7 @@ use crate::tasks::Tasks;
 use clap::Parser;
 use gpuslice_engine::{Engine, Event};
 use gpuslice_host::clock::now;
-use gpuslice_host::layout::{ADMIN_SOCKET, NODE_DIR};
+use gpuslice_host::layout::ADMIN_SOCKET;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -49,10 +49,6 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Exit status without a working driver: EX_UNAVAILABLE of sysexits.h.
 const NO_DRIVER: u8 = 69;
-/// Where claims of the node's daemon are kept.
-const STATE_DIR: &str = "/var/lib/gpuslice";
-/// Where container engines look for CDI files.
-const CDI_DIR: &str = "/var/run/cdi";
 /// How long the containers of a killed demo may take to end.
 const CONTAINERS_END: Duration = Duration::from_secs(5);
 
@@ -248,7 +244,8 @@ fn assemble(
         closer.prepare()?;
     }
     let listeners = listeners(given, &mut state, &closer)?;
-    let node = group.map(|group| state.listen_agents(group)).transpose()?;
+    let dir = config.node_socket_dir.as_ref().map(|dir| dir.0.as_path());
+    let node = group.map(|group| state.listen_agents(group, dir)).transpose()?;
     let node = node.map(|fd| Socket::listening(fd, SocketOwner::Agents, &closer));
     let claims = claims(config, state.dir(), &gpu_table);
     let library = PathBuf::from(paths.driver.nvml.as_str());
@@ -306,14 +303,8 @@ fn node_group(config: &DaemonConfig) -> Result<Option<Gid>, Failure> {
 
 /// The claims of earlier daemons, and where their files are.
 fn claims(config: &DaemonConfig, runtime_dir: &Path, gpus: &GpuTable) -> Claims {
-    let is_nodes = runtime_dir == Path::new(NODE_DIR);
-    let dir = |configured: &Option<Absolute>, nodes: &str, own: &str| match configured {
-        Some(dir) => dir.0.clone(),
-        None if is_nodes => nodes.into(),
-        None => runtime_dir.join(own),
-    };
-    let store = ClaimStore::at(&dir(&config.state_dir, STATE_DIR, "state"));
-    let cdi = dir(&config.cdi_dir, CDI_DIR, "cdi");
+    let Directories { state, cdi } = Directories::of(config, runtime_dir);
+    let store = ClaimStore::at(&state);
     Claims::restored(store, CdiFiles::new(cdi, runtime_dir, gpus.minors()))
 }
 
