@@ -19,6 +19,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Time limit for one answer, seconds.
 const ANSWER_SECONDS: i64 = 5;
@@ -202,7 +203,7 @@ impl Admin {
     /// As [`Admin::ask`].
     pub fn samples(&self, after_ns: u64) -> Result<Vec<Samples>> {
         self.send(&Command::Samples { after_ns })?;
-        self.rows(|row| matches!(row, Samples::End { .. }))
+        self.rows_until(|row| matches!(row, Samples::End { .. }))
     }
 
     /// Records turns for a time, and reads those that were recorded after row `after`.
@@ -211,11 +212,11 @@ impl Admin {
     /// As [`Admin::ask`].
     pub fn record(&self, for_ns: u64, after: u64) -> Result<Vec<Turns>> {
         self.send(&Command::Record { for_ns, after })?;
-        self.rows(|row| matches!(row, Turns::End { .. }))
+        self.rows_until(|row| matches!(row, Turns::End { .. }))
     }
 
     /// The rows of an answer, the last one included.
-    fn rows<M: Message>(&self, is_last: impl Fn(&M) -> bool) -> Result<Vec<M>> {
+    fn rows_until<M: Message>(&self, is_last: impl Fn(&M) -> bool) -> Result<Vec<M>> {
         let mut rows = Vec::new();
         loop {
             let row = self.receive()?;
@@ -223,6 +224,29 @@ impl Admin {
             rows.push(row);
             if done {
                 return Ok(rows);
+            }
+        }
+    }
+
+    /// As [`Admin::list`], by this command, within about this time.
+    ///
+    /// # Errors
+    /// The daemon is gone, or not done in this time; `FrameError` from one that does not know the command.
+    pub fn rows(&self, command: &Command, within: Duration) -> Result<(u64, Vec<Snapshot>)> {
+        let until = Instant::now() + within;
+        self.send(command)?;
+        let mut rows = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("the daemon at {} has not answered in {within:?}", self.path.display());
+            }
+            let left = TimeVal::microseconds(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
+            setsockopt(&self.socket, ReceiveTimeout, &left)?;
+            match self.receive() {
+                Ok(Snapshot::End { now_ns }) => return Ok((now_ns, rows)),
+                Ok(row) => rows.push(row),
+                Err(why) => return Err(why),
             }
         }
     }

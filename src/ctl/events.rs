@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     since: Option<Duration>,
     /// Show events of this container only: its id, the beginning of that, or its name
-    #[arg(long, value_name = "CONTAINER")]
+    #[arg(long, value_name = "CONTAINER", add = crate::complete::slices())]
     slice: Option<String>,
     /// Print further events as they happen, until interrupted
     #[arg(long, short)]

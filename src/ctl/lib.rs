@@ -9,6 +9,7 @@ mod cdi;
 mod cgroup;
 mod child;
 mod columns;
+mod complete;
 mod demo;
 mod doctor;
 mod events;
@@ -16,6 +17,7 @@ mod explain;
 mod gpus;
 mod inject;
 mod inspect;
+mod manual;
 mod metrics;
 mod mount_point;
 mod node;
@@ -41,7 +43,7 @@ mod wall_time;
 mod web;
 mod why;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(
@@ -94,10 +96,16 @@ enum Command {
     Demo(demo::Options),
     /// Create or remove a simulated GPU
     Sim(sim::Options),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Manual(manual::Options),
 }
 
 /// Runs the command that the program's arguments name.
 pub fn main() -> std::process::ExitCode {
+    // A shell that completes a word gets its answer, and nothing else is done.
+    let shell = clap_complete::CompleteEnv::with_factory(Cli::command);
+    shell.var(complete::VARIABLE).completer("gpuslice").complete();
     let result = match Cli::parse().command {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
@@ -118,6 +126,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Cdi(options) => cdi::main(&options),
         Command::Demo(options) => demo::main(&options),
         Command::Sim(options) => sim::main(&options),
+        Command::Manual(options) => manual::main(Cli::command(), &options),
     };
     result.unwrap_or_else(|error| {
         out::note(&format!("{error:#}"));

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 #[command(after_help = policies())]
 pub struct Options {
     /// GPUs: all, or a list of indices or UUIDs
-    #[arg(value_name = "GPU", default_value = "all", value_parser = parse_gpus)]
+    #[arg(value_name = "GPU", default_value = "all", value_parser = parse_gpus, add = crate::complete::gpus())]
     gpus: String,
     /// New policy, by name or cGPU's number; omit it to show the current one
     #[arg(value_name = "POLICY", allow_hyphen_values = true)]

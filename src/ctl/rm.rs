@@ -15,7 +15,7 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub struct Options {
     /// Ids, id prefixes, or names as shown by `gpuslice ps`
-    #[arg(required = true, value_name = "CONTAINER")]
+    #[arg(required = true, value_name = "CONTAINER", add = crate::complete::slices())]
     containers: Vec<String>,
     /// Remove the slice of a container whose processes still run; they get no more GPU memory
     #[arg(long, short)]

@@ -24,13 +24,13 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub struct Options {
     /// Id, id prefix, or name as shown by `gpuslice ps`
-    #[arg(value_name = "CONTAINER")]
+    #[arg(value_name = "CONTAINER", add = crate::complete::slices())]
     container: String,
     /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
     /// Restrict --memory to this GPU, by its index on the node or its UUID
-    #[arg(long, value_name = "GPU", requires = "memory", allow_hyphen_values = true)]
+    #[arg(long, value_name = "GPU", requires = "memory", allow_hyphen_values = true, add = crate::complete::gpus())]
     gpu: Option<GpuRef>,
     /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]

@@ -234,7 +234,7 @@ impl View {
                 Snapshot::SliceOwner { container, owner } => {
                     view.owners.insert(container.to_string(), owner);
                 }
-                Snapshot::End { .. } => {}
+                _ => {}
             }
         }
         view

@@ -332,17 +332,19 @@ impl Daemon {
                 let change = TimeChange { weight, share, share_limit, class };
                 Ok(Event::Retune { token, container, change, undoes: false })
             }
-            Command::List {} => return self.list(key),
             Command::Samples { after_ns } => {
                 let rows = duties.samples.after(after_ns, (now(), unix_ns()));
-                rows.iter().for_each(|row| duties.admins.queue(key, row));
-                return duties.admins.flush(key, &mut duties.tasks);
+                return duties.admins.answer_all(key, &rows, &mut duties.tasks);
             }
             Command::Record { for_ns, after } => return self.record(key, for_ns, after),
+            Command::List {} => return self.list(key, false),
+            Command::Observe {} => {
+                duties.health.start();
+                return self.list(key, true);
+            }
             Command::Events { after } => {
                 let rows = duties.events.after(after);
-                rows.iter().for_each(|row| duties.admins.queue(key, row));
-                return duties.admins.flush(key, &mut duties.tasks);
+                return duties.admins.answer_all(key, &rows, &mut duties.tasks);
             }
         };
         self.pass(key, event);
@@ -355,8 +357,7 @@ impl Daemon {
         self.step_at(now, Event::Record { until });
         let duties = &mut self.duties;
         let rows = duties.recorder.after(after, (now, unix_ns()));
-        rows.iter().for_each(|row| duties.admins.queue(key, row));
-        duties.admins.flush(key, &mut duties.tasks);
+        duties.admins.answer_all(key, &rows, &mut duties.tasks);
     }
 
     /// Passes a command to the engine, or refuses it.
@@ -399,11 +400,13 @@ impl Daemon {
         self.pass(key, ask.map(|ask| Event::Admit { token: token_of(key), ask }));
     }
 
-    fn list(&mut self, key: Key) {
+    /// Answers with a snapshot, and with the rows of metrics if `observes`.
+    fn list(&mut self, key: Key, observes: bool) {
         let duties = &mut self.duties;
         duties.clients.read_all_claims(&mut duties.tasks);
         self.settle();
-        let mut rows = self.engine.snapshot(now());
+        let at = now();
+        let mut rows = self.engine.snapshot(at);
         rows.insert(0, self.own_row());
         for row in &mut rows {
             if let Snapshot::Gpu { uuid, product, .. } = row {
@@ -415,8 +418,10 @@ impl Daemon {
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
         duties.preemption.set_time_enforcement(&mut rows);
         duties.add_owners(&mut rows);
-        rows.iter().for_each(|row| duties.admins.queue(key, row));
-        duties.admins.flush(key, &mut duties.tasks);
+        if observes {
+            duties.add_metrics(&self.engine, at, &mut rows);
+        }
+        duties.admins.answer_all(key, &rows, &mut duties.tasks);
     }
 
     /// What a snapshot shows of the daemon itself.

@@ -176,6 +176,8 @@ pub struct Events {
     dropped: u64,
     /// The log is journald's: events go there too, with their fields.
     to_journal: bool,
+    /// All that happened, listed or not, in the order of [`EventKind::ALL`].
+    totals: [u64; EventKind::ALL.len()],
 }
 
 /// The wall clock, ns since 1970.
@@ -194,6 +196,7 @@ impl Default for Events {
             held: 0,
             dropped: 0,
             to_journal: false,
+            totals: [0; EventKind::ALL.len()],
         }
     }
 }
@@ -242,12 +245,18 @@ impl Events {
         self.names.remove(container);
     }
 
+    /// How often each kind has happened since the start, in the order of [`EventKind::ALL`].
+    pub fn totals(&self) -> [u64; EventKind::ALL.len()] {
+        self.totals
+    }
+
     /// Records an event that happens now.
     pub fn record(&mut self, now: Instant, what: Happening) {
         self.record_at(now, unix_ns(), what);
     }
 
     fn record_at(&mut self, now: Instant, unix_ns: u64, mut what: Happening) {
+        self.totals[what.kind as usize] += 1;
         let list = self.lists.entry(what.container).or_default();
         let Some(count) = list.count(what.kind, now) else {
             return;
@@ -372,6 +381,7 @@ mod tests {
             told.iter().filter(|it| it.1 == EventKind::MemoryRefused).map(|it| it.2).collect();
         assert_eq!(counts[..BURST as usize], [1; BURST as usize]);
         assert_eq!(counts[BURST as usize..].len(), 9, "one in each further second");
+        assert_eq!(events.totals()[EventKind::MemoryRefused as usize], 10_000, "all are counted");
         let omitted = 10_000 - counts.iter().sum::<u32>();
         assert!(omitted < 1_000, "the last second's are still to be told: {omitted}");
     }

@@ -81,6 +81,9 @@ pub fn main() -> ExitCode {
     if let Some(file) = &options.check {
         return check(file);
     }
+    if let Some(dir) = &options.manual {
+        return print(crate::manual::write(dir).map_err(|why| format!("{}: {why}", dir.display())));
+    }
     if let Some(library) = &options.probe_cuda {
         return print(crate::probe::print(library));
     }

@@ -12,6 +12,8 @@ use crate::action::Mode;
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
 use crate::lifecycle::{ClientLane, Container, Slice};
+use crate::sched::Turns;
+use crate::sched::entity::Entity;
 
 /// One slice's running sums, for a memory of the last minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,6 @@ impl Engine {
             let entity = turns.find(index)?;
             let charged_at = self.charged_at(now);
             let elapsed = charged_at.since(turns.booked);
-            let bill = turns.charged(entity).then(|| entity.billed(turns.bill(entity, elapsed)));
             let account = turns.time_account(entity, now, charged_at);
             let runs = if entity.reported.runnable { elapsed.0 } else { 0 };
             Some(Figures {
@@ -83,7 +84,7 @@ impl Engine {
                 cap: slice.account.cap(),
                 memory: self.used(index, lane).saturating_add(self.untracked(index, lane, slice)),
                 since: account.since,
-                gpu_time: Duration(entity.gpu_time.0 + bill.map_or(0, |bill| bill.0)),
+                gpu_time: Duration(self.gpu_ns(turns, entity, now)),
                 runnable: Duration(entity.runnable_time.0 + runs),
                 running: account.running,
                 handover: account.handover,
@@ -147,6 +148,35 @@ impl Engine {
         gpus.chain(slices).chain([Snapshot::End { now_ns: now.0 }]).collect()
     }
 
+    /// Further rows of the view at `now`, for metrics: each GPU's use, and each slice's waits by cause.
+    #[must_use]
+    pub fn usage(&self, now: Instant) -> Vec<Snapshot> {
+        let charged_at = self.charged_at(now);
+        let mut rows = Vec::new();
+        for gpu in &self.gpus {
+            let turns = &gpu.turns;
+            let busy = turns.entities.iter().map(|entity| self.gpu_ns(&gpu.turns, entity, now));
+            let busy_ns = busy.fold(turns.ended_time.0, u64::saturating_add);
+            rows.push(Snapshot::GpuUse { uuid: gpu.uuid, busy_ns });
+            rows.extend(turns.entities.iter().filter_map(|entity| {
+                let container = self.containers.get(entity.index)?.record.container;
+                let by_cause_ns = turns.time_account(entity, now, charged_at).waits.by_cause();
+                Some(Snapshot::SliceWaits { container, gpu: gpu.uuid, by_cause_ns })
+            }));
+        }
+        rows
+    }
+
+    /// GPU time charged to `entity` up to `now`, ns.
+    fn gpu_ns(&self, turns: &Turns, entity: &Entity, now: Instant) -> u64 {
+        let elapsed = self.charged_at(now).since(turns.booked);
+        let unbooked = match turns.charged(entity) {
+            true => entity.billed(turns.bill(entity, elapsed)).0,
+            false => 0,
+        };
+        entity.gpu_time.0 + unbooked
+    }
+
     /// Where the slice's wall time went.
     fn time_row(
         &self,
@@ -200,7 +230,6 @@ impl Engine {
         let entity = gpu.turns.find(index)?;
         let elapsed = self.charged_at(now).since(gpu.turns.booked).0;
         let charged = gpu.turns.charged(entity);
-        let bill = gpu.turns.bill(entity, Duration(elapsed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
             self.lanes_of(index, lane).fold(past, |sum, lane| sum.saturating_add(f(lane)))
         };
@@ -232,7 +261,7 @@ impl Engine {
             holds: u32::from(charged && entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
-            gpu_ns: entity.gpu_time.0 + if charged { entity.billed(Duration(bill)).0 } else { 0 },
+            gpu_ns: self.gpu_ns(&gpu.turns, entity, now),
             wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
             runnable_ns: entity.runnable_time.0
                 + if entity.reported.runnable { elapsed } else { 0 },

@@ -364,6 +364,32 @@ fn a_clock_jump_is_charged_to_no_container() {
     assert!(matches!(rig.slice("a"), Snapshot::Slice { gpu_ns, .. } if gpu_ns == 250 * MS));
 }
 
+/// A GPU's time does not shrink when a slice ends.
+#[test]
+fn a_gpus_busy_time_includes_slices_that_ended() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let busy = |rig: &Rig| {
+        let rows = rig.engine.usage(Instant(rig.now));
+        let busy = rows.iter().find_map(|row| match row {
+            Snapshot::GpuUse { busy_ns, .. } => Some(busy_ns / MS),
+            _ => None,
+        });
+        busy.expect("a row")
+    };
+    let mut run = |name: &str| {
+        rig.admit(ask(name, "0", 100)).expect("fits");
+        let client = rig.attach(name, 0).expect("in");
+        let claims = Claims { runnable: true, ..Claims::default() };
+        rig.step(Event::Claims { client, lane: Lane(0), claims });
+        rig.now += 100 * MS;
+        let running = busy(&rig);
+        rig.step(Event::Dismiss { token: Token(4), container: id(name) });
+        (running, busy(&rig))
+    };
+    assert_eq!(run("a"), (100, 100));
+    assert_eq!(run("b"), (200, 200));
+}
+
 /// A GPU that one container has as a whole goes to no other, whatever else may be promised twice.
 #[test]
 fn whole_gpus_beside_a_slice() {

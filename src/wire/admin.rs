@@ -168,6 +168,9 @@ messages! {
             /// Number of the last event that the client has; 0 for none.
             after: u64,
         }
+        /// Asks for a [`crate::snapshot::Snapshot`] with the rows of metrics, and lets the daemon watch the health of
+        /// its GPUs from now on.
+        320 Observe {}
         /// Lets a container live in the slice of a claim. Idempotent for the same first process.
         309 Join {
             /// The container as its runtime names it.

@@ -152,7 +152,19 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 107), (202, 429), (203, 8), (204, 780), (205, 24), (206, 581)]
+        [
+            (201, 107),
+            (202, 429),
+            (203, 8),
+            (204, 780),
+            (205, 24),
+            (206, 581),
+            (220, 24),
+            (221, 37),
+            (222, 186),
+            (223, 9),
+            (224, 522)
+        ]
     );
     assert_eq!(
         lengths(Command::payload_bytes),
@@ -167,7 +179,8 @@ fn every_kind_has_this_length() {
             (308, 8),
             (309, 849),
             (310, 8),
-            (311, 16)
+            (311, 16),
+            (320, 0)
         ]
     );
     assert_eq!(lengths(History::payload_bytes), [(501, 519), (502, 28)]);

@@ -15,6 +15,7 @@ mod imposters;
 mod misuse;
 mod schemas;
 mod screen;
+mod shell;
 mod together;
 mod views;
 mod web;

@@ -233,7 +233,7 @@ impl Admins {
             Received::Packet(len) => {
                 (admin.request, admin.has_sent) = (id_of(&buffer[..len]), true);
                 match decode::<Command>(&buffer[..len]) {
-                    Ok((_, command)) if admin.observes && !matches!(command, Command::List {}) => {
+                    Ok((_, command)) if admin.observes && !only_looks(&command) => {
                         "this socket answers only lists".to_owned()
                     }
                     Ok((_, command)) => return Some(command),
@@ -386,8 +386,14 @@ impl Admins {
         self.flush(key, out);
     }
 
+    /// Answers with several packets.
+    pub fn answer_all<M: Message>(&mut self, key: Key, messages: &[M], out: &mut Tasks) {
+        messages.iter().for_each(|message| self.queue(key, message));
+        self.flush(key, out);
+    }
+
     /// Queues a part of an answer.
-    pub fn queue<M: Message>(&mut self, key: Key, message: &M) {
+    fn queue<M: Message>(&mut self, key: Key, message: &M) {
         if let Some(admin) = self.connections.get_mut(key) {
             let mut buffer = [0; FRAME_BYTES_MAX];
             let len = packet(admin.request, message, &mut buffer);
@@ -432,6 +438,11 @@ impl Admins {
         let commands = self.connections.iter().filter(|(_, admin)| !admin.observes);
         self.idle_exit.is_on() && self.idle_exit.is_over(now(), commands.count())
     }
+}
+
+/// Whether a command is one that observers may send.
+fn only_looks(command: &Command) -> bool {
+    matches!(command, Command::List {} | Command::Observe {})
 }
 
 /// The GPUs requested as a whole.

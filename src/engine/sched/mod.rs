@@ -141,6 +141,8 @@ pub(crate) struct Turns {
     is_recording: bool,
     /// Recorded stretches that are still to be told.
     recorded: Vec<(ContainerIndex, Stretch)>,
+    /// GPU time charged to containers that have left.
+    pub(crate) ended_time: Duration,
     /// Time of the last step.
     now: Instant,
     /// GPU time is charged up to this instant.
@@ -162,6 +164,7 @@ impl Turns {
             orders: 0,
             is_recording: false,
             recorded: Vec::new(),
+            ended_time: Duration(0),
             now,
             booked,
         }
@@ -282,6 +285,8 @@ impl Turns {
 
     pub(crate) fn leave(&mut self, index: ContainerIndex) {
         self.leave_pool(index);
+        let left = self.find(index).map_or(0, |entity| entity.gpu_time.0);
+        self.ended_time = Duration(self.ended_time.0.saturating_add(left));
         self.entities.retain(|entity| entity.index != index);
         self.entities.iter_mut().for_each(|entity| entity.time.waits.forget(index));
         self.apply();
