@@ -320,30 +320,6 @@ pub fn decode<M: Message>(frame: &[u8]) -> Result<(RequestId, M), FrameError> {
     M::get_payload(kind, &mut r).map(|message| (id, message))
 }
 
-/// Declares a structure of fixed size whose fields travel in their order, and derives [`Field`]; each field is listed
-/// once.
-macro_rules! record {
-    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $type:ty,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $type,)* }
-
-        impl $crate::frame::Field for $name {
-            const BYTES: usize = 0 $(+ <$type as $crate::frame::Field>::BYTES)*;
-            fn put(&self, w: &mut $crate::frame::Writer<'_>)
-                -> Result<(), $crate::frame::FrameError> {
-
-                $($crate::frame::Field::put(&self.$field, w)?;)*
-                Ok(())
-            }
-            fn get(r: &mut $crate::frame::Reader<'_>) -> Result<$name, $crate::frame::FrameError> {
-                Ok($name { $($field: $crate::frame::Field::get(r)?,)* })
-            }
-        }
-    };
-}
-pub(crate) use record;
-
 /// Declares an enum of messages, each with its kind number and named fields, and derives
 /// [`Message`]; a frame is described once.
 macro_rules! messages {

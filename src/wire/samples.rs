@@ -14,6 +14,7 @@ pub const SAMPLES_OF_FRAME: usize = 48;
 
 record! {
     /// One slice's figures of one interval.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     Sample {
         /// The number of its [`Samples::Series`].
         series: u32,

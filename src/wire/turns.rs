@@ -45,6 +45,7 @@ field_as!(TurnKind as u8, |kind| *kind as u8 + 1, |raw| {
 
 record! {
     /// A stretch of time in which a container had a GPU in one way.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     TurnRow {
         /// The number of its [`Turns::Track`].
         track: u32,
