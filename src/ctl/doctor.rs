@@ -432,7 +432,8 @@ fn as_json(checks: &[Check], facts: &Value) -> Value {
             "found": check.found, "fix": check.fix,
         })
     };
-    json!({ "checks": checks.iter().map(one).collect::<Vec<_>>(), "facts": facts })
+    let checks: Vec<Value> = checks.iter().map(one).collect();
+    out::document("doctor", 1, json!({ "checks": checks, "facts": facts }))
 }
 
 #[cfg(test)]

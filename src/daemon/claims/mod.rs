@@ -105,6 +105,11 @@ impl Claims {
         self.known.get(claim)
     }
 
+    /// All claims, and what is known of each.
+    pub fn all(&self) -> impl Iterator<Item = (&ClaimId, &Claim)> {
+        self.known.iter()
+    }
+
     /// All claims that hold.
     pub fn reserved(&self) -> impl Iterator<Item = &Reservation> {
         self.known.values().filter_map(|claim| match claim {
