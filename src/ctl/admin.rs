@@ -197,11 +197,42 @@ impl Admin {
         }
     }
 
+    /// The samples of intervals that ended after an instant, and the end of the answer. There may be more after these.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn samples(&self, after_ns: u64) -> Result<Vec<Samples>> {
+        self.send(&Command::Samples { after_ns })?;
+        self.rows_until(|row| matches!(row, Samples::End { .. }))
+    }
+
+    /// Records turns for a time, and reads those that were recorded after row `after`.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn record(&self, for_ns: u64, after: u64) -> Result<Vec<Turns>> {
+        self.send(&Command::Record { for_ns, after })?;
+        self.rows_until(|row| matches!(row, Turns::End { .. }))
+    }
+
+    /// The rows of an answer, the last one included.
+    fn rows_until<M: Message>(&self, is_last: impl Fn(&M) -> bool) -> Result<Vec<M>> {
+        let mut rows = Vec::new();
+        loop {
+            let row = self.receive()?;
+            let done = is_last(&row);
+            rows.push(row);
+            if done {
+                return Ok(rows);
+            }
+        }
+    }
+
     /// As [`Admin::list`], by this command, within about this time.
     ///
     /// # Errors
     /// The daemon is gone, or not done in this time; `FrameError` from one that does not know the command.
-    pub fn rows_within(&self, command: &Command, within: Duration) -> Result<(u64, Vec<Snapshot>)> {
+    pub fn rows(&self, command: &Command, within: Duration) -> Result<(u64, Vec<Snapshot>)> {
         let until = Instant::now() + within;
         self.send(command)?;
         let mut rows = Vec::new();
@@ -216,37 +247,6 @@ impl Admin {
                 Ok(Snapshot::End { now_ns }) => return Ok((now_ns, rows)),
                 Ok(row) => rows.push(row),
                 Err(why) => return Err(why),
-            }
-        }
-    }
-
-    /// The samples of intervals that ended after an instant, and the end of the answer. There may be more after these.
-    ///
-    /// # Errors
-    /// As [`Admin::ask`].
-    pub fn samples(&self, after_ns: u64) -> Result<Vec<Samples>> {
-        self.send(&Command::Samples { after_ns })?;
-        self.rows(|row| matches!(row, Samples::End { .. }))
-    }
-
-    /// Records turns for a time, and reads those that were recorded after row `after`.
-    ///
-    /// # Errors
-    /// As [`Admin::ask`].
-    pub fn record(&self, for_ns: u64, after: u64) -> Result<Vec<Turns>> {
-        self.send(&Command::Record { for_ns, after })?;
-        self.rows(|row| matches!(row, Turns::End { .. }))
-    }
-
-    /// The rows of an answer, the last one included.
-    fn rows<M: Message>(&self, is_last: impl Fn(&M) -> bool) -> Result<Vec<M>> {
-        let mut rows = Vec::new();
-        loop {
-            let row = self.receive()?;
-            let done = is_last(&row);
-            rows.push(row);
-            if done {
-                return Ok(rows);
             }
         }
     }

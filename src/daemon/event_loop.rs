@@ -336,14 +336,12 @@ impl Daemon {
             Command::Observe {} => return self.list(key, true),
             Command::Samples { after_ns } => {
                 let rows = duties.samples.after(after_ns, (now(), unix_ns()));
-                rows.iter().for_each(|row| duties.admins.queue(key, row));
-                return duties.admins.flush(key, &mut duties.tasks);
+                return duties.admins.answer_all(key, &rows, &mut duties.tasks);
             }
             Command::Record { for_ns, after } => return self.record(key, for_ns, after),
             Command::Events { after } => {
                 let rows = duties.events.after(after);
-                rows.iter().for_each(|row| duties.admins.queue(key, row));
-                return duties.admins.flush(key, &mut duties.tasks);
+                return duties.admins.answer_all(key, &rows, &mut duties.tasks);
             }
         };
         self.pass(key, event);
@@ -356,8 +354,7 @@ impl Daemon {
         self.step_at(now, Event::Record { until });
         let duties = &mut self.duties;
         let rows = duties.recorder.after(after, (now, unix_ns()));
-        rows.iter().for_each(|row| duties.admins.queue(key, row));
-        duties.admins.flush(key, &mut duties.tasks);
+        duties.admins.answer_all(key, &rows, &mut duties.tasks);
     }
 
     /// Passes a command to the engine, or refuses it.
@@ -422,8 +419,7 @@ impl Daemon {
             duties.health.start();
             duties.add_metrics(&self.engine, at, &mut rows);
         }
-        rows.iter().for_each(|row| duties.admins.queue(key, row));
-        duties.admins.flush(key, &mut duties.tasks);
+        duties.admins.answer_all(key, &rows, &mut duties.tasks);
     }
 
     /// What a snapshot shows of the daemon itself.

@@ -174,10 +174,10 @@ pub struct Events {
     last: u64,
     held: usize,
     dropped: u64,
-    /// All that happened, listed or not, in the order of [`EventKind::ALL`].
-    totals: [u64; EventKind::ALL.len()],
     /// The log is journald's: events go there too, with their fields.
     to_journal: bool,
+    /// All that happened, listed or not, in the order of [`EventKind::ALL`].
+    totals: [u64; EventKind::ALL.len()],
 }
 
 /// The wall clock, ns since 1970.
@@ -195,8 +195,8 @@ impl Default for Events {
             last: 0,
             held: 0,
             dropped: 0,
-            totals: [0; EventKind::ALL.len()],
             to_journal: false,
+            totals: [0; EventKind::ALL.len()],
         }
     }
 }

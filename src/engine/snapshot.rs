@@ -70,7 +70,6 @@ impl Engine {
             let entity = turns.find(index)?;
             let charged_at = self.charged_at(now);
             let elapsed = charged_at.since(turns.booked);
-            let bill = turns.charged(entity).then(|| entity.billed(turns.bill(entity, elapsed)));
             let account = turns.time_account(entity, now, charged_at);
             let runs = if entity.reported.runnable { elapsed.0 } else { 0 };
             Some(Figures {
@@ -85,7 +84,7 @@ impl Engine {
                 cap: slice.account.cap(),
                 memory: self.used(index, lane).saturating_add(self.untracked(index, lane, slice)),
                 since: account.since,
-                gpu_time: Duration(entity.gpu_time.0 + bill.map_or(0, |bill| bill.0)),
+                gpu_time: Duration(self.gpu_ns(turns, entity, now)),
                 runnable: Duration(entity.runnable_time.0 + runs),
                 running: account.running,
                 handover: account.handover,

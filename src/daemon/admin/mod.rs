@@ -386,6 +386,12 @@ impl Admins {
         self.flush(key, out);
     }
 
+    /// Sends an answer of several parts.
+    pub fn answer_all<M: Message>(&mut self, key: Key, parts: &[M], out: &mut Tasks) {
+        parts.iter().for_each(|part| self.queue(key, part));
+        self.flush(key, out);
+    }
+
     /// Queues a part of an answer.
     pub fn queue<M: Message>(&mut self, key: Key, message: &M) {
         if let Some(admin) = self.connections.get_mut(key) {

@@ -137,12 +137,12 @@ pub(crate) struct Turns {
     fits_before: Option<ContainerIndex>,
     /// The number of the last order to stop a container's work.
     orders: u32,
-    /// GPU time charged to containers that have left.
-    pub(crate) ended_time: Duration,
     /// Turns are recorded.
     is_recording: bool,
     /// Recorded stretches that are still to be told.
     recorded: Vec<(ContainerIndex, Stretch)>,
+    /// GPU time charged to containers that have left.
+    pub(crate) ended_time: Duration,
     /// Time of the last step.
     now: Instant,
     /// GPU time is charged up to this instant.
@@ -162,9 +162,9 @@ impl Turns {
             demand: gang::Demand::default(),
             fits_before: None,
             orders: 0,
-            ended_time: Duration(0),
             is_recording: false,
             recorded: Vec::new(),
+            ended_time: Duration(0),
             now,
             booked,
         }
