@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// How long a call waits for a pod that the kubelet admits already and this process has not seen yet.
@@ -85,7 +86,7 @@ impl Pair {
         amount: u64,
     ) -> Result<(Inventory, Vec<usize>)> {
         let _turn = self.turn.lock().await;
-        let (inventory, _, decision) = self.decide(resource, amount).await?;
+        let (inventory, _, decision) = self.decide(resource, amount, &mut Duration::ZERO).await?;
         Ok((inventory, decision.cards))
     }
 
@@ -98,24 +99,35 @@ impl Pair {
         resource: Resource,
         ids: &[String],
     ) -> Result<ContainerAllocateResponse> {
+        let (began, mut listing) = (Instant::now(), Duration::ZERO);
         let _turn = self.turn.lock().await;
         self.inventory().cards_of(resource, ids)?;
-        let (inventory, pod, decision) = self.decide(resource, ids.len() as u64).await?;
+        let (inventory, pod, decision) =
+            self.decide(resource, ids.len() as u64, &mut listing).await?;
         let device = self.ledger.reserve(&decision.reservation(&inventory)).await?;
-        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, "allocated");
+        let (us, listing_us) = (began.elapsed().as_micros(), listing.as_micros());
+        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, us, listing_us, "allocated");
         let memory = &self.settings.names.memory;
         let answer = answer::answer(&inventory, &pod, &decision, memory, &device);
         self.annotate(&inventory, &pod, &decision).await;
         Ok(answer)
     }
 
-    async fn decide(&self, resource: Resource, amount: u64) -> Result<(Inventory, Pod, Decision)> {
+    /// `listing`: the time that the kubelet took to list its pods is added to it.
+    async fn decide(
+        &self,
+        resource: Resource,
+        amount: u64,
+        listing: &mut Duration,
+    ) -> Result<(Inventory, Pod, Decision)> {
         let rows = self.ledger.rows().await?;
         let inventory = Inventory::of(&rows.gpus, self.settings.unit);
-        let until = tokio::time::Instant::now() + POD_WAIT;
+        let until = Instant::now() + POD_WAIT;
         let mut pods = self.pods.clone();
         loop {
+            let asked = Instant::now();
             let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
+            *listing += asked.elapsed();
             let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
             let known = pods.borrow_and_update().clone();
             if let Some(known) = &known {

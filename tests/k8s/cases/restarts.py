@@ -68,12 +68,14 @@ class Restarts(case.Case):
         self.works("second", started)
 
     def test_agent_that_is_away_while_a_pod_comes(self):
-        """The node keeps its amounts for a while, the pod is refused, and its controller's next one runs."""
+        """The kubelet keeps the amounts for a while, so it may refuse the pod; after the agent's return pods run."""
         self.worker.agent.end()
         self.create(case.pod("early", case.container(memory=2)))
         node.eventually("it is refused or waits", lambda: self.failure("early") or self.events("early"))
         self.worker.agent.start()
         self.cluster.wait_ready()
+        self.api.delete(f"{case.PODS}/early")
+        node.eventually("nothing of it is left", lambda: self.claims() == self.before)
         self.works("second")
 
     def test_reboot(self):

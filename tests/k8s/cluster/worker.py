@@ -95,11 +95,6 @@ class Worker:
         text = text.replace("  enable_selinux = false", "  enable_selinux = false\n  enable_cdi = true")
         runc = '\n    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n      runtime_type = "io.containerd.runc.v2"\n'
         (self.dir / "containerd.toml").write_text(text + runc)
-        # One daemon holds a driver; this driver's files are no other daemon's.
-        driver = self.dir / "driver"
-        driver.mkdir()
-        for source in ["libcuda.so.1", "libnvidia-ml.so.1"]:
-            image.copy(node.BUILD / "sim" / source, driver / source)
 
     def environment(self):
         path = f"{self.binaries}:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -117,7 +112,7 @@ class Worker:
         ]
 
     def daemon_words(self):
-        return [node.BUILD / "gpusliced", "--driver-dir", self.dir / "driver"]
+        return [node.BUILD / "gpusliced", "--driver-dir", node.BUILD / "sim"]
 
     def daemon_ready(self):
         return "gpusliced ready: " in self.daemon.since(self.daemon_log)
@@ -196,7 +191,7 @@ class Worker:
 
     def fail_gpu(self, xid):
         """A program outside of all slices, whose first kernel ends with this error of GPU 0."""
-        more = {"LD_LIBRARY_PATH": str(self.dir / "driver"), "GPUSLICE_SIM_FAULT": f"xid:{xid}@launch=1"}
+        more = {"LD_LIBRARY_PATH": str(node.BUILD / "sim"), "GPUSLICE_SIM_FAULT": f"xid:{xid}@launch=1"}
         words = [node.BUILD / "tenant", "--seconds", "1", "--most-mib", "64"]
         done = subprocess.run(words, env=self.environment() | more, capture_output=True, text=True)
         assert done.returncode, f"its kernel does not fail: {done.stdout}"
