@@ -70,17 +70,15 @@ def judge(cluster, words):
 
 def main():
     node.BUILD, binaries = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    words = sys.argv[3:]
-    with Cluster(binaries) as cluster:
+    # Fifty pods start one after the other.
+    node.PATIENCE_S, words = int(os.environ.get("PATIENCE_S", "240")), sys.argv[3:]
+    with Cluster(binaries, binaries.parent / "log/cluster") as cluster:
         started = time.monotonic()
         cluster.start()
         print(f"the cluster runs after {time.monotonic() - started:.0f} s", flush=True)
         if words == ["--shell"]:
             return subprocess.run([os.environ.get("SHELL", "sh")], env=cluster.environment).returncode
-        status = judge(cluster, words)
-        if status:
-            cluster.keep_logs(binaries.parent / "log/cluster")
-        return status
+        return judge(cluster, words)
 
 
 def first():

@@ -23,10 +23,10 @@ class Api:
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, context=self.context, timeout=30) as answer:
-                text = answer.read()
+                text, kind = answer.read().decode(errors="replace"), answer.headers.get_content_type()
         except urllib.error.HTTPError as error:
             raise Refused(error.code, error.read().decode(errors="replace")) from None
-        return json.loads(text) if text.startswith(b"{") else text.decode()
+        return json.loads(text) if kind == "application/json" else text
 
     def get(self, path):
         return self.call("GET", path)

@@ -4,6 +4,7 @@ import unittest
 
 from kit import containerd, node
 
+from .api import Refused
 from .cluster import CORES, COUNT, MEMORY, NAME, NODE
 
 GIB = 1 << 30
@@ -109,14 +110,20 @@ class Case(unittest.TestCase):
         return [f"{one['reason']}: {one['message']}" for one in found]
 
     def log(self, name, of="main"):
-        return str(self.api.get(f"{PODS}/{name}/log?container={of}"))
+        try:
+            return self.api.get(f"{PODS}/{name}/log?container={of}")
+        except Refused as refused:
+            return str(refused)
 
     def seen(self, name, of="main", gpus=1):
         """Bytes of memory that the container saw on each of its GPUs, and it got no more of any."""
         def told():
             lines = [line for line in self.log(name, of).splitlines() if line.startswith('{"event":"memory"')]
             return len(lines) == gpus and [json.loads(line) for line in lines]
-        events = node.eventually(f"{name} says what it sees", told)
+        try:
+            events = node.eventually(f"{name} says what it sees", told)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.log(name, of)!r}") from None
         for event in events:
             self.assertEqual(event["refusal"], 2, "CUDA_ERROR_OUT_OF_MEMORY")
             self.assertLessEqual(event["got"], event["total"])

@@ -21,7 +21,10 @@ MEMORY, CORES, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "
 
 
 class Cluster:
-    def __init__(self, binaries):
+    """Its programs' logs are copied to `logs` at its end."""
+
+    def __init__(self, binaries, logs):
+        self.logs = logs
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="gpuslice-k8s-"))
         self.root.chmod(0o711)
         self.groups = node.groups()
@@ -44,6 +47,8 @@ class Cluster:
         return self
 
     def __exit__(self, *_):
+        shutil.rmtree(self.logs, ignore_errors=True)
+        shutil.copytree(self.control.logs, self.logs)
         self.stop()
         # What is mounted is this namespace's, and ends with it.
         os.chdir("/")
@@ -64,7 +69,7 @@ class Cluster:
         self.apply((MANIFESTS / "rbac.yaml").read_text())
         self.worker.containerd.start()
         self.worker.import_images()
-        self.worker.start()
+        self.worker.start(lambda: self.api.find(NODE))
         self.wait_ready()
 
     def stop(self):
@@ -75,7 +80,7 @@ class Cluster:
     def reboot(self):
         """The node's power fails, and it boots; the servers are on another machine."""
         self.worker.lose_power()
-        self.worker.start()
+        self.worker.start(lambda: self.api.find(NODE))
 
     def configure(self, simulated="devices=1,mem=15GiB", configuration="unhealthy_s = 6\n", agent=()):
         """Other GPUs and other settings for a node without pods; nothing happens if it has them."""
@@ -124,8 +129,3 @@ class Cluster:
 
     def apply(self, text):
         return self.kubectl("apply", "--filename=-", given=text)
-
-    def keep_logs(self, directory):
-        shutil.rmtree(directory, ignore_errors=True)
-        shutil.copytree(self.control.logs, directory)
-        print(f"the programs' logs are in {directory}", flush=True)

@@ -66,8 +66,18 @@ class Place:
 
 
 def others(*kept):
-    """All processes of the namespace but these, the first one, and this one."""
+    """All living processes of the namespace but these, the first one, and this one."""
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         pid = int(entry.name)
-        if pid not in (1, os.getpid(), *kept):
+        if pid not in (1, os.getpid(), *kept) and not about(pid).endswith((" Z", " gone")):
             yield pid
+
+
+def about(pid):
+    """A process in words, the last of which is its state."""
+    entry = pathlib.Path("/proc", str(pid))
+    try:
+        state = entry.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0]
+        return f"{pid} {entry.joinpath('cmdline').read_text()!r} {state}"
+    except OSError:
+        return f"{pid} gone"

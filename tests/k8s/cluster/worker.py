@@ -8,7 +8,7 @@ import time
 
 from kit import containerd, image, node
 
-from .place import others
+from .place import about, others
 from .program import Program
 
 KUBELET = """\
@@ -136,10 +136,13 @@ class Worker:
         self.daemon_log = self.daemon.length()
         self.daemon.start()
 
-    def start(self):
-        self.containerd.start()
+    def start(self, node_exists):
+        """The agent last: it is a pod, so there are none before there is a node."""
+        if not self.containerd.process:
+            self.containerd.start()
         self.start_daemon()
         self.kubelet.start()
+        node.eventually("the kubelet makes its node", node_exists)
         self.agent.start()
 
     def stop(self):
@@ -151,7 +154,7 @@ class Worker:
         servers = {program.process.pid for program in self.control.all() if program.process}
         end = time.monotonic() + node.PATIENCE_S
         while left := list(others(*servers)):
-            assert time.monotonic() < end, f"they do not end: {left}"
+            assert time.monotonic() < end, f"they do not end: {[about(pid) for pid in left]}"
             for pid in left:
                 try:
                     os.kill(pid, signal.SIGKILL)
@@ -166,7 +169,7 @@ class Worker:
     def import_images(self):
         """The documents' images, and the sandbox's: no registry is asked."""
         root = image.fill(self.dir / "image")
-        for name, text in [("python", PYTHON), ("works", WORKS)]:
+        for name, text in [("python", PYTHON), ("bash", PYTHON), ("works", WORKS)]:
             (root / "bin" / name).write_text(text)
             (root / "bin" / name).chmod(0o755)
         for name, command in [(containerd.IMAGE, ["/bin/works"]), (containerd.PAUSE, ["/bin/sleep", "infinity"])]:

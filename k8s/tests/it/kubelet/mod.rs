@@ -186,7 +186,9 @@ impl State {
             });
             ContainerResources { devices: entries.collect(), name }
         };
-        let names = admission::containers(pod).map(|(it, _)| text(&it["name"]));
+        // An init container that ends is never listed.
+        let lasting = admission::containers(pod).filter(|(_, ends)| !ends);
+        let names = lasting.map(|(it, _)| text(&it["name"]));
         PodResources {
             name: text(&pod["metadata"]["name"]),
             namespace: text(&pod["metadata"]["namespace"]),
