@@ -95,7 +95,7 @@ class GateOn(Driver):
         self.assertEqual((device, error), (f"gpuslice.io/gpu={one['metadata']['uid']}-r0", ""))
         self.assertEqual(self.kubelet.prepare(one), (device, ""))
         self.published("gpu-1", "gpu-0")
-        words = ["/bin/tenant", "--step-mib", "64", "--seconds", "1", "--idle"]
+        words = ["/bin/tenant", "--device", "1", "--step-mib", "64", "--seconds", "1", "--idle"]
         said = self.worker.ctr("run", "--rm", "--device", device, case.IMAGE, "claimed", *words)
         self.assertIn(f'"total":{4 * case.GIB}', said)
         other = one | {"metadata": one["metadata"] | {"uid": "00000000-0000-0000-0000-000000000000"}}

@@ -66,7 +66,8 @@ class Kubelet:
     """A kubelet's calls to the driver."""
 
     def __init__(self):
-        self.channel = grpc.insecure_channel(f"unix://{SOCKET}")
+        # A kubelet sends this name, not the path.
+        self.channel = grpc.insecure_channel(f"unix://{SOCKET}", [("grpc.default_authority", "localhost")])
 
     def call(self, method, claim):
         meta = claim["metadata"]

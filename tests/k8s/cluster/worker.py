@@ -47,14 +47,13 @@ CNI_LIST = '{"cniVersion":"0.3.1","name":"none","plugins":[{"type":"none"}]}'
 CONTAINERD = "/run/containerd/containerd.sock"
 # What the documents' pods run.
 PYTHON = "#!/bin/sh\nexec /bin/works\n"
-# Takes all memory of each GPU that it was given, says how much there was, and stays.
+# Takes all memory of each GPU that it was given, says how much there was, and stays. The simulated driver shows all
+# GPUs of the node, where a real one shows those whose device nodes a container has: so it counts them as the node does.
 WORKS = """\
 #!/bin/sh
 IFS=,
-at=0
 for gpu in $ALIYUN_COM_GPU_MEM_IDX; do
-    /bin/tenant --device $at --step-mib 64 --seconds 100000 --idle &
-    at=$((at + 1))
+    /bin/tenant --device $gpu --step-mib 64 --seconds 100000 --idle &
 done
 wait
 """
