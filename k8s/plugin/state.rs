@@ -211,13 +211,14 @@ impl Pair {
     /// # Errors
     /// The ledger or the kubelet does not answer, and nothing is released.
     pub async fn release_ended(&self) -> Result<usize> {
+        // Claims first: a claim that is made after the pods were read would seem to have none.
+        let rows = self.ledger.rows().await?;
         let Some(pods) = self.pods.borrow().clone() else {
             return Ok(0);
         };
         let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
         let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
         let _turn = self.turn.lock().await;
-        let rows = self.ledger.rows().await?;
         let ended = identity::ended(&rows.claims, &pods, &listed, &self.settings.names);
         for claim in &ended {
             self.ledger.release(*claim).await?;
