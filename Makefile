@@ -26,7 +26,7 @@ test: ; @tests/run
 test-k8s: ; @tests/k8s/run
 # All of them, also when one misses its figure.
 bench: build
-	@status=0; for bench in run init hook node time; do tests/bench/$$bench || status=1; done; exit $$status
+	@status=0; for bench in run init hook node metrics time; do tests/bench/$$bench || status=1; done; exit $$status
 soak: ; @tests/soak
 gpu: ; @tests/gpu/bundle
 package:
@@ -52,6 +52,15 @@ install:
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/gpuslice/sim
 	cp -P $(BUILD)/sim/lib*.so* $(DESTDIR)$(PREFIX)/lib/gpuslice/sim/
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/hooks packaging/hooks/*.json
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/prometheus packaging/prometheus/gpuslice.rules.yml
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/grafana packaging/grafana/gpuslice.json
+	install -D -m 644 packaging/completions/gpuslice.bash \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gpuslice
+	@# Debian's zsh looks in the first directory, others in the second.
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions packaging/completions/_gpuslice
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/zsh/site-functions packaging/completions/_gpuslice
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d packaging/completions/gpuslice.fish
+	packaging/manuals $(BUILD) $(DESTDIR)$(PREFIX)/share/man
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system systemd/*.service systemd/*.socket
 	sed -i 's|=/usr/|=$(PREFIX)/|' $(DESTDIR)$(PREFIX)/lib/systemd/system/gpuslice*.service
 	install -D -m 644 systemd/gpuslice.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/gpuslice.conf

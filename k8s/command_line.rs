@@ -3,7 +3,7 @@
 //! kubectl finds its plugins by file name, so the program does what its own name says: as `kubectl-inspect-cgpu` or
 //! `kubectl-inspect-gpushare` it is `gpuslice-k8s inspect`.
 
-use crate::{agent, extender, inspect};
+use crate::{agent, extender, inspect, webhook};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
@@ -24,6 +24,8 @@ enum Command {
     Agent(agent::Options),
     /// Serve the scheduler extender of gpushare
     Extender(extender::Options),
+    /// Serve the admission webhook that turns limits into claims
+    Webhook(webhook::Options),
     /// Show the cluster's shared GPUs and what pods have of them
     Inspect(inspect::Options),
 }
@@ -52,6 +54,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Agent(options) => serve(agent::run(options))?,
         Command::Extender(options) => serve(extender::run(options))?,
+        Command::Webhook(options) => serve(webhook::run(options))?,
         Command::Inspect(options) => {
             let text = inspect::run(options)?;
             std::io::stdout().write_all(text.as_bytes())?;

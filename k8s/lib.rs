@@ -11,6 +11,7 @@ mod command_line;
 pub mod dra;
 pub mod extender;
 pub mod grpc;
+pub mod http;
 pub mod inspect;
 pub mod kubelet;
 pub mod ledger;
@@ -19,5 +20,6 @@ pub mod place;
 pub mod plugin;
 #[cfg(test)]
 mod testing;
+pub mod webhook;
 
 pub use command_line::main;

@@ -1,15 +1,19 @@
 //! The agent of a node: an unprivileged process between the kubelet, the API server and the daemon.
 //!
 //! One program offers a node's GPUs. Which one, the node's label says, as in ACK; this agent offers them as device
-//! plugins or by dynamic resource allocation, and offers nothing on a node that is another program's.
+//! plugins or by dynamic resource allocation, and offers nothing on a node that is another program's. Beside that it
+//! watches that containers live in the claims that were reserved for them ([`unadmitted`]).
 
+pub mod metrics;
 mod mode;
+pub mod unadmitted;
+mod usage;
 
 pub use mode::Mode;
 
 use crate::api::client::Client;
-use crate::api::objects::Node;
-use crate::api::store;
+use crate::api::objects::{Node, Pod};
+use crate::api::store::{self, Objects};
 use crate::dra::driver::Driver;
 use crate::dra::publish::{self, Publisher};
 use crate::dra::slices::NodeName;
@@ -18,15 +22,18 @@ use crate::ledger::Ledger;
 use crate::ledger::socket::Socket;
 use crate::names;
 use crate::place::Placement;
-use crate::plugin::devices::Unit;
+use crate::plugin::devices::{Offer, Unit};
 use crate::plugin::identity::ResourceNames;
 use crate::plugin::{self, state};
 use anyhow::{Context, Result, ensure};
 use gpuslice_host::layout::{NODE_DIR, NODE_SOCKET};
+use metrics::Metrics;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::info;
+use unadmitted::Alarm;
 
 /// Offer this node's GPUs to the cluster
 #[derive(Debug, clap::Args)]
@@ -52,6 +59,9 @@ pub struct Options {
     /// Distribution of shares over GPUs [default: the node's label ack.node.gpu.placement, else binpack]
     #[arg(long, value_name = "PLACEMENT")]
     placement: Option<Placement>,
+    /// Serve the agent's own metrics at http://ADDRESS/metrics
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     /// Name of the resource for memory
     #[arg(long, value_name = "NAME", default_value = names::MEMORY)]
     memory_resource: String,
@@ -86,68 +96,118 @@ pub async fn run(options: &Options) -> Result<()> {
     let socket = socket.unwrap_or_else(|| PathBuf::from(NODE_DIR).join(NODE_SOCKET));
     let ledger: Arc<dyn Ledger> = Arc::new(Socket::new(&socket));
     info!(node = name, ?mode, ?placement, "starting");
+    let part = Part { options, api, ledger, placement, metrics: Metrics::default() };
+    let metrics = async {
+        match options.metrics {
+            Some(address) => part.metrics.clone().serve(address).await,
+            None => std::future::pending().await,
+        }
+    };
+    let told = async {
+        match mode {
+            Mode::Off => std::future::pending().await,
+            _ => usage::run(part.api.clone(), part.ledger.clone(), name.clone()).await,
+        }
+    };
     let serve = async {
         match mode {
-            Mode::DevicePlugin => device_plugin(options, api, ledger, placement).await,
-            Mode::Dra => dra(options, &node, api, ledger, placement).await,
+            Mode::DevicePlugin => part.device_plugin(Offer::Both).await,
+            Mode::Cgpu => part.device_plugin(Offer::Memory).await,
+            Mode::Share => part.device_plugin(Offer::Share).await,
+            Mode::Dra => part.dra(&node).await,
             Mode::Off => std::future::pending().await,
         }
     };
     tokio::select! {
         ended = serve => ended,
+        ended = metrics => ended,
+        () = told => Ok(()),
         () = terminated() => Ok(()),
     }
 }
 
-async fn device_plugin(
-    options: &Options,
+/// What every way to offer GPUs needs.
+struct Part<'a> {
+    options: &'a Options,
     api: Client,
     ledger: Arc<dyn Ledger>,
     placement: Placement,
-) -> Result<()> {
-    let names = ResourceNames {
-        memory: options.memory_resource.clone(),
-        cores: options.core_resource.clone(),
-    };
-    ensure!(names.memory != names.cores, "both resources have the name {}", names.memory);
-    let settings = state::Settings {
-        node: options.node_name.clone(),
-        names,
-        unit: options.memory_unit,
-        placement,
-        kubelet: Directories::new(&options.kubelet_dir),
-    };
-    let (copy, pods) = watch::channel(None);
-    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", options.node_name);
-    let pair = state::Pair::new(settings, ledger, api.clone(), pods);
-    tokio::select! {
-        () = store::keep(api, path, copy) => Ok(()),
-        ended = plugin::run(Arc::new(pair)) => ended,
-    }
+    metrics: Metrics,
 }
 
-async fn dra(
-    options: &Options,
-    node: &Node,
-    api: Client,
-    ledger: Arc<dyn Ledger>,
-    placement: Placement,
-) -> Result<()> {
-    let name = &options.node_name;
-    let (copy, slices) = watch::channel(None);
-    let publisher = Publisher {
-        node: NodeName { name: name.clone(), uid: node.metadata.uid.clone() },
-        api: api.clone(),
-        ledger: ledger.clone(),
-        placement,
-        slices,
-    };
-    let driver = Arc::new(Driver { node: name.clone(), api: api.clone(), ledger });
-    let directories = Directories::new(&options.kubelet_dir);
-    tokio::select! {
-        () = store::keep(api, publish::watch_path(name), copy) => Ok(()),
-        () = publisher.run() => Ok(()),
-        ended = driver.run(&directories) => ended,
+impl Part<'_> {
+    fn names(&self) -> ResourceNames {
+        ResourceNames {
+            memory: self.options.memory_resource.clone(),
+            cores: self.options.core_resource.clone(),
+        }
+    }
+
+    /// The path of a list of the node's pods.
+    fn pods_path(&self) -> String {
+        format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.options.node_name)
+    }
+
+    fn alarm(&self, pods: watch::Receiver<Objects<Pod>>) -> Alarm {
+        Alarm {
+            node: self.options.node_name.clone(),
+            api: self.api.clone(),
+            ledger: self.ledger.clone(),
+            names: self.names(),
+            pods,
+            metrics: self.metrics.clone(),
+        }
+    }
+
+    async fn device_plugin(&self, offer: Offer) -> Result<()> {
+        let names = self.names();
+        ensure!(names.memory != names.cores, "both resources have the name {}", names.memory);
+        let settings = state::Settings {
+            node: self.options.node_name.clone(),
+            names,
+            offer,
+            unit: self.options.memory_unit,
+            placement: self.placement,
+            kubelet: Directories::new(&self.options.kubelet_dir),
+        };
+        let (copy, pods) = watch::channel(None);
+        let alarm = self.alarm(pods.clone());
+        let alarm = async {
+            match offer {
+                // Its containers join no claim.
+                Offer::Share => std::future::pending().await,
+                Offer::Memory | Offer::Both => alarm.run().await,
+            }
+        };
+        let pair = state::Pair::new(settings, self.ledger.clone(), self.api.clone(), pods);
+        tokio::select! {
+            () = store::keep(self.api.clone(), self.pods_path(), copy) => Ok(()),
+            () = alarm => Ok(()),
+            ended = plugin::run(Arc::new(pair)) => ended,
+        }
+    }
+
+    async fn dra(&self, node: &Node) -> Result<()> {
+        let name = &self.options.node_name;
+        let (copy, slices) = watch::channel(None);
+        let (pods_copy, pods) = watch::channel(None);
+        let (api, ledger) = (self.api.clone(), self.ledger.clone());
+        let publisher = Publisher {
+            node: NodeName { name: name.clone(), uid: node.metadata.uid.clone() },
+            api: api.clone(),
+            ledger: ledger.clone(),
+            placement: self.placement,
+            slices,
+        };
+        let driver = Arc::new(Driver { node: name.clone(), api: api.clone(), ledger });
+        let directories = Directories::new(&self.options.kubelet_dir);
+        tokio::select! {
+            () = store::keep(api.clone(), publish::watch_path(name), copy) => Ok(()),
+            () = store::keep(api, self.pods_path(), pods_copy) => Ok(()),
+            () = self.alarm(pods).run() => Ok(()),
+            () = publisher.run() => Ok(()),
+            ended = driver.run(&directories) => ended,
+        }
     }
 }
 

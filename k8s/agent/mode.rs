@@ -9,6 +9,10 @@ use std::collections::BTreeMap;
 pub enum Mode {
     /// As extended resources for memory and compute
     DevicePlugin,
+    /// As an extended resource for memory alone
+    Cgpu,
+    /// As an extended resource for memory that places containers and caps none
+    Share,
     /// By dynamic resource allocation with consumable capacity
     Dra,
     /// Not at all
@@ -26,16 +30,14 @@ pub fn of_labels(labels: &BTreeMap<String, String>) -> Result<Mode> {
         return Ok(Mode::DevicePlugin);
     };
     Ok(match value.as_str() {
-        "device-plugin" | "cgpu" | "core_mem" => Mode::DevicePlugin,
+        "device-plugin" | "core_mem" => Mode::DevicePlugin,
+        "cgpu" => Mode::Cgpu,
+        "share" => Mode::Share,
         "dra" => Mode::Dra,
         // These are offered by NVIDIA's plugin, by MPS or MIG, or as whole GPUs.
         "off" | "default" | "mps" | "mig" | "topology" | "disabled" => Mode::Off,
-        "share" => bail!(
-            "the node's label {key}=share asks for shares without caps, which this agent does not give; \
-             set {key}=cgpu for shares with caps"
-        ),
         other => bail!(
-            "the node's label {key} is {other:?}; device-plugin, dra, cgpu, core_mem and off are known"
+            "the node's label {key} is {other:?}; device-plugin, dra, share, cgpu, core_mem and off are known"
         ),
     })
 }
@@ -51,12 +53,13 @@ mod tests {
             of_labels(&labels).map_err(|error| error.to_string())
         };
         assert_eq!(of(&[]), Ok(Mode::DevicePlugin));
-        assert_eq!(of(&[("ack.node.gpu.schedule", "cgpu")]), Ok(Mode::DevicePlugin));
+        assert_eq!(of(&[("ack.node.gpu.schedule", "core_mem")]), Ok(Mode::DevicePlugin));
+        assert_eq!(of(&[("ack.node.gpu.schedule", "cgpu")]), Ok(Mode::Cgpu));
+        assert_eq!(of(&[("ack.node.gpu.schedule", "share")]), Ok(Mode::Share));
         assert_eq!(of(&[("gpuslice.io/mode", "dra")]), Ok(Mode::Dra));
         assert_eq!(of(&[("ack.node.gpu.schedule", "topology")]), Ok(Mode::Off));
         let both = [("ack.node.gpu.schedule", "default"), ("gpuslice.io/mode", "device-plugin")];
         assert_eq!(of(&both), Ok(Mode::DevicePlugin), "ours is nearer");
-        assert!(of(&[("ack.node.gpu.schedule", "share")]).unwrap_err().contains("cgpu"));
         assert!(of(&[("gpuslice.io/mode", "maybe")]).unwrap_err().contains("\"maybe\""));
     }
 }

@@ -100,16 +100,44 @@ pub struct Container {
     pub resources: Resources,
 }
 
+/// A claim of the pod that a container uses.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Resources {
-    pub limits: Amounts,
+pub struct ClaimName {
+    pub name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
+pub struct Resources {
+    pub limits: Amounts,
+    pub claims: Vec<ClaimName>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct PodStatus {
     pub phase: String,
+    pub container_statuses: Vec<ContainerStatus>,
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// What the kubelet reports of a container.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerStatus {
+    pub name: String,
+    /// Its runtime and its id there, as `containerd://ID`.
+    #[serde(rename = "containerID")]
+    pub id: String,
+    pub state: ContainerState,
+}
+
+/// One of several states has a value.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    pub running: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -140,6 +168,13 @@ impl Pod {
     pub fn limit(&self, resource: &str) -> u64 {
         let of = |it: &Container| amount(&it.resources.limits, resource);
         self.spec.containers.iter().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// The containers that run now: name, and the id in their runtime.
+    pub fn running(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
+        let running = all.filter(|it| it.state.running.is_some());
+        running.filter_map(|it| Some((it.name.as_str(), it.id.split_once("://")?.1)))
     }
 
     /// An annotation's text.

@@ -6,20 +6,23 @@
 
 pub mod cluster;
 mod http;
+pub mod lease;
 
 use crate::api::client::Client;
 use crate::api::objects::{ConfigMap, Node, Pod};
 use crate::api::store::{self, Objects};
 use anyhow::{Context, Result};
 use cluster::Shared;
+use lease::{Elector, Leading, LeaseName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 use tracing::info;
 
 /// Serve the scheduler extender of gpushare
@@ -28,6 +31,9 @@ pub struct Options {
     /// Address to listen at
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:32766")]
     listen: SocketAddr,
+    /// Serve only while holding this Lease, NAMESPACE/NAME; for several replicas
+    #[arg(long, value_name = "LEASE")]
+    lease: Option<LeaseName>,
     /// URL of an API server without TLS, as of kubectl proxy [default: the cluster's own]
     #[arg(long, value_name = "URL")]
     api: Option<String>,
@@ -63,21 +69,13 @@ pub struct Extender {
     pub pods: watch::Receiver<Objects<Pod>>,
     /// Those of `kube-system`, of which some exclude GPUs.
     pub maps: watch::Receiver<Objects<ConfigMap>>,
+    /// Until when a binding may begin.
+    pub leading: Leading,
     /// Pods that were bound and are not yet seen with their node, by uid.
     assumed: Mutex<BTreeMap<String, Pod>>,
 }
 
 impl Extender {
-    /// An extender that has bound nothing.
-    pub fn new(
-        api: Client,
-        nodes: watch::Receiver<Objects<Node>>,
-        pods: watch::Receiver<Objects<Pod>>,
-        maps: watch::Receiver<Objects<ConfigMap>>,
-    ) -> Extender {
-        Extender { api, nodes, pods, maps, assumed: Mutex::default() }
-    }
-
     /// A node with its shares; `None`: no such node.
     fn shared(&self, name: &str, assumed: &mut BTreeMap<String, Pod>) -> Result<Option<Shared>> {
         let (nodes, pods) = (self.nodes.borrow().clone(), self.pods.borrow().clone());
@@ -90,6 +88,13 @@ impl Extender {
         let map = maps.iter().flat_map(|it| it.values()).find(|it| it.metadata.name == wanted);
         let node = nodes.values().find(|node| node.metadata.name == name);
         Ok(node.map(|node| cluster::shared(node, pods.values().chain(assumed.values()), map)))
+    }
+
+    /// Whether the objects have been read.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let known = self.nodes.borrow().is_some() && self.pods.borrow().is_some();
+        known && self.maps.borrow().is_some()
     }
 
     /// Which nodes have room for a pod.
@@ -146,10 +151,12 @@ impl Extender {
         let shared = self.shared(&args.node, &mut assumed)?;
         let shared = shared.with_context(|| format!("the node {} is not known", args.node))?;
         let gpus = shared.choose(&pod)?;
+        self.check_leading()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let annotations = cluster::annotations(&shared, &pod, &gpus, now);
         let fields = json!({ "metadata": { "uid": pod.metadata.uid, "annotations": annotations } });
         self.api.merge(&path, &fields).await?;
+        self.check_leading()?;
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": { "name": name, "namespace": namespace, "uid": pod.metadata.uid },
@@ -160,6 +167,13 @@ impl Extender {
         pod.metadata.annotations.extend(annotations);
         pod.spec.node_name.clone_from(&args.node);
         assumed.insert(pod.metadata.uid.clone(), pod);
+        Ok(())
+    }
+
+    /// Another extender may bind from a time on that this one cannot know exactly; it stops well before.
+    fn check_leading(&self) -> Result<()> {
+        let leads = self.leading.borrow().is_some_and(|until| Instant::now() < until);
+        anyhow::ensure!(leads, "another extender leads; try again");
         Ok(())
     }
 
@@ -199,23 +213,63 @@ pub async fn run(options: &Options) -> Result<()> {
     };
     let listener = TcpListener::bind(options.listen).await;
     let listener = listener.with_context(|| format!("listening at {}", options.listen))?;
-    serve(api, listener).await
+    let elector = options.lease.clone().map(|lease| {
+        let (api, me) = (api.clone(), lease::identity());
+        Elector { api, lease, me, duration: lease::DURATION }
+    });
+    serve(api, listener, elector).await
 }
 
-/// Serves the extender on a socket.
+/// Serves the extender on a socket; without an elector it always leads.
 ///
 /// # Errors
 /// The socket fails.
-pub async fn serve(api: Client, listener: TcpListener) -> Result<()> {
-    let (nodes_copy, nodes) = watch::channel(None);
-    let (pods_copy, pods) = watch::channel(None);
-    let (maps_copy, maps) = watch::channel(None);
-    let extender = Arc::new(Extender::new(api.clone(), nodes, pods, maps));
-    let maps = "/api/v1/namespaces/kube-system/configmaps".to_owned();
+pub async fn serve(api: Client, listener: TcpListener, elector: Option<Elector>) -> Result<()> {
+    let (led, leading) = watch::channel(None);
+    let elect = async {
+        match elector {
+            Some(elector) => elector.run(led).await,
+            None => {
+                let always = Instant::now() + Duration::from_secs(u64::from(u32::MAX));
+                led.send_replace(Some(always));
+                std::future::pending().await
+            }
+        }
+    };
+    let (current, extender) = watch::channel(None);
     tokio::select! {
-        () = store::keep(api.clone(), "/api/v1/nodes".to_owned(), nodes_copy) => Ok(()),
-        () = store::keep(api.clone(), "/api/v1/pods".to_owned(), pods_copy) => Ok(()),
-        () = store::keep(api, maps, maps_copy) => Ok(()),
+        () = elect => Ok(()),
+        () = lead(api, leading, current) => Ok(()),
         ended = http::serve(extender, listener) => ended,
+    }
+}
+
+/// Whether an extender serves now: it leads, and has read the objects since it does.
+pub type Current = watch::Receiver<Option<Arc<Extender>>>;
+
+/// Makes an extender each time this process leads. Its copies of the objects are read after the election, so they
+/// have all that the predecessor bound.
+async fn lead(api: Client, mut leading: Leading, current: watch::Sender<Option<Arc<Extender>>>) {
+    while leading.wait_for(Option::is_some).await.is_ok() {
+        let (nodes_copy, nodes) = watch::channel(None);
+        let (pods_copy, pods) = watch::channel(None);
+        let (maps_copy, maps) = watch::channel(None);
+        let extender = Extender {
+            api: api.clone(),
+            nodes,
+            pods,
+            maps,
+            leading: leading.clone(),
+            assumed: Mutex::default(),
+        };
+        current.send_replace(Some(Arc::new(extender)));
+        let maps = "/api/v1/namespaces/kube-system/configmaps".to_owned();
+        tokio::select! {
+            () = store::keep(api.clone(), "/api/v1/nodes".to_owned(), nodes_copy) => {}
+            () = store::keep(api.clone(), "/api/v1/pods".to_owned(), pods_copy) => {}
+            () = store::keep(api.clone(), maps, maps_copy) => {}
+            _ = leading.wait_for(Option::is_none) => {}
+        }
+        current.send_replace(None);
     }
 }

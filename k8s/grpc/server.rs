@@ -68,6 +68,28 @@ impl<M: Methods> tower::Service<Request<Body>> for Service<M> {
     }
 }
 
+/// A method as tonic's services are: they may be called more than once, and each is made for one call.
+fn once<Q, T, F>(
+    method: impl FnOnce(Q) -> F,
+) -> impl tower::Service<
+    tonic::Request<Q>,
+    Response = tonic::Response<T>,
+    Error = Status,
+    Future = impl Future<Output = Result<tonic::Response<T>, Status>>,
+>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let mut method = Some(method);
+    tower::service_fn(move |request: tonic::Request<Q>| {
+        let answer = method.take().map(|method| method(request.into_inner()));
+        async move {
+            let answer = answer.ok_or_else(|| Status::internal("called twice"))?;
+            answer.await.map(tonic::Response::new)
+        }
+    })
+}
+
 /// Answers one message with one message.
 pub fn unary<Q, A, F>(
     request: Request<Body>,
@@ -78,17 +100,9 @@ where
     A: Message + 'static,
     F: Future<Output = Result<A, Status>> + Send + 'static,
 {
-    Box::pin(async move {
-        let mut method = Some(method);
-        let service = tower::service_fn(move |request: tonic::Request<Q>| {
-            let answer = method.take().map(|method| method(request.into_inner()));
-            async move {
-                let answer = answer.ok_or_else(|| Status::internal("called twice"))?;
-                answer.await.map(tonic::Response::new)
-            }
-        });
-        Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
-    })
+    Box::pin(
+        async move { Grpc::new(ProstCodec::<A, Q>::default()).unary(once(method), request).await },
+    )
 }
 
 /// Answers one message with a stream of messages.
@@ -102,13 +116,7 @@ where
     S: Stream<Item = Result<A, Status>> + Send + 'static,
 {
     Box::pin(async move {
-        let mut method = Some(method);
-        let service = tower::service_fn(move |request: tonic::Request<Q>| {
-            let stream = method.take().map(|method| method(request.into_inner()));
-            async move {
-                stream.map(tonic::Response::new).ok_or_else(|| Status::internal("called twice"))
-            }
-        });
+        let service = once(move |message| std::future::ready(Ok(method(message))));
         Grpc::new(ProstCodec::<A, Q>::default()).server_streaming(service, request).await
     })
 }

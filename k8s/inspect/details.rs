@@ -24,6 +24,10 @@ pub fn render(cluster: &Cluster, extra: Extra) -> String {
         let used = node.used();
         let _ = writeln!(text, "Allocated :\t{used} ({}%)\t", percent(used, node.memory));
         let _ = writeln!(text, "Total :\t{} \t", node.memory);
+        if let Some((claims, used)) = node.real().filter(|_| extra.more) {
+            let _ = writeln!(text, "Claims :\t{claims} \t");
+            let _ = writeln!(text, "Used (MiB) :\t{used} \t");
+        }
         let _ = writeln!(text, "{}", "-".repeat(dashes));
     }
     let (used, total) = cluster.totals();
@@ -40,7 +44,7 @@ fn heading(node: &Shared, extra: Extra) -> String {
     if node.has_pending() {
         line.push_str("Pending(Allocated)\t");
     }
-    if extra.cores {
+    if extra.more {
         line.push_str("CORES(Allocated)\t");
     }
     line.push('\n');
@@ -62,7 +66,7 @@ fn pods(node: &Shared, extra: Extra) -> String {
         for gpu in (0..node.gpus).map(Some).chain(unknown) {
             let _ = write!(text, "{}\t", tenant.memory.get(&gpu).copied().unwrap_or(0));
         }
-        if extra.cores {
+        if extra.more {
             let _ = write!(text, "{}\t", tenant.cores);
         }
         text.push('\n');

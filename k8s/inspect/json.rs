@@ -40,7 +40,10 @@ fn device(node: &Shared, gpu: Option<u64>) -> Value {
             }))
         })
         .collect();
+    let told = gpu.and_then(|gpu| node.usage.get(&u32::try_from(gpu).ok()?));
     json!({
+        "usedMiB": told.map(|it| it.used_mib),
+        "claims": told.map(|it| it.claims),
         "id": gpu.map_or(json!(-1), |gpu| json!(gpu)),
         "totalGPU": if gpu.is_some() { node.memory_of_gpu() } else { 0 },
         "usedGPU": node.used_on(gpu),

@@ -7,18 +7,24 @@
 pub mod columns;
 pub mod details;
 pub mod json;
+pub mod local;
 pub mod nodes;
 pub mod summary;
+pub mod usage;
 
 use crate::api::kubectl::Kubectl;
+use crate::ledger::socket;
+use crate::plugin::devices::Unit;
 use anyhow::Result;
+use gpuslice_host::layout::{NODE_DIR, NODE_SOCKET};
 use nodes::Cluster;
+use std::path::PathBuf;
 
 /// Columns that gpushare lacks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extra {
-    /// Percent of compute.
-    pub cores: bool,
+    /// Percent of compute; claims and memory in use, as the node's agent tells them.
+    pub more: bool,
 }
 
 /// The form of the output.
@@ -27,7 +33,7 @@ pub enum Format {
     /// gpushare's table
     #[default]
     Table,
-    /// The table with cores
+    /// The table with cores, claims and memory in use
     Wide,
     /// One object
     Json,
@@ -39,6 +45,15 @@ pub enum Format {
 pub struct Options {
     /// Show this node only
     node: Option<String>,
+    /// Ask the daemon of this machine instead of the API server
+    #[arg(long, conflicts_with_all = ["node", "kubeconfig", "context"])]
+    local: bool,
+    /// With --local, the daemon's socket for agents [default: /run/gpuslice/node.sock]
+    #[arg(long, value_name = "FILE", requires = "local")]
+    node_socket: Option<PathBuf>,
+    /// With --local, the memory of one unit: GiB, MiB or a size
+    #[arg(long, value_name = "UNIT", default_value = "GiB", requires = "local")]
+    memory_unit: Unit,
     /// List the pods of each node
     #[arg(short, long)]
     details: bool,
@@ -56,20 +71,30 @@ pub struct Options {
 /// The program's text for the user.
 ///
 /// # Errors
-/// The API server cannot be asked, or the node does not exist.
+/// The API server or the daemon cannot be asked, or the node does not exist.
 pub fn run(options: &Options) -> Result<String> {
     let given = |name: &str, value: &Option<String>| {
         value.as_ref().map(|value| format!("--{name}={value}"))
     };
     let all = [given("kubeconfig", &options.kubeconfig), given("context", &options.context)];
     let kubectl = Kubectl { program: None, options: all.into_iter().flatten().collect() };
-    let cluster = read(&kubectl, options.node.as_deref())?;
-    let extra = Extra { cores: options.output == Format::Wide };
+    let cluster = match options.local {
+        true => local(options)?,
+        false => read(&kubectl, options.node.as_deref())?,
+    };
+    let extra = Extra { more: options.output == Format::Wide };
     Ok(match (options.output, options.details) {
         (Format::Json, _) => format!("{:#}\n", json::of(&cluster)),
         (_, true) => details::render(&cluster, extra),
         (_, false) => summary::render(&cluster, extra),
     })
+}
+
+fn local(options: &Options) -> Result<Cluster> {
+    let usual = || PathBuf::from(NODE_DIR).join(NODE_SOCKET);
+    let rows = socket::read(&options.node_socket.clone().unwrap_or_else(usual))?;
+    let (name, address) = local::identity();
+    Ok(local::cluster(&rows, name, address, options.memory_unit))
 }
 
 fn read(kubectl: &Kubectl, node: Option<&str>) -> Result<Cluster> {

@@ -1,5 +1,6 @@
 //! The cluster's GPUs and their pods, as annotations tell them.
 
+use super::usage::{self, Usage};
 use crate::allocation;
 use crate::api::objects::{List, Node, Pod, amount};
 use crate::names::{CORES, COUNT, MEMORY};
@@ -27,6 +28,8 @@ pub struct Shared {
     pub cores: u64,
     /// In the order of the API's list: by namespace, then name.
     pub tenants: Vec<Tenant>,
+    /// What the node's agent tells of its GPUs; empty without one.
+    pub usage: Usage,
 }
 
 /// A pod with shares.
@@ -90,6 +93,11 @@ fn shared(node: &Node, pods: &[Pod]) -> Shared {
         memory: capacity(MEMORY),
         cores: capacity(CORES),
         tenants: pods.iter().filter(here).map(|pod| tenant(pod, gpus)).collect(),
+        usage: node
+            .metadata
+            .annotations
+            .get(usage::ANNOTATION)
+            .map_or_else(Usage::default, |it| usage::parse(it)),
     }
 }
 
@@ -135,6 +143,13 @@ impl Shared {
     #[must_use]
     pub fn used_cores(&self) -> u64 {
         self.tenants.iter().map(|tenant| tenant.cores).sum()
+    }
+
+    /// Claims in the node's ledger, and the memory that processes use, in MiB; none without the agent's word.
+    #[must_use]
+    pub fn real(&self) -> Option<(u64, u64)> {
+        let sum = |of: fn(&usage::Gpu) -> u64| self.usage.values().map(of).sum();
+        (!self.usage.is_empty()).then(|| (sum(|gpu| gpu.claims), sum(|gpu| gpu.used_mib)))
     }
 
     /// Whether a pod's GPU is unknown.

@@ -20,8 +20,8 @@ pub fn render(cluster: &Cluster, extra: Extra) -> String {
     if pending {
         text.push_str("PENDING(Allocated)\t");
     }
-    if extra.cores {
-        text.push_str("CORES(Allocated/Total)\t");
+    if extra.more {
+        text.push_str("CORES(Allocated/Total)\tCLAIMS\tUSED(MiB)\t");
     }
     let _ = writeln!(text, "GPU Memory({})", cluster.unit());
     let mut dashes = 0;
@@ -53,8 +53,12 @@ fn line(node: &Shared, gpus: u64, pending: bool, extra: Extra) -> String {
         let shown = if node.has_pending() { used.to_string() } else { String::new() };
         let _ = write!(line, "{shown}\t");
     }
-    if extra.cores {
+    if extra.more {
         let _ = write!(line, "{}/{}\t", node.used_cores(), node.cores);
+        let _ = match node.real() {
+            Some((claims, used)) => write!(line, "{claims}\t{used}\t"),
+            None => write!(line, "-\t-\t"),
+        };
     }
     let _ = writeln!(line, "{}/{}", node.used(), node.memory);
     line

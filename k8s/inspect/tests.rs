@@ -102,24 +102,27 @@ Allocated/Total GPU Memory In Cluster:  10/30 (33%)  \n";
 #[test]
 fn nodes_have_a_stable_order_and_their_own_number_of_gpus() {
     let nodes = || {
-        vec![node("b", "10.0.0.2", 16276, 1), node("a", "10.0.0.1", 32552, 2), {
+        let mut told = node("a", "10.0.0.1", 32552, 2);
+        let usage = json!({ "0": { "usedMib": 1024, "claims": 2 }, "1": { "usedMib": 64 } });
+        told.metadata.annotations.insert("gpuslice.io/usage".to_owned(), usage.to_string());
+        vec![node("b", "10.0.0.2", 16276, 1), told, {
             let mut other = node("none", "10.0.0.3", 15, 1);
             other.status.allocatable.clear();
             other
         }]
     };
     let pods = || vec![pod("p", "a", 1024, &on("7")), pod("q", "b", 512, &on("0"))];
-    let text = summary::render(&cluster(nodes(), pods()), Extra { cores: true });
+    let text = summary::render(&cluster(nodes(), pods()), Extra { more: true });
     let bytes = "\
-NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  PENDING(Allocated)  CORES(Allocated/Total)  GPU Memory(MiB)
-a     10.0.0.1   0/16276                0/16276                1024                10/200                  1024/32552
-b     10.0.0.2   512/16276              0/0                                        10/100                  512/16276
-----------------------------------------------------------------------
+NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  PENDING(Allocated)  CORES(Allocated/Total)  CLAIMS  USED(MiB)  GPU Memory(MiB)
+a     10.0.0.1   0/16276                0/16276                1024                10/200                  2       1088       1024/32552
+b     10.0.0.2   512/16276              0/0                                        10/100                  -       -          512/16276
+-----------------------------------------------------------------------------
 Allocated/Total GPU Memory In Cluster:
 1536/48828 (3%)  \n";
     assert_eq!(text, bytes);
     let reversed = cluster(nodes().into_iter().rev().collect(), pods());
-    assert_eq!(summary::render(&reversed, Extra { cores: true }), text);
+    assert_eq!(summary::render(&reversed, Extra { more: true }), text);
 }
 
 #[test]

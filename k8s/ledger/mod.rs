@@ -2,6 +2,7 @@
 
 pub mod socket;
 
+use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::node::{GpuFacts, NodeDenial, Reservation};
 use gpuslice_wire::owner::{ClaimId, Owner};
 use gpuslice_wire::units::{Bytes, Percent};
@@ -13,6 +14,23 @@ use tokio::sync::watch;
 pub struct Rows {
     pub gpus: Vec<GpuFacts>,
     pub claims: Vec<Claimed>,
+    pub own: Vec<Own>,
+}
+
+/// A slice of a container without a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    /// Its name for display.
+    pub name: String,
+    /// Its container as Kubernetes names it; empty for others.
+    pub owner: Owner,
+    /// By their number in [`GpuFacts`].
+    pub gpus: Vec<u8>,
+    /// On each GPU.
+    pub memory: Bytes,
+    /// On all of them, by its processes.
+    pub used: Bytes,
+    pub share: Option<Percent>,
 }
 
 /// A claim that is reserved.
@@ -24,9 +42,13 @@ pub struct Claimed {
     pub gpus: Vec<u8>,
     /// On each GPU.
     pub memory: Bytes,
+    /// On all of them, by the processes of its containers.
+    pub used: Bytes,
     pub share: Option<Percent>,
     /// It ends with its containers, and no other joins it.
     pub released: bool,
+    /// Containers that live in it, as their runtime names them.
+    pub members: Vec<ContainerId>,
 }
 
 /// The daemon did not do what it was asked.

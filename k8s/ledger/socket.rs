@@ -3,7 +3,7 @@
 //! A request has a connection of its own, and its thread may block. One more thread keeps a watch open for as long
 //! as the agent lives; from it come the GPUs' health and their unreserved parts.
 
-use super::{Claimed, Ledger, LedgerError, Rows};
+use super::{Claimed, Ledger, LedgerError, Own, Rows};
 use gpuslice_host::seqpacket;
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
@@ -145,32 +145,70 @@ fn last(answers: Vec<NodeAnswer>) -> Result<NodeAnswer, LedgerError> {
     }
 }
 
+/// The rows of a list, members behind their claims.
+fn rows(answers: Vec<NodeAnswer>) -> Result<Rows, LedgerError> {
+    let mut rows = Rows::default();
+    for answer in answers {
+        match answer {
+            NodeAnswer::Gpu { gpu } => rows.gpus.push(gpu),
+            NodeAnswer::Slice {
+                claim,
+                released,
+                name,
+                owner,
+                gpus,
+                memory,
+                reserved,
+                share,
+                ..
+            } => {
+                let gpus = (0..16).filter(|number| gpus.has(*number)).collect();
+                let used = reserved;
+                match claim {
+                    Some(claim) => rows.claims.push(Claimed {
+                        claim,
+                        owner,
+                        gpus,
+                        memory,
+                        used,
+                        share,
+                        released,
+                        members: Vec::new(),
+                    }),
+                    None => {
+                        let name = name.as_str().to_owned();
+                        rows.own.push(Own { name, owner, gpus, memory, used, share });
+                    }
+                }
+            }
+            NodeAnswer::Member { claim, container } => {
+                if let Some(row) = rows.claims.iter_mut().find(|row| row.claim == claim) {
+                    row.members.push(container);
+                }
+            }
+            NodeAnswer::Denied { why, text } => {
+                return Err(LedgerError::Denied { why, text: text.as_str().to_owned() });
+            }
+            _ => {}
+        }
+    }
+    Ok(rows)
+}
+
+/// All rows now, without a runtime: for a command that asks once.
+///
+/// # Errors
+/// The daemon does not answer, or refuses.
+pub fn read(path: &Path) -> Result<Rows, LedgerError> {
+    let asked = answers(path, &NodeRequest::List {});
+    let why = |errno: Errno| format!("{} ({})", path.display(), errno.desc());
+    rows(asked.map_err(|errno| LedgerError::Unreachable(why(errno)))?)
+}
+
 #[tonic::async_trait]
 impl Ledger for Socket {
     async fn rows(&self) -> Result<Rows, LedgerError> {
-        let mut rows = Rows::default();
-        for answer in self.ask(NodeRequest::List {}).await? {
-            match answer {
-                NodeAnswer::Gpu { gpu } => rows.gpus.push(gpu),
-                NodeAnswer::Slice {
-                    claim: Some(claim),
-                    released,
-                    owner,
-                    gpus,
-                    memory,
-                    share,
-                    ..
-                } => {
-                    let gpus = (0..16).filter(|number| gpus.has(*number)).collect();
-                    rows.claims.push(Claimed { claim, owner, gpus, memory, share, released });
-                }
-                NodeAnswer::Denied { why, text } => {
-                    return Err(LedgerError::Denied { why, text: text.as_str().to_owned() });
-                }
-                _ => {}
-            }
-        }
-        Ok(rows)
+        rows(self.ask(NodeRequest::List {}).await?)
     }
 
     async fn reserve(&self, words: &Reservation) -> Result<String, LedgerError> {

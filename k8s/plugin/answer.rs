@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 /// The annotation from which container engines without the CRI field for CDI devices take them.
 const CDI_ANNOTATION: &str = "cdi.k8s.io/gpuslice";
 
-/// The answer to the call for either resource.
+/// The answer to the call for either resource. Without a CDI device the container is placed and not capped.
 #[must_use]
 pub fn answer(
     inventory: &Inventory,
     pod: &Pod,
     decision: &Decision,
     memory_name: &str,
-    device: &str,
+    device: Option<&str>,
 ) -> ContainerAllocateResponse {
     let cards = || decision.cards.iter().map(|&at| &inventory.cards[at]);
     let list = |texts: Vec<String>| texts.join(",");
@@ -36,8 +36,11 @@ pub fn answer(
     ];
     ContainerAllocateResponse {
         envs: envs.map(|(key, value)| (key.to_owned(), value)).into(),
-        annotations: [(CDI_ANNOTATION.to_owned(), device.to_owned())].into(),
-        cdi_devices: vec![CdiDevice { name: device.to_owned() }],
+        annotations: device
+            .map(|it| (CDI_ANNOTATION.to_owned(), it.to_owned()))
+            .into_iter()
+            .collect(),
+        cdi_devices: device.map(|it| CdiDevice { name: it.to_owned() }).into_iter().collect(),
         ..ContainerAllocateResponse::default()
     }
 }

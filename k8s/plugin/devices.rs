@@ -25,6 +25,17 @@ pub enum Resource {
     Cores,
 }
 
+/// What the pair offers, as ACK's node labels name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// Memory by which containers are placed, without a cap (`share`).
+    Share,
+    /// Memory with caps (`cgpu`).
+    Memory,
+    /// Memory with caps, and compute (`core_mem`).
+    Both,
+}
+
 /// Memory of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit(pub Bytes);
@@ -233,6 +244,13 @@ impl Card {
         let all = u128::from(self.total.0 >> 20);
         let part = all * u128::from(units) / u128::from(self.units.max(1));
         Bytes(u64::try_from(part).unwrap_or(u64::MAX >> 20) << 20)
+    }
+
+    /// The units of which this memory is the cap, rounded up.
+    #[must_use]
+    pub fn units_of(&self, cap: Bytes) -> u64 {
+        let all = u128::from(cap.0) * u128::from(self.units);
+        u64::try_from(all.div_ceil(u128::from(self.total.0.max(1)))).unwrap_or(u64::MAX)
     }
 
     /// The units that are free when this memory is left.

@@ -112,6 +112,27 @@ fn waiting<'a>(
     None
 }
 
+/// The container that has all of these devices of a resource.
+#[must_use]
+pub fn holder<'a>(
+    pods: impl IntoIterator<Item = &'a Pod>,
+    listed: &[PodResources],
+    resource: &str,
+    ids: &[String],
+) -> Option<Admitted<'a>> {
+    let mut live = pods.into_iter().filter(|pod| !pod.ended());
+    live.find_map(|pod| {
+        let meta = &pod.metadata;
+        let mine =
+            listed.iter().find(|it| it.name == meta.name && it.namespace == meta.namespace)?;
+        // An init container's devices are given again to a later one; the first that wants as many is asked for.
+        containers(pod).find(|it| {
+            let has: Vec<&str> = mine.device_ids(&it.container.name, resource).collect();
+            has.len() == ids.len() && ids.iter().all(|id| has.contains(&id.as_str()))
+        })
+    })
+}
+
 impl Admitted<'_> {
     /// The amount of a resource that the container wants.
     #[must_use]

@@ -9,7 +9,7 @@ pub mod server;
 pub mod state;
 
 use anyhow::Result;
-use devices::Resource;
+use devices::{Offer, Resource};
 use server::Plugin;
 use state::Pair;
 use std::sync::Arc;
@@ -29,9 +29,15 @@ pub async fn run(pair: Arc<Pair>) -> Result<()> {
     server::first_facts(&mut pair.ledger.gpus()).await;
     pair.inventory().check_size()?;
     let plugin = |resource| Arc::new(Plugin { pair: pair.clone(), resource }).run();
+    let cores = async {
+        match pair.settings.offer {
+            Offer::Both => plugin(Resource::Cores).await,
+            Offer::Share | Offer::Memory => std::future::pending().await,
+        }
+    };
     tokio::select! {
         ended = plugin(Resource::Memory) => ended,
-        ended = plugin(Resource::Cores) => ended,
+        ended = cores => ended,
         () = release(&pair) => Ok(()),
         () = report::run(&pair) => Ok(()),
     }

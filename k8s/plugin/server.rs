@@ -3,7 +3,7 @@
 //! A kubelet that starts removes all sockets of plugins and makes its own anew. So a plugin looks at both files
 //! once a second, and binds and registers again when one is missing or another.
 
-use super::devices::Resource;
+use super::devices::{Offer, Resource};
 use super::state::Pair;
 use crate::grpc::{
     self, Answer, Empty, Methods, Service, listen, server_stream, socket_name, unary, unknown,
@@ -36,25 +36,43 @@ pub struct Plugin {
     pub resource: Resource,
 }
 
-const OPTIONS: Options =
-    Options { pre_start_required: false, get_preferred_allocation_available: true };
-
 impl Methods for Plugin {
     const NAME: &'static str = "v1beta1.DevicePlugin";
 
     fn call(self: Arc<Self>, method: &str, request: Request<Body>) -> Answer {
         match method {
-            "GetDevicePluginOptions" => unary(request, async |_: Empty| Ok(OPTIONS)),
+            "GetDevicePluginOptions" => unary(request, async move |_: Empty| Ok(self.options())),
             "ListAndWatch" => server_stream(request, move |_: Empty| self.list()),
             "GetPreferredAllocation" => unary(request, move |it| self.preferred(it)),
             "Allocate" => unary(request, move |it| self.allocate(it)),
-            "PreStartContainer" => unary(request, async |_: PreStartContainerRequest| Ok(Empty {})),
+            "PreStartContainer" => unary(request, move |it| self.pre_start(it)),
             other => unknown(other),
         }
     }
 }
 
 impl Plugin {
+    /// One of the pair is asked before a container starts; both would be told the same.
+    fn options(&self) -> Options {
+        let capped = self.pair.settings.offer != Offer::Share;
+        Options {
+            pre_start_required: capped && self.resource == Resource::Memory,
+            get_preferred_allocation_available: true,
+        }
+    }
+
+    async fn pre_start(
+        self: Arc<Self>,
+        request: PreStartContainerRequest,
+    ) -> Result<Empty, Status> {
+        let checked = self.pair.check_start(self.resource, &request.device_ids).await;
+        checked.map_err(|error| {
+            warn!("a container does not start: {error:#}");
+            Status::failed_precondition(format!("{error:#}"))
+        })?;
+        Ok(Empty {})
+    }
+
     /// The devices now, and again whenever the health of a GPU changes.
     fn list(
         self: Arc<Self>,
@@ -169,7 +187,7 @@ impl Plugin {
             version: VERSION.to_owned(),
             endpoint: self.file(),
             resource_name: self.pair.name(self.resource).to_owned(),
-            options: Some(OPTIONS),
+            options: Some(self.options()),
         };
         let _: Empty = grpc::ask(&channel, method::REGISTER, request, 1 << 20).await?;
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::answer::{self, Given};
 use super::decide::{self, Decision, Node};
-use super::devices::{Inventory, Resource, Unit};
+use super::devices::{Inventory, Offer, Resource, Unit};
 use super::identity::{self, Admitted, Answered, Position, ResourceNames};
 use crate::api::client::Client;
 use crate::api::objects::Pod;
@@ -29,6 +29,7 @@ pub struct Settings {
     /// The node's name.
     pub node: String,
     pub names: ResourceNames,
+    pub offer: Offer,
     pub unit: Unit,
     pub placement: Placement,
     pub kubelet: Directories,
@@ -115,9 +116,39 @@ impl Pair {
             self.answered.lock().await.insert(key);
         }
         let memory = &self.settings.names.memory;
-        let answer = answer::answer(&inventory, &pod, &decision, memory, &device);
+        let device = (self.settings.offer != Offer::Share).then_some(device.as_str());
+        let answer = answer::answer(&inventory, &pod, &decision, memory, device);
         self.annotate(&inventory, &pod, &decision).await;
         Ok(answer)
+    }
+
+    /// Checks, before a container starts, that the claim reserved for it is its own: the kubelet knows by now which
+    /// container has the devices.
+    ///
+    /// # Errors
+    /// The container has no claim here, or its claim was released.
+    pub async fn check_start(&self, resource: Resource, ids: &[String]) -> Result<()> {
+        let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
+        let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
+        let Some(pods) = self.pods.borrow().clone() else {
+            // A container that starts again without the API server has its CDI device still.
+            return Ok(());
+        };
+        let found = identity::holder(pods.values(), &listed, self.name(resource), ids);
+        let Some(container) = found else {
+            return Ok(());
+        };
+        let claim = container.claimant(&self.settings.names).claim();
+        let rows = self.ledger.rows().await?;
+        match rows.claims.iter().find(|row| row.claim.as_str() == claim) {
+            Some(row) if !row.released => Ok(()),
+            _ => bail!(
+                "container {} of pod {} has no share reserved (claim {claim}); delete the pod, so that it is \
+                 created again",
+                container.container.name,
+                container.pod.metadata.name
+            ),
+        }
     }
 
     /// `listing`: the time that the kubelet took to list its pods is added to it.

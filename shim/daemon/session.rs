@@ -20,7 +20,7 @@ use gpuslice_wire::units::{Bytes, Duration, Instant};
 use std::io::Result;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// How long a request to a connected daemon may take before the daemon counts as gone.
 const REPLY_WAIT: Duration = Duration(2 * HELLO_DEADLINE_NS);
@@ -232,7 +232,7 @@ impl Session {
 
     /// The connection, unless another thread holds it.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Option<Conn>>> {
-        self.conn.try_lock().ok()
+        free(&self.conn)
     }
 
     /// Runs `work` on the connection. `None` without one, and if `work` fails, which ends it.
@@ -308,5 +308,34 @@ impl Session {
         if let Some(doorbell) = self.doorbell.get() {
             sys::close(doorbell);
         }
+    }
+}
+
+/// The lock, unless another thread holds it. A thread that ended inside it, as by pthread_exit, holds it no more.
+fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(left)) => Some(left.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_in_which_a_thread_ended_is_free() {
+        let mutex = Mutex::new(3);
+        std::thread::scope(|scope| {
+            let ends = || {
+                let _inside = mutex.lock();
+                std::panic::resume_unwind(Box::new(()));
+            };
+            assert!(scope.spawn(ends).join().is_err());
+        });
+        assert_eq!(free(&mutex).as_deref(), Some(&3));
+        let _inside = free(&mutex);
+        assert!(free(&mutex).is_none());
     }
 }

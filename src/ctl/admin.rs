@@ -2,14 +2,16 @@
 
 use crate::trust;
 use anyhow::{Context, Result, anyhow, bail};
-use gpuslice_host::layout::ADMIN_SOCKET;
+use gpuslice_host::layout::{ADMIN_SOCKET, NODE_DIR};
 use gpuslice_host::seqpacket;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::history::History;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use gpuslice_wire::samples::Samples;
 use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::turns::Turns;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
 use nix::sys::socket::{MsgFlags, getsockopt, recv, setsockopt};
@@ -17,6 +19,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Time limit for one answer, seconds.
 const ANSWER_SECONDS: i64 = 5;
@@ -52,12 +55,23 @@ pub struct Forbidden(PathBuf);
 fn explained(path: &Path, why: anyhow::Error) -> anyhow::Error {
     match why.downcast_ref::<Errno>() {
         Some(Errno::EACCES | Errno::EPERM) => Forbidden(path.to_owned()).into(),
-        Some(errno) => anyhow!(
-            "no daemon answers at {} ({}); start gpusliced or give its --runtime-dir",
-            path.display(),
-            errno.desc()
-        ),
+        Some(errno) => anyhow!(absent(path, *errno, Path::new(NODE_DIR))),
         None => why,
+    }
+}
+
+/// Says that no daemon answers at `path`. An ordinary user's commands look for a daemon of that user: where the node
+/// has one, that is the one to ask.
+fn absent(path: &Path, errno: Errno, node_dir: &Path) -> String {
+    let (at, why, node) = (path.display(), errno.desc(), node_dir.join(ADMIN_SOCKET));
+    match path != node && node.exists() {
+        true => format!(
+            "no daemon of this user answers at {at} ({why}), and only root may ask the node's at {}; try sudo gpuslice",
+            node.display()
+        ),
+        false => {
+            format!("no daemon answers at {at} ({why}); start gpusliced or give its --runtime-dir")
+        }
     }
 }
 
@@ -183,6 +197,60 @@ impl Admin {
         }
     }
 
+    /// The samples of intervals that ended after an instant, and the end of the answer. There may be more after these.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn samples(&self, after_ns: u64) -> Result<Vec<Samples>> {
+        self.send(&Command::Samples { after_ns })?;
+        self.rows_until(|row| matches!(row, Samples::End { .. }))
+    }
+
+    /// Records turns for a time, and reads those that were recorded after row `after`.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn record(&self, for_ns: u64, after: u64) -> Result<Vec<Turns>> {
+        self.send(&Command::Record { for_ns, after })?;
+        self.rows_until(|row| matches!(row, Turns::End { .. }))
+    }
+
+    /// The rows of an answer, the last one included.
+    fn rows_until<M: Message>(&self, is_last: impl Fn(&M) -> bool) -> Result<Vec<M>> {
+        let mut rows = Vec::new();
+        loop {
+            let row = self.receive()?;
+            let done = is_last(&row);
+            rows.push(row);
+            if done {
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// As [`Admin::list`], by this command, within about this time.
+    ///
+    /// # Errors
+    /// The daemon is gone, or not done in this time; `FrameError` from one that does not know the command.
+    pub fn rows(&self, command: &Command, within: Duration) -> Result<(u64, Vec<Snapshot>)> {
+        let until = Instant::now() + within;
+        self.send(command)?;
+        let mut rows = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("the daemon at {} has not answered in {within:?}", self.path.display());
+            }
+            let left = TimeVal::microseconds(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
+            setsockopt(&self.socket, ReceiveTimeout, &left)?;
+            match self.receive() {
+                Ok(Snapshot::End { now_ns }) => return Ok((now_ns, rows)),
+                Ok(row) => rows.push(row),
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
     /// All rows of the node, and the CLOCK_MONOTONIC time of the snapshot, ns.
     ///
     /// # Errors
@@ -196,5 +264,27 @@ impl Admin {
                 row => rows.push(row),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_beside_the_nodes_daemon_is_told_of_sudo() {
+        let node = tempfile::tempdir().expect("a directory");
+        let own = Path::new("/tmp/gpuslice-1000/admin.sock");
+        let told = absent(own, Errno::ENOENT, node.path());
+        assert!(told.ends_with("start gpusliced or give its --runtime-dir"), "{told}");
+        let socket = node.path().join(ADMIN_SOCKET);
+        std::fs::write(&socket, "").expect("a file");
+        let told = absent(own, Errno::ENOENT, node.path());
+        assert!(
+            told.contains(own.to_str().expect("text")) && told.ends_with("try sudo gpuslice"),
+            "{told}"
+        );
+        let told = absent(&socket, Errno::ECONNREFUSED, node.path());
+        assert!(told.contains("start gpusliced"), "{told}");
     }
 }

@@ -5,6 +5,7 @@
 //! the command or configuration line that fixes it. The exit status is 1 if a part is missing that
 //! slices need. A part that only a higher enforcement level needs is reported, but not needed.
 
+mod cdi;
 mod enforcement;
 
 use crate::admin::Admin;
@@ -50,6 +51,12 @@ pub struct Options {
     /// Fail if any part is missing, also one that only some features need
     #[arg(long)]
     strict: bool,
+    /// Fail if pods of Kubernetes could not get their claims
+    #[arg(long)]
+    kubernetes: bool,
+    /// Configuration file of containerd [default: /etc/containerd/config.toml]
+    #[arg(long, value_name = "FILE")]
+    containerd_config: Option<PathBuf>,
     /// Configuration file of the daemon [default: /etc/gpuslice/gpusliced.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -86,6 +93,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let view = Admin::connect(&dir).and_then(|admin| admin.list());
     let mut checks = of_facts(&facts);
     checks.extend(of_installation(options));
+    checks.extend(of_claims(options, &facts));
+    checks.extend(of_required_limits(options, &facts));
     match view {
         Ok(list) => {
             checks.push(there("daemon", format!("answers at {}", dir.display())));
@@ -375,6 +384,31 @@ fn of_installation(options: &Options) -> Vec<Check> {
     checks
 }
 
+/// Claims are refused where the driver has to enforce every cap.
+fn of_required_limits(options: &Options, facts: &Value) -> Option<Check> {
+    let claims = options.kubernetes || facts["config"]["node_group"].is_string();
+    (claims && facts["config"]["cgroup_limits"] == "require").then(|| {
+        let found = "cgroup_limits is \"require\", with which no claim can be reserved".to_owned();
+        needed("claims", found, "set cgroup_limits = \"auto\" and restart gpusliced")
+    })
+}
+
+/// Whether pods get their claims. A node with a group of agents has them.
+fn of_claims(options: &Options, facts: &Value) -> Option<Check> {
+    let needed = options.kubernetes || facts["config"]["node_group"].is_string();
+    let cdi_dir = facts["config"]["cdi_dir"].as_str();
+    let config = options.containerd_config.as_deref();
+    match (node::is_in_path("containerd"), node::is_in_path("crio")) {
+        (true, _) => Some(cdi::of_containerd(config, cdi_dir, needed)),
+        (false, false) if options.kubernetes => {
+            let found = "neither containerd nor CRI-O is in PATH".to_owned();
+            Some(self::needed("cdi", found, "install containerd from 1.7 on, or CRI-O"))
+        }
+        // CRI-O gives containers their CDI devices without being told to.
+        (false, _) => None,
+    }
+}
+
 /// Whether a container engine is set up for gpuslice.
 fn of_engine(state: setup::State) -> Check {
     let setup::State { engine, ok, found } = state;
@@ -398,7 +432,8 @@ fn as_json(checks: &[Check], facts: &Value) -> Value {
             "found": check.found, "fix": check.fix,
         })
     };
-    json!({ "checks": checks.iter().map(one).collect::<Vec<_>>(), "facts": facts })
+    let checks: Vec<Value> = checks.iter().map(one).collect();
+    out::document("doctor", 1, json!({ "checks": checks, "facts": facts }))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     since: Option<Duration>,
     /// Show events of this container only: its id, the beginning of that, or its name
-    #[arg(long, value_name = "CONTAINER")]
+    #[arg(long, value_name = "CONTAINER", add = crate::complete::slices())]
     slice: Option<String>,
     /// Print further events as they happen, until interrupted
     #[arg(long, short)]
@@ -40,8 +40,9 @@ pub struct Options {
 }
 
 /// An event as it is shown.
-struct Shown {
-    sequence: u64,
+pub struct Shown {
+    /// Its number.
+    pub sequence: u64,
     unix_ns: u64,
     kind: EventKind,
     container: String,
@@ -49,13 +50,15 @@ struct Shown {
     gpu: Option<GpuUuid>,
     pid: u32,
     uid: Option<u32>,
+    login_uid: Option<u32>,
     count: u32,
     amounts: [u64; 2],
     text: String,
 }
 
 impl Shown {
-    fn of(row: History) -> Option<Shown> {
+    /// An event of an answer; none for the answer's end.
+    pub fn of(row: History) -> Option<Shown> {
         match row {
             History::Entry {
                 sequence,
@@ -66,6 +69,7 @@ impl Shown {
                 gpu,
                 pid,
                 uid,
+                login_uid,
                 count,
                 amounts,
                 text,
@@ -78,6 +82,7 @@ impl Shown {
                 gpu: (gpu != NO_GPU).then_some(gpu),
                 pid,
                 uid: (uid != NO_UID).then_some(uid),
+                login_uid: (login_uid != NO_UID).then_some(login_uid),
                 count,
                 amounts,
                 text: text.to_string(),
@@ -135,6 +140,7 @@ impl Shown {
         let by = [
             (self.pid > 0).then(|| format!("pid {}", self.pid)),
             self.uid.map(|uid| format!("uid {uid}")),
+            self.login_uid.filter(|login| self.uid != Some(*login)).map(|it| format!("login {it}")),
         ];
         let by: Vec<String> = by.into_iter().flatten().collect();
         if !by.is_empty() {
@@ -146,14 +152,15 @@ impl Shown {
         line
     }
 
-    fn json(&self) -> Value {
+    /// One JSON object.
+    pub fn json(&self) -> Value {
         let [first, second] = self.amounts;
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let mut value = json!({
             "sequence": self.sequence, "time": self.time(), "unix_ns": self.unix_ns,
             "event": self.kind.name(), "container": text(&self.container), "name": text(&self.name),
             "gpu": self.gpu.map(|gpu| gpu.to_string()), "pid": (self.pid > 0).then_some(self.pid),
-            "uid": self.uid, "count": self.count, "text": text(&self.text),
+            "uid": self.uid, "login_uid": self.login_uid, "count": self.count, "text": text(&self.text),
         });
         let names: &[&str] = match self.kind {
             EventKind::DaemonStarted => &["slices"],
@@ -166,7 +173,7 @@ impl Shown {
         for (name, amount) in names.iter().zip([first, second]) {
             value[*name] = amount.into();
         }
-        value
+        out::document("event", 1, value)
     }
 }
 
@@ -251,6 +258,7 @@ mod tests {
             gpu: None,
             pid: 7,
             uid: None,
+            login_uid: None,
             count: 1,
             amounts,
             text: text.into(),
@@ -293,6 +301,11 @@ mod tests {
                 (&json!(kind.name()), &json!(event.time()))
             );
         }
+        let by =
+            Shown { uid: Some(0), login_uid: Some(1000), ..event(EventKind::Retuned, [0; 2], "") };
+        assert!(by.line(&View::default()).ends_with("(pid 7, uid 0, login 1000)"));
+        let root = Shown { login_uid: Some(0), ..by };
+        assert!(root.line(&View::default()).ends_with("(pid 7, uid 0)"));
         let many = Shown { count: 41, ..event(EventKind::Overrun, [0; 2], "") };
         assert!(many.line(&View::default()).ends_with("and 40 like it before"));
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 #[command(after_help = HELP)]
 pub struct Options {
     /// Id, id prefix, or name as shown by gpuslice ps; without it, one line for each slice
-    #[arg(value_name = "CONTAINER")]
+    #[arg(value_name = "CONTAINER", add = crate::complete::slices())]
     container: Option<String>,
     /// Seconds to watch, 0.1 to 3600
     #[arg(long, value_name = "S", default_value = "2", value_parser = parse_stretch)]
@@ -161,5 +161,6 @@ fn json_of(now: &View, findings: &[(&Row, Finding)]) -> Value {
             "time": parts,
         })
     };
-    json!({ "now_ns": now.now_ns, "slices": findings.iter().map(one).collect::<Vec<_>>() })
+    let slices: Vec<Value> = findings.iter().map(one).collect();
+    out::document("explain", 1, json!({ "now_ns": now.now_ns, "slices": slices }))
 }

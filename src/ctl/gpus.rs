@@ -70,7 +70,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let all = summaries(&before, &now);
     if options.json {
         let gpus: Vec<Value> = all.iter().map(json_of).collect();
-        out::line(&json!({ "now_ns": now.now_ns, "gpus": gpus }).to_string())?;
+        let all = json!({ "now_ns": now.now_ns, "gpus": gpus });
+        out::line(&out::document("gpus", 1, all).to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     for line in lines(&all) {
@@ -107,7 +108,8 @@ fn lines(all: &[Summary<'_>]) -> Vec<String> {
     [head].into_iter().chain(all.iter().map(row)).collect()
 }
 
-fn json_of(it: &Summary<'_>) -> Value {
+/// A GPU's figures as JSON.
+pub fn json_of(it: &Summary<'_>) -> Value {
     let gpu = it.gpu;
     json!({
         "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),

@@ -9,18 +9,24 @@ mod cdi;
 mod cgroup;
 mod child;
 mod columns;
+mod complete;
 mod demo;
 mod doctor;
 mod events;
 mod explain;
 mod gpus;
 mod inject;
+mod inspect;
+mod manual;
 mod metrics;
 mod mount_point;
 mod node;
 mod out;
+mod past;
+mod plot;
 mod policy;
 mod ps;
+mod record;
 mod rm;
 mod run;
 mod set;
@@ -28,13 +34,16 @@ mod setup;
 mod shared;
 mod sim;
 mod slice;
+mod spark;
+mod svg;
 mod table;
 mod top;
 mod trust;
 mod wall_time;
+mod web;
 mod why;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 #[derive(Parser)]
 #[command(
@@ -59,8 +68,16 @@ enum Command {
     Events(events::Options),
     /// List the GPUs of this node: memory, use, policy
     Gpus(gpus::Options),
+    /// Show this node's GPUs as kubectl inspect cgpu does
+    Inspect(inspect::Options),
     /// Watch slices and GPUs, and change slices
     Top(top::Options),
+    /// Show the last ten minutes: lines, a picture or a table
+    Plot(plot::Options),
+    /// Record turns for some seconds: sums, a picture or a trace for Perfetto
+    Record(record::Options),
+    /// Show the node in a browser, read-only
+    Web(web::Options),
     /// Remove leftover slices
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
@@ -79,17 +96,27 @@ enum Command {
     Demo(demo::Options),
     /// Create or remove a simulated GPU
     Sim(sim::Options),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Manual(manual::Options),
 }
 
 /// Runs the command that the program's arguments name.
 pub fn main() -> std::process::ExitCode {
+    // A shell that completes a word gets its answer, and nothing else is done.
+    let shell = clap_complete::CompleteEnv::with_factory(Cli::command);
+    shell.var(complete::VARIABLE).completer("gpuslice").complete();
     let result = match Cli::parse().command {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Events(options) => events::main(&options),
         Command::Gpus(options) => gpus::main(&options),
+        Command::Inspect(options) => inspect::main(&options),
         Command::Top(options) => top::main(&options),
+        Command::Plot(options) => plot::main(&options),
+        Command::Record(options) => record::main(&options),
+        Command::Web(options) => web::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),
@@ -99,6 +126,7 @@ pub fn main() -> std::process::ExitCode {
         Command::Cdi(options) => cdi::main(&options),
         Command::Demo(options) => demo::main(&options),
         Command::Sim(options) => sim::main(&options),
+        Command::Manual(options) => manual::main(Cli::command(), &options),
     };
     result.unwrap_or_else(|error| {
         out::note(&format!("{error:#}"));

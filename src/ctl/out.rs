@@ -2,6 +2,7 @@
 //! slice must not fail because its messages about the slice have no reader.
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
 
 /// Prints one line. A closed pipe is not an error.
@@ -22,6 +23,14 @@ pub fn line_is_read(text: &str) -> Result<bool> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         done => done.map(|()| true).context("writing to standard output"),
     }
+}
+
+/// A document of `--json`: an object with the name and the version of its schema in `docs/schemas`. A new field is no
+/// new version; a field that goes or changes its meaning is one.
+pub fn document(name: &str, version: u32, mut body: Value) -> Value {
+    body["schema"] = format!("gpuslice/{name}").into();
+    body["version"] = version.into();
+    body
 }
 
 /// Draws a table over the previous one, of `drawn` lines, on a terminal; below it elsewhere. Returns

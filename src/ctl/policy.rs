@@ -11,6 +11,7 @@ use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::Selector;
+use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -19,11 +20,14 @@ use std::process::ExitCode;
 #[command(after_help = policies())]
 pub struct Options {
     /// GPUs: all, or a list of indices or UUIDs
-    #[arg(value_name = "GPU", default_value = "all", value_parser = parse_gpus)]
+    #[arg(value_name = "GPU", default_value = "all", value_parser = parse_gpus, add = crate::complete::gpus())]
     gpus: String,
     /// New policy, by name or cGPU's number; omit it to show the current one
     #[arg(value_name = "POLICY", allow_hyphen_values = true)]
     policy: Option<Policy>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
@@ -61,6 +65,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let before = View::of(admin.list()?);
     let chosen = chosen(&before, &options.gpus)?;
     let Some(policy) = options.policy else {
+        if options.json {
+            return print_json(&chosen, None);
+        }
         for line in lines(&chosen) {
             out::line(&line)?;
         }
@@ -70,10 +77,28 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let Answer::Done {} = admin.ask(&Command::SetPolicy { gpu, policy })? else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
+    if options.json {
+        return print_json(&chosen, Some(policy));
+    }
     for gpu in chosen {
         let (what, was) = (before.called(gpu.uuid), gpu.policy);
         out::line(&format!("{what}: {was} -> {policy}"))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The GPUs with their policies; `policy` is the one that they have now, instead of the one that they are shown with.
+fn print_json(gpus: &[&Gpu], policy: Option<Policy>) -> Result<ExitCode> {
+    let gpu = |gpu: &&Gpu| {
+        let now = policy.unwrap_or(gpu.policy);
+        json!({
+            "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),
+            "slices": gpu.slices, "policy": now.name(), "policy_number": now.number(),
+            "was": policy.map(|_| gpu.policy.name()),
+        })
+    };
+    let all = json!({ "gpus": gpus.iter().map(gpu).collect::<Vec<_>>() });
+    out::line(&out::document("policy", 1, all).to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 

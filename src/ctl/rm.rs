@@ -7,6 +7,7 @@ use crate::out;
 use crate::table::{Row, View};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::ContainerId;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,11 +15,14 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub struct Options {
     /// Ids, id prefixes, or names as shown by `gpuslice ps`
-    #[arg(required = true, value_name = "CONTAINER")]
+    #[arg(required = true, value_name = "CONTAINER", add = crate::complete::slices())]
     containers: Vec<String>,
     /// Remove the slice of a container whose processes still run; they get no more GPU memory
     #[arg(long, short)]
     force: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
@@ -31,6 +35,7 @@ pub struct Options {
 pub fn main(options: &Options) -> Result<ExitCode> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;
+    let mut removed = Vec::new();
     for asked in &options.containers {
         let view = View::of(admin.list()?);
         let id = find(&view, asked, &dir)?;
@@ -41,7 +46,13 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         }
         let container = ContainerId::new(&id).context(id.clone())?;
         admin.ask(&gpuslice_wire::admin::Command::Dismiss { container })?;
-        out::line(&id)?;
+        if !options.json {
+            out::line(&id)?;
+        }
+        removed.push(id);
+    }
+    if options.json {
+        out::line(&out::document("rm", 1, json!({ "removed": removed })).to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }

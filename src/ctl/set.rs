@@ -12,10 +12,11 @@ use crate::slice::parse_memory;
 use crate::table::{Row, View};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::{Change, Class};
 use gpuslice_wire::select::GpuRef;
 use gpuslice_wire::units::{Bytes, Percent, Weight};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,13 +24,13 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub struct Options {
     /// Id, id prefix, or name as shown by `gpuslice ps`
-    #[arg(value_name = "CONTAINER")]
+    #[arg(value_name = "CONTAINER", add = crate::complete::slices())]
     container: String,
     /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
     /// Restrict --memory to this GPU, by its index on the node or its UUID
-    #[arg(long, value_name = "GPU", requires = "memory", allow_hyphen_values = true)]
+    #[arg(long, value_name = "GPU", requires = "memory", allow_hyphen_values = true, add = crate::complete::gpus())]
     gpu: Option<GpuRef>,
     /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
@@ -46,9 +47,39 @@ pub struct Options {
     /// Set the priority: high, normal or best-effort
     #[arg(long, value_name = "CLASS", allow_hyphen_values = true)]
     priority: Option<Class>,
+    /// Print one JSON object; sizes in bytes
+    #[arg(long)]
+    json: bool,
     /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
+}
+
+/// A change that was made.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The option that asked for it.
+    what: &'static str,
+    /// The GPU, if it is of one.
+    gpu: Option<GpuUuid>,
+    /// The old value and the new one.
+    values: [Value; 2],
+    /// The change as a line, without the container's name.
+    text: String,
+}
+
+impl Told {
+    fn json(&self) -> Value {
+        let [was, is] = &self.values;
+        let gpu = self.gpu.map(|gpu| gpu.to_string());
+        json!({ "what": self.what, "gpu": gpu, "was": was, "is": is, "text": self.text })
+    }
+}
+
+/// The changes as lines, each with the container's name.
+pub fn lines(view: &View, id: &str, told: &[Told]) -> Vec<String> {
+    let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
+    told.iter().map(|it| format!("{}: {}", called(id, &rows), it.text)).collect()
 }
 
 impl Options {
@@ -82,7 +113,13 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let id = find(&view, &options.container, &dir)?;
     let mut told = Vec::new();
     let done = change(options, &admin, (&view, &id), &mut told);
-    for line in told {
+    if options.json && done.is_ok() {
+        let changes: Vec<Value> = told.iter().map(Told::json).collect();
+        let all = json!({ "container": id, "name": view.name(&id), "changes": changes });
+        out::line(&out::document("set", 1, all).to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for line in lines(&view, &id, &told) {
         out::line(&line)?;
     }
     done.map(|()| ExitCode::SUCCESS)
@@ -112,7 +149,7 @@ pub fn change(
     options: &Options,
     admin: &Admin,
     (view, id): (&View, &str),
-    told: &mut Vec<String>,
+    told: &mut Vec<Told>,
 ) -> Result<()> {
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
     resize(options, admin, view, (id, &rows), told)?;
@@ -125,27 +162,30 @@ fn resize(
     admin: &Admin,
     view: &View,
     (id, rows): (&str, &[&Row]),
-    lines: &mut Vec<String>,
+    all: &mut Vec<Told>,
 ) -> Result<()> {
     let container = ContainerId::new(id).with_context(|| id.to_owned())?;
     let mut changes = Vec::new();
     if let Some(cap) = options.memory {
         for row in chosen(view, rows.iter().copied(), options.gpu)? {
             let what = view.called(row.gpu);
-            changes.push((row.lane, cap, what, Some(row.cap)));
+            changes.push((row.lane, cap, what, Some(row.cap), Some(row.gpu)));
         }
     }
     if let Some(cap) = options.pinned {
         let was = rows.iter().find_map(|row| row.pinned_cap);
         let cap = MemoryAsk::Exactly(cap);
-        changes.push((Lane::HOST, cap, "pinned host memory".to_owned(), was));
+        changes.push((Lane::HOST, cap, "pinned host memory".to_owned(), was, None));
     }
-    for (lane, cap, what, was) in changes {
+    for (lane, cap, what, was, gpu) in changes {
         let command = Command::Resize { container, lane, memory: cap };
         let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
             bail!("unexpected answer from the daemon; check that it has the same version")
         };
-        lines.push(told(called(id, rows), &what, was, cap, reserved));
+        let text = told(&what, was, cap, reserved);
+        let what = if gpu.is_some() { "memory" } else { "pinned" };
+        let values = [was.map(|was| was.0).into(), cap.0.into()];
+        all.push(Told { what, gpu, values, text });
     }
     Ok(())
 }
@@ -155,14 +195,14 @@ fn retune(
     options: &Options,
     admin: &Admin,
     (id, rows): (&str, &[&Row]),
-    told: &mut Vec<String>,
+    told: &mut Vec<Told>,
 ) -> Result<()> {
     let weight = options.weight.unwrap_or_default();
     let share = options.share.unwrap_or_default();
     let share_limit = options.share_limit.unwrap_or_default();
     let class = options.priority;
-    let lines = retuned(rows.first().copied(), weight, [share, share_limit], class);
-    if lines.is_empty() {
+    let changes = retuned(rows.first().copied(), weight, [share, share_limit], class);
+    if changes.is_empty() {
         return Ok(());
     }
     let container = ContainerId::new(id).with_context(|| id.to_owned())?;
@@ -170,39 +210,44 @@ fn retune(
     let Answer::Done {} = admin.ask(&command)? else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
-    told.extend(lines.iter().map(|line| format!("{}: {line}", called(id, rows))));
+    told.extend(changes);
     Ok(())
 }
 
-/// Old and new scheduling parameters, one line for each that was changed; share and limit as a pair.
+/// Old and new scheduling parameters, each that was changed.
 fn retuned(
     was: Option<&Row>,
     weight: Change<Weight>,
     [share, share_limit]: [Change<Percent>; 2],
     class: Option<Class>,
-) -> Vec<String> {
-    let percent = |percent: Option<u32>| percent.map_or("none".to_owned(), |p| format!("{p}%"));
+) -> Vec<Told> {
     let number = |number: Option<u32>| number.map_or("none".to_owned(), |n| n.to_string());
-    let before = |text: &dyn Fn(&Row) -> String| was.map_or("unknown".to_owned(), text);
-    let mut lines = Vec::new();
+    let percent = |percent: Option<u32>| percent.map_or("none".to_owned(), |p| format!("{p}%"));
+    let change = |what, shown: &dyn Fn(Option<u32>) -> String, before: Option<Option<u32>>, now| {
+        let was = before.map_or("unknown".to_owned(), shown);
+        let text = format!("{what}: {was} -> {}", shown(now));
+        Told { what, gpu: None, values: [before.flatten().into(), now.into()], text }
+    };
+    let mut all = Vec::new();
     if weight != Change::Keep {
-        let was = before(&|row| number(row.weight));
-        lines.push(format!("weight: {was} -> {}", number(weight.of(None).map(Weight::get))));
+        let now = weight.of(None).map(Weight::get);
+        all.push(change("weight", &number, was.map(|row| row.weight), now));
     }
-    if share != Change::Keep {
-        let was = before(&|row| percent(row.share));
-        lines.push(format!("share: {was} -> {}", percent(share.of(None).map(Percent::get))));
-    }
-    if share_limit != Change::Keep {
-        let was = before(&|row| percent(row.share_limit));
-        let limit = percent(share_limit.of(None).map(Percent::get));
-        lines.push(format!("share-limit: {was} -> {limit}"));
+    let was_share = was.map(|row| row.share);
+    let was_limit = was.map(|row| row.share_limit);
+    for (what, was, it) in [("share", was_share, share), ("share-limit", was_limit, share_limit)] {
+        if it != Change::Keep {
+            all.push(change(what, &percent, was, it.of(None).map(Percent::get)));
+        }
     }
     if let Some(class) = class {
-        let was = before(&|row| row.class.to_string());
-        lines.push(format!("priority: {was} -> {class}"));
+        let before = was.map(|row| row.class);
+        let shown = before.map_or("unknown".to_owned(), |class| class.to_string());
+        let text = format!("priority: {shown} -> {class}");
+        let values = [before.map(Class::name).into(), class.name().into()];
+        all.push(Told { what: "priority", gpu: None, values, text });
     }
-    lines
+    all
 }
 
 /// The rows to change: all of the slice's, or one GPU's.
@@ -232,9 +277,9 @@ fn chosen<'a>(
 }
 
 /// Old and new cap, as a line for the user.
-fn told(id: &str, what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -> String {
+fn told(what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -> String {
     let was = was.map_or("no cap".to_owned(), |was| was.to_string());
-    let mut line = format!("{id}: {what}: {was} -> {cap}");
+    let mut line = format!("{what}: {was} -> {cap}");
     if reserved > cap {
         line += &format!(
             "; {reserved} are held, so allocations are refused until usage falls below the cap"
@@ -247,7 +292,7 @@ fn told(id: &str, what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -
 mod tests {
     use super::*;
     use crate::table::tests::{gpu, slice};
-    use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
+    use gpuslice_wire::ids::NvmlIndex;
     use gpuslice_wire::units::GIB;
 
     #[test]
@@ -279,6 +324,13 @@ mod tests {
         let percent = |percent| Change::to(Percent::new(percent).ok());
         let (weight, class) = (Change::to(Weight::new(7).ok()), Some(Class::BestEffort));
         let told = retuned(Some(&row), weight, [percent(50), percent(80)], class);
+        let json: Vec<Value> = told.iter().map(Told::json).collect();
+        assert_eq!(
+            (&json[0]["was"], &json[0]["is"], &json[1]["was"]),
+            (&json!(3), &json!(7), &Value::Null)
+        );
+        assert_eq!((&json[3]["what"], &json[3]["is"]), (&json!("priority"), &json!("best-effort")));
+        let told: Vec<String> = told.into_iter().map(|it| it.text).collect();
         assert_eq!(
             told,
             [
@@ -290,6 +342,7 @@ mod tests {
         );
         assert!(retuned(Some(&row), Change::Keep, [Change::Keep; 2], None).is_empty());
         let gone = retuned(None, Change::None, [Change::None; 2], None);
+        let gone: Vec<String> = gone.into_iter().map(|it| it.text).collect();
         assert_eq!(
             gone,
             ["weight: unknown -> none", "share: unknown -> none", "share-limit: unknown -> none"]
@@ -298,12 +351,12 @@ mod tests {
 
     #[test]
     fn a_cap_below_what_is_held_is_told() {
-        let line = |cap, held| told("web", "gpu 0", Some(Bytes(GIB)), Bytes(cap), Bytes(held));
-        assert_eq!(line(2 * GIB, GIB), "web: gpu 0: 1GiB -> 2GiB");
+        let line = |cap, held| told("gpu 0", Some(Bytes(GIB)), Bytes(cap), Bytes(held));
+        assert_eq!(line(2 * GIB, GIB), "gpu 0: 1GiB -> 2GiB");
         assert!(line(GIB / 2, GIB).ends_with(
             "1GiB are held, so allocations are refused until usage falls below the cap"
         ));
-        let first = told("web", "pinned host memory", None, Bytes(GIB), Bytes(0));
+        let first = told("pinned host memory", None, Bytes(GIB), Bytes(0));
         assert!(first.ends_with("no cap -> 1GiB"), "{first}");
     }
 }

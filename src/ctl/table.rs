@@ -7,7 +7,7 @@
 mod due;
 mod json;
 
-pub use json::json;
+pub use json::{json, pod as owner_json};
 
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
@@ -234,7 +234,7 @@ impl View {
                 Snapshot::SliceOwner { container, owner } => {
                     view.owners.insert(container.to_string(), owner);
                 }
-                Snapshot::End { .. } => {}
+                _ => {}
             }
         }
         view

@@ -24,6 +24,10 @@ pub struct CommandLine {
     #[arg(long, value_name = "FILE", exclusive = true)]
     pub check: Option<PathBuf>,
 
+    /// Write the manual pages into DIR and exit
+    #[arg(long, value_name = "DIR", exclusive = true, hide = true)]
+    pub manual: Option<PathBuf>,
+
     /// Directory of the sockets and records [default: /run/gpuslice as root, else $XDG_RUNTIME_DIR/gpuslice or
     /// /tmp/gpuslice-UID]
     #[arg(long, value_name = "DIR")]

@@ -174,6 +174,8 @@ pub struct DaemonConfig {
     pub cdi_dir: Option<Absolute>,
     /// Group whose members may use the node's socket.
     pub node_group: Option<String>,
+    /// Directory of the node's socket.
+    pub node_socket_dir: Option<Absolute>,
     /// How long a GPU is unhealthy after a critical error, if it works since, s.
     pub unhealthy_s: Bounded<1, 86_400>,
     /// Whether the caps on a GPU may exceed its memory.
@@ -235,6 +237,7 @@ impl Default for DaemonConfig {
             state_dir: None,
             cdi_dir: None,
             node_group: None,
+            node_socket_dir: None,
             unhealthy_s: Bounded::default_of(300),
             oversubscribe: false,
             policy: PolicyName(Policy::Soft),

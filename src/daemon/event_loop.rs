@@ -4,7 +4,7 @@
 use crate::accounting::attribute::{Attached, granted_beside};
 use crate::accounting::questions::{NvmlAnswer, Sample};
 use crate::clients::BURST;
-use crate::events::Happening;
+use crate::events::{Happening, unix_ns};
 use crate::executor::Duties;
 use crate::policies;
 use crate::poll::{Poll, Source};
@@ -31,6 +31,8 @@ use std::io;
 
 /// Heartbeats between two reads of all claims, so that observers see processes that never ring their doorbell.
 const CLAIMS_EVERY: u64 = 10;
+/// Heartbeats of an interval of samples: a second.
+const SAMPLE_EVERY: u64 = 20;
 
 /// The daemon; see the file's head.
 pub struct Daemon {
@@ -215,6 +217,14 @@ impl Daemon {
         if heartbeats.is_multiple_of(CLAIMS_EVERY) {
             duties.clients.read_all_claims(&mut duties.tasks);
         }
+        if heartbeats.is_multiple_of(SAMPLE_EVERY) {
+            self.settle();
+            // after the last step, whose sums may be later than the beat
+            let at = gpuslice_host::clock::now();
+            self.duties.samples.take(at, &self.engine.figures(at));
+            self.duties.recorder.due(at);
+        }
+        let duties = &mut self.duties;
         if heartbeats.is_multiple_of(LOOK_EVERY) {
             let preemption = &mut duties.preemption;
             preemption.look(&duties.clients, &duties.containers, &self.engine);
@@ -260,9 +270,13 @@ impl Daemon {
     }
 
     fn step(&mut self, event: Event) {
+        self.step_at(now(), event);
+    }
+
+    fn step_at(&mut self, now: Instant, event: Event) {
         self.duties.note_event(&event);
         let mut actions = std::mem::take(&mut self.actions);
-        self.engine.step(now(), event, &mut actions);
+        self.engine.step(now, event, &mut actions);
         for action in actions.drain(..) {
             self.duties.perform(&self.engine, action);
         }
@@ -318,14 +332,32 @@ impl Daemon {
                 let change = TimeChange { weight, share, share_limit, class };
                 Ok(Event::Retune { token, container, change, undoes: false })
             }
-            Command::List {} => return self.list(key),
+            Command::List {} => return self.list(key, false),
+            Command::Observe {} => {
+                duties.health.start();
+                return self.list(key, true);
+            }
+            Command::Samples { after_ns } => {
+                let rows = duties.samples.after(after_ns, (now(), unix_ns()));
+                return duties.admins.answer_all(key, &rows, &mut duties.tasks);
+            }
+            Command::Record { for_ns, after } => return self.record(key, for_ns, after),
             Command::Events { after } => {
                 let rows = duties.events.after(after);
-                rows.iter().for_each(|row| duties.admins.queue(key, row));
-                return duties.admins.flush(key, &mut duties.tasks);
+                return duties.admins.answer_all(key, &rows, &mut duties.tasks);
             }
         };
         self.pass(key, event);
+    }
+
+    /// Records turns, and answers with those that were recorded.
+    fn record(&mut self, key: Key, for_ns: u64, after: u64) {
+        let now = now();
+        let until = self.duties.recorder.extend(now, for_ns);
+        self.step_at(now, Event::Record { until });
+        let duties = &mut self.duties;
+        let rows = duties.recorder.after(after, (now, unix_ns()));
+        duties.admins.answer_all(key, &rows, &mut duties.tasks);
     }
 
     /// Passes a command to the engine, or refuses it.
@@ -368,11 +400,13 @@ impl Daemon {
         self.pass(key, ask.map(|ask| Event::Admit { token: token_of(key), ask }));
     }
 
-    fn list(&mut self, key: Key) {
+    /// Answers with a snapshot, and with the rows of metrics if `observes`.
+    fn list(&mut self, key: Key, observes: bool) {
         let duties = &mut self.duties;
         duties.clients.read_all_claims(&mut duties.tasks);
         self.settle();
-        let mut rows = self.engine.snapshot(now());
+        let at = now();
+        let mut rows = self.engine.snapshot(at);
         rows.insert(0, self.own_row());
         for row in &mut rows {
             if let Snapshot::Gpu { uuid, product, .. } = row {
@@ -384,8 +418,10 @@ impl Daemon {
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
         duties.preemption.set_time_enforcement(&mut rows);
         duties.add_owners(&mut rows);
-        rows.iter().for_each(|row| duties.admins.queue(key, row));
-        duties.admins.flush(key, &mut duties.tasks);
+        if observes {
+            duties.add_metrics(&self.engine, at, &mut rows);
+        }
+        duties.admins.answer_all(key, &rows, &mut duties.tasks);
     }
 
     /// What a snapshot shows of the daemon itself.

@@ -11,6 +11,7 @@
 //! * all lists together hold [`KEPT`] events. A new one beyond that replaces the oldest of the *longest* list. So a
 //!   container with few events loses none to one with many.
 
+use crate::peer::Asker;
 use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::limits::EVENT_TEXT_BYTES_MAX;
@@ -38,6 +39,7 @@ pub struct Happening {
     gpu: Option<GpuUuid>,
     pid: u32,
     uid: Option<u32>,
+    login_uid: Option<u32>,
     amounts: [u64; 2],
     text: String,
 }
@@ -52,6 +54,7 @@ impl Happening {
             gpu: None,
             pid: 0,
             uid: None,
+            login_uid: None,
             amounts: [0; 2],
             text: String::new(),
         }
@@ -77,11 +80,11 @@ impl Happening {
         Happening { pid, ..self }
     }
 
-    /// Asked for by a client of the admin socket: its pid and its user.
-    pub fn by_client(self, client: Option<(i32, u32)>) -> Happening {
-        let (pid, uid) = client.unzip();
-        let pid = pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
-        Happening { pid, uid, ..self }
+    /// Asked for by a client of the admin socket.
+    pub fn by_client(self, client: Option<Asker>) -> Happening {
+        let pid = client.and_then(|it| u32::try_from(it.pid).ok()).unwrap_or(0);
+        let uid = client.map(|it| it.uid);
+        Happening { pid, uid, login_uid: client.and_then(|it| it.login_uid), ..self }
     }
 
     /// See [`EventKind`].
@@ -171,10 +174,14 @@ pub struct Events {
     last: u64,
     held: usize,
     dropped: u64,
+    /// The log is journald's: events go there too, with their fields.
+    to_journal: bool,
+    /// All that happened, listed or not, in the order of [`EventKind::ALL`].
+    totals: [u64; EventKind::ALL.len()],
 }
 
 /// The wall clock, ns since 1970.
-fn unix_ns() -> u64 {
+pub fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -188,19 +195,59 @@ impl Default for Events {
             last: 0,
             held: 0,
             dropped: 0,
+            to_journal: false,
+            totals: [0; EventKind::ALL.len()],
         }
     }
 }
 
+/// An event for journald, whose fields are `GPUSLICE_EVENT`, `GPUSLICE_SLICE` and so on.
+fn tell(what: &Happening, name: Name, count: u32) {
+    let container = what.container.map_or(Text::EMPTY, |container| container.text());
+    let slice = if name.is_empty() { container.as_str() } else { name.as_str() };
+    let known = |text: &str| (!text.is_empty()).then(|| tracing::field::display(text.to_owned()));
+    let amount = |at: usize| (what.amounts != [0; 2]).then_some(what.amounts[at]);
+    tracing::info!(
+        event = what.kind.name(),
+        slice = known(slice),
+        container = known(container.as_str()),
+        gpu = what.gpu.map(tracing::field::display),
+        pid = (what.pid > 0).then_some(what.pid),
+        uid = what.uid,
+        login_uid = what.login_uid,
+        count,
+        amount = amount(0),
+        amount_2 = amount(1),
+        "{} {slice}: {}",
+        what.kind.name(),
+        what.text,
+    );
+}
+
 impl Events {
+    /// Events that go to journald too, if the log is its.
+    pub fn new(to_journal: bool) -> Events {
+        Events { to_journal, ..Events::default() }
+    }
+
     /// A container has a slice, and this name.
     pub fn know(&mut self, container: ContainerId, name: Name) {
         self.names.insert(container, name);
     }
 
+    /// The name of a container with a slice; empty for any other.
+    pub fn name(&self, container: &ContainerId) -> Name {
+        self.names.get(container).copied().unwrap_or(Name::EMPTY)
+    }
+
     /// A container has no slice any more.
     pub fn forget(&mut self, container: &ContainerId) {
         self.names.remove(container);
+    }
+
+    /// How often each kind has happened since the start, in the order of [`EventKind::ALL`].
+    pub fn totals(&self) -> [u64; EventKind::ALL.len()] {
+        self.totals
     }
 
     /// Records an event that happens now.
@@ -209,6 +256,7 @@ impl Events {
     }
 
     fn record_at(&mut self, now: Instant, unix_ns: u64, mut what: Happening) {
+        self.totals[what.kind as usize] += 1;
         let list = self.lists.entry(what.container).or_default();
         let Some(count) = list.count(what.kind, now) else {
             return;
@@ -217,6 +265,9 @@ impl Events {
         let name = what.name.filter(|name| !name.is_empty()).or(known).unwrap_or(Name::EMPTY);
         what.text = escaped(&what.text).as_str().to_owned();
         self.last += 1;
+        if self.to_journal {
+            tell(&what, name, count);
+        }
         list.entries.push_back(Entry { sequence: self.last, unix_ns, count, name, what });
         self.held += 1;
         if self.held > KEPT {
@@ -267,6 +318,7 @@ fn row(entry: &Entry) -> History {
         gpu: what.gpu.unwrap_or(NO_GPU),
         pid: what.pid,
         uid: what.uid.unwrap_or(NO_UID),
+        login_uid: what.login_uid.unwrap_or(NO_UID),
         count: entry.count,
         amounts: what.amounts,
         text: Text::new(&what.text).unwrap_or(Text::EMPTY),
@@ -329,6 +381,7 @@ mod tests {
             told.iter().filter(|it| it.1 == EventKind::MemoryRefused).map(|it| it.2).collect();
         assert_eq!(counts[..BURST as usize], [1; BURST as usize]);
         assert_eq!(counts[BURST as usize..].len(), 9, "one in each further second");
+        assert_eq!(events.totals()[EventKind::MemoryRefused as usize], 10_000, "all are counted");
         let omitted = 10_000 - counts.iter().sum::<u32>();
         assert!(omitted < 1_000, "the last second's are still to be told: {omitted}");
     }
@@ -362,17 +415,21 @@ mod tests {
         let mut events = Events::default();
         let name = |text| Name::new(text).expect("a name");
         events.know(id(1), name("web"));
-        let refused = Happening::of(EventKind::SliceRefused, id(1)).by_client(Some((5, 7)));
+        let refused = Happening::of(EventKind::SliceRefused, id(1)).by_client(Some(Asker {
+            pid: 5,
+            uid: 7,
+            login_uid: Some(8),
+        }));
         events.record(at(0), refused.with([1, 2], "a\u{202e}b\u{200b}\nc".to_owned()));
         let long = "\u{200b}".repeat(1_000);
         let of_other = Happening::of(EventKind::SliceRefused, id(2)).named(name("db"));
         events.record(at(0), of_other.with([0; 2], long));
         let rows = events.after(0);
-        let History::Entry { text, name, uid, pid, amounts, .. } = rows[0] else {
+        let History::Entry { text, name, uid, login_uid, pid, amounts, .. } = rows[0] else {
             panic!("an entry")
         };
         assert_eq!(text.as_str(), "a\\u{202e}b\\u{200b}\\u{a}c");
-        assert_eq!((name.as_str(), uid, pid, amounts), ("web", 7, 5, [1, 2]));
+        assert_eq!((name.as_str(), uid, login_uid, pid, amounts), ("web", 7, 8, 5, [1, 2]));
         let History::Entry { text, name, .. } = rows[1] else { panic!("an entry") };
         assert_eq!((name.as_str(), text.as_str().len() <= EVENT_TEXT_BYTES_MAX), ("db", true));
         events.forget(&id(1));

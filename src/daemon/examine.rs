@@ -7,6 +7,7 @@ mod kernel;
 
 use crate::accounting::ask_nvml::supports;
 use crate::accounting::pid_namespace_warning;
+use crate::claims::Directories;
 use crate::command_line::CommandLine;
 use crate::config::{CgroupLimitMode, DaemonConfig, PreemptionMode};
 use crate::nvml::Nvml;
@@ -36,6 +37,10 @@ pub fn facts(options: &CommandLine) -> Value {
         "kernel": kernel::facts(),
         "config": {
             "error": wrong,
+            "node_group": config.node_group,
+            "cdi_dir": paths.as_ref().ok().map(|paths| {
+                Directories::of(&config, &paths.runtime_dir).cdi.display().to_string()
+            }),
             "accounting_interval_ms": config.accounting_interval_ms.get(),
             "preemption": match config.preemption {
                 PreemptionMode::Off => "off",

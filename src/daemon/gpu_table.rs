@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 pub struct GpuTable {
     gpus: Vec<Gpu>,
     health: BTreeMap<GpuUuid, Health>,
+    /// Errors and losses of each since the start.
+    errors: BTreeMap<GpuUuid, u64>,
 }
 
 /// What is known of a slice beside its promise: owner, claim, whether the claim is released.
@@ -22,7 +24,7 @@ type About = (Owner, Option<ClaimId>, bool);
 impl GpuTable {
     /// These GPUs, all healthy.
     pub fn new(gpus: Vec<Gpu>) -> GpuTable {
-        GpuTable { gpus, health: BTreeMap::new() }
+        GpuTable { gpus, ..GpuTable::default() }
     }
 
     /// Each GPU's device node number, if it has one.
@@ -32,7 +34,19 @@ impl GpuTable {
 
     /// A GPU's health has changed.
     pub fn set_health(&mut self, gpu: GpuUuid, health: Health) {
+        if health.state != HealthState::Healthy {
+            *self.errors.entry(gpu).or_default() += 1;
+        }
         self.health.insert(gpu, health);
+    }
+
+    /// Each GPU's health, and its errors so far.
+    pub fn health_rows(&self) -> impl Iterator<Item = Snapshot> {
+        self.gpus.iter().map(|gpu| Snapshot::GpuHealth {
+            uuid: gpu.uuid,
+            health: self.health_of(gpu.uuid),
+            errors: self.errors.get(&gpu.uuid).copied().unwrap_or_default(),
+        })
     }
 
     fn health_of(&self, gpu: GpuUuid) -> Health {

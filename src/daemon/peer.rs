@@ -12,7 +12,7 @@
 
 use gpuslice_engine::Process;
 use gpuslice_host::cgroup;
-use gpuslice_host::process::{exists, has_exited, pid_of, pidfd_open, start_time};
+use gpuslice_host::process::{exists, has_exited, login_uid, pid_of, pidfd_open, start_time};
 use gpuslice_host::seqpacket::hung_up;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
@@ -20,6 +20,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Longest part of a cgroup's name that is kept, bytes.
 const CGROUP_BYTES_MAX: usize = 256;
+
+/// The process and the user behind a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// Process id in the daemon's namespace; 0 if it has none there.
+    pub pid: i32,
+    /// User id in the daemon's namespace.
+    pub uid: u32,
+    /// The user that logged in, which `sudo` does not change.
+    pub login_uid: Option<u32>,
+}
 
 /// The process at the other end of a socket.
 #[derive(Debug)]
@@ -42,6 +53,12 @@ impl Peer {
         let pidfd = getsockopt(&socket, PeerPidfd).ok();
         let pidfd = pidfd.or_else(|| pidfd_by_number(socket, creds.pid()));
         Ok(Peer { pid: creds.pid(), uid: creds.uid(), pidfd })
+    }
+
+    /// The process as one that asks for something; its login counts only if its pid is still its own.
+    pub fn asker(&self) -> Asker {
+        let login_uid = login_uid(self.pid).filter(|_| self.is_alive());
+        Asker { pid: self.pid, uid: self.uid, login_uid }
     }
 
     /// Pid and start time, if the process runs and has a pid in the daemon's namespace.

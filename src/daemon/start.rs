@@ -4,10 +4,10 @@ use crate::accounting::Accounting;
 use crate::admin::Admins;
 use crate::agents::Agents;
 use crate::cgroup_limits::CgroupLimits;
-use crate::claims::{CdiFiles, ClaimStore, Claims};
+use crate::claims::{CdiFiles, ClaimStore, Claims, Directories};
 use crate::clients::Clients;
 use crate::command_line::{CommandLine, LogFormat};
-use crate::config::{Absolute, ConfigError, DaemonConfig};
+use crate::config::{ConfigError, DaemonConfig};
 use crate::containers::{Budget, Containers, PageSettings};
 use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::event_loop::Daemon;
@@ -20,6 +20,8 @@ use crate::paths::{PathError, Paths};
 use crate::policies::Policies;
 use crate::poll::Poll;
 use crate::preempt::Preemption;
+use crate::recorder::Recorder;
+use crate::samples::Samples;
 use crate::service::{ActivatedSockets, ActivationError, Manager};
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Socket, can_refuse_descriptors};
@@ -28,23 +30,25 @@ use crate::tasks::Tasks;
 use clap::Parser;
 use gpuslice_engine::{Engine, Event};
 use gpuslice_host::clock::now;
-use gpuslice_host::layout::{ADMIN_SOCKET, NODE_DIR};
+use gpuslice_host::layout::ADMIN_SOCKET;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::fstat;
 use nix::unistd::{Gid, Group};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Exit status without a working driver: EX_UNAVAILABLE of sysexits.h.
 const NO_DRIVER: u8 = 69;
-/// Where claims of the node's daemon are kept.
-const STATE_DIR: &str = "/var/lib/gpuslice";
-/// Where container engines look for CDI files.
-const CDI_DIR: &str = "/var/run/cdi";
 /// How long the containers of a killed demo may take to end.
 const CONTAINERS_END: Duration = Duration::from_secs(5);
 
@@ -76,6 +80,9 @@ pub fn main() -> ExitCode {
     let options = CommandLine::parse();
     if let Some(file) = &options.check {
         return check(file);
+    }
+    if let Some(dir) = &options.manual {
+        return print(crate::manual::write(dir).map_err(|why| format!("{}: {why}", dir.display())));
     }
     if let Some(library) = &options.probe_cuda {
         return print(crate::probe::print(library));
@@ -149,7 +156,7 @@ fn complain(line: &str) {
 }
 
 fn serve(options: &CommandLine) -> Result<(), Failure> {
-    log_to_stderr(options.verbose, options.log_format);
+    let to_journal = begin_log(options.verbose, options.log_format);
     abort_on_panic();
     // Block signals before creating files, so that all files are removed at the end.
     let signals = end_signals()?;
@@ -175,6 +182,7 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     let serves_agents = !options.ephemeral;
     let agents = (serves_agents.then_some(group), GpuTable::new(gpus.clone()));
     let mut daemon = assemble(&config, paths, state, agents, signals, service, fds)?;
+    daemon.duties.events = Events::new(to_journal);
     for gpu in &gpus {
         daemon.deliver(Event::GpuFound { uuid: gpu.uuid, index: gpu.index, total: gpu.total });
     }
@@ -239,7 +247,8 @@ fn assemble(
         closer.prepare()?;
     }
     let listeners = listeners(given, &mut state, &closer)?;
-    let node = group.map(|group| state.listen_agents(group)).transpose()?;
+    let dir = config.node_socket_dir.as_ref().map(|dir| dir.0.as_path());
+    let node = group.map(|group| state.listen_agents(group, dir)).transpose()?;
     let node = node.map(|fd| Socket::listening(fd, SocketOwner::Agents, &closer));
     let claims = claims(config, state.dir(), &gpu_table);
     let library = PathBuf::from(paths.driver.nvml.as_str());
@@ -275,6 +284,8 @@ fn assemble(
         gpu_table,
         health,
         events: Events::default(),
+        samples: Samples::default(),
+        recorder: Recorder::default(),
         paths,
         tasks: Tasks::default(),
     };
@@ -295,14 +306,8 @@ fn node_group(config: &DaemonConfig) -> Result<Option<Gid>, Failure> {
 
 /// The claims of earlier daemons, and where their files are.
 fn claims(config: &DaemonConfig, runtime_dir: &Path, gpus: &GpuTable) -> Claims {
-    let is_nodes = runtime_dir == Path::new(NODE_DIR);
-    let dir = |configured: &Option<Absolute>, nodes: &str, own: &str| match configured {
-        Some(dir) => dir.0.clone(),
-        None if is_nodes => nodes.into(),
-        None => runtime_dir.join(own),
-    };
-    let store = ClaimStore::at(&dir(&config.state_dir, STATE_DIR, "state"));
-    let cdi = dir(&config.cdi_dir, CDI_DIR, "cdi");
+    let Directories { state, cdi } = Directories::of(config, runtime_dir);
+    let store = ClaimStore::at(&state);
     Claims::restored(store, CdiFiles::new(cdi, runtime_dir, gpus.minors()))
 }
 
@@ -355,8 +360,26 @@ fn await_containers(root: &std::path::Path) {
     }
 }
 
-fn log_to_stderr(verbose: bool, format: LogFormat) {
+/// Whether standard error is journald's stream: its variable has the file's device and inode.
+fn is_journals(stderr: BorrowedFd<'_>) -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    let it = fstat(stderr).map(|it| format!("{}:{}", it.st_dev, it.st_ino));
+    it.is_ok_and(|it| it == named)
+}
+
+/// Begins to log; returns whether the log is journald's. Its protocol carries the fields of each line; a stream would
+/// carry its text alone.
+fn begin_log(verbose: bool, format: LogFormat) -> bool {
     let level = if verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
+    let journal = is_journals(io::stderr().as_fd()).then(tracing_journald::layer);
+    if let (LogFormat::Text, Some(Ok(journal))) = (format, journal) {
+        let journal = journal.with_field_prefix(Some("GPUSLICE".to_owned()));
+        let journal = journal.with_syslog_identifier("gpusliced".to_owned());
+        tracing_subscriber::registry()
+            .with(journal.with_filter(LevelFilter::from_level(level)))
+            .init();
+        return true;
+    }
     let log = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_target(false)
@@ -366,6 +389,7 @@ fn log_to_stderr(verbose: bool, format: LogFormat) {
         LogFormat::Text => log.compact().init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+    false
 }
 
 /// Ends the daemon at once after a panic: it could continue with a wrong state. The next daemon starts from

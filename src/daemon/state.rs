@@ -78,6 +78,8 @@ pub struct State {
     dir: PathBuf,
     /// The daemon created the admin socket's file and removes it at the end.
     admin_is_ours: bool,
+    /// Where the node's socket is.
+    agents_dir: PathBuf,
     _lock: Flock<File>,
 }
 
@@ -120,7 +122,8 @@ impl State {
                 Errno::EWOULDBLOCK => StateError::Taken(dir.to_owned()),
                 why => StateError::Io { path: path.clone(), why: why.into() },
             })?;
-        let state = State { dir: dir.to_owned(), admin_is_ours: false, _lock: lock };
+        let agents_dir = dir.to_owned();
+        let state = State { dir: dir.to_owned(), admin_is_ours: false, agents_dir, _lock: lock };
         state.forget_other_boots().map_err(io(dir))?;
         let containers = dir.join("c");
         make_dir(&containers)
@@ -297,14 +300,19 @@ impl State {
         Ok(listener)
     }
 
-    /// The node's socket, listening, for members of `group`.
+    /// The node's socket, listening, for members of `group`; in `dir` if it has one of its own. An agent in a
+    /// container sees that directory, and not the admin socket.
     ///
     /// # Errors
     /// A system call failed.
-    pub fn listen_agents(&self, group: Option<Gid>) -> io::Result<OwnedFd> {
-        let listener = listen_at(&self.dir, NODE_SOCKET, 0o600)?;
+    pub fn listen_agents(&mut self, group: Option<Gid>, dir: Option<&Path>) -> io::Result<OwnedFd> {
+        if let Some(dir) = dir {
+            DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+            self.agents_dir = dir.to_owned();
+        }
+        let listener = listen_at(&self.agents_dir, NODE_SOCKET, 0o600)?;
         if let Some(group) = group {
-            let path = self.dir.join(NODE_SOCKET);
+            let path = self.agents_dir.join(NODE_SOCKET);
             chown(&path, None, Some(group))?;
             fs::set_permissions(&path, Permissions::from_mode(0o660))?;
         }
@@ -322,7 +330,7 @@ impl State {
             true => fs::remove_file(self.dir.join(ADMIN_SOCKET)),
             false => Ok(()),
         };
-        let _ = fs::remove_file(self.dir.join(NODE_SOCKET)); // there may be none
+        let _ = fs::remove_file(self.agents_dir.join(NODE_SOCKET)); // there may be none
         for container in containers {
             let _ = fs::remove_file(self.container_dir(&container).join(TENANT_SOCKET));
         }

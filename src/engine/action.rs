@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::tenant::Rejection;
+use gpuslice_wire::turns::TurnKind;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::event::{TimeChange, Token};
@@ -77,6 +78,19 @@ pub enum Late {
     Overrun,
     /// Drained after an overrun.
     Drained,
+}
+
+/// A stretch of time in which a container had the GPU in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// How.
+    pub kind: TurnKind,
+    /// Its begin.
+    pub from: Instant,
+    /// Its end.
+    pub to: Instant,
+    /// GPU time charged for it.
+    pub charged: Duration,
 }
 
 /// A changed cap.
@@ -250,6 +264,15 @@ pub enum Action {
         container: ContainerId,
         /// The lane.
         lane: Lane,
+    },
+    /// A recorded stretch of time on a GPU has ended.
+    Recorded {
+        /// The container.
+        container: ContainerId,
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The stretch.
+        stretch: Stretch,
     },
     /// For the log: a container drains late.
     Late {

@@ -45,6 +45,8 @@ pub struct Engine {
     pub(crate) changed: Vec<(ContainerIndex, Lane)>,
     /// Containers whose GPUs take turns together, by container index.
     pub(crate) gangs: Vec<Gang>,
+    /// Turns are recorded until then.
+    pub(crate) recording: Option<Instant>,
 }
 
 /// The cap of an account that has none.
@@ -70,6 +72,7 @@ impl Engine {
             recalls: Vec::new(),
             changed: Vec::new(),
             gangs: Vec::new(),
+            recording: None,
         }
     }
 
@@ -86,6 +89,7 @@ impl Engine {
         let (from, comes) = (actions.len(), matches!(event, Event::Attach { .. }));
         let touched = gang::closure(&self.gangs, self.concerned(&event) | self.overdue());
         self.pass_time(touched);
+        self.follow_recording(actions);
         if matches!(event, Event::Tick | Event::Reserve { .. }) {
             self.end_grace(actions);
         }
@@ -134,6 +138,7 @@ impl Engine {
             Event::Resumed { container, lane } => {
                 self.preempt_done(container, lane, Answer::Resume)
             }
+            Event::Record { until } => self.record(until, actions),
             Event::Tick => self.end_recalls(actions),
         }
     }
@@ -341,6 +346,7 @@ impl Engine {
                 self.forget(client, actions);
                 actions.push(Action::Disconnect { client, why: Cut::Dismissed });
             }
+            self.cut_recording(actions);
             self.containers.remove(index);
             self.gangs.retain(|gang| gang.index != index);
             self.each_gpu(ALL, |gpu| gpu.turns.leave(index));

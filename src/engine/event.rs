@@ -300,6 +300,12 @@ pub enum Event {
         /// GPU of the slice.
         lane: Lane,
     },
+    /// Record turns until then, as [`crate::Action::Recorded`]. Tells what was recorded up to now; a time that is not
+    /// in the future ends the recording.
+    Record {
+        /// The end.
+        until: Instant,
+    },
     /// Time has passed: [`crate::Engine::next_deadline`] was reached, or no event arrived for a while.
     Tick,
 }

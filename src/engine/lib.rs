@@ -31,6 +31,7 @@ mod lifecycle;
 mod memory;
 mod quota;
 mod record;
+mod recording;
 mod refusal;
 mod retune;
 mod sched;
@@ -39,7 +40,7 @@ mod snapshot;
 mod tests;
 mod view;
 
-pub use action::{Action, Actions, CapChange, Cut, LaneView, Late, Mode};
+pub use action::{Action, Actions, CapChange, Cut, LaneView, Late, Mode, Stretch};
 pub use config::Config;
 pub use crc::crc32c;
 pub use engine::Engine;
@@ -51,3 +52,4 @@ pub use grants::{
 pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;
+pub use snapshot::Figures;

@@ -1,18 +1,114 @@
 //! The observer's view: the ledgers as rows, brought up to the instant of the query.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::text::Name;
-use gpuslice_wire::units::{Bytes, Duration, Instant};
-use gpuslice_wire::waits::WaitBehind;
+use gpuslice_wire::units::{Bytes, Duration, Instant, Percent, Weight};
+use gpuslice_wire::waits::{WaitBehind, WaitCause};
 
 use crate::action::Mode;
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
 use crate::lifecycle::{ClientLane, Container, Slice};
+use crate::sched::Turns;
+use crate::sched::entity::Entity;
+
+/// One slice's running sums, for a memory of the last minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// The container.
+    pub container: ContainerId,
+    /// Its name for display.
+    pub name: Name,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The GPU's policy.
+    pub policy: Policy,
+    /// Its class.
+    pub class: Class,
+    /// Its share, if it has one.
+    pub share: Option<Percent>,
+    /// Its weight, none beside a share alone.
+    pub weight: Option<Weight>,
+    /// The most of the GPU's time that it may have, parts per million.
+    pub cap_ppm: u32,
+    /// Its memory cap.
+    pub cap: Bytes,
+    /// Memory held, by its processes' claims within their grants, and untracked memory.
+    pub memory: Bytes,
+    /// The begin of all sums: its admission, or the daemon's start.
+    pub since: Instant,
+    /// GPU time charged.
+    pub gpu_time: Duration,
+    /// Time with work for the GPU.
+    pub runnable: Duration,
+    /// Wall time with the GPU.
+    pub running: Duration,
+    /// Wall time of hand-overs.
+    pub handover: Duration,
+    /// Wall time in which its limit held it back.
+    pub limited: Duration,
+    /// Wall time in which it waited for its gang.
+    pub gang: Duration,
+    /// Wall time without work.
+    pub idle: Duration,
+    /// Wall time of which nothing is known.
+    pub absent: Duration,
+    /// Wall time behind others by cause, in the order of [`WaitCause::ALL`], ns.
+    pub waits: [u64; WaitCause::ALL.len()],
+}
 
 impl Engine {
+    /// The running sums of all slices at `now`. Changes nothing.
+    #[must_use]
+    pub fn figures(&self, now: Instant) -> Vec<Figures> {
+        let of = |index, container: &Container, (lane, slice): (Lane, &Slice)| {
+            let gpu = &self.gpus[slice.gpu?];
+            let turns = &gpu.turns;
+            let entity = turns.find(index)?;
+            let charged_at = self.charged_at(now);
+            let elapsed = charged_at.since(turns.booked);
+            let account = turns.time_account(entity, now, charged_at);
+            let runs = if entity.reported.runnable { elapsed.0 } else { 0 };
+            Some(Figures {
+                container: container.record.container,
+                name: container.record.name,
+                gpu: gpu.uuid,
+                policy: turns.policy(),
+                class: container.record.class,
+                share: container.record.share,
+                weight: container.record.shown_weight(),
+                cap_ppm: entity.bucket.cap().ppm(),
+                cap: slice.account.cap(),
+                memory: self.used(index, lane).saturating_add(self.untracked(index, lane, slice)),
+                since: account.since,
+                gpu_time: Duration(self.gpu_ns(turns, entity, now)),
+                runnable: Duration(entity.runnable_time.0 + runs),
+                running: account.running,
+                handover: account.handover,
+                limited: account.limited,
+                gang: account.gang,
+                idle: account.idle,
+                absent: account.absent,
+                waits: account.waits.by_cause(),
+            })
+        };
+        let slices = self.containers.iter().flat_map(|(index, container)| {
+            let lanes = (0..).map(Lane).zip(&container.slices.gpus);
+            lanes.filter_map(move |lane| of(index, container, lane))
+        });
+        slices.collect()
+    }
+
+    /// Memory of a slice that NVML shows beyond what its processes reserved.
+    fn untracked(&self, index: ContainerIndex, lane: Lane, slice: &Slice) -> Bytes {
+        let past = slice.unattributed.charged().saturating_add(slice.hidden).0;
+        let lanes = self.lanes_of(index, lane);
+        Bytes(lanes.fold(past, |sum, lane| sum.saturating_add(lane.residual.charged().0)))
+    }
+
     /// How long the hardware should let a container run on a GPU while others have work there too, µs;
     /// `None` leaves it to the driver.
     #[must_use]
@@ -50,6 +146,35 @@ impl Engine {
         });
         let slices = slices.flatten();
         gpus.chain(slices).chain([Snapshot::End { now_ns: now.0 }]).collect()
+    }
+
+    /// Further rows of the view at `now`, for metrics: each GPU's use, and each slice's waits by cause.
+    #[must_use]
+    pub fn usage(&self, now: Instant) -> Vec<Snapshot> {
+        let charged_at = self.charged_at(now);
+        let mut rows = Vec::new();
+        for gpu in &self.gpus {
+            let turns = &gpu.turns;
+            let busy = turns.entities.iter().map(|entity| self.gpu_ns(&gpu.turns, entity, now));
+            let busy_ns = busy.fold(turns.ended_time.0, u64::saturating_add);
+            rows.push(Snapshot::GpuUse { uuid: gpu.uuid, busy_ns });
+            rows.extend(turns.entities.iter().filter_map(|entity| {
+                let container = self.containers.get(entity.index)?.record.container;
+                let by_cause_ns = turns.time_account(entity, now, charged_at).waits.by_cause();
+                Some(Snapshot::SliceWaits { container, gpu: gpu.uuid, by_cause_ns })
+            }));
+        }
+        rows
+    }
+
+    /// GPU time charged to `entity` up to `now`, ns.
+    fn gpu_ns(&self, turns: &Turns, entity: &Entity, now: Instant) -> u64 {
+        let elapsed = self.charged_at(now).since(turns.booked);
+        let unbooked = match turns.charged(entity) {
+            true => entity.billed(turns.bill(entity, elapsed)).0,
+            false => 0,
+        };
+        entity.gpu_time.0 + unbooked
     }
 
     /// Where the slice's wall time went.
@@ -105,7 +230,6 @@ impl Engine {
         let entity = gpu.turns.find(index)?;
         let elapsed = self.charged_at(now).since(gpu.turns.booked).0;
         let charged = gpu.turns.charged(entity);
-        let bill = gpu.turns.bill(entity, Duration(elapsed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
             self.lanes_of(index, lane).fold(past, |sum, lane| sum.saturating_add(f(lane)))
         };
@@ -123,10 +247,7 @@ impl Engine {
             denied_need: slice.last_denied.need,
             denied_left: slice.last_denied.left,
             denied_at_ns: slice.last_denied.at.0,
-            untracked: Bytes(sum(
-                |lane| lane.residual.charged().0,
-                slice.unattributed.charged().saturating_add(slice.hidden).0,
-            )),
+            untracked: self.untracked(index, lane, slice),
             pinned: self.used(index, Lane::HOST),
             pinned_cap: container.record.pinned,
             memory_enforcement: MemoryEnforcement::Shim,
@@ -140,7 +261,7 @@ impl Engine {
             holds: u32::from(charged && entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
-            gpu_ns: entity.gpu_time.0 + if charged { entity.billed(Duration(bill)).0 } else { 0 },
+            gpu_ns: self.gpu_ns(&gpu.turns, entity, now),
             wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
             runnable_ns: entity.runnable_time.0
                 + if entity.reported.runnable { elapsed } else { 0 },

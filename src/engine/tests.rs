@@ -364,6 +364,32 @@ fn a_clock_jump_is_charged_to_no_container() {
     assert!(matches!(rig.slice("a"), Snapshot::Slice { gpu_ns, .. } if gpu_ns == 250 * MS));
 }
 
+/// A GPU's time does not shrink when a slice ends.
+#[test]
+fn a_gpus_busy_time_includes_slices_that_ended() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let busy = |rig: &Rig| {
+        let rows = rig.engine.usage(Instant(rig.now));
+        let busy = rows.iter().find_map(|row| match row {
+            Snapshot::GpuUse { busy_ns, .. } => Some(busy_ns / MS),
+            _ => None,
+        });
+        busy.expect("a row")
+    };
+    let mut run = |name: &str| {
+        rig.admit(ask(name, "0", 100)).expect("fits");
+        let client = rig.attach(name, 0).expect("in");
+        let claims = Claims { runnable: true, ..Claims::default() };
+        rig.step(Event::Claims { client, lane: Lane(0), claims });
+        rig.now += 100 * MS;
+        let running = busy(&rig);
+        rig.step(Event::Dismiss { token: Token(4), container: id(name) });
+        (running, busy(&rig))
+    };
+    assert_eq!(run("a"), (100, 100));
+    assert_eq!(run("b"), (200, 200));
+}
+
 /// A GPU that one container has as a whole goes to no other, whatever else may be promised twice.
 #[test]
 fn whole_gpus_beside_a_slice() {
@@ -389,4 +415,57 @@ fn whole_gpus_beside_a_slice() {
     let (token, container) = (Token(1), id("a"));
     rig.step(Event::Dismiss { token, container });
     assert!(rig.admit(ask("d", "0", GIB)).is_ok());
+}
+
+/// What is recorded adds up to the GPU time of each container, to the nanosecond: alone, in turns, in drains and
+/// overruns, and until the slice ends.
+#[test]
+fn recorded_charges_add_up_to_the_gpu_time() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let mut clients = Vec::new();
+    for name in ["a", "b"] {
+        rig.admit(ask(name, "0", GIB)).expect("fits");
+        clients.push(rig.attach(name, 0).expect("in"));
+    }
+    let charged = |rig: &Rig, name: &str| match rig.slice(name) {
+        Snapshot::Slice { gpu_ns, .. } => gpu_ns,
+        _ => 0,
+    };
+    let busy = |client| {
+        let claims = Claims { runnable: true, drained: 0, ..Claims::default() };
+        Event::Claims { client, lane: Lane(0), claims }
+    };
+    rig.step(busy(clients[0]));
+    rig.now += 33 * MS;
+    let before = ["a", "b"].map(|name| charged(&rig, name));
+    let mut sums = [0; 2];
+    let mut kinds = std::collections::BTreeSet::new();
+    let mut take = |actions: Vec<Action>| {
+        for action in actions {
+            if let Action::Recorded { container, stretch, .. } = action {
+                assert!(stretch.from < stretch.to, "{stretch:?}");
+                sums[usize::from(container == id("b"))] += stretch.charged.0;
+                kinds.insert(stretch.kind.name());
+            }
+        }
+    };
+    take(rig.step(Event::Record { until: Instant(rig.now + 60_000 * MS) }));
+    rig.now += 7 * MS + 1;
+    take(rig.step(busy(clients[1])));
+    // neither of them ever drains, so each overruns in turn
+    while rig.now < 9_000 * MS {
+        let due = rig.engine.next_deadline().map_or(rig.now + MS, |due| due.0);
+        rig.now = due.clamp(rig.now + 1, rig.now + 50 * MS + 3);
+        take(rig.step(Event::Tick));
+    }
+    let b = charged(&rig, "b") - before[1];
+    take(rig.step(Event::Dismiss { token: Token(4), container: id("b") }));
+    rig.now += 11 * MS;
+    take(rig.step(Event::Record { until: Instant(0) }));
+    let a = charged(&rig, "a") - before[0];
+    assert_eq!(sums, [a, b]);
+    assert!(kinds.is_superset(&["turn", "drain", "overrun", "open"].into()), "{kinds:?}");
+    rig.now += 100 * MS;
+    let quiet = rig.step(Event::Tick);
+    assert!(!quiet.iter().any(|it| matches!(it, Action::Recorded { .. })), "it has ended");
 }

@@ -75,6 +75,13 @@ pub fn start_time(pid: u32) -> Option<u64> {
     Some(process.stat().ok()?.starttime)
 }
 
+/// The user that logged in where a process was started; `sudo` and `su` do not change it. `None` if there was no login,
+/// or the kernel keeps no account of logins.
+pub fn login_uid(pid: i32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/loginuid")).ok()?;
+    text.trim().parse().ok().filter(|uid| *uid != u32::MAX)
+}
+
 /// A namespace of a process, given by its pid or `self`, as the kernel names it: `mnt:[4026531841]`.
 pub fn namespace(of: impl Display, kind: &str) -> Option<String> {
     let link = fs::read_link(format!("/proc/{of}/ns/{kind}")).ok()?;

@@ -168,6 +168,9 @@ messages! {
             /// Number of the last event that the client has; 0 for none.
             after: u64,
         }
+        /// Asks for a [`crate::snapshot::Snapshot`] with the rows of metrics, and lets the daemon watch the health of
+        /// its GPUs from now on.
+        320 Observe {}
         /// Lets a container live in the slice of a claim. Idempotent for the same first process.
         309 Join {
             /// The container as its runtime names it.
@@ -178,6 +181,19 @@ messages! {
             owner: Owner,
             /// Its first process in the daemon's pid namespace.
             pid: u32,
+        }
+        /// Asks for the samples of intervals that ended after an instant, as [`crate::samples::Samples`].
+        310 Samples {
+            /// CLOCK_MONOTONIC, ns; 0 for all.
+            after_ns: u64,
+        }
+        /// Records turns from now on for a time, and asks for what was recorded up to now, as
+        /// [`crate::turns::Turns`]. Recordings that overlap are one.
+        311 Record {
+            /// How long, ns; a daemon records for [`crate::limits::RECORD_NS_MAX`] at most without being asked again.
+            for_ns: u64,
+            /// Number of the last row that the client has; 0 for none.
+            after: u64,
         }
     }
 }

@@ -133,6 +133,40 @@ macro_rules! field_as {
 }
 pub(crate) use field_as;
 
+/// Declares a structure and implements [`Field`] for it: its fields, one after the other, each described once.
+macro_rules! record {
+    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $type:ty,)* }) => {
+        $(#[$doc])*
+        pub struct $name { $($(#[$fdoc])* pub $field: $type,)* }
+
+        impl $crate::frame::Field for $name {
+            const BYTES: usize = 0 $(+ <$type as $crate::frame::Field>::BYTES)*;
+            fn put(&self, w: &mut $crate::frame::Writer<'_>) -> Result<(), $crate::frame::FrameError> {
+                $($crate::frame::Field::put(&self.$field, w)?;)*
+                Ok(())
+            }
+            fn get(r: &mut $crate::frame::Reader<'_>) -> Result<$name, $crate::frame::FrameError> {
+                Ok($name { $($field: $crate::frame::Field::get(r)?,)* })
+            }
+        }
+    };
+}
+pub(crate) use record;
+
+/// Declares an enum without data and implements [`Field`] for it by each variant's number.
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident as $raw:ty { $($(#[$vdoc:meta])* $number:literal $variant:ident,)* }) => {
+        $(#[$doc])*
+        pub enum $name { $($(#[$vdoc])* $variant = $number,)* }
+
+        $crate::frame::field_as!($name as $raw, |value| *value as $raw, |raw| match raw {
+            $($number => Some($name::$variant),)*
+            _ => None,
+        });
+    };
+}
+pub(crate) use numbered;
+
 field_as!(bool as u8, |b| u8::from(*b), |raw| match raw {
     0 => Some(false),
     1 => Some(true),

@@ -10,9 +10,11 @@ use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
 };
 use crate::policy::{Change, Class, Gangs, Policy};
+use crate::samples::{SAMPLES_OF_FRAME, Sample, Samples};
 use crate::snapshot::Snapshot;
 use crate::tenant::{Rejection, Reply, Request};
 use crate::text::{Name, Selector, Text};
+use crate::turns::{TURNS_OF_FRAME, TurnKind, TurnRow, Turns};
 use crate::units::{Bytes, Percent, Weight};
 use std::vec::Vec;
 
@@ -54,12 +56,13 @@ fn events_have_these_bytes() {
         gpu: GpuUuid([9; 16]),
         pid: 0x0506,
         uid: NO_UID,
+        login_uid: 0x0708,
         count: 3,
         amounts: [7, 8],
         text: Text::new("no").unwrap(),
     };
     let frame = bytes_of(&entry);
-    let mut expected = std::vec![0; 515];
+    let mut expected = std::vec![0; 519];
     let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, &[4]);
     put(8, &[2, 1]);
@@ -68,9 +71,9 @@ fn events_have_these_bytes() {
     put(147, &[3, 0]);
     put(149, b"web");
     put(213, &[9; 16]);
-    put(229, &[6, 5, 0, 0, 255, 255, 255, 255, 3, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 8]);
-    put(257, &[2, 0]);
-    put(259, b"no");
+    put(229, &[6, 5, 0, 0, 255, 255, 255, 255, 8, 7, 0, 0, 3, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 8]);
+    put(261, &[2, 0]);
+    put(263, b"no");
     assert_eq!(frame[HEADER_BYTES..], expected[..]);
     assert_eq!((frame[6], frame[7]), (0xf5, 1), "501");
     assert_eq!(decode(&frame), Ok((RequestId(7), entry)));
@@ -78,6 +81,59 @@ fn events_have_these_bytes() {
     assert_eq!(frame[HEADER_BYTES..], [3, 0, 0, 0, 0, 0, 0, 0]);
     let kinds = EventKind::ALL.map(EventKind::name);
     assert_eq!((kinds[0], kinds[4], kinds[10]), ("daemon-started", "memory-refused", "policy-set"));
+}
+
+/// A frame with one sample, and the request for those after an instant.
+#[test]
+fn samples_have_these_bytes() {
+    let sample = Sample {
+        series: 1,
+        end_ns: 2,
+        length_us: 3,
+        due_ppm: 4,
+        got_us: 5,
+        running_us: 6,
+        handover_us: 7,
+        limited_us: 8,
+        gang_us: 9,
+        idle_us: 10,
+        absent_us: 11,
+        wait_us: [12, 13, 14, 15, 16],
+        memory: Bytes(17),
+    };
+    let mut rows = [Sample::default(); SAMPLES_OF_FRAME];
+    rows[0] = sample;
+    let message = Samples::Rows { count: 1, rows };
+    let frame = bytes_of(&message);
+    let mut expected = std::vec![1u8, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
+    (3..=16u8).for_each(|n| expected.extend([n, 0, 0, 0]));
+    expected.extend([17, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(frame[HEADER_BYTES..HEADER_BYTES + 80], expected[..]);
+    assert!(frame[HEADER_BYTES + 80..].iter().all(|byte| *byte == 0));
+    assert_eq!((frame[6], frame[7]), (0x5a, 2), "602");
+    assert_eq!(decode(&frame), Ok((RequestId(7), message)));
+    let frame = bytes_of(&Command::Samples { after_ns: 3 });
+    assert_eq!(frame[HEADER_BYTES..], [3, 0, 0, 0, 0, 0, 0, 0]);
+}
+
+/// A frame with one stretch of a recording, and the request for those after the third.
+#[test]
+fn turns_have_these_bytes() {
+    let kind = TurnKind::Overrun;
+    let mut rows = [TurnRow::default(); TURNS_OF_FRAME];
+    rows[0] = TurnRow { track: 1, kind, from_ns: 2, to_ns: 0x0304, gpu_ns: 5 };
+    let message = Turns::Rows { count: 1, rows };
+    let frame = bytes_of(&message);
+    let expected = [
+        1, 0, 0, 0, // count
+        1, 0, 0, 0, 3, 2, 0, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 1, // the second row, which is unused
+    ];
+    assert_eq!(frame[HEADER_BYTES..HEADER_BYTES + expected.len()], expected);
+    assert_eq!(decode(&frame), Ok((RequestId(7), message)));
+    let frame = bytes_of(&Command::Record { for_ns: 0x0102, after: 3 });
+    assert_eq!(frame[HEADER_BYTES..], [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(TurnKind::ALL.map(TurnKind::name), ["turn", "drain", "overrun", "open"]);
 }
 
 /// Kind and payload length of every message; a new length or number is a new version.
@@ -96,7 +152,19 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 107), (202, 429), (203, 8), (204, 780), (205, 24), (206, 581)]
+        [
+            (201, 107),
+            (202, 429),
+            (203, 8),
+            (204, 780),
+            (205, 24),
+            (206, 581),
+            (220, 24),
+            (221, 37),
+            (222, 186),
+            (223, 9),
+            (224, 522)
+        ]
     );
     assert_eq!(
         lengths(Command::payload_bytes),
@@ -109,10 +177,15 @@ fn every_kind_has_this_length() {
             (306, 143),
             (307, 2039),
             (308, 8),
-            (309, 849)
+            (309, 849),
+            (310, 8),
+            (311, 16),
+            (320, 0)
         ]
     );
-    assert_eq!(lengths(History::payload_bytes), [(501, 515), (502, 28)]);
+    assert_eq!(lengths(History::payload_bytes), [(501, 519), (502, 28)]);
+    assert_eq!(lengths(Samples::payload_bytes), [(601, 224), (602, 3652), (603, 28)]);
+    assert_eq!(lengths(Turns::payload_bytes), [(611, 216), (612, 3716), (613, 36)]);
     assert_eq!(
         lengths(Answer::payload_bytes),
         [(401, 1806), (402, 0), (403, 516), (404, 16), (405, 0)]

@@ -101,6 +101,8 @@ crate::frame::messages! {
             pid: u32,
             /// The user that asked for it, or [`NO_UID`].
             uid: u32,
+            /// The user that had logged in where that process was started (`sudo` keeps it), or [`NO_UID`].
+            login_uid: u32,
             /// 1, and one more for each like it that was left out since the last one.
             count: u32,
             /// See [`EventKind`].

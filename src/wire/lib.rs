@@ -12,6 +12,7 @@
 extern crate std;
 
 pub mod admin;
+pub mod due;
 pub mod frame;
 pub mod history;
 pub mod ids;
@@ -20,10 +21,12 @@ pub mod node;
 pub mod owner;
 pub mod page;
 pub mod policy;
+pub mod samples;
 pub mod select;
 pub mod snapshot;
 pub mod tenant;
 pub mod text;
+pub mod turns;
 pub mod units;
 pub mod waits;
 

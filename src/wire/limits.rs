@@ -39,6 +39,9 @@ pub const PATH_BYTES_MAX: usize = 256;
 /// Longest GPU selector (`all`, `0,1`, `GPU-…,GPU-…`), bytes; sixteen UUIDs fit.
 pub const SELECTOR_BYTES_MAX: usize = 672;
 
+/// How long turns are recorded for one request, ns.
+pub const RECORD_NS_MAX: u64 = 60_000_000_000;
+
 /// Longest text of an event, bytes.
 pub const EVENT_TEXT_BYTES_MAX: usize = 256;
 

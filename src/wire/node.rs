@@ -8,7 +8,7 @@
 //! `Watch` the connection is the daemon's: it sends all rows and an `End`, then each change followed by an `End`,
 //! at most ten times a second. A row replaces the row of the same GPU or slice; `Gone` and `Left` remove.
 
-use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
+use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages, numbered, record};
 use crate::ids::{ContainerId, GpuUuid, NvmlIndex};
 use crate::limits::GPUS_MAX;
 use crate::owner::{ClaimId, Owner};
@@ -69,108 +69,59 @@ impl Field for GpuList {
     }
 }
 
-/// What an agent reserves. The same words under the same claim have the same answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reservation {
-    /// The claim, named by the agent.
-    pub claim: ClaimId,
-    /// The container, or the first of several, for which it is meant. It informs only.
-    pub owner: Owner,
-    /// The GPUs, at least one, none twice.
-    pub gpus: GpuList,
-    /// Memory cap on each GPU.
-    pub memory: Bytes,
-    /// Share of each GPU's time, if any.
-    pub share: Option<Percent>,
-    /// The most of each GPU's time, if limited; not below the share.
-    pub share_limit: Option<Percent>,
-    /// Weight for the time that shares leave, if any.
-    pub weight: Option<Weight>,
-    /// Scheduling priority.
-    pub class: Class,
-    /// Whether its GPUs may take turns together.
-    pub gang: Gangs,
-    /// Cap on host memory that it may pin, if any.
-    pub pinned: Option<Bytes>,
-}
-
-impl Field for Reservation {
-    const BYTES: usize = ClaimId::BYTES
-        + Owner::BYTES
-        + GpuList::BYTES
-        + Bytes::BYTES
-        + 2 * <Option<Percent>>::BYTES
-        + <Option<Weight>>::BYTES
-        + Class::BYTES
-        + Gangs::BYTES
-        + <Option<Bytes>>::BYTES;
-    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
-        self.claim.put(w)?;
-        self.owner.put(w)?;
-        self.gpus.put(w)?;
-        self.memory.put(w)?;
-        self.share.put(w)?;
-        self.share_limit.put(w)?;
-        self.weight.put(w)?;
-        self.class.put(w)?;
-        self.gang.put(w)?;
-        self.pinned.put(w)
-    }
-    fn get(r: &mut Reader<'_>) -> Result<Reservation, FrameError> {
-        Ok(Reservation {
-            claim: Field::get(r)?,
-            owner: Field::get(r)?,
-            gpus: Field::get(r)?,
-            memory: Field::get(r)?,
-            share: Field::get(r)?,
-            share_limit: Field::get(r)?,
-            weight: Field::get(r)?,
-            class: Field::get(r)?,
-            gang: Field::get(r)?,
-            pinned: Field::get(r)?,
-        })
+record! {
+    /// What an agent reserves. The same words under the same claim have the same answer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Reservation {
+        /// The claim, named by the agent.
+        claim: ClaimId,
+        /// The container, or the first of several, for which it is meant. It informs only.
+        owner: Owner,
+        /// The GPUs, at least one, none twice.
+        gpus: GpuList,
+        /// Memory cap on each GPU.
+        memory: Bytes,
+        /// Share of each GPU's time, if any.
+        share: Option<Percent>,
+        /// The most of each GPU's time, if limited; not below the share.
+        share_limit: Option<Percent>,
+        /// Weight for the time that shares leave, if any.
+        weight: Option<Weight>,
+        /// Scheduling priority.
+        class: Class,
+        /// Whether its GPUs may take turns together.
+        gang: Gangs,
+        /// Cap on host memory that it may pin, if any.
+        pinned: Option<Bytes>,
     }
 }
 
-/// Whether a GPU can be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HealthState {
-    /// Nothing is known against it.
-    #[default]
-    Healthy,
-    /// The driver reported a critical error (Xid).
-    Xid,
-    /// An uncorrectable memory error was counted.
-    Ecc,
-    /// The driver does not list it any more.
-    Lost,
-}
-
-field_as!(HealthState as u8, |state| *state as u8, |raw| {
-    use HealthState::{Ecc, Healthy, Lost, Xid};
-    [Healthy, Xid, Ecc, Lost].into_iter().find(|state| *state as u8 == raw)
-});
-
-/// A GPU's health.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Health {
-    /// Whether it can be used.
-    pub state: HealthState,
-    /// Number of the Xid that made it unhealthy; 0 for none.
-    pub xid: u32,
-    /// Since when, seconds since 1970; 0 for the daemon's start.
-    pub since: u64,
-}
-
-impl Field for Health {
-    const BYTES: usize = HealthState::BYTES + u32::BYTES + u64::BYTES;
-    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
-        self.state.put(w)?;
-        self.xid.put(w)?;
-        self.since.put(w)
+numbered! {
+    /// Whether a GPU can be used.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    HealthState as u8 {
+        /// Nothing is known against it.
+        #[default]
+        0 Healthy,
+        /// The driver reported a critical error (Xid).
+        1 Xid,
+        /// An uncorrectable memory error was counted.
+        2 Ecc,
+        /// The driver does not list it any more.
+        3 Lost,
     }
-    fn get(r: &mut Reader<'_>) -> Result<Health, FrameError> {
-        Ok(Health { state: Field::get(r)?, xid: Field::get(r)?, since: Field::get(r)? })
+}
+
+record! {
+    /// A GPU's health.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    Health {
+        /// Whether it can be used.
+        state: HealthState,
+        /// Number of the Xid that made it unhealthy; 0 for none.
+        xid: u32,
+        /// Since when, seconds since 1970; 0 for the daemon's start.
+        since: u64,
     }
 }
 
@@ -185,141 +136,73 @@ field_as!(Numa as u32, |numa| numa.0.unwrap_or(NO_NUMA), |raw| Some(Numa(
     Some(raw).filter(|node| *node != NO_NUMA)
 )));
 
-/// What is known about a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuFacts {
-    /// Its bit in [`GpuNumbers`]; constant while the daemon runs.
-    pub number: u8,
-    /// Identity.
-    pub uuid: GpuUuid,
-    /// NVML index on the node.
-    pub index: NvmlIndex,
-    /// The product's name, as `NVIDIA H200`; empty if unknown.
-    pub product: Text<96>,
-    /// PCI address, as `0000:3b:00.0`; empty if unknown.
-    pub pci: Text<32>,
-    /// NUMA node.
-    pub numa: Numa,
-    /// Name of the group of GPUs that NVLink connects it with; empty if there is none, or if it is unknown.
-    pub island: Text<64>,
-    /// Compute capability, major and minor; zeros if unknown.
-    pub capability: [u8; 2],
-    /// The driver's version; empty if unknown.
-    pub driver: Text<80>,
-    /// It is simulated.
-    pub simulated: bool,
-    /// Its health.
-    pub health: Health,
-    /// Physical memory.
-    pub total: Bytes,
-    /// Sum of the caps promised on it.
-    pub promised: Bytes,
-    /// Memory that can still be promised; zero while a container has the whole GPU.
-    pub left: Bytes,
-    /// Sum of the shares promised on it, percent.
-    pub share_promised: u32,
-    /// Share that can still be promised, percent; zero while a container has the whole GPU.
-    pub share_left: u32,
-    /// Slices of it, claims included.
-    pub slices: u32,
-    /// Its policy.
-    pub policy: Policy,
-}
-
-impl Field for GpuFacts {
-    const BYTES: usize = 1
-        + GpuUuid::BYTES
-        + NvmlIndex::BYTES
-        + <Text<96> as Field>::BYTES
-        + <Text<32> as Field>::BYTES
-        + Numa::BYTES
-        + <Text<64> as Field>::BYTES
-        + <[u8; 2]>::BYTES
-        + <Text<80> as Field>::BYTES
-        + bool::BYTES
-        + Health::BYTES
-        + 3 * Bytes::BYTES
-        + 3 * u32::BYTES
-        + Policy::BYTES;
-    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
-        self.number.put(w)?;
-        self.uuid.put(w)?;
-        self.index.put(w)?;
-        self.product.put(w)?;
-        self.pci.put(w)?;
-        self.numa.put(w)?;
-        self.island.put(w)?;
-        self.capability.put(w)?;
-        self.driver.put(w)?;
-        self.simulated.put(w)?;
-        self.health.put(w)?;
-        self.total.put(w)?;
-        self.promised.put(w)?;
-        self.left.put(w)?;
-        self.share_promised.put(w)?;
-        self.share_left.put(w)?;
-        self.slices.put(w)?;
-        self.policy.put(w)
-    }
-    fn get(r: &mut Reader<'_>) -> Result<GpuFacts, FrameError> {
-        Ok(GpuFacts {
-            number: Field::get(r)?,
-            uuid: Field::get(r)?,
-            index: Field::get(r)?,
-            product: Field::get(r)?,
-            pci: Field::get(r)?,
-            numa: Field::get(r)?,
-            island: Field::get(r)?,
-            capability: Field::get(r)?,
-            driver: Field::get(r)?,
-            simulated: Field::get(r)?,
-            health: Field::get(r)?,
-            total: Field::get(r)?,
-            promised: Field::get(r)?,
-            left: Field::get(r)?,
-            share_promised: Field::get(r)?,
-            share_left: Field::get(r)?,
-            slices: Field::get(r)?,
-            policy: Field::get(r)?,
-        })
+record! {
+    /// What is known about a GPU.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    GpuFacts {
+        /// Its bit in [`GpuNumbers`]; constant while the daemon runs.
+        number: u8,
+        /// Identity.
+        uuid: GpuUuid,
+        /// NVML index on the node.
+        index: NvmlIndex,
+        /// The product's name, as `NVIDIA H200`; empty if unknown.
+        product: Text<96>,
+        /// PCI address, as `0000:3b:00.0`; empty if unknown.
+        pci: Text<32>,
+        /// NUMA node.
+        numa: Numa,
+        /// Name of the group of GPUs that NVLink connects it with; empty if there is none, or if it is unknown.
+        island: Text<64>,
+        /// Compute capability, major and minor; zeros if unknown.
+        capability: [u8; 2],
+        /// The driver's version; empty if unknown.
+        driver: Text<80>,
+        /// It is simulated.
+        simulated: bool,
+        /// Its health.
+        health: Health,
+        /// Physical memory.
+        total: Bytes,
+        /// Sum of the caps promised on it.
+        promised: Bytes,
+        /// Memory that can still be promised; zero while a container has the whole GPU.
+        left: Bytes,
+        /// Sum of the shares promised on it, percent.
+        share_promised: u32,
+        /// Share that can still be promised, percent; zero while a container has the whole GPU.
+        share_left: u32,
+        /// Slices of it, claims included.
+        slices: u32,
+        /// Its policy.
+        policy: Policy,
     }
 }
 
-/// Kinds of refusal; the accompanying text has the details.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeDenial {
-    /// An invalid frame, or a peer that may not use this socket.
-    Protocol,
-    /// The claim exists with other words.
-    ClaimDiffers,
-    /// No such GPU on this node.
-    NoSuchGpu,
-    /// More memory than the GPU has, or has left to promise.
-    Memory,
-    /// More share than the GPU has left, or too many slices.
-    Capacity,
-    /// A value outside its bounds: no GPU, a GPU twice, no memory, a limit below the share.
-    Invalid,
-    /// A GPU of the claim is not healthy.
-    Unhealthy,
-    /// The daemon failed: disk full, descriptor limit.
-    Host,
-    /// The claim was released, and containers still live in it.
-    Released,
+numbered! {
+    /// Kinds of refusal; the accompanying text has the details.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    NodeDenial as u16 {
+        /// An invalid frame, or a peer that may not use this socket.
+        1 Protocol,
+        /// The claim exists with other words.
+        2 ClaimDiffers,
+        /// No such GPU on this node.
+        3 NoSuchGpu,
+        /// More memory than the GPU has, or has left to promise.
+        4 Memory,
+        /// More share than the GPU has left, or too many slices.
+        5 Capacity,
+        /// A value outside its bounds: no GPU, a GPU twice, no memory, a limit below the share.
+        6 Invalid,
+        /// A GPU of the claim is not healthy.
+        7 Unhealthy,
+        /// The daemon failed: disk full, descriptor limit.
+        8 Host,
+        /// The claim was released, and containers still live in it.
+        9 Released,
+    }
 }
-
-field_as!(NodeDenial as u16, |why| *why as u16 + 1, |raw| match raw {
-    1 => Some(NodeDenial::Protocol),
-    2 => Some(NodeDenial::ClaimDiffers),
-    3 => Some(NodeDenial::NoSuchGpu),
-    4 => Some(NodeDenial::Memory),
-    5 => Some(NodeDenial::Capacity),
-    6 => Some(NodeDenial::Invalid),
-    7 => Some(NodeDenial::Unhealthy),
-    8 => Some(NodeDenial::Host),
-    9 => Some(NodeDenial::Released),
-    _ => None,
-});
 
 messages! {
     /// From an agent to the daemon.

@@ -2,12 +2,14 @@
 //! metrics. Counters only grow; the reader computes rates.
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as};
+use crate::history::EventKind;
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
-use crate::owner::Owner;
+use crate::node::Health;
+use crate::owner::{ClaimId, Owner};
 use crate::policy::{Class, Policy};
 use crate::text::Name;
 use crate::units::{Bytes, Percent, Weight};
-use crate::waits::{WAITS_SHOWN, WaitBehind};
+use crate::waits::{WAITS_SHOWN, WaitBehind, WaitCause};
 
 /// How a slice's memory cap is enforced. Each level includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +63,41 @@ field_as!(
     }
 );
 
+/// What holds of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClaimState {
+    /// It is reserved, and containers may join it.
+    Reserved,
+    /// It was released, and containers still live in it.
+    Released,
+    /// Its file cannot be read, or its words cannot be kept any more: no container may join it.
+    Broken,
+}
+
+impl ClaimState {
+    /// All states.
+    pub const ALL: [ClaimState; 3] =
+        [ClaimState::Reserved, ClaimState::Released, ClaimState::Broken];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ClaimState::Reserved => "reserved",
+            ClaimState::Released => "released",
+            ClaimState::Broken => "broken",
+        }
+    }
+}
+
+field_as!(ClaimState as u8, |state| *state as u8 + 1, |raw| {
+    let mut all = ClaimState::ALL.into_iter();
+    all.find(|it| *it as u8 + 1 == raw)
+});
+
 crate::frame::messages! {
-    /// Rows of a snapshot, ended by `End`.
+    /// Rows of a snapshot, ended by `End`. Kinds from 220 on are only in the answer to
+    /// [`crate::admin::Command::Observe`].
     Snapshot {
         /// A GPU of the node.
         201 Gpu {
@@ -209,6 +244,49 @@ crate::frame::messages! {
             /// The container as its runtime names it; of a claim's slice `claim.` and the claim's id.
             container: ContainerId,
             /// The container as Kubernetes names it.
+            owner: Owner,
+        }
+        /// How much a GPU was used since the daemon's start.
+        220 GpuUse {
+            /// Which GPU.
+            uuid: GpuUuid,
+            /// GPU time charged to slices, those that have ended included, ns.
+            busy_ns: u64,
+        }
+        /// Whether a GPU works.
+        221 GpuHealth {
+            /// Which GPU.
+            uuid: GpuUuid,
+            /// Whether it can be used.
+            health: Health,
+            /// Critical errors of the driver, uncorrectable memory errors and losses since the daemon's start.
+            errors: u64,
+        }
+        /// How long a slice has waited behind others, by cause.
+        222 SliceWaits {
+            /// The container as its runtime names it.
+            container: ContainerId,
+            /// Which GPU.
+            gpu: GpuUuid,
+            /// Time behind all others, in the order of [`WaitCause::ALL`], ns: together `waiting_ns` of `SliceTime`.
+            by_cause_ns: [u64; WaitCause::ALL.len()],
+        }
+        /// How often something has happened since the daemon's start.
+        223 EventCount {
+            /// What.
+            kind: EventKind,
+            /// How often, also where `gpuslice events` does not list each one.
+            total: u64,
+        }
+        /// A claim.
+        224 Claim {
+            /// Its id.
+            claim: ClaimId,
+            /// What holds of it.
+            state: ClaimState,
+            /// Containers that live in it now.
+            containers: u32,
+            /// The container for which it was reserved, as Kubernetes names it.
             owner: Owner,
         }
     }

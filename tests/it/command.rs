@@ -13,9 +13,12 @@ use std::process::{Command, Output, Stdio};
 mod claims;
 mod imposters;
 mod misuse;
+mod schemas;
 mod screen;
+mod shell;
 mod together;
 mod views;
+mod web;
 
 /// Injection methods that work here.
 fn injection_methods() -> Vec<&'static str> {

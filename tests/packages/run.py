@@ -110,12 +110,21 @@ def contents(package, tree):
     there = {str(path.relative_to(tree)) for path in tree.rglob("*") if not path.is_dir()}
     for name in PROGRAMS + ["etc/gpuslice/gpusliced.toml", "usr/lib/sysusers.d/gpuslice.conf",
                             "usr/lib/systemd/system/gpusliced.service",
-                            "usr/share/doc/gpuslice/copyright"]:
+                            "usr/share/doc/gpuslice/copyright",
+                            "usr/share/gpuslice/prometheus/gpuslice.rules.yml",
+                            "usr/share/gpuslice/grafana/gpuslice.json",
+                            "usr/share/bash-completion/completions/gpuslice",
+                            "usr/share/zsh/vendor-completions/_gpuslice",
+                            "usr/share/fish/vendor_completions.d/gpuslice.fish",
+                            "usr/share/man/man1/gpuslice.1.gz", "usr/share/man/man8/gpusliced.8.gz",
+                            "usr/share/man/man5/gpusliced.toml.5.gz",
+                            "usr/share/man/man7/gpuslice-metrics.7.gz"]:
         assert name in there, f"{name} is not in the package"
     # Nothing outside the places of packages, and nothing that is enabled by lying somewhere.
     for name in there:
         assert re.match(r"usr/|etc/gpuslice/", name), name
         assert ".wants/" not in name, name
+    documents(tree / "usr/share/doc/gpuslice")
     conffiles = output("dpkg-deb", "--info", package, "conffiles").stdout.split()
     assert conffiles == ["/" + name for name in sorted(there) if name.startswith("etc/")]
     ours = str(pathlib.Path.home()).encode()
@@ -123,6 +132,16 @@ def contents(package, tree):
         data = (tree / name).read_bytes()
         assert ours + b"/" not in data and str(REPOSITORY).encode() not in data, \
             f"{name} holds a path of the machine it was built on"
+
+
+def documents(doc):
+    """Every file that a packaged document points to is packaged."""
+    pages = sorted(doc.rglob("*.md"))
+    assert doc / "docs/quickstart.md" in pages, pages
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(doc)} points to {target}"
 
 
 def libraries(tree):

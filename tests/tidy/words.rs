@@ -152,6 +152,9 @@ fn sentences_are_short() {
 #[test]
 fn files_have_the_fields_names() {
     let old = |path: &String| {
+        if path == "docs/book.toml" {
+            return false; // mdbook's own name
+        }
         let parts = Path::new(path).with_extension("");
         let mut names = parts.iter().filter_map(|part| part.to_str());
         names.any(|name| OLD_NAMES.contains(&name))

@@ -5,7 +5,11 @@ use crate::testing::{gpu, uuid};
 use serde_json::json;
 
 fn rows() -> Rows {
-    Rows { gpus: (0..4).map(|number| gpu(number, Bytes(80 << 30))).collect(), claims: Vec::new() }
+    Rows {
+        gpus: (0..4).map(|number| gpu(number, Bytes(80 << 30))).collect(),
+        claims: Vec::new(),
+        own: Vec::new(),
+    }
 }
 
 fn result(request: &str, device: &str, memory: &str, cores: &str) -> Value {
@@ -66,6 +70,8 @@ fn the_words_do_not_follow_the_pods() {
         memory: first.memory,
         share: first.share,
         released: false,
+        used: Bytes(0),
+        members: Vec::new(),
     });
     claim.status.reserved_for[0] =
         Consumer { resource: "pods".into(), name: "q".into(), uid: "qu".into() };

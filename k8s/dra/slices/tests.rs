@@ -14,6 +14,8 @@ fn claimed(claim: &str, gpus: &[u8], mib: u64, share: u32) -> Claimed {
         memory: Bytes(mib << 20),
         share: Percent::new(share).ok(),
         released: false,
+        used: Bytes(0),
+        members: Vec::new(),
     }
 }
 
@@ -31,7 +33,7 @@ fn rows(claims: Vec<Claimed>) -> Rows {
             gpu.slices += 1;
         }
     }
-    Rows { gpus, claims }
+    Rows { gpus, claims, own: Vec::new() }
 }
 
 fn published(rows: &Rows, placement: Placement) -> Value {

@@ -17,7 +17,7 @@ fn rows(gpus: &[(u64, u64, u32)]) -> Rows {
         gpu.share_left = 100 - share;
         gpu
     };
-    Rows { gpus: (0..).zip(gpus).map(gpu).collect(), claims: Vec::new() }
+    Rows { gpus: (0..).zip(gpus).map(gpu).collect(), claims: Vec::new(), own: Vec::new() }
 }
 
 fn decide_at(rows: &Rows, pod: &Pod, at: usize) -> Result<Decision, Refusal> {
@@ -102,6 +102,8 @@ fn the_second_call_finds_the_first_ones_claim() {
         memory: Bytes(4 * GIB),
         share: Percent::new(50).ok(),
         released: false,
+        used: Bytes(0),
+        members: Vec::new(),
     });
     // Now the GPU is full; the claim is there all the same.
     rows.gpus[1].left = Bytes(0);

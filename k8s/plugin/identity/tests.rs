@@ -107,7 +107,16 @@ fn claimed(claim: &str, uid: &str, pod: &str) -> Claimed {
         container: Text::EMPTY,
     };
     let claim = ClaimId::new(claim).expect("a claim id");
-    Claimed { claim, owner, gpus: vec![0], memory: Bytes(1), share: None, released: false }
+    Claimed {
+        claim,
+        owner,
+        gpus: vec![0],
+        memory: Bytes(1),
+        share: None,
+        released: false,
+        used: Bytes(0),
+        members: Vec::new(),
+    }
 }
 
 #[test]

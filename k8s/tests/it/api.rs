@@ -34,6 +34,8 @@ struct State {
     events: Vec<(u64, &'static str, String, Value)>,
     /// Fields of `DRAConsumableCapacity` are dropped.
     gate_off: bool,
+    /// Requests for paths with this text get 500; empty: none.
+    refused: String,
     /// Each request, as `METHOD PATH`.
     log: Vec<String>,
 }
@@ -65,6 +67,11 @@ impl Server {
     /// Drops the fields of consumable capacity from now on.
     pub fn gate_off(&self) {
         self.state.lock().expect("no panic").gate_off = true;
+    }
+
+    /// Answers requests for paths with this text with an error from now on; none for an empty text.
+    pub fn refuse(&self, text: &str) {
+        text.clone_into(&mut self.state.lock().expect("no panic").refused);
     }
 
     /// Forgets what watches could continue from.
@@ -125,6 +132,10 @@ impl Server {
     ) -> Result<Response<Body>, Infallible> {
         let (method, uri) = (request.method().clone(), request.uri().clone());
         self.state.lock().expect("no panic").log.push(format!("{method} {uri}"));
+        let refused = self.state.lock().expect("no panic").refused.clone();
+        if !refused.is_empty() && uri.path().contains(&refused) {
+            return Ok(refuse(StatusCode::INTERNAL_SERVER_ERROR, "refused by the test"));
+        }
         let body = request.into_body().collect().await.map(|it| it.to_bytes()).unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let (path, query) = (uri.path().to_owned(), uri.query().unwrap_or_default().to_owned());

@@ -43,7 +43,7 @@ impl Scheduler {
         let address = self.address;
         self.agent = Some(Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
-            serve(api, listener).await.expect("serves");
+            serve(api, listener, None).await.expect("serves");
         }));
         for _ in 0..2000 {
             if self

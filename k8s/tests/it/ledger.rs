@@ -1,7 +1,7 @@
 //! The daemon's ledger as a model: what `node.sock` promises, without a daemon.
 
 use gpuslice_k8s::ledger::{Claimed, Ledger, LedgerError, Rows};
-use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
 use gpuslice_wire::node::{GpuFacts, Health, HealthState, NodeDenial, Numa, Reservation};
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::policy::Policy;
@@ -14,6 +14,8 @@ use tokio::sync::watch;
 pub struct Model {
     claims: Mutex<Vec<Reservation>>,
     gpus: watch::Sender<Arc<Vec<GpuFacts>>>,
+    /// Containers that live in claims.
+    pub members: Mutex<Vec<(ClaimId, ContainerId)>>,
     /// The daemon does not answer.
     pub gone: Mutex<bool>,
 }
@@ -51,7 +53,8 @@ impl Model {
     pub fn new(mib: &[u64]) -> Arc<Model> {
         let gpus: Vec<GpuFacts> = (0..).zip(mib).map(|(number, mib)| gpu(number, *mib)).collect();
         let (gpus, _) = watch::channel(Arc::new(gpus));
-        Arc::new(Model { claims: Mutex::default(), gpus, gone: Mutex::new(false) })
+        let (claims, members, gone) = Default::default();
+        Arc::new(Model { claims, gpus, members, gone })
     }
 
     /// All claims, as `CLAIM on GPU,GPU with MIB and CORES`.
@@ -108,6 +111,8 @@ impl Ledger for Model {
         self.answers()?;
         let gpus = self.gpus.borrow().to_vec();
         let claims = self.claims.lock().expect("no panic");
+        let members = self.members.lock().expect("no panic");
+        let of = |claim| members.iter().filter(move |it| it.0 == claim).map(|it| it.1);
         let row = |it: &Reservation| Claimed {
             claim: it.claim,
             owner: it.owner,
@@ -115,8 +120,10 @@ impl Ledger for Model {
             memory: it.memory,
             share: it.share,
             released: false,
+            used: Bytes(0),
+            members: of(it.claim).collect(),
         };
-        Ok(Rows { gpus, claims: claims.iter().map(row).collect() })
+        Ok(Rows { gpus, claims: claims.iter().map(row).collect(), own: Vec::new() })
     }
 
     async fn reserve(&self, words: &Reservation) -> Result<String, LedgerError> {

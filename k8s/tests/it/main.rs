@@ -2,10 +2,16 @@
 
 mod api;
 mod bad_inputs;
+mod containers;
 mod daemon;
 mod dra;
+mod endurance;
+mod engine;
 mod extender;
 mod kubelet;
 mod ledger;
 mod plugin;
+mod programs;
+mod replicas;
+mod webhook;
 mod world;

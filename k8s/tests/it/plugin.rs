@@ -2,6 +2,7 @@
 
 use crate::kubelet::authority::{self, Reaction, Style};
 use crate::world::{CORES, MEMORY, World, container, pod, until};
+use gpuslice_k8s::plugin::devices::Offer;
 use gpuslice_wire::node::HealthState;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -241,4 +242,47 @@ async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
     world.api.put("/api/v1/nodes/n", json!({ "metadata": { "name": "n" }, "status": status }));
     world.kubelet.restart().await;
     until("counted again", count).await;
+}
+
+/// The kubelet asks before each start, and knows by then which container has the devices.
+#[tokio::test]
+async fn a_container_starts_with_its_own_claim_alone() {
+    let world = World::new(&[16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let mut one = pod("p", &[container("a", 2, 10), container("b", 3, 0)]);
+    one["spec"]["initContainers"] = json!([container("i", 3, 0)]);
+    world.run(&one).await.expect("admitted");
+    for name in ["i", "a", "b", "b"] {
+        world.kubelet.pre_start("uid-p", name).await.expect("its claim is reserved");
+    }
+    // The claim was given up behind the kubelet's back.
+    let claim = gpuslice_wire::owner::ClaimId::new("uid-p-c1").expect("an id");
+    gpuslice_k8s::ledger::Ledger::release(&*world.ledger, claim).await.expect("released");
+    let refused = world.kubelet.pre_start("uid-p", "b").await.expect_err("it has no claim");
+    assert!(refused.contains("container b of pod p has no share reserved"), "{refused}");
+    world.kubelet.pre_start("uid-p", "a").await.expect("the other container has its claim");
+}
+
+/// ACK's labels: `cgpu` offers memory alone, and `share` places containers and caps none.
+#[tokio::test]
+async fn a_node_offers_what_its_label_says() {
+    for (offer, devices) in [(Offer::Memory, 1), (Offer::Share, 0)] {
+        let world = World::new(&[16384, 16384]).await;
+        let _plugins = world.offering(offer);
+        world.kubelet.until("memory", |it| it.plugins.contains_key(MEMORY)).await;
+        until("its devices", || world.kubelet.allocatable(MEMORY) == 32).await;
+        let got =
+            world.run(&pod("p", &[container("main", 10, 0)])).await.expect("admitted").remove(0);
+        assert_eq!(got.cdi_devices.len(), devices, "{offer:?}");
+        assert_eq!(got.annotations.len(), devices, "{offer:?}");
+        assert_eq!(got.envs["ALIYUN_COM_GPU_MEM_IDX"], "0");
+        assert_eq!(got.envs["NVIDIA_VISIBLE_DEVICES"], crate::ledger::uuid(0).to_string());
+        world.kubelet.pre_start("uid-p", "main").await.expect("it starts");
+        // Both count in the ledger, so that the next pod is placed beside it.
+        let next =
+            world.run(&pod("q", &[container("main", 10, 0)])).await.expect("admitted").remove(0);
+        assert_eq!(next.envs["ALIYUN_COM_GPU_MEM_IDX"], "1", "{offer:?}");
+        assert!(!world.kubelet.state().plugins.contains_key(CORES), "{offer:?}");
+    }
 }

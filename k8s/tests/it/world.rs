@@ -6,7 +6,7 @@ use crate::ledger::Model;
 use gpuslice_k8s::api::client::Client;
 use gpuslice_k8s::api::store;
 use gpuslice_k8s::place::Placement;
-use gpuslice_k8s::plugin::devices::Unit;
+use gpuslice_k8s::plugin::devices::{Offer, Unit};
 use gpuslice_k8s::plugin::identity::ResourceNames;
 use gpuslice_k8s::plugin::{self, state};
 use serde_json::{Value, json};
@@ -29,6 +29,15 @@ pub struct World {
 pub struct Agent {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
+}
+
+/// The pair in the test's own runtime, ended when dropped.
+pub struct Here(tokio::task::JoinHandle<()>);
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Agent {
@@ -70,11 +79,26 @@ impl World {
         Client::plain(&self.api.url()).expect("a URL")
     }
 
-    /// Starts the pair, with memory in GiB.
+    /// Starts the pair, with memory in GiB and with compute.
     pub fn plugins(&self) -> Agent {
+        self.offering(Offer::Both)
+    }
+
+    /// Starts the pair with what it is to offer.
+    pub fn offering(&self, offer: Offer) -> Agent {
+        Agent::run(self.pair(offer))
+    }
+
+    /// Starts the pair in the test's own runtime, so that both have one clock.
+    pub fn here(&self) -> Here {
+        Here(tokio::spawn(self.pair(Offer::Both)))
+    }
+
+    fn pair(&self, offer: Offer) -> impl Future<Output = ()> + Send + 'static {
         let settings = state::Settings {
             node: "n".to_owned(),
             names: ResourceNames::default(),
+            offer,
             unit: "GiB".parse::<Unit>().expect("a unit"),
             placement: Placement::Binpack,
             kubelet: self.kubelet.directories(),
@@ -83,12 +107,12 @@ impl World {
         let path = "/api/v1/pods?fieldSelector=spec.nodeName=n".to_owned();
         let pair = Arc::new(state::Pair::new(settings, self.ledger.clone(), self.client(), pods));
         let client = self.client();
-        Agent::run(async move {
+        async move {
             tokio::select! {
                 () = store::keep(client, path, copy) => {}
                 ended = plugin::run(pair) => ended.expect("runs"),
             }
-        })
+        }
     }
 
     /// Waits until both resources have all of their devices.

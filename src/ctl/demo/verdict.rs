@@ -193,14 +193,15 @@ impl Verdict {
                 "faults": line.faults,
             })
         };
-        json!({
+        let all = json!({
             "verdict": self.word(),
             "simulated": self.simulated,
             "policy": self.policy.name(),
             "load": load,
             "utilisation": self.utilisation,
             "tenants": self.lines.iter().map(tenant).collect::<Vec<_>>(),
-        })
+        });
+        crate::out::document("demo", 1, all)
     }
 }
 

@@ -9,7 +9,7 @@
 //! entries. Our handler alone would remove runc's, and containerd's CRI with it, so runc's is written too.
 
 use super::part::{NAME, Part, Wish, is_nvidia};
-use super::toml::{Read, set_text, table_at};
+use super::toml::{Read, set, set_text, table_at};
 use anyhow::{Result, bail};
 use toml_edit::{Array, Item, Table, TableLike, value};
 
@@ -22,6 +22,11 @@ const LISTS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// The only kind of handler that has a `BinaryName`.
 const KIND: &str = "io.containerd.runc.v2";
 const DEFAULT: &str = "default_runtime_name";
+/// The switch for CDI devices. containerd 1.7 has it off; from 2.0 on it is on unless a file says otherwise.
+const CDI: &str = "enable_cdi";
+
+/// The plugin in files of version 2.
+const V2: &str = "io.containerd.grpc.v1.cri";
 
 /// gpuslice's part of a containerd configuration file.
 pub struct Containerd {
@@ -35,7 +40,7 @@ impl Containerd {
     /// The version is not supported.
     pub fn of_version(version: i64) -> Result<Containerd> {
         let plugin = match version {
-            2 => "io.containerd.grpc.v1.cri",
+            2 => V2,
             3 => "io.containerd.cri.v1.runtime",
             1 => bail!(
                 "it is of version 1, which containerd no longer reads from 2.0 on; \
@@ -67,6 +72,15 @@ impl Containerd {
 
     fn at<'a>(&self, more: &[&'a str]) -> Vec<&'a str> {
         [&["plugins", self.plugin, "containerd"], more].concat()
+    }
+
+    /// Whether the file needs the switch for CDI devices.
+    fn lacks_cdi(&self, read: &Read) -> Result<bool> {
+        let now = read.flag(&["plugins", self.plugin, CDI])?;
+        Ok(match self.plugin {
+            V2 => now != Some(true),
+            _ => now == Some(false),
+        })
     }
 
     /// The handler to copy: NVIDIA's, else the default one, else runc's.
@@ -128,6 +142,7 @@ impl Part for Containerd {
         read.table(&self.at(&["runtimes", NAME, "options"]))?;
         let default = read.text(&self.at(&[DEFAULT]))?.map(str::to_owned);
         let to_default = wish.default && default.as_deref() != Some(NAME);
+        let to_cdi = self.lacks_cdi(&read)? && wish.cdi;
         let mut document = read.into_mut();
         if document.is_empty() {
             document.insert("version", value(2));
@@ -160,6 +175,9 @@ impl Part for Containerd {
         if to_default {
             set_text(table_at(&mut document, &self.at(&[]))?, DEFAULT, NAME);
         }
+        if to_cdi {
+            set(table_at(&mut document, &["plugins", self.plugin])?, CDI, true.into());
+        }
         Ok(document.to_string())
     }
 
@@ -172,9 +190,11 @@ impl Part for Containerd {
         Ok(Some(Wish {
             program: program.unwrap_or_default().to_owned(),
             default: read.text(&self.at(&[DEFAULT]))? == Some(NAME),
+            cdi: read.flag(&["plugins", self.plugin, CDI])? == Some(true),
         }))
     }
 
+    /// Other devices may need CDI by now, so it stays on.
     fn take_out(&self, text: &str, before: Option<&str>) -> Result<Option<String>> {
         let read = Read::parse(text)?;
         let is_default = read.text(&self.at(&[DEFAULT]))? == Some(NAME);
@@ -293,6 +313,33 @@ mod tests {
     }
 
     #[test]
+    fn cdi_is_switched_on_where_it_is_off() {
+        let put = |part: &Containerd, text: &str| {
+            let put = part.put(text, &wish(true)).expect("good");
+            let undone = undo(part, &put, Some(text)).expect("good").expect("ours");
+            assert_eq!((undone.text.as_deref(), undone.exact), (Some(text), true));
+            part.find(&put).expect("good").expect("ours").cdi
+        };
+        let v3 = Containerd::of_version(3).expect("known");
+        let with = |plugin: &str, value: &str| {
+            format!("[plugins.\"{plugin}\"]\nenable_cdi = {value} # x\n")
+        };
+        assert!(
+            put(&v2(), NODE) && put(&v2(), &with(V2, "false")) && put(&v2(), &with(V2, "true"))
+        );
+        // From 2.0 on the switch is on by itself, and newer files lack it.
+        assert!(!put(&v3, "version = 3\n"));
+        assert!(put(
+            &v3,
+            &format!("version = 3\n{}", with("io.containerd.cri.v1.runtime", "false"))
+        ));
+        let said = v2().put(&with(V2, "1"), &wish(true)).expect_err("refused").to_string();
+        assert!(said.contains("enable_cdi is integer, not true or false"), "{said}");
+        let kept = v2().put(&with(V2, "false"), &wish(false)).expect("good");
+        assert!(kept.contains("enable_cdi = false"), "it was not asked for: {kept}");
+    }
+
+    #[test]
     fn nvidias_handler_is_the_model_where_it_is_there() {
         let nvidia = "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]\n\
                       runtime_type = \"io.containerd.runc.v2\"\n\
@@ -308,11 +355,15 @@ mod tests {
 
     #[test]
     fn what_others_wrote_since_stays() {
-        let put = v2().put(NODE, &wish(true)).expect("good");
-        let since = put.replace("\"pause\"", "\"other\"");
-        let undone = undo(&v2(), &since, Some(NODE)).expect("good").expect("ours");
-        assert!(!undone.exact);
-        assert_eq!(undone.text, Some(NODE.replace("\"pause\"", "\"other\"")));
+        for cdi in [false, true] {
+            let put = v2().put(NODE, &Wish { cdi, ..wish(true) }).expect("good");
+            let since = put.replace("\"pause\"", "\"other\"");
+            let undone = undo(&v2(), &since, Some(NODE)).expect("good").expect("ours");
+            assert!(!undone.exact);
+            // CDI stays on: other devices may need it by now.
+            let text = undone.text.expect("a file").replace("enable_cdi = true\n", "");
+            assert_eq!(text, NODE.replace("\"pause\"", "\"other\""));
+        }
     }
 
     #[test]

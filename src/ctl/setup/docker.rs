@@ -79,6 +79,7 @@ impl Part for Docker {
         Ok(there.then(|| Wish {
             program: shape.path(NAME).unwrap_or_default().to_owned(),
             default: shape.default_runtime.as_deref() == Some(NAME),
+            cdi: false,
         }))
     }
 

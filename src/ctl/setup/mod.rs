@@ -42,6 +42,9 @@ pub struct Options {
     /// Make it the default runtime; containers without a slice request are unaffected
     #[arg(long)]
     default: bool,
+    /// Switch CDI devices on, by which pods of Kubernetes get their claims (containerd)
+    #[arg(long, conflicts_with = "undo")]
+    cdi: bool,
     /// Path of the engine's configuration; for podman and crio its directory [default: the engine's]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
@@ -101,6 +104,7 @@ fn state(engine: Engine, runtime_dir: Option<&Path>) -> State {
         dry_run: true,
         undo: false,
         default: false,
+        cdi: false,
         config: None,
         nvidia_config: Engine::Nvidia.usual().into(),
         runtime_dir: runtime_dir.map(Path::to_owned),
@@ -205,6 +209,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             engine.name()
         );
     }
+    if options.cdi && engine != Engine::Containerd {
+        bail!("{} has no switch for CDI devices: omit --cdi", engine.name());
+    }
     let mut plan = match options.undo {
         true => undoing(options)?,
         false => doing(options)?,
@@ -235,7 +242,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 fn wish(options: &Options) -> Result<Wish> {
     let program = node::part(PROGRAM)?.canonicalize().context(PROGRAM)?;
     let program = program.to_str().context("the path of gpuslice-runtime is not UTF-8")?;
-    Ok(Wish { program: program.to_owned(), default: options.default })
+    Ok(Wish { program: program.to_owned(), default: options.default, cdi: options.cdi })
 }
 
 /// The files of an engine, in the order in which they are written.
@@ -345,7 +352,7 @@ fn doing(options: &Options) -> Result<Plan> {
 fn undoing(options: &Options) -> Result<Plan> {
     // An undo finds gpuslice's part by name, wherever the programs are now.
     let program = PROGRAM.to_owned();
-    let wish = wish(options).unwrap_or(Wish { program, default: false });
+    let wish = wish(options).unwrap_or(Wish { program, default: false, cdi: false });
     let mut plan = Plan::default();
     let mut all = targets(options, &wish, &mut Plan::default())?;
     if options.engine == Engine::Nvidia {

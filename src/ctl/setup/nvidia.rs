@@ -79,7 +79,7 @@ impl Part for Nvidia {
         let read = Read::parse(text)?;
         let list = read.list(&LIST)?.unwrap_or_default();
         let ours = list.into_iter().find(|program| is_ours(program));
-        Ok(ours.map(|program| Wish { program: program.to_owned(), default: false }))
+        Ok(ours.map(|program| Wish { program: program.to_owned(), default: false, cdi: false }))
     }
 
     fn take_out(&self, text: &str, _: Option<&str>) -> Result<Option<String>> {

@@ -19,6 +19,8 @@ pub struct Wish {
     pub program: String,
     /// Whether it is the default runtime.
     pub default: bool,
+    /// Whether CDI devices are switched on; only containerd has such a switch.
+    pub cdi: bool,
 }
 
 /// gpuslice's part of one file.
@@ -96,8 +98,7 @@ impl Part for Own {
     }
 
     fn find(&self, _: &str) -> Result<Option<Wish>> {
-        let (program, default) = (String::new(), false);
-        Ok(Some(Wish { program, default }))
+        Ok(Some(Wish { program: String::new(), default: false, cdi: false }))
     }
 
     fn take_out(&self, _: &str, _: Option<&str>) -> Result<Option<String>> {
@@ -112,10 +113,10 @@ pub mod tests {
 
     pub fn wish(default: bool) -> Wish {
         let program = "/usr/bin/gpuslice-runtime".to_owned();
-        Wish { program, default }
+        Wish { program, default, cdi: default }
     }
 
-    /// Adding is idempotent, and undo restores the bytes; as default runtime or not, and one after the
+    /// Adding is idempotent, and undo restores the bytes; as default runtime with CDI or not, and one after the
     /// other. Returns the text with our part.
     pub fn round_trip(part: &dyn Part, before: &str) -> String {
         let put = part.put(before, &wish(false)).expect("a good text");

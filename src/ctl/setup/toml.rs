@@ -2,7 +2,7 @@
 
 use super::file::place;
 use anyhow::{Result, anyhow, bail};
-use toml_edit::{Document, DocumentMut, Item, Table, TableLike};
+use toml_edit::{Document, DocumentMut, Item, Table, TableLike, Value};
 
 /// A document as read: its parts know their positions.
 pub struct Read {
@@ -68,6 +68,18 @@ impl Read {
         found.transpose()
     }
 
+    /// The truth value at a path.
+    ///
+    /// # Errors
+    /// The path holds another type, with its position.
+    pub fn flag(&self, path: &[&str]) -> Result<Option<bool>> {
+        let found = self.item(path)?.map(|item| {
+            let key = path.last().unwrap_or(&"");
+            item.as_bool().ok_or_else(|| self.wrong(key, item, "true or false"))
+        });
+        found.transpose()
+    }
+
     /// The list of texts at a path.
     ///
     /// # Errors
@@ -115,13 +127,18 @@ pub fn table_at<'a>(document: &'a mut DocumentMut, path: &[&str]) -> Result<&'a 
 
 /// Sets a key to this text; the formatting around it stays.
 pub fn set_text(table: &mut dyn TableLike, key: &str, text: &str) {
+    set(table, key, text.into());
+}
+
+/// Sets a key to this value; the formatting around it stays.
+pub fn set(table: &mut dyn TableLike, key: &str, new: Value) {
     match table.get_mut(key) {
         Some(Item::Value(old)) => {
             let decor = old.decor().clone();
-            *old = text.into();
+            *old = new;
             *old.decor_mut() = decor;
         }
-        _ => drop(table.insert(key, toml_edit::value(text))),
+        _ => drop(table.insert(key, toml_edit::value(new))),
     }
 }
 

@@ -37,7 +37,7 @@ fn wall_time(view: &View, row: &Row) -> Value {
 }
 
 /// A slice's container as Kubernetes names it; null where it is unknown.
-fn pod(view: &View, row: &Row) -> Value {
+pub fn pod(view: &View, row: &Row) -> Value {
     let Some(owner) = view.owners.get(&row.container) else {
         return Value::Null;
     };
@@ -80,11 +80,12 @@ pub fn json(view: &View) -> Value {
             "time": wall_time(view, row), "pod": pod(view, row),
         })
     };
-    json!({
+    let all = json!({
         "now_ns": view.now_ns,
         "gpus": view.gpus.iter().map(gpu).collect::<Vec<_>>(),
         "slices": view.rows.iter().map(slice).collect::<Vec<_>>(),
-    })
+    });
+    crate::out::document("ps", 1, all)
 }
 
 #[cfg(test)]

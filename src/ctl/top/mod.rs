@@ -3,8 +3,11 @@
 //! `model` decides what a key does, `screen` draws; both are pure. This file owns the terminal and the connection.
 //! Without a terminal, or on one that cannot move its cursor, it prints rows.
 
-mod model;
+pub(crate) mod model;
+#[cfg(test)]
+pub(crate) mod picture;
 mod screen;
+mod terminal;
 
 use crate::admin::Admin;
 use crate::columns;
@@ -79,6 +82,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         return print_rows(options, &admin, first);
     }
     let colour = std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
+    terminal::restore_at_signals()?;
     let mut terminal = ratatui::try_init().context("the terminal cannot show a screen")?;
     let mut top = Top { admin, model: Model::new(first), every: options.every };
     let done = top.run(&mut terminal, Look { colour });
@@ -137,10 +141,23 @@ impl Top {
 
     /// Takes in a view; a daemon that is gone is told, and asked again.
     fn look(&mut self) {
-        match self.admin.list_again() {
-            Ok(list) => self.model.see(View::of(list)),
+        let seen = self.ask().or_else(|_| {
+            self.admin = self.admin.again()?;
+            self.model.past.clear();
+            self.ask()
+        });
+        match seen {
+            Ok(view) => self.model.see(view),
             Err(why) => self.model.message = format!("{why:#}"),
         }
+    }
+
+    /// Asks for the present view, and for what is new of the last minutes.
+    fn ask(&mut self) -> Result<View> {
+        if !self.model.is_paused {
+            self.model.past.follow(&self.admin)?;
+        }
+        Ok(View::of(self.admin.list()?))
     }
 
     /// Changes a slice, and shows what was changed or why not.
@@ -152,7 +169,7 @@ impl Top {
             let view = View::of(admin.list()?);
             let mut told = Vec::new();
             set::change(&options, &admin, (&view, container), &mut told)?;
-            Ok(told)
+            Ok(set::lines(&view, container, &told))
         };
         self.model.message = match changed() {
             Ok(told) => told.join("; "),

@@ -1,19 +1,19 @@
 //! The state of `gpuslice top`: what was seen, what is selected, and what a key changes. Pure: views and keys in,
 //! orders out.
 //!
-//! The reason of each slice is decided over about two seconds, so that the model keeps the views of these. A short
-//! history of each GPU's and each slice's part of the time is kept for the sparklines.
+//! The reason of each slice is decided over about two seconds, so that the model keeps the views of these. The last
+//! minutes, for the sparklines, are the daemon's.
 
+use crate::past::{Past, part};
 use crate::table::{Row, View};
 use crate::why::{Finding, Told, decide};
 use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::samples::Sample;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Views between which reasons are decided.
 const VIEWS: usize = 3;
-/// Parts that a sparkline has, one for each view.
-const HISTORY: usize = 120;
 
 /// The order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,8 @@ pub struct Line<'a> {
 /// See the file's head.
 pub struct Model {
     views: VecDeque<View>,
-    history: BTreeMap<(String, GpuUuid), VecDeque<u64>>,
+    /// The last minutes.
+    pub past: Past,
     /// What the keys mean.
     pub mode: Mode,
     /// The order of the rows.
@@ -141,7 +142,7 @@ impl Model {
     pub fn new(first: View) -> Model {
         Model {
             views: VecDeque::from([first]),
-            history: BTreeMap::new(),
+            past: Past::default(),
             mode: Mode::List,
             sort: Sort::Name,
             filter: String::new(),
@@ -155,27 +156,6 @@ impl Model {
     pub fn see(&mut self, view: View) {
         if self.is_paused {
             return;
-        }
-        let last = self.now();
-        let parts = view.rows.iter().map(|row| {
-            let part = (100.0 * view.got(row, last)).round().clamp(0.0, 100.0) as u64;
-            ((row.container.clone(), row.gpu), part)
-        });
-        let parts: Vec<_> = parts.collect();
-        let gpus = view.gpus.iter().map(|gpu| {
-            let of =
-                |((_, it), part): &((String, GpuUuid), u64)| (*it == gpu.uuid).then_some(*part);
-            let sum: u64 = parts.iter().filter_map(of).sum();
-            ((String::new(), gpu.uuid), sum.min(100))
-        });
-        let all: Vec<_> = gpus.collect::<Vec<_>>().into_iter().chain(parts).collect();
-        self.history.retain(|key, _| all.iter().any(|(it, _)| it == key));
-        for (key, part) in all {
-            let line = self.history.entry(key).or_default();
-            line.push_back(part);
-            if line.len() > HISTORY {
-                line.pop_front();
-            }
         }
         self.views.push_back(view);
         if self.views.len() > VIEWS {
@@ -194,11 +174,26 @@ impl Model {
         &self.views[0]
     }
 
-    /// The last parts of a GPU (no container) or a slice, percent, oldest first.
-    pub fn history(&self, container: &str, gpu: GpuUuid, parts: usize) -> Vec<u64> {
-        let line = self.history.get(&(container.to_owned(), gpu));
-        let all = line.map_or(Vec::new(), |line| line.iter().copied().collect());
-        all[all.len().saturating_sub(parts)..].to_vec()
+    /// What a slice got of its GPU in each of the last `seconds` intervals, or another sum of its samples: parts, the
+    /// oldest first.
+    pub fn parts(&self, it: &Row, seconds: usize, of: fn(&Sample) -> u64) -> Vec<f64> {
+        let is_it = |container: &str| container == it.container;
+        let series = self.past.series.values().rfind(|at| at.gpu == it.gpu && is_it(&at.container));
+        let samples = series.into_iter().flat_map(|it| &it.samples);
+        let all: Vec<f64> = samples.map(|it| part(it, of(it))).collect();
+        all[all.len().saturating_sub(seconds)..].to_vec()
+    }
+
+    /// What all slices got of a GPU in each of the last `seconds` intervals: parts, oldest first.
+    pub fn busy(&self, gpu: GpuUuid, seconds: usize) -> Vec<f64> {
+        let mut sums: BTreeMap<u64, f64> = BTreeMap::new();
+        for sample in
+            self.past.series.values().filter(|it| it.gpu == gpu).flat_map(|it| &it.samples)
+        {
+            *sums.entry(sample.end_ns).or_default() += part(sample, sample.got_us.into());
+        }
+        let all: Vec<f64> = sums.into_values().map(|sum| sum.min(1.0)).collect();
+        all[all.len().saturating_sub(seconds)..].to_vec()
     }
 
     /// The rows that are shown, in order.

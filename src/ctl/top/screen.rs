@@ -7,9 +7,11 @@
 use super::model::{Line as Slice, Mode, Model};
 use crate::columns::cut;
 use crate::gpus::{Summary, summaries};
-use crate::table::View;
+use crate::spark::{resampled, sparkline};
+use crate::table::{Row, View};
 use crate::why::{duration, percent};
 use gpuslice_wire::policy::Class;
+use gpuslice_wire::samples::Sample;
 use gpuslice_wire::units::Bytes;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -24,11 +26,16 @@ const BAR: usize = 8;
 const WITH_SPARKLINE: usize = 120;
 /// Cells of a sparkline.
 const SPARKLINE: usize = 20;
-const STEPS: [char; 8] = [
-    '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}',
-];
-
+/// Its cells, and the seconds that it shows.
+const SHORT: (usize, usize) = (SPARKLINE, 120);
+/// The same for the sparklines of one slice.
+const LONG: (usize, usize) = (60, 600);
 const KEYS: &str = "q quit  Enter detail  o sort  / filter  space pause  set: w weight s share l limit c cap p priority";
+
+/// The background of the row under the cursor.
+pub const CHOSEN: Color = Color::Indexed(238);
+/// Below the rows, a screen of this height shows the selected slice in full, if there is room.
+const WITH_DETAIL: usize = 30;
 
 /// How it is drawn.
 #[derive(Clone, Copy)]
@@ -41,6 +48,22 @@ impl Look {
     fn colour(self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
+
+    fn chosen(self) -> Style {
+        match self.colour {
+            true => Style::new().bg(CHOSEN),
+            false => Style::new().add_modifier(Modifier::REVERSED),
+        }
+    }
+}
+
+/// What a column shows.
+#[derive(Clone, Copy)]
+enum Content {
+    /// Text, which begins at the left.
+    Text(fn(&View, &Slice<'_>) -> String),
+    /// A part of the time, which ends at the right.
+    Part(fn(&Slice<'_>) -> f64),
 }
 
 /// A column: its heading, its width, and the rank by which it is dropped, the highest first.
@@ -49,71 +72,52 @@ struct Column {
     head: &'static str,
     width: usize,
     rank: u8,
-    right: bool,
-    text: fn(&View, &Slice<'_>) -> String,
+    content: Content,
+}
+
+impl Column {
+    /// A text in the column's width.
+    fn cell(&self, text: &str) -> String {
+        fit(text, self.width, matches!(self.content, Content::Part(_))) + " "
+    }
+
+    fn text(&self, now: &View, it: &Slice<'_>) -> String {
+        self.cell(&match self.content {
+            Content::Text(text) => text(now, it),
+            Content::Part(part) => format!("{:.0}%", 100.0 * part(it)),
+        })
+    }
+}
+
+const fn text(
+    head: &'static str,
+    (width, rank): (usize, u8),
+    content: fn(&View, &Slice<'_>) -> String,
+) -> Column {
+    Column { head, width, rank, content: Content::Text(content) }
+}
+
+const fn part(head: &'static str, rank: u8, content: fn(&Slice<'_>) -> f64) -> Column {
+    Column { head, width: 4, rank, content: Content::Part(content) }
 }
 
 /// Columns between NAME and WHY.
 const COLUMNS: [Column; 7] = [
-    Column {
-        head: "GPU",
-        width: 3,
-        rank: 5,
-        right: true,
-        text: |now, it| now.index(it.row.gpu).to_string(),
-    },
-    Column {
-        head: "PRIO",
-        width: 4,
-        rank: 6,
-        right: false,
-        text: |_, it| {
-            match it.row.class {
-                Class::High => "high",
-                Class::Normal => "norm",
-                Class::BestEffort => "best",
-            }
-            .to_owned()
-        },
-    },
-    Column { head: "MEM", width: BAR + 8, rank: 4, right: false, text: |_, it| memory(it) },
-    Column { head: "DUE", width: 4, rank: 3, right: true, text: |_, it| whole(it.finding.due) },
-    Column {
-        head: "GOT",
-        width: 4,
-        rank: 1,
-        right: true,
-        text: |_, it| {
-            let growth = &it.finding.growth;
-            whole(growth.part(growth.gpu))
-        },
-    },
-    Column {
-        head: "WAIT",
-        width: 4,
-        rank: 0,
-        right: true,
-        text: |_, it| {
-            let growth = &it.finding.growth;
-            whole(growth.part(growth.held_back()))
-        },
-    },
-    Column {
-        head: "IDLE",
-        width: 4,
-        rank: 2,
-        right: true,
-        text: |_, it| {
-            let growth = &it.finding.growth;
-            whole(growth.part(growth.idle))
-        },
-    },
+    text("GPU", (3, 5), |now, it| format!("{:>3}", now.index(it.row.gpu))),
+    text("PRIO", (4, 6), |_, it| {
+        match it.row.class {
+            Class::High => "high",
+            Class::Normal => "norm",
+            Class::BestEffort => "best",
+        }
+        .to_owned()
+    }),
+    text("MEM", (BAR + 8, 4), |_, it| memory(it)),
+    part("DUE", 3, |it| it.finding.due),
+    part("GOT", 1, |it| it.finding.growth.part(it.finding.growth.gpu)),
+    part("WAIT", 0, |it| it.finding.growth.part(it.finding.growth.held_back())),
+    part("IDLE", 2, |it| it.finding.growth.part(it.finding.growth.idle)),
 ];
-
-/// A part as whole percent, without the sign's space.
-fn whole(part: f64) -> String {
-    format!("{:.0}%", 100.0 * part)
-}
 
 /// The bar of the memory that a slice holds, and its cap.
 fn memory(it: &Slice<'_>) -> String {
@@ -131,10 +135,9 @@ fn fit(text: &str, width: usize, right: bool) -> String {
     if right { space + &text } else { text + &space }
 }
 
-/// Bars of parts in percent.
-fn sparkline(parts: &[u64]) -> String {
-    let step = |part: &u64| STEPS[((part * 8) / 101).min(7) as usize];
-    parts.iter().map(step).collect()
+/// The last `seconds` as a sparkline of `cells`.
+fn spark(parts: &[f64], (cells, seconds): (usize, usize)) -> String {
+    sparkline(&resampled(parts, cells, seconds))
 }
 
 /// Draws the model.
@@ -149,6 +152,12 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, look: Look) {
         _ => {
             let room = height.saturating_sub(lines.len() + 2);
             lines.extend(table(model, &lists, look, (width, room)));
+            let below = detail(model, &lists, look);
+            if height >= WITH_DETAIL && lines.len() + below.len() + 2 < height && !lists.is_empty()
+            {
+                lines.push(Line::from(""));
+                lines.extend(below);
+            }
         }
     }
     lines.truncate(height.saturating_sub(1));
@@ -196,11 +205,22 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
             gpu.index, gpu.policy, it.used
         );
     }
-    let history = sparkline(&model.history("", gpu.uuid, SPARKLINE));
+    let history = spark(&model.busy(gpu.uuid, SHORT.1), SHORT);
     format!(
-        "GPU{} {product} {} | mem {} used, {} promised, {} free of {} | busy {busy} {history}{simulated}{turn}",
-        gpu.index, gpu.policy, it.used, gpu.promised, it.free, gpu.total
+        "GPU{} {product} {} | mem {} used, {} promised, {} free of {} GiB | busy {busy} {history}{simulated}{turn}",
+        gpu.index,
+        gpu.policy,
+        gib(it.used),
+        gib(gpu.promised),
+        gib(it.free),
+        gib(gpu.total)
     )
+}
+
+/// A size in GiB with one decimal at most.
+fn gib(size: Bytes) -> String {
+    let text = format!("{:.1}", size.0 as f64 / (1u64 << 30) as f64);
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
 /// The columns that fit, and the widths of NAME and WHY.
@@ -228,9 +248,9 @@ fn table(
     let (columns, name, why) = layout(width);
     let has_spark = width >= WITH_SPARKLINE;
     let mut head = format!("  {} ", fit("NAME", name, false));
-    columns.iter().for_each(|it| head += &(fit(it.head, it.width, it.right) + " "));
+    columns.iter().for_each(|it| head += &it.cell(it.head));
     if has_spark {
-        head += &(fit("LAST", SPARKLINE, false) + " ");
+        head += &(fit("LAST 2 MIN", SPARKLINE, false) + " ");
     }
     head += &fit("WHY", why.saturating_sub(1), false);
     let underlined = Style::new().add_modifier(Modifier::UNDERLINED);
@@ -246,17 +266,14 @@ fn table(
     for (at, it) in slices.iter().enumerate().skip(first).take(room.max(1)) {
         let mark = if it.row.holds { "* " } else { "  " };
         let mut start = format!("{mark}{} ", fit(&it.row.name, name, false));
-        columns.iter().for_each(|column| {
-            start += &(fit(&(column.text)(model.now(), it), column.width, column.right) + " ");
-        });
+        columns.iter().for_each(|column| start += &column.text(model.now(), it));
         if has_spark {
-            let history = model.history(&it.row.container, it.row.gpu, SPARKLINE);
-            start += &(fit(&sparkline(&history), SPARKLINE, false) + " ");
+            let got = model.parts(it.row, SHORT.1, |it| it.got_us.into());
+            start += &(spark(&got, SHORT) + " ");
         }
         let reason = fit(&it.told.label, why.saturating_sub(1), false);
         let line = Line::from(vec![Span::raw(start), Span::styled(reason, reason_style(it, look))]);
-        let chosen = Style::new().add_modifier(Modifier::REVERSED);
-        lines.push(if at == selected { line.style(chosen) } else { line });
+        lines.push(if at == selected { line.style(look.chosen()) } else { line });
     }
     lines
 }
@@ -313,10 +330,11 @@ fn detail(model: &Model, slices: &[Slice<'_>], look: Look) -> Vec<Line<'static>>
             "processes {}, {} launches, {} turns, {} overruns",
             row.clients, row.launches, row.turns, row.late_turns
         ),
-        format!("history   {}", sparkline(&model.history(&row.container, row.gpu, 60))),
-        "waited behind (by the longest wait):".to_owned(),
+        format!("got       {}", last_minutes(model, row, |it| it.got_us.into())),
+        format!("waited    {}", last_minutes(model, row, Sample::waiting_us)),
     ];
-    if let Some(time) = now.time(row) {
+    if let Some(time) = now.time(row).filter(|time| time.waits().next().is_some()) {
+        texts.push("waited behind".to_owned());
         texts.extend(time.waits().map(|(container, wait)| {
             let name = now.name(container.as_str());
             let (total, longest) = (duration(wait.total_ns), duration(wait.longest_ns));
@@ -329,6 +347,11 @@ fn detail(model: &Model, slices: &[Slice<'_>], look: Look) -> Vec<Line<'static>>
         *why = std::mem::take(why).style(reason_style(it, look));
     }
     lines
+}
+
+/// A sparkline of ten minutes.
+fn last_minutes(model: &Model, row: &Row, of: fn(&Sample) -> u64) -> String {
+    format!("{} 10 min", spark(&model.parts(row, LONG.1, of), LONG))
 }
 
 /// Keys, a question or a message.

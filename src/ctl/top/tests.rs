@@ -2,6 +2,7 @@
 
 use super::model::{Field, Key, Mode, Model, Order, Sort};
 use super::screen::{Look, draw};
+use crate::past::tests::past;
 use crate::set;
 use crate::table::tests::{gpu, slice};
 use crate::table::{Gpu, Row, View};
@@ -87,10 +88,11 @@ fn view(seconds: u64) -> View {
 fn model() -> Model {
     let mut model = Model::new(view(100));
     (101..110).for_each(|seconds| model.see(view(seconds)));
+    model.past = past(130);
     model
 }
 
-fn drawn(model: &Model, (width, height): (u16, u16), colour: bool) -> Buffer {
+pub(super) fn drawn(model: &Model, (width, height): (u16, u16), colour: bool) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("memory");
     terminal.draw(|frame| draw(frame, model, Look { colour })).expect("drawn");
     terminal.backend().buffer().clone()
@@ -117,7 +119,7 @@ fn lines(model: &Model, size: (u16, u16)) -> Vec<String> {
     cells.map(line).collect()
 }
 
-fn press(model: &mut Model, keys: &str) -> Option<Order> {
+pub(super) fn press(model: &mut Model, keys: &str) -> Option<Order> {
     let mut last = None;
     for c in keys.chars() {
         last = model.press(match c {
@@ -152,11 +154,11 @@ fn eighty_columns_have_every_column() {
 fn a_wide_screen_has_sparklines_and_whole_reasons() {
     for size in [(120, 40), (200, 50)] {
         let told = lines(&model(), size);
-        assert!(told[0].contains("9GiB used, 24GiB promised, 56GiB free of 80GiB"), "{told:#?}");
+        assert!(told[0].contains("mem 9 used, 24 promised, 56 free of 80 GiB"), "{told:#?}");
         assert!(told[0].contains("\u{2588}\u{2588}"), "the GPU's history: {told:#?}");
-        assert!(told[1].contains(" LAST "), "{told:#?}");
+        assert!(told[1].contains(" LAST 2 MIN "), "{told:#?}");
         assert!(told[4].ends_with("train: long kernels"), "{told:#?}");
-        assert!(told[4].contains("\u{2581}\u{2581}"), "web's history: {told:#?}");
+        assert!(told[4].contains("\u{2583}\u{2583}"), "web's history: {told:#?}");
     }
 }
 

@@ -7,7 +7,7 @@ mod requests;
 
 use crate::config::DaemonConfig;
 use crate::containers::{FirstProcess, Members, examine_asker};
-use crate::peer::Peer;
+use crate::peer::{Asker, Peer};
 use crate::poll::{Source, Watch};
 use crate::replies::{Denied, NO_REPLY, plain};
 use crate::slab::{Key, Slab};
@@ -35,6 +35,9 @@ use std::os::fd::AsFd;
 /// Most observers connected at the same time.
 const OBSERVERS_MAX: usize = 8;
 
+/// A client of which the kernel says nothing, or that is not asked.
+const UNKNOWN: Asker = Asker { pid: 0, uid: u32::MAX, login_uid: None };
+
 /// An admin connection.
 #[derive(Debug)]
 struct Admin {
@@ -45,8 +48,8 @@ struct Admin {
     observes: bool,
     /// Id of the command being answered.
     request: RequestId,
-    /// Pid and user id of the process that connected.
-    peer: (i32, u32),
+    /// The process that connected, and its user.
+    peer: Asker,
     /// First process of the container for which a slice is requested, and how to recognise that container's processes.
     asks_for: (Members, Option<FirstProcess>),
     /// The container as Kubernetes names it.
@@ -130,8 +133,9 @@ impl Admins {
         let Some(fd) = next(&self.listener, spare) else {
             return;
         };
-        let (pid, uid) = Peer::of(fd.as_fd()).map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
-        let Some(key) = self.insert(fd, (pid, uid), false) else {
+        let peer = Peer::of(fd.as_fd()).map_or(UNKNOWN, |peer| peer.asker());
+        let uid = peer.uid;
+        let Some(key) = self.insert(fd, peer, false) else {
             return;
         };
         if uid != 0 && uid != geteuid().as_raw() {
@@ -161,7 +165,7 @@ impl Admins {
         if observers.count() >= OBSERVERS_MAX {
             return;
         }
-        if let Some(key) = self.insert(fd, (0, u32::MAX), true) {
+        if let Some(key) = self.insert(fd, UNKNOWN, true) {
             self.welcome(key, out);
         }
     }
@@ -175,7 +179,7 @@ impl Admins {
         }
     }
 
-    fn insert(&mut self, fd: Socket, peer: (i32, u32), observes: bool) -> Option<Key> {
+    fn insert(&mut self, fd: Socket, peer: Asker, observes: bool) -> Option<Key> {
         let admin = Admin {
             fd,
             has_sent: false,
@@ -229,7 +233,7 @@ impl Admins {
             Received::Packet(len) => {
                 (admin.request, admin.has_sent) = (id_of(&buffer[..len]), true);
                 match decode::<Command>(&buffer[..len]) {
-                    Ok((_, command)) if admin.observes && !matches!(command, Command::List {}) => {
+                    Ok((_, command)) if admin.observes && !only_looks(&command) => {
                         "this socket answers only lists".to_owned()
                     }
                     Ok((_, command)) => return Some(command),
@@ -286,7 +290,7 @@ impl Admins {
     /// The container has ended.
     pub fn hold_first_process(&mut self, key: Key, pid: u32) -> Result<(), Denied> {
         if let Some(admin) = self.connections.get_mut(key) {
-            admin.asks_for = examine_asker(admin.peer, pid)?;
+            admin.asks_for = examine_asker((admin.peer.pid, admin.peer.uid), pid)?;
         }
         Ok(())
     }
@@ -321,8 +325,8 @@ impl Admins {
         self.connections.get_mut(key)?.admission.take()
     }
 
-    /// Pid and user of the process that connected.
-    pub fn peer(&self, key: Key) -> Option<(i32, u32)> {
+    /// The process that connected, and its user.
+    pub fn peer(&self, key: Key) -> Option<Asker> {
         Some(self.connections.get(key)?.peer)
     }
 
@@ -382,6 +386,12 @@ impl Admins {
         self.flush(key, out);
     }
 
+    /// Sends an answer of several parts.
+    pub fn answer_all<M: Message>(&mut self, key: Key, parts: &[M], out: &mut Tasks) {
+        parts.iter().for_each(|part| self.queue(key, part));
+        self.flush(key, out);
+    }
+
     /// Queues a part of an answer.
     pub fn queue<M: Message>(&mut self, key: Key, message: &M) {
         if let Some(admin) = self.connections.get_mut(key) {
@@ -428,6 +438,11 @@ impl Admins {
         let commands = self.connections.iter().filter(|(_, admin)| !admin.observes);
         self.idle_exit.is_on() && self.idle_exit.is_over(now(), commands.count())
     }
+}
+
+/// Whether a command is one that observers may send.
+fn only_looks(command: &Command) -> bool {
+    matches!(command, Command::List {} | Command::Observe {})
 }
 
 /// The GPUs requested as a whole.

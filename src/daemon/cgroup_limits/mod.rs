@@ -126,6 +126,15 @@ impl CgroupLimits {
         self.mode != CgroupLimitMode::Off && self.support.values().any(Result::is_ok)
     }
 
+    /// Why no claim can be reserved. The driver limits one control group, and a claim's containers have one each: a
+    /// limit on each of them would permit their sum, so the driver cannot enforce the claim's cap.
+    pub fn why_no_claims(&self) -> Option<&'static str> {
+        (self.mode == CgroupLimitMode::Require).then_some(
+            "cgroup_limits is \"require\", and the driver's limits are per control group, while several containers may \
+             share a claim; set cgroup_limits = \"auto\" in gpusliced's configuration",
+        )
+    }
+
     /// GPUs with a slice on them.
     pub fn gpus(&self) -> Vec<GpuUuid> {
         let lanes = self.known.values().flat_map(|known| &known.lanes);

@@ -15,14 +15,46 @@
 mod cdi;
 mod store;
 
+use crate::config::{Absolute, DaemonConfig};
 pub use cdi::CdiFiles;
+use gpuslice_host::layout::NODE_DIR;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::node::{NodeDenial, Reservation};
 use gpuslice_wire::owner::ClaimId;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 pub use store::ClaimStore;
+
+/// Where claims of the node's daemon are kept.
+const STATE_DIR: &str = "/var/lib/gpuslice";
+/// Where container engines look for CDI files.
+const CDI_DIR: &str = "/var/run/cdi";
+
+/// Where a daemon keeps its claims.
+#[derive(Debug)]
+pub struct Directories {
+    /// Their words, over a reboot.
+    pub state: PathBuf,
+    /// Their CDI files.
+    pub cdi: PathBuf,
+}
+
+impl Directories {
+    /// The configured ones; else the system's for the node's daemon, and the daemon's own for any other.
+    pub fn of(config: &DaemonConfig, runtime_dir: &Path) -> Directories {
+        let is_nodes = runtime_dir == Path::new(NODE_DIR);
+        let dir = |configured: &Option<Absolute>, nodes: &str, own: &str| match configured {
+            Some(dir) => dir.0.clone(),
+            None if is_nodes => nodes.into(),
+            None => runtime_dir.join(own),
+        };
+        Directories {
+            state: dir(&config.state_dir, STATE_DIR, "state"),
+            cdi: dir(&config.cdi_dir, CDI_DIR, "cdi"),
+        }
+    }
+}
 
 /// What is known of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +103,11 @@ impl Claims {
     /// What is known of a claim.
     pub fn get(&self, claim: &ClaimId) -> Option<&Claim> {
         self.known.get(claim)
+    }
+
+    /// All claims, and what is known of each.
+    pub fn all(&self) -> impl Iterator<Item = (&ClaimId, &Claim)> {
+        self.known.iter()
     }
 
     /// All claims that hold.

@@ -75,6 +75,9 @@ impl Duties {
         if let Some(known) = self.claims.known_answer(&words) {
             return known.map(|()| self.answer_reserved(key, &words.claim));
         }
+        if let Some(why) = self.cgroup_limits.why_no_claims() {
+            return Err((NodeDenial::Host, format!("claim {}: {why}", words.claim)));
+        }
         let slice = words.claim.slice();
         let room = self.containers.has_room(&slice);
         room.map_err(|(why, text)| (of_denial(why), text))?;

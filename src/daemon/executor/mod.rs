@@ -19,7 +19,9 @@ use crate::health::HealthWatch;
 use crate::paths::Paths;
 use crate::policies::Policies;
 use crate::preempt::Preemption;
+use crate::recorder::Recorder;
 use crate::replies::{NO_REPLY, is_agents, key_of};
+use crate::samples::Samples;
 use crate::slab::Key;
 use crate::tasks::Tasks;
 use gpuslice_engine::{Action, Cut, Engine, Event, Late, Token};
@@ -48,6 +50,10 @@ pub struct Duties {
     pub preemption: Preemption,
     /// What happened lately.
     pub events: Events,
+    /// What slices got in the last minutes.
+    pub samples: Samples,
+    /// Recorded turns.
+    pub recorder: Recorder,
     /// Policies changed at run time, as on disk.
     pub policies: Policies,
     /// Connections of agents.
@@ -95,6 +101,10 @@ impl Duties {
             Action::Refused { client, token, lane, need, left } => {
                 self.note_refused(client, lane, [need, left]);
                 self.reply(client, token, &Reply::Refused { lane, need, left })
+            }
+            Action::Recorded { container, gpu, stretch } => {
+                let name = self.events.name(&container);
+                self.recorder.add((container, gpu, name), &stretch);
             }
             // `restore` reads these itself.
             Action::Restored { .. }

@@ -7,8 +7,8 @@
 //!
 //! # Idea
 //! A child process waits for the events ([`watcher`]), because NVML may block or crash on a failing GPU. It is
-//! started when the first agent connects, so a node without a cluster pays nothing. Some Xids are a program's own
-//! errors ([`OF_PROGRAMS`]): the GPU stays healthy. After any other the GPU is unhealthy until it has worked for
+//! started when the first agent or `gpuslice metrics` connects, so other nodes pay nothing. Some Xids are a program's
+//! own errors ([`OF_PROGRAMS`]): the GPU stays healthy. After any other the GPU is unhealthy until it has worked for
 //! `unhealthy_s` without another error. A GPU that the driver no longer finds is unhealthy until it is found again.
 
 pub mod watcher;

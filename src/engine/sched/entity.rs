@@ -10,6 +10,7 @@ use super::gpu::ToOne;
 use super::overhead::{SwitchCosts, WorkSpan};
 use super::policy::Entitlement;
 use super::preempt::Preemption;
+use super::recording::Present;
 use super::time_account::TimeAccount;
 use super::untracked::Untracked;
 use crate::index::ContainerIndex;
@@ -218,6 +219,8 @@ pub(crate) struct Entity {
     pub(crate) stops: u64,
     /// Where its wall time went.
     pub(crate) time: TimeAccount,
+    /// Its present stretch, while turns are recorded.
+    pub(crate) present: Option<Present>,
 }
 
 impl Entity {

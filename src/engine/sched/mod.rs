@@ -67,6 +67,7 @@ mod pick;
 pub(crate) mod policy;
 pub(crate) mod preempt;
 mod queues;
+pub(crate) mod recording;
 mod starvation;
 #[cfg(test)]
 mod tests;
@@ -87,7 +88,7 @@ use self::preempt::Preemption;
 use self::queues::RunQueues;
 use self::starvation::{GuardTurn, StarvationGuards};
 use self::time_account::TimeAccount;
-use crate::action::{Late, Mode};
+use crate::action::{Late, Mode, Stretch};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
 use crate::index::ContainerIndex;
 
@@ -136,6 +137,12 @@ pub(crate) struct Turns {
     fits_before: Option<ContainerIndex>,
     /// The number of the last order to stop a container's work.
     orders: u32,
+    /// Turns are recorded.
+    is_recording: bool,
+    /// Recorded stretches that are still to be told.
+    recorded: Vec<(ContainerIndex, Stretch)>,
+    /// GPU time charged to containers that have left.
+    pub(crate) ended_time: Duration,
     /// Time of the last step.
     now: Instant,
     /// GPU time is charged up to this instant.
@@ -155,6 +162,9 @@ impl Turns {
             demand: gang::Demand::default(),
             fits_before: None,
             orders: 0,
+            is_recording: false,
+            recorded: Vec::new(),
+            ended_time: Duration(0),
             now,
             booked,
         }
@@ -201,6 +211,7 @@ impl Turns {
             closed_early: 0,
             stops: 0,
             time: TimeAccount::new(self.now, None),
+            present: None,
         });
         self.apply();
     }
@@ -274,6 +285,8 @@ impl Turns {
 
     pub(crate) fn leave(&mut self, index: ContainerIndex) {
         self.leave_pool(index);
+        let left = self.find(index).map_or(0, |entity| entity.gpu_time.0);
+        self.ended_time = Duration(self.ended_time.0.saturating_add(left));
         self.entities.retain(|entity| entity.index != index);
         self.entities.iter_mut().for_each(|entity| entity.time.waits.forget(index));
         self.apply();
@@ -319,6 +332,7 @@ impl Turns {
     pub(crate) fn advance(&mut self, now: Instant, charged: Charged) {
         self.account_time(now, charged);
         let elapsed = charged.since(self.booked);
+        let from = self.now;
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;
         let idle = self.phase == Phase::Idle;
@@ -327,6 +341,7 @@ impl Turns {
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             let bill = self.charged(entity).then(|| self.bill(entity, elapsed));
+            let (kind, gpu_time) = (bill.map(|_| self.kind(entity)), entity.gpu_time);
             let entity = &mut self.entities[at];
             entity.arrives = false;
             let limit = match (entity.reserved, entity.reported.runnable) {
@@ -355,6 +370,10 @@ impl Turns {
             entity.bucket.fill(elapsed, limit);
             if idle {
                 entity.bucket.make_up(elapsed);
+            }
+            if self.is_recording {
+                let charged = Duration(self.entities[at].gpu_time.0 - gpu_time.0);
+                self.note_charge(at, from, kind.map(|kind| (kind, charged)));
             }
         }
     }

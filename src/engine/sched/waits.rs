@@ -79,6 +79,8 @@ pub(crate) struct Waits {
     rows: [Option<Wait>; KEPT],
     /// Time behind containers that are not in the table, or not on the GPU any more.
     others: Duration,
+    /// All time waited, by cause, in the order of [`WaitCause::ALL`], ns.
+    by_cause: [u64; WaitCause::ALL.len()],
     stretch: Option<Stretch>,
 }
 
@@ -98,6 +100,7 @@ impl Waits {
             }
         }
         self.stretch = Some(stretch);
+        self.by_cause[cause as usize] += ns;
         let row = self.row(behind);
         row.rank += ns;
         row.by_cause[cause as usize] += ns;
@@ -137,6 +140,11 @@ impl Waits {
             self.others = Duration(self.others.0 + gone.map_or(0, |row| row.total().0));
         }
         self.stretch = self.stretch.filter(|stretch| stretch.behind != index);
+    }
+
+    /// All time waited, by cause, in the order of [`WaitCause::ALL`], ns.
+    pub(crate) fn by_cause(&self) -> [u64; WaitCause::ALL.len()] {
+        self.by_cause
     }
 
     /// All time waited.
@@ -182,7 +190,7 @@ mod tests {
                 all += 2_000;
             }
         }
-        assert_eq!(waits.total().0, all);
+        assert_eq!((waits.total().0, waits.by_cause()), (all, [all, 0, 0, 0, 0]));
         assert_eq!(names(&waits)[0], Some(99));
         let ([first, ..], others) = waits.largest();
         let shown: u64 = waits.largest().0.iter().flatten().map(|row| row.total().0).sum();
@@ -218,7 +226,8 @@ mod tests {
         waits.add(ContainerIndex(1), QUEUE, 10);
         waits.add(ContainerIndex(2), QUEUE, 5);
         waits.forget(ContainerIndex(1));
-        waits.add(ContainerIndex(2), QUEUE, 5);
+        waits.add(ContainerIndex(2), WaitCause::Gang, 5);
+        assert_eq!(waits.by_cause(), [15, 0, 0, 0, 5], "whoever has left");
         assert_eq!((names(&waits), waits.largest().1.0), ([Some(2), None, None], 10));
         let row = waits.largest().0[0].expect("a row");
         assert_eq!(row.longest.0, 10, "its wait went on");

@@ -4,12 +4,16 @@ use super::gpuslice;
 use crate::harness::eventually;
 use crate::harness::node::Node;
 use gpuslice_wire::units::{Bytes, GIB};
+use nix::sys::signal::{Signal, kill};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+
+/// The modes in which a terminal reads lines, shows what is typed, and knows Ctrl-C.
+const COOKED: libc::tcflag_t = libc::ICANON | libc::ECHO | libc::ISIG;
 
 /// A program in a terminal of its own.
 struct Screen {
@@ -59,6 +63,17 @@ impl Screen {
 
     fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).expect("a terminal");
+    }
+
+    /// Those of the modes [`COOKED`] that the terminal has.
+    fn line_modes(&self) -> libc::tcflag_t {
+        // SAFETY: a termios of zeros is valid, and has room for the terminal's.
+        let modes = unsafe {
+            let mut modes: libc::termios = std::mem::zeroed();
+            assert_eq!(libc::tcgetattr(self.keys.as_raw_fd(), &mut modes), 0, "a terminal");
+            modes
+        };
+        modes.c_lflag & COOKED
     }
 
     /// Waits for a text among all that was written, escape sequences included.
@@ -140,6 +155,26 @@ fn a_terminal_shows_slices_and_changes_them() {
     let shown = screen.shown.lock().expect("no panic").clone();
     assert!(!shown.contains("\x1b[31m") && !shown.contains("\x1b[38;5;"), "colours: {shown:?}");
     assert_eq!(super::slice_named(&super::ps(&node), "web").expect("a slice")["weight"], 7);
+}
+
+/// A signal ends the program, and the terminal echoes again, has its cursor and the shell's page.
+#[test]
+fn a_signal_leaves_the_terminal_as_it_was() {
+    let node = Node::start();
+    node.must_admit("web", Bytes(GIB));
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        let mut command = top(&node, &["--every", "3600"]);
+        command.env("TERM", "xterm-256color");
+        let mut screen = Screen::start(command, (80, 24));
+        screen.reads("q quit");
+        assert_eq!(screen.line_modes(), 0, "{signal}: a screen reads keys");
+        kill(super::misuse::pid(&screen.child), signal).expect("it lives");
+        let ended = screen.child.wait().expect("ours");
+        assert_eq!(ended.signal(), Some(signal as i32), "{signal}: {ended:?}");
+        assert_eq!(screen.line_modes(), COOKED, "{signal}");
+        screen.shows("\x1b[?1049l");
+        screen.shows("\x1b[?25h");
+    }
 }
 
 #[test]

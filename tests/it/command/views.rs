@@ -9,7 +9,7 @@ use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
 
 /// A node with a slice of GPU 1 for the container `c0ffee`, named `web server`.
-fn node() -> Node {
+pub fn node() -> Node {
     let node = Node::start();
     let memory = gpuslice_wire::admin::MemoryAsk::Exactly(Bytes(GIB));
     let Admin::Admit { asked } = crate::harness::node::admit("c0ffee0123456789", "1", memory)
@@ -23,7 +23,7 @@ fn node() -> Node {
 }
 
 /// Success, and all that it says.
-fn run(node: &Node, words: &[&str]) -> (bool, String) {
+pub fn run(node: &Node, words: &[&str]) -> (bool, String) {
     let mut command = gpuslice();
     let output = command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).output();
     let output = output.expect("it starts");

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod agent_client;
+pub mod browser;
 pub mod bundle;
 pub mod node;
 pub mod wire;

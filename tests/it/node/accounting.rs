@@ -179,6 +179,7 @@ fn processes_that_reserve_the_cap_in_turn_are_charged_together() {
             let _alone = one.lock().expect("no thread panics");
             if let Reply::Reserved { bytes, .. } = client.reserve(0, CAP, CAP) {
                 client.release(0, bytes.0);
+                client.reserve(0, 2 * CAP, 2 * CAP); // refused, after the release was heard
             }
         }
     };
@@ -193,7 +194,10 @@ fn processes_that_reserve_the_cap_in_turn_are_charged_together() {
             }));
         }
         assert!(strangers.iter().all(|it| it.got == EACH * MIB));
-        eventually("what all hold together", || reserved() >= hidden);
+        eventually("what all hold together", || {
+            let _no_grant = one.lock().expect("no thread panics");
+            reserved() >= hidden
+        });
         let client = case.node.process("web");
         client.attach(Bytes::ZERO);
         for _ in 0..100 {

@@ -3,10 +3,12 @@
 use super::cases::Case;
 use super::group::{Group, mount};
 use super::stranger::Stranger;
+use crate::harness::agent_client::{AgentClient, words};
 use crate::harness::{eventually, target_dir};
 use gpuslice_sim_device::{LimitError, Machine, MemoryLimits, Role};
 use gpuslice_wire::admin::Answer;
-use gpuslice_wire::units::{GIB, MIB};
+use gpuslice_wire::node::NodeDenial;
+use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::sys::signal::Signal;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -209,6 +211,18 @@ fn a_required_limit_is_set_or_the_slice_is_refused() {
     let shared = case.refusal("other", CAP / 2, second.pid());
     assert!(shared.contains("no cgroup of its own"), "{shared}");
     assert_eq!(limits(&machine(&case), &group.dir), Ok((0, CAP)), "the first one's stays");
+}
+
+/// The driver cannot enforce the cap of what several control groups share.
+#[test]
+fn claims_are_refused_where_limits_are_required() {
+    let case = Case::start(LIMITED, "cgroup_limits = \"require\"\n");
+    let agent = AgentClient::of(&case.node);
+    let gpus = agent.gpus();
+    let (why, text) = agent.reserve(words("c-1", &gpus[..1])).expect_err("refused");
+    assert_eq!(why, NodeDenial::Host);
+    assert!(text.contains("share a claim") && text.contains("\"auto\""), "{text}");
+    assert_eq!(agent.facts()[0].promised, Bytes::ZERO);
 }
 
 #[test]

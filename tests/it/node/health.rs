@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Runs a program outside of all slices whose first kernel ends with this Xid, on GPU 0.
-fn fail(case: &Case, xid: u32) {
+pub fn fail(case: &Case, xid: u32) {
     let program = target_dir().join("tenant");
     assert!(program.exists(), "tenant is not built; run packaging/stage debug");
     let output = Command::new(program)

@@ -2,12 +2,12 @@
 
 mod accounting;
 mod agents;
-mod cases;
+pub mod cases;
 mod cgroup_limits;
 mod claims;
 mod doctor;
 mod ends;
 mod group;
-mod health;
+pub mod health;
 mod members;
 mod stranger;

@@ -3,23 +3,21 @@
 //! No systemd runs where tests run, so each test plays its part: sockets under the numbers 3 and
 //! 4, a datagram socket to be notified at. The units themselves are judged by systemd's own tools.
 
+mod journal;
 mod units;
 
 use crate::daemon::descriptors::{as_on_an_old_kernel, meanwhile, send_lingering};
 use crate::harness::node::{Node, admit, denied};
-use crate::harness::wire::{AdminClient, Connection, listen};
+use crate::harness::wire::{AdminClient, listen};
 use crate::harness::{PATIENCE, eventually};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 /// Handed-over descriptors begin here (sd_listen_fds(3)).
 const FIRST: RawFd = 3;
@@ -213,114 +211,4 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
     });
     assert!(node.end_daemon(Signal::SIGTERM).success());
     eventually("the end is told", || hear().contains("STOPPING=1"));
-}
-
-fn metrics(node: &Node) -> Output {
-    let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    gpuslice.arg("metrics").arg("--runtime-dir").arg(node.runtime_dir());
-    gpuslice.output().expect("gpuslice starts")
-}
-
-#[test]
-fn metrics_are_printed_and_judged() {
-    let node = Node::start();
-    node.must_admit("web", Bytes(GIB));
-    let output = metrics(&node);
-    let text = String::from_utf8(output.stdout).expect("text");
-    assert!(text.contains("gpuslice_up 1\n"), "{text}");
-    let cap = "gpuslice_slice_memory_cap_bytes{container=\"web\",gpu=\"GPU-";
-    let cap = text.lines().find(|line| line.starts_with(cap));
-    assert!(cap.is_some_and(|line| line.ends_with(" 1073741824")));
-    let judge = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut judge) = judge else {
-        return crate::harness::skip("promtool check metrics", "no promtool in PATH");
-    };
-    let mut to = judge.stdin.take().expect("piped");
-    to.write_all(text.as_bytes()).expect("it reads");
-    drop(to);
-    let said = judge.wait_with_output().expect("it ends");
-    assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
-}
-
-/// A server on a port of its own choice.
-struct Exporter(std::process::Child, String);
-
-impl Exporter {
-    fn start(node: &Node) -> Exporter {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        command.args(["metrics", "--listen", "127.0.0.1:0", "--runtime-dir"]);
-        command.arg(node.runtime_dir()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("gpuslice starts");
-        let mut said = std::io::BufReader::new(child.stderr.take().expect("piped"));
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut said, &mut line).expect("its address");
-        let address = line.split("http://").nth(1).expect("an address");
-        let address = address.split('/').next().expect("an address").to_owned();
-        Exporter(child, address)
-    }
-
-    fn ask(&self, request: &str) -> String {
-        let mut client = TcpStream::connect(&self.1).expect("it listens");
-        client.set_read_timeout(Some(PATIENCE)).expect("a limit");
-        client.write_all(request.as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        // One that is cut off while it still talks sees a reset.
-        let _ = client.read_to_string(&mut answer);
-        answer
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn metrics_are_served_to_good_clients_and_bad() {
-    let mut node = Node::start();
-    let exporter = Exporter::start(&node);
-    let silent = Connection::connect(&node.runtime_dir().join("admin.sock")).expect("a socket");
-    let good = "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
-    let answer = exporter.ask(good);
-    assert!(
-        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\ngpuslice_up 1\n"),
-        "{answer}"
-    );
-    assert!(exporter.ask("GET / HTTP/1.1\r\n\r\n").contains("404"));
-    assert!(exporter.ask("DELETE /metrics HTTP/1.1\r\n\r\n").contains("405"));
-    assert_eq!(exporter.ask(&"x".repeat(100_000)), "", "too long");
-    // Half a question, and then nothing: the others are served afterwards.
-    let mut half = TcpStream::connect(&exporter.1).expect("it listens");
-    half.write_all(b"GET /met").expect("it reads");
-    assert!(exporter.ask(good).contains("gpuslice_up 1"));
-    drop((half, silent));
-    node.end_daemon(Signal::SIGTERM);
-    std::thread::sleep(Duration::from_millis(100)); // so old may a list be
-    assert!(exporter.ask(good).contains("gpuslice_up 0"));
-}
-
-/// Twice as many silent clients as the server serves at a time: a scrape is answered before they are given up, which
-/// the newest of them, still connected, shows.
-#[test]
-fn metrics_are_not_delayed_by_silent_clients() {
-    let node = Node::start();
-    let exporter = Exporter::start(&node);
-    let connect = |_| TcpStream::connect(&exporter.1).expect("it listens");
-    let silent: Vec<TcpStream> = (0..64).map(connect).collect();
-    let good = "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
-    assert!(exporter.ask(good).contains("gpuslice_up 1"));
-    let is_open = |mut client: &TcpStream| {
-        client.set_nonblocking(true).expect("a socket");
-        let read = client.read(&mut [0]);
-        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
-    };
-    assert!(!is_open(&silent[0]), "the oldest has given way");
-    assert!(is_open(&silent[63]), "the scrape waited for the silent ones");
 }

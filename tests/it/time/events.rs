@@ -158,6 +158,28 @@ fn a_follower_sees_each_event_also_of_the_next_daemon() {
     assert_eq!((&line["container"], &line["level"]), (&"b".into(), &"INFO".into()), "{line}");
 }
 
+/// `sudo` changes the user, and the kernel remembers which one had logged in.
+#[test]
+fn the_user_that_logged_in_is_told() {
+    let node = Node::start();
+    node.must_admit("web", Bytes(GIB));
+    let script =
+        "echo 1234 > /proc/self/loginuid && exec \"$0\" set web --weight 3 --runtime-dir \"$1\"";
+    let mut set = Command::new("sh");
+    set.args(["-c", script]).arg(env!("CARGO_BIN_EXE_gpuslice")).arg(node.runtime_dir());
+    let output = set.output().expect("it starts");
+    if !output.status.success() && !String::from_utf8_lossy(&output.stderr).contains("gpuslice") {
+        let why = "this kernel keeps no logins, or this user may not set one";
+        return crate::harness::skip("the_user_that_logged_in_is_told", why);
+    }
+    let retuned = last(&node, "web", "retuned").expect("a change");
+    let me = nix::unistd::getuid().as_raw();
+    assert_eq!((&retuned["uid"], &retuned["login_uid"]), (&me.into(), &1234.into()));
+    let output = command(&node, &["--slice", "web"]).output().expect("it starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains(&format!(", uid {me}, login 1234)")), "{text}");
+}
+
 #[test]
 fn bad_words_are_refused() {
     let node = Node::start();

@@ -4,8 +4,9 @@
 //! proportion.
 //!
 //! The bound: three turns of its own, a shortest turn, and one turn of each other container of the class on
-//! the GPU, runnable or not: it may have a lead, which the others wait to have back. An interval ends when a
-//! container begins or ceases to be runnable, or changes, and where gangs, overruns or untracked work decide.
+//! the GPU, runnable or not: it may have a lead, which the others wait to have back. A container that left in
+//! the interval counts as well: the GPU may have drained for it until then. An interval ends when a container
+//! begins or ceases to be runnable, or changes, and where gangs, overruns or untracked work decide.
 
 use std::collections::BTreeMap;
 
@@ -29,6 +30,8 @@ struct Interval {
     who: Vec<Member>,
     /// What each is owed, ns.
     owed: BTreeMap<LaneKey, f64>,
+    /// The longest stretch of each container of the class in this time, also of those that are gone, ns.
+    longest: BTreeMap<LaneKey, u64>,
 }
 
 /// A runnable container, changes of its weights, and its cap.
@@ -77,7 +80,8 @@ impl Interval {
         let on = all.iter().any(|(_, state)| state.pays());
         let had = if on { seen.elapsed as f64 } else { 0.0 };
         let compensated: u64 = all.iter().map(|(_, state)| state.compensated).sum();
-        let turns: u64 = all.iter().map(|(_, state)| state.longest).sum();
+        self.longest.extend(all.iter().map(|(key, state)| (*key, state.longest)));
+        let turns: u64 = self.longest.values().sum();
         let states: Vec<&LaneState> = runs.iter().map(|(_, state)| *state).collect();
         for ((key, me), due) in runs.iter().zip(dues(&states)) {
             let got = me.billed as f64 - me.compensated as f64;

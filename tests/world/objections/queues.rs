@@ -132,6 +132,23 @@ fn to_a_share_that_has_no_part_of_the_rest() {
     objects(in_turns(both(50), [11, 1]), "is due 25.00 %");
 }
 
+/// The GPU drained for a container until that one was dismissed: the time was not lost by the engine.
+#[test]
+fn to_no_lead_of_a_dismissed_container() {
+    let both = [limited(0, 1, 40, 0), limited(1, 1, 20, 0)];
+    let mut story = Story::admits(Config::default(), both.into_iter());
+    story.says(1, runnable(0, 0), &[turn(1, 1, MS)]).expect("fine");
+    story.says(0, runnable(0, 0), &[]).expect("fine");
+    story.then(MS, &[turn(1, 2, story.now + MS)]).expect("fine");
+    let quiet = Claims { runnable: false, ..runnable(1, 0) };
+    story.says(1, quiet, &[]).expect("fine");
+    story.then(80 * MS, &[]).expect("fine");
+    let gone = Action::Dismissed { token: Token(0), container: container(1), known: true };
+    let begins = turn(0, 1, story.now + 8 * MS);
+    assert_eq!(story.then(MS, &[gone, begins]), Ok(()));
+    assert_eq!(story.then(MS, &[]), Ok(()));
+}
+
 #[test]
 fn to_a_limit_that_leaves_time_to_the_wrong_container() {
     let alone = [limited(0, 0, 50, 0), limited(1, 3, 0, 10)];

@@ -284,6 +284,7 @@ impl World {
             | Action::ProcessRestored { .. }
             | Action::Restored { .. }
             | Action::NotRestored { .. }
+            | Action::Recorded { .. }
             | Action::Late { .. } => {}
         }
     }

@@ -1,10 +1,11 @@
 //! Admission: devices for each container, and what a container gets from its plugins.
 
 use super::{Devices, Kubelet, State};
-use gpuslice_k8s::grpc::ask;
+use gpuslice_k8s::grpc::{Empty, ask};
 use gpuslice_k8s::kubelet::device_plugin::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
-    ContainerPreferredRequest, MESSAGE_MAX, PreferredRequest, PreferredResponse, method,
+    ContainerPreferredRequest, MESSAGE_MAX, PreStartContainerRequest, PreferredRequest,
+    PreferredResponse, method,
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,6 +63,30 @@ impl Kubelet {
             }
         }
         Ok(started)
+    }
+
+    /// What precedes each start of a container: plugins that want to be asked are asked with its devices.
+    pub async fn pre_start(&self, uid: &str, container: &str) -> Result<(), String> {
+        let devices = {
+            let state = self.state();
+            state.allocated.get(&(uid.to_owned(), container.to_owned())).cloned()
+        };
+        for (resource, device_ids) in devices.unwrap_or_default() {
+            let (channel, wanted) = {
+                let state = self.state();
+                let Some(plugin) = state.plugins.get(&resource) else {
+                    return Err(format!("no plugin of {resource} is registered"));
+                };
+                (plugin.channel.clone(), plugin.options.pre_start_required)
+            };
+            if wanted {
+                let request = PreStartContainerRequest { device_ids };
+                let asked =
+                    ask::<_, Empty>(&channel, method::PRE_START, request, MESSAGE_MAX).await;
+                asked.map_err(|status| format!("PreStartContainer: {}", status.message()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Forgets a pod that has ended.

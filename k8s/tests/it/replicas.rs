@@ -1,0 +1,165 @@
+//! Several replicas of the extender: one binds at a time, whatever happens to it.
+
+use crate::api::Server;
+use crate::world::{Agent, container, until};
+use gpuslice_k8s::api::client::Client;
+use gpuslice_k8s::extender::lease::Elector;
+use gpuslice_k8s::extender::serve;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpuslice-extender";
+
+/// A replica, ended when dropped.
+struct Replica {
+    client: Client,
+    _agent: Agent,
+}
+
+impl Replica {
+    fn start(api: &Server, me: &str) -> Replica {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("bound");
+        drop(free);
+        let elector = Elector {
+            api: Client::plain(&api.url()).expect("a URL"),
+            lease: "kube-system/gpuslice-extender".parse().expect("a lease"),
+            me: me.to_owned(),
+            duration: Duration::from_secs(3),
+        };
+        let client = Client::plain(&api.url()).expect("a URL");
+        let agent = Agent::run(async move {
+            let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
+            serve(client, listener, Some(elector)).await.expect("serves");
+        });
+        let client = Client::plain(&format!("http://{address}")).expect("a URL");
+        Replica { client, _agent: agent }
+    }
+
+    async fn is_ready(&self) -> bool {
+        // The answer is no JSON; only its status counts.
+        let error = self.client.get::<Value>("/readyz").await.expect_err("text");
+        gpuslice_k8s::api::client::status(&error).is_none()
+            && !format!("{error:#}").contains("API server at")
+    }
+
+    async fn bind(&self, pod: &Value) -> bool {
+        let meta = &pod["metadata"];
+        let args = json!({
+            "PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1",
+        });
+        self.client.create("/gpushare-scheduler/bind", &args).await.is_ok()
+    }
+}
+
+async fn cluster() -> Arc<Server> {
+    let api = Server::start().await;
+    let amounts = json!({ "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2" });
+    api.put(
+        "/api/v1/nodes/n1",
+        json!({ "metadata": { "name": "n1" }, "status": { "capacity": amounts } }),
+    );
+    api
+}
+
+fn pod(api: &Server, name: &str) -> Value {
+    let pod = json!({
+        "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
+        "spec": { "containers": [container("main", 5, 0)] }, "status": { "phase": "Pending" },
+    });
+    api.add_pod(&pod);
+    pod
+}
+
+fn holder(api: &Server) -> String {
+    let lease = api.get(LEASE).unwrap_or_default();
+    lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+}
+
+async fn leads(replica: &Replica) {
+    for _ in 0..2000 {
+        if replica.is_ready().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never leads");
+}
+
+/// Pods on each GPU of the node.
+fn fill(api: &Server) -> BTreeMap<String, usize> {
+    let mut fill = BTreeMap::new();
+    for pod in api.list("/api/v1/pods").iter().filter(|it| it["spec"]["nodeName"] == "n1") {
+        let gpu = pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"].to_string();
+        *fill.entry(gpu).or_default() += 1;
+    }
+    fill
+}
+
+#[tokio::test]
+async fn the_next_replica_binds_after_the_holder_and_never_beside_it() {
+    let api = cluster().await;
+    let first = Replica::start(&api, "a");
+    leads(&first).await;
+    let second = Replica::start(&api, "b");
+    assert_eq!(holder(&api), "a");
+    let pods: Vec<Value> = (0..12).map(|n| pod(&api, &format!("p{n}"))).collect();
+    // Both are asked for every pod, as by a scheduler whose service still routes to both.
+    let mut bound = 0;
+    for one in &pods[..4] {
+        let (a, b) = tokio::join!(first.bind(one), second.bind(one));
+        assert!(a && !b, "only the holder binds");
+        bound += 1;
+    }
+    drop(first);
+    leads(&second).await;
+    assert_eq!(holder(&api), "b");
+    assert_eq!(api.get(LEASE).expect("it stays")["spec"]["leaseTransitions"], 1);
+    for one in &pods[4..] {
+        bound += usize::from(second.bind(one).await);
+    }
+    assert_eq!(bound, 6, "two GPUs of 15 hold six pods of 5");
+    assert_eq!(
+        fill(&api).into_values().collect::<Vec<_>>(),
+        [3, 3],
+        "all of its predecessor's count"
+    );
+}
+
+/// The holder cannot renew: it stops to bind by itself, before another may begin.
+#[tokio::test]
+async fn a_holder_without_renewals_stops() {
+    let api = cluster().await;
+    let first = Replica::start(&api, "a");
+    leads(&first).await;
+    api.refuse("leases");
+    let one = pod(&api, "one");
+    for _ in 0..2000 {
+        if !first.is_ready().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!first.bind(&one).await, "it has not renewed");
+    assert_eq!(holder(&api), "a", "and the record is not another's yet");
+    api.refuse("");
+    leads(&first).await;
+    assert!(first.bind(&one).await);
+    until("bound", || fill(&api).len() == 1).await;
+}
+
+/// Replicas that start at the same time: one creates the Lease, and the others wait.
+#[tokio::test]
+async fn of_replicas_that_start_together_one_leads() {
+    let api = cluster().await;
+    let all: Vec<Replica> = ["a", "b", "c"].map(|me| Replica::start(&api, me)).into();
+    until("one holds it", || !holder(&api).is_empty()).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut ready = 0;
+    for replica in &all {
+        ready += usize::from(replica.is_ready().await);
+    }
+    assert_eq!(ready, 1);
+}

@@ -1,0 +1,147 @@
+//! Pods and what becomes of them.
+
+use super::*;
+
+fn settings() -> Settings {
+    Settings {
+        names: ResourceNames::default(),
+        unit: "GiB".parse().expect("a unit"),
+        class: "gpuslice.io".to_owned(),
+        scheduler: "ack-co-scheduler".to_owned(),
+    }
+}
+
+fn container(name: &str, memory: &Value, cores: &Value) -> Value {
+    let mut limits = json!({ "cpu": "1" });
+    for (resource, amount) in
+        [("aliyun.com/gpu-mem", memory), ("aliyun.com/gpu-core.percentage", cores)]
+    {
+        if !amount.is_null() {
+            limits[resource] = amount.clone();
+        }
+    }
+    json!({ "name": name, "image": "i", "resources": { "limits": limits, "requests": limits } })
+}
+
+fn pod(containers: &[Value]) -> Value {
+    json!({ "metadata": { "name": "p" }, "spec": { "containers": containers } })
+}
+
+/// The pod as the API server keeps it after the operations.
+fn patched(pod: &Value) -> Value {
+    let change = decide(pod, &settings()).expect("changed");
+    let mut pod = pod.clone();
+    for operation in &change.operations {
+        let path = operation["path"].as_str().expect("a path");
+        match operation["op"].as_str() {
+            Some("add") => {
+                let (parent, key) = path.rsplit_once('/').expect("a path");
+                pod.pointer_mut(parent).expect("there")[key] = operation["value"].clone();
+            }
+            _ => *pod.pointer_mut(path).expect("there") = operation["value"].clone(),
+        }
+    }
+    pod
+}
+
+#[test]
+fn limits_become_claims_and_all_else_stays() {
+    let mut before = pod(&[
+        container("a", &json!("3"), &json!("20")),
+        container("plain", &Value::Null, &Value::Null),
+        container("b", &json!(5), &Value::Null),
+    ]);
+    before["spec"]["schedulerName"] = json!("ack-co-scheduler");
+    before["spec"]["initContainers"] = json!([container("i", &json!("3"), &json!("20"))]);
+    before["spec"]["resourceClaims"] = json!([{ "name": "nic", "resourceClaimName": "n" }]);
+    before["spec"]["containers"][2]["resources"]["claims"] = json!([{ "name": "nic" }]);
+    let after = patched(&before);
+    let spec = &after["spec"];
+    assert_eq!(spec["schedulerName"], "default-scheduler");
+    let limits = json!({ "cpu": "1" });
+    assert_eq!(
+        spec["containers"][0]["resources"],
+        json!({ "limits": limits, "requests": limits, "claims": [{ "name": "gpuslice-c0" }] })
+    );
+    assert_eq!(spec["containers"][1], before["spec"]["containers"][1]);
+    assert_eq!(
+        spec["containers"][2]["resources"]["claims"],
+        json!([{ "name": "nic" }, { "name": "gpuslice-c2" }])
+    );
+    assert_eq!(
+        spec["resourceClaims"],
+        json!([
+            { "name": "nic", "resourceClaimName": "n" },
+            { "name": "gpuslice-i0", "resourceClaimTemplateName": "gpuslice-1x-3072mi-20pc" },
+            { "name": "gpuslice-c0", "resourceClaimTemplateName": "gpuslice-1x-3072mi-20pc" },
+            { "name": "gpuslice-c2", "resourceClaimTemplateName": "gpuslice-1x-5120mi-0pc" },
+        ])
+    );
+    // Once it is changed, the webhook has nothing to do with it.
+    assert_eq!(decide(&after, &settings()), Ok(Change::default()));
+    let change = decide(&before, &settings()).expect("changed");
+    assert_eq!(change.templates.len(), 2, "equal amounts have one template");
+}
+
+#[test]
+fn a_template_says_the_amounts_to_the_scheduler() {
+    let template = Template { mib: 3072, cores: 20, count: 2 };
+    let object = template.object("default", "gpuslice.io");
+    assert_eq!(
+        object["spec"]["spec"]["devices"]["requests"][0]["exactly"],
+        json!({
+            "deviceClassName": "gpuslice.io", "allocationMode": "ExactCount", "count": 2,
+            "capacity": { "requests": { "memory": "3072Mi", "cores": "20" } },
+        })
+    );
+    let memory = Template { cores: 0, ..template }.object("default", "gpuslice.io");
+    let amounts =
+        &memory["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"];
+    assert_eq!(*amounts, json!({ "memory": "3072Mi" }));
+}
+
+#[test]
+fn several_gpus_divide_the_amounts() {
+    let mut two = pod(&[container("a", &json!("8"), &json!("40"))]);
+    two["metadata"]["labels"] = json!({ "aliyun.com/gpu-count": "2" });
+    let change = decide(&two, &settings()).expect("changed");
+    assert_eq!(change.templates, [Template { mib: 4096, cores: 20, count: 2 }].into());
+    for bad in [json!("3"), json!("0"), json!("17"), json!("-1"), json!("x"), json!(2), json!("")] {
+        two["metadata"]["labels"]["aliyun.com/gpu-count"] = bad.clone();
+        let said = decide(&two, &settings()).expect_err("refused").to_string();
+        assert!(said.contains("must be a number from 1 to 16"), "{bad}: {said}");
+    }
+}
+
+#[test]
+fn bad_pods_are_refused_with_a_sentence() {
+    let none = Value::Null;
+    for (memory, cores, words) in [
+        (&none, &json!("20"), "a share of compute needs memory"),
+        (&json!("3"), &json!("120"), "120 percent of compute on one GPU are more than 100"),
+        (&json!("-3"), &none, "-3 is no amount"),
+        (&json!("1.5"), &none, "1.5 is no amount"),
+        (&json!("500m"), &none, "500m is no amount"),
+        (&json!("9999999999999999999999"), &none, "is no amount"),
+        (&json!("1e300"), &none, "is no amount"),
+        (&json!({}), &none, "is no amount"),
+        (&json!(["3"]), &none, "is no amount"),
+        (&json!("x".repeat(10_000)), &none, "is no amount"),
+    ] {
+        let said = decide(&pod(&[container("a", memory, cores)]), &settings());
+        let said = said.expect_err("refused").to_string();
+        assert!(said.contains(words) && said.len() < 300, "{words}: {said}");
+    }
+    let mut taken = pod(&[container("a", &json!("3"), &none)]);
+    taken["spec"]["resourceClaims"] = json!([{ "name": "gpuslice-c0" }]);
+    assert!(decide(&taken, &settings()).expect_err("refused").to_string().contains("gpuslice-c0"));
+    for (list, odd) in [("containers", json!("x")), ("initContainers", json!({ "a": 1 }))] {
+        let mut shape = pod(&[container("a", &json!("3"), &none)]);
+        shape["spec"][list] = odd;
+        assert!(decide(&shape, &settings()).is_err(), "{list}");
+    }
+    // What is no pod of ours is not looked at.
+    for other in [json!({}), json!(null), json!({ "spec": { "containers": [{}, 5, null] } })] {
+        assert_eq!(decide(&other, &settings()), Ok(Change::default()), "{other}");
+    }
+}

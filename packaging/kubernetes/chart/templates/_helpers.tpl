@@ -1,0 +1,27 @@
+{{- define "gpuslice.labels" -}}
+app.kubernetes.io/name: gpuslice
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "gpuslice.selector" -}}
+app.kubernetes.io/name: gpuslice
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "gpuslice.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* Each term alone suffices, so each label is a term of its own. */ -}}
+{{- define "gpuslice.affinity" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      {{- range .Values.nodes }}
+      - matchExpressions: [{{ toJson . }}]
+      {{- end }}
+{{- end }}

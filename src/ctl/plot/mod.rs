@@ -1,0 +1,196 @@
+//! `gpuslice plot`: the last minutes of the node or of a slice, as lines in a terminal, as a picture, or as CSV.
+
+mod chart;
+mod csv;
+mod panel;
+#[cfg(test)]
+mod tests;
+
+use crate::admin::Admin;
+use crate::columns::cut;
+use crate::node;
+use crate::out;
+use crate::past::{Past, part};
+use crate::rm::find;
+use crate::spark::{resampled, sparkline};
+use crate::table::View;
+use crate::why::percent;
+use anyhow::{Context, Result, bail};
+use chart::{GpuFacts, due_us, mean};
+use gpuslice_wire::samples::Sample;
+use gpuslice_wire::waits::WaitCause;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use unicode_width::UnicodeWidthStr;
+
+/// The daemon's memory.
+const LONGEST: Duration = Duration::from_secs(600);
+/// Cells of a sparkline.
+const CELLS: usize = 40;
+
+/// Options of `gpuslice plot`.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Options {
+    /// How far to look back: 30s, 5m; 10m at most
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_since)]
+    since: Duration,
+    /// Show this container only: its id, the beginning of that, or its name
+    #[arg(long, value_name = "CONTAINER")]
+    slice: Option<String>,
+    /// Write a picture (FILE.svg) or a table (FILE.csv) instead of lines
+    #[arg(long, short, value_name = "FILE", value_parser = parse_file)]
+    output: Option<PathBuf>,
+    /// Print one JSON object: all samples; times in µs, sizes in bytes
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+const HELP: &str = "\
+The daemon remembers ten minutes, second by second, also of slices that have ended.
+  GOT   the part of the GPU's time that was charged to the slice
+  DUE   the part that was due to it while it had work
+  WAIT  the part of the time in which it had work and others had the GPU";
+
+fn parse_since(text: &str) -> Result<Duration, String> {
+    let since =
+        humantime::parse_duration(text).map_err(|_| "not a time as 30s or 5m".to_owned())?;
+    match since {
+        Duration::ZERO => Err("nothing happened in no time; give a time as 30s or 5m".to_owned()),
+        since if since > LONGEST => Err("the daemon remembers 10m".to_owned()),
+        since => Ok(since),
+    }
+}
+
+fn parse_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().and_then(|end| end.to_str()) {
+        Some("svg" | "csv") => Ok(path),
+        _ => Err("the name ends in .svg for a picture or in .csv for a table".to_owned()),
+    }
+}
+
+/// Runs `gpuslice plot`.
+///
+/// # Errors
+/// No daemon answers, no slice matches, or the file cannot be written.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let dir = node::runtime_dir(options.runtime_dir.as_deref());
+    let admin = Admin::connect(&dir)?;
+    let view = View::of(admin.list()?);
+    let mut past = Past::default();
+    past.follow(&admin)?;
+    let asked = options.slice.as_deref();
+    let container = asked.map(|asked| container_of(&past, &view, asked, &dir)).transpose()?;
+    past.narrow(options.since.as_nanos() as u64, container.as_deref());
+    let gpus = facts(&past, &view);
+    let seconds = options.since.as_secs_f64();
+    match &options.output {
+        None if options.json => out::line(&json_of(&past, &view).to_string())?,
+        None => lines(&past, &gpus, seconds.ceil() as usize)
+            .iter()
+            .try_for_each(|line| out::line(line))?,
+        Some(path) => {
+            let text = match (path.extension().and_then(|end| end.to_str()), &container) {
+                (Some("csv"), _) => csv::csv(&past, |gpu| view.index(gpu)),
+                (_, None) => chart::node(&past, &gpus, seconds),
+                (_, Some(_)) => chart::slice(&past, &gpus, seconds),
+            };
+            std::fs::write(path, text).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The container that is meant: one with a slice, or one whose slice has ended.
+fn container_of(past: &Past, view: &View, asked: &str, dir: &Path) -> Result<String> {
+    if let Ok(id) = find(view, asked, dir) {
+        return Ok(id);
+    }
+    let mut ended: Vec<&str> = past
+        .series
+        .values()
+        .filter(|it| it.name == asked || it.container.starts_with(asked))
+        .map(|it| it.container.as_str())
+        .collect();
+    ended.dedup();
+    match ended[..] {
+        [one] => Ok(one.to_owned()),
+        [] => bail!(
+            "no slice was called {asked:?} in the last ten minutes; gpuslice ps lists those of now"
+        ),
+        _ => {
+            bail!("{} slices were called {asked:?}; give an id: {}", ended.len(), ended.join(", "))
+        }
+    }
+}
+
+/// The GPUs of the samples, by index.
+fn facts(past: &Past, view: &View) -> Vec<GpuFacts> {
+    let order: Vec<_> = view.gpus.iter().map(|gpu| gpu.uuid).collect();
+    let fact = |uuid| {
+        let gpu = view.gpu(uuid);
+        let product = gpu.map_or("", |gpu| gpu.product.as_str());
+        let called = match product {
+            "" => view.called(uuid),
+            product => format!("{}, {product}", view.called(uuid)),
+        };
+        GpuFacts { uuid, called, memory: gpu.map_or(0, |gpu| gpu.total.0) }
+    };
+    past.gpus(&order).into_iter().map(fact).collect()
+}
+
+/// All samples as one JSON object.
+fn json_of(past: &Past, view: &View) -> Value {
+    let sample = |it: &Sample| {
+        let waits = WaitCause::ALL.into_iter().zip(it.wait_us);
+        let waits = waits.map(|(cause, us)| (cause.name().to_owned(), Value::from(us)));
+        json!({
+            "unix_ns": past.unix_of(it.end_ns), "length_us": it.length_us, "due_ppm": it.due_ppm,
+            "got_us": it.got_us, "running_us": it.running_us, "handover_us": it.handover_us,
+            "limited_us": it.limited_us, "gang_us": it.gang_us, "idle_us": it.idle_us,
+            "absent_us": it.absent_us, "wait_us": waits.collect::<Value>(), "memory": it.memory.0,
+        })
+    };
+    let series = past.series.values().map(|it| {
+        json!({
+            "container": it.container, "name": it.name, "gpu": it.gpu.to_string(),
+            "index": view.index(it.gpu), "memory_cap": it.cap,
+            "samples": it.samples.iter().map(sample).collect::<Vec<_>>(),
+        })
+    });
+    let all = json!({ "unix_ns": past.unix_ns, "series": series.collect::<Vec<_>>() });
+    out::document("plot", 1, all)
+}
+
+/// A heading for each GPU, and a line for each slice.
+fn lines(past: &Past, gpus: &[GpuFacts], seconds: usize) -> Vec<String> {
+    if past.series.is_empty() {
+        return vec!["no slice has used a GPU in this time".to_owned()];
+    }
+    let widths = past.series.values().map(|it| it.name.width());
+    let width = widths.max().unwrap_or(0).clamp(4, 24);
+    let mut lines = Vec::new();
+    for gpu in gpus {
+        lines.push(gpu.called.clone());
+        let head = format!("{:CELLS$}", "GOT, oldest left");
+        lines.push(format!("  {:width$}  {head}   GOT   DUE  WAIT  MEMORY", "NAME"));
+        for it in past.on(gpu.uuid) {
+            let parts: Vec<f64> = it.samples.iter().map(|it| part(it, it.got_us.into())).collect();
+            let mean = |of| percent(mean(it.samples.iter(), of));
+            let [got, due, wait] =
+                [mean(|it| it.got_us.into()), mean(due_us), mean(Sample::waiting_us)];
+            let name = cut(&it.name, width);
+            let space = " ".repeat(width - name.width());
+            let memory = it.samples.back().map_or(String::new(), |it| it.memory.to_string());
+            let line = sparkline(&resampled(&parts, CELLS, seconds));
+            lines.push(format!("  {name}{space}  {line} {got:>5} {due:>5} {wait:>5}  {memory}"));
+        }
+    }
+    lines
+}

@@ -1,0 +1,179 @@
+//! What the page shows, as JSON: the view of now with its explanations, the last minutes, and events.
+//!
+//! One reader asks the daemon for all pages together. A page gets everything at first, then what is new in each second.
+
+use crate::admin::Admin;
+use crate::events::Shown;
+use crate::gpus::summaries;
+use crate::past::Series;
+use crate::table::{Row, View, owner_json};
+use crate::top::model::{Line, Model};
+use anyhow::Result;
+use gpuslice_wire::samples::Sample;
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Events that a page shows.
+const EVENTS: usize = 200;
+/// Version of the JSON.
+const VERSION: u32 = 1;
+
+/// See the file's head.
+pub struct Feed {
+    runtime_dir: PathBuf,
+    admin: Option<Admin>,
+    model: Option<Model>,
+    events: VecDeque<Shown>,
+    /// The start of the daemon whose events these are, and the number of the last one.
+    daemon: u64,
+    last: u64,
+    /// What keeps the figures from being new.
+    error: Option<String>,
+    /// The end of the last interval that pages have.
+    told_ns: u64,
+    /// The number of the last event that pages have.
+    told: u64,
+}
+
+impl Feed {
+    /// A feed from a daemon, which is asked later.
+    pub fn new(runtime_dir: PathBuf) -> Feed {
+        Feed {
+            runtime_dir,
+            admin: None,
+            model: None,
+            events: VecDeque::new(),
+            daemon: 0,
+            last: 0,
+            error: None,
+            told_ns: 0,
+            told: 0,
+        }
+    }
+
+    /// Asks the daemon for what is new; a daemon that is gone is told, and asked anew the next time.
+    pub fn follow(&mut self) {
+        match self.ask() {
+            Ok(()) => self.error = None,
+            Err(why) => {
+                self.error = Some(format!("{why:#}"));
+                self.admin = None;
+                if let Some(model) = &mut self.model {
+                    model.past.clear();
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self) -> Result<()> {
+        let admin = match self.admin.take() {
+            Some(admin) => admin,
+            None => Admin::connect(&self.runtime_dir)?,
+        };
+        let view = View::of(admin.list()?);
+        let model = self.model.get_or_insert_with(|| Model::new(view.clone()));
+        model.see(view);
+        model.past.follow(&admin)?;
+        loop {
+            let (rows, end) = admin.events(self.last)?;
+            if std::mem::replace(&mut self.daemon, end.daemon_unix_ns) != end.daemon_unix_ns {
+                (self.last, self.told) = (0, 0);
+                self.events.clear();
+                continue;
+            }
+            self.last = end.last;
+            self.events.extend(rows.into_iter().filter_map(Shown::of));
+            let old = self.events.len().saturating_sub(EVENTS);
+            self.events.drain(..old);
+            if !end.more {
+                break;
+            }
+        }
+        self.admin = Some(admin);
+        Ok(())
+    }
+
+    /// Everything, for a page that opens.
+    pub fn whole(&self) -> Value {
+        self.json(true, 0, 0)
+    }
+
+    /// What is new since the last call.
+    pub fn news(&mut self) -> Value {
+        let value = self.json(false, self.told_ns, self.told);
+        let past = self.model.iter().flat_map(|model| model.past.series.values());
+        let ends = past.filter_map(|it| it.samples.back()).map(|it| it.end_ns);
+        self.told_ns = ends.max().unwrap_or(0).max(self.told_ns);
+        self.told = self.last;
+        value
+    }
+
+    fn json(&self, is_whole: bool, after_ns: u64, after: u64) -> Value {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let mut value = json!({
+            "schema": "gpuslice/web", "version": VERSION, "whole": is_whole,
+            "unix_ms": unix.as_millis() as u64, "error": self.error, "gpus": [], "slices": [],
+            "series": [], "samples": [],
+        });
+        let events = self.events.iter().filter(|it| it.sequence > after);
+        value["events"] = events.map(Shown::json).collect();
+        let Some(model) = &self.model else {
+            return value;
+        };
+        let (before, now) = (model.before(), model.now());
+        value["gpus"] = summaries(before, now).iter().map(crate::gpus::json_of).collect();
+        value["slices"] = model.lines().iter().map(|line| slice(now, line)).collect();
+        let past = &model.past;
+        let series = past.series.iter().map(|(number, it)| series(*number, it));
+        value["series"] = series.collect();
+        let samples = past.series.values().flat_map(|it| &it.samples);
+        let new = samples.filter(|it| it.end_ns > after_ns);
+        value["samples"] = new.map(|it| sample(it, past.unix_of(it.end_ns))).collect();
+        value
+    }
+}
+
+fn series(number: u32, it: &Series) -> Value {
+    json!({ "number": number, "container": it.container, "name": it.name, "gpu": it.gpu.to_string() })
+}
+
+/// Series, end in ms since 1970, length in ms; parts of the time: got, due, waited, idle; memory in bytes.
+fn sample(it: &Sample, unix_ns: u64) -> Value {
+    let part = |us: u64| (1e4 * crate::past::part(it, us)).round() / 1e4;
+    let (got, waited, idle) =
+        (part(it.got_us.into()), part(it.waiting_us()), part(it.idle_us.into()));
+    let due = f64::from(it.due_ppm / 100) / 1e4;
+    let times = (unix_ns / 1_000_000, it.length_us / 1_000);
+    json!([it.series, times.0, times.1, got, due, waited, idle, it.memory.0])
+}
+
+/// A slice with its figures and its explanation.
+fn slice(now: &View, line: &Line<'_>) -> Value {
+    let Line { row, finding, told } = line;
+    let growth = &finding.growth;
+    let part = |ns: u64| growth.part(ns);
+    json!({
+        "container": row.container, "name": row.name, "gpu": row.gpu.to_string(), "index": now.index(row.gpu),
+        "pod": owner_json(now, row), "class": row.class.name(), "weight": row.weight, "share": row.share,
+        "share_limit": row.share_limit, "memory_cap": row.cap.0,
+        "memory_used": row.used.0.saturating_add(row.untracked.0), "holds": row.holds,
+        "processes": row.clients, "denied": row.denied, "overruns": row.late_turns,
+        "due": finding.due, "got": part(growth.gpu), "wait": part(growth.held_back()), "idle": part(growth.idle),
+        "reason": finding.why.name(), "why": told.label, "sentence": told.sentence, "try": told.advice,
+        "notes": told.notes, "waits": waits(now, row),
+    })
+}
+
+fn waits(now: &View, row: &Row) -> Vec<Value> {
+    let time = now.time(row);
+    let waits = time.into_iter().flat_map(|time| time.waits());
+    let wait = waits.map(|(container, wait)| {
+        json!({
+            "behind": now.name(container.as_str()), "total_ns": wait.total_ns,
+            "longest_ns": wait.longest_ns, "cause": wait.cause.name(),
+        })
+    });
+    wait.collect()
+}

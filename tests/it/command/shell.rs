@@ -1,0 +1,161 @@
+//! What shells and `man` get: completions with the names of this node's slices, and manual pages without a warning.
+
+use crate::harness::node::{Node, admit};
+use crate::harness::skip;
+use gpuslice_wire::admin::{Command as AdminCommand, MemoryAsk};
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, GIB};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A node with the slices `train` and `web`; the second has another name than its id.
+fn node() -> Node {
+    let node = Node::start();
+    node.must_admit("train", Bytes(GIB));
+    let mut ask = admit("c0ffee", "0", MemoryAsk::Exactly(Bytes(GIB)));
+    if let AdminCommand::Admit { asked } = &mut ask {
+        asked.name = Name::new("web").expect("a name");
+    }
+    node.admin().ask(&ask);
+    node
+}
+
+/// Runs a script in a shell that finds this build's program by its name; `None`, counted as skipped, without the shell.
+fn run(shell: &str, script: &str) -> Option<String> {
+    let program = Path::new(env!("CARGO_BIN_EXE_gpuslice"));
+    let dir = program.parent().expect("a directory");
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new(shell);
+    if shell != "fish" {
+        command.arg("-f"); // no files of the user
+    }
+    command.arg("-c").arg(script).env("PATH", path).stdin(Stdio::null());
+    let Ok(output) = command.output() else {
+        skip(&format!("completion in {shell}"), "no such shell in PATH");
+        return None;
+    };
+    assert!(output.status.success(), "{shell}: {output:?}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/completions").join(name)
+}
+
+/// The packaged file in bash itself: what a tab offers at the end of this line.
+fn bash(line: &str) -> Option<Vec<String>> {
+    let mut words: Vec<&str> = line.split(' ').collect();
+    let current = words.pop().unwrap_or_default();
+    let before = words.join(" ");
+    let script = format!(
+        "source {}; COMP_WORDS=({before} '{current}'); COMP_CWORD={}; COMP_LINE='{line}'; COMP_POINT={}; COMP_TYPE=9; \
+         _clap_complete_gpuslice gpuslice '{current}' '{}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        file("gpuslice.bash").display(),
+        words.len(),
+        line.len(),
+        words.last().copied().unwrap_or_default(),
+    );
+    let said = run("bash", &script)?;
+    Some(said.lines().map(|line| line.trim_end().to_owned()).collect())
+}
+
+#[test]
+fn bash_completes_commands_options_slices_and_gpus() {
+    let node = node();
+    let dir = format!("--runtime-dir {}", node.runtime_dir().display());
+    let Some(commands) = bash("gpuslice e") else { return };
+    assert_eq!(commands, ["explain", "events"]);
+    let options = bash("gpuslice set --sha").expect("bash");
+    assert_eq!(options, ["--share", "--share-limit"]);
+    assert_eq!(bash("gpuslice metrics --compat ").expect("bash"), ["ack"]);
+    let slices = bash(&format!("gpuslice explain {dir} ")).expect("bash");
+    for name in ["train", "web"] {
+        assert!(slices.iter().any(|it| it == name), "{slices:?}");
+    }
+    assert_eq!(bash(&format!("gpuslice set {dir} we")).expect("bash"), ["web"]);
+    let gpus = bash(&format!("gpuslice policy {dir} ")).expect("bash");
+    assert!(gpus.iter().any(|it| it == "0"), "{gpus:?}");
+    // Without a daemon there are no names, and no error.
+    let none = bash("gpuslice set --runtime-dir /nonexistent we").expect("bash");
+    assert!(none.iter().all(|it| it.is_empty()), "{none:?}");
+}
+
+#[test]
+fn fish_and_zsh_take_their_files() {
+    let node = node();
+    let dir = node.runtime_dir().display().to_string();
+    let script = format!(
+        "source {}; complete -C 'gpuslice set --runtime-dir {dir} we'",
+        file("gpuslice.fish").display()
+    );
+    if let Some(said) = run("fish", &script) {
+        assert!(said.starts_with("web\tgpu 0"), "{said}");
+    }
+    // zsh completes in its line editor alone: here its file is loaded, and what it calls is asked.
+    let script = format!(
+        "autoload -U compinit; compinit -u -D; fpath=({} $fpath); autoload +X -U _gpuslice; \
+         compadd() {{ : }}; _describe() {{ : }}; source <(GPUSLICE_COMPLETE=zsh gpuslice); \
+         whence -w _clap_dynamic_completer_gpuslice; \
+         _CLAP_IFS=$'\\n' _CLAP_COMPLETE_INDEX=4 GPUSLICE_COMPLETE=zsh \
+         gpuslice -- gpuslice set --runtime-dir {dir} we",
+        file("").display()
+    );
+    if let Some(said) = run("zsh", &script) {
+        assert!(
+            said.contains("_clap_dynamic_completer_gpuslice: function")
+                && said.contains("web:gpu 0"),
+            "{said}"
+        );
+    }
+}
+
+/// All pages of this build, in a directory.
+fn pages() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let written = |program: &str, option: &str| {
+        let mut command = Command::new(program);
+        command.arg(option).arg(dir.path()).stdin(Stdio::null()).output().expect("it starts")
+    };
+    let outputs: [Output; 2] = [
+        written(env!("CARGO_BIN_EXE_gpuslice"), "manual"),
+        written(env!("CARGO_BIN_EXE_gpusliced"), "--manual"),
+    ];
+    assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
+    dir
+}
+
+#[test]
+fn man_shows_every_page_without_a_warning() {
+    let dir = pages();
+    let entries = std::fs::read_dir(dir.path()).expect("a directory");
+    let files = entries.map(|entry| entry.expect("a page").path());
+    let files: Vec<PathBuf> =
+        files.filter(|file| file.extension() != Some("md".as_ref())).collect();
+    for name in
+        ["gpuslice.1", "gpuslice-run.1", "gpuslice-metrics.7", "gpusliced.8", "gpusliced.toml.5"]
+    {
+        assert!(files.iter().any(|file| file.ends_with(name)), "{name}: {files:?}");
+    }
+    for file in &files {
+        let mut man = Command::new("man");
+        man.args(["--warnings", "--encoding=utf8", "--local-file"]).arg(file);
+        man.env("MANWIDTH", "80").env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+        let Ok(output) = man.output() else {
+            return skip("man_shows_every_page_without_a_warning", "no man in PATH");
+        };
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{}: {output:?}",
+            file.display()
+        );
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            shown.contains("NAME") && shown.lines().count() > 10,
+            "{}: {shown}",
+            file.display()
+        );
+    }
+    let shown = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("a page");
+    assert!(shown("gpusliced.toml.5").contains("slices_per_gpu = 16"));
+    assert!(shown("gpuslice-set.1").contains("share\\-limit"));
+}

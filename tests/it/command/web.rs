@@ -1,0 +1,278 @@
+//! `gpuslice web`: which requests it answers, how many, and the page in a real browser.
+
+use super::schemas::assert_fits;
+use super::{gpuslice, tenant_of};
+use crate::harness::browser::{Browser, chromium};
+use crate::harness::node::{Node, admit};
+use crate::harness::{eventually, skip};
+use gpuslice_wire::admin::{Admission, Answer, Command as Admin, MemoryAsk};
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, GIB};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// A server of a node's view.
+struct Server {
+    child: Child,
+    /// Host and port.
+    host: String,
+    token: String,
+}
+
+impl Server {
+    fn start(node: &Node, words: &[&str]) -> Server {
+        let mut command = gpuslice();
+        command.args(["web", "--listen", "127.0.0.1:0"]).args(words);
+        command.arg("--runtime-dir").arg(node.runtime_dir()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let out = child.stdout.take().expect("a pipe");
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("http://").expect("an address").to_owned();
+        let (host, token) = address.split_once('/').expect("a path");
+        let token = token.strip_prefix("?token=").unwrap_or_default().to_owned();
+        Server { child, host: host.to_owned(), token }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let connection = TcpStream::connect(&self.host).expect("it listens");
+        connection.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        connection
+    }
+
+    /// The whole answer to a request with these header lines.
+    fn ask(&self, line: &str, headers: &[&str]) -> String {
+        let mut connection = self.connect();
+        let head: String = headers.iter().map(|it| format!("{it}\r\n")).collect();
+        let _refused_early = connection.write_all(format!("{line}\r\n{head}\r\n").as_bytes());
+        let mut answer = Vec::new();
+        let _reset = connection.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn cookie(&self) -> String {
+        format!("Cookie: gpuslice={}", self.token)
+    }
+
+    /// A page, as a browser that has the token asks for it.
+    fn get(&self, path: &str) -> String {
+        let host = format!("Host: {}", self.host);
+        self.ask(&format!("GET {path} HTTP/1.1"), &[&host, &self.cookie()])
+    }
+
+    fn figures(&self) -> Value {
+        let answer = self.get("/figures.json");
+        let (_, body) =
+            answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no body: {answer}"));
+        serde_json::from_str(body).expect("JSON")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A node with a slice whose name is markup.
+fn node() -> Node {
+    let node = Node::start();
+    let memory = MemoryAsk::Exactly(Bytes(GIB));
+    let Admin::Admit { asked } = admit("c0ffee0123456789", "1", memory) else {
+        panic!("an admission");
+    };
+    let name = Name::new("<img src=x onerror=alert(1)>").expect("a name");
+    let answer = node.admin().ask(&Admin::Admit { asked: Admission { name, ..asked } });
+    assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    node
+}
+
+#[test]
+fn only_its_own_page_reads_the_figures() {
+    let node = node();
+    let server = Server::start(&node, &[]);
+    let host = format!("Host: {}", server.host);
+    let port = server.host.rsplit(':').next().expect("a port");
+    assert_eq!(server.token.len(), 32);
+    for (line, headers, status) in [
+        ("GET / HTTP/1.1", vec![host.clone()], "401"),
+        ("GET /figures.json HTTP/1.1", vec![host.clone(), "Cookie: gpuslice=0".to_owned()], "401"),
+        ("GET / HTTP/1.1", vec![format!("Host: evil.example:{port}"), server.cookie()], "421"),
+        ("GET / HTTP/1.1", vec![server.cookie()], "421"),
+        ("POST / HTTP/1.1", vec![host.clone(), server.cookie()], "405"),
+        ("GET /etc/passwd HTTP/1.1", vec![host.clone(), server.cookie()], "404"),
+        (
+            "GET /stream HTTP/1.1",
+            vec![host.clone(), server.cookie(), "Sec-Fetch-Site: cross-site".to_owned()],
+            "403",
+        ),
+        ("nonsense", vec![], "400"),
+    ] {
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let answer = server.ask(line, &headers);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line} {headers:?}: {answer}");
+        assert!(!answer.contains("c0ffee"), "{answer}");
+    }
+    let enter = server.ask(&format!("GET /?token={} HTTP/1.1", server.token), &[&host]);
+    assert!(enter.starts_with("HTTP/1.1 303 ") && enter.contains("\r\nLocation: /\r\n"), "{enter}");
+    assert!(enter.contains(&format!("Set-Cookie: gpuslice={}; Path=/; HttpOnly", server.token)));
+    let page = server.get("/");
+    assert!(
+        page.contains("Content-Security-Policy: default-src 'none'")
+            && page.contains("<!doctype html>")
+    );
+    let figures = server.figures();
+    assert_fits("web", &figures);
+    assert_eq!(figures["slices"][0]["name"], "<img src=x onerror=alert(1)>");
+    assert_eq!((&figures["error"], &figures["whole"]), (&Value::Null, &true.into()));
+    let open = Server::start(&node, &["--no-token"]);
+    assert!(open.token.is_empty() && open.get("/figures.json").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn an_address_of_other_machines_is_refused_unless_asked_for() {
+    let node = Node::start();
+    let mut command = gpuslice();
+    command.args(["web", "--listen", "0.0.0.0:0", "--runtime-dir"]).arg(node.runtime_dir());
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("--remote"), "{said}");
+    let mut remote = gpuslice();
+    remote.args(["web", "--listen", "0.0.0.0:0", "--remote", "--runtime-dir"]);
+    let mut child =
+        remote.arg(node.runtime_dir()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    let out = child.stdout.take().expect("a pipe");
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    child.kill().expect("it lives");
+    child.wait().expect("it ends");
+    assert!(line.starts_with("http://0.0.0.0:"), "{line}");
+}
+
+#[test]
+fn slow_and_many_clients_keep_no_other_waiting() {
+    let node = node();
+    let server = Server::start(&node, &[]);
+    // more silent connections than there are places, half of them with a part of a request
+    let mut silent: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+    for connection in silent.iter_mut().step_by(2) {
+        let _turned_away = connection.write_all(b"GET / HT");
+    }
+    let start = std::time::Instant::now();
+    assert!(server.get("/").starts_with("HTTP/1.1 200"), "a page beside 200 silent clients");
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    // streams take places for longer; their number is bounded
+    let mut streams = Vec::new();
+    let mut refused = 0;
+    for _ in 0..24 {
+        let mut stream = server.connect();
+        let request =
+            format!("GET /stream HTTP/1.1\r\nHost: {}\r\n{}\r\n\r\n", server.host, server.cookie());
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("an answer");
+        refused += u32::from(status == *b"HTTP/1.1 503");
+        streams.push(stream);
+    }
+    assert_eq!(refused, 8);
+    assert!(server.get("/app.js").starts_with("HTTP/1.1 200"), "a page beside all streams");
+    drop((silent, streams));
+    eventually("places are free again", || {
+        let answer = server.ask("GET /stream HTTP/1.0", &[&format!("Host: {}", server.host)]);
+        answer.starts_with("HTTP/1.1 401")
+    });
+    // a head without an end is ended
+    let long = server.ask(&format!("GET /{} HTTP/1.1", "x".repeat(20_000)), &[]);
+    assert!(long.is_empty() || long.starts_with("HTTP/1.1 431"), "{long}");
+}
+
+#[test]
+fn a_stream_has_news_each_second_and_outlives_a_daemon() {
+    let mut node = node();
+    let server = Server::start(&node, &[]);
+    let mut stream = server.connect();
+    let request =
+        format!("GET /stream HTTP/1.1\r\nHost: {}\r\n{}\r\n\r\n", server.host, server.cookie());
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut lines = BufReader::new(stream).lines();
+    let mut next = || loop {
+        let line = lines.next().expect("a line").expect("text");
+        if let Some(data) = line.strip_prefix("data: ") {
+            return serde_json::from_str::<Value>(data).expect("JSON");
+        }
+    };
+    let first = next();
+    assert_eq!(
+        (&first["whole"], first["slices"].as_array().map(Vec::len)),
+        (&true.into(), Some(1))
+    );
+    let second = next();
+    assert_eq!(second["whole"], false);
+    node.end_daemon(nix::sys::signal::Signal::SIGKILL);
+    let mut gone = next();
+    while gone["error"].is_null() {
+        gone = next();
+    }
+    assert!(gone["error"].as_str().is_some_and(|why| why.contains("daemon")), "{gone}");
+    node.start_daemon(&[]);
+    let mut back = next();
+    while !back["error"].is_null() {
+        back = next();
+    }
+    assert_eq!(back["slices"].as_array().map(Vec::len), Some(1), "{back}");
+}
+
+/// The page of a busy node in a real browser: its figures are there, a name that is markup is a text, a click explains
+/// a slice, and a picture of it is the one of the documents.
+#[test]
+fn a_browser_shows_the_node() {
+    let Some(program) = chromium() else {
+        return skip("a_browser_shows_the_node", "chromium is not installed");
+    };
+    let node = node();
+    let mut children: Vec<Child> =
+        ["train", "embed"].map(|name| tenant_of(&node, name, "120")).into();
+    std::thread::sleep(Duration::from_secs(if pictured() { 60 } else { 4 }));
+    let server = Server::start(&node, &[]);
+    let url = format!("http://{}/?token={}", server.host, server.token);
+    let files = node.root().join("browser");
+    let mut browser = Browser::open(&program, &files, (1320, 860), &url);
+    browser.await_true("document.body != null && document.body.dataset.ready == 'yes'");
+    let text = |browser: &mut Browser| {
+        let text = browser.value("document.body.innerText");
+        text.as_str().expect("a text").to_owned()
+    };
+    let shown = text(&mut browser);
+    for part in ["train", "embed", "GPU 0", "(simulated)", "slice-began", "live, "] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(shown.contains("<img src=x onerror=alert(1)>"), "a name is a text: {shown}");
+    assert_eq!(browser.value("document.images.length"), 0, "a name is no markup");
+    assert_eq!(browser.value("location.search"), "", "the token is not in the address any more");
+    browser.value("[...document.querySelectorAll('tr.slice')].find(it => it.innerText.includes('embed')).click()");
+    browser.await_true("document.querySelector('tr.detail') != null");
+    assert!(text(&mut browser).contains("rules"), "{}", text(&mut browser));
+    // the next second leaves it open
+    let first = browser.value("document.getElementById('state').textContent");
+    browser.await_true(&format!("document.getElementById('state').textContent != {first}"));
+    browser.await_true("document.querySelector('tr.detail') != null");
+    let picture = browser.picture();
+    assert!(picture.starts_with(b"\x89PNG") && picture.len() > 20_000, "{} bytes", picture.len());
+    for child in &mut children {
+        super::interrupt(child);
+        child.wait().expect("it ends");
+    }
+    if pictured() {
+        let to = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/pictures/web.png");
+        std::fs::write(to, picture).expect("a picture is written");
+    }
+}
+
+/// Whether the pictures of the documents are to be made anew.
+fn pictured() -> bool {
+    std::env::var_os("GPUSLICE_PICTURES").is_some()
+}

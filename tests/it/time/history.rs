@@ -1,0 +1,148 @@
+//! The last minutes and recorded turns: what `gpuslice plot` and `gpuslice record` show is what the tenants got.
+
+use super::{Tenant, bill, must, node};
+use crate::harness::node::Node;
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+fn run(node: &Node, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    let output = command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).output();
+    let output = output.expect("it starts");
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn json(node: &Node, words: &[&str]) -> Value {
+    serde_json::from_str(&run(node, words)).expect("JSON")
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("a number, not {value}"))
+}
+
+/// The samples of a container, oldest first.
+fn samples(node: &Node, container: &str) -> Vec<Value> {
+    let all = json(node, &["plot", "--json"]);
+    let series = all["series"].as_array().expect("a list");
+    let mut found = series.iter().filter(|it| it["container"] == container);
+    found.next().map_or(Vec::new(), |it| it["samples"].as_array().expect("a list").clone())
+}
+
+const PARTS: [&str; 6] =
+    ["running_us", "handover_us", "limited_us", "gang_us", "idle_us", "absent_us"];
+
+#[test]
+fn the_last_minutes_show_what_each_slice_got() {
+    let (node, machine) = node();
+    must(&node, &["set", "b", "--weight", "3"]);
+    let heavy = Tenant::start(&node, &machine, "b", 500);
+    let light = Tenant::start(&node, &machine, "a", 500);
+    light.gets(&machine, Duration::from_millis(10));
+    std::thread::sleep(Duration::from_secs(4));
+    for container in ["a", "b"] {
+        let all = samples(&node, container);
+        assert!(all.len() >= 3, "{all:?}");
+        for sample in &all {
+            // each second is divided without a rest; nine sums are cut to µs
+            let waits = sample["wait_us"].as_object().expect("causes");
+            let parts: u64 = PARTS.iter().map(|part| number(&sample[*part])).sum();
+            let parts = parts + waits.values().map(number).sum::<u64>();
+            assert!(parts.abs_diff(number(&sample["length_us"])) <= 12, "{sample}");
+        }
+        // what was charged outside of the samples is at most the begin and the present second
+        let got: u64 = all.iter().map(|it| number(&it["got_us"])).sum();
+        let charged = bill(&node, container).as_micros() as u64;
+        assert!(got <= charged && charged < got + 4_000_000, "{container}: {got} of {charged}");
+    }
+    let last = |container: &str| samples(&node, container).pop().expect("a sample");
+    let (a, b) = (number(&last("a")["due_ppm"]), number(&last("b")["due_ppm"]));
+    assert!(a.abs_diff(250_000) < 60_000 && b.abs_diff(750_000) < 60_000, "due {a} and {b}");
+    let [light_got, heavy_got] = ["a", "b"].map(|it| number(&last(it)["got_us"]));
+    assert!(heavy_got > 2 * light_got, "{light_got} {heavy_got}");
+    assert!(number(&last("a")["memory"]) >= 400 << 20, "{}", last("a"));
+    drop(heavy);
+    must(&node, &["rm", "--force", "b"]);
+    // an ended slice is remembered, by its name too
+    let lines = run(&node, &["plot", "--since", "1m"]);
+    assert!(lines.contains("\n  a  ") && lines.contains("\n  b  "), "{lines}");
+    assert!(run(&node, &["plot", "--slice", "b"]).contains("\n  b  "));
+    let picture = node.root().join("out.svg").display().to_string();
+    let table = node.root().join("out.csv").display().to_string();
+    run(&node, &["plot", "-o", &picture]);
+    run(&node, &["plot", "--slice", "a", "-o", &table]);
+    let picture = std::fs::read_to_string(&picture).expect("a picture");
+    assert!(picture.starts_with("<svg ") && picture.contains(">b</text>"), "{picture}");
+    let table = std::fs::read_to_string(&table).expect("a table");
+    assert!(
+        table.lines().count() > 3 && table.lines().skip(1).all(|line| line.contains(",a,a,0,")),
+        "{table}"
+    );
+}
+
+#[test]
+fn a_recording_has_the_turns_of_a_stretch() {
+    let (node, machine) = node();
+    must(&node, &["set", "b", "--weight", "3"]);
+    let _heavy = Tenant::start(&node, &machine, "b", 500);
+    let light = Tenant::start(&node, &machine, "a", 500);
+    light.gets(&machine, Duration::from_millis(50));
+    let file = node.root().join("turns.json").display().to_string();
+    let before = ["a", "b"].map(|it| bill(&node, it));
+    run(&node, &["record", "--for", "1500ms", "-o", &file]);
+    let after = ["a", "b"].map(|it| bill(&node, it));
+    let text = std::fs::read_to_string(&file).expect("a trace");
+    let trace: Value = serde_json::from_str(&text).expect("JSON");
+    let about = &trace["otherData"];
+    let length = number(&about["length_ns"]);
+    assert!((1_500_000_000..4_000_000_000).contains(&length), "{about}");
+    assert_eq!(about["dropped"], 0);
+    let slices = about["slices"].as_array().expect("a list");
+    let of = |name: &str| slices.iter().find(|it| it["container"] == name).expect("a slice");
+    for (at, name) in ["a", "b"].into_iter().enumerate() {
+        let got = number(&of(name)["gpu_ns"]);
+        let grown = (after[at] - before[at]).as_nanos() as u64;
+        assert!(got <= grown, "{name}: {got} recorded of {grown}");
+        assert!(number(&of(name)["turns"]) > 20, "{about}");
+    }
+    let sum = number(&of("a")["gpu_ns"]) + number(&of("b")["gpu_ns"]);
+    assert!(sum <= length && sum > length * 8 / 10, "{sum} of {length}");
+    assert!(number(&of("b")["gpu_ns"]) > 2 * number(&of("a")["gpu_ns"]), "{about}");
+    // turns are exclusive: no two of them overlap
+    let events = trace["traceEvents"].as_array().expect("a list");
+    let turns = events.iter().filter(|it| it["ph"] == "X");
+    let mut turns: Vec<(f64, f64)> = turns
+        .map(|it| (it["ts"].as_f64().expect("a number"), it["dur"].as_f64().expect("a number")))
+        .collect();
+    turns.sort_by(|a, b| a.0.total_cmp(&b.0));
+    assert!(turns.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0 + 0.01), "they overlap");
+    let picture = node.root().join("turns.svg").display().to_string();
+    run(&node, &["record", "--for", "200ms", "-o", &picture]);
+    let picture = std::fs::read_to_string(&picture).expect("a picture");
+    assert!(picture.contains("turns of ") && picture.contains(">a</text>"), "{picture}");
+    let told = run(&node, &["record", "--for", "100ms"]);
+    assert!(told.starts_with("NAME ") && told.contains("\na "), "{told}");
+}
+
+#[test]
+fn bad_words_are_refused() {
+    let node = Node::start();
+    for (words, why) in [
+        (&["plot", "--since", "soon"][..], "not a time as 30s or 5m"),
+        (&["plot", "--since", "1h"], "the daemon remembers 10m"),
+        (&["plot", "-o", "out.png"], ".svg for a picture or in .csv"),
+        (&["plot", "--slice", "nosuch"], "no slice was called \"nosuch\""),
+        (&["plot", "-o", "/nosuch/out.svg"], "/nosuch/out.svg"),
+        (&["record", "--for", "1h"], "not between 10ms and 60s"),
+        (&["record", "-o", "out.csv"], ".svg for a picture or in .json"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        let output = command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).output();
+        let output = output.expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{words:?}: {said}");
+    }
+    assert_eq!(run(&node, &["plot"]), "no slice has used a GPU in this time\n");
+    assert_eq!(run(&node, &["record", "--for", "10ms"]), "no slice used a GPU in this time\n");
+}
