@@ -1,6 +1,7 @@
 """A cluster of one node: `start`, `stop`, `reboot`, and the words of its users."""
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -18,6 +19,13 @@ NAME, ADDRESS = "cn-zhangjiakou.192.168.66.139", "192.168.66.139"
 MANIFESTS = pathlib.Path(__file__).resolve().parent.parent / "manifests"
 NODE = f"/api/v1/nodes/{NAME}"
 MEMORY, CORES, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
+
+
+def rights():
+    """Accounts and roles of the plain manifests, as users apply them."""
+    text = (MANIFESTS.parents[2] / "packaging/kubernetes/manifests.yaml").read_text()
+    kinds = re.compile(r"^kind: (ServiceAccount|(Cluster)?Role(Binding)?)$", re.M)
+    return [part for part in re.split(r"^---\n", text, flags=re.M) if kinds.search(part)]
 
 
 class Cluster:
@@ -66,7 +74,9 @@ class Cluster:
         for program in self.control.all():
             program.start()
         node.eventually("there are namespaces", lambda: self.api.find("/api/v1/namespaces/default"))
-        self.apply((MANIFESTS / "rbac.yaml").read_text())
+        if not self.api.find("/api/v1/namespaces/gpuslice-system"):
+            self.kubectl("create", "namespace", "gpuslice-system")
+        self.apply("---\n".join(rights()) + "---\n" + (MANIFESTS / "rbac.yaml").read_text())
         self.worker.containerd.start()
         self.worker.import_images()
         self.worker.start(lambda: self.api.find(NODE))

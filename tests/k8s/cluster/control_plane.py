@@ -1,7 +1,7 @@
 """The cluster's servers: etcd, API server, controller manager, scheduler.
 
-Each user has a token and the rights that a real one has: the kubelet those of its node, the agent those that
-`manifests/rbac.yaml` gives."""
+Each user has a token and the rights that a real one has: the kubelet those of its node, agent and extender
+those of the manifests that users apply."""
 import pathlib
 import ssl
 import subprocess
@@ -14,8 +14,8 @@ USERS = {
     "controllers": ("controllers", "system:masters"),
     "scheduler": ("system:kube-scheduler", ""),
     "kubelet": ("system:node:{node}", "system:nodes"),
-    "agent": ("system:serviceaccount:kube-system:gpuslice", "system:serviceaccounts"),
-    "extender": ("system:serviceaccount:kube-system:gpuslice-extender", "system:serviceaccounts"),
+    "agent": ("system:serviceaccount:gpuslice-system:gpuslice-agent", "system:serviceaccounts"),
+    "extender": ("system:serviceaccount:gpuslice-system:gpuslice-extender", "system:serviceaccounts"),
 }
 KUBECONFIG = """\
 apiVersion: v1

@@ -123,7 +123,9 @@ class Worker:
                 directory.mkdir(parents=True, exist_ok=True)
             (account / "ca.crt").write_text(self.control.certificate())
             (account / "token").write_text(self.control.token(command))
-            own = ["--node-name", self.name, *self.agent_words] if command == "agent" else []
+            own = ["--lease", "gpuslice-system/gpuslice-extender"]
+            if command == "agent":
+                own = ["--node-name", self.name, *self.agent_words]
             return ["unshare", "--mount", "sh", "-c", AS_POD, "sh", account, node.BUILD / "gpuslice-k8s", command, *own]
         return words
 

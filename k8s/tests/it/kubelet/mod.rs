@@ -48,6 +48,8 @@ pub struct State {
     /// By pod's uid and container's name.
     pub allocated: BTreeMap<(String, String), Devices>,
     pub log: Vec<String>,
+    /// How long the next list of pods is on its way.
+    pub next_list_takes: Duration,
     /// How plugins' sockets are dialled.
     pub authority: authority::Style,
     seed: u64,
@@ -163,8 +165,13 @@ impl Methods for Lister {
     fn call(self: Arc<Self>, method: &str, request: Request<Body>) -> Answer {
         match method {
             "List" => unary(request, async move |_: Empty| {
-                let state = self.0.lock().expect("no panic");
-                Ok(ListResponse { pods: state.pods.iter().map(|pod| state.listed(pod)).collect() })
+                let (pods, takes) = {
+                    let mut state = self.0.lock().expect("no panic");
+                    let pods = state.pods.iter().map(|pod| state.listed(pod)).collect();
+                    (pods, std::mem::take(&mut state.next_list_takes))
+                };
+                tokio::time::sleep(takes).await;
+                Ok(ListResponse { pods })
             }),
             other => unknown(other),
         }
