@@ -332,16 +332,16 @@ impl Daemon {
                 let change = TimeChange { weight, share, share_limit, class };
                 Ok(Event::Retune { token, container, change, undoes: false })
             }
-            Command::Samples { after_ns } => {
-                let rows = duties.samples.after(after_ns, (now(), unix_ns()));
-                return duties.admins.answer_all(key, &rows, &mut duties.tasks);
-            }
-            Command::Record { for_ns, after } => return self.record(key, for_ns, after),
             Command::List {} => return self.list(key, false),
             Command::Observe {} => {
                 duties.health.start();
                 return self.list(key, true);
             }
+            Command::Samples { after_ns } => {
+                let rows = duties.samples.after(after_ns, (now(), unix_ns()));
+                return duties.admins.answer_all(key, &rows, &mut duties.tasks);
+            }
+            Command::Record { for_ns, after } => return self.record(key, for_ns, after),
             Command::Events { after } => {
                 let rows = duties.events.after(after);
                 return duties.admins.answer_all(key, &rows, &mut duties.tasks);

@@ -386,14 +386,14 @@ impl Admins {
         self.flush(key, out);
     }
 
-    /// Answers with several packets.
-    pub fn answer_all<M: Message>(&mut self, key: Key, messages: &[M], out: &mut Tasks) {
-        messages.iter().for_each(|message| self.queue(key, message));
+    /// Sends an answer of several parts.
+    pub fn answer_all<M: Message>(&mut self, key: Key, parts: &[M], out: &mut Tasks) {
+        parts.iter().for_each(|part| self.queue(key, part));
         self.flush(key, out);
     }
 
     /// Queues a part of an answer.
-    fn queue<M: Message>(&mut self, key: Key, message: &M) {
+    pub fn queue<M: Message>(&mut self, key: Key, message: &M) {
         if let Some(admin) = self.connections.get_mut(key) {
             let mut buffer = [0; FRAME_BYTES_MAX];
             let len = packet(admin.request, message, &mut buffer);
