@@ -333,7 +333,10 @@ impl Daemon {
                 Ok(Event::Retune { token, container, change, undoes: false })
             }
             Command::List {} => return self.list(key, false),
-            Command::Observe {} => return self.list(key, true),
+            Command::Observe {} => {
+                duties.health.start();
+                return self.list(key, true);
+            }
             Command::Samples { after_ns } => {
                 let rows = duties.samples.after(after_ns, (now(), unix_ns()));
                 return duties.admins.answer_all(key, &rows, &mut duties.tasks);
@@ -416,7 +419,6 @@ impl Daemon {
         duties.preemption.set_time_enforcement(&mut rows);
         duties.add_owners(&mut rows);
         if observes {
-            duties.health.start();
             duties.add_metrics(&self.engine, at, &mut rows);
         }
         duties.admins.answer_all(key, &rows, &mut duties.tasks);
