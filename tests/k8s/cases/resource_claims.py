@@ -1,4 +1,6 @@
 """The driver of dynamic resource allocation before a real API server: slices, claims, watches that end, conflicts."""
+import json
+import pathlib
 import threading
 import time
 
@@ -88,16 +90,18 @@ class GateOn(Driver):
         self.assertEqual(tainted["gpu-1"], [])
         self.eventually_slice("it is clean", lambda found: not taints(found)["gpu-0"])
 
-    def test_claims_are_prepared_and_run(self):
-        """A container with the claim's device sees its cap; to prepare and to release may be repeated."""
+    def test_claims_are_prepared_and_released(self):
+        """Both may be repeated; the ledger and the CDI directory have what the scheduler wrote."""
         one = self.claim("one", ("gpu-1", "4Gi", "30"))
         device, error = self.kubelet.prepare(one)
         self.assertEqual((device, error), (f"gpuslice.io/gpu={one['metadata']['uid']}-r0", ""))
         self.assertEqual(self.kubelet.prepare(one), (device, ""))
         self.published("gpu-1", "gpu-0")
-        words = ["/bin/tenant", "--device", "1", "--step-mib", "64", "--seconds", "1", "--idle"]
-        said = self.worker.ctr("run", "--rm", "--device", device, case.IMAGE, "claimed", *words)
-        self.assertIn(f'"total":{4 * case.GIB}', said)
+        row = self.worker.slices()[0]
+        self.assertEqual((row["memory_cap"], row["share"]), (4 * case.GIB, 30))
+        name = device.removeprefix("gpuslice.io/gpu=")
+        files = [json.loads(path.read_text()) for path in pathlib.Path("/var/run/cdi").glob("*.json")]
+        self.assertIn(name, [one["name"] for file in files for one in file["devices"]])
         other = one | {"metadata": one["metadata"] | {"uid": "00000000-0000-0000-0000-000000000000"}}
         self.assertIn("another uid", self.kubelet.prepare(other)[1])
         for _ in range(2):

@@ -180,7 +180,10 @@ class Worker:
 
     def ctr(self, *words):
         command = [self.binaries / "ctr", "--address", CONTAINERD, "--namespace", "k8s.io", *words]
-        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True).stdout
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True)
+        if done.returncode:
+            raise AssertionError(f"ctr {words}: {done.stderr}")
+        return done.stdout
 
     def gpuslice(self, *words):
         """What the node's administrator sees."""
