@@ -5,8 +5,8 @@
 //! is checked against the node, and the daemon's ledger decides.
 
 use crate::api::objects::Pod;
-use crate::names::{V1_INDEX, V2_CORES, V2_MEMORY};
-use std::collections::BTreeMap;
+use crate::names::{GPU_GROUP, V1_INDEX, V2_CORES, V2_MEMORY};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Amounts by the index of the GPU.
 pub type ByGpu = BTreeMap<u32, u64>;
@@ -62,6 +62,22 @@ pub fn of_container(pod: &Pod, container: usize) -> Result<ByGpu, BadAnnotation>
         }
     }
     Ok(v1(pod)?.map(|gpu| (gpu, 0)).into_iter().collect())
+}
+
+/// The whole GPUs that a scheduler chose for the pod. Empty: none did.
+///
+/// # Errors
+/// The annotation is malformed.
+pub fn group(pod: &Pod) -> Result<Vec<u32>, BadAnnotation> {
+    let Some(text) = pod.annotation(GPU_GROUP).filter(|text| !text.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let bad = || BadAnnotation::new(GPU_GROUP, text, "it must be indices of GPUs: 0,3");
+    if text.len() > TEXT_MAX {
+        return Err(bad());
+    }
+    let all: Result<BTreeSet<u32>, _> = text.split(',').map(|one| one.trim().parse()).collect();
+    Ok(all.map_err(|_| bad())?.into_iter().collect())
 }
 
 /// The index of gpushare v1. `-1` is its own word for none.

@@ -7,6 +7,13 @@ pub const CORES: &str = "aliyun.com/gpu-core.percentage";
 /// Number of GPUs: in a node's status, and as a pod's label the number of GPUs that it wants.
 pub const COUNT: &str = "aliyun.com/gpu-count";
 
+/// Whole GPUs.
+pub const WHOLE: &str = "aliyun.com/gpu";
+/// gputopo: the indices of the pod's whole GPUs, `0,3`.
+pub const GPU_GROUP: &str = "topology.kubernetes.io/gpu-group";
+/// gputopo: those that its containers see.
+pub const GPU_VISIBLE: &str = "topology.kubernetes.io/gpu-visible";
+
 /// gpushare v1: the index of the pod's GPU, decimal.
 pub const V1_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 /// gpushare v1: memory of the pod, of all of its containers.

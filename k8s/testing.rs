@@ -3,6 +3,7 @@
 use crate::api::objects::Pod;
 use crate::kubelet::pod_resources::{ContainerDevices, ContainerResources, PodResources};
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
+use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::node::{GpuFacts, Health, Numa};
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::text::Text;
@@ -24,6 +25,8 @@ pub fn gpu(number: u8, total: Bytes) -> GpuFacts {
         pci: Text::EMPTY,
         numa: Numa(None),
         island: Text::EMPTY,
+        links: [0; GPUS_MAX],
+        near: [255; GPUS_MAX],
         capability: [9, 0],
         driver: Text::EMPTY,
         simulated: true,

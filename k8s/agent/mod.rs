@@ -68,6 +68,9 @@ pub struct Options {
     /// Name of the resource for percent of compute
     #[arg(long, value_name = "NAME", default_value = names::CORES)]
     core_resource: String,
+    /// Name of the resource for whole GPUs
+    #[arg(long, value_name = "NAME", default_value = names::WHOLE)]
+    whole_resource: String,
 }
 
 /// Runs the agent until it fails or is told to end.
@@ -114,6 +117,7 @@ pub async fn run(options: &Options) -> Result<()> {
             Mode::DevicePlugin => part.device_plugin(Offer::Both).await,
             Mode::Cgpu => part.device_plugin(Offer::Memory).await,
             Mode::Share => part.device_plugin(Offer::Share).await,
+            Mode::Topology => part.device_plugin(Offer::Whole).await,
             Mode::Dra => part.dra(&node).await,
             Mode::Off => std::future::pending().await,
         }
@@ -148,35 +152,40 @@ impl Part<'_> {
         format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.options.node_name)
     }
 
-    fn alarm(&self, pods: watch::Receiver<Objects<Pod>>) -> Alarm {
+    fn alarm(&self, names: ResourceNames, pods: watch::Receiver<Objects<Pod>>) -> Alarm {
         Alarm {
             node: self.options.node_name.clone(),
             api: self.api.clone(),
             ledger: self.ledger.clone(),
-            names: self.names(),
+            names,
             pods,
             metrics: self.metrics.clone(),
         }
     }
 
     async fn device_plugin(&self, offer: Offer) -> Result<()> {
-        let names = self.names();
+        let mut names = self.names();
         ensure!(names.memory != names.cores, "both resources have the name {}", names.memory);
+        let mut unit = self.options.memory_unit;
+        if offer == Offer::Whole {
+            names.memory.clone_from(&self.options.whole_resource);
+            unit = Unit::WHOLE;
+        }
         let settings = state::Settings {
             node: self.options.node_name.clone(),
-            names,
+            names: names.clone(),
             offer,
-            unit: self.options.memory_unit,
+            unit,
             placement: self.placement,
             kubelet: Directories::new(&self.options.kubelet_dir),
         };
         let (copy, pods) = watch::channel(None);
-        let alarm = self.alarm(pods.clone());
+        let alarm = self.alarm(names, pods.clone());
         let alarm = async {
             match offer {
                 // Its containers join no claim.
                 Offer::Share => std::future::pending().await,
-                Offer::Memory | Offer::Both => alarm.run().await,
+                Offer::Memory | Offer::Both | Offer::Whole => alarm.run().await,
             }
         };
         let pair = state::Pair::new(settings, self.ledger.clone(), self.api.clone(), pods);
@@ -204,7 +213,7 @@ impl Part<'_> {
         tokio::select! {
             () = store::keep(api.clone(), publish::watch_path(name), copy) => Ok(()),
             () = store::keep(api, self.pods_path(), pods_copy) => Ok(()),
-            () = self.alarm(pods).run() => Ok(()),
+            () = self.alarm(self.names(), pods).run() => Ok(()),
             () = publisher.run() => Ok(()),
             ended = driver.run(&directories) => ended,
         }

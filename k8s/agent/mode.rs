@@ -13,6 +13,8 @@ pub enum Mode {
     Cgpu,
     /// As an extended resource for memory that places containers and caps none
     Share,
+    /// As an extended resource for whole GPUs, chosen by how well they are connected
+    Topology,
     /// By dynamic resource allocation with consumable capacity
     Dra,
     /// Not at all
@@ -33,11 +35,12 @@ pub fn of_labels(labels: &BTreeMap<String, String>) -> Result<Mode> {
         "device-plugin" | "core_mem" => Mode::DevicePlugin,
         "cgpu" => Mode::Cgpu,
         "share" => Mode::Share,
+        "topology" => Mode::Topology,
         "dra" => Mode::Dra,
-        // These are offered by NVIDIA's plugin, by MPS or MIG, or as whole GPUs.
-        "off" | "default" | "mps" | "mig" | "topology" | "disabled" => Mode::Off,
+        // These are offered by NVIDIA's plugin, or by MPS or MIG.
+        "off" | "default" | "mps" | "mig" | "disabled" => Mode::Off,
         other => bail!(
-            "the node's label {key} is {other:?}; device-plugin, dra, share, cgpu, core_mem and off are known"
+            "the node's label {key} is {other:?}; device-plugin, dra, share, cgpu, core_mem, topology and off are known"
         ),
     })
 }
@@ -57,7 +60,7 @@ mod tests {
         assert_eq!(of(&[("ack.node.gpu.schedule", "cgpu")]), Ok(Mode::Cgpu));
         assert_eq!(of(&[("ack.node.gpu.schedule", "share")]), Ok(Mode::Share));
         assert_eq!(of(&[("gpuslice.io/mode", "dra")]), Ok(Mode::Dra));
-        assert_eq!(of(&[("ack.node.gpu.schedule", "topology")]), Ok(Mode::Off));
+        assert_eq!(of(&[("ack.node.gpu.schedule", "topology")]), Ok(Mode::Topology));
         let both = [("ack.node.gpu.schedule", "default"), ("gpuslice.io/mode", "device-plugin")];
         assert_eq!(of(&both), Ok(Mode::DevicePlugin), "ours is nearer");
         assert!(of(&[("gpuslice.io/mode", "maybe")]).unwrap_err().contains("\"maybe\""));

@@ -76,6 +76,17 @@ pub struct Extender {
 }
 
 impl Extender {
+    /// An extender that has bound nothing.
+    pub fn new(
+        api: Client,
+        nodes: watch::Receiver<Objects<Node>>,
+        pods: watch::Receiver<Objects<Pod>>,
+        maps: watch::Receiver<Objects<ConfigMap>>,
+        leading: Leading,
+    ) -> Extender {
+        Extender { api, nodes, pods, maps, leading, assumed: Mutex::default() }
+    }
+
     /// A node with its shares; `None`: no such node.
     fn shared(&self, name: &str, assumed: &mut BTreeMap<String, Pod>) -> Result<Option<Shared>> {
         let (nodes, pods) = (self.nodes.borrow().clone(), self.pods.borrow().clone());
@@ -254,14 +265,7 @@ async fn lead(api: Client, mut leading: Leading, current: watch::Sender<Option<A
         let (nodes_copy, nodes) = watch::channel(None);
         let (pods_copy, pods) = watch::channel(None);
         let (maps_copy, maps) = watch::channel(None);
-        let extender = Extender {
-            api: api.clone(),
-            nodes,
-            pods,
-            maps,
-            leading: leading.clone(),
-            assumed: Mutex::default(),
-        };
+        let extender = Extender::new(api.clone(), nodes, pods, maps, leading.clone());
         current.send_replace(Some(Arc::new(extender)));
         let maps = "/api/v1/namespaces/kube-system/configmaps".to_owned();
         tokio::select! {

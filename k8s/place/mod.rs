@@ -4,11 +4,13 @@
 //! not, and no choice of one GPU spoils another: the first GPUs that fit are the answer, in whatever order the
 //! caller prefers. The stock scheduler takes the order of the published slice ([`first_fit`]). The device plugin
 //! and the scheduler extender sort by the remainder ([`choose`]). The DRA driver publishes its slice in that
-//! same order ([`order`]), so that both ways place alike.
+//! same order ([`order`]), so that both ways place alike. Of several GPUs, a node that knows its links takes the set
+//! that is connected best ([`links`]).
 
+pub mod links;
 mod order;
 
-pub use order::{Placement, choose, order};
+pub use order::{Placement, choose, choose_linked, order};
 
 use gpuslice_wire::units::Bytes;
 

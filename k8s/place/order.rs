@@ -1,5 +1,6 @@
 //! The order in which GPUs are tried: binpack fills the fullest GPU first, spread the emptiest.
 
+use super::links::Scores;
 use super::{Ask, Gpu, first_of};
 use gpuslice_wire::units::Bytes;
 use std::cmp::Reverse;
@@ -56,4 +57,20 @@ pub fn order(gpus: &[Gpu], placement: Placement) -> Vec<usize> {
 #[must_use]
 pub fn choose(gpus: &[Gpu], placement: Placement, ask: &Ask) -> Option<Vec<usize>> {
     first_of(gpus, &order(gpus, placement), ask)
+}
+
+/// The same where the scores of pairs are known: of several GPUs, the fitting set that is connected best.
+#[must_use]
+pub fn choose_linked(
+    gpus: &[Gpu],
+    placement: Placement,
+    ask: &Ask,
+    scores: &Scores,
+) -> Option<Vec<usize>> {
+    if ask.count < 2 || !scores.matter() {
+        return choose(gpus, placement, ask);
+    }
+    let mut fitting = order(gpus, placement);
+    fitting.retain(|&at| gpus[at].fits(ask));
+    scores.best(&fitting, &[], ask.count)
 }

@@ -4,11 +4,11 @@
 //! are equal. The CDI device gives the cap; a pod that sets these variables itself changes no cap.
 
 use super::decide::Decision;
-use super::devices::Inventory;
+use super::devices::{Inventory, Unit};
 use crate::api::objects::Pod;
 use crate::kubelet::device_plugin::{CdiDevice, ContainerAllocateResponse};
 use crate::names;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The annotation from which container engines without the CRI field for CDI devices take them.
 const CDI_ANNOTATION: &str = "cdi.k8s.io/gpuslice";
@@ -27,15 +27,18 @@ pub fn answer(
     let indices = list(cards().map(|card| card.index.to_string()).collect());
     let uuids = list(cards().map(|card| card.uuid.to_string()).collect());
     let whole = cards().map(|card| card.units).min().unwrap_or(0);
-    let envs = [
+    let visible = [("NVIDIA_VISIBLE_DEVICES", uuids.clone())];
+    let share = [
         (names::V1_INDEX, indices),
         (names::V1_POD, pod.limit(memory_name).to_string()),
         (names::V1_CONTAINER, decision.units.to_string()),
         (names::V1_DEVICE, whole.to_string()),
         ("NVIDIA_VISIBLE_DEVICES", uuids),
     ];
+    // gpushare's variables are of shares.
+    let envs = if inventory.unit == Unit::WHOLE { &visible[..] } else { &share[..] };
     ContainerAllocateResponse {
-        envs: envs.map(|(key, value)| (key.to_owned(), value)).into(),
+        envs: envs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
         annotations: device
             .map(|it| (CDI_ANNOTATION.to_owned(), it.to_owned()))
             .into_iter()
@@ -68,6 +71,16 @@ pub fn annotations(
 ) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut set = |key: &str, value: String| drop(all.insert(key.to_owned(), value));
+    if inventory.unit == Unit::WHOLE {
+        let gpus: BTreeSet<u32> = given.iter().flat_map(|it| it.gpus.iter().copied()).collect();
+        let list = gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        if pod.annotation(names::GPU_GROUP).is_none() {
+            set(names::OURS, "true".to_owned());
+        }
+        set(names::GPU_GROUP, list.clone());
+        set(names::GPU_VISIBLE, list);
+        return all;
+    }
     // Once written, our own annotations are no scheduler's: the values below are made anew for each container.
     let ours = pod.annotation(names::OURS).is_some();
     let v2 = !ours && pod.annotation(names::V2_MEMORY).is_some();

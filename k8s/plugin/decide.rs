@@ -4,11 +4,12 @@
 //! decision depends on the pod and on the ledger only. After the first call the ledger has the claim, and the
 //! second call finds it.
 
-use super::devices::{Card, Inventory};
+use super::devices::{Card, Inventory, Unit};
 use super::identity::{Admitted, Position, ResourceNames};
 use crate::allocation::{self, BadAnnotation};
 use crate::ledger::Rows;
 use crate::names;
+use crate::place::links::Scores;
 use crate::place::{self, Ask, CORES, Gpu, Links, Placement};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::node::{GpuFacts, GpuList, Reservation};
@@ -48,6 +49,8 @@ pub enum Refusal {
          the container's amounts", label = names::COUNT
     )]
     Count { text: String },
+    #[error("the container asks for {count} whole GPUs, and a claim has from 1 to {COUNT_MAX}")]
+    Whole { count: u64 },
     #[error("{cores} percent of compute on one GPU are more than {CORES}: ask for at most {CORES}")]
     Cores { cores: u64 },
     #[error(
@@ -87,7 +90,7 @@ pub fn decide(node: &Node<'_>, admitted: &Admitted<'_>) -> Result<Decision, Refu
         Some(row) => positions(node.inventory, |card| row.gpus.contains(&card.number)),
         None => match chosen(node, &claimant, &ask)? {
             cards if !cards.is_empty() => cards,
-            _ => place::choose(&gpus(node), node.placement, &ask.place)
+            _ => place::choose_linked(&gpus(node), node.placement, &ask.place, &scores(node))
                 .ok_or_else(|| no_room(node, &ask))?,
         },
     };
@@ -107,6 +110,9 @@ struct Wanted {
 }
 
 fn ask(node: &Node<'_>, claimant: &Admitted<'_>) -> Result<Wanted, Refusal> {
+    if node.inventory.unit == Unit::WHOLE {
+        return whole(node, claimant);
+    }
     let names = node.names;
     let (memory, cores) = (claimant.wants(&names.memory), claimant.wants(&names.cores));
     let label = claimant.pod.metadata.labels.get(names::COUNT);
@@ -132,10 +138,25 @@ fn ask(node: &Node<'_>, claimant: &Admitted<'_>) -> Result<Wanted, Refusal> {
     Ok(Wanted { place, units })
 }
 
+/// As many GPUs as the container wants, each with all of its memory and time.
+fn whole(node: &Node<'_>, claimant: &Admitted<'_>) -> Result<Wanted, Refusal> {
+    let count = claimant.wants(&node.names.memory);
+    if !(1..=COUNT_MAX).contains(&count) {
+        return Err(Refusal::Whole { count });
+    }
+    // A GPU has one unit, which is free or not; any amount asks for it.
+    let place = Ask { memory: Bytes(1), cores: CORES, count: count as usize, links: Links::Prefer };
+    Ok(Wanted { place, units: 1 })
+}
+
 /// The GPUs that a scheduler wrote on the pod; none if it wrote nothing.
 fn chosen(node: &Node<'_>, claimant: &Admitted<'_>, ask: &Wanted) -> Result<Vec<usize>, Refusal> {
     if claimant.pod.annotation(names::OURS).is_some() {
         return Ok(Vec::new());
+    }
+    if node.inventory.unit == Unit::WHOLE {
+        let group = allocation::group(claimant.pod)?;
+        return checked(node, group.into_iter().map(|gpu| (gpu, 0)), ask);
     }
     let Position::Main(at) = claimant.position else {
         // Annotations number the main containers only. An init container goes where they go.
@@ -182,13 +203,12 @@ fn checked(
 
 /// The node's GPUs as the allocator sees them: memory in whole units.
 fn gpus(node: &Node<'_>) -> Vec<Gpu> {
-    let unit = node.inventory.unit.0.0;
     let gpu = |card: &Card| {
         let Some(facts) = facts(node, card) else {
             return Gpu { unhealthy: true, ..Gpu::default() };
         };
-        let memory = Bytes(card.units.saturating_mul(unit));
-        let free = Bytes(card.free_units(facts.left).saturating_mul(unit));
+        let memory = Bytes(card.units.saturating_mul(card.unit.0));
+        let free = Bytes(card.free_units(facts.left).saturating_mul(card.unit.0));
         let island = facts.island.as_str();
         Gpu {
             island: (!island.is_empty()).then(|| island.to_owned()),
@@ -202,6 +222,13 @@ fn gpus(node: &Node<'_>) -> Vec<Gpu> {
         }
     };
     node.inventory.cards.iter().map(gpu).collect()
+}
+
+/// How well pairs of the node's GPUs are connected; nothing while one of them is gone.
+fn scores(node: &Node<'_>) -> Scores {
+    let all = node.inventory.cards.iter().map(|card| facts(node, card));
+    let all: Option<Vec<&GpuFacts>> = all.collect();
+    all.map(|all| Scores::of(&all)).unwrap_or_default()
 }
 
 fn facts<'a>(node: &Node<'a>, card: &Card) -> Option<&'a GpuFacts> {
@@ -219,7 +246,10 @@ fn no_room(node: &Node<'_>, ask: &Wanted) -> Refusal {
         count => format!("set of {count} GPUs"),
     };
     let rooms: Vec<String> = (0..node.inventory.cards.len()).map(|at| room(node, at)).collect();
-    let wanted = format!("the container asks for {} x {unit} on a GPU{cores}", ask.units);
+    let wanted = match unit {
+        Unit::WHOLE => format!("the container asks for {} whole GPUs", ask.place.count),
+        _ => format!("the container asks for {} x {unit} on a GPU{cores}", ask.units),
+    };
     Refusal::NoRoom { wanted, set, rooms: rooms.join(", ") }
 }
 

@@ -34,11 +34,18 @@ pub enum Offer {
     Memory,
     /// Memory with caps, and compute (`core_mem`).
     Both,
+    /// Whole GPUs, by how well they are connected (`topology`).
+    Whole,
 }
 
 /// Memory of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit(pub Bytes);
+
+impl Unit {
+    /// All memory of a GPU, whatever its size.
+    pub const WHOLE: Unit = Unit(Bytes(0));
+}
 
 impl std::str::FromStr for Unit {
     type Err = String;
@@ -59,6 +66,9 @@ impl std::str::FromStr for Unit {
 
 impl std::fmt::Display for Unit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if *self == Unit::WHOLE {
+            return f.write_str("whole GPU");
+        }
         let text = self.0.to_string();
         let one =
             text.strip_prefix('1').filter(|unit| unit.bytes().all(|b| b.is_ascii_alphabetic()));
@@ -75,6 +85,8 @@ pub struct Card {
     /// As `/dev/nvidiaN` and annotations have it.
     pub index: u32,
     pub total: Bytes,
+    /// Memory of one unit.
+    pub unit: Bytes,
     /// Whole units of its memory.
     pub units: u64,
     pub healthy: bool,
@@ -125,7 +137,8 @@ impl Inventory {
             uuid: gpu.uuid,
             index: gpu.index.0,
             total: gpu.total,
-            units: gpu.total.0 / unit.0.0,
+            unit: if unit == Unit::WHOLE { gpu.total } else { unit.0 },
+            units: gpu.total.0.checked_div(unit.0.0).unwrap_or(1),
             healthy: gpu.health.state == HealthState::Healthy,
             numa: gpu.numa.0,
         };

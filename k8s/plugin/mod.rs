@@ -7,6 +7,7 @@ pub mod identity;
 pub mod report;
 pub mod server;
 pub mod state;
+pub mod topology;
 
 use anyhow::Result;
 use devices::{Offer, Resource};
@@ -32,7 +33,7 @@ pub async fn run(pair: Arc<Pair>) -> Result<()> {
     let cores = async {
         match pair.settings.offer {
             Offer::Both => plugin(Resource::Cores).await,
-            Offer::Share | Offer::Memory => std::future::pending().await,
+            Offer::Share | Offer::Memory | Offer::Whole => std::future::pending().await,
         }
     };
     tokio::select! {

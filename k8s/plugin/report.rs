@@ -5,12 +5,14 @@
 //! names. A kubelet that starts sets resources that it does not know to zero. So the number is written after each
 //! registration, and once more when the kubelet has had time for its own status.
 
-use super::devices::Inventory;
+use super::devices::{Inventory, Offer};
 use super::state::Pair;
+use super::topology;
 use crate::api::client::{Client, status};
 use crate::api::objects::{ConfigMap, Node, amount};
 use crate::names::COUNT;
 use anyhow::Result;
+use gpuslice_wire::node::GpuFacts;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tracing::{info, warn};
@@ -29,7 +31,15 @@ pub async fn run(pair: &Pair) {
     loop {
         gpus.mark_unchanged();
         let inventory = pair.inventory();
-        let done = report(&pair.api, &pair.settings.node, &inventory).await;
+        let facts = gpus.borrow().clone();
+        let done = async {
+            report(&pair.api, &pair.settings.node, &inventory).await?;
+            match pair.settings.offer {
+                Offer::Whole => connect(&pair.api, &pair.settings.node, &facts).await,
+                _ => Ok(()),
+            }
+        };
+        let done = done.await;
         if let Err(error) = done {
             warn!("schedulers are not told of the node's GPUs: {error:#}");
             tokio::time::sleep(PAUSE).await;
@@ -70,6 +80,24 @@ async fn report(api: &Client, node: &str, inventory: &Inventory) -> Result<()> {
         info!(count, "wrote the number of GPUs into the node's status");
     }
     exclude(api, node, &excluded(inventory)).await
+}
+
+/// Writes how the GPUs are connected.
+async fn connect(api: &Client, node: &str, facts: &[GpuFacts]) -> Result<()> {
+    let name = topology::name(node);
+    let path = format!("{MAPS}/{name}");
+    let data = topology::data(facts);
+    match api.get::<ConfigMap>(&path).await {
+        Ok(map) if map.data == data => Ok(()),
+        Ok(_) => api.merge(&path, &json!({ "data": data })).await,
+        Err(error) if status(&error).is_some_and(|it| it.as_u16() == 404) => {
+            let labels = json!({ "ack.node.gpu.schedule": "topology", "nodename": node });
+            let metadata = json!({ "name": name, "namespace": "kube-system", "labels": labels });
+            let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
+            api.create(MAPS, &map).await.map(drop)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Writes the ConfigMap. Without an excluded GPU there is none, unless an administrator made one.

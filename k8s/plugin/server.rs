@@ -130,9 +130,10 @@ impl Plugin {
     }
 
     fn file(&self) -> String {
-        socket_name(match self.resource {
-            Resource::Memory => "gpu-mem",
-            Resource::Cores => "gpu-core",
+        socket_name(match (self.resource, self.pair.settings.offer) {
+            (Resource::Memory, Offer::Whole) => "gpu",
+            (Resource::Memory, _) => "gpu-mem",
+            (Resource::Cores, _) => "gpu-core",
         })
     }
 

@@ -5,7 +5,6 @@ use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::node::{GpuFacts, GpuNumbers, Health, HealthState, NodeAnswer};
 use gpuslice_wire::owner::{ClaimId, Owner};
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::text::Text;
 use gpuslice_wire::units::{Bytes, Percent};
 use std::collections::BTreeMap;
 
@@ -107,7 +106,9 @@ impl GpuTable {
             product: about.product,
             pci: about.pci,
             numa: about.numa,
-            island: Text::EMPTY,
+            island: about.island,
+            links: about.links,
+            near: about.near,
             capability: about.capability,
             driver: about.driver,
             simulated: uuid.is_simulated(),

@@ -1,6 +1,7 @@
 //! The node's GPUs as NVML reports them at the start: identity, index, memory, description. Without NVML in the driver
 //! directory, a child process asks CUDA instead ([`crate::probe`]).
 
+use crate::fabric;
 use crate::nvml::{Device, Nvml, NvmlError};
 use crate::paths::Driver;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
@@ -38,6 +39,12 @@ pub struct About {
     pub driver: Text<80>,
     /// Number of its device node.
     pub minor: Option<u32>,
+    /// Name of the group of GPUs that NVLink connects it with.
+    pub island: Text<64>,
+    /// NVLinks to each GPU, by its place among the node's.
+    pub links: [u8; GPUS_MAX],
+    /// NVML's level of the way to each of them.
+    pub near: [u8; GPUS_MAX],
 }
 
 impl About {
@@ -54,6 +61,8 @@ impl About {
                 .map_or([0; 2], |(major, minor)| [major, minor].map(part)),
             driver: shown(&nvml.driver_version().unwrap_or_default()),
             minor: device.minor().ok(),
+            near: [u8::MAX; GPUS_MAX],
+            ..About::default()
         }
     }
 }
@@ -165,7 +174,11 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
             uuid,
             index: NvmlIndex(index),
             total,
-            about: About { product: shown(product.as_str()), ..About::default() },
+            about: About {
+                product: shown(product.as_str()),
+                near: [u8::MAX; GPUS_MAX],
+                ..About::default()
+            },
         };
         return Ok((0..).zip(found).map(gpu).collect());
     }
@@ -184,7 +197,9 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
         let total = device.total().map_err(failed)?;
         Ok(Gpu { uuid, index: NvmlIndex(index), total, about: About::of(&nvml, &device) })
     };
-    (0..count).map(gpu).collect()
+    let mut gpus: Vec<Gpu> = (0..count).map(gpu).collect::<Result<_, _>>()?;
+    fabric::of(&nvml, count).describe(gpus.iter_mut().map(|gpu| &mut gpu.about));
+    Ok(gpus)
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ mod event_loop;
 mod events;
 mod examine;
 mod executor;
+mod fabric;
 mod gpu_table;
 mod gpus;
 mod health;

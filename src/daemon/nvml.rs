@@ -18,8 +18,9 @@
 
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::{
-    nvmlDevice_t, nvmlGetMemoryLimits_v1_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t,
-    nvmlReturn_t, nvmlSetMemoryLimits_v1_t,
+    NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK, NVML_P2P_STATUS_UNKNOWN, nvmlDevice_t,
+    nvmlGetMemoryLimits_v1_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlReturn_t,
+    nvmlSetMemoryLimits_v1_t,
 };
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::units::Bytes;
@@ -37,6 +38,8 @@ use std::path::Path;
 const PROCESSES_MAX: u32 = 1 << 16;
 /// More than the number of NVML's codes that the wrapper knows by name; 999 is "unknown".
 const CODES_MAX: u32 = 1000;
+/// Links of one GPU, at most: `NVML_NVLINK_MAX_LINKS`.
+const NVLINKS_MAX: u32 = 18;
 /// "No limit", `NVML_DEVICE_MEMORY_LIMIT_MAX`.
 pub const NO_LIMIT: u64 = u64::MAX;
 
@@ -282,6 +285,43 @@ impl Device<'_> {
     /// See [`Nvml::count`].
     pub fn minor(&self) -> Result<u32, NvmlError> {
         self.it.minor_number().map_err(failed("nvmlDeviceGetMinorNumber"))
+    }
+
+    /// The PCI addresses at the other ends of its active NVLinks, in NVML's form: GPUs', switches', or empty where the
+    /// driver does not tell them.
+    pub fn nvlinks(&self) -> Vec<String> {
+        let links = (0..NVLINKS_MAX).map(|link| self.it.link_wrapper_for(link));
+        let active = links.filter(|link| link.is_active().unwrap_or(false));
+        active
+            .map(|link| link.remote_pci_info().map_or_else(|_| String::new(), |info| info.bus_id))
+            .collect()
+    }
+
+    /// Whether it reaches another GPU's memory over NVLink, directly or through a switch.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn has_nvlink_to(&self, other: &Device<'_>) -> Result<bool, NvmlError> {
+        let mut status = NVML_P2P_STATUS_UNKNOWN;
+        let what = NVML_P2P_CAPS_INDEX_NVLINK;
+        call!(
+            self.library,
+            nvmlDeviceGetP2PStatus(self.handle, other.handle, what, &raw mut status)
+        )?;
+        Ok(status == NVML_P2P_STATUS_OK)
+    }
+
+    /// What the way to another GPU passes, as one of NVML's levels from 0 (the same board) to 50.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn ancestor_with(&self, other: &Device<'_>) -> Result<u32, NvmlError> {
+        let mut level = 0;
+        call!(
+            self.library,
+            nvmlDeviceGetTopologyCommonAncestor(self.handle, other.handle, &raw mut level)
+        )?;
+        Ok(level)
     }
 
     /// Whether MIG is enabled; false on GPUs without MIG.

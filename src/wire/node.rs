@@ -154,6 +154,11 @@ record! {
         numa: Numa,
         /// Name of the group of GPUs that NVLink connects it with; empty if there is none, or if it is unknown.
         island: Text<64>,
+        /// NVLinks to the GPU of each number: direct ones, or those that a switch gives both. 0: none, or unknown.
+        links: [u8; GPUS_MAX],
+        /// What the way to the GPU of each number passes, as NVML's levels have it: 10 a switch, 20 several, 30 a host
+        /// bridge, 40 the same NUMA node, 50 another; 255: unknown.
+        near: [u8; GPUS_MAX],
         /// Compute capability, major and minor; zeros if unknown.
         capability: [u8; 2],
         /// The driver's version; empty if unknown.

@@ -141,3 +141,18 @@ fn amounts_that_no_gpu_has_are_refused() {
     odd.metadata.uid = "x".repeat(90);
     assert!(refusal(&rows, &odd).contains("uid"));
 }
+
+/// Four GPUs in two linked pairs, of which the first has other shares on one GPU.
+#[test]
+fn several_gpus_are_the_ones_that_are_linked() {
+    let mut rows = rows(&[(16, 14, 0), (16, 0, 0), (16, 0, 0), (16, 0, 0)]);
+    for (at, to) in [(0, 1), (1, 0), (2, 3), (3, 2)] {
+        rows.gpus[at].links[to] = 4;
+    }
+    let mut two = pod("p", &[], &[container("main", 8, 0)]);
+    two.metadata.labels.insert(names::COUNT.to_owned(), "2".to_owned());
+    assert_eq!(decide_at(&rows, &two, 0).expect("a pair").cards, [2, 3]);
+    // Where no pair has room, two that are not linked are better than none.
+    rows.gpus[3].left = Bytes(0);
+    assert_eq!(decide_at(&rows, &two, 0).expect("two").cards, [1, 2]);
+}

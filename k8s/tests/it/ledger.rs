@@ -2,6 +2,7 @@
 
 use gpuslice_k8s::ledger::{Claimed, Ledger, LedgerError, Rows};
 use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
+use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::node::{GpuFacts, Health, HealthState, NodeDenial, Numa, Reservation};
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::policy::Policy;
@@ -34,6 +35,8 @@ fn gpu(number: u8, mib: u64) -> GpuFacts {
         pci: Text::new(&format!("0000:{number:02x}:00.0")).expect("short"),
         numa: Numa(Some(u32::from(number / 4))),
         island: Text::new(&format!("i{}", number / 4)).expect("short"),
+        links: [0; GPUS_MAX],
+        near: [255; GPUS_MAX],
         capability: [9, 0],
         driver: Text::new("580.65.06").expect("short"),
         simulated: true,
@@ -67,6 +70,15 @@ impl Model {
             format!("{} on {} with {} and {cores}", it.claim, gpus.join(","), it.memory.0 >> 20)
         };
         claims.iter().map(one).collect()
+    }
+
+    /// Connects two GPUs by this many links.
+    pub fn link(&self, one: usize, other: usize, links: u8) {
+        self.gpus.send_modify(|gpus| {
+            let mut all = gpus.to_vec();
+            (all[one].links[other], all[other].links[one]) = (links, links);
+            *gpus = Arc::new(all);
+        });
     }
 
     /// Changes a GPU's health.

@@ -1,7 +1,7 @@
 //! The device plugin pair, judged by the kubelet.
 
 use crate::kubelet::authority::{self, Reaction, Style};
-use crate::world::{CORES, MEMORY, World, container, pod, until};
+use crate::world::{CORES, MEMORY, WHOLE, World, container, pod, until};
 use gpuslice_k8s::plugin::devices::Offer;
 use gpuslice_wire::node::HealthState;
 use serde_json::json;
@@ -285,4 +285,46 @@ async fn a_node_offers_what_its_label_says() {
         assert_eq!(next.envs["ALIYUN_COM_GPU_MEM_IDX"], "1", "{offer:?}");
         assert!(!world.kubelet.state().plugins.contains_key(CORES), "{offer:?}");
     }
+}
+
+/// `aliyun.com/gpu`: whole GPUs, the set that is connected best, and a ConfigMap for schedulers.
+#[tokio::test]
+async fn whole_gpus_are_chosen_by_their_links() {
+    let world = World::new(&[15079, 15079, 16384, 16384]).await;
+    world.ledger.link(1, 3, 4);
+    let _plugins = world.offering(Offer::Whole);
+    until("its devices", || world.kubelet.allocatable(WHOLE) == 4).await;
+    let map = "/api/v1/namespaces/kube-system/configmaps/gpu-topology-n";
+    until("the map", || world.api.get(map).is_some()).await;
+    let map = world.api.get(map).expect("the map");
+    assert_eq!(map["metadata"]["labels"]["nodename"], "n");
+    let kinds = map["data"]["linkType"].as_str().expect("text");
+    assert!(kinds.contains(r#"["SYS","N-A","SYS","NV4"]"#), "{kinds}");
+    let whole = |name: &str, count: u64| {
+        let mut one = pod(name, &[container("main", 0, 0)]);
+        one["spec"]["containers"][0]["resources"]["limits"][WHOLE] = json!(count.to_string());
+        one
+    };
+    let got = world.run(&whole("two", 2)).await.expect("admitted").remove(0);
+    assert_eq!(got.cdi_devices.len(), 1);
+    let uuid = |number| crate::ledger::uuid(number).to_string();
+    let visible = &got.envs["NVIDIA_VISIBLE_DEVICES"];
+    assert_eq!(*visible, format!("{},{}", uuid(1), uuid(3)));
+    assert!(
+        got.devices[WHOLE].iter().all(|id| id.starts_with(&uuid(1)) || id.starts_with(&uuid(3)))
+    );
+    // All memory of the smaller one, and all time.
+    assert_eq!(world.ledger.told(), ["uid-two-c0 on 1,3 with 15079 and 100"]);
+    until("annotated", || {
+        let pod = world.api.get("/api/v1/namespaces/default/pods/two").expect("the pod");
+        pod["metadata"]["annotations"]["topology.kubernetes.io/gpu-group"] == "1,3"
+    })
+    .await;
+    let mut chosen = whole("chosen", 1);
+    chosen["metadata"]["annotations"] = json!({ "topology.kubernetes.io/gpu-group": "2" });
+    let got = world.run(&chosen).await.expect("admitted").remove(0);
+    assert_eq!(got.envs["NVIDIA_VISIBLE_DEVICES"], uuid(2));
+    let failed = world.run(&whole("more", 2)).await.expect_err("one is left");
+    assert_eq!(failed.reason, "UnexpectedAdmissionError");
+    world.run(&whole("last", 1)).await.expect("the last one");
 }

@@ -3,12 +3,16 @@
 use crate::api::Server;
 use crate::world::{Agent, container, until};
 use gpuslice_k8s::api::client::Client;
+use gpuslice_k8s::api::store::Objects;
 use gpuslice_k8s::extender::lease::Elector;
-use gpuslice_k8s::extender::serve;
+use gpuslice_k8s::extender::{BindArgs, Extender, serve};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpuslice-extender";
 
@@ -162,4 +166,59 @@ async fn of_replicas_that_start_together_one_leads() {
         ready += usize::from(replica.is_ready().await);
     }
     assert_eq!(ready, 1);
+}
+
+/// An extender with copies of the objects that no watch updates.
+fn without_news(api: &Server, leads_for: Duration) -> (Extender, impl Sized) {
+    fn known<T: DeserializeOwned>(all: Vec<Value>) -> Objects<T> {
+        let one = |object: Value| {
+            let uid = object["metadata"]["uid"].as_str().expect("a uid").to_owned();
+            (uid, serde_json::from_value(object).expect("an object"))
+        };
+        Some(Arc::new(all.into_iter().map(one).collect()))
+    }
+    let (nodes, nodes_copy) = watch::channel(known(api.list("/api/v1/nodes")));
+    let (pods, pods_copy) = watch::channel(known(api.list("/api/v1/pods")));
+    let (maps, maps_copy) = watch::channel(known(Vec::new()));
+    let (led, leading) = watch::channel(Some(Instant::now() + leads_for));
+    let client = Client::plain(&api.url()).expect("a URL");
+    let extender = Extender::new(client, nodes_copy, pods_copy, maps_copy, leading);
+    (extender, (nodes, pods, maps, led))
+}
+
+fn asked(pod: &Value) -> BindArgs {
+    let text = |name: &str| pod["metadata"][name].as_str().expect("text").to_owned();
+    BindArgs {
+        pod_name: text("name"),
+        pod_namespace: text("namespace"),
+        pod_uid: text("uid"),
+        node: "n1".to_owned(),
+    }
+}
+
+/// The server's events are late: what was bound meanwhile counts.
+#[tokio::test]
+async fn a_binding_counts_before_its_event_comes() {
+    let api = cluster().await;
+    let pods: Vec<Value> = (0..7).map(|n| pod(&api, &format!("p{n}"))).collect();
+    let (extender, _senders) = without_news(&api, Duration::from_secs(60));
+    for one in &pods[..6] {
+        extender.bind(&asked(one)).await.expect("bound");
+    }
+    let full =
+        extender.bind(&asked(&pods[6])).await.expect_err("two GPUs of 15 hold six pods of 5");
+    assert!(format!("{full:#}").contains("insufficient"), "{full:#}");
+    assert_eq!(fill(&api).into_values().collect::<Vec<_>>(), [3, 3]);
+}
+
+/// A holder whose time is over binds nothing, whether or not it has heard of its successor.
+#[tokio::test]
+async fn an_extender_whose_lease_is_over_binds_nothing() {
+    let api = cluster().await;
+    let one = pod(&api, "one");
+    let (extender, _senders) = without_news(&api, Duration::ZERO);
+    let late = extender.bind(&asked(&one)).await.expect_err("its lease is over");
+    assert!(format!("{late:#}").contains("another extender leads"), "{late:#}");
+    let pod = api.get("/api/v1/namespaces/default/pods/one").expect("the pod");
+    assert!(pod["metadata"]["annotations"].is_null() && pod["spec"]["nodeName"].is_null(), "{pod}");
 }

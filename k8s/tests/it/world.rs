@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 pub const MEMORY: &str = "aliyun.com/gpu-mem";
+pub const WHOLE: &str = "aliyun.com/gpu";
 pub const CORES: &str = "aliyun.com/gpu-core.percentage";
 
 /// A node.
@@ -97,9 +98,15 @@ impl World {
     fn pair(&self, offer: Offer) -> impl Future<Output = ()> + Send + 'static {
         let settings = state::Settings {
             node: "n".to_owned(),
-            names: ResourceNames::default(),
+            names: match offer {
+                Offer::Whole => ResourceNames { memory: WHOLE.to_owned(), cores: CORES.to_owned() },
+                _ => ResourceNames::default(),
+            },
             offer,
-            unit: "GiB".parse::<Unit>().expect("a unit"),
+            unit: match offer {
+                Offer::Whole => Unit::WHOLE,
+                _ => "GiB".parse().expect("a unit"),
+            },
             placement: Placement::Binpack,
             kubelet: self.kubelet.directories(),
         };

@@ -40,6 +40,8 @@ fn facts() -> GpuFacts {
         pci: Text::new("0000:3b:00.0").expect("short"),
         numa: Numa(Some(1)),
         island: Text::new("node-1").expect("short"),
+        links: [18; GPUS_MAX],
+        near: [40; GPUS_MAX],
         capability: [9, 0],
         driver: Text::new("590.48.01").expect("short"),
         simulated: true,
@@ -110,7 +112,7 @@ fn every_kind_has_this_length() {
     assert_eq!(
         lengths(NodeAnswer::payload_bytes),
         [
-            (801, 358),
+            (801, 390),
             (802, 741),
             (803, 196),
             (804, 0),
