@@ -32,7 +32,8 @@ pub fn data(gpus: &[GpuFacts]) -> BTreeMap<String, String> {
     let devices: BTreeMap<String, &str> = gpus.iter().map(health).collect();
     let kinds: Vec<Vec<String>> =
         gpus.iter().map(|a| gpus.iter().map(|b| Scores::kind(a, b)).collect()).collect();
-    let widths: Vec<Vec<f32>> = kinds.iter().map(|row| row.iter().map(width).collect()).collect();
+    let widths: Vec<Vec<f32>> =
+        kinds.iter().map(|row| row.iter().map(|kind| width(kind)).collect()).collect();
     let text = |value: Value| value.to_string();
     [
         ("devices".to_owned(), text(json!(devices))),
@@ -42,10 +43,10 @@ pub fn data(gpus: &[GpuFacts]) -> BTreeMap<String, String> {
     .into()
 }
 
-fn width(kind: &String) -> f32 {
+fn width(kind: &str) -> f32 {
     match kind.strip_prefix("NV").map(str::parse::<u8>) {
         Some(Ok(links)) => f32::from(links) * LINK,
-        _ => match kind.as_str() {
+        _ => match kind {
             "N-A" => OWN,
             "PIX" | "PXB" => 12.0,
             "PHB" | "NODE" => 10.0,
