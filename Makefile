@@ -1,5 +1,6 @@
 # make run    the whole thing at work, on this machine's GPU or the simulated one
 # make test   everything that judges the code; what .ci/run calls
+# make test-k8s  a real Kubernetes cluster of one node with gpuslice on it; the first run builds Kubernetes
 # make bench  figures of SPECIFICATION.md, as ratios in one run
 # make soak   long randomised runs of what `make test` does briefly
 # make gpu    the programs for tests/gpu, to be carried to a machine with a card
@@ -12,7 +13,7 @@ PREFIX ?= /usr
 # What is installed: this build.
 BUILD  ?= $(TARGET)/release
 
-.PHONY: build build-debug run test bench soak gpu package install clean
+.PHONY: build build-debug run test test-k8s bench soak gpu package install clean
 
 build: ; @packaging/stage release
 build-debug: ; @packaging/stage debug
@@ -22,6 +23,7 @@ run: build
 	@$(TARGET)/release/gpuslice demo
 
 test: ; @tests/run
+test-k8s: ; @tests/k8s/run
 # All of them, also when one misses its figure.
 bench: build
 	@status=0; for bench in run init hook node metrics time; do tests/bench/$$bench || status=1; done; exit $$status

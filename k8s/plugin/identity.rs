@@ -3,13 +3,16 @@
 //! The kubelet's calls name devices and no pod. But it admits one pod at a time, and while it waits for an answer it
 //! lists that pod, without the devices that are being allocated. So the container is the first one of a listed pod
 //! that wants the resource and has none of it yet. The amount is checked against the call.
+//!
+//! A kubelet lists no init container that ends. Whether one has its devices is known here only, by the calls that
+//! were answered; a process that started in between goes by the amount.
 
 use crate::api::objects::{Container, Pod, amount};
 use crate::kubelet::pod_resources::PodResources;
 use crate::ledger::Claimed;
 use crate::names;
 use gpuslice_wire::owner::ClaimId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The names of the two resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,19 +56,21 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = Admitted<'_>> {
     init.chain(main.map(move |(at, container)| admitted(container, Position::Main(at))))
 }
 
+/// Init containers that have their devices: uid of the pod, number, resource.
+pub type Answered = BTreeSet<(String, usize, String)>;
+
 /// The containers that a call for this amount of the resource may be for; one, unless pods wait at the same time.
 #[must_use]
 pub fn candidates<'a>(
     pods: impl IntoIterator<Item = &'a Pod>,
     listed: &[PodResources],
-    resource: &str,
-    wanted: u64,
+    answered: &Answered,
+    (resource, wanted): (&str, u64),
 ) -> Vec<Admitted<'a>> {
     let mut all: Vec<Admitted<'a>> = pods
         .into_iter()
         .filter(|pod| !pod.ended())
-        .filter_map(|pod| waiting(pod, listed, resource))
-        .filter(|it| amount(&it.container.resources.limits, resource) == wanted)
+        .filter_map(|pod| waiting(pod, listed, answered, (resource, wanted)))
         .collect();
     // Of several, the one that the scheduler bound first.
     all.sort_by(|a, b| {
@@ -80,14 +85,31 @@ fn bound(pod: &Pod) -> (u64, &str) {
     (time.unwrap_or(0), pod.metadata.creation_timestamp.as_str())
 }
 
-/// The first container of a pod that wants the resource and has none.
-fn waiting<'a>(pod: &'a Pod, listed: &[PodResources], resource: &str) -> Option<Admitted<'a>> {
+/// The first container of a pod that wants the resource and has none, if it wants this much.
+fn waiting<'a>(
+    pod: &'a Pod,
+    listed: &[PodResources],
+    answered: &Answered,
+    (resource, wanted): (&str, u64),
+) -> Option<Admitted<'a>> {
     let meta = &pod.metadata;
     let mine = listed.iter().find(|it| it.name == meta.name && it.namespace == meta.namespace)?;
-    containers(pod).find(|it| {
-        let wants = amount(&it.container.resources.limits, resource) > 0;
-        wants && mine.device_ids(&it.container.name, resource).next().is_none()
-    })
+    let has = |it: &Admitted<'_>| mine.device_ids(&it.container.name, resource).next().is_some();
+    let is_main = |it: &Admitted<'_>| matches!(it.position, Position::Main(_));
+    // Main containers have their devices last.
+    let initialised =
+        pod.status.phase == "Running" || containers(pod).any(|it| is_main(&it) && has(&it));
+    let wants = |it: &Admitted<'_>| it.wants(resource) > 0 && !has(it);
+    for it in containers(pod).filter(wants) {
+        let Position::Init(at) = it.position else {
+            return (it.wants(resource) == wanted).then_some(it);
+        };
+        let key = (meta.uid.clone(), at, resource.to_owned());
+        if !initialised && !answered.contains(&key) && it.wants(resource) == wanted {
+            return Some(it);
+        }
+    }
+    None
 }
 
 /// The container that has all of these devices of a resource.

@@ -3,7 +3,7 @@
 use super::answer::{self, Given};
 use super::decide::{self, Decision, Node};
 use super::devices::{Inventory, Offer, Resource, Unit};
-use super::identity::{self, Admitted, Position, ResourceNames};
+use super::identity::{self, Admitted, Answered, Position, ResourceNames};
 use crate::api::client::Client;
 use crate::api::objects::Pod;
 use crate::api::store::Objects;
@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// How long a call waits for a pod that the kubelet admits already and this process has not seen yet.
@@ -45,6 +46,8 @@ pub struct Pair {
     pub registered: Notify,
     /// By uid, the containers of pods whose annotations this process writes.
     given: Mutex<BTreeMap<String, Vec<Given>>>,
+    /// Init containers whose calls were answered.
+    answered: Mutex<Answered>,
     /// One decision at a time. A kubelet asks one after the other; its restart may leave a call behind.
     turn: Mutex<()>,
 }
@@ -57,8 +60,8 @@ impl Pair {
         api: Client,
         pods: watch::Receiver<Objects<Pod>>,
     ) -> Pair {
-        let (given, turn, registered) = (Mutex::default(), Mutex::default(), Notify::new());
-        Pair { settings, ledger, api, pods, registered, given, turn }
+        let (given, answered, turn) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Pair { settings, ledger, api, pods, registered: Notify::new(), given, answered, turn }
     }
 
     /// The resource's name.
@@ -86,8 +89,9 @@ impl Pair {
         amount: u64,
     ) -> Result<(Inventory, Vec<usize>)> {
         let _turn = self.turn.lock().await;
-        let (inventory, _, decision) = self.decide(resource, amount).await?;
-        Ok((inventory, decision.cards))
+        let mut listing = Duration::default();
+        let found = self.decide(resource, amount, &mut listing).await?;
+        Ok((found.inventory, found.decision.cards))
     }
 
     /// Decides for the container that these devices are for, and reserves its claim.
@@ -99,11 +103,18 @@ impl Pair {
         resource: Resource,
         ids: &[String],
     ) -> Result<ContainerAllocateResponse> {
+        let (began, mut listing) = (Instant::now(), Duration::ZERO);
         let _turn = self.turn.lock().await;
         self.inventory().cards_of(resource, ids)?;
-        let (inventory, pod, decision) = self.decide(resource, ids.len() as u64).await?;
+        let Found { inventory, pod, position, decision } =
+            self.decide(resource, ids.len() as u64, &mut listing).await?;
         let device = self.ledger.reserve(&decision.reservation(&inventory)).await?;
-        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, "allocated");
+        let (us, listing_us) = (began.elapsed().as_micros(), listing.as_micros());
+        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, us, listing_us, "allocated");
+        if let Position::Init(at) = position {
+            let key = (pod.metadata.uid.clone(), at, self.name(resource).to_owned());
+            self.answered.lock().await.insert(key);
+        }
         let memory = &self.settings.names.memory;
         let device = (self.settings.offer != Offer::Share).then_some(device.as_str());
         let answer = answer::answer(&inventory, &pod, &decision, memory, device);
@@ -140,18 +151,28 @@ impl Pair {
         }
     }
 
-    async fn decide(&self, resource: Resource, amount: u64) -> Result<(Inventory, Pod, Decision)> {
+    /// `listing`: the time that the kubelet took to list its pods is added to it.
+    async fn decide(
+        &self,
+        resource: Resource,
+        amount: u64,
+        listing: &mut Duration,
+    ) -> Result<Found> {
         let rows = self.ledger.rows().await?;
         let inventory = Inventory::of(&rows.gpus, self.settings.unit);
-        let until = tokio::time::Instant::now() + POD_WAIT;
+        let until = Instant::now() + POD_WAIT;
         let mut pods = self.pods.clone();
         loop {
+            let asked = Instant::now();
             let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
+            *listing += asked.elapsed();
             let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
             let known = pods.borrow_and_update().clone();
             if let Some(known) = &known {
                 let all = known.values();
-                let found = identity::candidates(all, &listed, self.name(resource), amount);
+                let call = (self.name(resource), amount);
+                let answered = self.answered.lock().await;
+                let found = identity::candidates(all, &listed, &answered, call);
                 if found.len() > 1 {
                     let pods: Vec<&str> =
                         found.iter().map(|it| it.pod.metadata.name.as_str()).collect();
@@ -165,8 +186,8 @@ impl Pair {
                         placement: self.settings.placement,
                     };
                     let decision = decide::decide(&node, first)?;
-                    let pod = first.pod.clone();
-                    return Ok((inventory, pod, decision));
+                    let (pod, position) = (first.pod.clone(), first.position);
+                    return Ok(Found { inventory, pod, position, decision });
                 }
             }
             if tokio::time::timeout_at(until, pods.changed()).await.is_err() {
@@ -221,21 +242,31 @@ impl Pair {
     /// # Errors
     /// The ledger or the kubelet does not answer, and nothing is released.
     pub async fn release_ended(&self) -> Result<usize> {
+        // Claims first: a claim that is made after the pods were read would seem to have none.
+        let rows = self.ledger.rows().await?;
         let Some(pods) = self.pods.borrow().clone() else {
             return Ok(0);
         };
         let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
         let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
         let _turn = self.turn.lock().await;
-        let rows = self.ledger.rows().await?;
         let ended = identity::ended(&rows.claims, &pods, &listed, &self.settings.names);
         for claim in &ended {
             self.ledger.release(*claim).await?;
             info!(%claim, "released: its pod has ended");
         }
         self.given.lock().await.retain(|uid, _| pods.contains_key(uid));
+        self.answered.lock().await.retain(|(uid, ..)| pods.contains_key(uid));
         Ok(ended.len())
     }
+}
+
+/// The container that a call is for, and its decision.
+struct Found {
+    inventory: Inventory,
+    pod: Pod,
+    position: Position,
+    decision: Decision,
 }
 
 /// The container's position among the main ones; an init container has none.

@@ -232,7 +232,7 @@ impl Admin {
     ///
     /// # Errors
     /// The daemon is gone, or not done in this time; `FrameError` from one that does not know the command.
-    pub fn rows(&self, command: &Command, within: Duration) -> Result<(u64, Vec<Snapshot>)> {
+    pub fn rows_within(&self, command: &Command, within: Duration) -> Result<(u64, Vec<Snapshot>)> {
         let until = Instant::now() + within;
         self.send(command)?;
         let mut rows = Vec::new();

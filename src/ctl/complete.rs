@@ -33,7 +33,7 @@ fn candidates(
 ) -> Vec<CompletionCandidate> {
     let dir = runtime_dir(&std::env::args_os().collect::<Vec<_>>());
     let answer = Admin::connect(&node::runtime_dir(dir.as_deref()))
-        .and_then(|admin| admin.rows(&Command::List {}, WITHIN));
+        .and_then(|admin| admin.rows_within(&Command::List {}, WITHIN));
     let Ok(answer) = answer else { return Vec::new() };
     let begun = current.to_string_lossy();
     let names = names(&View::of(answer));

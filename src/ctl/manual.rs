@@ -118,20 +118,6 @@ pub fn kind_and_labels(family: &Family) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::{gpu, slice};
-    use crate::table::{View, json};
-
-    #[test]
-    fn the_documentation_has_every_key_of_ps() {
-        let page = include_str!("../../docs/reference/json.md");
-        let rows = vec![slice("web", 1, None, true, 0)];
-        let told = json(&View { gpus: vec![gpu(1, 0)], rows, ..View::default() });
-        for list in ["gpus", "slices"] {
-            for key in told[list][0].as_object().expect("an object").keys() {
-                assert!(page.contains(&format!("`{key}`")), "{list}: {key}");
-            }
-        }
-    }
 
     #[test]
     fn the_page_has_every_metric() {

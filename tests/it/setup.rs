@@ -291,3 +291,20 @@ fn who_may_not_write_is_told_so() {
     assert_eq!(etc.read("daemon.json"), DAEMON);
     assert_eq!(etc.all().len(), 1, "nothing was left");
 }
+
+/// An engine that is not installed: what is shown says that it has no effect.
+#[test]
+fn an_engine_that_is_absent_is_told() {
+    let Some(_etc) = Etc::new("an_engine_that_is_absent_is_told") else { return };
+    for (engine, program) in
+        [("crio", "crio"), ("nvidia", "nvidia-container-runtime"), ("podman", "podman")]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        command.args(["setup", engine, "--dry-run"]).env("PATH", "/nonexistent");
+        let output = command.output().expect("it starts");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let told = format!("there is no {program} in PATH: the files have no effect without it");
+        assert!(output.status.success() && said.contains(&told), "{engine}: {said}");
+    }
+}

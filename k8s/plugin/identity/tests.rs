@@ -10,7 +10,16 @@ const MEMORY: &str = names::MEMORY;
 const CORES: &str = names::CORES;
 
 fn found(pods: &[Pod], list: &[PodResources], resource: &str, amount: u64) -> Vec<String> {
-    let all = candidates(pods, list, resource, amount);
+    after(&Answered::new(), pods, list, (resource, amount))
+}
+
+fn after(
+    answered: &Answered,
+    pods: &[Pod],
+    list: &[PodResources],
+    call: (&str, u64),
+) -> Vec<String> {
+    let all = candidates(pods, list, answered, call);
     all.iter().map(|it| format!("{}/{}", it.pod.metadata.name, it.container.name)).collect()
 }
 
@@ -18,25 +27,49 @@ fn found(pods: &[Pod], list: &[PodResources], resource: &str, amount: u64) -> Ve
 fn the_call_is_for_the_first_container_without_devices() {
     let pods = [
         pod("old", &[], &[container("main", 3, 0)]),
-        pod("new", &[container("init", 2, 0)], &[container("a", 3, 10), container("b", 3, 0)]),
+        pod("new", &[], &[container("a", 3, 10), container("b", 3, 0)]),
         pod("unknown", &[], &[container("main", 3, 0)]),
     ];
     let old = listed("old", &[("main", &[(MEMORY, &["GPU::0"])])]);
-    let first = listed("new", &[("init", &[]), ("a", &[]), ("b", &[])]);
+    let first = listed("new", &[("a", &[]), ("b", &[])]);
     let list = [old.clone(), first];
-    assert_eq!(found(&pods, &list, MEMORY, 2), ["new/init"]);
-    assert!(found(&pods, &list, MEMORY, 3).is_empty(), "the init container is first");
+    assert_eq!(found(&pods, &list, MEMORY, 3), ["new/a"]);
+    assert!(found(&pods, &list, MEMORY, 2).is_empty(), "another amount");
     assert_eq!(found(&pods, &list, CORES, 10), ["new/a"]);
     let has: &[(&str, &[&str])] = &[(MEMORY, &["GPU::1"])];
-    let second = listed("new", &[("init", has), ("a", &[]), ("b", &[])]);
-    assert_eq!(found(&pods, &[old.clone(), second], MEMORY, 3), ["new/a"]);
-    let third = listed("new", &[("init", has), ("a", has), ("b", &[])]);
-    assert_eq!(found(&pods, &[old.clone(), third.clone()], MEMORY, 3), ["new/b"]);
+    let second = listed("new", &[("a", has), ("b", &[])]);
+    assert_eq!(found(&pods, &[old.clone(), second.clone()], MEMORY, 3), ["new/b"]);
     assert_eq!(
-        found(&pods, &[old, third], CORES, 10),
+        found(&pods, &[old, second], CORES, 10),
         ["new/a"],
         "compute is asked for in its own call"
     );
+}
+
+/// The kubelet lists `a` and `b` only.
+#[test]
+fn an_init_container_is_first_until_its_call_is_answered() {
+    let init = [container("i", 3, 10), container("j", 2, 0)];
+    let pods = [pod("p", &init, &[container("a", 3, 20), container("b", 3, 0)])];
+    let list = [listed("p", &[("a", &[]), ("b", &[])])];
+    let mut answered = Answered::new();
+    assert_eq!(after(&answered, &pods, &list, (MEMORY, 3)), ["p/i"]);
+    answered.insert(("uid-p".to_owned(), 0, MEMORY.to_owned()));
+    assert_eq!(after(&answered, &pods, &list, (CORES, 10)), ["p/i"], "its other call");
+    assert_eq!(after(&answered, &pods, &list, (MEMORY, 2)), ["p/j"]);
+    answered.insert(("uid-p".to_owned(), 1, MEMORY.to_owned()));
+    assert_eq!(after(&answered, &pods, &list, (MEMORY, 3)), ["p/a"]);
+    // A process that began after these calls goes by the amount.
+    assert_eq!(after(&Answered::new(), &pods, &list, (CORES, 20)), ["p/a"]);
+    let has: &[(&str, &[&str])] = &[(MEMORY, &["GPU::1"])];
+    let later = [listed("p", &[("a", has), ("b", &[])])];
+    assert_eq!(after(&Answered::new(), &pods, &later, (MEMORY, 3)), ["p/b"], "they come after");
+    let only = [pod("q", &[container("i", 3, 0)], &[container("a", 0, 0)])];
+    let listed_q = [listed("q", &[("a", &[])])];
+    assert_eq!(found(&only, &listed_q, MEMORY, 3), ["q/i"]);
+    let mut runs = only;
+    runs[0].status.phase = "Running".to_owned();
+    assert!(found(&runs, &listed_q, MEMORY, 3).is_empty(), "it has ended");
 }
 
 #[test]

@@ -106,6 +106,23 @@ async fn every_container_of_a_pod_has_its_own_share() {
     .await;
 }
 
+/// The search for claims of ended pods has read the pods before this one came.
+#[tokio::test]
+async fn a_claim_that_is_made_during_a_search_is_kept() {
+    let world = World::new(&[16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let first = pod("first", &[container("main", 2, 0)]);
+    world.run(&first).await.expect("admitted");
+    world.kubelet.state().next_list_takes = Duration::from_secs(1);
+    world.end(&first, "Succeeded");
+    world.kubelet.until("a search has begun", |state| state.next_list_takes.is_zero()).await;
+    world.run(&pod("second", &[container("main", 3, 0)])).await.expect("admitted");
+    until("the first is released", || world.ledger.told().len() == 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(world.ledger.told(), ["uid-second-c0 on 0 with 3072 and 0"]);
+}
+
 #[tokio::test]
 async fn a_schedulers_annotation_is_obeyed_and_confirmed() {
     let world = World::new(&[16384, 16384]).await;

@@ -88,7 +88,7 @@ fn node(runtime_dir: &Path) -> Result<NodeView> {
         Admin::connect_to(runtime_dir, OBSERVE_SOCKET)
             .or_else(|_| Admin::connect_to(runtime_dir, ADMIN_SOCKET))
     };
-    let answer = match connect()?.rows(&Command::Observe {}, ANSWER_WITHIN) {
+    let answer = match connect()?.rows_within(&Command::Observe {}, ANSWER_WITHIN) {
         Err(why) if why.is::<FrameError>() => connect()?.list()?,
         answer => answer?,
     };

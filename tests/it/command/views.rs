@@ -2,11 +2,14 @@
 //! name, id and the beginning of an id.
 
 use super::gpuslice;
+use super::misuse::install;
 use crate::harness::node::{Node, denied, id};
+use crate::harness::{is_root, skip};
 use gpuslice_wire::admin::{Admission, Answer, Command as Admin};
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
+use std::process::{Command, Stdio};
 
 /// A node with a slice of GPU 1 for the container `c0ffee`, named `web server`.
 pub fn node() -> Node {
@@ -114,4 +117,62 @@ fn names_and_ids_are_taken_alike() {
         lane: gpuslice_wire::ids::Lane(0),
         memory: gpuslice_wire::admin::MemoryAsk::Exactly(Bytes(GIB)),
     }));
+}
+
+/// A node's daemon at its place, and the commands of an ordinary user. The command that follows is one line.
+const BESIDE: &str = r#"
+set -eu
+mount -t tmpfs -o mode=755 tmpfs /run
+cp -r "$0" /run/installed
+chmod -R a+rX /run/installed
+mkdir -m 700 /run/user
+chown 65534 /run/user
+cd /run/installed
+export GPUSLICE_SIM=mem=4GiB TMPDIR=/run/user HOME=/run/user
+TMPDIR=/tmp ./gpusliced --driver-dir /run/installed/sim 2>/run/log &
+until grep -q 'gpusliced ready' /run/log; do kill -0 $! || { cat /run/log >&2; exit 9; }; sleep 0.05; done
+status=0
+setpriv --reuid 65534 --regid 65534 --clear-groups "$@" || status=$?
+kill -9 %1
+exit $status
+"#;
+
+/// A user that may not ask the node's daemon has one of its own where it names another driver, and is told of sudo
+/// otherwise.
+#[test]
+fn an_ordinary_user_beside_the_nodes_daemon() {
+    if !is_root() {
+        return skip("an_ordinary_user_beside_the_nodes_daemon", "another /run needs root");
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    install(&place.path().join("all"));
+    let driver = "/run/installed/sim";
+    for (words, fine, said) in [
+        (
+            &["run", "--driver-dir", driver, "--memory", "1GiB", "--", "true"][..],
+            true,
+            "private daemon at /run/user/",
+        ),
+        (
+            &["ps"],
+            false,
+            "only root may ask the node's at /run/gpuslice/admin.sock; try sudo gpuslice",
+        ),
+        (&["explain"], false, "try sudo gpuslice"),
+        (
+            &["ps", "--runtime-dir", "/run/gpuslice"],
+            false,
+            "permission denied: this user may not ask",
+        ),
+        (&["metrics"], false, "permission denied: this user may not ask"),
+    ] {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "bash", "-c", BESIDE]);
+        command.arg(place.path().join("all")).arg("./gpuslice").args(words);
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert_eq!(output.status.success(), fine, "{words:?}: {text}");
+        assert!(text.contains(said) && !text.contains("gpuslice_up 0"), "{words:?}: {text}");
+    }
 }

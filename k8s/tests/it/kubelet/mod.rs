@@ -48,6 +48,8 @@ pub struct State {
     /// By pod's uid and container's name.
     pub allocated: BTreeMap<(String, String), Devices>,
     pub log: Vec<String>,
+    /// How long the next list of pods is on its way.
+    pub next_list_takes: Duration,
     /// How plugins' sockets are dialled.
     pub authority: authority::Style,
     seed: u64,
@@ -163,8 +165,13 @@ impl Methods for Lister {
     fn call(self: Arc<Self>, method: &str, request: Request<Body>) -> Answer {
         match method {
             "List" => unary(request, async move |_: Empty| {
-                let state = self.0.lock().expect("no panic");
-                Ok(ListResponse { pods: state.pods.iter().map(|pod| state.listed(pod)).collect() })
+                let (pods, takes) = {
+                    let mut state = self.0.lock().expect("no panic");
+                    let pods = state.pods.iter().map(|pod| state.listed(pod)).collect();
+                    (pods, std::mem::take(&mut state.next_list_takes))
+                };
+                tokio::time::sleep(takes).await;
+                Ok(ListResponse { pods })
             }),
             other => unknown(other),
         }
@@ -186,7 +193,9 @@ impl State {
             });
             ContainerResources { devices: entries.collect(), name }
         };
-        let names = admission::containers(pod).map(|(it, _)| text(&it["name"]));
+        // An init container that ends is never listed.
+        let lasting = admission::containers(pod).filter(|(_, ends)| !ends);
+        let names = lasting.map(|(it, _)| text(&it["name"]));
         PodResources {
             name: text(&pod["metadata"]["name"]),
             namespace: text(&pod["metadata"]["namespace"]),

@@ -1,0 +1,1 @@
+"""A real Kubernetes cluster of one node, for tests."""
