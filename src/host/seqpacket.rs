@@ -6,11 +6,13 @@
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, sendmsg, socket,
-    socketpair,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, sendmsg,
+    setsockopt, socket, socketpair,
 };
 use nix::sys::stat::Mode;
+use nix::sys::time::{TimeVal, TimeValLike};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -33,13 +35,21 @@ pub fn unconnected(flags: SockFlag) -> nix::Result<OwnedFd> {
     socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
 }
 
+/// Seconds that a connection waits for a place in the listener's queue: a stopped process accepts none.
+const CONNECT_SECONDS: i64 = 5;
+
 /// Connects to the socket `name` in a directory.
 ///
 /// # Errors
-/// No process listens there, or this process may not connect.
+/// No process listens there, or this process may not connect. `ETIMEDOUT` if the listener's queue stays full.
 pub fn connect(dir: impl AsFd, name: &str) -> nix::Result<OwnedFd> {
     let socket = unconnected(SockFlag::empty())?;
-    nix::sys::socket::connect(socket.as_raw_fd(), &address(dir.as_fd(), name)?)?;
+    setsockopt(&socket, SendTimeout, &TimeVal::seconds(CONNECT_SECONDS))?;
+    match nix::sys::socket::connect(socket.as_raw_fd(), &address(dir.as_fd(), name)?) {
+        Err(Errno::EAGAIN) => return Err(Errno::ETIMEDOUT),
+        done => done?,
+    }
+    setsockopt(&socket, SendTimeout, &TimeVal::seconds(0))?;
     Ok(socket)
 }
 
@@ -114,5 +124,17 @@ mod tests {
         listen(&listener, Backlog::new(1).expect("small")).expect("listening");
         connect(&at, "sock").expect("connected");
         assert_eq!(connect(&at, "none").err(), Some(Errno::ENOENT));
+    }
+
+    /// A stopped daemon accepts no connection. Who asks it must not wait for ever.
+    #[test]
+    fn a_connection_to_a_full_queue_ends_in_an_error() {
+        let path = tempfile::tempdir().expect("a directory");
+        let listener = bound(path.path(), "full", SockFlag::empty()).expect("bound");
+        listen(&listener, Backlog::new(1).expect("a length")).expect("it listens");
+        let dir = std::fs::File::open(path.path()).expect("a directory");
+        let connected: Vec<_> = (0..4).map(|_| connect(&dir, "full")).collect();
+        assert!(connected[0].is_ok(), "{connected:?}");
+        assert_eq!(connected[3].as_ref().err(), Some(&Errno::ETIMEDOUT));
     }
 }
