@@ -115,7 +115,10 @@ impl Shown {
             EventKind::Overrun => format!("not drained {ms} ms after its turn; others go on"),
             EventKind::Drained => format!("drained {ms} ms after its turn"),
             EventKind::Preempted => "its work was stopped on the GPU".to_owned(),
-            EventKind::CapChanged => format!("{} -> {}", Bytes(first), Bytes(second)),
+            EventKind::CapChanged => {
+                let what = if self.text.is_empty() { "" } else { " of " };
+                format!("{}{what}{} -> {}", cap(first), self.text, cap(second))
+            }
             EventKind::SliceEnded
             | EventKind::SliceRefused
             | EventKind::Retuned
@@ -171,7 +174,8 @@ impl Shown {
             _ => &[],
         };
         for (name, amount) in names.iter().zip([first, second]) {
-            value[*name] = amount.into();
+            let none = self.kind == EventKind::CapChanged && amount == NO_CAP;
+            value[*name] = if none { serde_json::Value::Null } else { amount.into() };
         }
         out::document("event", 1, value)
     }
@@ -244,6 +248,14 @@ fn note_dropped(end: &EventsEnd) {
     }
 }
 
+/// The amount that stands for no cap.
+const NO_CAP: u64 = u64::MAX;
+
+/// A cap in words.
+fn cap(bytes: u64) -> String {
+    if bytes == NO_CAP { "no cap".to_owned() } else { Bytes(bytes).to_string() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,6 +299,7 @@ mod tests {
             ),
             (EventKind::Overrun, [2_000 * ms, 0], "", "not drained 2000 ms after", "after_ns"),
             (EventKind::CapChanged, [mib, 2 * mib], "", "1MiB -> 2MiB", "cap"),
+            (EventKind::CapChanged, [NO_CAP, mib], "pinned", "no cap of pinned -> 1MiB", "cap"),
             (EventKind::SliceRefused, [0, 0], "no room", "no room", "text"),
         ] {
             let event = event(kind, amounts, text);

@@ -3,7 +3,9 @@
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::fs::{self, File};
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 /// Prints one line. A closed pipe is not an error.
 ///
@@ -51,7 +53,48 @@ pub fn draw(lines: &[String], drawn: &mut usize) -> Result<bool> {
     }
 }
 
+/// Writes a file whole or not at all: what was there stays if the disk is full. A device, a pipe or a link is written in
+/// place.
+///
+/// # Errors
+/// The file or its directory cannot be written.
+pub fn file(path: &Path, text: &str) -> Result<()> {
+    let named = || path.display().to_string();
+    if fs::symlink_metadata(path).is_ok_and(|it| !it.is_file()) {
+        return fs::write(path, text).with_context(named);
+    }
+    let mut part = path.as_os_str().to_owned();
+    part.push(format!(".{}", std::process::id()));
+    let mut beside = File::create_new(&part).with_context(named)?;
+    let whole = beside.write_all(text.as_bytes()).and_then(|()| fs::rename(&part, path));
+    if whole.is_err() {
+        let _nothing_to_remove = fs::remove_file(&part);
+    }
+    whole.with_context(named)
+}
+
 /// Prints a message to standard error; ignores failures.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "gpuslice: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_whole_or_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.svg");
+        let there = || fs::read_dir(dir.path()).expect("a directory").count();
+        file(&path, "first").expect("written");
+        file(&path, "second").expect("written");
+        assert_eq!((fs::read_to_string(&path).expect("a file").as_str(), there()), ("second", 1));
+        fs::create_dir(dir.path().join("d")).expect("a directory");
+        let why = file(&dir.path().join("d"), "text").expect_err("a directory");
+        assert!(format!("{why:#}").contains("/d: "), "{why:#}");
+        assert!(file(&dir.path().join("none/a.svg"), "text").is_err());
+        file(Path::new("/dev/null"), "text").expect("a device");
+        assert_eq!(there(), 2);
+    }
 }

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(connect(&at, "none").err(), Some(Errno::ENOENT));
     }
 
-    /// A stopped daemon accepts no connection. Who asks it must not wait for ever.
+    /// A stopped daemon accepts no connection, and its clients must not wait for ever.
     #[test]
     fn a_connection_to_a_full_queue_ends_in_an_error() {
         let path = tempfile::tempdir().expect("a directory");

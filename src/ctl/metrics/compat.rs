@@ -73,6 +73,7 @@ fn first(it: OfSlice<'_>, host: &str) -> Labels {
         ("namespace_name", owner.namespace.to_string()),
         ("node_name", host.to_owned()),
         ("pod_name", owner.pod.to_string()),
+        ("slice", it.row.container.to_string()), // names may be equal
         ("uuid", it.row.gpu.to_string()),
     ]
 }

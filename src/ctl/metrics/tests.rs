@@ -189,7 +189,7 @@ fn dashboards_of_cgpu_find_their_names() {
     earlier.rows[0].gpu_ns -= 500_000_000;
     let compat = |earlier| Some(Base { earlier, host: "node-1".into() });
     let text = open_metrics(Scrape { node: Some(node()), compat: compat(Some(earlier)) });
-    let first = r#"{allocate_mode="share",container_name="main",minor_number="3",name="a \"b\\c\n",namespace_name="default",node_name="node-1",pod_name="web-\"0",uuid="GPU-01010101-0101-0101-0101-010101010101"}"#;
+    let first = r#"{allocate_mode="share",container_name="main",minor_number="3",name="a \"b\\c\n",namespace_name="default",node_name="node-1",pod_name="web-\"0",slice="web",uuid="GPU-01010101-0101-0101-0101-010101010101"}"#;
     assert_eq!(value(&text, &format!("nvidia_gpu_duty_cycle{first}")), "25");
     assert_eq!(value(&text, &format!("nvidia_gpu_memory_used_bytes{first}")), "4194304");
     assert_eq!(value(&text, &format!("nvidia_gpu_memory_total_bytes{first}")), "1073741824");

@@ -15,7 +15,7 @@ use crate::rm::find;
 use crate::spark::{resampled, sparkline};
 use crate::table::View;
 use crate::why::percent;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use chart::{GpuFacts, due_us, mean};
 use gpuslice_wire::samples::Sample;
 use gpuslice_wire::waits::WaitCause;
@@ -101,7 +101,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
                 (_, None) => chart::node(&past, &gpus, seconds),
                 (_, Some(_)) => chart::slice(&past, &gpus, seconds),
             };
-            std::fs::write(path, text).with_context(|| path.display().to_string())?;
+            out::file(path, &text)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -11,11 +11,11 @@ use crate::node;
 use crate::out;
 use crate::table::View;
 use crate::why::{duration, percent};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::turns::{TurnKind, TurnRow, Turns};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -228,6 +228,11 @@ fn record(admin: &Admin, length: Duration) -> Result<Recording> {
 /// # Errors
 /// No daemon answers, or the file cannot be written.
 pub fn main(options: &Options) -> Result<ExitCode> {
+    if let Some(dir) = options.output.as_deref().and_then(Path::parent)
+        && !(dir.as_os_str().is_empty() || dir.is_dir())
+    {
+        bail!("{} is no directory; nothing was recorded", dir.display());
+    }
     let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
     let mut recording = record(&admin, options.length)?;
     let view = View::of(admin.list()?);
@@ -243,7 +248,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
                 Some("json") => trace::trace(&recording).to_string(),
                 _ => timeline::timeline(&recording),
             };
-            std::fs::write(path, text).with_context(|| path.display().to_string())?;
+            out::file(path, &text)?;
         }
     }
     Ok(ExitCode::SUCCESS)

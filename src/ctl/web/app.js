@@ -196,7 +196,7 @@ function eventText(it) {
   if (it.text) parts.push(it.text);
   if (it.need !== undefined) parts.push(`needed ${size(it.need)}, ${size(it.left)} left`);
   if (it.after_ns !== undefined) parts.push(`${(it.after_ns / 1e6).toFixed(0)} ms after its turn`);
-  if (it.cap !== undefined) parts.push(`${size(it.was)} -> ${size(it.cap)}`);
+  if (it.cap !== undefined) parts.push(`${it.was === null ? "no cap" : size(it.was)} -> ${size(it.cap)}`);
   if (it.count > 1) parts.push(`and ${it.count - 1} like it before`);
   return parts.join(", ");
 }

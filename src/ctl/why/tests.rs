@@ -149,6 +149,14 @@ fn waiting_has_its_cause_and_its_command() {
     ]);
 }
 
+/// A slice with long kernels gets more than its due, and waits for the rest of the time.
+#[test]
+fn a_slice_above_its_due_needs_no_larger_weight() {
+    let above = Parts { running: 60, waiting: 40, by_cause: [40, 0, 0, 0, 0], ..QUEUE };
+    let (why, told) = why(above, no);
+    assert_eq!((why, told.advice), (Why::Weight, None), "{}", told.sentence);
+}
+
 #[test]
 fn a_limit_and_a_share_are_told_from_a_weight() {
     let limited = parts(20, |it| it.limited = 80);

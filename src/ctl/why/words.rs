@@ -10,6 +10,9 @@ use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Bytes, MIB};
 use gpuslice_wire::waits::WaitCause;
 
+/// A slice that got so much more than its due, of the GPU's time, got more than measuring explains.
+const CLEARLY: f64 = 0.05;
+
 /// A finding in words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told {
@@ -108,6 +111,7 @@ impl Finding {
     /// Its part of the GPU's time is what the node's rules give it.
     fn entitled(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
         let (part, due) = (percent(self.part), percent(self.due));
+        let has_more = self.growth.part(self.growth.gpu) > self.due + CLEARLY;
         let got = percent(self.growth.part(self.growth.gpu));
         let gpu = now.index(row.gpu);
         let limit = percent(f64::from(row.cap_ppm) / 1e6);
@@ -151,7 +155,8 @@ impl Finding {
                 (
                     format!("weight {weight}"),
                     format!("{waits}: by its weight of {weight} it is due {due}, and it got {got}"),
-                    Some(set(now, row, &format!("--weight {more}"))),
+                    // A slice that has more than its due needs no larger weight.
+                    (!has_more).then(|| set(now, row, &format!("--weight {more}"))),
                 )
             }
         }

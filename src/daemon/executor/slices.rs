@@ -11,7 +11,7 @@ use gpuslice_engine::{CapChange, Event, Record, TimeChange, Token};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk, Mounts};
 use gpuslice_wire::history::EventKind;
-use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::text::HostPath;
 use gpuslice_wire::units::{Percent, Weight};
@@ -167,7 +167,8 @@ impl Duties {
             let changed = Happening::of(EventKind::CapChanged, container);
             let changed = changed.on(self.containers.gpu_of(&container, change.lane));
             let changed = changed.by_client(self.admins.peer(key_of(token)));
-            self.events.record(now(), changed.with([change.was.0, cap.0], String::new()));
+            let what = if change.lane == Lane::HOST { "pinned memory" } else { "" };
+            self.events.record(now(), changed.with([change.was.0, cap.0], what.to_owned()));
         }
         self.answer(key_of(token), &Answer::Resized { cap, reserved });
     }
@@ -200,7 +201,9 @@ impl Duties {
         );
         let retuned = Happening::of(EventKind::Retuned, container);
         let retuned = retuned.by_client(self.admins.peer(key_of(token)));
-        let text = format!("weight {weight}, share {share}, share-limit {share_limit}, {class}");
+        let shown = |number: u32| if number == 0 { "none".to_owned() } else { number.to_string() };
+        let [weight, share, limit] = [weight, share, share_limit].map(shown);
+        let text = format!("weight {weight}, share {share}, share-limit {limit}, {class}");
         self.events.record(now(), retuned.with([0; 2], text));
         self.answer(key_of(token), &Answer::Done {});
     }
