@@ -23,8 +23,8 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for a request's body: the senders are the API server and the scheduler, on the same network.
 const BODY_LIMIT: Duration = Duration::from_secs(4);
-/// A connection's age at which it takes no further request. So a client that does not read keeps its place for a while
-/// only.
+/// A connection's age at which it takes no further request. So a client that does not read keeps its place for a
+/// while only.
 const AGE_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for the last request of an old connection.
 const LAST_LIMIT: Duration = Duration::from_secs(10);

@@ -53,8 +53,8 @@ pub fn draw(lines: &[String], drawn: &mut usize) -> Result<bool> {
     }
 }
 
-/// Writes a file whole or not at all: what was there stays if the disk is full. A device, a pipe or a link is written in
-/// place.
+/// Writes a file whole or not at all: what was there stays if the disk is full. A device, a pipe or a link is
+/// written in place.
 ///
 /// # Errors
 /// The file or its directory cannot be written.
