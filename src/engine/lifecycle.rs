@@ -179,6 +179,11 @@ impl Slice {
         self.granted = self.granted.saturating_sub(u128::from(bytes.0));
         self.account.release(bytes);
     }
+    /// Memory that was measured beyond the grants of its processes.
+    pub(crate) fn untracked(&self) -> Bytes {
+        let beyond = self.account.exactly().saturating_sub(self.granted);
+        Bytes(u64::try_from(beyond).unwrap_or(u64::MAX))
+    }
     /// The largest sum of grants around the time of the last measurement.
     pub(crate) fn most(&self) -> u128 {
         self.granted.max(self.peaks[0]).max(self.peaks[1])

@@ -127,6 +127,7 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
         idle_us: 0,
         cap,
         reserved: slice.account.reserved(),
+        untracked: slice.untracked(),
         recall: slice.recall.number(),
         context: Bytes::ZERO,
     };
