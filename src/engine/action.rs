@@ -56,7 +56,7 @@ pub struct LaneView {
     pub untracked: Bytes,
     /// Grows when a process is short of memory: each of the others gives back what it does not use.
     pub recall: u32,
-    /// Memory that a first context on this GPU takes; zero if it is not known.
+    /// Memory that a first context of the container takes on this GPU; zero if it is not known.
     pub context: Bytes,
 }
 

@@ -145,8 +145,8 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
             Mode::Open => config.idle_open_us,
             Mode::Turns => config.idle_us,
         },
-        // measured by another container: it must not keep this one from ever trying
-        context: all.context.min(Bytes(cap.0 / 2)),
+        // A figure that includes other memory must not keep the container from ever trying.
+        context: slice.context.unwrap_or_default().min(Bytes(cap.0 / 2)),
         ..ledger
     }
 }

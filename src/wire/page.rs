@@ -127,7 +127,7 @@ pub struct ContainerLane {
     /// Incremented when a process of the container is short of memory: each other process answers once
     /// with [`crate::tenant::Request::Yield`].
     pub recall: AtomicU32,
-    /// Memory that a first context takes on this GPU, as observed, KiB; 0 = unknown.
+    /// Memory that a first context of the container takes on this GPU, as observed, KiB; 0 = unknown.
     pub context_kib: AtomicU32,
 }
 
