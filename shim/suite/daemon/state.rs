@@ -294,8 +294,8 @@ impl State {
     }
 
     /// Writes the page that processes see: the number of lanes (offset 12), of processes (48), and for each lane UUID,
-    /// cap and reserved bytes (64 bytes each from 64 on), recall and context (56 and 60 in them), untracked bytes
-    /// (from 1152 on).
+    /// cap and reserved bytes (64 bytes each from 64 on), recall and context (56 and 60 in them). The
+    /// untracked bytes of the lanes follow from 1152 on.
     pub fn show(&self) {
         let put = |bytes: &[u8], at: usize| {
             self.page.write_all_at(bytes, at as u64).expect("in the page");

@@ -13,8 +13,9 @@ const OWN: u64 = 32 + socket_closer::DESCRIPTORS;
 const AGENTS_MAX: u64 = 32;
 /// Admin connections; this many containers can start at once.
 const ADMINS_MAX: u64 = 256;
-/// Per container: its socket, its page, its usage table, its first process's pidfd and its file of grants. A claim's slice has no first
-/// process, and a container that lives in it has nothing else; so these share what containers leave.
+/// Per container: its socket, its page, its usage table, its first process's pidfd and its file of grants. A
+/// claim's slice has no first process, and a container that lives in it has nothing else; so these share what
+/// containers leave.
 const PER_CONTAINER: u64 = 5;
 /// Per process: its connection, its doorbell and its pidfd; and one more from the end of a connection until
 /// the next connection takes over its memory.
