@@ -46,7 +46,7 @@ const CHUNK_MAX: u64 = 32 * MIB;
 
 /// The credit of one process on one lane.
 ///
-/// The order of `common` is sequentially consistent: see [`super::Session::publish`].
+/// The order of `common` is sequentially consistent: `Session::publish` relies on it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct CreditAccount {
