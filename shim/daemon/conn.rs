@@ -34,6 +34,8 @@ pub struct Welcome {
     pub client: OwnedFd,
     /// The eventfd that notifies the daemon.
     pub doorbell: OwnedFd,
+    /// The container's usage table.
+    pub usage: OwnedFd,
 }
 
 impl Conn {
@@ -50,9 +52,9 @@ impl Conn {
         let descriptors: std::result::Result<[OwnedFd; sys::DESCRIPTORS], _> =
             descriptors.try_into();
         match (reply, descriptors) {
-            (Reply::Attached { lanes, .. }, Ok([container, client, doorbell])) => {
+            (Reply::Attached { lanes, .. }, Ok([container, client, doorbell, usage])) => {
                 sys::tag(&doorbell);
-                Ok((conn, Welcome { lanes, container, client, doorbell }))
+                Ok((conn, Welcome { lanes, container, client, doorbell, usage }))
             }
             (Reply::Rejected { .. }, _) => Err(ErrorKind::PermissionDenied.into()),
             _ => Err(ErrorKind::InvalidData.into()),

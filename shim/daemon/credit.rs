@@ -17,11 +17,14 @@
 //! collects the contents of all caches before it asks the daemon, so the last byte under the cap is usable.
 //!
 //! `granted` changes only on the slow path (under the connection's lock), credit at any time; the
-//! difference is held by allocations and by reservations in flight.
+//! difference is held by allocations and by reservations in flight. A request takes all credit out of both
+//! words before it is sent, which may be hundreds of MiB that the process freed, and puts it back into both
+//! afterwards. So the difference is right also while another thread waits for the daemon's answer. Changes of
+//! both words are marked by a sequence counter, with which every reader sees both before or both after.
 #![forbid(unsafe_code)]
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use gpuslice_wire::units::MIB;
 
 /// Thread caches of an account; further threads share them.
@@ -33,19 +36,24 @@ const REFILL_BYTES: u64 = THREAD_CACHE_BYTES / 2;
 const _: () = assert!(THREAD_CACHES as u64 * THREAD_CACHE_BYTES * 2 <= CHUNK_MIN);
 /// The largest request: no address space is larger, and sums of several requests do not overflow.
 pub const BYTES_MAX: u64 = 1 << 56;
+/// How often a reader tries again while credit and `granted` change together: first at once, then after other
+/// threads have run, since the one that makes the change may be interrupted.
+const CHANGE_SPINS: u32 = 100;
+const CHANGE_YIELDS: u32 = 100_000;
 /// Bounds of [`chunk`].
 const CHUNK_MIN: u64 = 2 * MIB;
 const CHUNK_MAX: u64 = 32 * MIB;
 
 /// The credit of one process on one lane.
+///
+/// The order of `common` is sequentially consistent: `Session::publish` relies on it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct CreditAccount {
     granted: AtomicU64,
     common: AtomicU64,
-    returned: AtomicU64,
-    returned_last: AtomicU64,
-    returned_when: AtomicU64,
+    /// Odd while credit and `granted` change together.
+    changes: AtomicU64,
     caches: [ThreadCache; THREAD_CACHES],
 }
 
@@ -153,8 +161,8 @@ impl CreditAccount {
             let left = there.checked_sub(bytes)?;
             Some(left.checked_sub(refill).unwrap_or(left))
         };
-        let relaxed = Ordering::Relaxed;
-        let before = self.common.fetch_update(relaxed, relaxed, both).ok()?;
+        let order = Ordering::SeqCst;
+        let before = self.common.fetch_update(order, order, both).ok()?;
         let mut left = before - bytes;
         if left >= refill && refill > 0 {
             left -= refill;
@@ -186,23 +194,42 @@ impl CreditAccount {
 
     /// Adds `bytes` to the common credit, and returns its new value.
     fn put_common(&self, bytes: u64) -> u64 {
-        let before = self.common.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.common.fetch_add(bytes, Ordering::SeqCst);
         before.saturating_add(bytes)
     }
 
     /// Takes all credit, for the caller to return to the daemon. The caller holds the slow path's lock.
     #[must_use]
     pub fn take_all(&self) -> u64 {
-        let credit = self.collect();
-        self.granted.fetch_sub(credit, Ordering::Relaxed);
-        credit
+        self.change_both(|| {
+            let credit = self.collect();
+            self.granted.fetch_sub(credit, Ordering::Relaxed);
+            credit
+        })
+    }
+
+    /// Puts back `granted` bytes, of which `credit` are unused. The caller holds the slow path's lock.
+    fn put_back(&self, granted: u64, credit: u64) {
+        self.change_both(|| {
+            self.granted.fetch_add(granted, Ordering::Relaxed);
+            self.put_common(credit);
+        });
+    }
+
+    /// Marks a change of credit and `granted` together. The caller holds the slow path's lock.
+    fn change_both<T>(&self, change: impl FnOnce() -> T) -> T {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let done = change();
+        self.changes.fetch_add(1, Ordering::Release);
+        done
     }
 
     /// Collects the common credit and that of all thread caches.
     fn collect(&self) -> u64 {
         let caches = self.caches.iter().map(|cache| &cache.0);
         let words = core::iter::once(&self.common).chain(caches);
-        words.map(|word| word.swap(0, Ordering::Relaxed)).sum()
+        words.map(|word| word.swap(0, Ordering::SeqCst)).sum()
     }
 
     /// Bytes granted and not returned.
@@ -219,37 +246,50 @@ impl CreditAccount {
         words.map(|word| word.load(Ordering::Relaxed)).sum()
     }
 
-    /// Notes that `bytes` are being returned while the daemon's page shows `reserved`. Returns that the
-    /// page does not show yet add up. The caller holds the slow path's lock.
-    pub fn note_return(&self, bytes: u64, reserved: u64) {
-        let before = self.unacknowledged(reserved);
-        self.returned_last.store(bytes, Ordering::Relaxed);
-        self.returned.store(before + bytes, Ordering::Relaxed);
-        self.returned_when.store(reserved, Ordering::Relaxed);
-    }
-
-    /// Returned bytes that the daemon has not acknowledged: they still count in `reserved`, the present value
-    /// of the page. All returns are unacknowledged until the page changes; after a change to the value
-    /// without the earlier ones, only the last is.
-    #[must_use]
-    pub fn unacknowledged(&self, reserved: u64) -> u64 {
-        let (returned, when) = (&self.returned, &self.returned_when);
-        let (all, when) = (returned.load(Ordering::Relaxed), when.load(Ordering::Relaxed));
-        let last = self.returned_last.load(Ordering::Relaxed);
-        if reserved == when {
-            all
-        } else if all > last && reserved == when.saturating_sub(all - last) {
-            last
-        } else {
-            0
-        }
-    }
-
     /// Bytes held by allocations and by reservations in flight.
     #[inline]
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.granted().saturating_sub(self.credit())
+        self.between_changes(|| self.granted().saturating_sub(self.credit()))
+    }
+
+    /// Bytes that are not in the common credit: held, or in the cache of a thread.
+    #[inline]
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        let taken = || self.granted().saturating_sub(self.common.load(Ordering::SeqCst));
+        self.between_changes(taken)
+    }
+
+    /// Reads several words between changes of two of them.
+    #[inline(always)]
+    fn between_changes<T>(&self, read: impl Fn() -> T) -> T {
+        self.unless_changed(&read).unwrap_or_else(|| self.after_change(read))
+    }
+
+    #[inline(always)]
+    fn unless_changed<T>(&self, read: impl Fn() -> T) -> Option<T> {
+        let before = self.changes.load(Ordering::Acquire);
+        let value = read();
+        fence(Ordering::Acquire);
+        let same = before.is_multiple_of(2) && self.changes.load(Ordering::Relaxed) == before;
+        same.then_some(value)
+    }
+
+    /// Tries again. A change is a few instructions; a thread that was interrupted in the middle of one is not
+    /// waited for without limit.
+    #[cold]
+    fn after_change<T>(&self, read: impl Fn() -> T) -> T {
+        for attempt in 0..CHANGE_SPINS + CHANGE_YIELDS {
+            if let Some(value) = self.unless_changed(&read) {
+                return value;
+            }
+            match attempt {
+                ..CHANGE_SPINS => core::hint::spin_loop(),
+                _ => std::thread::yield_now(),
+            }
+        }
+        read()
     }
 
     /// Takes `bytes`, requesting the missing part. The caller holds the slow path's lock; other threads take
@@ -266,36 +306,33 @@ impl CreditAccount {
         siblings: bool,
         ask: impl FnOnce(CreditRequest) -> CreditReply,
     ) -> TakeOutcome {
-        let have = self.collect();
+        let have = self.take_all();
         if let Some(left) = have.checked_sub(bytes) {
-            self.put_common(left);
+            self.put_back(have, left);
             return TakeOutcome::Taken;
         }
         let (mut kept, returned) = if siblings { (0, have) } else { (have, 0) };
         let need = bytes - kept;
-        self.granted.fetch_sub(returned, Ordering::Relaxed);
         match ask(CreditRequest { returned, need, wish: need.saturating_add(chunk) }) {
             CreditReply::Granted(granted) if granted >= need => {
-                self.granted.fetch_add(granted, Ordering::Relaxed);
-                self.put_common(granted - need);
+                self.put_back(kept + granted, granted - need);
                 TakeOutcome::Taken
             }
             // A daemon that grants less than needed violates the protocol; the grant still counts.
             CreditReply::Granted(granted) => {
-                self.granted.fetch_add(granted, Ordering::Relaxed);
-                self.put_common(kept + granted);
+                self.put_back(kept + granted, kept + granted);
                 TakeOutcome::Refused
             }
             CreditReply::Refused => {
                 // A thread may have been moving a refill from the common credit to its cache.
-                kept += self.collect();
+                kept += self.take_all();
                 let left = kept.checked_sub(bytes);
-                self.put_common(left.unwrap_or(kept));
+                self.put_back(kept, left.unwrap_or(kept));
                 left.map_or(TakeOutcome::Refused, |_| TakeOutcome::Taken)
             }
             // The returned credit may have arrived: counting it as held could exceed the daemon's record.
             CreditReply::Gone => {
-                self.put_common(kept);
+                self.put_back(kept, kept);
                 TakeOutcome::Gone
             }
         }
@@ -315,217 +352,15 @@ impl CreditAccount {
     pub fn take_surplus(&self, chunk: u64) -> u64 {
         let rich = |common| CreditAccount::has_surplus(common, chunk).then_some(chunk);
         let relaxed = Ordering::Relaxed;
-        let Ok(before) = self.common.fetch_update(relaxed, relaxed, rich) else {
-            return 0;
-        };
-        self.granted.fetch_sub(before - chunk, relaxed);
-        before - chunk
+        self.change_both(|| {
+            let Ok(before) = self.common.fetch_update(relaxed, relaxed, rich) else {
+                return 0;
+            };
+            self.granted.fetch_sub(before - chunk, relaxed);
+            before - chunk
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Mutex;
-
-    /// A minimal ledger of the daemon for one cap.
-    struct Ledger {
-        cap: u64,
-        reserved: u64,
-    }
-
-    impl Ledger {
-        fn reserve(&mut self, need: u64, wish: u64) -> CreditReply {
-            let left = self.cap - self.reserved;
-            if need > left {
-                return CreditReply::Refused;
-            }
-            let granted = wish.min(left);
-            self.reserved += granted;
-            CreditReply::Granted(granted)
-        }
-    }
-
-    fn reserve(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) -> bool {
-        if account.take(bytes).is_some() {
-            return true;
-        }
-        let mut ledger = ledger.lock().expect("no panic under it");
-        account.take_or_request(bytes, chunk, chunk.is_multiple_of(2), |asked| {
-            ledger.reserved -= asked.returned;
-            ledger.reserve(asked.need, asked.wish)
-        }) == TakeOutcome::Taken
-    }
-
-    fn release(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) {
-        if let CreditSource::Common(credit) = account.put(bytes)
-            && CreditAccount::has_surplus(credit, chunk)
-        {
-            let mut ledger = ledger.lock().expect("no panic under it");
-            ledger.reserved -= account.take_surplus(chunk);
-        }
-    }
-
-    #[test]
-    fn the_last_byte_under_the_cap_can_be_had() {
-        let (account, ledger) =
-            (CreditAccount::default(), Mutex::new(Ledger { cap: 100, reserved: 0 }));
-        assert!(reserve(&account, &ledger, 60, 30));
-        assert!(reserve(&account, &ledger, 40, 30), "credit of 30 and 10 left make 40");
-        assert!(!reserve(&account, &ledger, 1, 30));
-        assert_eq!((account.held(), account.credit()), (100, 0));
-    }
-
-    /// The daemon may have received the return that precedes a request.
-    #[test]
-    fn returned_credit_is_never_counted_again() {
-        let account = CreditAccount::default();
-        let _ = account.take_or_request(10, 5, true, |asked| CreditReply::Granted(asked.wish));
-        assert_eq!((account.granted(), account.credit()), (15, 5));
-        let gone = account.take_or_request(10, 5, true, |asked| {
-            assert_eq!(asked.returned, 5);
-            CreditReply::Gone
-        });
-        assert_eq!(gone, TakeOutcome::Gone);
-        assert_eq!((account.granted(), account.credit()), (10, 0));
-    }
-
-    #[test]
-    fn a_daemon_that_is_away_loses_no_credit() {
-        let account = CreditAccount::default();
-        assert_eq!(
-            account.take_or_request(10, 5, false, |_| CreditReply::Granted(15)),
-            TakeOutcome::Taken
-        );
-        assert_eq!(account.take_or_request(10, 5, false, |_| CreditReply::Gone), TakeOutcome::Gone);
-        assert_eq!(
-            account.take_or_request(10, 5, false, |_| CreditReply::Granted(1)),
-            TakeOutcome::Refused
-        );
-        assert_eq!((account.granted(), account.credit()), (16, 6));
-    }
-
-    #[test]
-    fn returned_credit_is_unacknowledged_until_the_page_changes() {
-        let account = CreditAccount::default();
-        assert_eq!(account.unacknowledged(0), 0);
-        account.note_return(70, 100);
-        assert_eq!((account.unacknowledged(100), account.unacknowledged(30)), (70, 0));
-        // A second return before the page shows the first: each is acknowledged separately.
-        account.note_return(20, 100);
-        let seen = [100, 30, 10].map(|reserved| account.unacknowledged(reserved));
-        assert_eq!(seen, [90, 20, 0]);
-    }
-
-    #[test]
-    fn small_amounts_stay_in_the_thread_s_cache() {
-        let account = CreditAccount::default();
-        let granted = account.take_or_request(4096, CHUNK_MIN, false, |asked| {
-            assert_eq!((asked.need, asked.wish), (4096, 4096 + CHUNK_MIN));
-            CreditReply::Granted(asked.wish)
-        });
-        assert_eq!(granted, TakeOutcome::Taken);
-        assert_eq!(account.take(4096), Some(CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES)));
-        for _ in 0..100 {
-            assert_eq!(account.take(4096), Some(CreditSource::ThreadCache));
-            assert_eq!(account.put(4096), CreditSource::ThreadCache);
-        }
-        assert_eq!(
-            (account.held(), account.credit()),
-            (8192, CHUNK_MIN - 4096),
-            "common credit and caches together"
-        );
-        // Large ones pass the cache by, and an overfull cache keeps a refill.
-        assert_eq!(account.take(MIB), Some(CreditSource::Common(MIB - 4096 - REFILL_BYTES)));
-        assert_eq!(account.put(MIB), CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES));
-        assert_eq!(account.put(REFILL_BYTES), CreditSource::ThreadCache);
-        assert_eq!(account.put(4096), CreditSource::Common(CHUNK_MIN));
-        assert_eq!(
-            account.caches[thread_index() % THREAD_CACHES].0.load(Ordering::Relaxed),
-            REFILL_BYTES
-        );
-    }
-
-    #[test]
-    fn thread_caches_are_collected_before_the_daemon_is_asked() {
-        let account = CreditAccount::default();
-        let _ = account.take_or_request(MIB, 0, false, |asked| CreditReply::Granted(asked.need));
-        for cache in &account.caches {
-            assert!(cache.add(THREAD_CACHE_BYTES) && !cache.add(1));
-        }
-        assert_eq!(account.take(MIB), None);
-        let no_request = |_: CreditRequest| -> CreditReply { panic!("credit was enough") };
-        assert_eq!(account.take_or_request(MIB, 0, true, no_request), TakeOutcome::Taken);
-        assert_eq!(account.credit(), 0);
-    }
-
-    #[test]
-    fn a_recall_takes_all_credit() {
-        let account = CreditAccount::default();
-        assert_eq!(account.take_all(), 0);
-        let _ =
-            account.take_or_request(5 * MIB, MIB, false, |asked| CreditReply::Granted(asked.wish));
-        assert_eq!(account.put(4096), CreditSource::ThreadCache);
-        assert_eq!(account.take_all(), MIB + 4096);
-        assert_eq!(
-            (account.granted(), account.held(), account.credit()),
-            (5 * MIB - 4096, 5 * MIB - 4096, 0)
-        );
-        assert_eq!(account.take(1), None);
-    }
-
-    #[test]
-    fn chunks_have_bounds() {
-        for (cap, expect) in [(0, 2 * MIB), (1 << 30, 8 * MIB), (u64::MAX, 32 * MIB)] {
-            assert_eq!(chunk(cap), expect);
-        }
-    }
-
-    /// Two processes of four threads each take and return random sizes against one ledger, while their
-    /// credit is recalled repeatedly: the cap holds at every step, and in the end no byte is missing.
-    #[test]
-    fn racing_accounts_never_exceed_the_cap() {
-        const CAP: u64 = 40 * MIB;
-        const CHUNK: u64 = CHUNK_MIN;
-        let ledger = Mutex::new(Ledger { cap: CAP, reserved: 0 });
-        let in_use = AtomicU64::new(0);
-        let accounts = [CreditAccount::default(), CreditAccount::default()];
-        std::thread::scope(|scope| {
-            for seed in 0..8u64 {
-                let (ledger, in_use, account) = (&ledger, &in_use, &accounts[seed as usize % 2]);
-                scope.spawn(move || {
-                    let (mut random, mut mine) = (seed * 2 + 1, Vec::new());
-                    for _ in 0..20_000 {
-                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        let bytes = ((random >> 33) % 1500 + 1) << (random >> 50 & 12);
-                        if random >> 63 == 0 && reserve(account, ledger, bytes, CHUNK) {
-                            let now = in_use.fetch_add(bytes, Ordering::SeqCst) + bytes;
-                            assert!(now <= CAP, "{now} in use");
-                            mine.push(bytes);
-                        } else if let Some(bytes) = mine.pop() {
-                            in_use.fetch_sub(bytes, Ordering::SeqCst);
-                            release(account, ledger, bytes, CHUNK);
-                        }
-                    }
-                    for bytes in mine {
-                        in_use.fetch_sub(bytes, Ordering::SeqCst);
-                        release(account, ledger, bytes, CHUNK);
-                    }
-                });
-            }
-            for account in &accounts {
-                scope.spawn(|| {
-                    for _ in 0..2_000 {
-                        let mut ledger = ledger.lock().expect("no panic under it");
-                        ledger.reserved -= account.take_all();
-                        drop(ledger);
-                        std::thread::yield_now();
-                    }
-                });
-            }
-        });
-        let granted: u64 = accounts.iter().map(CreditAccount::granted).sum();
-        assert_eq!(ledger.lock().expect("threads are gone").reserved, granted);
-        assert!(accounts.iter().all(|a| a.held() == 0 && a.credit() <= 2 * CHUNK));
-    }
-}
+mod tests;

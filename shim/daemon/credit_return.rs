@@ -3,8 +3,8 @@
 //! Credit saves round trips, but credit of one process is not available to another. No allocation may fail
 //! while unused credit exists elsewhere: when the daemon *recalls* credit (it increments `recall` in the page
 //! and wakes the gate thread), the process returns all unused credit and requests more when it needs it.
-//! Credit that has not changed for 200 ms is returned without a recall. When idle, `reserved` therefore
-//! equals the bytes held, and all interfaces report the same number.
+//! Credit that has not changed for 200 ms is returned without a recall, so that an idle container's ledger
+//! equals the bytes held.
 //!
 //! One background thread does both. It never waits for the connection's lock: the thread that holds it is
 //! sending a request, and a request for credit answers a recall as well.
@@ -104,12 +104,7 @@ fn return_all_credit(session: &Session, lane: Lane) {
 /// Takes all credit from the account, and updates the claims before the daemon reads them. The caller holds
 /// the connection.
 fn take_all_credit(session: &Session, lane: Lane) -> u64 {
-    let reserved = session.facts(lane).reserved.load(Relaxed);
-    let account = session.account(lane);
-    let bytes = account.take_all();
-    if bytes > 0 {
-        account.note_return(bytes, reserved);
-    }
+    let bytes = session.account(lane).take_all();
     session.publish(lane);
     bytes
 }

@@ -176,12 +176,10 @@ impl Session {
     }
 
     fn ask(&self, conn: &mut Option<Conn>, lane: Lane, asked: CreditRequest) -> CreditReply {
-        let reserved = self.facts(lane).reserved.load(Relaxed);
         self.publish(lane);
         let reply = request(conn, |open, deadline| {
             if asked.returned > 0 {
                 open.tell(&release(lane, asked.returned), deadline)?;
-                self.account(lane).note_return(asked.returned, reserved);
             }
             open.reserve(lane, asked.need, asked.wish, deadline)
         });
@@ -196,9 +194,7 @@ impl Session {
         let Some(mut conn) = self.try_lock() else {
             return;
         };
-        let reserved = self.facts(lane).reserved.load(Relaxed);
         let extra = self.account(lane).take_surplus(self.chunk(lane));
-        self.account(lane).note_return(extra, reserved);
         if extra > 0 {
             // Without a daemon, the next attach reports the smaller total.
             let _ = request(&mut conn, |open, deadline| open.tell(&release(lane, extra), deadline));

@@ -7,7 +7,7 @@ use super::clock;
 use super::conn::{Conn, Welcome};
 use super::credit::CreditAccount;
 use super::sys;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, HEARTBEAT_STALE_NS, HELLO_DEADLINE_NS, LANES_MAX};
@@ -17,6 +17,7 @@ use gpuslice_wire::page::{
 };
 use gpuslice_wire::tenant::Request;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
+use gpuslice_wire::usage::{NO_SLOT, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageTable};
 use std::io::Result;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
@@ -70,21 +71,26 @@ pub struct Session {
     generation: AtomicU32,
     container: &'static ContainerPage,
     client: &'static ClientPage,
+    usage: &'static UsageTable,
+    /// The process's slot of the usage table.
+    slot: AtomicU32,
     lanes: u8,
     accounts: [CreditAccount; ACCOUNTS_MAX],
     /// The part of the held memory that NVML does not show, by lane, bytes.
     unseen: [AtomicU64; ACCOUNTS_MAX],
 }
 
-type Pages = (&'static ContainerPage, &'static ClientPage);
+type Pages = (&'static ContainerPage, &'static ClientPage, &'static UsageTable);
 
-/// Checks the heads of both pages and maps them, in place of `over` if given.
+/// Checks the heads of the shared mappings and maps them, in place of `over` if given.
 fn map_pages(welcome: &Welcome, over: Option<Pages>) -> Result<Pages> {
     sys::check_head(&welcome.container, CONTAINER_PAGE_MAGIC, PAGE_VERSION)?;
     sys::check_head(&welcome.client, CLIENT_PAGE_MAGIC, PAGE_VERSION)?;
+    sys::check_head(&welcome.usage, USAGE_TABLE_MAGIC, USAGE_VERSION)?;
     let container = sys::map(&welcome.container, false, over.map(|pages| pages.0))?;
     let client = sys::map(&welcome.client, true, over.map(|pages| pages.1))?;
-    Ok((container, client))
+    let usage = sys::map(&welcome.usage, true, over.map(|pages| pages.2))?;
+    Ok((container, client, usage))
 }
 
 /// Runs `work` on an open connection. `None` without one, and if `work` fails, which ends it.
@@ -114,7 +120,7 @@ impl Session {
         let asked = clock::asked();
         let request = purpose.request([Bytes::ZERO; ACCOUNTS_MAX]);
         let (conn, welcome) = Conn::attach(socket, &request, deadline)?;
-        let (container, client) = map_pages(&welcome, None)?;
+        let (container, client, usage) = map_pages(&welcome, None)?;
         asked.answered(container.heartbeat_ns.load(Relaxed));
         Ok(Session {
             socket: socket.to_path_buf(),
@@ -125,6 +131,8 @@ impl Session {
             generation: AtomicU32::new(1),
             container,
             client,
+            usage,
+            slot: AtomicU32::new(client.slot.load(Relaxed)),
             lanes: welcome.lanes.min(LANES_MAX as u8),
             accounts: Default::default(),
             unseen: Default::default(),
@@ -198,17 +206,51 @@ impl Session {
         self.publish(lane);
     }
 
-    /// Writes the claims of held memory. Changes within a thread cache are not written immediately (all
-    /// threads would write one word), but by [`Session::settle`]; the claims are used for display alone.
+    /// Bytes that all processes of the container use on a lane, without credit. The own part is exact, those of
+    /// other processes lack what is in the caches of their threads.
+    #[inline]
+    #[must_use]
+    pub fn used(&self, lane: Lane) -> u64 {
+        let at = usize::from(lane.0) % ACCOUNTS_MAX;
+        let others = self.usage.others(at, self.slot.load(Relaxed));
+        let untracked = self.container.untracked[at].load(Relaxed);
+        self.account(lane).held().saturating_add(others).saturating_add(untracked)
+    }
+
+    /// Writes the held memory for the daemon, as a claim, and for the container's processes, into the slot. Changes
+    /// within a thread cache are not written immediately (all threads would write one word), but by
+    /// [`Session::settle`]; they are smaller than the granularity of a driver's allocations.
+    ///
+    /// Of threads that publish at the same time the slowest writes last. So each reads the account again after it
+    /// has written: a thread that changed the account later either has been seen here, or writes later.
     pub(super) fn publish(&self, lane: Lane) {
-        let (claims, unseen) = (self.claims(lane), self.unseen_of(lane));
-        let write = |claimed: &AtomicU64, is: u64| {
-            if claimed.load(Relaxed) != is {
-                claimed.store(is, Relaxed);
+        let (claims, account) = (self.claims(lane), self.account(lane));
+        write(&claims.unseen, self.unseen_of(lane));
+        loop {
+            let (taken, held) = (account.taken(), account.held());
+            write(&claims.held, held);
+            self.write_slot(lane, held);
+            if account.taken() == taken {
+                return;
             }
+        }
+    }
+
+    /// Writes into the slot, unless a new attach replaces it at this moment: that publishes all lanes afterwards.
+    fn write_slot(&self, lane: Lane, held: u64) {
+        let number = self.slot.load(SeqCst);
+        let Some(slot) = self.usage.slot.get(number as usize) else {
+            return;
         };
-        write(&claims.held, self.account(lane).held());
-        write(&claims.unseen, unseen);
+        let word = &slot.held[usize::from(lane.0) % ACCOUNTS_MAX];
+        if word.load(SeqCst) == held {
+            return;
+        }
+        let before = word.swap(held, SeqCst);
+        if self.slot.load(SeqCst) != number {
+            // It may be another process's by now.
+            let _ = word.compare_exchange(held, before, SeqCst, Relaxed);
+        }
     }
 
     pub(super) fn unseen_of(&self, lane: Lane) -> u64 {
@@ -220,7 +262,7 @@ impl Session {
         (0..self.lanes).map(Lane).chain([Lane::HOST])
     }
 
-    /// Updates the claims of held memory.
+    /// Writes the held memory of all lanes; from any thread.
     pub fn settle(&self) {
         self.all_lanes().for_each(|lane| self.publish(lane));
     }
@@ -290,7 +332,9 @@ impl Session {
     }
 
     fn take_over(&self, welcome: Welcome) -> Result<()> {
-        map_pages(&welcome, Some((self.container, self.client)))?;
+        self.slot.store(NO_SLOT, SeqCst);
+        map_pages(&welcome, Some((self.container, self.client, self.usage)))?;
+        self.slot.store(self.client.slot.load(Relaxed), SeqCst);
         match self.doorbell.get() {
             // If the application has closed the old one, the new one may have its number.
             Some(old) if old != welcome.doorbell.as_raw_fd() => {
@@ -308,6 +352,14 @@ impl Session {
         if let Some(doorbell) = self.doorbell.get() {
             sys::close(doorbell);
         }
+    }
+}
+
+/// Writes a word that siblings or the daemon read, unless it is as it should be.
+#[inline]
+fn write(word: &AtomicU64, is: u64) {
+    if word.load(Relaxed) != is {
+        word.store(is, Relaxed);
     }
 }
 

@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 /// Descriptors sent with one frame.
-pub const DESCRIPTORS: usize = 3;
+pub const DESCRIPTORS: usize = 4;
 
 /// Sleeps for about `ns`; a signal may end it early.
 pub fn nap(ns: u64) {
@@ -289,19 +289,20 @@ pub fn check_head(fd: &OwnedFd, magic: u64, version: u32) -> Result<()> {
     if good { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
-/// Maps the one page behind `fd`, shared: at a new address, or in place of the page at `over`.
+/// Maps the pages behind `fd`, shared: at a new address, or in place of those at `over`.
 ///
 /// # Errors
-/// Of `fstat` and `mmap`; `InvalidData` for a file shorter than a page, which would raise SIGBUS.
+/// Of `fstat` and `mmap`; `InvalidData` for a file shorter than they are, which would raise SIGBUS.
 pub fn map<T>(fd: &OwnedFd, writable: bool, over: Option<&'static T>) -> Result<&'static T> {
-    const { assert!(size_of::<T>() == PAGE_BYTES && align_of::<T>() <= PAGE_BYTES) };
+    const { assert!(size_of::<T>().is_multiple_of(PAGE_BYTES) && align_of::<T>() <= PAGE_BYTES) };
+    let len = size_of::<T>();
     // SAFETY: all-zero bytes are a valid stat.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: `stat` is writable.
     if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
         return Err(Error::last_os_error());
     }
-    if stat.st_size < PAGE_BYTES as i64 {
+    if stat.st_size < len as i64 {
         return Err(ErrorKind::InvalidData.into());
     }
     let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
@@ -309,15 +310,14 @@ pub fn map<T>(fd: &OwnedFd, writable: bool, over: Option<&'static T>) -> Result<
         Some(page) => (ptr::from_ref(page).cast_mut().cast::<c_void>(), libc::MAP_FIXED),
         None => (ptr::null_mut(), 0),
     };
-    // SAFETY: `at` is null, or a page that an earlier call of this function mapped and that is
-    // never unmapped; replacing it is atomic, and its contents are atomics only.
-    let page =
-        unsafe { libc::mmap(at, PAGE_BYTES, prot, libc::MAP_SHARED | fixed, fd.as_raw_fd(), 0) };
-    if page == libc::MAP_FAILED {
+    // SAFETY: `at` is null, or pages that an earlier call of this function mapped for this type and that are
+    // never unmapped; replacing them is atomic, and their contents are atomics only.
+    let pages = unsafe { libc::mmap(at, len, prot, libc::MAP_SHARED | fixed, fd.as_raw_fd(), 0) };
+    if pages == libc::MAP_FAILED {
         return Err(Error::last_os_error());
     }
-    // SAFETY: a whole page, mapped for good, of a type that is valid for any bytes (atomics).
-    Ok(unsafe { &*page.cast::<T>() })
+    // SAFETY: whole pages, mapped for good, of a type that is valid for any bytes (atomics).
+    Ok(unsafe { &*pages.cast::<T>() })
 }
 
 /// A second mapping of a shared page; unmapped when dropped.

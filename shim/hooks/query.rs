@@ -1,6 +1,5 @@
 //! Memory queries: the slice's memory, never more than the GPU's.
 
-use crate::daemon::credit::CreditAccount;
 use crate::guard::{guard, quick};
 use crate::real;
 use crate::slice;
@@ -14,15 +13,9 @@ struct MemoryInfo {
     total: u64,
 }
 
-/// Computes the visible memory, in bytes. `reserved` is that of the whole container and may lag behind this
-/// process's own `account`. Bytes reserved by other processes are not free; the own unused credit is.
-fn capped(cap: u64, reserved: u64, account: &CreditAccount, physical: MemoryInfo) -> MemoryInfo {
-    let (granted, held) = (account.granted(), account.held());
-    let others = reserved.saturating_sub(account.unacknowledged(reserved)).saturating_sub(granted);
-    MemoryInfo {
-        free: cap.saturating_sub(others).saturating_sub(held).min(physical.free),
-        total: cap.min(physical.total),
-    }
+/// Computes the visible memory where `used` bytes of `cap` are in use, unused credit not included.
+fn capped(cap: u64, used: u64, physical: MemoryInfo) -> MemoryInfo {
+    MemoryInfo { free: cap.saturating_sub(used).min(physical.free), total: cap.min(physical.total) }
 }
 
 /// The slice's memory on the current context's GPU, where the driver reports `physical`.
@@ -34,9 +27,8 @@ fn here(physical: MemoryInfo) -> Result<MemoryInfo, CUresult> {
         return Ok(physical);
     };
     slice.settle_all();
-    let (facts, account) = (slice.daemon.facts(lane), slice.daemon.account(lane));
-    let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
-    Ok(capped(cap, reserved, account, physical))
+    let cap = slice.daemon.facts(lane).cap.load(Relaxed);
+    Ok(capped(cap, slice.daemon.used(lane), physical))
 }
 
 /// A device's total memory, where the driver reports `physical`.
@@ -92,32 +84,15 @@ queries!(u32: cuMemGetInfo cuDeviceTotalMem);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::credit::CreditReply;
-
-    /// `granted` bytes, of which `credit` are unused.
-    fn account(granted: u64, credit: u64) -> CreditAccount {
-        let account = CreditAccount::default();
-        let _ = account.take_or_request(granted, 0, false, |_| CreditReply::Granted(granted));
-        account.put(credit);
-        account
-    }
 
     #[test]
     fn reported_numbers_stay_within_both_bounds() {
         let gpu = MemoryInfo { free: 900, total: 1000 };
-        let ours = account(300, 100);
-        // A single process: 300 granted, 100 of them unused.
-        assert_eq!(capped(500, 300, &ours, gpu), MemoryInfo { free: 300, total: 500 });
-        // Another process has 150 reserved.
-        assert_eq!(capped(500, 450, &ours, gpu), MemoryInfo { free: 150, total: 500 });
-        // The page lags behind the own grant, and behind the own return of 50.
-        assert_eq!(capped(500, 0, &ours, gpu), MemoryInfo { free: 300, total: 500 });
-        ours.note_return(50, 350);
-        assert_eq!(capped(500, 350, &ours, gpu), MemoryInfo { free: 300, total: 500 });
-        // The cap was lowered below the held bytes: nothing is free, and no subtraction wraps.
-        assert_eq!(capped(100, 300, &account(300, 0), gpu), MemoryInfo { free: 0, total: 100 });
+        assert_eq!(capped(500, 200, gpu), MemoryInfo { free: 300, total: 500 });
+        // The cap was lowered below the used bytes: nothing is free, and no subtraction wraps.
+        assert_eq!(capped(100, 300, gpu), MemoryInfo { free: 0, total: 100 });
         // A cap above the GPU's memory, and a GPU filled by others.
         let full = MemoryInfo { free: 10, ..gpu };
-        assert_eq!(capped(5000, 0, &account(1, 1), full), MemoryInfo { free: 10, total: 1000 });
+        assert_eq!(capped(5000, 0, full), MemoryInfo { free: 10, total: 1000 });
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of a device: the cap is the total, and the container's reserved bytes are used.
+//! Memory of a device: the cap is the total, and used are the bytes that the container's processes use.
 
 use super::{guard, lane};
 use crate::real;
@@ -14,9 +14,9 @@ struct MemoryInfo {
 }
 
 /// Used and free add up to the total, and free is never more than the GPU has.
-fn capped(cap: u64, reserved: u64, physical: MemoryInfo) -> MemoryInfo {
+fn capped(cap: u64, used: u64, physical: MemoryInfo) -> MemoryInfo {
     let total = cap.min(physical.total);
-    let free = total.saturating_sub(reserved).min(physical.free);
+    let free = total.saturating_sub(used).min(physical.free);
     MemoryInfo { total, free, used: total - free }
 }
 
@@ -37,10 +37,10 @@ macro_rules! memories {
                 };
                 // SAFETY: NVML has just written there and answered success.
                 let memory = unsafe { &mut *memory };
-                let facts = daemon.facts(lane);
-                let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
+                let cap = daemon.facts(lane).cap.load(Relaxed);
                 let (total, free, used) = (memory.total, memory.free, memory.used);
-                let capped = capped(cap, reserved, MemoryInfo { total, free, used });
+                let physical = MemoryInfo { total, free, used };
+                let capped = capped(cap, daemon.used(lane), physical);
                 (memory.total, memory.free, memory.used) = (capped.total, capped.free, capped.used);
                 $(memory.$field = 0;)?
                 Ok(result)

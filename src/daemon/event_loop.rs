@@ -280,6 +280,7 @@ impl Daemon {
         for action in actions.drain(..) {
             self.duties.perform(&self.engine, action);
         }
+        self.duties.clients.free_slots();
         self.actions = actions;
     }
 

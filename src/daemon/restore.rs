@@ -78,8 +78,10 @@ fn take_up(
         granted: grant.granted,
     };
     let client = step_now(engine, duties, restored).ok_or("there are too many processes")?;
+    let page = duties.containers.page(container);
+    let slot = page.and_then(|page| page.usage.slot(&grant.granted));
     let clients = &mut duties.clients;
-    if let Err(why) = clients.wait_for(*container, client, process, pidfd) {
+    if let Err(why) = clients.wait_for(*container, client, (process, pidfd), slot) {
         step_now(engine, duties, Event::Gone { client });
         return Err(why.to_owned());
     }

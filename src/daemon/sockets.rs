@@ -13,8 +13,8 @@
 use crate::descriptors::own;
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use gpuslice_host::seqpacket::{bound, unconnected};
-use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
-use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode_in};
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, WIRE_VERSION};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
@@ -236,8 +236,18 @@ pub fn id_of(packet: &[u8]) -> RequestId {
 
 /// A message as the bytes of a packet.
 pub fn packet<M: Message>(id: RequestId, message: &M, buffer: &mut [u8; FRAME_BYTES_MAX]) -> usize {
+    packet_in(WIRE_VERSION, id, message, buffer)
+}
+
+/// The same for a peer of another version.
+pub fn packet_in<M: Message>(
+    version: u16,
+    id: RequestId,
+    message: &M,
+    buffer: &mut [u8; FRAME_BYTES_MAX],
+) -> usize {
     // Every message fits in a frame: the wire crate asserts it at compile time.
-    encode(id, message, buffer).unwrap_or(0)
+    encode_in(version, id, message, buffer).unwrap_or(0)
 }
 
 /// The path at which a socket listens, if it has one.

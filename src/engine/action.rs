@@ -52,9 +52,11 @@ pub struct LaneView {
     pub cap: Bytes,
     /// Reserved by all processes, including unused credit and measured memory beyond it.
     pub reserved: Bytes,
+    /// The measured memory in it: what no process has reserved.
+    pub untracked: Bytes,
     /// Grows when a process is short of memory: each of the others gives back what it does not use.
     pub recall: u32,
-    /// Memory that a first context on this GPU takes; zero if it is not known.
+    /// Memory that a first context of the container takes on this GPU; zero if it is not known.
     pub context: Bytes,
 }
 

@@ -240,7 +240,6 @@ impl Engine {
                 index,
                 total,
                 turns,
-                context: None,
             });
         }
     }

@@ -116,6 +116,8 @@ pub(crate) struct Slice {
     /// Index into the engine's GPUs; `None` is the host.
     pub(crate) gpu: Option<usize>,
     pub(crate) account: MemoryAccount,
+    /// The least memory that a first context of one of its processes was seen to take.
+    pub(crate) context: Option<Bytes>,
     /// Memory of the container's processes that are not attached.
     pub(crate) unattributed: Measured,
     /// NVML's sum over all its processes beyond the sum of their grants, and the part of it that is charged
@@ -146,6 +148,7 @@ impl Slice {
         Slice {
             gpu,
             account: MemoryAccount::new(cap),
+            context: None,
             unattributed: Measured::default(),
             beyond: Measured::default(),
             hidden: Bytes::ZERO,
@@ -179,6 +182,11 @@ impl Slice {
         self.granted = self.granted.saturating_sub(u128::from(bytes.0));
         self.account.release(bytes);
     }
+    /// Memory that was measured beyond the grants of its processes.
+    pub(crate) fn untracked(&self) -> Bytes {
+        let beyond = self.account.exactly().saturating_sub(self.granted);
+        Bytes(u64::try_from(beyond).unwrap_or(u64::MAX))
+    }
     /// The largest sum of grants around the time of the last measurement.
     pub(crate) fn most(&self) -> u128 {
         self.granted.max(self.peaks[0]).max(self.peaks[1])
@@ -187,6 +195,14 @@ impl Slice {
     pub(crate) fn count_past(&mut self, mine: &ClientLane) {
         self.past_launches = self.past_launches.saturating_add(mine.claims.launches);
         self.past_denied = self.past_denied.saturating_add(mine.denied());
+    }
+    /// A process without other memory has its first context, and `used` is its size. The smallest figure seen is
+    /// right; a larger one includes other memory. Each container learns from its own processes alone: a figure
+    /// depends on when a process asks for it, so a false one must cost no other container.
+    pub(crate) fn note_first_context(&mut self, used: Bytes) {
+        if used > Bytes::ZERO && self.context.is_none_or(|least| used < least) {
+            self.context = Some(used);
+        }
     }
     /// All processes were measured at `now`: together they have this much beyond their grants.
     pub(crate) fn looked(&mut self, now: Instant, beyond: Bytes) {

@@ -82,7 +82,7 @@ impl Engine {
                 weight: container.record.shown_weight(),
                 cap_ppm: entity.bucket.cap().ppm(),
                 cap: slice.account.cap(),
-                memory: self.used(index, lane).saturating_add(self.untracked(index, lane, slice)),
+                memory: self.used(index, lane).saturating_add(slice.untracked()),
                 since: account.since,
                 gpu_time: Duration(self.gpu_ns(turns, entity, now)),
                 runnable: Duration(entity.runnable_time.0 + runs),
@@ -100,13 +100,6 @@ impl Engine {
             lanes.filter_map(move |lane| of(index, container, lane))
         });
         slices.collect()
-    }
-
-    /// Memory of a slice that NVML shows beyond what its processes reserved.
-    fn untracked(&self, index: ContainerIndex, lane: Lane, slice: &Slice) -> Bytes {
-        let past = slice.unattributed.charged().saturating_add(slice.hidden).0;
-        let lanes = self.lanes_of(index, lane);
-        Bytes(lanes.fold(past, |sum, lane| sum.saturating_add(lane.residual.charged().0)))
     }
 
     /// How long the hardware should let a container run on a GPU while others have work there too, µs;
@@ -247,7 +240,7 @@ impl Engine {
             denied_need: slice.last_denied.need,
             denied_left: slice.last_denied.left,
             denied_at_ns: slice.last_denied.at.0,
-            untracked: self.untracked(index, lane, slice),
+            untracked: slice.untracked(),
             pinned: self.used(index, Lane::HOST),
             pinned_cap: container.record.pinned,
             memory_enforcement: MemoryEnforcement::Shim,

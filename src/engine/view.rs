@@ -127,6 +127,7 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
         idle_us: 0,
         cap,
         reserved: slice.account.reserved(),
+        untracked: slice.untracked(),
         recall: slice.recall.number(),
         context: Bytes::ZERO,
     };
@@ -144,8 +145,8 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
             Mode::Open => config.idle_open_us,
             Mode::Turns => config.idle_us,
         },
-        // measured by another container: it must not keep this one from ever trying
-        context: all.context.min(Bytes(cap.0 / 2)),
+        // A figure that includes other memory must not keep the container from ever trying.
+        context: slice.context.unwrap_or_default().min(Bytes(cap.0 / 2)),
         ..ledger
     }
 }

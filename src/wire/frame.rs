@@ -280,16 +280,36 @@ pub fn encode<M: Message>(
     message: &M,
     buffer: &mut [u8],
 ) -> Result<usize, FrameError> {
+    encode_in(WIRE_VERSION, id, message, buffer)
+}
+
+/// The same for a peer of another version.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_in<M: Message>(
+    version: u16,
+    id: RequestId,
+    message: &M,
+    buffer: &mut [u8],
+) -> Result<usize, FrameError> {
     let len = M::payload_bytes(message.kind()).ok_or(FrameError::Kind(message.kind()))?;
     let mut w = Writer { buffer, at: 0 };
     MAGIC.put(&mut w)?;
-    WIRE_VERSION.put(&mut w)?;
+    version.put(&mut w)?;
     message.kind().put(&mut w)?;
     (len as u32).put(&mut w)?;
     0u32.put(&mut w)?;
     id.0.put(&mut w)?;
     message.put_payload(&mut w)?;
     Ok(w.at)
+}
+
+/// The version that a frame claims to have; that of this build for one without.
+#[must_use]
+pub fn version_of(frame: &[u8]) -> u16 {
+    let bytes = frame.get(4..6).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(WIRE_VERSION, u16::from_le_bytes)
 }
 
 /// Reads one frame, which must fill `frame` exactly.

@@ -8,6 +8,7 @@ use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::owner::{ClaimId, Owner};
 use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
+    PAGE_VERSION,
 };
 use crate::policy::{Change, Class, Gangs, Policy};
 use crate::samples::{SAMPLES_OF_FRAME, Sample, Samples};
@@ -16,6 +17,7 @@ use crate::tenant::{Rejection, Reply, Request};
 use crate::text::{Name, Selector, Text};
 use crate::turns::{TURNS_OF_FRAME, TurnKind, TurnRow, Turns};
 use crate::units::{Bytes, Percent, Weight};
+use crate::usage::{USAGE_SLOTS, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageSlot, UsageTable};
 use std::vec::Vec;
 
 fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
@@ -37,7 +39,7 @@ fn enumerations_have_these_numbers() {
 fn reserve_has_these_bytes() {
     let frame = bytes_of(&Request::Reserve { lane: Lane(3), need: Bytes(0x0102), wish: Bytes(5) });
     let expected = [
-        b'G', b'S', b'L', b'1', 1, 0, 2, 0, 17, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0,
+        b'G', b'S', b'L', b'1', 2, 0, 2, 0, 17, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0,
         0, // head
         3, 2, 1, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0,
     ];
@@ -201,14 +203,18 @@ fn pages_have_these_offsets() {
         };
     }
     offsets!(ContainerPage: magic = 0, version = 8, lanes = 12, epoch = 16, heartbeat_ns = 24,
-             gated = 32, futex = 36, hard = 40, foreign = 44, clients = 48, stop = 52, lane = 64);
+             gated = 32, futex = 36, hard = 40, foreign = 44, clients = 48, stop = 52, lane = 64,
+             untracked = 1152);
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);
-    offsets!(ClientPage: magic = 0, version = 8, lane = 64);
+    offsets!(ClientPage: magic = 0, version = 8, slot = 12, lane = 64);
+    offsets!(UsageTable: magic = 0, version = 8, slots = 12, slot = 64);
+    assert_eq!((size_of::<UsageSlot>(), USAGE_SLOTS), (192, 512));
     offsets!(ClientLane: held = 0, launches = 8, denied = 16, began_ns = 24, unseen = 32,
              runnable = 40, active = 44, drained = 48, gate = 52, drained_ns = 56);
     assert_eq!((CONTAINER_PAGE_MAGIC, CLIENT_PAGE_MAGIC), (0x31544e4f434c5347, 0x31544e4c434c5347));
+    assert_eq!((USAGE_TABLE_MAGIC, PAGE_VERSION, USAGE_VERSION), (0x45474153554c5347, 1, 1));
 }
 
 fn admit() -> Command {

@@ -28,6 +28,7 @@ pub mod tenant;
 pub mod text;
 pub mod turns;
 pub mod units;
+pub mod usage;
 pub mod waits;
 
 #[cfg(test)]

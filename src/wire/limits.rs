@@ -1,7 +1,7 @@
 //! Every bound on which two programs must agree, each asserted against the others at compile time.
 
-/// Version of frames and pages. Daemon and shim of version N understand N and N-1.
-pub const WIRE_VERSION: u16 = 1;
+/// Version of frames. A daemon of version N understands processes of N and N-1, and answers in their version.
+pub const WIRE_VERSION: u16 = 2;
 /// Oldest version that this build supports.
 pub const WIRE_VERSION_MIN: u16 = 1;
 

@@ -1,4 +1,4 @@
-//! Layout of the two shared pages, 4 KiB each, and their writers.
+//! Layout of the two shared pages of 4 KiB each, and their writers; [`crate::usage`] has a third mapping.
 //!
 //! * [`ContainerPage`]: written by the daemon, read by every process of one container through a
 //!   sealed descriptor. Facts: the cap, the reserved bytes, the state of the turn.
@@ -34,15 +34,15 @@
 //! drained, with [`RUNNABLE_PARKED`]. It takes part in the container's next turn even if none of its threads
 //! runs, so after that turn it counts as drained only once it has reported so again.
 
-use crate::limits::{ACCOUNTS_MAX, PAGE_BYTES, WIRE_VERSION};
+use crate::limits::{ACCOUNTS_MAX, PAGE_BYTES};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of a container page: "GSLCONT1".
 pub const CONTAINER_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"GSLCONT1");
 /// First word of a client page: "GSLCLNT1".
 pub const CLIENT_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"GSLCLNT1");
-/// Version of both layouts.
-pub const PAGE_VERSION: u32 = WIRE_VERSION as u32;
+/// Version of both layouts. New fields in unused room leave it as it is.
+pub const PAGE_VERSION: u32 = 1;
 
 /// All containers launch freely: no turns, no windows.
 pub const MODE_OPEN: u32 = 0;
@@ -96,6 +96,9 @@ pub struct ContainerPage {
     pub stop: AtomicU32,
     /// One per GPU of the slice, and one for the host at [`crate::ids::Lane::HOST`], which has no turns.
     pub lane: [ContainerLane; ACCOUNTS_MAX],
+    /// Bytes in use of each account that no process has in its slot of the [`crate::usage::UsageTable`]: memory
+    /// that NVML shows beyond all grants.
+    pub untracked: [AtomicU64; ACCOUNTS_MAX],
 }
 
 /// The facts of one GPU of a container.
@@ -108,7 +111,7 @@ pub struct ContainerLane {
     pub uuid_low: AtomicU64,
     /// Memory cap, bytes.
     pub cap: AtomicU64,
-    /// Reserved by all processes, unused credit included, bytes.
+    /// Reserved by all processes, unused credit included, bytes. Processes of frame version 1 read it.
     pub reserved: AtomicU64,
     /// End of the present turn unless extended, CLOCK_MONOTONIC ns.
     pub turn_end_ns: AtomicU64,
@@ -124,7 +127,7 @@ pub struct ContainerLane {
     /// Incremented when a process of the container is short of memory: each other process answers once
     /// with [`crate::tenant::Request::Yield`].
     pub recall: AtomicU32,
-    /// Memory that a first context takes on this GPU, as observed, KiB; 0 = unknown.
+    /// Memory that a first context of the container takes on this GPU, as observed, KiB; 0 = unknown.
     pub context_kib: AtomicU32,
 }
 
@@ -136,7 +139,10 @@ pub struct ClientPage {
     pub magic: AtomicU64,
     /// [`PAGE_VERSION`].
     pub version: AtomicU32,
-    reserved: [u32; 13],
+    /// The process's slot of the [`crate::usage::UsageTable`], or [`crate::usage::NO_SLOT`]; written by the daemon
+    /// before the page is sent.
+    pub slot: AtomicU32,
+    reserved: [u32; 12],
     /// One per GPU of the slice, and the host's.
     pub lane: [ClientLane; ACCOUNTS_MAX],
 }
@@ -173,6 +179,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<ContainerPage>() == PAGE_BYTES && size_of::<ClientPage>() == PAGE_BYTES);
     assert!(offset_of!(ContainerPage, gated) == 32 && offset_of!(ContainerPage, lane) == 64);
+    assert!(offset_of!(ContainerPage, untracked) == 64 + 64 * ACCOUNTS_MAX);
     assert!(offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
     assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);

@@ -5,8 +5,9 @@
 //! mostly far more than one allocation needs, so that most allocations need no round trip. NVML's library in the
 //! same process has its own connection, which is read-only.
 //!
-//! `Attached` carries three descriptors, in this order: the container's page (read-only, sealed), the process's own
-//! page, and the doorbell (an eventfd to which the process writes when its claims change).
+//! `Attached` carries four descriptors, in this order: the container's page (read-only, sealed), the process's own
+//! page, the doorbell (an eventfd to which the process writes when its claims change), and the container's usage
+//! table. A process whose frames have version 1 receives the first three.
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ClientId, Lane};
@@ -107,7 +108,7 @@ messages! {
 messages! {
     /// From the daemon to a process.
     Reply {
-        /// The process is attached; this frame carries three descriptors.
+        /// The process is attached; this frame carries the descriptors.
         101 Attached {
             /// Its identity until the connection ends.
             client: ClientId,

@@ -11,6 +11,7 @@ use gpuslice_wire::page::{
 };
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB};
+use gpuslice_wire::usage::{USAGE_TABLE_MAGIC, USAGE_VERSION, UsageTable};
 use nix::sys::socket::{Backlog, SockFlag};
 use std::ffi::OsStr;
 use std::io::Error;
@@ -54,21 +55,21 @@ fn listen(path: &Path) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
-fn shared_page() -> Option<(OwnedFd, *mut libc::c_void)> {
-    // SAFETY: a new memfd of one page, mapped whole; the mapping stays for the process's life.
+fn shared_pages(bytes: usize) -> Option<(OwnedFd, *mut libc::c_void)> {
+    // SAFETY: a new memfd of whole pages, mapped whole; the mapping stays for the process's life.
     unsafe {
         let fd = libc::memfd_create(c"page".as_ptr(), libc::MFD_CLOEXEC);
-        if fd < 0 || libc::ftruncate(fd, PAGE_BYTES as i64) != 0 {
+        if fd < 0 || libc::ftruncate(fd, bytes as i64) != 0 {
             return None;
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let at = libc::mmap(std::ptr::null_mut(), PAGE_BYTES, access, libc::MAP_SHARED, fd, 0);
+        let at = libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, 0);
         (at != libc::MAP_FAILED).then(|| (OwnedFd::from_raw_fd(fd), at))
     }
 }
 
 fn container_page() -> Option<OwnedFd> {
-    let (fd, at) = shared_page()?;
+    let (fd, at) = shared_pages(PAGE_BYTES)?;
     // SAFETY: a zeroed, page-aligned, shared page of the right size, never unmapped.
     let page: &'static ContainerPage = unsafe { &*at.cast() };
     page.magic.store(CONTAINER_PAGE_MAGIC, Relaxed);
@@ -89,11 +90,22 @@ fn container_page() -> Option<OwnedFd> {
 }
 
 fn client_page() -> Option<OwnedFd> {
-    let (fd, at) = shared_page()?;
+    let (fd, at) = shared_pages(PAGE_BYTES)?;
     // SAFETY: as for the container's page.
     let page: &'static ClientPage = unsafe { &*at.cast() };
     page.version.store(PAGE_VERSION, Relaxed);
     page.magic.store(CLIENT_PAGE_MAGIC, Release);
+    Some(fd)
+}
+
+/// A usage table in which the process has slot 0.
+fn usage_table() -> Option<OwnedFd> {
+    let (fd, at) = shared_pages(size_of::<UsageTable>())?;
+    // SAFETY: as for the container's page.
+    let table: &'static UsageTable = unsafe { &*at.cast() };
+    table.version.store(USAGE_VERSION, Relaxed);
+    table.slots.store(1, Relaxed);
+    table.magic.store(USAGE_TABLE_MAGIC, Release);
     Some(fd)
 }
 
@@ -128,12 +140,14 @@ fn converse(fd: &OwnedFd) {
                 let client = ClientId { slot: 0, generation: 1 };
                 // SAFETY: a new eventfd.
                 let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-                let (Some(container), Some(own)) = (container_page(), client_page()) else {
+                let (Some(container), Some(own), Some(usage)) =
+                    (container_page(), client_page(), usage_table())
+                else {
                     return;
                 };
                 // SAFETY: fresh from eventfd, without another owner.
                 let bell = unsafe { OwnedFd::from_raw_fd(bell) };
-                (Reply::Attached { client, lanes: 1 }, vec![container, own, bell])
+                (Reply::Attached { client, lanes: 1 }, vec![container, own, bell, usage])
             }
             Request::Reserve { lane, need, wish } => {
                 (reserve(&mut reserved, lane, need, wish), vec![])
@@ -162,7 +176,7 @@ fn send(socket: RawFd, frame: &mut [u8], descriptors: &[RawFd]) -> Result<(), Er
     let bytes = size_of_val(descriptors) as u32;
     let mut data = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
     // SAFETY: one message from live buffers; the control buffer is aligned and large enough for
-    // one header and three descriptors.
+    // one header and four descriptors.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut data;

@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// Fewer passing cases than this, and something was skipped that should not be.
-const LEAST: usize = 150;
+/// The cases that pass on the simulated driver: all but `alloc/old_names` (of CUDA before 3.2) and
+/// `vmm_place/on_another_device` (there is one). SPECIFICATION M1 states the number.
+const CASES: usize = 425;
 
 fn program() -> PathBuf {
     let program = target_dir().join("conformance");
@@ -29,7 +30,7 @@ fn passed(output: &Output, way: &str) -> BTreeSet<String> {
     assert!(output.status.success() && total.contains(" fail=0 "), "{way}: {total}\n{said}");
     let passed = text.lines().filter_map(|line| line.strip_prefix("pass "));
     let passed: BTreeSet<String> = passed.map(str::to_owned).collect();
-    assert!(passed.len() >= LEAST, "{way}: only {} cases passed", passed.len());
+    assert_eq!(passed.len(), CASES, "{way}: {total}");
     passed
 }
 

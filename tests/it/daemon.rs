@@ -8,6 +8,7 @@ mod lives;
 mod memory;
 mod pages;
 mod rules;
+mod usage;
 
 use crate::harness::wire::TenantClient;
 use gpuslice_wire::tenant::Reply;

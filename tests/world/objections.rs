@@ -111,6 +111,7 @@ fn page(n: usize, mode: Mode, turn: u32, end: u64, reserved: u64) -> Action {
         idle_us: 0,
         cap: Bytes(100),
         reserved: Bytes(reserved),
+        untracked: Bytes::ZERO,
         recall: 0,
         context: Bytes::ZERO,
     };

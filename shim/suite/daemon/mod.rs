@@ -176,7 +176,7 @@ impl Talk {
             assert!(waited < RECALL_WAIT, "a recall was not answered");
         }
         if let Some(client) = self.client(state) {
-            state.clients.remove(&client);
+            state.remove(client);
             state.step(Event::Gone { client });
             state.show();
         }

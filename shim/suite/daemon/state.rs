@@ -14,6 +14,9 @@ use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::tenant::{HandleKey, Reply};
 use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, Instant};
+use gpuslice_wire::usage::{
+    NO_SLOT, USAGE_SLOTS, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageSlot, UsageTable,
+};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -39,6 +42,8 @@ pub struct State {
     engine: Engine,
     pub(super) container: ContainerId,
     pub(super) page: Arc<File>,
+    /// The table in which processes write what they use.
+    usage: Arc<File>,
     /// The engine's last word on each account.
     pub(super) views: HashMap<Lane, LaneView>,
     /// Memory cap of each lane, bytes; as many lanes as caps.
@@ -81,6 +86,7 @@ pub(super) struct Asked {
 pub(super) struct Client {
     pub(super) fd: Arc<OwnedFd>,
     claims: File,
+    slot: u32,
 }
 
 impl State {
@@ -89,6 +95,7 @@ impl State {
             engine: Engine::new(Config::default()),
             container: ContainerId::new("suite").expect("an id"),
             page: Arc::new(page(CONTAINER_PAGE_MAGIC)),
+            usage: Arc::new(usage_table()),
             views: HashMap::new(),
             caps: caps.to_vec(),
             foreign: false,
@@ -112,6 +119,7 @@ impl State {
     /// Begins with an empty ledger and a new page.
     pub(super) fn begin(&mut self) {
         self.page = Arc::new(page(CONTAINER_PAGE_MAGIC));
+        self.usage = Arc::new(usage_table());
         self.engine = Engine::new(Config::default());
         let caps = self.caps.clone();
         for lane in 0..caps.len() {
@@ -235,7 +243,7 @@ impl State {
             }
             Action::Disconnect { client, why } => {
                 assert!(!matches!(why, Cut::Broke(_)), "{why:?}");
-                if let Some(client) = self.clients.remove(&client) {
+                if let Some(client) = self.remove(client) {
                     let _ = shutdown(client.fd.as_raw_fd(), Shutdown::Both);
                 }
             }
@@ -251,10 +259,23 @@ impl State {
             return; // a silent one
         };
         let claims = page(CLIENT_PAGE_MAGIC);
+        let taken = |slot: &u32| self.clients.values().any(|client| client.slot == *slot);
+        let slot = (0..USAGE_SLOTS as u32).find(|slot| !taken(slot)).unwrap_or(NO_SLOT);
+        claims.write_all_at(&slot.to_ne_bytes(), 12).expect("in the page");
         let futex = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("an eventfd");
         let reply = Reply::Attached { client, lanes };
-        send(&fd, id, &reply, &[self.page.as_fd(), claims.as_fd(), futex.as_fd()]);
-        self.clients.insert(client, Client { fd, claims });
+        let usage = self.usage.as_fd();
+        send(&fd, id, &reply, &[self.page.as_fd(), claims.as_fd(), futex.as_fd(), usage]);
+        self.clients.insert(client, Client { fd, claims, slot });
+    }
+
+    /// Forgets a process, and empties its slot.
+    pub(super) fn remove(&mut self, client: ClientId) -> Option<Client> {
+        let gone = self.clients.remove(&client)?;
+        let empty = [0; size_of::<UsageSlot>()];
+        let at = 64 + u64::from(gone.slot) * empty.len() as u64;
+        self.usage.write_all_at(&empty, at).expect("in the table");
+        Some(gone)
     }
 
     fn answer(&mut self, token: Token, reply: &Reply) {
@@ -273,7 +294,8 @@ impl State {
     }
 
     /// Writes the page that processes see: the number of lanes (offset 12), of processes (48), and for each lane UUID,
-    /// cap and reserved bytes (64 bytes each from 64 on), recall and context (56 and 60 in them).
+    /// cap and reserved bytes (64 bytes each from 64 on), recall and context (56 and 60 in them). The
+    /// untracked bytes of the lanes follow from 1152 on.
     pub fn show(&self) {
         let put = |bytes: &[u8], at: usize| {
             self.page.write_all_at(bytes, at as u64).expect("in the page");
@@ -286,6 +308,7 @@ impl State {
             put(&[0x10 + lane.0; 16], at);
             put(&view.cap.0.to_ne_bytes(), at + 16);
             put(&view.reserved.0.to_ne_bytes(), at + 24);
+            put(&view.untracked.0.to_ne_bytes(), 1152 + usize::from(lane.0) * 8);
             put(&view.recall.to_ne_bytes(), at + 56);
             put(&self.context_kib.to_ne_bytes(), at + 60);
         }
@@ -293,11 +316,22 @@ impl State {
 }
 
 fn page(magic: u64) -> File {
+    shared(PAGE_BYTES, magic, PAGE_VERSION)
+}
+
+/// A usage table whose slots all count.
+fn usage_table() -> File {
+    let table = shared(size_of::<UsageTable>(), USAGE_TABLE_MAGIC, USAGE_VERSION);
+    table.write_all_at(&(USAGE_SLOTS as u32).to_ne_bytes(), 12).expect("in the table");
+    table
+}
+
+fn shared(bytes: usize, magic: u64, version: u32) -> File {
     let fd = memfd_create(c"page", MFdFlags::MFD_CLOEXEC).expect("a memfd");
     let file = File::from(fd);
-    file.set_len(PAGE_BYTES as u64).expect("a page");
+    file.set_len(bytes as u64).expect("whole pages");
     file.write_all_at(&magic.to_ne_bytes(), 0).expect("in the page");
-    file.write_all_at(&PAGE_VERSION.to_ne_bytes(), 8).expect("in the page");
+    file.write_all_at(&version.to_ne_bytes(), 8).expect("in the page");
     file
 }
 

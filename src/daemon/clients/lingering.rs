@@ -19,6 +19,7 @@
 //! connection, which shows nothing. On a kernel without pidfds (before 5.3), a client ends with its connection.
 
 use super::{ClientHolder, Clients, Tenant};
+use crate::containers::UsageSlot;
 use crate::poll::Source;
 use crate::slab::Key;
 use crate::sockets::Socket;
@@ -49,6 +50,8 @@ pub struct LingeringClient {
     pub process: Option<Process>,
     /// The event that ends it.
     pub until: LingerUntil,
+    /// Its slot of the container's usage table.
+    pub slot: Option<UsageSlot>,
 }
 
 impl LingerUntil {
@@ -90,12 +93,13 @@ impl Clients {
     }
 
     /// Keeps a process's grants charged as long as it can hold the memory.
-    pub(super) fn linger(&mut self, client: ClientId, tenant: Tenant, out: &mut Tasks) {
+    pub(super) fn linger(&mut self, client: ClientId, mut tenant: Tenant, out: &mut Tasks) {
         let (container, process) = (tenant.container, tenant.process);
+        let slot = tenant.slot.take();
         let Some(until) = LingerUntil::of(tenant) else {
             return out.step(Event::Gone { client });
         };
-        let lingering = LingeringClient { container, client, process, until };
+        let lingering = LingeringClient { container, client, process, until, slot };
         match self.watch_lingering(lingering, true) {
             Ok(()) => out.step(Event::Left { client }),
             Err(why) => {
@@ -113,14 +117,15 @@ impl Clients {
         &mut self,
         container: ContainerId,
         client: ClientId,
-        process: Process,
-        pidfd: OwnedFd,
+        (process, pidfd): (Process, OwnedFd),
+        slot: Option<UsageSlot>,
     ) -> Result<(), &'static str> {
         let lingering = LingeringClient {
             container,
             client,
             process: Some(process),
             until: LingerUntil::Exit(pidfd),
+            slot,
         };
         self.watch_lingering(lingering, false)
     }
@@ -156,17 +161,17 @@ impl Clients {
     pub fn lingering_ready(&mut self, key: Key, out: &mut Tasks) {
         let lingering = self.lingering.get(key);
         if lingering.is_some_and(|it| it.until.is_over())
-            && let Some(client) = self.forget_lingering(key)
+            && let Some(gone) = self.forget_lingering(key)
         {
-            out.step(Event::Gone { client });
+            out.step(Event::Gone { client: gone.client });
         }
     }
 
     /// Removes a lingering client that the engine has dropped.
-    pub(super) fn forget_lingering(&mut self, key: Key) -> Option<ClientId> {
+    pub(super) fn forget_lingering(&mut self, key: Key) -> Option<LingeringClient> {
         let lingering = self.lingering.remove(key)?;
         self.free(lingering.client);
-        Some(lingering.client)
+        Some(lingering)
     }
 
     /// How many lingering clients a container has.

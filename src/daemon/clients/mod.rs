@@ -10,14 +10,14 @@ mod lingering;
 mod requests;
 mod tenant;
 
-use crate::containers::{ContainerWriter, Containers};
+use crate::containers::{ContainerWriter, Containers, UsageSlot};
 use crate::log_limit::LogLimit;
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
 use crate::slab::{Key, Slab};
-use crate::sockets::{Spare, packet};
+use crate::sockets::{Spare, packet_in};
 use crate::tasks::{Task, Tasks};
-use gpuslice_engine::{Event, Process};
+use gpuslice_engine::{Event, Granted, Process};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
 use gpuslice_wire::frame::RequestId;
@@ -65,6 +65,8 @@ pub struct Clients {
     given_back: bool,
     /// Processes that could not be attached.
     unattached: LogLimit,
+    /// Slots of the clients that the present step has removed: the process's next client keeps its slot.
+    left: Vec<(ContainerId, Option<Process>, UsageSlot)>,
 }
 
 impl Clients {
@@ -79,6 +81,7 @@ impl Clients {
             handshake_deadlines: VecDeque::new(),
             given_back: false,
             unattached: LogLimit::default(),
+            left: Vec::new(),
         }
     }
 
@@ -164,19 +167,25 @@ impl Clients {
         }
     }
 
-    /// Sends a process its page, the container's page and its doorbell, as the engine has attached it.
+    /// Sends a process its page, the container's page, its doorbell and the usage table, as the engine has attached
+    /// it, with these grants.
     pub fn attach(
         &mut self,
         key: Key,
-        (client, lanes): (ClientId, u8),
+        (client, lanes, granted): (ClientId, u8, &Granted),
         container: &ContainerId,
         page: Option<&ContainerWriter>,
         out: &mut Tasks,
     ) {
+        let slot = page.and_then(|page| self.slot_for(key, container, page, granted));
         let tenant = self.tenants.get_mut(key).zip(page);
-        let sent = tenant
-            .ok_or(Errno::ENOENT)
-            .and_then(|(tenant, page)| tenant.attach(key, (client, lanes), page, &self.watch));
+        let sent = tenant.ok_or(Errno::ENOENT).and_then(|(tenant, page)| {
+            tenant.slot = slot;
+            if tenant.slot.is_none() && !tenant.looks {
+                return Err(Errno::ENOSPC);
+            }
+            tenant.attach(key, (client, lanes), page, &self.watch)
+        });
         match sent {
             Ok(()) => {
                 let holder = ClientHolder::Connected(key);
@@ -194,6 +203,34 @@ impl Clients {
                 }
             }
         }
+    }
+
+    /// A slot for a process that attaches: the one it had, if it goes on with its memory. A connection that only
+    /// reads needs none.
+    fn slot_for(
+        &mut self,
+        key: Key,
+        container: &ContainerId,
+        page: &ContainerWriter,
+        granted: &Granted,
+    ) -> Option<UsageSlot> {
+        let tenant = self.tenants.get(key).filter(|it| !it.looks)?;
+        let its = |(of, process, _): &(ContainerId, Option<Process>, UsageSlot)| {
+            of == container && process.is_some() && *process == tenant.process
+        };
+        let Some(former) = self.left.iter().position(its) else {
+            return page.usage.slot(granted);
+        };
+        let (_, _, slot) = self.left.swap_remove(former);
+        if *granted == Granted::default() {
+            slot.set(granted); // another program in the same process
+        }
+        Some(slot)
+    }
+
+    /// Empties the slots of clients that are gone and have no successor.
+    pub fn free_slots(&mut self) {
+        self.left.clear();
     }
 
     fn holder_of(&self, client: ClientId) -> Option<ClientHolder> {
@@ -219,7 +256,7 @@ impl Clients {
             return;
         };
         let mut buffer = [0; FRAME_BYTES_MAX];
-        let len = packet(id, reply, &mut buffer);
+        let len = packet_in(tenant.version, id, reply, &mut buffer);
         if send(tenant.fd.as_fd(), &buffer[..len], &[]).is_err() {
             self.disconnect(key, out);
         }
@@ -238,8 +275,16 @@ impl Clients {
     pub fn cut(&mut self, client: ClientId, broke: Option<Rejection>, out: &mut Tasks) {
         match (self.holder_of(client), broke) {
             (Some(ClientHolder::Connected(key)), Some(rule)) => self.reject(key, rule, out),
-            (Some(ClientHolder::Connected(key)), None) => drop(self.remove(key, out)),
-            (Some(ClientHolder::Lingering(key)), _) => _ = self.forget_lingering(key),
+            (Some(ClientHolder::Connected(key)), None) => {
+                let tenant = self.remove(key, out);
+                let left = tenant.and_then(|it| Some((it.container, it.process, it.slot?)));
+                self.left.extend(left);
+            }
+            (Some(ClientHolder::Lingering(key)), _) => {
+                let lingering = self.forget_lingering(key);
+                let left = lingering.and_then(|it| Some((it.container, it.process, it.slot?)));
+                self.left.extend(left);
+            }
             (None, _) => {}
         }
     }

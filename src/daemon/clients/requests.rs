@@ -6,9 +6,9 @@ use crate::slab::Key;
 use crate::sockets::{Received, id_of};
 use crate::tasks::{Measure, Task, Tasks};
 use gpuslice_engine::{Event, Token};
-use gpuslice_wire::frame::{FrameError, RequestId, decode};
+use gpuslice_wire::frame::{FrameError, RequestId, decode, version_of};
 use gpuslice_wire::ids::ClientId;
-use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_MIN};
 use gpuslice_wire::tenant::{HandleKey, Rejection, Reply, Request};
 use gpuslice_wire::units::Bytes;
 
@@ -25,6 +25,8 @@ impl Clients {
         let frame = match tenant.fd.receive(&mut buffer) {
             Received::Packet(len) => {
                 tenant.request = id_of(&buffer[..len]);
+                let version = version_of(&buffer[..len]);
+                tenant.version = version.clamp(WIRE_VERSION_MIN, WIRE_VERSION);
                 decode::<Request>(&buffer[..len])
             }
             Received::Nothing => return false,

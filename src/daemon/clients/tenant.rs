@@ -1,20 +1,25 @@
 //! A process's connection.
 
 use super::handles::SharedHandles;
-use crate::containers::{ClaimsReader, ContainerWriter};
+use crate::containers::{ClaimsReader, ContainerWriter, UsageSlot};
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
 use crate::slab::Key;
-use crate::sockets::{Socket, packet};
+use crate::sockets::{Socket, packet_in};
 use gpuslice_engine::{Claims, Event, Process};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, GROUPS_PER_CLIENT_MAX};
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, GROUPS_PER_CLIENT_MAX, WIRE_VERSION};
 use gpuslice_wire::tenant::{ObjectName, Rejection, Reply};
+use gpuslice_wire::usage::NO_SLOT;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// The first version of frames whose processes know the usage table. For an older one the daemon writes the slot,
+/// from the claims in the process's page.
+const USAGE_SINCE: u16 = 2;
 
 /// A channel group, as its process reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,10 @@ pub struct Tenant {
     pub(super) peer: Peer,
     /// Id of the last request, for a final rejection.
     pub(super) request: RequestId,
+    /// Version of its frames.
+    pub(super) version: u16,
+    /// Its slot of the container's usage table; none for a connection that only reads.
+    pub(super) slot: Option<UsageSlot>,
     pub(super) attached: Option<Attached>,
     /// Memory handles that its siblings may open.
     pub(super) shared: SharedHandles,
@@ -71,6 +80,8 @@ impl Tenant {
             container,
             peer,
             request: RequestId(0),
+            version: WIRE_VERSION,
+            slot: None,
             attached: None,
             shared: SharedHandles::default(),
             groups: Vec::new(),
@@ -80,7 +91,7 @@ impl Tenant {
         }
     }
 
-    /// Sends the container's page, the process's page and its doorbell.
+    /// Sends the container's page, the process's page, its doorbell and the usage table.
     ///
     /// # Errors
     /// A system call failed, or the process does not read.
@@ -91,19 +102,27 @@ impl Tenant {
         page: &ContainerWriter,
         watch: &Watch,
     ) -> nix::Result<()> {
-        let (claims, claims_fd) = ClaimsReader::new()?;
+        let slot = self.slot.as_ref().map_or(NO_SLOT, UsageSlot::number);
+        let (claims, claims_fd) = ClaimsReader::new(slot)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         watch.add_edge_triggered(&bell, Source::Doorbell(key))?;
         let mut buffer = [0; FRAME_BYTES_MAX];
         let reply = Reply::Attached { client, lanes };
-        let len = packet(self.request, &reply, &mut buffer);
+        let len = packet_in(self.version, self.request, &reply, &mut buffer);
         // The process derives the offset of its clock from this heartbeat.
         page.heartbeat(now());
-        let fds = [page.fd(), claims_fd.as_fd(), bell.as_fd()].map(|fd| fd.as_raw_fd());
-        send(self.fd.as_fd(), &buffer[..len], &fds)?;
+        let fds = [page.fd(), claims_fd.as_fd(), bell.as_fd(), page.usage.fd()];
+        let fds = fds.map(|fd| fd.as_raw_fd());
+        let known = if self.writes_slot() { fds.len() } else { fds.len() - 1 };
+        send(self.fd.as_fd(), &buffer[..len], &fds[..known])?;
         self.attached =
             Some(Attached { client, lanes, claims, host: Claims::default(), _doorbell: bell });
         Ok(())
+    }
+
+    /// Whether the process writes its slot of the usage table itself.
+    fn writes_slot(&self) -> bool {
+        self.version >= USAGE_SINCE
     }
 
     /// Stores a channel group that the process reports, in a bounded list. It is checked when it is used.
@@ -131,7 +150,7 @@ impl Tenant {
     /// Rejects the process with the rule it broke.
     pub(super) fn say_rejected(&self, why: Rejection) {
         let mut buffer = [0; FRAME_BYTES_MAX];
-        let len = packet(self.request, &Reply::Rejected { why }, &mut buffer);
+        let len = packet_in(self.version, self.request, &Reply::Rejected { why }, &mut buffer);
         // The connection is closed in any case; if this fails, the peer sees only that.
         let _ = send(self.fd.as_fd(), &buffer[..len], &[]);
     }
@@ -140,6 +159,9 @@ impl Tenant {
     pub(super) fn claims(&mut self, lane: Lane) -> Option<Event> {
         let attached = self.attached.as_mut()?;
         let claims = attached.claims.read(lane);
+        if let Some(slot) = self.slot.as_ref().filter(|_| self.version < USAGE_SINCE) {
+            slot.set_account(usize::from(lane.0), claims.held);
+        }
         if lane == Lane::HOST && std::mem::replace(&mut attached.host, claims) == claims {
             return None;
         }

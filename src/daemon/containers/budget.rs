@@ -13,9 +13,10 @@ const OWN: u64 = 32 + socket_closer::DESCRIPTORS;
 const AGENTS_MAX: u64 = 32;
 /// Admin connections; this many containers can start at once.
 const ADMINS_MAX: u64 = 256;
-/// Per container: its socket, its page, its first process's pidfd and its file of grants. A claim's slice has no first
-/// process, and a container that lives in it has nothing else; so these share what containers leave.
-const PER_CONTAINER: u64 = 4;
+/// Per container: its socket, its page, its usage table, its first process's pidfd and its file of grants. A
+/// claim's slice has no first process, and a container that lives in it has nothing else; so these share what
+/// containers leave.
+const PER_CONTAINER: u64 = 5;
 /// Per process: its connection, its doorbell and its pidfd; and one more from the end of a connection until
 /// the next connection takes over its memory.
 const PER_CLIENT: u64 = 4;
@@ -107,7 +108,7 @@ mod tests {
         let budget = Budget::new(1 << 20, 256);
         assert!(budget.has_descriptors(256, 0, 0) && !budget.has_descriptors(256, 0, 1));
         assert!(budget.has_descriptors(0, 256, 256) && !budget.has_descriptors(0, 256, 257));
-        assert!(budget.has_descriptors(0, 100, 724) && !budget.has_descriptors(1, 100, 724));
+        assert!(budget.has_descriptors(0, 100, 880) && !budget.has_descriptors(1, 100, 880));
     }
 
     #[test]

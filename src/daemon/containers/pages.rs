@@ -1,10 +1,11 @@
-//! The two pages shared with tenants, and the daemon's only module with raw memory.
+//! The memory shared with tenants, and the daemon's only module with raw memory.
 //!
 //! Problem: a tenant must read the state of its turn in one load, and report a drain in one store. Yet no
 //! write of a tenant may harm the daemon or other tenants.
-//! Idea: two sealed memfds of one page each. The *container page* is sealed against every later
+//! Idea: sealed memfds. The *container page* is sealed against every later
 //! writable mapping; only the mapping made here before the seal can write. The *client page* is written by
-//! the tenant and read here as claims. Neither can change its size, so no access from here can fault.
+//! the tenant and read here as claims, the *usage table* ([`usage`]) by all processes of the container for each
+//! other. None can change its size, so no access from here can fault.
 //! All access goes through atomics, one field at a time, from the raw pointer: no reference to memory
 //! that another process writes ever exists.
 //!
@@ -34,7 +35,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// The mapping of a sealed memfd of one page, for reading and writing.
+/// The mapping of a sealed memfd of whole pages, for reading and writing.
 #[derive(Debug)]
 struct Shared<T> {
     at: NonNull<T>,
@@ -42,10 +43,11 @@ struct Shared<T> {
 
 impl<T> Shared<T> {
     fn new(name: &CStr, seals: SealFlag) -> Result<(Shared<T>, OwnedFd), Errno> {
-        const { assert!(size_of::<T>() == PAGE_BYTES && align_of::<T>() <= PAGE_BYTES) };
+        let whole = size_of::<T>().is_multiple_of(PAGE_BYTES);
+        assert!(whole && align_of::<T>() <= PAGE_BYTES);
         let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-        ftruncate(&fd, PAGE_BYTES as i64)?;
-        let size = NonZeroUsize::new(PAGE_BYTES).ok_or(Errno::EINVAL)?;
+        ftruncate(&fd, size_of::<T>() as i64)?;
+        let size = NonZeroUsize::new(size_of::<T>()).ok_or(Errno::EINVAL)?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice; nothing of ours is replaced.
         let at = unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, &fd, 0) }?.cast();
@@ -58,10 +60,10 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // SAFETY: this mapping was made in `new`, is a page long, and no reference into it outlives
+        // SAFETY: this mapping was made in `new`, has the size of `T`, and no reference into it outlives
         // `self`: fields are borrowed from it only within the methods below. A failure would leave
-        // a page mapped, which is harmless.
-        let _ = unsafe { munmap(self.at.cast(), PAGE_BYTES) };
+        // pages mapped, which is harmless.
+        let _ = unsafe { munmap(self.at.cast(), size_of::<T>()) };
     }
 }
 
@@ -74,6 +76,9 @@ macro_rules! field {
         unsafe { &(*$page.at.as_ptr()).$($path)+ }
     };
 }
+
+mod usage;
+pub use usage::{UsageSlot, UsageWriter};
 
 /// Wakes every thread that sleeps on a word of a shared page. Returns the number of threads woken.
 fn wake(word: &AtomicU32) -> i64 {
@@ -133,6 +138,8 @@ pub struct PageSettings {
 pub struct ContainerWriter {
     page: Shared<ContainerPage>,
     fd: OwnedFd,
+    /// The table in which its processes tell each other what they use.
+    pub usage: UsageWriter,
 }
 
 impl ContainerWriter {
@@ -165,7 +172,7 @@ impl ContainerWriter {
         field!(page, stop).store(u32::from(settings.stop), Relaxed);
         field!(page, heartbeat_ns).store(now.0, Relaxed);
         field!(page, magic).store(CONTAINER_PAGE_MAGIC, Release);
-        Ok(ContainerWriter { page, fd })
+        Ok(ContainerWriter { page, fd, usage: UsageWriter::new()? })
     }
 
     /// The descriptor to send to the container's processes.
@@ -195,6 +202,7 @@ impl ContainerWriter {
         };
         field!(page, lane[at].cap).store(view.cap.0, Relaxed);
         field!(page, lane[at].reserved).store(view.reserved.0, Relaxed);
+        field!(page, untracked[at]).store(view.untracked.0, Relaxed);
         let context_kib = view.context.0.div_ceil(KIB).min(u64::from(u32::MAX)) as u32;
         field!(page, lane[at].context_kib).store(context_kib, Relaxed);
         field!(page, lane[at].window_us).store(view.window_us, Relaxed);
@@ -234,13 +242,14 @@ impl ContainerWriter {
 pub struct ClaimsReader(Shared<ClientPage>);
 
 impl ClaimsReader {
-    /// A page without claims, and the descriptor to send to the process.
+    /// A page without claims for a process with this slot of the usage table, and the descriptor to send to it.
     ///
     /// # Errors
     /// No memory, or no descriptor left.
-    pub fn new() -> Result<(ClaimsReader, OwnedFd), Errno> {
+    pub fn new(slot: u32) -> Result<(ClaimsReader, OwnedFd), Errno> {
         let (page, fd): (Shared<ClientPage>, _) =
             Shared::new(c"gpuslice-client", SealFlag::empty())?;
+        field!(page, slot).store(slot, Relaxed);
         for lane in 0..LANES_MAX {
             field!(page, lane[lane].gate).store(GATE_OPEN, Relaxed);
         }
@@ -311,6 +320,7 @@ mod tests {
             idle_us: 2,
             cap: Bytes(3),
             reserved: Bytes(4),
+            untracked: Bytes(5),
             recall: 0,
             context: Bytes(0),
         }
@@ -411,7 +421,7 @@ mod tests {
 
     #[test]
     fn claims_are_read_as_the_tenant_wrote_them() {
-        let (reader, fd) = ClaimsReader::new().expect("a page");
+        let (reader, fd) = ClaimsReader::new(0).expect("a page");
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let tenant = Shared::<ClientPage> { at: tenant_map(&fd, both).expect("mapped").cast() };
         field!(tenant, lane[3].runnable).store(1, Relaxed);
@@ -442,7 +452,7 @@ mod tests {
                 (field!(page, lane[0].mode).load(Relaxed), field!(page, gated).load(Relaxed));
             assert_eq!(found, (mode, count));
         }
-        let (claims, fd) = ClaimsReader::new().expect("a page");
+        let (claims, fd) = ClaimsReader::new(0).expect("a page");
         let read = tenant_map(&fd, ProtFlags::PROT_READ).expect("readable");
         let tenant = Shared::<ClientPage> { at: read.cast() };
         let gate = || field!(tenant, lane[2].gate).load(SeqCst);

@@ -222,6 +222,8 @@ impl Duties {
         let process = self.clients.process(key);
         self.containers.note_granted(engine, container, client.0, process);
         let page = self.containers.page(container);
+        let granted = engine.granted_to(client.0).unwrap_or_default();
+        let client = (client.0, client.1, &granted);
         self.clients.attach(key, client, container, page, &mut self.tasks);
     }
 

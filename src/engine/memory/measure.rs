@@ -37,14 +37,14 @@ impl Engine {
         let Some((mine, slice)) = self.share(client, lane) else {
             return;
         };
-        let Some(gpu) = slice.gpu else {
+        if slice.gpu.is_none() {
             return; // NVML does not show host memory
-        };
+        }
         let first = mine.seen.is_none() && mine.claims.held == Bytes::ZERO;
         let beyond = mine.beyond(used);
         slice.recount(&mut mine.residual, |it| it.look(now, beyond));
         if first {
-            self.first_context(gpu, used);
+            slice.note_first_context(used);
         }
         self.serve(index, lane, actions);
     }
@@ -87,17 +87,5 @@ impl Engine {
         slice.unattributed.look(now, used);
         slice.account.hold(slice.unattributed.charged());
         self.serve(index, lane, actions);
-    }
-
-    /// A process without other memory has its first context, and `used` is its size. The smallest figure
-    /// seen is right; a larger one includes other memory.
-    fn first_context(&mut self, gpu: usize, used: Bytes) {
-        let known = self.gpus[gpu].context;
-        if used == Bytes::ZERO || known.is_some_and(|least| least <= used) {
-            return;
-        }
-        self.gpus[gpu].context = Some(used);
-        let on_it = self.gpus[gpu].turns.entities.iter();
-        self.changed.extend(on_it.map(|it| (it.index, it.lane)));
     }
 }

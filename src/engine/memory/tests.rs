@@ -257,32 +257,37 @@ fn stray_memory_counts_while_it_lasts_and_then_serves_waiting_requests() {
     assert_eq!(rig.step(host), [], "NVML knows nothing of the host's memory");
 }
 
+/// The cost of a context on GPU 0 that a container's page shows.
+fn context_cost(rig: &Rig, container: &str) -> u64 {
+    let index = rig.engine.containers.find(id(container)).expect("admitted");
+    let container = rig.engine.containers.get(index).expect("there");
+    let shown = container.slices.get(Lane(0)).and_then(|slice| slice.shown);
+    shown.map_or(0, |view| view.context.0)
+}
+
 #[test]
-fn a_context_costs_as_much_as_the_smallest_first_one() {
+fn a_context_costs_as_much_as_the_smallest_first_one_of_its_container() {
     let mut rig = Rig::new(Config::default(), &[16]);
-    rig.admit(ask("a", "0", 1_000)).expect("fits");
-    rig.admit(ask("b", "0", 100)).expect("fits");
-    let cost = |rig: &mut Rig, held: u64, used: &[u64]| {
-        let client = rig.attach("a", 0).expect("in");
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    rig.admit(ask("b", "0", 1_000)).expect("fits");
+    let cost = |rig: &mut Rig, container: &str, held: u64, used: &[u64]| {
+        let client = rig.attach(container, 0).expect("in");
         says(rig, client, held, 0);
-        let looks = used.iter().map(|&used| rig.step(measured(client, used)));
-        let views: Vec<Action> = looks.flatten().collect();
-        views
-            .into_iter()
-            .filter_map(|action| match action {
-                Action::SetLane { container, view, .. } if container == id("b") => {
-                    Some(view.context.0)
-                }
-                _ => None,
-            })
-            .next_back()
+        for &used in used {
+            rig.step(measured(client, used));
+        }
+        context_cost(rig, container)
     };
-    assert_eq!(cost(&mut rig, 0, &[0]), None, "nothing is not a context");
-    assert_eq!(cost(&mut rig, 0, &[400]), Some(50), "no more than half of a small cap");
-    assert_eq!(cost(&mut rig, 0, &[40]), Some(40));
-    assert_eq!(cost(&mut rig, 0, &[41, 39]), None, "more, or not the first");
-    assert_eq!(cost(&mut rig, 1, &[5]), None, "it had something else");
-    assert_eq!(cost(&mut rig, 0, &[7]), Some(7));
+    assert_eq!(cost(&mut rig, "a", 0, &[0]), 0, "nothing is not a context");
+    assert_eq!(cost(&mut rig, "a", 0, &[400]), 50, "no more than half of a small cap");
+    assert_eq!(cost(&mut rig, "a", 0, &[40]), 40);
+    assert_eq!(cost(&mut rig, "a", 0, &[41, 39]), 40, "more, or not the first");
+    assert_eq!(cost(&mut rig, "a", 1, &[5]), 40, "it had something else");
+    assert_eq!(cost(&mut rig, "a", 0, &[7]), 7);
+    // A false figure, which is smaller or larger than a context, costs no other container.
+    assert_eq!((context_cost(&rig, "b"), cost(&mut rig, "b", 0, &[300])), (0, 300));
+    assert_eq!(cost(&mut rig, "a", 0, &[1]), 1);
+    assert_eq!(context_cost(&rig, "b"), 300);
 }
 
 #[test]

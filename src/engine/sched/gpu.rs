@@ -15,8 +15,6 @@ pub(crate) struct Gpu {
     pub(crate) index: NvmlIndex,
     pub(crate) total: Bytes,
     pub(crate) turns: Turns,
-    /// The least memory that a first context on it was seen to take.
-    pub(crate) context: Option<Bytes>,
     /// The part that pages show of it; `None` before the first write.
     pub(crate) shown: Option<ToAll>,
     /// Notices and orders of its turns.
@@ -31,7 +29,6 @@ pub(crate) struct ToAll {
     pub(crate) mode: Mode,
     pub(crate) window_us: u32,
     gates: bool,
-    pub(crate) context: Bytes,
 }
 
 /// The part of the page about a container's own turns.
@@ -49,7 +46,6 @@ impl Gpu {
             mode: self.turns.mode(),
             window_us: self.turns.window_us(),
             gates: self.turns.gates(),
-            context: self.context.unwrap_or_default(),
         }
     }
 }

@@ -129,7 +129,7 @@ fn every_kind_has_this_length() {
 #[test]
 fn a_reservation_has_these_bytes() {
     let frame = bytes_of(&NodeRequest::Reserve { words: reservation() });
-    assert_eq!(&frame[..8], [b'G', b'S', b'L', b'1', 1, 0, 0xc0, 2]);
+    assert_eq!(&frame[..8], [b'G', b'S', b'L', b'1', 2, 0, 0xc0, 2]);
     let payload = &frame[crate::frame::HEADER_BYTES..];
     assert_eq!(&payload[..5], [3, 0, b'c', b'-', b'1']);
     assert_eq!(&payload[66..75], b"\x07\0default");

@@ -4,7 +4,7 @@
 //! case closes its standard input. So no case depends on a sleep.
 
 use crate::words::{Outcome, Stop, fail};
-use crate::{ipc, pool_limits, processes, vmm_share};
+use crate::{exact, ipc, pool_limits, processes, vmm_share};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -181,12 +181,14 @@ pub fn listen() -> Option<String> {
 /// What a helper does with its arguments.
 type Role = fn(&[String]) -> Outcome;
 
-const ROLES: [(&str, Role); 9] = [
+const ROLES: [(&str, Role); 11] = [
     ("hold", processes::hold),
     ("fill", processes::fill),
     ("grow", processes::grow),
     ("idle", processes::idle),
     ("look", processes::look),
+    ("exact", exact::exact),
+    ("nvml", exact::nvml_only),
     ("open", ipc::open),
     ("share", ipc::share),
     ("import", vmm_share::import),

@@ -66,9 +66,9 @@ fn opened_by_a_process(gpu: Gpu) -> Outcome {
     helper.tell("close")?;
     helper.says("done")?;
     helper.end()?;
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn opened_twice(gpu: Gpu) -> Outcome {
@@ -80,18 +80,18 @@ fn opened_twice(gpu: Gpu) -> Outcome {
         helper.says("done")?;
     }
     helper.end()?;
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn opener_dies(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let at = gpu.alloc(bytes)?;
     opener(at, 1)?.kill()?;
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// A helper that shares memory: the maker of the next case.
@@ -120,7 +120,7 @@ fn maker_dies(gpu: Gpu) -> Outcome {
     that!(read == 77, "{read} is read");
     ok!(cuIpcCloseMemHandle(at));
     maker.kill()?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn costs_nothing_more(gpu: Gpu) -> Outcome {
@@ -167,7 +167,7 @@ fn own_handle(gpu: Gpu) -> Outcome {
         cuIpcOpenMemHandle_v2(&mut opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
     );
     gpu.release(at)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn bad_flags(gpu: Gpu) -> Outcome {
@@ -186,7 +186,7 @@ fn garbage(gpu: Gpu) -> Outcome {
         let code = gpuslice_apps::api::calls::cuIpcOpenMemHandle_v2(&mut opened, handle, flags);
         that!(code != SUCCESS, "a handle of bytes {byte} opens memory");
     }
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn close_nothing(gpu: Gpu) -> Outcome {
@@ -197,7 +197,7 @@ fn close_nothing(gpu: Gpu) -> Outcome {
             cuIpcCloseMemHandle(bad)
         );
     }
-    gpu.took(gpu.part(8)?, GRAIN)?;
+    gpu.took_after_others(gpu.part(8)?, GRAIN)?;
     gpu.release(at)
 }
 
@@ -211,7 +211,7 @@ fn free_what_was_opened(gpu: Gpu) -> Outcome {
     helper.tell("close")?;
     helper.says("done")?;
     helper.end()?;
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     gpu.release(at)?;
-    gpu.back()
+    gpu.back_after_others()
 }

@@ -20,6 +20,7 @@ mod array;
 mod capture;
 mod child;
 mod context;
+mod exact;
 mod external;
 mod graph;
 mod host;
@@ -63,6 +64,7 @@ const FAMILIES: &[&[Case]] = &[
     lookup::CASES,
     processes::CASES,
     threads::CASES,
+    exact::CASES,
 ];
 
 /// The command line's options.

@@ -8,7 +8,7 @@ use std::ffi::CString;
 
 family!("nvml":
     total_is_stable, nvml_totals_agree, nvml_adds_up, nvml_v2_adds_up,
-    nvml_follows_an_allocation, nvml_agrees_when_quiet, nvml_when_full, free_when_full,
+    nvml_follows_an_allocation, nvml_agrees, nvml_when_full, free_when_full,
     nvml_knows_this_process, nvml_process_uses_what_it_has, nvml_lists_a_helper,
     nvml_forgets_the_dead, nvml_lists_nothing_twice, nvml_list_too_short, nvml_null,
     old_v2_version, null_free_or_total, info_without_context, totals_agree,
@@ -16,25 +16,34 @@ family!("nvml":
     bare: total_needs_no_context,
 );
 
-/// NVML's name of the device with the driver's UUID.
-fn nvml(gpu: Gpu) -> Outcome<nvmlDevice_t> {
-    if !has_nvml() {
-        return skip("there is no NVML");
-    }
+/// The driver's UUID of the device, as NVML writes it.
+pub fn uuid(gpu: Gpu) -> Outcome<String> {
     let mut uuid = CUuuid { bytes: [0; 16] };
     ok!(cuDeviceGetUuid(&mut uuid, gpu.device));
     let digits: Vec<String> =
         uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
     let all = digits.concat();
-    let name = format!(
+    Ok(format!(
         "GPU-{}-{}-{}-{}-{}",
         &all[..8],
         &all[8..12],
         &all[12..16],
         &all[16..20],
         &all[20..]
-    );
-    let name = CString::new(name).or_else(fail)?;
+    ))
+}
+
+/// NVML's handle of the device.
+pub fn nvml(gpu: Gpu) -> Outcome<nvmlDevice_t> {
+    of_uuid(&uuid(gpu)?)
+}
+
+/// NVML's handle of the device with this UUID.
+pub fn of_uuid(uuid: &str) -> Outcome<nvmlDevice_t> {
+    if !has_nvml() {
+        return skip("there is no NVML");
+    }
+    let name = CString::new(uuid).or_else(fail)?;
     let mut device = nvmlDevice_t::NULL;
     answers("nvmlInit_v2", nvmlInit_v2())?;
     answers("nvmlDeviceGetHandleByUUID", nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device))?;
@@ -48,13 +57,13 @@ fn answers(call: &str, code: nvmlReturn_t) -> Outcome {
     fail(format_args!("{call} answered {code:?}"))
 }
 
-fn memory(device: nvmlDevice_t) -> Outcome<nvmlMemory_t> {
+pub fn memory(device: nvmlDevice_t) -> Outcome<nvmlMemory_t> {
     let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
     answers("nvmlDeviceGetMemoryInfo", nvmlDeviceGetMemoryInfo(device, &mut memory))?;
     Ok(memory)
 }
 
-fn memory_v2(device: nvmlDevice_t) -> Outcome<nvmlMemory_v2_t> {
+pub fn memory_v2(device: nvmlDevice_t) -> Outcome<nvmlMemory_v2_t> {
     let version = size_of::<nvmlMemory_v2_t>() as u32 | 2 << 24;
     let mut memory = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
     answers("nvmlDeviceGetMemoryInfo_v2", nvmlDeviceGetMemoryInfo_v2(device, &mut memory))?;
@@ -81,11 +90,11 @@ fn processes(device: nvmlDevice_t) -> Outcome<Vec<nvmlProcessInfo_t>> {
 }
 
 /// Whether NVML lists a process. In a namespace of their own processes have other numbers.
-fn listed(device: nvmlDevice_t, pid: i32) -> Outcome<Option<nvmlProcessInfo_t>> {
+pub fn listed(device: nvmlDevice_t, pid: i32) -> Outcome<Option<nvmlProcessInfo_t>> {
     Ok(processes(device)?.into_iter().find(|one| one.pid as i32 == pid))
 }
 
-fn me() -> i32 {
+pub fn me() -> i32 {
     std::process::id() as i32
 }
 
@@ -145,25 +154,33 @@ fn nvml_follows_an_allocation(gpu: Gpu) -> Outcome {
     let before = memory(device)?.used;
     let at = gpu.alloc(bytes)?;
     let least = before + bytes as u64 - GRAIN as u64;
-    eventually("NVML sees an allocation", || Ok(memory(device)?.used >= least))?;
+    that!(memory(device)?.used >= least, "NVML does not see an allocation: {:?}", memory(device)?);
     gpu.release(at)?;
     let most = before + GRAIN as u64;
-    eventually("NVML sees a free", || Ok(memory(device)?.used <= most))
+    that!(memory(device)?.used <= most, "NVML does not see a free: {:?}", memory(device)?);
+    Ok(())
 }
 
 /// NVML and CUDA differ by what the driver keeps for itself, if at all.
-fn agree(gpu: Gpu, device: nvmlDevice_t) -> Outcome<bool> {
+fn agree(gpu: Gpu, device: nvmlDevice_t) -> Outcome {
     let ((free, total), memory) = (gpu.info()?, memory(device)?);
     let kept = memory.total.abs_diff(total as u64);
-    Ok(memory.free.abs_diff(free as u64) <= kept + GRAIN as u64)
+    that!(
+        memory.free.abs_diff(free as u64) <= kept + GRAIN as u64,
+        "{memory:?}, {free} of {total}"
+    );
+    Ok(())
 }
 
-fn nvml_agrees_when_quiet(gpu: Gpu) -> Outcome {
+fn nvml_agrees(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
-    let all: Vec<_> = (0..40).map(|_| gpu.alloc(gpu.part(64)?)).collect::<Outcome<_>>()?;
-    eventually("NVML and CUDA agree", || agree(gpu, device))?;
+    let mut all = Vec::new();
+    for _ in 0..40 {
+        all.push(gpu.alloc(gpu.part(64)?)?);
+        agree(gpu, device)?;
+    }
     gpu.release_all(all)?;
-    eventually("NVML and CUDA agree again", || agree(gpu, device))
+    agree(gpu, device)
 }
 
 fn nvml_when_full(gpu: Gpu) -> Outcome {
@@ -201,18 +218,16 @@ fn free_is_never_above_total(gpu: Gpu) -> Outcome {
 
 fn nvml_knows_this_process(gpu: Gpu) -> Outcome {
     let device = nvml(gpu)?;
-    eventually("NVML lists this process", || Ok(listed(device, me())?.is_some()))
+    that!(listed(device, me())?.is_some(), "NVML does not list this process");
+    Ok(())
 }
 
 fn nvml_process_uses_what_it_has(gpu: Gpu) -> Outcome {
     let (device, bytes) = (nvml(gpu)?, gpu.part(4)?);
     gpu.alloc(bytes)?;
-    eventually("NVML knows what this process has", || {
-        let used = listed(device, me())?.map(|one| one.used_gpu_memory);
-        // All ones: not known, as in some containers and under some drivers.
-        Ok(used.is_some_and(|used| used >= bytes as u64))
-    })?;
     let used = listed(device, me())?.map_or(0, |one| one.used_gpu_memory);
+    // All ones: not known, as in some containers and under some drivers.
+    that!(used >= bytes as u64, "this process uses {used} bytes and holds {bytes}");
     let total = memory(device)?.total;
     that!(used <= total || used == u64::MAX, "{used} bytes of {total}");
     Ok(())
@@ -223,9 +238,7 @@ fn nvml_lists_a_helper(gpu: Gpu) -> Outcome {
     let mut helper = Helper::start("hold", &["0"])?;
     helper.says("held")?;
     let pid = helper.pid();
-    eventually("NVML lists both", || {
-        Ok(listed(device, pid)?.is_some() && listed(device, me())?.is_some())
-    })?;
+    that!(listed(device, pid)?.is_some() && listed(device, me())?.is_some(), "not both are listed");
     helper.end()
 }
 
@@ -235,7 +248,8 @@ fn nvml_forgets_the_dead(gpu: Gpu) -> Outcome {
     helper.says("held")?;
     let pid = helper.pid();
     helper.kill()?;
-    eventually("NVML forgets a dead process", || Ok(listed(device, pid)?.is_none()))
+    that!(listed(device, pid)?.is_none(), "NVML lists a dead process");
+    Ok(())
 }
 
 fn nvml_lists_nothing_twice(gpu: Gpu) -> Outcome {
@@ -250,7 +264,6 @@ fn nvml_lists_nothing_twice(gpu: Gpu) -> Outcome {
 
 fn nvml_list_too_short(gpu: Gpu) -> Outcome {
     let (device, mut count) = (nvml(gpu)?, 0);
-    eventually("NVML lists this process", || Ok(listed(device, me())?.is_some()))?;
     let code = nvmlDeviceGetComputeRunningProcesses_v3(device, &mut count, std::ptr::null_mut());
     that!(code == nvmlReturn_t::ERROR_INSUFFICIENT_SIZE, "it answered {code:?}");
     that!(count >= 1, "{count} processes");

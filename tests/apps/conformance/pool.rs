@@ -63,7 +63,7 @@ fn free_and_wait(gpu: Gpu, all: &[CUdeviceptr]) -> Outcome {
 }
 
 /// A pool takes more from the device than it is asked for, up to this.
-const PIECE: usize = 32 << 20;
+pub const PIECE: usize = 32 << 20;
 
 fn charged(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;

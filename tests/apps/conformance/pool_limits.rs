@@ -277,7 +277,7 @@ fn exported_to_a_process(gpu: Gpu) -> Outcome {
     gpu.synchronize()?;
     ok!(cuMemPoolDestroy(pool));
     drop(fd);
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// A helper that opens a pool and a pointer of it.

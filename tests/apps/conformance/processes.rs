@@ -39,9 +39,9 @@ pub fn hold(words: &[String]) -> Outcome {
 fn see_each_other(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(4)?;
     let helper = holder(bytes)?;
-    eventually("the other's memory is taken", || Ok(gpu.free()? + bytes <= gpu.before))?;
+    that!(gpu.free()? + bytes <= gpu.before, "the other's memory is not taken");
     helper.end()?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// A helper that prints the free memory on request.
@@ -64,11 +64,9 @@ fn see_the_same(gpu: Gpu) -> Outcome {
     helper.says("ready")?;
     for round in 1..4 {
         gpu.alloc(gpu.part(32)? * round)?;
-        eventually("both see the same", || {
-            helper.tell("look")?;
-            let there: usize = helper.hears()?.parse().or_else(fail)?;
-            Ok(gpu.free()?.abs_diff(there) <= GRAIN)
-        })?;
+        helper.tell("look")?;
+        let there: usize = helper.hears()?.parse().or_else(fail)?;
+        that!(gpu.free()?.abs_diff(there) <= GRAIN, "{there} there, {} here", gpu.free()?);
     }
     helper.end()
 }
@@ -117,7 +115,7 @@ fn fill_together(gpu: Gpu, count: usize) -> Outcome {
     that!(sum <= before, "together they have {sum} bytes of {before}");
     that!(sum + before / 4 + count * gpu.part(8)? >= before, "they got only {sum} of {before}");
     all.into_iter().try_for_each(Helper::end)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn two_race(gpu: Gpu) -> Outcome {
@@ -193,14 +191,14 @@ fn unused_room_goes_to_who_needs_it(gpu: Gpu) -> Outcome {
 fn killed_gives_back(gpu: Gpu) -> Outcome {
     for _ in 0..5 {
         holder(gpu.part(2)?)?.kill()?;
-        gpu.back()?;
+        gpu.back_after_others()?;
     }
     Ok(())
 }
 
 fn ended_gives_back(gpu: Gpu) -> Outcome {
     holder(gpu.part(2)?)?.end()?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// Nothing is cleared up before the next one starts: the dead one's memory is there for it.
@@ -209,7 +207,7 @@ fn leaked_gives_back(gpu: Gpu) -> Outcome {
     for _ in 0..8 {
         holder(bytes)?.kill()?;
     }
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn half_of_them_killed(gpu: Gpu) -> Outcome {
@@ -221,7 +219,7 @@ fn half_of_them_killed(gpu: Gpu) -> Outcome {
     for helper in all {
         helper.end()?;
     }
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// A helper that initialises the driver and holds nothing.
@@ -241,9 +239,9 @@ fn sixty_four(gpu: Gpu) -> Outcome {
     for helper in &mut all {
         helper.says(&total.to_string())?;
     }
-    gpu.back()?;
+    gpu.back_after_others()?;
     all.into_iter().try_for_each(Helper::end)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// Runs something in a forked child; it answers a number of up to 250.
@@ -293,14 +291,14 @@ fn forked_child_leaves_the_parent(gpu: Gpu) -> Outcome {
     gpu.took(bytes, GRAIN)?;
     gpu.usable(at, bytes)?;
     gpu.release(at)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn forked_child_may_exec(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(4)?;
     gpu.alloc(bytes)?;
     holder(bytes)?.end()?;
-    gpu.took(bytes, GRAIN)
+    gpu.took_after_others(bytes, GRAIN)
 }
 
 /// A process whose parents are gone is charged and refused like any other.
@@ -331,7 +329,7 @@ fn orphan_is_charged(gpu: Gpu) -> Outcome {
         libc::close(keep);
         libc::close(from);
     }
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// A process that becomes another program holds nothing of the one it was.
@@ -342,7 +340,7 @@ fn exec_gives_back(gpu: Gpu) -> Outcome {
     command.arg("-c").arg(script).arg(me).stdin(std::process::Stdio::null());
     let ended = command.stdout(std::process::Stdio::null()).status().or_else(fail)?;
     that!(ended.success(), "it ended with {ended}");
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// Addresses of one process mean nothing in another.
@@ -352,6 +350,6 @@ fn free_of_a_sibling(gpu: Gpu) -> Outcome {
     for at in [4096u64, 1 << 40, 0x7000_0000_0000] {
         says!(INVALID, cuMemFree_v2(at));
     }
-    gpu.back()?;
+    gpu.back_after_others()?;
     helper.end()
 }

@@ -10,7 +10,7 @@ family!("threads":
 );
 
 /// Does something in eight threads, each with the context current.
-fn eight<T: Send>(gpu: Gpu, work: impl Fn(usize) -> Outcome<T> + Sync) -> Outcome<Vec<T>> {
+pub fn eight<T: Send>(gpu: Gpu, work: impl Fn(usize) -> Outcome<T> + Sync) -> Outcome<Vec<T>> {
     let work = &work;
     std::thread::scope(|scope| {
         let start = |number: usize| {

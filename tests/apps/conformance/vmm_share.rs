@@ -45,11 +45,11 @@ fn exporting_costs_nothing(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let handle = shareable(gpu, bytes)?;
     let fd = exported(handle)?;
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     drop(fd);
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     release(handle)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn descriptor_keeps(gpu: Gpu) -> Outcome {
@@ -57,9 +57,9 @@ fn descriptor_keeps(gpu: Gpu) -> Outcome {
     let handle = shareable(gpu, bytes)?;
     let fd = exported(handle)?;
     release(handle)?;
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     drop(fd);
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn imported_here(gpu: Gpu) -> Outcome {
@@ -67,11 +67,11 @@ fn imported_here(gpu: Gpu) -> Outcome {
     let handle = shareable(gpu, bytes)?;
     let fd = exported(handle)?;
     let again = imported(fd.as_raw_fd())?;
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     release(handle)?;
     release(again)?;
     drop(fd);
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn imported_here_keeps(gpu: Gpu) -> Outcome {
@@ -81,9 +81,9 @@ fn imported_here_keeps(gpu: Gpu) -> Outcome {
     let again = imported(fd.as_raw_fd())?;
     release(handle)?;
     drop(fd);
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     release(again)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// Shared memory in which the first word is 77, mapped here.
@@ -133,10 +133,10 @@ fn imported_by_a_process(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let (handle, at, fd) = shared(gpu, bytes)?;
     importer(&fd, bytes)?.end()?;
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     drop(fd);
     unshare(at, bytes, handle)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn process_keeps(gpu: Gpu) -> Outcome {
@@ -151,7 +151,7 @@ fn process_keeps(gpu: Gpu) -> Outcome {
         Ok(gpu.free()? + bytes <= gpu.before)
     })?;
     helper.end()?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn process_dies(gpu: Gpu) -> Outcome {
@@ -161,7 +161,7 @@ fn process_dies(gpu: Gpu) -> Outcome {
     drop(fd);
     unshare(at, bytes, handle)?;
     helper.kill()?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 /// The descriptor alone carries the memory over.
@@ -172,9 +172,9 @@ fn imported_after_release(gpu: Gpu) -> Outcome {
     release(handle)?;
     let again = imported(fd.as_raw_fd())?;
     drop(fd);
-    gpu.took(bytes, GRAIN)?;
+    gpu.took_after_others(bytes, GRAIN)?;
     release(again)?;
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn not_exportable(gpu: Gpu) -> Outcome {
@@ -195,7 +195,7 @@ fn bad_descriptor(gpu: Gpu) -> Outcome {
         );
         that!(code != SUCCESS, "descriptor {fd} is memory");
     }
-    gpu.back()
+    gpu.back_after_others()
 }
 
 fn null_out(gpu: Gpu) -> Outcome {

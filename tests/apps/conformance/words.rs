@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Drivers give memory out in pieces of this size.
 pub const GRAIN: usize = 2 << 20;
-/// How long memory may take to come back: a dead process is cleared away, unused credit returns.
+/// How long the memory of a process that has ended may take to come back.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 pub const OOM: CUresult = CUresult::ERROR_OUT_OF_MEMORY;
@@ -185,34 +185,36 @@ impl Gpu {
         Ok(Self { before, ..self })
     }
 
-    /// Waits until free memory settles where it was before.
+    /// As much is free as before.
     pub fn back(self) -> Outcome {
-        self.settles(0, GRAIN)
+        self.differs(0, GRAIN)
     }
 
-    /// Waits until free memory settles `bytes` below what it was before, or up to `extra` further.
+    /// `bytes` less are free than before, or up to `extra` further.
     pub fn took(self, bytes: usize, extra: usize) -> Outcome {
-        self.settles(bytes, bytes / 64 + extra)
+        self.differs(bytes, bytes / 64 + extra)
     }
 
-    fn settles(self, bytes: usize, extra: usize) -> Outcome {
-        let before = self.before;
+    /// As much is free as before, once processes that have ended and shared descriptors that were closed are
+    /// cleared away. No call of this process does that: the driver and the daemon learn of an end from the kernel.
+    pub fn back_after_others(self) -> Outcome {
+        after_others(|| self.back())
+    }
+
+    /// The same for [`Gpu::took`].
+    pub fn took_after_others(self, bytes: usize, extra: usize) -> Outcome {
+        after_others(|| self.took(bytes, extra))
+    }
+
+    fn differs(self, bytes: usize, extra: usize) -> Outcome {
+        let (before, free) = (self.before, self.free()?);
         let least = before.saturating_sub(bytes + extra);
         let most = (before + if bytes == 0 { extra } else { 0 }).saturating_sub(bytes);
-        let start = Instant::now();
-        loop {
-            let free = self.free()?;
-            if (least..=most).contains(&free) {
-                return Ok(());
-            }
-            if start.elapsed() > PATIENCE {
-                return fail(format_args!(
-                    "{free} bytes are free; {before} before, {bytes} to be taken, \
-                     so {least} to {most} expected"
-                ));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        that!(
+            (least..=most).contains(&free),
+            "{free} bytes are free; {before} before, {bytes} to be taken, so {least} to {most} expected"
+        );
+        Ok(())
     }
 
     /// Memory of `cuMemAlloc`.
@@ -302,6 +304,15 @@ impl Gpu {
 /// Makes a context current, or none.
 pub fn set_current(context: CUcontext) -> Outcome {
     expect("cuCtxSetCurrent", 0, &[SUCCESS], calls::cuCtxSetCurrent(context)).map(drop)
+}
+
+/// Checks again until processes that have ended are cleared away.
+fn after_others(check: impl Fn() -> Outcome) -> Outcome {
+    let start = Instant::now();
+    while check().is_err() && start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    check()
 }
 
 /// Waits until something becomes true.

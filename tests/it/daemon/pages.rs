@@ -51,9 +51,9 @@ fn a_tenant_can_neither_write_nor_resize_the_page() {
     let raised = unsafe { nix::sys::mman::mprotect(read.cast(), 4096, both) };
     assert_eq!(raised, Err(Errno::EACCES));
     assert_eq!(nix::unistd::write(fd, b"x"), Err(Errno::EPERM));
-    for fd in [fd, &attached.client_page] {
+    for fd in [fd, &attached.client_page, &attached.usage] {
         assert_eq!(nix::unistd::ftruncate(fd, 0), Err(Errno::EPERM));
-        assert_eq!(nix::unistd::ftruncate(fd, 8192), Err(Errno::EPERM));
+        assert_eq!(nix::unistd::ftruncate(fd, 1 << 20), Err(Errno::EPERM));
     }
     let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     assert_eq!(fallocate(fd, hole, 0, 4096), Err(Errno::EPERM));

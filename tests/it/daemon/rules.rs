@@ -259,7 +259,7 @@ fn not_reading_answers_ends_the_connection() {
 #[test]
 fn few_descriptors_are_shared_out() {
     let mut node = Node::new();
-    node.start_daemon_limited(96);
+    node.start_daemon_limited(104);
     node.must_admit("a", Bytes(GIB));
     let flood: Vec<TenantClient> = (0..200).map(|_| node.tenant("a")).collect();
     node.must_admit("b", Bytes(GIB));
@@ -323,7 +323,7 @@ fn who_only_looks_is_granted_nothing() {
     looker.0.send(1, &Request::Look {}).expect("the daemon reads");
     let (_, reply, pages) = looker.0.message::<Reply>().expect("an answer");
     assert!(matches!(reply, Reply::Attached { .. }), "{reply:?}");
-    assert_eq!(pages.len(), 3);
+    assert_eq!(pages.len(), 4);
     let request = Request::Reserve { lane: Lane(0), need: Bytes(1), wish: Bytes(1) };
     looker.0.send(2, &request).expect("the daemon reads");
     looker.0.expect_rejected(Rejection::Protocol);

@@ -188,6 +188,7 @@ pub struct Attached {
     pub container_page: OwnedFd,
     pub client_page: OwnedFd,
     pub bell: OwnedFd,
+    pub usage: OwnedFd,
 }
 
 impl TenantClient {
@@ -216,8 +217,8 @@ impl TenantClient {
         let (id, reply, fds) = self.0.message().expect("an answer");
         let Reply::Attached { lanes, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(id, 1);
-        let [container_page, client_page, bell] = fds.try_into().expect("three descriptors");
-        Attached { lanes, container_page, client_page, bell }
+        let [container_page, client_page, bell, usage] = fds.try_into().expect("four descriptors");
+        Attached { lanes, container_page, client_page, bell, usage }
     }
 
     pub fn reserve(&self, lane: u8, need: u64, wish: u64) -> Reply {
@@ -234,10 +235,18 @@ impl TenantClient {
     }
 }
 
-/// Maps a page for the rest of the process's life.
+/// Maps the table in which the processes of a container write what they use.
+pub fn usage_table(attached: &Attached) -> &'static gpuslice_wire::usage::UsageTable {
+    let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let at = map(&attached.usage, both).expect("writable");
+    // SAFETY: as in `container_page`.
+    unsafe { at.as_ref() }
+}
+
+/// Maps whole pages for the rest of the process's life.
 pub fn map<T>(page: &OwnedFd, access: ProtFlags) -> nix::Result<NonNull<T>> {
-    assert_eq!(size_of::<T>(), PAGE_BYTES);
-    let size = NonZeroUsize::new(PAGE_BYTES).expect("not zero");
+    assert!(size_of::<T>().is_multiple_of(PAGE_BYTES));
+    let size = NonZeroUsize::new(size_of::<T>()).expect("not zero");
     // SAFETY: a new mapping at an address of the kernel's choice.
     unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, page, 0) }.map(NonNull::cast)
 }
