@@ -2,7 +2,7 @@
 //! and in a slice of 1 GiB of a larger one, by each injection method.
 //!
 //! The program's cases are in `tests/apps/conformance`; what one of them says of the bare device it
-//! must say of the slice.
+//! must say of the slice. All of it holds on a kind driver and on a strict one.
 
 use crate::command::in_1gib;
 use crate::harness::{is_root, skip, target_dir};
@@ -12,6 +12,12 @@ use std::process::{Command, Output, Stdio};
 
 /// Fewer passing cases than this, and something was skipped that should not be.
 const LEAST: usize = 150;
+
+/// The profiles of `sim/device/properties.rs`.
+const KIND: &str = "profile=kind";
+/// Without the properties that make figures late or fill a device of 1 GiB with what has ended.
+const STRICT: &str =
+    "profile=strict,exit=0ns,late=0ns,listed=always,context=64MiB,create=1ms,nvml=0ns..1ms";
 
 fn program() -> PathBuf {
     let program = target_dir().join("conformance");
@@ -34,12 +40,12 @@ fn passed(output: &Output, way: &str) -> BTreeSet<String> {
 }
 
 /// On a device of 1 GiB, without any of our libraries but the simulated driver.
-fn bare() -> BTreeSet<String> {
+fn bare(profile: &str) -> BTreeSet<String> {
     let root = tempfile::Builder::new().prefix("gpuslice-it-").tempdir_in("/dev/shm");
     let root = root.expect("a directory");
     let output = Command::new(program())
         .env("LD_LIBRARY_PATH", target_dir().join("sim"))
-        .env("GPUSLICE_SIM", "mem=1GiB")
+        .env("GPUSLICE_SIM", format!("mem=1GiB,{profile}"))
         .env("GPUSLICE_SIM_DEVICE", root.path().join("device"))
         .stdin(Stdio::null())
         .output();
@@ -47,11 +53,11 @@ fn bare() -> BTreeSet<String> {
 }
 
 /// In a slice of 1 GiB of a device of 16 GiB.
-fn sliced(method: &str) -> BTreeSet<String> {
+fn sliced(method: &str, profile: &str) -> BTreeSet<String> {
     let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     let output = in_1gib(&mut gpuslice, method, &target_dir().join("sim"))
         .arg(program())
-        .env("GPUSLICE_SIM", "mem=16GiB")
+        .env("GPUSLICE_SIM", format!("mem=16GiB,{profile}"))
         .env_remove("GPUSLICE_SIM_DEVICE")
         .stdin(Stdio::null())
         .output();
@@ -62,24 +68,32 @@ fn differences(bare: &BTreeSet<String>, slice: &BTreeSet<String>) -> Vec<String>
     bare.symmetric_difference(slice).cloned().collect()
 }
 
-#[test]
-fn a_bare_device_conforms() {
-    bare();
+fn conforms(method: &str, profile: &str) {
+    if method == "mount" && !is_root() {
+        return skip("conformance", "mount injection needs root");
+    }
+    let apart = differences(&bare(profile), &sliced(method, profile));
+    assert!(apart.is_empty(), "{method}, {profile}: not the same cases: {apart:?}");
 }
 
 #[test]
 fn a_slice_by_preload_injection_conforms() {
-    let apart = differences(&bare(), &sliced("preload"));
-    assert!(apart.is_empty(), "not the same cases: {apart:?}");
+    conforms("preload", KIND);
 }
 
 #[test]
 fn a_slice_by_mount_injection_conforms() {
-    if !is_root() {
-        return skip("conformance", "mount injection needs root");
-    }
-    let apart = differences(&bare(), &sliced("mount"));
-    assert!(apart.is_empty(), "not the same cases: {apart:?}");
+    conforms("mount", KIND);
+}
+
+#[test]
+fn a_slice_by_preload_injection_conforms_on_a_strict_driver() {
+    conforms("preload", STRICT);
+}
+
+#[test]
+fn a_slice_by_mount_injection_conforms_on_a_strict_driver() {
+    conforms("mount", STRICT);
 }
 
 /// Bad words are refused before anything runs.

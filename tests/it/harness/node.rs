@@ -2,7 +2,7 @@
 
 use super::agent::Agent;
 use super::wire::{AdminClient, TenantClient};
-use super::{PATIENCE, eventually, library};
+use super::{PATIENCE, eventually, library, simulated};
 use gpuslice_wire::admin::{Admission, Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::owner::Owner;
@@ -79,7 +79,7 @@ impl Node {
             .arg("--driver-dir")
             .arg(self.root.path().join("driver"))
             .args(args)
-            .env("GPUSLICE_SIM", GPUS)
+            .env("GPUSLICE_SIM", simulated(GPUS))
             .env("GPUSLICE_SIM_DEVICE", self.root.path().join("device"))
             .stdin(Stdio::null());
         command

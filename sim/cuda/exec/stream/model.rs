@@ -117,8 +117,7 @@ impl Model {
 
     /// `None` when there are too many streams.
     pub fn create(&mut self, context: ContextId, manner: Manner, prio: i32) -> Option<StreamKey> {
-        // One after the other, so that the first streams share no queue.
-        let queue = (self.of_context(context).count() as u32).checked_rem(self.queues);
+        let queue = self.freest_queue(context);
         self.streams.insert(Stream {
             context,
             manner,
@@ -133,6 +132,15 @@ impl Model {
             dying: false,
             last: None,
         })
+    }
+
+    /// The hardware queue of a context that has the fewest streams, where streams share queues.
+    fn freest_queue(&self, context: ContextId) -> Option<u32> {
+        let streams = |queue: &u32| {
+            let of_it = |stream: &Stream| stream.context == context && stream.queue == Some(*queue);
+            self.streams.iter().filter(|(_, stream)| of_it(stream)).count()
+        };
+        (0..self.queues).min_by_key(streams)
     }
 
     /// A living stream.
