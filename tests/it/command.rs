@@ -1,7 +1,8 @@
 //! `gpuslice run` and `ps` as users run them: real tenants, both injection methods, bad input.
 
 use crate::harness::node::Node;
-use crate::harness::{eventually, is_root, simulated, skip, target_dir};
+use crate::harness::profiles::simulated;
+use crate::harness::{eventually, is_root, skip, target_dir};
 use gpuslice_wire::units::GIB;
 use serde_json::Value;
 use std::io::ErrorKind;

@@ -5,6 +5,7 @@
 //! must say of the slice. All of it holds on a kind driver and on a strict one.
 
 use crate::command::in_1gib;
+use crate::harness::profiles::{simulated, strict};
 use crate::harness::{is_root, skip, target_dir};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,11 +14,15 @@ use std::process::{Command, Output, Stdio};
 /// Fewer passing cases than this, and something was skipped that should not be.
 const LEAST: usize = 150;
 
-/// The profiles of `sim/device/properties.rs`.
-const KIND: &str = "profile=kind";
-/// Without the properties that make figures late or fill a device of 1 GiB with what has ended.
-const STRICT: &str =
-    "profile=strict,exit=0ns,late=0ns,listed=always,context=64MiB,create=1ms,nvml=0ns..1ms";
+/// A machine with that memory, on the driver of a profile.
+type Machine = fn(&str) -> String;
+
+const KIND: Machine = simulated;
+
+/// The strict driver of this suite.
+fn strict_one(memory: &str) -> String {
+    strict(memory, "conformance")
+}
 
 fn program() -> PathBuf {
     let program = target_dir().join("conformance");
@@ -40,12 +45,12 @@ fn passed(output: &Output, way: &str) -> BTreeSet<String> {
 }
 
 /// On a device of 1 GiB, without any of our libraries but the simulated driver.
-fn bare(profile: &str) -> BTreeSet<String> {
+fn bare(machine: Machine) -> BTreeSet<String> {
     let root = tempfile::Builder::new().prefix("gpuslice-it-").tempdir_in("/dev/shm");
     let root = root.expect("a directory");
     let output = Command::new(program())
         .env("LD_LIBRARY_PATH", target_dir().join("sim"))
-        .env("GPUSLICE_SIM", format!("mem=1GiB,{profile}"))
+        .env("GPUSLICE_SIM", machine("mem=1GiB"))
         .env("GPUSLICE_SIM_DEVICE", root.path().join("device"))
         .stdin(Stdio::null())
         .output();
@@ -53,11 +58,11 @@ fn bare(profile: &str) -> BTreeSet<String> {
 }
 
 /// In a slice of 1 GiB of a device of 16 GiB.
-fn sliced(method: &str, profile: &str) -> BTreeSet<String> {
+fn sliced(method: &str, machine: Machine) -> BTreeSet<String> {
     let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     let output = in_1gib(&mut gpuslice, method, &target_dir().join("sim"))
         .arg(program())
-        .env("GPUSLICE_SIM", format!("mem=16GiB,{profile}"))
+        .env("GPUSLICE_SIM", machine("mem=16GiB"))
         .env_remove("GPUSLICE_SIM_DEVICE")
         .stdin(Stdio::null())
         .output();
@@ -68,12 +73,12 @@ fn differences(bare: &BTreeSet<String>, slice: &BTreeSet<String>) -> Vec<String>
     bare.symmetric_difference(slice).cloned().collect()
 }
 
-fn conforms(method: &str, profile: &str) {
+fn conforms(method: &str, machine: Machine) {
     if method == "mount" && !is_root() {
         return skip("conformance", "mount injection needs root");
     }
-    let apart = differences(&bare(profile), &sliced(method, profile));
-    assert!(apart.is_empty(), "{method}, {profile}: not the same cases: {apart:?}");
+    let apart = differences(&bare(machine), &sliced(method, machine));
+    assert!(apart.is_empty(), "{method}, {}: not the same cases: {apart:?}", machine(""));
 }
 
 #[test]
@@ -88,12 +93,12 @@ fn a_slice_by_mount_injection_conforms() {
 
 #[test]
 fn a_slice_by_preload_injection_conforms_on_a_strict_driver() {
-    conforms("preload", STRICT);
+    conforms("preload", strict_one);
 }
 
 #[test]
 fn a_slice_by_mount_injection_conforms_on_a_strict_driver() {
-    conforms("mount", STRICT);
+    conforms("mount", strict_one);
 }
 
 /// Bad words are refused before anything runs.

@@ -5,6 +5,7 @@ pub mod agent_client;
 pub mod browser;
 pub mod bundle;
 pub mod node;
+pub mod profiles;
 pub mod wire;
 
 use std::io::Write;
@@ -15,15 +16,6 @@ use std::time::{Duration, Instant};
 
 /// Nothing that a test waits for takes this long on a machine that is not broken.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The text of a test's simulated GPUs, and behind it what `GPUSLICE_TEST_SIM` adds: `profile=strict` runs any test
-/// on a strict driver, `exit=1s` with one of its properties.
-pub fn simulated(gpus: &str) -> String {
-    match std::env::var("GPUSLICE_TEST_SIM") {
-        Ok(more) if !more.is_empty() => format!("{gpus},{more}"),
-        _ => gpus.to_owned(),
-    }
-}
 
 /// Waits until `happens` says so.
 pub fn eventually(what: &str, mut happens: impl FnMut() -> bool) {

@@ -2,7 +2,8 @@
 
 use super::{Tenant, bill, shown};
 use crate::harness::node::{Node, admit};
-use crate::harness::{PATIENCE, eventually, simulated};
+use crate::harness::profiles::simulated;
+use crate::harness::{PATIENCE, eventually};
 use gpuslice_sim_device::{Machine, Role, Seq, Status};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
 use gpuslice_wire::policy::Class;
