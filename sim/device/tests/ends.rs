@@ -25,9 +25,11 @@ fn actor() {
     if role == "parent" {
         // SAFETY: the child makes system calls only, until it is killed.
         child = unsafe { libc::fork() };
-        while child == 0 {
-            // SAFETY: as above.
-            unsafe { libc::pause() };
+        if child == 0 {
+            loop {
+                // SAFETY: as above.
+                unsafe { libc::pause() };
+            }
         }
     }
     say(&child.to_string());
