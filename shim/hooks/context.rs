@@ -3,9 +3,11 @@
 //! The cost of a context is known only afterwards. So the smallest cost observed on that GPU is reserved
 //! before the driver creates a first one. Then the daemon measures what the driver has taken, the charge is
 //! corrected, and a context that does not fit is destroyed again. A process creates one context at a time on
-//! a GPU, or the measured costs would mix.
+//! a GPU, or the measured costs would mix. NVML's figures may be older than the context, which then seems to cost
+//! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time.
 
 use crate::channels;
+use crate::daemon::sys::nap;
 use crate::guard::Outcome;
 use crate::launch;
 use crate::memory::allocations::Removed;
@@ -18,8 +20,25 @@ use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::units::KIB;
 
+/// Pauses between measurements of a context that seems to cost nothing, in ns: together longer than the 100 ms between
+/// two samples of a GPU.
+const AGAIN_AFTER: [u64; 5] = [10_000_000, 20_000_000, 40_000_000, 80_000_000, 100_000_000];
+
 fn refused(result: CUresult) -> bool {
     result != CUresult::SUCCESS
+}
+
+/// The memory that a context just created has taken; `free`: it may have taken none. `None` if it cannot be measured.
+fn measured(slice: &Slice, lane: Lane, guess: u64, free: bool) -> Option<u64> {
+    let mut cost = slice.unaccounted(lane, guess);
+    for pause in AGAIN_AFTER {
+        if free || cost != Some(0) {
+            break;
+        }
+        nap(pause);
+        cost = slice.unaccounted(lane, guess);
+    }
+    cost
 }
 
 /// Creates an object by `call`, which `undo` can end again. Returns its cost with the driver's result.
@@ -28,11 +47,13 @@ fn refused(result: CUresult) -> bool {
 /// `CUDA_ERROR_OUT_OF_MEMORY`, and nothing is made.
 fn priced(
     (slice, lane): (&Slice, Lane),
-    device: CUdevice,
+    (device, green): (CUdevice, bool),
     call: impl FnOnce() -> CUresult,
     undo: impl FnOnce() -> CUresult,
 ) -> Result<(CUresult, ContextCharge), CUresult> {
     let first = !slice.contexts.any(device);
+    // A green context is a part of the primary one, if that exists.
+    let free = green && slice.contexts.primary(device).is_some();
     let guess = u64::from(slice.daemon.facts(lane).context_kib.load(Relaxed)) * KIB;
     let mut reservation = slice.daemon.reserve(lane, if first { guess } else { 0 })?;
     let result = channels::on(lane, call);
@@ -40,7 +61,7 @@ fn priced(
     if refused(result) {
         return Ok((result, ContextCharge::default()));
     }
-    if let Some(bytes) = slice.unaccounted(lane, reservation.bytes)
+    if let Some(bytes) = measured(slice, lane, reservation.bytes, free)
         && let Err(refused) = reservation.adjust(bytes)
     {
         let _ = undo();
@@ -67,7 +88,7 @@ unsafe fn created(
     // SAFETY: read after the driver wrote it and answered success.
     let made = || unsafe { *pctx };
     let undo = || real!(cuCtxDestroy_v2(made()));
-    let (result, charge) = priced((slice, lane), device, call, undo)?;
+    let (result, charge) = priced((slice, lane), (device, false), call, undo)?;
     if !refused(result) {
         // A context with the same handle ended unseen.
         let gone = slice.contexts.insert(made(), device, charge);
@@ -205,7 +226,7 @@ hooks! {
             Some(_) => (call(), ContextCharge::default()),
             None => {
                 let undo = || real!(cuDevicePrimaryCtxRelease_v2(dev));
-                priced((slice, lane), dev, call, undo)?
+                priced((slice, lane), (dev, false), call, undo)?
             }
         };
         if !refused(result) {
@@ -272,7 +293,7 @@ hooks! {
         // SAFETY: read after the driver wrote it and answered success.
         let made = || unsafe { *ph_ctx };
         let undo = || real!(cuGreenCtxDestroy(made()));
-        let (result, charge) = priced((slice, lane), dev, call, undo)?;
+        let (result, charge) = priced((slice, lane), (dev, true), call, undo)?;
         if refused(result) {
             return Ok(result);
         }

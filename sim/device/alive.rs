@@ -51,6 +51,14 @@ impl Locks {
         }
     }
 
+    /// Gives up a byte that [`Locks::take`] took.
+    pub(crate) fn leave(self, byte: usize) {
+        let mut lock = request(byte);
+        lock.l_type = libc::F_UNLCK as libc::c_short;
+        // SAFETY: as in `take`. Without success the byte stays taken until this process ends.
+        unsafe { libc::fcntl(self.fd, libc::F_SETLK, &mut lock) };
+    }
+
     pub(crate) fn holder(self, byte: usize) -> Holder {
         let mut lock = request(byte);
         // SAFETY: as in `take`.

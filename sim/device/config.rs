@@ -1,12 +1,16 @@
 //! The text that configures the simulated machine: `devices=2,mem=16GiB/24GiB,slice=2ms`.
 //!
-//! The parser is strict: an unknown key, a key given twice or a number without a unit is an error
-//! that names the expected form. The text is read once, when the device directory is made; an
-//! existing directory keeps its machine.
+//! Errors are not overlooked: an unknown key, a key given twice or a number without a unit is refused
+//! with the expected form. The text is read once, when the device directory is made; an existing
+//! directory keeps its machine.
+//!
+//! `profile` chooses the defaults of all other keys: `kind` is a driver that answers at once and the same
+//! every time, `strict` one as a real driver is at its worst ([`crate::properties`]).
 
 use crate::error::ConfigError;
 use crate::faults::{FAULT_FORM, Faults};
-use crate::limits::{MAX_GPUS, MAX_PAGES, NAME_BYTES, PAGE_BYTES};
+use crate::limits::{MAX_GPUS, MAX_PAGES, MAX_QUEUES, NAME_BYTES, PAGE_BYTES};
+use crate::properties::{Listing, Properties, SPAN_FORM, Span};
 use crate::units::{self, DURATION_FORM, SIZE_FORM};
 
 const MAX_MEMORY: u64 = MAX_PAGES as u64 * PAGE_BYTES;
@@ -91,9 +95,9 @@ impl Controls {
 pub struct Config {
     pub devices: Vec<DeviceConfig>,
     /// The hardware's time slice of a context while others have work.
-    pub slice_ns: u64,
+    pub slice: Span,
     /// Time of a switch from one context to another.
-    pub switch_ns: u64,
+    pub switch: Span,
     /// Device memory every context takes for itself.
     pub context_bytes: u64,
     /// Additional memory of the first context of a process on a GPU.
@@ -107,31 +111,75 @@ pub struct Config {
     pub compute_capability: (u32, u32),
     pub multiprocessors: u32,
     pub faults: Faults,
+    pub properties: Properties,
 }
 
 struct Key {
     name: &'static str,
+    /// The value where none is given: of the profile `kind`, and of `strict` where that has another.
     default: &'static str,
+    strict: Option<&'static str>,
     form: &'static str,
     meaning: &'static str,
 }
 
-const KEYS: [Key; 14] = [
+const KIND: &str = "kind";
+const STRICT: &str = "strict";
+
+const KEYS: [Key; 26] = [
+    key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
     key("name", "gpuslice simulated GPU", "text", "name, or one per GPU: A/B"),
     key("cc", "9.0", "MAJOR.MINOR", "compute capability"),
     key("sms", "132", "1 to 1024", "multiprocessors"),
-    key("slice", "2ms", DURATION_FORM, "time-slice between contexts that have work"),
-    key("switch", "50us", DURATION_FORM, "cost of a change from one context to another"),
-    key("context", "64MiB", SIZE_FORM, "device memory every context takes for itself"),
+    key("slice", "2ms", SPAN_FORM, "time-slice between contexts that have work").or("1500us..2500us"),
+    key("switch", "50us", SPAN_FORM, "cost of a change from one context to another").or("50us..500us"),
+    key("context", "64MiB", SIZE_FORM, "device memory every context takes for itself").or("300MiB"),
     key("first", "0B", SIZE_FORM, "what the first context of a process on a GPU takes on top"),
+    key("create", "0ns", SPAN_FORM, "time of the creation of a context").or("100ms"),
     key(
         "module",
         "2MiB",
         SIZE_FORM,
         "least device memory of a loaded module; more if its image is larger, 0B for none",
     ),
+    key(
+        "lazy",
+        "0ns",
+        SPAN_FORM,
+        "lazy loading: the first launch of a function takes this time, and a module's memory is taken then; 0ns for none",
+    )
+    .or("1ms..5ms"),
+    key("lock", "off", SWITCH_FORM, "calls in a context wait while another thread's call in it blocks")
+        .or("on"),
+    key(
+        "queues",
+        "0",
+        "0 to 32",
+        "hardware queues of a context, where a stream that waits holds up the others; 0 for one per stream",
+    )
+    .or("8"),
+    key("event", "0ns", SPAN_FORM, "the GPU's work for the recording of an event").or("1us..2us"),
+    key("exit", "0ns", SPAN_FORM, "time from a process's end until its memory is free").or("1s..3s"),
+    key(
+        "held",
+        "off",
+        SWITCH_FORM,
+        "a process ends for the driver when its last descriptor is closed, be it in a forked child",
+    )
+    .or("on"),
+    key("nvml", "0ns", SPAN_FORM, "time of a call of NVML's").or("1ms..50ms"),
+    key("late", "0ns", DURATION_FORM, "NVML's figures of memory and processes are sampled this often")
+        .or("100ms"),
+    key(
+        "listed",
+        "always",
+        Listing::FORM,
+        "NVML's figures of a process's memory: in all answers, in three of four, not available, or not supported",
+    )
+    .or("sometimes"),
+    key("seed", "1", "a whole number", "of what differs from one time to the next"),
     key(
         "limits",
         "off",
@@ -148,20 +196,36 @@ const KEYS: [Key; 14] = [
     key("fault", "none", FAULT_FORM, "injected faults, several joined by `+`"),
 ];
 
+const SWITCH_FORM: &str = "off or on";
+
 const fn key(
     name: &'static str,
     default: &'static str,
     form: &'static str,
     meaning: &'static str,
 ) -> Key {
-    Key { name, default, form, meaning }
+    Key { name, default, strict: None, form, meaning }
+}
+
+impl Key {
+    /// With another default in the profile `strict`.
+    const fn or(self, strict: &'static str) -> Self {
+        Self { strict: Some(strict), ..self }
+    }
+
+    fn default_in(&self, profile: &str) -> &'static str {
+        self.strict.filter(|_| profile == STRICT).unwrap_or(self.default)
+    }
 }
 
 /// The keys of `GPUSLICE_SIM` with their forms and defaults, for a help text.
 pub fn describe() -> String {
-    let mut text = String::from("GPUSLICE_SIM=KEY=VALUE,... read when the device is made\n");
-    for Key { name, default, form, meaning } in &KEYS {
-        text.push_str(&format!("  {name:<8} {meaning} ({form}) [{default}]\n"));
+    let mut text = String::from(
+        "GPUSLICE_SIM=KEY=VALUE,... read when the device is made; after a bar the value with profile=strict\n",
+    );
+    for Key { name, default, strict, form, meaning } in &KEYS {
+        let strict = strict.map_or_else(String::new, |value| format!(" | {value}"));
+        text.push_str(&format!("  {name:<8} {meaning} ({form}) [{default}{strict}]\n"));
     }
     text.push_str(
         "GPUSLICE_SIM_DEVICE=DIR the device's directory, its owner's alone (mode 700) \
@@ -169,25 +233,6 @@ pub fn describe() -> String {
          GPUSLICE_SIM_FAULT=FAULT faults for one process, in place of the device's\n",
     );
     text
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            devices: vec![DeviceConfig { memory_bytes: 16 << 30, name: KEYS[2].default.into() }],
-            slice_ns: 2_000_000,
-            switch_ns: 50_000,
-            context_bytes: 64 << 20,
-            first_context_bytes: 0,
-            module_bytes: 2 << 20,
-            limits: Limits::Off,
-            controls: Controls::On,
-            driver: (13, 0),
-            compute_capability: (9, 0),
-            multiprocessors: 132,
-            faults: Faults::default(),
-        }
-    }
 }
 
 impl Config {
@@ -206,16 +251,17 @@ impl Config {
                 return Err(ConfigError { key: name.into(), value: value.into(), expected });
             }
         }
+        let at = |name: &str| KEYS.iter().position(|key| key.name == name).unwrap_or(0);
+        let profile = given[0].unwrap_or(KEYS[0].default);
+        read((&KEYS[0], profile), |name| (name == KIND || name == STRICT).then_some(()))?;
         let value = |name: &str| {
-            let at = KEYS.iter().position(|key| key.name == name).unwrap_or(0);
-            (&KEYS[at], given[at].unwrap_or(KEYS[at].default))
+            let at = at(name);
+            (&KEYS[at], given[at].unwrap_or(KEYS[at].default_in(profile)))
         };
         Ok(Self {
             devices: devices(value("devices"), value("mem"), value("name"))?,
-            slice_ns: read(value("slice"), |v| units::duration(v).filter(|&ns| ns >= 1000))?,
-            switch_ns: read(value("switch"), |v| {
-                units::duration(v).filter(|&ns| ns <= 1_000_000_000)
-            })?,
+            slice: read(value("slice"), |v| Span::parse(v).filter(|span| span.least_ns >= 1000))?,
+            switch: read(value("switch"), short)?,
             context_bytes: read(value("context"), overhead)?,
             first_context_bytes: read(value("first"), overhead)?,
             module_bytes: read(value("module"), overhead)?,
@@ -227,7 +273,42 @@ impl Config {
             compute_capability: read(value("cc"), version)?,
             multiprocessors: read(value("sms"), |v| number(v).filter(|n| (1..=1024).contains(n)))?,
             faults: Faults::parse(value("fault").1)?,
+            properties: properties(value)?,
         })
+    }
+}
+
+fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, ConfigError> {
+    let most_late = |text: &str| short(text).filter(|span| span.is_fixed());
+    Ok(Properties {
+        seed: read(value("seed"), |v| v.parse().ok())?,
+        create: read(value("create"), short)?,
+        lazy: read(value("lazy"), short)?,
+        exit: read(value("exit"), long)?,
+        nvml: read(value("nvml"), short)?,
+        event: read(value("event"), short)?,
+        late_ns: read(value("late"), most_late)?.least_ns,
+        queues: read(value("queues"), |v| number(v).filter(|&n| n <= MAX_QUEUES))?,
+        lock: read(value("lock"), switch)?,
+        held: read(value("held"), switch)?,
+        listed: read(value("listed"), Listing::parse)? as u32,
+    })
+}
+
+/// Times that a call may take.
+fn short(text: &str) -> Option<Span> {
+    Span::parse(text).filter(|span| span.most_ns <= 1_000_000_000)
+}
+
+fn long(text: &str) -> Option<Span> {
+    Span::parse(text).filter(|span| span.most_ns <= 60_000_000_000)
+}
+
+fn switch(text: &str) -> Option<u32> {
+    match text {
+        "off" => Some(0),
+        "on" => Some(1),
+        _ => None,
     }
 }
 
@@ -299,8 +380,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_empty_text_is_the_default_machine() {
-        assert_eq!(Config::parse(""), Ok(Config::default()));
+    fn the_empty_text_is_the_kind_machine() {
+        let config = Config::parse("").unwrap();
+        assert_eq!(Config::parse("profile=kind"), Ok(config.clone()));
+        assert_eq!(config.properties, Properties { seed: 1, ..Properties::default() });
+        assert_eq!(
+            (config.slice, config.switch),
+            (Span::exactly(2_000_000), Span::exactly(50_000))
+        );
+    }
+
+    #[test]
+    fn a_profile_is_a_default_for_each_key() {
+        let strict = Config::parse("profile=strict").unwrap();
+        assert_eq!(strict.switch, Span { least_ns: 50_000, most_ns: 500_000 });
+        assert_eq!((strict.properties.queues, strict.properties.late_ns), (8, 100_000_000));
+        assert_eq!(strict.properties.listing(), Listing::Sometimes);
+        // A key that is given counts in every profile, before and after it.
+        let text = "exit=0ns,profile=strict,listed=never,queues=32,context=0B,held=off";
+        let mixed = Config::parse(text).unwrap();
+        assert!(mixed.properties.exit.is_zero() && mixed.context_bytes == 0);
+        assert_eq!((mixed.properties.queues, mixed.properties.held), (32, 0));
+        assert_eq!((mixed.properties.lock, mixed.properties.listing()), (1, Listing::Never));
+        // All that strict changes can be given alone, and is then what strict has.
+        let each = KEYS.iter().filter_map(|key| Some(format!("{}={}", key.name, key.strict?)));
+        let all: Vec<String> = each.collect();
+        assert_eq!(Config::parse(&all.join(",")), Ok(strict));
     }
 
     #[test]
@@ -309,7 +414,7 @@ mod tests {
                     driver=12.4,cc=8.6,sms=84,fault=oom-every=7,first=4MiB,module=0B,limits=dmem,controls=void";
         let config = Config::parse(text).unwrap();
         assert_eq!(config.devices[1], DeviceConfig { memory_bytes: 24 << 30, name: "B".into() });
-        assert_eq!((config.slice_ns, config.switch_ns), (1_000_000, 0));
+        assert_eq!((config.slice, config.switch), (Span::exactly(1_000_000), Span::exactly(0)));
         assert_eq!((config.driver, config.compute_capability), ((12, 4), (8, 6)));
         assert_eq!((config.context_bytes, config.multiprocessors), (32 << 20, 84));
         assert_eq!((config.first_context_bytes, config.module_bytes), (4 << 20, 0));
@@ -342,11 +447,39 @@ mod tests {
         check("devices", "devices");
         check("devices=1,devices=1", "devices");
         check("fault=fire", "fault");
+        check("profile=cruel", "profile");
+        check("switch=2s", "switch");
+        check("slice=1ns..2ms", "slice");
+        check("exit=3s..1s", "exit");
+        check("queues=33", "queues");
+        check("late=1ms..2ms", "late");
+        check("held=yes", "held");
+        check("listed=often", "listed");
+        check("seed=-1", "seed");
     }
 
     #[test]
-    fn the_help_names_every_key_with_its_default() {
+    fn the_help_names_every_key_with_its_defaults() {
         let text = describe();
-        assert!(KEYS.iter().all(|key| text.contains(key.name) && text.contains(key.default)));
+        for Key { name, default, strict, .. } in &KEYS {
+            let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
+            let line = line.unwrap_or_else(|| panic!("{name} has no line"));
+            assert!(line.contains(default) && line.contains(strict.unwrap_or("")), "{line}");
+        }
+    }
+
+    /// The page tells of each property what it is in either profile, and where the value comes from.
+    #[test]
+    fn the_page_has_a_row_for_each_property() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/simulated-gpu.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for Key { name, default, strict, .. } in &KEYS {
+            let Some(strict) = strict else { continue };
+            let begin = format!("| `{name}` | `{default}` | `{strict}` | ");
+            let row = page.lines().find(|line| line.starts_with(&begin));
+            let row = row.unwrap_or_else(|| panic!("no row begins with {begin}"));
+            let cells: Vec<&str> = row.split(" | ").collect();
+            assert!(cells.len() == 5 && cells[3..].iter().all(|cell| cell.len() > 10), "{row}");
+        }
     }
 }

@@ -332,6 +332,7 @@ fn fill(header: &mut Header, config: &Config) {
     header.driver = [config.driver.0, config.driver.1];
     header.compute_capability = [config.compute_capability.0, config.compute_capability.1];
     header.multiprocessors = config.multiprocessors;
+    header.properties = config.properties;
     for (index, device) in config.devices.iter().enumerate() {
         let mut name = [0; NAME_BYTES];
         name[..device.name.len()].copy_from_slice(device.name.as_bytes());

@@ -5,10 +5,13 @@
 //! is asked: a descriptor is one of the file `exports`, opened for it alone, with a shared lock of
 //! that opening (F_OFD_SETLK) on the block's byte. Its file position is the same byte: that is how
 //! a receiver knows which memory it was given.
+//!
+//! The same way it is known whether a process's own descriptors are closed, which a forked child inherits: a
+//! process of a driver that waits for that holds one on the byte of its slot, behind those of all blocks.
 
 #![allow(unsafe_code)]
 
-use crate::limits::MAX_PAGES;
+use crate::limits::{MAX_GPUS, MAX_PAGES};
 use crate::types::MemoryKey;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -28,6 +31,11 @@ fn byte(gpu: usize, block: u32) -> u64 {
     gpu as u64 * MAX_PAGES as u64 + u64::from(block)
 }
 
+/// The byte that stands for a process.
+fn process_byte(slot: usize) -> u64 {
+    byte(MAX_GPUS, slot as u32)
+}
+
 impl Exports {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { file: open(path)?, path: path.into() })
@@ -35,8 +43,16 @@ impl Exports {
 
     /// A descriptor that holds the block.
     pub(crate) fn hold(&self, key: MemoryKey) -> io::Result<File> {
+        self.hold_byte(byte(usize::from(key.gpu), key.block))
+    }
+
+    /// A descriptor that stands for all of a process's.
+    pub(crate) fn hold_process(&self, slot: usize) -> io::Result<File> {
+        self.hold_byte(process_byte(slot))
+    }
+
+    fn hold_byte(&self, at: u64) -> io::Result<File> {
         let mut file = open(&self.path)?;
-        let at = byte(usize::from(key.gpu), key.block);
         ask(file.as_raw_fd(), libc::F_OFD_SETLK, libc::F_RDLCK, at)?;
         file.seek(SeekFrom::Start(at))?;
         Ok(file)
@@ -44,8 +60,16 @@ impl Exports {
 
     /// Whether any descriptor holds the block. Where that cannot be asked, it is taken to.
     pub(crate) fn is_held(&self, gpu: usize, block: u32) -> bool {
-        let fd = self.file.as_raw_fd();
-        let found = ask(fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte(gpu, block));
+        self.is_byte_held(byte(gpu, block))
+    }
+
+    /// Whether a copy of the process's descriptor is open in any process.
+    pub(crate) fn is_process_held(&self, slot: usize) -> bool {
+        self.is_byte_held(process_byte(slot))
+    }
+
+    fn is_byte_held(&self, at: u64) -> bool {
+        let found = ask(self.file.as_raw_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, at);
         found.map_or(true, |kind| kind != libc::F_UNLCK as libc::c_short)
     }
 

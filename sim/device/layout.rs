@@ -8,10 +8,11 @@
 use crate::config::Config;
 use crate::faults::Faults;
 use crate::limits::*;
+use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 pub(crate) const STATE_AT: usize = 16384;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -34,6 +35,7 @@ pub(crate) struct Header {
     pub driver: [u32; 2],
     pub compute_capability: [u32; 2],
     pub multiprocessors: u32,
+    pub properties: Properties,
     pub devices: [Device; MAX_GPUS],
     /// The word of [`crate::lock`].
     pub lock: AtomicU32,
@@ -41,6 +43,9 @@ pub(crate) struct Header {
     pub events: AtomicU32,
     /// By slot: recognises a process among its own libraries (see [`crate::alive`]).
     pub identities: [AtomicU64; MAX_PROCESSES],
+    /// By slot: not 0 from the attachment of a process until the device has taken back all that it held. No other
+    /// process gets the slot meanwhile.
+    pub taken: [AtomicU32; MAX_PROCESSES],
 }
 
 #[repr(C)]
@@ -64,6 +69,8 @@ pub(crate) struct State {
     pub last_reap_ns: u64,
     /// No slot from this one on was ever used.
     pub slots_used: u64,
+    /// Processes whose end took time.
+    pub ends: u64,
     pub faults: Faults,
     pub contexts: [Context; MAX_CONTEXTS],
     pub quotas: [Quota; MAX_QUOTAS],
@@ -82,7 +89,10 @@ pub(crate) const DRIVER: u32 = 2;
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
     pub kind: u32,
-    pub reserved: u32,
+    /// Not 0 once the process is known to have ended, while it still holds memory.
+    pub ended: u32,
+    /// When that memory is given back; 0 until its last descriptor is closed.
+    pub gone_ns: u64,
     pub launches: u64,
     pub allocations: u64,
     pub used_pages: [u32; MAX_GPUS],
@@ -172,8 +182,13 @@ pub(crate) struct Bucket {
 /// A GPU: its clockwork and its page table.
 #[repr(C)]
 pub(crate) struct Gpu {
+    pub slice: Span,
+    pub switch: Span,
+    /// Of the sequence of drawn times, and how many were drawn.
+    pub seed: u64,
+    pub draws: u64,
+    /// Length of the present time slice.
     pub slice_ns: u64,
-    pub switch_ns: u64,
     /// The moment simulated so far.
     pub clock_ns: u64,
     pub slice_left_ns: u64,
@@ -195,8 +210,19 @@ pub(crate) struct Gpu {
     /// Blocks that were ever exported.
     pub exported: u32,
     pub reserved: u32,
+    pub sample: Sample,
     pub pages: [Page; MAX_PAGES],
     pub blocks: [Block; MAX_PAGES],
+}
+
+/// A GPU's memory as it was at the last moment at which NVML's figures were taken.
+#[repr(C)]
+pub(crate) struct Sample {
+    pub time_ns: u64,
+    pub free_pages: u32,
+    pub reserved: u32,
+    /// By slot.
+    pub used_pages: [u32; MAX_PROCESSES],
 }
 
 /// A page of memory: which block it belongs to (first page + 1, 0 for free) and the next page of
@@ -246,9 +272,9 @@ impl State {
     /// Fills in the values of a new machine that are not zero.
     pub(crate) fn initialise(&mut self, config: &Config) {
         self.faults = config.faults;
-        for (gpu, device) in self.gpus.iter_mut().zip(&config.devices) {
-            gpu.slice_ns = config.slice_ns;
-            gpu.switch_ns = config.switch_ns;
+        for (index, (gpu, device)) in self.gpus.iter_mut().zip(&config.devices).enumerate() {
+            (gpu.slice, gpu.switch) = (config.slice, config.switch);
+            gpu.seed = mix(config.properties.seed, index as u64);
             gpu.total_pages = (device.memory_bytes / PAGE_BYTES) as u32;
             gpu.free_pages = gpu.total_pages;
         }

@@ -8,7 +8,8 @@
 //! run between accesses. The kernel detects dead processes: each process holds a POSIX lock on one
 //! byte, which its death releases whatever the cause.
 //!
-//! Modules: `layout` is the plain data, `time` the clockwork, `memory` the page table. `quota` has the
+//! Modules: `properties` is what a driver may be strict in, `layout` the plain data, `time` the clockwork, `memory` the
+//! page table. `quota` has the
 //! memory limits of control groups, `process` the table of processes, `repair` the recovery after a
 //! process was killed half-way. All of these are pure functions of the data and a `now`. `machine`
 //! puts a lock around them and is the public interface; `machine/kernel` is the driver's kernel side.
@@ -34,6 +35,7 @@ mod machine;
 mod mapping;
 mod memory;
 mod process;
+pub mod properties;
 mod quota;
 mod repair;
 mod time;

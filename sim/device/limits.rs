@@ -29,6 +29,8 @@ pub const BUCKET_NS: u64 = 20_000_000;
 pub const BUCKETS: usize = 64;
 /// Xid events kept for late readers.
 pub const EVENTS: usize = 256;
+/// Hardware queues of a context, at most.
+pub const MAX_QUEUES: u32 = 32;
 /// Control groups with memory limits at the same time; deleted groups make room.
 pub const MAX_QUOTAS: usize = 256;
 /// How many control groups a process is taken to be in, its own and those above, nearest first.

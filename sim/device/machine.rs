@@ -4,6 +4,7 @@
 //! work and releases the lock. Long work (sleeping, wiping memory) happens outside the lock.
 
 mod attached;
+mod ends;
 mod kernel;
 mod memory;
 mod observe;
@@ -18,10 +19,11 @@ use crate::error::{DeviceError, Error};
 use crate::exports::Exports;
 use crate::faults::Faults;
 use crate::layout::{DRIVER, OBSERVER, State};
-use crate::limits::{MAX_PROCESSES, PAGE_BYTES, REAP_EVERY_NS};
+use crate::limits::{PAGE_BYTES, REAP_EVERY_NS};
 use crate::lock::{self, Guard};
 use crate::mapping::Mapping;
 use crate::process;
+use crate::properties::Properties;
 use crate::repair::repair;
 use crate::time;
 use crate::types::GpuInfo;
@@ -50,6 +52,8 @@ pub struct Machine {
     slot: usize,
     identity: u64,
     pid: u32,
+    /// Stands for this process's descriptors, where a forked child's copies of them count.
+    _descriptor: Option<File>,
     /// Replace the directory's faults for this process.
     faults: Option<Faults>,
     /// The driver's memory limits, if this machine's has any.
@@ -70,7 +74,14 @@ impl Machine {
         let opened = directory::open(dir)?;
         let locks = Locks::keep(opened.locks);
         let identity = alive::identity();
-        let slot = free_slot(locks, &opened.mapping, identity, dir)?;
+        let slot = ends::free_slot(locks, &opened.mapping, identity, dir)?;
+        let counts = role == Role::Driver && opened.mapping.header().properties.held != 0;
+        let descriptor = counts.then(|| opened.exports.hold_process(slot)).transpose();
+        let descriptor = descriptor.map_err(|source| Error::Io {
+            doing: "opening a file in",
+            path: dir.into(),
+            source,
+        })?;
         let machine = Machine {
             dir: opened.dir,
             limits: Limits::from_number(opened.mapping.header().limits),
@@ -83,6 +94,7 @@ impl Machine {
             slot,
             identity,
             pid: std::process::id(),
+            _descriptor: descriptor,
             faults,
             scrubbing: Mutex::new(()),
             wiping_due: AtomicBool::new(false),
@@ -98,9 +110,7 @@ impl Machine {
         if died {
             repair(&mut state, self.slot);
         }
-        if state.slots[self.slot].kind != 0 {
-            process::drop_process(&mut state, self.slot, self.slot);
-        }
+        self.reap(&mut state, now_ns());
         let kind = if role == Role::Driver { DRIVER } else { OBSERVER };
         process::enter(&mut state, self.slot, kind);
         drop(state);
@@ -126,6 +136,11 @@ impl Machine {
     pub fn driver(&self) -> (u32, u32) {
         let [major, minor] = self.mapping.header().driver;
         (major, minor)
+    }
+
+    /// What the driver is strict in.
+    pub fn properties(&self) -> &Properties {
+        &self.mapping.header().properties
     }
 
     /// Device memory every context takes for itself.
@@ -202,22 +217,10 @@ impl Machine {
         let left =
             now.saturating_sub(state.last_reap_ns) >= REAP_EVERY_NS && self.reap(&mut state, now);
         bring_up(&mut state, gpu, self.gpus.len(), now);
+        self.sample(&mut state, gpu, now);
         let result = work(&mut state, now);
         drop(state);
         (result, left || due)
-    }
-
-    /// Drops dead processes; returns whether this process must wipe memory.
-    fn reap(&self, state: &mut State, now: u64) -> bool {
-        state.last_reap_ns = now;
-        let used = (state.slots_used as usize).min(MAX_PROCESSES);
-        let mut left = false;
-        for slot in 0..used {
-            if state.slots[slot].kind != 0 && !self.is_alive(slot) {
-                left |= process::drop_process(state, slot, self.slot);
-            }
-        }
-        left | self.end_exports(state)
     }
 
     fn is_alive(&self, slot: usize) -> bool {
@@ -236,27 +239,6 @@ fn bring_up(state: &mut State, gpu: Option<usize>, gpus: usize, now: u64) {
     for index in range {
         time::advance(&mut state.gpus[index], &mut state.contexts, now);
     }
-}
-
-/// Locks a free byte and writes this process's identity to its slot.
-fn free_slot(locks: Locks, map: &Mapping, identity: u64, dir: &Path) -> Result<usize, Error> {
-    let identities: &[AtomicU64; MAX_PROCESSES] = &map.header().identities;
-    for (slot, signed) in identities.iter().enumerate() {
-        // Locking a byte twice succeeds within a process: another library of ours may have it.
-        if signed.load(Ordering::Relaxed) == identity {
-            continue;
-        }
-        let taken = locks.take(slot).map_err(|source| Error::Io {
-            doing: "locking a place in",
-            path: dir.into(),
-            source,
-        })?;
-        if taken {
-            signed.store(identity, Ordering::Relaxed);
-            return Ok(slot);
-        }
-    }
-    Err(Error::TooManyProcesses { path: dir.into() })
 }
 
 fn gpu_facts(mapping: &Mapping) -> Vec<GpuInfo> {

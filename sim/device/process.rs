@@ -12,7 +12,8 @@ pub(crate) fn enter(state: &mut State, slot: usize, kind: u32) {
     let used_pages = [0; MAX_GPUS];
     state.slots[slot] = Slot {
         kind,
-        reserved: 0,
+        ended: 0,
+        gone_ns: 0,
         launches: 0,
         allocations: 0,
         used_pages,
@@ -21,9 +22,8 @@ pub(crate) fn enter(state: &mut State, slot: usize, kind: u32) {
     state.slots_used = state.slots_used.max(slot as u64 + 1);
 }
 
-/// Takes everything from a process that has died. Its memory goes to `scrubber` for wiping;
-/// returns whether there is any.
-pub(crate) fn drop_process(state: &mut State, dead: usize, scrubber: usize) -> bool {
+/// Ends the contexts of a process that has died, with everything queued in them. Their memory stays charged to it.
+pub(crate) fn end_contexts(state: &mut State, dead: usize) {
     for index in 0..MAX_CONTEXTS {
         let context = &state.contexts[index];
         if context.live != 0 && context.slot == dead as u32 {
@@ -31,9 +31,16 @@ pub(crate) fn drop_process(state: &mut State, dead: usize, scrubber: usize) -> b
             state.contexts[index].live = 0;
         }
     }
+}
+
+/// Takes everything from a process that has died. Its memory goes to `scrubber` for wiping;
+/// returns whether there is any.
+pub(crate) fn drop_process(state: &mut State, dead: usize, scrubber: usize) -> bool {
+    end_contexts(state, dead);
     let mut left = false;
     for gpu_index in 0..MAX_GPUS {
         let gpu = &mut state.gpus[gpu_index];
+        gpu.sample.used_pages[dead] = 0;
         if gpu.free_pages == gpu.total_pages {
             continue;
         }

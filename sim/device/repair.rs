@@ -113,7 +113,7 @@ fn relink(gpu: &mut Gpu, head: u32) {
 fn repair_queues(state: &mut State) {
     for (index, gpu) in state.gpus.iter_mut().enumerate() {
         gpu.queued = 0;
-        gpu.slice_left_ns = gpu.slice_left_ns.min(gpu.slice_ns);
+        gpu.slice_left_ns = gpu.slice_left_ns.min(gpu.slice.most_ns);
         for at in 0..MAX_CONTEXTS {
             let context = &state.contexts[at];
             let has_work = context.is_ready() && context.fault_xid == 0;

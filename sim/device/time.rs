@@ -6,9 +6,13 @@
 //! times, so it need not happen in real time: each access to the device calls `advance` with the
 //! present time, which computes the progress since the last one. Between two accesses nothing is
 //! queued (queueing is an access), hence the result does not depend on how many accesses there are.
+//!
+//! The lengths of slices and switches may differ from one to the next. They are drawn from a seeded sequence when
+//! the slice or the switch begins, so they too depend on the queued work alone.
 
 use crate::layout::{Bucket, Context, Gpu, Load};
 use crate::limits::*;
+use crate::properties::Span;
 use crate::types::Status;
 
 /// Brings a GPU to the moment `now` (earlier moments change nothing).
@@ -30,10 +34,15 @@ pub(crate) fn advance(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
 /// gives each context one slice and changes nothing else. The rest, which is computed step by step,
 /// is enough to fill the load's whole window.
 fn skip_rounds(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
+    // Where they differ, each slice and each switch has to be drawn.
+    if gpu.queued < 2 || !gpu.slice.is_fixed() || !gpu.switch.is_fixed() {
+        return;
+    }
     let window = BUCKETS as u64 * BUCKET_NS;
-    let round = u64::from(gpu.queued) * (gpu.slice_ns + gpu.switch_ns);
+    let slice_ns = gpu.slice.least_ns;
+    let round = u64::from(gpu.queued) * (slice_ns + gpu.switch.least_ns);
     let mut rounds = (now - gpu.clock_ns).saturating_sub(window) / round;
-    if gpu.queued < 2 || rounds < 2 || gpu.resident != u32::from(gpu.queue[0]) + 1 {
+    if rounds < 2 || gpu.resident != u32::from(gpu.queue[0]) + 1 {
         return;
     }
     let queue = &gpu.queue[..gpu.queued as usize];
@@ -46,11 +55,11 @@ fn skip_rounds(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
         if head.start_ns == 0 {
             return;
         }
-        let slices = head.until_busy_ns.saturating_sub(context.busy_ns) / gpu.slice_ns;
+        let slices = head.until_busy_ns.saturating_sub(context.busy_ns) / slice_ns;
         rounds = rounds.min(slices.saturating_sub(1));
     }
     for &index in queue {
-        contexts[usize::from(index)].busy_ns += rounds * gpu.slice_ns;
+        contexts[usize::from(index)].busy_ns += rounds * slice_ns;
     }
     gpu.busy_ns += rounds * round;
     gpu.clock_ns += rounds * round;
@@ -60,12 +69,13 @@ fn skip_rounds(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
 fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     let front = gpu.queue[0];
     let available = now - gpu.clock_ns;
-    let slice_ns = slice(gpu, contexts, front);
     if gpu.resident != u32::from(front) + 1 {
-        gpu.switch_left_ns = if gpu.resident == 0 { 0 } else { gpu.switch_ns };
+        gpu.switch_left_ns = if gpu.resident == 0 { 0 } else { draw(gpu, gpu.switch) };
         gpu.resident = u32::from(front) + 1;
-        gpu.slice_left_ns = slice_ns;
+        gpu.slice_ns = draw(gpu, gpu.slice);
+        gpu.slice_left_ns = slice(gpu, contexts, front);
     }
+    let slice_ns = slice(gpu, contexts, front);
     if gpu.switch_left_ns > 0 {
         let spent = gpu.switch_left_ns.min(available);
         gpu.switch_left_ns -= spent;
@@ -98,12 +108,17 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     }
 }
 
-/// How long a context runs while others have work.
+/// How long the context that has the GPU runs while others have work.
 fn slice(gpu: &Gpu, contexts: &[Context], index: u16) -> u64 {
     match contexts[usize::from(index)].slice_ns {
         0 => gpu.slice_ns,
         own => own,
     }
+}
+
+fn draw(gpu: &mut Gpu, span: Span) -> u64 {
+    gpu.draws += 1;
+    span.draw(gpu.seed, gpu.draws)
 }
 
 fn pass(gpu: &mut Gpu, spent: u64) {
@@ -229,7 +244,8 @@ pub(crate) fn status(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> S
 }
 
 /// When pending work completes if nothing more is queued: newcomers only delay it, so it is a
-/// safe time to sleep to. Looks at most a few hundred slices ahead.
+/// safe time to sleep to. Looks at most a few hundred slices ahead. Of times that are not drawn yet, those are
+/// taken with which the work completes soonest.
 fn earliest(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> u64 {
     let context = &contexts[usize::from(index)];
     if seq >= context.tail || context.disabled != 0 {
@@ -246,11 +262,16 @@ fn earliest(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> u64 {
     }
     let (mut clock, mut resident) = (gpu.clock_ns, gpu.resident);
     let (mut slice_left, mut switch) = (gpu.slice_left_ns, gpu.switch_left_ns);
+    let soonest = |front: u16| match contexts[usize::from(front)].slice_ns {
+        0 if front == index => gpu.slice.most_ns,
+        0 => gpu.slice.least_ns,
+        own => own,
+    };
     for _ in 0..256 {
         let front = queue[0];
         if resident != u32::from(front) + 1 {
-            switch = if resident == 0 { 0 } else { gpu.switch_ns };
-            (resident, slice_left) = (u32::from(front) + 1, slice(gpu, contexts, front));
+            switch = if resident == 0 { 0 } else { gpu.switch.least_ns };
+            (resident, slice_left) = (u32::from(front) + 1, soonest(front));
         }
         clock = clock.saturating_add(switch);
         switch = 0;
@@ -268,7 +289,7 @@ fn earliest(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> u64 {
         if left[usize::from(front)] == 0 {
             queued -= 1;
         }
-        slice_left = slice(gpu, contexts, queue[0]);
+        slice_left = soonest(queue[0]);
     }
     clock
 }

@@ -37,7 +37,7 @@ macro_rules! export {
     (sim nvmlInit_v2 $($row:tt)*) => { export!(always nvmlInit_v2 $($row)*); };
     (sim nvmlInitWithFlags $($row:tt)*) => { export!(always nvmlInitWithFlags $($row)*); };
     (sim nvmlShutdown $($row:tt)*) => { export!(always nvmlShutdown $($row)*); };
-    (sim $($row:tt)*) => { export!((session::machine()?;) $($row)*); };
+    (sim $($row:tt)*) => { export!((session::machine()?; session::take_time();) $($row)*); };
     (always $($row:tt)*) => { export!(() $($row)*); };
     (($($first:tt)*) $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty) => {
         #[unsafe(no_mangle)]

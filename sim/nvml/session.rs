@@ -5,9 +5,10 @@
 
 use gpuslice_nvabi::types::{nvmlDevice_t, nvmlReturn_t};
 use gpuslice_sim_device::limits::MAX_GPUS;
-use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine};
+use gpuslice_sim_device::properties::{Listing, Properties, mix};
+use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine, now_ns, sleep_until_ns};
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 static INITS: AtomicU32 = AtomicU32::new(0);
 
@@ -41,6 +42,40 @@ pub(crate) fn machine() -> Result<&'static Machine, nvmlReturn_t> {
         return Err(nvmlReturn_t::ERROR_UNINITIALIZED);
     }
     Machine::observe().map_err(|_| nvmlReturn_t::ERROR_DRIVER_NOT_LOADED)
+}
+
+/// The next number of a sequence of the process's own, for what a strict driver draws.
+fn next() -> u64 {
+    static DRAWN: AtomicU64 = AtomicU64::new(0);
+    DRAWN.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Takes the time of a call.
+pub(crate) fn take_time() {
+    let Ok(machine) = machine() else { return };
+    let Properties { nvml, seed, .. } = *machine.properties();
+    if nvml.is_zero() {
+        return;
+    }
+    let until = now_ns() + nvml.draw(seed, next());
+    // A signal ends a sleep early.
+    while now_ns() < until {
+        sleep_until_ns(until);
+    }
+}
+
+/// Whether the list of processes about to be given has their memory.
+///
+/// # Errors
+/// There is no such list.
+pub(crate) fn tells_memory() -> Result<bool, Refusal> {
+    let properties = machine()?.properties();
+    match properties.listing() {
+        Listing::Always => Ok(true),
+        Listing::Sometimes => Ok(!mix(properties.seed, next()).is_multiple_of(4)),
+        Listing::Pids => Ok(false),
+        Listing::Never => Err(nvmlReturn_t::ERROR_NOT_SUPPORTED),
+    }
 }
 
 /// The GPU a handle names.

@@ -1,6 +1,7 @@
 //! `gpuslice run` and `ps` as users run them: real tenants, both injection methods, bad input.
 
 use crate::harness::node::Node;
+use crate::harness::profiles::simulated;
 use crate::harness::{eventually, is_root, skip, target_dir};
 use gpuslice_wire::units::GIB;
 use serde_json::Value;
@@ -48,7 +49,7 @@ fn run(options: &[&str], command: &[&str]) -> Output {
     // A daemon of its own, whatever else runs.
     let place = tempfile::tempdir().expect("a directory");
     run.env("TMPDIR", place.path());
-    let output = run.env("GPUSLICE_SIM", "mem=4GiB").output();
+    let output = run.env("GPUSLICE_SIM", simulated("mem=4GiB")).output();
     output.expect("gpuslice starts")
 }
 
@@ -112,7 +113,7 @@ fn other_gpus_are_out_of_reach() {
                 .arg(&driver)
                 .arg("--")
                 .args(command);
-            let output = run.env("GPUSLICE_SIM", "devices=2,mem=4GiB").output();
+            let output = run.env("GPUSLICE_SIM", simulated("devices=2,mem=4GiB")).output();
             let output = output.expect("gpuslice starts");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success() && said.contains(code), "{method}: {output:?}");

@@ -2,9 +2,10 @@
 //! and in a slice of 1 GiB of a larger one, by each injection method.
 //!
 //! The program's cases are in `tests/apps/conformance`; what one of them says of the bare device it
-//! must say of the slice.
+//! must say of the slice. All of it holds on a kind driver and on a strict one.
 
 use crate::command::in_1gib;
+use crate::harness::profiles::{simulated, strict};
 use crate::harness::{is_root, skip, target_dir};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,6 +14,16 @@ use std::process::{Command, Output, Stdio};
 /// The cases that pass on the simulated driver: all but `alloc/old_names` (of CUDA before 3.2) and
 /// `vmm_place/on_another_device` (there is one). SPECIFICATION M1 states the number.
 const CASES: usize = 425;
+
+/// A machine with that memory, on the driver of a profile.
+type Machine = fn(&str) -> String;
+
+const KIND: Machine = simulated;
+
+/// The strict driver of this suite.
+fn strict_one(memory: &str) -> String {
+    strict(memory, "conformance")
+}
 
 fn program() -> PathBuf {
     let program = target_dir().join("conformance");
@@ -35,12 +46,12 @@ fn passed(output: &Output, way: &str) -> BTreeSet<String> {
 }
 
 /// On a device of 1 GiB, without any of our libraries but the simulated driver.
-fn bare() -> BTreeSet<String> {
+fn bare(machine: Machine) -> BTreeSet<String> {
     let root = tempfile::Builder::new().prefix("gpuslice-it-").tempdir_in("/dev/shm");
     let root = root.expect("a directory");
     let output = Command::new(program())
         .env("LD_LIBRARY_PATH", target_dir().join("sim"))
-        .env("GPUSLICE_SIM", "mem=1GiB")
+        .env("GPUSLICE_SIM", machine("mem=1GiB"))
         .env("GPUSLICE_SIM_DEVICE", root.path().join("device"))
         .stdin(Stdio::null())
         .output();
@@ -48,11 +59,11 @@ fn bare() -> BTreeSet<String> {
 }
 
 /// In a slice of 1 GiB of a device of 16 GiB.
-fn sliced(method: &str) -> BTreeSet<String> {
+fn sliced(method: &str, machine: Machine) -> BTreeSet<String> {
     let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     let output = in_1gib(&mut gpuslice, method, &target_dir().join("sim"))
         .arg(program())
-        .env("GPUSLICE_SIM", "mem=16GiB")
+        .env("GPUSLICE_SIM", machine("mem=16GiB"))
         .env_remove("GPUSLICE_SIM_DEVICE")
         .stdin(Stdio::null())
         .output();
@@ -63,24 +74,32 @@ fn differences(bare: &BTreeSet<String>, slice: &BTreeSet<String>) -> Vec<String>
     bare.symmetric_difference(slice).cloned().collect()
 }
 
-#[test]
-fn a_bare_device_conforms() {
-    bare();
+fn conforms(method: &str, machine: Machine) {
+    if method == "mount" && !is_root() {
+        return skip("conformance", "mount injection needs root");
+    }
+    let apart = differences(&bare(machine), &sliced(method, machine));
+    assert!(apart.is_empty(), "{method}, {}: not the same cases: {apart:?}", machine(""));
 }
 
 #[test]
 fn a_slice_by_preload_injection_conforms() {
-    let apart = differences(&bare(), &sliced("preload"));
-    assert!(apart.is_empty(), "not the same cases: {apart:?}");
+    conforms("preload", KIND);
 }
 
 #[test]
 fn a_slice_by_mount_injection_conforms() {
-    if !is_root() {
-        return skip("conformance", "mount injection needs root");
-    }
-    let apart = differences(&bare(), &sliced("mount"));
-    assert!(apart.is_empty(), "not the same cases: {apart:?}");
+    conforms("mount", KIND);
+}
+
+#[test]
+fn a_slice_by_preload_injection_conforms_on_a_strict_driver() {
+    conforms("preload", strict_one);
+}
+
+#[test]
+fn a_slice_by_mount_injection_conforms_on_a_strict_driver() {
+    conforms("mount", strict_one);
 }
 
 /// Bad words are refused before anything runs.

@@ -37,6 +37,22 @@ pub fn a_context_is_charged_its_measured_cost(injection: Injection) {
     assert_eq!(slice.daemon.state().measures, 3);
 }
 
+/// NVML's figures may be older than the context: no context costs nothing, a green one may.
+pub fn a_context_that_seems_to_cost_nothing_is_measured_again(injection: Injection) {
+    let late = measuring(injection, &[0, 0, 40]);
+    assert_eq!(late.run(&["init", "ctx:0", "info"])[2], free(40));
+    assert_eq!(late.daemon.state().measures, 3);
+    let primary = measuring(injection, &[0, 40]);
+    assert_eq!(primary.run(&["init", "retain:0", "info"])[2], free(40));
+    // Not for ever: where there are no figures, the process goes on.
+    let never = measuring(injection, &[0; 20]);
+    assert_eq!(never.run(&["init", "ctx:0", "info"])[2], free(0));
+    assert_eq!(never.daemon.state().measures, 6);
+    let green = measuring(injection, &[40, 40, 40]);
+    assert_eq!(green.run(&["init", "retain:0", "green:0", "info"])[3], free(40));
+    assert_eq!(green.daemon.state().measures, 2);
+}
+
 pub fn a_primary_context_is_charged_once(injection: Injection) {
     let slice = measuring(injection, &[40, 40]);
     let lines = slice.run(&[

@@ -49,7 +49,8 @@ macro_rules! conformance {
             memory_of_another_container_may_be_charged
             shared_handles_are_reported_to_a_restarted_daemon
             // cost.rs
-            a_context_is_charged_its_measured_cost a_primary_context_is_charged_once
+            a_context_is_charged_its_measured_cost a_context_that_seems_to_cost_nothing_is_measured_again
+            a_primary_context_is_charged_once
             a_context_that_does_not_fit_is_not_created
             a_first_context_of_known_cost_is_refused_in_advance
             a_raised_limit_is_charged a_limit_that_does_not_fit_is_reset

@@ -15,11 +15,12 @@ pub use current::{current, pop_if_top, push};
 pub use limits::{LIMITS, check_flags};
 pub use table::{enter, find, living};
 
-use crate::driver::process;
+use crate::driver::{process, strict};
 use crate::vram::Heap;
 use gpuslice_nvabi::types::{CUcontext, CUdevice, CUresult};
 use gpuslice_sim_device::{ContextId, GpuInfo};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A context of this process.
 pub struct Context {
@@ -35,6 +36,8 @@ pub struct Context {
     pub primary: bool,
     flags: AtomicU32,
     alive: AtomicBool,
+    /// Held by a call that may block, where that holds up others.
+    busy: Mutex<()>,
     /// References by the oldest form of counting (`cuCtxAttach`).
     pub attached: AtomicU32,
     pub settings: limits::Settings,
@@ -52,6 +55,7 @@ impl Context {
             primary,
             flags: AtomicU32::new(flags),
             alive: AtomicBool::new(true),
+            busy: Mutex::new(()),
             attached: AtomicU32::new(1),
             settings: Default::default(),
         }
@@ -64,6 +68,13 @@ impl Context {
             table::leave(self);
         }
         alive
+    }
+
+    /// Waits until no other thread's call blocks in the context, and keeps others out until the answer is dropped;
+    /// where calls do not hold up each other, nothing happens. No call does this twice.
+    pub fn hold(&self) -> Option<MutexGuard<'_, ()>> {
+        let locks = strict::properties().lock != 0;
+        locks.then(|| self.busy.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether it has not been destroyed.

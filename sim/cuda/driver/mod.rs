@@ -6,6 +6,7 @@ mod device;
 mod errors;
 mod kernel;
 mod process;
+pub mod strict;
 mod visible;
 
 pub use device::text;

@@ -22,10 +22,13 @@ pub use spare::{sparing, take_chunk};
 pub use task::{Operation, OperationKind};
 
 use crate::context::{self, Context, current};
+use crate::driver::strict;
 use crate::entry::{In, Outcome, per_thread_default, refuse_if};
 use crate::handles::{Key, Named};
 use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
+use gpuslice_sim_device::ContextId;
 use std::ffi::{CStr, CString, c_char};
+use std::sync::MutexGuard;
 use stream::{StreamKey, shared};
 use task::Task;
 
@@ -68,6 +71,15 @@ fn resolve(stream: CUstream) -> Result<StreamKey, CUresult> {
         }
     };
     shared()?.default_stream(current()?.id, per_thread)
+}
+
+/// Keeps other threads' calls out of a context; see [`Context::hold`].
+fn hold(context: ContextId) -> Option<MutexGuard<'static, ()>> {
+    if strict::properties().lock == 0 {
+        return None;
+    }
+    let found = context::living().into_iter().find(|one| one.id == context);
+    found.and_then(Context::hold)
 }
 
 /// Queues a task on a stream, or adds it to the graph that is captured from the stream.

@@ -13,6 +13,7 @@ use super::stream::{Body, Effect, EventKey, Request};
 use crate::allocations::copy::Plan;
 use crate::allocations::fill::Fill;
 use crate::allocations::{self, Allocation, word};
+use crate::driver::strict;
 use crate::entry::Outcome;
 use crate::handles::Key;
 use gpuslice_nvabi::types::{
@@ -208,6 +209,7 @@ impl Task {
         match self {
             Self::Kernel(launch) => launch.time(),
             Self::Move(one) => one.ns,
+            Self::Record(_) => strict::draw(strict::properties().event),
             _ => 0,
         }
     }

@@ -9,7 +9,7 @@ mod green;
 mod primary;
 
 use crate::context::{self, Context, check_flags, current, find};
-use crate::driver::{device_error, process};
+use crate::driver::{device_error, process, strict};
 use crate::entry::refuse_if;
 use crate::{exec, memory};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
@@ -22,6 +22,7 @@ pub fn begin(device: CUdevice, flags: u32, primary: bool) -> Result<&'static Con
     check_flags(flags)?;
     let create = || process.machine.context_create(gpu.index);
     let id = exec::sparing(gpu.index, || create().map_err(device_error))?;
+    strict::block(strict::properties().create);
     let context = Context::new(device, id, flags, primary);
     if let Some(client) = &process.client {
         client.context_begins(process.machine, id, context.serial);

@@ -148,6 +148,7 @@ pub fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
     };
     let found = allocations::find(dptr).filter(|found| found.base == dptr && freeable(found.kind));
     let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let _held = found.context.and_then(Context::hold);
     // What a killed context holds goes with it, not before.
     found.context.map_or(Ok(()), exec::settle)?;
     if matches!(found.kind, Kind::Pool { .. } | Kind::Graph) {

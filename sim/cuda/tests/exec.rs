@@ -29,3 +29,5 @@ mod modules;
 mod pools;
 #[path = "exec/streams.rs"]
 mod streams;
+#[path = "exec/strict.rs"]
+mod strict;

@@ -193,7 +193,8 @@ impl Machine {
         Ok(MemoryInfo { total, used: total - free, free })
     }
 
-    /// Bytes of a GPU that living processes hold: used memory without memory that is only being wiped.
+    /// Bytes of a GPU that processes hold, those that have ended included until they are taken back: used memory
+    /// without memory that is only being wiped.
     pub fn mem_held(&self, gpu: usize) -> Result<u64, DeviceError> {
         let gpu = self.gpu(gpu)?;
         let (held, left) = self.with(Some(gpu), |state, now| {

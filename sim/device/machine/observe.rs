@@ -6,10 +6,10 @@ use crate::clock::now_ns;
 use crate::error::DeviceError;
 use crate::events::{self, XidEvent};
 use crate::faults::Faults;
-use crate::layout::DRIVER;
+use crate::layout::{DRIVER, State};
 use crate::limits::{BUCKET_NS, PAGE_BYTES};
 use crate::lock;
-use crate::types::{ContextId, ProcessInfo};
+use crate::types::{ContextId, MemoryInfo, ProcessInfo};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +20,10 @@ impl Machine {
     /// Processes with a context on the GPU, by slot; those the caller's pid namespace does not
     /// show are left out, as NVML does.
     pub fn processes(&self, gpu: usize) -> Result<Vec<ProcessInfo>, DeviceError> {
+        self.listed(gpu, false)
+    }
+
+    fn listed(&self, gpu: usize, sampled: bool) -> Result<Vec<ProcessInfo>, DeviceError> {
         let gpu = self.gpu(gpu)?;
         let (slots, left) = self.with(Some(gpu), |state, now| {
             let left = self.reap(state, now);
@@ -29,13 +33,20 @@ impl Machine {
                 let slot = context.slot as usize;
                 let shown = context.live != 0
                     && context.gpu == gpu as u32
-                    && state.slots.get(slot).is_some_and(|one| one.kind == DRIVER);
+                    && state
+                        .slots
+                        .get(slot)
+                        .is_some_and(|one| one.kind == DRIVER && one.ended == 0);
                 if !shown {
                     continue;
                 }
+                let pages = match sampled {
+                    true => state.gpus[gpu].sample.used_pages[slot],
+                    false => state.slots[slot].used_pages[gpu],
+                };
                 let info = slots.entry(slot).or_insert(ProcessInfo {
                     pid: 0,
-                    used_bytes: u64::from(state.slots[slot].used_pages[gpu]) * PAGE_BYTES,
+                    used_bytes: u64::from(pages) * PAGE_BYTES,
                     contexts: 0,
                     busy_ns: 0,
                     utilisation: 0,
@@ -60,6 +71,49 @@ impl Machine {
             Holder::Process(pid) if pid > 0 => Some(ProcessInfo { pid: pid as u32, ..info }),
             _ => None,
         }
+    }
+
+    /// Takes NVML's figures of a GPU, or of all, if it is time to. What happens next is not in them until it is
+    /// time again, as with a card whose own processor samples.
+    pub(super) fn sample(&self, state: &mut State, gpu: Option<usize>, now: u64) {
+        let every = self.properties().late_ns;
+        if every == 0 {
+            return;
+        }
+        let used = (state.slots_used as usize).min(state.slots.len());
+        let State { slots, gpus, .. } = state;
+        for index in gpu.map_or(0..self.gpus.len(), |one| one..one + 1) {
+            let gpu = &mut gpus[index];
+            if gpu.sample.time_ns != 0 && now.saturating_sub(gpu.sample.time_ns) < every {
+                continue;
+            }
+            (gpu.sample.time_ns, gpu.sample.free_pages) = (now, gpu.free_pages);
+            for (slot, shown) in slots[..used].iter().zip(&mut gpu.sample.used_pages) {
+                *shown = slot.used_pages[index];
+            }
+        }
+    }
+
+    /// [`Machine::mem_info`] as NVML tells it: of the last sample.
+    ///
+    /// # Errors
+    /// There is no such GPU.
+    pub fn sampled_mem_info(&self, gpu: usize) -> Result<MemoryInfo, DeviceError> {
+        let info = self.mem_info(gpu)?;
+        if self.properties().late_ns == 0 {
+            return Ok(info);
+        }
+        let free = self.with(Some(gpu), |state, _| state.gpus[gpu].sample.free_pages);
+        let free = (u64::from(free) * PAGE_BYTES).min(info.total);
+        Ok(MemoryInfo { used: info.total - free, free, ..info })
+    }
+
+    /// [`Machine::processes`] as NVML tells it: of the last sample, in which a new process has no memory yet.
+    ///
+    /// # Errors
+    /// There is no such GPU.
+    pub fn sampled_processes(&self, gpu: usize) -> Result<Vec<ProcessInfo>, DeviceError> {
+        self.listed(gpu, self.properties().late_ns != 0)
     }
 
     /// Living contexts of a GPU, of all processes.

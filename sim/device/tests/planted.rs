@@ -61,7 +61,7 @@ impl Planted {
     /// Each way to the device is refused with the sentence, which names the path and what to do.
     fn is_refused(&self, path: &Path, why: &str) {
         let opened = Machine::open(path, Role::Driver).err();
-        let made = create(path, &Config::default()).err();
+        let made = create(path, &Config::parse("").unwrap()).err();
         for error in [opened, made] {
             let error = error.expect("refused").to_string();
             assert!(error.contains(why), "{error}");

@@ -337,5 +337,5 @@ fn another_version_is_refused() {
     file.write_all_at(&99_u32.to_le_bytes(), 8).unwrap();
     let error = Machine::open(&device.0, Role::Driver).err().unwrap().to_string();
     assert!(error.contains("version 99"), "{error}");
-    assert!(create(&device.0, &Config::default()).is_err());
+    assert!(create(&device.0, &Config::parse("").unwrap()).is_err());
 }

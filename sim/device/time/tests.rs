@@ -14,8 +14,12 @@ const SWITCH: u64 = 50_000;
 
 /// A one-GPU machine with `contexts` contexts of different processes.
 fn machine(contexts: usize) -> (Box<State>, Vec<ContextId>) {
+    machine_of("", contexts)
+}
+
+fn machine_of(config: &str, contexts: usize) -> (Box<State>, Vec<ContextId>) {
     let mut state = state_for_test();
-    state.initialise(&Config::default());
+    state.initialise(&Config::parse(config).unwrap());
     let ids = (0..contexts)
         .map(|slot| {
             process::enter(&mut state, slot, DRIVER);
@@ -316,4 +320,75 @@ fn a_time_slice_of_its_own_is_a_part_of_its_own() {
     look(&mut state, START + 1_610 * MS);
     let (first, second) = (busy(&state, ids[0]), busy(&state, ids[1]));
     assert!(first.abs_diff(3 * second) <= 12 * MS, "{first} and {second}");
+}
+
+/// Two contexts that are always busy, on a GPU whose slices and switches differ from one to the next.
+fn uneven(seed: u64) -> (Box<State>, Vec<ContextId>) {
+    let config = format!("slice=1ms..3ms,switch=50us..500us,seed={seed}");
+    let (mut state, ids) = machine_of(&config, 2);
+    for &id in &ids {
+        push(&mut state, id, u64::MAX);
+    }
+    (state, ids)
+}
+
+#[test]
+fn slices_and_switches_are_drawn_anew_each_time() {
+    let (mut state, ids) = uneven(1);
+    let (mut slices, mut switches) = (Vec::new(), Vec::new());
+    let (mut resident, mut since, mut began) = (1, 0, START);
+    for us in 0..1_000_000 {
+        let now = START + us * 1_000;
+        look(&mut state, now);
+        if state.gpus[0].resident != resident {
+            let ran = busy(&state, ids[0]) + busy(&state, ids[1]);
+            slices.push(ran - since);
+            switches.push(now - began - (ran - since));
+            (resident, since, began) = (state.gpus[0].resident, ran, now);
+        }
+    }
+    // Before the first slice there is no switch. Each moment is seen up to a microsecond late.
+    let (slices, switches) = (&slices[3..], &switches[3..]);
+    assert!(slices.iter().all(|ns| (MS - 2_000..=3 * MS + 2_000).contains(ns)), "{slices:?}");
+    let switched = |ns: &u64| (SWITCH - 2_000..=10 * SWITCH + 2_000).contains(ns);
+    assert!(switches.iter().all(switched), "{switches:?}");
+    let spread = |all: &[u64]| all.iter().max().unwrap() - all.iter().min().unwrap();
+    assert!(spread(slices) > MS && spread(switches) > 5 * SWITCH);
+}
+
+#[test]
+fn drawn_times_follow_from_the_seed_and_not_from_the_accesses() {
+    let end = START + 5_000 * MS;
+    let after = |seed: u64, steps: u64| {
+        let (mut state, ids) = uneven(seed);
+        for step in 1..=steps {
+            look(&mut state, START + (end - START) / steps * step);
+        }
+        (busy(&state, ids[0]), busy(&state, ids[1]))
+    };
+    assert_eq!(after(1, 1), after(1, 50_000));
+    assert_ne!(after(1, 1), after(2, 1));
+    let (one, other) = after(1, 1);
+    assert!(one.abs_diff(other) < 200 * MS, "{one} {other}");
+}
+
+/// A sleeper that wakes at the foretold time never wakes late.
+#[test]
+fn the_foretold_end_is_never_later_than_the_true_one() {
+    for seed in 0..50 {
+        let (mut state, ids) =
+            machine_of(&format!("slice=1ms..3ms,switch=50us..500us,seed={seed}"), 3);
+        push(&mut state, ids[0], u64::MAX);
+        push(&mut state, ids[1], u64::MAX);
+        look(&mut state, START + MS);
+        let seq = push(&mut state, ids[2], 20 * MS);
+        let Status::Pending { earliest_ns } = status(&state, ids[2], seq) else {
+            panic!("it is done at once");
+        };
+        look(&mut state, START + 1_000 * MS);
+        let Status::Done { end_ns, .. } = status(&state, ids[2], seq) else {
+            panic!("it is not done");
+        };
+        assert!(earliest_ns <= end_ns, "seed {seed}: {earliest_ns} {end_ns}");
+    }
 }

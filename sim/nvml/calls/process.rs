@@ -3,10 +3,13 @@
 
 use super::usage::{memory_percent, timestamp_us};
 use crate::abi::{Out, Outcome};
-use crate::session::{Refusal, device_error, gpu};
+use crate::session::{Refusal, device_error, gpu, tells_memory};
 use core::ffi::c_void;
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::ProcessInfo;
+
+/// NVML_VALUE_NOT_AVAILABLE of nvml.h.
+const NOT_AVAILABLE: u64 = u64::MAX;
 
 /// "No MIG instance".
 const NO_INSTANCE: u32 = u32::MAX;
@@ -17,7 +20,17 @@ const DETAIL_MODES: u32 = 3;
 
 fn processes(device: nvmlDevice_t) -> Result<Vec<ProcessInfo>, Refusal> {
     let (machine, info) = gpu(device)?;
-    machine.processes(info.index).map_err(device_error)
+    machine.sampled_processes(info.index).map_err(device_error)
+}
+
+/// The same for a list of what each holds, where there is one.
+fn holders(device: nvmlDevice_t) -> Result<Vec<ProcessInfo>, Refusal> {
+    let told = tells_memory()?;
+    let mut list = processes(device)?;
+    for process in list.iter_mut().filter(|_| !told) {
+        process.used_bytes = NOT_AVAILABLE;
+    }
+    Ok(list)
 }
 
 fn oldest(process: &ProcessInfo) -> nvmlProcessInfo_v1_t {
@@ -38,7 +51,7 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses(
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_v1_t>,
 ) -> Outcome {
-    let list: Vec<_> = processes(device)?.iter().map(oldest).collect();
+    let list: Vec<_> = holders(device)?.iter().map(oldest).collect();
     count.counted(infos, &list)
 }
 
@@ -55,7 +68,7 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v3(
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_t>,
 ) -> Outcome {
-    let list: Vec<_> = processes(device)?.iter().map(present).collect();
+    let list: Vec<_> = holders(device)?.iter().map(present).collect();
     count.counted(infos, &list)
 }
 
@@ -95,7 +108,7 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,
     place: Out<nvmlProcessDetailList_t>,
 ) -> Outcome {
-    let all = processes(device)?;
+    let all = holders(device)?;
     let mut list = place.get()?;
     if list.version != nvmlProcessDetailList_v1 {
         return Err(nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH);

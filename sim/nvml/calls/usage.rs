@@ -15,7 +15,7 @@ pub(super) fn timestamp_us() -> u64 {
 
 fn memory(device: nvmlDevice_t) -> Result<MemoryInfo, Refusal> {
     let (machine, info) = gpu(device)?;
-    machine.mem_info(info.index).map_err(device_error)
+    machine.sampled_mem_info(info.index).map_err(device_error)
 }
 
 /// Percent of the last sample period.

@@ -41,14 +41,15 @@ pub fn serve(library: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Lists of processes that are asked for before the memory of one counts as unknown.
+const LISTS: usize = 4;
+
 type SampleCache = BTreeMap<Id, Result<BTreeMap<u32, Option<u64>>, NvmlError>>;
 
 fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> NvmlAnswer {
     match question {
         Question::Measure { ticket, gpu, pid } => {
-            let processes = cache.entry(gpu).or_insert_with(|| nvml.of(GpuUuid(gpu))?.processes());
-            let known = processes.as_ref().ok().and_then(|all| all.get(&pid).copied());
-            NvmlAnswer::Measured { ticket, used: known.flatten() }
+            NvmlAnswer::Measured { ticket, used: memory_of(nvml, gpu, pid, cache) }
         }
         Question::Sample { gpus, limited } => {
             let one = |gpu| sample_gpu(nvml, gpu, &limited);
@@ -64,6 +65,18 @@ fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> 
         }
         Question::Close => NvmlAnswer::Samples(Vec::new()),
     }
+}
+
+/// The memory of a process on a GPU, if NVML tells it. A list without the process's memory is not the last word.
+fn memory_of(nvml: &Nvml, gpu: Id, pid: u32, cache: &mut SampleCache) -> Option<u64> {
+    for _ in 0..LISTS {
+        let processes = cache.entry(gpu).or_insert_with(|| nvml.of(GpuUuid(gpu))?.processes());
+        match processes.as_ref().ok()?.get(&pid)? {
+            Some(used) => return Some(*used),
+            None => cache.remove(&gpu),
+        };
+    }
+    None
 }
 
 fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {

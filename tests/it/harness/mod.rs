@@ -5,6 +5,7 @@ pub mod agent_client;
 pub mod browser;
 pub mod bundle;
 pub mod node;
+pub mod profiles;
 pub mod wire;
 
 use std::io::Write;

@@ -1,6 +1,7 @@
 //! A daemon with two simulated GPUs of 16 GiB.
 
 use super::agent::Agent;
+use super::profiles::{simulated, strict};
 use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
 use gpuslice_wire::admin::{Admission, Answer, Command as AdminCommand, Denial, MemoryAsk};
@@ -29,6 +30,8 @@ const GPUS: &str = "devices=2,mem=16GiB";
 pub struct Node {
     root: TempDir,
     runtime_dir: PathBuf,
+    /// What its simulated GPUs are.
+    gpus: String,
     daemon: Option<Child>,
 }
 
@@ -45,12 +48,20 @@ impl Node {
             symlink(library(real, package), driver.join(name)).expect("a link");
         }
         let runtime_dir = root.path().join("run");
-        Node { root, runtime_dir, daemon: None }
+        Node { root, runtime_dir, gpus: simulated(GPUS), daemon: None }
     }
 
     /// Directories and a daemon that is ready.
     pub fn start() -> Node {
         let mut node = Node::new();
+        node.start_daemon(&[]);
+        node
+    }
+
+    /// The same on the strict driver of a suite.
+    pub fn start_strict(suite: &str) -> Node {
+        let mut node = Node::new();
+        node.gpus = strict(GPUS, suite);
         node.start_daemon(&[]);
         node
     }
@@ -79,7 +90,7 @@ impl Node {
             .arg("--driver-dir")
             .arg(self.root.path().join("driver"))
             .args(args)
-            .env("GPUSLICE_SIM", GPUS)
+            .env("GPUSLICE_SIM", &self.gpus)
             .env("GPUSLICE_SIM_DEVICE", self.root.path().join("device"))
             .stdin(Stdio::null());
         command

@@ -230,7 +230,7 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 /// A node whose container has the cap `cap`. One process has run in it before, so that the cost of
 /// a context is known.
 fn node(cap: u64) -> Node {
-    let node = Node::start();
+    let node = Node::start_strict("memory");
     node.must_admit(CONTAINER, gpuslice_wire::units::Bytes(cap));
     Tenant::start(&node, 1, 1, 1).end();
     node.wait_refunded(CONTAINER);

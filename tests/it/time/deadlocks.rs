@@ -3,7 +3,7 @@
 //! The program is `tests/apps/deadlocks`. Each case first runs without the shim: a case that deadlocks on the
 //! driver alone tests nothing here.
 
-use super::{Tenant, node};
+use super::{Tenant, strict_node};
 use crate::harness::node::Node;
 use crate::harness::{PATIENCE, target_dir};
 use std::process::{Child, Command, Stdio};
@@ -51,7 +51,7 @@ pub fn expect_no_deadlock(case: &str, mut program: Child) {
 }
 
 fn try_case(case: &str, rounds: u32) {
-    let (node, machine) = node();
+    let (node, machine) = strict_node("time::deadlocks");
     expect_no_deadlock(&format!("bare {case}"), start(&node, case, 1, false));
     let other = Tenant::start(&node, &machine, "b", 500);
     expect_no_deadlock(case, start(&node, case, rounds, true));

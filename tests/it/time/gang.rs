@@ -4,7 +4,7 @@
 //! The program is `tests/apps/collectives`; it runs bare first. Shares are judged by the daemon's charges over
 //! the whole run. A pause of the machine is charged to the holder of the turn, so the bounds are wide.
 
-use super::{Tenant, bill, node, shown};
+use super::{Tenant, bill, shown, strict_node};
 use crate::harness::node::{Node, admit};
 use crate::harness::wire::client_page;
 use crate::harness::{PATIENCE, eventually, target_dir};
@@ -53,7 +53,7 @@ fn ends(what: &str, mut program: Child, within: Duration) -> u64 {
 
 #[test]
 fn collectives_beside_each_other() {
-    let (node, machine) = node();
+    let (node, machine) = strict_node("time::gang");
     for container in ["c", "d"] {
         let ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
         let answer = node.admin().ask(&ask);
@@ -88,7 +88,7 @@ fn collectives_beside_each_other() {
 /// without that declaration takes them together.
 #[test]
 fn a_container_that_opts_out_of_gangs() {
-    let (mut node, _truth) = node();
+    let (mut node, _truth) = strict_node("time::gang");
     for (container, gangs) in [("c", Gangs::Auto), ("d", Gangs::Never)] {
         let mut ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
         if let Admin::Admit { asked } = &mut ask {

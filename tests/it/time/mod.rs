@@ -24,7 +24,7 @@ mod wall_time;
 
 use crate::harness::node::Node;
 use crate::harness::{PATIENCE, eventually, target_dir};
-use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status};
+use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status, now_ns};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -49,7 +49,16 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 
 /// A node with two slices, `a` and `b`, and its device.
 fn node() -> (Node, Machine) {
-    let node = Node::start();
+    with_slices(Node::start())
+}
+
+/// The same on the strict driver of a suite.
+fn strict_node(suite: &str) -> (Node, Machine) {
+    with_slices(Node::start_strict(suite))
+}
+
+/// Gives `a` and `b` a slice each.
+fn with_slices(node: Node) -> (Node, Machine) {
     for container in ["a", "b"] {
         node.must_admit(container, Bytes(GIB));
     }
@@ -199,10 +208,15 @@ struct Ends {
 impl Ends {
     /// From now on.
     fn of(tenant: &Tenant, machine: &Machine) -> Ends {
-        Ends { context: tenant.context, next: tenant.completed(machine), last: 0, longest: 0 }
+        Ends::after(tenant.context, tenant.completed(machine))
     }
 
-    /// The longest gap so far, without the one between the last end and now.
+    /// The same of a context, behind its first work.
+    fn after(context: ContextId, next: u64) -> Ends {
+        Ends { context, next, last: now_ns(), longest: 0 }
+    }
+
+    /// The longest gap so far; one that lasts counts up to now.
     fn longest_gap(&mut self, machine: &Machine) -> Duration {
         let completed = machine.context_info(self.context).expect("alive").completed;
         // The device does not keep older times.
@@ -211,14 +225,23 @@ impl Ends {
             let Ok(Status::Done { end_ns, .. }) = machine.poll(self.context, Seq(seq)) else {
                 panic!("{seq} is completed");
             };
-            if self.last > 0 {
-                self.longest = self.longest.max(end_ns.saturating_sub(self.last));
-            }
-            self.last = end_ns;
+            self.longest = self.longest.max(end_ns.saturating_sub(self.last));
+            self.last = end_ns.max(self.last);
         }
         self.next = completed;
-        Duration::from_nanos(self.longest)
+        Duration::from_nanos(self.longest.max(now_ns().saturating_sub(self.last)))
     }
+}
+
+/// A stall that has no end while it is watched must not pass.
+#[test]
+fn a_stall_counts_before_it_ends() {
+    let node = Node::start();
+    let machine = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
+    let context = machine.context_create(0).expect("a context");
+    let mut ends = Ends::after(context, 0);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(ends.longest_gap(&machine) >= Duration::from_millis(20));
 }
 
 /// Pauses of this machine: the longest delay of a thread that sleeps for a millisecond.

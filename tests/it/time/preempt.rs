@@ -2,6 +2,7 @@
 
 use super::{Tenant, bill, shown};
 use crate::harness::node::{Node, admit};
+use crate::harness::profiles::simulated;
 use crate::harness::{PATIENCE, eventually};
 use gpuslice_sim_device::{Machine, Role, Seq, Status};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
@@ -51,7 +52,7 @@ pub fn configure(node: &Node, text: &str) {
 pub fn start(node: &mut Node, controls: &str) {
     let config = config(node).to_str().expect("plain").to_owned();
     let mut command = node.daemon_command(&["--config", &config, "--verbose"]);
-    command.env("GPUSLICE_SIM", format!("mem=16GiB,controls={controls}"));
+    command.env("GPUSLICE_SIM", simulated(&format!("mem=16GiB,controls={controls}")));
     node.start_command(command);
 }
 

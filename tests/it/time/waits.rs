@@ -4,7 +4,7 @@
 //! The program is `tests/apps/waits`. If a case does not end, it ends by itself and names the case.
 
 use super::deadlocks::program;
-use super::{Tenant, node};
+use super::{Tenant, strict_node};
 use crate::harness::node::Node;
 use gpuslice_sim_device::Machine;
 
@@ -22,7 +22,7 @@ fn end(node: &Node, pair: &str, pauses: &[&str], slice: bool) {
 
 /// Every pair of streams, beside what `company` starts, and alone where that is nothing.
 fn try_all(pauses: &[&str], company: impl Fn(&Node, &Machine) -> Option<Tenant>) {
-    let (node, machine) = node();
+    let (node, machine) = strict_node("time::waits");
     let list = program(&node, &["waits", "list"], false).output();
     let list = String::from_utf8(list.expect("waits is staged").stdout).expect("text");
     assert!(list.lines().count() >= 9, "{list}");

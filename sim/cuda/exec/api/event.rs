@@ -2,7 +2,7 @@
 
 use super::super::stream::{EventKey, shared};
 use super::super::task::Task;
-use super::super::{graph, key, pool, resolve, submit};
+use super::super::{graph, hold, key, pool, resolve, submit};
 use crate::entry::{Out, Outcome, refuse_if};
 use crate::exec::working;
 use gpuslice_nvabi::types::{
@@ -60,6 +60,7 @@ pub fn cuEventQuery(h_event: CUevent) -> Outcome {
     let Some(context) = run.with(|model| model.event(event).map(|event| event.context)) else {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     };
+    let _held = hold(context);
     let pending: Vec<_> = run.with(|model| model.pending(event)).into_iter().collect();
     if run.reached(context, &pending)? { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
 }

@@ -1,6 +1,6 @@
 //! Launches: the driver's checks, and its copy of their arguments.
 
-use super::super::module::{Function, MAX_THREADS, cooperative_limit, launchable};
+use super::super::module::{Function, MAX_THREADS, cooperative_limit, launchable, load_function};
 use super::super::stream::{StreamKey, shared};
 use super::super::task::{Launch, Params, Task};
 use super::super::{resolve, submit};
@@ -107,6 +107,7 @@ pub fn launch_of(
     let (key, function) = launchable(function.0)?;
     check(&function, &shape, cooperative)?;
     let params = Arc::new(params(&function, each, extra)?);
+    load_function(&function)?;
     let Shape { grid, block, shared_bytes } = shape;
     Ok(Launch { key, function, grid, block, shared_bytes, params })
 }

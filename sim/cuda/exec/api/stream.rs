@@ -2,7 +2,7 @@
 
 use super::super::stream::{Manner, Stream, StreamKey, shared};
 use super::super::task::{HostCall, Task};
-use super::super::{context_of, graph, key, pool, resolve, settle, submit};
+use super::super::{context_of, graph, hold, key, pool, resolve, settle, submit};
 use crate::context::{self, Context, current};
 use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
@@ -89,6 +89,7 @@ pub fn cuStreamQuery(h_stream: CUstream) -> Outcome {
     graph::refuse_capturing(stream)?;
     let run = shared()?;
     let context = look(stream, |stream| stream.context)?;
+    let _held = hold(context);
     let marks = run.with(|model| model.mark_of_all(stream));
     if run.reached(context, &marks)? { Ok(()) } else { Err(CUresult::ERROR_NOT_READY) }
 }

@@ -144,12 +144,16 @@ pub fn cuFuncGetParamCount(func: CUfunction, param_count: Out<usize>) -> Outcome
 }
 
 pub fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, f: CUfunction) -> Outcome {
-    function(f)?;
-    state.set(CU_FUNCTION_LOADING_STATE_LOADED)
+    let loaded = function(f)?.loaded.load(Ordering::Acquire);
+    state.set(if loaded {
+        CU_FUNCTION_LOADING_STATE_LOADED
+    } else {
+        CU_FUNCTION_LOADING_STATE_UNLOADED
+    })
 }
 
 pub fn cuFuncLoad(f: CUfunction) -> Outcome {
-    function(f).map(|_| ())
+    store::load_function(&*function(f)?)
 }
 
 pub fn cuKernelGetAttribute(

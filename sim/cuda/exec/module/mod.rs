@@ -14,10 +14,11 @@ mod store;
 
 pub use attributes::MAX_THREADS;
 pub use occupancy::cooperative_limit;
-pub use store::{Function, FunctionKey, context_ends, launchable};
+pub use store::{Function, FunctionKey, context_ends, launchable, load_function};
 
 use super::{cstr, key, working};
 use crate::context::current;
+use crate::driver::strict;
 use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::{CString, c_char, c_void};
@@ -64,7 +65,8 @@ pub mod imp {
     }
 
     pub fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> Outcome {
-        mode.set(CU_MODULE_EAGER_LOADING)
+        let lazy = strict::lazy().is_some();
+        mode.set(if lazy { CU_MODULE_LAZY_LOADING } else { CU_MODULE_EAGER_LOADING })
     }
 
     pub fn cuModuleGetFunction(

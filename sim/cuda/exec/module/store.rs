@@ -1,16 +1,16 @@
 //! The tables of modules, functions, libraries and kernels.
 
-use super::super::{ptx, spare};
+use super::super::{hold, ptx, spare};
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{Context, current};
-use crate::driver::process;
+use crate::driver::{process, strict};
 use crate::handles::{Key, Named, Table};
 use crate::vram::{Chunk, Pages};
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::ContextId;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A module loaded into a context.
@@ -20,17 +20,25 @@ pub struct Module {
     functions: HashMap<CString, FunctionKey>,
     /// Where the global variables lie, once one was asked for.
     memory: Option<u64>,
-    /// Where its code lies.
-    _image: Option<Arc<Chunk>>,
+    /// Where its code lies; nowhere before a function of it is loaded.
+    image: Option<Arc<Chunk>>,
 }
 
 impl Module {
     fn new(context: &'static Context, decl: Arc<ptx::Module>) -> Result<Self, CUresult> {
-        let image = match process()?.machine.module_bytes(decl.image_bytes) {
-            0 => None,
-            bytes => Some(spare::take_chunk(context.gpu().index, bytes)?),
+        let image = match strict::lazy() {
+            Some(_) => None,
+            None => image_of(context, &decl)?,
         };
-        Ok(Self { decl, context, functions: HashMap::new(), memory: None, _image: image })
+        Ok(Self { decl, context, functions: HashMap::new(), memory: None, image })
+    }
+}
+
+/// Memory for the code of a module.
+fn image_of(context: &Context, decl: &ptx::Module) -> Result<Option<Arc<Chunk>>, CUresult> {
+    match process()?.machine.module_bytes(decl.image_bytes) {
+        0 => Ok(None),
+        bytes => spare::take_chunk(context.gpu().index, bytes).map(Some),
     }
 }
 
@@ -53,6 +61,8 @@ pub struct Function {
     pub kernel: Option<KernelKey>,
     /// Its duration is its first argument.
     pub spins: bool,
+    /// Its code is on the device.
+    pub loaded: AtomicBool,
     /// Values the program has set, by attribute; the largest attribute is 17.
     pub set: [AtomicI32; 18],
 }
@@ -190,7 +200,36 @@ fn new_function(
 ) -> Function {
     let spins = entry.name.contains("spin");
     let set = [const { AtomicI32::new(NOT_SET) }; 18];
-    Function { entry, name: name.to_owned(), module, context, kernel, spins, set }
+    let loaded = AtomicBool::new(strict::lazy().is_none());
+    Function { entry, name: name.to_owned(), module, context, kernel, spins, loaded, set }
+}
+
+/// Loads a function if it is not, and the module's code with the first one. The caller is blocked meanwhile, and with
+/// it other calls in the context.
+pub fn load_function(function: &Function) -> Result<(), CUresult> {
+    if function.loaded.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let _held = hold(function.context);
+    // Another thread may have been loading it.
+    if function.loaded.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    strict::block(strict::lazy().unwrap_or_default());
+    let module = |store: &Store| {
+        let module = store.modules.get(function.module).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let wanted = module.image.is_none().then(|| (module.context, Arc::clone(&module.decl)));
+        Ok::<_, CUresult>(wanted)
+    };
+    let wanted = module(&read())?;
+    if let Some((context, decl)) = wanted {
+        let image = image_of(context, &decl)?;
+        if let Some(module) = write().modules.get_mut(function.module) {
+            module.image = module.image.take().or(image);
+        }
+    }
+    function.loaded.store(true, Ordering::Release);
+    Ok(())
 }
 
 /// A module's kernel by name.

@@ -19,6 +19,8 @@ pub(super) struct Op {
     pub(super) body: Body,
     /// The device work that must have ended; `None` until placed or when nothing came before.
     pub(super) seq: Option<Seq>,
+    /// Numbers the operations of all streams.
+    order: u64,
     /// The device's clock when it was placed; known for recordings only.
     placed_at: Nanos,
 }
@@ -28,6 +30,8 @@ pub struct Stream {
     pub context: ContextId,
     pub manner: Manner,
     pub priority: i32,
+    /// The hardware queue that it shares with others; none if it has its own.
+    queue: Option<u32>,
     pub(super) ops: VecDeque<Op>,
     /// Number of the first operation in `ops`.
     pub(super) first: u64,
@@ -48,6 +52,10 @@ pub struct Stream {
 impl Stream {
     fn next(&self) -> u64 {
         self.first + self.ops.len() as u64
+    }
+    /// Its first operation that the device has not been given.
+    fn next_to_place(&self) -> Option<&Op> {
+        self.ops.get(self.placed)
     }
     /// Operations queued and not known to have ended.
     pub fn backlog(&self) -> usize {
@@ -80,6 +88,10 @@ pub struct Model {
     pub(super) streams: Table<Stream>,
     pub(super) events: Table<Event>,
     lanes: HashMap<ContextId, Lane>,
+    /// Hardware queues of a context; 0: each stream has its own.
+    queues: u32,
+    /// Operations ever queued.
+    orders: u64,
     /// Streams that have operations.
     pub(super) active: Vec<StreamKey>,
     /// Operations that have ended: shows whether anything has moved.
@@ -89,12 +101,14 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new() -> Self {
+    pub fn new(queues: u32) -> Self {
         let (streams, events) = (Table::new(), Table::new());
         Self {
             streams,
             events,
             lanes: HashMap::new(),
+            queues,
+            orders: 0,
             active: Vec::new(),
             ended: 0,
             any_fault: Arc::default(),
@@ -103,10 +117,12 @@ impl Model {
 
     /// `None` when there are too many streams.
     pub fn create(&mut self, context: ContextId, manner: Manner, prio: i32) -> Option<StreamKey> {
+        let queue = self.freest_queue(context);
         self.streams.insert(Stream {
             context,
             manner,
             priority: prio,
+            queue,
             ops: VecDeque::new(),
             first: 0,
             placed: 0,
@@ -116,6 +132,15 @@ impl Model {
             dying: false,
             last: None,
         })
+    }
+
+    /// The hardware queue of a context that has the fewest streams, where streams share queues.
+    fn freest_queue(&self, context: ContextId) -> Option<u32> {
+        let streams = |queue: &u32| {
+            let of_it = |stream: &Stream| stream.context == context && stream.queue == Some(*queue);
+            self.streams.iter().filter(|(_, stream)| of_it(stream)).count()
+        };
+        (0..self.queues).min_by_key(streams)
     }
 
     /// A living stream.
@@ -194,7 +219,8 @@ impl Model {
         }
         stream.attention += usize::from(body.wants_attention());
         let ready = stream.placed == stream.ops.len();
-        stream.ops.push_back(Op { after, body, seq: None, placed_at: 0 });
+        self.orders += 1;
+        stream.ops.push_back(Op { after, body, seq: None, order: self.orders, placed_at: 0 });
         if ready {
             self.place(ring, key);
         }
@@ -271,6 +297,20 @@ impl Model {
         stream.ops.get(index).filter(|_| placed).map(|op| op.seq).ok_or(())
     }
 
+    /// Whether the next operation of a stream is behind one of another stream in their hardware queue, which is in
+    /// order: a false dependency.
+    fn is_behind(&self, key: StreamKey, stream: &Stream, op: &Op) -> bool {
+        let Some(queue) = stream.queue else {
+            return false;
+        };
+        self.active.iter().filter(|other| **other != key).any(|other| {
+            self.streams.get(*other).is_some_and(|other| {
+                (other.context, other.queue) == (stream.context, Some(queue))
+                    && other.next_to_place().is_some_and(|first| first.order < op.order)
+            })
+        })
+    }
+
     /// Gives the device the time of every operation of the stream that nothing can delay.
     pub(super) fn place(&mut self, ring: &impl Ring, key: StreamKey) {
         loop {
@@ -278,9 +318,12 @@ impl Model {
                 return;
             };
             let (context, mut seq) = (stream.context, stream.last);
-            let Some(op) = stream.ops.get(stream.placed) else {
+            let Some(op) = stream.next_to_place() else {
                 return;
             };
+            if self.is_behind(key, stream, op) {
+                return;
+            }
             let passes = match &op.body {
                 Body::Wait(condition) => !stream.running && condition(),
                 body => !body.holds(),

@@ -62,7 +62,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let (ring, model) = (Clockwork::default(), Model::new());
+        Self::with_queues(0)
+    }
+    fn with_queues(queues: u32) -> Self {
+        let (ring, model) = (Clockwork::default(), Model::new(queues));
         Self { ring, model, log: Arc::default(), host: Vec::new() }
     }
     fn stream(&mut self, context: u64, manner: Manner) -> StreamKey {
@@ -304,4 +307,56 @@ fn destroyed_streams_end_their_work_and_killed_contexts_do_not() {
     world.model.drop_context(context);
     assert_eq!(world.model.fault(context), None);
     assert!(world.model.stream(second).is_none());
+}
+
+#[test]
+fn a_wait_holds_up_the_streams_of_its_hardware_queue() {
+    let mut world = World::with_queues(2);
+    let streams = [(); 4].map(|()| world.stream(A, Manner::NonBlocking));
+    let foreign = world.stream(B, Manner::NonBlocking);
+    let open = Arc::new(AtomicBool::new(false));
+    let before = world.kernel(streams[2], 1_000);
+    let opens = Arc::clone(&open);
+    world.push(streams[0], Body::Wait(Box::new(move || opens.load(Ordering::SeqCst))));
+    let [behind, beside, other] =
+        [streams[2], streams[1], foreign].map(|it| world.kernel(it, 1_000));
+    world.at(10_000);
+    // What was queued before the wait has run, and so have the other queue and the other context.
+    assert!([before, beside, other].into_iter().all(|mark| world.model.reached(mark)));
+    assert!(!world.model.reached(behind));
+    open.store(true, Ordering::SeqCst);
+    world.at(20_000);
+    world.at(30_000);
+    assert!(world.model.reached(behind));
+}
+
+#[test]
+fn with_a_queue_each_no_stream_waits_for_another() {
+    let mut world = World::new();
+    let streams = [(); 40].map(|()| world.stream(A, Manner::NonBlocking));
+    world.push(streams[0], Body::Wait(Box::new(|| false)));
+    let marks: Vec<_> = streams[1..].iter().map(|stream| world.kernel(*stream, 10)).collect();
+    world.at(1_000);
+    assert!(marks.iter().all(|mark| world.model.reached(*mark)));
+}
+
+/// An event of another stream holds a queue as a word does, until that stream's work is with the device.
+#[test]
+fn a_wait_for_an_event_holds_a_hardware_queue() {
+    let mut world = World::with_queues(2);
+    let streams = [(); 3].map(|()| world.stream(A, Manner::NonBlocking));
+    let open = Arc::new(AtomicBool::new(false));
+    let opens = Arc::clone(&open);
+    world.push(streams[1], Body::Wait(Box::new(move || opens.load(Ordering::SeqCst))));
+    let event = world.event();
+    assert!(world.record(event, streams[1]));
+    let after: Vec<_> = world.model.pending(event).into_iter().collect();
+    world.model.push(&world.ring, streams[0], after, Body::nothing()).expect("the stream lives");
+    let behind = world.kernel(streams[2], 10);
+    world.at(1_000);
+    assert!(!world.model.reached(behind));
+    open.store(true, Ordering::SeqCst);
+    world.at(2_000);
+    world.at(3_000);
+    assert!(world.model.reached(behind));
 }

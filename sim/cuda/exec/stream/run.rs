@@ -24,9 +24,9 @@ use gpuslice_sim_device::{ContextId, DeviceError, Machine, Seq, Status, Work, no
 use super::{
     Body, Call, Due, Elapsed, EventKey, Look, Manner, Mark, Model, Request, Ring, StreamKey,
 };
-use crate::driver::process;
+use crate::driver::{process, strict};
 use crate::exec::cost::Nanos;
-use crate::exec::threads;
+use crate::exec::{hold, threads};
 
 /// Operations a stream may hold before the thread that queues one more has to wait, as with the
 /// real driver, whose queues hold about as many launches.
@@ -123,7 +123,7 @@ type Guard = MutexGuard<'static, Inner>;
 
 impl Run {
     pub fn new(machine: &'static Machine) -> Self {
-        let model = Model::new();
+        let model = Model::new(strict::queues());
         let any_fault = Arc::clone(&model.any_fault);
         let inner = Inner {
             model,
@@ -214,6 +214,8 @@ impl Run {
         after: Vec<Mark>,
         requests: impl IntoIterator<Item = Request>,
     ) -> Answer<Option<Mark>> {
+        let context = self.with(|model| model.stream(stream).map(|stream| stream.context));
+        let _held = hold(context.ok_or(INVALID_HANDLE)?);
         let mut inner = self.room(stream)?;
         let (mut after, mut last) = (after, None);
         for request in requests {

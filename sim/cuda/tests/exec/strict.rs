@@ -1,0 +1,204 @@
+//! A strict driver: calls that block, memory that is taken late, hardware queues that are shared.
+
+use crate::common::{MS, World, event, milliseconds, pinned, stream};
+use crate::harness::{MIB, alloc, context_on, free_bytes};
+use gpuslice_nvabi::types::*;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+fn set(word: *mut u32) {
+    // SAFETY: pinned memory; the driver reads the word atomically.
+    unsafe { AtomicU32::from_ptr(word) }.store(1, Ordering::SeqCst);
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+fn current(context: CUcontext) {
+    ok!(cuCtxSetCurrent(context));
+}
+
+fn is_loaded(function: CUfunction) -> bool {
+    let mut state = 0;
+    ok!(cuFuncIsLoaded(&mut state, function));
+    state == CU_FUNCTION_LOADING_STATE_LOADED
+}
+
+fn loading_mode() -> CUmoduleLoadingMode {
+    let mut mode = 0;
+    ok!(cuModuleGetLoadingMode(&mut mode));
+    mode
+}
+
+scenarios! {
+    /// The strict profile: its smallest times are asserted, its largest never.
+    the_creation_of_a_context_blocks_and_takes_memory("profile=strict,mem=2GiB") {
+        let took = timed(|| { context_on(0); });
+        assert!(took >= Duration::from_millis(100), "{took:?}");
+        let used = (2 << 30) - free_bytes();
+        assert_eq!(used, 300 * MIB);
+    }
+
+    the_first_launch_of_a_function_loads_it("lazy=50ms,module=8MiB,mem=1GiB") {
+        let world = World::new();
+        let stream = stream(CU_STREAM_NON_BLOCKING);
+        let all = free_bytes();
+        assert_eq!(loading_mode(), CU_MODULE_LAZY_LOADING);
+        let function = world.function(c"spin_only");
+        assert!(!is_loaded(function));
+        let first = timed(|| world.spin(stream, 1, 0));
+        assert!(first >= Duration::from_millis(50), "{first:?}");
+        assert!(is_loaded(function));
+        assert_eq!(all - free_bytes(), 8 * MIB);
+        // A second function of the module takes its time, and no memory more.
+        let counter = alloc(4);
+        let all = free_bytes();
+        let second = timed(|| world.spin(stream, 1, counter));
+        assert!(second >= Duration::from_millis(50), "{second:?}");
+        assert_eq!(free_bytes(), all);
+        // No launch of a loaded function waits: of many the fastest shows it on a busy machine as well.
+        let again = (0..20).map(|_| timed(|| world.spin(stream, 1, 0))).min();
+        assert!(again < Some(Duration::from_millis(50)), "{again:?}");
+    }
+
+    memory_that_the_first_launch_cannot_have("lazy=1ms,module=8MiB,mem=1GiB") {
+        let world = World::new();
+        let stream = stream(CU_STREAM_NON_BLOCKING);
+        let held = alloc(free_bytes());
+        let mut ns = 1_u64;
+        let mut params: [*mut c_void; 1] = [(&raw mut ns).cast()];
+        let (function, params) = (world.function(c"spin_only"), params.as_mut_ptr());
+        let none = std::ptr::null_mut();
+        let launch = || call!(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, none));
+        assert_eq!(launch(), CUresult::ERROR_OUT_OF_MEMORY);
+        ok!(cuMemFree_v2(held));
+        assert_eq!(launch(), CUresult::SUCCESS);
+    }
+
+    a_program_may_load_eagerly("lazy=1s,module=8MiB,mem=1GiB"; CUDA_MODULE_LOADING = "EAGER") {
+        context_on(0);
+        let all = free_bytes();
+        let world = World::new();
+        // World has a context of its own, of 64 MiB.
+        assert_eq!(all - free_bytes(), (64 + 8) * MIB);
+        assert_eq!(loading_mode(), CU_MODULE_EAGER_LOADING);
+        assert!(is_loaded(world.function(c"plain")));
+    }
+
+    a_call_that_blocks_holds_up_queries("lock=on") {
+        let world = World::new();
+        let (kernel, other) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+        let (event, word, memory) = (event(), pinned(), alloc(4));
+        ok!(cuEventRecord(event, other));
+        ok!(cuStreamSynchronize(other));
+        ok!(cuStreamWaitValue32_v2(kernel, word as u64, 1, 0));
+        let (freed, context) = (AtomicBool::new(false), world.context.0 as usize);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                current(CUcontext(context as *mut _));
+                ok!(cuMemFree_v2(memory));
+                freed.store(true, Ordering::SeqCst);
+            });
+            // Until the other thread is inside its call nothing holds the query up.
+            let opener = scope.spawn({
+                let word = word as usize;
+                move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    set(word as *mut u32);
+                }
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            let inside = !freed.load(Ordering::SeqCst) && !opener.is_finished();
+            ok!(cuEventQuery(event));
+            if inside {
+                assert!(opener.is_finished(), "the query did not wait");
+            }
+        });
+        assert!(freed.load(Ordering::SeqCst));
+    }
+
+    with_a_kind_driver_queries_pass_a_call_that_blocks("") {
+        let world = World::new();
+        let (kernel, other) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+        let (event, word, memory) = (event(), pinned(), alloc(4));
+        ok!(cuEventRecord(event, other));
+        ok!(cuStreamSynchronize(other));
+        ok!(cuStreamWaitValue32_v2(kernel, word as u64, 1, 0));
+        let context = world.context.0 as usize;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                current(CUcontext(context as *mut _));
+                ok!(cuMemFree_v2(memory));
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            ok!(cuEventQuery(event));
+            ok!(cuStreamQuery(other));
+            set(word);
+        });
+    }
+
+    a_full_queue_blocks_the_launch("") {
+        let world = World::new();
+        let (stream, word) = (stream(CU_STREAM_NON_BLOCKING), pinned());
+        ok!(cuStreamWaitValue32_v2(stream, word as u64, 1, 0));
+        let (launched, context) = (AtomicU32::new(0), world.context.0 as usize);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                current(CUcontext(context as *mut _));
+                for _ in 0..2_000 {
+                    world.spin(stream, 1, 0);
+                    launched.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            while launched.load(Ordering::SeqCst) < 1_000 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(launched.load(Ordering::SeqCst) <= 1_024);
+            set(word);
+        });
+        assert_eq!(launched.load(Ordering::SeqCst), 2_000);
+    }
+
+    streams_share_hardware_queues("queues=2") {
+        let world = World::new();
+        let streams = [(); 3].map(|()| stream(CU_STREAM_NON_BLOCKING));
+        let word = pinned();
+        ok!(cuStreamWaitValue32_v2(streams[0], word as u64, 1, 0));
+        world.spin(streams[1], MS, 0);
+        world.spin(streams[2], MS, 0);
+        ok!(cuStreamSynchronize(streams[1]));
+        std::thread::sleep(Duration::from_millis(20));
+        refused!(ERROR_NOT_READY, cuStreamQuery(streams[2]));
+        set(word);
+        ok!(cuStreamSynchronize(streams[2]));
+    }
+
+    a_program_may_ask_for_more_hardware_queues("queues=1"; CUDA_DEVICE_MAX_CONNECTIONS = "32") {
+        let world = World::new();
+        let streams = [(); 32].map(|()| stream(CU_STREAM_NON_BLOCKING));
+        let word = pinned();
+        ok!(cuStreamWaitValue32_v2(streams[0], word as u64, 1, 0));
+        for stream in &streams[1..] {
+            world.spin(*stream, 1_000, 0);
+            ok!(cuStreamSynchronize(*stream));
+        }
+        set(word);
+    }
+
+    events_take_time_on_the_gpu("event=10ms") {
+        World::new();
+        let stream = stream(CU_STREAM_NON_BLOCKING);
+        let (first, last) = (event(), event());
+        ok!(cuEventRecord(first, stream));
+        for _ in 0..4 {
+            ok!(cuEventRecord(event(), stream));
+        }
+        ok!(cuEventRecord(last, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert!(milliseconds(first, last) >= 49.0, "{}", milliseconds(first, last));
+    }
+}
