@@ -9,6 +9,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
 
+/// Connections at a time, at most.
+const CONNECTIONS_MAX: usize = 16;
+
 /// Values that parts of the agent set.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(Arc<Mutex<Vec<Unadmitted>>>);
@@ -67,7 +70,7 @@ impl Metrics {
             };
             std::future::ready(response)
         };
-        http::serve(listener, Plain, answer).await
+        http::serve(listener, Plain, CONNECTIONS_MAX, answer).await
     }
 }
 

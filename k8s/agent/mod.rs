@@ -35,6 +35,9 @@ use tokio::sync::watch;
 use tracing::info;
 use unadmitted::Alarm;
 
+/// What tells the agent's events.
+const COMPONENT: &str = "gpuslice.io/agent";
+
 /// Offer this node's GPUs to the cluster
 #[derive(Debug, clap::Args)]
 pub struct Options {
