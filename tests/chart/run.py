@@ -117,7 +117,7 @@ class Chart(unittest.TestCase):
         rules = named(rendered(CHOICES["claims"]), "ClusterRole", "gpuslice-agent")["rules"]
         rights = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
         self.assertEqual(rights, {
-            ("nodes", "get"), ("nodes/status", "patch"), ("pods", "list"), ("pods", "watch"), ("pods", "patch"),
+            ("nodes", "get"), ("nodes", "list"), ("nodes", "watch"), ("nodes/status", "patch"), ("pods", "list"), ("pods", "watch"), ("pods", "patch"),
             ("events", "create"), ("resourceslices", "list"), ("resourceslices", "watch"),
             ("resourceslices", "create"), ("resourceslices", "update"), ("resourceslices", "delete"),
             ("resourceclaims", "get"),
