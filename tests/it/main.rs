@@ -13,6 +13,7 @@ mod hostile;
 mod injection;
 mod memory;
 mod metrics;
+mod mirror;
 mod node;
 mod policy;
 mod setup;
