@@ -1,8 +1,8 @@
 //! A small HTTP server: bounded in connections, heads and bodies, with TLS where certificates are given.
 //!
-//! What clients send costs memory three times: as buffers of connections, as bodies, and as values once it is parsed, of
-//! which an empty object takes 200 times its two bytes. [`Limits`] bounds each, so the product stays below the
-//! memory limit of the program's container whoever sends.
+//! What clients send costs memory three times: as buffers of connections, as bodies, and as values once it is parsed,
+//! of which an empty object takes 200 times its two bytes. [`Limits`] bounds each, so the product stays below the
+//! memory limit of the program's container.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use http_body_util::{BodyExt, Full, Limited};
@@ -190,8 +190,8 @@ async fn collect(body: Incoming, bytes: usize) -> Result<Vec<u8>> {
     Ok(all)
 }
 
-/// No fewer values than a JSON text has: each but the first of a list or an object follows a comma, and the first follows
-/// a bracket.
+/// No fewer values than a JSON text has: each but the first of a list or an object follows a comma, and the first
+/// follows a bracket.
 fn values(text: &[u8]) -> usize {
     let (mut found, mut quoted, mut escaped) = (1, false, false);
     for byte in text {

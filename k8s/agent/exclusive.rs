@@ -1,7 +1,7 @@
 //! The ledger without the GPUs of other owners: what the front-ends of the agent see of it.
 //!
-//! A device plugin lists such a GPU as unhealthy, since the others keep their indices only while it is listed. A slice of
-//! devices leaves it out, so that no taint ends its pods. Claims that were reserved before stay.
+//! A device plugin lists such a GPU as unhealthy, since the others keep their indices only while it is listed. A slice
+//! of devices leaves it out, so that no taint ends its pods. Claims that were reserved before stay.
 
 use super::owners::Owners;
 use crate::ledger::{Ledger, LedgerError, Rows};

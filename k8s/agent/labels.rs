@@ -52,8 +52,8 @@ impl Asked {
     }
 }
 
-/// Waits until the labels ask for something else. Labels that ask for nothing that is known change nothing, and the node's
-/// events say so.
+/// Waits until the labels ask for something else. Labels that ask for nothing that is known change nothing, and the
+/// node's events say so.
 pub async fn changed(
     api: &Client,
     name: &str,

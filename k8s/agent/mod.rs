@@ -1,8 +1,8 @@
 //! The agent of a node: an unprivileged process between the kubelet, the API server and the daemon.
 //!
 //! One program offers a node's GPUs. Which one, the node's label says, as in ACK; this agent offers them as device
-//! plugins or by dynamic resource allocation, and offers no GPU that another program offers ([`owners`]). Beside that it
-//! watches that containers live in the claims that were reserved for them ([`unadmitted`]).
+//! plugins or by dynamic resource allocation, and offers no GPU that another program offers ([`owners`]). Beside that
+//! it watches that containers live in the claims that were reserved for them ([`unadmitted`]).
 //!
 //! The agent has no memory: all that it knows is the ledger's and the API server's. So it ends when a label of its node
 //! asks for another mode, and its program begins anew: no socket and no stream of the old mode stays.

@@ -1,11 +1,11 @@
 //! Who else offers this node's GPUs.
 //!
-//! A GPU has one owner: two programs that place pods on it would each promise all of it. NVIDIA's device plugin, alone or
-//! from the GPU Operator, offers whole GPUs, and KAI divides those; NVIDIA's DRA driver publishes devices. What they offer
-//! is read from the node, from the kubelet and from their slices. GPUs with another owner are not offered, and
+//! A GPU has one owner: two programs that place pods on it would each promise all of it. NVIDIA's device plugin, alone
+//! or from the GPU Operator, offers whole GPUs, and KAI divides those; NVIDIA's DRA driver publishes devices. What they
+//! offer is read from the node, from the kubelet and from their slices. GPUs with another owner are not offered, and
 //! the node's events, the log and the metrics say whose they are.
 
-use crate::api::client::Client;
+use crate::api::client::{Client, status};
 use crate::api::event::Warning;
 use crate::api::objects::{List, Node, Pod, amount};
 use crate::api::store::Objects;
@@ -21,8 +21,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-/// Longest time between two looks.
-const LOOK: Duration = Duration::from_secs(10);
+/// Time between two looks; what the node's object tells is looked at when it changes.
+const LOOK: Duration = Duration::from_secs(30);
 /// The event's reason.
 const REASON: &str = "GPUHasAnotherOwner";
 /// NVIDIA's driver of dynamic resource allocation.
@@ -162,10 +162,24 @@ impl Search {
                 fresh
             };
             self.found.send_if_modified(changed);
-            tokio::select! {
-                _ = nodes.changed() => {}
-                () = tokio::time::sleep(LOOK) => {}
-            }
+            let plugin = self.plugin();
+            let other = async { while nodes.changed().await.is_ok() && self.plugin() == plugin {} };
+            let _ = tokio::time::timeout(LOOK, other).await;
+        }
+    }
+
+    /// Whose device plugin the node's object tells.
+    fn plugin(&self) -> Option<Owner> {
+        let (nodes, pods) = (self.nodes.borrow().clone(), self.pods.borrow().clone());
+        plugin(&self.evidence(&nodes, &pods))
+    }
+
+    fn evidence<'a>(&self, nodes: &'a Objects<Node>, pods: &'a Objects<Pod>) -> Evidence<'a> {
+        let mut all = nodes.iter().flat_map(|all| all.values());
+        Evidence {
+            node: all.find(|it| it.metadata.name == self.name),
+            pods: pods.iter().flat_map(|all| all.values()).collect(),
+            ..Evidence::default()
         }
     }
 
@@ -175,19 +189,31 @@ impl Search {
             self.name
         );
         let (nodes, pods) = (self.nodes.borrow().clone(), self.pods.borrow().clone());
-        let node = nodes.iter().flat_map(|all| all.values());
-        let evidence = Evidence {
-            node: node.into_iter().find(|it| it.metadata.name == self.name),
-            pods: pods.iter().flat_map(|all| all.values()).collect(),
-            // A kubelet before 1.23 and an API server without these objects have none of them.
-            devices: pod_resources::allocatable(&self.pod_resources).await.unwrap_or_default(),
-            slices: self.api.get(&path).await.map_or(Vec::new(), |list: List<Value>| list.items),
+        let mut evidence = self.evidence(&nodes, &pods);
+        if plugin(&evidence).is_some() {
+            let listed = pod_resources::allocatable(&self.pod_resources).await;
+            // A kubelet before 1.23 lists none.
+            evidence.devices = listed.unwrap_or_default();
+        }
+        evidence.slices = match self.api.get::<List<Value>>(&path).await {
+            Ok(list) => list.items,
+            // A server without these objects, or an account that does not use them.
+            Err(error) if status(&error).is_some_and(|it| matches!(it.as_u16(), 403 | 404)) => {
+                Vec::new()
+            }
+            // It does not say now, so what it said last holds.
+            Err(_) => {
+                let before = self.found.borrow().clone().unwrap_or_default();
+                let theirs = before.iter().filter(|it| *it.1 == Owner::Driver);
+                let known = theirs.map(|it| (*it.0, *it.1));
+                return owners(&evidence, gpus).into_iter().chain(known).collect();
+            }
         };
         let theirs = |it: &Value| {
             it["spec"]["driver"] == NVIDIA_DRIVER && it["spec"]["nodeName"] == self.name.as_str()
         };
-        let slices = evidence.slices.into_iter().filter(theirs).collect();
-        owners(&Evidence { slices, ..evidence }, gpus)
+        evidence.slices.retain(theirs);
+        owners(&evidence, gpus)
     }
 
     async fn tell(&self, before: &Owners, now: &Owners) {

@@ -1,7 +1,7 @@
 //! What a scheduler checks beside GPUs before it binds a pod, as far as a wrong answer would harm other pods' owners.
 //!
-//! A scheduler has checked all of this when it asks to bind. But the extender's port is open to more than schedulers: what
-//! asks to bind a pod may want it on a node that was closed to it.
+//! A scheduler has checked all of this when it asks to bind. But the extender's port is open to more than schedulers:
+//! what asks to bind a pod may want it on a node that was closed to it.
 
 use crate::api::objects::{Node, Pod, Taint, Toleration};
 use crate::names::{CORES, MEMORY};

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// A request has a pod, of 3 MiB at most, and the names of nodes. So the most that clients make the process hold is 16 x
-/// 64 KiB of buffers, 16 MiB of bodies, and for each of 16 requests 100,000 values of 125 bytes and an answer of three times
-/// 4 MiB: 405 MiB if all of these were attacks. The chart's limit is 512 MiB, and the cluster's nodes and pods have the rest.
+/// A request has a pod, of 3 MiB at most, and the names of nodes. So the most that clients make the process hold is 16
+/// x 64 KiB of buffers, 16 MiB of bodies, and 16 requests that are answered. Each of these has 100,000 values of 125
+/// bytes and an answer of three times 4 MiB. That is 405 MiB; the chart's limit is 512 MiB, of which the cluster's
+/// nodes and pods have the rest.
 const LIMITS: Limits = Limits { connections: 16, body: 4 << 20, bodies: 16 << 20, values: 100_000 };
 /// The version of gpushare's extender whose answers these are.
 const VERSION: &str = "0.1.0";

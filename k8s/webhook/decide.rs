@@ -1,8 +1,9 @@
 //! What a pod's limits become: a claim for each container, from a template that says the amounts.
 //!
-//! A container gives up the extended resources, which the stock scheduler would look for in vain, and names a claim. The
-//! operations name only what changes, so an answer is short whatever else the pod has. A claim has `count` GPUs with the same amounts on each, as the pod's label says. Memory is the limit's number of
-//! units, in bytes: where the device plugin gives a part of the GPU, a claim gives the amount itself.
+//! A container gives up the extended resources, which the stock scheduler would look for in vain, and names a claim.
+//! The operations name only what changes, so an answer is short whatever else the pod has. A claim has `count` GPUs
+//! with the same amounts on each, as the pod's label says. Memory is the limit's number of units, in bytes: where the
+//! device plugin gives a part of the GPU, a claim gives the amount itself.
 
 use crate::api::quantity::Quantity;
 use crate::names::COUNT;

@@ -32,9 +32,10 @@ use tracing::warn;
 
 pub use tls::Files;
 
-/// A review has one object, and the API server's own limit on a request is 3 MiB. Reviews are parsed and answered one at
-/// a time, as the runtime has one thread. So the most that clients make the process hold is 64 x 64 KiB of buffers, as much of
-/// TLS, 12 MiB of bodies, 20,000 values of 632 bytes, and 64 answers of 0.3 MiB: 51 MiB. The chart's limit is 128 MiB.
+/// A review has one object, and the API server's own limit on a request is 3 MiB. Reviews are parsed and answered one
+/// at a time, as the runtime has one thread. So the most that clients make the process hold is 64 x 64 KiB of buffers,
+/// as much of TLS, 12 MiB of bodies, 20,000 values of 632 bytes, and 64 answers of 0.3 MiB: 51 MiB. The chart's limit
+/// is 128 MiB.
 const LIMITS: Limits = Limits { connections: 64, body: 4 << 20, bodies: 12 << 20, values: 20_000 };
 
 /// Serve the admission webhook that turns limits into claims

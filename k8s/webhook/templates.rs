@@ -2,8 +2,8 @@
 //!
 //! A template is made for a pod that exists, and not for a review: anything that reaches the webhook's port can send a
 //! review, of any namespace, but only the API server stores pods. The cluster tries to make a pod's claim until the
-//! template is there, so the pod only waits a moment longer. A template belongs to the pod that it was made for, and the
-//! cluster deletes it with that pod. If another pod needs it then, it is made again.
+//! template is there, so the pod only waits a moment longer. A template belongs to the pod that it was made for, and
+//! the cluster deletes it with that pod. If another pod needs it then, it is made again.
 
 use super::decide::Template;
 use crate::api::client::{Client, status};

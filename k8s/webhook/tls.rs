@@ -1,5 +1,5 @@
-//! The server's certificate, and the authority of its clients. They are read again when their files change, as a cluster's
-//! certificates are renewed while programs run.
+//! The server's certificate, and the authority of its clients. They are read again when their files change, as a
+//! cluster's certificates are renewed while programs run.
 //!
 //! A client without a certificate may connect, as the kubelet does to ask whether the server is healthy; which requests
 //! need one is the server's matter. A client with a certificate of another authority may not.

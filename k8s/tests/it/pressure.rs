@@ -1,4 +1,5 @@
-//! What clients of the webhook and the extender make them hold, as real processes, beside the memory limits of the chart.
+//! What clients of the webhook and the extender make them hold, as real processes, beside the memory limits of the
+//! chart.
 
 use crate::api::Server;
 use crate::programs::Process;

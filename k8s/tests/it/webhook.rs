@@ -192,7 +192,7 @@ async fn limits_become_a_claim() {
     assert_eq!((&refused["allowed"], &refused["status"]["code"]), (&json!(false), &json!(422)));
 }
 
-/// Reviews change nothing, whoever sends them: only a pod that the API server has gets a template.
+/// Reviews change nothing: only a pod that the API server has gets a template.
 #[tokio::test]
 async fn templates_are_made_for_pods_that_exist() {
     let webhook = Running::start().await;
