@@ -114,7 +114,7 @@ fn plugin(evidence: &Evidence<'_>) -> Option<Owner> {
     let kai = |pod: &&Pod| !pod.ended() && pod.metadata.labels.contains_key(KAI);
     let operator = node.metadata.labels.get(OPERATOR).is_some_and(|value| value == "true");
     Some(match () {
-        () if evidence.pods.iter().any(|pod| kai(pod)) => Owner::Kai,
+        () if evidence.pods.iter().any(kai) => Owner::Kai,
         () if operator => Owner::Operator,
         () => Owner::DevicePlugin,
     })

@@ -204,7 +204,7 @@ async fn templates_are_made_for_pods_that_exist() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     let all =
         || [TEMPLATES, "/apis/resource.k8s.io/v1/resourceclaimtemplates"].map(|it| api.list(it));
-    assert_eq!(all().concat(), [json!(0); 0], "a review makes none");
+    assert!(all().concat().is_empty(), "a review makes none");
     let waits = |namespace: &str, name: &str| {
         let claim = json!({ "name": "gpuslice-c0", "resourceClaimTemplateName": NAME_OF_3_20 });
         api.add_pod(&json!({
