@@ -1,5 +1,5 @@
 # make run    the whole thing at work, on this machine's GPU or the simulated one
-# make test   everything that judges the code; what .ci/run calls
+# make test   everything that judges the code but for a real cluster; .ci/run calls both
 # make test-k8s  a real Kubernetes cluster of one node with gpuslice on it; the first run builds Kubernetes
 # make bench  figures of SPECIFICATION.md, as ratios in one run
 # make soak   long randomised runs of what `make test` does briefly

@@ -4,9 +4,11 @@
 //! `kubectl-inspect-gpushare` it is `gpuslice-k8s inspect`.
 
 use crate::{agent, extender, inspect, webhook};
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -52,7 +54,11 @@ fn parse(arguments: Vec<OsString>) -> Cli {
 
 fn run(command: &Command) -> anyhow::Result<()> {
     match command {
-        Command::Agent(options) => serve(agent::run(options))?,
+        Command::Agent(options) => {
+            if serve(agent::run(options))? == agent::Ended::Relabelled {
+                begin_anew()?;
+            }
+        }
         Command::Extender(options) => serve(extender::run(options))?,
         Command::Webhook(options) => serve(webhook::run(options))?,
         Command::Inspect(options) => {
@@ -64,11 +70,19 @@ fn run(command: &Command) -> anyhow::Result<()> {
 }
 
 /// Runs a service on one thread: its callers ask one question at a time.
-fn serve(service: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn serve<T>(service: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(service);
     // A thread that waits for the daemon must not keep the process.
     runtime.shutdown_background();
     ended
+}
+
+/// Replaces this process by a new one of the same program with the same arguments. Its sockets close.
+fn begin_anew() -> anyhow::Result<()> {
+    let mut arguments = std::env::args_os();
+    let mut program = std::process::Command::new("/proc/self/exe");
+    program.arg0(arguments.next().unwrap_or_default()).args(arguments);
+    Err(program.exec()).context("beginning anew for the node's new labels")
 }

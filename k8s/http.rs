@@ -1,8 +1,12 @@
 //! A small HTTP server: bounded in connections, heads and bodies, with TLS where certificates are given.
+//!
+//! What clients send costs memory three times: as buffers of connections, as bodies, and as values once it is parsed,
+//! of which an empty object takes 200 times its two bytes. [`Limits`] bounds each, so the product stays below the
+//! memory limit of the program's container.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -17,8 +21,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// Connections at a time, at most.
-const CONNECTIONS_MAX: usize = 64;
+/// Bytes of a connection that are read and not yet taken, at most. A request's head has to fit.
+const BUFFER_MAX: usize = 64 << 10;
 /// Time limit for a request's head, and for a TLS handshake.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for a request's body: the senders are the API server and the scheduler, on the same network.
@@ -31,6 +35,34 @@ const LAST_LIMIT: Duration = Duration::from_secs(10);
 
 /// A response's body.
 pub type Body = Full<Bytes>;
+
+/// What a server holds for its clients, at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Bytes of one body.
+    pub body: usize,
+    /// Bytes of the bodies that are being read or answered. It is no less than those of one body.
+    pub bodies: usize,
+    /// JSON values of one body: numbers, texts, lists and objects, at any depth.
+    pub values: usize,
+}
+
+/// On each request: what the TLS handshake proved of its client.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer {
+    /// It has a certificate of the authority that the server trusts.
+    pub is_certified: bool,
+}
+
+/// The bodies that a server reads now.
+#[derive(Debug)]
+pub struct Bodies {
+    limits: Limits,
+    /// A permit is a KiB.
+    room: Semaphore,
+}
 
 /// How connections are secured.
 pub trait Security: Send + Sync + 'static {
@@ -55,22 +87,28 @@ impl Security for Plain {
 ///
 /// # Errors
 /// No connection can be accepted.
-pub async fn serve<F, R>(listener: TcpListener, security: impl Security, answer: F) -> Result<()>
+pub async fn serve<F, R>(
+    listener: TcpListener,
+    security: impl Security,
+    connections: usize,
+    answer: F,
+) -> Result<()>
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Response<Body>> + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Arc::new(Semaphore::new(connections));
     loop {
         let (stream, _) = listener.accept().await?;
         let room = room.clone().acquire_owned().await?;
         let (answer, acceptor) = (answer.clone(), security.acceptor());
         tokio::spawn(async move {
             match acceptor {
-                Ok(None) => connection(stream, answer).await,
+                Ok(None) => connection(stream, Peer { is_certified: false }, answer).await,
                 Ok(Some(tls)) => {
                     if let Ok(Ok(stream)) = timeout(HEAD_LIMIT, tls.accept(stream)).await {
-                        connection(stream, answer).await;
+                        let is_certified = stream.get_ref().1.peer_certificates().is_some();
+                        connection(stream, Peer { is_certified }, answer).await;
                     }
                 }
                 Err(error) => tracing::error!("no connection is accepted: {error:#}"),
@@ -80,17 +118,21 @@ where
     }
 }
 
-async fn connection<F, R>(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, answer: F)
-where
+async fn connection<F, R>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
+    answer: F,
+) where
     F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
     R: Future<Output = Response<Body>> + Send + 'static,
 {
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
         let answer = answer(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT);
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(BUFFER_MAX);
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
     // A client that goes away is no concern of others.
     if timeout(AGE_LIMIT, connection.as_mut()).await.is_err() {
@@ -99,16 +141,69 @@ where
     }
 }
 
-/// Reads a request's JSON of at most `bytes_max`.
-///
-/// # Errors
-/// The body is longer, broken off, too slow, or another shape.
-pub async fn read<T: DeserializeOwned>(request: Request<Incoming>, bytes_max: usize) -> Result<T> {
-    let body = timeout(BODY_LIMIT, Limited::new(request.into_body(), bytes_max).collect()).await;
-    let body =
-        body.map_err(|_| anyhow!("the request's body did not arrive within {BODY_LIMIT:?}"))?;
-    let body = body.map_err(|error| anyhow!("the request's body: {error}"))?.to_bytes();
-    serde_json::from_slice(&body).context("the request's body is not of the expected shape")
+impl Bodies {
+    /// No body yet.
+    #[must_use]
+    pub fn new(limits: Limits) -> Bodies {
+        Bodies { limits, room: Semaphore::new(limits.bodies.div_ceil(1024)) }
+    }
+
+    /// Reads a request's JSON. The body is gone when it is parsed.
+    ///
+    /// # Errors
+    /// The body is longer than one may be, broken off, too slow, waits in vain for room beside others, has too many
+    /// values, or another shape.
+    pub async fn read<T: DeserializeOwned>(&self, request: Request<Incoming>) -> Result<T> {
+        let late = |what| anyhow!("the request's body {what} within {BODY_LIMIT:?}");
+        let bytes = self.size(&request)?;
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        let room = timeout(BODY_LIMIT, self.room.acquire_many(kib)).await;
+        let _room = room.map_err(|_| late("found no room beside others"))??;
+        let body = timeout(BODY_LIMIT, collect(request.into_body(), bytes)).await;
+        let body = body.map_err(|_| late("did not arrive"))??;
+        let values = values(&body);
+        let most = self.limits.values;
+        ensure!(values <= most, "the request's body has {values} values, and {most} are read");
+        serde_json::from_slice(&body).context("the request's body is not of the expected shape")
+    }
+
+    /// The bytes for which a body needs room: those that its head announces, or else as many as one may have.
+    fn size(&self, request: &Request<Incoming>) -> Result<usize> {
+        let most = self.limits.body;
+        let told = request.body().size_hint().exact().unwrap_or(most as u64);
+        let told = usize::try_from(told).unwrap_or(usize::MAX);
+        ensure!(told <= most, "the request's body has {told} bytes, and {most} are read");
+        Ok(told)
+    }
+}
+
+/// A body of at most so many bytes, in one piece.
+async fn collect(body: Incoming, bytes: usize) -> Result<Vec<u8>> {
+    let mut body = Limited::new(body, bytes);
+    let mut all = Vec::with_capacity(bytes);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| anyhow!("the request's body: {error}"))?;
+        if let Ok(data) = frame.into_data() {
+            all.extend_from_slice(&data);
+        }
+    }
+    Ok(all)
+}
+
+/// No fewer values than a JSON text has: each but the first of a list or an object follows a comma, and the first
+/// follows a bracket.
+fn values(text: &[u8]) -> usize {
+    let (mut found, mut quoted, mut escaped) = (1, false, false);
+    for byte in text {
+        match (quoted, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => quoted = !quoted,
+            (false, b',' | b'[' | b'{') => found += 1,
+            _ => {}
+        }
+    }
+    found
 }
 
 /// A response of JSON.
@@ -129,36 +224,88 @@ pub fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
+
+    const LIMITS: Limits = Limits { connections: 8, body: 4096, bodies: 8192, values: 9 };
+
+    /// A server that answers with what it read.
+    async fn server() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let bodies = Arc::new(Bodies::new(LIMITS));
+        let answer = async |bodies: Arc<Bodies>, request| match bodies.read::<Value>(request).await
+        {
+            Ok(value) => reply(StatusCode::OK, &value),
+            Err(why) => text(StatusCode::BAD_REQUEST, "text/plain", format!("{why:#}")),
+        };
+        let answer = move |request| Box::pin(answer(bodies.clone(), request));
+        tokio::spawn(serve(listener, Plain, LIMITS.connections, answer));
+        at
+    }
+
+    /// A request of which so much has been sent, whatever length its head announces.
+    async fn begin(at: SocketAddr, length: usize, body: &str) -> TcpStream {
+        let mut client = TcpStream::connect(at).await.expect("connected");
+        let head = format!(
+            "POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        client.write_all(head.as_bytes()).await.expect("sent");
+        client
+    }
+
+    async fn end(mut client: TcpStream) -> String {
+        let mut said = String::new();
+        let read = timeout(4 * BODY_LIMIT, client.read_to_string(&mut said)).await;
+        assert!(read.is_ok_and(|it| it.is_ok()), "{said}");
+        said
+    }
 
     /// As many clients as there are places begin a request and send no more of it.
     #[tokio::test]
     async fn requests_that_do_not_end_keep_no_place() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let at = listener.local_addr().expect("an address");
-        let answer = async |request| match read::<Value>(request, 1 << 20).await {
-            Ok(value) => reply(StatusCode::OK, &value),
-            Err(why) => text(StatusCode::BAD_REQUEST, "text/plain", format!("{why:#}")),
-        };
-        tokio::spawn(serve(listener, Plain, move |request| Box::pin(answer(request))));
-        let post = async |body: &str| {
-            let mut client = TcpStream::connect(at).await.expect("connected");
-            let head =
-                "POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: 4\r\n\r\n";
-            client.write_all(format!("{head}{body}").as_bytes()).await.expect("sent");
-            client
-        };
+        let at = server().await;
         let mut slow = Vec::new();
-        for _ in 0..CONNECTIONS_MAX {
-            slow.push(post("t").await);
+        for _ in 0..LIMITS.connections {
+            slow.push(begin(at, 4, "t").await);
         }
-        let mut said = String::new();
-        let mut client = post("true").await;
-        let answered = timeout(4 * BODY_LIMIT, client.read_to_string(&mut said)).await;
-        assert!(answered.is_ok_and(|read| read.is_ok()) && said.ends_with("true"), "{said}");
-        let mut refused = String::new();
-        slow.remove(0).read_to_string(&mut refused).await.expect("an answer");
+        assert!(end(begin(at, 4, "true").await).await.ends_with("true"));
+        let refused = end(slow.remove(0)).await;
         assert!(refused.contains("did not arrive within 4s"), "{refused}");
+    }
+
+    /// Two bodies of the largest size have room at a time. A third one waits, and is answered after them.
+    #[tokio::test]
+    async fn bodies_wait_for_room() {
+        let at = server().await;
+        let slow = [begin(at, 4096, "\"").await, begin(at, 4096, "\"").await];
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let waits = begin(at, 4096, &format!("\"{}\"", "x".repeat(4094))).await;
+        let early = timeout(Duration::from_millis(500), waits.readable()).await;
+        assert!(early.is_err(), "it is answered although the others have all room");
+        for one in slow {
+            assert!(end(one).await.contains("did not arrive"));
+        }
+        assert!(end(waits).await.contains("200 OK"));
+    }
+
+    #[tokio::test]
+    async fn long_bodies_and_many_values_are_refused() {
+        let at = server().await;
+        let long = end(begin(at, 4097, "").await).await;
+        assert!(long.contains("has 4097 bytes, and 4096 are read"), "{long}");
+        let many = end(begin(at, 20, "[1,2,3,4,5,6,7,8, 9]").await).await;
+        assert!(many.contains("has 10 values, and 9 are read"), "{many}");
+        assert!(end(begin(at, 17, "[1,2,3,4,5,6,7,8]").await).await.contains("200 OK"));
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        for (text, expected) in
+            [("5", 1), (r#"{"a":[1,2],"b":{"c":"x,[{"}}"#, 6), (r#"["\\\",[","\\",[]]"#, 5)]
+        {
+            assert_eq!(values(text.as_bytes()), expected, "{text}");
+        }
     }
 }

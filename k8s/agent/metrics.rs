@@ -1,5 +1,6 @@
 //! The agent's own metrics, for Prometheus.
 
+use super::owners::Owners;
 use super::unadmitted::Unadmitted;
 use crate::http::{self, Plain};
 use anyhow::{Context, Result};
@@ -8,21 +9,34 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// Connections at a time, at most.
+const CONNECTIONS_MAX: usize = 16;
 
 /// Values that parts of the agent set.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics(Arc<Mutex<Vec<Unadmitted>>>);
+pub struct Metrics {
+    late: Arc<Mutex<Vec<Unadmitted>>>,
+    owners: Option<watch::Receiver<Option<Arc<Owners>>>>,
+}
 
 impl Metrics {
+    /// Metrics that tell these owners of GPUs.
+    #[must_use]
+    pub fn of(owners: watch::Receiver<Option<Arc<Owners>>>) -> Metrics {
+        Metrics { owners: Some(owners), ..Metrics::default() }
+    }
+
     /// The containers that run without their caps.
     pub fn unadmitted(&self, late: Vec<Unadmitted>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = late;
+        *self.late.lock().unwrap_or_else(PoisonError::into_inner) = late;
     }
 
     /// The text that Prometheus reads.
     #[must_use]
     pub fn text(&self) -> String {
-        let late = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut text = format!(
             "# HELP gpuslice_agent_info The agent's version.\n# TYPE gpuslice_agent_info gauge\n\
              gpuslice_agent_info{{version=\"{}\"}} 1\n\
@@ -44,6 +58,18 @@ impl Metrics {
             let labels: Vec<String> =
                 labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
             let _ = writeln!(text, "gpuslice_agent_unadmitted{{{}}} 1", labels.join(","));
+        }
+        text.push_str(
+            "# HELP gpuslice_agent_gpu_of_other A GPU that is not offered, since another program offers it.\n\
+             # TYPE gpuslice_agent_gpu_of_other gauge\n",
+        );
+        let owners = self.owners.as_ref().and_then(|it| it.borrow().clone()).unwrap_or_default();
+        for (uuid, owner) in owners.iter() {
+            let owner = owner.name();
+            let _ = writeln!(
+                text,
+                "gpuslice_agent_gpu_of_other{{UUID=\"{uuid}\",owner=\"{owner}\"}} 1"
+            );
         }
         text
     }
@@ -67,7 +93,7 @@ impl Metrics {
             };
             std::future::ready(response)
         };
-        http::serve(listener, Plain, answer).await
+        http::serve(listener, Plain, CONNECTIONS_MAX, answer).await
     }
 }
 

@@ -1,11 +1,17 @@
 //! The agent of a node: an unprivileged process between the kubelet, the API server and the daemon.
 //!
 //! One program offers a node's GPUs. Which one, the node's label says, as in ACK; this agent offers them as device
-//! plugins or by dynamic resource allocation, and offers nothing on a node that is another program's. Beside that it
-//! watches that containers live in the claims that were reserved for them ([`unadmitted`]).
+//! plugins or by dynamic resource allocation, and offers no GPU that another program offers ([`owners`]). Beside that
+//! it watches that containers live in the claims that were reserved for them ([`unadmitted`]).
+//!
+//! The agent has no memory: all that it knows is the ledger's and the API server's. So it ends when a label of its node
+//! asks for another mode, and its program begins anew: no socket and no stream of the old mode stays.
 
+pub mod exclusive;
+mod labels;
 pub mod metrics;
 mod mode;
+pub mod owners;
 pub mod unadmitted;
 mod usage;
 
@@ -25,15 +31,21 @@ use crate::place::Placement;
 use crate::plugin::devices::{Offer, Unit};
 use crate::plugin::identity::ResourceNames;
 use crate::plugin::{self, state};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use exclusive::Exclusive;
 use gpuslice_host::layout::{NODE_DIR, NODE_SOCKET};
+use labels::Asked;
 use metrics::Metrics;
+use owners::Search;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::info;
 use unadmitted::Alarm;
+
+/// What tells the agent's events.
+const COMPONENT: &str = "gpuslice.io/agent";
 
 /// Offer this node's GPUs to the cluster
 #[derive(Debug, clap::Args)]
@@ -73,11 +85,20 @@ pub struct Options {
     whole_resource: String,
 }
 
-/// Runs the agent until it fails or is told to end.
+/// Why the agent ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By a signal.
+    Told,
+    /// The node's labels ask for something else: the program begins anew.
+    Relabelled,
+}
+
+/// Runs the agent until it fails, is told to end, or is to begin anew.
 ///
 /// # Errors
 /// The API server or the kubelet's directory cannot be used, or the node's labels are contradictory.
-pub async fn run(options: &Options) -> Result<()> {
+pub async fn run(options: &Options) -> Result<Ended> {
     let name = &options.node_name;
     let valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     ensure!(!name.is_empty() && name.chars().all(valid), "{name:?} is no node's name");
@@ -86,47 +107,36 @@ pub async fn run(options: &Options) -> Result<()> {
         None => Client::in_cluster()?,
     };
     let node: Node = api.get(&format!("/api/v1/nodes/{name}")).await?;
-    let labels = &node.metadata.labels;
-    let mode = match options.mode {
-        Some(mode) => mode,
-        None => mode::of_labels(labels)?,
-    };
-    let label = labels.get(names::PLACEMENT).map(|text| text.parse()).transpose();
-    let label =
-        label.map_err(anyhow::Error::msg).context("the node's label ack.node.gpu.placement")?;
-    let placement = options.placement.or(label).unwrap_or_default();
+    let asked = Asked { mode: options.mode, placement: options.placement };
+    let offered = asked.by(&node.metadata.labels)?;
     let socket = options.node_socket.clone();
     let socket = socket.unwrap_or_else(|| PathBuf::from(NODE_DIR).join(NODE_SOCKET));
-    let ledger: Arc<dyn Ledger> = Arc::new(Socket::new(&socket));
-    info!(node = name, ?mode, ?placement, "starting");
-    let part = Part { options, api, ledger, placement, metrics: Metrics::default() };
-    let metrics = async {
-        match options.metrics {
-            Some(address) => part.metrics.clone().serve(address).await,
-            None => std::future::pending().await,
-        }
+    let daemon: Arc<dyn Ledger> = Arc::new(Socket::new(&socket));
+    info!(node = name, mode = ?offered.mode, placement = ?offered.placement, "starting");
+    let ((nodes_copy, nodes), (pods_copy, pods)) = (watch::channel(None), watch::channel(None));
+    let (found, owners) = watch::channel(None);
+    let ledger = Exclusive::new(daemon.clone(), owners.clone(), offered.foreign());
+    let metrics = Metrics::of(owners);
+    let search = Search {
+        name: name.clone(),
+        api: api.clone(),
+        ledger: daemon.clone(),
+        nodes: nodes.clone(),
+        pods: pods.clone(),
+        pod_resources: Directories::new(&options.kubelet_dir).pod_resources(),
+        found,
     };
-    let told = async {
-        match mode {
-            Mode::Off => std::future::pending().await,
-            _ => usage::run(part.api.clone(), part.ledger.clone(), name.clone()).await,
-        }
-    };
-    let serve = async {
-        match mode {
-            Mode::DevicePlugin => part.device_plugin(Offer::Both).await,
-            Mode::Cgpu => part.device_plugin(Offer::Memory).await,
-            Mode::Share => part.device_plugin(Offer::Share).await,
-            Mode::Topology => part.device_plugin(Offer::Whole).await,
-            Mode::Dra => part.dra(&node).await,
-            Mode::Off => std::future::pending().await,
-        }
-    };
+    let placement = offered.placement;
+    let part = Part { options, api, ledger: ledger.clone(), pods, placement, metrics };
+    let relabelled = labels::changed(&part.api, name, asked, offered, nodes);
+    let own_node = format!("/api/v1/nodes?fieldSelector=metadata.name%3D{name}");
     tokio::select! {
-        ended = serve => ended,
-        ended = metrics => ended,
-        () = told => Ok(()),
-        () = terminated() => Ok(()),
+        ended = part.serve(offered.mode, &node) => ended.map(|()| Ended::Told),
+        ended = part.measure() => ended.map(|()| Ended::Told),
+        () = part.help(offered.mode, &daemon, search, &ledger, pods_copy) => Ok(Ended::Told),
+        () = store::keep(part.api.clone(), own_node, nodes_copy) => Ok(Ended::Told),
+        () = relabelled => Ok(Ended::Relabelled),
+        () = terminated() => Ok(Ended::Told),
     }
 }
 
@@ -134,12 +144,61 @@ pub async fn run(options: &Options) -> Result<()> {
 struct Part<'a> {
     options: &'a Options,
     api: Client,
+    /// Without the GPUs of other owners.
     ledger: Arc<dyn Ledger>,
+    /// The pods of this node.
+    pods: watch::Receiver<Objects<Pod>>,
     placement: Placement,
     metrics: Metrics,
 }
 
 impl Part<'_> {
+    /// Offers the GPUs.
+    async fn serve(&self, mode: Mode, node: &Node) -> Result<()> {
+        if mode != Mode::Dra {
+            publish::withdraw(&self.api, node, &Directories::new(&self.options.kubelet_dir)).await;
+        }
+        if matches!(mode, Mode::Dra | Mode::Off) {
+            plugin::report::withdraw(&self.api, node).await;
+        }
+        match mode {
+            Mode::DevicePlugin => self.device_plugin(Offer::Both).await,
+            Mode::Cgpu => self.device_plugin(Offer::Memory).await,
+            Mode::Share => self.device_plugin(Offer::Share).await,
+            Mode::Topology => self.device_plugin(Offer::Whole).await,
+            Mode::Dra => self.dra(node).await,
+            Mode::Off => std::future::pending().await,
+        }
+    }
+
+    async fn measure(&self) -> Result<()> {
+        match self.options.metrics {
+            Some(address) => self.metrics.clone().serve(address).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What goes on beside the offer, where there is one.
+    async fn help(
+        &self,
+        mode: Mode,
+        daemon: &Arc<dyn Ledger>,
+        search: Search,
+        ledger: &Exclusive,
+        pods: watch::Sender<Objects<Pod>>,
+    ) {
+        if mode == Mode::Off {
+            return std::future::pending().await;
+        }
+        let name = &self.options.node_name;
+        tokio::select! {
+            () = search.run() => {}
+            () = ledger.run() => {}
+            () = store::keep(self.api.clone(), self.pods_path(), pods) => {}
+            () = usage::run(self.api.clone(), daemon.clone(), name.clone()) => {}
+        }
+    }
+
     fn names(&self) -> ResourceNames {
         ResourceNames {
             memory: self.options.memory_resource.clone(),
@@ -152,13 +211,13 @@ impl Part<'_> {
         format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.options.node_name)
     }
 
-    fn alarm(&self, names: ResourceNames, pods: watch::Receiver<Objects<Pod>>) -> Alarm {
+    fn alarm(&self, names: ResourceNames) -> Alarm {
         Alarm {
             node: self.options.node_name.clone(),
             api: self.api.clone(),
             ledger: self.ledger.clone(),
             names,
-            pods,
+            pods: self.pods.clone(),
             metrics: self.metrics.clone(),
         }
     }
@@ -179,8 +238,7 @@ impl Part<'_> {
             placement: self.placement,
             kubelet: Directories::new(&self.options.kubelet_dir),
         };
-        let (copy, pods) = watch::channel(None);
-        let alarm = self.alarm(names, pods.clone());
+        let alarm = self.alarm(names);
         let alarm = async {
             match offer {
                 // Its containers join no claim.
@@ -188,9 +246,9 @@ impl Part<'_> {
                 Offer::Memory | Offer::Both | Offer::Whole => alarm.run().await,
             }
         };
-        let pair = state::Pair::new(settings, self.ledger.clone(), self.api.clone(), pods);
+        let (ledger, pods) = (self.ledger.clone(), self.pods.clone());
+        let pair = state::Pair::new(settings, ledger, self.api.clone(), pods);
         tokio::select! {
-            () = store::keep(self.api.clone(), self.pods_path(), copy) => Ok(()),
             () = alarm => Ok(()),
             ended = plugin::run(Arc::new(pair)) => ended,
         }
@@ -199,7 +257,6 @@ impl Part<'_> {
     async fn dra(&self, node: &Node) -> Result<()> {
         let name = &self.options.node_name;
         let (copy, slices) = watch::channel(None);
-        let (pods_copy, pods) = watch::channel(None);
         let (api, ledger) = (self.api.clone(), self.ledger.clone());
         let publisher = Publisher {
             node: NodeName { name: name.clone(), uid: node.metadata.uid.clone() },
@@ -211,9 +268,8 @@ impl Part<'_> {
         let driver = Arc::new(Driver { node: name.clone(), api: api.clone(), ledger });
         let directories = Directories::new(&self.options.kubelet_dir);
         tokio::select! {
-            () = store::keep(api.clone(), publish::watch_path(name), copy) => Ok(()),
-            () = store::keep(api, self.pods_path(), pods_copy) => Ok(()),
-            () = self.alarm(self.names(), pods).run() => Ok(()),
+            () = store::keep(api, publish::watch_path(name), copy) => Ok(()),
+            () = self.alarm(self.names()).run() => Ok(()),
             () = publisher.run() => Ok(()),
             ended = driver.run(&directories) => ended,
         }

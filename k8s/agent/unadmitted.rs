@@ -5,17 +5,19 @@
 //! the API server reports as running. One that has run for [`LATE`] and never joined its claim is told to the
 //! cluster, as an event of its pod and as a metric.
 
+use super::COMPONENT;
 use super::metrics::Metrics;
 use crate::api::client::Client;
+use crate::api::event::Warning;
 use crate::api::objects::Pod;
 use crate::api::store::Objects;
 use crate::dra;
 use crate::ledger::{Ledger, Rows};
 use crate::plugin::identity::{self, ResourceNames};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{error, warn};
@@ -159,57 +161,34 @@ impl Alarm {
                     "a container runs without its cap: the container engine ignored its CDI device; run gpuslice doctor \
                      --kubernetes on this node"
                 );
-                if let Err(why) = self.tell(&one).await {
+                if let Err(why) = event(&one, &self.node).write(&self.api).await {
                     warn!("the event of pod {} is not written: {why:#}", one.pod);
                     watched.untold(&one);
                 }
             }
         }
     }
-
-    async fn tell(&self, one: &Unadmitted) -> anyhow::Result<()> {
-        let path = format!("/api/v1/namespaces/{}/events", one.namespace);
-        let event = event(one, &self.node, SystemTime::now());
-        match self.api.create(&path, &event).await {
-            // It was told before this process started.
-            Err(why) if crate::api::client::status(&why).is_some_and(|it| it.as_u16() == 409) => {
-                Ok(())
-            }
-            done => done.map(drop),
-        }
-    }
 }
 
 /// The event. Its name is the container's, so that it exists once.
-fn event(one: &Unadmitted, node: &str, now: SystemTime) -> Value {
-    let time = humantime::format_rfc3339_seconds(now).to_string();
+fn event<'a>(one: &Unadmitted, node: &'a str) -> Warning<'a> {
     let id: String = one.id.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
     let name: String = one.pod.chars().take(180).collect();
-    json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "name": format!("{name}.uncapped-{}", id.to_ascii_lowercase()),
-            "namespace": one.namespace,
-        },
-        "involvedObject": {
+    Warning {
+        object: json!({
             "apiVersion": "v1", "kind": "Pod", "namespace": one.namespace, "name": one.pod, "uid": one.uid,
             "fieldPath": format!("spec.containers{{{}}}", one.container),
-        },
-        "type": "Warning",
-        "reason": REASON,
-        "message": format!(
+        }),
+        name: format!("{name}.uncapped-{}", id.to_ascii_lowercase()),
+        reason: REASON,
+        message: format!(
             "container {} runs without its GPU cap: the container engine of node {node} ignored the CDI device of claim \
              {}; containerd from 1.7 on with enable_cdi = true is needed (gpuslice doctor --kubernetes)",
             one.container, one.claim
         ),
-        "source": { "component": "gpuslice", "host": node },
-        "reportingComponent": "gpuslice.io/agent",
-        "reportingInstance": node,
-        "firstTimestamp": time,
-        "lastTimestamp": time,
-        "count": 1,
-    })
+        component: COMPONENT,
+        instance: node,
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +200,8 @@ mod tests {
     use gpuslice_wire::owner::{ClaimId, Owner};
     use gpuslice_wire::text::Text;
     use gpuslice_wire::units::Bytes;
+    use serde_json::Value;
+    use std::time::SystemTime;
 
     fn running(mut pod: Pod, containers: &[(&str, &str)]) -> Pod {
         let one = |it: &(&str, &str)| json!({ "name": it.0, "containerID": format!("containerd://{}", it.1), "state": { "running": {} } });
@@ -307,7 +288,7 @@ mod tests {
         let runs = running(pod("p", &[], &[container("a", 3, 0)]), &[("a", "1A-b")]);
         let rows = Rows { claims: vec![claimed("uid-p-c0", "uid-p", &[])], ..Rows::default() };
         let one = unadmitted([&runs], &rows, &ResourceNames::default()).pop_first().expect("one");
-        let event = event(&one, "n", SystemTime::UNIX_EPOCH);
+        let event = event(&one, "n").event(SystemTime::UNIX_EPOCH);
         assert_eq!(event["metadata"]["name"], "p.uncapped-1ab");
         assert_eq!(event["firstTimestamp"], "1970-01-01T00:00:00Z");
         let message = event["message"].as_str().expect("text");

@@ -68,10 +68,12 @@ impl Client {
         let variable = |name: &str| {
             std::env::var(name).with_context(|| {
                 format!(
-                    "{name} is not set: this process is in no pod; give the API server with --api"
+                    "{name} is not set, as it is in a pod; elsewhere run `kubectl proxy` as a user with the agent's \
+                     rights, and give its address: --api http://127.0.0.1:8001"
                 )
             })
         };
+        let host = variable("KUBERNETES_SERVICE_HOST")?;
         let account = Path::new(ACCOUNT);
         let roots = account.join("ca.crt");
         let mut store = RootCertStore::empty();
@@ -81,7 +83,7 @@ impl Client {
         }
         let config = ClientConfig::builder().with_root_certificates(store).with_no_client_auth();
         Ok(Client {
-            host: variable("KUBERNETES_SERVICE_HOST")?,
+            host,
             port: variable("KUBERNETES_SERVICE_PORT")?
                 .parse()
                 .context("KUBERNETES_SERVICE_PORT")?,

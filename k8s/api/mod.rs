@@ -4,6 +4,7 @@
 //! decide something. Unknown fields are ignored, missing ones have their empty value.
 
 pub mod client;
+pub mod event;
 pub mod kubectl;
 pub mod objects;
 pub mod quantity;

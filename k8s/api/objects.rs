@@ -39,6 +39,8 @@ pub struct Metadata {
     pub uid: String,
     pub resource_version: String,
     pub creation_timestamp: String,
+    /// Empty until the object is being deleted.
+    pub deletion_timestamp: String,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
 }
@@ -54,9 +56,40 @@ pub fn amount(amounts: &Amounts, resource: &str) -> u64 {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
+pub struct Namespace {
+    pub metadata: Metadata,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub struct Node {
     pub metadata: Metadata,
+    pub spec: NodeSpec,
     pub status: NodeStatus,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    pub taints: Vec<Taint>,
+}
+
+/// Closes a node to pods that do not tolerate it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    pub key: String,
+    pub value: String,
+    pub effect: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Toleration {
+    pub key: String,
+    pub operator: String,
+    pub value: String,
+    pub effect: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -89,6 +122,18 @@ pub struct PodSpec {
     pub node_name: String,
     pub containers: Vec<Container>,
     pub init_containers: Vec<Container>,
+    pub scheduler_name: String,
+    pub node_selector: BTreeMap<String, String>,
+    pub tolerations: Vec<Toleration>,
+    pub resource_claims: Vec<PodClaim>,
+}
+
+/// A claim of the pod: its name there, and the template that it is made from.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodClaim {
+    pub name: String,
+    pub resource_claim_template_name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -120,6 +165,8 @@ pub struct PodStatus {
     pub phase: String,
     pub container_statuses: Vec<ContainerStatus>,
     pub init_container_statuses: Vec<ContainerStatus>,
+    /// The claims that were made for the pod, by their names there.
+    pub resource_claim_statuses: Vec<ClaimName>,
 }
 
 /// What the kubelet reports of a container.

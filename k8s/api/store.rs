@@ -5,7 +5,7 @@
 //! too.
 
 use super::client::Client;
-use super::objects::{ConfigMap, List, Metadata, Node, Pod};
+use super::objects::{ConfigMap, List, Metadata, Namespace, Node, Pod};
 use anyhow::{Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -37,7 +37,7 @@ macro_rules! objects {
     )*};
 }
 
-objects!(ConfigMap, Node, Pod);
+objects!(ConfigMap, Namespace, Node, Pod);
 
 /// The objects by uid. `None`: the server has not answered yet.
 pub type Objects<T> = Option<Arc<BTreeMap<String, T>>>;

@@ -1,9 +1,11 @@
 //! The scheduler extender of gpushare: for clusters whose scheduler knows no consumable capacity.
 //!
 //! The scheduler asks `filter` which nodes have a GPU with room, and lets `bind` choose the GPU, write it into the
-//! pod's annotations, and bind the pod. Paths, port and JSON are gpushare's. Binds run one after the other, and
+//! pod's annotations, and bind the pod. Paths, port and JSON are gpushare's, and so is that callers prove nothing: what
+//! is bound is what its own scheduler would have bound ([`admits`]). Binds run one after the other, and
 //! each counts what earlier ones decided although the API server's events may come later.
 
+pub mod admits;
 pub mod cluster;
 mod http;
 pub mod lease;
@@ -25,6 +27,11 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tracing::info;
 
+/// The schedulers of gpushare's and of ACK's documents.
+const SCHEDULERS: [&str; 2] = ["ack-co-scheduler", "default-scheduler"];
+/// Nodes of one request, at most: three times as many as Kubernetes is made for.
+const NODES_MAX: usize = 15_000;
+
 /// Serve the scheduler extender of gpushare
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -34,6 +41,9 @@ pub struct Options {
     /// Serve only while holding this Lease, NAMESPACE/NAME; for several replicas
     #[arg(long, value_name = "LEASE")]
     lease: Option<LeaseName>,
+    /// Scheduler whose pods are bound; may be repeated
+    #[arg(long = "scheduler", value_name = "NAME", default_values = SCHEDULERS)]
+    schedulers: Vec<String>,
     /// URL of an API server without TLS, as of kubectl proxy [default: the cluster's own]
     #[arg(long, value_name = "URL")]
     api: Option<String>,
@@ -44,9 +54,6 @@ pub struct Options {
 pub struct FilterArgs {
     #[serde(rename = "Pod", alias = "pod")]
     pub pod: Pod,
-    /// Whole nodes, from a scheduler that is told no node cache.
-    #[serde(rename = "Nodes", alias = "nodes")]
-    pub nodes: Option<Value>,
     #[serde(rename = "NodeNames", alias = "nodenames", alias = "nodeNames")]
     pub node_names: Option<Vec<String>>,
 }
@@ -69,6 +76,8 @@ pub struct Extender {
     pub pods: watch::Receiver<Objects<Pod>>,
     /// Those of `kube-system`, of which some exclude GPUs.
     pub maps: watch::Receiver<Objects<ConfigMap>>,
+    /// Those whose pods are bound.
+    pub schedulers: Vec<String>,
     /// Until when a binding may begin.
     pub leading: Leading,
     /// Pods that were bound and are not yet seen with their node, by uid.
@@ -82,13 +91,18 @@ impl Extender {
         nodes: watch::Receiver<Objects<Node>>,
         pods: watch::Receiver<Objects<Pod>>,
         maps: watch::Receiver<Objects<ConfigMap>>,
+        schedulers: Vec<String>,
         leading: Leading,
     ) -> Extender {
-        Extender { api, nodes, pods, maps, leading, assumed: Mutex::default() }
+        Extender { api, nodes, pods, maps, schedulers, leading, assumed: Mutex::default() }
     }
 
-    /// A node with its shares; `None`: no such node.
-    fn shared(&self, name: &str, assumed: &mut BTreeMap<String, Pod>) -> Result<Option<Shared>> {
+    /// A node's object and its shares; `None`: no such node.
+    fn shared(
+        &self,
+        name: &str,
+        assumed: &mut BTreeMap<String, Pod>,
+    ) -> Result<Option<(Node, Shared)>> {
         let (nodes, pods) = (self.nodes.borrow().clone(), self.pods.borrow().clone());
         let (nodes, pods) =
             nodes.zip(pods).context("the API server has not told its pods and nodes yet")?;
@@ -98,7 +112,23 @@ impl Extender {
         let wanted = format!("unhealthy-gpu-{name}");
         let map = maps.iter().flat_map(|it| it.values()).find(|it| it.metadata.name == wanted);
         let node = nodes.values().find(|node| node.metadata.name == name);
-        Ok(node.map(|node| cluster::shared(node, pods.values().chain(assumed.values()), map)))
+        let all = || pods.values().chain(assumed.values());
+        Ok(node.map(|node| (node.clone(), cluster::shared(node, all(), map))))
+    }
+
+    /// The GPUs for a pod on a node, if it may be there.
+    fn choose(
+        &self,
+        pod: &Pod,
+        node: &str,
+        assumed: &mut BTreeMap<String, Pod>,
+    ) -> Result<Result<(Shared, Vec<usize>), String>> {
+        let Some((node, shared)) = self.shared(node, assumed)? else {
+            return Ok(Err(format!("the node {node} is not known")));
+        };
+        let open = admits::check_node(&node, pod).map_err(|error| error.to_string());
+        let chosen = open.and_then(|()| shared.choose(pod).map_err(|error| error.to_string()));
+        Ok(chosen.map(|gpus| (shared, gpus)))
     }
 
     /// Whether the objects have been read.
@@ -113,32 +143,24 @@ impl Extender {
     /// # Errors
     /// The API server has not answered yet.
     pub async fn filter(&self, args: FilterArgs) -> Result<Value> {
+        let names = args.node_names.context(
+            "the scheduler names no nodes; write nodeCacheCapable: true into the extender's part of its configuration",
+        )?;
+        let most = NODES_MAX;
+        anyhow::ensure!(
+            names.len() <= most,
+            "{} nodes are named, and {most} are read",
+            names.len()
+        );
         let mut assumed = self.assumed.lock().await;
-        let whole = args.nodes.as_ref().and_then(|it| it["items"].as_array());
-        let name = |node: &Value| node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let names = args.node_names.clone();
-        let names = names.or_else(|| whole.map(|all| all.iter().map(name).collect()));
         let (mut fit, mut failed) = (Vec::new(), BTreeMap::new());
-        for name in names.unwrap_or_default() {
-            let chosen = match self.shared(&name, &mut assumed)? {
-                None => Err(format!("the node {name} is not known")),
-                Some(shared) => shared.choose(&args.pod).map_err(|error| error.to_string()),
-            };
-            match chosen {
+        for name in names {
+            match self.choose(&args.pod, &name, &mut assumed)? {
                 Ok(_) => fit.push(name),
                 Err(why) => drop(failed.insert(name, why)),
             }
         }
-        let mut answer =
-            json!({ "Nodes": null, "NodeNames": null, "FailedNodes": failed, "Error": "" });
-        match (args.node_names, whole) {
-            (None, Some(all)) => {
-                let kept: Vec<&Value> = all.iter().filter(|it| fit.contains(&name(it))).collect();
-                answer["Nodes"] = json!({ "items": kept });
-            }
-            _ => answer["NodeNames"] = json!(fit),
-        }
-        Ok(answer)
+        Ok(json!({ "Nodes": null, "NodeNames": fit, "FailedNodes": failed, "Error": "" }))
     }
 
     /// Chooses the pod's GPUs and binds it.
@@ -159,9 +181,9 @@ impl Extender {
             pod.metadata.uid == args.pod_uid,
             "the pod {name} was deleted and made again"
         );
-        let shared = self.shared(&args.node, &mut assumed)?;
-        let shared = shared.with_context(|| format!("the node {} is not known", args.node))?;
-        let gpus = shared.choose(&pod)?;
+        admits::check_pod(&pod, &self.schedulers)?;
+        let chosen = self.choose(&pod, &args.node, &mut assumed)?;
+        let (shared, gpus) = chosen.map_err(anyhow::Error::msg)?;
         self.check_leading()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let annotations = cluster::annotations(&shared, &pod, &gpus, now);
@@ -201,7 +223,7 @@ impl Extender {
         names.sort_unstable();
         let mut nodes = Vec::new();
         for name in &names {
-            let shared = self.shared(name, &mut assumed)?;
+            let shared = self.shared(name, &mut assumed)?.map(|it| it.1);
             let shares = |it: &Shared| it.gpus.iter().any(|gpu| gpu.memory.0 > 0);
             nodes.extend(shared.filter(|it| node.is_some() || shares(it)).map(|it| it.inspect()));
         }
@@ -228,14 +250,19 @@ pub async fn run(options: &Options) -> Result<()> {
         let (api, me) = (api.clone(), lease::identity());
         Elector { api, lease, me, duration: lease::DURATION }
     });
-    serve(api, listener, elector).await
+    serve(api, listener, options.schedulers.clone(), elector).await
 }
 
 /// Serves the extender on a socket; without an elector it always leads.
 ///
 /// # Errors
 /// The socket fails.
-pub async fn serve(api: Client, listener: TcpListener, elector: Option<Elector>) -> Result<()> {
+pub async fn serve(
+    api: Client,
+    listener: TcpListener,
+    schedulers: Vec<String>,
+    elector: Option<Elector>,
+) -> Result<()> {
     let (led, leading) = watch::channel(None);
     let elect = async {
         match elector {
@@ -250,7 +277,7 @@ pub async fn serve(api: Client, listener: TcpListener, elector: Option<Elector>)
     let (current, extender) = watch::channel(None);
     tokio::select! {
         () = elect => Ok(()),
-        () = lead(api, leading, current) => Ok(()),
+        () = lead(api, schedulers, leading, current) => Ok(()),
         ended = http::serve(extender, listener) => ended,
     }
 }
@@ -260,12 +287,18 @@ pub type Current = watch::Receiver<Option<Arc<Extender>>>;
 
 /// Makes an extender each time this process leads. Its copies of the objects are read after the election, so they
 /// have all that the predecessor bound.
-async fn lead(api: Client, mut leading: Leading, current: watch::Sender<Option<Arc<Extender>>>) {
+async fn lead(
+    api: Client,
+    schedulers: Vec<String>,
+    mut leading: Leading,
+    current: watch::Sender<Option<Arc<Extender>>>,
+) {
     while leading.wait_for(Option::is_some).await.is_ok() {
         let (nodes_copy, nodes) = watch::channel(None);
         let (pods_copy, pods) = watch::channel(None);
         let (maps_copy, maps) = watch::channel(None);
-        let extender = Extender::new(api.clone(), nodes, pods, maps, leading.clone());
+        let extender =
+            Extender::new(api.clone(), nodes, pods, maps, schedulers.clone(), leading.clone());
         current.send_replace(Some(Arc::new(extender)));
         let maps = "/api/v1/namespaces/kube-system/configmaps".to_owned();
         tokio::select! {

@@ -15,6 +15,15 @@ pub struct ListResponse {
     pub pods: Vec<PodResources>,
 }
 
+/// Path of the method that lists the devices of all plugins.
+pub const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AllocatableResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<ContainerDevices>,
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodResources {
     #[prost(string, tag = "1")]
@@ -60,10 +69,26 @@ impl PodResources {
 /// # Errors
 /// The kubelet does not answer.
 pub async fn list(socket: &Path) -> Result<Vec<PodResources>, Status> {
+    let list: ListResponse = ask(socket, LIST).await?;
+    Ok(list.pods)
+}
+
+/// The devices of all plugins.
+///
+/// # Errors
+/// The kubelet does not answer, or is one before 1.23.
+pub async fn allocatable(socket: &Path) -> Result<Vec<ContainerDevices>, Status> {
+    let list: AllocatableResponse = ask(socket, ALLOCATABLE).await?;
+    Ok(list.devices)
+}
+
+async fn ask<T: prost::Message + Default + 'static>(
+    socket: &Path,
+    method: &'static str,
+) -> Result<T, Status> {
     let channel = grpc::connect(socket).await.map_err(|error| {
         let at = socket.display();
         Status::unavailable(format!("the kubelet does not list its pods at {at}: {error}"))
     })?;
-    let list: ListResponse = grpc::ask(&channel, LIST, Empty {}, LIST_MAX).await?;
-    Ok(list.pods)
+    grpc::ask(&channel, method, Empty {}, LIST_MAX).await
 }

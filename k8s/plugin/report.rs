@@ -62,6 +62,20 @@ pub async fn run(pair: &Pair) {
     }
 }
 
+/// Takes the number of GPUs back from a node whose GPUs are not offered by device plugins any more. The kubelet does so
+/// with what the plugins themselves offered.
+pub async fn withdraw(api: &Client, node: &Node) {
+    if amount(&node.status.capacity, COUNT) == 0 {
+        return;
+    }
+    let none = json!({ COUNT: "0" });
+    let fields = json!({ "status": { "capacity": none, "allocatable": none } });
+    let path = format!("/api/v1/nodes/{}/status", node.metadata.name);
+    if let Err(error) = api.merge(&path, &fields).await {
+        warn!("the node's status still has a number of GPUs: {error:#}");
+    }
+}
+
 /// The indices of the GPUs that are not healthy: `0,3`.
 fn excluded(inventory: &Inventory) -> String {
     let sick = inventory.cards.iter().filter(|card| !card.healthy);

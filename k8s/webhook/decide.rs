@@ -1,16 +1,16 @@
 //! What a pod's limits become: a claim for each container, from a template that says the amounts.
 //!
-//! A container gives up the extended resources, which the stock scheduler would look for in vain, and names a claim. A
-//! claim has `count` GPUs with the same amounts on each, as the pod's label says. Memory is the limit's number of
-//! units, in bytes: where the device plugin gives a part of the GPU, a claim gives the amount itself.
+//! A container gives up the extended resources, which the stock scheduler would look for in vain, and names a claim.
+//! The operations name only what changes, so an answer is short whatever else the pod has. A claim has `count` GPUs
+//! with the same amounts on each, as the pod's label says. Memory is the limit's number of units, in bytes: where the
+//! device plugin gives a part of the GPU, a claim gives the amount itself.
 
 use crate::api::quantity::Quantity;
 use crate::names::COUNT;
 use crate::place::CORES;
 use crate::plugin::devices::Unit;
 use crate::plugin::identity::ResourceNames;
-use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use serde_json::{Value, json};
 
 /// Containers of a pod that are read, at most.
 const CONTAINERS_MAX: usize = 256;
@@ -18,6 +18,9 @@ const CONTAINERS_MAX: usize = 256;
 const COUNT_MAX: u64 = gpuslice_wire::limits::GPUS_MAX as u64;
 /// Units of a limit, at most: more bytes than any GPU has.
 const UNITS_MAX: u64 = 1 << 24;
+
+/// MiB of a claim on one GPU, at most: 16 TiB.
+const MIB_MAX: u64 = 1 << 24;
 
 /// What an administrator chooses.
 #[derive(Debug, Clone)]
@@ -39,13 +42,6 @@ pub struct Template {
     pub count: u64,
 }
 
-/// A pod's changes, as operations of a JSON patch, and the templates that must be there first.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Change {
-    pub operations: Vec<Value>,
-    pub templates: BTreeSet<Template>,
-}
-
 /// Why a pod is refused. The sentence is what its creator reads.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -63,7 +59,7 @@ pub enum Refusal {
     Cores { container: String, cores: u64 },
     #[error("the pod has the claim {0:?} already, whose name the webhook uses")]
     Taken(String),
-    #[error("the pod's {0} is not a list")]
+    #[error("the pod's {0} is not a list of at most {CONTAINERS_MAX}")]
     Shape(&'static str),
 }
 
@@ -73,6 +69,21 @@ impl Template {
     pub fn name(&self) -> String {
         let Template { mib, cores, count } = self;
         format!("gpuslice-{count}x-{mib}mi-{cores}pc")
+    }
+
+    /// The template that a name tells; `None`: another name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Template> {
+        let rest = name.strip_prefix("gpuslice-")?.strip_suffix("pc")?;
+        let (count, rest) = rest.split_once("x-")?;
+        let (mib, cores) = rest.split_once("mi-")?;
+        let read = |text: &str| text.parse::<u64>().ok();
+        let template = Template { mib: read(mib)?, cores: read(cores)?, count: read(count)? };
+        let valid = (1..=COUNT_MAX).contains(&template.count)
+            && (1..=MIB_MAX).contains(&template.mib)
+            && template.cores <= u64::from(CORES);
+        // One amount has one name: no leading zero, no sign.
+        (valid && template.name() == name).then_some(template)
     }
 
     /// The object for the API server.
@@ -99,53 +110,58 @@ impl Template {
     }
 }
 
-/// The changes of a pod that is being created; none for a pod without these limits.
+/// The changes of a pod that is being created, as operations of a JSON patch; none for a pod without these limits.
 ///
 /// # Errors
 /// [`Refusal`], with the sentence for the pod's creator.
-pub fn decide(pod: &Value, settings: &Settings) -> Result<Change, Refusal> {
-    let mut change = Change::default();
-    let mut claims = Vec::new();
+pub fn decide(pod: &Value, settings: &Settings) -> Result<Vec<Value>, Refusal> {
+    let (mut operations, mut claims) = (Vec::new(), Vec::new());
     for (list, letter) in [("initContainers", 'i'), ("containers", 'c')] {
-        let containers = match &pod["spec"][list] {
-            Value::Null => continue,
-            found => found.as_array().ok_or(Refusal::Shape(list))?,
-        };
-        if containers.len() > CONTAINERS_MAX {
-            return Err(Refusal::Shape(list));
-        }
-        for (at, container) in containers.iter().enumerate() {
+        for (at, container) in listed(&pod["spec"], list)?.iter().enumerate() {
             let Some(template) = wanted(pod, container, settings)? else {
                 continue;
             };
             let name = format!("gpuslice-{letter}{at}");
             let path = format!("/spec/{list}/{at}/resources");
-            let resources = without(container, settings, &name);
-            change.operations.push(json!({ "op": "replace", "path": path, "value": resources }));
+            operations.extend(exchange(&container["resources"], &path, settings, &name));
             claims.push(json!({ "name": name, "resourceClaimTemplateName": template.name() }));
-            change.templates.insert(template);
         }
     }
     if claims.is_empty() {
-        return Ok(change);
+        return Ok(operations);
     }
-    let before = match &pod["spec"]["resourceClaims"] {
-        Value::Null => Vec::new(),
-        found => found.as_array().ok_or(Refusal::Shape("resourceClaims"))?.clone(),
-    };
+    let before = listed(&pod["spec"], "resourceClaims")?;
     let taken = |claim: &&Value| before.iter().any(|it| it["name"] == claim["name"]);
     if let Some(claim) = claims.iter().find(taken) {
         return Err(Refusal::Taken(claim["name"].as_str().unwrap_or_default().to_owned()));
     }
-    let all = [before, claims].concat();
-    change.operations.push(json!({ "op": "add", "path": "/spec/resourceClaims", "value": all }));
+    operations.extend(append(&pod["spec"], "/spec", "resourceClaims", claims));
     if pod["spec"]["schedulerName"] == settings.scheduler.as_str() {
         let stock = "default-scheduler";
-        change
-            .operations
-            .push(json!({ "op": "replace", "path": "/spec/schedulerName", "value": stock }));
+        operations.push(json!({ "op": "replace", "path": "/spec/schedulerName", "value": stock }));
     }
-    Ok(change)
+    Ok(operations)
+}
+
+/// A list of the pod; nothing is an empty one.
+fn listed<'a>(spec: &'a Value, list: &'static str) -> Result<&'a [Value], Refusal> {
+    match &spec[list] {
+        Value::Null => Ok(&[]),
+        Value::Array(all) if all.len() <= CONTAINERS_MAX => Ok(all),
+        _ => Err(Refusal::Shape(list)),
+    }
+}
+
+/// Operations that add to a list of `parent`, which may have none.
+fn append(parent: &Value, path: &str, list: &str, all: Vec<Value>) -> Vec<Value> {
+    match parent[list].is_array() {
+        true => {
+            let add =
+                |value| json!({ "op": "add", "path": format!("{path}/{list}/-"), "value": value });
+            all.into_iter().map(add).collect()
+        }
+        false => vec![json!({ "op": "add", "path": format!("{path}/{list}"), "value": all })],
+    }
 }
 
 /// What a container asks for; `None`: nothing of ours.
@@ -203,26 +219,19 @@ fn amount(container: &Value, resource: &str) -> Result<u64, Refusal> {
     if whole { Ok(quantity.value()) } else { Err(bad()) }
 }
 
-/// A container's resources without the extended ones, and with the claim.
-fn without(container: &Value, settings: &Settings, claim: &str) -> Value {
-    let mut resources = container["resources"].clone();
-    let all = resources.as_object_mut();
-    let all: &mut Map<String, Value> = match all {
-        Some(all) => all,
-        None => return json!({ "claims": [{ "name": claim }] }),
-    };
+/// Operations that take the extended resources from a container's resources and give it the claim.
+fn exchange(resources: &Value, path: &str, settings: &Settings, claim: &str) -> Vec<Value> {
+    let mut operations = Vec::new();
     for part in ["limits", "requests"] {
-        if let Some(amounts) = all.get_mut(part).and_then(Value::as_object_mut) {
-            amounts.remove(&settings.names.memory);
-            amounts.remove(&settings.names.cores);
+        for name in [&settings.names.memory, &settings.names.cores] {
+            if !resources[part][name].is_null() {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                operations.push(json!({ "op": "remove", "path": format!("{path}/{part}/{name}") }));
+            }
         }
     }
-    let claims = all.entry("claims").or_insert_with(|| json!([]));
-    match claims.as_array_mut() {
-        Some(claims) => claims.push(json!({ "name": claim })),
-        None => *claims = json!([{ "name": claim }]),
-    }
-    resources
+    operations.extend(append(resources, path, "claims", vec![json!({ "name": claim })]));
+    operations
 }
 
 #[cfg(test)]

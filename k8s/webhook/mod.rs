@@ -1,22 +1,24 @@
 //! The admission webhook: limits of GPU memory and compute become claims, so that unmodified pods are placed by the
 //! stock scheduler.
 //!
-//! [`decide`] is pure: a pod in, its changes and the templates of its claims out. The server around it makes the
-//! templates, since a claim of a pod is made from a template of its namespace. A template's name tells its amounts, so
-//! equal amounts of all pods have one template.
+//! [`decide`] is pure: a pod in, its changes out. A review changes nothing in the cluster, so a client that is no API
+//! server learns what the change of a pod would be, and does nothing. A claim of a pod is made from a template of its
+//! namespace, whose name tells its amounts; [`templates`] makes them for the pods that the API server has.
+//! With an authority of clients, reviews of others are refused.
 
 pub mod decide;
-mod tls;
+pub mod templates;
+pub mod tls;
 
-use crate::api::client::{Client, status};
-use crate::http::{self, Body, read, reply};
+use crate::api::client::Client;
+use crate::http::{self, Bodies, Body, Limits, Peer, reply};
 use crate::names;
 use crate::plugin::devices::Unit;
 use crate::plugin::identity::ResourceNames;
 use anyhow::{Context, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use decide::{Change, Settings, Template};
+use decide::Settings;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Deserialize;
@@ -24,13 +26,17 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use templates::Templates;
 use tokio::net::TcpListener;
-use tracing::{info, warn};
+use tracing::warn;
 
 pub use tls::Files;
 
-/// Bytes of a review, at most: the API server's own limit on a request is 3 MiB.
-const REVIEW_MAX: usize = 8 << 20;
+/// A review has one object, and the API server's own limit on a request is 3 MiB. Reviews are parsed and answered one
+/// at a time, as the runtime has one thread. So the most that clients make the process hold is 64 x 64 KiB of buffers,
+/// as much of TLS, 12 MiB of bodies, 20,000 values of 632 bytes, and 64 answers of 0.3 MiB: 51 MiB. The chart's limit
+/// is 128 MiB.
+const LIMITS: Limits = Limits { connections: 64, body: 4 << 20, bodies: 12 << 20, values: 20_000 };
 
 /// Serve the admission webhook that turns limits into claims
 #[derive(Debug, clap::Args)]
@@ -44,6 +50,12 @@ pub struct Options {
     /// Its private key, PEM
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
+    /// Authority of the API server's certificate as a client, PEM; without it the reviews of any client are answered
+    #[arg(long, value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// Label selector of the namespaces whose pods get claims
+    #[arg(long, value_name = "SELECTOR", default_value = "gpuslice.io/claims=enabled")]
+    namespaces: String,
     /// URL of an API server without TLS, as of kubectl proxy [default: the cluster's own]
     #[arg(long, value_name = "URL")]
     api: Option<String>,
@@ -82,24 +94,34 @@ pub async fn run(options: &Options) -> Result<()> {
         class: options.device_class.clone(),
         scheduler: options.scheduler.clone(),
     };
-    let files = Files::read(&options.certificate, &options.key)?;
+    let files = Files::read(&options.certificate, &options.key, options.client_ca.as_deref())?;
     let listener = TcpListener::bind(options.listen).await;
     let listener = listener.with_context(|| format!("listening at {}", options.listen))?;
-    serve(Arc::new(Webhook { settings, api }), listener, files).await
+    let class = options.device_class.clone();
+    let templates = Templates { api, class, namespaces: options.namespaces.clone() };
+    tokio::select! {
+        ended = serve(settings, listener, files) => ended,
+        () = templates.run() => Ok(()),
+    }
 }
 
 /// The webhook.
-pub struct Webhook {
-    pub settings: Settings,
-    pub api: Client,
+struct Webhook {
+    settings: Settings,
+    bodies: Bodies,
+    /// Reviews of clients without a certificate are refused.
+    demands_certificate: bool,
 }
 
 /// Serves reviews with TLS.
 ///
 /// # Errors
 /// The socket fails.
-pub async fn serve(webhook: Arc<Webhook>, listener: TcpListener, files: Files) -> Result<()> {
-    http::serve(listener, files, move |request| answer(webhook.clone(), request)).await
+pub async fn serve(settings: Settings, listener: TcpListener, files: Files) -> Result<()> {
+    let demands_certificate = files.demands_certificate();
+    let webhook = Arc::new(Webhook { settings, bodies: Bodies::new(LIMITS), demands_certificate });
+    let answer = move |request| answer(webhook.clone(), request);
+    http::serve(listener, files, LIMITS.connections, answer).await
 }
 
 /// What the API server sends.
@@ -123,8 +145,6 @@ struct Asked {
     kind: Kind,
     #[serde(default)]
     object: Value,
-    #[serde(default)]
-    dry_run: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -137,8 +157,12 @@ struct Kind {
 async fn answer(webhook: Arc<Webhook>, request: Request<Incoming>) -> Response<Body> {
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/healthz") => http::text(StatusCode::OK, "text/plain", "ok".to_owned()),
-        (&Method::POST, "/mutate") => match read::<Review>(request, REVIEW_MAX).await {
-            Ok(review) => webhook.review(review).await,
+        (&Method::POST, "/mutate") if !webhook.trusts(&request) => {
+            let error = "reviews are answered only to a client with a certificate of --client-ca";
+            reply(StatusCode::FORBIDDEN, &json!({ "error": error }))
+        }
+        (&Method::POST, "/mutate") => match webhook.bodies.read::<Review>(request).await {
+            Ok(review) => webhook.review(review),
             Err(error) => reply(StatusCode::BAD_REQUEST, &json!({ "error": format!("{error:#}") })),
         },
         _ => reply(StatusCode::NOT_FOUND, &json!({ "error": "reviews are sent to /mutate" })),
@@ -146,7 +170,12 @@ async fn answer(webhook: Arc<Webhook>, request: Request<Incoming>) -> Response<B
 }
 
 impl Webhook {
-    async fn review(&self, review: Review) -> Response<Body> {
+    fn trusts(&self, request: &Request<Incoming>) -> bool {
+        let certified = request.extensions().get::<Peer>().is_some_and(|peer| peer.is_certified);
+        certified || !self.demands_certificate
+    }
+
+    fn review(&self, review: Review) -> Response<Body> {
         if review.api_version != "admission.k8s.io/v1" || review.kind != "AdmissionReview" {
             let error = "only reviews of admission.k8s.io/v1 are answered";
             return reply(StatusCode::BAD_REQUEST, &json!({ "error": error }));
@@ -155,64 +184,23 @@ impl Webhook {
         let is_pod = asked.kind.group.is_empty() && asked.kind.kind == "Pod";
         let mut response = json!({ "uid": asked.uid, "allowed": true });
         if is_pod && asked.operation == "CREATE" {
-            match self.change(&asked).await {
-                Ok(change) if change.operations.is_empty() => {}
-                Ok(change) => {
+            match decide::decide(&asked.object, &self.settings) {
+                Ok(operations) if operations.is_empty() => {}
+                Ok(operations) => {
                     response["patchType"] = json!("JSONPatch");
-                    response["patch"] =
-                        json!(STANDARD.encode(json!(change.operations).to_string()));
+                    let patch = Value::Array(operations).to_string();
+                    response["patch"] = Value::String(STANDARD.encode(patch));
                 }
-                Err((code, message)) => {
-                    warn!(namespace = asked.namespace, "refused: {message}");
+                Err(refusal) => {
+                    let namespace: String = asked.namespace.chars().take(63).collect();
+                    warn!(namespace, "refused: {refusal}");
                     response["allowed"] = json!(false);
-                    response["status"] = json!({ "code": code, "message": message });
+                    response["status"] = json!({ "code": 422, "message": refusal.to_string() });
                 }
             }
         }
-        let answer = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response,
-        });
+        let mut answer = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview" });
+        answer["response"] = response;
         reply(StatusCode::OK, &answer)
-    }
-
-    async fn change(&self, asked: &Asked) -> Result<Change, (u16, String)> {
-        let change = decide::decide(&asked.object, &self.settings);
-        let change = change.map_err(|error| (422, error.to_string()))?;
-        for template in &change.templates {
-            if !asked.dry_run {
-                let made = self.make(&asked.namespace, template).await;
-                made.map_err(|error| (503, format!("the template of the pod's claim: {error:#}")))?;
-            }
-        }
-        Ok(change)
-    }
-
-    /// Makes a template, unless it is there.
-    async fn make(&self, namespace: &str, template: &Template) -> Result<()> {
-        let valid = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        anyhow::ensure!(
-            !namespace.is_empty() && namespace.chars().all(valid),
-            "{namespace:?} is no namespace"
-        );
-        let path =
-            format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates");
-        let object = template.object(namespace, &self.settings.class);
-        match self.api.create(&path, &object).await {
-            Ok(_) => {
-                info!(namespace, name = template.name(), "made a template of claims");
-                Ok(())
-            }
-            // Its words are in its name; one of the same name with other words would be another's, and is refused.
-            Err(error) if status(&error).is_some_and(|it| it.as_u16() == 409) => {
-                let kept: Value = self.api.get(&format!("{path}/{}", template.name())).await?;
-                anyhow::ensure!(
-                    crate::dra::slices::covers(&object["spec"], &kept["spec"]),
-                    "{} exists with other words; delete it",
-                    template.name()
-                );
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
     }
 }

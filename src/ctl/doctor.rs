@@ -7,6 +7,7 @@
 
 mod cdi;
 mod enforcement;
+mod owners;
 
 use crate::admin::Admin;
 use crate::node;
@@ -51,9 +52,12 @@ pub struct Options {
     /// Fail if any part is missing, also one that only some features need
     #[arg(long)]
     strict: bool,
-    /// Fail if pods of Kubernetes could not get their claims
+    /// Fail if pods of Kubernetes could not get their claims, or another program offers the GPUs
     #[arg(long)]
     kubernetes: bool,
+    /// Directory of the kubelet, for --kubernetes
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    kubelet_dir: PathBuf,
     /// Configuration file of containerd [default: /etc/containerd/config.toml]
     #[arg(long, value_name = "FILE")]
     containerd_config: Option<PathBuf>,
@@ -94,6 +98,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let mut checks = of_facts(&facts);
     checks.extend(of_installation(options));
     checks.extend(of_claims(options, &facts));
+    checks.extend(options.kubernetes.then(|| owners::of_kubelet(&options.kubelet_dir)));
     checks.extend(of_required_limits(options, &facts));
     match view {
         Ok(list) => {

@@ -35,7 +35,7 @@ use nix::unistd::{Gid, chown, geteuid};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Longest policies file, bytes; more than a node's GPUs need.
@@ -301,7 +301,7 @@ impl State {
     }
 
     /// The node's socket, listening, for members of `group`; in `dir` if it has one of its own. An agent in a
-    /// container sees that directory, and not the admin socket.
+    /// container sees that directory, and not the admin socket. Programs of the node find it by a link.
     ///
     /// # Errors
     /// A system call failed.
@@ -311,6 +311,11 @@ impl State {
             self.agents_dir = dir.to_owned();
         }
         let listener = listen_at(&self.agents_dir, NODE_SOCKET, 0o600)?;
+        if self.agents_dir != self.dir {
+            let link = self.dir.join(NODE_SOCKET);
+            let _ = fs::remove_file(&link); // there may be none
+            symlink(self.agents_dir.join(NODE_SOCKET), link)?;
+        }
         if let Some(group) = group {
             let path = self.agents_dir.join(NODE_SOCKET);
             chown(&path, None, Some(group))?;
@@ -330,7 +335,9 @@ impl State {
             true => fs::remove_file(self.dir.join(ADMIN_SOCKET)),
             false => Ok(()),
         };
-        let _ = fs::remove_file(self.agents_dir.join(NODE_SOCKET)); // there may be none
+        // There may be none, and in the runtime directory it may be a link.
+        let _ = fs::remove_file(self.agents_dir.join(NODE_SOCKET));
+        let _ = fs::remove_file(self.dir.join(NODE_SOCKET));
         for container in containers {
             let _ = fs::remove_file(self.container_dir(&container).join(TENANT_SOCKET));
         }

@@ -28,6 +28,9 @@ RELEASES = ["1.34", "1.35", "1.36", "1.37"]
 CHOICES = {
     "default": [],
     "claims": ["dra.enabled=true", "webhook.enabled=true"],
+    "certified": ["dra.enabled=true", "webhook.enabled=true", "webhook.clientCaSecret=front-proxy",
+                  "webhook.clients={10.0.0.1/32,10.0.0.2/32}", "extender.clients={10.0.0.5/32}",
+                  "extender.schedulers={default-scheduler}", "extender.nodePort=32766"],
     "agent alone": ["installer.enabled=false", "extender.enabled=false", "scheduler.enabled=false",
                     "runtimeClass.enabled=false"],
     "removal": ["installer.remove=true"],
@@ -114,7 +117,7 @@ class Chart(unittest.TestCase):
         rules = named(rendered(CHOICES["claims"]), "ClusterRole", "gpuslice-agent")["rules"]
         rights = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
         self.assertEqual(rights, {
-            ("nodes", "get"), ("nodes/status", "patch"), ("pods", "list"), ("pods", "watch"), ("pods", "patch"),
+            ("nodes", "get"), ("nodes", "list"), ("nodes", "watch"), ("nodes/status", "patch"), ("pods", "list"), ("pods", "watch"), ("pods", "patch"),
             ("events", "create"), ("resourceslices", "list"), ("resourceslices", "watch"),
             ("resourceslices", "create"), ("resourceslices", "update"), ("resourceslices", "delete"),
             ("resourceclaims", "get"),
@@ -125,6 +128,41 @@ class Chart(unittest.TestCase):
                     words = rule["verbs"] + rule["resources"] + rule["apiGroups"]
                     self.assertNotIn("*", words, one["metadata"]["name"])
                     self.assertNotIn("secrets", rule["resources"])
+
+    def test_only_schedulers_and_api_servers_are_let_in(self):
+        def policy(name, choice):
+            spec = named(rendered(CHOICES[choice]), "NetworkPolicy", name)["spec"]
+            self.assertEqual(spec["policyTypes"], ["Ingress"])
+            pods = named(rendered(CHOICES[choice]), "Deployment", name)["spec"]["template"]["metadata"]["labels"]
+            self.assertLessEqual(spec["podSelector"]["matchLabels"].items(), pods.items())
+            return spec.get("ingress", [])
+        scheduler = named(rendered([]), "Deployment", "gpuslice-scheduler")["spec"]["template"]["metadata"]["labels"]
+        only, = policy("gpuslice-extender", "default")
+        self.assertEqual(only["ports"], [{"protocol": "TCP", "port": "http"}])
+        client, = only["from"]
+        self.assertLessEqual(client["podSelector"]["matchLabels"].items(), scheduler.items())
+        more, = policy("gpuslice-extender", "certified")
+        self.assertEqual(more["from"][1:], [{"ipBlock": {"cidr": "10.0.0.5/32"}}])
+        servers, = policy("gpuslice-webhook", "certified")
+        self.assertEqual([it["ipBlock"]["cidr"] for it in servers["from"]], ["10.0.0.1/32", "10.0.0.2/32"])
+        self.assertEqual(policy("gpuslice-webhook", "claims"), [{"ports": [{"protocol": "TCP", "port": "https"}]}])
+
+    def test_the_webhooks_and_the_extenders_words(self):
+        def words(name, choice):
+            spec = named(rendered(CHOICES[choice]), "Deployment", name)["spec"]["template"]["spec"]
+            return spec["containers"][0]["args"], spec
+        args, _ = words("gpuslice-extender", "default")
+        self.assertEqual([it for it in args if "scheduler" in it], ["--scheduler=ack-co-scheduler"])
+        args, _ = words("gpuslice-extender", "certified")
+        self.assertIn("--scheduler=default-scheduler", args)
+        args, _ = words("gpuslice-webhook", "claims")
+        self.assertIn("--namespaces=gpuslice.io/claims=enabled", args)
+        self.assertFalse([it for it in args if "client-ca" in it])
+        args, spec = words("gpuslice-webhook", "certified")
+        self.assertIn("--client-ca=/etc/gpuslice-clients/ca.crt", args)
+        self.assertIn("front-proxy", [it["secret"]["secretName"] for it in spec["volumes"]])
+        service = named(rendered([]), "Service", "gpuslice-extender")["spec"]
+        self.assertEqual(service["type"], "ClusterIP", "no node's port leads to it unless it is asked for")
 
     def test_nothing_but_the_installer_is_privileged(self):
         for values in CHOICES.values():

@@ -5,6 +5,7 @@ mod command;
 mod conformance;
 mod containers;
 mod daemon;
+mod debian;
 mod demo;
 mod device;
 mod docs;

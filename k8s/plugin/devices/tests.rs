@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{gpu, uuid};
+use gpuslice_wire::node::Numa;
 
 const GIB: u64 = 1 << 30;
 
@@ -63,15 +64,26 @@ fn ids_of_no_device_are_refused() {
 /// 8 GPUs of 80 GiB in MiB are 655,360 devices, which no kubelet reads.
 #[test]
 fn a_list_that_no_kubelet_reads_is_refused_with_the_unit_that_fits() {
-    let h200 = inventory(&[141 * 1024; 8], "GiB");
-    h200.check_size().expect("1128 devices");
-    assert!(h200.list(Resource::Memory).encoded_len() <= 128 << 10);
     let too_many = inventory(&[80 * 1024; 8], "MiB").check_size().expect_err("655,360 devices");
     let text = too_many.to_string();
     assert!(text.contains("655360") && text.contains("--memory-unit"), "{text}");
     assert!(text.contains("16MiB is the smallest"), "{text}");
     inventory(&[80 * 1024; 8], "16MiB").check_size().expect("the suggested unit");
     inventory(&[80 * 1024; 8], "8MiB").check_size().expect_err("half of it");
+}
+
+/// What eight H200 with 143,771 MiB each take at most: all of them sick, each with its NUMA node.
+#[test]
+fn a_list_of_eight_h200_has_at_most_128_kib() {
+    let mut gpus: Vec<GpuFacts> = (0..8).map(|number| gpu(number, Bytes(143_771 << 20))).collect();
+    for gpu in &mut gpus {
+        gpu.numa = Numa(Some(1));
+        gpu.health.state = HealthState::Xid;
+    }
+    let all = Inventory::of(&gpus, Unit(Bytes(GIB)));
+    let bytes = [Resource::Memory, Resource::Cores].map(|it| all.list(it).encoded_len());
+    assert_eq!(bytes, [73_040, 51_920], "SPECIFICATION K35 states these");
+    assert!(bytes.iter().all(|bytes| *bytes <= 128 << 10));
 }
 
 #[test]

@@ -164,3 +164,20 @@ async fn a_patch_names_the_pod_by_uid() {
     let status = gpuslice_k8s::api::client::status(&error).map(|it| it.as_u16());
     assert_eq!(status, Some(409), "{error:#}");
 }
+
+/// Without a cluster's variables the agent says how to reach an API server.
+#[test]
+fn an_agent_outside_a_pod_is_told_what_to_do() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice-k8s"));
+    command.args(["agent", "--node-name", "n"]).env_remove("KUBERNETES_SERVICE_HOST");
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("KUBERNETES_SERVICE_HOST is not set"),
+        "{said}"
+    );
+    assert!(
+        said.contains("kubectl proxy") && said.contains("--api http://127.0.0.1:8001"),
+        "{said}"
+    );
+}

@@ -1,8 +1,42 @@
 //! The program itself, between the kubelet, the API server and a real daemon with simulated GPUs.
 
-use crate::programs::{agent, build, daemon};
+use crate::programs::{Process, agent, agent_with, build, daemon};
 use crate::world::{CORES, MEMORY, World, container, pod, until};
+use gpuslice_k8s::kubelet::pod_resources::ContainerDevices;
+use serde_json::{Value, json};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use tempfile::TempDir;
+
+const NODE: &str = "/api/v1/nodes/n";
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/n-gpu.gpuslice.io";
+
+/// A daemon with two GPUs of 16 GiB, in a directory of its own.
+fn two_gpus(test: &str) -> Option<(TempDir, Process)> {
+    let build = build(test)?;
+    let root = tempfile::Builder::new().prefix("gpuslice-k8s-").tempdir().expect("a directory");
+    let daemon = daemon(&build, root.path(), "devices=2,mem=16GiB");
+    Some((root, daemon))
+}
+
+/// Changes a part of the node's object.
+fn change(world: &World, part: &str, value: Value) {
+    let mut node = world.api.get(NODE).expect("the node");
+    let (parent, key) = part.rsplit_once('/').expect("a path");
+    let parent = match parent {
+        "metadata" => &mut node["metadata"],
+        _ => &mut node["status"],
+    };
+    parent[key] = value;
+    world.api.put(NODE, node);
+}
+
+fn told(world: &World, reason: &str, words: &str) -> bool {
+    let said = |it: &Value| it["message"].as_str().is_some_and(|it| it.contains(words));
+    world.api.list(EVENTS).iter().any(|it| it["reason"] == reason && said(it))
+}
 
 #[tokio::test]
 async fn a_pod_gets_its_claim_from_the_daemon() {
@@ -33,4 +67,104 @@ async fn a_pod_gets_its_claim_from_the_daemon() {
     assert!(failed.message.contains("GPU 0 has 13 and 75 percent free"), "{failed:?}");
     world.end(&first, "Succeeded");
     until("the claim is gone", || cdi() == 0).await;
+}
+
+/// Another plugin offers the second GPU: it is offered by that plugin alone, and again by this one when that has left.
+#[tokio::test]
+async fn a_gpu_with_another_owner_is_not_offered() {
+    let Some((root, _daemon)) = two_gpus("a GPU with another owner") else {
+        return;
+    };
+    let world = World::new(&[]).await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("bound").to_string();
+    drop(free);
+    let _agent = agent_with(&world, root.path(), &["--metrics", &address]);
+    world.registered().await;
+    assert_eq!(world.kubelet.allocatable(MEMORY), 32);
+    let ids: Vec<String> = world.kubelet.state().plugins[MEMORY].devices.keys().cloned().collect();
+    let uuid = ids.last().and_then(|id| id.split_once("::")).expect("an id").0.to_owned();
+    world.kubelet.state().foreign = vec![ContainerDevices {
+        resource_name: "nvidia.com/gpu".to_owned(),
+        device_ids: vec![uuid.clone()],
+    }];
+    change(
+        &world,
+        "status/capacity",
+        json!({ "nvidia.com/gpu": "1", "aliyun.com/gpu-count": "2" }),
+    );
+    until("it is withdrawn", || world.kubelet.allocatable(MEMORY) == 16).await;
+    until("both resources", || world.kubelet.allocatable(CORES) == 100).await;
+    let words = format!("does not offer {uuid}, since NVIDIA's device plugin offers it");
+    until("the node's event", || told(&world, "GPUHasAnotherOwner", &words)).await;
+    let mut metrics = TcpStream::connect(&address).expect("it serves");
+    metrics
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")
+        .expect("sent");
+    let mut text = String::new();
+    metrics.read_to_string(&mut text).expect("an answer");
+    let row = format!(
+        "gpuslice_agent_gpu_of_other{{UUID=\"{uuid}\",owner=\"NVIDIA's device plugin\"}} 1"
+    );
+    assert!(text.contains(&row), "{text}");
+    let pods: Vec<Value> =
+        (0..2).map(|at| pod(&format!("p{at}"), &[container("main", 10, 0)])).collect();
+    world.run(&pods[0]).await.expect("the other GPU has room");
+    world.run(&pods[1]).await.expect_err("and this one is not ours");
+    world.end(&pods[0], "Succeeded");
+    change(
+        &world,
+        "status/capacity",
+        json!({ "nvidia.com/gpu": "0", "aliyun.com/gpu-count": "2" }),
+    );
+    until("it is offered again", || world.kubelet.allocatable(MEMORY) == 32).await;
+}
+
+/// The labels are obeyed while the agent runs: the old mode's resources end, and the new one's are there.
+#[tokio::test]
+async fn the_nodes_labels_are_obeyed_as_they_change() {
+    let Some((root, _daemon)) = two_gpus("labels that change") else {
+        return;
+    };
+    let world = World::new(&[]).await;
+    let mut running = agent(&world, root.path());
+    world.registered().await;
+    let pid = running.0.id();
+    let mode = |mode: &str| {
+        change(&world, "metadata/labels", json!({ "gpuslice.io/mode": mode }));
+    };
+    mode("cgpu");
+    let ended = |resource: &str| {
+        world.kubelet.state().plugins.get(resource).is_some_and(|it| it.failure.is_some())
+    };
+    until("compute is offered no more", || ended(CORES)).await;
+    world.kubelet.until("memory again", |it| it.plugins[MEMORY].registrations == 2).await;
+    mode("maybe");
+    until("the node's event", || told(&world, "GPUModeUnknown", "\"maybe\"; device-plugin, dra"))
+        .await;
+    assert!(!ended(MEMORY), "and nothing changes");
+    mode("dra");
+    until("a slice", || world.api.get(SLICE).is_some()).await;
+    assert!(ended(MEMORY));
+    let announced = || {
+        let entries = fs::read_dir(world.kubelet.directories().plugins_registry()).expect("listed");
+        entries.count()
+    };
+    assert_eq!(announced(), 1);
+    let devices = || {
+        let slice = world.api.get(SLICE).unwrap_or_default();
+        let all = slice["spec"]["devices"].as_array().cloned().unwrap_or_default();
+        all.iter().map(|it| it["name"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(devices(), ["gpu-0", "gpu-1"]);
+    mode("off");
+    until("no slice", || world.api.get(SLICE).is_none()).await;
+    assert_eq!(announced(), 0);
+    let count = || {
+        world.api.get(NODE).expect("the node")["status"]["capacity"]["aliyun.com/gpu-count"].clone()
+    };
+    until("no number of GPUs", || count() == "0").await;
+    mode("core_mem");
+    world.kubelet.until("once more", |it| it.plugins[MEMORY].registrations == 3).await;
+    assert!(running.0.try_wait().expect("ours").is_none() && running.0.id() == pid, "one process");
 }

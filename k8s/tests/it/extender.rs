@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const BASE: &str = "/gpushare-scheduler";
+const SCHEDULER: &str = "ack-co-scheduler";
 
 struct Scheduler {
     api: Arc<Server>,
@@ -43,7 +44,7 @@ impl Scheduler {
         let address = self.address;
         self.agent = Some(Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
-            serve(api, listener, None).await.expect("serves");
+            serve(api, listener, vec![SCHEDULER.to_owned()], None).await.expect("serves");
         }));
         for _ in 0..2000 {
             if self
@@ -62,7 +63,7 @@ impl Scheduler {
     fn pod(&self, name: &str, memory: u64, cores: u64) -> Value {
         let pod = json!({
             "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
-            "spec": { "containers": [container("main", memory, cores)] },
+            "spec": { "schedulerName": SCHEDULER, "containers": [container("main", memory, cores)] },
             "status": { "phase": "Pending" },
         });
         self.api.add_pod(&pod);
@@ -203,4 +204,50 @@ async fn excluded_gpus_ended_pods_and_strange_requests() {
         assert_eq!(status(&error).map(|it| it.as_u16()), Some(400), "{garbage}");
     }
     assert_eq!(scheduler.filter(&scheduler.pod("fourth", 1, 0)).await["NodeNames"], json!(["n2"]));
+}
+
+/// Anything that reaches the port can ask to bind. What no scheduler of the extender would ask for changes nothing.
+#[tokio::test]
+async fn a_pod_is_bound_only_where_its_scheduler_would_bind_it() {
+    let scheduler = Scheduler::start().await;
+    let path = |name: &str| format!("/api/v1/namespaces/default/pods/{name}");
+    let changed = |name: &str, pointer: &str, value: Value| {
+        let mut pod = scheduler.pod(name, 3, 0);
+        *pod.pointer_mut(pointer).expect("there") = value;
+        scheduler.api.put(&path(name), pod.clone());
+        pod
+    };
+    let mut closed = scheduler.api.get("/api/v1/nodes/n2").expect("the node");
+    closed["spec"]["taints"] = json!([{ "key": "team", "value": "red", "effect": "NoSchedule" }]);
+    scheduler.api.put("/api/v1/nodes/n2", closed);
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let plain = json!([{ "name": "main" }]);
+    for (pod, node, words) in [
+        (
+            changed("other", "/spec/schedulerName", json!("default-scheduler")),
+            "n1",
+            "serves ack-co",
+        ),
+        (changed("plain", "/spec/containers", plain), "n1", "asks for no aliyun.com/gpu-mem"),
+        (changed("over", "/status/phase", json!("Failed")), "n1", "being deleted"),
+        (scheduler.pod("big", 16, 0), "n1", "insufficient GPU memory"),
+        (scheduler.pod("far", 3, 0), "n2", "the taint team=red:NoSchedule"),
+        (scheduler.pod("lost", 3, 0), "n9", "the node n9 is not known"),
+    ] {
+        let why = scheduler.bind(&pod, node).await.expect_err("not bound");
+        assert!(why.contains(words), "{why}");
+        let name = pod["metadata"]["name"].as_str().expect("a name");
+        let kept = scheduler.api.get(&path(name)).expect("the pod");
+        assert!(kept["spec"]["nodeName"].is_null(), "{kept}");
+        assert!(kept["metadata"]["annotations"].is_null(), "{kept}");
+    }
+    let bound = scheduler.pod("bound", 3, 0);
+    scheduler.bind(&bound, "n1").await.expect("bound");
+    let why = scheduler.bind(&bound, "n1").await.expect_err("twice");
+    assert!(why.contains("bound to the node n1 already"), "{why}");
+    let fit = scheduler.filter(&scheduler.pod("near", 3, 0)).await;
+    assert_eq!(fit["NodeNames"], json!(["n1"]));
+    let whole = json!({ "Pod": bound, "Nodes": { "items": [] } });
+    let answer = scheduler.client.create(&format!("{BASE}/filter"), &whole).await.expect("JSON");
+    assert!(answer["Error"].as_str().is_some_and(|it| it.contains("nodeCacheCapable")), "{answer}");
 }

@@ -11,6 +11,7 @@ mod extender;
 mod kubelet;
 mod ledger;
 mod plugin;
+mod pressure;
 mod programs;
 mod replicas;
 mod webhook;

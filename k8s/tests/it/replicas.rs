@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+const SCHEDULER: &str = "ack-co-scheduler";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpuslice-extender";
 
 /// A replica, ended when dropped.
@@ -36,7 +37,9 @@ impl Replica {
         let client = Client::plain(&api.url()).expect("a URL");
         let agent = Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
-            serve(client, listener, Some(elector)).await.expect("serves");
+            serve(client, listener, vec![SCHEDULER.to_owned()], Some(elector))
+                .await
+                .expect("serves");
         });
         let client = Client::plain(&format!("http://{address}")).expect("a URL");
         Replica { client, _agent: agent }
@@ -71,7 +74,7 @@ async fn cluster() -> Arc<Server> {
 fn pod(api: &Server, name: &str) -> Value {
     let pod = json!({
         "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}") },
-        "spec": { "containers": [container("main", 5, 0)] }, "status": { "phase": "Pending" },
+        "spec": { "schedulerName": SCHEDULER, "containers": [container("main", 5, 0)] }, "status": { "phase": "Pending" },
     });
     api.add_pod(&pod);
     pod
@@ -182,7 +185,14 @@ fn without_news(api: &Server, leads_for: Duration) -> (Extender, impl Sized) {
     let (maps, maps_copy) = watch::channel(known(Vec::new()));
     let (led, leading) = watch::channel(Some(Instant::now() + leads_for));
     let client = Client::plain(&api.url()).expect("a URL");
-    let extender = Extender::new(client, nodes_copy, pods_copy, maps_copy, leading);
+    let extender = Extender::new(
+        client,
+        nodes_copy,
+        pods_copy,
+        maps_copy,
+        vec![SCHEDULER.to_owned()],
+        leading,
+    );
     (extender, (nodes, pods, maps, led))
 }
 

@@ -231,6 +231,65 @@ fn read(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// Each way to alter a file is noticed, whether a daemon runs meanwhile or not.
+    #[test]
+    fn every_alteration_is_mended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let cdi = dir.path().join("cdi");
+        let files = || CdiFiles::new(cdi.clone(), Path::new("/run/x"), std::iter::empty());
+        let (claim, gpus) = (ClaimId::new("one").expect("a claim id"), vec![GpuUuid([1; 16])]);
+        let mut running = files();
+        running.keep(&claim, &gpus).expect("written");
+        let path = cdi.join("gpuslice.io-one.json");
+        let text = fs::read_to_string(&path).expect("there");
+        let elsewhere = dir.path().join("elsewhere");
+        let same_length = text.replace("--claim", "--clAim");
+        let written = fs::metadata(&path).and_then(|it| it.modified()).expect("a time");
+        let alterations: [(&str, &dyn Fn()); 5] = [
+            ("other words of the same length and age", &|| {
+                let file = fs::File::options().write(true).open(&path).expect("opened");
+                std::os::unix::fs::FileExt::write_all_at(&file, same_length.as_bytes(), 0)
+                    .expect("written");
+                file.set_modified(written).expect("set");
+            }),
+            ("a link to the same words", &|| {
+                fs::write(&elsewhere, &text).expect("written");
+                fs::remove_file(&path).expect("deleted");
+                std::os::unix::fs::symlink(&elsewhere, &path).expect("a link");
+            }),
+            ("an endless file", &|| {
+                fs::write(&path, "x".repeat(1 << 20)).expect("written");
+            }),
+            ("no file", &|| fs::remove_file(&path).expect("deleted")),
+            ("no directory", &|| fs::remove_dir_all(&cdi).expect("deleted")),
+        ];
+        let is_mended = || {
+            let plain = fs::symlink_metadata(&path).is_ok_and(|it| it.is_file());
+            plain && fs::read_to_string(&path).is_ok_and(|now| now == text)
+        };
+        for (what, alter) in alterations {
+            alter();
+            running.look_at = Instant(0);
+            running.due(Instant(1));
+            assert!(is_mended(), "{what}, while a daemon runs");
+            alter();
+            running = files();
+            running.restore(&[(claim, gpus.clone())]);
+            assert!(is_mended(), "{what}, before a daemon starts");
+        }
+        // What cannot be written is tried again.
+        fs::remove_dir_all(&cdi).expect("deleted");
+        fs::write(&cdi, "in the way").expect("written");
+        for obstacle in [true, false] {
+            if !obstacle {
+                fs::remove_file(&cdi).expect("deleted");
+            }
+            running.look_at = Instant(0);
+            running.due(Instant(1));
+            assert_eq!(is_mended(), !obstacle);
+        }
+    }
+
     #[test]
     fn files_are_written_remade_and_removed() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -17,7 +17,7 @@ use gpuslice_wire::units::{Bytes, GIB, Percent};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -333,4 +333,24 @@ fn a_full_list_is_bounded() {
     case.node.end_daemon(Signal::SIGTERM);
     case.start_again();
     assert_eq!(AgentClient::of(&case.node).list().len(), 108, "after a restart");
+}
+
+/// A directory of its own for the agents' socket: the node's programs find it from the runtime directory.
+#[test]
+fn programs_of_the_node_find_a_socket_in_a_directory_of_its_own() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let own = dir.path().join("agents");
+    let configured = format!("node_socket_dir = {:?}\n", own.to_str().expect("plain"));
+    let mut case = Case::start("devices=1,mem=16GiB", &configured);
+    let link = case.node.runtime_dir().join("node.sock");
+    assert_eq!(fs::read_link(&link).expect("a link"), own.join("node.sock"));
+    let table = case.says(&["inspect"]);
+    assert!(table.contains("0/16"), "{table}");
+    case.node.end_daemon(Signal::SIGTERM);
+    assert!(fs::symlink_metadata(&link).is_err() && !own.join("node.sock").exists());
+    // The next daemon has it where others have it.
+    fs::write(case.node.root().join("config"), "").expect("written");
+    case.start_again();
+    assert!(fs::symlink_metadata(&link).expect("a socket").file_type().is_socket());
+    assert!(case.says(&["inspect"]).contains("0/16"));
 }

@@ -72,7 +72,10 @@ class Restarts(case.Case):
         self.worker.agent.end()
         self.create(case.pod("early", case.container(memory=2)))
         node.eventually("it is refused or waits", lambda: self.failure("early") or self.events("early"))
+        length = self.worker.agent.length()
         self.worker.agent.start()
+        # The amounts are the old ones meanwhile, and say nothing.
+        self.registered(length)
         self.cluster.wait_ready()
         self.api.delete(f"{case.PODS}/early")
         node.eventually("nothing of it is left", lambda: self.claims() == self.before)

@@ -87,11 +87,8 @@ class Worker:
         (self.dir / "cni/10-none.conflist").write_text(CNI_LIST)
         (self.dir / "resolv.conf").write_text("")
         (self.dir / "kubelet.yaml").write_text(KUBELET.format(dir=self.dir))
-        text = containerd.CONFIGURATION.format(dir=self.dir, pause=containerd.PAUSE)
-        text = text.replace(f'root = "{self.dir}/root"', 'root = "/var/lib/containerd"')
-        text = text.replace(f'state = "{self.dir}/state"', 'state = "/run/containerd"')
-        text = text.replace(f"{self.dir}/c.sock", CONTAINERD)
-        text = text.replace("  enable_selinux = false", "  enable_selinux = false\n  enable_cdi = true")
+        text = containerd.configuration(
+            "/var/lib/containerd", "/run/containerd", CONTAINERD, self.dir / "cni", cdi="enable_cdi = true")
         runc = '\n    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n      runtime_type = "io.containerd.runc.v2"\n'
         (self.dir / "containerd.toml").write_text(text + runc)
 

@@ -8,7 +8,8 @@ class Handler(node.Case):
     needs = ("containerd", "ctr", "runc")
 
     def test_setup_run_undo(self):
-        base = containerd.CONFIGURATION.format(dir=self.node.root / "containerd", pause=containerd.PAUSE)
+        place = self.node.root / "containerd"
+        base = containerd.configuration(place / "root", place / "state", place / "c.sock", place / "cni")
         engine = containerd.Containerd(self, ["k8s.io"], base)
         client = cri.Client(self, engine.socket)
         with self.assertRaises(cri.Refused):

@@ -9,28 +9,7 @@ from kit import bundle, image, node
 
 IMAGE, PAUSE = image.NAME, "localhost/gpuslice-pause:1"
 
-# Version 2 of the configuration. `restrict_oom_score_adj` is for machines whose root is not all-powerful.
-CONFIGURATION = """\
-version = 2
-root = "{dir}/root"
-state = "{dir}/state"
-disabled_plugins = ["io.containerd.internal.v1.opt"]
-[grpc]
-  address = "{dir}/c.sock"
-[ttrpc]
-  address = "{dir}/c.sock.ttrpc"
-[plugins."io.containerd.grpc.v1.cri"]
-  enable_selinux = false
-  restrict_oom_score_adj = true
-  disable_tcp_service = true
-  sandbox_image = "{pause}"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{dir}/cni"
-    conf_dir = "{dir}/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    default_runtime_name = "runc"
-"""
+TEMPLATE = pathlib.Path(__file__).with_suffix(".toml")
 HANDLER = """\
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
       runtime_type = "io.containerd.runc.v2"
@@ -43,6 +22,14 @@ HANDLER = """\
 """
 
 
+def configuration(root, state, socket, cni, cdi=""):
+    """A configuration without runtimes; `cdi` is a line about CDI devices."""
+    text = TEMPLATE.read_text()
+    for name, value in dict(root=root, state=state, socket=socket, cni=cni, cdi=cdi, pause=PAUSE).items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
+
+
 class Containerd:
     """Runs until the test ends. It has the image of `kit/image.py` in each of `namespaces`."""
 
@@ -52,7 +39,7 @@ class Containerd:
         self.socket = self.dir / "c.sock"
         self.made = [path for path in elsewhere(namespaces) if not path.exists()]
         if configuration is None:
-            configuration = self.configuration()
+            configuration = self.with_handlers()
         (self.dir / "config.toml").write_text(configuration)
         case.addCleanup(self.close)
         self.start()
@@ -71,7 +58,7 @@ class Containerd:
         self.process.wait(node.PATIENCE_S)
         self.start()
 
-    def configuration(self):
+    def with_handlers(self):
         """Handlers `runc`, `gpuslice` (the wrapper) and `gpuslice-base` (hooks in a base specification)."""
         base = json.loads(subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True).stdout)
         base["hooks"] = bundle.hooks(self.case.node.run)
@@ -79,7 +66,7 @@ class Containerd:
         wrapper = f'BinaryName = "{self.case.node.wrapper}"'
         handlers = [("runc", "", ""), ("gpuslice", "", wrapper)]
         handlers.append(("gpuslice-base", f'base_runtime_spec = "{self.dir}/base.json"', ""))
-        text = CONFIGURATION.format(dir=self.dir, pause=PAUSE)
+        text = configuration(self.dir / "root", self.dir / "state", self.socket, self.dir / "cni")
         for name, more, options in handlers:
             text += HANDLER.format(name=name, more=more, options=options)
         return text

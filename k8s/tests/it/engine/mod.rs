@@ -13,6 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// The configuration of every containerd in tests.
+const TEMPLATE: &str = include_str!("../../../../tests/runtimes/kit/containerd.toml");
+/// Its one runtime here.
+const RUNC: &str = "
+    [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]
+      runtime_type = \"io.containerd.runc.v2\"
+";
+
 /// Whether this is root: only root starts containers.
 fn is_root() -> bool {
     nix::unistd::Uid::effective().is_root()
@@ -192,32 +200,17 @@ impl Drop for Containerd {
     }
 }
 
-/// `restrict_oom_score_adj` is for machines whose root may not do everything.
+/// Its configuration, with CDI devices on or off.
 fn configuration(dir: &Path, cdi: &Path, on: bool) -> String {
-    let (dir, cdi, image) = (dir.display(), cdi.display(), image::NAME);
-    format!(
-        r#"version = 2
-root = "{dir}/root"
-state = "{dir}/state"
-disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
-[grpc]
-  address = "{dir}/c.sock"
-[ttrpc]
-  address = "{dir}/c.sock.ttrpc"
-[plugins."io.containerd.grpc.v1.cri"]
-  enable_selinux = false
-  restrict_oom_score_adj = true
-  disable_tcp_service = true
-  sandbox_image = "{image}"
-  enable_cdi = {on}
-  cdi_spec_dirs = ["{cdi}"]
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{dir}/cni"
-    conf_dir = "{dir}/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-"#
-    )
+    let dir = dir.display();
+    let words = [
+        ("{root}", format!("{dir}/root")),
+        ("{state}", format!("{dir}/state")),
+        ("{socket}", format!("{dir}/c.sock")),
+        ("{cni}", format!("{dir}/cni")),
+        ("{pause}", image::NAME.to_owned()),
+        ("{cdi}", format!("enable_cdi = {on}\ncdi_spec_dirs = [\"{}\"]", cdi.display())),
+    ];
+    let fill = |text: String, word: &(&str, String)| text.replace(word.0, &word.1);
+    words.iter().fold(TEMPLATE.to_owned(), fill) + RUNC
 }

@@ -15,7 +15,7 @@ use gpuslice_k8s::grpc::{Answer, Empty, Methods, Service, listen, unary, unknown
 use gpuslice_k8s::kubelet::Directories;
 use gpuslice_k8s::kubelet::device_plugin::Options;
 use gpuslice_k8s::kubelet::pod_resources::{
-    ContainerDevices, ContainerResources, ListResponse, PodResources,
+    AllocatableResponse, ContainerDevices, ContainerResources, ListResponse, PodResources,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -50,6 +50,8 @@ pub struct State {
     pub log: Vec<String>,
     /// How long the next list of pods is on its way.
     pub next_list_takes: Duration,
+    /// Devices of plugins that are not ours.
+    pub foreign: Vec<ContainerDevices>,
     /// How plugins' sockets are dialled.
     pub authority: authority::Style,
     seed: u64,
@@ -172,6 +174,10 @@ impl Methods for Lister {
                 };
                 tokio::time::sleep(takes).await;
                 Ok(ListResponse { pods })
+            }),
+            "GetAllocatableResources" => unary(request, async move |_: Empty| {
+                let devices = self.0.lock().expect("no panic").foreign.clone();
+                Ok(AllocatableResponse { devices })
             }),
             other => unknown(other),
         }

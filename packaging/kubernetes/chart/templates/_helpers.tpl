@@ -25,3 +25,9 @@ nodeAffinity:
       - matchExpressions: [{{ toJson . }}]
       {{- end }}
 {{- end }}
+{{/* Labels as the text of a selector: a=b,c=d. */}}
+{{- define "gpuslice.selectorText" -}}
+{{- $all := list -}}
+{{- range $key, $value := . }}{{ $all = append $all (printf "%s=%s" $key $value) }}{{ end -}}
+{{- join "," $all -}}
+{{- end -}}
