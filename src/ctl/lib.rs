@@ -25,6 +25,7 @@ mod out;
 mod past;
 mod plot;
 mod policy;
+mod processes;
 mod ps;
 mod record;
 mod rm;

@@ -73,6 +73,16 @@ pub fn file(path: &Path, text: &str) -> Result<()> {
     whole.with_context(named)
 }
 
+/// A number and what it counts: `1 process`, `2 processes`.
+pub fn counted(number: u64, what: &str) -> String {
+    let end = match what {
+        _ if number == 1 => "",
+        _ if what.ends_with(['s', 'x']) || what.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{number} {what}{end}")
+}
+
 /// Prints a message to standard error; ignores failures.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "gpuslice: {text}");
@@ -81,6 +91,14 @@ pub fn note(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_singular() {
+        let both = |what| [0, 1, 2].map(|number| counted(number, what));
+        assert_eq!(both("process"), ["0 processes", "1 process", "2 processes"]);
+        assert_eq!(both("launch"), ["0 launches", "1 launch", "2 launches"]);
+        assert_eq!(both("turn"), ["0 turns", "1 turn", "2 turns"]);
+    }
 
     #[test]
     fn a_file_is_written_whole_or_stays() {

@@ -341,6 +341,9 @@ impl Daemon {
                 let rows = duties.samples.after(after_ns, (now(), unix_ns()));
                 return duties.admins.answer_all(key, &rows, &mut duties.tasks);
             }
+            Command::Processes { container } => {
+                return duties.show_processes(key, &self.engine, container);
+            }
             Command::Record { for_ns, after } => return self.record(key, for_ns, after),
             Command::Events { after } => {
                 let rows = duties.events.after(after);

@@ -7,7 +7,8 @@ use crate::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::owner::{ClaimId, Owner};
 use crate::page::{
-    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
+    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientFamilies, ClientLane, ClientPage, ContainerLane,
+    ContainerPage,
 };
 use crate::policy::{Change, Class, Gangs, Policy};
 use crate::samples::{SAMPLES_OF_FRAME, Sample, Samples};
@@ -163,7 +164,8 @@ fn every_kind_has_this_length() {
             (221, 37),
             (222, 186),
             (223, 9),
-            (224, 522)
+            (224, 522),
+            (225, 166)
         ]
     );
     assert_eq!(
@@ -180,6 +182,7 @@ fn every_kind_has_this_length() {
             (309, 849),
             (310, 8),
             (311, 16),
+            (312, 130),
             (320, 0)
         ]
     );
@@ -205,7 +208,8 @@ fn pages_have_these_offsets() {
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);
-    offsets!(ClientPage: magic = 0, version = 8, lane = 64);
+    offsets!(ClientPage: magic = 0, version = 8, lane = 64, families = 1152);
+    offsets!(ClientFamilies: bytes = 0, contexts = 40);
     offsets!(ClientLane: held = 0, launches = 8, denied = 16, began_ns = 24, unseen = 32,
              runnable = 40, active = 44, drained = 48, gate = 52, drained_ns = 56);
     assert_eq!((CONTAINER_PAGE_MAGIC, CLIENT_PAGE_MAGIC), (0x31544e4f434c5347, 0x31544e4c434c5347));

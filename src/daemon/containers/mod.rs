@@ -35,7 +35,7 @@ use joined::Joined;
 pub use joined::Joining;
 pub use members::Members;
 use nix::errno::Errno;
-pub use pages::{ClaimsReader, ContainerWriter, PageSettings};
+pub use pages::{ClaimsReader, ContainerWriter, HeldFamilies, PageSettings};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
