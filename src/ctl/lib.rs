@@ -8,6 +8,7 @@ mod background;
 mod cdi;
 mod cgroup;
 mod child;
+mod clients;
 mod columns;
 mod complete;
 mod demo;

@@ -184,6 +184,11 @@ impl Model {
         }
     }
 
+    /// Takes in a view, and no rates from the ones before: these are too old.
+    pub fn see_anew(&mut self, view: View) {
+        self.views = VecDeque::from([view]);
+    }
+
     /// The last view.
     pub fn now(&self) -> &View {
         let at = self.views.len() - 1; // there is always one
