@@ -151,6 +151,6 @@ mod tests {
             "{told}"
         );
         assert!(told.ends_with("not attached"), "{told}");
-        assert_eq!(families_of(&[]), "0 held");
+        assert_eq!(families_of(&[]), "0B held");
     }
 }

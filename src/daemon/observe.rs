@@ -39,3 +39,9 @@ impl Duties {
         Snapshot::Claim { claim: *claim, state, containers, owner }
     }
 }
+
+/// What a snapshot shows of the daemon itself.
+pub fn daemon_row(engine: &Engine, started: Instant) -> Snapshot {
+    let (until, absent) = engine.last_absence().unwrap_or_default();
+    Snapshot::Daemon { started_ns: started.0, absent_until_ns: until.0, absent_ns: absent.0 }
+}

@@ -86,7 +86,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     terminal::restore_at_signals()?;
     let mut terminal = ratatui::try_init().context("the terminal cannot show a screen")?;
-    let mut top = Top { admin, model: Model::new(first), every: options.every };
+    let mut model = Model::new(first);
+    model.given_dir.clone_from(&options.runtime_dir);
+    let mut top = Top { admin, model, every: options.every };
     let done = top.run(&mut terminal, Look { colour });
     ratatui::restore();
     done.map(|()| ExitCode::SUCCESS)

@@ -7,13 +7,14 @@
 use crate::past::{Past, part};
 use crate::processes::Process;
 use crate::table::{Row, View};
-use crate::why::{Finding, Told, decide};
+use crate::why::{Finding, Told, decide, with_dir};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::samples::Sample;
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::path::PathBuf;
 
 /// Views between which reasons are decided.
 const VIEWS: usize = 3;
@@ -150,6 +151,8 @@ pub struct Model {
     selected: Option<(String, GpuUuid)>,
     /// A message for the last line.
     pub message: String,
+    /// The runtime directory, if it was given: the commands that are proposed need it.
+    pub given_dir: Option<PathBuf>,
     /// The processes of the selected slice.
     pub processes: Processes,
     /// The first line that is shown of a slice in full, within what the last drawing had room for.
@@ -168,6 +171,7 @@ impl Model {
             is_paused: false,
             selected: None,
             message: String::new(),
+            given_dir: None,
             processes: Processes::default(),
             scroll: Cell::new(0),
         }
@@ -233,6 +237,8 @@ impl Model {
         let line = |row| {
             let finding = decide(before, now, row);
             let told = finding.told(now, row);
+            let advice = with_dir(told.advice, self.given_dir.as_deref());
+            let told = Told { advice, ..told };
             Line { row, finding, told }
         };
         let mut lines: Vec<Line<'_>> = now.rows.iter().filter(is_meant).map(line).collect();

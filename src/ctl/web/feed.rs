@@ -6,6 +6,7 @@ use super::EVERY;
 use crate::admin::Admin;
 use crate::events::Shown;
 use crate::gpus::summaries;
+use crate::node;
 use crate::past::Series;
 use crate::table::{Row, View, owner_json};
 use crate::top::model::{Line, Model};
@@ -28,6 +29,8 @@ const VERSION: u32 = 1;
 /// See the file's head.
 pub struct Feed {
     runtime_dir: PathBuf,
+    /// The same, if the user had to give it.
+    given_dir: Option<PathBuf>,
     admin: Option<Admin>,
     model: Option<Model>,
     events: VecDeque<Shown>,
@@ -48,9 +51,10 @@ pub struct Feed {
 
 impl Feed {
     /// A feed from a daemon, which is asked later.
-    pub fn new(runtime_dir: PathBuf) -> Feed {
+    pub fn new(given_dir: Option<PathBuf>) -> Feed {
         Feed {
-            runtime_dir,
+            runtime_dir: node::runtime_dir(given_dir.as_deref()),
+            given_dir,
             admin: None,
             model: None,
             events: VecDeque::new(),
@@ -95,7 +99,10 @@ impl Feed {
         match &mut self.model {
             Some(model) if is_anew => model.see_anew(view),
             Some(model) => model.see(view),
-            None => self.model = Some(Model::new(view)),
+            None => {
+                let model = self.model.insert(Model::new(view));
+                model.given_dir.clone_from(&self.given_dir);
+            }
         }
         if let Some(model) = &mut self.model {
             model.past.follow(&admin)?;

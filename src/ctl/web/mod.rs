@@ -8,7 +8,6 @@ mod feed;
 mod http;
 
 use crate::clients::{Clients, WhenFull, lock};
-use crate::node;
 use crate::out;
 use anyhow::{Context, Result, bail};
 use feed::Feed;
@@ -95,7 +94,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let server = Server {
         rules: Rules::new(at, &options.host, token),
         clients: Clients::new(CLIENTS_MAX, WhenFull::TurnAway),
-        feed: Mutex::new(Feed::new(node::runtime_dir(options.runtime_dir.as_deref()))),
+        feed: Mutex::new(Feed::new(options.runtime_dir.clone())),
         news: Mutex::new((0, Arc::from(""))),
         is_new: Condvar::new(),
     };

@@ -7,6 +7,7 @@ use crate::wall_time::WallTime;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::{WAITS_SHOWN, WaitBehind};
+use std::path::Path;
 
 const S: u64 = 1_000_000_000;
 /// The begin of every account.
@@ -310,4 +311,16 @@ fn a_row_of_waits_without_a_predecessor_is_not_taken_for_new() {
     let grown: Vec<_> =
         growth.behind.iter().map(|it| (it.container.as_str(), it.by_cause[0])).collect();
     assert_eq!(grown, [("c", 5), ("f", S)]);
+}
+
+#[test]
+fn a_proposed_command_finds_the_same_daemon() {
+    let command = || Some("gpuslice set a --weight 2".to_owned());
+    let with = |dir: &str| with_dir(command(), Some(Path::new(dir))).expect("a command");
+    assert_eq!(with("/tmp/g 1"), "gpuslice set a --weight 2 --runtime-dir '/tmp/g 1'");
+    assert_eq!(with("/run/x"), "gpuslice set a --weight 2 --runtime-dir /run/x");
+    assert!(with("/tmp/$(reboot)'x").ends_with(r"--runtime-dir '/tmp/$(reboot)'\''x'"));
+    assert_eq!(with_dir(command(), None), command());
+    let sentence = || Some("no GPU setting helps".to_owned());
+    assert_eq!(with_dir(sentence(), Some(Path::new("/run/x"))), sentence());
 }

@@ -9,6 +9,7 @@ use gpuslice_wire::limits::WEIGHT_MAX;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Bytes, MIB};
 use gpuslice_wire::waits::WaitCause;
+use std::path::Path;
 
 /// A slice that got so much more than its due, of the GPU's time, got more than measuring explains.
 const CLEARLY: f64 = 0.05;
@@ -40,6 +41,26 @@ pub fn duration(ns: u64) -> String {
 /// A part of the time in whole percent.
 pub fn percent(part: f64) -> String {
     format!("{:.0} %", 100.0 * part)
+}
+
+/// Advice for a daemon whose runtime directory the reader had to give: a command needs it too.
+pub fn with_dir(advice: Option<String>, dir: Option<&Path>) -> Option<String> {
+    let is_command = |it: &str| it.starts_with("gpuslice ");
+    Some(match (advice?, dir) {
+        (command, Some(dir)) if is_command(&command) => {
+            format!("{command} --runtime-dir {}", quoted(&dir.display().to_string()))
+        }
+        (advice, _) => advice,
+    })
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 impl Finding {

@@ -171,7 +171,7 @@ fn a_slice_in_full_has_its_processes() {
     screen.press("\r");
     let own = std::process::id();
     let name = std::fs::read_to_string(format!("/proc/{own}/comm")).expect("our name");
-    screen.reads(&format!("  {own} {}: 0 held", name.trim()));
+    screen.reads(&format!("  {own} {}: 0B held", name.trim()));
     drop(process);
     screen.reads("processes 0");
     // the slice ends while it is shown, and the next one is shown
