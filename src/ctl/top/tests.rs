@@ -326,7 +326,7 @@ fn the_detail_of_many_processes_scrolls() {
     press(&mut model, "/web\n\n");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let first = lines(&model, (80, 24));
-    for whole in ["0 % gang, 0 % idle, 0 % absent", "gpuslice set train --priority best-effort"] {
+    for whole in ["0 % gang, 0 % idle, 0 % absent", "gpuslice set train --share-limit 50"] {
         assert!(words(&first.join(" ")).contains(whole), "{whole}: {first:#?}");
     }
     assert!(words(&first[22..].join(" ")).ends_with("c cap p priority"), "{first:#?}");
