@@ -163,7 +163,8 @@ fn a_slice_in_full_has_its_processes() {
     let node = Node::start();
     node.must_admit("web", Bytes(GIB));
     node.must_admit("zero", Bytes(GIB));
-    let process = node.process("web");
+    let process = node.tenant("web");
+    process.attach(Bytes(0));
     let mut command = top(&node, &["--every", "0.1"]);
     command.env("TERM", "xterm-256color");
     let mut screen = Screen::start(command, (80, 24));
