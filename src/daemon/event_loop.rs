@@ -141,7 +141,7 @@ impl Daemon {
             }
             Source::Health => {
                 if duties.health.read(&mut duties.gpu_table) {
-                    duties.agents.changed();
+                    duties.health_changed();
                 }
             }
             Source::Agent(key) => {
@@ -196,7 +196,7 @@ impl Daemon {
         duties.agents.due(now);
         duties.claims.cdi.due(now);
         if duties.health.due(now, &mut duties.gpu_table) {
-            duties.agents.changed();
+            duties.health_changed();
         }
         if duties.agents.is_comparison_due(now) {
             let rows = duties.node_rows(&self.engine);

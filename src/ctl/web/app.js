@@ -6,7 +6,7 @@ const COLOURS = ["#4e9bd6", "#e8a33d", "#4fb286", "#d46a9f", "#9d7fd1", "#c9c04a
 const TEN_MINUTES = 600000;
 const TWO_MINUTES = 120000;
 const EVENTS_MAX = 200;
-const BAD_EVENTS = ["slice-refused", "memory-refused", "overrun"];
+const BAD_EVENTS = ["slice-refused", "memory-refused", "overrun", "gpu-failed"];
 const SVG = "http://www.w3.org/2000/svg";
 
 const series = new Map(); // number -> {container, name, gpu, samples: [[end, length, got, due, waited, idle, memory]]}
