@@ -1,9 +1,10 @@
 //! The columns of `gpuslice ps`: each is a row of one list, with its heading, its width and its text.
 
 use crate::table::{Row, View, WHOLE_PPM, memory_enforcement_name, time_enforcement_name};
+use crate::text::cut;
 use crate::why::{Finding, decide};
 use gpuslice_wire::policy::Class;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 /// A slice, and the two views between which its rates are measured.
 pub struct Cell<'a> {
@@ -171,16 +172,6 @@ impl Column {
         let space = " ".repeat(self.width.saturating_sub(text.width()));
         if self.left { text + &space } else { space + &text }
     }
-}
-
-/// The beginning of a text that takes at most `width` cells of a terminal.
-pub fn cut(text: &str, width: usize) -> String {
-    let mut used = 0;
-    let fits = |c: &char| {
-        used += c.width().unwrap_or(0);
-        used <= width
-    };
-    text.chars().take_while(fits).collect()
 }
 
 fn percent(part: f64) -> String {

@@ -7,6 +7,7 @@ use crate::admin::{Admin, EventsEnd};
 use crate::node;
 use crate::out;
 use crate::table::View;
+use crate::text::counted;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
 use gpuslice_wire::ids::GpuUuid;
@@ -107,9 +108,9 @@ impl Shown {
         let ms = first / 1_000_000;
         match self.kind {
             EventKind::DaemonStarted => {
-                format!("gpusliced {}, {} restored", self.text, out::counted(first, "slice"))
+                format!("gpusliced {}, {} restored", self.text, counted(first, "slice"))
             }
-            EventKind::SliceBegan => out::counted(first, "GPU"),
+            EventKind::SliceBegan => counted(first, "GPU"),
             EventKind::MemoryRefused => {
                 let what = if self.text.is_empty() { "" } else { " of " };
                 format!("needed {}{what}{} more, {} left", Bytes(first), self.text, Bytes(second))

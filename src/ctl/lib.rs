@@ -39,6 +39,7 @@ mod slice;
 mod spark;
 mod svg;
 mod table;
+mod text;
 mod top;
 mod trust;
 mod wall_time;

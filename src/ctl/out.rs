@@ -1,7 +1,7 @@
 //! Output of commands, also to a closed pipe: `gpuslice ps | head -1` is no error, and a command in a
 //! slice must not fail because its messages about the slice have no reader.
 
-use crate::columns::cut;
+use crate::text::{counted, cut};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -96,16 +96,6 @@ pub fn file(path: &Path, text: &str) -> Result<()> {
     whole.with_context(named)
 }
 
-/// A number and what it counts: `1 process`, `2 processes`.
-pub fn counted(number: u64, what: &str) -> String {
-    let end = match what {
-        _ if number == 1 => "",
-        _ if what.ends_with(['s', 'x']) || what.ends_with("ch") => "es",
-        _ => "s",
-    };
-    format!("{number} {what}{end}")
-}
-
 /// Prints a message to standard error; ignores failures.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "gpuslice: {text}");
@@ -123,14 +113,6 @@ mod tests {
         assert_eq!(shown[22], "and 8 lines more");
         assert_eq!(page(&lines[..3], (80, 24)).len(), 3);
         assert_eq!(page(&lines, (5, 1)), ["and 3"]);
-    }
-
-    #[test]
-    fn one_thing_is_singular() {
-        let both = |what| [0, 1, 2].map(|number| counted(number, what));
-        assert_eq!(both("process"), ["0 processes", "1 process", "2 processes"]);
-        assert_eq!(both("launch"), ["0 launches", "1 launch", "2 launches"]);
-        assert_eq!(both("turn"), ["0 turns", "1 turn", "2 turns"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The processes of a container: what each has of a GPU, and what its memory is used for.
 
-use crate::out::counted;
+use crate::text::counted;
 use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::snapshot::Snapshot;

@@ -1,7 +1,7 @@
 //! The processes of a container, for a screen that shows one slice in full.
 //!
-//! What the engine knows of a process decides something; what its memory is used for, and its name, only inform. So these
-//! are read here, when a client asks, and no other client pays for them.
+//! What the engine knows of a process decides something; what its memory is used for, and its name, only inform. So
+//! these are read here, when a client asks, and no other client pays for them.
 
 use crate::executor::Duties;
 use crate::replies::plain;

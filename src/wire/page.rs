@@ -144,8 +144,8 @@ pub struct ClientPage {
     pub families: [ClientFamilies; ACCOUNTS_MAX],
 }
 
-/// What the memory of a process on one GPU is used for: for display alone. The part of `held` that is in no family is in
-/// plain allocations, so the path of a small allocation counts nothing here.
+/// What the memory of a process on one GPU is used for: for display alone. The part of `held` that is in no family is
+/// in plain allocations, so the path of a small allocation counts nothing here.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ClientFamilies {

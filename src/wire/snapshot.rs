@@ -306,7 +306,8 @@ crate::frame::messages! {
             used: Bytes,
             /// Memory that NVML shows for it beyond that.
             untracked: Bytes,
-            /// What `used` is used for, as it claims, in the order of [`Family::ALL`]; the rest is in plain allocations.
+            /// What `used` is used for, as it claims, in the order of [`Family::ALL`]; the rest is in plain
+            /// allocations.
             families: [Bytes; Family::ALL.len()],
             /// Its contexts, as it claims.
             contexts: u32,

@@ -1,11 +1,11 @@
-//! One slice in full: why it is slow, its rules, its processes, what its memory is used for, and behind which containers
-//! it waits. Sentences are wrapped, and a screen that is too small shows a part, which scrolls.
+//! One slice in full: why it is slow, its rules, its processes, what its memory is used for, and behind which
+//! containers it waits. Sentences are wrapped, and a screen that is too small shows a part, which scrolls.
 
 use super::model::{Line as Slice, Model, Processes};
 use super::screen::{Look, reason_style, spark, wrapped};
-use crate::out::counted;
 use crate::processes::{Process, families_of};
 use crate::table::Row;
+use crate::text::counted;
 use crate::why::{duration, percent};
 use gpuslice_wire::samples::Sample;
 use gpuslice_wire::units::Bytes;

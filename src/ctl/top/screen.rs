@@ -6,10 +6,10 @@
 
 use super::detail;
 use super::model::{Line as Slice, Mode, Model};
-use crate::columns::cut;
 use crate::gpus::{Summary, summaries};
 use crate::spark::{resampled, sparkline};
 use crate::table::View;
+use crate::text::cut;
 use crate::why::percent;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;

@@ -69,8 +69,8 @@ impl Feed {
     }
 
     /// Asks the daemon for what is new; a daemon that is gone is told, and asked anew the next time. Rates are those of
-    /// about [`VIEWS`] seconds, however often and however seldom pages ask: what is younger than [`EVERY`] is new enough,
-    /// and where no page was open, the daemon is asked twice.
+    /// about [`VIEWS`] seconds, however often and however seldom pages ask: what is younger than [`EVERY`] is new
+    /// enough, and where no page was open, the daemon is asked twice.
     pub fn follow(&mut self) {
         let age = self.asked.map(|at| at.elapsed());
         if age.is_some_and(|age| age < EVERY * 9 / 10) {

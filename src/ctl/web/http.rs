@@ -85,7 +85,8 @@ fn address(host: &str) -> Option<IpAddr> {
     }
 }
 
-/// A host and its port, which is `default` where none is given; `None` without a host, or with a port that is no number.
+/// A host and its port, which is `default` where none is given; `None` without a host, or with a port that is no
+/// number.
 fn split(host: &str, default: u16) -> Option<(String, u16)> {
     let bracket = host.rfind(']').unwrap_or(0);
     let (name, port) = match host[bracket..].rfind(':') {

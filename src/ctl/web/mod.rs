@@ -1,8 +1,8 @@
 //! `gpuslice web`: the node in a browser, to be read only: GPUs, slices, the last minutes, events, explanations.
 //!
 //! Three static files are in the program; the page's script reads a stream of server-sent events. One thread asks the
-//! daemon once a second while a page is open. Each client has a thread, which waits a bounded time for it; their number is
-//! bounded.
+//! daemon once a second while a page is open. Each client has a thread, which waits a bounded time for it; their
+//! number is bounded.
 
 mod feed;
 mod http;

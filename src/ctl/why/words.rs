@@ -288,9 +288,9 @@ fn is_stopped(row: &Row) -> bool {
     row.time_enforcement == TimeEnforcement::Preempt
 }
 
-/// The command that helps behind the long kernels of `other`. A lower class does not: whenever the others pause, it gets
-/// the GPU, and keeps it for its kernel's length. A limit holds it back then. Only where late work is stopped on the GPU,
-/// the class is what counts.
+/// The command that helps behind the long kernels of `other`. A lower class does not: whenever the others pause, it
+/// gets the GPU, and keeps it for its kernel's length. A limit holds it back then. Only where late work is stopped on
+/// the GPU, the class is what counts.
 fn limit(now: &View, row: &Row, other: &Row) -> String {
     if is_stopped(other) {
         return yield_to(now, row, &other.container);

@@ -198,7 +198,11 @@ fn a_slow_reader_is_disconnected() {
             agent.release(&format!("c-{round}"));
         }
         std::thread::sleep(Duration::from_millis(120));
-        node.log().contains("an agent does not read its answers")
+        let log = node.log();
+        // it is silent, or by then behind by more than a list
+        ["an agent does not read its answers", "an agent reads changes too slowly"]
+            .iter()
+            .any(|why| log.contains(why))
     });
 }
 

@@ -84,7 +84,7 @@ fn the_last_minutes_show_what_each_slice_got() {
     );
 }
 
-/// What a program's memory is used for reaches whoever asks; a container without a slice is refused by its name.
+/// What a program's memory is used for is in the answer; a container without a slice is refused by its name.
 #[test]
 fn a_program_is_shown_with_its_memory() {
     let (node, machine) = node();
