@@ -18,7 +18,6 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
-use std::borrow::Cow;
 use std::ops::Range;
 use unicode_width::UnicodeWidthStr;
 
@@ -30,8 +29,8 @@ const WITH_SPARKLINE: usize = 120;
 const SPARKLINE: usize = 20;
 /// Its cells, and the seconds that it shows.
 const SHORT: (usize, usize) = (SPARKLINE, 120);
-/// The keys that change a slice.
-const SET_KEYS: &str = "set: w weight s share l limit c cap p priority";
+/// The keys that change a slice. A no-break space keeps a key on the line of its word.
+const SET_KEYS: &str = "set: w\u{a0}weight s\u{a0}share l\u{a0}limit c\u{a0}cap p\u{a0}priority";
 
 /// The background of the row under the cursor.
 pub const CHOSEN: Color = Color::Indexed(238);
@@ -185,7 +184,8 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, look: Look) {
 pub(super) fn wrapped(text: &str, indent: usize, width: usize) -> Vec<String> {
     let space = " ".repeat(indent.min(width / 2));
     let options = textwrap::Options::new(width.max(1)).subsequent_indent(&space);
-    textwrap::wrap(text, options).into_iter().map(Cow::into_owned).collect()
+    let lines = textwrap::wrap(text, options).into_iter();
+    lines.map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
 /// A line for each GPU, `most` at most.
