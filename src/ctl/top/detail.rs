@@ -9,6 +9,7 @@ use crate::text::counted;
 use crate::why::{duration, percent};
 use gpuslice_wire::samples::Sample;
 use gpuslice_wire::units::Bytes;
+use ratatui::style::Style;
 use ratatui::text::Line;
 
 /// Cells of a sparkline, and the seconds that it shows.
@@ -31,7 +32,8 @@ pub(super) fn lines(
     texts.extend(waits(model, it.row));
     texts.extend(it.told.notes.iter().map(|note| format!("note      {note}")));
     let line = |text: String| {
-        let style = text.starts_with("why ").then(|| reason_style(it, look)).unwrap_or_default();
+        let is_reason = text.starts_with("why ");
+        let style = if is_reason { reason_style(it, look) } else { Style::new() };
         let indent = if text.starts_with("  ") { 4 } else { INDENT };
         wrapped(&text, indent, width).into_iter().map(move |part| Line::styled(part, style))
     };
