@@ -9,11 +9,12 @@ use super::credit::CreditAccount;
 use super::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, HEARTBEAT_STALE_NS, HELLO_DEADLINE_NS, LANES_MAX};
 use gpuslice_wire::page::{
-    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
-    PAGE_VERSION,
+    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientFamilies, ClientLane, ClientPage, ContainerLane,
+    ContainerPage, PAGE_VERSION,
 };
 use gpuslice_wire::tenant::Request;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
@@ -78,6 +79,15 @@ pub struct Session {
     accounts: [CreditAccount; ACCOUNTS_MAX],
     /// The part of the held memory that NVML does not show, by lane, bytes.
     unseen: [AtomicU64; ACCOUNTS_MAX],
+    /// What the held memory is used for, by lane. A new page of claims gets it from here.
+    families: [HeldFamilies; ACCOUNTS_MAX],
+}
+
+/// The families of one lane.
+#[derive(Debug, Default)]
+struct HeldFamilies {
+    bytes: [AtomicU64; Family::ALL.len()],
+    contexts: AtomicU32,
 }
 
 type Pages = (&'static ContainerPage, &'static ClientPage, &'static UsageTable);
@@ -136,6 +146,7 @@ impl Session {
             lanes: welcome.lanes.min(LANES_MAX as u8),
             accounts: Default::default(),
             unseen: Default::default(),
+            families: Default::default(),
         })
     }
 
@@ -217,6 +228,34 @@ impl Session {
         self.account(lane).held().saturating_add(others).saturating_add(untracked)
     }
 
+    /// Changes by `change` bytes the memory of a lane that is used for this. Two threads that write the claim may leave
+    /// the older sum there, until [`Session::settle`].
+    pub fn hold(&self, lane: Lane, family: Family, change: i64) {
+        let at = usize::from(lane.0) % ACCOUNTS_MAX;
+        let sum = &self.families[at].bytes[family as usize];
+        sum.fetch_add(change as u64, Relaxed);
+        self.client.families[at].bytes[family as usize].store(sum.load(Relaxed), Relaxed);
+    }
+
+    /// Notes how many contexts the process has on a lane.
+    pub fn hold_contexts(&self, lane: Lane, number: usize) {
+        let at = usize::from(lane.0) % ACCOUNTS_MAX;
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        self.families[at].contexts.store(number, Relaxed);
+        self.client.families[at].contexts.store(number, Relaxed);
+    }
+
+    /// Writes the claims of what held memory is used for.
+    fn publish_families(&self, lane: Lane) {
+        let at = usize::from(lane.0) % ACCOUNTS_MAX;
+        let (held, claims): (&HeldFamilies, &ClientFamilies) =
+            (&self.families[at], &self.client.families[at]);
+        for (claimed, is) in claims.bytes.iter().zip(&held.bytes) {
+            claimed.store(is.load(Relaxed), Relaxed);
+        }
+        claims.contexts.store(held.contexts.load(Relaxed), Relaxed);
+    }
+
     /// Writes the held memory for the daemon, as a claim, and for the container's processes, into the slot. Changes
     /// within a thread cache are not written immediately (all threads would write one word), but by
     /// [`Session::settle`]; they are smaller than the granularity of a driver's allocations.
@@ -264,7 +303,10 @@ impl Session {
 
     /// Writes the held memory of all lanes; from any thread.
     pub fn settle(&self) {
-        self.all_lanes().for_each(|lane| self.publish(lane));
+        for lane in self.all_lanes() {
+            self.publish(lane);
+            self.publish_families(lane);
+        }
     }
 
     /// The connection, locked.

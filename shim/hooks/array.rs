@@ -9,6 +9,7 @@
 //! ([`crate::memory::physical::tiles`]). A plane or a level of an array is a part of it, and costs nothing either.
 
 use crate::guard::Outcome;
+use crate::memory::allocations;
 use crate::memory::arrays as shape;
 use crate::memory::physical::tiles;
 use crate::real;
@@ -87,7 +88,10 @@ fn created(
         return Ok(create());
     };
     let bytes = asked(kind, &shape, levels).unwrap_or_else(|| shape::bytes(&shape, levels));
-    let charging = Charging::here(bytes)?;
+    let mut charging = Charging::here(bytes)?;
+    if let Some(charging) = &mut charging {
+        charging.kind = allocations::Kind::Array;
+    }
     let result = create();
     if let (CUresult::SUCCESS, Some(charging)) = (result, charging) {
         charging.commit(handle() as u64);

@@ -17,6 +17,7 @@ use crate::real;
 use crate::slice::{self, Slice, admitted};
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
+use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::units::KIB;
 
@@ -69,6 +70,7 @@ fn priced(
     }
     let (own, limits) = (reservation.bytes, Default::default());
     reservation.commit();
+    slice.hold(lane, Family::Contexts, own);
     Ok((result, ContextCharge { own, limits }))
 }
 
@@ -93,6 +95,7 @@ unsafe fn created(
         // A context with the same handle ended unseen.
         let gone = slice.contexts.insert(made(), device, charge);
         take(slice, gone.keys()).release_charges(slice, &gone);
+        slice.daemon.hold_contexts(lane, slice.contexts.count(device));
     }
     Ok(result)
 }
@@ -155,7 +158,8 @@ impl Taken {
         }
         for (device, bytes) in contexts.charges() {
             if let Ok(Some(lane)) = slice.lane_of(device) {
-                slice.daemon.release(lane, bytes);
+                slice.release_of(lane, Family::Contexts, bytes);
+                slice.daemon.hold_contexts(lane, slice.contexts.count(device));
             }
         }
     }
@@ -234,6 +238,7 @@ hooks! {
             let context = unsafe { *pctx };
             slice.contexts.retain_primary(context, dev);
             slice.contexts.charge(context, dev, charge);
+            slice.daemon.hold_contexts(lane, slice.contexts.count(dev));
         }
         Ok(result)
     };
@@ -311,6 +316,7 @@ hooks! {
             None => slice.contexts.charge(context, dev, charge),
         }
         slice.contexts.insert_green(made(), green);
+        slice.daemon.hold_contexts(lane, slice.contexts.count(dev));
         Ok(result)
     };
 }

@@ -12,6 +12,7 @@ use crate::memory::devices::limited;
 use crate::real;
 use crate::slice::{self, Slice};
 use gpuslice_nvabi::types::*;
+use gpuslice_wire::family::Family;
 
 /// The cost of raising `limit` by `more`: a lower and an upper bound, bytes.
 fn price(limit: CUlimit, more: u64, threads: u64) -> (u64, u64) {
@@ -64,7 +65,7 @@ fn set(slice: &Slice, limit: CUlimit, value: usize, call: impl FnOnce() -> CUres
     if after <= before {
         let (less, _) = price(limit, before - after, 0);
         let back = slice.contexts.lower(here.context, limit as usize, less);
-        slice.daemon.release(lane, back);
+        slice.release_of(lane, Family::Contexts, back);
         return Ok(result);
     }
     let (least, _) = price(limit, after - before, 0);
@@ -75,7 +76,9 @@ fn set(slice: &Slice, limit: CUlimit, value: usize, call: impl FnOnce() -> CUres
     }
     let mut charge = ContextCharge::default();
     charge.limits[limit as usize] = reservation.bytes;
+    let bytes = reservation.bytes;
     reservation.commit();
+    slice.hold(lane, Family::Contexts, bytes);
     slice.contexts.charge(here.context, device, charge);
     Ok(result)
 }

@@ -5,6 +5,7 @@ use crate::memory::devices::limited;
 use crate::memory::physical::{Charge, Name};
 use crate::slice::{self, Slice, handed, released};
 use gpuslice_nvabi::types::*;
+use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::Lane;
 
 /// The account that memory of a place is charged to: a GPU's, or that of pinned host memory. A kind of
@@ -36,6 +37,7 @@ hooks! {
         if result == CUresult::SUCCESS {
             let bytes = reservation.bytes;
             reservation.commit();
+            slice.hold(lane, Family::Physical, bytes);
             // SAFETY: the driver has just written there and answered success.
             let name = Name::Handle(unsafe { *handle });
             let mut table = slice.physical();

@@ -23,6 +23,8 @@ pub enum Kind {
     Seen,
     /// Managed memory, which NVML does not show.
     Unseen,
+    /// An array or a mipmapped array.
+    Array,
     /// Part of a pool, which is charged as a whole.
     Pool(PoolId),
 }

@@ -135,6 +135,15 @@ impl Contexts {
         known.contexts.values().any(|noted| noted.device == device)
     }
 
+    /// Contexts of the device, green ones not counted.
+    #[must_use]
+    pub fn count(&self, device: CUdevice) -> usize {
+        let known = self.open();
+        let is_green = |key: &u64| known.stand_ins.get(&device).is_some_and(|it| it.contains(key));
+        let own = |(key, noted): &(&u64, &Noted)| noted.device == device && !is_green(key);
+        known.contexts.iter().filter(own).count()
+    }
+
     /// Notes a new context. Returns the entries of a context with the same handle, which ended unseen.
     pub fn insert(&self, context: CUcontext, device: CUdevice, charge: ContextCharge) -> Closing {
         let gone = self.remove(context);

@@ -14,6 +14,7 @@ use crate::memory::contexts::key;
 use crate::memory::devices::limited;
 use crate::memory::physical::{Charge, Name};
 use gpuslice_nvabi::types::CUresult;
+use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::Lane;
 
 impl From<OutOfMemory> for CUresult {
@@ -83,6 +84,7 @@ impl Charging {
     pub fn into_charge(self) -> Charge {
         let (lane, bytes) = (self.reservation.lane, self.reservation.bytes);
         self.reservation.commit();
+        self.slice.hold(lane, Family::Physical, bytes);
         Charge { lane, bytes }
     }
 }
@@ -91,8 +93,8 @@ impl Slice {
     /// Records an allocation under the pointer that the driver returned.
     #[inline(always)]
     pub fn record(&self, allocation: Allocation, pointer: u64) {
-        if allocation.kind == Kind::Unseen {
-            self.daemon.unseen(allocation.lane, allocation.bytes as i64);
+        if matches!(allocation.kind, Kind::Unseen | Kind::Array) {
+            self.note(&allocation, 1);
         }
         // The table still has an entry for that pointer: its memory was freed unseen.
         if let Some(gone) = self.allocations.insert(pointer, allocation) {
@@ -106,9 +108,35 @@ impl Slice {
         let (lane, bytes) = (allocation.lane, allocation.bytes);
         match allocation.kind {
             Kind::Seen => {}
-            Kind::Unseen => self.daemon.unseen(lane, -(bytes as i64)),
+            Kind::Unseen | Kind::Array => self.note(&allocation, -1),
             Kind::Pool(pool) => return self.pools.freed(&self.daemon, pool, bytes),
         }
+        self.daemon.release(lane, bytes);
+    }
+
+    /// Notes an allocation of another kind than the plain one as made (`sign` 1) or freed (-1).
+    #[inline(never)]
+    fn note(&self, allocation: &Allocation, sign: i64) {
+        let (lane, change) = (allocation.lane, sign * allocation.bytes as i64);
+        match allocation.kind {
+            Kind::Unseen => {
+                self.daemon.unseen(lane, change);
+                self.daemon.hold(lane, Family::Managed, change);
+            }
+            Kind::Array => self.daemon.hold(lane, Family::Arrays, change),
+            // A pool is charged as a whole.
+            Kind::Seen | Kind::Pool(_) => {}
+        }
+    }
+
+    /// Notes that `bytes` of a lane are used for this.
+    pub fn hold(&self, lane: Lane, family: Family, bytes: u64) {
+        self.daemon.hold(lane, family, bytes as i64);
+    }
+
+    /// Releases `bytes` of a lane that were used for this.
+    pub fn release_of(&self, lane: Lane, family: Family, bytes: u64) {
+        self.daemon.hold(lane, family, -(bytes as i64));
         self.daemon.release(lane, bytes);
     }
 }

@@ -6,6 +6,7 @@ use super::state::Slice;
 use crate::guard::Outcome;
 use crate::memory::physical::{Charge, Name, PhysicalAllocation};
 use gpuslice_nvabi::types::{CUmemGenericAllocationHandle, CUresult};
+use gpuslice_wire::family::Family;
 
 impl Slice {
     /// Ends references, and releases the charges that end with them.
@@ -23,7 +24,7 @@ impl Slice {
 
     fn release_ended(&self, ended: Vec<Charge>) {
         for Charge { lane, bytes } in ended {
-            self.daemon.release(lane, bytes);
+            self.release_of(lane, Family::Physical, bytes);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Client of the admin socket: one connection, one command at a time.
 
+use crate::processes::Process;
 use crate::trust;
 use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_host::layout::{ADMIN_SOCKET, NODE_DIR};
 use gpuslice_host::seqpacket;
-use gpuslice_wire::admin::{Answer, Command};
+use gpuslice_wire::admin::{Answer, Command, Denial};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::history::History;
 use gpuslice_wire::ids::ContainerId;
@@ -116,8 +117,13 @@ impl Admin {
 
     fn receive<M: Message>(&self) -> Result<M> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
+        Ok(decode(self.packet(&mut buffer)?)?.1)
+    }
+
+    /// The next packet.
+    fn packet<'a>(&self, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
         let received = loop {
-            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+            match recv(self.socket.as_raw_fd(), buffer, MsgFlags::empty()) {
                 // Stop and continue (SIGSTOP, SIGCONT) also interrupt a wait with a time limit.
                 Err(Errno::EINTR) => {}
                 done => break done,
@@ -135,7 +141,7 @@ impl Admin {
                 self.path.display()
             );
         }
-        Ok(decode(&buffer[..len])?.1)
+        Ok(&buffer[..len])
     }
 
     /// Sends one command and waits for its answer.
@@ -213,6 +219,31 @@ impl Admin {
     pub fn record(&self, for_ns: u64, after: u64) -> Result<Vec<Turns>> {
         self.send(&Command::Record { for_ns, after })?;
         self.rows_until(|row| matches!(row, Turns::End { .. }))
+    }
+
+    /// The processes of a container, none if it has no slice any more; `None` from a daemon that does not know the
+    /// command, which also ends the connection.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn processes(&self, container: ContainerId) -> Result<Option<Vec<Process>>> {
+        self.send(&Command::Processes { container })?;
+        let mut all = Vec::new();
+        let mut buffer = [0u8; FRAME_BYTES_MAX];
+        loop {
+            let packet = self.packet(&mut buffer)?;
+            match decode::<Snapshot>(packet) {
+                Ok((_, Snapshot::End { .. })) => return Ok(Some(all)),
+                Ok((_, row)) => all.extend(Process::of(row)),
+                Err(why) => {
+                    return match decode::<Answer>(packet) {
+                        Ok((_, Answer::Denied { why: Denial::NoSuchSlice, .. })) => Ok(Some(all)),
+                        Ok((_, Answer::Denied { why: Denial::Protocol, .. })) => Ok(None),
+                        _ => Err(why.into()),
+                    };
+                }
+            }
+        }
     }
 
     /// The rows of an answer, the last one included.

@@ -1,9 +1,10 @@
 //! The columns of `gpuslice ps`: each is a row of one list, with its heading, its width and its text.
 
 use crate::table::{Row, View, WHOLE_PPM, memory_enforcement_name, time_enforcement_name};
+use crate::text::cut;
 use crate::why::{Finding, decide};
 use gpuslice_wire::policy::Class;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 /// A slice, and the two views between which its rates are measured.
 pub struct Cell<'a> {
@@ -87,6 +88,46 @@ pub fn standard(wide: bool) -> Vec<Column> {
     ALL[..if wide { WIDE } else { ORDINARY }].to_vec()
 }
 
+/// Columns that a narrow terminal loses, the first one first.
+const DROPPED: [&str; 20] = [
+    "POD",
+    "LAST REFUSED",
+    "STOPS",
+    "TIME-BY",
+    "PREEMPTED",
+    "TURNS",
+    "OVERRUNS",
+    "CAP-BY",
+    "UNTRACKED",
+    "DENIED",
+    "ID",
+    "LIMIT",
+    "PROCS",
+    "WEIGHT",
+    "IDLE",
+    "USED",
+    "CAP",
+    "DUE",
+    "GPU",
+    "WAIT",
+];
+/// Cells of the mark that most rows of a test machine end with.
+const MARK: usize = "  simulated".len();
+
+/// Those of the columns that a terminal of this width has room for.
+pub fn fitting(mut columns: Vec<Column>, width: usize) -> Vec<Column> {
+    let sum = |columns: &[Column]| {
+        columns.iter().map(|it| it.width.max(it.head.len()) + 1).sum::<usize>()
+    };
+    for head in DROPPED {
+        if sum(&columns) - 1 + MARK <= width {
+            break;
+        }
+        columns.retain(|it| it.head != head);
+    }
+    columns
+}
+
 /// The columns that `text` lists, separated by commas.
 ///
 /// # Errors
@@ -131,16 +172,6 @@ impl Column {
         let space = " ".repeat(self.width.saturating_sub(text.width()));
         if self.left { text + &space } else { space + &text }
     }
-}
-
-/// The beginning of a text that takes at most `width` cells of a terminal.
-pub fn cut(text: &str, width: usize) -> String {
-    let mut used = 0;
-    let fits = |c: &char| {
-        used += c.width().unwrap_or(0);
-        used <= width
-    };
-    text.chars().take_while(fits).collect()
 }
 
 fn percent(part: f64) -> String {
@@ -201,6 +232,28 @@ mod tests {
         assert_eq!(normal(Some(1), None, Some(50)), "0-50%+1");
         assert_eq!(row(Some(1), None, None, Class::High), "high");
         assert_eq!(row(None, Some(25), Some(25), Class::BestEffort), "be 25-25%");
+    }
+
+    /// A row takes one line of the terminal, its mark included.
+    #[test]
+    fn a_narrow_terminal_loses_columns() {
+        let simulated = "GPU-67707573-696d-82f3-ac20-e16a02382aa8".parse().expect("a UUID");
+        let mut row = slice("a-name-of-sixteen", 1000, Some(100), true, 0);
+        (row.gpu, row.cap, row.used) = (simulated, Bytes(1023 << 30), Bytes(1023 << 30));
+        let gpus = vec![crate::table::Gpu { uuid: simulated, ..crate::table::tests::gpu(1, 15) }];
+        let view = View { gpus, rows: vec![row], ..View::default() };
+        for width in [40, 60, 80, 100, 120, 200] {
+            for wide in [false, true] {
+                let told = lines(&view, &view, &fitting(standard(wide), width));
+                assert!(told.iter().all(|line| line.width() <= width), "{width}: {told:#?}");
+            }
+        }
+        let heads = |width| -> Vec<&str> {
+            fitting(standard(false), width).iter().map(|it| it.head).collect()
+        };
+        assert_eq!(heads(80), ["NAME", "GPU", "CAP", "USED", "DUE", "GOT", "WAIT"]);
+        assert_eq!(heads(200).len(), ORDINARY, "a wide terminal has all");
+        assert_eq!(heads(10), ["NAME", "GOT"]);
     }
 
     #[test]

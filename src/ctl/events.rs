@@ -7,6 +7,7 @@ use crate::admin::{Admin, EventsEnd};
 use crate::node;
 use crate::out;
 use crate::table::View;
+use crate::text::counted;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
 use gpuslice_wire::ids::GpuUuid;
@@ -106,8 +107,10 @@ impl Shown {
         let [first, second] = self.amounts;
         let ms = first / 1_000_000;
         match self.kind {
-            EventKind::DaemonStarted => format!("gpusliced {}, {first} slices restored", self.text),
-            EventKind::SliceBegan => format!("{first} GPUs"),
+            EventKind::DaemonStarted => {
+                format!("gpusliced {}, {} restored", self.text, counted(first, "slice"))
+            }
+            EventKind::SliceBegan => counted(first, "GPU"),
             EventKind::MemoryRefused => {
                 let what = if self.text.is_empty() { "" } else { " of " };
                 format!("needed {}{what}{} more, {} left", Bytes(first), self.text, Bytes(second))
@@ -119,6 +122,8 @@ impl Shown {
                 let what = if self.text.is_empty() { "" } else { " of " };
                 format!("{}{what}{} -> {}", cap(first), self.text, cap(second))
             }
+            EventKind::GpuFailed => format!("{}; no container joins a claim on it", self.text),
+            EventKind::GpuRecovered => "it is healthy again".to_owned(),
             EventKind::SliceEnded
             | EventKind::SliceRefused
             | EventKind::Retuned
@@ -168,6 +173,7 @@ impl Shown {
         let names: &[&str] = match self.kind {
             EventKind::DaemonStarted => &["slices"],
             EventKind::SliceBegan => &["gpus"],
+            EventKind::GpuFailed => &["xid"],
             EventKind::MemoryRefused => &["need", "left"],
             EventKind::Overrun | EventKind::Drained => &["after_ns"],
             EventKind::CapChanged => &["was", "cap"],
@@ -289,6 +295,9 @@ mod tests {
                 "slices",
             ),
             (EventKind::SliceBegan, [2, 0], "", "2 GPUs", "gpus"),
+            (EventKind::SliceBegan, [1, 0], "", "1 GPU ", "gpus"),
+            (EventKind::GpuFailed, [79, 0], "Xid 79", "Xid 79; no container joins", "xid"),
+            (EventKind::GpuRecovered, [0, 0], "", "healthy again", "event"),
             (EventKind::MemoryRefused, [3 * mib, mib], "", "needed 3MiB more, 1MiB left", "left"),
             (
                 EventKind::MemoryRefused,

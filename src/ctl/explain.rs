@@ -8,10 +8,10 @@ use crate::node;
 use crate::out;
 use crate::rm::find;
 use crate::table::{Row, View};
-use crate::why::{Finding, Told, Why, decide, duration, percent};
+use crate::why::{Finding, Told, Why, decide, duration, percent, with_dir};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -79,9 +79,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     let findings: Vec<(&Row, Finding)> =
         rows.into_iter().map(|row| (row, decide(before.as_ref(), &now, row))).collect();
+    let given = options.runtime_dir.as_deref();
     let lines = match (options.json, id.is_some()) {
-        (true, _) => vec![json_of(&now, &findings).to_string()],
-        (false, true) => findings.iter().flat_map(|(row, it)| paragraph(&now, row, it)).collect(),
+        (true, _) => vec![json_of(&now, &findings, given).to_string()],
+        (false, true) => {
+            findings.iter().flat_map(|(row, it)| paragraph(&now, row, it, given)).collect()
+        }
         (false, false) => table(&now, &findings),
     };
     for line in lines {
@@ -104,14 +107,14 @@ fn table(now: &View, findings: &[(&Row, Finding)]) -> Vec<String> {
 }
 
 /// The sentences about one slice.
-fn paragraph(now: &View, row: &Row, finding: &Finding) -> Vec<String> {
+fn paragraph(now: &View, row: &Row, finding: &Finding, dir: Option<&Path>) -> Vec<String> {
     let Told { sentence, advice, notes, .. } = finding.told(now, row);
     let growth = &finding.growth;
     let mut lines = vec![
         format!("{}, {}, {}:", row.name, now.called(row.gpu), duration(growth.wall)),
         format!("  why:   {sentence}"),
     ];
-    lines.extend(advice.map(|advice| format!("  try:   {advice}")));
+    lines.extend(with_dir(advice, dir).map(|advice| format!("  try:   {advice}")));
     let parts = parts(finding);
     let shown = parts.iter().filter(|(_, ns)| growth.part(*ns) >= 0.005);
     let shown: Vec<String> =
@@ -137,7 +140,7 @@ fn parts(finding: &Finding) -> [(&'static str, u64); 7] {
     ]
 }
 
-fn json_of(now: &View, findings: &[(&Row, Finding)]) -> Value {
+fn json_of(now: &View, findings: &[(&Row, Finding)], dir: Option<&Path>) -> Value {
     let one = |(row, finding): &(&Row, Finding)| {
         let told = finding.told(now, row);
         let behind = match &finding.why {
@@ -156,7 +159,8 @@ fn json_of(now: &View, findings: &[(&Row, Finding)]) -> Value {
             "container": row.container, "name": row.name, "gpu": row.gpu.to_string(),
             "index": now.index(row.gpu), "lane": row.lane.0,
             "why": finding.why.name(), "behind": behind, "cause": cause, "part": finding.part,
-            "label": told.label, "sentence": told.sentence, "try": told.advice, "notes": told.notes,
+            "label": told.label, "sentence": told.sentence, "try": with_dir(told.advice, dir),
+            "notes": told.notes,
             "wall_ns": finding.growth.wall, "gpu_ns": finding.growth.gpu, "due": finding.due,
             "time": parts,
         })

@@ -1,6 +1,7 @@
 //! Output of commands, also to a closed pipe: `gpuslice ps | head -1` is no error, and a command in a
 //! slice must not fail because its messages about the slice have no reader.
 
+use crate::text::{counted, cut};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -35,12 +36,34 @@ pub fn document(name: &str, version: u32, mut body: Value) -> Value {
     body
 }
 
+/// Columns and rows of the terminal that the output is; `None` if it is none.
+pub fn terminal() -> Option<(usize, usize)> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
+    let (width, height) = ratatui::crossterm::terminal::size().ok()?;
+    (width > 0 && height > 0).then_some((width.into(), height.into()))
+}
+
+/// The lines that a terminal of this size shows at once, each in one of its own.
+fn page(lines: &[String], (width, height): (usize, usize)) -> Vec<String> {
+    let most = height.saturating_sub(1).max(1); // the cursor is below them
+    let mut page: Vec<String> = lines.iter().take(most).map(|line| cut(line, width)).collect();
+    if let (true, Some(last)) = (lines.len() > most, page.last_mut()) {
+        *last =
+            cut(&format!("and {} more", counted((lines.len() - most + 1) as u64, "line")), width);
+    }
+    page
+}
+
 /// Draws a table over the previous one, of `drawn` lines, on a terminal; below it elsewhere. Returns
 /// whether the output still has a reader.
 ///
 /// # Errors
 /// The output cannot be written.
 pub fn draw(lines: &[String], drawn: &mut usize) -> Result<bool> {
+    // A line that the terminal wraps or scrolls away could not be drawn over.
+    let lines = terminal().map_or_else(|| lines.to_vec(), |size| page(lines, size));
     let mut out = std::io::stdout().lock();
     let over = match *drawn {
         1.. if out.is_terminal() => format!("\x1b[{drawn}A\x1b[J"),
@@ -81,6 +104,16 @@ pub fn note(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_fits_the_terminal() {
+        let lines: Vec<String> = (0..30).map(|n| format!("{n}{}", "x".repeat(99))).collect();
+        let shown = page(&lines, (80, 24));
+        assert!(shown.len() == 23 && shown.iter().all(|line| line.len() <= 80), "{shown:?}");
+        assert_eq!(shown[22], "and 8 lines more");
+        assert_eq!(page(&lines[..3], (80, 24)).len(), 3);
+        assert_eq!(page(&lines, (5, 1)), ["and 3"]);
+    }
 
     #[test]
     fn a_file_is_written_whole_or_stays() {

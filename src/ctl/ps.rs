@@ -37,6 +37,8 @@ pub struct Options {
 }
 
 const HELP: &str = "\
+A terminal shows the columns that it has room for; a pipe or a file gets all.
+
 Columns; those after PROCS are shown by -o wide up to LAST-REFUSED, and by name:
   NAME, ID, CONTAINER    display name, beginning of the id, id
   GPU, UUID              the GPU's index and identity
@@ -81,7 +83,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         Some(Format::Json) if options.watch => bail!("--watch shows a table, not JSON"),
         Some(Format::Json) => return print_json(&first),
         None if options.json => return print_json(&first),
-        None => columns::standard(options.wide),
+        None => standard(options.wide),
     };
     if options.watch {
         return watch(&admin, first, &shown);
@@ -99,6 +101,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         ))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The columns of the ordinary table or of the wide one: on a terminal, those that it has room for.
+fn standard(wide: bool) -> Vec<Column> {
+    let all = columns::standard(wide);
+    out::terminal().map_or_else(|| all.clone(), |(width, _)| columns::fitting(all.clone(), width))
 }
 
 fn print_json(view: &View) -> Result<ExitCode> {

@@ -8,7 +8,7 @@ use crate::admin::Admin;
 use crate::node;
 use crate::out;
 use crate::rm::find;
-use crate::slice::parse_memory;
+use crate::slice::{parse_cap, parse_memory};
 use crate::table::{Row, View};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
@@ -27,7 +27,7 @@ pub struct Options {
     #[arg(value_name = "CONTAINER", add = crate::complete::slices())]
     container: String,
     /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
     /// Restrict --memory to this GPU, by its index on the node or its UUID
     #[arg(long, value_name = "GPU", requires = "memory", allow_hyphen_values = true, add = crate::complete::gpus())]

@@ -8,7 +8,7 @@ use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
-use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
+use gpuslice_wire::units::{Bytes, MIB, Percent, UnitError, Weight};
 
 /// Options that describe a slice, shared by the commands that create one.
 #[derive(Args, Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct SliceOptions {
     #[arg(long, value_name = "SEL", default_value = "any", add = crate::complete::gpus())]
     pub gpus: String,
     /// GPU memory cap per GPU, in bytes, KiB, MiB or GiB, or as a part of each GPU's memory: 1/4
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
     pub memory: MemoryAsk,
     /// Pinned host memory cap, for all GPUs together [default: the node's, usually none]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
@@ -42,11 +42,37 @@ pub struct SliceOptions {
     pub name: Option<String>,
 }
 
-/// Parses a size above zero.
-pub fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
+/// Why a size of a cap is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CapError {
+    /// It is malformed.
+    #[error("{0}")]
+    Malformed(#[from] UnitError),
+    /// Too little for any program: the unit was forgotten.
+    #[error("{0} is less than 1MiB; did you mean {1}GiB?")]
+    Tiny(Bytes, u64),
+}
+
+/// Refuses a cap in which no program can run.
+fn plausible(text: &str, bytes: Bytes) -> Result<Bytes, CapError> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    match bytes.0 {
+        0 => Err(UnitError::SizeZero.into()),
+        1..MIB => Err(CapError::Tiny(bytes, digits.parse().unwrap_or(1))),
+        _ => Ok(bytes),
+    }
+}
+
+/// Parses a size of 1 MiB or more.
+pub fn parse_memory(text: &str) -> Result<Bytes, CapError> {
+    plausible(text, text.parse()?)
+}
+
+/// Parses a size of 1 MiB or more, or a part of the GPU's memory.
+pub fn parse_cap(text: &str) -> Result<MemoryAsk, CapError> {
     match text.parse()? {
-        Bytes::ZERO => Err(UnitError::SizeZero),
-        bytes => Ok(bytes),
+        MemoryAsk::Exactly(bytes) => plausible(text, bytes).map(MemoryAsk::Exactly),
+        part @ MemoryAsk::Ratio { .. } => Ok(part),
     }
 }
 
@@ -78,5 +104,25 @@ impl SliceOptions {
                 owner: Owner::default(),
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forgotten_unit_is_asked_for() {
+        let said = |text: &str| parse_cap(text).map_err(|why| why.to_string());
+        let tiny = "8B is less than 1MiB; did you mean 8GiB?";
+        assert_eq!(said("8"), Err(tiny.to_owned()));
+        assert!(said("1048575B").is_err_and(|why| why.contains("less than 1MiB")));
+        assert!(said("512KiB").is_err_and(|why| why.ends_with("did you mean 512GiB?")));
+        assert!(said("0").is_err_and(|why| why.contains("the size is 0")));
+        assert!(said("8GB").is_err_and(|why| why.contains("write 8GiB")));
+        assert_eq!(said("1MiB"), Ok(MemoryAsk::Exactly(Bytes(MIB))));
+        assert_eq!(said("8589934592"), Ok(MemoryAsk::Exactly(Bytes(8 << 30))));
+        assert_eq!(said("1/4"), Ok(MemoryAsk::Ratio { part: 1, whole: 4 }));
+        assert!(parse_memory("4096").is_err() && parse_memory("1MiB") == Ok(Bytes(MIB)));
     }
 }

@@ -6,6 +6,7 @@ use crate::accounting::questions::{NvmlAnswer, Sample};
 use crate::clients::BURST;
 use crate::events::{Happening, unix_ns};
 use crate::executor::Duties;
+use crate::observe::daemon_row;
 use crate::policies;
 use crate::poll::{Poll, Source};
 use crate::preempt::LOOK_EVERY;
@@ -140,7 +141,7 @@ impl Daemon {
             }
             Source::Health => {
                 if duties.health.read(&mut duties.gpu_table) {
-                    duties.agents.changed();
+                    duties.health_changed();
                 }
             }
             Source::Agent(key) => {
@@ -195,7 +196,7 @@ impl Daemon {
         duties.agents.due(now);
         duties.claims.cdi.due(now);
         if duties.health.due(now, &mut duties.gpu_table) {
-            duties.agents.changed();
+            duties.health_changed();
         }
         if duties.agents.is_comparison_due(now) {
             let rows = duties.node_rows(&self.engine);
@@ -342,6 +343,10 @@ impl Daemon {
                 let rows = duties.samples.after(after_ns, (now(), unix_ns()));
                 return duties.admins.answer_all(key, &rows, &mut duties.tasks);
             }
+            Command::Processes { container } => {
+                self.read_claims();
+                return self.duties.show_processes(key, &self.engine, container);
+            }
             Command::Record { for_ns, after } => return self.record(key, for_ns, after),
             Command::Events { after } => {
                 let rows = duties.events.after(after);
@@ -403,12 +408,10 @@ impl Daemon {
 
     /// Answers with a snapshot, and with the rows of metrics if `observes`.
     fn list(&mut self, key: Key, observes: bool) {
-        let duties = &mut self.duties;
-        duties.clients.read_all_claims(&mut duties.tasks);
-        self.settle();
+        self.read_claims();
         let at = now();
         let mut rows = self.engine.snapshot(at);
-        rows.insert(0, self.own_row());
+        rows.insert(0, daemon_row(&self.engine, self.started));
         for row in &mut rows {
             if let Snapshot::Gpu { uuid, product, .. } = row {
                 *product = self.products.get(uuid).copied().unwrap_or(Name::EMPTY);
@@ -425,14 +428,11 @@ impl Daemon {
         duties.admins.answer_all(key, &rows, &mut duties.tasks);
     }
 
-    /// What a snapshot shows of the daemon itself.
-    fn own_row(&self) -> Snapshot {
-        let (until, absent) = self.engine.last_absence().unwrap_or_default();
-        Snapshot::Daemon {
-            started_ns: self.started.0,
-            absent_until_ns: until.0,
-            absent_ns: absent.0,
-        }
+    /// Brings the claims of all processes up to now.
+    fn read_claims(&mut self) {
+        let duties = &mut self.duties;
+        duties.clients.read_all_claims(&mut duties.tasks);
+        self.settle();
     }
 
     /// Asks NVML for a process's use; without NVML, answers "unknown".

@@ -8,6 +8,8 @@
 //! Each container has a list of its own, and the daemon one for the node's events. Two bounds hold:
 //! * an event that a container can cause at will is recorded [`BURST`] times, then once in [`EVERY`]. The next one
 //!   that is recorded has the number of those left out.
+//! * the slices of claims come and go as an agent wishes, each with an id of its own. So their begins, ends and
+//!   refusals are in one list together;
 //! * all lists together hold [`KEPT`] events. A new one beyond that replaces the oldest of the *longest* list. So a
 //!   container with few events loses none to one with many.
 
@@ -15,6 +17,7 @@ use crate::peer::Asker;
 use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::limits::EVENT_TEXT_BYTES_MAX;
+use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::text::{Name, Text, is_seen};
 use gpuslice_wire::units::{Duration, Instant};
 use std::cmp::Reverse;
@@ -134,7 +137,30 @@ impl Limit {
     }
 }
 
-/// Events of a container, or of the node.
+/// Whose events a list has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    Node,
+    /// Those who reserve claims: begins, ends and refusals of all claims' slices.
+    Agents,
+    Container(ContainerId),
+}
+
+impl Origin {
+    fn of(what: &Happening) -> Origin {
+        let comes_or_goes = matches!(
+            what.kind,
+            EventKind::SliceBegan | EventKind::SliceEnded | EventKind::SliceRefused
+        );
+        match what.container {
+            None => Origin::Node,
+            Some(slice) if comes_or_goes && ClaimId::is_reserved(&slice) => Origin::Agents,
+            Some(container) => Origin::Container(container),
+        }
+    }
+}
+
+/// Events of one origin.
 #[derive(Debug, Default)]
 struct List {
     entries: VecDeque<Entry>,
@@ -151,6 +177,7 @@ impl List {
                 | EventKind::Overrun
                 | EventKind::Drained
                 | EventKind::Preempted
+                | EventKind::GpuFailed
         );
         if !at_will {
             return Some(1);
@@ -167,7 +194,7 @@ impl List {
 /// See the file's head.
 #[derive(Debug)]
 pub struct Events {
-    lists: BTreeMap<Option<ContainerId>, List>,
+    lists: BTreeMap<Origin, List>,
     /// Names of the containers with a slice.
     names: BTreeMap<ContainerId, Name>,
     started_unix_ns: u64,
@@ -257,7 +284,7 @@ impl Events {
 
     fn record_at(&mut self, now: Instant, unix_ns: u64, mut what: Happening) {
         self.totals[what.kind as usize] += 1;
-        let list = self.lists.entry(what.container).or_default();
+        let list = self.lists.entry(Origin::of(&what)).or_default();
         let Some(count) = list.count(what.kind, now) else {
             return;
         };
@@ -279,13 +306,13 @@ impl Events {
     fn drop_one(&mut self) {
         let age = |list: &List| Reverse(list.entries.front().map_or(u64::MAX, |it| it.sequence));
         let longest = self.lists.iter_mut().max_by_key(|(_, it)| (it.entries.len(), age(it)));
-        let Some((&container, list)) = longest else {
+        let Some((&origin, list)) = longest else {
             return;
         };
         list.entries.pop_front();
         (self.held, self.dropped) = (self.held - 1, self.dropped + 1);
         if list.entries.is_empty() {
-            self.lists.remove(&container);
+            self.lists.remove(&origin);
         }
     }
 
@@ -408,6 +435,27 @@ mod tests {
             panic!("an answer has an end");
         };
         assert_eq!(dropped as usize, 21 + 5 * KEPT - KEPT);
+    }
+
+    /// An agent that reserves and releases claims without end loses its own earlier events.
+    #[test]
+    fn claims_without_number_leave_the_events_of_others() {
+        let mut events = Events::default();
+        events.record(at(0), Happening::of_node(EventKind::DaemonStarted));
+        (0..20).for_each(|n| events.record(at(0), Happening::of(EventKind::SliceBegan, id(n))));
+        let claim = |n: usize| ClaimId::new(&format!("c-{n}")).expect("an id").slice();
+        events.record(at(0), Happening::of(EventKind::MemoryRefused, claim(0)));
+        for n in 0..KEPT {
+            for kind in [EventKind::SliceBegan, EventKind::SliceEnded, EventKind::SliceRefused] {
+                events.record(at(1), Happening::of(kind, claim(n)));
+            }
+        }
+        let told = all(&events);
+        let others = told.iter().filter(|it| !it.0.starts_with("claim.")).count();
+        assert_eq!((told.len(), others, told[0].1), (KEPT, 21, EventKind::DaemonStarted));
+        assert!(told.iter().any(|it| it.1 == EventKind::MemoryRefused), "a claim's own event");
+        let refused = told.iter().filter(|it| it.1 == EventKind::SliceRefused).count();
+        assert!(refused <= BURST as usize, "{refused} refusals of one second");
     }
 
     #[test]

@@ -15,10 +15,22 @@ pub struct GpuTable {
     health: BTreeMap<GpuUuid, Health>,
     /// Errors and losses of each since the start.
     errors: BTreeMap<GpuUuid, u64>,
+    /// Changes of health that are still to be told.
+    changes: Vec<(GpuUuid, Health)>,
 }
 
 /// What is known of a slice beside its promise: owner, claim, whether the claim is released.
 type About = (Owner, Option<ClaimId>, bool);
+
+/// Why a GPU of this health cannot be used; `None` for a healthy one.
+pub fn trouble(health: Health) -> Option<String> {
+    match health.state {
+        HealthState::Healthy => None,
+        HealthState::Xid => Some(format!("the driver reported Xid {}", health.xid)),
+        HealthState::Ecc => Some("it has an uncorrectable memory error".to_owned()),
+        HealthState::Lost => Some("the driver does not list it any more".to_owned()),
+    }
+}
 
 impl GpuTable {
     /// These GPUs, all healthy.
@@ -37,6 +49,12 @@ impl GpuTable {
             *self.errors.entry(gpu).or_default() += 1;
         }
         self.health.insert(gpu, health);
+        self.changes.push((gpu, health));
+    }
+
+    /// The changes of health since the last call.
+    pub fn take_changes(&mut self) -> Vec<(GpuUuid, Health)> {
+        std::mem::take(&mut self.changes)
     }
 
     /// Each GPU's health, and its errors so far.
@@ -54,17 +72,9 @@ impl GpuTable {
 
     /// Why one of these GPUs cannot be used; `None` if all can.
     pub fn unhealthy(&self, gpus: &[GpuUuid]) -> Option<String> {
-        gpus.iter().find_map(|gpu| match self.health_of(*gpu) {
-            Health { state: HealthState::Healthy, .. } => None,
-            Health { state: HealthState::Xid, xid, .. } => {
-                Some(format!("{gpu} is unhealthy: the driver reported Xid {xid}"))
-            }
-            Health { state: HealthState::Ecc, .. } => {
-                Some(format!("{gpu} is unhealthy: it has an uncorrectable memory error"))
-            }
-            Health { state: HealthState::Lost, .. } => {
-                Some(format!("{gpu} is unhealthy: the driver does not list it any more"))
-            }
+        gpus.iter().find_map(|gpu| {
+            let what = trouble(self.health_of(*gpu))?;
+            Some(format!("{gpu} is unhealthy: {what}"))
         })
     }
 

@@ -44,6 +44,7 @@ mod policies;
 mod poll;
 mod preempt;
 mod probe;
+mod processes;
 mod recorder;
 mod replies;
 mod restore;

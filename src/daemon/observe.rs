@@ -4,8 +4,11 @@
 //! container has a row here, so that it can be alerted on. Only `gpuslice metrics` pays for these rows.
 
 use crate::claims::Claim;
+use crate::events::Happening;
 use crate::executor::Duties;
+use crate::gpu_table::trouble;
 use gpuslice_engine::Engine;
+use gpuslice_host::clock::now;
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::snapshot::{ClaimState, Snapshot};
@@ -27,6 +30,19 @@ impl Duties {
         rows.extend(end);
     }
 
+    /// GPUs have failed, or recovered: agents and `gpuslice events` are told.
+    pub fn health_changed(&mut self) {
+        for (gpu, health) in self.gpu_table.take_changes() {
+            let what = trouble(health);
+            let is_well = what.is_none();
+            let kind = if is_well { EventKind::GpuRecovered } else { EventKind::GpuFailed };
+            let happened = Happening::of_node(kind).on(Some(gpu));
+            let happened = happened.with([health.xid.into(), 0], what.unwrap_or_default());
+            self.events.record(now(), happened);
+        }
+        self.agents.changed();
+    }
+
     fn claim_row(&self, claim: &ClaimId, known: &Claim) -> Snapshot {
         let containers = self.containers.members_of(claim).len() as u32;
         let owner = self.containers.owner_of(&claim.slice());
@@ -38,4 +54,10 @@ impl Duties {
         };
         Snapshot::Claim { claim: *claim, state, containers, owner }
     }
+}
+
+/// What a snapshot shows of the daemon itself.
+pub fn daemon_row(engine: &Engine, started: Instant) -> Snapshot {
+    let (until, absent) = engine.last_absence().unwrap_or_default();
+    Snapshot::Daemon { started_ns: started.0, absent_until_ns: until.0, absent_ns: absent.0 }
 }

@@ -52,4 +52,4 @@ pub use grants::{
 pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;
-pub use snapshot::Figures;
+pub use snapshot::{Figures, ProcessFigures};

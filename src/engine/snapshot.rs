@@ -1,7 +1,7 @@
 //! The observer's view: the ledgers as rows, brought up to the instant of the query.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::text::Name;
@@ -60,7 +60,53 @@ pub struct Figures {
     pub waits: [u64; WaitCause::ALL.len()],
 }
 
+/// What a process has of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessFigures {
+    /// The process.
+    pub client: ClientId,
+    /// Whether it is connected.
+    pub is_connected: bool,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its number within the container.
+    pub lane: Lane,
+    /// Granted to it.
+    pub granted: Bytes,
+    /// Held by its claim, at most what it was granted.
+    pub held: Bytes,
+    /// What NVML shows for it beyond its grants.
+    pub untracked: Bytes,
+    /// Launches, by its claim.
+    pub launches: u64,
+}
+
 impl Engine {
+    /// What each process of a container has of each of its GPUs; `None` if the container has no slice.
+    #[must_use]
+    pub fn processes(&self, container: ContainerId) -> Option<Vec<ProcessFigures>> {
+        let slice = self.containers.get(self.containers.find(container)?)?;
+        let lanes = |client: ClientId| {
+            let it = self.clients.get(client);
+            let lanes = (0..).map(Lane).zip(&slice.slices.gpus);
+            lanes.filter_map(move |(lane, slice)| {
+                let (it, gpu) = (it?, self.gpus[slice.gpu?].uuid);
+                let its = it.lanes.get(lane)?;
+                Some(ProcessFigures {
+                    client,
+                    is_connected: it.connected,
+                    gpu,
+                    lane,
+                    granted: its.granted,
+                    held: its.held(),
+                    untracked: its.residual.charged(),
+                    launches: its.claims.launches,
+                })
+            })
+        };
+        Some(slice.clients.iter().copied().flat_map(lanes).collect())
+    }
+
     /// The running sums of all slices at `now`. Changes nothing.
     #[must_use]
     pub fn figures(&self, now: Instant) -> Vec<Figures> {

@@ -69,6 +69,13 @@ pub fn exists(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
+/// A process's name, as the kernel has it: at most 15 bytes, which the process chooses. `None` if there is no such
+/// process.
+pub fn name_of(pid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
+}
+
 /// A process's start time in the kernel's clock ticks since boot; `None` if there is no such process.
 pub fn start_time(pid: u32) -> Option<u64> {
     let process = Process::new(pid.try_into().ok()?).ok()?;

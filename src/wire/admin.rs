@@ -195,6 +195,11 @@ messages! {
             /// Number of the last row that the client has; 0 for none.
             after: u64,
         }
+        /// Asks for the processes of a container: rows of [`crate::snapshot::Snapshot`], one for each process and GPU.
+        312 Processes {
+            /// The container.
+            container: ContainerId,
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use crate::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::owner::{ClaimId, Owner};
 use crate::page::{
-    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
-    PAGE_VERSION,
+    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientFamilies, ClientLane, ClientPage, ContainerLane,
+    ContainerPage, PAGE_VERSION,
 };
 use crate::policy::{Change, Class, Gangs, Policy};
 use crate::samples::{SAMPLES_OF_FRAME, Sample, Samples};
@@ -83,6 +83,7 @@ fn events_have_these_bytes() {
     assert_eq!(frame[HEADER_BYTES..], [3, 0, 0, 0, 0, 0, 0, 0]);
     let kinds = EventKind::ALL.map(EventKind::name);
     assert_eq!((kinds[0], kinds[4], kinds[10]), ("daemon-started", "memory-refused", "policy-set"));
+    assert_eq!(kinds[11..], ["gpu-failed", "gpu-recovered"]);
 }
 
 /// A frame with one sample, and the request for those after an instant.
@@ -165,7 +166,8 @@ fn every_kind_has_this_length() {
             (221, 37),
             (222, 186),
             (223, 9),
-            (224, 522)
+            (224, 522),
+            (225, 166)
         ]
     );
     assert_eq!(
@@ -182,6 +184,7 @@ fn every_kind_has_this_length() {
             (309, 849),
             (310, 8),
             (311, 16),
+            (312, 130),
             (320, 0)
         ]
     );
@@ -208,7 +211,8 @@ fn pages_have_these_offsets() {
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);
-    offsets!(ClientPage: magic = 0, version = 8, slot = 12, lane = 64);
+    offsets!(ClientPage: magic = 0, version = 8, slot = 12, lane = 64, families = 1152);
+    offsets!(ClientFamilies: bytes = 0, contexts = 40);
     offsets!(UsageTable: magic = 0, version = 8, slots = 12, slot = 64);
     assert_eq!((size_of::<UsageSlot>(), USAGE_SLOTS), (192, 512));
     offsets!(ClientLane: held = 0, launches = 8, denied = 16, began_ns = 24, unseen = 32,

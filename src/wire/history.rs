@@ -33,11 +33,16 @@ pub enum EventKind {
     Retuned,
     /// The policy of GPUs was changed. Text: the new policy, and each GPU's former one.
     PolicySet,
+    /// A GPU has failed: no container joins a claim on it. Amounts: the Xid, 0 for another failure. Text: what the
+    /// driver reported.
+    GpuFailed,
+    /// It is healthy again.
+    GpuRecovered,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 11] = [
+    pub const ALL: [EventKind; 13] = [
         EventKind::DaemonStarted,
         EventKind::SliceBegan,
         EventKind::SliceEnded,
@@ -49,6 +54,8 @@ impl EventKind {
         EventKind::CapChanged,
         EventKind::Retuned,
         EventKind::PolicySet,
+        EventKind::GpuFailed,
+        EventKind::GpuRecovered,
     ];
 
     /// Its name in lists and JSON.
@@ -66,6 +73,8 @@ impl EventKind {
             EventKind::CapChanged => "cap-changed",
             EventKind::Retuned => "retuned",
             EventKind::PolicySet => "policy-set",
+            EventKind::GpuFailed => "gpu-failed",
+            EventKind::GpuRecovered => "gpu-recovered",
         }
     }
 }

@@ -13,6 +13,7 @@ extern crate std;
 
 pub mod admin;
 pub mod due;
+pub mod family;
 pub mod frame;
 pub mod history;
 pub mod ids;

@@ -34,6 +34,7 @@
 //! drained, with [`RUNNABLE_PARKED`]. It takes part in the container's next turn even if none of its threads
 //! runs, so after that turn it counts as drained only once it has reported so again.
 
+use crate::family::Family;
 use crate::limits::{ACCOUNTS_MAX, PAGE_BYTES};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -145,6 +146,19 @@ pub struct ClientPage {
     reserved: [u32; 12],
     /// One per GPU of the slice, and the host's.
     pub lane: [ClientLane; ACCOUNTS_MAX],
+    /// The same; zeros from a process whose shim counts no families.
+    pub families: [ClientFamilies; ACCOUNTS_MAX],
+}
+
+/// What the memory of a process on one GPU is used for: for display alone. The part of `held` that is in no family is
+/// in plain allocations, so the path of a small allocation counts nothing here.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ClientFamilies {
+    /// In the order of [`Family::ALL`].
+    pub bytes: [AtomicU64; Family::ALL.len()],
+    /// Contexts.
+    pub contexts: AtomicU32,
 }
 
 /// The claims of a process for one GPU.
@@ -182,6 +196,7 @@ const _: () = {
     assert!(offset_of!(ContainerPage, untracked) == 64 + 64 * ACCOUNTS_MAX);
     assert!(offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
+    assert!(offset_of!(ClientPage, families) == 1152 && size_of::<ClientFamilies>() == 64);
     assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);
     assert!(offset_of!(ClientLane, runnable) == 40 && offset_of!(ClientLane, drained_ns) == 56);
 };

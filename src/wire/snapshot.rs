@@ -1,6 +1,7 @@
 //! Snapshots: one row per container and GPU. The daemon sends them, the CLI prints them and exports them as
 //! metrics. Counters only grow; the reader computes rates.
 
+use crate::family::Family;
 use crate::frame::{Field, FrameError, Reader, Writer, field_as};
 use crate::history::EventKind;
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
@@ -96,7 +97,7 @@ field_as!(ClaimState as u8, |state| *state as u8 + 1, |raw| {
 });
 
 crate::frame::messages! {
-    /// Rows of a snapshot, ended by `End`. Kinds from 220 on are only in the answer to
+    /// Rows of a snapshot, ended by `End`. Kinds from 220 to 224 are only in the answer to
     /// [`crate::admin::Command::Observe`].
     Snapshot {
         /// A GPU of the node.
@@ -288,6 +289,30 @@ crate::frame::messages! {
             containers: u32,
             /// The container for which it was reserved, as Kubernetes names it.
             owner: Owner,
+        }
+        /// What a process of a container has of a GPU: only in the answer to [`crate::admin::Command::Processes`].
+        225 Process {
+            /// Which GPU.
+            gpu: GpuUuid,
+            /// Its pid in the daemon's pid namespace; 0 if it has none there, or has ended.
+            pid: u32,
+            /// Its name as the kernel has it; empty if it cannot be read.
+            name: Name,
+            /// Whether it is attached (1), or its memory is kept for it until it attaches again or ends (0).
+            connected: u32,
+            /// Granted to it, unused credit included.
+            reserved: Bytes,
+            /// Held, as it claims; never above `reserved`.
+            used: Bytes,
+            /// Memory that NVML shows for it beyond that.
+            untracked: Bytes,
+            /// What `used` is used for, as it claims, in the order of [`Family::ALL`]; the rest is in plain
+            /// allocations.
+            families: [Bytes; Family::ALL.len()],
+            /// Its contexts, as it claims.
+            contexts: u32,
+            /// Launches, as it counts them.
+            launches: u64,
         }
     }
 }

@@ -78,6 +78,24 @@ fn no_rhythm_buys_anything() {
     }
 }
 
+/// Kernels of 0.7 s, of which two are queued, beside steps of 1 ms: with equal weights each gets half, over stretches
+/// that are long beside the kernels.
+#[test]
+fn long_kernels_of_an_equal_weight_get_their_part() {
+    for two in [700 * MS, 1_400 * MS] {
+        let mut world = governed(8, Policy::Soft, Kernels::Medium, &[weighs(1), weighs(1)]);
+        world.launches(0, Kernels::Exactly(two));
+        world.launches(1, Kernels::Exactly(MS));
+        world.run_until(world.now + 1_000 * MS);
+        let before = used(&world);
+        world.run_until(world.now + 60_000 * MS);
+        let after = used(&world);
+        let [long, short] = [0, 1].map(|who| after[who] - before[who]);
+        let part = long * 1_000 / (long + short);
+        assert!((450..=550).contains(&part), "{part} thousandths for kernels of {two} ns");
+    }
+}
+
 /// Processes that claim random work, each as short as its claim: turns end when one is gone, and begin with
 /// the next one, which has launched nothing yet, whatever it claims.
 #[test]

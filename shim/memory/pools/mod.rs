@@ -26,6 +26,7 @@ use crate::real;
 use crate::resolve::call::{check, relaxed};
 use core::ffi::c_void;
 use gpuslice_nvabi::types::*;
+use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use reservation::{PoolBackend, PoolReservation, Step};
@@ -84,6 +85,7 @@ impl PoolBackend for AccountBackend<'_> {
         if self.1.unseen {
             self.0.unseen(self.1.lane, bytes);
         }
+        self.0.hold(self.1.lane, Family::Pools, bytes);
     }
 
     fn reserved(&self) -> Option<u64> {

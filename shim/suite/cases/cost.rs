@@ -190,3 +190,31 @@ pub fn managed_memory_is_claimed_as_unseen(injection: Injection) {
     probe.lines();
     slice.daemon.until("the end of it", |state| state.claimed(0) == (4096, 0));
 }
+
+pub fn what_memory_is_used_for_is_claimed(injection: Injection) {
+    let slice = measuring(injection, &[40]);
+    let mut probe = slice.start(&[
+        "init",
+        "ctx:0",
+        "managed:0x100000",
+        "create:0x400000:1",
+        "array:0x200000:1", // 8 MiB of elements, 10 in this driver
+        "async:0x100000",
+        "alloc:0x800000",
+        "wait",
+        "free:0",
+        "release:1",
+        "unarray:2",
+        "freeasync:3",
+        "destroy",
+        "wait",
+    ]);
+    probe.lines();
+    // managed, arrays, pools, physical, contexts; and their number
+    let held = ([1, 10, 1, 4, 40].map(|mib| mib * MIB), 1);
+    slice.daemon.until("the families", |state| state.families(0) == held);
+    slice.daemon.until("their sum", |state| state.claimed(0) == (64 * MIB, MIB));
+    probe.go_on();
+    probe.lines();
+    slice.daemon.until("the end of them", |state| state.families(0) == ([0; 5], 0));
+}

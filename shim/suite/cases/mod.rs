@@ -55,7 +55,7 @@ macro_rules! conformance {
             a_first_context_of_known_cost_is_refused_in_advance
             a_raised_limit_is_charged a_limit_that_does_not_fit_is_reset
             pinned_memory_has_an_account_of_its_own pinned_memory_is_refused_above_its_cap_alone
-            managed_memory_is_claimed_as_unseen
+            managed_memory_is_claimed_as_unseen what_memory_is_used_for_is_claimed
             // gate.rs
             every_call_that_puts_work_on_the_gpu_is_gated calls_that_only_order_or_wait_are_not_gated
             work_waits_for_its_turn

@@ -210,6 +210,12 @@ impl State {
         (self.word(lane), self.word(lane + 32))
     }
 
+    /// The only process's claims of what its memory on a lane is used for, and of the number of its contexts there.
+    pub fn families(&self, lane: u64) -> ([u64; 5], u32) {
+        let at = 1152 + 64 * lane;
+        ([0, 1, 2, 3, 4].map(|family| self.word(at + 8 * family)), self.word(at + 40) as u32)
+    }
+
     /// Gated launches on lane 0 that the only process claims.
     pub fn launches(&self) -> u64 {
         self.word(64 + 8)

@@ -13,6 +13,7 @@ mod serve;
 mod tests;
 
 use crate::admin::{Admin, Forbidden};
+use crate::clients::lock;
 use crate::out;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -21,7 +22,7 @@ use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::frame::FrameError;
 use node::NodeView;
-use serve::{Format, lock};
+use serve::Format;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -4,11 +4,10 @@
 //! takes the place of the one that has been silent for longest. So silent clients delay no scrape, and scrapes do not
 //! wait for each other but for the one list that they share.
 
+use crate::clients::{Clients, WhenFull};
 use anyhow::Result;
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Largest request head, bytes; the rest is not read.
@@ -51,7 +50,7 @@ impl Format {
 
 /// Answers clients of `listener` with `metrics`, for ever.
 pub fn serve(listener: &TcpListener, metrics: &(impl Fn(Format) -> Result<String> + Sync)) -> ! {
-    let clients = Clients::default();
+    let clients = Clients::new(CLIENTS_MAX, WhenFull::EndOldest);
     std::thread::scope(|scope| {
         loop {
             // The client has closed the connection already, or no descriptor is free.
@@ -59,7 +58,7 @@ pub fn serve(listener: &TcpListener, metrics: &(impl Fn(Format) -> Result<String
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
-            let Ok(mine) = clients.enter(&client) else { continue };
+            let Ok(Some(mine)) = clients.enter(&client) else { continue };
             let clients = &clients;
             let serves = move || {
                 let _closed_or_late = answer_client(client, || clients.asked(mine), metrics);
@@ -71,56 +70,6 @@ pub fn serve(listener: &TcpListener, metrics: &(impl Fn(Format) -> Result<String
             }
         }
     })
-}
-
-/// The clients that are served, the oldest first.
-#[derive(Default)]
-struct Clients(Mutex<Served>);
-
-#[derive(Default)]
-struct Served {
-    numbers: u64,
-    clients: VecDeque<Client>,
-}
-
-struct Client {
-    number: u64,
-    stream: TcpStream,
-    /// Its request has arrived.
-    asked: bool,
-}
-
-/// A lock whose holder panicked: what it protects is whole between any two statements.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Clients {
-    /// Counts a client. If there are too many, it ends the oldest one whose request has not arrived, else the oldest.
-    fn enter(&self, client: &TcpStream) -> io::Result<u64> {
-        let copy = client.try_clone()?;
-        let mut served = lock(&self.0);
-        if served.clients.len() >= CLIENTS_MAX {
-            let silent = served.clients.iter().position(|client| !client.asked);
-            if let Some(oldest) = served.clients.remove(silent.unwrap_or(0)) {
-                let _closed_already = oldest.stream.shutdown(Shutdown::Both);
-            }
-        }
-        served.numbers += 1;
-        let number = served.numbers;
-        served.clients.push_back(Client { number, stream: copy, asked: false });
-        Ok(number)
-    }
-
-    fn asked(&self, mine: u64) {
-        let mut served = lock(&self.0);
-        let client = served.clients.iter_mut().find(|client| client.number == mine);
-        client.into_iter().for_each(|client| client.asked = true);
-    }
-
-    fn leave(&self, mine: u64) {
-        lock(&self.0).clients.retain(|client| client.number != mine);
-    }
 }
 
 fn answer_client(

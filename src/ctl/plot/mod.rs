@@ -7,13 +7,13 @@ mod panel;
 mod tests;
 
 use crate::admin::Admin;
-use crate::columns::cut;
 use crate::node;
 use crate::out;
 use crate::past::{Past, part};
 use crate::rm::find;
 use crate::spark::{resampled, sparkline};
 use crate::table::View;
+use crate::text::cut;
 use crate::why::percent;
 use anyhow::{Result, bail};
 use chart::{GpuFacts, due_us, mean};

@@ -137,12 +137,7 @@ impl Panel {
         let shown = if self.bands.len() > rows { rows - 1 } else { self.bands.len() };
         for band in self.bands.iter().rev().take(shown) {
             svg.rect((x, y - 8.0), (10.0, 9.0), band.colour, None);
-            svg.text(
-                (x + 16.0, y),
-                11.0,
-                (TEXT, Anchor::Start),
-                &crate::columns::cut(&band.name, 22),
-            );
+            svg.text((x + 16.0, y), 11.0, (TEXT, Anchor::Start), &crate::text::cut(&band.name, 22));
             svg.text((x + 320.0, y), 11.0, (FAINT, Anchor::End), &band.note);
             y += LINE;
         }

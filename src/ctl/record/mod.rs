@@ -264,7 +264,7 @@ fn lines(recording: &Recording) -> Vec<String> {
         for (number, track) in recording.on(*gpu) {
             let Sums { turns, gpu_ns, longest, late } = recording.sums(number);
             let part = percent(gpu_ns as f64 / recording.length.max(1) as f64);
-            let name = crate::columns::cut(&track.name, 16);
+            let name = crate::text::cut(&track.name, 16);
             let [got, longest, late] = [gpu_ns, longest, late].map(duration);
             lines.push(format!(
                 "{name:16}  {turns:>5}  {got:>9}  {part:>5}  {longest:>8}  {late:>8}  {called}"

@@ -5,8 +5,8 @@
 //! than it is.
 
 use super::{Recording, Stretch, Sums};
-use crate::columns::cut;
 use crate::svg::{Anchor, FAINT, GRID, SANS, Svg, TEXT};
+use crate::text::cut;
 use crate::why::{duration, percent};
 use gpuslice_wire::turns::TurnKind;
 

@@ -3,6 +3,7 @@
 //! `model` decides what a key does, `screen` draws; both are pure. This file owns the terminal and the connection.
 //! Without a terminal, or on one that cannot move its cursor, it prints rows.
 
+mod detail;
 pub(crate) mod model;
 #[cfg(test)]
 pub(crate) mod picture;
@@ -16,7 +17,8 @@ use crate::out;
 use crate::set;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
-use model::{Field, Key, Model, Order};
+use gpuslice_wire::ids::ContainerId;
+use model::{Field, Key, Model, Order, Processes};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use screen::Look;
 use std::io::IsTerminal;
@@ -46,7 +48,7 @@ const HELP: &str = "\
 Keys:
   q, Esc           end
   Up, Down, k, j   choose a slice
-  Enter            show all about it
+  Enter            show all about it: its reason, rules, processes, memory and waits; Up, Down scroll
   o                sort by the next column: NAME, WAIT, GOT, IDLE, MEM
   /                show only slices whose name or id has a text
   space            pause
@@ -84,7 +86,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     terminal::restore_at_signals()?;
     let mut terminal = ratatui::try_init().context("the terminal cannot show a screen")?;
-    let mut top = Top { admin, model: Model::new(first), every: options.every };
+    let mut model = Model::new(first);
+    model.given_dir.clone_from(&options.runtime_dir);
+    let mut top = Top { admin, model, every: options.every };
     let done = top.run(&mut terminal, Look { colour });
     ratatui::restore();
     done.map(|()| ExitCode::SUCCESS)
@@ -144,6 +148,7 @@ impl Top {
         let seen = self.ask().or_else(|_| {
             self.admin = self.admin.again()?;
             self.model.past.clear();
+            self.model.processes = Processes::default();
             self.ask()
         });
         match seen {
@@ -157,7 +162,28 @@ impl Top {
         if !self.model.is_paused {
             self.model.past.follow(&self.admin)?;
         }
-        Ok(View::of(self.admin.list()?))
+        let view = View::of(self.admin.list()?);
+        self.ask_for_processes(&view)?;
+        Ok(view)
+    }
+
+    /// Asks for the processes of the selected slice. A daemon that does not tell them ends the connection.
+    fn ask_for_processes(&mut self, view: &View) -> Result<()> {
+        let chosen =
+            self.model.container().filter(|it| view.rows.iter().any(|row| row.container == *it));
+        let id = chosen.as_deref().and_then(|it| ContainerId::new(it).ok());
+        let is_asked = !self.model.is_paused && !matches!(self.model.processes, Processes::NotTold);
+        let (Some(container), true) = (id, is_asked) else {
+            return Ok(());
+        };
+        self.model.processes = match self.admin.processes(container)? {
+            Some(all) => Processes::Of(container.to_string(), all),
+            None => {
+                self.admin = self.admin.again()?;
+                Processes::NotTold
+            }
+        };
+        Ok(())
     }
 
     /// Changes a slice, and shows what was changed or why not.

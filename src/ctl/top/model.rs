@@ -5,12 +5,16 @@
 //! minutes, for the sparklines, are the daemon's.
 
 use crate::past::{Past, part};
+use crate::processes::Process;
 use crate::table::{Row, View};
-use crate::why::{Finding, Told, decide};
+use crate::why::{Finding, Told, decide, with_dir};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::samples::Sample;
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::path::PathBuf;
 
 /// Views between which reasons are decided.
 const VIEWS: usize = 3;
@@ -118,6 +122,18 @@ pub struct Line<'a> {
     pub told: Told,
 }
 
+/// The processes of the selected slice.
+#[derive(Clone, Debug, Default)]
+pub enum Processes {
+    /// Not asked yet.
+    #[default]
+    Unknown,
+    /// Those of the container with this id.
+    Of(String, Vec<Process>),
+    /// The daemon does not tell them.
+    NotTold,
+}
+
 /// See the file's head.
 pub struct Model {
     views: VecDeque<View>,
@@ -135,6 +151,12 @@ pub struct Model {
     selected: Option<(String, GpuUuid)>,
     /// A message for the last line.
     pub message: String,
+    /// The runtime directory, if it was given: the commands that are proposed need it.
+    pub given_dir: Option<PathBuf>,
+    /// The processes of the selected slice.
+    pub processes: Processes,
+    /// The first line that is shown of a slice in full, within what the last drawing had room for.
+    scroll: Cell<usize>,
 }
 
 impl Model {
@@ -149,6 +171,9 @@ impl Model {
             is_paused: false,
             selected: None,
             message: String::new(),
+            given_dir: None,
+            processes: Processes::default(),
+            scroll: Cell::new(0),
         }
     }
 
@@ -161,6 +186,11 @@ impl Model {
         if self.views.len() > VIEWS {
             self.views.pop_front();
         }
+    }
+
+    /// Takes in a view, and no rates from the ones before: these are too old.
+    pub fn see_anew(&mut self, view: View) {
+        self.views = VecDeque::from([view]);
     }
 
     /// The last view.
@@ -207,6 +237,8 @@ impl Model {
         let line = |row| {
             let finding = decide(before, now, row);
             let told = finding.told(now, row);
+            let advice = with_dir(told.advice, self.given_dir.as_deref());
+            let told = Told { advice, ..told };
             Line { row, finding, told }
         };
         let mut lines: Vec<Line<'_>> = now.rows.iter().filter(is_meant).map(line).collect();
@@ -244,8 +276,15 @@ impl Model {
         self.selected = chosen;
     }
 
+    /// The lines that a screen with room for so many shows of `all`.
+    pub fn visible(&self, all: usize, room: usize) -> Range<usize> {
+        let first = self.scroll.get().min(all.saturating_sub(room));
+        self.scroll.set(first);
+        first..(first + room).min(all)
+    }
+
     /// Id of the selected container.
-    fn container(&self) -> Option<String> {
+    pub fn container(&self) -> Option<String> {
         let lines = self.lines();
         let line = lines.get(self.selected(&lines))?;
         Some(line.row.container.clone())
@@ -284,6 +323,14 @@ impl Model {
                 None
             }
             (Mode::List, Key::Escape | Key::Char('q')) => Some(Order::Quit),
+            (Mode::Detail, Key::Up | Key::Char('k')) => {
+                self.scroll.set(self.scroll.get().saturating_sub(1));
+                None
+            }
+            (Mode::Detail, Key::Down | Key::Char('j')) => {
+                self.scroll.set(self.scroll.get() + 1);
+                None
+            }
             (Mode::List | Mode::Detail, key) => {
                 self.command(key);
                 None
@@ -303,6 +350,7 @@ impl Model {
             (Key::Down | Key::Char('j'), _) => self.select(1),
             (Key::Enter, _) => {
                 self.select(0);
+                self.scroll.set(0);
                 self.mode = Mode::Detail;
             }
             (Key::Char('/'), _) => self.mode = Mode::Filter,

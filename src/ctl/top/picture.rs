@@ -3,10 +3,11 @@
 //! The pictures are checked in, and a test compares them with what is drawn now: a document never shows an old screen.
 //! After a change of the screen, `GPUSLICE_PICTURES=1 cargo test -p gpuslice-ctl pictures` writes them anew.
 
-use super::model::Model;
+use super::model::{Model, Processes};
 use super::screen::CHOSEN;
 use super::tests::{drawn, press};
 use crate::past::tests::{Slice, build, busy, idle};
+use crate::processes::Process;
 use crate::svg::{PAGE, Svg, TEXT};
 use crate::table::tests::{gpu, slice};
 use crate::table::{Gpu, Row, View};
@@ -195,7 +196,11 @@ fn row(it: &Tenant, now: u64, second: u64) -> Row {
         peak: Bytes(it.used * GIB),
         denied: 0,
         denied_need: Bytes(0),
-        clients: u32::from(it.name != "notebook-7f3c"),
+        clients: match it.name {
+            "notebook-7f3c" => 0,
+            "embed" => 2,
+            _ => 1,
+        },
         holds: matches!(it.name, "train-llama" | "render"),
         turns: 55 * second,
         launches: 4_000 * second,
@@ -261,6 +266,27 @@ fn view(second: u64) -> View {
     }
 }
 
+/// The processes of `embed`: a server and its worker.
+fn processes() -> Vec<Process> {
+    let mib = |mib: u64| Bytes(mib << 20);
+    let process = |pid, name: &str, used, families: [u64; 5]| Process {
+        gpu: GpuUuid([1; 16]),
+        pid,
+        name: name.into(),
+        is_connected: true,
+        reserved: mib(used + 64),
+        used: mib(used),
+        untracked: Bytes(0),
+        families: families.map(mib),
+        contexts: 1,
+        launches: 478_000 * used / 7168,
+    };
+    vec![
+        process(20417, "uvicorn", 1024, [0, 0, 0, 0, 512]),
+        process(20433, "python3", 6144, [0, 96, 1536, 3584, 512]),
+    ]
+}
+
 fn model() -> Model {
     let mut model = Model::new(view(100));
     (101..240).for_each(|second| model.see(view(second)));
@@ -289,10 +315,14 @@ pub(crate) fn assert_picture(name: &str, picture: &str) {
 fn pictures_show_the_screen_of_today() {
     let mut model = model();
     press(&mut model, "jj");
+    model.processes = Processes::Of("embed".into(), processes());
     for size in [(80, 24), (120, 40), (200, 50)] {
         let name = format!("top-{}x{}.svg", size.0, size.1);
         assert_picture(&name, &picture(&drawn(&model, size, true)));
     }
     press(&mut model, "/embed\n\n");
-    assert_picture("top-detail-120x40.svg", &picture(&drawn(&model, (120, 40), true)));
+    for size in [(80, 24), (120, 40)] {
+        let name = format!("top-detail-{}x{}.svg", size.0, size.1);
+        assert_picture(&name, &picture(&drawn(&model, size, true)));
+    }
 }

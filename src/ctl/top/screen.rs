@@ -4,20 +4,21 @@
 //! 80 columns are the measure. A narrower terminal loses columns by their rank, a wider one gets longer names and
 //! reasons and a sparkline for each slice. All widths are those that a terminal gives to a character.
 
+use super::detail;
 use super::model::{Line as Slice, Mode, Model};
-use crate::columns::cut;
 use crate::gpus::{Summary, summaries};
 use crate::spark::{resampled, sparkline};
-use crate::table::{Row, View};
-use crate::why::{duration, percent};
+use crate::table::View;
+use crate::text::cut;
+use crate::why::percent;
 use gpuslice_wire::policy::Class;
-use gpuslice_wire::samples::Sample;
 use gpuslice_wire::units::Bytes;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
+use std::ops::Range;
 use unicode_width::UnicodeWidthStr;
 
 /// Cells of the memory bar, brackets included.
@@ -28,9 +29,8 @@ const WITH_SPARKLINE: usize = 120;
 const SPARKLINE: usize = 20;
 /// Its cells, and the seconds that it shows.
 const SHORT: (usize, usize) = (SPARKLINE, 120);
-/// The same for the sparklines of one slice.
-const LONG: (usize, usize) = (60, 600);
-const KEYS: &str = "q quit  Enter detail  o sort  / filter  space pause  set: w weight s share l limit c cap p priority";
+/// The keys that change a slice. A no-break space keeps a key on the line of its word.
+const SET_KEYS: &str = "set: w\u{a0}weight s\u{a0}share l\u{a0}limit c\u{a0}cap p\u{a0}priority";
 
 /// The background of the row under the cursor.
 pub const CHOSEN: Color = Color::Indexed(238);
@@ -136,38 +136,56 @@ fn fit(text: &str, width: usize, right: bool) -> String {
 }
 
 /// The last `seconds` as a sparkline of `cells`.
-fn spark(parts: &[f64], (cells, seconds): (usize, usize)) -> String {
+pub(super) fn spark(parts: &[f64], (cells, seconds): (usize, usize)) -> String {
     sparkline(&resampled(parts, cells, seconds))
 }
 
 /// Draws the model.
 pub fn draw(frame: &mut Frame<'_>, model: &Model, look: Look) {
     let area = frame.area();
-    let width = usize::from(area.width);
-    let height = usize::from(area.height);
+    let (width, height) = (usize::from(area.width), usize::from(area.height));
     let mut lines = header(model, look, width, (height / 3).max(1));
     let lists = model.lines();
-    match model.mode {
-        Mode::Detail => lines.extend(detail(model, &lists, look)),
-        _ => {
-            let room = height.saturating_sub(lines.len() + 2);
-            lines.extend(table(model, &lists, look, (width, room)));
-            let below = detail(model, &lists, look);
-            if height >= WITH_DETAIL && lines.len() + below.len() + 2 < height && !lists.is_empty()
-            {
-                lines.push(Line::from(""));
-                lines.extend(below);
-            }
+    let is_detail = matches!(model.mode, Mode::Detail);
+    let mut shown = None;
+    if is_detail {
+        let all = detail::lines(model, &lists, look, width);
+        // The footer names the lines that it leaves room for: the longest numbers give its height.
+        let longest = footer(model, Some((all.len()..all.len(), all.len())));
+        let below = wrapped(&longest, 0, width).len().min(height.div_ceil(2));
+        let room = height.saturating_sub(lines.len() + below).max(1);
+        let part = model.visible(all.len(), room);
+        lines.extend(all[part.clone()].iter().cloned());
+        shown = Some((part, all.len()));
+    }
+    let below = wrapped(&footer(model, shown), 0, width);
+    let below = &below[..below.len().min(height.div_ceil(2))];
+    if !is_detail {
+        let room = height.saturating_sub(lines.len() + below.len() + 1);
+        lines.extend(table(model, &lists, look, (width, room)));
+        let full = detail::lines(model, &lists, look, width);
+        let rest = height.saturating_sub(lines.len() + below.len());
+        if height >= WITH_DETAIL && full.len() < rest && !lists.is_empty() {
+            lines.push(Line::from(""));
+            lines.extend(full);
         }
     }
-    lines.truncate(height.saturating_sub(1));
+    let last = if height > 1 { below.len() } else { 0 };
+    lines.truncate(height - last.min(height));
     frame.render_widget(Paragraph::new(lines), area);
-    if height > 1 {
-        let last = Rect { y: area.y + area.height - 1, height: 1, ..area };
-        let bold = Style::new().add_modifier(Modifier::REVERSED);
-        let text = fit(&last_line(model), width, false);
-        frame.render_widget(Paragraph::new(Line::styled(text, bold)), last);
-    }
+    let y = area.y + area.height.saturating_sub(last as u16);
+    let bold = Style::new().add_modifier(Modifier::REVERSED);
+    let below = below.iter().take(last).map(|it| Line::styled(fit(it, width, false), bold));
+    let bottom = Rect { y, height: last as u16, ..area };
+    frame.render_widget(Paragraph::new(below.collect::<Vec<_>>()), bottom);
+}
+
+/// A text in lines of `width` cells, of which those after the first begin with `indent` spaces.
+pub(super) fn wrapped(text: &str, indent: usize, width: usize) -> Vec<String> {
+    let space = " ".repeat(indent.min(width / 2));
+    let options = textwrap::Options::new(width.max(1)).subsequent_indent(&space);
+    let lines = textwrap::wrap(text, options).into_iter();
+    lines.map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
 /// A line for each GPU, `most` at most.
@@ -278,7 +296,7 @@ fn table(
     lines
 }
 
-fn reason_style(it: &Slice<'_>, look: Look) -> Style {
+pub(super) fn reason_style(it: &Slice<'_>, look: Look) -> Style {
     match it.finding.why.name() {
         "nothing" => look.colour(Color::Green),
         "idle" | "no-process" => look.colour(Color::Blue),
@@ -287,76 +305,13 @@ fn reason_style(it: &Slice<'_>, look: Look) -> Style {
     }
 }
 
-/// The selected slice in full.
-fn detail(model: &Model, slices: &[Slice<'_>], look: Look) -> Vec<Line<'static>> {
-    let Some(it) = slices.get(model.selected(slices)) else {
-        return vec![Line::from("no slice")];
-    };
-    let (row, growth, now) = (it.row, &it.finding.growth, model.now());
-    let part = |ns: u64| percent(growth.part(ns));
-    let optional = |value: Option<u32>| value.map_or("none".to_owned(), |it| it.to_string());
-    let mut texts = vec![
-        format!("{} ({}) on {}, {}", row.name, row.container, now.called(row.gpu), row.gpu),
-        format!("why       {}", it.told.sentence),
-        format!("try       {}", it.told.advice.as_deref().unwrap_or("-")),
-        format!(
-            "time      {} running, {} waiting, {} hand-over, {} limited, {} gang, {} idle, {} absent",
-            part(growth.running),
-            part(growth.waiting),
-            part(growth.handover),
-            part(growth.limited),
-            part(growth.gang),
-            part(growth.idle),
-            part(growth.absent)
-        ),
-        format!(
-            "rules     weight {}, share {}, limit {}, {}{}",
-            optional(row.weight),
-            optional(row.share),
-            optional(row.share_limit),
-            row.class,
-            if row.gang { ", gang" } else { "" }
-        ),
-        format!(
-            "memory    {} used, {} untracked, {} reserved, peak {}, cap {}",
-            row.used, row.untracked, row.reserved, row.peak, row.cap
-        ),
-        format!(
-            "pinned    {}, cap {}",
-            row.pinned,
-            row.pinned_cap.map_or("none".into(), |it: Bytes| it.to_string())
-        ),
-        format!(
-            "processes {}, {} launches, {} turns, {} overruns",
-            row.clients, row.launches, row.turns, row.late_turns
-        ),
-        format!("got       {}", last_minutes(model, row, |it| it.got_us.into())),
-        format!("waited    {}", last_minutes(model, row, Sample::waiting_us)),
-    ];
-    if let Some(time) = now.time(row).filter(|time| time.waits().next().is_some()) {
-        texts.push("waited behind".to_owned());
-        texts.extend(time.waits().map(|(container, wait)| {
-            let name = now.name(container.as_str());
-            let (total, longest) = (duration(wait.total_ns), duration(wait.longest_ns));
-            format!("  {name}: {total} in all, {longest} at most ({})", wait.cause.name())
-        }));
-    }
-    texts.extend(it.told.notes.iter().map(|note| format!("note      {note}")));
-    let mut lines: Vec<Line<'static>> = texts.into_iter().map(Line::from).collect();
-    if let Some(why) = lines.get_mut(1) {
-        *why = std::mem::take(why).style(reason_style(it, look));
-    }
-    lines
-}
-
-/// A sparkline of ten minutes.
-fn last_minutes(model: &Model, row: &Row, of: fn(&Sample) -> u64) -> String {
-    format!("{} 10 min", spark(&model.parts(row, LONG.1, of), LONG))
-}
-
-/// Keys, a question or a message.
-fn last_line(model: &Model) -> String {
+/// Keys, a question or a message. `shown`: the lines of a slice in full that are on the screen, and their number.
+fn footer(model: &Model, shown: Option<(Range<usize>, usize)>) -> String {
     let name = |container: &str| model.now().name(container);
+    let keys = match shown {
+        Some(_) => "Esc back  space pause",
+        None => "q quit  Enter detail  o sort  / filter  space pause",
+    };
     match &model.mode {
         Mode::Filter => format!("show names with: {}_", model.filter),
         Mode::Edit(container, field, text) => {
@@ -372,7 +327,14 @@ fn last_line(model: &Model) -> String {
                 "" => String::new(),
                 text => format!("filter {text}  "),
             };
-            format!("{paused}{filter}by {}  {KEYS}", model.sort.name())
+            let place = match shown {
+                None => format!("by {}", model.sort.name()),
+                Some((lines, all)) if lines.len() < all => {
+                    format!("lines {}-{} of {all}  Up, Down scroll", lines.start + 1, lines.end)
+                }
+                Some(_) => "all lines".to_owned(),
+            };
+            format!("{paused}{filter}{place}  {keys}  {SET_KEYS}")
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The screen in memory, at the sizes that terminals have, and the keys.
 
-use super::model::{Field, Key, Mode, Model, Order, Sort};
+use super::model::{Field, Key, Mode, Model, Order, Processes, Sort};
 use super::screen::{Look, draw};
 use crate::past::tests::past;
+use crate::processes::Process;
 use crate::set;
 use crate::table::tests::{gpu, slice};
 use crate::table::{Gpu, Row, View};
@@ -146,7 +147,8 @@ fn eighty_columns_have_every_column() {
         ],
         "{told:#?}"
     );
-    assert!(told[23].starts_with("by NAME  q quit  Enter detail"), "{}", told[23]);
+    assert!(told[22].starts_with("by NAME  q quit  Enter detail"), "{}", told[22]);
+    assert!(told[23].ends_with("l limit c cap p priority"), "{}", told[23]);
     assert_eq!(told.len(), 24);
 }
 
@@ -226,14 +228,14 @@ fn rows_are_sorted_filtered_and_chosen() {
     assert_eq!(chosen(&model), before);
     press(&mut model, "/TRA\n");
     assert_eq!(names(&model), ["train"]);
-    assert!(lines(&model, (80, 24))[23].contains("filter TRA"));
+    assert!(lines(&model, (80, 24))[22].contains("filter TRA"));
     press(&mut model, "/x\n");
     assert!(lines(&model, (80, 24))[2].contains("no slice matches the filter"));
     press(&mut model, "/\x1b ");
     assert_eq!(names(&model).len(), 3);
     model.see(view(500));
     assert_eq!((model.is_paused, model.now().now_ns), (true, 109 * S), "no view is taken in");
-    assert!(lines(&model, (80, 24))[23].starts_with("PAUSED"));
+    assert!(lines(&model, (80, 24))[22].starts_with("PAUSED"));
     assert_eq!(press(&mut model, "q"), Some(Order::Quit));
 }
 
@@ -278,6 +280,7 @@ fn a_typed_value_is_one_value() {
 #[test]
 fn the_detail_has_the_reason_the_command_and_the_waits() {
     let mut model = model();
+    model.processes = Processes::Of("web".into(), vec![process(4242)]);
     press(&mut model, "/web\n\n");
     let told = lines(&model, (100, 40)).join("\n");
     for text in [
@@ -285,6 +288,8 @@ fn the_detail_has_the_reason_the_command_and_the_waits() {
         "why       waits 90 %: behind train, whose kernels last up to 1.5 s",
         "10 % running, 90 % waiting",
         "memory    3GiB used",
+        "families  3GiB held (allocations 2GiB, pools 512MiB, contexts 512MiB)",
+        "  4242 python3: 3GiB held (allocations 2GiB, pools 512MiB, contexts 512MiB), 2MiB unused credit",
     ] {
         assert!(told.contains(text), "{text}: {told}");
     }
@@ -294,6 +299,58 @@ fn the_detail_has_the_reason_the_command_and_the_waits() {
     );
     press(&mut model, "\x1b");
     assert_eq!(model.mode, Mode::List);
+}
+
+/// A process that holds 3 GiB.
+fn process(pid: u32) -> Process {
+    let mib = |mib: u64| Bytes(mib << 20);
+    Process {
+        gpu: GpuUuid([1; 16]),
+        pid,
+        name: "python3".into(),
+        is_connected: true,
+        reserved: mib(3074),
+        used: mib(3072),
+        untracked: Bytes(0),
+        families: [0, 0, 512, 0, 512].map(mib),
+        contexts: 1,
+        launches: 9,
+    }
+}
+
+/// At 80x24: no sentence is cut, and what does not fit is scrolled to.
+#[test]
+fn the_detail_of_many_processes_scrolls() {
+    let mut model = model();
+    model.processes = Processes::Of("web".into(), (1..=40).map(process).collect());
+    press(&mut model, "/web\n\n");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let first = lines(&model, (80, 24));
+    for whole in ["0 % gang, 0 % idle, 0 % absent", "gpuslice set train --share-limit 50"] {
+        assert!(words(&first.join(" ")).contains(whole), "{whole}: {first:#?}");
+    }
+    assert!(words(&first[22..].join(" ")).ends_with("c cap p priority"), "{first:#?}");
+    assert!(!first.join("").contains("40 python3"));
+    let mut seen = first.clone();
+    for _ in 0..500 {
+        press(&mut model, "j");
+        seen.extend(lines(&model, (80, 24)));
+    }
+    for pid in 1..=40 {
+        assert!(seen.iter().any(|line| line.starts_with(&format!("  {pid} python3: "))), "{pid}");
+    }
+    let last = lines(&model, (80, 24));
+    assert!(last.join("").contains("train: "), "the waits are last: {last:#?}");
+    press(&mut model, "k");
+    assert_ne!(lines(&model, (80, 24)), last, "the end was not passed");
+    (0..500).for_each(|_| drop(press(&mut model, "k")));
+    assert_eq!(lines(&model, (80, 24)), first);
+    assert_eq!(model.container().as_deref(), Some("web"), "the choice stays");
+    model.processes = Processes::NotTold;
+    assert!(lines(&model, (80, 24)).join(" ").contains("does not list them"));
+    for size in [(1, 1), (5, 2), (20, 3), (33, 6), (300, 100)] {
+        assert_eq!(lines(&model, size).len(), usize::from(size.1), "{size:?}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ const COLOURS = ["#4e9bd6", "#e8a33d", "#4fb286", "#d46a9f", "#9d7fd1", "#c9c04a
 const TEN_MINUTES = 600000;
 const TWO_MINUTES = 120000;
 const EVENTS_MAX = 200;
-const BAD_EVENTS = ["slice-refused", "memory-refused", "overrun"];
+const BAD_EVENTS = ["slice-refused", "memory-refused", "overrun", "gpu-failed"];
 const SVG = "http://www.w3.org/2000/svg";
 
 const series = new Map(); // number -> {container, name, gpu, samples: [[end, length, got, due, waited, idle, memory]]}
@@ -28,6 +28,8 @@ function shape(name, attributes) {
 }
 
 function percent(part) { return (100 * part).toFixed(part < 0.095 && part > 0 ? 1 : 0) + " %"; }
+
+function counted(number, what, more = "s") { return `${number} ${what}${number === 1 ? "" : more}`; }
 
 function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -174,7 +176,7 @@ function detailRow(row) {
   }
   const rules = [`weight ${row.weight ?? "none"}`, `share ${row.share ?? "none"}`, `limit ${row.share_limit ?? "none"}`];
   say("rules", rules.join(", "));
-  say("so far", `${row.processes} processes, ${row.denied} allocations refused, ${row.overruns} overruns; id ${row.container}`);
+  say("so far", `${counted(row.processes, "process", "es")}, ${counted(row.denied, "refused allocation")}, ${counted(row.overruns, "overrun")}; id ${row.container}`);
   for (const note of row.notes) say("note", note);
   line.append(cell);
   return line;
@@ -220,10 +222,13 @@ function say(text, isBad) {
   state.className = isBad ? "bad" : "";
 }
 
+let refused = null; // why this page has no figures, if the server has said it
 const stream = new EventSource("/stream");
 stream.onmessage = (message) => {
   const news = JSON.parse(message.data);
   if (!news) return;
+  refused = news.refused || null;
+  if (refused) return say(refused, true);
   takeIn(news);
   say(news.error || `live, ${new Date(now).toLocaleTimeString([], { hour12: false })}`, Boolean(news.error));
   if (!news.error) {
@@ -233,4 +238,4 @@ stream.onmessage = (message) => {
   drawEvents();
   document.body.dataset.ready = "yes";
 };
-stream.onerror = () => say("the server is gone; waiting for it", true);
+stream.onerror = () => say(refused || "the server is gone; waiting for it", true);

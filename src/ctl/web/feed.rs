@@ -2,9 +2,11 @@
 //!
 //! One reader asks the daemon for all pages together. A page gets everything at first, then what is new in each second.
 
+use super::EVERY;
 use crate::admin::Admin;
 use crate::events::Shown;
 use crate::gpus::summaries;
+use crate::node;
 use crate::past::Series;
 use crate::table::{Row, View, owner_json};
 use crate::top::model::{Line, Model};
@@ -13,16 +15,22 @@ use gpuslice_wire::samples::Sample;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Events that a page shows.
 const EVENTS: usize = 200;
+/// Between the first two questions after a while without pages.
+const FIRST_RATES: Duration = Duration::from_millis(250);
+/// Intervals after which a view is too old to measure rates from it.
+const VIEWS: u32 = 3;
 /// Version of the JSON.
 const VERSION: u32 = 1;
 
 /// See the file's head.
 pub struct Feed {
     runtime_dir: PathBuf,
+    /// The same, if the user had to give it.
+    given_dir: Option<PathBuf>,
     admin: Option<Admin>,
     model: Option<Model>,
     events: VecDeque<Shown>,
@@ -35,13 +43,18 @@ pub struct Feed {
     told_ns: u64,
     /// The number of the last event that pages have.
     told: u64,
+    /// Pages show another daemon's numbers: they have to forget these.
+    is_other: bool,
+    /// When the daemon was last asked.
+    asked: Option<Instant>,
 }
 
 impl Feed {
     /// A feed from a daemon, which is asked later.
-    pub fn new(runtime_dir: PathBuf) -> Feed {
+    pub fn new(given_dir: Option<PathBuf>) -> Feed {
         Feed {
-            runtime_dir,
+            runtime_dir: node::runtime_dir(given_dir.as_deref()),
+            given_dir,
             admin: None,
             model: None,
             events: VecDeque::new(),
@@ -50,37 +63,62 @@ impl Feed {
             error: None,
             told_ns: 0,
             told: 0,
+            is_other: false,
+            asked: None,
         }
     }
 
-    /// Asks the daemon for what is new; a daemon that is gone is told, and asked anew the next time.
+    /// Asks the daemon for what is new; a daemon that is gone is told, and asked anew the next time. Rates are those of
+    /// about [`VIEWS`] seconds, however often and however seldom pages ask: what is younger than [`EVERY`] is new
+    /// enough, and where no page was open, the daemon is asked twice.
     pub fn follow(&mut self) {
-        match self.ask() {
-            Ok(()) => self.error = None,
-            Err(why) => {
-                self.error = Some(format!("{why:#}"));
-                self.admin = None;
-                if let Some(model) = &mut self.model {
-                    model.past.clear();
-                }
-            }
+        let age = self.asked.map(|at| at.elapsed());
+        if age.is_some_and(|age| age < EVERY * 9 / 10) {
+            return;
+        }
+        let is_old = age.is_none_or(|age| age > VIEWS * EVERY);
+        let mut done = self.ask(is_old);
+        if is_old && done.is_ok() {
+            std::thread::sleep(FIRST_RATES);
+            done = self.ask(false);
+        }
+        self.asked = Some(Instant::now());
+        self.error = done.err().map(|why| format!("{why:#}"));
+        if self.error.is_some() {
+            self.admin = None;
         }
     }
 
-    fn ask(&mut self) -> Result<()> {
+    fn ask(&mut self, is_anew: bool) -> Result<()> {
         let admin = match self.admin.take() {
             Some(admin) => admin,
             None => Admin::connect(&self.runtime_dir)?,
         };
+        self.follow_events(&admin)?;
         let view = View::of(admin.list()?);
-        let model = self.model.get_or_insert_with(|| Model::new(view.clone()));
-        model.see(view);
-        model.past.follow(&admin)?;
+        match &mut self.model {
+            Some(model) if is_anew => model.see_anew(view),
+            Some(model) => model.see(view),
+            None => {
+                let model = self.model.insert(Model::new(view));
+                model.given_dir.clone_from(&self.given_dir);
+            }
+        }
+        if let Some(model) = &mut self.model {
+            model.past.follow(&admin)?;
+        }
+        self.admin = Some(admin);
+        Ok(())
+    }
+
+    /// Takes in new events. Another daemon counts anew, and remembers nothing of the one before.
+    fn follow_events(&mut self, admin: &Admin) -> Result<()> {
         loop {
             let (rows, end) = admin.events(self.last)?;
             if std::mem::replace(&mut self.daemon, end.daemon_unix_ns) != end.daemon_unix_ns {
-                (self.last, self.told) = (0, 0);
+                (self.last, self.told, self.told_ns) = (0, 0, 0);
                 self.events.clear();
+                self.is_other = self.model.take().is_some();
                 continue;
             }
             self.last = end.last;
@@ -88,11 +126,9 @@ impl Feed {
             let old = self.events.len().saturating_sub(EVENTS);
             self.events.drain(..old);
             if !end.more {
-                break;
+                return Ok(());
             }
         }
-        self.admin = Some(admin);
-        Ok(())
     }
 
     /// Everything, for a page that opens.
@@ -100,9 +136,10 @@ impl Feed {
         self.json(true, 0, 0)
     }
 
-    /// What is new since the last call.
+    /// What is new since the last call; everything, if the daemon is another one.
     pub fn news(&mut self) -> Value {
-        let value = self.json(false, self.told_ns, self.told);
+        let is_other = self.error.is_none() && std::mem::take(&mut self.is_other);
+        let value = self.json(is_other, self.told_ns, self.told);
         let past = self.model.iter().flat_map(|model| model.past.series.values());
         let ends = past.filter_map(|it| it.samples.back()).map(|it| it.end_ns);
         self.told_ns = ends.max().unwrap_or(0).max(self.told_ns);

@@ -5,13 +5,13 @@
 //! browser marks as coming from another site is refused; and each request has the token that the command printed, which
 //! also keeps other users of the machine out.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Largest head of a request, bytes.
 pub const HEAD_BYTES_MAX: usize = 8_192;
 /// Header lines of a request.
 const HEADERS_MAX: usize = 64;
-/// The cookie's name.
+/// The cookie's name, before the server's port: a browser keeps cookies by host, whatever the port.
 const COOKIE: &str = "gpuslice";
 
 /// A refusal or another answer without a page.
@@ -42,7 +42,7 @@ pub const WRONG_HOST: Status = status(
 pub const TOO_LONG: Status =
     status("431 Request Header Fields Too Large", "the request is too long");
 pub const BUSY: Status =
-    status("503 Service Unavailable", "too many views are open; close one of them");
+    status("503 Service Unavailable", "too many pages are open; close one of them");
 
 /// A page of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +68,46 @@ pub enum Asked {
     Enter,
 }
 
+/// An address as the host of a URL.
+fn literal(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+/// The address that the host of a URL is, if it is one.
+fn address(host: &str) -> Option<IpAddr> {
+    let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match v6 {
+        Some(ip) => ip.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        None => host.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+    }
+}
+
+/// A host and its port, which is `default` where none is given; `None` without a host, or with a port that is no
+/// number.
+fn split(host: &str, default: u16) -> Option<(String, u16)> {
+    let bracket = host.rfind(']').unwrap_or(0);
+    let (name, port) = match host[bracket..].rfind(':') {
+        Some(at) => (&host[..bracket + at], host[bracket + at + 1..].parse().ok()?),
+        None => (host, default),
+    };
+    (!name.is_empty()).then(|| (name.to_owned(), port))
+}
+
+/// Whether a name stands for all addresses of a machine, and so is none under which a browser knows it.
+pub fn stands_for_all(name: &str) -> bool {
+    let of_url = || split(name, 0).and_then(|(name, _)| address(&name));
+    name.parse().ok().or_else(of_url).is_some_and(|ip: IpAddr| ip.is_unspecified())
+}
+
 /// What is accepted.
 pub struct Rules {
-    /// The names under which the server may be addressed, without ports.
-    hosts: Vec<String>,
+    /// The names under which the server may be addressed, with ports.
+    hosts: Vec<(String, u16)>,
+    /// It listens at all addresses of the machine: any address, as a browser writes it, is its own.
+    is_everywhere: bool,
     port: u16,
     /// The token; none if the view is open to all who reach it.
     token: Option<String>,
@@ -80,36 +116,30 @@ pub struct Rules {
 impl Rules {
     /// The rules of a server at this address, which has these further names.
     pub fn new(at: SocketAddr, names: &[String], token: Option<String>) -> Rules {
-        let literal = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => ip.to_string(),
-            IpAddr::V6(ip) => format!("[{ip}]"),
-        };
-        let mut hosts: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
-        match at.ip() {
-            ip if ip.is_loopback() => {
-                hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
-                hosts.push(literal(ip));
-            }
-            ip if !ip.is_unspecified() => hosts.push(literal(ip)),
-            _ => {}
+        let named = |name: &String| split(&name.to_ascii_lowercase(), at.port());
+        let mut hosts: Vec<(String, u16)> = names.iter().filter_map(named).collect();
+        let mut own = vec![at.ip()];
+        if at.ip().is_loopback() {
+            hosts.push(("localhost".to_owned(), at.port()));
+            own.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
         }
-        Rules { hosts, port: at.port(), token }
+        hosts.extend(own.into_iter().map(|ip| (literal(ip), at.port())));
+        Rules { hosts, is_everywhere: at.ip().is_unspecified(), port: at.port(), token }
     }
 
     /// The cookie of the token.
     pub fn cookie(&self) -> String {
         let token = self.token.as_deref().unwrap_or_default();
-        format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict")
+        format!("{COOKIE}-{}={token}; Path=/; HttpOnly; SameSite=Strict", self.port)
     }
 
     fn is_host(&self, host: &str) -> bool {
-        let host = host.trim().to_ascii_lowercase();
-        let bracket = host.rfind(']').unwrap_or(0);
-        let (name, port) = match host[bracket..].rfind(':') {
-            Some(at) => (&host[..bracket + at], &host[bracket + at + 1..]),
-            None => (host.as_str(), "80"),
+        let Some((name, port)) = split(&host.trim().to_ascii_lowercase(), 80) else {
+            return false;
         };
-        port.parse() == Ok(self.port) && self.hosts.iter().any(|known| known == name)
+        // A name can be made to point here by a foreign page; an address cannot.
+        let is_here = self.is_everywhere && port == self.port && address(&name).is_some();
+        is_here || self.hosts.contains(&(name, port))
     }
 
     /// Whether it is the token, in a time that does not tell where they differ.
@@ -161,7 +191,8 @@ impl Rules {
             return if self.is_token(given) { Ok(Some(Asked::Enter)) } else { Err(NO_TOKEN) };
         }
         let cookies = value("cookie")?.unwrap_or_default().split(';').map(str::trim);
-        let mut tokens = cookies.filter_map(|it| it.strip_prefix(COOKIE)?.strip_prefix('='));
+        let name = format!("{COOKIE}-{}=", self.port);
+        let mut tokens = cookies.filter_map(|it| it.strip_prefix(&name));
         if self.token.is_some() && !tokens.any(|token| self.is_token(token)) {
             return Err(NO_TOKEN);
         }
@@ -191,6 +222,13 @@ pub fn head(line: &str, kind: &str, more: &str) -> String {
 /// A whole answer.
 pub fn answer(line: &str, kind: &str, body: &str) -> String {
     head(line, kind, &format!("Content-Length: {}\r\n", body.len())) + body
+}
+
+/// The answer to a page that may have no stream: an event that says so, since a browser's script cannot read another
+/// answer. The page asks again after a while.
+pub fn no_stream() -> String {
+    let event = format!("retry: 10000\ndata: {}\n\n", serde_json::json!({ "refused": BUSY.text }));
+    answer("200 OK", "text/event-stream", &event)
 }
 
 /// The answer to a refused request.
@@ -236,9 +274,35 @@ mod tests {
         assert_eq!(ask(&here, "GET / HTTP/1.1"), Err(WRONG_HOST));
         let twice = "GET / HTTP/1.1\nHost: localhost:9878\nHost: evil.example";
         assert_eq!(ask(&here, twice), Err(MALFORMED));
-        // an address that stands for all has no name of its own
+        // a server at all addresses is known by each of them, and by no name that points to one
         let all = rules("0.0.0.0:80", None);
-        assert_eq!(ask(&all, "GET / HTTP/1.1\nHost: 0.0.0.0"), Err(WRONG_HOST));
+        for (host, expected) in [
+            ("0.0.0.0", fine.clone()),
+            ("192.0.2.7", fine.clone()),
+            ("[2001:db8::1]:80", fine.clone()),
+            ("192.0.2.7:81", Err(WRONG_HOST)),
+            ("192.0.2.7.evil.example", Err(WRONG_HOST)),
+            ("[evil.example]", Err(WRONG_HOST)),
+        ] {
+            assert_eq!(ask(&all, &format!("GET / HTTP/1.1\nHost: {host}")), expected, "{host:?}");
+        }
+        // a name with a port is behind a proxy: that port alone
+        let names = ["gpu.example:443".to_owned(), "[2001:db8::1]:8443".to_owned()];
+        let behind = Rules::new("127.0.0.1:9878".parse().expect("an address"), &names, None);
+        for (host, expected) in [
+            ("gpu.example:443", fine.clone()),
+            ("[2001:db8::1]:8443", fine.clone()),
+            ("gpu.example:9878", Err(WRONG_HOST)),
+            ("gpu.example", Err(WRONG_HOST)),
+        ] {
+            assert_eq!(
+                ask(&behind, &format!("GET / HTTP/1.1\nHost: {host}")),
+                expected,
+                "{host:?}"
+            );
+        }
+        let for_all = ["0.0.0.0", "0.0.0.0:80", "[::]", "::", "[::]:80"].map(stands_for_all);
+        assert_eq!((for_all, stands_for_all("node-1")), ([true; 5], false));
         assert_eq!(ask(&all, "GET / HTTP/1.1\nHost: node-1"), fine);
         assert_eq!(
             ask(&rules("[2001:db8::1]:80", None), "GET / HTTP/1.1\nHost: [2001:db8::1]"),
@@ -253,12 +317,12 @@ mod tests {
             ask(&here, &format!("GET {target} HTTP/1.1\nHost: localhost:9878\n{more}X: y"))
         };
         assert_eq!(get("/", ""), Err(NO_TOKEN));
-        assert_eq!(get("/figures.json", "Cookie: gpuslice=5ec2e\n"), Err(NO_TOKEN));
-        assert_eq!(get("/figures.json", "Cookie: gpuslice=5ec2e8\n"), Err(NO_TOKEN));
+        assert_eq!(get("/figures.json", "Cookie: gpuslice-9878=5ec2e\n"), Err(NO_TOKEN));
+        assert_eq!(get("/figures.json", "Cookie: gpuslice-9878=5ec2e8\n"), Err(NO_TOKEN));
         assert_eq!(get("/?token=5ec2e70", ""), Err(NO_TOKEN));
         assert_eq!(get("/?token=", ""), Err(NO_TOKEN));
         assert_eq!(get("/?a=b&token=5ec2e7", ""), Ok(Some(Asked::Enter)));
-        let mine = "Cookie: a=b; gpuslice=5ec2e7; c=d\n";
+        let mine = "Cookie: gpuslice=x; gpuslice-9879=y; gpuslice-9878=5ec2e7; c=d\n";
         assert_eq!(get("/stream", mine), Ok(Some(Asked::Page(Page::Stream))));
         assert_eq!(get("/stream?x", mine), Ok(Some(Asked::Page(Page::Stream))));
         assert_eq!(get("/../etc/passwd", mine), Err(NOT_FOUND));
@@ -266,7 +330,7 @@ mod tests {
         assert_eq!(get("/stream", &foreign), Err(FOREIGN));
         let own = format!("{mine}Sec-Fetch-Site: same-origin\n");
         assert_eq!(get("/app.js", &own), Ok(Some(Asked::Page(Page::Script))));
-        let post = "POST / HTTP/1.1\nHost: localhost:9878\nCookie: gpuslice=5ec2e7";
+        let post = "POST / HTTP/1.1\nHost: localhost:9878\nCookie: gpuslice-9878=5ec2e7";
         assert_eq!(ask(&here, post), Err(METHOD));
     }
 
@@ -291,7 +355,7 @@ mod tests {
         let (head, body) = told.split_once("\r\n\r\n").expect("a head");
         assert!(head.contains(&format!("Content-Length: {}", body.len())), "{told}");
         assert!(
-            rules("127.0.0.1:1", Some("x")).cookie().starts_with("gpuslice=x; Path=/; HttpOnly")
+            rules("127.0.0.1:1", Some("x")).cookie().starts_with("gpuslice-1=x; Path=/; HttpOnly")
         );
     }
 }

@@ -1,17 +1,15 @@
 //! `gpuslice web`: the node in a browser, to be read only: GPUs, slices, the last minutes, events, explanations.
 //!
 //! Three static files are in the program; the page's script reads a stream of server-sent events. One thread asks the
-//! daemon once a second while a page is open. Each client has a thread; `clients` bounds their number, and each waits a
-//! bounded time for its client.
+//! daemon once a second while a page is open. Each client has a thread, which waits a bounded time for it; their
+//! number is bounded.
 
-mod clients;
 mod feed;
 mod http;
 
-use crate::node;
+use crate::clients::{Clients, WhenFull, lock};
 use crate::out;
 use anyhow::{Context, Result, bail};
-use clients::{Clients, lock};
 use feed::Feed;
 use http::{Asked, HEAD_BYTES_MAX, Page, Rules, Status};
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,6 +23,10 @@ use std::time::{Duration, Instant};
 const CLIENT_WITHIN: Duration = Duration::from_secs(5);
 /// Interval between two questions to the daemon.
 const EVERY: Duration = Duration::from_secs(1);
+/// Clients at a time.
+const CLIENTS_MAX: usize = 48;
+/// Clients that may have a stream of figures at a time.
+const STREAMS_MAX: usize = 16;
 /// Bytes of the token.
 const TOKEN_BYTES: usize = 16;
 
@@ -42,7 +44,7 @@ pub struct Options {
     /// Serve other machines too: an address that is not of this machine alone
     #[arg(long)]
     remote: bool,
-    /// A further name under which browsers know this server; repeat it for several
+    /// A further name under which browsers know this server, with a port if it is another one; repeat it for several
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
     /// Let everyone read who reaches the address, without the token
@@ -72,6 +74,12 @@ struct Server {
 /// # Errors
 /// The address is not of this machine alone, or not available.
 pub fn main(options: &Options) -> Result<ExitCode> {
+    if let Some(name) = options.host.iter().find(|name| http::stands_for_all(name)) {
+        bail!(
+            "--host {name}: no browser calls a server so; to be reached from other machines, give --listen {name}:{} --remote",
+            options.listen.port()
+        );
+    }
     if !options.listen.ip().is_loopback() && !options.remote {
         bail!(
             "{} is reached from other machines; listen at 127.0.0.1, or give --remote if that is meant",
@@ -85,8 +93,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let query = token.as_ref().map_or(String::new(), |token| format!("?token={token}"));
     let server = Server {
         rules: Rules::new(at, &options.host, token),
-        clients: Clients::default(),
-        feed: Mutex::new(Feed::new(node::runtime_dir(options.runtime_dir.as_deref()))),
+        clients: Clients::new(CLIENTS_MAX, WhenFull::TurnAway),
+        feed: Mutex::new(Feed::new(options.runtime_dir.clone())),
         news: Mutex::new((0, Arc::from(""))),
         is_new: Condvar::new(),
     };
@@ -170,10 +178,10 @@ impl Server {
             Asked::Page(Page::Style) => answer("text/css; charset=utf-8", STYLE),
             Asked::Page(Page::Script) => answer("text/javascript; charset=utf-8", SCRIPT),
             Asked::Page(Page::Figures) => answer("application/json", &self.whole()),
-            Asked::Page(Page::Stream) if self.clients.streams(number) => {
+            Asked::Page(Page::Stream) if self.clients.streams(number, STREAMS_MAX) => {
                 return self.stream(client);
             }
-            Asked::Page(Page::Stream) => http::refusal(&http::BUSY),
+            Asked::Page(Page::Stream) => http::no_stream(),
         };
         client.write_all(answer.as_bytes())
     }

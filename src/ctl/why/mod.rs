@@ -31,7 +31,7 @@ mod tests;
 mod words;
 
 pub use growth::Growth;
-pub use words::{Told, duration, percent};
+pub use words::{Told, duration, percent, with_dir};
 
 use crate::table::{Row, View, WHOLE_PPM};
 use gpuslice_wire::ids::GpuUuid;

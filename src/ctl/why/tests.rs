@@ -5,8 +5,10 @@ use crate::table::tests::{gpu, slice};
 use crate::table::{DaemonState, Gpu};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::snapshot::TimeEnforcement;
 use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::{WAITS_SHOWN, WaitBehind};
+use std::path::Path;
 
 const S: u64 = 1_000_000_000;
 /// The begin of every account.
@@ -140,10 +142,22 @@ fn waiting_has_its_cause_and_its_command() {
     let (higher, gang) = (long(WaitCause::HigherClass), long(WaitCause::Gang));
     let last = "gpuslice set b --priority best-effort";
     let high: fn(&mut View) = |now| now.rows[1].class = Class::High;
+    let stopped: fn(&mut View) = |now| now.rows[1].time_enforcement = TimeEnforcement::Preempt;
+    // it has a limit already that is no larger than what it is due; a share that no limit may be below
+    let limited: fn(&mut View) = |now| {
+        (now.rows[1].share_limit, now.rows[1].cap_ppm) = (Some(60), 600_000);
+    };
+    let shared: fn(&mut View) = |now| {
+        (now.rows[1].share, now.rows[1].share_limit) = (Some(60), Some(60));
+        now.rows[1].cap_ppm = 600_000;
+    };
     check(&[
         (QUEUE, no, Why::Weight, "gpuslice set a --weight 2"),
-        (behind([2, 0, 90, 0, 0]), no, kernels, last),
-        (behind([2, 0, 10, 80, 0]), no, drain, last),
+        (behind([2, 0, 90, 0, 0]), no, kernels.clone(), "gpuslice set b --share-limit 75"),
+        (behind([2, 0, 10, 80, 0]), no, drain, "preemption = \"probe\""),
+        (behind([2, 0, 90, 0, 0]), limited, kernels.clone(), "gpuslice set b --share-limit 30"),
+        (behind([2, 0, 90, 0, 0]), shared, kernels.clone(), "preemption = \"probe\""),
+        (behind([2, 0, 90, 0, 0]), stopped, kernels, last),
         (behind([2, 85, 5, 0, 0]), high, higher, "gpuslice set a --priority high"),
         (behind([10, 0, 0, 0, 82]), no, gang, last),
     ]);
@@ -285,7 +299,7 @@ fn the_other_gpu_of_a_gang_is_named() {
 #[test]
 fn a_hostile_name_is_not_in_a_command() {
     let (_, told) = why(behind([2, 0, 90, 0, 0]), |now| now.rows[1].name = "x; reboot".into());
-    assert_eq!(told.advice.as_deref(), Some("gpuslice set b --priority best-effort"));
+    assert_eq!(told.advice.as_deref(), Some("gpuslice set b --share-limit 75"));
     assert!(told.sentence.contains("x; reboot"));
     let (_, told) = why(QUEUE, |now| {
         now.rows[0].name = "web".into();
@@ -310,4 +324,16 @@ fn a_row_of_waits_without_a_predecessor_is_not_taken_for_new() {
     let grown: Vec<_> =
         growth.behind.iter().map(|it| (it.container.as_str(), it.by_cause[0])).collect();
     assert_eq!(grown, [("c", 5), ("f", S)]);
+}
+
+#[test]
+fn a_proposed_command_finds_the_same_daemon() {
+    let command = || Some("gpuslice set a --weight 2".to_owned());
+    let with = |dir: &str| with_dir(command(), Some(Path::new(dir))).expect("a command");
+    assert_eq!(with("/tmp/g 1"), "gpuslice set a --weight 2 --runtime-dir '/tmp/g 1'");
+    assert_eq!(with("/run/x"), "gpuslice set a --weight 2 --runtime-dir /run/x");
+    assert!(with("/tmp/$(reboot)'x").ends_with(r"--runtime-dir '/tmp/$(reboot)'\''x'"));
+    assert_eq!(with_dir(command(), None), command());
+    let sentence = || Some("no GPU setting helps".to_owned());
+    assert_eq!(with_dir(sentence(), Some(Path::new("/run/x"))), sentence());
 }

@@ -7,8 +7,10 @@ use super::{Finding, Why, came_back, is_higher, refused_ago};
 use crate::table::{Row, View};
 use gpuslice_wire::limits::WEIGHT_MAX;
 use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::snapshot::TimeEnforcement;
 use gpuslice_wire::units::{Bytes, MIB};
 use gpuslice_wire::waits::WaitCause;
+use std::path::Path;
 
 /// A slice that got so much more than its due, of the GPU's time, got more than measuring explains.
 const CLEARLY: f64 = 0.05;
@@ -40,6 +42,26 @@ pub fn duration(ns: u64) -> String {
 /// A part of the time in whole percent.
 pub fn percent(part: f64) -> String {
     format!("{:.0} %", 100.0 * part)
+}
+
+/// Advice for a daemon whose runtime directory the reader had to give: a command needs it too.
+pub fn with_dir(advice: Option<String>, dir: Option<&Path>) -> Option<String> {
+    let is_command = |it: &str| it.starts_with("gpuslice ");
+    Some(match (advice?, dir) {
+        (command, Some(dir)) if is_command(&command) => {
+            format!("{command} --runtime-dir {}", quoted(&dir.display().to_string()))
+        }
+        (advice, _) => advice,
+    })
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 impl Finding {
@@ -103,6 +125,8 @@ impl Finding {
             (WaitCause::HigherClass, Some(it)) => {
                 set(now, row, &format!("--priority {}", it.class))
             }
+            (WaitCause::LongKernel, Some(it)) => limit(now, row, it),
+            (WaitCause::NoDrain, Some(it)) if !is_stopped(it) => NO_PREEMPTION.to_owned(),
             _ => yield_to(now, row, container),
         };
         (format!("{name}: {short}"), format!("waits {part}: behind {name}, {why}"), Some(advice))
@@ -259,6 +283,35 @@ fn set(now: &View, row: &Row, change: &str) -> String {
     format!("gpuslice set {} {change}", now.handle(&row.container))
 }
 
+/// Whether late work of a slice is stopped on the GPU.
+fn is_stopped(row: &Row) -> bool {
+    row.time_enforcement == TimeEnforcement::Preempt
+}
+
+/// The command that helps behind the long kernels of `other`. A lower class does not: whenever the others pause, it
+/// gets the GPU, and keeps it for its kernel's length. A limit holds it back then. Only where late work is stopped on
+/// the GPU, the class is what counts.
+fn limit(now: &View, row: &Row, other: &Row) -> String {
+    if is_stopped(other) {
+        return yield_to(now, row, &other.container);
+    }
+    let due = (100.0 * now.due(other)).round() as u32;
+    let most = match other.share_limit {
+        Some(limit) if limit <= due => limit / 2,
+        _ if due >= 100 => 50, // of a higher class
+        _ => due,
+    };
+    match most.max(1) {
+        most if most >= other.share.unwrap_or(0) => {
+            format!("gpuslice set {} --share-limit {most}", now.handle(&other.container))
+        }
+        _ => NO_PREEMPTION.to_owned(),
+    }
+}
+
+/// What helps where no setting of a slice does.
+const NO_PREEMPTION: &str = "set preemption = \"probe\" in gpusliced.toml, or use another GPU";
+
 /// The command by which `container` goes behind the one of `row`.
 fn yield_to(now: &View, row: &Row, container: &str) -> String {
     let other = now.rows.iter().find(|it| it.container == container);
@@ -268,6 +321,6 @@ fn yield_to(now: &View, row: &Row, container: &str) -> String {
             format!("gpuslice set {} --priority best-effort", now.handle(container))
         }
         (_, Class::BestEffort) => set(now, row, "--priority normal"),
-        _ => "set preemption = \"probe\" in gpusliced.toml, or use another GPU".to_owned(),
+        _ => NO_PREEMPTION.to_owned(),
     }
 }

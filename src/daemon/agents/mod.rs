@@ -7,8 +7,9 @@
 //! # Idea
 //! The socket's file is open to root and one group, and the peer's groups are checked again when it connects. A
 //! connection has one request at a time. Answers are queued: a peer that has read nothing for [`READ_WITHIN`] is
-//! disconnected. The rows of watching agents are compared with the rows sent last ([`rows`]), at most once in
-//! [`TOGETHER`]; so a burst of changes costs one comparison, whatever the number of agents.
+//! disconnected, and so is a watching one that has more to read than a new list would have. The rows of watching
+//! agents are compared with the rows sent last ([`rows`]), at most once in [`TOGETHER`]; so a burst of changes costs
+//! one comparison, whatever the number of agents.
 
 pub mod rows;
 
@@ -32,6 +33,8 @@ use std::os::fd::AsFd;
 
 /// How long an agent may leave its answers unread.
 const READ_WITHIN: Duration = Duration(5_000_000_000);
+/// Packets beyond a whole list that a watching agent may leave unread.
+const BEHIND: usize = 64;
 /// Shortest time between two packets of changes.
 const TOGETHER: Duration = Duration(100_000_000);
 
@@ -240,8 +243,19 @@ impl Agents {
         let changes = rows.since(&self.shown);
         self.shown = rows;
         let watching: Vec<Key> = self.watching().collect();
+        let most = self.shown.all().count() + BEHIND;
         for key in watching {
-            if !changes.is_empty() {
+            let agent = self.connections.get(key);
+            let unread = agent.map_or(0, |it| it.out.len());
+            if unread > most {
+                let uid = agent.map_or(0, |it| it.uid);
+                tracing::warn!(
+                    uid,
+                    unread,
+                    "an agent reads changes too slowly; disconnected, to list again"
+                );
+                self.drop(key);
+            } else if !changes.is_empty() {
                 self.answer_all(key, &changes);
             }
         }

@@ -10,7 +10,7 @@ mod lingering;
 mod requests;
 mod tenant;
 
-use crate::containers::{ContainerWriter, Containers, UsageSlot};
+use crate::containers::{ContainerWriter, Containers, HeldFamilies, UsageSlot};
 use crate::log_limit::LogLimit;
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
@@ -370,19 +370,36 @@ impl Clients {
     /// Container and pid of each client that can hold memory. The pid is 0 if it has none in the daemon's namespace.
     pub fn pids(&self) -> impl Iterator<Item = (ClientId, ContainerId, u32)> {
         self.holders.iter().flatten().filter_map(|(client, holder)| {
-            let (container, pid) = match *holder {
-                ClientHolder::Connected(key) => {
-                    let tenant = self.tenants.get(key)?;
-                    (tenant.container, tenant.pid())
-                }
-                // The pid of an ended process may belong to another one.
-                ClientHolder::Lingering(key) => {
-                    let absent = self.lingering.get(key)?;
-                    (absent.container, absent.pid()?)
-                }
-            };
+            let (container, pid) = self.pid_of(*holder)?;
             Some((*client, container, pid))
         })
+    }
+
+    fn pid_of(&self, holder: ClientHolder) -> Option<(ContainerId, u32)> {
+        Some(match holder {
+            ClientHolder::Connected(key) => {
+                let tenant = self.tenants.get(key)?;
+                (tenant.container, tenant.pid())
+            }
+            // The pid of an ended process may belong to another one.
+            ClientHolder::Lingering(key) => {
+                let absent = self.lingering.get(key)?;
+                (absent.container, absent.pid()?)
+            }
+        })
+    }
+
+    /// A client's pid, 0 if it has none, and what it claims that its memory on a GPU is used for.
+    pub fn shown(&self, client: ClientId, lane: Lane) -> (u32, HeldFamilies) {
+        let Some(holder) = self.holder_of(client) else {
+            return Default::default();
+        };
+        let pid = self.pid_of(holder).map_or(0, |(_, pid)| pid);
+        let families = match holder {
+            ClientHolder::Connected(key) => self.tenants.get(key).map(|it| it.families(lane)),
+            ClientHolder::Lingering(_) => None,
+        };
+        (pid, families.unwrap_or_default())
     }
 
     /// The process of a connection, if it is known.

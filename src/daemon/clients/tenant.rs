@@ -1,7 +1,7 @@
 //! A process's connection.
 
 use super::handles::SharedHandles;
-use crate::containers::{ClaimsReader, ContainerWriter, UsageSlot};
+use crate::containers::{ClaimsReader, ContainerWriter, HeldFamilies, UsageSlot};
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
 use crate::slab::Key;
@@ -166,6 +166,11 @@ impl Tenant {
             return None;
         }
         Some(Event::Claims { client: attached.client, lane, claims })
+    }
+
+    /// What it claims that its memory on a GPU is used for.
+    pub(super) fn families(&self, lane: Lane) -> HeldFamilies {
+        self.attached.as_ref().map(|it| it.claims.families(lane)).unwrap_or_default()
     }
 
     /// Opens or closes the gates in the process's streams.

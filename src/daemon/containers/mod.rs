@@ -35,7 +35,7 @@ use joined::Joined;
 pub use joined::Joining;
 pub use members::Members;
 use nix::errno::Errno;
-pub use pages::{ClaimsReader, ContainerWriter, PageSettings, UsageSlot};
+pub use pages::{ClaimsReader, ContainerWriter, HeldFamilies, PageSettings, UsageSlot};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

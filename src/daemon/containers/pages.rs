@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 use gpuslice_engine::{Claims, LaneView, Mode, Record};
+use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
@@ -283,6 +284,26 @@ impl ClaimsReader {
             launches: field!(page, lane[at].launches).load(Relaxed),
             denied: field!(page, lane[at].denied).load(Relaxed),
         }
+    }
+}
+
+/// What a process claims that its memory on a GPU is used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldFamilies {
+    /// In the order of [`Family::ALL`].
+    pub bytes: [Bytes; Family::ALL.len()],
+    /// Its contexts.
+    pub contexts: u32,
+}
+
+impl ClaimsReader {
+    /// What the process claims that its memory on a GPU is used for.
+    pub fn families(&self, lane: Lane) -> HeldFamilies {
+        let (page, at) = (&self.0, usize::from(lane.0).min(ACCOUNTS_MAX - 1));
+        let bytes =
+            |family: Family| Bytes(field!(page, families[at].bytes[family as usize]).load(Relaxed));
+        let contexts = field!(page, families[at].contexts).load(Relaxed);
+        HeldFamilies { bytes: Family::ALL.map(bytes), contexts }
     }
 }
 

@@ -157,6 +157,30 @@ fn a_terminal_shows_slices_and_changes_them() {
     assert_eq!(super::slice_named(&super::ps(&node), "web").expect("a slice")["weight"], 7);
 }
 
+/// The detail names the slice's processes; the test itself is one.
+#[test]
+fn a_slice_in_full_has_its_processes() {
+    let node = Node::start();
+    node.must_admit("web", Bytes(GIB));
+    node.must_admit("zero", Bytes(GIB));
+    let process = node.tenant("web");
+    process.attach(Bytes(0));
+    let mut command = top(&node, &["--every", "0.1"]);
+    command.env("TERM", "xterm-256color");
+    let mut screen = Screen::start(command, (80, 24));
+    screen.reads("no process");
+    screen.press("\r");
+    let own = std::process::id();
+    let name = std::fs::read_to_string(format!("/proc/{own}/comm")).expect("our name");
+    screen.reads(&format!("  {own} {}: 0B held", name.trim()));
+    drop(process);
+    screen.reads("processes 0");
+    // the slice ends while it is shown, and the next one is shown
+    node.dismiss("web");
+    screen.reads("zero (zero) on gpu 0");
+    assert!(screen.child.try_wait().expect("ours").is_none());
+}
+
 /// A signal ends the program, and the terminal echoes again, has its cursor and the shell's page.
 #[test]
 fn a_signal_leaves_the_terminal_as_it_was() {

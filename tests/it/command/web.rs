@@ -53,8 +53,12 @@ impl Server {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
+    fn port(&self) -> &str {
+        self.host.rsplit(':').next().expect("a port")
+    }
+
     fn cookie(&self) -> String {
-        format!("Cookie: gpuslice={}", self.token)
+        format!("Cookie: gpuslice-{}={}", self.port(), self.token)
     }
 
     /// A page, as a browser that has the token asks for it.
@@ -96,11 +100,15 @@ fn only_its_own_page_reads_the_figures() {
     let node = node();
     let server = Server::start(&node, &[]);
     let host = format!("Host: {}", server.host);
-    let port = server.host.rsplit(':').next().expect("a port");
+    let port = server.port();
     assert_eq!(server.token.len(), 32);
     for (line, headers, status) in [
         ("GET / HTTP/1.1", vec![host.clone()], "401"),
-        ("GET /figures.json HTTP/1.1", vec![host.clone(), "Cookie: gpuslice=0".to_owned()], "401"),
+        (
+            "GET /figures.json HTTP/1.1",
+            vec![host.clone(), format!("Cookie: gpuslice-{port}=0")],
+            "401",
+        ),
         ("GET / HTTP/1.1", vec![format!("Host: evil.example:{port}"), server.cookie()], "421"),
         ("GET / HTTP/1.1", vec![server.cookie()], "421"),
         ("POST / HTTP/1.1", vec![host.clone(), server.cookie()], "405"),
@@ -119,7 +127,10 @@ fn only_its_own_page_reads_the_figures() {
     }
     let enter = server.ask(&format!("GET /?token={} HTTP/1.1", server.token), &[&host]);
     assert!(enter.starts_with("HTTP/1.1 303 ") && enter.contains("\r\nLocation: /\r\n"), "{enter}");
-    assert!(enter.contains(&format!("Set-Cookie: gpuslice={}; Path=/; HttpOnly", server.token)));
+    assert!(enter.contains(&format!(
+        "Set-Cookie: {}; Path=/; HttpOnly",
+        server.cookie().trim_start_matches("Cookie: ")
+    )));
     let page = server.get("/");
     assert!(
         page.contains("Content-Security-Policy: default-src 'none'")
@@ -154,6 +165,21 @@ fn an_address_of_other_machines_is_refused_unless_asked_for() {
 }
 
 #[test]
+fn a_name_that_stands_for_all_addresses_is_refused() {
+    let node = Node::start();
+    for name in ["0.0.0.0", "[::]:9878"] {
+        let mut command = gpuslice();
+        command.args(["web", "--listen", "127.0.0.1:0", "--host", name, "--runtime-dir"]);
+        let output = command.arg(node.runtime_dir()).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && said.contains("--listen") && said.contains(name),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn slow_and_many_clients_keep_no_other_waiting() {
     let node = node();
     let server = Server::start(&node, &[]);
@@ -173,9 +199,11 @@ fn slow_and_many_clients_keep_no_other_waiting() {
         let request =
             format!("GET /stream HTTP/1.1\r\nHost: {}\r\n{}\r\n\r\n", server.host, server.cookie());
         stream.write_all(request.as_bytes()).expect("sent");
-        let mut status = [0; 12];
-        stream.read_exact(&mut status).expect("an answer");
-        refused += u32::from(status == *b"HTTP/1.1 503");
+        let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
+        let told = lines
+            .find_map(|line| line.expect("an answer").strip_prefix("data: ").map(str::to_owned));
+        let told: Value = serde_json::from_str(&told.expect("an event")).expect("JSON");
+        refused += u32::from(told["refused"] == "too many pages are open; close one of them");
         streams.push(stream);
     }
     assert_eq!(refused, 8);
@@ -212,6 +240,8 @@ fn a_stream_has_news_each_second_and_outlives_a_daemon() {
     );
     let second = next();
     assert_eq!(second["whole"], false);
+    let in_first = |news: &Value| news["events"].as_array().expect("a list").clone();
+    assert!(in_first(&first).iter().any(|it| it["event"] == "slice-began"), "{first}");
     node.end_daemon(nix::sys::signal::Signal::SIGKILL);
     let mut gone = next();
     while gone["error"].is_null() {
@@ -224,6 +254,13 @@ fn a_stream_has_news_each_second_and_outlives_a_daemon() {
         back = next();
     }
     assert_eq!(back["slices"].as_array().map(Vec::len), Some(1), "{back}");
+    // the page forgets the numbers of the daemon before, of events and of series
+    assert_eq!(back["whole"], true, "{back}");
+    let events = in_first(&back);
+    assert!(events.iter().any(|it| it["event"] == "daemon-started"), "{back}");
+    assert!(events.iter().all(|it| it["event"] != "slice-began"), "of this daemon alone: {back}");
+    let figures = server.figures();
+    assert_eq!(figures["events"], back["events"], "one that opens now sees the same");
 }
 
 /// The page of a busy node in a real browser: its figures are there, a name that is markup is a text, a click explains

@@ -198,8 +198,39 @@ fn a_slow_reader_is_disconnected() {
             agent.release(&format!("c-{round}"));
         }
         std::thread::sleep(Duration::from_millis(120));
-        node.log().contains("an agent does not read its answers")
+        let log = node.log();
+        // it is silent, or by then behind by more than a list
+        ["an agent does not read its answers", "an agent reads changes too slowly"]
+            .iter()
+            .any(|why| log.contains(why))
     });
+}
+
+/// It reads now and then, so that it is not silent, and less than what happens.
+#[test]
+fn a_watcher_that_stays_behind_is_disconnected_to_list_again() {
+    let node = Node::start();
+    let agent = AgentClient::of(&node);
+    let gpus = agent.gpus();
+    let slow = AgentClient::of(&node);
+    slow.0.send(5, &NodeRequest::Watch {}).expect("the daemon reads");
+    eventually("the watcher is disconnected", || {
+        for round in 0..20 {
+            let id = format!("c-{round}");
+            let one = Reservation { share: None, memory: Bytes(1 << 20), ..words(&id, &gpus) };
+            agent.reserve(one).expect("fits");
+        }
+        std::thread::sleep(Duration::from_millis(120));
+        (0..20).for_each(|round| {
+            agent.release(&format!("c-{round}"));
+        });
+        std::thread::sleep(Duration::from_millis(120));
+        let _its_end = slow.0.message::<NodeAnswer>();
+        node.log().contains("an agent reads changes too slowly; disconnected, to list again")
+    });
+    let again = AgentClient::of(&node);
+    again.0.send(5, &NodeRequest::Watch {}).expect("the daemon reads");
+    assert!(!again.rows().is_empty(), "it lists again");
 }
 
 /// Frames that are none, halves of frames, random ones, and connections without end.

@@ -5,6 +5,7 @@ use crate::harness::agent_client::{AgentClient, claim, words};
 use crate::harness::node::{denied, id};
 use crate::harness::{eventually, target_dir};
 use gpuslice_wire::admin::Command as AdminCommand;
+use gpuslice_wire::history::{EventKind, History};
 use gpuslice_wire::node::{Health, HealthState, NodeAnswer, NodeDenial, NodeRequest, Reservation};
 use gpuslice_wire::owner::Owner;
 use std::process::{Command, Stdio};
@@ -59,6 +60,24 @@ fn an_unhealthy_gpu_takes_no_containers_until_it_recovers() {
     eventually("it recovers", || health(&agent).state == HealthState::Healthy);
     assert!(start.elapsed() > Duration::from_secs(2), "not at once");
     agent.reserve(one("after", 0)).expect("it is healthy again");
+    // So do the events.
+    let admin = case.node.admin();
+    admin.0.send(9, &AdminCommand::Events { after: 0 }).expect("the daemon reads");
+    let mut kinds = Vec::new();
+    while let (_, History::Entry { kind, gpu, amounts, text, .. }, _) =
+        admin.0.message().expect("an event")
+    {
+        if kind == EventKind::GpuFailed {
+            assert_eq!(
+                (gpu, amounts[0], text.as_str()),
+                (gpus[0], 79, "the driver reported Xid 79")
+            );
+        }
+        kinds.push(kind);
+    }
+    let at = |kind| kinds.iter().position(|it| *it == kind);
+    assert!(at(EventKind::GpuFailed) < at(EventKind::GpuRecovered), "{kinds:?}");
+    assert!(at(EventKind::GpuFailed).is_some(), "{kinds:?}");
     // The watching agent has seen the same: unhealthy, then healthy.
     let mut seen = Vec::new();
     while seen.last() != Some(&HealthState::Healthy) || seen.len() < 2 {

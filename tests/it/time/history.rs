@@ -1,13 +1,16 @@
 //! The last minutes and recorded turns: what `gpuslice plot` and `gpuslice record` show is what the tenants got.
 
 use super::{Tenant, bill, must, node};
-use crate::harness::node::Node;
+use crate::harness::node::{Node, denied};
+use gpuslice_wire::admin::{Answer, Command, Denial};
+use gpuslice_wire::family::Family;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::units::Bytes;
 use serde_json::Value;
-use std::process::Command;
 use std::time::Duration;
 
 fn run(node: &Node, words: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     let output = command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).output();
     let output = output.expect("it starts");
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -81,6 +84,34 @@ fn the_last_minutes_show_what_each_slice_got() {
     );
 }
 
+/// What a program's memory is used for is in the answer; a container without a slice is refused by its name.
+#[test]
+fn a_program_is_shown_with_its_memory() {
+    let (node, machine) = node();
+    let tenant = Tenant::start(&node, &machine, "a", 500);
+    let admin = node.admin();
+    let ask = |container: &str| {
+        let container = crate::harness::node::id(container);
+        admin.0.send(9, &Command::Processes { container }).expect("the daemon reads");
+    };
+    ask("a");
+    let (_, row, _) = admin.0.message::<Snapshot>().expect("a row");
+    let Snapshot::Process { pid, name, used, families, contexts, launches, .. } = row else {
+        panic!("a process, not {row:?}");
+    };
+    assert_eq!((pid, name.as_str(), contexts), (tenant.child.id(), "tenant", 1));
+    let context = families[Family::Contexts as usize];
+    assert!(context > Bytes::ZERO && used > context && launches > 0, "{row:?}");
+    let others = families.iter().map(|it| it.0).sum::<u64>() - context.0;
+    assert_eq!(others, 0, "it makes plain allocations: {row:?}");
+    let end = admin.0.message::<Snapshot>().expect("the end").1;
+    assert!(matches!(end, Snapshot::End { .. }), "{end:?}");
+    ask("nosuch");
+    let (why, text) = denied(admin.0.message::<Answer>().expect("an answer").1);
+    assert_eq!(why, Denial::NoSuchSlice);
+    assert!(text.contains("nosuch"), "{text}");
+}
+
 #[test]
 fn a_recording_has_the_turns_of_a_stretch() {
     let (node, machine) = node();
@@ -137,7 +168,7 @@ fn bad_words_are_refused() {
         (&["record", "--for", "1h"], "not between 10ms and 60s"),
         (&["record", "-o", "out.csv"], ".svg for a picture or in .json"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice"));
         let output = command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).output();
         let output = output.expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
