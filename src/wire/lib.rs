@@ -31,4 +31,6 @@ pub mod units;
 pub mod waits;
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod golden;
