@@ -4,7 +4,7 @@
 //! The inputs are a fuzzer's. A second parser (`serde_json::Value`, case-insensitive) reads each one's request too,
 //! and the results are compared.
 
-use gpuslice_hook::{Args, Ask, Config, Error, State};
+use crate::{Args, Ask, Config, Error, State};
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::policy::Class;
 use serde_json::Value;
