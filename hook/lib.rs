@@ -20,6 +20,8 @@ mod claim;
 mod config;
 mod cover;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod grant;
 mod json;
 mod log;

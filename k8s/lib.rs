@@ -10,6 +10,8 @@ pub mod api;
 mod command_line;
 pub mod dra;
 pub mod extender;
+#[cfg(test)]
+mod fuzz;
 pub mod grpc;
 pub mod http;
 pub mod inspect;

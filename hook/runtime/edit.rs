@@ -273,4 +273,17 @@ mod tests {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(with_hooks(deep.as_bytes(), &ours).is_ok_and(|edited| edited.is_some()));
     }
+
+    /// Whatever a file has, all of it stays, and the edited file has the hook once.
+    #[test]
+    fn any_file_keeps_its_content() {
+        gpuslice_fuzz::fuzz!("container-config", |bytes| {
+            let Ok(file) = std::str::from_utf8(bytes) else { return };
+            let Ok(Some(edited)) = edit(file) else { return };
+            assert!(edited.len() > file.len());
+            let mut rest = edited.bytes();
+            assert!(file.bytes().all(|byte| rest.any(|other| other == byte)), "{edited}");
+            assert!(edit(&edited).expect("valid").is_none(), "{edited}");
+        });
+    }
 }

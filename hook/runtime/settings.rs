@@ -179,4 +179,14 @@ mod tests {
             with(&["no-such-runtime", "/proc/self/exe"]).next().expect_err("none").to_string();
         assert!(none.contains("no no-such-runtime and no /proc/self/exe"), "{none}");
     }
+
+    #[test]
+    fn any_bytes_are_settings_or_an_error() {
+        gpuslice_fuzz::fuzz!("runtime-settings", |bytes| {
+            match Settings::parse(bytes) {
+                Ok(settings) => assert!(settings.runtime_dir.is_absolute()),
+                Err(why) => assert!(!why.is_empty()),
+            }
+        });
+    }
 }

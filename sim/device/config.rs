@@ -482,4 +482,15 @@ mod tests {
             assert!(cells.len() == 5 && cells[3..].iter().all(|cell| cell.len() > 10), "{row}");
         }
     }
+
+    #[test]
+    fn any_text_is_a_machine_or_an_error() {
+        gpuslice_fuzz::fuzz!("machine", |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            match Config::parse(text) {
+                Ok(machine) => assert!((1..=MAX_GPUS).contains(&machine.devices.len())),
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        });
+    }
 }

@@ -510,4 +510,19 @@ mod tests {
     fn an_empty_file_is_the_default() {
         assert_eq!(DaemonConfig::parse(""), Ok(DaemonConfig::default()));
     }
+
+    /// Each fault names a line of the file, and the file is parsed in finite time.
+    #[test]
+    fn any_text_is_a_configuration_or_named_faults() {
+        gpuslice_fuzz::fuzz!("daemon-config", |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            if let Err(faults) = DaemonConfig::parse(text) {
+                assert!(!faults.is_empty());
+                let lines = text.split('\n').count();
+                for (line, what) in faults {
+                    assert!(line <= lines && !what.is_empty(), "{line}: {what}");
+                }
+            }
+        });
+    }
 }

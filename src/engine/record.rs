@@ -424,4 +424,19 @@ mod tests {
         assert_eq!(resum(8, 9), Err(RecordError::Version(9)));
         assert_eq!(resum(0, 9), Err(RecordError::Magic));
     }
+
+    /// A record that is read, of any version, is read again from its own bytes.
+    #[test]
+    fn any_bytes_are_a_record_or_an_error() {
+        gpuslice_fuzz::fuzz!("records", |bytes| {
+            let _ = Record::decode(bytes);
+            let mut whole = RECORD_MAGIC.to_vec();
+            whole.extend(bytes);
+            whole.resize(RECORD_BYTES - 4, 0);
+            whole.extend(crc32c(&whole).to_le_bytes());
+            if let Ok(record) = Record::decode(&whole) {
+                assert_eq!(Record::decode(&record.encode()), Ok(record));
+            }
+        });
+    }
 }

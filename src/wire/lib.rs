@@ -33,4 +33,6 @@ pub mod usage;
 pub mod waits;
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod golden;

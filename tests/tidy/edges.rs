@@ -4,7 +4,7 @@ use super::none;
 use serde_json::Value;
 
 /// Crate, its allowed dependencies within the house, and from outside.
-const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
+const ALLOWED: [(&str, &[&str], &[&str]); 17] = [
     ("gpuslice-wire", &[], &[]),
     (
         "gpuslice-host",
@@ -38,6 +38,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
         &["gpuslice-host", "gpuslice-nvabi", "gpuslice-wire", "gpuslice-sim-device"],
         &["libc", "nix", "serde_json"],
     ),
+    ("gpuslice-fuzz", &[], &["bolero"]),
     ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),
 ];
 

@@ -137,6 +137,9 @@ impl Module {
     }
 }
 
+/// A larger variable is none: no device has the memory, and sums of sizes do not overflow.
+const VARIABLE_BYTES_MAX: usize = 1 << 40;
+
 /// A declared variable: `.align 8 .b8 name[16]`, `.u64 .ptr .global .align 4 name`.
 struct Variable<'a> {
     name: &'a str,
@@ -176,9 +179,10 @@ fn variable<'a>(tokens: &[&'a str], mut at: usize) -> (Option<Variable<'a>>, usi
         }
         at += 1;
     }
-    let found = name.zip(scalar).map(|(name, scalar)| {
+    let found = name.zip(scalar).and_then(|(name, scalar)| {
         let bytes = usize::saturating_mul(scalar * vector, count);
-        Variable { name, bytes, align: align.unwrap_or(scalar * vector).max(1) }
+        let align = align.unwrap_or(scalar * vector).max(1);
+        (bytes.max(align) <= VARIABLE_BYTES_MAX).then_some(Variable { name, bytes, align })
     });
     (found, at)
 }
@@ -305,5 +309,17 @@ mod tests {
             let _ = Module::parse(&TEXT[..end]);
             let _ = Module::parse(&format!(".version 1 {}", &TEXT[end..]));
         }
+    }
+
+    #[test]
+    fn any_text_is_a_module_or_none() {
+        gpuslice_fuzz::fuzz!("ptx", |bytes| {
+            if let Some(module) = Module::parse(&String::from_utf8_lossy(bytes)) {
+                for entry in &module.entries {
+                    let end = entry.params.iter().flatten().map(|it| it.offset + it.size).max();
+                    assert!(entry.param_bytes() >= end.unwrap_or(0), "{}", entry.name);
+                }
+            }
+        });
     }
 }

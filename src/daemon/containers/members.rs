@@ -275,4 +275,14 @@ mod tests {
             assert_eq!(members, Members::default(), "{}", damaged.escape_ascii());
         }
     }
+
+    /// What a note admits is written again as the same note.
+    #[test]
+    fn any_note_has_one_meaning() {
+        gpuslice_fuzz::fuzz!("members", |bytes| {
+            let members = Members::parse(bytes);
+            let again = Members::parse(&members.note());
+            assert_eq!(format!("{again:?}"), format!("{members:?}"));
+        });
+    }
 }

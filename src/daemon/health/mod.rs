@@ -266,4 +266,19 @@ mod tests {
         assert!(!health.due(late, &mut gpus) && gpus.unhealthy(&[GPU]).is_some());
         assert!(health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_none());
     }
+
+    #[test]
+    fn any_line_is_news_or_none() {
+        gpuslice_fuzz::fuzz!("health", |bytes| {
+            if let Some((gpu, news)) = parse(bytes) {
+                let text = match news {
+                    News::Xid(number) => format!("{gpu} xid {number}"),
+                    News::Ecc => format!("{gpu} ecc"),
+                    News::Lost => format!("{gpu} lost"),
+                    News::Found => format!("{gpu} found"),
+                };
+                assert_eq!(parse(text.as_bytes()), Some((gpu, news)));
+            }
+        });
+    }
 }

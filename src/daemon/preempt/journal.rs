@@ -224,4 +224,14 @@ mod tests {
             JournalEntry { named: ChannelGroup { fd: 1 << 20, ..line().named }, ..line() };
         assert!(nothing.undo(&Controls::Kernel).is_err());
     }
+
+    #[test]
+    fn any_line_has_one_meaning() {
+        gpuslice_fuzz::fuzz!("journal", |bytes| {
+            let Ok(line) = std::str::from_utf8(bytes) else { return };
+            if let Some(entry) = JournalEntry::parse(line) {
+                assert_eq!(JournalEntry::parse(entry.text().trim_end()), Some(entry));
+            }
+        });
+    }
 }
