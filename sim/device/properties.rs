@@ -1,7 +1,7 @@
 //! The properties by which a driver is kind or strict to the programs above it.
 //!
 //! A kind driver answers at once, and each of its figures is the same every time. A real driver blocks, varies and
-//! is late. Each property is a key of the configuration of its own ([`crate::config`]); a profile is a default for
+//! is late. Each property is a key of the configuration of its own (`config.rs`); a profile is a default for
 //! each of them. `docs/simulated-gpu.md` names the source of every value.
 
 use crate::units;

@@ -1,7 +1,7 @@
 //! Fuzz targets: everything that this crate parses.
 
 use crate::admin::{Answer, Command};
-use crate::frame::{HEADER_BYTES, Message, RequestId, decode, encode};
+use crate::frame::{HEADER_BYTES, Message, RequestId, decode, encode_in, version_of};
 use crate::history::History;
 use crate::ids::{ContainerId, GpuUuid};
 use crate::limits::{FRAME_BYTES_MAX, WIRE_VERSION};
@@ -24,7 +24,7 @@ use std::vec::Vec;
 fn read<M: Message + PartialEq + Debug>(frame: &[u8]) {
     let Ok((id, message)) = decode::<M>(frame) else { return };
     let mut buffer = [0; FRAME_BYTES_MAX];
-    let len = encode(id, &message, &mut buffer).expect("it was in a frame");
+    let len = encode_in(version_of(frame), id, &message, &mut buffer).expect("it was in a frame");
     assert_eq!(&buffer[..len], frame, "{message:?}");
 }
 
