@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 mod claims;
 mod imposters;
 mod misuse;
-mod schemas;
+pub mod schemas;
 mod screen;
 mod shell;
 mod together;

@@ -1,5 +1,6 @@
 //! The demo as a person runs it: a verdict, and nothing left behind, whatever the end.
 
+use crate::command::schemas::assert_fits;
 use crate::harness::{PATIENCE, eventually, is_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -69,6 +70,7 @@ fn the_demo_reports_three_tenants_within_their_caps() {
         let output = child.wait_with_output().expect("it ends");
         let report: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{runtime}: {error}: {output:?}"));
+        assert_fits("demo", &report);
         assert!(["pass", "fail"].contains(&report["verdict"].as_str().unwrap_or("")), "{report}");
         let nodes = ["/dev/nvidiactl", "/dev/dxg"];
         let real = nodes.iter().any(|node| Path::new(node).exists());
@@ -101,6 +103,7 @@ fn the_demo_of_programs_that_wait_for_their_kernels() {
     let output = output.expect("it starts");
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert_fits("demo", &report);
     assert_eq!(report["load"], "steps");
     let tenants = report["tenants"].as_array().expect("tenants");
     let shares: Vec<f64> =

@@ -145,7 +145,9 @@ fn a_process_of_the_version_before_is_served_in_its_version() {
     assert_eq!(version_of(&packet), WIRE_VERSION_MIN);
     let (_, reply) = decode::<Reply>(&packet).expect("a reply");
     assert!(granted(&reply), "{reply:?}");
-    assert_eq!(container_page(&watcher).lane[0].reserved.load(SeqCst), 8 * MIB);
+    // The page is written after the replies of a round.
+    let reserved = || container_page(&watcher).lane[0].reserved.load(SeqCst);
+    eventually("the page", || reserved() == 8 * MIB);
     let mut fds = fds.into_iter();
     let mut next = || fds.next().expect("three descriptors");
     let (container_page, client_page_fd, bell) = (next(), next(), next());

@@ -6,11 +6,17 @@
 //! `GPUSLICE_TEST_SIM=profile=strict,exit=1s cargo test --test it -- policy::`.
 
 /// Suite, what replaces the profile's values, and why.
-const STRICT: [(&str, &str, &str); 6] = [
+const STRICT: [(&str, &str, &str); 7] = [
     (
         "conformance",
+        "exit=0ns,late=0ns,listed=always,context=64MiB,create=1ms,nvml=0ns..1ms",
+        "on a bare device of 1 GiB, what has ended or is large leaves no room for the next case, and an NVML that is \
+         late is not exact",
+    ),
+    (
+        "conformance, late",
         "exit=0ns,late=5ms,context=64MiB,create=1ms,nvml=0ns..1ms",
-        "on a bare device of 1 GiB, what has ended or is large leaves no room for the next case",
+        "cases of a device of 1 GiB, in a slice alone",
     ),
     (
         "memory",
