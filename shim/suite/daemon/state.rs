@@ -182,7 +182,7 @@ impl State {
         });
     }
 
-    /// Attaches a process that holds this much on lane 0, and says no more.
+    /// Attaches a process that holds this much on lane 0, as its slot says, and says no more.
     #[allow(dead_code)] // not every library's tests need one
     pub fn attach_silent(&mut self, bytes: u64) {
         let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
@@ -193,6 +193,9 @@ impl State {
             process: None,
             held,
         });
+        let last = USAGE_SLOTS as u64 - 1;
+        let at = 64 + last * size_of::<UsageSlot>() as u64;
+        self.usage.write_all_at(&bytes.to_ne_bytes(), at).expect("in the table");
     }
 
     /// Bytes of the only process's page.

@@ -6,7 +6,7 @@
 //! `GPUSLICE_TEST_SIM=profile=strict,exit=1s cargo test --test it -- policy::`.
 
 /// Suite, what replaces the profile's values, and why.
-const STRICT: [(&str, &str, &str); 7] = [
+const STRICT: [(&str, &str, &str); 6] = [
     (
         "conformance",
         "exit=0ns,late=0ns,listed=always,context=64MiB,create=1ms,nvml=0ns..1ms",
@@ -34,7 +34,6 @@ const STRICT: [(&str, &str, &str); 7] = [
         "switch=50us,event=0ns,context=64MiB,create=10ms",
         "its rounds are counted, and cost a switch each",
     ),
-    ("time::loads", "create=10ms", "many processes, one after the other"),
 ];
 
 /// The text of the simulated GPUs of a test in this suite.

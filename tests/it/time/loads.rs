@@ -4,7 +4,7 @@
 //! `tests/bench/timing` has the whole table, and exact bounds. Here the machine may be busy, so a holder may be idle
 //! for longer than its pause: `idle_us` is long enough for that, and root's daemon and tenants go before other work.
 
-use super::{Tenant, must, shown, strict_node};
+use super::{Tenant, must, node, shown};
 use crate::harness::node::Node;
 use crate::harness::target_dir;
 use crate::harness::wire::{client_page, container_page};
@@ -32,7 +32,7 @@ fn go_before_other_work() {
 /// Two slices of a daemon that lets holders idle for so long.
 fn patient(idle_us: u64) -> (Node, Machine) {
     go_before_other_work();
-    let (mut node, machine) = strict_node("time::loads");
+    let (mut node, machine) = node();
     node.end_daemon(Signal::SIGTERM);
     let config = node.root().join("idle.toml");
     std::fs::write(&config, format!("idle_us = {idle_us}\n")).expect("written");
