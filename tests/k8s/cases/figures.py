@@ -101,7 +101,9 @@ class Figures(case.Case):
         found = []
         for _ in range(5):
             with grpc.insecure_channel(f"unix://{name}") as channel:
-                lists = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch", cri.encode, lambda data: data)({})
+                lists = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch", cri.encode, lambda data: data)
+                # An agent that has just been started may not listen yet.
+                lists = lists({}, wait_for_ready=True, timeout=60)
                 self.assertNotIn(b"Unhealthy", next(lists))
                 began = time.monotonic()
                 self.worker.fail_gpu(79)
