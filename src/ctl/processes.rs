@@ -88,7 +88,7 @@ impl Process {
 }
 
 /// Memory held by these processes, and what it is used for, the largest family first. What is in no family is in plain
-/// allocations; a family is a claim, and may be larger than what is held.
+/// allocations; a family is a claim, and may be larger than the held memory.
 pub fn families_of(all: &[&Process]) -> String {
     let sum = |of: &dyn Fn(&Process) -> Bytes| {
         all.iter().fold(Bytes::ZERO, |sum, it| sum.saturating_add(of(it)))

@@ -72,7 +72,7 @@ fn run(target: &impl Fn(&[u8]), input: &[u8]) {
     drop(told);
 }
 
-/// The bytes of a line, in which [`u8::escape_ascii`] wrote what is not printable.
+/// The bytes of a line, in which [`u8::escape_ascii`] wrote the unprintable bytes.
 fn unescape(line: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(line.len());
     let mut rest = line.bytes();

@@ -62,7 +62,7 @@ fn memory_of_the_dead_is_free_late_and_belongs_to_nobody_until_then() {
     let (gone, took) = (|| used(&machine) == 0, || now_ns() - died);
     let mut seen = 0;
     while !gone() {
-        // What is free cannot be told from what is held if the moment passes between two looks.
+        // Two looks with the moment between them cannot tell free memory from held memory.
         let (named, refused) = (machine.processes(0).unwrap(), heir.mem_alloc(0, GIB));
         if took() < 2_000_000_000 {
             assert_eq!(named, vec![]);
