@@ -33,6 +33,17 @@ fn loading_mode() -> CUmoduleLoadingMode {
     mode
 }
 
+/// A stream that waits for a word, so that a free of memory waits for it: the word, the memory, and a second stream
+/// with an event that has passed.
+fn held_up() -> (*mut u32, CUdeviceptr, CUevent, CUstream) {
+    let (kernel, other) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+    let (event, word, memory) = (event(), pinned(), alloc(4));
+    ok!(cuEventRecord(event, other));
+    ok!(cuStreamSynchronize(other));
+    ok!(cuStreamWaitValue32_v2(kernel, word as u64, 1, 0));
+    (word, memory, event, other)
+}
+
 scenarios! {
     /// The strict profile: its smallest times are asserted, its largest never.
     the_creation_of_a_context_blocks_and_takes_memory("profile=strict,mem=2GiB") {
@@ -90,11 +101,7 @@ scenarios! {
 
     a_call_that_blocks_holds_up_queries("lock=on") {
         let world = World::new();
-        let (kernel, other) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
-        let (event, word, memory) = (event(), pinned(), alloc(4));
-        ok!(cuEventRecord(event, other));
-        ok!(cuStreamSynchronize(other));
-        ok!(cuStreamWaitValue32_v2(kernel, word as u64, 1, 0));
+        let (word, memory, event, _) = held_up();
         let (freed, context) = (AtomicBool::new(false), world.context.0 as usize);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -122,11 +129,7 @@ scenarios! {
 
     with_a_kind_driver_queries_pass_a_call_that_blocks("") {
         let world = World::new();
-        let (kernel, other) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
-        let (event, word, memory) = (event(), pinned(), alloc(4));
-        ok!(cuEventRecord(event, other));
-        ok!(cuStreamSynchronize(other));
-        ok!(cuStreamWaitValue32_v2(kernel, word as u64, 1, 0));
+        let (word, memory, event, other) = held_up();
         let context = world.context.0 as usize;
         std::thread::scope(|scope| {
             scope.spawn(|| {
