@@ -105,12 +105,14 @@ impl Pair {
     ) -> Result<ContainerAllocateResponse> {
         let (began, mut listing) = (Instant::now(), Duration::ZERO);
         let _turn = self.turn.lock().await;
+        let turn_us = began.elapsed().as_micros();
         self.inventory().cards_of(resource, ids)?;
         let Found { inventory, pod, position, decision } =
             self.decide(resource, ids.len() as u64, &mut listing).await?;
+        let decided_us = began.elapsed().as_micros();
         let device = self.ledger.reserve(&decision.reservation(&inventory)).await?;
         let (us, listing_us) = (began.elapsed().as_micros(), listing.as_micros());
-        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, us, listing_us, "allocated");
+        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, us, listing_us, turn_us, decided_us, "allocated");
         if let Position::Init(at) = position {
             let key = (pod.metadata.uid.clone(), at, self.name(resource).to_owned());
             self.answered.lock().await.insert(key);

@@ -135,6 +135,7 @@ impl Daemon {
             }
             Source::Accounting => self.read_nvml_answers(),
             Source::Preemption => duties.preemption.read_answers(&duties.containers, tasks),
+            Source::ClaimsWritten => duties.claims_written(),
             Source::AgentListener => {
                 duties.agents.accept(spare);
                 duties.health.start();

@@ -55,6 +55,8 @@ pub enum Source {
     Preemption,
     /// A helper has closed a socket.
     Closer,
+    /// Claims' files were written.
+    ClaimsWritten,
 }
 
 const NO_KEY: Key = Key { slot: 0, generation: 0 };
@@ -80,6 +82,7 @@ impl Source {
             Source::Agent(key) => (15, key),
             Source::JoinedExit(key) => (16, key),
             Source::Health => (17, NO_KEY),
+            Source::ClaimsWritten => (18, NO_KEY),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -104,6 +107,7 @@ impl Source {
             15 => Source::Agent(key),
             16 => Source::JoinedExit(key),
             17 => Source::Health,
+            18 => Source::ClaimsWritten,
             _ => Source::Lingering(key),
         }
     }

@@ -4,7 +4,7 @@ use crate::accounting::Accounting;
 use crate::admin::Admins;
 use crate::agents::Agents;
 use crate::cgroup_limits::CgroupLimits;
-use crate::claims::{CdiFiles, ClaimStore, Claims, Directories};
+use crate::claims::{CdiFiles, ClaimStore, Claims, Directories, Writer};
 use crate::clients::Clients;
 use crate::command_line::{CommandLine, LogFormat};
 use crate::config::{ConfigError, DaemonConfig};
@@ -18,7 +18,7 @@ use crate::gpus::{self, Gpu, GpuError};
 use crate::health::HealthWatch;
 use crate::paths::{PathError, Paths};
 use crate::policies::Policies;
-use crate::poll::Poll;
+use crate::poll::{Poll, Watch};
 use crate::preempt::Preemption;
 use crate::recorder::Recorder;
 use crate::samples::Samples;
@@ -250,7 +250,7 @@ fn assemble(
     let dir = config.node_socket_dir.as_ref().map(|dir| dir.0.as_path());
     let node = group.map(|group| state.listen_agents(group, dir)).transpose()?;
     let node = node.map(|fd| Socket::listening(fd, SocketOwner::Agents, &closer));
-    let claims = claims(config, state.dir(), &gpu_table);
+    let claims = claims(config, state.dir(), &gpu_table, &watch)?;
     let library = PathBuf::from(paths.driver.nvml.as_str());
     let health = HealthWatch::new(library, config.unhealthy_s.get(), watch.clone());
     let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
@@ -305,10 +305,16 @@ fn node_group(config: &DaemonConfig) -> Result<Option<Gid>, Failure> {
 }
 
 /// The claims of earlier daemons, and where their files are.
-fn claims(config: &DaemonConfig, runtime_dir: &Path, gpus: &GpuTable) -> Claims {
+fn claims(
+    config: &DaemonConfig,
+    runtime_dir: &Path,
+    gpus: &GpuTable,
+    watch: &Watch,
+) -> io::Result<Claims> {
     let Directories { state, cdi } = Directories::of(config, runtime_dir);
     let store = ClaimStore::at(&state);
-    Claims::restored(store, CdiFiles::new(cdi, runtime_dir, gpus.minors()))
+    let writer = Writer::start(store.clone(), watch)?;
+    Ok(Claims::restored(store, writer, CdiFiles::new(cdi, runtime_dir, gpus.minors())))
 }
 
 /// The admin socket and, if the service manager made one, the observers' socket.

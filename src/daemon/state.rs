@@ -432,6 +432,24 @@ pub fn replace_file_through(
     (beside, mode): (&Path, u32),
     bytes: &[u8],
 ) -> io::Result<()> {
+    replace(path, (beside, mode), bytes, File::sync_all)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+/// As [`replace_file_through`], and does not wait for a disk: for a file that is made again after a loss of power.
+///
+/// # Errors
+/// A system call failed; the old file is unchanged.
+pub fn replace_passing_file(path: &Path, beside: (&Path, u32), bytes: &[u8]) -> io::Result<()> {
+    replace(path, beside, bytes, |_| Ok(()))
+}
+
+fn replace(
+    path: &Path,
+    (beside, mode): (&Path, u32),
+    bytes: &[u8],
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let written = options
         .write(true)
@@ -442,10 +460,9 @@ pub fn replace_file_through(
         .and_then(|mut file| {
             file.write_all(bytes)?;
             file.set_permissions(Permissions::from_mode(mode))?;
-            file.sync_all()
+            sync(&file)
         })
-        .and_then(|()| fs::rename(beside, path))
-        .and_then(|()| File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all());
+        .and_then(|()| fs::rename(beside, path));
     if written.is_err() {
         let _ = fs::remove_file(beside); // the first error is the one to report
     }

@@ -7,7 +7,7 @@
 //! Engines read the directory when a container starts. So a file that is missing or altered is written again: at
 //! the daemon's start, and when a look at it ([`LOOK_EVERY`]) shows another time, size or inode.
 
-use crate::state::replace_file_through;
+use crate::state::replace_passing_file;
 use gpuslice_host::layout;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::owner::ClaimId;
@@ -103,7 +103,7 @@ impl CdiFiles {
         let path = self.path(claim);
         // Engines read names that end in .json.
         let text = self.text(claim, gpus);
-        replace_file_through(&path, (&path.with_extension("new"), 0o644), text.as_bytes())?;
+        replace_passing_file(&path, (&path.with_extension("new"), 0o644), text.as_bytes())?;
         let stamp = stamp_of(&path);
         self.files.insert(*claim, CdiFile { gpus: gpus.to_vec(), stamp });
         Ok(())

@@ -7,24 +7,26 @@
 //! # Idea
 //! A claim is a slice without a container, named `claim.` and the claim's id. So the ledger and the scheduler need no
 //! new notion: a claim is one account and one entity. Containers join it ([`crate::containers`]). This module keeps
-//! the words with which a claim was reserved: in a file that outlives a reboot ([`store`]), and in a CDI file by
-//! which an engine passes the claim to a container ([`cdi`]).
+//! the words with which a claim was reserved: in a file that outlives a reboot ([`store`], written by a thread,
+//! [`writer`]), and in a CDI file by which an engine passes the claim to a container ([`cdi`]).
 //!
 //! A claim that is released while containers live in it has no files any more; its slice ends with the last of them.
 
 mod cdi;
 mod store;
+mod writer;
 
 use crate::config::{Absolute, DaemonConfig};
+use crate::slab::Key;
 pub use cdi::CdiFiles;
 use gpuslice_host::layout::NODE_DIR;
 use gpuslice_wire::ids::GpuUuid;
-use gpuslice_wire::node::{NodeDenial, Reservation};
+use gpuslice_wire::node::{NodeAnswer, NodeDenial, Reservation};
 use gpuslice_wire::owner::ClaimId;
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 pub use store::ClaimStore;
+pub use writer::{Change, Writer, Written};
 
 /// Where claims of the node's daemon are kept.
 const STATE_DIR: &str = "/var/lib/gpuslice";
@@ -75,6 +77,8 @@ pub type NodeDenied = (NodeDenial, String);
 #[derive(Debug)]
 pub struct Claims {
     store: ClaimStore,
+    /// Writes the files in `store`.
+    writer: Writer,
     /// The CDI files.
     pub cdi: CdiFiles,
     known: BTreeMap<ClaimId, Claim>,
@@ -84,7 +88,7 @@ pub struct Claims {
 
 impl Claims {
     /// The claims of earlier daemons; those in `store` that cannot be read are reported.
-    pub fn restored(store: ClaimStore, cdi: CdiFiles) -> Claims {
+    pub fn restored(store: ClaimStore, writer: Writer, cdi: CdiFiles) -> Claims {
         let mut known = BTreeMap::new();
         for (claim, found) in store.read_all() {
             let found = found.map_or_else(
@@ -97,7 +101,7 @@ impl Claims {
             );
             known.insert(claim, found);
         }
-        Claims { store, cdi, known, asked: None }
+        Claims { store, writer, cdi, known, asked: None }
     }
 
     /// What is known of a claim.
@@ -152,41 +156,52 @@ impl Claims {
         self.asked.take()
     }
 
-    /// Writes a claim's files.
+    /// Writes a claim's CDI file, and lets its own be written.
     ///
     /// # Errors
-    /// The file and the error; nothing is left.
+    /// The CDI file and the error; nothing is left.
     pub fn keep(&mut self, words: Reservation) -> Result<(), String> {
         let claim = words.claim;
-        let at = |path: &Path, why: io::Error| format!("{}: {why}", path.display());
+        self.cdi
+            .keep(&claim, words.gpus.as_slice())
+            .map_err(|why| format!("{}: {why}", self.cdi.path(&claim).display()))?;
         // After a reboot its file is there already.
-        let is_kept = self.known.get(&claim) == Some(&Claim::Reserved(words));
-        if !is_kept {
-            self.store.keep(&words).map_err(|why| at(&self.store.path(&claim), why))?;
+        if self.known.insert(claim, Claim::Reserved(words)) != Some(Claim::Reserved(words)) {
+            self.writer.queue(Change::Keep(words));
         }
-        if let Err(why) = self.cdi.keep(&claim, words.gpus.as_slice()) {
-            if !is_kept {
-                let _ = self.store.forget(&claim); // the first error is the one to report
-            }
-            return Err(at(&self.cdi.path(&claim), why));
-        }
-        self.known.insert(claim, Claim::Reserved(words));
         Ok(())
     }
 
-    /// Removes a claim's files. Its containers live on in it, if `has_members`.
-    ///
-    /// # Errors
-    /// The file and the error; the claim still holds.
-    pub fn release(&mut self, claim: &ClaimId, has_members: bool) -> Result<(), String> {
-        let failed = |why: io::Error| format!("{}: {why}", self.store.path(claim).display());
-        self.store.forget(claim).map_err(failed)?;
-        self.cdi.forget(claim);
-        match has_members {
+    /// Removes a claim's CDI file, and lets its own be deleted. Its containers live on in it, if `has_members`.
+    pub fn release(&mut self, claim: &ClaimId, has_members: bool) {
+        let before = match has_members {
             true => self.known.insert(*claim, Claim::Released),
             false => self.known.remove(claim),
         };
-        Ok(())
+        if before.is_some() {
+            self.cdi.forget(claim);
+            self.writer.queue(Change::Forget(*claim));
+        }
+    }
+
+    /// Lets an answer wait for the disk. It comes back if everything about its claim is written.
+    pub fn hold(&mut self, claim: &ClaimId, key: Key, answer: NodeAnswer) -> Option<NodeAnswer> {
+        self.writer.hold(claim, key, answer)
+    }
+
+    /// The next change that was written or could not be, and, for the latter, why.
+    pub fn written(&mut self) -> Option<(Written, Option<String>)> {
+        let written = self.writer.written()?;
+        let why = written.done.as_ref().err();
+        let path = self.store.path(&written.change.claim());
+        let why = why.map(|why| format!("{}: {why}", path.display()));
+        Some((written, why))
+    }
+
+    /// Whether a claim's file cannot be written that is still to be there.
+    pub fn is_lost(&self, words: &Reservation) -> bool {
+        let known = self.known.get(&words.claim) == Some(&Claim::Reserved(*words));
+        known && !self.writer.is_writing(&words.claim)
     }
 
     /// The slice of a claim without files lives on for its containers.

@@ -21,7 +21,7 @@ const SUM_BYTES: usize = 4;
 const FILES_MAX: usize = 4096;
 
 /// See the file's head.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClaimStore {
     dir: PathBuf,
 }

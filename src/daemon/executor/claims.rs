@@ -1,12 +1,12 @@
 //! What agents ask for, and the life of a claim: reserved, joined by containers, left, released.
 //!
-//! Reserve: the engine admits a slice; its record, the claim's file and the CDI file are written; then the answer. A
+//! Reserve: the engine admits a slice; its record, the CDI file and the claim's file are written; then the answer. A
 //! daemon killed in between leaves a slice without a claim's file, which ends at the next start, and the agent asks
-//! again. Release: the claim's file goes first, so that a released claim never comes back.
+//! again. Release: the answer waits until the claim's file is gone, so that a released claim never comes back.
 
 use super::Duties;
 use crate::agents::rows::Rows;
-use crate::claims::{CdiFiles, Claim, NodeDenied};
+use crate::claims::{CdiFiles, Change, Claim, NodeDenied};
 use crate::containers::{Joining, Members};
 use crate::events::Happening;
 use crate::replies::{Denied, NO_REPLY, agent_token, key_of};
@@ -46,10 +46,10 @@ impl Duties {
                     self.agents.deny(key, why, &text);
                 }
             }
-            NodeRequest::Release { claim } => match self.release(&claim) {
-                Ok(members) => self.agents.answer(key, &NodeAnswer::Released { members }),
-                Err(text) => self.agents.deny(key, NodeDenial::Host, &text),
-            },
+            NodeRequest::Release { claim } => {
+                let members = self.release(&claim);
+                self.answer_written(key, &claim, NodeAnswer::Released { members });
+            }
         }
     }
 
@@ -152,7 +152,45 @@ impl Duties {
 
     fn answer_reserved(&mut self, key: Key, claim: &ClaimId) {
         let device = Text::new(&CdiFiles::device(claim)).unwrap_or(Text::EMPTY);
-        self.agents.answer(key, &NodeAnswer::Reserved { device });
+        self.answer_written(key, claim, NodeAnswer::Reserved { device });
+    }
+
+    /// Answers once everything about the claim is on the disk.
+    fn answer_written(&mut self, key: Key, claim: &ClaimId, answer: NodeAnswer) {
+        if let Some(answer) = self.claims.hold(claim, key, answer) {
+            self.agents.answer(key, &answer);
+        }
+    }
+
+    /// Claims' files were written, or could not be.
+    pub fn claims_written(&mut self) {
+        while let Some((written, failed)) = self.claims.written() {
+            let Some(why) = failed else {
+                for (key, answer) in written.answers {
+                    self.agents.answer(key, &answer);
+                }
+                continue;
+            };
+            let claim = written.change.claim();
+            let text = match written.change {
+                Change::Keep(_) => format!("{why}; free disk space or raise the limit there"),
+                Change::Forget(_) => {
+                    format!("{why}; release the claim again, or delete it by hand")
+                }
+            };
+            tracing::error!(%claim, "{text}");
+            for (key, _) in written.answers {
+                self.agents.deny(key, NodeDenial::Host, &text);
+            }
+            match written.change {
+                Change::Keep(words) if self.claims.is_lost(&words) => self.dismiss(claim.slice()),
+                // A file that stays would come back after a reboot.
+                Change::Forget(_) if self.claims.get(&claim).is_none() => {
+                    self.claims.note_broken(&claim, text);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The engine refused the slice of a claim.
@@ -171,21 +209,18 @@ impl Duties {
     }
 
     /// Gives a claim up; returns the number of containers that still live in it.
-    ///
-    /// # Errors
-    /// Its file cannot be deleted: it still holds.
-    fn release(&mut self, claim: &ClaimId) -> Result<u32, String> {
+    fn release(&mut self, claim: &ClaimId) -> u32 {
         if self.claims.get(claim).is_none() {
-            return Ok(0);
+            return 0;
         }
         let members = self.containers.members_of(claim).len();
-        self.claims.release(claim, members > 0)?;
+        self.claims.release(claim, members > 0);
         tracing::info!(%claim, members, "claim released");
         self.agents.changed();
         if members == 0 && self.containers.has(&claim.slice()) {
             self.dismiss(claim.slice());
         }
-        Ok(u32::try_from(members).unwrap_or(u32::MAX))
+        u32::try_from(members).unwrap_or(u32::MAX)
     }
 
     /// Lets a container live in a claim, as its hook asks.
@@ -295,9 +330,7 @@ impl Duties {
         for container in self.containers.members_of(claim) {
             self.containers.leave(&container);
         }
-        if let Err(why) = self.claims.release(claim, false) {
-            tracing::error!(%claim, "{why}; delete it by hand");
-        }
+        self.claims.release(claim, false);
     }
 
     /// After a start: ends the slices of claims that were released meanwhile, or never written down.

@@ -21,7 +21,7 @@ use nix::sys::stat::Mode;
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::io::IoSliceMut;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -40,6 +40,12 @@ fn parts(path: &Path) -> (&Path, &str) {
 
 /// Any connection to the daemon.
 pub struct Connection(OwnedFd);
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// What the daemon sent.
 #[derive(Debug)]

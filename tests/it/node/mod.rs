@@ -5,6 +5,7 @@ mod agents;
 pub mod cases;
 mod cgroup_limits;
 mod claims;
+mod disk;
 mod doctor;
 mod ends;
 mod group;

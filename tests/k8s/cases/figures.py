@@ -24,7 +24,7 @@ class Figures(case.Case):
         """Creates pods at once; seconds until all run, and the pods."""
         names = [f"{name}-{at:03}" for at in range(PODS)]
         words = ["/bin/sleep", "100000"]
-        began = time.monotonic()
+        began, before = time.monotonic(), self.processor_seconds()
         self.create(*[case.pod(one, case.container(memory=1, cores=5, command=words)) for one in names])
 
         def all_run():
@@ -35,7 +35,18 @@ class Figures(case.Case):
         while not all_run():
             assert time.monotonic() < end, "they do not start"
             time.sleep(0.2)
-        return time.monotonic() - began
+        took, after = time.monotonic() - began, self.processor_seconds()
+        used = {program: round(after[program] - before[program], 2) for program in after}
+        print(f"     {name}: {took:.2f} s, of processors {used}")
+        return took
+
+    def processor_seconds(self):
+        """Of each program, and of all processes of the machine."""
+        programs = [*self.cluster.control.all(), *self.worker.all()]
+        seconds = {it.name: it.cpu_seconds() for it in programs if it.process}
+        with open("/proc/stat") as stat:
+            user, nice, system, _, _, irq, softirq = map(int, stat.readline().split()[1:8])
+        return seconds | {"machine": (user + nice + system + irq + softirq) / 100}
 
     def empty(self):
         for one in self.pods():

@@ -143,8 +143,12 @@ class Worker:
         node.eventually("the kubelet makes its node", node_exists)
         self.agent.start()
 
+    def all(self):
+        """In the order in which they end."""
+        return [self.agent, self.extender, self.kubelet, self.daemon, self.containerd]
+
     def stop(self):
-        for program in [self.agent, self.extender, self.kubelet, self.daemon, self.containerd]:
+        for program in self.all():
             program.end()
 
     def lose_power(self):
@@ -158,7 +162,7 @@ class Worker:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-            for program in [self.agent, self.extender, self.kubelet, self.daemon, self.containerd]:
+            for program in self.all():
                 program.end(signal.SIGKILL)
             time.sleep(0.05)
         self.place.shut_down()
