@@ -67,9 +67,8 @@ async fn follow<T: Object>(
 ) -> Result<()> {
     let list: List<T> = client.get(path).await?;
     let uid = |object: T| (object.metadata().uid.clone(), object);
-    let mut objects: BTreeMap<String, T> = list.items.into_iter().map(uid).collect();
     let mut version = list.metadata.resource_version;
-    copy.send_replace(Some(Arc::new(objects.clone())));
+    copy.send_replace(Some(Arc::new(list.items.into_iter().map(uid).collect())));
     loop {
         let joint = if path.contains('?') { '&' } else { '?' };
         let watch = format!(
@@ -89,16 +88,22 @@ async fn follow<T: Object>(
             }
             if event.kind != "BOOKMARK" {
                 let object: T = serde_json::from_value(event.object)?;
-                let uid = object.metadata().uid.clone();
-                match event.kind == "DELETED" {
-                    true => objects.remove(&uid),
-                    false => objects.insert(uid, object),
-                };
-                copy.send_replace(Some(Arc::new(objects.clone())));
+                copy.send_modify(|known| note(known, object, event.kind == "DELETED"));
             }
             if copy.is_closed() {
                 return Ok(());
             }
         }
     }
+}
+
+/// Notes a change of one object.
+fn note<T: Object>(known: &mut Objects<T>, object: T, deleted: bool) {
+    // All of them are copied only while a reader still has the copy before.
+    let all = Arc::make_mut(known.get_or_insert_default());
+    let uid = object.metadata().uid.clone();
+    match deleted {
+        true => all.remove(&uid),
+        false => all.insert(uid, object),
+    };
 }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use gpuslice_wire::owner::ClaimId;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::codegen::http::Request;
@@ -87,7 +87,9 @@ impl Driver {
         };
         ensure!(plain(namespace) && plain(name), "{namespace:?}/{name:?} is no claim's name");
         let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
+        let began = Instant::now();
         let claim: Claim = self.api.get(&path).await?;
+        let get_us = began.elapsed().as_micros();
         let rows = self.ledger.rows().await?;
         let groups = claim::groups(&claim, uid, &self.node, &rows)?;
         let mut devices = Vec::new();
@@ -96,7 +98,8 @@ impl Driver {
             let cdi = self.ledger.reserve(&group.words).await?;
             devices.extend(prepared(&claim, group, &cdi));
         }
-        info!(uid, devices = devices.len(), "prepared");
+        let us = began.elapsed().as_micros();
+        info!(uid, devices = devices.len(), us, get_us, "prepared");
         Ok(devices)
     }
 

@@ -9,17 +9,21 @@ pub mod server;
 pub mod state;
 pub mod topology;
 
+use crate::api::objects::Pod;
+use crate::api::store::Objects;
 use anyhow::Result;
 use devices::{Offer, Resource};
 use server::Plugin;
 use state::Pair;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tracing::warn;
 
 /// Longest time between two searches for claims of pods that have ended.
 const RELEASE: Duration = Duration::from_secs(5);
-/// Changes of pods within this time cause one search.
+/// Ends of pods within this time cause one search.
 const TOGETHER: Duration = Duration::from_millis(200);
 
 /// Runs the pair until one of it fails.
@@ -45,14 +49,28 @@ pub async fn run(pair: Arc<Pair>) -> Result<()> {
 }
 
 async fn release(pair: &Pair) {
-    let mut pods = pair.pods.clone();
+    let (mut pods, mut living) = (pair.pods.clone(), BTreeSet::new());
     loop {
-        let changed = tokio::time::timeout(RELEASE, pods.changed()).await;
         // Without a watch there is no news, and the pods of its last copy stay.
-        let pause = if matches!(changed, Ok(Err(_))) { RELEASE } else { TOGETHER };
-        tokio::time::sleep(pause).await;
+        let _ = tokio::time::timeout(RELEASE, an_end(&mut pods, &mut living)).await;
+        tokio::time::sleep(TOGETHER).await;
         if let Err(error) = pair.release_ended().await {
             warn!("claims of pods that have ended stay reserved for now: {error:#}");
         }
     }
+}
+
+/// Waits until one of the living pods has ended or is gone, and notes which live now, by uid.
+async fn an_end(pods: &mut watch::Receiver<Objects<Pod>>, living: &mut BTreeSet<String>) {
+    while pods.changed().await.is_ok() {
+        let all = pods.borrow_and_update();
+        let live = all.iter().flat_map(|all| all.values()).filter(|pod| !pod.ended());
+        let now: BTreeSet<String> = live.map(|pod| pod.metadata.uid.clone()).collect();
+        let ended = !living.is_subset(&now);
+        *living = now;
+        if ended {
+            return;
+        }
+    }
+    std::future::pending().await
 }

@@ -109,6 +109,7 @@ impl Plugin {
         let rest: Vec<String> =
             wanted.available.into_iter().filter(|id| !ids.contains(id)).collect();
         ids.extend(inventory.prefer(&rest, &cards, size - ids.len()));
+        self.pair.advised(&ids).await;
         ContainerPreferredResponse { device_ids: ids }
     }
 

@@ -13,7 +13,7 @@ use crate::ledger::Ledger;
 use crate::place::Placement;
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, Notify, watch};
@@ -48,8 +48,9 @@ pub struct Pair {
     given: Mutex<BTreeMap<String, Vec<Given>>>,
     /// Init containers whose calls were answered.
     answered: Mutex<Answered>,
-    /// One decision at a time. A kubelet asks one after the other; its restart may leave a call behind.
-    turn: Mutex<()>,
+    /// One decision at a time. A kubelet asks one after the other; its restart may leave a call behind. The decision is
+    /// that of the last call, if that was for advice.
+    turn: Mutex<Option<Advised>>,
 }
 
 impl Pair {
@@ -88,10 +89,19 @@ impl Pair {
         resource: Resource,
         amount: u64,
     ) -> Result<(Inventory, Vec<usize>)> {
-        let _turn = self.turn.lock().await;
-        let mut listing = Duration::default();
-        let found = self.decide(resource, amount, &mut listing).await?;
-        Ok((found.inventory, found.decision.cards))
+        let mut turn = self.turn.lock().await;
+        *turn = None;
+        let found = self.decide(resource, amount, &mut Duration::default()).await?;
+        let cards = (found.inventory.clone(), found.decision.cards.clone());
+        *turn = Some(Advised { resource, ids: BTreeSet::new(), found });
+        Ok(cards)
+    }
+
+    /// The devices that the kubelet was advised to take after the last [`Pair::preview`].
+    pub async fn advised(&self, ids: &[String]) {
+        if let Some(advised) = self.turn.lock().await.as_mut() {
+            advised.ids = ids.iter().cloned().collect();
+        }
     }
 
     /// Decides for the container that these devices are for, and reserves its claim.
@@ -104,15 +114,23 @@ impl Pair {
         ids: &[String],
     ) -> Result<ContainerAllocateResponse> {
         let (began, mut listing) = (Instant::now(), Duration::ZERO);
-        let _turn = self.turn.lock().await;
-        let turn_us = began.elapsed().as_micros();
+        let mut turn = self.turn.lock().await;
         self.inventory().cards_of(resource, ids)?;
-        let Found { inventory, pod, position, decision } =
-            self.decide(resource, ids.len() as u64, &mut listing).await?;
-        let decided_us = began.elapsed().as_micros();
-        let device = self.ledger.reserve(&decision.reservation(&inventory)).await?;
+        let amount = ids.len() as u64;
+        // A kubelet asks for advice and allocates at once, for the same container. Its list would say the same.
+        let wanted: BTreeSet<String> = ids.iter().cloned().collect();
+        let advised = turn.take().filter(|it| it.resource == resource && it.ids == wanted);
+        let reserved = match advised {
+            Some(Advised { found, .. }) => self.reserve(found).await.ok(),
+            None => None,
+        };
+        let (found, device) = match reserved {
+            Some(reserved) => reserved,
+            None => self.reserve(self.decide(resource, amount, &mut listing).await?).await?,
+        };
+        let Found { inventory, pod, position, decision } = found;
         let (us, listing_us) = (began.elapsed().as_micros(), listing.as_micros());
-        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, us, listing_us, turn_us, decided_us, "allocated");
+        info!(claim = %decision.claim, pod = %pod.metadata.name, %device, us, listing_us, "allocated");
         if let Position::Init(at) = position {
             let key = (pod.metadata.uid.clone(), at, self.name(resource).to_owned());
             self.answered.lock().await.insert(key);
@@ -122,6 +140,12 @@ impl Pair {
         let answer = answer::answer(&inventory, &pod, &decision, memory, device);
         self.annotate(&inventory, &pod, &decision).await;
         Ok(answer)
+    }
+
+    /// Reserves what was decided; returns the CDI device too.
+    async fn reserve(&self, found: Found) -> Result<(Found, String)> {
+        let device = self.ledger.reserve(&found.decision.reservation(&found.inventory)).await?;
+        Ok((found, device))
     }
 
     /// Checks, before a container starts, that the claim reserved for it is its own: the kubelet knows by now which
@@ -217,13 +241,18 @@ impl Pair {
         };
         let mut all = self.given.lock().await;
         let given = all.entry(pod.metadata.uid.clone()).or_default();
-        given.retain(|it| it.position != position);
-        given.push(Given {
+        let now = Given {
             position,
             gpus: decision.cards.iter().map(|&at| inventory.cards[at].index).collect(),
             units: decision.units,
             cores: decision.cores,
-        });
+        };
+        // The call for the other resource of the pair.
+        if given.contains(&now) {
+            return;
+        }
+        given.retain(|it| it.position != position);
+        given.push(now);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let memory = &self.settings.names.memory;
         let annotations = answer::annotations(inventory, pod, given, memory, now);
@@ -249,6 +278,10 @@ impl Pair {
         let Some(pods) = self.pods.borrow().clone() else {
             return Ok(0);
         };
+        // Mostly none has ended, and the list only shows that a pod still runs.
+        if identity::ended(&rows.claims, &pods, &[], &self.settings.names).is_empty() {
+            return Ok(0);
+        }
         let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
         let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
         let _turn = self.turn.lock().await;
@@ -261,6 +294,14 @@ impl Pair {
         self.answered.lock().await.retain(|(uid, ..)| pods.contains_key(uid));
         Ok(ended.len())
     }
+}
+
+/// A decision for which the kubelet was advised.
+struct Advised {
+    resource: Resource,
+    /// What the kubelet was advised to take.
+    ids: BTreeSet<String>,
+    found: Found,
 }
 
 /// The container that a call is for, and its decision.

@@ -106,6 +106,28 @@ async fn every_container_of_a_pod_has_its_own_share() {
     .await;
 }
 
+/// A kubelet was advised for a pod that it then did not admit. What it allocates next is for the next pod, although both
+/// want as much.
+#[tokio::test]
+async fn advice_that_was_not_taken_is_forgotten() {
+    let world = World::new(&[16384, 16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let first = pod("first", &[container("main", 2, 0)]);
+    world.api.add_pod(&first);
+    assert_eq!(world.kubelet.advise(&first, MEMORY, 2).await.len(), 2);
+    let got = world.run(&pod("second", &[container("main", 2, 0)])).await.expect("admitted");
+    assert_eq!(got[0].cdi_devices, BTreeSet::from(["gpuslice.io/gpu=uid-second-c0".to_owned()]));
+    // Nor is it if the kubelet takes other devices, without asking again.
+    let third = pod("third", &[container("main", 2, 0)]);
+    world.api.add_pod(&third);
+    assert_eq!(world.kubelet.advise(&third, MEMORY, 2).await.len(), 2);
+    world.kubelet.state().asks_no_advice = true;
+    let got = world.run(&pod("fourth", &[container("main", 2, 0)])).await.expect("admitted");
+    assert_eq!(got[0].cdi_devices, BTreeSet::from(["gpuslice.io/gpu=uid-fourth-c0".to_owned()]));
+    assert_eq!(world.ledger.told().len(), 2, "{:?}", world.ledger.told());
+}
+
 /// The search for claims of ended pods has read the pods before this one came.
 #[tokio::test]
 async fn a_claim_that_is_made_during_a_search_is_kept() {

@@ -5,7 +5,7 @@
 //! thread that gives turns must not wait for a disk.
 //!
 //! # Idea
-//! What is known in memory runs ahead of the disk. Changes are written in order by a thread, and an answer about a claim
+//! What is known in memory runs ahead of the disk. A thread writes the changes in order, and an answer about a claim
 //! waits for the changes of this claim that were queued before it. So the disk has at any time the claims of an
 //! earlier moment, and all that agents were told. What a killed daemon had not written was not answered either, and the
 //! agent asks again.

@@ -9,11 +9,26 @@ import time
 import grpc
 from kit import cri, node
 
-from cluster import case
+from cluster import case, dra
 from cluster.cluster import CORES, MEMORY
 from cluster.constant import DIRECTORY, Plugin
 
+import resource_claims
+
 PODS = 100
+
+
+def percentiles(name, values):
+    """Of microseconds."""
+    values = sorted(values)
+    at = [values[min(len(values) - 1, len(values) * part // 100)] / 1000 for part in (50, 99, 100)]
+    print(f"     {name}, {len(values)} calls: p50 {at[0]:.2f} ms, p99 {at[1]:.2f} ms, most {at[2]:.2f} ms")
+
+
+def times(log, *names):
+    """The numbers of each of these names in a log."""
+    log = re.sub(r"\x1b\[[0-9;]*m", "", log)
+    return [[int(us) for us in re.findall(rf"\b{name}=(\d+)", log)] for name in names]
 
 
 class Figures(case.Case):
@@ -63,9 +78,8 @@ class Figures(case.Case):
         for number in range(int(os.environ.get("ROUNDS", "3"))):
             length = self.worker.agent.length()
             ours.append(self.storm(f"ours-{number}"))
-            log = self.worker.agent.since(length)
-            took += [int(us) for us in re.findall(r"\bus=(\d+)", log)]
-            listing += [int(us) for us in re.findall(r"\blisting_us=(\d+)", log)]
+            found = times(self.worker.agent.since(length), "us", "listing_us")
+            took, listing = took + found[0], listing + found[1]
             self.empty()
             self.worker.agent.end()
             plugins = [Plugin(MEMORY, 120), Plugin(CORES, 800)]
@@ -78,14 +92,27 @@ class Figures(case.Case):
             self.cluster.wait_ready()
         ratio = statistics.median(ours) / statistics.median(constant)
         print(f"     {PODS} pods: ours {ours}, constant {constant} s: ratio {ratio:.3f}")
-        self.percentiles("Allocate", took)
-        self.percentiles("List within it", listing)
-        self.percentiles("Allocate beyond List", [a - b for a, b in zip(took, listing)])
+        self.allocations(took, listing, "in the storm")
 
-    def percentiles(self, name, values):
-        values = sorted(values)
-        at = [values[min(len(values) - 1, len(values) * part // 100)] / 1000 for part in (50, 99, 100)]
-        print(f"     {name}, {len(values)} calls: p50 {at[0]:.2f} ms, p99 {at[1]:.2f} ms, most {at[2]:.2f} ms")
+    def allocations(self, took, listing, where):
+        percentiles(f"Allocate {where}", took)
+        percentiles(f"Allocate {where} beyond List", [a - b for a, b in zip(took, listing)])
+
+    def test_allocate_beside_many_pods(self):
+        """One pod after the other, beside those that run."""
+        self.storm("present")
+        length = self.worker.agent.length()
+        for number in range(PODS):
+            name = f"late-{number:03}"
+            words = ["/bin/sleep", "100000"]
+            self.create(case.pod(name, case.container(memory=1, cores=5, command=words)))
+            self.running(name)
+            self.api.delete(f"{case.PODS}/{name}")
+            node.eventually(f"{name} is gone", lambda: not self.api.find(f"{case.PODS}/{name}"))
+        took, listing = times(self.worker.agent.since(length), "us", "listing_us")
+        self.assertEqual(len(took), 2 * PODS)
+        self.allocations(took, listing, f"beside {PODS} pods")
+        self.empty()
 
     def test_registration_after_kubelets_restart(self):
         socket, found = pathlib.Path(DIRECTORY, "kubelet.sock"), []
@@ -136,3 +163,26 @@ class Figures(case.Case):
         print(f"     agent with {PODS} pods: {part:.2f} % of a core, {agent.rss_kib() / 1024:.1f} MiB resident, "
               f"{agent.status('VmHWM:') / 1024:.1f} MiB at most; program {size:.1f} MB")
         self.empty()
+
+
+class ClaimFigures(resource_claims.Driver):
+    simulated = "devices=8,mem=15GiB"
+    on_request = True
+
+    def test_prepare_beside_many_claims(self):
+        """The first hundred stay; of the others each is released before the next."""
+        kubelet = dra.Kubelet()
+        self.addCleanup(kubelet.close)
+        claims = [self.claim(f"claim-{at:03}", (f"gpu-{at % 8}", "1Gi", "5")) for at in range(PODS + 200)]
+        for one in claims[:PODS]:
+            self.assertEqual(kubelet.prepare(one)[1], "")
+        length = self.worker.agent.length()
+        for one in claims[PODS:]:
+            self.assertEqual(kubelet.prepare(one)[1], "")
+            self.assertEqual(kubelet.unprepare(one), "")
+        took, get = times(self.worker.agent.since(length), "us", "get_us")
+        self.assertEqual(len(took), 200)
+        percentiles(f"Prepare beside {PODS} claims", took)
+        percentiles(f"Prepare beside {PODS} claims beyond GET", [a - b for a, b in zip(took, get)])
+        for one in claims[:PODS]:
+            self.assertEqual(kubelet.unprepare(one), "")

@@ -65,6 +65,17 @@ impl Kubelet {
         Ok(started)
     }
 
+    /// Asks which devices a pod should have, and then does not admit it.
+    pub async fn advise(&self, pod: &Value, resource: &str, amount: usize) -> Vec<String> {
+        let _serial = self.admission.lock().await;
+        let available: Vec<String> =
+            self.state().plugins[resource].devices.keys().cloned().collect();
+        self.state().pods.push(pod.clone());
+        let advice = self.prefer(resource, &available, &[], amount).await;
+        self.remove(pod["metadata"]["uid"].as_str().expect("a uid"));
+        advice
+    }
+
     /// What precedes each start of a container: plugins that want to be asked are asked with its devices.
     pub async fn pre_start(&self, uid: &str, container: &str) -> Result<(), String> {
         let devices = {
@@ -152,7 +163,8 @@ impl Kubelet {
             let free = |(id, healthy): &(&String, &bool)| **healthy && !used.contains(id);
             let available: Vec<String> =
                 plugin.devices.iter().filter(free).map(|(id, _)| id.clone()).collect();
-            (available, plugin.options.get_preferred_allocation_available)
+            let asks = plugin.options.get_preferred_allocation_available && !state.asks_no_advice;
+            (available, asks)
         };
         if available.len() < needed {
             let text = format!(

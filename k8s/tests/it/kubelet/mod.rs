@@ -50,6 +50,8 @@ pub struct State {
     pub log: Vec<String>,
     /// How long the next list of pods is on its way.
     pub next_list_takes: Duration,
+    /// It chooses devices by itself, as a kubelet does for some containers.
+    pub asks_no_advice: bool,
     /// Devices of plugins that are not ours.
     pub foreign: Vec<ContainerDevices>,
     /// How plugins' sockets are dialled.
