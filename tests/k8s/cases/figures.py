@@ -13,7 +13,7 @@ from cluster import case, dra
 from cluster.cluster import CORES, MEMORY
 from cluster.constant import DIRECTORY, Plugin
 
-import resource_claims
+from . import resource_claims
 
 PODS = 100
 
@@ -29,6 +29,20 @@ def times(log, *names):
     """The numbers of each of these names in a log."""
     log = re.sub(r"\x1b\[[0-9;]*m", "", log)
     return [[int(us) for us in re.findall(rf"\b{name}=(\d+)", log)] for name in names]
+
+
+def synced_file_us():
+    """What the disk takes for a file as the daemon keeps of each claim."""
+    path, began = pathlib.Path("/var/lib/gpuslice/measured"), time.monotonic()
+    with open(path, "wb") as file:
+        file.write(bytes(600))
+        file.flush()
+        os.fsync(file.fileno())
+    path.rename(path.with_suffix(".kept"))
+    directory = os.open(path.parent, os.O_RDONLY)
+    os.fsync(directory)
+    os.close(directory)
+    return (time.monotonic() - began) * 1e6
 
 
 class Figures(case.Case):
@@ -99,19 +113,21 @@ class Figures(case.Case):
         percentiles(f"Allocate {where} beyond List", [a - b for a, b in zip(took, listing)])
 
     def test_allocate_beside_many_pods(self):
-        """One pod after the other, beside those that run."""
+        """One pod after the other, beside those that run. Of the two calls of a pod one waits for the disk."""
         self.storm("present")
-        length = self.worker.agent.length()
+        length, synced = self.worker.agent.length(), []
         for number in range(PODS):
             name = f"late-{number:03}"
             words = ["/bin/sleep", "100000"]
             self.create(case.pod(name, case.container(memory=1, cores=5, command=words)))
+            synced.append(synced_file_us())
             self.running(name)
             self.api.delete(f"{case.PODS}/{name}")
             node.eventually(f"{name} is gone", lambda: not self.api.find(f"{case.PODS}/{name}"))
         took, listing = times(self.worker.agent.since(length), "us", "listing_us")
         self.assertEqual(len(took), 2 * PODS)
         self.allocations(took, listing, f"beside {PODS} pods")
+        percentiles("A file made and synced on the same disk, meanwhile", synced)
         self.empty()
 
     def test_registration_after_kubelets_restart(self):

@@ -37,10 +37,13 @@ class Lines(unittest.TextTestResult):
 
 
 def chosen(suite, words):
-    """Tests whose names have one of the words; without words all but those that run on request."""
+    """Tests whose names have one of the words; without words all but those that run on request. A file that cannot be
+    loaded is a test that fails."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from chosen(test, words)
+        elif isinstance(test, unittest.loader._FailedTest):
+            yield test
         elif any(word in test.id() for word in words) if words else not getattr(test, "on_request", False):
             yield test
 
