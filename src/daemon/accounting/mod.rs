@@ -27,6 +27,7 @@ use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use questions::{NvmlAnswer, Question, Sample, Ticket};
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -66,6 +67,9 @@ pub struct Accounting {
     _notify: Arc<EventFd>,
     interval: Option<Duration>,
     next: Instant,
+    /// A source of random moments: the secret of this process, and the samples so far.
+    moments: RandomState,
+    samples: u64,
     asked: Option<Instant>,
     late: bool,
     tickets: Ticket,
@@ -108,6 +112,8 @@ impl Accounting {
             _notify: notify,
             interval,
             next: Instant(0),
+            moments: RandomState::new(),
+            samples: 0,
             asked: None,
             late: false,
             tickets: 0,
@@ -270,9 +276,17 @@ impl Accounting {
         false
     }
 
+    /// The time to the next sample: from half to one and a half of the interval, at random. A program that knew
+    /// the moment could be granted, just then, the memory that it has without a request.
+    fn until_next(&self) -> Duration {
+        let interval = self.interval.unwrap_or(FIRST_SAMPLE_WITHIN).0;
+        Duration(interval / 2 + self.moments.hash_one(self.samples) % interval.max(1))
+    }
+
     /// Asks for a sample of these GPUs and of these limited cgroups.
     pub fn sample(&mut self, now: Instant, gpus: &[GpuUuid], limited: Vec<(GpuUuid, Dir)>) {
-        self.next = now.plus(self.interval.unwrap_or(FIRST_SAMPLE_WITHIN));
+        self.next = now.plus(self.until_next());
+        self.samples += 1;
         let gpus = gpus.iter().map(|gpu| gpu.0).collect();
         let limited = limited.into_iter().map(|(gpu, dir)| (gpu.0, dir)).collect();
         if self.ask(Question::Sample { gpus, limited }) {

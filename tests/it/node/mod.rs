@@ -9,5 +9,6 @@ mod doctor;
 mod ends;
 mod group;
 pub mod health;
+mod liars;
 mod members;
 mod stranger;

@@ -107,6 +107,7 @@ impl World {
             0 => self.rng.magnitude(1, GIB),
             _ => 0,
         };
+        self.deliver(Letter::Looking(container, lane));
         self.deliver(Letter::Unattributed(container, lane, used));
         self.deliver(Letter::Looked(container, lane));
     }
