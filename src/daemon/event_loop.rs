@@ -1,7 +1,7 @@
 //! The event loop. It passes events of the kernel to the duty that waits for them and the duties' events to the
 //! engine, and has the engine's actions executed in order, until the queue of tasks is empty.
 
-use crate::accounting::attribute::{Attached, SliceOwner, granted_beside};
+use crate::accounting::attribute::{Attached, granted_beside};
 use crate::accounting::questions::{NvmlAnswer, Sample};
 use crate::clients::BURST;
 use crate::events::{Happening, unix_ns};
@@ -527,10 +527,7 @@ impl Daemon {
             0 => accounting.close_if_due(now),
             _ if accounting.is_sample_due(now) => {
                 accounting.sample(now, &limits.gpus(), limits.in_force());
-                // No packet is read between this and the question: the grants of this instant are compared.
-                for SliceOwner { container, lane, .. } in limits.owners() {
-                    self.deliver(Event::Looking { container, lane });
-                }
+                limits.owners().iter().for_each(|it| self.deliver(it.looking()));
             }
             _ => {}
         }

@@ -30,8 +30,7 @@ use crate::action::LaneView;
 use crate::event::{Claims, Process, Token};
 use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
-use crate::ledger::{Measured, MemoryAccount};
-use crate::memory::Window;
+use crate::ledger::{Measured, MemoryAccount, Window};
 use crate::record::Record;
 use crate::sched::overhead::WorkSpan;
 

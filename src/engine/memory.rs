@@ -28,7 +28,6 @@ mod restore;
 mod tests;
 
 pub use look::HOLD;
-pub(crate) use look::Window;
 
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::tenant::Rejection;
