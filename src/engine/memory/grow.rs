@@ -61,7 +61,7 @@ impl Engine {
     pub(crate) fn serve(&mut self, index: ContainerIndex, lane: Lane, actions: &mut Actions) {
         self.changed.push((index, lane));
         if self.must_wait(index) || self.is_held_back(index, lane) {
-            return;
+            return self.end_answered_recall(index, lane);
         }
         let returning = self.returns(index);
         while let Some(slice) = self.account(index, lane)

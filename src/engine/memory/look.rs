@@ -14,8 +14,9 @@
 //! A program that reserves and releases all the time has a large sum in every such time, however little of
 //! the time it has it. Whether the driver ever confirmed such a grant only the process could say, and a liar
 //! would. So where a figure is explained by a grant that had not been there at the question, the container is
-//! in *doubt*: at the next looks its growth waits for NVML's answer, at most for [`HOLD`]. Then the sum can only
-//! fall, the one at the question decides, and the time of the question is not known to the container.
+//! in *doubt*: at the next looks its growth waits for NVML's answer, at most for [`HOLD`], whether NVML answers or is
+//! asked again. Then the sum can only fall, the one at the question decides, and the time of the question is not known
+//! to the container.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ContainerId, Lane};
@@ -27,6 +28,7 @@ use crate::index::ContainerIndex;
 
 /// Longest time that growth waits for NVML's answer.
 pub const HOLD: Duration = Duration(100_000_000);
+
 impl Engine {
     /// NVML is about to be asked for all processes of a container.
     pub(crate) fn looking(&mut self, container: ContainerId, lane: Lane) {
@@ -34,12 +36,12 @@ impl Engine {
             return;
         };
         let until = self.now.plus(HOLD);
-        self.release_growth(index, lane);
+        let waits = self.is_held_back(index, lane);
         let Some(slice) = self.account(index, lane).filter(|it| it.gpu.is_some()) else {
             return;
         };
         slice.window.open(slice.explained());
-        if slice.window.doubt > 0 {
+        if slice.window.doubt > 0 && !waits {
             self.held_back.push((until, index, lane));
         }
     }

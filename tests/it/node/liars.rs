@@ -7,12 +7,15 @@ use crate::harness::agent::Agent;
 use crate::harness::eventually;
 use crate::harness::wire::{Attached, TenantClient, container_page};
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, KIB, MIB};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 fn granted(reply: &Reply) -> bool {
@@ -75,70 +78,107 @@ fn claims_to_a_daemon_that_lost_its_record_end_at_the_cap() {
     assert_eq!(case.row("web")["memory_reserved"], CAP - MIB);
 }
 
-/// Four processes that bypass the shim hold nearly the cap. One after the other, without an end, each of all
-/// processes reserves the cap and releases it unused. So each was granted at some time what it holds, and all of them
-/// together were, too.
-fn pulses(processes: u64) {
-    const CAP: u64 = 2_304 * MIB;
-    const HOLDERS: u64 = 4;
-    const EACH: u64 = 512;
-    let hidden = HOLDERS * EACH * MIB;
-    let case = Case::start("devices=1,mem=8GiB,context=2MiB", "");
+/// Processes of a container that bypass the shim, and how much each holds.
+const HOLDERS: usize = 4;
+const EACH: u64 = 512 * MIB;
+const HIDDEN: u64 = HOLDERS as u64 * EACH;
+/// What all of them hold is nearly that.
+const CAP: u64 = 2_304 * MIB;
+
+/// What NVML shows of the container beyond its grants.
+fn untracked(case: &Case) -> u64 {
+    let rows = case.node.admin().list();
+    let of_web = rows.iter().find_map(|row| match row {
+        Snapshot::Slice { untracked, .. } => Some(untracked.0),
+        _ => None,
+    });
+    of_web.expect("a slice")
+}
+
+/// The process is granted all that is left, at least `need`, and gives it back unused.
+fn pulse(client: &TenantClient, need: u64) {
+    if let Reply::Reserved { bytes, .. } = client.reserve(0, need, CAP) {
+        client.release(0, bytes.0);
+    }
+}
+
+/// A container in which all processes pulse. NVML takes some 20 ms to answer, and there is a grant in each such time,
+/// unless growth waits for the answer. Between two grants there is none for most of the time, so that a question meets
+/// none soon. `attack` has each process until the flag is set.
+fn pulses(processes: usize, attack: impl Fn(&[TenantClient], &AtomicBool) + Send) {
+    let case =
+        Case::start("devices=1,mem=8GiB,context=2MiB,nvml=2ms", "accounting_interval_ms = 250\n");
     case.must_admit("web", CAP, 0);
-    let reserved = || case.node.slice("web").map_or(0, |(Bytes(bytes), _)| bytes);
-    let (over, one) = (AtomicBool::new(false), Mutex::new(Vec::<TenantClient>::new()));
+    let (over, since) = (AtomicBool::new(false), Instant::now());
+    let mut clients = Vec::new();
+    for _ in HOLDERS..processes {
+        let client = case.node.process("web");
+        client.attach(Bytes::ZERO);
+        clients.push(client);
+    }
+    let (sender, connected) = channel();
     let mut holders = Vec::new();
     std::thread::scope(|scope| {
         let _end = super::accounting::Ended(&over);
-        scope.spawn(|| {
-            while !over.load(Relaxed) {
-                for at in 0.. {
-                    let all = one.lock().expect("no thread panics");
-                    let Some(client) = all.get(at) else { break };
-                    if let Reply::Reserved { bytes, .. } = client.reserve(0, CAP, CAP) {
-                        client.release(0, bytes.0);
-                        client.reserve(0, 2 * CAP, 2 * CAP); // refused, after the release was heard
-                    }
-                    drop(all);
-                    std::thread::sleep(Duration::from_micros(50));
-                }
-            }
+        let attacked = &mut clients;
+        let over = &over;
+        scope.spawn(move || {
+            attacked.extend(connected);
+            attack(attacked, over);
         });
-        for _ in HOLDERS..processes {
-            let client = case.node.process("web");
-            client.attach(Bytes::ZERO);
-            one.lock().expect("no thread panics").push(client);
-        }
         for _ in 0..HOLDERS {
-            let holder = Stranger::attached(&case.node, "web", EACH, |client| {
-                one.lock().expect("no thread panics").push(client);
+            let sender = sender.clone();
+            let holder = Stranger::attached(&case.node, "web", EACH / MIB, |client| {
+                sender.send(client).expect("it is awaited");
             });
-            assert_eq!(holder.got, EACH * MIB);
+            assert_eq!(holder.got, EACH);
             holders.push(holder);
         }
-        let since = Instant::now();
-        eventually("all that they hold", || {
-            let _no_grant = one.lock().expect("no thread panics");
-            reserved() >= hidden
-        });
-        eprintln!(
-            "{processes} processes: {} MiB are charged after {:?}",
-            hidden / MIB,
-            since.elapsed()
-        );
-        let honest = case.node.process("web");
-        honest.attach(Bytes::ZERO);
-        let _no_grant = one.lock().expect("no thread panics");
-        let refused = honest.reserve(0, CAP - hidden + MIB, CAP);
-        assert!(matches!(refused, Reply::Refused { .. }), "{refused:?}");
+        drop(sender);
+        eventually("all that they hold", || untracked(&case) >= HIDDEN);
     });
-    drop(holders);
-    eventually("the end of them", || reserved() == 0);
+    eprintln!(
+        "{processes} processes: {} MiB are charged after {:?}",
+        HIDDEN / MIB,
+        since.elapsed()
+    );
+    let honest = case.node.process("web");
+    honest.attach(Bytes::ZERO);
+    let refused = honest.reserve(0, CAP - HIDDEN + MIB, CAP);
+    assert!(matches!(refused, Reply::Refused { .. }), "{refused:?}");
+    drop((holders, clients));
+    eventually("the end of them", || untracked(&case) == 0);
 }
 
+/// One after the other, without an end, each of all processes is granted all that is left. So each was granted at some
+/// time what it holds, and all of them together were, too.
 #[test]
-fn four_processes_that_pulse_are_charged_for_what_they_hold() {
-    pulses(4);
+fn processes_that_pulse_in_turn_are_charged_for_what_they_hold() {
+    pulses(HOLDERS, |clients, over| {
+        while !over.load(Relaxed) {
+            clients.iter().for_each(|client| {
+                pulse(client, MIB);
+                sleep(Duration::from_micros(500));
+            });
+        }
+    });
+}
+
+/// All ask at once, and wait for each other.
+#[test]
+fn sixty_four_processes_that_pulse_are_charged_for_what_they_hold() {
+    pulses(64, |clients, over| {
+        std::thread::scope(|scope| {
+            for client in clients {
+                scope.spawn(move || {
+                    while !over.load(Relaxed) {
+                        pulse(client, CAP);
+                        sleep(Duration::from_millis(50));
+                    }
+                });
+            }
+        });
+    });
 }
 
 /// The cost of a context, as the container's page tells it, KiB.

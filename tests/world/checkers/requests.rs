@@ -49,7 +49,8 @@ pub struct Requests {
     /// Containers whose growth may still wait so.
     returning: BTreeSet<ContainerId>,
     now: u64,
-    /// Accounts for which the driver was asked, and since when: growth may wait for its answer.
+    /// Accounts for which the driver was asked, and since when: growth may wait for its answer, but not again if it
+    /// is asked again meanwhile.
     looking: BTreeMap<LaneKey, u64>,
 }
 
@@ -96,7 +97,7 @@ impl Requests {
                 home.into_iter().for_each(|home| self.answers(client, (home, lane), Some(recall)));
             }
             Event::Looking { container, lane } => {
-                drop(self.looking.insert((container, lane), self.now))
+                self.looking.entry((container, lane)).or_insert(self.now);
             }
             Event::Looked { container, lane } => drop(self.looking.remove(&(container, lane))),
             Event::Tick => self.looking.retain(|_, since| self.now < *since + HOLD.0),

@@ -130,6 +130,41 @@ fn growth_waits_for_an_answer_at_most_for_a_hold() {
     assert_eq!((reserved(&rig), rig.engine.next_deadline()), (100, None));
 }
 
+/// An NVML that is asked again and again and never answers delays growth once.
+#[test]
+fn growth_waits_for_a_silent_nvml_once() {
+    let (mut rig, who) = slice_of(&[0]);
+    asked(&mut rig, &who, &[50], |rig| pulse(rig, who[0], 100));
+    let begin = 1_000 * MS;
+    let until = Instant(begin).plus(crate::HOLD);
+    for at in (begin..until.0).step_by(30 * MS as usize) {
+        rig.now = at;
+        rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+        if at == begin {
+            assert_eq!(answers(&rig.reserve(who[0], 60, 60)), []);
+        }
+        assert_eq!(rig.engine.next_deadline(), Some(until), "asked at {at}");
+    }
+    rig.now = until.0;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(who[0], Some(60))]);
+}
+
+/// Siblings answer a recall while growth waits for NVML: it is decided with NVML's answer.
+#[test]
+fn a_recall_that_ends_while_growth_waits_for_nvml_is_over() {
+    let (mut rig, who) = slice_of(&[0, 0]);
+    asked(&mut rig, &who, &[50], |rig| pulse(rig, who[0], 100));
+    rig.reserve(who[0], 60, 60);
+    assert_eq!(answers(&rig.reserve(who[1], 50, 50)), [], "it waits for the sibling");
+    rig.now = 1_000 * MS;
+    rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+    assert_eq!(answers(&rig.give_back(who[0], 1, 0)), [], "and now for NVML");
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(rig.now).plus(crate::HOLD)));
+    let looked = rig.step(Event::Looked { container: id("a"), lane: Lane(0) });
+    assert_eq!(answers(&looked), [(who[1], None)]);
+    assert_eq!(rig.engine.next_deadline(), None);
+}
+
 /// A container that is believed again waits no more.
 #[test]
 fn looks_without_excess_end_the_doubt() {
