@@ -528,6 +528,7 @@ impl Daemon {
             0 => accounting.close_if_due(now),
             _ if accounting.is_sample_due(now) => {
                 accounting.sample(now, &limits.gpus(), limits.in_force());
+                limits.owners().iter().for_each(|it| self.deliver(it.looking()));
             }
             _ => {}
         }

@@ -41,6 +41,8 @@ pub struct Engine {
     pub(crate) grace: Option<Instant>,
     /// Recalls under way, each with its deadline.
     pub(crate) recalls: Vec<(Instant, ContainerIndex, Lane)>,
+    /// Accounts whose growth waits for NVML's answer, each with its deadline.
+    pub(crate) held_back: Vec<(Instant, ContainerIndex, Lane)>,
     /// Accounts whose ledger changed since they were shown.
     pub(crate) changed: Vec<(ContainerIndex, Lane)>,
     /// Containers whose GPUs take turns together, by container index.
@@ -70,6 +72,7 @@ impl Engine {
             clients: Clients::default(),
             grace: None,
             recalls: Vec::new(),
+            held_back: Vec::new(),
             changed: Vec::new(),
             gangs: Vec::new(),
             recording: None,
@@ -120,6 +123,7 @@ impl Engine {
             | Event::Release { .. }
             | Event::Yield { .. }
             | Event::Measured { .. }
+            | Event::Looking { .. }
             | Event::Looked { .. }
             | Event::Unattributed { .. } => self.memory(event, actions),
             Event::Resize { token, container, lane, memory } => {
@@ -139,7 +143,10 @@ impl Engine {
                 self.preempt_done(container, lane, Answer::Resume)
             }
             Event::Record { until } => self.record(until, actions),
-            Event::Tick => self.end_recalls(actions),
+            Event::Tick => {
+                self.end_recalls(actions);
+                self.end_held_back(actions);
+            }
         }
     }
 
@@ -166,7 +173,9 @@ impl Engine {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let due = self.gpus.iter().filter_map(|gpu| gpu.due);
-        due.chain(self.grace).chain(self.recalled_until()).min()
+        let memory =
+            self.grace.into_iter().chain(self.recalled_until()).chain(self.held_back_until());
+        due.chain(memory).min()
     }
 
     /// The last time that a step came too late for the tenants: when it came, and by how much.
@@ -212,6 +221,7 @@ impl Engine {
                 gpus_of(client).iter().fold(0, |all, slice| all | bit(slice))
             }
             Event::Measured { .. }
+            | Event::Looking { .. }
             | Event::Looked { .. }
             | Event::Unattributed { .. }
             | Event::Resize { .. } => 0,
@@ -346,6 +356,7 @@ impl Engine {
                 actions.push(Action::Disconnect { client, why: Cut::Dismissed });
             }
             self.cut_recording(actions);
+            self.held_back.retain(|&(_, of, _)| of != index);
             self.containers.remove(index);
             self.gangs.retain(|gang| gang.index != index);
             self.each_gpu(ALL, |gpu| gpu.turns.leave(index));

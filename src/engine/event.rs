@@ -213,6 +213,14 @@ pub enum Event {
         /// What NVML shows for it.
         used: Bytes,
     },
+    /// NVML is about to be asked for the memory of all attached processes of a container. `Looked` follows, if
+    /// NVML answers.
+    Looking {
+        /// The container.
+        container: ContainerId,
+        /// GPU of the slice.
+        lane: Lane,
+    },
     /// All attached processes of a container were just measured, each by its `Measured`, in one query.
     Looked {
         /// The container.

@@ -80,7 +80,7 @@ impl Engine {
             );
             let returning = matches!(container.stage, Stage::Returning { .. });
             assert!(
-                slice.waiting.is_empty() || on || returning,
+                slice.waiting.is_empty() || on || returning || self.is_held_back(index, lane),
                 "{id} {lane:?}: growth waits for nothing"
             );
             let due = self.recalls.iter().filter(|it| (it.1, it.2) == (index, lane));

@@ -121,6 +121,43 @@ impl Measured {
     }
 }
 
+/// Looks without excess that end a doubt.
+const DOUBTED_LOOKS: u8 = 8;
+
+/// The sum of an account's grants while NVML is asked, and whether one more look is needed; see `memory::look`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Window {
+    /// The sum at the question, and the largest since.
+    first: u128,
+    most: u128,
+    /// Looks for which growth still waits.
+    pub(crate) doubt: u8,
+}
+
+impl Window {
+    /// NVML is asked.
+    pub(crate) fn open(&mut self, granted: u128) {
+        (self.first, self.most) = (granted, granted);
+    }
+    /// The sum grew to `granted`.
+    pub(crate) fn note(&mut self, granted: u128) {
+        self.most = self.most.max(granted);
+    }
+    /// NVML shows `all`, with `granted` now; `held` if nothing could be granted meanwhile. Returns the excess.
+    pub(crate) fn close(&mut self, all: u128, granted: u128, held: bool) -> u128 {
+        let steady = self.first.max(granted);
+        let most = self.most.max(granted);
+        let beyond = all.saturating_sub(most);
+        self.doubt = match self.doubt {
+            _ if all > steady && most > steady => DOUBTED_LOOKS,
+            0 => 0,
+            _ if beyond > 0 => DOUBTED_LOOKS,
+            looks => looks - u8::from(held),
+        };
+        beyond
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

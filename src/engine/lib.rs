@@ -49,6 +49,7 @@ pub use grants::{
     GRANTS_BYTES_MAX, GRANTS_MAGIC, GRANTS_VERSION, Grant, Granted, GrantsError, GrantsHead,
     copy_at, read_grants,
 };
+pub use memory::HOLD;
 pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;

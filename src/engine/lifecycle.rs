@@ -30,7 +30,7 @@ use crate::action::LaneView;
 use crate::event::{Claims, Process, Token};
 use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
-use crate::ledger::{Measured, MemoryAccount};
+use crate::ledger::{Measured, MemoryAccount, Window};
 use crate::record::Record;
 use crate::sched::overhead::WorkSpan;
 
@@ -128,8 +128,8 @@ pub(crate) struct Slice {
     pub(crate) residual: u128,
     /// The sum of its processes' grants.
     pub(crate) granted: u128,
-    /// The largest `granted` since the driver's last measurement, and between the two before.
-    pub(crate) peaks: [u128; 2],
+    /// The largest `granted` while NVML is asked.
+    pub(crate) window: Window,
     pub(crate) recall: Recall,
     /// Undecided requests, in order of arrival.
     pub(crate) waiting: VecDeque<Growth>,
@@ -154,7 +154,7 @@ impl Slice {
             hidden: Bytes::ZERO,
             residual: 0,
             granted: 0,
-            peaks: [0; 2],
+            window: Window::default(),
             recall: Recall::default(),
             waiting: VecDeque::new(),
             shown: None,
@@ -168,14 +168,26 @@ impl Slice {
     /// the cap: that much explains NVML's figure as long as it is held, and no longer.
     pub(crate) fn note_grant(&mut self, bytes: Bytes) {
         self.granted += u128::from(bytes.0);
-        let most = self.granted.min(u128::from(self.account.cap().0));
-        self.peaks[0] = self.peaks[0].max(most);
+        self.window.note(self.explained());
     }
-    /// A process with grants of `was` goes on with `held` of them, or with more.
+    /// A process with grants of `was` goes on with `held` of them, or, after a restart of the daemon, with what it
+    /// says. That explains NVML's figure only as long as it is held.
     pub(crate) fn regrant(&mut self, was: u128, held: Bytes) {
         self.account.recount(was, u128::from(held.0));
-        self.granted = self.granted.saturating_sub(was);
-        self.note_grant(held);
+        self.granted = self.granted.saturating_sub(was) + u128::from(held.0);
+    }
+    /// The grants that explain NVML's figure also when they are gone: no more than the cap.
+    pub(crate) fn explained(&self) -> u128 {
+        self.granted.min(u128::from(self.account.cap().0))
+    }
+    /// The most that a process may say it was granted before a restart of the daemon. While others may still say
+    /// the same, what was measured does not count: it may be that memory.
+    pub(crate) fn left_to_claims(&self, rebuilding: bool) -> Bytes {
+        let cap = u128::from(self.account.cap().0);
+        match u64::try_from(cap.saturating_sub(self.granted)) {
+            Ok(left) if rebuilding => Bytes(left),
+            _ => self.account.left(),
+        }
     }
     /// A process gives bytes back.
     pub(crate) fn give_back(&mut self, bytes: Bytes) {
@@ -186,10 +198,6 @@ impl Slice {
     pub(crate) fn untracked(&self) -> Bytes {
         let beyond = self.account.exactly().saturating_sub(self.granted);
         Bytes(u64::try_from(beyond).unwrap_or(u64::MAX))
-    }
-    /// The largest sum of grants around the time of the last measurement.
-    pub(crate) fn most(&self) -> u128 {
-        self.granted.max(self.peaks[0]).max(self.peaks[1])
     }
     /// Adds an ended process's counts to those that observers see.
     pub(crate) fn count_past(&mut self, mine: &ClientLane) {
@@ -206,8 +214,6 @@ impl Slice {
     }
     /// All processes were measured at `now`: together they have this much beyond their grants.
     pub(crate) fn looked(&mut self, now: Instant, beyond: Bytes) {
-        let granted = self.granted.min(u128::from(self.account.cap().0));
-        self.peaks = [granted, self.peaks[0]];
         self.beyond.look(now, beyond);
         self.settle_hidden();
     }
@@ -302,7 +308,11 @@ impl ClientLane {
             ..ClientLane::default()
         }
     }
-    /// It attaches with so much, or is granted it in addition.
+    /// It attaches with grants from before.
+    pub(crate) fn take_over(&mut self, bytes: Bytes) {
+        self.granted = bytes;
+    }
+    /// It is granted so much in addition.
     pub(crate) fn grant(&mut self, bytes: Bytes) {
         self.granted = self.granted.saturating_add(bytes);
         self.peaks[0] = self.peaks[0].max(self.granted);
@@ -315,7 +325,8 @@ impl ClientLane {
     /// measurement.
     pub(crate) fn beyond(&mut self, used: Bytes) -> Bytes {
         self.seen = Some(used);
-        self.own = self.all().saturating_sub(self.peaks[0].max(self.peaks[1]));
+        let most = self.granted.max(self.peaks[0]).max(self.peaks[1]);
+        self.own = self.all().saturating_sub(most);
         self.peaks = [self.granted, self.peaks[0]];
         self.own
     }

@@ -13,17 +13,21 @@
 //! | `grow` | requests, in order of arrival; returned memory goes to waiting requests |
 //! | `recall` | siblings are asked for memory they do not use |
 //! | `measure` | memory that NVML shows counts, granted or not |
+//! | `look` | NVML's sum over all processes, against the sum of grants at that time |
 //! | `resize` | a changed cap |
 
 mod attach;
 mod disconnect;
 mod grow;
+mod look;
 mod measure;
 mod recall;
 mod resize;
 mod restore;
 #[cfg(test)]
 mod tests;
+
+pub use look::HOLD;
 
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::tenant::Rejection;
@@ -63,6 +67,7 @@ impl Engine {
             Event::Left { client } => self.left(client, actions),
             Event::Gone { client } => self.forget(client, actions),
             Event::Measured { client, lane, used } => self.measured(client, lane, used, actions),
+            Event::Looking { container, lane } => self.looking(container, lane),
             Event::Looked { container, lane } => self.looked(container, lane, actions),
             Event::Unattributed { container, lane, used } => {
                 self.strangers(container, lane, used, actions)

@@ -47,6 +47,13 @@ pub struct SliceOwner {
     pub limited_dir: Option<Dir>,
 }
 
+impl SliceOwner {
+    /// NVML is asked now. No packet is read between this and the question: the grants of this instant count.
+    pub fn looking(&self) -> Event {
+        Event::Looking { container: self.container, lane: self.lane }
+    }
+}
+
 /// Slices with unattributed memory in the last sample; the engine is told when it is gone.
 #[derive(Debug, Default)]
 pub struct Unattributed(BTreeSet<(ContainerId, Lane)>);

@@ -27,6 +27,7 @@ use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use questions::{NvmlAnswer, Question, Sample, Ticket};
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -66,6 +67,9 @@ pub struct Accounting {
     _notify: Arc<EventFd>,
     interval: Option<Duration>,
     next: Instant,
+    /// A source of random moments: the secret of this process, and the samples so far.
+    moments: RandomState,
+    samples: u64,
     asked: Option<Instant>,
     late: bool,
     tickets: Ticket,
@@ -108,6 +112,8 @@ impl Accounting {
             _notify: notify,
             interval,
             next: Instant(0),
+            moments: RandomState::new(),
+            samples: 0,
             asked: None,
             late: false,
             tickets: 0,
@@ -272,7 +278,9 @@ impl Accounting {
 
     /// Asks for a sample of these GPUs and of these limited cgroups.
     pub fn sample(&mut self, now: Instant, gpus: &[GpuUuid], limited: Vec<(GpuUuid, Dir)>) {
-        self.next = now.plus(self.interval.unwrap_or(FIRST_SAMPLE_WITHIN));
+        let interval = self.interval.unwrap_or(FIRST_SAMPLE_WITHIN);
+        self.next = now.plus(about(interval, &self.moments, self.samples));
+        self.samples += 1;
         let gpus = gpus.iter().map(|gpu| gpu.0).collect();
         let limited = limited.into_iter().map(|(gpu, dir)| (gpu.0, dir)).collect();
         if self.ask(Question::Sample { gpus, limited }) {
@@ -305,10 +313,36 @@ impl Accounting {
     }
 }
 
+/// The time to the next sample: from half to one and a half of the interval, at random. A program that knew the moment
+/// could be granted, just then, the memory that it has without a request.
+fn about(interval: Duration, moments: &RandomState, sample: u64) -> Duration {
+    Duration(interval.0 / 2 + moments.hash_one(sample) % interval.0.max(1))
+}
+
 /// A warning if NVML's pids differ from the pids of the daemon's peers.
 pub fn pid_namespace_warning() -> Option<&'static str> {
     (own_pid_namespace()? != INITIAL_PID_NAMESPACE).then_some(
         "gpusliced is not in the host's pid namespace: it may not recognise the processes that NVML \
          reports; run it in the host's (--pid=host, hostPID: true)",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_come_at_moments_that_only_this_process_knows() {
+        let mean = Duration::from_millis(1000);
+        let times = |moments: &RandomState| -> Vec<u64> {
+            (0..1000).map(|sample| about(mean, moments, sample).0).collect()
+        };
+        let (one, other) = (times(&RandomState::new()), times(&RandomState::new()));
+        assert!(one.iter().all(|it| (mean.0 / 2..mean.0 * 3 / 2).contains(it)));
+        let tenths: std::collections::BTreeSet<u64> =
+            one.iter().map(|it| it * 10 / mean.0).collect();
+        assert_eq!(tenths.len(), 10, "{tenths:?}");
+        assert_ne!(one, other);
+        assert_eq!(about(Duration(0), &RandomState::new(), 1), Duration(0));
+    }
 }

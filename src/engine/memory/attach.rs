@@ -2,9 +2,11 @@
 //!
 //! A process that lost its connection claims in its next one how much it holds. It is believed as far as
 //! its account goes, which it takes over. If it claims less, the rest is released: it would have given that
-//! back. A claim beyond the account was never granted. So that part must fit below the cap as any growth
-//! must, or the process is rejected and its account stays. Only where the daemon restarted without knowing
-//! all grants is every claim counted, even above the cap.
+//! back. A claim beyond the account was never granted: the process is rejected, and its account stays.
+//!
+//! Only a daemon that restarted without knowing all grants believes more, as it has nothing else to rebuild the
+//! ledger from: as far as all grants of the container together stay within the cap. After the time in which
+//! processes attach again, such a claim must fit below the cap beside what was measured, as any growth must.
 //!
 //! The account follows from the process that the kernel names, never from a claim of its own. A process
 //! that claims to hold nothing begins anew, as a program does that replaced another in its process. Its old
@@ -22,7 +24,7 @@ use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::Bytes;
 
 use crate::action::{Action, Actions, Cut};
-use crate::engine::{Engine, NO_CAP};
+use crate::engine::Engine;
 use crate::event::{Process, Token};
 use crate::index::ContainerIndex;
 use crate::lifecycle::{Client, ClientLane};
@@ -66,12 +68,12 @@ impl Engine {
         if held[gpus..LANES_MAX].iter().any(|&it| it > Bytes::ZERO) {
             return Err(Rejection::NoSuchLane);
         }
-        let fits = container.slices.iter().all(|(lane, slice)| {
+        let rebuilding = self.must_wait(index);
+        let believed = container.slices.iter().all(|(lane, slice)| {
             let more = held[usize::from(lane.0)].saturating_sub(self.granted(&former, lane));
-            more <= slice.account.left()
+            more == Bytes::ZERO || !container.complete && more <= slice.left_to_claims(rebuilding)
         });
-        let complete = container.complete;
-        if complete && !fits {
+        if !believed {
             return Err(Rejection::Overdrawn);
         }
         let client = self.enter(index, process, &former, held, actions);
@@ -141,6 +143,7 @@ impl Engine {
             .collect();
         let gpus = &self.gpus;
         let container = self.containers.get_mut(index)?;
+        let held_of = |lane: Lane| held[usize::from(lane.0)];
         for (lane, slice) in container.slices.iter_mut() {
             let lanes = former.iter().filter_map(|it| it.lanes.get(lane));
             let was: u128 = lanes.clone().map(|mine| u128::from(mine.granted.0)).sum();
@@ -150,14 +153,14 @@ impl Engine {
                     slice.forget_residual(mine.residual, false);
                 }
             }
-            slice.regrant(was, held_of(held, lane, slice.gpu.map(|gpu| &gpus[gpu])));
+            slice.regrant(was, held_of(lane));
         }
         let lanes = container.slices.map(|lane, slice| {
             let gpu = slice.gpu.map(|gpu| &gpus[gpu]);
             let entity = gpu.and_then(|gpu| gpu.turns.find(index));
             let before = former.first().and_then(|it| it.lanes.get(lane));
             let mut mine = before.map_or(ClientLane::default(), ClientLane::go_on);
-            mine.grant(held_of(held, lane, gpu));
+            mine.take_over(held_of(lane));
             mine.read_at = entity.map_or(0, |entity| entity.turn);
             mine.order = entity.map_or(0, |entity| entity.order);
             mine
@@ -174,10 +177,4 @@ impl Engine {
         let own = self.containers.get(index).map_or(0, |it| it.clients.len());
         Quota::new(CLIENTS_MAX, containers).admits(own, counts())
     }
-}
-
-/// No process holds more than a GPU has: a larger claim is cut, so that it cannot block its own container
-/// for ever.
-fn held_of(held: &Held, lane: Lane, gpu: Option<&crate::sched::gpu::Gpu>) -> Bytes {
-    held[usize::from(lane.0)].min(gpu.map_or(NO_CAP, |gpu| gpu.total))
 }

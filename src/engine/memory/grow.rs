@@ -5,6 +5,7 @@
 //! * after a restart of the daemon, until the processes that hold memory have attached again. Where their
 //!   grants are unknown, they are counted before any growth; where they are known, only a request that does
 //!   not fit waits, because the processes may give something back;
+//! * while NVML is asked, if the container is in doubt ([`super::look`]);
 //! * while siblings are asked for memory they do not use. It is granted as soon as there is enough, and
 //!   refused only when a recall that began after its arrival is over.
 //!
@@ -59,8 +60,8 @@ impl Engine {
     /// An account's ledger changed: decides the requests that can be decided now.
     pub(crate) fn serve(&mut self, index: ContainerIndex, lane: Lane, actions: &mut Actions) {
         self.changed.push((index, lane));
-        if self.must_wait(index) {
-            return;
+        if self.must_wait(index) || self.is_held_back(index, lane) {
+            return self.end_answered_recall(index, lane);
         }
         let returning = self.returns(index);
         while let Some(slice) = self.account(index, lane)

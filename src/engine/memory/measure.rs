@@ -8,12 +8,6 @@
 //! back by then what it shows. So it is compared with the largest grant since the measurement before the
 //! last: memory that was requested is never taken for unrequested. A process's own claim can only add: to
 //! claim memory that NVML does not show makes the residual larger.
-//!
-//! Each process of a container could be granted all of the cap for a moment, one after the other, and keep
-//! as much without a request. So NVML's sum over all of them is compared, too, with the largest sum of
-//! grants at one instant, which is never beyond the cap. An excess that is charged to no single process is
-//! *hidden*: it belongs to the container, and counts until a measurement of all of them shows less, or no
-//! process is left. A query at a moment that a process chooses never lowers the two together.
 
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::Bytes;
@@ -46,25 +40,6 @@ impl Engine {
         if first {
             slice.note_first_context(used);
         }
-        self.serve(index, lane, actions);
-    }
-
-    /// All processes of a container were measured in one query.
-    pub(crate) fn looked(&mut self, container: ContainerId, lane: Lane, actions: &mut Actions) {
-        let now = self.now;
-        let Some(index) = self.containers.find(container) else {
-            return;
-        };
-        let (mut all, mut own) = (0, 0);
-        for mine in self.lanes_of(index, lane) {
-            all += u128::from(mine.all().0);
-            own += u128::from(mine.own.0);
-        }
-        let Some(slice) = self.account(index, lane).filter(|it| it.gpu.is_some()) else {
-            return;
-        };
-        let beyond = own.max(all.saturating_sub(slice.most()));
-        slice.looked(now, Bytes(u64::try_from(beyond).unwrap_or(u64::MAX)));
         self.serve(index, lane, actions);
     }
 

@@ -63,6 +63,13 @@ impl Engine {
         self.recalls.retain(|&(_, s, l)| (s, l) != (index, lane));
     }
 
+    /// Ends a recall that all have answered, also while its growth waits for something else.
+    pub(crate) fn end_answered_recall(&mut self, index: ContainerIndex, lane: Lane) {
+        if self.account(index, lane).is_some_and(|slice| !slice.recall.is_on()) {
+            self.end_recall(index, lane);
+        }
+    }
+
     /// Ends recalls whose time is over, and decides on the growth that waited for them.
     pub(crate) fn end_recalls(&mut self, actions: &mut Actions) {
         let over = |&&(until, ..): &&(Instant, ContainerIndex, Lane)| until <= self.now;

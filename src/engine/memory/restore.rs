@@ -45,7 +45,7 @@ impl Engine {
         };
         let lanes = container.slices.map(|lane, _| {
             let mut mine = ClientLane::default();
-            mine.grant(granted[usize::from(lane.0)]);
+            mine.take_over(granted[usize::from(lane.0)]);
             mine.claims.held = mine.granted;
             mine
         });

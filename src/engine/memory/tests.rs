@@ -387,9 +387,12 @@ fn liars_of_any_size_are_counted_and_forgotten() {
     rig.step(Event::Restore(record));
     let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
     (held[0], held[ACCOUNTS_MAX - 1]) = (Bytes(u64::MAX), Bytes(u64::MAX));
-    let liars: Vec<ClientId> = (0..3)
-        .map(|_| apart::attach(&mut rig, None, held).expect("what was granted is not known"))
-        .collect();
+    assert_eq!(apart::attach(&mut rig, None, held), Err(Rejection::Overdrawn));
+    held[0] = Bytes(33);
+    let liars = [0, u64::MAX, 0].map(|host| {
+        held[ACCOUNTS_MAX - 1] = Bytes(host);
+        apart::attach(&mut rig, None, held).expect("what was granted is not known")
+    });
     for client in liars {
         rig.step(measured(client, u64::MAX));
         rig.now += 1_000 * MS;

@@ -98,15 +98,16 @@ fn to_say_that_one_holds_it_is_not_to_have_been_granted_it() {
     let (agent, lost) = holder(&node);
     drop(lost);
     let rejected = Reply::Rejected { why: Rejection::Overdrawn };
-    for says in [12 * GIB, CAP + 1, u64::MAX] {
+    for says in [12 * GIB, CAP + 1, u64::MAX, CAP, HELD + 1] {
         let liar = agent.tenant(&node.socket("a"));
         assert_eq!(answer(&liar, says), rejected, "{says}");
         let stranger = node.process("a");
         assert_eq!(answer(&stranger, says), rejected, "{says}");
+        let small = node.process("a");
+        assert_eq!(answer(&small, 1), rejected);
     }
     assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)), "and nothing is lost");
-    // What fits is growth like any other.
-    agent.tenant(&node.socket("a")).attach(Bytes(CAP));
+    agent.tenant(&node.socket("a")).attach(Bytes(HELD));
     agent.end();
     node.wait_refunded("a");
 }

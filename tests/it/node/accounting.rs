@@ -212,7 +212,7 @@ fn processes_that_reserve_the_cap_in_turn_are_charged_together() {
 }
 
 /// Sets the flag also when the test fails.
-struct Ended<'a>(&'a AtomicBool);
+pub struct Ended<'a>(pub &'a AtomicBool);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {

@@ -10,5 +10,6 @@ mod doctor;
 mod ends;
 mod group;
 pub mod health;
+mod liars;
 mod members;
 mod stranger;

@@ -44,14 +44,32 @@ impl Stranger {
         mib: u64,
         does: impl FnOnce([TenantClient; TIMES]),
     ) -> Stranger {
+        Stranger::connected_often(node, container, mib, |all: [TenantClient; TIMES]| {
+            all.iter().for_each(|tenant| drop(tenant.attach(Bytes::ZERO)));
+            does(all);
+        })
+    }
+
+    /// Starts one that is connected to a container and has not attached yet.
+    pub fn connected(
+        node: &Node,
+        container: &str,
+        mib: u64,
+        does: impl FnOnce(TenantClient),
+    ) -> Stranger {
+        Stranger::connected_often(node, container, mib, |[tenant]| does(tenant))
+    }
+
+    fn connected_often<const TIMES: usize>(
+        node: &Node,
+        container: &str,
+        mib: u64,
+        does: impl FnOnce([TenantClient; TIMES]),
+    ) -> Stranger {
         let mut command = Stranger::command(node, &["--most-mib", &mib.to_string()]);
         let promised = [(); TIMES].map(|()| Promised::by(&mut command, &node.socket(container)));
         let child = command.spawn().expect("the tenant starts");
-        does(promised.map(|connection| {
-            let tenant = connection.tenant();
-            tenant.attach(Bytes::ZERO);
-            tenant
-        }));
+        does(promised.map(Promised::tenant));
         Stranger::of(child)
     }
 

@@ -36,8 +36,8 @@ pub struct Account {
     /// The promise.
     pub cap: u64,
     unattributed: Seen,
-    /// The largest sum of grants, as in a [`Share`], but never beyond the cap.
-    most: [u128; 2],
+    /// The largest sum of grants since the driver was asked or has answered, but never beyond the cap.
+    most: u128,
     /// NVML's sum beyond that, and the part of it charged to no single process.
     beyond: Seen,
     hidden: u128,
@@ -100,12 +100,15 @@ impl Ledger {
             {
                 let share = self.shares.entry((client, lane)).or_default();
                 let all = used.0.saturating_add(share.claims.unseen.0);
-                let asked_for = share.most[0].max(share.most[1]);
+                let asked_for = share.most[0].max(share.most[1]).max(share.granted);
                 share.most = [share.granted, share.most[0]];
                 share.own = all.saturating_sub(asked_for);
                 share.seen = used.0;
                 share.beyond.look(seen.now, share.own);
                 self.hide_of(client, lane);
+            }
+            Event::Looking { container, lane } if lane != Lane::HOST => {
+                self.looking((container, lane));
             }
             Event::Looked { container, lane } if lane != Lane::HOST => {
                 self.looked(seen.now, (container, lane));
@@ -245,9 +248,12 @@ impl Ledger {
             let had = taken.iter().filter_map(|(_, its)| its.get(&lane));
             let had: u128 = had.map(|share| u128::from(share.granted)).sum();
             let cap = self.accounts.get(&(id, lane)).map_or(0, |it| it.cap);
-            let left = u128::from(cap).saturating_sub(self.reserved(id, lane));
-            let fits = u128::from(bytes.0) <= had + left;
-            if self.complete.contains(&id) && !fits {
+            let all: u128 = self.granted(id, lane).map(|(_, it)| u128::from(it)).sum();
+            let left = match self.complete.contains(&id) {
+                true => 0,
+                false => u128::from(cap).saturating_sub(all),
+            };
+            if u128::from(bytes.0) > had + left {
                 return Err(format!(
                     "{client:?} is believed to hold {bytes:?}, was granted {had}, and {left} are left"
                 ));
@@ -267,11 +273,9 @@ impl Ledger {
             if bytes.0 == 0 && before.is_none() {
                 continue;
             }
-            let mut share =
+            let share =
                 Share { granted: bytes.0, claims: Claims::default(), ..before.unwrap_or_default() };
-            share.most[0] = share.most[0].max(bytes.0);
             self.shares.insert((client, lane), share);
-            self.granted_more(client, lane);
             self.hide((id, lane));
         }
         Ok(())
@@ -289,9 +293,8 @@ impl Ledger {
         self.processes.insert(client, Some(*process));
         self.apart.insert(client);
         for (lane, bytes) in (0u8..).map(Lane).zip(granted).filter(|(_, b)| b.0 > 0) {
-            let share = Share { granted: bytes.0, most: [bytes.0, 0], ..Share::default() };
+            let share = Share { granted: bytes.0, ..Share::default() };
             self.shares.insert((client, lane), share);
-            self.granted_more(client, lane);
             self.overstated.insert((*container, lane));
         }
         Ok(())
@@ -304,8 +307,15 @@ impl Ledger {
         };
         let sum: u128 = self.granted(home, lane).map(|(_, it)| u128::from(it)).sum();
         if let Some(account) = self.accounts.get_mut(&(home, lane)) {
-            account.most[0] = account.most[0].max(sum.min(u128::from(account.cap)));
+            account.most = account.most.max(sum.min(u128::from(account.cap)));
         }
+    }
+
+    /// The driver is asked for all processes of a container: earlier grants explain nothing.
+    fn looking(&mut self, key: LaneKey) {
+        let granted: u128 = self.granted(key.0, key.1).map(|(_, it)| u128::from(it)).sum();
+        let account = self.accounts.get_mut(&key);
+        account.into_iter().for_each(|it| it.most = granted.min(u128::from(it.cap)));
     }
 
     /// One query measured all processes of a container.
@@ -319,9 +329,9 @@ impl Ledger {
         let Some(account) = self.accounts.get_mut(&key) else {
             return;
         };
-        let most = granted.max(account.most[0]).max(account.most[1]);
+        let most = granted.max(account.most);
         let beyond = own.max(all.saturating_sub(most));
-        account.most = [granted.min(u128::from(account.cap)), account.most[0]];
+        account.most = granted.min(u128::from(account.cap));
         let beyond = u64::try_from(beyond).unwrap_or(u64::MAX);
         account.beyond.look(now, beyond);
         self.hide(key);
@@ -370,7 +380,7 @@ impl Ledger {
             return Err(format!("{key:?} was resized wrongly: {change:?}"));
         }
         account.cap = change.cap.0;
-        account.most[0] = account.most[0].max(granted.min(u128::from(account.cap)));
+        account.most = account.most.max(granted.min(u128::from(account.cap)));
         if change.cap < change.was {
             self.lowered.insert(key);
         }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuslice_engine::{Action, Event, Token};
+use gpuslice_engine::{Action, Event, HOLD, Token};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::RECALL_WAIT_NS;
 use gpuslice_wire::units::Bytes;
@@ -48,6 +48,10 @@ pub struct Requests {
     restored: BTreeMap<ContainerId, u64>,
     /// Containers whose growth may still wait so.
     returning: BTreeSet<ContainerId>,
+    now: u64,
+    /// Accounts for which the driver was asked, and since when: growth may wait for its answer, but not again if it
+    /// is asked again meanwhile.
+    looking: BTreeMap<LaneKey, u64>,
 }
 
 impl Requests {
@@ -56,7 +60,11 @@ impl Requests {
     pub fn advance(&mut self, seen: &Observer) {
         let elapsed = if seen.gap { 0 } else { seen.elapsed };
         let from = seen.now - elapsed;
+        self.now = seen.now;
         for (key, questions) in &mut self.asked {
+            if self.looking.contains_key(key) {
+                continue;
+            }
             let until = self.restored.get(&key.0).copied().unwrap_or(0);
             let recall = self.recalls.get(key).filter(|it| !it.owing.is_empty());
             let due = recall.map(|recall| recall.began + RECALL_WAIT_NS);
@@ -88,6 +96,11 @@ impl Requests {
                 let home = ledger.home(client);
                 home.into_iter().for_each(|home| self.answers(client, (home, lane), Some(recall)));
             }
+            Event::Looking { container, lane } => {
+                self.looking.entry((container, lane)).or_insert(self.now);
+            }
+            Event::Looked { container, lane } => drop(self.looking.remove(&(container, lane))),
+            Event::Tick => self.looking.retain(|_, since| self.now < *since + HOLD.0),
             Event::Left { client } | Event::Gone { client } => self.part(client),
             _ => {}
         }
@@ -119,6 +132,7 @@ impl Requests {
             }
             Action::Dismissed { container, .. } => {
                 self.asked.retain(|(id, _), _| *id != container);
+                self.looking.retain(|(id, _), _| *id != container);
                 self.recalls.retain(|(id, _), _| *id != container);
                 self.restored.remove(&container);
                 self.returning.remove(&container);
@@ -234,7 +248,7 @@ impl Requests {
     pub fn after_step(&self, ledger: &Ledger, event: &Event) -> Result<(), Objection> {
         let ticked = matches!(event, Event::Tick);
         for (key, questions) in &self.asked {
-            let Some(first) = questions.first() else {
+            let Some(first) = questions.first().filter(|_| !self.looking.contains_key(key)) else {
                 continue;
             };
             let (cap, reserved) = ledger.of(first.client, key.1);

@@ -242,10 +242,10 @@ fn to_an_account_that_another_process_takes_over() {
 #[test]
 fn to_believing_memory_that_was_never_granted() {
     let says = |bytes, ledger| comes(&mut apart(), (8, bytes, client(10)), &[], ledger);
-    assert_eq!(says(40, 100), Ok(()));
-    objects(says(41, 101), "is believed to hold");
+    assert_eq!(says(0, 60), Ok(()));
+    objects(says(1, 61), "is believed to hold");
     let more =
         |bytes, ledger| comes(&mut apart(), (7, bytes, client(10)), &[over(client(9))], ledger);
-    assert_eq!(more(100, 100), Ok(()));
-    objects(more(101, 101), "is believed to hold");
+    assert_eq!(more(60, 60), Ok(()));
+    objects(more(61, 61), "is believed to hold");
 }

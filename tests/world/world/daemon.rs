@@ -197,6 +197,7 @@ impl World {
                 lane,
                 used: Bytes(self.driver_shows(who, lane)),
             },
+            Letter::Looking(container, lane) => Event::Looking { container, lane },
             Letter::Looked(container, lane) => self.look_at(container, lane),
             Letter::Unattributed(container, lane, used) => {
                 Event::Unattributed { container, lane, used: Bytes(used) }

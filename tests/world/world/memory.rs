@@ -1,7 +1,7 @@
 //! Memory in the world: processes allocate, are short, are recalled; the driver is measured; an
 //! administrator changes caps.
 
-use gpuslice_engine::{Event, LaneView};
+use gpuslice_engine::{Event, HOLD, LaneView};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::{Bytes, GIB};
@@ -107,8 +107,18 @@ impl World {
             0 => self.rng.magnitude(1, GIB),
             _ => 0,
         };
+        self.deliver(Letter::Looking(container, lane));
         self.deliver(Letter::Unattributed(container, lane, used));
-        self.deliver(Letter::Looked(container, lane));
+        // NVML answers at once, or late, or never.
+        let answer = Happening::Letter(self.daemon.life, Letter::Looked(container, lane));
+        match self.rng.below(4) {
+            0 => {}
+            1 => {
+                let delay = self.rng.below(3 * HOLD.0 / 2);
+                self.after(delay, answer);
+            }
+            _ => self.after(0, answer),
+        }
     }
 
     /// The daemon measures all processes of a container; returns the last event of it.
@@ -122,7 +132,10 @@ impl World {
             if !self.clients.contains_key(&client) {
                 continue; // of a former container of this name, perhaps with fewer GPUs
             }
-            let used = Bytes(self.driver_shows(who, lane));
+            let mut used = Bytes(self.driver_shows(who, lane));
+            if self.mood.trouble && self.rng.per_mille(200) {
+                used = Bytes(used.0.saturating_add(self.rng.magnitude(1, GIB)));
+            }
             self.step(Event::Measured { client, lane, used });
         }
         Event::Looked { container, lane }

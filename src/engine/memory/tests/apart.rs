@@ -135,28 +135,31 @@ fn another_process_takes_over_nothing() {
         (Some(2), 60, Err(Rejection::Overdrawn)),
         (None, 60, Err(Rejection::Overdrawn)),
         (Some(2), 41, Err(Rejection::Overdrawn)),
-        (Some(2), 40, Ok(())),
+        (Some(2), 40, Err(Rejection::Overdrawn)),
+        (None, 1, Err(Rejection::Overdrawn)),
+        (Some(2), 0, Ok(())),
         (None, 0, Ok(())),
     ] {
         let came = attach(&mut rig, pid, held(says)).map(drop);
         assert_eq!(came, answer, "{pid:?} says {says}");
     }
-    assert_eq!(reserved(&rig), 100);
+    assert_eq!(reserved(&rig), 60);
     rig.step(Event::Gone { client });
-    assert_eq!(reserved(&rig), 40);
+    assert_eq!(reserved(&rig), 0);
 }
 
-/// 12 GiB under a cap of 1: a claim at the attach does not make it granted.
+/// 12 GiB under a cap of 1: a claim at the attach does not make it granted, whether it fits or not.
 #[test]
-fn memory_that_was_never_granted_must_fit_like_any_growth() {
+fn memory_that_was_never_granted_is_not_believed() {
     let (mut rig, client) = one(60);
     rig.step(Event::Left { client });
-    let liar = attach(&mut rig, Some(1), held(1200));
-    assert_eq!(liar, Err(Rejection::Overdrawn));
-    assert_eq!(reserved(&rig), 60, "nothing is lost by that");
-    let more = attach(&mut rig, Some(1), held(90)).expect("it fits");
-    assert_eq!(reserved(&rig), 90);
-    rig.step(Event::Gone { client: more });
+    for says in [1200, 101, 90, 61] {
+        let liar = attach(&mut rig, Some(1), held(says));
+        assert_eq!(liar, Err(Rejection::Overdrawn), "{says}");
+        assert_eq!(reserved(&rig), 60, "nothing is lost by that");
+    }
+    let again = attach(&mut rig, Some(1), held(60)).expect("its own");
+    rig.step(Event::Gone { client: again });
     assert_eq!(reserved(&rig), 0);
 }
 
@@ -251,19 +254,35 @@ fn a_process_without_a_connection_is_not_runnable() {
     assert_eq!(runnable(&rig), (0, 50), "and holds what it held");
 }
 
+/// A daemon without a record of grants believes as much as it can have granted, and no more.
 #[test]
-fn returning_memory_may_exceed_the_cap_and_fills_it() {
+fn returning_memory_may_fill_the_cap_and_not_exceed_it() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.step(Event::Restore(record));
-    let client = rig.attach("a", 150).expect("back");
+    let claims = |rig: &mut Rig, says| attach(rig, None, held(says)).map(drop);
+    for says in [101, u64::MAX] {
+        assert_eq!(claims(&mut rig, says), Err(Rejection::Overdrawn), "{says}");
+    }
+    let first = rig.attach("a", 70).expect("back");
+    assert_eq!(claims(&mut rig, 31), Err(Rejection::Overdrawn), "101 together");
+    // What NVML shows of a process before it is back is the memory that it claims.
+    rig.step(unattributed(30));
+    rig.now = 400 * MS;
+    rig.step(unattributed(30));
+    assert_eq!(reserved(&rig), 100);
+    let second = rig.attach("a", 30).expect("back");
+    rig.step(unattributed(0));
     rig.now = 750 * MS;
-    assert!(matches!(rig.reserve(client, 1, 1)[0], Action::Refused { left: Bytes(0), .. }));
-    let liar = rig.attach("a", u64::MAX).expect("in");
-    rig.attach("a", u64::MAX).expect("in");
-    rig.step(Event::Gone { client: liar });
-    assert!(
-        matches!(rig.slice("a"), Snapshot::Slice { reserved, .. } if reserved.0 == 16 * GIB + 150)
-    );
+    assert!(matches!(rig.reserve(second, 71, 71)[0], Action::Refused { left: Bytes(0), .. }));
+    // Later it is growth, beside all that was measured.
+    rig.step(Event::Gone { client: first });
+    for _ in 0..2 {
+        rig.step(unattributed(50));
+        rig.now += 1_000 * MS;
+        rig.step(unattributed(50));
+    }
+    assert_eq!(claims(&mut rig, 21), Err(Rejection::Overdrawn));
+    assert_eq!((claims(&mut rig, 20), reserved(&rig)), (Ok(()), 100));
 }

@@ -66,6 +66,139 @@ fn a_cap_that_is_raised_counts_what_it_covers_as_granted() {
     assert_eq!(reserved(&rig), 10);
 }
 
+/// NVML is asked, and answers after `meanwhile`.
+fn asked(rig: &mut Rig, who: &[ClientId], used: &[u64], meanwhile: impl FnOnce(&mut Rig)) {
+    rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+    meanwhile(rig);
+    look(rig, who, used);
+}
+
+/// A grant that was returned before NVML was asked explains nothing.
+#[test]
+fn a_pulse_before_the_question_raises_no_peak() {
+    let (mut rig, who) = slice_of(&[0, 0]);
+    for second in 1..3 {
+        pulse(&mut rig, who[0], 100);
+        pulse(&mut rig, who[1], 100);
+        rig.now = second * 1_000 * MS;
+        asked(&mut rig, &who, &[50, 50], |_| ());
+    }
+    assert_eq!(reserved(&rig), 100);
+}
+
+/// Processes that pulse without a pause have a large grant in every window. After the first look that needs
+/// it, growth waits for NVML's answer.
+#[test]
+fn pulses_during_the_question_hide_one_look() {
+    let (mut rig, who) = slice_of(&[0]);
+    let pulses = |rig: &mut Rig| pulse(rig, who[0], 100);
+    for second in 1..4 {
+        rig.now = second * 1_000 * MS;
+        assert_eq!(reserved(&rig), 0, "second {second}");
+        asked(&mut rig, &who, &[100], pulses);
+        // the pulse that waited is granted, and given back
+        rig.give_back(who[0], 0, rig.engine.granted_to(who[0]).expect("known")[0].0);
+    }
+    assert_eq!(reserved(&rig), 100);
+    for second in 4..40 {
+        rig.now = second * 1_000 * MS;
+        asked(&mut rig, &who, &[100], pulses);
+        assert_eq!(reserved(&rig), 100, "second {second}");
+    }
+}
+
+/// The wait for NVML's answer has an end, and honest growth meanwhile is no excess.
+#[test]
+fn growth_waits_for_an_answer_at_most_for_a_hold() {
+    let (mut rig, who) = slice_of(&[0, 0]);
+    rig.now = 1_000 * MS;
+    asked(&mut rig, &who, &[50, 50], |rig| pulse(rig, who[0], 100));
+    rig.now = 2_000 * MS;
+    rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+    assert_eq!(answers(&rig.reserve(who[0], 60, 60)), []);
+    let until = rig.engine.next_deadline().expect("an end");
+    assert_eq!(until, Instant(2_000 * MS).plus(crate::HOLD));
+    rig.now = until.0;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(who[0], Some(60))]);
+    look(&mut rig, &who, &[60, 0]);
+    rig.now = 3_000 * MS;
+    rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+    assert_eq!(answers(&rig.reserve(who[1], 40, 40)), []);
+    rig.step(measured(who[0], 60));
+    let looked = rig.step(Event::Looked { container: id("a"), lane: Lane(0) });
+    assert_eq!(answers(&looked), [(who[1], Some(40))]);
+    assert_eq!((reserved(&rig), rig.engine.next_deadline()), (100, None));
+}
+
+/// An NVML that is asked again and again and never answers delays growth once.
+#[test]
+fn growth_waits_for_a_silent_nvml_once() {
+    let (mut rig, who) = slice_of(&[0]);
+    asked(&mut rig, &who, &[50], |rig| pulse(rig, who[0], 100));
+    let begin = 1_000 * MS;
+    let until = Instant(begin).plus(crate::HOLD);
+    for at in (begin..until.0).step_by(30 * MS as usize) {
+        rig.now = at;
+        rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+        if at == begin {
+            assert_eq!(answers(&rig.reserve(who[0], 60, 60)), []);
+        }
+        assert_eq!(rig.engine.next_deadline(), Some(until), "asked at {at}");
+    }
+    rig.now = until.0;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(who[0], Some(60))]);
+}
+
+/// Siblings answer a recall while growth waits for NVML: it is decided with NVML's answer.
+#[test]
+fn a_recall_that_ends_while_growth_waits_for_nvml_is_over() {
+    let (mut rig, who) = slice_of(&[0, 0]);
+    asked(&mut rig, &who, &[50], |rig| pulse(rig, who[0], 100));
+    rig.reserve(who[0], 60, 60);
+    assert_eq!(answers(&rig.reserve(who[1], 50, 50)), [], "it waits for the sibling");
+    rig.now = 1_000 * MS;
+    rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+    assert_eq!(answers(&rig.give_back(who[0], 1, 0)), [], "and now for NVML");
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(rig.now).plus(crate::HOLD)));
+    let looked = rig.step(Event::Looked { container: id("a"), lane: Lane(0) });
+    assert_eq!(answers(&looked), [(who[1], None)]);
+    assert_eq!(rig.engine.next_deadline(), None);
+}
+
+/// A container that is believed again waits no more.
+#[test]
+fn looks_without_excess_end_the_doubt() {
+    let (mut rig, who) = slice_of(&[0]);
+    asked(&mut rig, &who, &[50], |rig| pulse(rig, who[0], 100));
+    for _ in 0..8 {
+        rig.now += 1_000 * MS;
+        rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+        assert!(rig.engine.next_deadline().is_some());
+        look(&mut rig, &who, &[0]);
+    }
+    rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+    assert_eq!(rig.engine.next_deadline(), None);
+}
+
+/// A claim to hold memory explains none.
+#[test]
+fn a_claim_at_the_attach_raises_no_peak() {
+    let mut first = Rig::new(Config::default(), &[16]);
+    let record = first.admit(ask("a", "0", 100)).expect("fits");
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.step(Event::Restore(record));
+    let client = rig.attach("a", 100).expect("the grants are unknown");
+    rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+    rig.give_back(client, 0, 100);
+    let liar = rig.attach("a", 100).expect("the grants are unknown");
+    rig.give_back(liar, 0, 100);
+    for second in 1..3 {
+        rig.now = second * 1_000 * MS;
+        asked(&mut rig, &[client], &[100], |_| ());
+    }
+    assert_eq!(reserved(&rig), 100);
+}
+
 /// To pulse before every second measurement shows now one sum, now the other: the sum over all counts.
 #[test]
 fn pulses_at_every_other_look_hide_nothing_more() {
