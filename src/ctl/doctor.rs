@@ -8,6 +8,7 @@
 mod cdi;
 mod enforcement;
 mod owners;
+mod requests;
 
 use crate::admin::Admin;
 use crate::node;
@@ -97,6 +98,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let view = Admin::connect(&dir).and_then(|admin| admin.list());
     let mut checks = of_facts(&facts);
     checks.extend(of_installation(options));
+    checks.extend(requests::of_requests(&facts));
     checks.extend(of_claims(options, &facts));
     checks.extend(options.kubernetes.then(|| owners::of_kubelet(&options.kubelet_dir)));
     checks.extend(of_required_limits(options, &facts));

@@ -206,10 +206,10 @@ pub struct DaemonConfig {
     pub preemption: PreemptionMode,
     /// Accepted sources of containers' requests.
     pub requests_from: Vec<SourceName>,
-    /// Most GPUs that cGPU's variables may ask for.
-    pub cgpu_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
-    /// Largest cap that cGPU's variables may ask for.
-    pub cgpu_memory_max: Option<Cap>,
+    /// Most GPUs that variables of a container's environment may ask for.
+    pub environment_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
+    /// Largest cap that they may ask for.
+    pub environment_memory_max: Option<Cap>,
     /// Whether `CGPU_DISABLE` starts a container without limits; the hook decides.
     pub allow_cgpu_disable: bool,
     /// Whether launches block while no daemon runs.
@@ -253,8 +253,8 @@ impl Default for DaemonConfig {
             drain_max_ms: Bounded::default_of(2_000),
             preemption: PreemptionMode::Off,
             requests_from: RequestSource::ALL.map(SourceName).into(),
-            cgpu_gpus_max: Bounded::default_of(1),
-            cgpu_memory_max: None,
+            environment_gpus_max: Bounded::default_of(1),
+            environment_memory_max: None,
             allow_cgpu_disable: false,
             block_without_daemon: false,
             foreign_memory: ForeignMemory::Charge,
@@ -485,10 +485,10 @@ mod tests {
         let unknown = error("\nrequests_from = [\"labels\"]");
         assert!(unknown.0 == 2 && unknown.1.contains("no source \"labels\""), "{unknown:?}");
         assert!(error("requests_from = \"cgpu\"").1.contains("requests_from"));
-        assert!(error("cgpu_gpus_max = 0").1.contains("1 to 16"));
+        assert!(error("environment_gpus_max = 0").1.contains("1 to 16"));
         for bad in ["0", "5/4", "all"] {
-            let what = error(&format!("cgpu_memory_max = {bad:?}")).1;
-            assert!(what.starts_with("cgpu_memory_max: "), "{what}");
+            let what = error(&format!("environment_memory_max = {bad:?}")).1;
+            assert!(what.starts_with("environment_memory_max: "), "{what}");
         }
         assert!(error("pinned_memory = \"much\"").1.starts_with("pinned_memory: "));
         assert!(error("accounting_interval_ms = -1").1.contains("0 to 3600000"));
