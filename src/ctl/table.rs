@@ -12,7 +12,7 @@ pub use json::{json, pod as owner_json};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::owner::Owner;
-use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::policy::{Class, ClassCaps, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::collections::BTreeMap;
@@ -135,6 +135,8 @@ pub struct DaemonState {
     pub absent_until_ns: u64,
     /// Length of that absence, ns.
     pub absent_ns: u64,
+    /// What higher classes keep while lower ones wait.
+    pub class_caps: ClassCaps,
 }
 
 /// One GPU.
@@ -223,8 +225,9 @@ impl View {
                     let gpu = Gpu { uuid, index, total, promised, slices, policy, product };
                     view.gpus.push(gpu);
                 }
-                Snapshot::Daemon { started_ns, absent_until_ns, absent_ns } => {
-                    view.daemon = Some(DaemonState { started_ns, absent_until_ns, absent_ns });
+                Snapshot::Daemon { started_ns, absent_until_ns, absent_ns, class_caps } => {
+                    view.daemon =
+                        Some(DaemonState { started_ns, absent_until_ns, absent_ns, class_caps });
                 }
                 slice @ Snapshot::Slice { .. } => {
                     let row = Row::of(slice);

@@ -4,7 +4,7 @@
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
-use gpuslice_wire::policy::{BadPolicy, Policy};
+use gpuslice_wire::policy::{BadPolicy, ClassCaps, Policy};
 use gpuslice_wire::units::{Bytes, Duration, Percent, UnitError};
 use serde::Deserialize;
 use std::fs;
@@ -341,8 +341,10 @@ impl DaemonConfig {
             oversubscribe: self.oversubscribe,
             policy: self.policy.0,
             slots: us(self.slices_per_gpu.get()),
-            high_cap: percent(self.high_cap.get(), default.high_cap),
-            normal_cap: percent(self.normal_cap.get(), default.normal_cap),
+            class_caps: ClassCaps {
+                high: percent(self.high_cap.get(), default.class_caps.high),
+                normal: percent(self.normal_cap.get(), default.class_caps.normal),
+            },
             round: Duration::from_millis(self.period_ms.get()),
             turn_min: Duration::from_millis(self.turn_min_ms.get()),
             turn_max: Duration::from_millis(self.turn_max_ms.get()),
@@ -479,7 +481,8 @@ mod tests {
         }
         let caps = DaemonConfig::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
         let caps = caps.engine();
-        assert_eq!((caps.high_cap.get(), caps.normal_cap.get()), (20, 100));
+        let ClassCaps { high, normal } = caps.class_caps;
+        assert_eq!((high.get(), normal.get()), (20, 100));
         assert_eq!(error("\ncgroup_limits = \"maybe\"").0, 2);
         assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
         let unknown = error("\nrequests_from = [\"labels\"]");
