@@ -294,8 +294,8 @@ fn memory_enforcement(facts: &Value, gpu: &Value) -> Check {
         (None, why) => (MemoryEnforcement::Accounted, why),
         (why, _) => (MemoryEnforcement::Shim, why),
     };
-    let simulated = uuid.parse().is_ok_and(GpuUuid::is_simulated);
-    let mark = if simulated { " (simulated)" } else { "" };
+    let profile = uuid.parse().ok().and_then(GpuUuid::profile);
+    let mark = profile.map_or(String::new(), |profile| format!(" (simulated, profile {profile})"));
     let found = format!("{uuid}{mark}: {}", describe_memory(level));
     match next {
         None => there(&name, found),

@@ -15,7 +15,7 @@ use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, ClassCaps, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads one field of a slice's row: as it is, or as an expression of it.
 macro_rules! field {
@@ -178,6 +178,15 @@ pub struct View {
     pub daemon: Option<DaemonState>,
 }
 
+impl Gpu {
+    /// `simulated` and the profile, after `before`; empty for a real GPU.
+    pub fn mark(&self, before: &str) -> String {
+        self.uuid
+            .profile()
+            .map_or(String::new(), |profile| format!("{before}simulated ({profile})"))
+    }
+}
+
 impl Row {
     /// Whether it is the same slice.
     pub fn is_of(&self, other: &Row) -> bool {
@@ -285,6 +294,16 @@ impl View {
     /// NVML index of a GPU.
     pub fn index(&self, gpu: GpuUuid) -> u32 {
         self.gpu(gpu).map_or(u32::MAX, |found| found.index)
+    }
+
+    /// The profiles of its simulated GPUs, each once: `simulated (kind)`; empty without such GPUs.
+    pub fn simulated(&self) -> String {
+        let profiles: BTreeSet<&str> =
+            self.gpus.iter().filter_map(|gpu| gpu.uuid.profile()).collect();
+        match profiles.is_empty() {
+            true => String::new(),
+            false => format!("simulated ({})", Vec::from_iter(profiles).join(", ")),
+        }
     }
 
     /// A GPU's display name.
