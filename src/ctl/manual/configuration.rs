@@ -1,16 +1,10 @@
-//! The manual pages `gpusliced(8)` and `gpusliced.toml(5)`, from the description of the command line and from the
-//! packaged configuration, which explains each key and holds each default.
+//! The manual page `gpusliced.toml(5)`, from the packaged configuration, which explains each key and holds each default.
 
-use crate::command_line::CommandLine;
-use clap::CommandFactory;
-use clap_mangen::Man;
+use super::text;
 use clap_mangen::roff::{Roff, bold, roman};
-use std::fs;
-use std::io;
-use std::path::Path;
 
-/// The configuration as it is packaged; a test compares it with the defaults.
-const PACKAGED: &str = include_str!("../../packaging/gpusliced.toml");
+/// The configuration as it is packaged; a test of the daemon's compares it with the defaults.
+const PACKAGED: &str = include_str!("../../../packaging/gpusliced.toml");
 
 /// A key of the configuration.
 struct Key<'a> {
@@ -18,19 +12,6 @@ struct Key<'a> {
     lines: Vec<&'a str>,
     /// What it means, line by line.
     about: Vec<&'a str>,
-}
-
-/// Writes both pages into a directory.
-///
-/// # Errors
-/// It cannot be written.
-pub fn write(dir: &Path) -> io::Result<()> {
-    fs::create_dir_all(dir)?;
-    let mut page = Vec::new();
-    let command = CommandLine::command();
-    Man::new(command).section("8").manual("gpuslice").render(&mut page)?;
-    fs::write(dir.join("gpusliced.8"), page)?;
-    fs::write(dir.join("gpusliced.toml.5"), configuration().to_roff())
 }
 
 /// The file's head, and its keys in order.
@@ -49,7 +30,7 @@ fn keys() -> (Vec<&'static str>, Vec<Key<'static>>) {
 }
 
 /// The page of the configuration.
-fn configuration() -> Roff {
+pub fn page() -> Roff {
     let (head, keys) = keys();
     let mut page = Roff::new();
     let source = concat!("gpusliced ", env!("CARGO_PKG_VERSION"));
@@ -57,34 +38,19 @@ fn configuration() -> Roff {
     page.control("SH", ["NAME"]);
     page.text([roman("gpusliced.toml - configuration of gpusliced")]);
     page.control("SH", ["DESCRIPTION"]);
-    paragraph(&mut page, &head);
+    text::add(&mut page, head, false);
     page.control("SH", ["KEYS"]);
     for key in &keys {
         page.control("TP", []);
         let lines = key.lines.iter().map(|line| line.strip_prefix('#').unwrap_or(line));
         page.text([bold(lines.collect::<Vec<_>>().join("; "))]);
-        paragraph(&mut page, &key.about);
+        text::add(&mut page, key.about.iter().copied(), true);
     }
     page.control("SH", ["FILES"]);
     page.text([roman("/etc/gpuslice/gpusliced.toml")]);
     page.control("SH", ["SEE ALSO"]);
     page.text([bold("gpusliced"), roman("(8), "), bold("gpuslice"), roman("(1)")]);
     page
-}
-
-/// Lines of text; indented ones keep their form.
-fn paragraph(page: &mut Roff, lines: &[&str]) {
-    for line in lines {
-        match line.strip_prefix("  ") {
-            Some(_) => {
-                page.control("br", []);
-                page.text([roman(line.trim_start())]);
-            }
-            None => {
-                page.text([roman(*line)]);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -96,12 +62,12 @@ mod tests {
     fn every_key_is_explained() {
         let (head, keys) = keys();
         assert!(head[0].starts_with("Configuration of gpusliced"), "{head:?}");
-        let table: toml::Table = PACKAGED.parse().expect("the packaged file is TOML");
-        for name in table.keys() {
+        let table: toml_edit::DocumentMut = PACKAGED.parse().expect("the packaged file is TOML");
+        for (name, _) in table.iter() {
             let key = keys.iter().find(|key| key.lines.iter().any(|line| line.starts_with(name)));
             assert!(key.is_some_and(|key| !key.about.is_empty()), "{name}");
         }
         assert!(keys.iter().all(|key| !key.lines.is_empty() && !key.about.is_empty()));
-        assert!(configuration().to_roff().contains("slices_per_gpu = 16"));
+        assert!(page().to_roff().contains("slices_per_gpu = 16"));
     }
 }
