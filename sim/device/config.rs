@@ -408,7 +408,7 @@ mod tests {
         // All that strict changes can be given alone, and is then what strict has.
         let each = KEYS.iter().filter_map(|key| Some(format!("{}={}", key.name, key.strict?)));
         let all: Vec<String> = each.collect();
-        assert_eq!(Config::parse(&all.join(",")), Ok(strict));
+        assert_eq!(Config::parse(&all.join(",")), Ok(Config { strict: false, ..strict }));
     }
 
     #[test]

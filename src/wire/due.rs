@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(within(caps(95, 99), &[high, one(1, 1.0), low]), [94, 5, 1]);
         assert_eq!(within(caps(50, 80), &[high, one(1, 1.0), low]), [30, 50, 20]);
         // two normal ones divide what is kept for their class
-        assert_eq!(within(caps(90, 99), &[high, one(1, 1.0), one(3, 1.0)]), [90, 3, 8]);
+        assert_eq!(within(caps(90, 99), &[high, one(1, 1.0), one(4, 1.0)]), [90, 2, 8]);
         // a slice that cannot use it leaves it; the slice itself is looked at as if it had work all the time
         assert_eq!(within(caps(90, 99), &[high, one(1, 0.05), one(1, 0.0)]), [95, 10, 5]);
         // no class waits where the others have no work

@@ -110,7 +110,9 @@ mod tests {
 
     #[test]
     fn a_cap_of_100_leaves_no_guard_turns() {
-        let config = Config { class_caps: ClassCaps::ALL, ..Config::default() };
+        let default = Config::default();
+        let class_caps = ClassCaps { high: Percent::ALL, ..default.class_caps };
+        let config = Config { class_caps, ..default };
         let guards = StarvationGuards::new(&config, Instant(0));
         assert_eq!(guards.due(Class::Normal), None);
         assert_eq!(guards.due(Class::BestEffort), Some(Instant(0)));
