@@ -1,9 +1,8 @@
 //! NVIDIA's environment variables.
 //!
-//! `NVIDIA_GPU_MEMORY_REQUEST` and `NVIDIA_GPU_MEMORY_LIMIT` are MiB on each GPU of the container. KAI's GPU fractions and
-//! the GPU Operator set them, and NVIDIA's container toolkit gives them to the driver (from 1.20.1 and r615 on): the
-//! request as what is guaranteed, the limit as the most. A limit alone is the request as well; a request alone has no
-//! limit.
+//! `NVIDIA_GPU_MEMORY_REQUEST` and `NVIDIA_GPU_MEMORY_LIMIT` are MiB on each GPU of the container. KAI's GPU fractions
+//! set them, and NVIDIA's container toolkit gives them to the driver (from 1.20.1 and r615 on): the request as what is
+//! guaranteed, the limit as the most. A limit alone is the request as well; a request alone has no limit.
 //!
 //! A slice's cap is both: it is promised, and never exceeded. So request and limit must be equal, or the limit stands
 //! alone. Any other pair asks for memory beyond what is promised. It is refused: a cap at the request would fail

@@ -1,8 +1,9 @@
 //! The part of a GPU's time that is due to each of its slices, for observers.
 //!
 //! The same division as the engine's, computed anew from what is shown: higher classes go first, up to the part that
-//! they keep while lower ones wait ([`ClassCaps`]); of what a class has, each of its slices is due its share, and a part of the rest by weight, up to its limit. Slices with a share
-//! alone divide the time that no weight can use, in proportion to their shares.
+//! they keep while lower ones wait ([`ClassCaps`]). Of what a class has, each of its slices is due its share, and a
+//! part of the rest by weight, up to its limit. Slices with a share alone divide the time that no weight can use, in
+//! proportion to their shares.
 //!
 //! A slice that has work for a part of a stretch can use that part at most, and leaves the rest to the others. The
 //! slice itself is looked at as if it had work all the time: what it is due does not depend on whether it takes it.

@@ -1,7 +1,8 @@
 //! Which requests of containers this node takes, and what NVIDIA's container toolkit makes of the same variables.
 //!
-//! From 1.20.1 on the toolkit has a hook that gives `NVIDIA_GPU_MEMORY_REQUEST` and `NVIDIA_GPU_MEMORY_LIMIT` to the driver. A
-//! reader of both manuals has to know whose meaning holds: the toolkit's limit binds the driver, gpuslice's the slice.
+//! From 1.20.1 on the toolkit has a hook that gives `NVIDIA_GPU_MEMORY_REQUEST` and `NVIDIA_GPU_MEMORY_LIMIT` to the
+//! driver. A reader of both manuals has to know whose meaning holds: the toolkit's limit binds the driver, gpuslice's
+//! the slice.
 
 use super::{Check, there, wanted};
 use crate::node;

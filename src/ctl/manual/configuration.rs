@@ -1,4 +1,5 @@
-//! The manual page `gpusliced.toml(5)`, from the packaged configuration, which explains each key and holds each default.
+//! The manual page `gpusliced.toml(5)`, from the packaged configuration, which explains each key and holds each
+//! default.
 
 use super::text;
 use clap_mangen::roff::{Roff, bold, roman};

@@ -1,8 +1,8 @@
 //! `gpuslice manual`: writes the manual pages, from the same description as `--help` and from the table of metrics.
 //!
 //! `gpuslice(1)` and a page for each command come from clap's description, `gpusliced.toml(5)` from the packaged
-//! configuration; `gpuslice-metrics(7)` lists all metrics. `make install` calls this; so no page is written by hand, and
-//! none can differ from the program.
+//! configuration; `gpuslice-metrics(7)` lists all metrics. `make install` calls this; so no page is written by hand,
+//! and none can differ from the program.
 
 mod configuration;
 mod text;

@@ -22,23 +22,21 @@ enum Part<'a> {
 
 /// Adds the text to the page. Inside a tagged paragraph, rows are indented further.
 pub fn add<'a>(page: &mut Roff, lines: impl IntoIterator<Item = &'a str>, is_inside: bool) {
-    let mut follows_rows = false;
+    // A paragraph without a tag that keeps the indent of the one around.
+    let paragraph = if is_inside { "IP" } else { "PP" };
+    let mut is_new = false;
     for part in parts(lines) {
         match part {
             Part::Line(line) => {
-                if std::mem::take(&mut follows_rows) {
-                    // A paragraph without a tag keeps the indent of the one around.
-                    page.control(if is_inside { "IP" } else { "PP" }, []);
+                if std::mem::take(&mut is_new) {
+                    page.control(paragraph, []);
                 }
                 page.text([roman(line)]);
             }
-            Part::End => {
-                page.control("PP", []);
-                follows_rows = false;
-            }
+            Part::End => is_new = true,
             Part::Rows(rows) => {
                 add_rows(page, &rows, is_inside);
-                follows_rows = true;
+                is_new = true;
             }
         }
     }

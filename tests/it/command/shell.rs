@@ -124,8 +124,8 @@ fn pages() -> tempfile::TempDir {
     dir
 }
 
-/// Tables of the help and of the configuration are tables in the pages: a row that takes two lines goes on at the column
-/// of its text.
+/// Tables of the help and of the configuration are tables in the pages: a row that takes two lines goes on at the
+/// column of its text.
 #[test]
 fn tables_stay_tables_in_manual_pages() {
     let dir = pages();
