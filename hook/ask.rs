@@ -41,6 +41,23 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// A request for memory alone: all that a container's environment may ask for.
+    pub(crate) fn of_memory(memory: MemoryAsk, source: RequestSource) -> Ask {
+        Ask {
+            memory,
+            weight: None,
+            share: None,
+            share_limit: None,
+            class: Class::Normal,
+            gang: Gangs::Auto,
+            gpus: Selector::EMPTY,
+            whole: Selector::EMPTY,
+            name: Name::EMPTY,
+            pinned: None,
+            source: Some(source),
+        }
+    }
+
     /// The request in the hook's registration, with the keys of annotations: `memory=1/4`, as for a CDI
     /// device.
     ///

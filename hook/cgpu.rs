@@ -13,18 +13,17 @@
 use crate::ask::{Ask, selector};
 use crate::config::Config;
 use crate::error::Error;
+use crate::nvidia::{VISIBLE, visible};
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
-use gpuslice_wire::policy::{Class, Gangs};
-use gpuslice_wire::text::{Name, Selector};
+use gpuslice_wire::text::Selector;
 use gpuslice_wire::units::Weight;
 
-const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+pub(crate) const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
 const GPUS: &str = "ALIYUN_COM_GPU_VISIBLE_DEVICES";
 const WEIGHT: &str = "ALIYUN_COM_GPU_SCHD_WEIGHT";
 const HIGH: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
 const DISABLE: &str = "CGPU_DISABLE";
-const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// The request in the environment.
 ///
@@ -46,19 +45,8 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
         return Err(Error::ask(CONTAINER, &part.to_string(), "more than the GPU has"));
     }
     no_more_than_memory(config)?;
-    Ok(Some(Ask {
-        source: Some(RequestSource::Cgpu),
-        memory: MemoryAsk::Ratio { part, whole },
-        weight: None,
-        share: None,
-        share_limit: None,
-        class: Class::Normal,
-        gang: Gangs::Auto,
-        gpus: gpus(config)?,
-        whole: Selector::EMPTY,
-        name: Name::EMPTY,
-        pinned: None,
-    }))
+    let memory = MemoryAsk::Ratio { part, whole };
+    Ok(Some(Ask { gpus: gpus(config)?, ..Ask::of_memory(memory, RequestSource::Cgpu) }))
 }
 
 /// Refuses requests that an image must not make.
@@ -79,7 +67,7 @@ fn no_more_than_memory(config: &Config) -> Result<(), Error> {
         return not_here(HIGH, "1", "gpuslice.io/priority");
     }
     match beside(config)? {
-        Some(text) => not_here(NVIDIA, text, "gpuslice.io/whole-gpus"),
+        Some(text) => not_here(VISIBLE, text, "gpuslice.io/whole-gpus"),
         None => Ok(()),
     }
 }
@@ -112,12 +100,11 @@ fn flag(config: &Config, key: &str) -> Result<Option<bool>, Error> {
     }
 }
 
-/// The GPUs to slice: cGPU's own list, else those of NVIDIA's variable. `all` in the latter means any
-/// GPU, because images set it.
+/// The GPUs to slice: cGPU's own list, else those of NVIDIA's variable.
 fn gpus(config: &Config) -> Result<Selector, Error> {
-    let (key, text) = match (list(config, GPUS)?, nvidia_list(config)?) {
+    let (key, text) = match (list(config, GPUS)?, visible(config)?) {
         (Some(text), _) => (GPUS, text),
-        (None, Some(text)) => (NVIDIA, text),
+        (None, Some(text)) => (VISIBLE, text),
         (None, None) => return Ok(Selector::EMPTY),
     };
     selector(text).map_err(|why| Error::ask(key, text, why))
@@ -125,26 +112,22 @@ fn gpus(config: &Config) -> Result<Selector, Error> {
 
 /// NVIDIA's list, if it names GPUs that cGPU's does not.
 fn beside(config: &Config) -> Result<Option<&str>, Error> {
-    let (Some(sliced), Some(visible)) = (list(config, GPUS)?, nvidia_list(config)?) else {
+    let (Some(sliced), Some(listed)) = (list(config, GPUS)?, visible(config)?) else {
         return Ok(None);
     };
-    selector(visible).map_err(|why| Error::ask(NVIDIA, visible, why))?;
+    selector(listed).map_err(|why| Error::ask(VISIBLE, listed, why))?;
     let is_sliced = |gpu: &str| sliced == "all" || sliced.split(',').any(|one| one == gpu);
-    Ok((!visible.split(',').all(is_sliced)).then_some(visible))
+    Ok((!listed.split(',').all(is_sliced)).then_some(listed))
 }
 
 fn list<'a>(config: &'a Config, key: &str) -> Result<Option<&'a str>, Error> {
     Ok(config.variable(key)?.filter(|text| !text.is_empty()))
 }
 
-fn nvidia_list(config: &Config) -> Result<Option<&str>, Error> {
-    let text = list(config, NVIDIA)?;
-    Ok(text.filter(|text| !matches!(*text, "none" | "void" | "all")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuslice_wire::policy::Class;
 
     fn asked(environment: &str, allow: bool) -> Result<Option<Ask>, Error> {
         let entries: Vec<String> =

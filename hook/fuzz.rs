@@ -60,7 +60,7 @@ fn no_document_that_requests_a_slice_gets_none() {
             assert!(ask.weight.is_none_or(|weight| (1..=1000).contains(&weight.get())));
             let (share, limit) = (ask.share, ask.share_limit);
             assert!(share.zip(limit).is_none_or(|(share, limit)| share <= limit));
-            if ask.source == Some(RequestSource::Cgpu) {
+            if matches!(ask.source, Some(RequestSource::Cgpu | RequestSource::Nvidia)) {
                 let costly = (ask.weight, ask.class, ask.share, ask.share_limit, ask.pinned);
                 assert_eq!(costly, (None, Class::Normal, None, None, None));
                 assert!(ask.whole.is_empty());

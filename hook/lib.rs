@@ -25,6 +25,7 @@ mod fuzz;
 mod grant;
 mod json;
 mod log;
+mod nvidia;
 mod place;
 mod plan;
 mod read;
@@ -106,7 +107,7 @@ impl Wish {
             if !stops && let Some((key, value)) = config.annotations().next() {
                 return Err(Error::ask(key, value, why));
             }
-            // With a claim, cGPU's variables only inform. The first of our hooks acts for all.
+            // With a claim, variables of the environment only inform. The first of our hooks acts for all.
             return Ok(match claims.first() {
                 None => Wish::Claims(vec![own]),
                 Some(first) if *first == own => Wish::Claims(claims),

@@ -93,6 +93,8 @@ impl Controls {
 /// The machine to simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// Whether the profile is `strict`.
+    pub strict: bool,
     pub devices: Vec<DeviceConfig>,
     /// The hardware's time slice of a context while others have work.
     pub slice: Span,
@@ -259,6 +261,7 @@ impl Config {
             (&KEYS[at], given[at].unwrap_or(KEYS[at].default_in(profile)))
         };
         Ok(Self {
+            strict: profile == STRICT,
             devices: devices(value("devices"), value("mem"), value("name"))?,
             slice: read(value("slice"), |v| Span::parse(v).filter(|span| span.least_ns >= 1000))?,
             switch: read(value("switch"), short)?,
@@ -405,7 +408,7 @@ mod tests {
         // All that strict changes can be given alone, and is then what strict has.
         let each = KEYS.iter().filter_map(|key| Some(format!("{}={}", key.name, key.strict?)));
         let all: Vec<String> = each.collect();
-        assert_eq!(Config::parse(&all.join(",")), Ok(strict));
+        assert_eq!(Config::parse(&all.join(",")), Ok(Config { strict: false, ..strict }));
     }
 
     #[test]

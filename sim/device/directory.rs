@@ -337,7 +337,7 @@ fn fill(header: &mut Header, config: &Config) {
         let mut name = [0; NAME_BYTES];
         name[..device.name.len()].copy_from_slice(device.name.as_bytes());
         header.devices[index] = Device {
-            uuid: uuid(index, device),
+            uuid: uuid(index, device, config.strict),
             pages: (device.memory_bytes / PAGE_BYTES) as u32,
             name_len: device.name.len() as u32,
             name,
@@ -351,8 +351,8 @@ fn fill(header: &mut Header, config: &Config) {
 const UUID_BEGINS: [u8; 6] = *b"gpusim";
 
 /// The same device gets the same UUID on every machine: FNV-1a of what it is, in the form of version 8, whose
-/// bits are a maker's own.
-fn uuid(index: usize, device: &DeviceConfig) -> [u8; 16] {
+/// bits are a maker's own. The bit after the version says whether the profile is strict: `GpuUuid::profile`.
+fn uuid(index: usize, device: &DeviceConfig, strict: bool) -> [u8; 16] {
     let text = format!("gpuslice/{index}/{}/{}", device.name, device.memory_bytes);
     let hash = |seed: u64| {
         text.bytes()
@@ -362,7 +362,7 @@ fn uuid(index: usize, device: &DeviceConfig) -> [u8; 16] {
     uuid[..8].copy_from_slice(&hash(0xcbf2_9ce4_8422_2325).to_be_bytes());
     uuid[8..].copy_from_slice(&hash(0x8422_2325_cbf2_9ce4).to_be_bytes());
     uuid[..6].copy_from_slice(&UUID_BEGINS);
-    uuid[6] = uuid[6] & 0x0f | 0x80;
+    uuid[6] = uuid[6] & 0x0e | 0x80 | u8::from(strict);
     uuid[8] = uuid[8] & 0x3f | 0x80;
     uuid
 }

@@ -8,6 +8,7 @@
 mod cdi;
 mod enforcement;
 mod owners;
+mod requests;
 
 use crate::admin::Admin;
 use crate::node;
@@ -97,6 +98,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let view = Admin::connect(&dir).and_then(|admin| admin.list());
     let mut checks = of_facts(&facts);
     checks.extend(of_installation(options));
+    checks.extend(requests::of_requests(&facts));
     checks.extend(of_claims(options, &facts));
     checks.extend(options.kubernetes.then(|| owners::of_kubelet(&options.kubelet_dir)));
     checks.extend(of_required_limits(options, &facts));
@@ -292,8 +294,8 @@ fn memory_enforcement(facts: &Value, gpu: &Value) -> Check {
         (None, why) => (MemoryEnforcement::Accounted, why),
         (why, _) => (MemoryEnforcement::Shim, why),
     };
-    let simulated = uuid.parse().is_ok_and(GpuUuid::is_simulated);
-    let mark = if simulated { " (simulated)" } else { "" };
+    let profile = uuid.parse().ok().and_then(GpuUuid::profile);
+    let mark = profile.map_or(String::new(), |profile| format!(" (simulated, profile {profile})"));
     let found = format!("{uuid}{mark}: {}", describe_memory(level));
     match next {
         None => there(&name, found),

@@ -145,11 +145,13 @@ fn json_of(now: &View, findings: &[(&Row, Finding)], dir: Option<&Path>) -> Valu
         let told = finding.told(now, row);
         let behind = match &finding.why {
             Why::Behind { container, .. } => Some(container),
-            Why::Gang { container, .. } => container.as_ref(),
+            Why::Gang { behind, .. } => behind.as_ref().map(|(container, _)| container),
             _ => None,
         };
         let cause = match &finding.why {
-            Why::Behind { cause, .. } => Some(cause.name()),
+            Why::Behind { cause, .. } | Why::Gang { behind: Some((_, cause)), .. } => {
+                Some(cause.name())
+            }
             _ => None,
         };
         let parts = parts(finding).map(|(name, ns)| (format!("{}_ns", name.replace('-', "")), ns));

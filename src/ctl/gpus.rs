@@ -95,7 +95,7 @@ fn lines(all: &[Summary<'_>]) -> Vec<String> {
         let gpu = it.gpu;
         let [used, promised, free, total] =
             [it.used, gpu.promised, it.free, gpu.total].map(|bytes| bytes.to_string());
-        let mark = if gpu.uuid.is_simulated() { "  simulated" } else { "" };
+        let mark = gpu.mark("  ");
         format!(
             "{:>3} {:<width$} {:<10} {used:>9} {promised:>9} {free:>9} {total:>9} {:>5.1}% {:>6}{mark}",
             gpu.index,
@@ -113,7 +113,7 @@ pub fn json_of(it: &Summary<'_>) -> Value {
     let gpu = it.gpu;
     json!({
         "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),
-        "product": gpu.product, "policy": gpu.policy.name(), "slices": gpu.slices,
+        "profile": gpu.uuid.profile(), "product": gpu.product, "policy": gpu.policy.name(), "slices": gpu.slices,
         "memory_total": gpu.total.0, "memory_used": it.used.0, "memory_promised": gpu.promised.0,
         "memory_free": it.free.0, "busy": it.busy,
     })

@@ -2,11 +2,11 @@
 //! slice must not fail because its messages about the slice have no reader.
 
 use crate::text::{counted, cut};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Prints one line. A closed pipe is not an error.
 ///
@@ -73,6 +73,33 @@ pub fn draw(lines: &[String], drawn: &mut usize) -> Result<bool> {
     match writeln!(out, "{over}{}", lines.join("\n")).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         done => done.map(|()| true).context("writing to standard output"),
+    }
+}
+
+/// The name of a file for output, which ends in one of the two kinds, each with what it is.
+///
+/// # Errors
+/// It ends otherwise; the text for the person.
+pub fn named(text: &str, kinds: [(&str, &str); 2]) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let end = path.extension().and_then(|end| end.to_str());
+    let [(one, is), (other, is_other)] = kinds;
+    match end.is_some_and(|end| end == one || end == other) {
+        true => Ok(path),
+        false => Err(format!("the name ends in .{one} for {is} or in .{other} for {is_other}")),
+    }
+}
+
+/// Checks that the directory of a file for output exists, before the work for it begins.
+///
+/// # Errors
+/// It does not exist.
+pub fn has_directory(path: Option<&Path>) -> Result<()> {
+    match path.and_then(Path::parent) {
+        Some(dir) if !(dir.as_os_str().is_empty() || dir.is_dir()) => {
+            bail!("{} is no directory; nothing was written", dir.display())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -92,7 +92,7 @@ fn print_json(gpus: &[&Gpu], policy: Option<Policy>) -> Result<ExitCode> {
     let gpu = |gpu: &&Gpu| {
         let now = policy.unwrap_or(gpu.policy);
         json!({
-            "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),
+            "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(), "profile": gpu.uuid.profile(),
             "slices": gpu.slices, "policy": now.name(), "policy_number": now.number(),
             "was": policy.map(|_| gpu.policy.name()),
         })
@@ -126,7 +126,7 @@ fn lines(gpus: &[&Gpu]) -> Vec<String> {
     let head = format!("{:>3} {:<12} {:>6}  UUID", "GPU", "POLICY", "SLICES");
     let row = |gpu: &&Gpu| {
         let policy = format!("{} {}", gpu.policy.number(), gpu.policy);
-        let mark = if gpu.uuid.is_simulated() { "  simulated" } else { "" };
+        let mark = gpu.mark("  ");
         format!("{:>3} {policy:<12} {:>6}  {}{mark}", gpu.index, gpu.slices, gpu.uuid)
     };
     [head].into_iter().chain(gpus.iter().map(row)).collect()

@@ -94,8 +94,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         out::line(&line)?;
     }
     if now.rows.is_empty() {
-        let simulated = now.gpus.iter().any(|gpu| gpu.uuid.is_simulated());
-        let gpus = if simulated { ", whose GPUs are simulated" } else { "" };
+        let simulated = now.simulated();
+        let gpus =
+            if simulated.is_empty() { simulated } else { format!(", whose GPUs are {simulated}") };
         out::line(&format!(
             "no slices on this node{gpus}; try: gpuslice run --memory 1GiB -- COMMAND"
         ))?;

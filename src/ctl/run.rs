@@ -126,10 +126,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     command.env("CUDA_VISIBLE_DEVICES", visible.join(","));
     let (method, _injected) = inject(&mut command, &mounts, options.inject)?;
     if !options.quiet {
-        let simulated = match gpus.iter().any(|gpu| gpu.is_simulated()) {
-            true => " (simulated GPU)",
-            false => "",
-        };
+        let profile = gpus.iter().find_map(|gpu| gpu.profile());
+        let simulated =
+            profile.map_or(String::new(), |it| format!(" (simulated GPU, profile {it})"));
         out::note(&format!(
             "{} on {}{simulated}; injection: {method}; {}",
             options.slice.memory, options.slice.gpus, host.words

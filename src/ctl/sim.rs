@@ -53,13 +53,25 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The profile of the simulated GPU that `GPUSLICE_SIM` describes.
+///
+/// # Errors
+/// `GPUSLICE_SIM` is malformed.
+pub fn profile() -> Result<&'static str> {
+    Ok(if config()?.strict { "strict" } else { "kind" })
+}
+
+fn config() -> Result<device::Config> {
+    let config = std::env::var("GPUSLICE_SIM").unwrap_or_default();
+    device::Config::parse(&config).context("GPUSLICE_SIM")
+}
+
 /// A private simulated GPU as described by `GPUSLICE_SIM`, in memory, removed when dropped.
 ///
 /// # Errors
 /// `GPUSLICE_SIM` is malformed, or `/dev/shm` is full.
 pub fn private_device() -> Result<tempfile::TempDir> {
-    let config = std::env::var("GPUSLICE_SIM").unwrap_or_default();
-    let config = device::Config::parse(&config).context("GPUSLICE_SIM")?;
+    let config = config()?;
     let dir = tempfile::Builder::new()
         .prefix(&format!("gpuslice-sim-{}-", std::process::id()))
         .permissions(Permissions::from_mode(0o700))

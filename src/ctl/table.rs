@@ -12,10 +12,10 @@ pub use json::{json, pod as owner_json};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::owner::Owner;
-use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::policy::{Class, ClassCaps, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads one field of a slice's row: as it is, or as an expression of it.
 macro_rules! field {
@@ -135,6 +135,8 @@ pub struct DaemonState {
     pub absent_until_ns: u64,
     /// Length of that absence, ns.
     pub absent_ns: u64,
+    /// What higher classes keep while lower ones wait.
+    pub class_caps: ClassCaps,
 }
 
 /// One GPU.
@@ -174,6 +176,15 @@ pub struct View {
     pub owners: BTreeMap<String, Owner>,
     /// The daemon.
     pub daemon: Option<DaemonState>,
+}
+
+impl Gpu {
+    /// `simulated` and the profile, after `before`; empty for a real GPU.
+    pub fn mark(&self, before: &str) -> String {
+        self.uuid
+            .profile()
+            .map_or(String::new(), |profile| format!("{before}simulated ({profile})"))
+    }
 }
 
 impl Row {
@@ -223,8 +234,9 @@ impl View {
                     let gpu = Gpu { uuid, index, total, promised, slices, policy, product };
                     view.gpus.push(gpu);
                 }
-                Snapshot::Daemon { started_ns, absent_until_ns, absent_ns } => {
-                    view.daemon = Some(DaemonState { started_ns, absent_until_ns, absent_ns });
+                Snapshot::Daemon { started_ns, absent_until_ns, absent_ns, class_caps } => {
+                    view.daemon =
+                        Some(DaemonState { started_ns, absent_until_ns, absent_ns, class_caps });
                 }
                 slice @ Snapshot::Slice { .. } => {
                     let row = Row::of(slice);
@@ -282,6 +294,16 @@ impl View {
     /// NVML index of a GPU.
     pub fn index(&self, gpu: GpuUuid) -> u32 {
         self.gpu(gpu).map_or(u32::MAX, |found| found.index)
+    }
+
+    /// The profiles of its simulated GPUs, each once: `simulated (kind)`; empty without such GPUs.
+    pub fn simulated(&self) -> String {
+        let profiles: BTreeSet<&str> =
+            self.gpus.iter().filter_map(|gpu| gpu.uuid.profile()).collect();
+        match profiles.is_empty() {
+            true => String::new(),
+            false => format!("simulated ({})", Vec::from_iter(profiles).join(", ")),
+        }
     }
 
     /// A GPU's display name.

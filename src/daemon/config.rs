@@ -4,7 +4,7 @@
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
-use gpuslice_wire::policy::{BadPolicy, Policy};
+use gpuslice_wire::policy::{BadPolicy, ClassCaps, Policy};
 use gpuslice_wire::units::{Bytes, Duration, Percent, UnitError};
 use serde::Deserialize;
 use std::fs;
@@ -206,10 +206,10 @@ pub struct DaemonConfig {
     pub preemption: PreemptionMode,
     /// Accepted sources of containers' requests.
     pub requests_from: Vec<SourceName>,
-    /// Most GPUs that cGPU's variables may ask for.
-    pub cgpu_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
-    /// Largest cap that cGPU's variables may ask for.
-    pub cgpu_memory_max: Option<Cap>,
+    /// Most GPUs that variables of a container's environment may ask for.
+    pub environment_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
+    /// Largest cap that they may ask for.
+    pub environment_memory_max: Option<Cap>,
     /// Whether `CGPU_DISABLE` starts a container without limits; the hook decides.
     pub allow_cgpu_disable: bool,
     /// Whether launches block while no daemon runs.
@@ -253,8 +253,8 @@ impl Default for DaemonConfig {
             drain_max_ms: Bounded::default_of(2_000),
             preemption: PreemptionMode::Off,
             requests_from: RequestSource::ALL.map(SourceName).into(),
-            cgpu_gpus_max: Bounded::default_of(1),
-            cgpu_memory_max: None,
+            environment_gpus_max: Bounded::default_of(1),
+            environment_memory_max: None,
             allow_cgpu_disable: false,
             block_without_daemon: false,
             foreign_memory: ForeignMemory::Charge,
@@ -341,8 +341,10 @@ impl DaemonConfig {
             oversubscribe: self.oversubscribe,
             policy: self.policy.0,
             slots: us(self.slices_per_gpu.get()),
-            high_cap: percent(self.high_cap.get(), default.high_cap),
-            normal_cap: percent(self.normal_cap.get(), default.normal_cap),
+            class_caps: ClassCaps {
+                high: percent(self.high_cap.get(), default.class_caps.high),
+                normal: percent(self.normal_cap.get(), default.class_caps.normal),
+            },
             round: Duration::from_millis(self.period_ms.get()),
             turn_min: Duration::from_millis(self.turn_min_ms.get()),
             turn_max: Duration::from_millis(self.turn_max_ms.get()),
@@ -479,16 +481,17 @@ mod tests {
         }
         let caps = DaemonConfig::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
         let caps = caps.engine();
-        assert_eq!((caps.high_cap.get(), caps.normal_cap.get()), (20, 100));
+        let ClassCaps { high, normal } = caps.class_caps;
+        assert_eq!((high.get(), normal.get()), (20, 100));
         assert_eq!(error("\ncgroup_limits = \"maybe\"").0, 2);
         assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
         let unknown = error("\nrequests_from = [\"labels\"]");
         assert!(unknown.0 == 2 && unknown.1.contains("no source \"labels\""), "{unknown:?}");
         assert!(error("requests_from = \"cgpu\"").1.contains("requests_from"));
-        assert!(error("cgpu_gpus_max = 0").1.contains("1 to 16"));
+        assert!(error("environment_gpus_max = 0").1.contains("1 to 16"));
         for bad in ["0", "5/4", "all"] {
-            let what = error(&format!("cgpu_memory_max = {bad:?}")).1;
-            assert!(what.starts_with("cgpu_memory_max: "), "{what}");
+            let what = error(&format!("environment_memory_max = {bad:?}")).1;
+            assert!(what.starts_with("environment_memory_max: "), "{what}");
         }
         assert!(error("pinned_memory = \"much\"").1.starts_with("pinned_memory: "));
         assert!(error("accounting_interval_ms = -1").1.contains("0 to 3600000"));

@@ -41,6 +41,9 @@ pub fn facts(options: &CommandLine) -> Value {
             "cdi_dir": paths.as_ref().ok().map(|paths| {
                 Directories::of(&config, &paths.runtime_dir).cdi.display().to_string()
             }),
+            "requests_from": config.requests_from.iter().map(|it| it.0.name()).collect::<Vec<_>>(),
+            "environment_gpus_max": config.environment_gpus_max.get(),
+            "environment_memory_max": config.environment_memory_max.map(|most| most.0.to_string()),
             "accounting_interval_ms": config.accounting_interval_ms.get(),
             "preemption": match config.preemption {
                 PreemptionMode::Off => "off",

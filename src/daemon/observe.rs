@@ -59,5 +59,10 @@ impl Duties {
 /// What a snapshot shows of the daemon itself.
 pub fn daemon_row(engine: &Engine, started: Instant) -> Snapshot {
     let (until, absent) = engine.last_absence().unwrap_or_default();
-    Snapshot::Daemon { started_ns: started.0, absent_until_ns: until.0, absent_ns: absent.0 }
+    Snapshot::Daemon {
+        started_ns: started.0,
+        absent_until_ns: until.0,
+        absent_ns: absent.0,
+        class_caps: engine.class_caps(),
+    }
 }

@@ -138,7 +138,7 @@ impl Samples {
             let here: Vec<&Interval> = all.iter().filter(|it| it.now.gpu == gpu).collect();
             let claimants: Vec<Claimant> = here.iter().map(|it| it.claimant(length)).collect();
             for (at, it) in here.iter().enumerate() {
-                let due = due(it.now.policy, &claimants, at);
+                let due = due(it.now.policy, it.now.class_caps, &claimants, at);
                 rows.push(it.sample(end, length, due));
                 if let Some(series) = self.series.get_mut(&it.number) {
                     series.until = end;
@@ -198,7 +198,7 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuslice_wire::policy::{Class, Policy};
+    use gpuslice_wire::policy::{Class, ClassCaps, Policy};
     use gpuslice_wire::units::Weight;
 
     const S: u64 = 1_000_000_000;
@@ -210,6 +210,7 @@ mod tests {
             name: Name::EMPTY,
             gpu: GpuUuid([1; 16]),
             policy: Policy::Soft,
+            class_caps: ClassCaps::ALL,
             class: Class::Normal,
             share: None,
             weight: Weight::new(1).ok(),

@@ -338,12 +338,12 @@ mod tests {
         let gib = |gib| MemoryAsk::Exactly(Bytes(gib * GIB));
         for (ask, why) in [
             (bounded("all", gib(1), within(one, None)), "asks for 2 GPUs, and may for 1"),
-            (bounded("0,1", gib(1), within(one, None)), "cgpu_gpus_max"),
+            (bounded("0,1", gib(1), within(one, None)), "environment_gpus_max"),
             (
                 bounded("1", part(3, 4), within(one, Some(part(1, 2)))),
                 "asks for 6GiB of GPU 1, and may for 4GiB",
             ),
-            (bounded("any", part(3, 4), within(one, Some(gib(4)))), "cgpu_memory_max"),
+            (bounded("any", part(3, 4), within(one, Some(gib(4)))), "environment_memory_max"),
             (bounded("0,1", part(1, 2), within(two, Some(gib(4)))), "asks for 8GiB of GPU 0"),
         ] {
             let refused = rig.admit(ask).expect_err("beyond");

@@ -1,7 +1,7 @@
 //! The administrator's settings. The defaults suit most nodes.
 
 use gpuslice_wire::limits::{CONTAINERS_MAX, HEARTBEAT_STALE_NS};
-use gpuslice_wire::policy::Policy;
+use gpuslice_wire::policy::{ClassCaps, Policy};
 use gpuslice_wire::units::{Duration, Instant, Percent};
 
 /// The engine's settings, fixed for its life.
@@ -45,10 +45,8 @@ pub struct Config {
     pub policy: Policy,
     /// Number of slices a GPU is meant for: a fixed cap is a multiple of one part in so many.
     pub slots: u32,
-    /// Percent of a GPU that high-priority containers may take while others wait; 100 starves these.
-    pub high_cap: Percent,
-    /// Percent that high and normal ones may take while best-effort ones wait; 100 starves these.
-    pub normal_cap: Percent,
+    /// What higher classes may take of a GPU while lower ones wait; 100 percent starves these.
+    pub class_caps: ClassCaps,
     /// After a restore, growth waits this long, so that processes that still hold memory attach again and
     /// are counted first.
     pub restore_grace: Duration,
@@ -84,8 +82,7 @@ impl Default for Config {
             containers: CONTAINERS_MAX,
             policy: Policy::Soft,
             slots: 16,
-            high_cap: const { percent(95) },
-            normal_cap: const { percent(99) },
+            class_caps: const { ClassCaps { high: percent(95), normal: percent(99) } },
             restore_grace: Duration::from_millis(750),
         }
     }

@@ -229,7 +229,7 @@ impl fmt::Display for Refusal {
             Refusal::BeyondGpus { asked, most } => write!(
                 f,
                 "the container's environment asks for {asked} GPUs, and may for {most} on this node \
-                 (cgpu_gpus_max in its configuration); ask by annotations or a CDI device"
+                 (environment_gpus_max in its configuration); ask by annotations or a CDI device"
             ),
             Refusal::TooManyGpus => write!(f, "a slice has 1 to {LANES_MAX} GPUs; name as many"),
             _ => self.memory(f),
@@ -258,7 +258,7 @@ impl Refusal {
             Refusal::BeyondMemory { gpu, cap, most } => write!(
                 f,
                 "the container's environment asks for {} of GPU {}, and may for {} on this node \
-                 (cgpu_memory_max in its configuration); ask by annotations or a CDI device",
+                 (environment_memory_max in its configuration); ask by annotations or a CDI device",
                 Exact(cap),
                 gpu.0,
                 Exact(most)

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
-use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::policy::{Class, ClassCaps, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, Duration, Instant, Percent, Weight};
@@ -26,6 +26,8 @@ pub struct Figures {
     pub gpu: GpuUuid,
     /// The GPU's policy.
     pub policy: Policy,
+    /// What higher classes keep while lower ones wait.
+    pub class_caps: ClassCaps,
     /// Its class.
     pub class: Class,
     /// Its share, if it has one.
@@ -107,6 +109,12 @@ impl Engine {
         Some(slice.clients.iter().copied().flat_map(lanes).collect())
     }
 
+    /// What higher classes keep of a GPU while lower ones wait.
+    #[must_use]
+    pub fn class_caps(&self) -> ClassCaps {
+        self.config.class_caps
+    }
+
     /// The running sums of all slices at `now`. Changes nothing.
     #[must_use]
     pub fn figures(&self, now: Instant) -> Vec<Figures> {
@@ -123,6 +131,7 @@ impl Engine {
                 name: container.record.name,
                 gpu: gpu.uuid,
                 policy: turns.policy(),
+                class_caps: self.config.class_caps,
                 class: container.record.class,
                 share: container.record.share,
                 weight: container.record.shown_weight(),

@@ -65,11 +65,14 @@ pub enum RequestSource {
     Annotations,
     /// In cGPU's variables of its environment, which the image can set as well.
     Cgpu,
+    /// In NVIDIA's variables of its environment, which the image can set as well.
+    Nvidia,
 }
 
 impl RequestSource {
     /// All sources.
-    pub const ALL: [RequestSource; 2] = [RequestSource::Annotations, RequestSource::Cgpu];
+    pub const ALL: [RequestSource; 3] =
+        [RequestSource::Annotations, RequestSource::Cgpu, RequestSource::Nvidia];
 
     /// Its name in the configuration.
     #[must_use]
@@ -77,6 +80,17 @@ impl RequestSource {
         match self {
             RequestSource::Annotations => "annotations",
             RequestSource::Cgpu => "cgpu",
+            RequestSource::Nvidia => "nvidia",
+        }
+    }
+
+    /// What to call it in a sentence.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            RequestSource::Annotations => "annotations",
+            RequestSource::Cgpu => "cGPU's variables",
+            RequestSource::Nvidia => "NVIDIA's variables",
         }
     }
 }

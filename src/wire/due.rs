@@ -1,13 +1,14 @@
 //! The part of a GPU's time that is due to each of its slices, for observers.
 //!
-//! The same division as the engine's, computed anew from what is shown: higher classes go first; of what they leave,
-//! each slice of a class is due its share, and a part of the rest by weight, up to its limit. Slices with a share
-//! alone divide the time that no weight can use, in proportion to their shares.
+//! The same division as the engine's, computed anew from what is shown: higher classes go first, up to the part that
+//! they keep while lower ones wait ([`ClassCaps`]). Of what a class has, each of its slices is due its share, and a
+//! part of the rest by weight, up to its limit. Slices with a share alone divide the time that no weight can use, in
+//! proportion to their shares.
 //!
 //! A slice that has work for a part of a stretch can use that part at most, and leaves the rest to the others. The
 //! slice itself is looked at as if it had work all the time: what it is due does not depend on whether it takes it.
 
-use crate::policy::{Class, Policy};
+use crate::policy::{Class, ClassCaps, Policy};
 
 /// All of a GPU's time, parts per million.
 const WHOLE_PPM: f64 = 1e6;
@@ -42,7 +43,7 @@ type Demands = [Demand; crate::limits::CONTAINERS_MAX];
 /// The part, 0..=1, that is due to the claimant `at` of `all` slices of one GPU. Those beyond
 /// [`crate::limits::CONTAINERS_MAX`] are not counted.
 #[must_use]
-pub fn due(policy: Policy, all: &[Claimant], at: usize) -> f64 {
+pub fn due(policy: Policy, caps: ClassCaps, all: &[Claimant], at: usize) -> f64 {
     let Some(own) = all.get(at) else {
         return 0.0;
     };
@@ -50,23 +51,44 @@ pub fn due(policy: Policy, all: &[Claimant], at: usize) -> f64 {
     let mut demands: Demands = [Demand::default(); crate::limits::CONTAINERS_MAX];
     for class in Class::ALL {
         let (mut count, mut own_at) = (0, None);
+        let has = (left - floors(policy, caps, all, at, class)).max(0.0);
         for (index, it) in all.iter().enumerate() {
             let active = if index == at { 1.0 } else { it.active };
             if it.class != class || active <= 0.0 || count == demands.len() {
                 continue;
             }
             own_at = own_at.or((index == at).then_some(count));
-            demands[count] = demand(it, policy, left, active);
+            demands[count] = demand(it, policy, has, active);
             count += 1;
         }
         let demands = &mut demands[..count];
-        divide(demands, left);
+        divide(demands, has);
         if own.class == class {
             return own_at.map_or(0.0, |at| demands[at].due);
         }
         left = (left - demands.iter().map(|it| it.due).sum::<f64>()).max(0.0);
     }
     0.0
+}
+
+/// What is kept for the classes below `class` that have work: no more than they can use.
+fn floors(policy: Policy, caps: ClassCaps, all: &[Claimant], at: usize, class: Class) -> f64 {
+    if !policy.rules().turns {
+        return 0.0;
+    }
+    let lower = Class::ALL.into_iter().filter(|it| *it > class);
+    let floor = |lower: Class| {
+        let of_class = all.iter().enumerate().filter(|(_, it)| it.class == lower);
+        let usable =
+            of_class.map(|(index, it)| most(it, if index == at { 1.0 } else { it.active }));
+        usable.sum::<f64>().min(f64::from(caps.floor(lower)) / 100.0)
+    };
+    lower.map(floor).sum()
+}
+
+/// The most that a slice can use of a GPU's time if it has work for the part `active` of it.
+fn most(it: &Claimant, active: f64) -> f64 {
+    (f64::from(it.cap_ppm) / WHOLE_PPM).min(active)
 }
 
 /// The demand of a slice where its class has `left`.
@@ -79,7 +101,7 @@ fn demand(it: &Claimant, policy: Policy, left: f64, active: f64) -> Demand {
         Some(_) => 1.0,
         None => alone,
     };
-    let cap = (f64::from(it.cap_ppm) / WHOLE_PPM).min(active);
+    let cap = most(it, active);
     Demand { share, weight, cap, due: (share * left).min(cap) }
 }
 
@@ -123,9 +145,19 @@ mod tests {
         Claimant { class, share, weight: Some(weight), cap_ppm: 1_000_000, active }
     }
 
+    fn caps(high: u32, normal: u32) -> ClassCaps {
+        let percent = |it| crate::units::Percent::new(it).unwrap();
+        ClassCaps { high: percent(high), normal: percent(normal) }
+    }
+
     /// What is due to each, in whole percent.
+    fn within(caps: ClassCaps, claimants: &[Claimant]) -> [u32; 3] {
+        [0, 1, 2].map(|at| (100.0 * due(Policy::Soft, caps, claimants, at) + 0.5) as u32)
+    }
+
+    /// The same on a node where higher classes leave nothing.
     fn all(claimants: &[Claimant]) -> [u32; 3] {
-        [0, 1, 2].map(|at| (100.0 * due(Policy::Soft, claimants, at) + 0.5) as u32)
+        within(caps(100, 100), claimants)
     }
 
     #[test]
@@ -138,6 +170,23 @@ mod tests {
         assert_eq!(all(&[high, one(1, 1.0), one(1, 1.0)]), [100, 35, 35]);
         let limited = Claimant { cap_ppm: 200_000, ..one(9, 1.0) };
         assert_eq!(all(&[limited, one(1, 1.0), one(1, 0.5)]), [20, 40, 40]);
-        assert_eq!(due(Policy::Soft, &[], 0), 0.0);
+        assert_eq!(due(Policy::Soft, caps(95, 99), &[], 0), 0.0);
+    }
+
+    #[test]
+    fn higher_classes_keep_no_more_than_their_caps_while_lower_ones_wait() {
+        let of = |class, it: Claimant| Claimant { class, ..it };
+        let (high, low) = (of(Class::High, one(1, 1.0)), of(Class::BestEffort, one(1, 1.0)));
+        assert_eq!(within(caps(95, 99), &[high, one(1, 1.0), low]), [94, 5, 1]);
+        assert_eq!(within(caps(50, 80), &[high, one(1, 1.0), low]), [30, 50, 20]);
+        // two normal ones divide what is kept for their class
+        assert_eq!(within(caps(90, 99), &[high, one(1, 1.0), one(4, 1.0)]), [90, 2, 8]);
+        // a slice that cannot use it leaves it; the slice itself is looked at as if it had work all the time
+        assert_eq!(within(caps(90, 99), &[high, one(1, 0.05), one(1, 0.0)]), [95, 10, 5]);
+        // no class waits where the others have no work
+        assert_eq!(
+            within(caps(50, 50), &[high, one(1, 0.0), of(Class::BestEffort, one(1, 0.0))]),
+            [100, 50, 50]
+        );
     }
 }

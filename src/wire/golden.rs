@@ -1,6 +1,6 @@
 //! The wire layout, frozen: a change here needs a new [`crate::limits::WIRE_VERSION`].
 
-use crate::admin::{Admission, Answer, Command, Denial, MemoryAsk};
+use crate::admin::{Admission, Answer, Command, Denial, MemoryAsk, RequestSource};
 use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode};
 use crate::history::{EventKind, History, NO_UID};
 use crate::ids::{ClientId, ContainerId, GpuUuid, Lane};
@@ -30,6 +30,7 @@ fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
 fn enumerations_have_these_numbers() {
     let policies = ["fair", "preemptive", "weighted", "fixed", "soft", "native"];
     assert_eq!(Policy::ALL.map(Policy::name), policies);
+    assert_eq!(RequestSource::ALL.map(RequestSource::name), ["annotations", "cgpu", "nvidia"]);
     let classes = Class::ALL.map(|class| (class.number(), class));
     assert_eq!(classes, [(1, Class::High), (0, Class::Normal), (2, Class::BestEffort)]);
     assert_eq!((Denial::Protocol as u8, Denial::NoSuchSlice as u8), (0, 7));
@@ -160,7 +161,7 @@ fn every_kind_has_this_length() {
             (202, 429),
             (203, 8),
             (204, 780),
-            (205, 24),
+            (205, 32),
             (206, 581),
             (220, 24),
             (221, 37),

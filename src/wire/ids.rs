@@ -39,6 +39,16 @@ impl GpuUuid {
         }
         self.0[6] >> 4 == 8
     }
+
+    /// The profile of a simulated GPU: how strict its driver is. It is a bit of the UUID, after the form's version.
+    #[must_use]
+    pub const fn profile(self) -> Option<&'static str> {
+        match (self.is_simulated(), self.0[6] & 1) {
+            (false, _) => None,
+            (true, 0) => Some("kind"),
+            (true, _) => Some("strict"),
+        }
+    }
 }
 
 impl FromStr for GpuUuid {
@@ -168,6 +178,9 @@ mod tests {
     fn uuids_round_trip() {
         let simulated: GpuUuid = "GPU-67707573-696d-8d2c-a12f-20bd9faed9f6".parse().unwrap();
         assert!(simulated.is_simulated());
+        assert_eq!(simulated.profile(), Some("strict"));
+        let kind: GpuUuid = "GPU-67707573-696d-8c2c-a12f-20bd9faed9f6".parse().unwrap();
+        assert_eq!((kind.profile(), GpuUuid([1; 16]).profile()), (Some("kind"), None));
         let text = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
         assert!(!text.parse::<GpuUuid>().unwrap().is_simulated());
         assert_eq!(text.parse::<GpuUuid>().map(|u| u.to_string()).as_deref(), Ok(text));

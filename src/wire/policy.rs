@@ -170,6 +170,43 @@ pub enum Class {
     BestEffort,
 }
 
+/// The part of a GPU's time that higher classes keep while a lower one waits, by which no class starves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassCaps {
+    /// What high-priority containers keep while normal ones wait.
+    pub high: Percent,
+    /// What high-priority and normal ones keep while best-effort ones wait.
+    pub normal: Percent,
+}
+
+impl ClassCaps {
+    /// Lower classes get nothing while higher ones have work.
+    pub const ALL: ClassCaps = ClassCaps { high: Percent::ALL, normal: Percent::ALL };
+
+    /// What the waiting class gets behind the others at least, percent.
+    #[must_use]
+    pub const fn floor(self, class: Class) -> u32 {
+        match class {
+            Class::High => 0,
+            Class::Normal => 100 - self.high.get(),
+            Class::BestEffort => 100 - self.normal.get(),
+        }
+    }
+}
+
+impl Field for ClassCaps {
+    const BYTES: usize = 2 * u32::BYTES;
+    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
+        self.high.get().put(w)?;
+        self.normal.get().put(w)
+    }
+    fn get(r: &mut Reader<'_>) -> Result<ClassCaps, FrameError> {
+        let (high, normal) = (u32::get(r)?, u32::get(r)?);
+        let percent = |percent| Percent::new(percent).map_err(|_| FrameError::Field);
+        Ok(ClassCaps { high: percent(high)?, normal: percent(normal)? })
+    }
+}
+
 impl Class {
     /// All classes, the highest first.
     pub const ALL: [Class; 3] = [Class::High, Class::Normal, Class::BestEffort];

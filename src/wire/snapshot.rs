@@ -7,7 +7,7 @@ use crate::history::EventKind;
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
 use crate::node::Health;
 use crate::owner::{ClaimId, Owner};
-use crate::policy::{Class, Policy};
+use crate::policy::{Class, ClassCaps, Policy};
 use crate::text::Name;
 use crate::units::{Bytes, Percent, Weight};
 use crate::waits::{WAITS_SHOWN, WaitBehind, WaitCause};
@@ -239,6 +239,8 @@ crate::frame::messages! {
             absent_until_ns: u64,
             /// How long it had not run then, ns.
             absent_ns: u64,
+            /// What higher classes keep on this node while lower ones wait.
+            class_caps: ClassCaps,
         }
         /// The owner of a slice, if it is known.
         206 SliceOwner {

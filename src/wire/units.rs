@@ -165,6 +165,8 @@ impl FromStr for Weight {
 pub struct Percent(u32);
 
 impl Percent {
+    /// All of it.
+    pub const ALL: Percent = Percent(100);
     /// # Errors
     /// [`UnitError::Percent`] outside 1..=100.
     pub const fn new(percent: u32) -> Result<Percent, UnitError> {

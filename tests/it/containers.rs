@@ -249,8 +249,8 @@ fn an_images_environment_asks_for_no_more_than_memory() {
         (&[high], "gpuslice.io/priority"),
         (&[sliced, "NVIDIA_VISIBLE_DEVICES=0,1"], "gpuslice.io/whole-gpus"),
         (&["NVIDIA_VISIBLE_DEVICES=0,1"], "asks for 2 GPUs, and may for 1"),
-        (&["ALIYUN_COM_GPU_VISIBLE_DEVICES=0,1"], "cgpu_gpus_max"),
-        (&["ALIYUN_COM_GPU_VISIBLE_DEVICES=all"], "cgpu_gpus_max"),
+        (&["ALIYUN_COM_GPU_VISIBLE_DEVICES=0,1"], "environment_gpus_max"),
+        (&["ALIYUN_COM_GPU_VISIBLE_DEVICES=all"], "environment_gpus_max"),
     ]
     .into_iter()
     .enumerate()
@@ -297,11 +297,16 @@ fn the_node_decides_which_requests_it_accepts() {
         ("requests_from = [\"cgpu\"]", &[], &[ours], Some("takes no requests from annotations")),
         ("requests_from = [\"cgpu\"]", &[], &[], None),
         ("requests_from = []", &[], &[ours], Some("ask by a CDI device")),
-        ("cgpu_gpus_max = 2", &[two], &[], None),
-        ("cgpu_memory_max = \"1/4\"", &[], &[], None),
-        ("cgpu_memory_max = \"4095MiB\"", &[], &[], Some("and may for 4095MiB on this node")),
-        ("cgpu_memory_max = \"1/5\"", &[], &[], Some("cgpu_memory_max")),
-        ("cgpu_memory_max = \"1MiB\"", &[], &[ours], None),
+        ("environment_gpus_max = 2", &[two], &[], None),
+        ("environment_memory_max = \"1/4\"", &[], &[], None),
+        (
+            "environment_memory_max = \"4095MiB\"",
+            &[],
+            &[],
+            Some("and may for 4095MiB on this node"),
+        ),
+        ("environment_memory_max = \"1/5\"", &[], &[], Some("environment_memory_max")),
+        ("environment_memory_max = \"1MiB\"", &[], &[ours], None),
     ] {
         let node = configured(text);
         let output = of_image(&node, "web", &hook, more, annotations);
@@ -318,6 +323,58 @@ fn the_node_decides_which_requests_it_accepts() {
     let device = Bundle::new(node.root(), "cdi", "runc", node.runtime_dir());
     let device = device.hook_argument("--ask").hook_argument("memory=1GiB");
     printed(&device.run(&hook));
+}
+
+#[test]
+fn nvidias_variables_ask_for_memory_alone() {
+    let Some(hook) = hook("nvidias_variables_ask_for_memory_alone", "runc") else {
+        return;
+    };
+    let limit = "NVIDIA_GPU_MEMORY_LIMIT=2048";
+    let container = |node: &Node, id: &str, variables: &[&str]| {
+        let bundle = Bundle::new(node.root(), id, "runc", node.runtime_dir());
+        let bundle = bundle.command(&["/bin/sleep", "60"]);
+        variables.iter().fold(bundle, |bundle, entry| bundle.variable(entry))
+    };
+    let node = Node::start();
+    for (at, (variables, why)) in [
+        (&["NVIDIA_GPU_MEMORY_REQUEST=1024", limit][..], "is above NVIDIA_GPU_MEMORY_REQUEST=1024"),
+        (&["NVIDIA_GPU_MEMORY_REQUEST=1024"], "means no limit without NVIDIA_GPU_MEMORY_LIMIT"),
+        (&["NVIDIA_GPU_MEMORY_LIMIT=2Gi"], "not a whole number of MiB"),
+        (&[limit, "NVIDIA_VISIBLE_DEVICES=0,1"], "asks for 2 GPUs, and may for 1"),
+        (&[limit, MEMORY[0], MEMORY[1]], "a second request"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("image{at}");
+        let said = complaint(&container(&node, &id, variables).run(&hook));
+        assert!(said.contains(why), "{variables:?}: {said}");
+        assert_eq!(node.slice(&id), None, "{variables:?}");
+    }
+    let more = ["ALIYUN_COM_GPU_SCHD_WEIGHT=1000", "ALIYUN_COM_GPU_HIGH_PRIO=1"];
+    let all = [&[limit, "NVIDIA_GPU_MEMORY_REQUEST=2048"][..], &more].concat();
+    let running = container(&node, "kai", &all).start(&hook);
+    eventually("the slice", || node.slice("kai").is_some());
+    let got = node.admin().list().iter().find_map(|row| match *row {
+        Snapshot::Slice { cap, weight, class, .. } => Some((cap, weight.map(Weight::get), class)),
+        _ => None,
+    });
+    assert_eq!(got, Some((Bytes(2 * GIB), Some(1), Class::Normal)));
+    drop(running);
+
+    for (text, why) in [
+        (
+            "requests_from = [\"annotations\", \"cgpu\"]",
+            "takes no requests from NVIDIA's variables",
+        ),
+        ("requests_from = [\"annotations\"]", "ask by annotations or a CDI device"),
+        ("environment_memory_max = \"1GiB\"", "and may for 1GiB on this node"),
+    ] {
+        let node = configured(text);
+        let said = complaint(&container(&node, "web", &[limit]).run(&hook));
+        assert!(said.contains(why), "{text}: {said}");
+    }
 }
 
 #[test]

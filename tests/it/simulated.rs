@@ -82,15 +82,16 @@ fn a_command_without_a_driver_is_told_how_to_simulate_one() {
         return;
     }
     let root = tempfile::tempdir().expect("a directory");
-    let run = |options: &[&str]| {
+    let of_profile = |profile: &str, options: &[&str]| {
         let mut run = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        run.args(["run", "--memory", "1GiB"]).args(options);
+        run.args(["run", "--memory", "1GiB"]).args(options).env("GPUSLICE_SIM", profile);
         run.args(["--", "sh", "-c", "echo ran"]);
         // Not this user's daemon, if there is one.
         run.env("XDG_RUNTIME_DIR", root.path()).stdin(Stdio::null());
         run.env_remove("GPUSLICE_SIM_DEVICE");
         run.output().expect("it starts")
     };
+    let run = |options: &[&str]| of_profile("", options);
     let bare = run(&[]);
     let error = said(&bare);
     assert_eq!(bare.status.code(), Some(1), "{bare:?}");
@@ -98,7 +99,9 @@ fn a_command_without_a_driver_is_told_how_to_simulate_one() {
     assert!(bare.stdout.is_empty());
     let asked = run(&["--sim"]);
     assert_eq!(String::from_utf8_lossy(&asked.stdout), "ran\n", "{asked:?}");
-    assert!(said(&asked).contains("(simulated GPU)"), "{asked:?}");
+    assert!(said(&asked).contains("(simulated GPU, profile kind)"), "{asked:?}");
+    let strict = of_profile("profile=strict", &["--sim"]);
+    assert!(said(&strict).contains("(simulated GPU, profile strict)"), "{strict:?}");
     let both = run(&["--sim", "--driver-dir", "/x"]);
     assert!(said(&both).contains("cannot be used with"), "{both:?}");
 }
@@ -120,7 +123,7 @@ fn a_demo_says_first_that_its_gpu_is_simulated_and_why() {
         BufReader::new(out).read_line(&mut first).expect("a line");
         kill(Pid::from_raw(demo.id().cast_signed()), Signal::SIGINT).expect("it lives");
         demo.wait().expect("it ends");
-        assert!(first.starts_with("simulated GPU (driver of "), "{first}");
+        assert!(first.starts_with("simulated GPU, profile kind (driver of "), "{first}");
         assert_eq!(first.contains(NO_DRIVER), !asked, "{first}");
     }
 }

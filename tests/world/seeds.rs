@@ -39,7 +39,7 @@ fn one(seed: u64, steps: u64) {
         ..Config::default()
     };
     if dice.per_mille(200) {
-        config.high_cap = Percent::new(dice.pick(&[50, 80, 100])).expect("a percentage");
+        config.class_caps.high = Percent::new(dice.pick(&[50, 80, 100])).expect("a percentage");
     }
     let mood = Mood { trouble: dice.per_mille(800), fate: true, few: dice.per_mille(200) };
     let mut world = World::new(seed, config, dice.range(1, 3) as u8, mood);

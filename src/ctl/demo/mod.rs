@@ -123,8 +123,11 @@ fn driver(options: &DriverOptions) -> Result<(PathBuf, String)> {
     let simulated = DriverOptions { driver_dir: None, sim: true };
     let chosen = if why.is_empty() { options } else { &simulated };
     let (driver, simulated) = chosen.find()?;
-    let what = if simulated { "simulated" } else { "real" };
-    let words = format!("{what} GPU (driver of {}){why}", driver.display());
+    let what = match simulated {
+        true => format!("simulated GPU, profile {}", crate::sim::profile()?),
+        false => "real GPU".to_owned(),
+    };
+    let words = format!("{what} (driver of {}){why}", driver.display());
     Ok((driver, words))
 }
 

@@ -41,8 +41,8 @@ struct Line {
 #[derive(Debug)]
 pub struct Verdict {
     policy: Policy,
-    /// The GPU is a simulated one.
-    simulated: bool,
+    /// The profile of a simulated GPU.
+    profile: Option<&'static str>,
     lines: Vec<Line>,
     utilisation: f64,
 }
@@ -90,7 +90,7 @@ pub fn judge(accounts: &[Account], policy: Option<Policy>, first: &View, last: &
     }
     Verdict {
         policy,
-        simulated: last.gpus.iter().any(|gpu| gpu.uuid.is_simulated()),
+        profile: last.gpus.iter().find_map(|gpu| gpu.uuid.profile()),
         lines,
         utilisation: all_busy / span as f64,
     }
@@ -195,7 +195,8 @@ impl Verdict {
         };
         let all = json!({
             "verdict": self.word(),
-            "simulated": self.simulated,
+            "simulated": self.profile.is_some(),
+            "profile": self.profile,
             "policy": self.policy.name(),
             "load": load,
             "utilisation": self.utilisation,

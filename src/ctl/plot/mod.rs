@@ -68,11 +68,7 @@ fn parse_since(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_file(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    match path.extension().and_then(|end| end.to_str()) {
-        Some("svg" | "csv") => Ok(path),
-        _ => Err("the name ends in .svg for a picture or in .csv for a table".to_owned()),
-    }
+    out::named(text, [("svg", "a picture"), ("csv", "a table")])
 }
 
 /// Runs `gpuslice plot`.
@@ -80,6 +76,7 @@ fn parse_file(text: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// No daemon answers, no slice matches, or the file cannot be written.
 pub fn main(options: &Options) -> Result<ExitCode> {
+    out::has_directory(options.output.as_deref())?;
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;
     let view = View::of(admin.list()?);

@@ -11,11 +11,11 @@ use crate::node;
 use crate::out;
 use crate::table::View;
 use crate::why::{duration, percent};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::turns::{TurnKind, TurnRow, Turns};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -59,11 +59,7 @@ fn parse_for(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_file(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    match path.extension().and_then(|end| end.to_str()) {
-        Some("svg" | "json") => Ok(path),
-        _ => Err("the name ends in .svg for a picture or in .json for a trace".to_owned()),
-    }
+    out::named(text, [("svg", "a picture"), ("json", "a trace")])
 }
 
 /// A container on a GPU.
@@ -228,11 +224,7 @@ fn record(admin: &Admin, length: Duration) -> Result<Recording> {
 /// # Errors
 /// No daemon answers, or the file cannot be written.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    if let Some(dir) = options.output.as_deref().and_then(Path::parent)
-        && !(dir.as_os_str().is_empty() || dir.is_dir())
-    {
-        bail!("{} is no directory; nothing was recorded", dir.display());
-    }
+    out::has_directory(options.output.as_deref())?;
     let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
     let mut recording = record(&admin, options.length)?;
     let view = View::of(admin.list()?);

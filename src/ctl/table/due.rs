@@ -3,6 +3,7 @@
 
 use super::{Row, View};
 use gpuslice_wire::due::{Claimant, due};
+use gpuslice_wire::policy::ClassCaps;
 
 impl View {
     /// The part of its GPU, 0..=1, that a slice is due among the slices with work.
@@ -17,16 +18,18 @@ impl View {
             active: if peer.runnable { 1.0 } else { 0.0 },
         };
         let all: Vec<Claimant> = peers.map(claimant).collect();
-        at.map_or(0.0, |at| due(self.policy(row.gpu), &all, at))
+        let caps = self.daemon.map_or(ClassCaps::ALL, |daemon| daemon.class_caps);
+        at.map_or(0.0, |at| due(self.policy(row.gpu), caps, &all, at))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Gpu;
     use crate::table::tests::{gpu, slice};
+    use crate::table::{DaemonState, Gpu};
     use gpuslice_wire::policy::{Class, Policy};
+    use gpuslice_wire::units::Percent;
 
     /// The due share of each, in whole percent.
     fn due(policy: Policy, rows: Vec<Row>) -> Vec<f64> {
@@ -57,6 +60,21 @@ mod tests {
         let rows = vec![low, normal.clone(), high];
         assert_eq!(due(Policy::Soft, rows), [20.0, 50.0, 30.0]);
         assert_eq!(due(Policy::Fixed, vec![normal]), [50.0]);
+    }
+
+    /// With the node's `high_cap` and `normal_cap`.
+    #[test]
+    fn a_lower_class_is_due_what_the_node_keeps_for_it() {
+        let of = |class| Row { class, ..slice("a", 1, None, true, 0) };
+        let rows = vec![of(Class::High), of(Class::Normal), of(Class::BestEffort)];
+        let [high, normal] = [95, 99].map(|it| Percent::new(it).expect("a percentage"));
+        let class_caps = ClassCaps { high, normal };
+        let daemon = DaemonState { started_ns: 0, absent_until_ns: 0, absent_ns: 0, class_caps };
+        let rows = rows.into_iter().zip(["a", "b", "c"]);
+        let rows = rows.map(|(row, id)| Row { container: id.into(), ..row }).collect();
+        let view = View { gpus: vec![gpu(1, 0)], rows, daemon: Some(daemon), ..View::default() };
+        let due = view.rows.iter().map(|row| (view.due(row) * 100.0).round());
+        assert_eq!(due.collect::<Vec<_>>(), [94.0, 5.0, 1.0]);
     }
 
     #[test]

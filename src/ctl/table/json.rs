@@ -52,7 +52,7 @@ pub fn json(view: &View) -> Value {
     let gpu = |gpu: &Gpu| {
         json!({
             "uuid": gpu.uuid.to_string(), "product": gpu.product, "simulated": gpu.uuid.is_simulated(),
-            "index": gpu.index, "memory_total": gpu.total.0,
+            "profile": gpu.uuid.profile(), "index": gpu.index, "memory_total": gpu.total.0,
             "memory_promised": gpu.promised.0, "slices": gpu.slices,
             "policy": gpu.policy.name(), "policy_number": gpu.policy.number(),
         })

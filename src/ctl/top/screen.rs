@@ -209,7 +209,7 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
     let holders = now.rows.iter().filter(|row| row.gpu == gpu.uuid && row.holds);
     let holders: Vec<&str> = holders.map(|row| row.name.as_str()).take(3).collect();
     let product = gpu.product.trim_start_matches("NVIDIA ");
-    let simulated = if gpu.uuid.is_simulated() { " | simulated" } else { "" };
+    let simulated = gpu.mark(" | ");
     let turn = match holders.is_empty() {
         true => String::new(),
         false => format!(" | has it: {}", holders.join(", ")),

@@ -90,7 +90,7 @@ function stack(gpu) {
 
 function gpuCard(gpu) {
   const card = node("article", undefined, "gpu");
-  card.append(node("h3", `GPU ${gpu.index}  ${gpu.product || ""}${gpu.simulated ? " (simulated)" : ""}`));
+  card.append(node("h3", `GPU ${gpu.index}  ${gpu.product || ""}${gpu.simulated ? ` (simulated, ${gpu.profile})` : ""}`));
   const facts = [
     `policy ${gpu.policy}`, `busy ${percent(gpu.busy)}`, `memory ${size(gpu.memory_used)} used, ${size(gpu.memory_promised)} promised of ${size(gpu.memory_total)}`,
   ];

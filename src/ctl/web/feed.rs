@@ -2,7 +2,7 @@
 //!
 //! One reader asks the daemon for all pages together. A page gets everything at first, then what is new in each second.
 
-use super::EVERY;
+use super::pace::{Ask, Pace};
 use crate::admin::Admin;
 use crate::events::Shown;
 use crate::gpus::summaries;
@@ -21,8 +21,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const EVENTS: usize = 200;
 /// Between the first two questions after a while without pages.
 const FIRST_RATES: Duration = Duration::from_millis(250);
-/// Intervals after which a view is too old to measure rates from it.
-const VIEWS: u32 = 3;
 /// Version of the JSON.
 const VERSION: u32 = 1;
 
@@ -45,8 +43,7 @@ pub struct Feed {
     told: u64,
     /// Pages show another daemon's numbers: they have to forget these.
     is_other: bool,
-    /// When the daemon was last asked.
-    asked: Option<Instant>,
+    pace: Pace,
 }
 
 impl Feed {
@@ -64,25 +61,37 @@ impl Feed {
             told_ns: 0,
             told: 0,
             is_other: false,
-            asked: None,
+            pace: Pace::default(),
         }
     }
 
-    /// Asks the daemon for what is new; a daemon that is gone is told, and asked anew the next time. Rates are those of
-    /// about [`VIEWS`] seconds, however often and however seldom pages ask: what is younger than [`EVERY`] is new
-    /// enough, and where no page was open, the daemon is asked twice.
-    pub fn follow(&mut self) {
-        let age = self.asked.map(|at| at.elapsed());
-        if age.is_some_and(|age| age < EVERY * 9 / 10) {
+    /// The server's clock has ticked; whether a stream is open. Asks the daemon for what is new, if a client wants it.
+    pub fn tick(&mut self, has_streams: bool) {
+        let now = Instant::now();
+        if has_streams {
+            self.pace.want(now);
+        }
+        let ask = self.pace.tick(now);
+        self.follow(ask);
+    }
+
+    /// A client wants the figures.
+    pub fn want(&mut self) {
+        let ask = self.pace.want(Instant::now());
+        self.follow(ask);
+    }
+
+    /// A daemon that is gone is told, and asked anew the next time.
+    fn follow(&mut self, ask: Ask) {
+        if ask == Ask::Nothing {
             return;
         }
-        let is_old = age.is_none_or(|age| age > VIEWS * EVERY);
-        let mut done = self.ask(is_old);
-        if is_old && done.is_ok() {
+        let mut done = self.ask(ask == Ask::Anew);
+        if ask == Ask::Anew && done.is_ok() {
             std::thread::sleep(FIRST_RATES);
             done = self.ask(false);
         }
-        self.asked = Some(Instant::now());
+        self.pace.asked(Instant::now());
         self.error = done.err().map(|why| format!("{why:#}"));
         if self.error.is_some() {
             self.admin = None;
@@ -151,7 +160,7 @@ impl Feed {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let mut value = json!({
             "schema": "gpuslice/web", "version": VERSION, "whole": is_whole,
-            "unix_ms": unix.as_millis() as u64, "error": self.error, "gpus": [], "slices": [],
+            "unix_ms": unix.as_millis() as u64, "figures_ns": null, "error": self.error, "gpus": [], "slices": [],
             "series": [], "samples": [],
         });
         let events = self.events.iter().filter(|it| it.sequence > after);
@@ -160,6 +169,7 @@ impl Feed {
             return value;
         };
         let (before, now) = (model.before(), model.now());
+        value["figures_ns"] = now.now_ns.into();
         value["gpus"] = summaries(before, now).iter().map(crate::gpus::json_of).collect();
         value["slices"] = model.lines().iter().map(|line| slice(now, line)).collect();
         let past = &model.past;

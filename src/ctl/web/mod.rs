@@ -6,6 +6,7 @@
 
 mod feed;
 mod http;
+mod pace;
 
 use crate::clients::{Clients, WhenFull, lock};
 use crate::out;
@@ -140,16 +141,17 @@ fn turn_away(mut client: TcpStream) -> io::Result<()> {
 }
 
 impl Server {
-    /// Asks the daemon once a second while there are streams.
+    /// Asks the daemon once a second while there are clients.
     fn follow(&self) {
         loop {
             std::thread::sleep(EVERY);
-            if self.clients.count() == 0 {
-                continue;
-            }
+            let has_clients = self.clients.count() > 0;
             let news = {
                 let mut feed = lock(&self.feed);
-                feed.follow();
+                feed.tick(has_clients);
+                if !has_clients {
+                    continue;
+                }
                 feed.news().to_string()
             };
             let mut last = lock(&self.news);
@@ -212,7 +214,7 @@ impl Server {
     /// Everything, brought up to now.
     fn whole(&self) -> String {
         let mut feed = lock(&self.feed);
-        feed.follow();
+        feed.want();
         feed.whole().to_string()
     }
 

@@ -75,8 +75,8 @@ pub enum Why {
     Gang {
         /// That GPU, if it is known.
         gpu: Option<GpuUuid>,
-        /// The id of the container that has it.
-        container: Option<String>,
+        /// The id of the container that has it, and how.
+        behind: Option<(String, WaitCause)>,
     },
     /// An allocation was refused this long ago, ns.
     Refused(u64),
@@ -237,11 +237,15 @@ fn partner(before: Option<&View>, now: &View, row: &Row) -> (Why, u64) {
     let growths = lanes.filter_map(|it| Some((it.gpu, Growth::of(before, now, it)?)));
     let missing = growths.max_by_key(|(_, growth)| growth.waiting + growth.limited);
     let Some((gpu, growth)) = missing.filter(|(_, it)| it.waiting + it.limited > 0) else {
-        return (Why::Gang { gpu: None, container: None }, 0);
+        return (Why::Gang { gpu: None, behind: None }, 0);
     };
-    let total = |by: &growth::Behind| by.by_cause.iter().sum::<u64>();
-    let container = growth.behind.iter().max_by_key(|by| total(by)).map(|by| by.container.clone());
-    (Why::Gang { gpu: Some(gpu), container }, growth.waiting + growth.limited)
+    let ways = growth.behind.iter().flat_map(|by| {
+        let causes = WaitCause::ALL.into_iter().zip(by.by_cause);
+        causes.map(|(cause, ns)| (by.container.clone(), cause, ns))
+    });
+    let most = ways.max_by_key(|(_, _, ns)| *ns).filter(|(_, _, ns)| *ns > 0);
+    let behind = most.map(|(container, cause, _)| (container, cause));
+    (Why::Gang { gpu: Some(gpu), behind }, growth.waiting + growth.limited)
 }
 
 /// Whether `one` goes before `other`.

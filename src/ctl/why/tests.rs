@@ -5,6 +5,7 @@ use crate::table::tests::{gpu, slice};
 use crate::table::{DaemonState, Gpu};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::policy::ClassCaps;
 use gpuslice_wire::snapshot::TimeEnforcement;
 use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::{WAITS_SHOWN, WaitBehind};
@@ -68,6 +69,11 @@ fn time(container: &str, old: u64, parts: Parts) -> WallTime {
     }
 }
 
+/// A daemon, with the end and the length of its last absence.
+fn daemon(started_ns: u64, (absent_until_ns, absent_ns): (u64, u64)) -> DaemonState {
+    DaemonState { started_ns, absent_until_ns, absent_ns, class_caps: ClassCaps::ALL }
+}
+
 /// Two views of `a`, beside `b` and others that are busy; `change` alters the second one.
 fn views(parts: Parts, change: impl Fn(&mut View)) -> (View, View) {
     let view = |now_ns, old| {
@@ -77,7 +83,7 @@ fn views(parts: Parts, change: impl Fn(&mut View)) -> (View, View) {
             slice("b", 3, None, true, 0),
             slice("c", 1, None, false, 0),
         ];
-        let daemon = DaemonState { started_ns: S, absent_until_ns: 0, absent_ns: 0 };
+        let daemon = daemon(S, (0, 0));
         View {
             now_ns,
             gpus: vec![Gpu { total: Bytes(4 << 30), ..gpu(1, 0) }],
@@ -253,13 +259,13 @@ fn a_restart_of_the_daemon_in_the_stretch_is_its_absence() {
     assert_eq!(finding.growth.wall, now.times[0].total() + away);
     // and shortly before it, if nothing else is notable
     let (found, told) = why(parts(99, |it| it.idle = 1), |now| {
-        now.daemon = Some(DaemonState { started_ns: SECOND - S, absent_until_ns: 0, absent_ns: 0 });
+        now.daemon = Some(daemon(SECOND - S, (0, 0)));
     });
     assert_eq!(found, Why::Away, "{told:?}");
     assert!(told.sentence.contains("until 1.0 s ago"), "{told:?}");
     let (found, told) = why(QUEUE, |now| {
         let (absent_until_ns, absent_ns) = (SECOND - 5 * S, 3 * S);
-        now.daemon = Some(DaemonState { started_ns: S, absent_until_ns, absent_ns });
+        now.daemon = Some(daemon(S, (absent_until_ns, absent_ns)));
     });
     assert_eq!((found, told.notes.len()), (Why::Weight, 1), "{told:?}");
 }
@@ -278,8 +284,9 @@ fn the_other_gpu_of_a_gang_is_named() {
         now.rows.push(other.clone());
     });
     // `c` has 9 s there and `b` 1.2 s: the second view alone has that GPU, so its whole account counts
-    let (gpu, container) = (Some(GpuUuid([2; 16])), Some("c".to_owned()));
-    assert_eq!(found, Why::Gang { gpu, container }, "{told:?}");
+    let (gpu, behind) = (Some(GpuUuid([2; 16])), Some(("c".to_owned(), WaitCause::Queue)));
+    assert_eq!(found, Why::Gang { gpu, behind }, "{told:?}");
+    assert_eq!(told.advice.as_deref(), Some("gpuslice set a --weight 2"));
     assert!(told.sentence.contains("gpu 7") && told.sentence.contains("which c has"), "{told:?}");
     // it has the first GPU for itself, and its work there waits for the second one
     let alone = |gang| {

@@ -75,14 +75,21 @@ impl Finding {
                 self.entitled(now, row)
             }
             Why::Refused(ago) => refused(now, row, *ago),
-            Why::Gang { gpu, container } => {
+            Why::Gang { gpu, behind } => {
+                let there = now
+                    .rows
+                    .iter()
+                    .find(|it| Some(it.gpu) == *gpu && it.container == row.container);
                 let gpu = gpu.map_or("other GPUs".to_owned(), |gpu| now.called(gpu));
-                let who = container.as_ref().map(|it| now.name(it));
+                let who = behind.as_ref().map(|(it, _)| now.name(it));
                 let has = who.as_ref().map_or(String::new(), |who| format!(", which {who} has"));
                 (
                     format!("gang: {gpu}"),
                     format!("waits {} for {gpu} of its gang{has}", percent(self.part)),
-                    container.as_ref().map(|it| yield_to(now, row, it)),
+                    behind
+                        .as_ref()
+                        .zip(there)
+                        .map(|((it, cause), there)| behind_advice(now, there, it, *cause)),
                 )
             }
             Why::Idle | Why::NoProcess | Why::Nothing | Why::Away => self.alone(now, row),
@@ -121,14 +128,7 @@ impl Finding {
             ),
             WaitCause::Queue => ("turns", "which has its turns".into()),
         };
-        let advice = match (cause, other) {
-            (WaitCause::HigherClass, Some(it)) => {
-                set(now, row, &format!("--priority {}", it.class))
-            }
-            (WaitCause::LongKernel, Some(it)) => limit(now, row, it),
-            (WaitCause::NoDrain, Some(it)) if !is_stopped(it) => NO_PREEMPTION.to_owned(),
-            _ => yield_to(now, row, container),
-        };
+        let advice = behind_advice(now, row, container, cause);
         (format!("{name}: {short}"), format!("waits {part}: behind {name}, {why}"), Some(advice))
     }
 
@@ -175,12 +175,11 @@ impl Finding {
             }
             _ => {
                 let weight = row.weight.unwrap_or(1);
-                let more = (2 * weight).min(WEIGHT_MAX);
                 (
                     format!("weight {weight}"),
                     format!("{waits}: by its weight of {weight} it is due {due}, and it got {got}"),
                     // A slice that has more than its due needs no larger weight.
-                    (!has_more).then(|| set(now, row, &format!("--weight {more}"))),
+                    (!has_more).then(|| heavier(now, row)),
                 )
             }
         }
@@ -283,6 +282,24 @@ fn set(now: &View, row: &Row, change: &str) -> String {
     format!("gpuslice set {} {change}", now.handle(&row.container))
 }
 
+/// What helps a slice that waits behind `container` on its GPU.
+fn behind_advice(now: &View, row: &Row, container: &str, cause: WaitCause) -> String {
+    let other = now.rows.iter().find(|it| it.container == container && it.gpu == row.gpu);
+    match (cause, other) {
+        (WaitCause::HigherClass, Some(it)) => set(now, row, &format!("--priority {}", it.class)),
+        (WaitCause::LongKernel, Some(it)) => limit(now, row, it),
+        (WaitCause::NoDrain, Some(it)) if !is_stopped(it) => NO_PREEMPTION.to_owned(),
+        (WaitCause::Queue, _) => heavier(now, row),
+        _ => yield_to(now, row, container),
+    }
+}
+
+/// Twice the weight, for a slice whose part is too small.
+fn heavier(now: &View, row: &Row) -> String {
+    let more = (2 * row.weight.unwrap_or(1)).min(WEIGHT_MAX);
+    set(now, row, &format!("--weight {more}"))
+}
+
 /// Whether late work of a slice is stopped on the GPU.
 fn is_stopped(row: &Row) -> bool {
     row.time_enforcement == TimeEnforcement::Preempt
@@ -298,7 +315,7 @@ fn limit(now: &View, row: &Row, other: &Row) -> String {
     let due = (100.0 * now.due(other)).round() as u32;
     let most = match other.share_limit {
         Some(limit) if limit <= due => limit / 2,
-        _ if due >= 100 => 50, // of a higher class
+        _ if due >= 100 || is_higher(other.class, row.class) => 50,
         _ => due,
     };
     match most.max(1) {

@@ -1,8 +1,8 @@
 //! Rules for requests: which sources this node accepts, and within which bounds.
 //!
 //! Requests of the node itself (an administrator's, or the hook's arguments for a CDI device) are accepted
-//! unchanged. The orchestrator writes a container's annotations. cGPU's variables in its environment may come
-//! from Kubernetes' device plugin, from `docker run -e` or from the image, and cannot be told apart. So they
+//! unchanged. The orchestrator writes a container's annotations. Variables in its environment may come from
+//! Kubernetes' device plugin, from `docker run -e` or from the image, and cannot be told apart. So they
 //! may ask for memory on a GPU within the node's bounds, but for nothing that costs other containers more:
 //! no class, no weight, no whole GPU.
 
@@ -16,7 +16,7 @@ use gpuslice_wire::policy::{Class, Gangs};
 #[derive(Debug)]
 pub struct Requests {
     from: Vec<RequestSource>,
-    cgpu: Bounds,
+    environment: Bounds,
 }
 
 impl Requests {
@@ -24,9 +24,9 @@ impl Requests {
     pub fn new(config: &DaemonConfig) -> Requests {
         Requests {
             from: config.requests_from.iter().map(|taken| taken.0).collect(),
-            cgpu: Bounds {
-                gpus: usize::try_from(config.cgpu_gpus_max.get()).unwrap_or(usize::MAX),
-                memory: config.cgpu_memory_max.map(|cap| cap.0),
+            environment: Bounds {
+                gpus: usize::try_from(config.environment_gpus_max.get()).unwrap_or(usize::MAX),
+                memory: config.environment_memory_max.map(|cap| cap.0),
             },
         }
     }
@@ -48,27 +48,25 @@ impl Requests {
         }
         match source {
             RequestSource::Annotations => Ok(None),
-            RequestSource::Cgpu if asks_for_memory_alone(asked) => Ok(Some(self.cgpu)),
-            RequestSource::Cgpu => {
-                let text = "cGPU's variables ask for memory alone; gpuslice-hook and gpusliced are \
-                            of different versions";
-                Err((Denial::Protocol, text.to_owned()))
+            RequestSource::Cgpu | RequestSource::Nvidia if asks_for_memory_alone(asked) => {
+                Ok(Some(self.environment))
+            }
+            RequestSource::Cgpu | RequestSource::Nvidia => {
+                let text = format!(
+                    "{} ask for memory alone; gpuslice-hook and gpusliced are of different versions",
+                    source.title()
+                );
+                Err((Denial::Protocol, text))
             }
         }
     }
 
     fn not_from(&self, source: RequestSource) -> String {
-        let what = match source {
-            RequestSource::Annotations => "annotations",
-            RequestSource::Cgpu => "cGPU's variables",
-        };
-        let others = match self.from.first() {
-            Some(RequestSource::Annotations) => "annotations or a CDI device",
-            Some(RequestSource::Cgpu) => "cGPU's variables or a CDI device",
-            None => "a CDI device",
-        };
+        let others = self.from.iter().map(|other| format!("{} or ", other.title()));
         format!(
-            "this node takes no requests from {what} (requests_from in its configuration); ask by {others}"
+            "this node takes no requests from {} (requests_from in its configuration); ask by {}a CDI device",
+            source.title(),
+            others.collect::<String>()
         )
     }
 }

@@ -53,8 +53,8 @@ impl StarvationGuards {
     pub(crate) fn new(config: &Config, now: Instant) -> StarvationGuards {
         let rule = |above, longest| Rule { above, longest, due: now };
         StarvationGuards {
-            normal: rule(config.high_cap, Duration::from_millis(1_000)),
-            best_effort: rule(config.normal_cap, Duration::from_millis(60_000)),
+            normal: rule(config.class_caps.high, Duration::from_millis(1_000)),
+            best_effort: rule(config.class_caps.normal, Duration::from_millis(60_000)),
             shortest: config.turn_min,
         }
     }
@@ -104,13 +104,15 @@ impl StarvationGuards {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuslice_wire::policy::ClassCaps;
 
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
     fn a_cap_of_100_leaves_no_guard_turns() {
-        let config =
-            Config { high_cap: Percent::new(100).expect("a percentage"), ..Config::default() };
+        let default = Config::default();
+        let class_caps = ClassCaps { high: Percent::ALL, ..default.class_caps };
+        let config = Config { class_caps, ..default };
         let guards = StarvationGuards::new(&config, Instant(0));
         assert_eq!(guards.due(Class::Normal), None);
         assert_eq!(guards.due(Class::BestEffort), Some(Instant(0)));

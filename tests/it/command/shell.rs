@@ -124,6 +124,36 @@ fn pages() -> tempfile::TempDir {
     dir
 }
 
+/// Tables of the help and of the configuration are tables in the pages: a row that takes two lines goes on at the
+/// column of its text.
+#[test]
+fn tables_stay_tables_in_manual_pages() {
+    let dir = pages();
+    for (page, tag, text) in [
+        ("gpuslice-explain.1", "weight, share ", "others"),
+        ("gpuslice-explain.1", "NAME: ... ", "it"),
+        ("gpuslice-policy.1", "1 preemptive ", "1/n"),
+        ("gpuslice-setup.1", "nvidia ", "the"),
+        ("gpusliced.toml.5", "\"annotations\" ", "annotations"),
+        ("gpusliced.toml.5", "\"nvidia\" ", "NVIDIA's"),
+    ] {
+        let mut man = Command::new("man");
+        man.args(["--encoding=utf8", "--local-file"]).arg(dir.path().join(page));
+        man.env("MANWIDTH", "72").env("LC_ALL", "C.UTF-8").env("GROFF_NO_SGR", "1");
+        let Ok(output) = man.stdin(Stdio::null()).output() else {
+            return skip("tables_stay_tables_in_manual_pages", "no man in PATH");
+        };
+        let shown = String::from_utf8_lossy(&output.stdout);
+        let mut lines = shown.lines().skip_while(|line| !line.trim_start().starts_with(tag));
+        let (row, next) = (lines.next().expect(tag), lines.next().expect(tag));
+
+        let tag_end = row.find(tag).map_or(0, |at| at + tag.len());
+        let column = row[tag_end..].find(text).map(|at| at + tag_end);
+        let indent = next.len() - next.trim_start().len();
+        assert_eq!(Some(indent), column, "{page}: {shown}");
+    }
+}
+
 #[test]
 fn man_shows_every_page_without_a_warning() {
     let dir = pages();

@@ -79,7 +79,7 @@ fn each_gpu_has_a_row() {
     assert!(fine && lines.len() == 3, "{text}");
     assert!(lines[0].starts_with("GPU PRODUCT ") && lines[0].ends_with(" SLICES"), "{text}");
     assert!(
-        lines[2].starts_with("  1 ") && lines[2].ends_with(" 0.0%      1  simulated"),
+        lines[2].starts_with("  1 ") && lines[2].ends_with(" 0.0%      1  simulated (kind)"),
         "{text}"
     );
     let all = json(&node, &["gpus", "--json"]);

@@ -9,9 +9,11 @@ use gpuslice_wire::admin::{Admission, Answer, Command as Admin, MemoryAsk};
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A server of a node's view.
@@ -65,6 +67,21 @@ impl Server {
     fn get(&self, path: &str) -> String {
         let host = format!("Host: {}", self.host);
         self.ask(&format!("GET {path} HTTP/1.1"), &[&host, &self.cookie()])
+    }
+
+    /// The news of a stream.
+    fn stream(&self) -> impl FnMut() -> Value + use<> {
+        let mut stream = self.connect();
+        let request =
+            format!("GET /stream HTTP/1.1\r\nHost: {}\r\n{}\r\n\r\n", self.host, self.cookie());
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut lines = BufReader::new(stream).lines();
+        move || loop {
+            let line = lines.next().expect("a line").expect("text");
+            if let Some(data) = line.strip_prefix("data: ") {
+                return serde_json::from_str::<Value>(data).expect("JSON");
+            }
+        }
     }
 
     fn figures(&self) -> Value {
@@ -222,17 +239,7 @@ fn slow_and_many_clients_keep_no_other_waiting() {
 fn a_stream_has_news_each_second_and_outlives_a_daemon() {
     let mut node = node();
     let server = Server::start(&node, &[]);
-    let mut stream = server.connect();
-    let request =
-        format!("GET /stream HTTP/1.1\r\nHost: {}\r\n{}\r\n\r\n", server.host, server.cookie());
-    stream.write_all(request.as_bytes()).expect("sent");
-    let mut lines = BufReader::new(stream).lines();
-    let mut next = || loop {
-        let line = lines.next().expect("a line").expect("text");
-        if let Some(data) = line.strip_prefix("data: ") {
-            return serde_json::from_str::<Value>(data).expect("JSON");
-        }
-    };
+    let mut next = server.stream();
     let first = next();
     assert_eq!(
         (&first["whole"], first["slices"].as_array().map(Vec::len)),
@@ -263,6 +270,33 @@ fn a_stream_has_news_each_second_and_outlives_a_daemon() {
     assert_eq!(figures["events"], back["events"], "one that opens now sees the same");
 }
 
+/// A client that asks without a pause gets the figures that streams have, and causes no others.
+#[test]
+fn a_client_that_loops_changes_no_figures() {
+    let node = node();
+    let server = Server::start(&node, &[]);
+    let mut next = server.stream();
+    let at = |value: &Value| value["figures_ns"].as_u64().expect("a time");
+    let is_over = AtomicBool::new(false);
+    let (told, seen) = std::thread::scope(|scope| {
+        let (server, is_over) = (&server, &is_over);
+        let loops = scope.spawn(move || {
+            let mut seen = BTreeSet::new();
+            while !is_over.load(Ordering::Relaxed) {
+                seen.insert(at(&server.figures()));
+            }
+            seen
+        });
+        let told: Vec<u64> = (0..=12).map(|_| at(&next())).collect();
+        is_over.store(true, Ordering::Relaxed);
+        (told, loops.join().expect("it ends"))
+    });
+    assert!(told.is_sorted_by(|one, other| one < other), "{told:?}");
+    let last = told.last().expect("some");
+    let others: Vec<&u64> = seen.iter().filter(|it| *it <= last && !told.contains(it)).collect();
+    assert!(others.is_empty() && seen.len() > 6, "{others:?} of {seen:?} beside {told:?}");
+}
+
 /// The page of a busy node in a real browser: its figures are there, a name that is markup is a text, a click explains
 /// a slice, and a picture of it is the one of the documents.
 #[test]
@@ -284,7 +318,7 @@ fn a_browser_shows_the_node() {
         text.as_str().expect("a text").to_owned()
     };
     let shown = text(&mut browser);
-    for part in ["train", "embed", "GPU 0", "(simulated)", "slice-began", "live, "] {
+    for part in ["train", "embed", "GPU 0", "(simulated, kind)", "slice-began", "live, "] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert!(shown.contains("<img src=x onerror=alert(1)>"), "a name is a text: {shown}");

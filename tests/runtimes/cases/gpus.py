@@ -9,7 +9,7 @@ CGPU = ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=4"]
 class Several(node.Case):
     needs = ("runc",)
     simulated = "devices=3,mem=1GiB"
-    configuration = 'policy = "fair"\ncgpu_gpus_max = 2\n'
+    configuration = 'policy = "fair"\nenvironment_gpus_max = 2\n'
 
     def run_(self, name, annotations, variables=()):
         """Starts a container that tries each GPU: what each said it has, or `None`."""
@@ -58,7 +58,7 @@ class Several(node.Case):
     def test_no_image_takes_gpus(self):
         """An image's variables ask for as many GPUs as the node lets them, and never for whole ones."""
         for name, variables, why in [
-            ("three", ["NVIDIA_VISIBLE_DEVICES=0,1,2"], "cgpu_gpus_max"),
+            ("three", ["NVIDIA_VISIBLE_DEVICES=0,1,2"], "environment_gpus_max"),
             ("whole", ["ALIYUN_COM_GPU_VISIBLE_DEVICES=2", "NVIDIA_VISIBLE_DEVICES=0,1,2"], "gpuslice.io/whole-gpus"),
         ]:
             taker = bundle.Bundle(self, self.node.wrapper, name, ["/bin/true"], {}, [*CGPU, *variables])

@@ -61,8 +61,8 @@ impl Priority {
 /// Percent that the classes above keep, and the longest wait that a guard turn can cause, ns.
 fn rule(config: &Config, class: Class) -> (u64, u64) {
     match class {
-        Class::High | Class::Normal => (u64::from(config.high_cap.get()), 1_000_000_000),
-        Class::BestEffort => (u64::from(config.normal_cap.get()), 60_000_000_000),
+        Class::High | Class::Normal => (u64::from(config.class_caps.high.get()), 1_000_000_000),
+        Class::BestEffort => (u64::from(config.class_caps.normal.get()), 60_000_000_000),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::sched::waits::Wait;
 use crate::tests::{ask, id};
 use crate::{Action, Claims, Event};
 use gpuslice_wire::ids::{ClientId, ContainerId};
+use gpuslice_wire::policy::ClassCaps;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::GIB;
 use gpuslice_wire::waits::WaitCause;
@@ -115,7 +116,7 @@ fn a_container_that_never_drains_is_named() {
 
 #[test]
 fn a_higher_class_is_named() {
-    let config = Config { high_cap: Percent::new(100).expect("all"), ..Config::default() };
+    let config = Config { class_caps: ClassCaps::ALL, ..Config::default() };
     let mut rig = Rig::with(config, &[(1, 0, false), (1, 0, true)]);
     (0..2).for_each(|who| rig.wake(0, who));
     rig.run(1_000 * MS);

@@ -1,10 +1,16 @@
 //! `gpuslice manual`: writes the manual pages, from the same description as `--help` and from the table of metrics.
 //!
-//! `gpuslice(1)` and a page for each command come from clap's description; `gpuslice-metrics(7)` lists all metrics.
-//! `make install` calls this; so no page is written by hand, and none can differ from the program.
+//! `gpuslice(1)` and a page for each command come from clap's description, `gpusliced.toml(5)` from the packaged
+//! configuration; `gpuslice-metrics(7)` lists all metrics. `make install` calls this; so no page is written by hand,
+//! and none can differ from the program.
+
+mod configuration;
+mod text;
 
 use crate::metrics::families::{FAMILIES, Family, Kind, Source};
 use anyhow::{Context, Result};
+use clap::builder::Resettable;
+use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +18,8 @@ use std::process::ExitCode;
 
 /// Title of the manual.
 const MANUAL: &str = "gpuslice";
+/// The program and its version, in the foot of each page.
+const SOURCE: &str = concat!("gpuslice ", env!("CARGO_PKG_VERSION"));
 
 /// Options of `gpuslice manual`.
 #[derive(clap::Args)]
@@ -28,10 +36,47 @@ pub struct Options {
 pub fn main(program: clap::Command, options: &Options) -> Result<ExitCode> {
     let dir = &options.directory;
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-    clap_mangen::generate_to(program, dir).with_context(|| dir.display().to_string())?;
+    let mut program = program.disable_help_subcommand(true);
+    program.build();
+    commands(program, dir)?;
+    write(dir, "gpusliced.toml.5", &configuration::page().to_roff())?;
     write(dir, "gpuslice-metrics.7", &metrics_page().to_roff())?;
     write(dir, "metrics.md", &metrics_table())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the page of a command, and of each below it.
+fn commands(command: clap::Command, dir: &Path) -> Result<()> {
+    let below = command.get_subcommands().filter(|it| !it.is_hide_set());
+    below.cloned().try_for_each(|it| commands(it, dir))?;
+    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+    write(dir, &format!("{name}.1"), &command_page(command)?)
+}
+
+/// clap's sections, then the text that `--help` ends with.
+fn command_page(command: clap::Command) -> Result<String> {
+    let notes = command.get_after_help().map(ToString::to_string);
+    let command = command.after_help(Resettable::Reset).version(Resettable::Reset);
+    let man = Man::new(command).source(SOURCE).manual(MANUAL);
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    let mut more = Roff::new();
+    if let Some(notes) = &notes {
+        more.control("SH", ["NOTES"]);
+        text::add(&mut more, notes.lines(), false);
+    }
+    more.control("SH", ["SEE ALSO"]);
+    more.text([
+        bold("gpuslice"),
+        roman("(1), "),
+        bold("gpusliced"),
+        roman("(8), "),
+        bold("gpusliced.toml"),
+        roman("(5), "),
+        bold("gpuslice-metrics"),
+        roman("(7)"),
+    ]);
+    Ok(String::from_utf8(page)? + &more.to_roff())
 }
 
 fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
@@ -42,8 +87,7 @@ fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
 /// The page of all metrics.
 fn metrics_page() -> Roff {
     let mut page = Roff::new();
-    let source = concat!("gpuslice ", env!("CARGO_PKG_VERSION"));
-    page.control("TH", ["gpuslice-metrics", "7", "", source, MANUAL]);
+    page.control("TH", ["gpuslice-metrics", "7", "", SOURCE, MANUAL]);
     page.control("SH", ["NAME"]);
     page.text([roman("gpuslice-metrics - metrics of slices and GPUs for Prometheus")]);
     page.control("SH", ["DESCRIPTION"]);
