@@ -106,8 +106,8 @@ async fn every_container_of_a_pod_has_its_own_share() {
     .await;
 }
 
-/// A kubelet was advised for a pod that it then did not admit. What it allocates next is for the next pod, although both
-/// want as much.
+/// A kubelet was advised for a pod that it then did not admit. What it allocates next is for the next pod, although
+/// both want as much.
 #[tokio::test]
 async fn advice_that_was_not_taken_is_forgotten() {
     let world = World::new(&[16384, 16384]).await;

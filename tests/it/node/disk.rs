@@ -1,5 +1,5 @@
 //! A disk on which a claim's file is written late, or not at all. A named pipe in the place of the unfinished file is
-//! such a disk: to open it takes until somebody reads, and to sync it fails.
+//! such a disk: to open it takes until the test reads it, and to sync it fails.
 
 use super::cases::Case;
 use crate::harness::agent_client::{AgentClient, claim, words};
