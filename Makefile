@@ -29,7 +29,7 @@ test-k8s: ; @tests/k8s/run
 bench: build
 	@status=0; for bench in run init hook node metrics time; do tests/bench/$$bench || status=1; done; exit $$status
 soak: ; @tests/soak
-docs: ; @packaging/book
+docs: ; @packaging/mdbook
 gpu: ; @tests/gpu/bundle
 package:
 	@packaging/need rpmbuild
