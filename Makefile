@@ -3,6 +3,7 @@
 # make test-k8s  a real Kubernetes cluster of one node with gpuslice on it; the first run builds Kubernetes
 # make bench  figures of SPECIFICATION.md, as ratios in one run
 # make soak   long randomised runs of what `make test` does briefly
+# make docs   the documentation as a book in $(TARGET)/book, its links checked
 # make gpu    the programs for tests/gpu, to be carried to a machine with a card
 # make package  a .deb and an .rpm in $(TARGET)/packages, for systems from glibc 2.28 and images from 2.17 on
 # make install DESTDIR=… PREFIX=/usr
@@ -13,7 +14,7 @@ PREFIX ?= /usr
 # What is installed: this build.
 BUILD  ?= $(TARGET)/release
 
-.PHONY: build build-debug run test test-k8s bench soak gpu package install clean
+.PHONY: build build-debug run test test-k8s bench soak docs gpu package install clean
 
 build: ; @packaging/stage release
 build-debug: ; @packaging/stage debug
@@ -28,6 +29,7 @@ test-k8s: ; @tests/k8s/run
 bench: build
 	@status=0; for bench in run init hook node metrics time; do tests/bench/$$bench || status=1; done; exit $$status
 soak: ; @tests/soak
+docs: ; @packaging/mdbook
 gpu: ; @tests/gpu/bundle
 package:
 	@packaging/need rpmbuild

@@ -10,12 +10,12 @@ use crate::past::tests::{Slice, build, busy, idle};
 use crate::processes::Process;
 use crate::svg::{PAGE, Svg, TEXT};
 use crate::table::tests::{gpu, slice};
-use crate::table::{Gpu, Row, View};
+use crate::table::{DaemonState, Gpu, Row, View};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, ClassCaps};
 use gpuslice_wire::samples::Sample;
-use gpuslice_wire::units::Bytes;
+use gpuslice_wire::units::{Bytes, Percent};
 use gpuslice_wire::waits::{WaitBehind, WaitCause};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
@@ -262,8 +262,15 @@ fn view(second: u64) -> View {
         rows: all.iter().map(|it| row(it, now_ns, second)).collect(),
         times: all.iter().map(|it| time(it, now_ns)).collect(),
         owners: BTreeMap::new(),
-        daemon: None,
+        daemon: Some(daemon()),
     }
+}
+
+/// A daemon with the default configuration.
+fn daemon() -> DaemonState {
+    let [high, normal] = [95, 99].map(|it| Percent::new(it).expect("a percentage"));
+    let class_caps = ClassCaps { high, normal };
+    DaemonState { started_ns: 0, absent_until_ns: 0, absent_ns: 0, class_caps }
 }
 
 /// The processes of `embed`: a server and its worker.

@@ -35,7 +35,9 @@ function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let at = 0;
   while (bytes >= 1024 && at < units.length - 1) { bytes /= 1024; at += 1; }
-  return (bytes >= 100 || Number.isInteger(bytes) ? bytes.toFixed(0) : bytes.toFixed(1)) + " " + units[at];
+  // rounded down: what is left is never shown as what was needed
+  const shown = bytes >= 100 ? Math.floor(bytes) : Math.floor(10 * bytes) / 10;
+  return shown + " " + units[at];
 }
 
 function takeIn(news) {

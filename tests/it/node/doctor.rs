@@ -90,3 +90,38 @@ fn doctor_describes_a_broken_node() {
     assert!(text.contains("missing nvml") && text.contains("missing configuration"), "{text}");
     assert!(text.contains("gpusliced --check"), "{text}");
 }
+
+/// Which requests the node takes, and what NVIDIA's toolkit makes of the same variables.
+#[test]
+fn doctor_names_sources_of_requests_and_the_toolkit() {
+    let case = Case::start("devices=1,mem=1GiB", "");
+    let dir = case.node.root().join("toolkit");
+    std::fs::create_dir(&dir).expect("a directory");
+    let config = dir.join("config");
+    let text = "requests_from = [\"annotations\", \"nvidia\"]\nenvironment_memory_max = \"1/2\"";
+    std::fs::write(&config, text).expect("written");
+    let program = dir.join("nvidia-ctk");
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").expect("a path"));
+    for (script, ok, found) in [
+        ("echo NVIDIA Container Toolkit CLI version 1.20.1; echo commit: 1a2b", true, "1.20.1; "),
+        ("echo NVIDIA Container Toolkit CLI version 1.17.8", true, "the toolkit does not read it"),
+        ("echo no library >&2; exit 1", false, "no library"),
+    ] {
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("a mode");
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        doctor.args(["doctor", "--json", "--driver-dir"]).arg(target_dir().join("sim"));
+        doctor.arg("--config").arg(&config).arg("--runtime-dir").arg(case.node.runtime_dir());
+        let output = doctor.env("PATH", &path).stdin(Stdio::null()).output().expect("it starts");
+        let checks = checks(&output);
+        let requests = named(&checks, "requests")["found"].as_str().expect("text");
+        assert_eq!(
+            requests,
+            "taken from annotations, nvidia, CDI devices; variables may ask for one GPU and at most 1/2 of the GPU's memory"
+        );
+        let toolkit = named(&checks, "toolkit");
+        let said = toolkit["found"].as_str().expect("text");
+        assert!(toolkit["ok"] == ok && said.contains(found), "{script}: {toolkit}");
+    }
+}
