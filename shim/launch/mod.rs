@@ -24,9 +24,9 @@
 //! stream that waits for a word that another one writes, a kernel that polls for the result of a copy. Then
 //! the process cannot drain, no further turn comes, and the launch would never go. So a launch held for
 //! 100 ms goes without a turn while the work in flight is far later than expected; after 5 s, if its
-//! own stream is busy. A copy over the bus, which occupies no multiprocessor, is held for 100 ms if
-//! any work is in flight, however late, and otherwise for 5 s. Work behind closed gates waits for its turn,
-//! which comes; no launch goes early for it.
+//! own stream is busy. Releases in vain are followed by ever later ones ([`releases`]). A copy over the bus, which
+//! occupies no multiprocessor, is held for 100 ms if any work is in flight, however late, and otherwise for 5 s.
+//! Work behind closed gates waits for its turn, which comes; no launch goes early for it.
 #![deny(missing_docs)]
 
 pub mod backend;
@@ -40,6 +40,7 @@ pub mod gaps;
 pub mod gates;
 pub mod in_flight_limit;
 mod os;
+pub mod releases;
 pub mod slow_path;
 #[cfg(test)]
 mod tests;

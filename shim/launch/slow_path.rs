@@ -20,6 +20,7 @@ use super::gaps::Gaps;
 use super::gates::Gates;
 use super::in_flight_limit::InFlightLimit;
 use super::os;
+use super::releases::{BEHIND_MAX_NS, Releases};
 use super::turn::{LaneFacts, Verdict};
 use super::window::{Admission, HELD_MAX_NS, StreamIndex};
 use gpuslice_wire::limits::LANES_MAX;
@@ -38,9 +39,6 @@ pub const METERED: u32 = 2;
 
 /// Longest sleep at the gate between two checks of the heartbeat.
 const LOOK_NS: u64 = 50_000_000;
-/// How long a launch is held whose stream is busy while the work in flight is stuck, and a copy over the bus
-/// while nothing is in flight here: a sibling's work may wait for it.
-const BEHIND_MAX_NS: u64 = 5_000_000_000;
 /// Without turns, launches are fenced at most this often.
 const SAMPLE_NS: u64 = 5_000_000;
 /// Queue depth with gates in the streams, whatever is left of the turn: the gates stop the queue.
@@ -78,6 +76,8 @@ pub struct Lane {
     pub limit: InFlightLimit,
     /// The pauses between the end of the work in flight and the next launch.
     pub gaps: Gaps,
+    /// Launches that went without a turn.
+    pub releases: Releases,
     /// When the gate thread will look at this lane next, ns.
     pub next_look: u64,
     /// The last turn for which the gate thread was woken.
@@ -351,9 +351,7 @@ impl Gate {
     }
 
     /// Whether a launch held for its turn for `waited` ns must go without one, because the work in flight may
-    /// wait for it. Work in flight cannot wait for a launch behind it in the same stream, unless that stream
-    /// runs a host callback; this is rare enough for a much longer wait. A copy over the bus occupies no
-    /// multiprocessor and goes sooner.
+    /// wait for it: see [`super::releases`]. A copy over the bus occupies no multiprocessor and goes sooner.
     fn cannot_wait(
         &self,
         lane: &mut Lane,
@@ -371,15 +369,19 @@ impl Gate {
         if lane.parked {
             return false; // The work in flight waits for its turn, as this launch does.
         }
-        let helps = |fences: &Fences| {
-            fences.in_flight.stuck(now)
-                && (waited >= BEHIND_MAX_NS || !fences.busy(pending.stream_id))
+        let may_help = |lane: &Lane| {
+            let busy = lane.fences.busy(pending.stream_id);
+            lane.releases.allow(&lane.fences.in_flight, now, waited, busy).then_some(busy)
         };
-        if !helps(&lane.fences) {
+        if may_help(lane).is_none() {
             return false;
         }
         lane.fences.collect(self.backend, now, true);
-        helps(&lane.fences)
+        let Some(busy) = may_help(lane) else {
+            return false;
+        };
+        lane.releases.released(&lane.fences.in_flight, busy);
+        true
     }
 
     /// Ends a launch after the driver's call; `done` is true if the driver accepted it.

@@ -293,6 +293,7 @@ impl Gate {
                 let took = now.saturating_sub(words.turn_end_ns);
                 lane.limit.drained(took, words.window_ns);
             }
+            lane.releases.drained();
             lane.unpark(claims, now);
         } else if lane.is_blocked(self.backend, claims, now) {
             lane.parked = true;

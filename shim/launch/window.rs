@@ -221,13 +221,14 @@ impl InFlight {
         self.head_since = self.head_since.max(now);
     }
 
-    /// Whether the work in flight is so late that it may be waiting for a held launch.
+    /// Whether the work in flight is so late that it may be waiting for a held launch. The time after which it is
+    /// late is doubled `doublings` times.
     #[must_use]
-    pub fn stuck(&self, now: u64) -> bool {
+    pub fn stuck(&self, now: u64, doublings: u32) -> bool {
         let since = now.saturating_sub(self.head_since);
         self.groups.front().is_some_and(|head| {
             let patience = head.expected.saturating_mul(2).saturating_add(STUCK_NS);
-            since > patience.min(STUCK_MAX_NS)
+            since > patience.min(STUCK_MAX_NS) << doublings
         })
     }
 

@@ -144,7 +144,7 @@ fn json_of(now: &View, findings: &[(&Row, Finding)], dir: Option<&Path>) -> Valu
     let one = |(row, finding): &(&Row, Finding)| {
         let told = finding.told(now, row);
         let behind = match &finding.why {
-            Why::Behind { container, .. } => Some(container),
+            Why::Behind { container, .. } | Why::Beside { container } => Some(container),
             Why::Gang { behind, .. } => behind.as_ref().map(|(container, _)| container),
             _ => None,
         };

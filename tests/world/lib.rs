@@ -34,6 +34,8 @@ mod gangs;
 #[cfg(test)]
 mod objections;
 #[cfg(test)]
+mod overruns;
+#[cfg(test)]
 mod policies;
 #[cfg(test)]
 mod seeds;

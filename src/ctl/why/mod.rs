@@ -17,6 +17,9 @@
 //! | idle | no work, or no process |
 //! | absent | the daemon was away |
 //!
+//! A container that runs all the time is held back too if another one's work runs beside it: both count as running, so
+//! together they run longer than the stretch. Under turns, that is the work of a container that has overrun.
+//!
 //! A gang that has a GPU for itself has the GPU all the time. The reason is then its other GPU, if the gang is held
 //! back there.
 //!
@@ -71,6 +74,11 @@ pub enum Why {
         /// The longest single wait, ns.
         longest: u64,
     },
+    /// It runs, and so does the work of a container, which has overrun or beside which it has.
+    Beside {
+        /// The container's id.
+        container: String,
+    },
     /// Another GPU of its gang is not free.
     Gang {
         /// That GPU, if it is known.
@@ -97,6 +105,7 @@ impl Why {
             Why::PolicyLimit => "policy-limit",
             Why::NoTurns => "native",
             Why::Behind { .. } => "behind",
+            Why::Beside { .. } => "beside",
             Why::Gang { .. } => "gang",
             Why::Refused(_) => "memory-refused",
             Why::Away => "daemon-away",
@@ -186,10 +195,24 @@ fn unhindered(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> 
     if !policy.rules().turns && now.rows.iter().filter(others).any(|peer| peer.runnable) {
         return (Why::NoTurns, growth.running);
     }
+    if let Some((container, ns)) = beside(before, now, row, growth) {
+        return (Why::Beside { container }, ns);
+    }
     match came_back(now, row) {
         Some((_, ns)) => (Why::Away, ns.unwrap_or(growth.absent)),
         None => (Why::Nothing, 0),
     }
+}
+
+/// The container whose work ran beside this one's for longest, and for how long at least, ns, if that is notable.
+fn beside(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> Option<(String, u64)> {
+    let others = now.rows.iter().filter(|it| it.gpu == row.gpu && it.container != row.container);
+    let overlaps = others.filter_map(|it| {
+        let other = Growth::of(before, now, it)?;
+        let both = growth.running + other.running;
+        Some((it.container.clone(), both.saturating_sub(growth.wall.max(other.wall))))
+    });
+    overlaps.max_by_key(|(_, ns)| *ns).filter(|(_, ns)| growth.part(*ns) >= NOTABLE)
 }
 
 /// The reason for waiting: the cause with most time, and the container with most of that.

@@ -344,3 +344,32 @@ fn a_proposed_command_finds_the_same_daemon() {
     let sentence = || Some("no GPU setting helps".to_owned());
     assert_eq!(with_dir(sentence(), Some(Path::new("/run/x"))), sentence());
 }
+
+/// `a` has the GPU all the time, and so has `b`, of which one has overrun.
+#[test]
+fn work_beside_others_is_told_apart_from_an_own_gpu() {
+    let all = Parts { running: 100, ..Parts::default() };
+    let told = |other: Parts, late: [u64; 2]| {
+        let (mut before, mut now) = views(all, |now| {
+            (now.rows[0].late_turns, now.rows[1].late_turns) = (late[0], late[1]);
+        });
+        before.times.push(time("b", 0, other));
+        now.times.push(time("b", 1, other));
+        let finding = decide(Some(&before), &now, &now.rows[0]);
+        (finding.why.clone(), finding.told(&now, &now.rows[0]))
+    };
+    let beside = Why::Beside { container: "b".into() };
+    let (why, words) = told(all, [0, 1]);
+    assert_eq!((why, words.label.as_str()), (beside.clone(), "beside b"));
+    assert!(words.sentence.contains("beside b for 100 % of the time, whose kernels"), "{words:?}");
+    let limit = "gpuslice set b --share-limit 75"; // what its weight of 3 gives it
+    assert_eq!(words.advice.as_deref(), Some(limit));
+    let (why, words) = told(all, [2, 1]);
+    assert!(why == beside && words.sentence.contains("its own kernels"), "{words:?}");
+    assert_eq!(words.advice, None);
+    // turns one after the other, and open mode
+    for running in [0, 5] {
+        let other = Parts { running, idle: 100 - running, ..Parts::default() };
+        assert_eq!(told(other, [0, 1]).0, Why::Nothing);
+    }
+}

@@ -71,6 +71,7 @@ impl Finding {
             Why::Behind { container, cause, longest } => {
                 self.behind(now, row, container, *cause, *longest)
             }
+            Why::Beside { container } => self.beside(now, row, container),
             Why::Weight | Why::Share | Why::Limit | Why::PolicyLimit | Why::NoTurns => {
                 self.entitled(now, row)
             }
@@ -130,6 +131,22 @@ impl Finding {
         };
         let advice = behind_advice(now, row, container, cause);
         (format!("{name}: {short}"), format!("waits {part}: behind {name}, {why}"), Some(advice))
+    }
+
+    /// Beside the work of one container: the culprit is the one that drained late more often.
+    fn beside(&self, now: &View, row: &Row, container: &str) -> (String, String, Option<String>) {
+        let (name, part) = (now.name(container), percent(self.part));
+        let other = now.rows.iter().find(|it| it.container == container && it.gpu == row.gpu);
+        let culprit = other.filter(|it| it.late_turns >= row.late_turns);
+        let kernels = match culprit {
+            Some(_) => "whose kernels outlast its turns",
+            None => "since its own kernels outlast its turns",
+        };
+        let sentence = format!(
+            "runs beside {name} for {part} of the time, {kernels}: the GPU itself divides its time between them"
+        );
+        let advice = culprit.map(|it| limit(now, row, it));
+        (format!("beside {name}"), sentence, advice)
     }
 
     /// Its part of the GPU's time is what the node's rules give it.

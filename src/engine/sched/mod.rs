@@ -573,7 +573,8 @@ impl Turns {
         let funds = self.entities.iter().filter_map(|entity| {
             let dry = !entity.bucket.funded();
             let waits = entity.reported.runnable && gated;
-            let paid = || self.now.plus(entity.bucket.pause());
+            // also before it pays: a bucket fills with charged time, which a long gap between steps shortens
+            let paid = || self.now.plus(entity.bucket.pause().min(ACCOUNT_EVERY));
             (dry && waits).then(|| entity.grace_at().unwrap_or_else(paid))
         });
         let due = [own, open, account, self.untracked_until(), self.demand.look]

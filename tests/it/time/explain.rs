@@ -112,6 +112,19 @@ fn a_neighbours_long_kernels() {
     assert!((0.35..0.65).contains(&part), "{part}: {before} {after}");
 }
 
+/// Two kernels of 3 s are queued. After 2 s they are waited for no longer, and run on beside the other one's turns.
+#[test]
+fn a_neighbour_that_has_overrun() {
+    let (node, machine) = node();
+    let _long = Tenant::with(&node, &machine, "b", 3_000_000, &["--batch", "1"]);
+    let short = Tenant::with(&node, &machine, "a", 1_000, &["--batch", "1"]);
+    short.gets(&machine, Duration::from_millis(200));
+    let answer = explained(&node);
+    assert_eq!(answer["behind"], "b", "{answer}");
+    assert!(answer["sentence"].as_str().is_some_and(|it| it.contains("outlast its turns")));
+    assert_why(&node, &answer, "beside", "gpuslice set b --share-limit 50");
+}
+
 #[test]
 fn its_own_data_loading() {
     let (node, machine) = node();

@@ -164,7 +164,7 @@ fn bad_words_are_refused() {
         (&["plot", "--since", "1h"], "the daemon remembers 10m"),
         (&["plot", "-o", "out.png"], ".svg for a picture or in .csv"),
         (&["plot", "--slice", "nosuch"], "no slice was called \"nosuch\""),
-        (&["plot", "-o", "/nosuch/out.svg"], "/nosuch/out.svg"),
+        (&["plot", "-o", "/nosuch/out.svg"], "/nosuch is no directory"),
         (&["record", "--for", "1h"], "not between 10ms and 60s"),
         (&["record", "-o", "out.csv"], ".svg for a picture or in .json"),
     ] {

@@ -15,6 +15,7 @@ mod gates;
 mod history;
 mod loads;
 mod namespaces;
+mod overruns;
 mod preempt;
 mod slices;
 mod steps;
