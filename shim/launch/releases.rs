@@ -13,10 +13,10 @@
 //! kernel may wait for many of them, one after the other.
 //!
 //! # Bound
-//! A queue of kernels of length `K`, one of them always held behind the others, has its release `n` after at least
-//! `(2^n - 1)` times [`BEHIND_MAX_NS`], and is in flight until at most `(n + 1) * K`. The former is larger for some
-//! `n` about `log2(K / BEHIND_MAX_NS) + 2`, unless `K` is longer than the longest wait, about ten minutes. Then the
-//! process drains, the daemon learns of it, and the container waits until it has paid for what it used.
+//! In a queue of kernels of length `K`, one is always held behind the others. Its release `n` comes after at least
+//! `2^n - 1` times [`BEHIND_MAX_NS`], and the work is in flight until at most `(n + 1) * K`. The former is larger
+//! for some `n` of about `log2(K / BEHIND_MAX_NS) + 2`, unless `K` is longer than the longest wait, ten minutes. Then
+//! the process drains, the daemon learns of it, and the container waits until it has paid for what it used.
 #![forbid(unsafe_code)]
 
 use super::window::InFlight;
