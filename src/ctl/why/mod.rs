@@ -142,8 +142,11 @@ fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why
     let waiting = growth.waiting + growth.handover;
     let parts = [growth.idle, waiting, growth.limited, growth.gang, growth.absent];
     let largest = parts.into_iter().max().unwrap_or(0);
-    if growth.part(largest) < NOTABLE {
-        return unhindered(before, now, row, growth);
+    let beside = beside(before, now, row, growth);
+    // Work beside its own takes from it as waiting does, and goes on longer than any wait here.
+    let more = beside.as_ref().is_some_and(|(_, ns)| *ns > largest);
+    if growth.part(largest) < NOTABLE || more {
+        return unhindered(before, now, row, growth, beside);
     }
     let why = match parts.into_iter().position(|ns| ns == largest) {
         Some(0) if row.clients == 0 => Why::NoProcess,
@@ -181,8 +184,14 @@ pub fn came_back(now: &View, row: &Row) -> Option<(u64, Option<u64>)> {
     back.filter(|(ago, _)| *ago <= RECENT_NS)
 }
 
-/// Nothing takes a notable part of the time on this GPU.
-fn unhindered(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why, u64) {
+/// No wait takes a notable part of the time on this GPU, or work beside its own takes more.
+fn unhindered(
+    before: Option<&View>,
+    now: &View,
+    row: &Row,
+    growth: &Growth,
+    beside: Option<(String, u64)>,
+) -> (Why, u64) {
     // A gang that has this GPU for itself runs here without turns, and its work waits for its other GPUs.
     if row.gang
         && let (why, ns) = partner(before, now, row)
@@ -195,7 +204,7 @@ fn unhindered(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> 
     if !policy.rules().turns && now.rows.iter().filter(others).any(|peer| peer.runnable) {
         return (Why::NoTurns, growth.running);
     }
-    if let Some((container, ns)) = beside(before, now, row, growth) {
+    if let Some((container, ns)) = beside {
         return (Why::Beside { container }, ns);
     }
     match came_back(now, row) {

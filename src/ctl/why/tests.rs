@@ -349,8 +349,8 @@ fn a_proposed_command_finds_the_same_daemon() {
 #[test]
 fn work_beside_others_is_told_apart_from_an_own_gpu() {
     let all = Parts { running: 100, ..Parts::default() };
-    let told = |other: Parts, late: [u64; 2]| {
-        let (mut before, mut now) = views(all, |now| {
+    let told = |own: Parts, other: Parts, late: [u64; 2]| {
+        let (mut before, mut now) = views(own, |now| {
             (now.rows[0].late_turns, now.rows[1].late_turns) = (late[0], late[1]);
         });
         before.times.push(time("b", 0, other));
@@ -359,17 +359,22 @@ fn work_beside_others_is_told_apart_from_an_own_gpu() {
         (finding.why.clone(), finding.told(&now, &now.rows[0]))
     };
     let beside = Why::Beside { container: "b".into() };
-    let (why, words) = told(all, [0, 1]);
+    let (why, words) = told(all, all, [0, 1]);
     assert_eq!((why, words.label.as_str()), (beside.clone(), "beside b"));
     assert!(words.sentence.contains("beside b for 100 % of the time, whose kernels"), "{words:?}");
     let limit = "gpuslice set b --share-limit 75"; // what its weight of 3 gives it
     assert_eq!(words.advice.as_deref(), Some(limit));
-    let (why, words) = told(all, [2, 1]);
+    let (why, words) = told(all, all, [2, 1]);
     assert!(why == beside && words.sentence.contains("its own kernels"), "{words:?}");
     assert_eq!(words.advice, None);
+    // It also waits, for less time than the other's work goes on beside its own.
+    let waits = Parts { running: 88, waiting: 12, ..Parts::default() };
+    assert_eq!(told(waits, all, [0, 1]).0, beside);
+    let mostly = Parts { running: 40, waiting: 60, ..Parts::default() };
+    assert_ne!(told(mostly, all, [0, 1]).0, beside);
     // turns one after the other, and open mode
     for running in [0, 5] {
         let other = Parts { running, idle: 100 - running, ..Parts::default() };
-        assert_eq!(told(other, [0, 1]).0, Why::Nothing);
+        assert_eq!(told(all, other, [0, 1]).0, Why::Nothing);
     }
 }
