@@ -53,6 +53,11 @@ pub struct CommandLine {
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub watch_nvml: Option<PathBuf>,
 
+    /// Stop and resume work on GPUs as asked on standard input, with the controls of this simulated driver or, if it is
+    /// empty, of the machine's; used by the daemon itself
+    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub stop_work: Option<PathBuf>,
+
     /// Close the sockets received on standard input; used by the daemon itself
     #[arg(long, exclusive = true, hide = true)]
     pub close_sockets: bool,

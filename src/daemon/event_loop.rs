@@ -134,7 +134,7 @@ impl Daemon {
                 }
             }
             Source::Accounting => self.read_nvml_answers(),
-            Source::Preemption => duties.preemption.read_answers(&duties.containers, tasks),
+            Source::Preemption(key) => duties.preemption.read(key, &duties.containers, tasks),
             Source::ClaimsWritten => duties.claims_written(),
             Source::AgentListener => {
                 duties.agents.accept(spare);
@@ -175,6 +175,7 @@ impl Daemon {
             duties.admins.deadline(),
             duties.accounting.deadline(serves),
             duties.cgroup_limits.deadline(),
+            duties.preemption.deadline(),
             duties.agents.deadline(),
             duties.health.deadline(),
             duties.claims.cdi.deadline(),
@@ -194,6 +195,7 @@ impl Daemon {
         let duties = &mut self.duties;
         duties.clients.due(now, &mut duties.tasks);
         duties.admins.due(now, &mut duties.tasks);
+        duties.preemption.due(now, &duties.containers, &mut duties.tasks);
         duties.agents.due(now);
         duties.claims.cdi.due(now);
         if duties.health.due(now, &mut duties.gpu_table) {
@@ -260,7 +262,7 @@ impl Daemon {
                 Task::Connected(container) => self.duties.show_clients(&container),
                 Task::Disconnected(key, container) => {
                     self.duties.show_clients(&container);
-                    self.duties.preemption.release(key);
+                    self.duties.preemption.release(&container, key);
                 }
                 Task::Command(key, command) => self.command(key, command),
                 Task::UpdateLimits(container) => {

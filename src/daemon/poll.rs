@@ -51,8 +51,8 @@ pub enum Source {
     Health,
     /// NVML answered.
     Accounting,
-    /// Work was stopped or resumed on a GPU.
-    Preemption,
+    /// The process that stops a container's work on GPUs has answered or ended.
+    Preemption(Key),
     /// A helper has closed a socket.
     Closer,
     /// Claims' files were written.
@@ -74,7 +74,7 @@ impl Source {
             Source::Exit(key) => (7, key),
             Source::Accounting => (8, NO_KEY),
             Source::ObserveListener => (9, NO_KEY),
-            Source::Preemption => (10, NO_KEY),
+            Source::Preemption(key) => (10, key),
             Source::ContainerExit(key) => (11, key),
             Source::Closer => (12, NO_KEY),
             Source::Lingering(key) => (13, key),
@@ -100,7 +100,7 @@ impl Source {
             7 => Source::Exit(key),
             8 => Source::Accounting,
             9 => Source::ObserveListener,
-            10 => Source::Preemption,
+            10 => Source::Preemption(key),
             11 => Source::ContainerExit(key),
             12 => Source::Closer,
             14 => Source::AgentListener,
@@ -259,7 +259,7 @@ mod tests {
             Source::Doorbell(key),
             Source::Exit(key),
             Source::Accounting,
-            Source::Preemption,
+            Source::Preemption(key),
             Source::ContainerExit(key),
             Source::Closer,
             Source::Lingering(key),

@@ -1,8 +1,10 @@
 //! A slab with generations: a key is a slot and its generation, so a stale key never finds the slot's next
 //! entry. Events that epoll returned for a descriptor closed since carry such stale keys and are dropped.
 
+use serde::{Deserialize, Serialize};
+
 /// A key of a [`Slab`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// Index; below 2^16.
     pub slot: u16,

@@ -100,6 +100,9 @@ pub fn main() -> ExitCode {
         let _ = crate::health::watcher::serve(library);
         return ExitCode::SUCCESS;
     }
+    if let Some(library) = &options.stop_work {
+        return print(crate::preempt::worker::serve_child(library));
+    }
     if options.close_sockets {
         crate::socket_closer::serve_child();
         return ExitCode::SUCCESS;
@@ -255,7 +258,7 @@ fn assemble(
     let health = HealthWatch::new(library, config.unhealthy_s.get(), watch.clone());
     let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
     let accounting = Accounting::new(nvml.as_str(), interval_ms, &watch)?;
-    let preemption = Preemption::new(config.preemption, &paths.driver, state.dir(), &watch)?;
+    let preemption = Preemption::new(config.preemption, &paths.driver, state.dir(), &watch);
     let fds = fds.saturating_sub(preemption.descriptors());
     let budget = Budget::told(fds, config.containers_max.get());
     let settings = PageSettings {

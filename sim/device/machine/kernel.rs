@@ -28,6 +28,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Clients look like this, and their slot.
 const CLIENT: u32 = 0xc1d0_0000;
@@ -35,6 +36,8 @@ const CLIENT: u32 = 0xc1d0_0000;
 const SPACE: u32 = 0x9000_0000;
 /// Duration of a control on a slow driver.
 const SLOW_NS: u64 = 5_000_000;
+/// Pause between two looks whether a control still hangs.
+const HANG_LOOK: Duration = Duration::from_millis(20);
 /// Bits of a file position that name a slot; those above are the process's identity. Some file systems
 /// have no position from 16 TiB on.
 const SLOT_BITS: u32 = 10;
@@ -170,6 +173,8 @@ impl Machine {
             return Ok(status::INVALID_PARAM_STRUCT);
         }
         let (group, params) = (it.object, it.params as *mut c_void);
+        // SAFETY: the caller's promise: the parameters of this command.
+        self.hang_if_asked(unsafe { name_of(it.command, params) });
         let named = |handle: u32| {
             move |_: usize, c: &Context| handle != 0 && (c.group == handle || c.channel == handle)
         };
@@ -210,6 +215,13 @@ impl Machine {
             },
         };
         Ok(found_or_not(found))
+    }
+
+    /// Returns from a control that the machine's faults let hang once they no longer do.
+    fn hang_if_asked(&self, control: &str) {
+        while self.faults.unwrap_or_else(|| self.lock().faults).hangs(control) {
+            std::thread::sleep(HANG_LOOK);
+        }
     }
 
     /// # Safety
@@ -332,6 +344,26 @@ impl Machine {
 fn place(slot: usize, identity: u64) -> u64 {
     let identity = identity & ((1 << IDENTITY_BITS) - 1);
     identity << SLOT_BITS | slot as u64
+}
+
+/// What a fault calls a control; empty for one that no fault names.
+///
+/// # Safety
+/// `params` are the parameters of this command.
+unsafe fn name_of(command: u32, params: *const c_void) -> &'static str {
+    match command {
+        command::SWITCH_STATS => "stats",
+        command::PREEMPT => "preempt",
+        command::GET_TIME_SLICE | command::SET_TIME_SLICE => "slice",
+        command::SCHEDULE => {
+            // SAFETY: the caller's promise.
+            match unsafe { params.cast::<Schedule>().read_unaligned() }.enable {
+                0 => "stop",
+                _ => "resume",
+            }
+        }
+        _ => "",
+    }
 }
 
 fn found_or_not(found: bool) -> u32 {

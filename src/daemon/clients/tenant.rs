@@ -15,6 +15,7 @@ use gpuslice_wire::limits::{FRAME_BYTES_MAX, GROUPS_PER_CLIENT_MAX, WIRE_VERSION
 use gpuslice_wire::tenant::{ObjectName, Rejection, Reply};
 use gpuslice_wire::usage::NO_SLOT;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// The first version of frames whose processes know the usage table. For an older one the daemon writes the slot,
@@ -22,7 +23,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 const USAGE_SINCE: u16 = 2;
 
 /// A channel group, as its process reported it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "GroupWords", from = "GroupWords")]
 pub struct ChannelGroup {
     /// GPU of the slice.
     pub lane: Lane,
@@ -34,6 +36,22 @@ pub struct ChannelGroup {
     pub group: ObjectName,
     /// The object of its GPU in that client.
     pub subdevice: ObjectName,
+}
+
+/// A channel group in a message to the process that stops work: lane, fd, client, group, subdevice.
+type GroupWords = (u8, u32, u32, u32, u32);
+
+impl From<ChannelGroup> for GroupWords {
+    fn from(it: ChannelGroup) -> GroupWords {
+        (it.lane.0, it.fd, it.client.0, it.group.0, it.subdevice.0)
+    }
+}
+
+impl From<GroupWords> for ChannelGroup {
+    fn from((lane, fd, client, group, subdevice): GroupWords) -> ChannelGroup {
+        let [client, group, subdevice] = [client, group, subdevice].map(ObjectName);
+        ChannelGroup { lane: Lane(lane), fd, client, group, subdevice }
+    }
 }
 
 /// See the file's head.
@@ -202,8 +220,13 @@ impl Tenant {
     }
 
     /// The process's pidfd.
-    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.peer.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The process; `None` if it has no pid in the daemon's namespace.
+    pub fn process(&self) -> Option<Process> {
+        self.process
     }
 
     /// The engine's id of the client, once attached.

@@ -4,7 +4,6 @@
 //! daemon knows the difference.
 
 use crate::clients::ChannelGroup;
-use crate::paths::Driver;
 use crate::simulated;
 use gpuslice_host::{control_node, process};
 use gpuslice_nvabi::control::simulated::ControlFn;
@@ -83,15 +82,12 @@ impl ControlError {
 }
 
 impl Controls {
-    /// The controls of a driver.
+    /// The controls of the simulated driver with this library.
     ///
     /// # Errors
-    /// Why the simulated GPU cannot be reached.
-    pub fn of(driver: &Driver) -> Result<Controls, String> {
-        if !driver.is_simulated() {
-            return Ok(Controls::Kernel);
-        }
-        simulated::control_function(Path::new(driver.cuda.as_str())).map(Controls::Simulated)
+    /// Why the library cannot be used.
+    pub fn of_simulated(library: &Path) -> Result<Controls, String> {
+        simulated::control_function(library).map(Controls::Simulated)
     }
 
     /// Duplicates a process's descriptor, if it is of the driver's node.

@@ -1,9 +1,10 @@
 //! A journal of changed channel groups: the files `stopped` and `sliced` in the container's directory, written
 //! before each change.
 //!
-//! A stopped group, and a changed time slice, are the only state on a GPU that outlives the daemon. Each line names a
+//! A stopped group, and a changed time slice, are the only state on a GPU that outlives a worker. Each line names a
 //! group and how to reach it: its process, the process's start time (a pid can be reused) and its descriptor; for
-//! a time slice also the previous value. A starting daemon resumes all these groups and restores their time slices.
+//! a time slice also the previous value. The next worker of the container resumes all these groups and restores their
+//! time slices, be it after a worker that hung or after a restart of the daemon.
 //! The files need not survive a reboot, which ends all groups, so they are not synced.
 
 use super::controls::{ControlError, Controls};
@@ -11,10 +12,12 @@ use crate::clients::ChannelGroup;
 use gpuslice_host::process;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The file of stopped groups.
 pub const STOPPED: &str = "stopped";
@@ -24,7 +27,7 @@ pub const SLICED: &str = "sliced";
 const BYTES_MAX: u64 = 1 << 20;
 
 /// A changed group and its process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalEntry {
     pid: u32,
     /// The process's start time, in the kernel's clock ticks since boot.
@@ -35,14 +38,24 @@ pub struct JournalEntry {
 }
 
 impl JournalEntry {
-    /// The entry of a group about to be stopped.
-    pub fn of(pid: u32, named: ChannelGroup) -> JournalEntry {
-        JournalEntry { pid, born: process::start_time(pid).unwrap_or(0), named, was_us: None }
+    /// The entry of a process's group that is not changed.
+    pub fn of(pid: u32, born: u64, named: ChannelGroup) -> JournalEntry {
+        JournalEntry { pid, born, named, was_us: None }
     }
 
-    /// Whether it is this group's entry.
-    pub fn is_of(&self, named: &ChannelGroup) -> bool {
-        self.named == *named
+    /// The group.
+    pub fn named(&self) -> &ChannelGroup {
+        &self.named
+    }
+
+    /// The process's pid.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether the group was stopped; if not, its time slice was changed.
+    pub fn is_stop(&self) -> bool {
+        self.was_us.is_none()
     }
 
     /// The entry of a group whose time slice of `us` is about to be changed.
@@ -107,17 +120,12 @@ impl JournalEntry {
     }
 }
 
-/// Writes the entries of a container's groups; without entries, removes the file.
+/// Writes the entries of groups to a file of this directory; without entries, removes it.
 ///
 /// # Errors
-/// A file operation failed.
-pub fn write(
-    dir: &Path,
-    container: &ContainerId,
-    file: &str,
-    lines: &[JournalEntry],
-) -> io::Result<()> {
-    let path = dir.join("c").join(container.as_str()).join(file);
+/// A file operation failed; the container has ended, and its directory is gone.
+pub fn write(dir: &Path, file: &str, lines: &[JournalEntry]) -> io::Result<()> {
+    let path = dir.join(file);
     if lines.is_empty() {
         return match fs::remove_file(path) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
@@ -130,41 +138,27 @@ pub fn write(
     fs::rename(beside, path)
 }
 
-/// Entries left by an earlier daemon, by file.
-pub fn left_behind(dir: &Path) -> Vec<(PathBuf, Vec<JournalEntry>)> {
-    let entries = fs::read_dir(dir.join("c")).into_iter().flatten().flatten();
-    let files = entries.flat_map(|entry| [STOPPED, SLICED].map(|file| entry.path().join(file)));
-    let read = |path: PathBuf| {
+/// The entries in a container's directory, or `None` without a journal. An unreadable one has none.
+pub fn read(dir: &Path) -> Option<Vec<JournalEntry>> {
+    let read = |file| {
+        let file = fs::File::open(dir.join(file)).ok()?;
         let mut text = String::new();
-        let file = fs::File::open(&path).ok()?;
-        file.take(BYTES_MAX).read_to_string(&mut text).ok()?;
-        Some((path, text.lines().filter_map(JournalEntry::parse).collect()))
+        // What was read before an error counts.
+        let _ = file.take(BYTES_MAX).read_to_string(&mut text);
+        Some(text.lines().filter_map(JournalEntry::parse).collect::<Vec<_>>())
     };
-    files.filter_map(read).collect()
+    let both = [STOPPED, SLICED].map(read);
+    both.iter().any(Option::is_some).then(|| both.into_iter().flatten().flatten().collect())
 }
 
-/// Undoes all entries and removes the files.
-pub fn undo(left: Vec<(PathBuf, Vec<JournalEntry>)>, controls: &Controls) {
-    for (path, lines) in left {
-        for line in &lines {
-            let pid = line.pid;
-            match (line.undo(controls), line.was_us) {
-                (Ok(true), None) => tracing::info!(pid, "stopped by an earlier daemon; resumed"),
-                (Ok(_), _) => {}
-                (Err(why), None) => tracing::error!(
-                    pid, %why,
-                    "stopped by an earlier daemon, and cannot be resumed; end that process"
-                ),
-                (Err(why), Some(us)) => tracing::warn!(
-                    pid, us, %why,
-                    "its time slice was changed by an earlier daemon, and cannot be restored"
-                ),
-            }
-        }
-        if let Err(why) = fs::remove_file(&path) {
-            tracing::error!(path = %path.display(), %why, "delete it by hand");
-        }
-    }
+/// Entries left by an earlier daemon, by container.
+pub fn left_behind(runtime_dir: &Path) -> BTreeMap<ContainerId, Vec<JournalEntry>> {
+    let entries = fs::read_dir(runtime_dir.join("c")).into_iter().flatten().flatten();
+    let journal = |entry: fs::DirEntry| {
+        let container = ContainerId::new(entry.file_name().to_str()?).ok()?;
+        Some((container, read(&entry.path())?))
+    };
+    entries.filter_map(journal).collect()
 }
 
 #[cfg(test)]
@@ -193,15 +187,16 @@ mod tests {
     #[test]
     fn entries_are_written_read_and_removed() {
         let dir = tempfile::tempdir().expect("a directory");
-        let container = ContainerId::new("web").expect("an id");
-        let write = |file, lines: &[JournalEntry]| write(dir.path(), &container, file, lines);
+        let web = dir.path().join("c/web");
+        let write = |file, lines: &[JournalEntry]| write(&web, file, lines);
         assert!(write(STOPPED, &[line()]).is_err(), "no slice");
-        fs::create_dir_all(dir.path().join("c/web")).expect("made");
+        fs::create_dir_all(&web).expect("made");
+        fs::create_dir_all(dir.path().join("c/without")).expect("made");
         write(STOPPED, &[line(), line()]).expect("written");
         write(SLICED, &[sliced()]).expect("written");
-        let found = left_behind(dir.path());
-        let found: Vec<_> = found.into_iter().map(|(_, lines)| lines).collect();
-        assert_eq!(found, [vec![line(), line()], vec![sliced()]]);
+        let container = ContainerId::new("web").expect("an id");
+        let expected = BTreeMap::from([(container, vec![line(), line(), sliced()])]);
+        assert_eq!(left_behind(dir.path()), expected);
         for file in [STOPPED, SLICED] {
             write(file, &[]).expect("removed");
             write(file, &[]).expect("and not there is good too");

@@ -18,41 +18,47 @@
 //! Where a stop has worked, groups also get hardware time slices by weight, for work that still overlaps:
 //! [`time_slices`] decides when, [`time_slicer`] sets them.
 //!
-//! * [`worker`] stops and resumes work, on its own thread, because the calls may take milliseconds;
-//! * [`controls`] wraps the calls; `kernel` is their raw part;
-//! * [`journal`] is written before anything is changed, so that a crash leaves no group stopped.
+//! A descriptor of a tenant's can block whatever touches it, also its close, for as long as the tenant likes. So each
+//! container has a worker process, and the event loop only writes packets and reads answers:
+//!
+//! * [`worker`] is that process: it stops and resumes work; [`controls`] wraps the driver's calls;
+//! * [`workers`] starts workers, and replaces those that hang; [`process`] is one as the daemon sees it, [`jobs`] what
+//!   both say to each other;
+//! * [`journal`] is written before anything is changed, so that the next worker can resume what a lost one stopped.
 
 pub mod controls;
+mod jobs;
 pub mod journal;
+mod process;
 mod time_slicer;
 mod time_slices;
-mod worker;
+pub mod worker;
+mod workers;
 
 use crate::clients::Clients;
 use crate::config::PreemptionMode;
 use crate::containers::Containers;
 use crate::paths::Driver;
-use crate::poll::{Source, Watch};
+use crate::poll::Watch;
 use crate::slab::Key;
 use crate::tasks::Tasks;
-use controls::Controls;
 use gpuslice_engine::{Engine, Event};
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::snapshot::{Snapshot, TimeEnforcement};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use gpuslice_wire::units::{Duration, Instant};
+use jobs::{GROUPS_MAX, Job, Target, WorkerAnswer};
+use journal::JournalEntry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 pub use time_slices::LOOK_EVERY;
-use time_slices::TimeSlices;
-use worker::{GROUPS_MAX, Job, Target, WorkerAnswer};
+use time_slices::{SliceLane, TimeSlices};
+use workers::{Told, Workers};
 
 /// After this many failed stops in a row a container is not stopped again.
 const MISSES_MAX: u32 = 8;
-/// How long the daemon's end waits until all work is resumed.
-const END_WITHIN: Duration = Duration::from_secs(2);
+/// How long the daemon's start and its end wait until all work is resumed.
+const RESUMED_WITHIN: Duration = Duration(2_000_000_000);
 
 /// Failed stops of a container.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,9 +72,8 @@ struct Misses {
 /// The event loop's side of preemption.
 #[derive(Debug)]
 pub struct Preemption {
-    jobs: Option<Sender<Job>>,
-    answers: Receiver<WorkerAnswer>,
-    notify: Arc<EventFd>,
+    is_on: bool,
+    workers: Workers,
     misses: BTreeMap<ContainerId, Misses>,
     /// GPUs on which a stop has worked.
     shown: BTreeSet<GpuUuid>,
@@ -77,62 +82,39 @@ pub struct Preemption {
 
 impl Preemption {
     /// Starts preemption as configured. First undoes the changes that an earlier daemon left on groups, whatever
-    /// the present configuration is.
-    ///
-    /// # Errors
-    /// No descriptor left.
+    /// the present configuration is. What takes longer than [`RESUMED_WITHIN`] goes on beside the daemon's other work.
     pub fn new(
         mode: PreemptionMode,
         driver: &Driver,
         runtime_dir: &Path,
         watch: &Watch,
-    ) -> nix::Result<Preemption> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let notify = Arc::new(EventFd::from_flags(flags)?);
-        watch.add_edge_triggered(&*notify, Source::Preemption)?;
-        let left = journal::left_behind(runtime_dir);
-        let controls =
-            (mode == PreemptionMode::Probe || !left.is_empty()).then(|| Controls::of(driver));
-        let controls = match controls.transpose() {
-            Ok(controls) => controls,
-            Err(why) => {
-                tracing::error!(why, "work is not stopped on GPUs: the driver cannot be reached");
-                None
-            }
-        };
-        if let Some(controls) = &controls {
-            journal::undo(left, controls);
+    ) -> Preemption {
+        let simulated = driver.is_simulated().then(|| PathBuf::from(driver.cuda.as_str()));
+        let simulated = simulated.unwrap_or_default();
+        let mut workers = Workers::new(watch, simulated, runtime_dir.to_owned());
+        for (container, lines) in journal::left_behind(runtime_dir) {
+            workers.undo(container, lines);
         }
-        let (answer, answers) = mpsc::channel();
-        let jobs = controls.filter(|_| mode == PreemptionMode::Probe).map(|controls| {
-            let (jobs, todo) = mpsc::channel();
-            let dir = runtime_dir.to_owned();
-            let worker = worker::Worker::new(controls, dir, answer, Arc::clone(&notify));
-            std::thread::spawn(move || worker.serve(&todo));
-            jobs
-        });
-        Ok(Preemption {
-            jobs,
-            answers,
-            notify,
+        for told in workers.await_idle(RESUMED_WITHIN) {
+            log_lost(&told);
+        }
+        Preemption {
+            is_on: mode == PreemptionMode::Probe,
+            workers,
             misses: BTreeMap::new(),
             shown: BTreeSet::new(),
             slices: TimeSlices::default(),
-        })
+        }
     }
 
     /// Whether work may be stopped.
     pub fn is_on(&self) -> bool {
-        self.jobs.is_some()
+        self.is_on
     }
 
     /// How many descriptors it may use.
     pub fn descriptors(&self) -> u64 {
-        if self.is_on() { 2 * GROUPS_MAX as u64 } else { 0 }
-    }
-
-    fn ask(&self, job: Job) -> bool {
-        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+        if self.is_on { CONTAINERS_MAX as u64 } else { 0 }
     }
 
     fn misses(&self, container: &ContainerId) -> Misses {
@@ -141,35 +123,28 @@ impl Preemption {
 
     /// A container's slice ended.
     pub fn forget(&mut self, container: &ContainerId) {
+        self.workers.end(container);
         self.misses.remove(container);
         self.slices.forget(container);
     }
 
     /// Resumes all work and restores all time slices, at the daemon's end.
     pub fn close(&mut self) {
-        if self.ask(Job::End) {
-            let ended = |answer| matches!(answer, WorkerAnswer::Ended);
-            while let Ok(answer) = self.answers.recv_timeout(END_WITHIN) {
-                if ended(answer) {
-                    break;
-                }
-            }
-        }
-        self.jobs = None;
+        self.workers.end_all(RESUMED_WITHIN);
     }
 
     /// Stops a container's work on a GPU, for the engine; `order` is the number of its order.
     pub fn stop(
         &mut self,
-        slice_lane @ (container, lane): time_slicer::SliceLane,
+        (container, lane): SliceLane,
         order: u32,
         clients: &Clients,
         out: &mut Tasks,
     ) {
-        let asked = self.misses(&container).row < MISSES_MAX
-            && targets(clients, &container, lane)
-                .is_some_and(|targets| self.ask(Job::Stop(slice_lane, order, targets)));
-        if !asked {
+        let may = self.is_on && self.misses(&container).row < MISSES_MAX;
+        let targets = if may { targets(clients, &container, lane) } else { None };
+        let job = targets.map(|targets| Job::Stop(lane.0, order, targets));
+        if !job.is_some_and(|job| self.workers.ask(container, job)) {
             let ok = false;
             out.step(Event::Stopped { container, lane, order, ok });
         }
@@ -177,32 +152,63 @@ impl Preemption {
 
     /// Resumes a container's work on a GPU, for the engine.
     pub fn resume(&mut self, container: ContainerId, lane: Lane, out: &mut Tasks) {
-        if !self.ask(Job::Resume((container, lane))) {
+        if !self.workers.ask_living(&container, Job::Resume(lane.0)) {
             out.step(Event::Resumed { container, lane });
         }
     }
 
     /// Resumes the work of a process whose connection ended, and closes its files.
-    pub fn release(&self, key: Key) {
-        self.ask(Job::Release(key));
+    pub fn release(&mut self, container: &ContainerId, key: Key) {
+        self.workers.ask_living(container, Job::Release(key));
     }
 
-    /// Handles the worker's answers.
-    pub fn read_answers(&mut self, containers: &Containers, out: &mut Tasks) {
-        // Resets the eventfd; an empty one is not an error.
-        let _ = self.notify.read();
-        while let Ok(answer) = self.answers.try_recv() {
-            match answer {
-                WorkerAnswer::Stopped((container, lane), order, done) => {
+    /// Handles a worker's answers.
+    pub fn read(&mut self, key: Key, containers: &Containers, out: &mut Tasks) {
+        let told = self.workers.read(key);
+        self.take_in(told, containers, out);
+    }
+
+    /// When [`Preemption::due`] must be called next.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.workers.deadline()
+    }
+
+    /// Replaces workers that hang.
+    pub fn due(&mut self, now: Instant, containers: &Containers, out: &mut Tasks) {
+        let told = self.workers.due(now);
+        self.take_in(told, containers, out);
+    }
+
+    fn take_in(&mut self, told: Vec<Told>, containers: &Containers, out: &mut Tasks) {
+        for told in told {
+            log_lost(&told);
+            match told {
+                Told::Answer(container, Job::Stop(lane, order, _), WorkerAnswer::Stopped(done)) => {
+                    let (lane, ok) = (Lane(lane), done.is_ok());
                     self.tried(containers, &container, lane, &done);
-                    let ok = done.is_ok();
                     out.step(Event::Stopped { container, lane, order, ok });
                 }
-                WorkerAnswer::Resumed((container, lane)) => {
+                Told::Lost(container, Job::Stop(lane, order, _)) => {
+                    let (lane, ok) = (Lane(lane), false);
+                    self.misses.entry(container).or_default().all += 1;
+                    out.step(Event::Stopped { container, lane, order, ok });
+                }
+                Told::Answer(container, Job::Resume(lane), WorkerAnswer::Resumed(refused)) => {
+                    let lane = Lane(lane);
+                    if let Some(why) = refused {
+                        tracing::error!(%container, gpu = lane.0, why, "stopped on the GPU and not resumed; trying again");
+                    }
                     out.step(Event::Resumed { container, lane });
                 }
-                WorkerAnswer::Sliced(found) => self.slices.found(found),
-                WorkerAnswer::Ended => return,
+                Told::Lost(container, Job::Resume(lane)) => {
+                    let lane = Lane(lane);
+                    out.step(Event::Resumed { container, lane });
+                }
+                Told::Answer(container, Job::Slices(..), WorkerAnswer::Sliced(found)) => {
+                    self.slices.found(container, found);
+                }
+                Told::Lost(container, Job::Slices(..)) => self.slices.lost(&container),
+                Told::Answer(..) | Told::Lost(..) | Told::WorkerLost(..) => {}
             }
         }
     }
@@ -212,14 +218,13 @@ impl Preemption {
         containers: &Containers,
         container: &ContainerId,
         lane: Lane,
-        done: &Result<Duration, String>,
+        done: &Result<u64, String>,
     ) {
         match done {
-            Ok(took) => {
+            Ok(took_us) => {
                 if let Some(misses) = self.misses.get_mut(container) {
                     misses.row = 0;
                 }
-                let took_us = took.as_micros() as u64;
                 tracing::debug!(%container, gpu = lane.0, took_us, "stopped on the GPU");
                 self.shown.extend(containers.gpu_of(container, lane));
             }
@@ -235,12 +240,19 @@ impl Preemption {
         }
     }
 
-    /// Starts a round of time slices for all groups, unless one is in progress.
+    /// Starts a round of time slices for all groups, of each container whose last round is over.
     pub fn look(&mut self, clients: &Clients, containers: &Containers, engine: &Engine) {
-        if !self.shown.is_empty() && !self.slices.is_looking() {
-            let wanted = time_slices::wanted(&self.shown, clients, containers, engine);
-            let asked = self.ask(Job::Slices(wanted));
-            self.slices.look(asked);
+        if self.shown.is_empty() {
+            return;
+        }
+        let mut wanted = time_slices::wanted(&self.shown, clients, containers, engine);
+        for container in self.workers.containers() {
+            wanted.entry(container).or_default();
+        }
+        for (container, wanted) in wanted {
+            if !self.slices.is_looking(&container) && self.workers.slices(container, &wanted) {
+                self.slices.look(container);
+            }
         }
     }
 
@@ -262,6 +274,7 @@ impl Preemption {
                 let misses = self.misses(container);
                 *stops_missed = misses.all;
                 let stops = self.shown.contains(gpu) && misses.row < MISSES_MAX;
+                let stops = stops && !self.workers.is_marked(container);
                 *time_enforcement = match (stops, *time_slice_us) {
                     (true, _) => TimeEnforcement::Preempt,
                     (false, 0) => TimeEnforcement::Shim,
@@ -284,13 +297,23 @@ fn targets(clients: &Clients, container: &ContainerId, lane: Lane) -> Option<Vec
             if targets.len() >= GROUPS_MAX {
                 return None;
             }
-            targets.push(Target {
-                key,
-                pidfd: tenant.pidfd()?.try_clone_to_owned().ok()?,
-                pid: tenant.pid(),
-                named: *named,
-            });
+            let process = tenant.process()?;
+            let entry = JournalEntry::of(process.pid, process.born, *named);
+            targets.push(Target { key, entry });
         }
     }
     (!targets.is_empty()).then_some(targets)
+}
+
+/// Logs a lost worker.
+fn log_lost(told: &Told) {
+    match told {
+        Told::WorkerLost(container, lost) if workers::is_last(*lost) => {
+            tracing::warn!(%container, lost, "its work is not stopped on GPUs any more: processes that did it hung or ended, probably because of a descriptor of its own");
+        }
+        Told::WorkerLost(container, lost) => {
+            tracing::warn!(%container, lost, "the process that stops its work on GPUs hung or ended; another one takes over");
+        }
+        Told::Answer(..) | Told::Lost(..) => {}
+    }
 }

@@ -1,38 +1,30 @@
-//! The worker's part that sets hardware time slices, one group at a time between stops.
+//! The worker's part that sets hardware time slices, a few groups at a time between stops.
 //!
-//! Each round gets the wanted time slice of every group and compares it with the driver's value. A value that differs
-//! from the one set before was set by the process itself, which can do so at any time: it is reset and counted.
-//! A group that is no longer in the list gets its previous time slice back. No file stays open between rounds.
+//! A round gets the wanted time slice of every group of the container and compares it with the driver's value. A value
+//! that differs from the one set before was set by the process itself, which can do so at any time: it is reset and
+//! counted. A group that the round does not name gets its previous time slice back. No file stays open between parts.
 
 use super::controls::{ControlError, Controls};
 use super::journal::{self, JournalEntry};
-use crate::clients::ChannelGroup;
 use crate::slab::Key;
-use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
-
-/// A container and one of its GPUs.
-pub type SliceLane = (ContainerId, Lane);
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// The wanted time slice of a group.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantedSlice {
     /// The process's connection.
     pub key: Key,
-    /// The process's pid.
-    pub pid: u32,
-    /// The container and its GPU.
-    pub slice_lane: SliceLane,
-    /// The group.
-    pub named: ChannelGroup,
+    /// The process, and its group.
+    pub entry: JournalEntry,
     /// The time slice, µs.
     pub us: u64,
 }
 
 /// Result of a round for a container's groups on a GPU.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
     /// The time slice that all of them have, µs; 0 if one lacks the wanted one.
     pub us: u64,
@@ -48,89 +40,63 @@ type Ident = (Key, ObjectName, ObjectName);
 /// A group with a changed time slice.
 #[derive(Debug)]
 struct Set {
-    container: ContainerId,
     line: JournalEntry,
     us: u64,
-}
-
-#[derive(Debug)]
-enum Todo {
-    Set(WantedSlice),
-    Restore(Ident),
-    /// The round is over.
-    Tell,
 }
 
 /// See the file's head.
 pub struct TimeSlicer {
     controls: Controls,
-    dir: PathBuf,
     set: BTreeMap<Ident, Set>,
-    todo: VecDeque<Todo>,
-    found: BTreeMap<SliceLane, Observed>,
+    /// Groups that the round has named so far.
+    named: BTreeSet<Ident>,
+    found: BTreeMap<u8, Observed>,
 }
 
 impl TimeSlicer {
     /// Starts without changed groups.
-    pub fn new(controls: Controls, dir: PathBuf) -> TimeSlicer {
+    pub fn new(controls: Controls) -> TimeSlicer {
         TimeSlicer {
             controls,
-            dir,
             set: BTreeMap::new(),
-            todo: VecDeque::new(),
+            named: BTreeSet::new(),
             found: BTreeMap::new(),
         }
     }
 
-    /// Begins a round with the wanted time slices of all groups.
-    pub fn look(&mut self, all_wanted: Vec<WantedSlice>) {
-        let wanted: BTreeSet<Ident> = all_wanted.iter().map(ident).collect();
-        let over = self.set.keys().filter(|it| !wanted.contains(it)).copied();
-        self.todo.extend(over.map(Todo::Restore));
-        self.todo.extend(all_wanted.into_iter().map(Todo::Set));
-        self.todo.push_back(Todo::Tell);
-    }
-
-    /// Whether no round is in progress.
-    pub fn is_idle(&self) -> bool {
-        self.todo.is_empty()
-    }
-
-    /// Handles one group; at the end of a round returns its results.
-    pub fn step(&mut self) -> Option<BTreeMap<SliceLane, Observed>> {
-        match self.todo.pop_front()? {
-            Todo::Set(wanted) => {
-                // a group that no longer exists is not in the result
-                let given = self.set_time_slice(&wanted).transpose()?;
-                let found = self
-                    .found
-                    .entry(wanted.slice_lane)
-                    .or_insert(Observed { us: wanted.us, ..Observed::default() });
-                match given {
-                    Ok(changed) => found.changed += u64::from(changed),
-                    Err(why) => (found.us, found.refused) = (0, Some(why.to_string())),
-                }
-                None
+    /// Sets the time slices of some groups.
+    pub fn set_some(&mut self, wanted: &[WantedSlice]) {
+        for wanted in wanted {
+            self.named.insert(ident(wanted));
+            // a group that no longer exists is not in the result
+            let Some(given) = self.set_time_slice(wanted).transpose() else {
+                continue;
+            };
+            let fresh = Observed { us: wanted.us, ..Observed::default() };
+            let found = self.found.entry(wanted.entry.named().lane.0).or_insert(fresh);
+            match given {
+                Ok(changed) => found.changed += u64::from(changed),
+                Err(why) => (found.us, found.refused) = (0, Some(why.to_string())),
             }
-            Todo::Restore(ident) => {
-                self.restore(ident);
-                None
-            }
-            Todo::Tell => Some(std::mem::take(&mut self.found)),
         }
+    }
+
+    /// Ends a round; returns its results by GPU.
+    pub fn end_round(&mut self) -> BTreeMap<u8, Observed> {
+        let named = std::mem::take(&mut self.named);
+        self.restore_all(|it| !named.contains(it));
+        std::mem::take(&mut self.found)
     }
 
     /// Sets a group's time slice; returns whether it had another one than was set before. `None` if the group no
     /// longer exists.
     fn set_time_slice(&mut self, wanted: &WantedSlice) -> Result<Option<bool>, ControlError> {
         let ident = ident(wanted);
-        let known = self.set.get(&ident).map(|set| set.line);
-        let line = known.unwrap_or_else(|| JournalEntry::of(wanted.pid, wanted.named));
-        // If the pid was reused, the driver refuses the client's name, which does not belong to that file.
-        let Some(file) = line.open(&self.controls)? else {
+        let named = wanted.entry.named();
+        let Some(file) = wanted.entry.open(&self.controls)? else {
             return Ok(None);
         };
-        let is = match self.controls.time_slice(&file, &wanted.named) {
+        let is = match self.controls.time_slice(&file, named) {
             Err(refused) if refused.is_gone() => return Ok(None),
             is => is?,
         };
@@ -142,10 +108,10 @@ impl TimeSlicer {
                 return Ok(Some(changed));
             }
         } else {
-            self.remember(ident, wanted.slice_lane.0, line, is)?;
+            self.remember(ident, wanted.entry, is)?;
         }
-        if let Err(refused) = self.controls.set_time_slice(&file, &wanted.named, wanted.us) {
-            self.restore(ident);
+        if let Err(refused) = self.controls.set_time_slice(&file, named, wanted.us) {
+            self.restore_all(|it| *it == ident);
             return Err(refused);
         }
         if let Some(set) = self.set.get_mut(&ident) {
@@ -155,33 +121,13 @@ impl TimeSlicer {
     }
 
     /// Writes a group's present time slice to the journal before it is changed.
-    fn remember(
-        &mut self,
-        ident: Ident,
-        container: ContainerId,
-        line: JournalEntry,
-        us: u64,
-    ) -> Result<(), ControlError> {
-        let line = line.with_slice(us);
-        let set = Set { container, line, us };
-        self.set.insert(ident, set);
-        let written = self.write_down(&container);
+    fn remember(&mut self, ident: Ident, line: JournalEntry, us: u64) -> Result<(), ControlError> {
+        self.set.insert(ident, Set { line: line.with_slice(us), us });
+        let written = self.write_down();
         if written.is_err() {
             self.set.remove(&ident);
         }
         written
-    }
-
-    /// Restores a group's previous time slice.
-    fn restore(&mut self, ident: Ident) {
-        let Some(set) = self.set.remove(&ident) else {
-            return;
-        };
-        if let Err(why) = set.line.undo(&self.controls) {
-            tracing::debug!(container = %set.container, %why, "its time slice could not be restored");
-        }
-        // An extra entry restores a time slice twice, which is harmless; without the container there is no file.
-        let _ = self.write_down(&set.container);
     }
 
     /// A process's connection ended.
@@ -194,18 +140,26 @@ impl TimeSlicer {
         self.restore_all(|_| true);
     }
 
+    /// Restores the previous time slices of groups.
     fn restore_all(&mut self, which: impl Fn(&Ident) -> bool) {
         let all: Vec<Ident> = self.set.keys().filter(|it| which(it)).copied().collect();
-        all.into_iter().for_each(|ident| self.restore(ident));
+        for set in all.iter().filter_map(|ident| self.set.remove(ident)) {
+            // The driver keeps a time slice for the process that changed it alone.
+            let _ = set.line.undo(&self.controls);
+        }
+        if !all.is_empty() {
+            // An extra entry restores a time slice twice, which is harmless; without the container there is no file.
+            let _ = self.write_down();
+        }
     }
 
-    fn write_down(&self, container: &ContainerId) -> Result<(), ControlError> {
-        let its = self.set.values().filter(|set| set.container == *container);
-        let lines: Vec<JournalEntry> = its.map(|set| set.line).collect();
-        journal::write(&self.dir, container, journal::SLICED, &lines).map_err(ControlError::System)
+    fn write_down(&self) -> Result<(), ControlError> {
+        let lines: Vec<JournalEntry> = self.set.values().map(|set| set.line).collect();
+        journal::write(Path::new("."), journal::SLICED, &lines).map_err(ControlError::System)
     }
 }
 
 fn ident(wanted: &WantedSlice) -> Ident {
-    (wanted.key, wanted.named.client, wanted.named.group)
+    let named = wanted.entry.named();
+    (wanted.key, named.client, named.group)
 }

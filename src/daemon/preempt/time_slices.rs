@@ -1,15 +1,19 @@
 //! Decides the hardware time slices of channel groups, and keeps the results.
 //!
-//! Every 2 s the worker gets the wanted time slices of all groups on GPUs where a stop has worked: there the driver is
+//! Every 2 s each worker gets the wanted time slices of its groups on GPUs where a stop has worked: there the driver is
 //! known to do what it reports. This is often enough for new processes and new weights, and for processes that
 //! change their own time slice: a change affects only work that overlaps.
 
-use super::time_slicer::{Observed, SliceLane, WantedSlice};
+use super::journal::JournalEntry;
+use super::time_slicer::{Observed, WantedSlice};
 use crate::clients::Clients;
 use crate::containers::Containers;
 use gpuslice_engine::Engine;
-use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A container and one of its GPUs.
+pub type SliceLane = (ContainerId, Lane);
 
 /// Heartbeats between two rounds.
 pub const LOOK_EVERY: u64 = 40;
@@ -28,8 +32,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub struct TimeSlices {
     known: BTreeMap<SliceLane, Known>,
-    /// A round is in progress.
-    looking: bool,
+    /// Containers with a round in progress.
+    looking: BTreeSet<ContainerId>,
 }
 
 impl TimeSlices {
@@ -39,33 +43,38 @@ impl TimeSlices {
         known.map_or((0, 0), |known| (known.us, known.changes))
     }
 
-    /// Whether a round is in progress.
-    pub fn is_looking(&self) -> bool {
-        self.looking
+    /// Whether a container's round is in progress.
+    pub fn is_looking(&self, container: &ContainerId) -> bool {
+        self.looking.contains(container)
     }
 
-    /// A round begins, if the worker could be asked.
-    pub fn look(&mut self, asked: bool) {
-        self.looking = asked;
+    /// A container's round begins.
+    pub fn look(&mut self, container: ContainerId) {
+        self.looking.insert(container);
+    }
+
+    /// A container's round has no result: its worker was lost.
+    pub fn lost(&mut self, container: &ContainerId) {
+        self.forget(container);
     }
 
     /// Removes a container.
     pub fn forget(&mut self, container: &ContainerId) {
+        self.looking.remove(container);
         self.known.retain(|slice_lane, _| slice_lane.0 != *container);
     }
 
-    /// Stores a round's results. A container without groups is not in it.
-    pub fn found(&mut self, found: BTreeMap<SliceLane, Observed>) {
-        self.looking = false;
-        for (slice_lane, known) in &mut self.known {
-            if !found.contains_key(slice_lane) {
+    /// Stores the results of a container's round, by GPU. A GPU without groups is not in it.
+    pub fn found(&mut self, container: ContainerId, found: BTreeMap<u8, Observed>) {
+        self.looking.remove(&container);
+        for ((of, lane), known) in &mut self.known {
+            if *of == container && !found.contains_key(&lane.0) {
                 known.us = 0;
             }
         }
-        for ((container, lane), found) in found {
-            let known = self.known.entry((container, lane)).or_default();
+        for (gpu, found) in found {
+            let known = self.known.entry((container, Lane(gpu))).or_default();
             (known.us, known.changes) = (found.us, known.changes + found.changed);
-            let gpu = lane.0;
             if found.changed > 0 && known.changes.is_power_of_two() {
                 let changes = known.changes;
                 tracing::warn!(%container, gpu, changes, "changes its own time slices on the GPU; they are reset");
@@ -78,27 +87,25 @@ impl TimeSlices {
     }
 }
 
-/// The wanted time slices of all groups on these GPUs.
+/// The wanted time slices of all groups on these GPUs, by container.
 pub fn wanted(
     gpus: &BTreeSet<GpuUuid>,
     clients: &Clients,
     containers: &Containers,
     engine: &Engine,
-) -> Vec<WantedSlice> {
-    let mut all = Vec::new();
+) -> BTreeMap<ContainerId, Vec<WantedSlice>> {
+    let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (key, tenant) in clients.attached() {
-        let (container, pid) = (tenant.container(), tenant.pid());
-        all.extend(tenant.groups().iter().filter_map(|named| {
-            let gpu = containers.gpu_of(&container, named.lane)?;
+        let container = tenant.container();
+        for named in tenant.groups() {
+            let gpu = containers.gpu_of(&container, named.lane);
             let us = engine.time_slice(container, named.lane);
-            Some(WantedSlice {
-                key,
-                pid,
-                slice_lane: (container, named.lane),
-                named: *named,
-                us: us.filter(|_| gpus.contains(&gpu))?,
-            })
-        }));
+            let us = us.filter(|_| gpu.is_some_and(|gpu| gpus.contains(&gpu)));
+            if let (Some(us), Some(process)) = (us, tenant.process()) {
+                let entry = JournalEntry::of(process.pid, process.born, *named);
+                all.entry(container).or_default().push(WantedSlice { key, entry, us });
+            }
+        }
     }
     all
 }
@@ -106,18 +113,23 @@ pub fn wanted(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuslice_wire::ids::Lane;
 
     #[test]
     fn changes_add_up_and_time_slices_are_those_of_the_last_round() {
-        let slice_lane = |id| (ContainerId::new(id).expect("an id"), Lane(0));
-        let (web, batch) = (slice_lane("web"), slice_lane("batch"));
+        let [web, batch] = ["web", "batch"].map(|id| ContainerId::new(id).expect("an id"));
         let mut slices = TimeSlices::default();
-        let look = |us, changed| Observed { us, changed, refused: None };
-        slices.found(BTreeMap::from([(web, look(2_000, 0)), (batch, look(6_000, 2))]));
-        slices.found(BTreeMap::from([(batch, look(6_000, 1))]));
-        assert_eq!((slices.of(web), slices.of(batch)), ((0, 0), (6_000, 3)));
-        slices.forget(&batch.0);
-        assert_eq!(slices.of(batch), (0, 0));
+        let look = |us, changed| BTreeMap::from([(0, Observed { us, changed, refused: None })]);
+        slices.look(batch);
+        slices.found(web, look(2_000, 0));
+        assert!(slices.is_looking(&batch) && !slices.is_looking(&web));
+        slices.found(batch, look(6_000, 2));
+        slices.found(web, BTreeMap::new());
+        slices.found(batch, look(6_000, 1));
+        let of = |slices: &TimeSlices, container| slices.of((container, Lane(0)));
+        assert_eq!((of(&slices, web), of(&slices, batch)), ((0, 0), (6_000, 3)));
+        slices.look(batch);
+        slices.lost(&batch);
+        assert!(!slices.is_looking(&batch));
+        assert_eq!(of(&slices, batch), (0, 0));
     }
 }

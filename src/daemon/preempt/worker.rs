@@ -1,4 +1,8 @@
-//! The thread that stops and resumes work, one job after the other. Its remaining time goes to the [`TimeSlicer`].
+//! A container's worker: the process that stops and resumes the container's work, one job after the other.
+//!
+//! It duplicates descriptors of the container's processes, and examining or closing one can block for ever: a process
+//! can name a file of a FUSE server that does not answer. So there is a process for each container, which works in the
+//! container's directory and holds nothing of another one. `workers` replaces one that hangs.
 //!
 //! A stop is all or nothing: if one group of a container cannot be stopped, or no work left the GPU by it, the groups
 //! stopped so far are resumed at once. A resume that fails is retried until it succeeds or the process exits, so
@@ -9,191 +13,161 @@
 //! which is harmless.
 
 use super::controls::{ControlError, Controls};
+use super::jobs::{GROUPS_MAX, Job, PACKET_BYTES_MAX, Target, WorkerAnswer};
 use super::journal::{self, JournalEntry};
-use super::time_slicer::{Observed, SliceLane, TimeSlicer, WantedSlice};
-use crate::clients::ChannelGroup;
+use super::time_slicer::TimeSlicer;
 use crate::slab::Key;
-use gpuslice_wire::ids::ContainerId;
-use nix::sys::eventfd::EventFd;
+use gpuslice_host::seqpacket;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::socket::{MsgFlags, recv};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
 
-/// Most groups stopped at the same time, on all GPUs; a container with more is not stopped. Each needs two
-/// descriptors, for its file and its process.
-pub const GROUPS_MAX: usize = 128;
-/// Pause between two attempts to resume a group.
-const AGAIN: Duration = Duration::from_millis(100);
-
-/// A group and its process.
-#[derive(Debug)]
-pub struct Target {
-    /// The process's connection.
-    pub key: Key,
-    /// The process.
-    pub pidfd: OwnedFd,
-    /// Its pid.
-    pub pid: u32,
-    /// The group.
-    pub named: ChannelGroup,
-}
-
-/// A job for the worker.
-#[derive(Debug)]
-pub enum Job {
-    /// Stop these groups, which are all groups of a container on a GPU; with the number of the engine's order.
-    Stop(SliceLane, u32, Vec<Target>),
-    /// Resume the stopped groups.
-    Resume(SliceLane),
-    /// Set these time slices; restore those of all other groups.
-    Slices(Vec<WantedSlice>),
-    /// A process's connection ended.
-    Release(Key),
-    /// Resume everything and end.
-    End,
-}
-
-/// The worker's answer.
-#[derive(Debug)]
-pub enum WorkerAnswer {
-    /// To `Stop`: its duration, or why nothing is stopped.
-    Stopped(SliceLane, u32, Result<Duration, String>),
-    /// To `Resume`.
-    Resumed(SliceLane),
-    /// To `TimeSlices`.
-    Sliced(BTreeMap<SliceLane, Observed>),
-    /// To `End`.
-    Ended,
-}
+/// Pause between two attempts to resume a group, ms.
+const AGAIN_MS: u16 = 100;
 
 /// A stopped group.
 struct StoppedGroup {
     key: Key,
     file: OwnedFd,
-    named: ChannelGroup,
     line: JournalEntry,
 }
 
 /// See the file's head.
-pub struct Worker {
+struct Worker {
     controls: Controls,
-    dir: PathBuf,
-    answers: Sender<WorkerAnswer>,
-    notify: Arc<EventFd>,
-    stopped: BTreeMap<SliceLane, Vec<StoppedGroup>>,
+    /// By GPU.
+    stopped: BTreeMap<u8, Vec<StoppedGroup>>,
     /// Groups whose resume has failed so far.
-    refused: Vec<(SliceLane, StoppedGroup)>,
-    /// The entries of each container's file: groups that are or were stopped.
-    written: BTreeMap<ContainerId, Vec<(Key, JournalEntry)>>,
+    refused: Vec<StoppedGroup>,
+    /// The entries of the container's file: groups that are or were stopped.
+    written: Vec<(Key, JournalEntry)>,
     slicer: TimeSlicer,
 }
 
+/// The worker's program: answers jobs from standard input, until the daemon closes it. `simulated` is the simulated
+/// driver's library; empty for the machine's driver.
+pub fn serve_child(simulated: &Path) -> Result<(), String> {
+    let controls = match simulated.as_os_str().is_empty() {
+        true => Controls::Kernel,
+        false => Controls::of_simulated(simulated)?,
+    };
+    // The service manager ends all processes of the daemon's at once. This one resumes its work first: it ends with its
+    // channel.
+    SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])
+        .thread_block()
+        .map_err(|why| why.to_string())?;
+    let mut worker = Worker {
+        slicer: TimeSlicer::new(controls),
+        controls,
+        stopped: BTreeMap::new(),
+        refused: Vec::new(),
+        written: Vec::new(),
+    };
+    let channel = io::stdin();
+    while let Some(job) = worker.next(channel.as_fd()).map_err(|why| why.to_string())? {
+        let answer = worker.execute(job);
+        let answer = serde_json::to_vec(&answer).map_err(|why| why.to_string())?;
+        seqpacket::send(&channel, &answer, &[]).map_err(|why| why.to_string())?;
+    }
+    Ok(())
+}
+
 impl Worker {
-    /// A worker without stopped groups.
-    pub fn new(
-        controls: Controls,
-        dir: PathBuf,
-        answers: Sender<WorkerAnswer>,
-        notify: Arc<EventFd>,
-    ) -> Worker {
-        Worker {
-            slicer: TimeSlicer::new(controls, dir.clone()),
-            controls,
-            dir,
-            answers,
-            notify,
-            stopped: BTreeMap::new(),
-            refused: Vec::new(),
-            written: BTreeMap::new(),
-        }
-    }
-
-    /// Works until the end.
-    pub fn serve(mut self, jobs: &Receiver<Job>) {
-        loop {
-            let job = self.next(jobs);
+    /// The next job, or `None` when the daemon has closed the channel. Meanwhile tries failed resumes again.
+    fn next(&mut self, channel: impl AsFd) -> io::Result<Option<Job>> {
+        while !self.refused.is_empty() {
+            let mut watched = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut watched, PollTimeout::from(AGAIN_MS)).unwrap_or(0) > 0 {
+                break;
+            }
             self.try_again();
-            let answer = match job {
-                Ok(Job::Stop(slice_lane, order, targets)) => {
-                    let begun = Instant::now();
-                    let done = self.stop(slice_lane, &targets);
-                    let done = done.map(|()| begun.elapsed());
-                    let done = done.map_err(|why| why.to_string());
-                    Some(WorkerAnswer::Stopped(slice_lane, order, done))
-                }
-                Ok(Job::Resume(slice_lane)) => {
-                    self.resume(slice_lane);
-                    Some(WorkerAnswer::Resumed(slice_lane))
-                }
-                Ok(Job::Release(key)) => {
-                    self.release(key);
-                    None
-                }
-                Ok(Job::Slices(wishes)) => {
-                    self.slicer.look(wishes);
-                    None
-                }
-                Err(RecvTimeoutError::Timeout) => self.slicer.step().map(WorkerAnswer::Sliced),
-                Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => {
-                    let all: Vec<SliceLane> = self.stopped.keys().copied().collect();
-                    all.into_iter().for_each(|slice_lane| self.resume(slice_lane));
-                    self.rewrite(|_| false);
-                    self.slicer.end();
-                    self.answer(WorkerAnswer::Ended);
-                    return;
-                }
-            };
-            answer.into_iter().for_each(|answer| self.answer(answer));
+        }
+        let mut packet = vec![0; PACKET_BYTES_MAX];
+        let len = loop {
+            match recv(channel.as_fd().as_raw_fd(), &mut packet, MsgFlags::empty()) {
+                Err(Errno::EINTR) => {}
+                done => break done?,
+            }
+        };
+        match len {
+            0 => Ok(None),
+            len => Ok(Some(serde_json::from_slice(&packet[..len])?)),
         }
     }
 
-    /// The next job; `Timeout` when there is time for other work.
-    fn next(&self, jobs: &Receiver<Job>) -> Result<Job, RecvTimeoutError> {
-        match (self.slicer.is_idle(), self.refused.is_empty()) {
-            (false, _) => jobs.try_recv().map_err(|why| match why {
-                TryRecvError::Empty => RecvTimeoutError::Timeout,
-                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-            }),
-            (true, true) => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            (true, false) => jobs.recv_timeout(AGAIN),
+    fn execute(&mut self, job: Job) -> WorkerAnswer {
+        match job {
+            Job::Stop(lane, _, targets) => {
+                let begun = Instant::now();
+                let done = self.stop(lane, &targets);
+                let done = done.map(|()| begun.elapsed().as_micros() as u64);
+                WorkerAnswer::Stopped(done.map_err(|why| why.to_string()))
+            }
+            Job::Resume(lane) => {
+                let refused = self.resume(lane).map(|why| why.to_string());
+                WorkerAnswer::Resumed(refused)
+            }
+            Job::Slices(wanted, last) => {
+                self.slicer.set_some(&wanted);
+                match last {
+                    true => WorkerAnswer::Sliced(self.slicer.end_round()),
+                    false => WorkerAnswer::Done,
+                }
+            }
+            Job::Release(key) => {
+                self.release(key);
+                WorkerAnswer::Done
+            }
+            Job::Undo(entry) => {
+                let undone = entry.undo(&self.controls);
+                WorkerAnswer::Undone(undone.err().map(|why| why.to_string()))
+            }
+            Job::Clear => {
+                for file in [journal::STOPPED, journal::SLICED] {
+                    // A container that has ended has no journal.
+                    let _ = journal::write(Path::new("."), file, &[]);
+                }
+                WorkerAnswer::Done
+            }
+            Job::End => {
+                for lane in self.stopped.keys().copied().collect::<Vec<_>>() {
+                    self.resume(lane);
+                }
+                self.keep_entries(|_| false);
+                self.slicer.end();
+                WorkerAnswer::Done
+            }
         }
     }
 
-    fn answer(&self, answer: WorkerAnswer) {
-        // A dropped receiver or a pending notification is not an error.
-        let _ = self.answers.send(answer);
-        let _ = self.notify.write(1);
-    }
-
-    fn stop(&mut self, slice_lane: SliceLane, targets: &[Target]) -> Result<(), ControlError> {
+    fn stop(&mut self, lane: u8, targets: &[Target]) -> Result<(), ControlError> {
         let stopped: usize = self.stopped.values().map(Vec::len).sum();
         if stopped + self.refused.len() + targets.len() > GROUPS_MAX {
             return Err(ControlError::TooMany);
         }
         let open = |target: &Target| {
-            let file = self.controls.open(&target.pidfd, target.named.fd)?;
-            Ok(StoppedGroup {
-                key: target.key,
-                file,
-                named: target.named,
-                line: self.line(&slice_lane.0, target),
-            })
+            let file = target.entry.open(&self.controls)?;
+            let file = file.ok_or(ControlError::System(Errno::ESRCH.into()))?;
+            Ok(StoppedGroup { key: target.key, file, line: target.entry })
         };
         let held: Vec<StoppedGroup> =
             targets.iter().map(open).collect::<Result<_, ControlError>>()?;
         let before = self.saves(&held)?;
-        self.write_down(&slice_lane.0, &held)?;
-        self.stopped.entry(slice_lane).or_default().extend(held);
+        self.write_down(&held)?;
+        self.stopped.entry(lane).or_default().extend(held);
         let mut off = 0;
         let done = (|| {
-            let held = &self.stopped[&slice_lane];
+            let held = &self.stopped[&lane];
             for it in held {
-                self.controls.take_off(&it.file, &it.named)?;
+                self.controls.take_off(&it.file, it.line.named())?;
                 off += 1;
-                self.controls.preempt(&it.file, &it.named)?;
+                self.controls.preempt(&it.file, it.line.named())?;
             }
             match self.saves(held)? != before {
                 true => Ok(()),
@@ -202,121 +176,88 @@ impl Worker {
         })();
         if done.is_err() {
             // A group that was not taken off need not be resumed.
-            if let Some(held) = self.stopped.get_mut(&slice_lane) {
+            if let Some(held) = self.stopped.get_mut(&lane) {
                 held.truncate(off);
             }
-            self.resume(slice_lane);
+            self.resume(lane);
         }
         done
     }
 
     fn saves(&self, held: &[StoppedGroup]) -> Result<u64, ControlError> {
-        let saves = held.iter().map(|it| self.controls.saves(&it.file, &it.named).map(u64::from));
-        saves.sum()
-    }
-
-    /// The entry of a group: the written one, if there is one.
-    fn line(&self, container: &ContainerId, target: &Target) -> JournalEntry {
-        let mut known = self.written.get(container).into_iter().flatten();
-        let its =
-            |(key, line): &&(Key, JournalEntry)| *key == target.key && line.is_of(&target.named);
-        let known = known.find(its).map(|(_, line)| *line);
-        known.unwrap_or_else(|| JournalEntry::of(target.pid, target.named))
+        let saves = |it: &StoppedGroup| self.controls.saves(&it.file, it.line.named());
+        held.iter().map(|it| saves(it).map(u64::from)).sum()
     }
 
     /// Writes the entries of these groups to the container's file, unless they are there already.
-    fn write_down(
-        &mut self,
-        container: &ContainerId,
-        held: &[StoppedGroup],
-    ) -> Result<(), ControlError> {
-        let written = self.written.get(container).map_or(&[][..], Vec::as_slice);
+    fn write_down(&mut self, held: &[StoppedGroup]) -> Result<(), ControlError> {
         let fresh = held.iter().map(|it| (it.key, it.line));
-        let fresh: Vec<(Key, JournalEntry)> = fresh.filter(|it| !written.contains(it)).collect();
+        let fresh: Vec<(Key, JournalEntry)> =
+            fresh.filter(|it| !self.written.contains(it)).collect();
         if fresh.is_empty() {
             return Ok(());
         }
-        let mut lines = [written, &fresh].concat();
+        let mut lines = [&self.written[..], &fresh].concat();
         if lines.len() > 2 * GROUPS_MAX {
             // groups that come and go
-            let stopped = self.stopped.iter().filter(|(slice_lane, _)| slice_lane.0 == *container);
-            let refused = self.refused.iter().filter(|(slice_lane, _)| slice_lane.0 == *container);
-            let stopped = stopped.flat_map(|(_, held)| held).chain(held);
-            let needed = stopped.chain(refused.map(|(_, held)| held));
+            let needed = self.stopped.values().flatten().chain(held).chain(&self.refused);
             lines = needed.map(|it| (it.key, it.line)).collect();
         }
-        self.write(container, &lines)?;
-        self.written.insert(*container, lines);
+        write(&lines)?;
+        self.written = lines;
         Ok(())
     }
 
     /// Keeps the entries of connections for which `keep` is true. Without the container there is no file.
-    fn rewrite(&mut self, keep: impl Fn(Key) -> bool) {
-        for (container, lines) in std::mem::take(&mut self.written) {
-            let kept = lines.iter().filter(|(key, _)| keep(*key));
-            let kept: Vec<(Key, JournalEntry)> = kept.copied().collect();
-            if kept.len() < lines.len() {
-                let _ = self.write(&container, &kept);
-            }
-            if !kept.is_empty() {
-                self.written.insert(container, kept);
-            }
+    fn keep_entries(&mut self, keep: impl Fn(Key) -> bool) {
+        let before = self.written.len();
+        self.written.retain(|(key, _)| keep(*key));
+        if self.written.len() < before {
+            let _ = write(&self.written);
         }
     }
 
-    fn write(
-        &self,
-        container: &ContainerId,
-        lines: &[(Key, JournalEntry)],
-    ) -> Result<(), ControlError> {
-        let lines: Vec<JournalEntry> = lines.iter().map(|(_, line)| *line).collect();
-        journal::write(&self.dir, container, journal::STOPPED, &lines).map_err(ControlError::System)
-    }
-
-    fn resume(&mut self, slice_lane: SliceLane) {
-        for held in self.stopped.remove(&slice_lane).unwrap_or_default() {
-            self.resume_group(slice_lane, held);
-        }
-    }
-
-    fn resume_group(&mut self, slice_lane: SliceLane, held: StoppedGroup) {
-        match self.controls.resume(&held.file, &held.named) {
-            Ok(()) => {}
-            Err(refused) if refused.is_gone() => {}
-            Err(refused) => {
-                tracing::error!(container = %slice_lane.0, gpu = slice_lane.1.0, why = %refused, "stopped on the GPU and not resumed; trying again");
-                self.refused.push((slice_lane, held));
+    /// Resumes the groups of a GPU; returns the last error.
+    fn resume(&mut self, lane: u8) -> Option<ControlError> {
+        let mut last = None;
+        for held in self.stopped.remove(&lane).unwrap_or_default() {
+            match self.controls.resume(&held.file, held.line.named()) {
+                Ok(()) => {}
+                Err(refused) if refused.is_gone() => {}
+                Err(refused) => {
+                    last = Some(refused);
+                    self.refused.push(held);
+                }
             }
         }
+        last
     }
 
     fn try_again(&mut self) {
         let controls = self.controls;
-        self.refused.retain(|(_, held)| {
-            let done = controls.resume(&held.file, &held.named);
+        self.refused.retain(|held| {
+            let done = controls.resume(&held.file, held.line.named());
             done.is_err_and(|refused| !refused.is_gone())
         });
     }
 
     /// Resumes a process's groups and closes its files.
     fn release(&mut self, key: Key) {
-        let lanes: Vec<SliceLane> = self.stopped.keys().copied().collect();
-        for slice_lane in lanes {
-            let Some(held) = self.stopped.remove(&slice_lane) else {
-                continue;
-            };
-            let (its, others): (Vec<StoppedGroup>, Vec<StoppedGroup>) =
-                held.into_iter().partition(|held| held.key == key);
-            if !others.is_empty() {
-                self.stopped.insert(slice_lane, others);
-            }
+        for held in self.stopped.values_mut() {
+            let its = held.extract_if(.., |held| held.key == key);
             for held in its {
                 // Errors are ignored: a dead process's groups end with this file.
-                let _ = self.controls.resume(&held.file, &held.named);
+                let _ = self.controls.resume(&held.file, held.line.named());
             }
         }
-        self.refused.retain(|(_, held)| held.key != key);
-        self.rewrite(|of| of != key);
+        self.stopped.retain(|_, held| !held.is_empty());
+        self.refused.retain(|held| held.key != key);
+        self.keep_entries(|of| of != key);
         self.slicer.release(key);
     }
+}
+
+fn write(lines: &[(Key, JournalEntry)]) -> Result<(), ControlError> {
+    let lines: Vec<JournalEntry> = lines.iter().map(|(_, line)| *line).collect();
+    journal::write(Path::new("."), journal::STOPPED, &lines).map_err(ControlError::System)
 }

@@ -12,6 +12,7 @@ mod events;
 mod explain;
 mod gang;
 mod gates;
+mod hangs;
 mod history;
 mod loads;
 mod namespaces;

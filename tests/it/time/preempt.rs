@@ -50,9 +50,17 @@ pub fn configure(node: &Node, text: &str) {
 
 /// Starts the daemon.
 pub fn start(node: &mut Node, controls: &str) {
+    start_with_fault(node, controls, "none");
+}
+
+/// Starts the daemon, with a fault of its driver in it and its children alone.
+pub fn start_with_fault(node: &mut Node, controls: &str, fault: &str) {
     let config = config(node).to_str().expect("plain").to_owned();
     let mut command = node.daemon_command(&["--config", &config, "--verbose"]);
     command.env("GPUSLICE_SIM", simulated(&format!("mem=16GiB,controls={controls}")));
+    if fault != "none" {
+        command.env("GPUSLICE_SIM_FAULT", fault);
+    }
     node.start_command(command);
 }
 

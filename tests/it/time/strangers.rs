@@ -42,10 +42,10 @@ struct Scene {
 
 /// What a process says about a group.
 #[derive(Clone, Copy)]
-struct Named {
-    fd: u32,
-    client: u32,
-    group: u32,
+pub struct Named {
+    pub fd: u32,
+    pub client: u32,
+    pub group: u32,
 }
 
 impl Scene {
@@ -119,15 +119,9 @@ impl Scene {
 
     /// Makes it late until it was tried to stop its work `times` more, and until the log says `why`.
     fn late(&self, attached: &Attached, why: &str) {
-        let (claims, page) = (client_page(attached), container_page(attached));
         let before = number(&self.node, "a", "stops_missed");
         eventually(why, || {
-            let turn = page.lane[0].turn.load(SeqCst);
-            claims.lane[0].runnable.store(1, SeqCst);
-            if may_launch(turn) {
-                claims.lane[0].active.store(turn, SeqCst);
-            }
-            nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
+            drive(attached);
             let missed = number(&self.node, "a", "stops_missed") > before;
             missed && self.node.log().contains(why)
         });
@@ -146,7 +140,19 @@ impl Scene {
     }
 }
 
-fn tell(liar: &TenantClient, lane: u8, lie: Named) {
+/// Claims to want the GPU and, in a turn, to work without end.
+pub fn drive(attached: &Attached) {
+    let (claims, page) = (client_page(attached), container_page(attached));
+    let turn = page.lane[0].turn.load(SeqCst);
+    claims.lane[0].runnable.store(1, SeqCst);
+    if may_launch(turn) {
+        claims.lane[0].active.store(turn, SeqCst);
+    }
+    nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
+}
+
+/// Reports a group.
+pub fn tell(liar: &TenantClient, lane: u8, lie: Named) {
     let request = Request::Group {
         lane: Lane(lane),
         fd: lie.fd,

@@ -1,0 +1,157 @@
+//! Processes that stop work on GPUs and hang: a descriptor of a tenant's that blocks whatever touches it, and a driver
+//! that does not return from a control.
+//!
+//! Beside the container that hangs them two others share the GPU 1:3, and must go on so.
+
+use super::Tenant;
+use super::preempt::{node_of, number, start, start_with_fault};
+use super::strangers::{Named, drive, tell};
+use crate::harness::fuse::Unanswering;
+use crate::harness::node::Node;
+use crate::harness::{eventually, skip};
+use gpuslice_sim_device::{Config, Machine};
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::Bytes;
+use nix::sys::signal::Signal;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+const CONFIG: &str = "preemption = \"probe\"\ndrain_max_ms = 200\n";
+/// Kernels of the container whose worker hangs, µs: beyond its turns, so that it is stopped.
+const LONG_US: u64 = 250_000;
+
+/// `one` and `three` share 1:3 beside `a`, which hangs its workers.
+struct Scene {
+    node: Node,
+    machine: Machine,
+    honest: [Tenant; 2],
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let containers = [
+            ("a", 10, Class::Normal),
+            ("late", 10, Class::Normal),
+            ("one", 10, Class::Normal),
+            ("three", 30, Class::Normal),
+        ];
+        let (node, machine) = node_of(CONFIG, "on", &containers);
+        let honest = ["one", "three"].map(|name| Tenant::start(&node, &machine, name, 300));
+        let scene = Scene { node, machine, honest };
+        scene.share(|| ());
+        scene
+    }
+
+    fn faults(&self, text: &str) {
+        let config = Config::parse(&format!("fault={text}")).expect("a fault");
+        self.machine.set_faults(config.faults);
+    }
+
+    /// The honest ones divide their time 1:3 while `meanwhile` is called again and again: in one of twenty
+    /// stretches, because debts of the time before are paid in the first ones.
+    fn share(&self, mut meanwhile: impl FnMut()) {
+        let mut parts = Vec::new();
+        while !parts.last().is_some_and(|part| (0.18..=0.32).contains(part)) {
+            assert!(parts.len() < 20, "never a quarter: {parts:?}; {}", self.node.log());
+            parts.push(self.part(&mut meanwhile));
+        }
+    }
+
+    /// The part of `one` in the time of both, over a second of it.
+    fn part(&self, meanwhile: &mut impl FnMut()) -> f64 {
+        let busy = || [0, 1].map(|at: usize| self.honest[at].busy(&self.machine).as_secs_f64());
+        let before = busy();
+        loop {
+            meanwhile();
+            std::thread::sleep(Duration::from_millis(5));
+            let now = busy();
+            let had = [0, 1].map(|at: usize| now[at] - before[at]);
+            if had[0] + had[1] > 1.0 {
+                return had[0] / (had[0] + had[1]);
+            }
+        }
+    }
+
+    /// Whether `a` has lost so many workers.
+    fn lost(&self, times: u32) -> bool {
+        self.node.log().contains(&format!("container=a lost={times}"))
+    }
+}
+
+/// A file of a FUSE server that does not answer, in the place of the driver's file: a process that examines it hangs in
+/// the kernel, and cannot be killed. Another container's work is stopped and resumed meanwhile. After two such
+/// processes the container's work is not stopped any more. The daemon can be restarted.
+#[test]
+fn a_descriptor_whose_server_never_answers() {
+    let test = "a_descriptor_whose_server_never_answers";
+    let mut scene = Scene::new();
+    // Later than the scene, so that it goes first: nothing could end before it does.
+    let server = match Unanswering::mount() {
+        Ok(server) => server,
+        Err(why) => return skip(test, &why),
+    };
+    let liar = scene.node.tenant("a");
+    let attached = liar.attach(Bytes::ZERO);
+    let fd = server.file().as_raw_fd().cast_unsigned();
+    tell(&liar, 0, Named { fd, client: 1, group: 2 });
+    scene.share(|| drive(&attached));
+    // Another container's work is stopped while that process hangs, and goes on.
+    let late = Tenant::start(&scene.node, &scene.machine, "late", LONG_US);
+    eventually("another container is stopped", || {
+        drive(&attached);
+        number(&scene.node, "late", "stops") > 0
+    });
+    late.gets(&scene.machine, Duration::from_micros(2 * LONG_US));
+    drop(late);
+    eventually("two lost workers", || {
+        drive(&attached);
+        scene.lost(2)
+    });
+    assert!(scene.node.log().contains("its work is not stopped on GPUs any more"));
+    scene.share(|| drive(&attached));
+    assert!(scene.lost(2) && !scene.lost(3), "{}", scene.node.log());
+    assert_eq!(number(&scene.node, "a", "stops"), 0);
+    drop((liar, attached));
+    assert!(scene.node.end_daemon(Signal::SIGTERM).success());
+    start(&mut scene.node, "on");
+    scene.share(|| ());
+    drop(server);
+}
+
+/// A control that does not return, at each step of a stop: what was stopped is resumed by another process.
+#[test]
+fn a_control_that_does_not_return() {
+    let scene = Scene::new();
+    for step in ["stats", "stop", "preempt", "resume", "slice"] {
+        let low = Tenant::start(&scene.node, &scene.machine, "a", LONG_US);
+        scene.faults(&format!("hang={step}"));
+        let lost = || scene.node.log().matches("container=a lost=1").count();
+        let before = lost();
+        eventually(&format!("a lost worker: {step}"), || lost() > before);
+        scene.faults("none");
+        scene.share(|| ());
+        let off = || scene.machine.is_disabled(low.context).expect("alive");
+        eventually(&format!("its work goes on: {step}"), || !off());
+        drop(low);
+        scene.node.wait_refunded("a");
+        scene.node.dismiss("a");
+        scene.node.must_admit("a", Bytes(1 << 30));
+    }
+}
+
+/// A daemon that starts finds a journal whose line hangs what undoes it: it starts all the same.
+#[test]
+fn a_journal_that_cannot_be_undone() {
+    let mut scene = Scene::new();
+    let low = Tenant::start(&scene.node, &scene.machine, "a", LONG_US);
+    let stopped = || scene.machine.is_disabled(low.context).expect("alive");
+    eventually("a stop", stopped);
+    scene.node.end_daemon(Signal::SIGKILL);
+    start_with_fault(&mut scene.node, "on", "hang=resume");
+    eventually("a line is given up", || scene.node.log().contains("cannot be resumed"));
+    for container in ["a", "one", "three"] {
+        eventually("it came back", || number(&scene.node, container, "clients") == 1);
+    }
+    scene.honest[0].gets(&scene.machine, Duration::from_millis(50));
+    drop(low);
+}
