@@ -1,0 +1,110 @@
+//! What NVML says reaches the engine: a process's use when it asks, and the samples of all GPUs.
+
+use super::Daemon;
+use crate::accounting::attribute::{Attached, granted_beside};
+use crate::accounting::questions::{NvmlAnswer, Sample};
+use crate::tasks::Measure;
+use gpuslice_engine::Event;
+use gpuslice_host::clock::now;
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::{Bytes, Instant};
+
+impl Daemon {
+    /// Asks NVML for a process's use; without NVML, answers "unknown".
+    pub(super) fn measure(&mut self, measure: Measure) {
+        let duties = &mut self.duties;
+        let gpu = duties.containers.gpu_of(&measure.container, measure.lane);
+        if !duties.accounting.measure(measure, gpu, now()) {
+            self.answer_measure(&measure, None);
+        }
+    }
+
+    fn answer_measure(&mut self, asked: &Measure, used: Option<Bytes>) {
+        let (lane, duties) = (asked.lane, &mut self.duties);
+        let reply = Reply::Measured { lane, used };
+        duties.clients.reply(asked.client, asked.request, &reply, &mut duties.tasks);
+    }
+
+    pub(super) fn read_nvml_answers(&mut self) {
+        while let Some(answer) = self.duties.accounting.try_receive() {
+            match answer {
+                NvmlAnswer::Measured { ticket, used } => {
+                    // A process that waited for too long has its answer already.
+                    if let Some(asked) = self.duties.accounting.measured(ticket) {
+                        self.measured(&asked, used.map(Bytes));
+                    }
+                }
+                NvmlAnswer::Samples(samples) => self.account_samples(&samples),
+                NvmlAnswer::Set { ticket, done } => {
+                    let finished = self.duties.cgroup_limits.answered(ticket, done);
+                    self.duties.continue_after_limits(finished);
+                }
+                NvmlAnswer::Support(_) => {
+                    tracing::debug!("NVML's answer about limits came after the start");
+                }
+            }
+        }
+    }
+
+    fn measured(&mut self, asked: &Measure, used: Option<Bytes>) {
+        let (client, lane) = (asked.client, asked.lane);
+        let Some(used) = used else {
+            return self.answer_measure(asked, None);
+        };
+        // Read its claims first: the memory it charged before it asked is part of the measured use.
+        let duties = &mut self.duties;
+        duties.clients.read_claims(asked.key, &mut duties.tasks);
+        let beside = granted_beside(client, lane, &self.attached_processes());
+        let used = used.saturating_sub(beside);
+        self.deliver(Event::Measured { client, lane, used });
+        self.answer_measure(asked, Some(used));
+    }
+
+    fn account_samples(&mut self, samples: &[Sample]) {
+        let attached = self.attached_processes();
+        let duties = &mut self.duties;
+        duties.accounting.sampled();
+        let mut owners = duties.cgroup_limits.owners();
+        for owner in &mut owners {
+            owner.cgroups.extend(duties.containers.joined_cgroups(&owner.container));
+        }
+        duties.clients.read_all_claims(&mut duties.tasks);
+        self.settle();
+        for sample in samples {
+            let accounting = &mut self.duties.accounting;
+            for event in accounting.attribute(sample, &attached, &owners) {
+                self.deliver(event);
+            }
+        }
+        let duties = &mut self.duties;
+        duties.cgroup_limits.update_all(&mut duties.accounting);
+    }
+
+    /// All accounts in the ledger, with the pids of their processes.
+    fn attached_processes(&self) -> Vec<Attached> {
+        let known = self.duties.clients.pids();
+        let known = known.filter_map(|(client, container, pid)| {
+            Some(Attached { client, container, pid, granted: self.engine.granted_to(client)? })
+        });
+        known.collect()
+    }
+
+    /// Does what is due in the accounting.
+    pub(super) fn account(&mut self, now: Instant) {
+        while let Some(asked) = self.duties.accounting.expired(now) {
+            self.answer_measure(&asked, None);
+        }
+        let duties = &mut self.duties;
+        let finished = duties.cgroup_limits.expired(now);
+        duties.continue_after_limits(finished);
+        let (limits, accounting) = (&duties.cgroup_limits, &mut duties.accounting);
+        match duties.containers.len() {
+            0 => accounting.close_if_due(now),
+            _ if accounting.is_sample_due(now) => {
+                accounting.sample(now, &limits.gpus(), limits.in_force());
+                limits.owners().iter().for_each(|it| self.deliver(it.looking()));
+            }
+            _ => {}
+        }
+    }
+}
