@@ -4,6 +4,7 @@
 //! through [`DriverBackend`]. The production one is in `cuda.rs`; tests provide their own. Handles are
 //! plain numbers here: the gate never dereferences them.
 
+use super::claim::ClaimWords;
 use crate::daemon::sys::SecondMapping;
 use gpuslice_nvabi::types::{CUcontext, CUstream};
 use gpuslice_wire::page::{ClientPage, ContainerPage};
@@ -58,6 +59,21 @@ pub struct Pages {
     pub container: &'static ContainerPage,
     /// Claims, written by this process.
     pub client: &'static ClientPage,
+}
+
+impl Pages {
+    /// The words with which this process takes part in turns of a lane.
+    #[must_use]
+    pub fn claim(&self, lane: usize) -> ClaimWords<'static> {
+        let (shown, claims) = (&self.container.lane[lane], &self.client.lane[lane]);
+        ClaimWords {
+            turn: &shown.turn,
+            mode: &shown.mode,
+            active: &claims.active,
+            drained: &claims.drained,
+            drained_ns: &claims.drained_ns,
+        }
+    }
 }
 
 /// The process's page as the GPU reads it.

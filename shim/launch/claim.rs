@@ -7,38 +7,34 @@
 //!
 //! The open mode ends in the same way. While no turns are taken the word is even; a process that launches
 //! claims part in it too, and the daemon increments the word when turns begin. The second check then reads
-//! the page's mode.
+//! the page's mode: without it, the word of turns that have just begun would pass for the open mode's.
 //!
 //! A process that gave its turn back early (idle, so `drained` = `active` = the open turn) and launches
 //! after all must first reset `drained`, by the same rule.
 //!
-//! All writes to the claims happen under the lane's lock, so threads of one process do not race with each
-//! other. The code consists of single steps because the model test runs every interleaving of them with the
-//! daemon's.
+//! # Orders of memory
+//! The process alone writes `active` and `drained`, under the lane's lock, so it reads them relaxed. `tests/pages` runs
+//! the functions below on atomics that show every value a weak memory allows; it fails if one of their orders is
+//! weaker, or one of their checks is missing.
 #![forbid(unsafe_code)]
 
-use gpuslice_wire::page::{ClientLane, may_launch};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use super::atomic::Ordering::{Relaxed, Release, SeqCst};
+use super::atomic::{AtomicU32, AtomicU64};
+use gpuslice_wire::page::{MODE_OPEN, may_launch};
 
-/// The words shared by the process and the daemon.
-#[derive(Debug)]
+/// The words of one lane that process and daemon share. The daemon writes the first two, the process the others.
+#[derive(Clone, Copy, Debug)]
 pub struct ClaimWords<'a> {
     /// The container's turn word.
     pub turn: &'a AtomicU32,
-    /// This process's claims.
-    pub claims: &'a ClientLane,
-}
-
-/// State of [`ClaimWords::take`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Take {
-    /// Next: clear `drained` if it shows this turn.
-    Undrain,
-    /// Next: set `active`.
-    Activate,
-    /// Next: check that the turn is still the claimed one.
-    Confirm,
+    /// Whether turns are taken.
+    pub mode: &'a AtomicU32,
+    /// The last turn word in which this process launched.
+    pub active: &'a AtomicU32,
+    /// The last one after which it had nothing in flight.
+    pub drained: &'a AtomicU32,
+    /// When its last work then had ended, ns.
+    pub drained_ns: &'a AtomicU64,
 }
 
 impl ClaimWords<'_> {
@@ -46,57 +42,44 @@ impl ClaimWords<'_> {
     /// only after `true`.
     #[must_use]
     pub fn take(&self, turn: u32) -> bool {
-        let claimed = self.claims.active.load(SeqCst) == turn;
-        if claimed && self.claims.drained.load(SeqCst) != turn {
+        let reported = self.drained.load(Relaxed) == turn;
+        if self.active.load(Relaxed) == turn && !reported {
             return true; // Claimed earlier in this turn, and not reported drained since.
         }
-        let mut step = Take::Undrain;
-        loop {
-            match self.step(step, turn) {
-                Ok(next) => step = next,
-                Err(taken) => return taken,
-            }
+        if reported {
+            // An even word: different from every turn in which a process was active.
+            self.drained.store(turn.wrapping_sub(1), Relaxed);
         }
+        // A daemon that sees this sees `drained` reset; one that does not is seen by the load.
+        self.active.store(turn, SeqCst);
+        self.turn.load(SeqCst) == turn
     }
 
-    /// One step of [`ClaimWords::take`]: at most one write, or the one read; `Err` is the outcome.
-    ///
-    /// # Errors
-    /// The outcome: whether the claim holds.
-    pub fn step(&self, step: Take, turn: u32) -> Result<Take, bool> {
-        match step {
-            Take::Undrain => {
-                if self.claims.drained.load(SeqCst) == turn {
-                    // An even word: different from every turn in which a process was active.
-                    self.claims.drained.store(turn.wrapping_sub(1), SeqCst);
-                }
-                Ok(Take::Activate)
-            }
-            Take::Activate => {
-                self.claims.active.store(turn, SeqCst);
-                Ok(Take::Confirm)
-            }
-            Take::Confirm => Err(self.turn.load(SeqCst) == turn),
-        }
+    /// Claims part in the open mode, in which the turn word was `turn`. Launches may go only after `true`.
+    #[must_use]
+    pub fn take_open(&self, turn: u32) -> bool {
+        self.take(turn) && self.mode.load(Relaxed) == MODE_OPEN
+    }
+
+    /// Claims part in the turn before the even `turn`, which began and ended unseen while work was parked: a report
+    /// is owed for it.
+    pub fn took_before(&self, turn: u32) {
+        self.active.store(turn.wrapping_sub(1), SeqCst);
     }
 
     /// Whether a turn in which this process took part, or the open mode before the turns, is over and not yet
     /// reported drained; `free` is true while no turns are taken.
     #[must_use]
     pub fn owes_report(&self, free: bool) -> bool {
-        let active = self.claims.active.load(SeqCst);
-        let turn = self.turn.load(SeqCst);
+        let active = self.active.load(Relaxed);
+        let turn = self.turn.load(Relaxed); // a stale one delays the report
         let over = turn != active || !free && !may_launch(turn);
-        active != self.claims.drained.load(SeqCst) && over
+        active != self.drained.load(Relaxed) && over
     }
 
     /// Reports that nothing is in flight since `ended`, ns. The caller holds the lane's lock and knows that.
     pub fn report_drained(&self, ended: u64) {
-        let active = self.claims.active.load(SeqCst);
-        self.claims.drained_ns.store(ended, Relaxed);
-        self.claims.drained.store(active, SeqCst);
+        self.drained_ns.store(ended, Relaxed);
+        self.drained.store(self.active.load(Relaxed), Release);
     }
 }
-
-#[cfg(test)]
-mod model;

@@ -4,19 +4,14 @@
 use super::backend::{Context, DriverBackend, Event, Pages, Pinned, Progress, Stream};
 use crate::daemon::sys::SecondMapping;
 use gpuslice_wire::limits::PAGE_BYTES;
-use gpuslice_wire::page::{ClientLane, ClientPage, ContainerPage, GATE_OPEN};
+use gpuslice_wire::page::{ClientPage, ContainerPage, GATE_OPEN};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
 
-pub fn blank_client_lane() -> ClientLane {
-    // SAFETY: atomics and padding integers; all bits zero is a value of each.
-    unsafe { std::mem::zeroed() }
-}
-
 pub fn blank_container() -> &'static ContainerPage {
-    // SAFETY: as above.
+    // SAFETY: atomics and padding integers; all bits zero is a value of each.
     Box::leak(Box::new(unsafe { std::mem::zeroed() }))
 }
 

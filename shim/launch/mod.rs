@@ -29,6 +29,7 @@
 //! Work behind closed gates waits for its turn, which comes; no launch goes early for it.
 #![deny(missing_docs)]
 
+mod atomic;
 pub mod backend;
 pub mod captures;
 pub mod claim;
@@ -47,6 +48,7 @@ mod tests;
 mod thread;
 pub mod turn;
 pub mod window;
+pub mod word;
 
 pub use slow_path::Work;
 
@@ -55,9 +57,10 @@ use estimate::{Key, Task};
 use gpuslice_nvabi::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUfunction, CUgraphExec, CUresult, CUstream,
 };
-use slow_path::{CLOSED, Gate, METERED, OPEN};
+use slow_path::Gate;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
+use word::{CLOSED, METERED};
 
 /// The word that every launch reads.
 static WORD: AtomicU32 = AtomicU32::new(CLOSED);
@@ -69,14 +72,14 @@ static GATE: AtomicPtr<Gate> = AtomicPtr::new(std::ptr::null_mut());
 #[inline(always)]
 #[must_use]
 pub fn open() -> bool {
-    WORD.load(Relaxed) & OPEN != 0
+    word::is_open(&WORD)
 }
 
 /// Whether a graph may be launched straight away: the gate is open, and no graph needs memory.
 #[inline(always)]
 #[must_use]
 pub fn open_to_graphs() -> bool {
-    WORD.load(Relaxed) == OPEN
+    word::is_open_to_graphs(&WORD)
 }
 
 /// Sends launches of graphs through the longer path from now on.

@@ -1,10 +1,10 @@
 //! The gate's slow path: a launch while the fast path is closed.
 //!
 //! # The word
-//! Launches read one word and go if it is [`OPEN`]. It is open only while no turns are taken and this process
-//! has reported itself runnable. The gate thread closes it periodically; the next launch takes the slow path,
-//! is observed there, and opens it again. A process without a launch between two closings is idle. This is
-//! the second-chance bit of page replacement, at the cost of one slow launch in 20 ms.
+//! Launches read one word ([`super::word`]) and go if it is open. It is open only while no turns are taken and
+//! this process has reported itself runnable. The gate thread closes it periodically; the next launch takes the
+//! slow path, is observed there, and opens it again. A process without a launch between two closings is idle. This
+//! is the second-chance bit of page replacement, at the cost of one slow launch in 20 ms.
 //!
 //! # Locks
 //! Each lane has one lock. It is held while events are recorded and queried, never during the launch itself
@@ -13,7 +13,7 @@
 
 use super::backend::{Context, DriverBackend, Event, Pages, Stream};
 use super::captures;
-use super::claim;
+use super::claim::ClaimWords;
 use super::estimate::{Estimate, Task};
 use super::fences::{Fences, StreamId};
 use super::gaps::Gaps;
@@ -23,19 +23,12 @@ use super::os;
 use super::releases::{BEHIND_MAX_NS, Releases};
 use super::turn::{LaneFacts, Verdict};
 use super::window::{Admission, HELD_MAX_NS, StreamIndex};
+use super::word;
 use gpuslice_wire::limits::LANES_MAX;
 use gpuslice_wire::page::{ClientLane, MODE_OPEN, RUNNABLE_PARKED};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The bit of the word that is set while launches may go straight to the driver.
-pub const OPEN: u32 = 1;
-/// The word's value while they must take the slow path.
-pub const CLOSED: u32 = 0;
-/// The bit of the word that is set once graphs of this process allocate memory: their launches take a longer
-/// path, which reserves it. The gate does not change this bit.
-pub const METERED: u32 = 2;
 
 /// Longest sleep at the gate between two checks of the heartbeat.
 const LOOK_NS: u64 = 50_000_000;
@@ -189,11 +182,8 @@ impl PendingLaunch<'_> {
         &self.pages.client.lane[self.index]
     }
 
-    fn words(&self) -> claim::ClaimWords<'static> {
-        claim::ClaimWords {
-            turn: &self.pages.container.lane[self.index].turn,
-            claims: self.claims(),
-        }
+    fn words(&self) -> ClaimWords<'static> {
+        self.pages.claim(self.index)
     }
 }
 
@@ -212,9 +202,8 @@ impl PendingLaunch<'_> {
     /// Claims part in the open mode that `words` show. Returns whether that mode still holds; a daemon that
     /// is away does not end it.
     fn claim_open(&self, words: &LaneFacts, now: u64) -> bool {
-        let taken = self.words().take(words.turn);
-        let mode = &self.pages.container.lane[self.index].mode;
-        words.stale(now) || (taken && mode.load(SeqCst) == MODE_OPEN)
+        let taken = self.words().take_open(words.turn);
+        words.stale(now) || taken
     }
 }
 
@@ -421,13 +410,9 @@ impl Gate {
         let container = pending.pages.container;
         lane.untracked = true;
         let seen = now.saturating_sub(self.closed.load(Relaxed)) >= SEEN_NS;
-        if container.gated.load(SeqCst) == 0 && (seen || container.lanes.load(Relaxed) <= 1) {
+        if seen || container.lanes.load(Relaxed) <= 1 {
             self.opened.store(now, Relaxed);
-            self.word.fetch_or(OPEN, SeqCst);
-            // The gate thread may have closed it for turns just before: check again after opening.
-            if container.gated.load(SeqCst) != 0 {
-                self.word.fetch_and(!OPEN, SeqCst);
-            }
+            word::open(self.word, &container.gated);
         }
         if now.saturating_sub(lane.sampled) < SAMPLE_NS {
             return None;

@@ -12,10 +12,11 @@
 //! thread does not exist in a forked child; the child creates a new gate.
 
 use super::backend::{DriverBackend, Pages};
-use super::claim;
+use super::claim::ClaimWords;
 use super::os;
-use super::slow_path::{Gate, Lane, OPEN};
+use super::slow_path::{Gate, Lane};
 use super::turn::LaneFacts;
+use super::word;
 use gpuslice_wire::limits::LANES_MAX;
 use gpuslice_wire::page::{ClientLane, GATE_CLOSED, MODE_OPEN, RUNNABLE_PARKED, may_launch};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -107,12 +108,17 @@ impl Lane {
 
 /// Resumes parked work. In a turn of this container it continues, and the process takes part in the turn. For
 /// a turn that began and ended unseen, the process owes a report.
-fn resume_parked(lane: &mut Lane, race: &claim::ClaimWords<'_>, words: &LaneFacts, now: u64) {
+fn resume_parked(
+    lane: &mut Lane,
+    (claims, race): (&ClientLane, &ClaimWords<'_>),
+    words: &LaneFacts,
+    now: u64,
+) {
     let goes = words.is_open(now) || may_launch(words.turn);
     if goes && (race.take(words.turn) || words.stale(now)) {
-        lane.unpark(race.claims, now);
+        lane.unpark(claims, now);
     } else if !may_launch(words.turn) {
-        race.claims.active.store(words.turn.wrapping_sub(1), SeqCst);
+        race.took_before(words.turn);
     }
 }
 
@@ -141,10 +147,7 @@ impl Gate {
             }
             let futex = pages.container.futex.load(SeqCst);
             let recalls = if self.backend.answer_recalls() { REST_NS } else { RECALL_NS };
-            let gated = pages.container.gated.load(SeqCst);
-            if gated != 0 {
-                self.word.fetch_and(!OPEN, SeqCst);
-            }
+            let gated = word::close_for_turns(self.word, &pages.container.gated);
             let lanes = (pages.container.lanes.load(Relaxed) as usize).min(LANES_MAX);
             if gated < gated_before {
                 // Launches wait on their turn word, which need not change when turns end altogether.
@@ -158,7 +161,7 @@ impl Gate {
             if !(0..lanes).any(runnable) {
                 // The next launch must report the process as runnable. The word may still be open here after
                 // an attach to a restarted daemon, which provides a blank page of claims.
-                self.word.fetch_and(!OPEN, SeqCst);
+                word::close(self.word);
             }
             let words = LaneFacts::read(pages.container, 0);
             if words.stale(now) {
@@ -181,7 +184,7 @@ impl Gate {
     /// beginning was observed.
     fn service(&self, pages: &Pages, index: usize, now: u64, seen_turn: &mut u32) -> u64 {
         let claims = &pages.client.lane[index];
-        let race = claim::ClaimWords { turn: &pages.container.lane[index].turn, claims };
+        let race = pages.claim(index);
         let runnable = claims.runnable.load(SeqCst);
         let free = pages.container.lane[index].mode.load(SeqCst) == MODE_OPEN;
         let owes_report = race.owes_report(free);
@@ -196,7 +199,7 @@ impl Gate {
         }
         let mut lane = self.lane(index);
         if lane.parked {
-            resume_parked(&mut lane, &race, &words, now);
+            resume_parked(&mut lane, (claims, &race), &words, now);
         }
         let owes_report = race.owes_report(free);
         if owes_report {
@@ -206,7 +209,7 @@ impl Gate {
         let ask = asleep && lane.fences.in_flight.inside() == 0;
         lane.fences.collect_elsewhere(self.backend, now, ask);
         let drained = lane.fences.in_flight.empty();
-        if owes_report && !self.report_if_drained(&mut lane, &race, &words, now) {
+        if owes_report && !self.report_if_drained(&mut lane, (claims, &race), &words, now) {
             return lane.drain_pause(now, words.gates() > 0);
         }
         lane.watched_since = 0;
@@ -218,7 +221,7 @@ impl Gate {
         }
         let (idle, hold) = (lane.idle(now), lane.hold(&words));
         if drained && idle >= hold {
-            self.give_up(&lane, &race);
+            self.give_up(&lane, claims, &race);
             return REST_NS;
         }
         if !may_launch(words.turn) && !drained {
@@ -238,9 +241,9 @@ impl Gate {
     }
 
     /// Ends this process's part in the turn: it has nothing in flight, and its next launch is not near.
-    fn give_up(&self, lane: &Lane, race: &claim::ClaimWords<'_>) {
+    fn give_up(&self, lane: &Lane, claims: &ClientLane, race: &ClaimWords<'_>) {
         race.report_drained(lane.fences.in_flight.ended());
-        race.claims.runnable.store(0, SeqCst);
+        claims.runnable.store(0, SeqCst);
         self.backend.ring();
     }
 
@@ -264,12 +267,12 @@ impl Gate {
             lane.fences.in_flight.ended_at(now);
         }
         let claims = &pages.client.lane[index];
-        let race = claim::ClaimWords { turn: &pages.container.lane[index].turn, claims };
+        let race = pages.claim(index);
         if race.owes_report(false) {
-            self.report_if_drained(&mut lane, &race, &words, now);
+            self.report_if_drained(&mut lane, (claims, &race), &words, now);
         } else if lane.waiting == 0 && claims.runnable.load(SeqCst) != 0 {
             match lane.hold(&words) {
-                0 => self.give_up(&lane, &race),
+                0 => self.give_up(&lane, claims, &race),
                 // The gate thread ends the turn, and may be asleep for as long as the work was expected to last.
                 hold if lane.next_look > now.saturating_add(hold).saturating_add(LATE_NS) => {
                     os::wake(&pages.container.futex);
@@ -283,11 +286,10 @@ impl Gate {
     fn report_if_drained(
         &self,
         lane: &mut Lane,
-        race: &claim::ClaimWords<'_>,
+        (claims, race): (&ClientLane, &ClaimWords<'_>),
         words: &LaneFacts,
         now: u64,
     ) -> bool {
-        let claims = race.claims;
         if lane.fences.in_flight.empty() {
             if !may_launch(words.turn) && words.turn == claims.active.load(SeqCst).wrapping_add(1) {
                 let took = now.saturating_sub(words.turn_end_ns);
@@ -319,7 +321,7 @@ impl Gate {
         now: u64,
     ) -> u64 {
         let claims = &pages.client.lane[index];
-        if self.word.load(SeqCst) & OPEN != 0 {
+        if word::is_open(self.word) {
             let open = now.saturating_sub(self.opened.load(Relaxed));
             // With several GPUs the others keep the word open; this one was checked several times.
             let several = pages.container.lanes.load(Relaxed) > 1;
@@ -333,7 +335,7 @@ impl Gate {
                 return (words.idle_ns - open).min(LOOK_NS);
             }
             self.closed.store(now, Relaxed);
-            self.word.fetch_and(!OPEN, SeqCst);
+            word::close(self.word);
             return words.idle_ns.min(LOOK_NS);
         }
         let closed = now.saturating_sub(self.closed.load(Relaxed));
@@ -343,8 +345,7 @@ impl Gate {
             if !lane.fences.in_flight.empty() {
                 return DRAIN_NS.1;
             }
-            let turn = &pages.container.lane[index].turn;
-            claim::ClaimWords { turn, claims }.report_drained(lane.fences.in_flight.ended());
+            pages.claim(index).report_drained(lane.fences.in_flight.ended());
             claims.runnable.store(0, SeqCst);
             self.backend.ring();
             return REST_NS;

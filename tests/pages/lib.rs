@@ -1,17 +1,34 @@
-//! The words shared by a process and the daemon, under every order that a weak memory model allows.
+//! The shim's accesses to words that it shares, under every order that a weak memory model allows.
 //!
-//! `gpuslice_wire::page` says how a turn is closed: the daemon changes a word and then reads the claims,
-//! a process writes its claim and then reads the word. Whether that excludes each other is not a
-//! question of interleavings alone, which `shim/launch/claim/model.rs` tries with the shim's own steps:
-//! each side may read *before* its own write has reached the other. Here the same protocol runs on loom's
-//! atomics, which show every value that the memory model allows, with two launching threads, the gate
-//! thread and the daemon.
+//! `gpuslice_wire::page` says how a turn is closed: the daemon changes a word and then reads the claims, a process
+//! writes its claim and then reads the word. Whether that excludes each other is not a question of interleavings
+//! alone: each side may read *before* its own write has reached the other.
 //!
-//! loom takes a sequentially consistent access for an acquiring or releasing one, so the order that the
-//! pages have from such accesses is a fence here. Without it the model must break: that is tested too.
+//! The modules `claim` and `word` below are the shim's own files. Only the module `atomic` that they import is
+//! another one: [loom](https://docs.rs/loom) runs the tests again and again, with every order of the threads up to a
+//! bound, and with every value that each load may return. The daemon and the GPU are written here: a close and a
+//! look at the claims, and a count of the work in flight, which no thread of the protocol reads.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 #[cfg(test)]
-mod model;
+mod atomic;
+#[cfg(test)]
+#[path = "../../shim/launch/claim.rs"]
+mod claim;
+#[cfg(test)]
+mod turns;
+#[cfg(test)]
+#[path = "../../shim/launch/word.rs"]
+mod word;
+#[cfg(test)]
+mod words;
+
+/// Runs in every order of the threads with at most so many preemptions.
+#[cfg(test)]
+fn in_every_order(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut bounds = loom::model::Builder::new();
+    bounds.preemption_bound = Some(preemptions);
+    bounds.check(run);
+}
