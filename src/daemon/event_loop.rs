@@ -1,8 +1,10 @@
 //! The event loop. It passes events of the kernel to the duty that waits for them and the duties' events to the
 //! engine, and has the engine's actions executed in order, until the queue of tasks is empty.
 
-use crate::accounting::attribute::{Attached, granted_beside};
-use crate::accounting::questions::{NvmlAnswer, Sample};
+mod looks;
+
+use crate::accounting::attribute::granted_beside;
+use crate::accounting::questions::NvmlAnswer;
 use crate::clients::BURST;
 use crate::events::{Happening, unix_ns};
 use crate::executor::Duties;
@@ -173,6 +175,7 @@ impl Daemon {
             duties.clients.deadline(),
             duties.admins.deadline(),
             duties.accounting.deadline(serves),
+            self.look_deadline(),
             duties.cgroup_limits.deadline(),
             duties.agents.deadline(),
             duties.health.deadline(),
@@ -460,6 +463,7 @@ impl Daemon {
                     }
                 }
                 NvmlAnswer::Samples(samples) => self.account_samples(&samples),
+                NvmlAnswer::Devices { asked_ns, usage } => self.devices_looked(asked_ns, &usage),
                 NvmlAnswer::Set { ticket, done } => {
                     let finished = self.duties.cgroup_limits.answered(ticket, done);
                     self.duties.continue_after_limits(finished);
@@ -485,35 +489,6 @@ impl Daemon {
         self.answer_measure(asked, Some(used));
     }
 
-    fn account_samples(&mut self, samples: &[Sample]) {
-        let attached = self.attached_processes();
-        let duties = &mut self.duties;
-        duties.accounting.sampled();
-        let mut owners = duties.cgroup_limits.owners();
-        for owner in &mut owners {
-            owner.cgroups.extend(duties.containers.joined_cgroups(&owner.container));
-        }
-        duties.clients.read_all_claims(&mut duties.tasks);
-        self.settle();
-        for sample in samples {
-            let accounting = &mut self.duties.accounting;
-            for event in accounting.attribute(sample, &attached, &owners) {
-                self.deliver(event);
-            }
-        }
-        let duties = &mut self.duties;
-        duties.cgroup_limits.update_all(&mut duties.accounting);
-    }
-
-    /// All accounts in the ledger, with the pids of their processes.
-    fn attached_processes(&self) -> Vec<Attached> {
-        let known = self.duties.clients.pids();
-        let known = known.filter_map(|(client, container, pid)| {
-            Some(Attached { client, container, pid, granted: self.engine.granted_to(client)? })
-        });
-        known.collect()
-    }
-
     /// Does what is due in the accounting.
     fn account(&mut self, now: Instant) {
         while let Some(asked) = self.duties.accounting.expired(now) {
@@ -528,8 +503,12 @@ impl Daemon {
             _ if accounting.is_sample_due(now) => {
                 accounting.sample(now, &limits.gpus(), limits.in_force());
                 limits.owners().iter().for_each(|it| self.deliver(it.looking()));
+                self.look_at_devices(now);
             }
             _ => {}
+        }
+        if self.look_deadline().is_some_and(|due| due <= now) {
+            self.look_at_devices(now);
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Config {
     pub high_cap: Percent,
     /// Percent that high and normal ones may take while best-effort ones wait; 100 starves these.
     pub normal_cap: Percent,
+    /// NVML shows the memory in use on each device: what an ended process had counts until it is free there.
+    pub sees_devices: bool,
     /// After a restore, growth waits this long, so that processes that still hold memory attach again and
     /// are counted first.
     pub restore_grace: Duration,
@@ -86,6 +88,7 @@ impl Default for Config {
             slots: 16,
             high_cap: const { percent(95) },
             normal_cap: const { percent(99) },
+            sees_devices: false,
             restore_grace: Duration::from_millis(750),
         }
     }
