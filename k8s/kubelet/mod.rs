@@ -47,3 +47,6 @@ impl Directories {
         self.0.join("plugins").join(name)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ import filecmp
 import glob
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -186,6 +187,37 @@ class Chart(unittest.TestCase):
         without = rendered(["extender.enabled=false"])
         config = yaml.safe_load(named(without, "ConfigMap", "gpuslice-scheduler")["data"]["config.yaml"])
         self.assertNotIn("extenders", config)
+
+
+class Steps(unittest.TestCase):
+    """The page that leads from nothing to a sliced pod; no cluster is here to run it."""
+
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    steps = page.split("## From nothing to a sliced pod")[1].split("```sh")[1].split("```")[0].splitlines()[1:]
+
+    def test_ten_commands_and_what_was_not_tried(self):
+        self.assertTrue(0 < len(self.steps) <= 10, self.steps)
+        self.assertIn("Servers from 1.34 on were not run here", self.page.replace("**", "").replace("\n", " "))
+
+    def test_the_first_step_makes_what_later_ones_take(self):
+        self.assertEqual(self.steps[0], "make package")
+        stage = (ROOT / "packaging/stage").read_text().replace("\\\n", " ")
+        made = re.search(r"for file in (.*gpusliced.*)\n", stage)[1].split()
+        taken = [pathlib.Path(word) for step in self.steps for word in step.split() if word.startswith("target/")]
+        self.assertTrue(taken)
+        for path in taken:
+            self.assertEqual(path.parent, pathlib.Path("target/portable"), "what `make package` fills")
+            self.assertIn(path.name, made)
+
+    def test_values_are_the_charts(self):
+        known = yaml.safe_load((CHART / "values.yaml").read_text())
+        named = re.findall(r"--set (\S+?)=", self.page)
+        self.assertTrue(named)
+        for name in named:
+            value = known
+            for part in name.split("."):
+                self.assertIn(part, value, name)
+                value = value[part]
 
 
 class Node(unittest.TestCase):

@@ -57,6 +57,16 @@ fn equal_results_of_a_request_are_one_reservation() {
     assert_eq!(second.words.owner.container, words);
 }
 
+/// Each request is a device of its own, also where the scheduler put both on one GPU.
+#[test]
+fn requests_on_one_gpu_stay_apart() {
+    let all = [result("a", "gpu-1", "20Gi", "30"), result("b", "gpu-1", "20Gi", "30")];
+    let groups = read(&all).expect("a claim");
+    let told: Vec<_> = groups.iter().map(|it| (it.words.claim.as_str(), &it.results[..])).collect();
+    assert_eq!(told, [("u1-r0", &[0][..]), ("u1-r1", &[1][..])]);
+    assert!(groups.iter().all(|it| it.words.gpus.as_slice() == [uuid(1)]));
+}
+
 /// The first pod of a claim ends, and the second one's preparation has the same words.
 #[test]
 fn the_words_do_not_follow_the_pods() {

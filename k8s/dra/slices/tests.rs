@@ -66,6 +66,59 @@ fn a_device_has_what_pods_may_have() {
     assert_eq!(names(&published(&rows, Placement::Spread)), ["gpu-0", "gpu-2", "gpu-1"]);
 }
 
+/// Word for word: a server drops a field that it does not know, and says nothing.
+#[test]
+fn a_devices_fields_are_those_of_the_server() {
+    let mut rows = rows(Vec::new());
+    let gpu = &mut rows.gpus[0];
+    gpu.product = Text::new("NVIDIA H200").expect("short");
+    gpu.island = Text::new("i0").expect("short");
+    gpu.driver = Text::new("580.65.06").expect("short");
+    gpu.pci = Text::new("0000:3b:00.0").expect("short");
+    gpu.numa = gpuslice_wire::node::Numa(Some(1));
+    let roots = [("0000:3b:00.0".to_owned(), "pci0000:3a".to_owned())].into();
+    let node = NodeName { name: "n1".to_owned(), uid: "u1".to_owned() };
+    let slice = slice(&node, &rows, Placement::Spread, &roots);
+    let spec = &slice["spec"];
+    assert_eq!(
+        (&spec["driver"], &spec["nodeName"], &spec["pool"]),
+        (
+            &json!("gpu.gpuslice.io"),
+            &json!("n1"),
+            &json!({ "name": "n1", "generation": 1, "resourceSliceCount": 1 })
+        )
+    );
+    let device = &spec["devices"][0];
+    assert_eq!(
+        *device,
+        json!({
+            "name": "gpu-0",
+            "allowMultipleAllocations": true,
+            "attributes": {
+                "uuid": { "string": rows.gpus[0].uuid.to_string() },
+                "productName": { "string": "NVIDIA H200" },
+                "nvlink": { "string": "i0" },
+                "driverVersion": { "string": "580.65.06" },
+                "resource.kubernetes.io/pcieRoot": { "string": "pci0000:3a" },
+                "index": { "int": 0 },
+                "numa": { "int": 1 },
+                "cudaComputeCapability": { "version": "9.0.0" },
+            },
+            "capacity": {
+                "memory": { "value": "80Gi", "requestPolicy": {
+                    "default": "80Gi", "validRange": { "min": "256Mi", "step": "1Mi" },
+                } },
+                "cores": { "value": "100", "requestPolicy": {
+                    "default": "0", "validRange": { "min": "0", "step": "1" },
+                } },
+                "shares": { "value": "20", "requestPolicy": { "default": "1", "validValues": ["1"] } },
+            },
+        })
+    );
+    let count = |part: &str| device[part].as_object().expect("an object").len();
+    assert!(count("attributes") + count("capacity") <= 32, "a server takes no more");
+}
+
 #[test]
 fn a_released_claim_with_living_containers_is_not_free() {
     let mut rows = rows(vec![claimed("uid-r0", &[0], 20 << 10, 30)]);

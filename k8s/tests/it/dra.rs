@@ -8,7 +8,9 @@ use gpuslice_k8s::dra::NAME;
 use gpuslice_k8s::dra::driver::Driver;
 use gpuslice_k8s::dra::publish::{PATH, Publisher, watch_path};
 use gpuslice_k8s::dra::slices::NodeName;
+use gpuslice_k8s::grpc;
 use gpuslice_k8s::kubelet::Directories;
+use gpuslice_k8s::kubelet::dra::{ClaimsRequest, PrepareResponse};
 use gpuslice_k8s::place::Placement;
 use gpuslice_wire::node::HealthState;
 use serde_json::{Value, json};
@@ -196,4 +198,102 @@ async fn removed_sockets_are_made_again() {
     assert_eq!(dial(authority::escaped(&again.announcement)).await, Reaction::Headers);
     let without = authority::escaped(&again.announcement).replace('@', "-");
     assert_eq!(dial(without).await, Reaction::Reset(1));
+}
+
+/// It lists the directory again, removes nothing there, and deletes the node's slices.
+#[tokio::test]
+async fn a_kubelet_that_restarts_finds_the_same_driver() {
+    let world = World::new(&[81_920; 2]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    let one = claim("c", &[("gpu-1", "20Gi", "30")]);
+    put(&world, &one);
+    let first = world.kubelet.prepare(&found, &named(&one)).await;
+    until("published", || devices(&world).len() == 2).await;
+    let sockets = |it: &crate::kubelet::drivers::Driver| {
+        [&it.announcement, Path::new(&it.info.endpoint)]
+            .map(|path| grpc::identity(path).expect("there"))
+    };
+    let before = sockets(&found);
+    for _ in 0..3 {
+        world.kubelet.restart().await;
+        world.api.delete(SLICE);
+        let again = world.kubelet.find_driver().await;
+        assert_eq!(again.info, found.info);
+        assert_eq!(sockets(&again), before, "the sockets are those of before");
+        until("published again", || devices(&world).len() == 2).await;
+        assert_eq!(world.kubelet.prepare(&again, &named(&one)).await, first);
+    }
+    assert_eq!(world.ledger.told(), ["uid-c-r0 on 1 with 20480 and 30"]);
+}
+
+/// Kubelets before 1.34 know an older name of the same service.
+#[tokio::test]
+async fn the_driver_is_asked_by_its_older_name() {
+    let world = World::new(&[81_920; 2]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    assert_eq!(found.info.supported_versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin"]);
+    let one = claim("c", &[("gpu-1", "20Gi", "30")]);
+    put(&world, &one);
+    let channel = grpc::connect(Path::new(&found.info.endpoint)).await.expect("it listens");
+    let request = ClaimsRequest { claims: vec![named(&one)] };
+    let method = "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources";
+    let answer: PrepareResponse =
+        grpc::ask(&channel, method, request, 4 << 20).await.expect("an answer");
+    assert_eq!(answer.claims["uid-c"], world.kubelet.prepare(&found, &named(&one)).await);
+}
+
+/// What no scheduler writes is refused with words, and nothing of it is reserved.
+#[tokio::test]
+async fn claims_that_no_scheduler_wrote_reserve_nothing() {
+    let world = World::new(&[81_920; 2]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    let changed = |name: &str, pointer: &str, value: Value| {
+        let mut claim = claim(name, &[("gpu-0", "20Gi", "30")]);
+        let all = "/status/allocation/devices/results";
+        *claim.pointer_mut(&format!("{all}{pointer}")).expect("there") = value;
+        claim
+    };
+    let mut many = claim("many", &[]);
+    let whole = claim("x", &[("gpu-0", "1Gi", "1")]);
+    many["status"] = whole["status"].clone();
+    let result = whole["status"]["allocation"]["devices"]["results"][0].clone();
+    many["status"]["allocation"]["devices"]["results"] = json!(vec![result; 33]);
+    for (bad, words) in [
+        (changed("foreign", "/0/driver", json!("gpu.nvidia.com")), "no device of driver"),
+        (changed("elsewhere", "/0/pool", json!("another-node")), "no device of driver"),
+        (many, "33 results"),
+        (changed("huge", "/0/consumedCapacity/memory", json!("9999999Ei")), "less memory left"),
+        (changed("negative", "/0/consumedCapacity/memory", json!("-1Gi")), "-1Gi"),
+        (changed("cores", "/0/consumedCapacity/cores", json!("101")), "more than 100"),
+        (changed("gate", "/0/consumedCapacity", json!({})), "DRAConsumableCapacity"),
+        (changed("lost", "/0/device", json!("gpu-7")), "no GPU of this node"),
+    ] {
+        put(&world, &bad);
+        let answer = world.kubelet.prepare(&found, &named(&bad)).await;
+        assert!(answer.error.contains(words), "{words}: {}", answer.error);
+        assert!(answer.devices.is_empty() && world.ledger.told().is_empty(), "{words}");
+    }
+}
+
+/// The first pod ends, and the second one's preparation has the same device.
+#[tokio::test]
+async fn one_claim_of_two_pods_is_one_reservation() {
+    let world = World::new(&[81_920; 2]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    let mut one = claim("c", &[("gpu-1", "20Gi", "30")]);
+    let pod =
+        |name: &str| json!({ "resource": "pods", "name": name, "uid": format!("uid-{name}") });
+    let mut answers = Vec::new();
+    for users in [json!([pod("p")]), json!([pod("p"), pod("q")]), json!([pod("q")])] {
+        one["status"]["reservedFor"] = users;
+        put(&world, &one);
+        answers.push(world.kubelet.prepare(&found, &named(&one)).await);
+    }
+    assert_eq!(answers[0].error, "");
+    assert!(answers.iter().all(|it| *it == answers[0]), "{answers:?}");
+    assert_eq!(world.ledger.told(), ["uid-c-r0 on 1 with 20480 and 30"]);
 }

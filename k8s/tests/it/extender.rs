@@ -7,6 +7,8 @@ use gpuslice_k8s::extender::serve;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const BASE: &str = "/gpushare-scheduler";
 const SCHEDULER: &str = "ack-co-scheduler";
@@ -139,6 +141,21 @@ async fn a_pod_is_filtered_bound_and_inspected() {
             .map(|it| it.as_u16()),
         Some(404)
     );
+}
+
+/// The version is a plain text, by both of gpushare's paths.
+#[tokio::test]
+async fn the_version_is_told() {
+    let scheduler = Scheduler::start().await;
+    for path in ["/version", "/gpushare-scheduler/version"] {
+        let mut stream = TcpStream::connect(scheduler.address).await.expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.expect("text");
+        let (head, body) = said.split_once("\r\n\r\n").expect("an answer");
+        assert!(head.starts_with("HTTP/1.1 200 ") && body == "0.1.0", "{path}: {said}");
+    }
 }
 
 /// Binds of one node at the same time never give more than a GPU has.

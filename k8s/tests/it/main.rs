@@ -10,6 +10,7 @@ mod engine;
 mod extender;
 mod kubelet;
 mod ledger;
+mod lists;
 mod plugin;
 mod pressure;
 mod programs;

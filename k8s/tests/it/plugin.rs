@@ -242,21 +242,6 @@ async fn kubelets_dial_with_two_authorities() {
     assert_eq!(dial(socket.display().to_string()).await, Reaction::Reset(1));
 }
 
-#[tokio::test]
-async fn a_kubelet_reads_no_larger_list_than_its_limit() {
-    let world = World::new(&[81_920; 8]).await;
-    let _plugins = world.plugins();
-    world.registered().await;
-    let all = world.kubelet.state().plugins[MEMORY].devices.len();
-    assert_eq!(all, 640);
-    // The unit of the administrator's choice is refused before the plugin registers.
-    let other = World::new(&[81_920; 8]).await;
-    let facts = gpuslice_k8s::ledger::Ledger::gpus(&*other.ledger).borrow().clone();
-    let unit = "MiB".parse().expect("a unit");
-    let inventory = gpuslice_k8s::plugin::devices::Inventory::of(&facts, unit);
-    assert!(inventory.check_size().is_err());
-}
-
 /// gpushare's scheduler and inspect divide by the number of GPUs; a kubelet that starts sets it to zero.
 #[tokio::test]
 async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {

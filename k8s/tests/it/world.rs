@@ -95,8 +95,9 @@ impl World {
         Here(tokio::spawn(self.pair(Offer::Both)))
     }
 
-    fn pair(&self, offer: Offer) -> impl Future<Output = ()> + Send + 'static {
-        let settings = state::Settings {
+    /// What an administrator would choose for this offer.
+    pub fn settings(&self, offer: Offer) -> state::Settings {
+        state::Settings {
             node: "n".to_owned(),
             names: match offer {
                 Offer::Whole => ResourceNames { memory: WHOLE.to_owned(), cores: CORES.to_owned() },
@@ -109,10 +110,14 @@ impl World {
             },
             placement: Placement::Binpack,
             kubelet: self.kubelet.directories(),
-        };
+        }
+    }
+
+    fn pair(&self, offer: Offer) -> impl Future<Output = ()> + Send + 'static {
         let (copy, pods) = watch::channel(None);
         let path = "/api/v1/pods?fieldSelector=spec.nodeName=n".to_owned();
-        let pair = Arc::new(state::Pair::new(settings, self.ledger.clone(), self.client(), pods));
+        let (settings, ledger) = (self.settings(offer), self.ledger.clone());
+        let pair = Arc::new(state::Pair::new(settings, ledger, self.client(), pods));
         let client = self.client();
         async move {
             tokio::select! {
