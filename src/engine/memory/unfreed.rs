@@ -171,8 +171,9 @@ impl Engine {
         let Some(container) = self.containers.get_mut(index) else {
             return;
         };
-        for slice in &mut container.slices.gpus {
+        for (lane, slice) in container.slices.iter_mut() {
             let Some(gpu) = slice.gpu else { continue };
+            self.changed.push((index, lane));
             let beside = &mut self.gpus[gpu].beside.unfreed;
             let room = capacities[gpu].left();
             let charged = beside.take(beside.sum().saturating_sub(room));
