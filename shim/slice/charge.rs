@@ -13,6 +13,7 @@ use crate::memory::allocations::{Allocation, Kind};
 use crate::memory::contexts::key;
 use crate::memory::devices::limited;
 use crate::memory::physical::{Charge, Name};
+use crate::real;
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::Lane;
@@ -212,11 +213,23 @@ pub fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
         return result;
     };
     let result = call();
-    if result == CUresult::SUCCESS {
+    if result == CUresult::SUCCESS || is_gone(pointer, &allocation) {
         slice.release_charge(allocation);
     } else {
         // No other thread can have obtained the pointer meanwhile: it was not freed.
         let _none = slice.allocations.insert(pointer, allocation);
     }
     Ok(result)
+}
+
+/// Whether the driver refused a free because another thread has freed the same memory: between the removal of the entry and
+/// the call, so without an entry. The driver's code does not tell, since a bad stream is refused as a bad pointer is.
+#[cold]
+fn is_gone(pointer: u64, allocation: &Allocation) -> bool {
+    if allocation.kind != Kind::Seen || allocation.lane == Lane::HOST {
+        return false;
+    }
+    let (mut base, mut bytes) = (0, 0);
+    let found = real!(cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, pointer));
+    found == CUresult::ERROR_NOT_FOUND
 }
