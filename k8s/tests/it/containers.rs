@@ -4,6 +4,8 @@ use crate::engine::{Containerd, Sandbox};
 use crate::programs::{Process, agent_with, build, daemon, skip};
 use crate::world::{World, container, pod, until};
 use gpuslice_k8s::ledger::{Rows, socket};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,7 +27,8 @@ struct Node {
     build: PathBuf,
     /// Where the agent has its metrics.
     metrics: SocketAddr,
-    _programs: [Process; 2],
+    /// The daemon and the agent.
+    programs: [Process; 2],
 }
 
 /// A pod's sandbox and the ids of its containers.
@@ -49,7 +52,7 @@ impl Node {
         let address = format!("--metrics={metrics}");
         let programs = [daemon(&build, at, GPUS), agent_with(&world, at, &[&address])];
         world.registered().await;
-        Some(Node { world, engine, root, build, metrics, _programs: programs })
+        Some(Node { world, engine, root, build, metrics, programs })
     }
 
     /// Admits a pod and starts its containers.
@@ -200,6 +203,30 @@ async fn containers_of_a_pod_have_their_own_caps() {
         assert_eq!(node.seen(&started, name).await, 15080 * units / 14, "{name}");
     }
     assert_eq!(node.rows().claims.len(), 2);
+    node.engine.end(vec![started.sandbox]).await;
+}
+
+/// While the daemon cannot write the file again, the engine refuses the container; then it starts.
+#[tokio::test]
+async fn a_container_without_its_cdi_file_does_not_start() {
+    let test = "a_container_without_its_cdi_file_does_not_start";
+    let Some(node) = Node::start(test, true).await else {
+        return;
+    };
+    let one = pod("late", &[container("main", 3, 0)]);
+    let given = node.world.run(&one).await.expect("admitted").remove(0);
+    let sandbox = node.engine.pod(&one).await;
+    let daemon = Pid::from_raw(node.programs[0].0.id().cast_signed());
+    kill(daemon, Signal::SIGSTOP).expect("ours");
+    let file = node.root.path().join("run/cdi/gpuslice.io-uid-late-c0.json");
+    std::fs::remove_file(&file).expect("there");
+    let refused = node.engine.run(&sandbox, &given, &[], &TENANT).await.expect_err("no device");
+    assert!(refused.message().contains("CDI"), "{}", refused.message());
+    kill(daemon, Signal::SIGCONT).expect("ours");
+    until("the file is written again", || file.exists()).await;
+    let id = node.engine.run(&sandbox, &given, &[], &TENANT).await.expect("it starts");
+    let started = Started { sandbox, containers: vec![("main".to_owned(), id)] };
+    assert_eq!(node.seen(&started, "main").await, 15080 * 3 / 14);
     node.engine.end(vec![started.sandbox]).await;
 }
 

@@ -104,6 +104,7 @@ fn a_programs_own_error_leaves_the_gpu_healthy() {
         let before = health(&agent).state;
         assert!(before != HealthState::Xid || health(&agent).xid == 62);
         fail(&case, 43);
+        fail(&case, 45);
         fail(&case, 62);
         std::thread::sleep(Duration::from_millis(300));
         health(&agent).state == HealthState::Xid

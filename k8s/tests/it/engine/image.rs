@@ -40,7 +40,7 @@ pub fn archive(dir: &Path, tenant: &Path) -> PathBuf {
     let sum = sum.split_whitespace().next().expect("a sum");
     let config = serde_json::json!({
         "architecture": "amd64", "os": "linux",
-        "config": { "Cmd": ["/bin/sleep", "infinity"], "Env": ["PATH=/bin"] },
+        "config": { "Cmd": ["/bin/sleep", "infinity"], "Env": ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"] },
         "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{sum}")] },
     });
     let manifest = serde_json::json!([
