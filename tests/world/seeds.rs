@@ -36,7 +36,6 @@ fn one(seed: u64, steps: u64) {
     let mut config = Config {
         oversubscribe: dice.per_mille(200),
         stop: dice.per_mille(500),
-        sees_devices: dice.per_mille(700),
         ..Config::default()
     };
     if dice.per_mille(200) {

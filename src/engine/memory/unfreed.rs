@@ -171,9 +171,8 @@ impl Engine {
         let Some(container) = self.containers.get_mut(index) else {
             return;
         };
-        for (lane, slice) in container.slices.iter_mut() {
+        for slice in &mut container.slices.gpus {
             let Some(gpu) = slice.gpu else { continue };
-            self.changed.push((index, lane));
             let beside = &mut self.gpus[gpu].beside.unfreed;
             let room = capacities[gpu].left();
             let charged = beside.take(beside.sum().saturating_sub(room));
