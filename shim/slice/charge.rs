@@ -222,8 +222,9 @@ pub fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
     Ok(result)
 }
 
-/// Whether the driver refused a free because another thread has freed the same memory: between the removal of the entry and
-/// the call, so without an entry. The driver's code does not tell, since a bad stream is refused as a bad pointer is.
+/// Whether the driver refused a free because another thread has freed the same memory: after the entry's removal and
+/// before the call, so without an entry. The driver's code does not tell, since a bad stream is refused as a bad pointer
+/// is.
 #[cold]
 fn is_gone(pointer: u64, allocation: &Allocation) -> bool {
     if allocation.kind != Kind::Seen || allocation.lane == Lane::HOST {
