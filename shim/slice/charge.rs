@@ -223,8 +223,8 @@ pub fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
 }
 
 /// Whether the driver refused a free because another thread has freed the same memory: after the entry's removal and
-/// before the call, so without an entry. The driver's code does not tell, since a bad stream is refused as a bad pointer
-/// is.
+/// before the call, so without an entry. The driver's code does not tell, since a bad stream is refused as a bad
+/// pointer is.
 #[cold]
 fn is_gone(pointer: u64, allocation: &Allocation) -> bool {
     if allocation.kind != Kind::Seen || allocation.lane == Lane::HOST {
