@@ -10,6 +10,7 @@ use gpuslice_nvabi::control::simulated::ControlFn;
 use gpuslice_nvabi::control::{
     CONTROL, Control, Preempt, Schedule, SwitchStats, TimeSlice, command, status,
 };
+use nix::errno::Errno;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -42,6 +43,13 @@ pub enum ControlError {
     NoEffect,
     /// The driver reports success, but reads back another value.
     NotKept,
+}
+
+impl ControlError {
+    /// Whether it says only that the process has ended.
+    pub fn is_of_an_ended_process(&self) -> bool {
+        matches!(self, ControlError::System(why) if why.raw_os_error() == Some(Errno::ESRCH as i32))
+    }
 }
 
 impl fmt::Display for ControlError {

@@ -66,6 +66,8 @@ impl Job {
 pub enum WorkerAnswer {
     /// To `Stop`: its duration in µs, or why nothing is stopped.
     Stopped(Result<u64, String>),
+    /// To `Stop`: one of the processes has ended, and nothing is stopped.
+    Gone,
     /// To `Resume`: the error for groups that are not resumed yet; the worker tries again until they are.
     Resumed(Option<String>),
     /// To the last `Slices` of a round, by GPU.

@@ -188,6 +188,11 @@ impl Preemption {
                     self.tried(containers, &container, lane, &done);
                     out.step(Event::Stopped { container, lane, order, ok });
                 }
+                // Its end is no sign that work cannot be stopped.
+                Told::Answer(container, Job::Stop(lane, order, _), WorkerAnswer::Gone) => {
+                    let (lane, ok) = (Lane(lane), false);
+                    out.step(Event::Stopped { container, lane, order, ok });
+                }
                 Told::Lost(container, Job::Stop(lane, order, _)) => {
                     let (lane, ok) = (Lane(lane), false);
                     self.misses.entry(container).or_default().all += 1;

@@ -107,7 +107,10 @@ impl Worker {
                 let begun = Instant::now();
                 let done = self.stop(lane, &targets);
                 let done = done.map(|()| begun.elapsed().as_micros() as u64);
-                WorkerAnswer::Stopped(done.map_err(|why| why.to_string()))
+                match done {
+                    Err(why) if why.is_of_an_ended_process() => WorkerAnswer::Gone,
+                    done => WorkerAnswer::Stopped(done.map_err(|why| why.to_string())),
+                }
             }
             Job::Resume(lane) => {
                 let refused = self.resume(lane).map(|why| why.to_string());
