@@ -21,7 +21,7 @@ pub struct Faults {
     pub slow_launch_ns: u64,
     pub xid: u64,
     pub xid_at_launch: u64,
-    /// A place in [`HANGS`], from 1.
+    /// A place in `HANGS`, from 1.
     pub hang: u64,
 }
 
