@@ -199,7 +199,7 @@ fn a_launch_whose_thread_has_gone_is_never_reported() {
     });
 }
 
-/// What is left when all is over: a report is owed for each turn in which work ran, and for no other.
+/// When all is over, a report is owed for each turn in which work ran, and for no other.
 #[test]
 fn a_report_is_owed_once() {
     in_every_order(1, || {
