@@ -317,7 +317,7 @@ fn claims(
     let Directories { state, cdi } = Directories::of(config, runtime_dir);
     let store = ClaimStore::at(&state);
     let writer = Writer::start(store.clone(), watch)?;
-    Ok(Claims::restored(store, writer, CdiFiles::new(cdi, runtime_dir, gpus.minors())))
+    Ok(Claims::restored(&store, writer, CdiFiles::new(cdi, runtime_dir, gpus.minors())))
 }
 
 /// The admin socket and, if the service manager made one, the observers' socket.

@@ -76,8 +76,7 @@ pub type NodeDenied = (NodeDenial, String);
 /// All claims; see the file's head.
 #[derive(Debug)]
 pub struct Claims {
-    store: ClaimStore,
-    /// Writes the files in `store`.
+    /// Writes their files.
     writer: Writer,
     /// The CDI files.
     pub cdi: CdiFiles,
@@ -88,7 +87,7 @@ pub struct Claims {
 
 impl Claims {
     /// The claims of earlier daemons; those in `store` that cannot be read are reported.
-    pub fn restored(store: ClaimStore, writer: Writer, cdi: CdiFiles) -> Claims {
+    pub fn restored(store: &ClaimStore, writer: Writer, cdi: CdiFiles) -> Claims {
         let mut known = BTreeMap::new();
         for (claim, found) in store.read_all() {
             let found = found.map_or_else(
@@ -101,7 +100,7 @@ impl Claims {
             );
             known.insert(claim, found);
         }
-        Claims { store, writer, cdi, known, asked: None }
+        Claims { writer, cdi, known, asked: None }
     }
 
     /// What is known of a claim.
@@ -189,13 +188,9 @@ impl Claims {
         self.writer.hold(claim, key, answer)
     }
 
-    /// The next change that was written or could not be, and, for the latter, why.
-    pub fn written(&mut self) -> Option<(Written, Option<String>)> {
-        let written = self.writer.written()?;
-        let why = written.done.as_ref().err();
-        let path = self.store.path(&written.change.claim());
-        let why = why.map(|why| format!("{}: {why}", path.display()));
-        Some((written, why))
+    /// The next change that was written, or could not be.
+    pub fn written(&mut self) -> Option<Written> {
+        self.writer.written()
     }
 
     /// Whether a claim's file cannot be written that is still to be there.

@@ -45,7 +45,8 @@ impl Change {
 #[derive(Debug)]
 pub struct Written {
     pub change: Change,
-    pub done: io::Result<()>,
+    /// Otherwise the file and the error.
+    pub done: Result<(), String>,
     /// What waited for it, by connection.
     pub answers: Vec<(Key, NodeAnswer)>,
 }
@@ -61,7 +62,7 @@ struct Queued {
 #[derive(Debug)]
 pub struct Writer {
     changes: Sender<Change>,
-    done: Receiver<io::Result<()>>,
+    done: Receiver<Result<(), String>>,
     /// Written by the thread after each change; kept open for epoll.
     _notify: Arc<EventFd>,
     /// What the thread has not answered, in its order.
@@ -85,6 +86,8 @@ impl Writer {
                     Change::Keep(words) => store.keep(&words),
                     Change::Forget(claim) => store.forget(&claim),
                 };
+                let at = store.path(&change.claim());
+                let result = result.map_err(|why| format!("{}: {why}", at.display()));
                 if answer.send(result).is_err() {
                     return;
                 }

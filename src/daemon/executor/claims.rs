@@ -6,7 +6,7 @@
 
 use super::Duties;
 use crate::agents::rows::Rows;
-use crate::claims::{CdiFiles, Change, Claim, NodeDenied};
+use crate::claims::{CdiFiles, Change, Claim, NodeDenied, Written};
 use crate::containers::{Joining, Members};
 use crate::events::Happening;
 use crate::replies::{Denied, NO_REPLY, agent_token, key_of};
@@ -164,25 +164,25 @@ impl Duties {
 
     /// Claims' files were written, or could not be.
     pub fn claims_written(&mut self) {
-        while let Some((written, failed)) = self.claims.written() {
-            let Some(why) = failed else {
-                for (key, answer) in written.answers {
+        while let Some(Written { change, done, answers }) = self.claims.written() {
+            let Err(why) = done else {
+                for (key, answer) in answers {
                     self.agents.answer(key, &answer);
                 }
                 continue;
             };
-            let claim = written.change.claim();
-            let text = match written.change {
+            let claim = change.claim();
+            let text = match change {
                 Change::Keep(_) => format!("{why}; free disk space or raise the limit there"),
                 Change::Forget(_) => {
                     format!("{why}; release the claim again, or delete it by hand")
                 }
             };
             tracing::error!(%claim, "{text}");
-            for (key, _) in written.answers {
+            for (key, _) in answers {
                 self.agents.deny(key, NodeDenial::Host, &text);
             }
-            match written.change {
+            match change {
                 Change::Keep(words) if self.claims.is_lost(&words) => self.dismiss(claim.slice()),
                 // A file that stays would come back after a reboot.
                 Change::Forget(_) if self.claims.get(&claim).is_none() => {
