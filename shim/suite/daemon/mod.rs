@@ -5,18 +5,19 @@
 
 pub mod state;
 
-use gpuslice_engine::{Event, Process};
+use gpuslice_engine::Event;
 use gpuslice_wire::frame::{RequestId, decode};
 use gpuslice_wire::ids::ClientId;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use gpuslice_wire::page::MODE_TURNS;
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::Bytes;
+use nix::poll::PollTimeout;
 use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind,
     getsockopt, listen, recv, shutdown, socket, sockopt,
 };
-use state::{State, ring, send};
+use state::{Living, State, ring, send};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,7 @@ impl Daemon {
         self.state.lock().expect("no test panics under it")
     }
 
-    /// Closes every connection and the socket, and clears all grants, as a killed daemon does.
+    /// Closes every connection and the socket, as a killed daemon does.
     pub fn go_away(&mut self) {
         let silent = 0_u64.to_ne_bytes();
         let page = Arc::clone(&self.state().page);
@@ -69,7 +70,12 @@ impl Daemon {
 
     /// Listens again, with a new page.
     pub fn come_back(&mut self) {
-        self.state().begin();
+        let restored = self.state().begin();
+        let absences = self.state().absences;
+        for (client, living) in restored {
+            let account = Account { living, absences, state: Arc::clone(&self.state) };
+            std::thread::spawn(move || account.ends(client));
+        }
         self.listen();
     }
 
@@ -87,10 +93,14 @@ impl Daemon {
             while let Ok(fd) = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
                 // SAFETY: fresh from accept4; this is its only owner.
                 let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
+                let peer = getsockopt(&fd, sockopt::PeerCredentials).expect("a process");
+                let Some(living) = Living::of(peer.pid()) else {
+                    continue; // it has ended
+                };
                 let state = Arc::clone(&state);
                 let absences = state.lock().expect("no test panics under it").absences;
-                let talk = Talk { fd, absences, state };
-                std::thread::spawn(move || talk.converse());
+                let account = Account { living, absences, state };
+                std::thread::spawn(move || Talk { fd, account }.converse());
             }
         }));
     }
@@ -126,25 +136,46 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.go_away();
+        // A second panic would end the other tests too.
+        if !std::thread::panicking() {
+            self.go_away();
+        }
     }
 }
 
-/// One connection.
-struct Talk {
-    fd: Arc<OwnedFd>,
-    /// The number of absences before it; one more, and this connection has ended.
+/// A process, and the daemon that knows it.
+struct Account {
+    living: Living,
+    /// The number of the daemon's absences before; one more, and the account is the next daemon's.
     absences: u32,
     state: Arc<Mutex<State>>,
 }
 
-impl Talk {
+impl Account {
     /// The daemon's state; `None` if it went away since.
     fn state(&self) -> Option<MutexGuard<'_, State>> {
         let state = self.state.lock().expect("no test panics under it");
         (state.absences == self.absences).then_some(state)
     }
 
+    /// Waits until the process has ended: then what it held is free.
+    fn ends(&self, client: ClientId) {
+        self.living.ends_within(PollTimeout::NONE);
+        if let Some(mut state) = self.state() {
+            state.remove(client);
+            state.step(Event::Gone { client });
+            state.show();
+        }
+    }
+}
+
+/// One connection.
+struct Talk {
+    fd: Arc<OwnedFd>,
+    account: Account,
+}
+
+impl Talk {
     /// The process's number; `None` before its attach, and when another connection took its place.
     fn client(&self, state: &State) -> Option<ClientId> {
         let mut clients = state.clients.iter();
@@ -153,36 +184,34 @@ impl Talk {
     }
 
     fn converse(&self) {
-        let peer = getsockopt(&self.fd, sockopt::PeerCredentials).expect("a process");
-        let process = Process { pid: peer.pid() as u32, born: 0 };
         let mut frame = [0; FRAME_BYTES_MAX];
         while let Ok(len @ 1..) = recv(self.fd.as_raw_fd(), &mut frame, MsgFlags::empty()) {
             let (id, request) = decode::<Request>(&frame[..len]).expect("a well-formed frame");
-            let Some(mut state) = self.state() else {
+            let Some(mut state) = self.account.state() else {
                 return;
             };
-            self.answer(&mut state, id, request, process);
+            self.answer(&mut state, id, request);
             state.show();
         }
-        if let Some(mut state) = self.state() {
-            self.over(&mut state);
+        let client = self.account.state().and_then(|mut state| self.over(&mut state));
+        if let Some(client) = client {
+            self.account.ends(client);
         }
     }
 
-    /// Ends the connection: what the process held is free.
-    fn over(&self, state: &mut State) {
+    /// Ends the connection; the process may run, and keep what it holds.
+    fn over(&self, state: &mut State) -> Option<ClientId> {
         for (_, asked) in state.asked.extract_if(|_, asked| Arc::ptr_eq(&asked.fd, &self.fd)) {
             let waited = asked.since.elapsed();
             assert!(waited < RECALL_WAIT, "a recall was not answered");
         }
-        if let Some(client) = self.client(state) {
-            state.remove(client);
-            state.step(Event::Gone { client });
-            state.show();
-        }
+        let client = self.client(state)?;
+        state.step(Event::Left { client });
+        state.show();
+        Some(client)
     }
 
-    fn answer(&self, state: &mut State, id: RequestId, request: Request, process: Process) {
+    fn answer(&self, state: &mut State, id: RequestId, request: Request) {
         let held = match request {
             Request::Attach { held } => Some(held),
             Request::Look {} => Some([Bytes::ZERO; ACCOUNTS_MAX]),
@@ -191,8 +220,9 @@ impl Talk {
         if let Some(held) = held {
             state.attaches += 1;
             state.returned += u32::from(held.iter().any(|bytes| bytes.0 > 0));
-            let (token, container) = (state.ask(&self.fd, id), state.container);
-            return state.step(Event::Attach { token, container, process: Some(process), held });
+            let token = state.ask(&self.fd, &self.account.living, id);
+            let (container, process) = (state.container, Some(self.account.living.process));
+            return state.step(Event::Attach { token, container, process, held });
         }
         let Some(client) = self.client(state) else {
             return;
@@ -202,7 +232,7 @@ impl Talk {
             Request::Reserve { lane, need, wish } => {
                 state.reserves += 1;
                 assert!(need <= wish && need.0 > 0, "need {need}, wish {wish}");
-                let token = state.ask(&self.fd, id);
+                let token = state.ask(&self.fd, &self.account.living, id);
                 state.step(Event::Reserve { client, token, lane, need, wish });
             }
             Request::Yield { lane, recall, bytes } => {

@@ -2,8 +2,13 @@
 //!
 //! Scripted are NVML's answers, the pages' words about turns, and shared handles. Time stands still for the engine, so
 //! no recall ends without its answers.
+//!
+//! As with the real daemon, a process that lost its connection keeps its grants until it ends, and a daemon that
+//! comes back knows the slice and the grants of the processes that still run.
 
-use gpuslice_engine::{Action, Config, Cut, Engine, Event, LaneView, SliceRequest, Token};
+use gpuslice_engine::{
+    Action, Config, Cut, Engine, Event, Granted, LaneView, Process, Record, SliceRequest, Token,
+};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
@@ -17,6 +22,7 @@ use gpuslice_wire::units::{Bytes, Instant};
 use gpuslice_wire::usage::{
     NO_SLOT, USAGE_SLOTS, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageSlot, UsageTable,
 };
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -25,7 +31,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::IoSlice;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -70,7 +76,12 @@ pub struct State {
     tokens: u64,
     /// Requests that the engine has not answered.
     pub(super) asked: HashMap<Token, Asked>,
+    /// Processes with an account, also those whose connection ended.
     pub(super) clients: HashMap<ClientId, Client>,
+    /// The slice, as a daemon writes it down.
+    record: Option<Record>,
+    /// Grants at the time the daemon went away.
+    grants: Vec<(Living, Granted)>,
     /// How often the daemon went away.
     pub(super) absences: u32,
 }
@@ -78,6 +89,7 @@ pub struct State {
 /// A request, and the connection that its answer goes to.
 pub(super) struct Asked {
     pub(super) fd: Arc<OwnedFd>,
+    living: Living,
     id: RequestId,
     pub(super) since: std::time::Instant,
 }
@@ -85,8 +97,34 @@ pub(super) struct Asked {
 /// An attached process.
 pub(super) struct Client {
     pub(super) fd: Arc<OwnedFd>,
+    living: Living,
     claims: File,
     slot: u32,
+}
+
+/// A process, and the pidfd that shows its end.
+#[derive(Clone)]
+pub(super) struct Living {
+    pub(super) process: Process,
+    pidfd: Arc<OwnedFd>,
+}
+
+impl Living {
+    /// The process with this pid; none once it was waited for.
+    pub(super) fn of(pid: i32) -> Option<Living> {
+        // SAFETY: two numbers.
+        let fd = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, pid, 0) };
+        // SAFETY: a fresh descriptor; this is its only owner.
+        let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })?;
+        let process = Process { pid: pid as u32, born: 0 };
+        Some(Living { process, pidfd: Arc::new(pidfd) })
+    }
+
+    /// Whether it has ended after this time.
+    pub(super) fn ends_within(&self, timeout: PollTimeout) -> bool {
+        let mut pidfd = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut pidfd, timeout) == Ok(1)
+    }
 }
 
 impl State {
@@ -110,23 +148,53 @@ impl State {
             tokens: 0,
             asked: HashMap::new(),
             clients: HashMap::new(),
+            record: None,
+            grants: Vec::new(),
             absences: 0,
         };
         state.begin();
         state
     }
 
-    /// Begins with an empty ledger and a new page.
-    pub(super) fn begin(&mut self) {
+    /// Begins with a new page; knows the slice and the grants of processes that still run, if it ran before. Returns
+    /// those processes.
+    pub(super) fn begin(&mut self) -> Vec<(ClientId, Living)> {
         self.page = Arc::new(page(CONTAINER_PAGE_MAGIC));
         self.usage = Arc::new(usage_table());
         self.engine = Engine::new(Config::default());
-        let caps = self.caps.clone();
-        for lane in 0..caps.len() {
+        for lane in 0..self.caps.len() {
             let uuid = GpuUuid([0x10 + lane as u8; 16]);
             let (index, total) = (NvmlIndex(lane as u32), Bytes(GPU_BYTES));
             self.step(Event::GpuFound { uuid, index, total });
         }
+        match self.record.clone() {
+            None => self.admit(),
+            Some(record) => self.step(Event::Restore(record)),
+        }
+        let container = self.container;
+        let mut restored = Vec::new();
+        for (living, granted) in std::mem::take(&mut self.grants) {
+            if living.ends_within(PollTimeout::ZERO) {
+                continue;
+            }
+            let (token, process) = (NO_TOKEN, living.process);
+            let event = Event::RestoreProcess { token, container, process, granted };
+            let mut actions = Vec::new();
+            self.engine.step(Instant(0), event, &mut actions);
+            for action in actions {
+                if let Action::ProcessRestored { client, .. } = action {
+                    restored.push((client, living.clone()));
+                }
+                self.perform(action);
+            }
+        }
+        self.step(Event::Complete { container });
+        restored
+    }
+
+    /// Admits the container.
+    fn admit(&mut self) {
+        let caps = self.caps.clone();
         let gpus: Vec<String> = (0..caps.len()).map(|lane| lane.to_string()).collect();
         let ask = SliceRequest {
             container: self.container,
@@ -150,8 +218,12 @@ impl State {
         }
     }
 
-    /// Forgets all processes and their grants.
+    /// Forgets all processes, but for what they were granted.
     pub(super) fn end(&mut self) {
+        let granted = |(id, client): (&ClientId, &Client)| {
+            Some((client.living.clone(), self.engine.granted_to(*id)?))
+        };
+        self.grants = self.clients.iter().filter_map(granted).collect();
         self.absences += 1;
         self.asked.clear();
         self.shared.clear();
@@ -185,14 +257,17 @@ impl State {
     /// Attaches a process that holds this much on lane 0, as its slot says, and says no more.
     #[allow(dead_code)] // not every library's tests need one
     pub fn attach_silent(&mut self, bytes: u64) {
-        let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
-        held[0] = Bytes(bytes);
-        self.step(Event::Attach {
-            token: NO_TOKEN,
-            container: self.container,
-            process: None,
-            held,
+        let (token, container, held) = (NO_TOKEN, self.container, [Bytes::ZERO; ACCOUNTS_MAX]);
+        let mut actions = Vec::new();
+        let attach = Event::Attach { token, container, process: None, held };
+        self.engine.step(Instant(0), attach, &mut actions);
+        let attached = actions.iter().find_map(|action| match action {
+            Action::Attached { client, .. } => Some(*client),
+            _ => None,
         });
+        let client = attached.expect("there is room");
+        let (lane, need) = (Lane(0), Bytes(bytes));
+        self.step(Event::Reserve { client, token, lane, need, wish: need });
         let last = USAGE_SLOTS as u64 - 1;
         let at = 64 + last * size_of::<UsageSlot>() as u64;
         self.usage.write_all_at(&bytes.to_ne_bytes(), at).expect("in the table");
@@ -256,6 +331,10 @@ impl State {
                     let _ = shutdown(client.fd.as_raw_fd(), Shutdown::Both);
                 }
             }
+            Action::Admitted { record, .. } | Action::Resized { record, .. } => {
+                self.record = Some(record)
+            }
+            Action::NotRestored { why, .. } => panic!("the slice was not restored: {why}"),
             Action::Rejected { why, .. } => panic!("an attach was rejected: {why:?}"),
             Action::Denied { why, .. } => panic!("{why}"),
             _ => {} // records, and the turns of a single container, which the test scripts
@@ -264,7 +343,7 @@ impl State {
 
     /// Answers the process that has just attached.
     fn attached(&mut self, token: Token, client: ClientId, lanes: u8) {
-        let Some(Asked { fd, id, .. }) = self.asked.remove(&token) else {
+        let Some(Asked { fd, id, living, .. }) = self.asked.remove(&token) else {
             return; // a silent one
         };
         let claims = page(CLIENT_PAGE_MAGIC);
@@ -275,7 +354,7 @@ impl State {
         let reply = Reply::Attached { client, lanes };
         let usage = self.usage.as_fd();
         send(&fd, id, &reply, &[self.page.as_fd(), claims.as_fd(), futex.as_fd(), usage]);
-        self.clients.insert(client, Client { fd, claims, slot });
+        self.clients.insert(client, Client { fd, living, claims, slot });
     }
 
     /// Forgets a process, and empties its slot.
@@ -294,11 +373,12 @@ impl State {
     }
 
     /// Notes a request that the engine will answer.
-    pub(super) fn ask(&mut self, fd: &Arc<OwnedFd>, id: RequestId) -> Token {
+    pub(super) fn ask(&mut self, fd: &Arc<OwnedFd>, living: &Living, id: RequestId) -> Token {
         self.tokens += 1;
         let token = Token(self.tokens);
-        let (fd, since) = (Arc::clone(fd), std::time::Instant::now());
-        self.asked.insert(token, Asked { fd, id, since });
+        let (fd, living) = (Arc::clone(fd), living.clone());
+        let since = std::time::Instant::now();
+        self.asked.insert(token, Asked { fd, living, id, since });
         token
     }
 
