@@ -4,7 +4,8 @@
 //! before the driver creates a first one. Then the daemon measures what the driver has taken, the charge is
 //! corrected, and a context that does not fit is destroyed again. A process creates one context at a time on
 //! a GPU, or the measured costs would mix. NVML's figures may be older than the context, which then seems to cost
-//! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time.
+//! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time. One whose cost
+//! cannot be measured is charged the smallest cost observed.
 
 use crate::channels;
 use crate::daemon::sys::nap;
@@ -62,9 +63,8 @@ fn priced(
     if refused(result) {
         return Ok((result, ContextCharge::default()));
     }
-    if let Some(bytes) = measured(slice, lane, reservation.bytes, free)
-        && let Err(refused) = reservation.adjust(bytes)
-    {
+    let cost = measured(slice, lane, reservation.bytes, free).filter(|&cost| cost > 0 || free);
+    if let Err(refused) = reservation.adjust(cost.unwrap_or(if free { 0 } else { guess })) {
         let _ = undo();
         return Err(refused.into());
     }

@@ -53,6 +53,16 @@ pub fn a_context_that_seems_to_cost_nothing_is_measured_again(injection: Injecti
     assert_eq!(green.daemon.state().measures, 2);
 }
 
+/// A driver that has no figure for the process, or too late: what a context costs there is known from others.
+pub fn a_context_that_cannot_be_measured_is_charged_the_smallest_cost(injection: Injection) {
+    for figures in [&[40][..], &[40, 40, 40, 40, 40, 40, 40]] {
+        let slice = measuring(injection, figures);
+        slice.daemon.state().context_kib = 32 << 10;
+        let lines = slice.run(&["init", "ctx:0", "ctx:0", "info"]);
+        assert_eq!(lines[3], free(40 + 32), "{figures:?}");
+    }
+}
+
 pub fn a_primary_context_is_charged_once(injection: Injection) {
     let slice = measuring(injection, &[40, 40]);
     let lines = slice.run(&[
