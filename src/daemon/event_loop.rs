@@ -1,6 +1,7 @@
 //! The event loop. It passes events of the kernel to the duty that waits for them and the duties' events to the
 //! engine, and has the engine's actions executed in order, until the queue of tasks is empty.
 
+mod looks;
 mod usage;
 
 use crate::clients::BURST;
@@ -173,6 +174,7 @@ impl Daemon {
             duties.clients.deadline(),
             duties.admins.deadline(),
             duties.accounting.deadline(serves),
+            self.look_deadline(),
             duties.cgroup_limits.deadline(),
             duties.preemption.deadline(),
             duties.agents.deadline(),

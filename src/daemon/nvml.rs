@@ -247,9 +247,21 @@ impl Device<'_> {
     /// # Errors
     /// See [`Nvml::count`].
     pub fn total(&self) -> Result<Bytes, NvmlError> {
+        self.memory().map(|memory| Bytes(memory.total))
+    }
+
+    /// Its memory in use, by all processes and the driver.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn used(&self) -> Result<Bytes, NvmlError> {
+        self.memory().map(|memory| Bytes(memory.used))
+    }
+
+    fn memory(&self) -> Result<nvmlMemory_t, NvmlError> {
         let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
         call!(self.library, nvmlDeviceGetMemoryInfo(self.handle, &raw mut memory))?;
-        Ok(Bytes(memory.total))
+        Ok(memory)
     }
 
     /// The product's name.
@@ -353,6 +365,14 @@ impl Device<'_> {
             *known = (*known).max(used);
         }
         Ok(all)
+    }
+
+    /// Those of its processes that compute, again with their bytes.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn computing(&self) -> Result<BTreeMap<u32, u64>, NvmlError> {
+        Ok(self.compute()?.into_iter().filter(|(_, used)| *used != u64::MAX).collect())
     }
 
     fn compute(&self) -> Result<Vec<(u32, u64)>, NvmlError> {

@@ -269,6 +269,7 @@ fn assemble(
     };
     let engine = Engine::new(gpuslice_engine::Config {
         stop: preemption.is_on(),
+        sees_devices: accounting.sees_devices(),
         containers: budget.containers.into(),
         ..config.engine()
     });

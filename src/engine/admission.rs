@@ -34,7 +34,7 @@ pub(crate) struct GpuCapacity {
 
 impl GpuCapacity {
     /// Memory that is not promised yet.
-    fn left(&self) -> Bytes {
+    pub(crate) fn left(&self) -> Bytes {
         self.total.saturating_sub(self.promised)
     }
 

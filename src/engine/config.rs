@@ -47,6 +47,8 @@ pub struct Config {
     pub slots: u32,
     /// What higher classes may take of a GPU while lower ones wait; 100 percent starves these.
     pub class_caps: ClassCaps,
+    /// NVML shows the memory in use on each device: what an ended process had counts until it is free there.
+    pub sees_devices: bool,
     /// After a restore, growth waits this long, so that processes that still hold memory attach again and
     /// are counted first.
     pub restore_grace: Duration,
@@ -83,6 +85,7 @@ impl Default for Config {
             policy: Policy::Soft,
             slots: 16,
             class_caps: const { ClassCaps { high: percent(95), normal: percent(99) } },
+            sees_devices: false,
             restore_grace: Duration::from_millis(750),
         }
     }

@@ -25,6 +25,7 @@ use crate::sched::gpu::Gpu;
 use crate::sched::overhead::WorkSpan;
 use crate::sched::preempt::Answer;
 use crate::sched::{Note, Turns};
+use crate::unfreed::Beside;
 
 /// The state of all GPUs, containers and processes of a node.
 #[derive(Clone, Debug)]
@@ -93,6 +94,9 @@ impl Engine {
         let touched = gang::closure(&self.gangs, self.concerned(&event) | self.overdue());
         self.pass_time(touched);
         self.follow_recording(actions);
+        if matches!(event, Event::Tick) {
+            self.end_unfreed(actions);
+        }
         if matches!(event, Event::Tick | Event::Reserve { .. }) {
             self.end_grace(actions);
         }
@@ -125,6 +129,7 @@ impl Engine {
             | Event::Measured { .. }
             | Event::Looking { .. }
             | Event::Looked { .. }
+            | Event::DeviceLooked { .. }
             | Event::Unattributed { .. } => self.memory(event, actions),
             Event::Resize { token, container, lane, memory } => {
                 self.resize(token, container, lane, memory, actions)
@@ -174,8 +179,8 @@ impl Engine {
     pub fn next_deadline(&self) -> Option<Instant> {
         let due = self.gpus.iter().filter_map(|gpu| gpu.due);
         let memory =
-            self.grace.into_iter().chain(self.recalled_until()).chain(self.held_back_until());
-        due.chain(memory).min()
+            [self.grace, self.recalled_until(), self.held_back_until(), self.unfreed_until()];
+        due.chain(memory.into_iter().flatten()).min()
     }
 
     /// The last time that a step came too late for the tenants: when it came, and by how much.
@@ -223,6 +228,7 @@ impl Engine {
             Event::Measured { .. }
             | Event::Looking { .. }
             | Event::Looked { .. }
+            | Event::DeviceLooked { .. }
             | Event::Unattributed { .. }
             | Event::Resize { .. } => 0,
             Event::Tick => 0, // overdue GPUs are looked at anyway
@@ -250,6 +256,7 @@ impl Engine {
                 index,
                 total,
                 turns,
+                beside: Beside::default(),
             });
         }
     }
@@ -300,6 +307,7 @@ impl Engine {
         match self.vacancy(container).and_then(|()| readmit(&self.capacities(), &record)) {
             Ok(()) => {
                 actions.push(Action::Restored { container, lanes });
+                self.expect_unfreed(&record);
                 let until = self.now.plus(self.config.restore_grace);
                 self.insert_container(record, Stage::Returning { until }, false);
             }
@@ -343,6 +351,7 @@ impl Engine {
             }
         }
         self.changed.push((index, Lane::HOST));
+        self.inherit_unfreed(index);
     }
 
     fn dismiss(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
@@ -356,6 +365,7 @@ impl Engine {
                 actions.push(Action::Disconnect { client, why: Cut::Dismissed });
             }
             self.cut_recording(actions);
+            self.leave_unfreed(index);
             self.held_back.retain(|&(_, of, _)| of != index);
             self.containers.remove(index);
             self.gangs.retain(|gang| gang.index != index);

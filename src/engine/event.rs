@@ -221,6 +221,15 @@ pub enum Event {
         /// GPU of the slice.
         lane: Lane,
     },
+    /// The memory in use on a device was compared with what living processes have of it.
+    DeviceLooked {
+        /// The device.
+        gpu: GpuUuid,
+        /// When NVML was asked.
+        asked: Instant,
+        /// What none of them explains.
+        beside: Bytes,
+    },
     /// All attached processes of a container were just measured, each by its `Measured`, in one query.
     Looked {
         /// The container.

@@ -46,7 +46,8 @@ impl Engine {
             let (id, account) = (container.record.container, &slice.account);
             let lanes = self.lanes_of(index, lane);
             let unattributed = u128::from(slice.unattributed.charged().0);
-            let beside = unattributed + u128::from(slice.hidden.0);
+            let unfreed = slice.unfreed.sum();
+            let beside = unattributed + u128::from(slice.hidden.0) + u128::from(unfreed.0);
             assert_eq!(
                 lanes.fold(beside, |sum, lane| sum + lane.reserved()),
                 account.exactly(),
@@ -79,10 +80,8 @@ impl Engine {
                 "{id} {lane:?}: a process that is gone is waited for, or waits"
             );
             let returning = matches!(container.stage, Stage::Returning { .. });
-            assert!(
-                slice.waiting.is_empty() || on || returning || self.is_held_back(index, lane),
-                "{id} {lane:?}: growth waits for nothing"
-            );
+            let waits = on || returning || self.is_held_back(index, lane) || unfreed > Bytes::ZERO;
+            assert!(slice.waiting.is_empty() || waits, "{id} {lane:?}: growth waits for nothing");
             let due = self.recalls.iter().filter(|it| (it.1, it.2) == (index, lane));
             assert_eq!(due.count(), usize::from(on), "{id} {lane:?}: a recall without an end");
         }

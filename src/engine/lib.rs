@@ -38,6 +38,7 @@ mod sched;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod unfreed;
 mod view;
 
 pub use action::{Action, Actions, CapChange, Cut, LaneView, Late, Mode, Stretch};
@@ -54,3 +55,4 @@ pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;
 pub use snapshot::{Figures, ProcessFigures};
+pub use unfreed::{FIGURE_AGE, FREED_WITHIN};

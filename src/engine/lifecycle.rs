@@ -33,6 +33,7 @@ use crate::lanes::ByLane;
 use crate::ledger::{Measured, MemoryAccount, Window};
 use crate::record::Record;
 use crate::sched::overhead::WorkSpan;
+use crate::unfreed::Unfreed;
 
 /// Whether all processes that hold memory are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +129,8 @@ pub(crate) struct Slice {
     pub(crate) residual: u128,
     /// The sum of its processes' grants.
     pub(crate) granted: u128,
+    /// What its ended processes were charged and the driver has not freed yet.
+    pub(crate) unfreed: Unfreed,
     /// The largest `granted` while NVML is asked.
     pub(crate) window: Window,
     pub(crate) recall: Recall,
@@ -154,6 +157,7 @@ impl Slice {
             hidden: Bytes::ZERO,
             residual: 0,
             granted: 0,
+            unfreed: Unfreed::default(),
             window: Window::default(),
             recall: Recall::default(),
             waiting: VecDeque::new(),
@@ -194,9 +198,16 @@ impl Slice {
         self.granted = self.granted.saturating_sub(u128::from(bytes.0));
         self.account.release(bytes);
     }
+    /// The memory of a process that ended at `now` is no longer its own.
+    pub(crate) fn end(&mut self, now: Instant, charged: u128) {
+        let charged = Bytes(u64::try_from(charged).unwrap_or(u64::MAX));
+        self.unfreed.add(now, charged);
+        self.account.hold(charged);
+    }
     /// Memory that was measured beyond the grants of its processes.
     pub(crate) fn untracked(&self) -> Bytes {
-        let beyond = self.account.exactly().saturating_sub(self.granted);
+        let explained = self.granted + u128::from(self.unfreed.sum().0);
+        let beyond = self.account.exactly().saturating_sub(explained);
         Bytes(u64::try_from(beyond).unwrap_or(u64::MAX))
     }
     /// Adds an ended process's counts to those that observers see.

@@ -14,6 +14,7 @@
 //! | `recall` | siblings are asked for memory they do not use |
 //! | `measure` | memory that NVML shows counts, granted or not |
 //! | `look` | NVML's sum over all processes, against the sum of grants at that time |
+//! | `unfreed` | memory of ended processes counts until the driver has freed it |
 //! | `resize` | a changed cap |
 
 mod attach;
@@ -26,6 +27,7 @@ mod resize;
 mod restore;
 #[cfg(test)]
 mod tests;
+mod unfreed;
 
 pub use look::HOLD;
 
@@ -69,6 +71,9 @@ impl Engine {
             Event::Measured { client, lane, used } => self.measured(client, lane, used, actions),
             Event::Looking { container, lane } => self.looking(container, lane),
             Event::Looked { container, lane } => self.looked(container, lane, actions),
+            Event::DeviceLooked { gpu, asked, beside } => {
+                self.device_looked(gpu, asked, beside, actions)
+            }
             Event::Unattributed { container, lane, used } => {
                 self.strangers(container, lane, used, actions)
             }

@@ -2,14 +2,19 @@
 //!
 //! Each line of input is a list of questions as JSON, each line of output the list of their answers.
 
-use super::questions::{Id, NvmlAnswer, ProcessUsage, Question, Sample, Step, unanswered};
+use super::questions::{
+    DeviceUsage, Id, NvmlAnswer, ProcessUsage, Question, Sample, Step, unanswered,
+};
 use crate::cgroup::Dir;
 use crate::nvml::{Nvml, NvmlError};
 use gpuslice_host::cgroup;
+use gpuslice_host::process::{has_exited, pidfd_open};
 use gpuslice_nvabi::types::nvmlReturn_t;
 use gpuslice_wire::ids::GpuUuid;
+use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Reads each line as a list of questions, writes a list of answers.
@@ -55,6 +60,10 @@ fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> 
             let one = |gpu| sample_gpu(nvml, gpu, &limited);
             NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
+        Question::Devices { asked_ns, gpus } => {
+            let usage = gpus.into_iter().filter_map(|gpu| usage_of(nvml, gpu)).collect();
+            NvmlAnswer::Devices { asked_ns, usage }
+        }
         Question::Set { ticket, steps } => {
             let done = steps.iter().map(|step| set(nvml, step)).collect();
             NvmlAnswer::Set { ticket, done }
@@ -77,6 +86,30 @@ fn memory_of(nvml: &Nvml, gpu: Id, pid: u32, cache: &mut SampleCache) -> Option<
         };
     }
     None
+}
+
+/// Whether a process runs, as far as can be known.
+fn lives(pid: u32) -> bool {
+    match pidfd_open(pid) {
+        Ok(pidfd) => !has_exited(pidfd.as_fd()),
+        Err(why) => why != Errno::ESRCH,
+    }
+}
+
+/// The memory in use on a GPU, if NVML tells it. Processes take and free memory meanwhile: of each the smaller figure
+/// counts, so that what is in use beside them is never too little. Graphics alone counts as the driver's own.
+fn usage_of(nvml: &Nvml, gpu: Id) -> Option<DeviceUsage> {
+    let device = nvml.of(GpuUuid(gpu)).ok()?;
+    let before = device.processes().ok();
+    let used = device.used().ok()?.0;
+    let processes = before.zip(device.computing().ok()).map(|(before, after)| {
+        let least = |(pid, was): (u32, Option<u64>)| {
+            (pid, was.zip(after.get(&pid)).map(|(was, is)| was.min(*is)))
+        };
+        // A driver may name a process for a while after its end; its memory is not a living one's then.
+        before.into_iter().filter(|(pid, _)| lives(*pid)).map(least).collect()
+    });
+    Some(DeviceUsage { gpu, used, processes })
 }
 
 fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {

@@ -21,9 +21,9 @@ use crate::tasks::Measure;
 use attribute::{Attached, SliceOwner, Unattributed};
 use gpuslice_engine::Event;
 use gpuslice_host::process::own_pid_namespace;
-use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid};
 use gpuslice_wire::limits::CLIENTS_MAX;
-use gpuslice_wire::units::{Duration, Instant};
+use gpuslice_wire::units::{Bytes, Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use questions::{NvmlAnswer, Question, Sample, Ticket};
 use std::collections::{BTreeMap, VecDeque};
@@ -43,6 +43,8 @@ const END_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(5_000);
 /// Most unanswered questions; no more are asked.
 const UNANSWERED_MAX: usize = 2 * CLIENTS_MAX;
+/// Time between two looks at devices for memory that becomes free.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// How long NVML stays open after the last slice. Opening it takes milliseconds of CPU time, which would
 /// delay the next container's start.
 const KEPT_OPEN: Duration = Duration(30_000_000_000);
@@ -50,6 +52,9 @@ const KEPT_OPEN: Duration = Duration(30_000_000_000);
 const FIRST_SAMPLE_WITHIN: Duration = Duration(1_000_000_000);
 /// The inode of the initial pid namespace (linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// What processes claim to have of GPUs, each with its pid: memory that NVML's figure does not show, and all of it.
+pub type Claimed = BTreeMap<(GpuUuid, ClientId), (u32, [Bytes; 2])>;
 
 /// A request that waits for NVML.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +77,9 @@ pub struct Accounting {
     samples: u64,
     asked: Option<Instant>,
     late: bool,
+    /// The look at devices, while its answer is due: what processes claimed. And the earliest moment of the next.
+    looking: Option<Claimed>,
+    look_next: Instant,
     tickets: Ticket,
     unanswered: usize,
     waiting: VecDeque<PendingMeasure>,
@@ -116,6 +124,8 @@ impl Accounting {
             samples: 0,
             asked: None,
             late: false,
+            looking: None,
+            look_next: Instant(0),
             tickets: 0,
             unanswered: 0,
             waiting: VecDeque::new(),
@@ -124,6 +134,31 @@ impl Accounting {
             open: true,
             close_at: None,
         })
+    }
+
+    /// Whether NVML is asked for the memory in use on devices.
+    pub fn sees_devices(&self) -> bool {
+        self.interval.is_some() && self.questions.is_some()
+    }
+
+    /// When devices are looked at next, as memory there may be free from `due` on.
+    pub fn look_at(&self, due: Instant) -> Option<Instant> {
+        (self.sees_devices() && self.looking.is_none()).then(|| due.max(self.look_next))
+    }
+
+    /// Asks for the memory in use on these GPUs, of which processes claim so much, unless an answer is due.
+    pub fn look(&mut self, now: Instant, gpus: &[GpuUuid], claimed: Claimed) {
+        if self.looking.is_some() {
+            return;
+        }
+        let gpus = gpus.iter().map(|gpu| gpu.0).collect();
+        self.look_next = now.plus(LOOK_AGAIN_AFTER);
+        self.looking = self.ask(Question::Devices { asked_ns: now.0, gpus }).then_some(claimed);
+    }
+
+    /// NVML has answered to that; returns what processes claimed at the question.
+    pub fn looked(&mut self) -> Claimed {
+        self.looking.take().unwrap_or_default()
     }
 
     /// A new ticket.

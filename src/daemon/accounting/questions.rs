@@ -32,6 +32,13 @@ pub enum Question {
         /// Cgroups with a limit in force, and the GPU of the limit.
         limited: Vec<(Id, Dir)>,
     },
+    /// The memory in use on GPUs, and of all their processes.
+    Devices {
+        /// When this was asked, by CLOCK_MONOTONIC.
+        asked_ns: u64,
+        /// The GPUs.
+        gpus: Vec<Id>,
+    },
     /// Sets driver limits, one after the other.
     Set {
         /// Copied into the answer.
@@ -72,6 +79,17 @@ pub struct ProcessUsage {
     pub cgroup: Option<Vec<u8>>,
 }
 
+/// The memory in use on one GPU.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct DeviceUsage {
+    /// The GPU.
+    pub gpu: Id,
+    /// Bytes in use.
+    pub used: u64,
+    /// Its processes' part of it, by pid: the smaller of two figures, before and after. None if there is no list.
+    pub processes: Option<BTreeMap<u32, Option<u64>>>,
+}
+
 /// A sample of one GPU.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Sample {
@@ -95,6 +113,13 @@ pub enum NvmlAnswer {
     },
     /// To `Round`.
     Samples(Vec<Sample>),
+    /// To `Devices`: those that answered.
+    Devices {
+        /// The question's.
+        asked_ns: u64,
+        /// By GPU.
+        usage: Vec<DeviceUsage>,
+    },
     /// To `Set`.
     Set {
         /// The question's.
@@ -114,6 +139,7 @@ pub fn unanswered(question: Question, why: &str) -> NvmlAnswer {
             let one = |gpu| Sample { gpu, processes: Err(why.to_owned()), limited: Vec::new() };
             NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
+        Question::Devices { asked_ns, .. } => NvmlAnswer::Devices { asked_ns, usage: Vec::new() },
         Question::Set { ticket, steps } => {
             let closed = NvmlError {
                 call: "nvmlInit_v2".to_owned(),

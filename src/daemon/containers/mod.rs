@@ -338,6 +338,12 @@ impl Containers {
         self.of(container)?.gpus.get(usize::from(lane.0)).copied()
     }
 
+    /// The lane of a container's slice of a GPU.
+    pub fn lane_of(&self, container: &ContainerId, gpu: GpuUuid) -> Option<Lane> {
+        let lane = self.of(container)?.gpus.iter().position(|it| *it == gpu)?;
+        Some(Lane(lane as u8))
+    }
+
     /// Whether a container has a slice.
     pub fn has(&self, container: &ContainerId) -> bool {
         self.by_id.contains_key(container)

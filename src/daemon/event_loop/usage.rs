@@ -1,8 +1,8 @@
 //! What NVML says reaches the engine: a process's use when it asks, and the samples of all GPUs.
 
 use super::Daemon;
-use crate::accounting::attribute::{Attached, granted_beside};
-use crate::accounting::questions::{NvmlAnswer, Sample};
+use crate::accounting::attribute::granted_beside;
+use crate::accounting::questions::NvmlAnswer;
 use crate::tasks::Measure;
 use gpuslice_engine::Event;
 use gpuslice_host::clock::now;
@@ -35,6 +35,7 @@ impl Daemon {
                     }
                 }
                 NvmlAnswer::Samples(samples) => self.account_samples(&samples),
+                NvmlAnswer::Devices { asked_ns, usage } => self.devices_looked(asked_ns, &usage),
                 NvmlAnswer::Set { ticket, done } => {
                     let finished = self.duties.cgroup_limits.answered(ticket, done);
                     self.duties.continue_after_limits(finished);
@@ -60,35 +61,6 @@ impl Daemon {
         self.answer_measure(asked, Some(used));
     }
 
-    fn account_samples(&mut self, samples: &[Sample]) {
-        let attached = self.attached_processes();
-        let duties = &mut self.duties;
-        duties.accounting.sampled();
-        let mut owners = duties.cgroup_limits.owners();
-        for owner in &mut owners {
-            owner.cgroups.extend(duties.containers.joined_cgroups(&owner.container));
-        }
-        duties.clients.read_all_claims(&mut duties.tasks);
-        self.settle();
-        for sample in samples {
-            let accounting = &mut self.duties.accounting;
-            for event in accounting.attribute(sample, &attached, &owners) {
-                self.deliver(event);
-            }
-        }
-        let duties = &mut self.duties;
-        duties.cgroup_limits.update_all(&mut duties.accounting);
-    }
-
-    /// All accounts in the ledger, with the pids of their processes.
-    fn attached_processes(&self) -> Vec<Attached> {
-        let known = self.duties.clients.pids();
-        let known = known.filter_map(|(client, container, pid)| {
-            Some(Attached { client, container, pid, granted: self.engine.granted_to(client)? })
-        });
-        known.collect()
-    }
-
     /// Does what is due in the accounting.
     pub(super) fn account(&mut self, now: Instant) {
         while let Some(asked) = self.duties.accounting.expired(now) {
@@ -103,8 +75,12 @@ impl Daemon {
             _ if accounting.is_sample_due(now) => {
                 accounting.sample(now, &limits.gpus(), limits.in_force());
                 limits.owners().iter().for_each(|it| self.deliver(it.looking()));
+                self.look_at_devices(now);
             }
             _ => {}
+        }
+        if self.look_deadline().is_some_and(|due| due <= now) {
+            self.look_at_devices(now);
         }
     }
 }

@@ -141,7 +141,8 @@ impl Engine {
                 self.clients.detach(client)
             })
             .collect();
-        let gpus = &self.gpus;
+        let anew = self.config.sees_devices && held.iter().all(|&bytes| bytes == Bytes::ZERO);
+        let (gpus, now) = (&self.gpus, self.now);
         let container = self.containers.get_mut(index)?;
         let held_of = |lane: Lane| held[usize::from(lane.0)];
         for (lane, slice) in container.slices.iter_mut() {
@@ -154,6 +155,9 @@ impl Engine {
                 }
             }
             slice.regrant(was, held_of(lane));
+            if anew && slice.gpu.is_some() {
+                slice.end(now, was); // of the program that this one replaced
+            }
         }
         let lanes = container.slices.map(|lane, slice| {
             let gpu = slice.gpu.map(|gpu| &gpus[gpu]);

@@ -2,8 +2,7 @@
 //!
 //! A connection that ended proves nothing about memory: the process may have closed the descriptor, or
 //! broken a rule, and still hold its grants on the device. So it is *apart*: its account stays, its reports
-//! are dropped, and it is asked for nothing. Only its end refunds the account, or its next connection takes
-//! it over.
+//! are dropped, and it is asked for nothing. Only its end ends the account, or its next connection takes it over.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, Lane};
@@ -71,7 +70,7 @@ impl Engine {
         self.serve_all(index, actions);
     }
 
-    /// Refunds all memory of a process and forgets the process.
+    /// Forgets a process that has ended. Its memory counts until the driver has freed it.
     pub(crate) fn forget(&mut self, client: ClientId, actions: &mut Actions) {
         let Some(it) = self.clients.detach(client) else {
             return;
@@ -82,10 +81,14 @@ impl Engine {
         container.clients.retain(|&other| other != client);
         container.end_requests(client);
         let last = container.clients.is_empty();
+        let (now, late) = (self.now, self.config.sees_devices);
         for ((_, slice), (_, mine)) in container.slices.iter_mut().zip(it.lanes.iter()) {
             slice.give_back(mine.granted);
             slice.forget_residual(mine.residual, last);
             slice.count_past(mine);
+            if late && slice.gpu.is_some() {
+                slice.end(now, mine.reserved());
+            }
         }
         self.serve_all(it.index, actions);
     }

@@ -6,6 +6,7 @@
 //!   grants are unknown, they are counted before any growth; where they are known, only a request that does
 //!   not fit waits, because the processes may give something back;
 //! * while NVML is asked, if the container is in doubt ([`super::look`]);
+//! * while the driver has not freed the memory of ended processes, if the request fits then ([`super::unfreed`]);
 //! * while siblings are asked for memory they do not use. It is granted as soon as there is enough, and
 //!   refused only when a recall that began after its arrival is over.
 //!
@@ -77,6 +78,9 @@ impl Engine {
                 }
                 Err(_) if slice.recall.is_on() || returning => return,
                 Err(_) if fresh && self.recall(index, lane, &growth) => return,
+                Err(_) if self.fits_when_freed(index, lane, growth.need) => {
+                    return self.end_answered_recall(index, lane);
+                }
                 Err(left) => {
                     let slice = self.account(index, lane);
                     slice.map(|slice| slice.waiting.pop_front());
@@ -85,6 +89,12 @@ impl Engine {
             }
         }
         self.end_recall(index, lane);
+    }
+
+    /// Whether a request fits as soon as the driver has freed the memory of ended processes.
+    fn fits_when_freed(&mut self, index: ContainerIndex, lane: Lane, need: Bytes) -> bool {
+        let slice = self.account(index, lane);
+        slice.is_some_and(|it| it.account.would_fit(need, it.unfreed.sum().0.into()))
     }
 
     fn grant(&mut self, growth: Growth, bytes: Bytes, actions: &mut Actions) {

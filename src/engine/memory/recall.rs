@@ -44,8 +44,9 @@ impl Engine {
         let owing: Vec<ClientId> = siblings
             .filter(|&id| id != growth.client && granted(id) > Bytes::ZERO && !waits(id))
             .collect();
-        let theirs = owing.iter().map(|&id| u128::from(granted(id).0)).sum();
-        if owing.is_empty() || !slice.account.would_fit(growth.need, theirs) {
+        let theirs: u128 = owing.iter().map(|&id| u128::from(granted(id).0)).sum();
+        let unfreed = u128::from(slice.unfreed.sum().0);
+        if owing.is_empty() || !slice.account.would_fit(growth.need, theirs + unfreed) {
             return false;
         }
         slice.recall.begin(owing);

@@ -27,6 +27,7 @@ impl Engine {
         match self.new_cap(id, lane, memory) {
             Ok((index, cap)) => {
                 self.put_cap(token, index, lane, cap, actions);
+                self.inherit_unfreed(index);
                 self.serve(index, lane, actions);
             }
             Err(why) => actions.push(Action::Denied { token, why }),

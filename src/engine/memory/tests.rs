@@ -15,6 +15,7 @@ use crate::{Action, CapChange, Claims, Config, Cut, Event, LaneView, Record, Tok
 mod again;
 mod apart;
 mod sums;
+mod unfreed;
 
 /// A slice of 100 bytes with processes that hold these grants.
 fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {

@@ -66,6 +66,14 @@ impl Node {
         node
     }
 
+    /// The same on these simulated GPUs.
+    pub fn start_with(gpus: &str) -> Node {
+        let mut node = Node::new();
+        gpus.clone_into(&mut node.gpus);
+        node.start_daemon(&[]);
+        node
+    }
+
     /// The test's own directory.
     pub fn root(&self) -> &Path {
         self.root.path()

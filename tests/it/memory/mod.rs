@@ -11,6 +11,7 @@ mod contention;
 mod kills;
 mod lifetimes;
 mod reattach;
+mod unfreed;
 
 use crate::harness::node::Node;
 use crate::harness::target_dir;
@@ -230,7 +231,12 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 /// A node whose container has the cap `cap`. One process has run in it before, so that the cost of
 /// a context is known.
 fn node(cap: u64) -> Node {
-    let node = Node::start_strict("memory");
+    node_of("memory", cap)
+}
+
+/// The same on the driver of another suite.
+fn node_of(suite: &str, cap: u64) -> Node {
+    let node = Node::start_strict(suite);
     node.must_admit(CONTAINER, gpuslice_wire::units::Bytes(cap));
     Tenant::start(&node, 1, 1, 1).end();
     node.wait_refunded(CONTAINER);

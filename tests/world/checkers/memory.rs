@@ -13,6 +13,7 @@ use gpuslice_wire::units::Bytes;
 
 use super::Objection;
 use super::looks::Seen;
+use super::unfreed::Unfreed;
 use crate::observer::{LaneKey, Observer};
 
 /// One process's memory on one account.
@@ -65,6 +66,10 @@ pub struct Ledger {
     accounts: BTreeMap<LaneKey, Account>,
     /// Caps that were lowered once, also by an earlier engine, so that grants may exceed the cap.
     lowered: BTreeSet<LaneKey>,
+    /// Charges of ended processes, where the engine sees devices.
+    unfreed: Unfreed,
+    sees_devices: bool,
+    now: u64,
 }
 
 impl Ledger {
@@ -80,7 +85,9 @@ impl Ledger {
     /// The objection.
     pub fn event(&mut self, seen: &Observer, event: &Event, cut: bool) -> Result<(), Objection> {
         self.taken.clear();
+        (self.now, self.sees_devices) = (seen.now, seen.config.sees_devices);
         match *event {
+            Event::Tick => self.unfreed.ticked(seen.now),
             Event::GpuFound { uuid, total, .. } => drop(self.totals.insert(uuid, total.0)),
             Event::Release { client, lane, bytes } | Event::Yield { client, lane, bytes, .. }
                 if self.homes.contains_key(&client) =>
@@ -119,10 +126,48 @@ impl Ledger {
             }
             Event::Complete { container } => drop(self.complete.insert(container)),
             Event::Left { client } if self.holds(client) => drop(self.apart.insert(client)),
-            Event::Left { client } | Event::Gone { client } => self.part(client),
+            Event::Left { client } | Event::Gone { client } => self.ends(client),
             _ => {}
         }
         Ok(())
+    }
+
+    /// A process has ended: what it was charged may stay charged.
+    fn ends(&mut self, client: ClientId) {
+        if let Some(home) = self.home(client).filter(|_| self.sees_devices) {
+            let shares =
+                self.shares.iter().filter(|((id, lane), _)| *id == client && *lane != Lane::HOST);
+            for ((_, lane), share) in shares {
+                let charged = u128::from(share.granted) + u128::from(share.beyond.counts);
+                self.unfreed.ended((home, *lane), self.now, charged);
+            }
+        }
+        self.part(client);
+    }
+
+    /// The most that ended processes are charged on an account.
+    #[must_use]
+    pub fn unfreed(&self, key: &LaneKey) -> u128 {
+        self.unfreed.most(key)
+    }
+
+    /// Whether `shown` is what counts on an account, with or without what ended processes may be charged.
+    #[must_use]
+    pub fn counts(&self, key: &LaneKey, shown: u64, reserved: u128) -> bool {
+        let most = u64::try_from(reserved + self.unfreed(key)).unwrap_or(u64::MAX);
+        // a false claim may be larger than a page can show
+        (u64::try_from(reserved).unwrap_or(u64::MAX)..=most).contains(&shown)
+    }
+
+    /// The GPUs of a container's accounts.
+    fn gpus_of(&self, id: ContainerId) -> Vec<(LaneKey, GpuUuid)> {
+        let its = self.accounts.iter().filter(|((of, _), _)| *of == id);
+        its.filter_map(|(key, account)| Some((*key, account.gpu?))).collect()
+    }
+
+    fn inherits(&mut self, id: ContainerId) {
+        let all = self.gpus_of(id);
+        all.into_iter().for_each(|(key, gpu)| self.unfreed.inherits(key, gpu));
     }
 
     /// Whether any memory counts for a process.
@@ -141,7 +186,7 @@ impl Ledger {
     fn disconnect(&mut self, client: ClientId, why: Cut, by: &Event) -> Result<(), Objection> {
         match why {
             Cut::Broke(_) if self.holds(client) => drop(self.apart.insert(client)),
-            Cut::Broke(_) | Cut::Dismissed => self.part(client),
+            Cut::Broke(_) | Cut::Dismissed => self.ends(client),
             Cut::Over => return self.over(client, by),
         }
         Ok(())
@@ -179,6 +224,7 @@ impl Ledger {
             Action::Admitted { record, .. } => {
                 self.complete.insert(record.container);
                 self.open(record);
+                self.inherits(record.container);
             }
             Action::Restored { .. } => {
                 if let Event::Restore(record) = event {
@@ -186,6 +232,9 @@ impl Ledger {
                 }
             }
             Action::Dismissed { container, .. } => {
+                let all = self.gpus_of(*container);
+                all.into_iter().for_each(|(key, gpu)| self.unfreed.leaves(&key, gpu));
+                self.unfreed.forget(container);
                 self.accounts.retain(|(id, _), _| id != container);
                 self.complete.remove(container);
             }
@@ -206,8 +255,11 @@ impl Ledger {
             }
             Action::Refused { client, lane, need, left, .. } => {
                 let (cap, reserved) = self.of(*client, *lane);
-                let really = u128::from(cap).saturating_sub(reserved);
-                if need <= left || u128::from(left.0) != really {
+                let home = self.home(*client);
+                let unfreed = home.map_or(0, |home| self.unfreed(&(home, *lane)));
+                let most = u128::from(cap).saturating_sub(reserved);
+                let least = u128::from(cap).saturating_sub(reserved + unfreed);
+                if need <= left || !(least..=most).contains(&u128::from(left.0)) {
                     return Err(format!("{need:?} refused with {left:?} left of {cap}"));
                 }
             }
@@ -257,6 +309,14 @@ impl Ledger {
                 return Err(format!(
                     "{client:?} is believed to hold {bytes:?}, was granted {had}, and {left} are left"
                 ));
+            }
+        }
+        if self.sees_devices && held.iter().all(|bytes| bytes.0 == 0) {
+            // another program began in the process: the memory of the former one may not be free
+            for (lane, share) in taken.iter().flat_map(|(_, its)| its) {
+                if *lane != Lane::HOST {
+                    self.unfreed.ended((id, *lane), self.now, share.granted.into());
+                }
             }
         }
         // the process's new identity comes before the old ones go: it always has one
@@ -384,10 +444,12 @@ impl Ledger {
         if change.cap < change.was {
             self.lowered.insert(key);
         }
-        if u128::from(change.reserved.0) != reserved {
+        if !self.counts(&key, change.reserved.0, reserved) {
             return Err(format!("{change:?} was answered with {reserved} reserved"));
         }
-        let Some(gpu) = account.gpu.filter(|_| change.cap > change.was) else {
+        let gpu = self.accounts.get(&key).and_then(|it| it.gpu);
+        self.inherits(key.0);
+        let Some(gpu) = gpu.filter(|_| change.cap > change.was) else {
             return Ok(());
         };
         let all = self.accounts.values().filter(|it| it.gpu == Some(gpu));
@@ -480,8 +542,7 @@ impl Ledger {
             let (granted, all) = sums.get(&(*container, *lane)).copied().unwrap_or_default();
             let beside = u128::from(account.unattributed.counts) + account.hidden;
             let (shown, reserved) = (account.shown, all + beside);
-            // a false claim may be larger than a page can show
-            if u128::from(shown) != reserved.min(u128::from(u64::MAX)) {
+            if !self.counts(&(*container, *lane), shown, reserved) {
                 return Err(format!(
                     "{container}'s page shows {shown} reserved of {lane:?}, not {reserved}"
                 ));

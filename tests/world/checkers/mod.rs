@@ -14,6 +14,7 @@ pub mod shares;
 pub mod stops;
 pub mod surplus;
 pub mod turns;
+pub mod unfreed;
 pub mod wall_time;
 
 use std::collections::VecDeque;
@@ -110,7 +111,7 @@ impl Checkers {
         self.guarantee.advance(&self.seen)?;
         self.surplus.advance(&self.seen)?;
         self.gangs.advance(&self.seen)?;
-        self.requests.advance(&self.seen);
+        self.requests.advance(&self.seen, &self.memory);
         self.wall_time.advance(&self.seen);
         self.seen.event(event);
         let cut = |action: &Action| matches!(action, Action::Disconnect { .. });
@@ -221,10 +222,10 @@ impl Checkers {
                 let (part, whole) = state.cap;
                 self.object(&format!("{container} is capped at {cap_ppm} ppm, not {part}/{whole}"));
             }
-            // a false claim may be larger than a row can show
-            let counted = self.memory.reserved(*container, *lane).min(u64::MAX.into());
+            let counted = self.memory.reserved(*container, *lane);
+            let counts = self.memory.counts(&(*container, *lane), reserved.0, counted);
             let right = gpu_ns.abs_diff(state.used) <= state.rounded;
-            if !right || u128::from(reserved.0) != counted || used > reserved {
+            if !right || !counts || used > reserved {
                 self.object(&format!(
                     "{container} lane {}: the snapshot says {gpu_ns} ns and {reserved:?}, seen \
                      were {} ns and {counted} bytes",

@@ -57,12 +57,13 @@ pub struct Requests {
 impl Requests {
     /// Advances the clock. A recall ends at a certain time: a later step is due to the daemon, which was
     /// kept from running, and is no wait that the engine decided on.
-    pub fn advance(&mut self, seen: &Observer) {
+    pub fn advance(&mut self, seen: &Observer, ledger: &Ledger) {
         let elapsed = if seen.gap { 0 } else { seen.elapsed };
         let from = seen.now - elapsed;
         self.now = seen.now;
         for (key, questions) in &mut self.asked {
-            if self.looking.contains_key(key) {
+            // Memory of ended processes may be awaited, for as long as it may be charged.
+            if self.looking.contains_key(key) || ledger.unfreed(key) > 0 {
                 continue;
             }
             let until = self.restored.get(&key.0).copied().unwrap_or(0);
@@ -252,7 +253,8 @@ impl Requests {
                 continue;
             };
             let (cap, reserved) = ledger.of(first.client, key.1);
-            let fits = reserved + u128::from(first.need.0) <= u128::from(cap);
+            let unfreed = ledger.unfreed(key);
+            let fits = reserved + unfreed + u128::from(first.need.0) <= u128::from(cap);
             if fits && !self.returning.contains(&key.0) {
                 return Err(format!(
                     "{:?} waits for {:?}, which is available",
@@ -261,7 +263,7 @@ impl Requests {
             }
             let recall = self.recalls.get(key);
             let recall = recall.filter(|recall| recall.number != first.recall);
-            if recall.is_some_and(|recall| recall.owing.is_empty()) {
+            if unfreed == 0 && recall.is_some_and(|recall| recall.owing.is_empty()) {
                 return Err(format!("{:?} waits and all have answered", first.client));
             }
             let late = questions.iter().find(|q| ticked && q.waits > MOST);

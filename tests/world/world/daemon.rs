@@ -30,6 +30,7 @@ impl World {
             deadline: u64::MAX,
         };
         self.checkers.restart(self.now);
+        self.unfreed.clear(); // a restarted daemon does not know of it
         self.resume_all();
         self.clients.clear();
         self.pages.clear();
@@ -202,6 +203,7 @@ impl World {
             Letter::Unattributed(container, lane, used) => {
                 Event::Unattributed { container, lane, used: Bytes(used) }
             }
+            Letter::Device(gpu) => self.device_shows(gpu),
             Letter::Resize(container, lane, memory::WantedMemory(memory)) => {
                 Event::Resize { token: Token(0), container, lane, memory }
             }
@@ -291,6 +293,7 @@ impl World {
     }
 
     fn dismissed(&mut self, container: ContainerId) {
+        self.leave_memory(container);
         self.records.remove(&container);
         self.partly.remove(&container);
         self.pages.retain(|(id, _), _| *id != container);

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use gpuslice_engine::{Event, Record, SliceRequest, Token};
+use gpuslice_engine::{Event, FREED_WITHIN, Record, SliceRequest, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::policy::{Class, Gangs};
@@ -194,7 +194,7 @@ impl World {
         for who in 0..self.processes.len() {
             self.crash(who);
         }
-        self.run_until(self.now + 5_000 * MS);
+        self.run_until(self.now + FREED_WITHIN.0 + 1_000 * MS);
         self.no_strangers();
         self.checkers.no_process_left(&self.daemon.engine.snapshot(Instant(self.now)));
         for container in self.records.keys().copied().collect::<Vec<_>>() {

@@ -1,14 +1,17 @@
 //! Memory in the world: processes allocate, are short, are recalled; the driver is measured; an
 //! administrator changes caps.
 
-use gpuslice_engine::{Event, HOLD, LaneView};
+use gpuslice_engine::{Event, HOLD, LaneView, Record};
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::units::{Bytes, GIB};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+use gpuslice_wire::units::{Bytes, GIB, Instant};
 use std::collections::BTreeMap;
 
 use super::{Happening, Letter, MS, US, World};
 use crate::purse::Want;
+
+/// What the driver has of a device for itself.
+const OWN: u64 = GIB / 4;
 
 impl World {
     /// A process allocates or frees.
@@ -100,6 +103,8 @@ impl World {
             self.deliver(Letter::Read(who, at));
             self.deliver(Letter::Measured(who, Lane(at as u8)));
         }
+        let (gpu, _) = self.rng.pick(&self.gpus);
+        self.deliver(Letter::Device(gpu));
         let container = self.processes[who].container;
         let lanes = self.processes[who].work.len() as u64;
         let lane = Lane(self.rng.below(lanes) as u8);
@@ -155,8 +160,8 @@ impl World {
         purse.used - purse.unseen + purse.beyond
     }
 
-    /// The main check: by the device's own account, the memory that living processes of a container
-    /// requested never exceeds its cap, whether they have a connection or not.
+    /// The main check: by the device's own account, the memory that processes of a container requested never exceeds
+    /// its cap, whether they have a connection or not, with that of ended ones until the driver has freed it.
     pub(super) fn check_device(&self) {
         let mut holds: BTreeMap<(ContainerId, Lane), u128> = BTreeMap::new();
         for process in self.processes.iter().filter(|it| it.alive) {
@@ -165,6 +170,12 @@ impl World {
                 *holds.entry(key).or_default() += u128::from(purse.used);
             }
         }
+        for it in self.unfreed.iter().filter(|it| self.now < it.until) {
+            if let Some(key) = it.key {
+                *holds.entry(key).or_default() += u128::from(it.bytes);
+            }
+        }
+        self.check_whole_device(&holds);
         for (key, held) in holds {
             if let Some(cap) = self.checkers.strict_cap(&key)
                 && held > u128::from(cap)
@@ -200,6 +211,77 @@ impl World {
             _ => MemoryAsk::Exactly(Bytes(self.rng.range(about / 2, about + 2 * GIB))),
         };
         self.deliver(Letter::Resize(container, lane, WantedMemory(memory)));
+    }
+}
+
+/// Memory of an ended process that the driver has not freed yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unfreed {
+    /// The account whose process ended; `None` if the container has ended, too.
+    key: Option<(ContainerId, Lane)>,
+    gpu: GpuUuid,
+    bytes: u64,
+    until: u64,
+}
+
+impl World {
+    /// A process has ended: the driver frees its memory within some seconds.
+    pub(super) fn free_later(&mut self, who: usize, container_lives: bool) {
+        let container = self.processes[who].container;
+        let Some(record) = self.records.get(&container).filter(|_| self.config.sees_devices) else {
+            return;
+        };
+        let lanes = (0u8..).zip(&record.lanes).zip(&self.processes[who].purses);
+        for ((lane, promised), purse) in lanes {
+            let key = container_lives.then_some((container, Lane(lane)));
+            let until = self.now + self.rng.below(3_000 * MS);
+            self.unfreed.push(Unfreed { key, gpu: promised.gpu, bytes: purse.used, until });
+        }
+    }
+
+    /// A container ends, and its processes with it.
+    pub(super) fn leave_memory(&mut self, container: ContainerId) {
+        for who in 0..self.processes.len() {
+            if self.processes[who].alive && self.processes[who].container == container {
+                self.free_later(who, false);
+            }
+        }
+        let its = |it: &&mut Unfreed| it.key.is_some_and(|(id, _)| id == container);
+        self.unfreed.iter_mut().filter(its).for_each(|it| it.key = None);
+    }
+
+    /// NVML shows what is in use on a device beside living processes: the driver's own, and what is not freed.
+    pub(super) fn device_shows(&mut self, gpu: GpuUuid) -> Event {
+        let now = self.now;
+        self.unfreed.retain(|it| now < it.until);
+        let unfreed = self.unfreed.iter().filter(|it| it.gpu == gpu);
+        let beside = Bytes(OWN + unfreed.map(|it| it.bytes).sum::<u64>());
+        Event::DeviceLooked { gpu, asked: Instant(now), beside }
+    }
+
+    /// On a device all of whose promises fit, what is promised is there: living processes and those whose memory is
+    /// not freed never have more than it has.
+    fn check_whole_device(&self, holds: &BTreeMap<(ContainerId, Lane), u128>) {
+        for &(gpu, total) in &self.gpus {
+            let on = |record: &Record| {
+                let lane = record.lanes.iter().position(|lane| lane.gpu == gpu)?;
+                Some((record.container, Lane(lane as u8)))
+            };
+            let keys: Vec<_> = self.records.values().filter_map(on).collect();
+            let caps: Option<u128> =
+                keys.iter().map(|key| self.checkers.strict_cap(key).map(u128::from)).sum();
+            if caps.is_none_or(|caps| caps > u128::from(total.0)) {
+                continue;
+            }
+            let left = self.unfreed.iter().filter(|it| it.gpu == gpu && it.key.is_none());
+            let left = left.filter(|it| self.now < it.until).map(|it| u128::from(it.bytes));
+            let held =
+                keys.iter().filter_map(|key| holds.get(key)).sum::<u128>() + left.sum::<u128>();
+            if held > u128::from(total.0) {
+                let what = format!("{gpu} holds {held} of {total:?}");
+                self.checkers.object(&what);
+            }
+        }
     }
 }
 

@@ -81,6 +81,8 @@ enum Letter {
     /// All processes of a container, in one measurement.
     Looked(ContainerId, Lane),
     Unattributed(ContainerId, Lane, u64),
+    /// The memory in use on a device is compared with what living processes have.
+    Device(GpuUuid),
     Resize(ContainerId, Lane, memory::WantedMemory),
     Left(ClientId),
     Gone(usize, ClientId),
@@ -141,6 +143,8 @@ pub struct World {
     order: u64,
     named: u64,
     hardware: stop::Hardware,
+    /// Memory of ended processes that the driver has not freed.
+    unfreed: Vec<memory::Unfreed>,
 }
 
 /// The id of GPU `n` of every world.
@@ -196,6 +200,7 @@ impl World {
             order: 0,
             named: 0,
             hardware: stop::Hardware::default(),
+            unfreed: Vec::new(),
         };
         world.hardware = stop::Hardware::any(&mut world.rng);
         world.start_daemon();

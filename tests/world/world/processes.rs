@@ -126,6 +126,7 @@ impl World {
             return;
         }
         self.kill(who);
+        self.free_later(who, true);
         if let Some(client) = self.processes[who].account {
             self.post(who, Letter::Gone(who, client));
         }

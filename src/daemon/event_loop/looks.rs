@@ -1,0 +1,145 @@
+//! NVML's samples of processes, and looks at devices for the memory of ended ones.
+//!
+//! The memory in use on a device that no living process explains is the driver's own, or that of ended processes. The
+//! engine tells them apart (`memory::unfreed`). Devices are looked at with each sample, so that the driver's own part
+//! is known, and every 50 ms while a process's memory may become free.
+
+use super::Daemon;
+use crate::accounting::Claimed;
+use crate::accounting::attribute::Attached;
+use crate::accounting::questions::{DeviceUsage, Sample};
+use gpuslice_engine::Event;
+use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::units::{Bytes, Instant};
+use std::collections::BTreeMap;
+
+impl Daemon {
+    pub(super) fn account_samples(&mut self, samples: &[Sample]) {
+        let attached = self.attached_processes();
+        let duties = &mut self.duties;
+        duties.accounting.sampled();
+        let mut owners = duties.cgroup_limits.owners();
+        for owner in &mut owners {
+            owner.cgroups.extend(duties.containers.joined_cgroups(&owner.container));
+        }
+        duties.clients.read_all_claims(&mut duties.tasks);
+        self.settle();
+        for sample in samples {
+            let accounting = &mut self.duties.accounting;
+            for event in accounting.attribute(sample, &attached, &owners) {
+                self.deliver(event);
+            }
+        }
+        let duties = &mut self.duties;
+        duties.cgroup_limits.update_all(&mut duties.accounting);
+    }
+
+    /// All accounts in the ledger, with the pids of their processes.
+    pub(super) fn attached_processes(&self) -> Vec<Attached> {
+        let known = self.duties.clients.pids();
+        let known = known.filter_map(|(client, container, pid)| {
+            Some(Attached { client, container, pid, granted: self.engine.granted_to(client)? })
+        });
+        known.collect()
+    }
+
+    /// When devices are looked at next, if memory there may become free.
+    pub(super) fn look_deadline(&self) -> Option<Instant> {
+        self.duties.accounting.look_at(self.engine.look_due()?)
+    }
+
+    pub(super) fn look_at_devices(&mut self, now: Instant) {
+        self.read_claims();
+        let gpus = self.engine.gpus_in_use();
+        let claimed = self.claimed(&gpus);
+        self.duties.accounting.look(now, &gpus, claimed);
+    }
+
+    /// What each attached process claims to have of these GPUs: if NVML has a figure for it, and if not.
+    fn claimed(&self, gpus: &[GpuUuid]) -> Claimed {
+        let mut all = Claimed::new();
+        for it in self.attached_processes() {
+            for &gpu in gpus {
+                if let Some(lane) = self.duties.containers.lane_of(&it.container, gpu) {
+                    let claimed = |figure| self.engine.claimed(it.client, lane, figure);
+                    all.insert((gpu, it.client), (it.pid, [claimed(true), claimed(false)]));
+                }
+            }
+        }
+        all
+    }
+
+    /// NVML has told the memory in use.
+    pub(super) fn devices_looked(&mut self, asked_ns: u64, usage: &[DeviceUsage]) {
+        let before = self.duties.accounting.looked();
+        self.read_claims();
+        let gpus: Vec<GpuUuid> = usage.iter().map(|device| GpuUuid(device.gpu)).collect();
+        let after = self.claimed(&gpus);
+        for device in usage {
+            let (gpu, asked) = (GpuUuid(device.gpu), Instant(asked_ns));
+            let beside = beside(device, &before, &after);
+            self.deliver(Event::DeviceLooked { gpu, asked, beside });
+        }
+    }
+}
+
+/// The memory in use that no living process explains. A process takes and frees memory while NVML is asked: the smaller
+/// of its claims, before and after, counts, so that this is never too little.
+fn beside(device: &DeviceUsage, before: &Claimed, after: &Claimed) -> Bytes {
+    let none = BTreeMap::new();
+    let listed = device.processes.as_ref().unwrap_or(&none);
+    let shown: u64 = listed.values().flatten().fold(0, |sum, it| sum.saturating_add(*it));
+    let without_figure = |pid: &u32| match listed.get(pid) {
+        Some(figure) => figure.is_none(),
+        None => device.processes.is_none(), // it has nothing there
+    };
+    let here = before.iter().filter(|((gpu, _), _)| gpu.0 == device.gpu);
+    let claimed = here.filter_map(|(key, (pid, was))| {
+        let at = usize::from(without_figure(pid));
+        Some(was[at].min(after.get(key)?.1[at]))
+    });
+    claimed.fold(Bytes(device.used.saturating_sub(shown)), Bytes::saturating_sub)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_wire::ids::ClientId;
+
+    const GPU: GpuUuid = GpuUuid([3; 16]);
+
+    /// One process with the pid 10 that claims these bytes, with a figure and without one.
+    fn claims(with: u64, without: u64) -> Claimed {
+        let client = ClientId { slot: 0, generation: 0 };
+        Claimed::from([((GPU, client), (10, [Bytes(with), Bytes(without)]))])
+    }
+
+    fn usage(used: u64, processes: Option<&[(u32, Option<u64>)]>) -> DeviceUsage {
+        let processes = processes.map(|all| all.iter().copied().collect());
+        DeviceUsage { gpu: GPU.0, used, processes }
+    }
+
+    #[test]
+    fn what_processes_and_their_claims_explain_is_not_beside_them() {
+        let same = claims(5, 40);
+        let beside = |it: &DeviceUsage| beside(it, &same, &same).0;
+        assert_eq!(beside(&usage(100, Some(&[(10, Some(30)), (11, Some(20))]))), 100 - 50 - 5);
+        assert_eq!(beside(&usage(100, Some(&[(10, None), (11, Some(20))]))), 100 - 20 - 40);
+        assert_eq!(
+            beside(&usage(100, Some(&[]))),
+            95,
+            "it has no context, or managed memory alone"
+        );
+        assert_eq!(beside(&usage(100, None)), 60, "no list at all");
+        assert_eq!(beside(&usage(10, Some(&[(10, Some(30))]))), 0);
+    }
+
+    #[test]
+    fn a_process_explains_no_more_than_it_claimed_before_and_after() {
+        let (little, much) = (claims(5, 5), claims(50, 50));
+        for (before, after) in [(&little, &much), (&much, &little)] {
+            assert_eq!(beside(&usage(100, None), before, after).0, 95);
+        }
+        assert_eq!(beside(&usage(100, None), &much, &Claimed::new()).0, 100, "it has ended");
+    }
+}

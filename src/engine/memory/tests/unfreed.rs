@@ -1,0 +1,179 @@
+//! Memory of ended processes counts until the driver has freed it.
+
+use super::*;
+use crate::tests::uuid;
+use crate::{FIGURE_AGE, FREED_WITHIN};
+
+fn config() -> Config {
+    Config { sees_devices: true, ..Config::default() }
+}
+
+/// A slice of 100 bytes of a GPU of 16 GiB, with processes that hold these grants.
+fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
+    let mut rig = Rig::new(config(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let clients = granted.iter().map(|&bytes| {
+        let client = rig.attach("a", 0).expect("in");
+        rig.reserve(client, bytes, bytes);
+        client
+    });
+    let clients = clients.collect();
+    (rig, clients)
+}
+
+/// NVML is asked twice, and shows so much beside living processes.
+fn device(rig: &mut Rig, beside: u64) -> Vec<Action> {
+    look(rig, beside);
+    look(rig, beside)
+}
+
+/// NVML is asked once.
+fn look(rig: &mut Rig, beside: u64) -> Vec<Action> {
+    let asked = Instant(rig.now);
+    rig.step(Event::DeviceLooked { gpu: uuid(0), asked, beside: Bytes(beside) })
+}
+
+fn gone(rig: &mut Rig, client: ClientId) {
+    rig.step(Event::Gone { client });
+}
+
+#[test]
+fn the_memory_of_an_ended_process_is_granted_again_when_the_device_has_it() {
+    let (mut rig, who) = slice_of(&[80, 0]);
+    device(&mut rig, 7);
+    rig.now = 1_000 * MS;
+    gone(&mut rig, who[0]);
+    assert_eq!(reserved(&rig), 80);
+    assert_eq!(answers(&rig.reserve(who[1], 20, 20)), [(who[1], Some(20))], "that is free");
+    assert_eq!(answers(&rig.reserve(who[1], 50, 60)), [], "that is not yet");
+    assert_eq!(rig.engine.look_due(), Some(Instant(rig.now).plus(FIGURE_AGE)));
+    device(&mut rig, 7);
+    assert_eq!(reserved(&rig), 100, "the figure may be older than the end");
+    rig.now += FIGURE_AGE.0;
+    assert_eq!(answers(&device(&mut rig, 7 + 31)), []);
+    assert_eq!(reserved(&rig), 51, "the rest is the driver's own");
+    look(&mut rig, 7);
+    assert_eq!(reserved(&rig), 51, "one look may be unlucky");
+    assert_eq!(answers(&look(&mut rig, 7 + 30)), [(who[1], Some(50))], "its need and no more");
+    device(&mut rig, 7);
+    assert_eq!((reserved(&rig), rig.engine.next_deadline()), (70, None));
+    assert_eq!(rig.engine.look_due(), None);
+}
+
+#[test]
+fn no_request_waits_for_memory_that_would_not_suffice_or_for_ever() {
+    let (mut rig, who) = slice_of(&[40, 20]);
+    gone(&mut rig, who[0]);
+    assert_eq!(answers(&rig.reserve(who[1], 81, 81)), [(who[1], None)]);
+    assert_eq!(answers(&rig.reserve(who[1], 80, 80)), []);
+    let until = rig.engine.next_deadline().expect("an end");
+    assert_eq!(until, Instant(0).plus(FREED_WITHIN));
+    for ms in (200..5_000).step_by(200) {
+        rig.now = ms * MS;
+        assert_eq!(answers(&device(&mut rig, 500)), [], "after {ms} ms");
+    }
+    rig.now = until.0;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(who[1], Some(80))]);
+    assert_eq!((reserved(&rig), rig.engine.next_deadline()), (100, None));
+}
+
+/// Siblings are asked for what they do not use, also where that and unfreed memory suffice only together.
+#[test]
+fn unused_credit_and_unfreed_memory_serve_one_request() {
+    let (mut rig, who) = slice_of(&[30, 60, 0]);
+    gone(&mut rig, who[0]);
+    assert_eq!(answers(&rig.reserve(who[2], 80, 80)), []);
+    assert_eq!(answers(&rig.give_back(who[1], 1, 40)), []);
+    rig.now = FIGURE_AGE.0;
+    assert_eq!(answers(&device(&mut rig, 0)), [(who[2], Some(80))]);
+}
+
+/// A program that replaces another one in its process begins without memory; the former one's may not be free yet.
+#[test]
+fn the_memory_of_a_replaced_program_counts_as_of_an_ended_one() {
+    let mut rig = Rig::new(config(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let process = Some(crate::Process { pid: 7, born: 1 });
+    let attach = |rig: &mut Rig| {
+        let held = [Bytes::ZERO; ACCOUNTS_MAX];
+        let answer = rig.step(Event::Attach { token: Token(2), container: id("a"), process, held });
+        let client = answer.iter().find_map(|it| match it {
+            Action::Attached { client, .. } => Some(*client),
+            _ => None,
+        });
+        client.expect("in")
+    };
+    let first = attach(&mut rig);
+    rig.reserve(first, 70, 70);
+    rig.step(Event::Left { client: first });
+    let second = attach(&mut rig);
+    assert_eq!(reserved(&rig), 70);
+    assert_eq!(answers(&rig.reserve(second, 60, 60)), []);
+    rig.now = FIGURE_AGE.0;
+    assert_eq!(answers(&device(&mut rig, 0)), [(second, Some(60))]);
+}
+
+/// A new container waits for the memory of an ended one; the promises to older ones hold at once.
+#[test]
+fn only_a_container_that_came_later_waits_for_the_memory_of_an_ended_one() {
+    let mut rig = Rig::new(config(), &[16]);
+    for (name, gib) in [("old", 8), ("a", 6)] {
+        rig.admit(ask(name, "0", gib * GIB)).expect("fits");
+    }
+    let (old, ended) = (rig.attach("old", 0).expect("in"), rig.attach("a", 0).expect("in"));
+    rig.reserve(ended, 6 * GIB, 6 * GIB);
+    gone(&mut rig, ended);
+    rig.step(Event::Dismiss { token: Token(1), container: id("a") });
+    rig.admit(ask("a", "0", 7 * GIB)).expect("promised");
+    assert_eq!(reserved(&rig), 5 * GIB, "16 GiB less 8, 7 and 6");
+    let new = rig.attach("a", 0).expect("in");
+    assert_eq!(answers(&rig.reserve(new, 2 * GIB, 2 * GIB)), [(new, Some(2 * GIB))]);
+    assert_eq!(answers(&rig.reserve(new, 5 * GIB, 5 * GIB)), []);
+    assert_eq!(answers(&rig.reserve(old, 8 * GIB, 8 * GIB)), [(old, Some(8 * GIB))]);
+    rig.now = FIGURE_AGE.0;
+    assert_eq!(answers(&device(&mut rig, GIB)), []);
+    assert_eq!(answers(&device(&mut rig, 0)), [(new, Some(5 * GIB))]);
+    assert_eq!(rig.engine.next_deadline(), None);
+}
+
+/// What the driver has for itself is not taken for unfreed memory, and one look in which a process had just ended does
+/// not change that.
+#[test]
+fn the_drivers_own_memory_is_known_from_two_looks() {
+    let (mut rig, who) = slice_of(&[50]);
+    look(&mut rig, 30);
+    look(&mut rig, 80);
+    rig.now = 10 * MS;
+    gone(&mut rig, who[0]);
+    rig.now += FIGURE_AGE.0;
+    device(&mut rig, 80);
+    assert_eq!(reserved(&rig), 50);
+    device(&mut rig, 30);
+    assert_eq!(reserved(&rig), 0);
+}
+
+/// What ended before a restart of the daemon is not taken for the driver's own.
+#[test]
+fn memory_from_before_a_restart_hides_none_that_ends_after_it() {
+    let record = Rig::new(config(), &[16]).admit(ask("a", "0", 100)).expect("fits");
+    let mut rig = Rig::new(config(), &[16]);
+    rig.step(Event::Restore(record));
+    rig.step(Event::Complete { container: id("a") });
+    let client = rig.attach("a", 0).expect("in");
+    rig.reserve(client, 40, 40);
+    device(&mut rig, 60);
+    rig.now = 1_000 * MS;
+    device(&mut rig, 60);
+    gone(&mut rig, client);
+    rig.now = 2_000 * MS;
+    device(&mut rig, 40);
+    assert_eq!(reserved(&rig), 40);
+}
+
+/// Without NVML nothing would show the end of the wait.
+#[test]
+fn without_figures_of_the_device_nothing_waits() {
+    let (mut rig, who) = super::slice_of(&[100, 0]);
+    gone(&mut rig, who[0]);
+    assert_eq!(answers(&rig.reserve(who[1], 100, 100)), [(who[1], Some(100))]);
+}

@@ -1,0 +1,183 @@
+//! Memory of ended processes that the driver has not freed yet.
+//!
+//! # Problem
+//! A process's end and the end of its memory are two moments. A driver may free memory seconds after the process
+//! is gone. NVML names no process for it. If its grants ended with the process, the next process would be granted
+//! memory that the device does not have, or take what is promised to another container.
+//!
+//! # Idea
+//! What an ended process was charged stays charged to its container as *unfreed*. Each look at the device
+//! compares the memory in use with the memory that living processes explain: NVML's figures, managed memory
+//! that it does not show, and what they claim where NVML has no figure. The rest is the driver's own, which the
+//! last looks before the end show, and unfreed memory: no more than that stays charged. A claim to hold memory
+//! explains only what is charged to its process, so a false one makes the liar's own promise worth less, and no
+//! other's.
+//!
+//! A figure may be older than its question ([`crate::FIGURE_AGE`]), so a look shows nothing of an end just before
+//! it. Nor are all figures of one instant, so two looks must agree. After [`crate::FREED_WITHIN`] the memory is no
+//! longer charged, whatever the looks show.
+//!
+//! A request that fits only when unfreed memory is free waits for that. It is refused at once if it does not fit
+//! even then.
+//!
+//! A container's end leaves its unfreed memory to the GPU. A container that is admitted then is charged for as much
+//! of it as does not fit beside all promises. So the new container waits, and no older one does.
+//!
+//! A restarted daemon does not know what ended before it. Looks of the first seconds after a restore do not tell the
+//! driver's own memory, so what ended before does not hide what ends then.
+//!
+//! Without NVML nothing shows when memory is free, and a process's memory is no longer charged when it has ended.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{ClientId, GpuUuid, Lane};
+use gpuslice_wire::units::{Bytes, Instant};
+
+use crate::action::Actions;
+use crate::engine::Engine;
+use crate::index::ContainerIndex;
+use crate::record::Record;
+use crate::unfreed::{FREED_WITHIN, Unfreed};
+
+impl Engine {
+    /// When the device should be looked at for unfreed memory, if there is any.
+    #[must_use]
+    pub fn look_due(&self) -> Option<Instant> {
+        let gpus = self.gpus.iter().filter_map(|gpu| gpu.beside.unfreed.visible());
+        self.unfreed().filter_map(Unfreed::visible).chain(gpus).min()
+    }
+
+    /// The GPUs with slices or unfreed memory.
+    #[must_use]
+    pub fn gpus_in_use(&self) -> Vec<GpuUuid> {
+        let slices = || self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
+        let all = self.gpus.iter().enumerate().filter(|(at, gpu)| {
+            gpu.beside.unfreed.visible().is_some() || slices().any(|it| it.gpu == Some(*at))
+        });
+        all.map(|(_, gpu)| gpu.uuid).collect()
+    }
+
+    /// The part of a process's memory on a GPU that NVML's figure for it does not show, by its own claim; where there
+    /// is no figure, all of it. Never more than is charged to it.
+    #[must_use]
+    pub fn claimed(&self, client: ClientId, lane: Lane, has_figure: bool) -> Bytes {
+        let mine = self.clients.get(client).and_then(|it| it.lanes.get(lane));
+        mine.map_or(Bytes::ZERO, |mine| {
+            let claim = if has_figure { mine.claims.unseen } else { mine.claims.held };
+            claim.min(Bytes(u64::try_from(mine.reserved()).unwrap_or(u64::MAX)))
+        })
+    }
+
+    /// When unfreed memory is no longer charged.
+    pub(crate) fn unfreed_until(&self) -> Option<Instant> {
+        let gpus = self.gpus.iter().filter_map(|gpu| gpu.beside.unfreed.deadline());
+        self.unfreed().filter_map(Unfreed::deadline).chain(gpus).min()
+    }
+
+    fn unfreed(&self) -> impl Iterator<Item = &Unfreed> {
+        let slices = self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
+        slices.map(|slice| &slice.unfreed)
+    }
+
+    /// A look at a device that was asked for at `asked` shows `beside` in use beside living processes.
+    pub(crate) fn device_looked(
+        &mut self,
+        gpu: GpuUuid,
+        asked: Instant,
+        beside: Bytes,
+        actions: &mut Actions,
+    ) {
+        let Some(at) = self.gpus.iter().position(|it| it.uuid == gpu) else {
+            return;
+        };
+        let on = |slice: &crate::lifecycle::Slice| slice.gpu == Some(at);
+        let slices = || self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
+        let quiet = slices().filter(|it| on(it)).all(|it| it.unfreed == Unfreed::default());
+        let known = &mut self.gpus[at].beside;
+        if quiet && known.unfreed == Unfreed::default() && self.now >= known.unknown_until {
+            (known.own, known.last) = ([beside, known.own[0]], None);
+            return;
+        }
+        known.own = known.own.map(|own| own.min(beside));
+        let own = known.own[0].min(known.own[1]);
+        let left = beside.saturating_sub(own);
+        let Some((earlier, before)) = known.last.replace((asked, left)) else {
+            return;
+        };
+        self.settle_unfreed(actions, |gpu, it| {
+            if gpu == at {
+                it.look(earlier, left.max(before));
+            }
+        });
+    }
+
+    /// Ends what has been charged for too long.
+    pub(crate) fn end_unfreed(&mut self, actions: &mut Actions) {
+        let now = self.now;
+        if self.unfreed_until().is_some_and(|until| until <= now) {
+            self.settle_unfreed(actions, |_, it| it.expire(now));
+        }
+    }
+
+    /// Changes all unfreed memory, by GPU, and decides on the growth that waited for it.
+    fn settle_unfreed(&mut self, actions: &mut Actions, change: impl Fn(usize, &mut Unfreed)) {
+        for (at, gpu) in self.gpus.iter_mut().enumerate() {
+            change(at, &mut gpu.beside.unfreed);
+        }
+        let mut changed: Vec<(ContainerIndex, Lane)> = Vec::new();
+        for (index, container) in self.containers.iter_mut() {
+            for (lane, slice) in container.slices.iter_mut() {
+                let Some(gpu) = slice.gpu else { continue };
+                let was = slice.unfreed.sum();
+                change(gpu, &mut slice.unfreed);
+                if slice.unfreed.sum() != was {
+                    slice.account.recount(was.0.into(), slice.unfreed.sum().0.into());
+                    changed.push((index, lane));
+                }
+            }
+        }
+        changed.into_iter().for_each(|(index, lane)| self.serve(index, lane, actions));
+    }
+
+    /// A container is restored: processes may have ended just before, and the driver's own memory is not known yet.
+    pub(crate) fn expect_unfreed(&mut self, record: &Record) {
+        let until = self.now.plus(FREED_WITHIN);
+        for gpu in &mut self.gpus {
+            if record.lanes.iter().any(|lane| lane.gpu == gpu.uuid) {
+                gpu.beside.unknown_until = until;
+            }
+        }
+    }
+
+    /// A container ends: its GPUs keep its unfreed memory.
+    pub(crate) fn leave_unfreed(&mut self, index: ContainerIndex) {
+        let Some(container) = self.containers.get_mut(index) else {
+            return;
+        };
+        for slice in &mut container.slices.gpus {
+            let left = core::mem::take(&mut slice.unfreed);
+            slice.account.release(left.sum());
+            if let Some(gpu) = slice.gpu {
+                self.gpus[gpu].beside.unfreed.append(left);
+            }
+        }
+    }
+
+    /// A container was promised more: what does not fit beside all promises on a GPU is charged to it.
+    pub(crate) fn inherit_unfreed(&mut self, index: ContainerIndex) {
+        if self.config.oversubscribe {
+            return;
+        }
+        let capacities = self.capacities();
+        let Some(container) = self.containers.get_mut(index) else {
+            return;
+        };
+        for slice in &mut container.slices.gpus {
+            let Some(gpu) = slice.gpu else { continue };
+            let beside = &mut self.gpus[gpu].beside.unfreed;
+            let room = capacities[gpu].left();
+            let charged = beside.take(beside.sum().saturating_sub(room));
+            slice.account.hold(charged.sum());
+            slice.unfreed.append(charged);
+        }
+    }
+}

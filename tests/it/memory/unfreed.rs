@@ -1,0 +1,102 @@
+//! A driver that frees the memory of ended processes a second late: the ledger grants it again when the device has it.
+
+use super::{CONTAINER, DeviceView, MIB, Tenant};
+use crate::harness::node::{Node, id};
+use crate::harness::wire::TenantClient;
+use gpuslice_wire::admin::Answer;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::Bytes;
+use std::time::{Duration, Instant};
+
+const CAP: u64 = 1024 * MIB;
+const MOST: u64 = 768 * MIB;
+
+/// A node whose GPU has just this much memory, and whose driver frees that of ended processes this late.
+fn late_node(mem: u64, exit: &str) -> Node {
+    Node::start_with(&format!("devices=1,mem={}MiB,context=64MiB,exit={exit}", mem / MIB))
+}
+
+/// A process of the container that has taken most of its cap: `took` is the driver's answer, 0 for success.
+fn holder(node: &Node) -> (Tenant, u64, Duration) {
+    let mut tenant = Tenant::start(node, 1, 1, 1);
+    let since = Instant::now();
+    let took = tenant.numbers(&format!("take {MOST}"))[0];
+    (tenant, took, since.elapsed())
+}
+
+fn reserved(node: &Node) -> u64 {
+    let rows = node.admin().list();
+    let of_it = rows.iter().find_map(|row| match row {
+        Snapshot::Slice { container, reserved, .. } if *container == id(CONTAINER) => {
+            Some(reserved.0)
+        }
+        _ => None,
+    });
+    of_it.expect("a slice")
+}
+
+/// A process that takes the place of a killed one waits for its memory, and is not refused.
+#[test]
+fn a_successor_waits_for_the_memory_of_an_ended_process() {
+    let node = late_node(CAP, "1s");
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let device = DeviceView::of(&node);
+    let (mut first, took, _) = holder(&node);
+    assert_eq!(took, 0);
+    for _ in 0..3 {
+        let killed = Instant::now();
+        first.kill();
+        assert!(reserved(&node) >= MOST || killed.elapsed() > Duration::from_secs(1));
+        let (next, took, waited) = holder(&node);
+        assert_eq!(took, 0, "after {waited:?}");
+        eprintln!("the successor had its memory {:?} after the end", killed.elapsed());
+        assert!(device.used() <= CAP);
+        first = next;
+    }
+    first.kill();
+    node.wait_refunded(CONTAINER);
+    assert_eq!(device.used(), 0, "the ledger does not run ahead of the device");
+}
+
+/// On a driver that frees at once, a successor waits no longer than until NVML can show it.
+#[test]
+fn a_successor_on_a_prompt_driver_waits_for_one_look() {
+    let node = late_node(CAP, "0s");
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let (mut first, took, _) = holder(&node);
+    assert_eq!(took, 0);
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        first.kill();
+        let (next, took, waited) = holder(&node);
+        assert_eq!(took, 0);
+        times.push(waited);
+        first = next;
+    }
+    times.sort();
+    eprintln!("waited {:?} (median), {:?} (worst of {})", times[5], times[9], times.len());
+}
+
+/// A container that takes the place of an ended one waits; what is promised to an older one is there at once.
+#[test]
+fn a_later_container_waits_for_the_memory_of_an_ended_one_and_an_older_one_does_not() {
+    let node = late_node(2 * CAP, "2s");
+    node.must_admit("old", Bytes(CAP));
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let (mut first, took, _) = holder(&node);
+    assert_eq!(took, 0);
+    first.kill();
+    assert!(matches!(node.dismiss(CONTAINER), Answer::Dismissed { .. }));
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let charged = reserved(&node);
+    assert!(charged >= MOST, "{charged}");
+    let old: TenantClient = node.process("old");
+    old.attach(Bytes::ZERO);
+    let since = Instant::now();
+    let all = old.reserve(0, CAP, CAP);
+    assert!(matches!(all, Reply::Reserved { .. }), "{all:?}");
+    assert!(since.elapsed() < Duration::from_secs(2), "an older promise does not wait");
+    let (_next, took, waited) = holder(&node);
+    assert_eq!(took, 0, "after {waited:?}");
+}
