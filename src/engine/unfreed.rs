@@ -91,8 +91,16 @@ pub(crate) struct Beside {
     pub(crate) own: [Bytes; 2],
     /// The last look with unfreed memory: when it was asked for, and how much there was at most.
     pub(crate) last: Option<(Instant, Bytes)>,
-    /// Until then there may be memory of processes that ended before a restart of the daemon.
+    /// Until then there may be memory of ended processes that was charged to none: of those before a restart of the
+    /// daemon, and of a first context that was not measured yet.
     pub(crate) unknown_until: Instant,
     /// Unfreed memory of ended containers.
     pub(crate) unfreed: Unfreed,
+}
+
+impl Beside {
+    /// A process ends at `now`, or did shortly before.
+    pub(crate) fn ended(&mut self, now: Instant) {
+        self.unknown_until = now.plus(FREED_WITHIN);
+    }
 }

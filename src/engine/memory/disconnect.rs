@@ -86,8 +86,9 @@ impl Engine {
             slice.give_back(mine.granted);
             slice.forget_residual(mine.residual, last);
             slice.count_past(mine);
-            if late && slice.gpu.is_some() {
+            if let Some(gpu) = slice.gpu.filter(|_| late) {
                 slice.end(now, mine.reserved());
+                self.gpus[gpu].beside.ended(now);
             }
         }
         self.serve_all(it.index, actions);

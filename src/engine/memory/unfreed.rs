@@ -23,8 +23,9 @@
 //! A container's end leaves its unfreed memory to the GPU. A container that is admitted then is charged for as much
 //! of it as does not fit beside all promises. So the new container waits, and no older one does.
 //!
-//! A restarted daemon does not know what ended before it. Looks of the first seconds after a restore do not tell the
-//! driver's own memory, so what ended before does not hide what ends then.
+//! A restarted daemon does not know what ended before it, and a process may end before its first context is measured:
+//! such memory is charged to no container. So looks within [`crate::FREED_WITHIN`] after a restore or an end do not tell
+//! the driver's own memory: they would hide as much of what ends later.
 //!
 //! Without NVML nothing shows when memory is free, and a process's memory is no longer charged when it has ended.
 
@@ -36,7 +37,7 @@ use crate::action::Actions;
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
 use crate::record::Record;
-use crate::unfreed::{FREED_WITHIN, Unfreed};
+use crate::unfreed::Unfreed;
 
 impl Engine {
     /// When the device should be looked at for unfreed memory, if there is any.
@@ -140,10 +141,10 @@ impl Engine {
 
     /// A container is restored: processes may have ended just before, and the driver's own memory is not known yet.
     pub(crate) fn expect_unfreed(&mut self, record: &Record) {
-        let until = self.now.plus(FREED_WITHIN);
+        let now = self.now;
         for gpu in &mut self.gpus {
             if record.lanes.iter().any(|lane| lane.gpu == gpu.uuid) {
-                gpu.beside.unknown_until = until;
+                gpu.beside.ended(now);
             }
         }
     }
