@@ -177,3 +177,20 @@ fn without_figures_of_the_device_nothing_waits() {
     gone(&mut rig, who[0]);
     assert_eq!(answers(&rig.reserve(who[1], 100, 100)), [(who[1], Some(100))]);
 }
+
+/// A process ends before its first context is measured: the device shows memory that was charged to none.
+#[test]
+fn an_end_that_left_uncharged_memory_hides_none_of_the_next_one() {
+    let (mut rig, who) = slice_of(&[0, 40]);
+    device(&mut rig, 7);
+    rig.now = 1_000 * MS;
+    gone(&mut rig, who[0]);
+    rig.now += FIGURE_AGE.0;
+    device(&mut rig, 7 + 64);
+    gone(&mut rig, who[1]);
+    rig.now += FIGURE_AGE.0;
+    device(&mut rig, 7 + 64);
+    assert_eq!(reserved(&rig), 40, "its own, or the first one's");
+    device(&mut rig, 7);
+    assert_eq!(reserved(&rig), 0);
+}
