@@ -24,8 +24,8 @@
 //! of it as does not fit beside all promises. So the new container waits, and no older one does.
 //!
 //! A restarted daemon does not know what ended before it, and a process may end before its first context is measured:
-//! such memory is charged to no container. So looks within [`crate::FREED_WITHIN`] after a restore or an end do not tell
-//! the driver's own memory: they would hide as much of what ends later.
+//! such memory is charged to no container. So looks within [`crate::FREED_WITHIN`] after a restore or an end do not
+//! tell the driver's own memory: they would hide as much of what ends later.
 //!
 //! Without NVML nothing shows when memory is free, and a process's memory is no longer charged when it has ended.
 
