@@ -2,10 +2,10 @@
 //!
 //! A C program passes raw pointers and expects a code back. The entry turns the pointers into [`In`]
 //! and [`Out`] (checked for null, read and written in one place) and the implementation's result
-//! into a `CUresult`. It catches panics, refuses calls before `cuInit` and after `fork`, lets calls wait while a checkpoint of the
-//! process holds them back, and notes
-//! the caller's default stream: the symbols ending in `_ptds` and `_ptsz` are the same functions
-//! with a default stream per thread.
+//! into a `CUresult`. It catches panics, refuses calls before `cuInit` and after `fork`, lets calls
+//! wait while a checkpoint of the process holds them back, and notes the caller's default stream:
+//! the symbols ending in `_ptds` and `_ptsz` are the same functions with a default stream per
+//! thread.
 
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::Machine;

@@ -5,7 +5,8 @@
 //! | `oom-every=N` | every Nth allocation of a process fails as out of memory |
 //! | `slow-launch=D` | every kernel takes D longer |
 //! | `xid:X@launch=N` | the Nth kernel of a process kills its context with Xid X |
-//! | `hang=CALL` | a control of a channel group hangs meanwhile: `stats`, `stop`, `preempt`, `resume` or `slice`; or a call of checkpoints: `lock`, `checkpoint`, `restore` or `unlock` |
+//! | `hang=CALL` | a control of a channel group hangs meanwhile: `stats`, `stop`, `preempt`, `resume` or `slice`; |
+//! | | or a call of checkpoints: `lock`, `checkpoint`, `restore` or `unlock` |
 //! | `refuse=CALL` | that call of checkpoints is refused as not supported |
 //! | `half=CALL` | `checkpoint` or `restore` moves a part of the memory, and fails |
 //! | `none` | nothing |

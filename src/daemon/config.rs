@@ -224,6 +224,8 @@ pub struct DaemonConfig {
     pub cgroup_guarantees: bool,
     /// Cap on pinned host memory of containers that do not ask for one.
     pub pinned_memory: Option<Size>,
+    /// Most memory of suspended containers on the host; half of the host's memory if not given.
+    pub suspended_memory: Option<Size>,
     /// Most containers with a slice.
     pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
 }
@@ -262,6 +264,7 @@ impl Default for DaemonConfig {
             cgroup_limits: CgroupLimitMode::Auto,
             cgroup_guarantees: false,
             pinned_memory: None,
+            suspended_memory: None,
             containers_max: Bounded::default_of(CONTAINERS_MAX as u64),
         }
     }
@@ -355,6 +358,7 @@ impl DaemonConfig {
             stream_gates: self.stream_gates,
             idle_us,
             idle_open_us: default.idle_open_us.max(idle_us),
+            suspended_memory: self.suspended_memory.map_or_else(half_of_memory, |size| size.0),
             ..default
         }
     }
@@ -396,6 +400,11 @@ impl DaemonConfig {
         faults.sort();
         if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
+}
+
+/// Half of the host's memory.
+fn half_of_memory() -> Bytes {
+    Bytes(gpuslice_host::memory::total() / 2)
 }
 
 /// The line of a parser's error, and what is wrong with it.

@@ -2,7 +2,7 @@
 
 use gpuslice_wire::limits::{CONTAINERS_MAX, HEARTBEAT_STALE_NS};
 use gpuslice_wire::policy::{ClassCaps, Policy};
-use gpuslice_wire::units::{Duration, Instant, Percent};
+use gpuslice_wire::units::{Bytes, Duration, Instant, Percent};
 
 /// The engine's settings, fixed for its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Config {
     /// After a restore, growth waits this long, so that processes that still hold memory attach again and
     /// are counted first.
     pub restore_grace: Duration,
+    /// Most memory of suspended containers, which is on the host.
+    pub suspended_memory: Bytes,
 }
 
 /// Number of containers for which a round has turns of a good length.
@@ -84,6 +86,7 @@ impl Default for Config {
             slots: 16,
             class_caps: const { ClassCaps { high: percent(95), normal: percent(99) } },
             restore_grace: Duration::from_millis(750),
+            suspended_memory: Bytes(u64::MAX),
         }
     }
 }
