@@ -358,9 +358,14 @@ impl DaemonConfig {
             stream_gates: self.stream_gates,
             idle_us,
             idle_open_us: default.idle_open_us.max(idle_us),
-            suspended_memory: self.suspended_memory.map_or_else(half_of_memory, |size| size.0),
             ..default
         }
+    }
+
+    /// Most memory of suspended containers on the host.
+    pub fn suspended_memory(&self) -> Bytes {
+        let half = || Bytes(gpuslice_host::memory::total() / 2);
+        self.suspended_memory.map_or_else(half, |size| size.0)
     }
 
     /// Parses a file's text; an error lists every wrong line.
@@ -400,11 +405,6 @@ impl DaemonConfig {
         faults.sort();
         if faults.is_empty() { Ok(config) } else { Err(faults) }
     }
-}
-
-/// Half of the host's memory.
-fn half_of_memory() -> Bytes {
-    Bytes(gpuslice_host::memory::total() / 2)
 }
 
 /// The line of a parser's error, and what is wrong with it.

@@ -275,6 +275,7 @@ fn assemble(
     let engine = Engine::new(gpuslice_engine::Config {
         stop: preemption.is_on(),
         containers: budget.containers.into(),
+        suspended_memory: config.suspended_memory(),
         ..config.engine()
     });
     let both = (watch.clone(), closer.clone());
