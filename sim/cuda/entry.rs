@@ -2,13 +2,16 @@
 //!
 //! A C program passes raw pointers and expects a code back. The entry turns the pointers into [`In`]
 //! and [`Out`] (checked for null, read and written in one place) and the implementation's result
-//! into a `CUresult`. It catches panics, refuses calls before `cuInit` and after `fork`, and notes
-//! the caller's default stream: the symbols ending in `_ptds` and `_ptsz` are the same functions
-//! with a default stream per thread.
+//! into a `CUresult`. It catches panics, refuses calls before `cuInit` and after `fork`, lets calls
+//! wait while a checkpoint of the process holds them back, and notes the caller's default stream:
+//! the symbols ending in `_ptds` and `_ptsz` are the same functions with a default stream per
+//! thread.
 
 use gpuslice_nvabi::types::CUresult;
+use gpuslice_sim_device::Machine;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What an implementation answers.
@@ -119,8 +122,12 @@ const READY: u8 = 1;
 const FORKED: u8 = 2;
 static PHASE: AtomicU8 = AtomicU8::new(FRESH);
 
+/// Of this process, once `cuInit` has succeeded: a checkpoint of the process holds back its calls.
+static MACHINE: OnceLock<&'static Machine> = OnceLock::new();
+
 /// `cuInit` has succeeded.
-pub fn set_ready() {
+pub fn set_ready(machine: &'static Machine) {
+    MACHINE.get_or_init(|| machine);
     PHASE.store(READY, Ordering::Release);
 }
 
@@ -150,6 +157,9 @@ pub fn per_thread_default() -> bool {
 pub fn guard<R: Reply>(call: Call, body: impl FnOnce() -> R) -> CUresult {
     if call.needs_init && PHASE.load(Ordering::Acquire) != READY {
         return CUresult::ERROR_NOT_INITIALIZED;
+    }
+    if call.needs_init && MACHINE.get().is_some_and(|machine| !machine.wait_for_unlock()) {
+        return CUresult::ERROR_UNKNOWN;
     }
     let before = call.per_thread.then(|| PER_THREAD.replace(true));
     let result = catch_unwind(AssertUnwindSafe(body));

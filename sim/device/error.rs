@@ -90,6 +90,23 @@ pub enum LimitError {
     TooMany,
 }
 
+/// Why a call of checkpoints was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointError {
+    /// No living process of that pid has the driver.
+    NoProcess,
+    /// The process is not in the state that the call requires.
+    WrongState,
+    /// Its work did not end in time.
+    TimedOut,
+    /// It holds memory that no checkpoint can move, or the driver has no checkpoints.
+    NotSupported,
+    /// The GPU lacks room for its memory, or the host does.
+    OutOfMemory,
+    /// The call moved a part of the memory only: the process is of no more use.
+    Failed,
+}
+
 /// Why an operation on the device was refused; small, because it is on hot paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceError {

@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::limits::{MAX_GPUS, MAX_PAGES};
+use crate::limits::{MAX_FRAMES, MAX_GPUS};
 use crate::types::MemoryKey;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -28,7 +28,7 @@ pub(crate) struct Exports {
 
 /// The byte that stands for a block.
 fn byte(gpu: usize, block: u32) -> u64 {
-    gpu as u64 * MAX_PAGES as u64 + u64::from(block)
+    gpu as u64 * MAX_FRAMES as u64 + u64::from(block)
 }
 
 /// The byte that stands for a process.
@@ -83,7 +83,7 @@ impl Exports {
             return None;
         }
         let at = (&*theirs).stream_position().ok()?;
-        let (gpu, block) = (at / MAX_PAGES as u64, at % MAX_PAGES as u64);
+        let (gpu, block) = (at / MAX_FRAMES as u64, at % MAX_FRAMES as u64);
         Some((usize::try_from(gpu).ok()?, u32::try_from(block).ok()?))
     }
 }

@@ -5,7 +5,10 @@
 //! | `oom-every=N` | every Nth allocation of a process fails as out of memory |
 //! | `slow-launch=D` | every kernel takes D longer |
 //! | `xid:X@launch=N` | the Nth kernel of a process kills its context with Xid X |
-//! | `hang=CONTROL` | a control of a channel group hangs meanwhile: `stats`, `stop`, `preempt`, `resume` or `slice` |
+//! | `hang=CALL` | a control of a channel group hangs meanwhile: `stats`, `stop`, `preempt`, `resume` or `slice`; |
+//! | | or a call of checkpoints: `lock`, `checkpoint`, `restore` or `unlock` |
+//! | `refuse=CALL` | that call of checkpoints is refused as not supported |
+//! | `half=CALL` | `checkpoint` or `restore` moves a part of the memory, and fails |
 //! | `none` | nothing |
 //!
 //! A directory's faults hold for every process; `GPUSLICE_SIM_FAULT` replaces them for one process.
@@ -23,12 +26,18 @@ pub struct Faults {
     pub xid_at_launch: u64,
     /// A place in `HANGS`, from 1.
     pub hang: u64,
+    /// The same of a call that is refused, and of one that fails half-way.
+    pub refuse: u64,
+    pub half: u64,
 }
 
 pub(crate) const FAULT_FORM: &str =
-    "none, oom-every=N, slow-launch=DURATION, xid:X@launch=N or hang=CONTROL";
-/// Controls that can hang.
-const HANGS: [&str; 5] = ["stats", "stop", "preempt", "resume", "slice"];
+    "none, oom-every=N, slow-launch=DURATION, xid:X@launch=N, hang=CALL, refuse=CALL or half=CALL";
+/// Controls that can hang, and calls of checkpoints, which can also be refused or fail half-way.
+const HANGS: [&str; 9] =
+    ["stats", "stop", "preempt", "resume", "slice", "lock", "checkpoint", "restore", "unlock"];
+/// The first call of checkpoints among these.
+const CHECKPOINTS: usize = 5;
 
 impl Faults {
     /// Several are joined by `+`: `oom-every=10+slow-launch=5ms`.
@@ -52,7 +61,12 @@ impl Faults {
         } else if let Some(duration) = text.strip_prefix("slow-launch=") {
             self.slow_launch_ns = units::duration(duration).filter(|&ns| ns > 0)?;
         } else if let Some(control) = text.strip_prefix("hang=") {
-            self.hang = HANGS.iter().position(|name| *name == control)? as u64 + 1;
+            self.hang = place(control)?;
+        } else if let Some(call) = text.strip_prefix("refuse=") {
+            self.refuse = place(call).filter(|&at| at > CHECKPOINTS as u64)?;
+        } else if let Some(call) = text.strip_prefix("half=") {
+            let moves = ["checkpoint", "restore"].contains(&call);
+            self.half = place(call).filter(|_| moves)?;
         } else {
             let (xid, launch) = text.strip_prefix("xid:")?.split_once("@launch=")?;
             self.xid = positive(xid).filter(|&xid| xid <= 1000)?;
@@ -63,8 +77,24 @@ impl Faults {
 
     /// Whether a control of this name hangs.
     pub(crate) fn hangs(&self, control: &str) -> bool {
-        self.hang > 0 && HANGS.get(self.hang as usize - 1) == Some(&control)
+        place(control) == Some(self.hang)
     }
+
+    /// Whether a call of checkpoints is refused.
+    pub(crate) fn refuses(&self, call: &str) -> bool {
+        place(call) == Some(self.refuse)
+    }
+
+    /// Whether a call of checkpoints fails half-way.
+    pub(crate) fn is_half(&self, call: &str) -> bool {
+        place(call) == Some(self.half)
+    }
+}
+
+/// The place of a name in `HANGS`, from 1.
+fn place(call: &str) -> Option<u64> {
+    let at = HANGS.iter().position(|name| *name == call)?;
+    Some(at as u64 + 1)
 }
 
 #[cfg(test)]
@@ -81,9 +111,14 @@ mod tests {
         let faults = Faults::parse("hang=resume").unwrap();
         assert!(faults.hangs("resume") && !faults.hangs("stop"));
         assert!(!Faults::default().hangs("stats"));
+        let faults = Faults::parse("refuse=lock+half=restore").unwrap();
+        assert!(faults.refuses("lock") && faults.is_half("restore") && !faults.hangs("lock"));
+        assert!(!faults.refuses("unlock") && !faults.is_half("checkpoint"));
         for bad in [
             "hang=",
             "hang=now",
+            "refuse=stop",
+            "half=lock",
             "",
             "oom-every=0",
             "xid:31",

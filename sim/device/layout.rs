@@ -12,8 +12,8 @@ use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 7;
-pub(crate) const STATE_AT: usize = 16384;
+pub(crate) const VERSION: u32 = 8;
+pub(crate) const STATE_AT: usize = 32768;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
 /// The first pages. Written once before the file gets its name, except for the atomics.
@@ -46,6 +46,11 @@ pub(crate) struct Header {
     /// By slot: not 0 from the attachment of a process until the device has taken back all that it held. No other
     /// process gets the slot meanwhile.
     pub taken: [AtomicU32; MAX_PROCESSES],
+    /// By slot: how far a checkpoint of the process is, one of the constants of [`crate::machine`]'s `checkpoint`.
+    /// Changed under the lock; read by each of the process's calls.
+    pub frozen: [AtomicU32; MAX_PROCESSES],
+    /// By slot: not 0 while submitted work needs a thread of the process.
+    pub unsettled: [AtomicU32; MAX_PROCESSES],
 }
 
 #[repr(C)]
@@ -203,6 +208,10 @@ pub(crate) struct Gpu {
     pub busy_ns: u64,
     pub total_pages: u32,
     pub free_pages: u32,
+    /// Pages whose bytes are on the host.
+    pub away_pages: u32,
+    /// Places for pages in use: the GPU's own, and more since a checkpoint has moved memory away.
+    pub frames: u32,
     /// Freed by their owner, not yet wiped.
     pub scrub_pages: u32,
     /// Where the next search for free pages starts.
@@ -211,8 +220,8 @@ pub(crate) struct Gpu {
     pub exported: u32,
     pub reserved: u32,
     pub sample: Sample,
-    pub pages: [Page; MAX_PAGES],
-    pub blocks: [Block; MAX_PAGES],
+    pub pages: [Page; MAX_FRAMES],
+    pub blocks: [Block; MAX_FRAMES],
 }
 
 /// A GPU's memory as it was at the last moment at which NVML's figures were taken.
@@ -251,6 +260,9 @@ pub(crate) struct Block {
     /// Not 0 for managed memory: it takes room, but no process is shown to use it and no control
     /// group's limit knows of it.
     pub managed: u32,
+    /// Not 0 while a checkpoint keeps its bytes on the host: it takes no room on the GPU. Its place in the memory
+    /// file stays its own, so the bytes and all mappings of them stay what they are.
+    pub away: u32,
     /// One bit per process that holds it.
     pub holders: [u64; MAX_PROCESSES.div_ceil(64)],
 }
@@ -276,7 +288,7 @@ impl State {
             (gpu.slice, gpu.switch) = (config.slice, config.switch);
             gpu.seed = mix(config.properties.seed, index as u64);
             gpu.total_pages = (device.memory_bytes / PAGE_BYTES) as u32;
-            gpu.free_pages = gpu.total_pages;
+            (gpu.free_pages, gpu.frames) = (gpu.total_pages, gpu.total_pages);
         }
     }
 }

@@ -12,7 +12,8 @@
 //! page table. `quota` has the
 //! memory limits of control groups, `process` the table of processes, `repair` the recovery after a
 //! process was killed half-way. All of these are pure functions of the data and a `now`. `machine`
-//! puts a lock around them and is the public interface; `machine/kernel` is the driver's kernel side.
+//! puts a lock around them and is the public interface; `machine/kernel` is the driver's kernel side,
+//! `machine/checkpoint` moves a process's memory to the host and back.
 //! `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`, `folder`, `vram`, `machine/attached` and
 //! `machine/kernel` are the only modules with unsafe code.
 
@@ -46,10 +47,10 @@ mod vram;
 pub use clock::{now_ns, sleep_until_ns};
 pub use config::{Config, Controls, DeviceConfig, Limits, describe};
 pub use directory::{create, default_dir, destroy, prepare};
-pub use error::{ConfigError, DeviceError, Error, LimitError};
+pub use error::{CheckpointError, ConfigError, DeviceError, Error, LimitError};
 pub use events::XidEvent;
 pub use faults::Faults;
-pub use machine::{Machine, Role};
+pub use machine::{Machine, ProcessState, Role};
 pub use quota::UNLIMITED;
 pub use types::{
     ContextId, ContextInfo, Extent, GpuInfo, Kind, Memory, MemoryInfo, MemoryKey, MemoryLimits,

@@ -11,6 +11,10 @@ pub const MAX_CONTEXTS: usize = 512;
 pub const PAGE_BYTES: u64 = 2 << 20;
 /// Largest memory of one GPU, in pages (192 GiB).
 pub const MAX_PAGES: usize = 98_304;
+/// Places for pages: those of memory that checkpoints have moved to the host come on top of a GPU's own.
+pub const MAX_FRAMES: usize = 2 * MAX_PAGES;
+/// Host to device and back, bytes per microsecond (PCIe 5 x16, about 50 GB/s).
+pub const LINK_BYTES_PER_US: u64 = 50_000;
 /// Entries of a context's ring: pending and recently completed work.
 pub const RING: u64 = 8192;
 /// Work a context may have queued and not completed; one more is refused as full.
@@ -43,5 +47,5 @@ pub const NAME_BYTES: usize = 64;
 const _: () = assert!(MAX_PROCESSES < 1 << 10);
 const _: () = assert!(MAX_CONTEXTS <= u16::MAX as usize);
 const _: () = assert!(RING >= MAX_PENDING + 4096, "the last 4096 completions must survive");
-const _: () = assert!(MAX_PAGES < u32::MAX as usize);
+const _: () = assert!(MAX_FRAMES < u32::MAX as usize);
 const _: () = assert!(BUCKET_NS < u32::MAX as u64);

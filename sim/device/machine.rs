@@ -4,6 +4,7 @@
 //! work and releases the lock. Long work (sleeping, wiping memory) happens outside the lock.
 
 mod attached;
+mod checkpoint;
 mod ends;
 mod kernel;
 mod memory;
@@ -12,7 +13,7 @@ mod quota;
 mod work;
 
 use crate::alive::{self, Holder, Locks};
-use crate::clock::now_ns;
+use crate::clock::{self, now_ns};
 use crate::config::Limits;
 use crate::directory;
 use crate::error::{DeviceError, Error};
@@ -27,6 +28,7 @@ use crate::properties::Properties;
 use crate::repair::repair;
 use crate::time;
 use crate::types::GpuInfo;
+pub use checkpoint::ProcessState;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -113,6 +115,8 @@ impl Machine {
         self.reap(&mut state, now_ns());
         let kind = if role == Role::Driver { DRIVER } else { OBSERVER };
         process::enter(&mut state, self.slot, kind);
+        self.mapping.header().frozen[self.slot].store(0, Ordering::Release);
+        self.mapping.header().unsettled[self.slot].store(0, Ordering::Relaxed);
         drop(state);
         self.scrub();
     }
@@ -173,7 +177,18 @@ impl Machine {
         owner.is_some_and(|slot| self.locks.holder(slot) == Holder::Process(pid))
     }
 
+    /// The lock; a process that another one has locked for a checkpoint gets it only afterwards.
     fn lock(&self) -> Guard<'_> {
+        let mut state = self.lock_now();
+        while self.is_frozen() {
+            drop(state);
+            clock::sleep_until_ns(now_ns() + checkpoint::LOOK_NS);
+            state = self.lock_now();
+        }
+        state
+    }
+
+    fn lock_now(&self) -> Guard<'_> {
         let (mut state, died) =
             lock::acquire(&self.mapping, self.slot, false, |slot| !self.is_alive(slot));
         if died {

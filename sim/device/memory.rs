@@ -42,6 +42,7 @@ pub(crate) fn take(
         owner: slot as u32 + 1,
         exported: 0,
         managed: u32::from(managed),
+        away: 0,
         holders: Block::held_by(slot),
     };
     gpu.free_pages -= count;
@@ -63,16 +64,16 @@ fn contiguous(gpu: &Gpu, count: u32) -> Option<u32> {
         }
         None
     };
-    let hint = gpu.hint.min(gpu.total_pages);
-    find(hint, gpu.total_pages).or_else(|| find(0, gpu.total_pages))
+    let hint = gpu.hint.min(gpu.frames);
+    find(hint, gpu.frames).or_else(|| find(0, gpu.frames))
 }
 
 /// Chains the first `count` free pages found from `start` on, round the end.
 fn chain(gpu: &mut Gpu, start: u32, count: u32) -> Option<u32> {
     let mut ends: Option<(u32, u32)> = None;
     let mut missing = count;
-    for step in 0..gpu.total_pages {
-        let at = (start + step) % gpu.total_pages;
+    for step in 0..gpu.frames {
+        let at = (start + step) % gpu.frames;
         if gpu.pages[at as usize].block != 0 {
             continue;
         }
@@ -114,10 +115,10 @@ pub(crate) fn key(gpu: &Gpu, gpu_index: usize, first: u32) -> MemoryKey {
     MemoryKey { gpu: gpu_index as u16, block: first, generation }
 }
 
-/// The block that a key names, if it still has a holder.
+/// The block that a key names, if it still has a holder and is on the GPU.
 pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
     let block = gpu.blocks.get(key.block as usize).ok_or(DeviceError::StaleMemory)?;
-    let living = block.phase == HELD && block.generation == key.generation;
+    let living = block.phase == HELD && block.generation == key.generation && block.away == 0;
     if living { Ok(key.block) } else { Err(DeviceError::StaleMemory) }
 }
 
@@ -149,7 +150,7 @@ pub(crate) fn release(
     if block.owner == slot as u32 + 1 {
         let heir = block.first_holder();
         block.owner = heir.map_or(0, |heir| heir as u32 + 1);
-        if block.managed == 0 {
+        if block.managed == 0 && block.away == 0 {
             let used = &mut slots[slot].used_pages[gpu_index];
             *used = used.saturating_sub(block.pages);
             if let Some(heir) = heir {
@@ -172,7 +173,9 @@ pub(crate) fn hand_over(gpu: &mut Gpu, first: u32, scrubber: usize) {
     }
     block.phase = SCRUB;
     block.owner = scrubber as u32 + 1;
-    gpu.scrub_pages += block.pages;
+    if block.away == 0 {
+        gpu.scrub_pages += block.pages;
+    }
 }
 
 /// A descriptor is made of a block.
@@ -196,7 +199,7 @@ pub(crate) fn orphans(gpu: &Gpu) -> Vec<u32> {
 
 /// Blocks that `scrubber` has to wipe.
 pub(crate) fn to_scrub(gpu: &Gpu, scrubber: usize) -> Vec<u32> {
-    if gpu.scrub_pages == 0 {
+    if gpu.scrub_pages == 0 && gpu.away_pages == 0 {
         return Vec::new();
     }
     heads(gpu)
@@ -209,7 +212,7 @@ pub(crate) fn to_scrub(gpu: &Gpu, scrubber: usize) -> Vec<u32> {
 
 /// The first pages of all blocks.
 pub(crate) fn heads(gpu: &Gpu) -> impl Iterator<Item = u32> + '_ {
-    (0..gpu.total_pages).filter(|&at| gpu.pages[at as usize].block == at + 1)
+    (0..gpu.frames).filter(|&at| gpu.pages[at as usize].block == at + 1)
 }
 
 /// Returns a wiped block's pages to the free ones.
@@ -220,12 +223,17 @@ pub(crate) fn finish_scrub(gpu: &mut Gpu, first: u32) {
     }
     block.phase = 0;
     let (pages, mut at) = (block.pages, first + 1);
+    let away = std::mem::replace(&mut block.away, 0) != 0;
     while at != 0 {
         let page = std::mem::replace(&mut gpu.pages[(at - 1) as usize], Page { block: 0, next: 0 });
         at = page.next;
     }
-    gpu.scrub_pages = gpu.scrub_pages.saturating_sub(pages);
-    gpu.free_pages += pages;
+    if away {
+        gpu.away_pages = gpu.away_pages.saturating_sub(pages);
+    } else {
+        gpu.scrub_pages = gpu.scrub_pages.saturating_sub(pages);
+        gpu.free_pages += pages;
+    }
     gpu.hint = first;
 }
 
@@ -249,6 +257,10 @@ impl Block {
 
     pub(crate) fn is_held(&self) -> bool {
         self.holders.iter().any(|&word| word != 0)
+    }
+
+    pub(crate) fn is_held_by_one(&self) -> bool {
+        self.holders.iter().map(|word| word.count_ones()).sum::<u32>() == 1
     }
 
     pub(crate) fn is_holder(&self, slot: usize) -> bool {

@@ -41,7 +41,7 @@ pub(crate) fn drop_process(state: &mut State, dead: usize, scrubber: usize) -> b
     for gpu_index in 0..MAX_GPUS {
         let gpu = &mut state.gpus[gpu_index];
         gpu.sample.used_pages[dead] = 0;
-        if gpu.free_pages == gpu.total_pages {
+        if gpu.free_pages == gpu.total_pages && gpu.away_pages == 0 {
             continue;
         }
         let firsts: Vec<u32> = memory::heads(gpu).collect();

@@ -31,7 +31,7 @@ pub(crate) fn repair(state: &mut State, scrubber: usize) {
 }
 
 fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize) {
-    let total = gpu.total_pages;
+    let total = gpu.frames;
     // Pages whose block has no head, or whose head is free, were being linked or unlinked.
     for at in 0..total as usize {
         let block = gpu.pages[at].block;
@@ -43,13 +43,18 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
         }
     }
     let mut pages: Vec<u32> = vec![0; total as usize];
-    (gpu.free_pages, gpu.scrub_pages, gpu.exported) = (0, 0, 0);
+    (gpu.scrub_pages, gpu.exported, gpu.away_pages) = (0, 0, 0);
+    let mut used = 0;
     for at in 0..total as usize {
-        match gpu.pages[at].block.checked_sub(1) {
-            Some(head) => pages[head as usize] += 1,
-            None => gpu.free_pages += 1,
+        if let Some(head) = gpu.pages[at].block.checked_sub(1) {
+            pages[head as usize] += 1;
+            match gpu.blocks[head as usize].away {
+                0 => used += 1,
+                _ => gpu.away_pages += 1,
+            }
         }
     }
+    gpu.free_pages = gpu.total_pages.saturating_sub(used);
     for head in (0..total).filter(|&head| pages[head as usize] != 0) {
         let found = pages[head as usize];
         // The order of a chain is the order of its bytes: only a broken one is made anew.
@@ -70,6 +75,7 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
             block.owner = block.first_holder().map_or(0, |heir| heir as u32 + 1);
         }
         match (block.phase, block.owner.checked_sub(1)) {
+            _ if block.away != 0 => {}
             (SCRUB, _) => gpu.scrub_pages += block.pages,
             (_, Some(owner)) if block.managed == 0 => {
                 if let Some(slot) = slots.get_mut(owner as usize) {
@@ -83,7 +89,7 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
 
 fn chain_length(gpu: &Gpu, head: u32) -> u32 {
     let (mut at, mut length) = (head + 1, 0);
-    while at != 0 && length <= gpu.total_pages {
+    while at != 0 && length <= gpu.frames {
         let Some(page) = gpu.pages.get((at - 1) as usize) else {
             return 0;
         };
@@ -99,7 +105,7 @@ fn chain_length(gpu: &Gpu, head: u32) -> u32 {
 fn relink(gpu: &mut Gpu, head: u32) {
     let mut at = head;
     let mut count = 1;
-    for other in 0..gpu.total_pages {
+    for other in 0..gpu.frames {
         if other != head && gpu.pages[other as usize].block == head + 1 {
             gpu.pages[at as usize].next = other + 1;
             at = other;

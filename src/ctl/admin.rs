@@ -99,6 +99,14 @@ impl Admin {
         Ok(Admin { socket, path })
     }
 
+    /// Lets answers take as long as they do.
+    ///
+    /// # Errors
+    /// The system call fails.
+    pub fn wait_for_long(&self) -> Result<()> {
+        Ok(setsockopt(&self.socket, ReceiveTimeout, &TimeVal::seconds(0))?)
+    }
+
     /// The daemon's process.
     ///
     /// # Errors

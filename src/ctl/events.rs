@@ -124,6 +124,8 @@ impl Shown {
             }
             EventKind::GpuFailed => format!("{}; no container joins a claim on it", self.text),
             EventKind::GpuRecovered => "it is healthy again".to_owned(),
+            EventKind::Suspended => format!("{} moved to the host", Bytes(first)),
+            EventKind::Resumed => format!("{} moved back to the GPU", Bytes(first)),
             EventKind::SliceEnded
             | EventKind::SliceRefused
             | EventKind::Retuned
@@ -177,6 +179,7 @@ impl Shown {
             EventKind::MemoryRefused => &["need", "left"],
             EventKind::Overrun | EventKind::Drained => &["after_ns"],
             EventKind::CapChanged => &["was", "cap"],
+            EventKind::Suspended | EventKind::Resumed => &["bytes"],
             _ => &[],
         };
         for (name, amount) in names.iter().zip([first, second]) {
@@ -298,6 +301,8 @@ mod tests {
             (EventKind::SliceBegan, [1, 0], "", "1 GPU ", "gpus"),
             (EventKind::GpuFailed, [79, 0], "Xid 79", "Xid 79; no container joins", "xid"),
             (EventKind::GpuRecovered, [0, 0], "", "healthy again", "event"),
+            (EventKind::Suspended, [3 * mib, 0], "", "3MiB moved to the host", "bytes"),
+            (EventKind::Resumed, [mib, 0], "", "1MiB moved back", "bytes"),
             (EventKind::MemoryRefused, [3 * mib, mib], "", "needed 3MiB more, 1MiB left", "left"),
             (
                 EventKind::MemoryRefused,

@@ -37,6 +37,7 @@ mod shared;
 mod sim;
 mod slice;
 mod spark;
+mod suspend;
 mod svg;
 mod table;
 mod text;
@@ -85,6 +86,10 @@ enum Command {
     Rm(rm::Options),
     /// Change a running slice's caps, weight, share, limit or priority
     Set(set::Options),
+    /// Move a container's GPU memory to the host; its processes wait until it is resumed
+    Suspend(suspend::Options),
+    /// Move a suspended container's memory back to the GPU
+    Resume(suspend::Options),
     /// Show or change the scheduling policy of a GPU
     Policy(policy::Options),
     /// Check this node and suggest fixes
@@ -122,6 +127,8 @@ pub fn main() -> std::process::ExitCode {
         Command::Web(options) => web::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
+        Command::Suspend(options) => suspend::main(&options),
+        Command::Resume(options) => suspend::resume(&options),
         Command::Policy(options) => policy::main(&options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Metrics(options) => metrics::main(&options),

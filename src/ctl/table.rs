@@ -13,7 +13,7 @@ use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, ClassCaps, Policy};
-use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
+use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, SuspensionState, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -174,6 +174,8 @@ pub struct View {
     pub times: Vec<WallTime>,
     /// Their containers as Kubernetes names them, by container id.
     pub owners: BTreeMap<String, Owner>,
+    /// How far the suspension of containers is, by id; those that are not suspended are not in it.
+    pub suspensions: BTreeMap<String, SuspensionState>,
     /// The daemon.
     pub daemon: Option<DaemonState>,
 }
@@ -245,6 +247,9 @@ impl View {
                 time @ Snapshot::SliceTime { .. } => view.times.extend(WallTime::of(&time)),
                 Snapshot::SliceOwner { container, owner } => {
                     view.owners.insert(container.to_string(), owner);
+                }
+                Snapshot::Suspension { container, state, .. } => {
+                    view.suspensions.insert(container.to_string(), state);
                 }
                 _ => {}
             }

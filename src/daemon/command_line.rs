@@ -58,6 +58,11 @@ pub struct CommandLine {
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub stop_work: Option<PathBuf>,
 
+    /// Move the GPU memory of processes to the host or back as asked on standard input, with this libcuda.so.1; used by
+    /// the daemon itself
+    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub move_memory: Option<PathBuf>,
+
     /// Close the sockets received on standard input; used by the daemon itself
     #[arg(long, exclusive = true, hide = true)]
     pub close_sockets: bool,

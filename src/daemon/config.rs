@@ -224,6 +224,8 @@ pub struct DaemonConfig {
     pub cgroup_guarantees: bool,
     /// Cap on pinned host memory of containers that do not ask for one.
     pub pinned_memory: Option<Size>,
+    /// Most memory of suspended containers on the host; half of the host's memory if not given.
+    pub suspended_memory: Option<Size>,
     /// Most containers with a slice.
     pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
 }
@@ -262,6 +264,7 @@ impl Default for DaemonConfig {
             cgroup_limits: CgroupLimitMode::Auto,
             cgroup_guarantees: false,
             pinned_memory: None,
+            suspended_memory: None,
             containers_max: Bounded::default_of(CONTAINERS_MAX as u64),
         }
     }
@@ -357,6 +360,12 @@ impl DaemonConfig {
             idle_open_us: default.idle_open_us.max(idle_us),
             ..default
         }
+    }
+
+    /// Most memory of suspended containers on the host.
+    pub fn suspended_memory(&self) -> Bytes {
+        let half = || Bytes(gpuslice_host::memory::total() / 2);
+        self.suspended_memory.map_or_else(half, |size| size.0)
     }
 
     /// Parses a file's text; an error lists every wrong line.

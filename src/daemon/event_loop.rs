@@ -135,6 +135,10 @@ impl Daemon {
             }
             Source::Accounting => self.read_nvml_answers(),
             Source::Preemption(key) => duties.preemption.read(key, &duties.containers, tasks),
+            Source::Suspension(key) => {
+                let moved = duties.suspender.read(key);
+                duties.memory_moved(moved);
+            }
             Source::ClaimsWritten => duties.claims_written(),
             Source::AgentListener => {
                 duties.agents.accept(spare);
@@ -177,6 +181,7 @@ impl Daemon {
             self.look_deadline(),
             duties.cgroup_limits.deadline(),
             duties.preemption.deadline(),
+            duties.suspender.deadline(),
             duties.agents.deadline(),
             duties.health.deadline(),
             duties.claims.cdi.deadline(),
@@ -197,6 +202,8 @@ impl Daemon {
         duties.clients.due(now, &mut duties.tasks);
         duties.admins.due(now, &mut duties.tasks);
         duties.preemption.due(now, &duties.containers, &mut duties.tasks);
+        let moved = duties.suspender.due(now);
+        duties.memory_moved(moved);
         duties.agents.due(now);
         duties.claims.cdi.due(now);
         if duties.health.due(now, &mut duties.gpu_table) {
@@ -327,7 +334,15 @@ impl Daemon {
             Command::Dismiss { container } if duties.containers.claim_of(&container).is_some() => {
                 return duties.dismiss_joined(key, &container);
             }
+            Command::Dismiss { container } if duties.is_suspended(&container) => Err((
+                Denial::Invalid,
+                format!(
+                    "container {container} is suspended, and its processes wait; run gpuslice resume {container} first, or end them"
+                ),
+            )),
             Command::Dismiss { container } => Ok(Event::Dismiss { token, container }),
+            Command::Suspend { container } => Ok(Event::Suspend { token, container }),
+            Command::Resume { container } => Ok(Event::EndSuspension { token, container }),
             Command::Resize { container, lane, memory } => {
                 let (limits, nvml) = (&mut duties.cgroup_limits, &mut duties.accounting);
                 let finished = limits.grow(nvml, token, container, (lane, memory));

@@ -7,7 +7,7 @@
 //! * [`start`] assembles the daemon, [`restore`] rebuilds slices from their records;
 //! * [`event_loop`] gives each event of the kernel to a duty, [`executor`] executes the engine's actions by calling
 //!   the duties;
-//! * the duties, each of which owns its state and answers with [`tasks`]: [`admin`] and [`preempt`], then
+//! * the duties, each of which owns its state and answers with [`tasks`]: [`admin`], [`preempt`] and [`suspend`], then
 //!   [`clients`], [`containers`], [`cgroup_limits`], [`accounting`]; [`agents`] and [`claims`]; [`health`], with
 //!   [`gpu_table`];
 //! * their tools: all other files.
@@ -56,6 +56,7 @@ mod socket_closer;
 mod sockets;
 mod start;
 mod state;
+mod suspend;
 mod tasks;
 
 fn main() -> std::process::ExitCode {

@@ -53,6 +53,8 @@ pub enum Source {
     Accounting,
     /// The process that stops a container's work on GPUs has answered or ended.
     Preemption(Key),
+    /// The process that moves a container's memory has answered or ended.
+    Suspension(Key),
     /// A helper has closed a socket.
     Closer,
     /// Claims' files were written.
@@ -83,6 +85,7 @@ impl Source {
             Source::JoinedExit(key) => (16, key),
             Source::Health => (17, NO_KEY),
             Source::ClaimsWritten => (18, NO_KEY),
+            Source::Suspension(key) => (19, key),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -108,6 +111,7 @@ impl Source {
             16 => Source::JoinedExit(key),
             17 => Source::Health,
             18 => Source::ClaimsWritten,
+            19 => Source::Suspension(key),
             _ => Source::Lingering(key),
         }
     }

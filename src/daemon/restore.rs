@@ -26,6 +26,11 @@ pub fn restore(engine: &mut Engine, duties: &mut Duties, record: &Record) {
         duties.perform(engine, action);
         if taken && duties.containers.has(&container) {
             take_up_grants(engine, duties, record);
+            let dir = duties.containers.state().container_dir(&container);
+            if crate::suspend::is_marked(&dir) {
+                tracing::info!(%container, "it was suspended before the restart, and stays so");
+                step_now(engine, duties, Event::WasSuspended { container });
+            }
             let nvml = &mut duties.accounting;
             duties.cgroup_limits.restore(nvml, record);
         }

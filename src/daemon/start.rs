@@ -26,6 +26,7 @@ use crate::service::{ActivatedSockets, ActivationError, Manager};
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Socket, can_refuse_descriptors};
 use crate::state::{Found, State, StateError};
+use crate::suspend::Suspender;
 use crate::tasks::Tasks;
 use clap::Parser;
 use gpuslice_engine::{Engine, Event};
@@ -102,6 +103,9 @@ pub fn main() -> ExitCode {
     }
     if let Some(library) = &options.stop_work {
         return print(crate::preempt::worker::serve_child(library));
+    }
+    if let Some(library) = &options.move_memory {
+        return print(crate::suspend::worker::serve_child(library));
     }
     if options.close_sockets {
         crate::socket_closer::serve_child();
@@ -259,6 +263,7 @@ fn assemble(
     let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
     let accounting = Accounting::new(nvml.as_str(), interval_ms, &watch)?;
     let preemption = Preemption::new(config.preemption, &paths.driver, state.dir(), &watch);
+    let suspender = Suspender::new(&watch, PathBuf::from(paths.driver.cuda.as_str()));
     let fds = fds.saturating_sub(preemption.descriptors());
     let budget = Budget::told(fds, config.containers_max.get());
     let settings = PageSettings {
@@ -271,6 +276,7 @@ fn assemble(
         stop: preemption.is_on(),
         sees_devices: accounting.sees_devices(),
         containers: budget.containers.into(),
+        suspended_memory: config.suspended_memory(),
         ..config.engine()
     });
     let both = (watch.clone(), closer.clone());
@@ -283,6 +289,7 @@ fn assemble(
         accounting,
         cgroup_limits: CgroupLimits::new(config.cgroup_limits, config.cgroup_guarantees),
         preemption,
+        suspender,
         agents: Agents::new(node, group.flatten(), both_again, budget.agents)?,
         claims,
         gpu_table,

@@ -267,6 +267,29 @@ pub enum Action {
         /// The lane.
         lane: Lane,
     },
+    /// Move the GPU memory of all processes of the container to the host, or back. Answered by
+    /// [`crate::Event::MemoryMoved`].
+    MoveMemory {
+        /// Of the `Suspend` or `EndSuspension`.
+        token: Token,
+        /// The container.
+        container: ContainerId,
+        /// To the host.
+        away: bool,
+        /// Its memory.
+        memory: Bytes,
+    },
+    /// A container's memory was moved, or stays where it was.
+    SuspensionSettled {
+        /// Of the `Suspend` or `EndSuspension`.
+        token: Token,
+        /// The container.
+        container: ContainerId,
+        /// It is suspended.
+        away: bool,
+        /// Its memory.
+        memory: Bytes,
+    },
     /// A recorded stretch of time on a GPU has ended.
     Recorded {
         /// The container.

@@ -2,7 +2,7 @@
 
 use gpuslice_wire::limits::{CONTAINERS_MAX, HEARTBEAT_STALE_NS};
 use gpuslice_wire::policy::{ClassCaps, Policy};
-use gpuslice_wire::units::{Duration, Instant, Percent};
+use gpuslice_wire::units::{Bytes, Duration, Instant, Percent};
 
 /// The engine's settings, fixed for its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub struct Config {
     /// After a restore, growth waits this long, so that processes that still hold memory attach again and
     /// are counted first.
     pub restore_grace: Duration,
+    /// Most memory of suspended containers, which is on the host.
+    pub suspended_memory: Bytes,
 }
 
 /// Number of containers for which a round has turns of a good length.
@@ -87,6 +89,7 @@ impl Default for Config {
             class_caps: const { ClassCaps { high: percent(95), normal: percent(99) } },
             sees_devices: false,
             restore_grace: Duration::from_millis(750),
+            suspended_memory: Bytes(u64::MAX),
         }
     }
 }

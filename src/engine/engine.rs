@@ -16,7 +16,9 @@ use crate::config::{Charged, Config};
 use crate::event::{Claims, Event, SliceRequest, Token};
 use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
-use crate::lifecycle::{Client, ClientLane, Clients, Container, Containers, Slice, Stage};
+use crate::lifecycle::{
+    Client, ClientLane, Clients, Container, Containers, Slice, Stage, Suspension,
+};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 use crate::sched::entity::Report;
@@ -50,6 +52,8 @@ pub struct Engine {
     pub(crate) gangs: Vec<Gang>,
     /// Turns are recorded until then.
     pub(crate) recording: Option<Instant>,
+    /// Containers that drain before they are suspended.
+    pub(crate) draining: Vec<ContainerIndex>,
 }
 
 /// The cap of an account that has none.
@@ -77,6 +81,7 @@ impl Engine {
             changed: Vec::new(),
             gangs: Vec::new(),
             recording: None,
+            draining: Vec::new(),
         }
     }
 
@@ -104,6 +109,7 @@ impl Engine {
         let told = actions.len() - from;
         self.turn_over(touched, actions);
         self.show_ledgers(actions);
+        self.move_drained(actions);
         self.pages_first(comes, &mut actions[from..], told);
         if cfg!(debug_assertions) {
             self.check();
@@ -148,6 +154,12 @@ impl Engine {
                 self.preempt_done(container, lane, Answer::Resume)
             }
             Event::Record { until } => self.record(until, actions),
+            Event::Suspend { token, container } => self.suspend(token, container, actions),
+            Event::EndSuspension { token, container } => {
+                self.end_suspension(token, container, actions)
+            }
+            Event::MemoryMoved { container, away } => self.memory_moved(container, away, actions),
+            Event::WasSuspended { container } => self.was_suspended(container),
             Event::Tick => {
                 self.end_recalls(actions);
                 self.end_held_back(actions);
@@ -180,7 +192,7 @@ impl Engine {
         let due = self.gpus.iter().filter_map(|gpu| gpu.due);
         let memory =
             [self.grace, self.recalled_until(), self.held_back_until(), self.unfreed_until()];
-        due.chain(memory.into_iter().flatten()).min()
+        due.chain(memory.into_iter().flatten()).chain(self.drained_until()).min()
     }
 
     /// The last time that a step came too late for the tenants: when it came, and by how much.
@@ -338,8 +350,14 @@ impl Engine {
             self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
         }
         let on: Vec<usize> = slices.gpus.iter().filter_map(|slice| slice.gpu).collect();
-        let container =
-            Container { record: record.clone(), stage, complete, clients: Vec::new(), slices };
+        let container = Container {
+            record: record.clone(),
+            stage,
+            complete,
+            suspension: Suspension::None,
+            clients: Vec::new(),
+            slices,
+        };
         let Some(index) = self.containers.insert(container) else {
             return;
         };
@@ -367,6 +385,7 @@ impl Engine {
             self.cut_recording(actions);
             self.leave_unfreed(index);
             self.held_back.retain(|&(_, of, _)| of != index);
+            self.draining.retain(|of| *of != index);
             self.containers.remove(index);
             self.gangs.retain(|gang| gang.index != index);
             self.each_gpu(ALL, |gpu| gpu.turns.leave(index));
@@ -463,7 +482,11 @@ impl Engine {
             let work_spans = [reported.work_span, lane.work_span(turn)].into_iter().flatten();
             reported.work_span = work_spans.reduce(WorkSpan::with);
         }
-        self.gpus[gpu].turns.report(index, reported);
+        let suspension = self.containers.get(index).map(|it| it.suspension).unwrap_or_default();
+        suspension.on_report(&mut reported);
+        let turns = &mut self.gpus[gpu].turns;
+        turns.hold_back(index, suspension.closes_gate());
+        turns.report(index, reported);
     }
 
     /// Determines which GPUs of a container take turns together: those on which a living process has been

@@ -277,6 +277,32 @@ pub enum Event {
         /// It undoes a change that could not be recorded: it is allowed in any case.
         undoes: bool,
     },
+    /// Move a container's GPU memory to the host. Answered by `SuspensionSettled` or `Denied`.
+    Suspend {
+        /// For the answer.
+        token: Token,
+        /// The container.
+        container: ContainerId,
+    },
+    /// Move a suspended container's memory back. Answered by `SuspensionSettled` or `Denied`.
+    EndSuspension {
+        /// For the answer.
+        token: Token,
+        /// The container.
+        container: ContainerId,
+    },
+    /// Answers [`crate::Action::MoveMemory`].
+    MemoryMoved {
+        /// The container.
+        container: ContainerId,
+        /// Its memory is on the host, whichever way it was to be moved.
+        away: bool,
+    },
+    /// A restored container was suspended before the daemon's restart.
+    WasSuspended {
+        /// The container.
+        container: ContainerId,
+    },
     /// A process's connection ended, and the process may live: its grants stay charged until it is `Gone`,
     /// or attaches again. If it has no grants, or the id is unknown, the answer is `Disconnect`.
     Left {

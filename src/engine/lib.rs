@@ -36,6 +36,7 @@ mod refusal;
 mod retune;
 mod sched;
 mod snapshot;
+mod suspend;
 #[cfg(test)]
 mod tests;
 mod unfreed;

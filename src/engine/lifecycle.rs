@@ -24,6 +24,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
+use gpuslice_wire::snapshot::SuspensionState;
 use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::LaneView;
@@ -32,6 +33,7 @@ use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
 use crate::ledger::{Measured, MemoryAccount, Window};
 use crate::record::Record;
+use crate::sched::entity::Report;
 use crate::sched::overhead::WorkSpan;
 use crate::unfreed::Unfreed;
 
@@ -50,6 +52,53 @@ impl Stage {
         match self {
             Stage::Returning { until } if now < until => self,
             _ => Stage::Settled,
+        }
+    }
+}
+
+/// How far the suspension of a container is, see [`crate::suspend`].
+///
+/// The token is of the event that is not answered yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Suspension {
+    /// It is not suspended.
+    #[default]
+    None,
+    /// It takes no turns any more, and may have work in flight until then.
+    Draining { token: Token, until: Instant },
+    /// Its memory is being moved to the host.
+    Leaving { token: Token },
+    /// Its memory is on the host.
+    Away,
+    /// Its memory is being moved back.
+    Returning { token: Token },
+}
+
+impl Suspension {
+    /// Whether its launches wait although no other container has work.
+    pub(crate) fn closes_gate(self) -> bool {
+        !matches!(self, Suspension::None | Suspension::Away)
+    }
+
+    /// What it changes of a report to the GPUs.
+    pub(crate) fn on_report(self, report: &mut Report) {
+        match self {
+            Suspension::None => {}
+            // Whatever its processes claim, the driver lets none of them do anything.
+            Suspension::Away => *report = Report { drained: true, ..Report::default() },
+            _ => report.runnable = false,
+        }
+    }
+
+    /// What observers see of it.
+    pub(crate) fn shown(self) -> Option<SuspensionState> {
+        match self {
+            Suspension::None => None,
+            Suspension::Draining { .. } | Suspension::Leaving { .. } => {
+                Some(SuspensionState::Suspending)
+            }
+            Suspension::Away => Some(SuspensionState::Suspended),
+            Suspension::Returning { .. } => Some(SuspensionState::Resuming),
         }
     }
 }
@@ -260,6 +309,8 @@ pub(crate) struct Container {
     pub(crate) stage: Stage,
     /// All grants of its processes are known here.
     pub(crate) complete: bool,
+    /// Whether its memory is on the host, or on the way.
+    pub(crate) suspension: Suspension,
     pub(crate) clients: Vec<ClientId>,
     pub(crate) slices: ByLane<Slice>,
 }

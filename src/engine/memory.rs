@@ -51,6 +51,9 @@ impl Engine {
         {
             return; // no process asks for it
         }
+        if self.is_of_suspended(&event) {
+            return; // NVML shows nothing of memory on the host
+        }
         match event {
             Event::Reserve { client, token, lane, need, wish } => {
                 let growth = Growth { client, token, lane, need, wish, after: 0, waited: false };

@@ -11,6 +11,28 @@ use gpuslice_wire::units::{Bytes, GIB, KIB, MIB, Percent};
 /// Why a container gets no slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// The container is suspended, or on the way to or from it; its id.
+    Suspended(Name),
+    /// The container is not suspended; its id.
+    NotSuspended(Name),
+    /// The host may not hold so much memory of suspended containers.
+    HostFull {
+        /// The container's memory.
+        memory: Bytes,
+        /// What the host may still hold.
+        left: Bytes,
+        /// The limit.
+        limit: Bytes,
+    },
+    /// The GPU has no room for a suspended container's memory.
+    NoRoom {
+        /// Which GPU.
+        gpu: NvmlIndex,
+        /// The container's memory on it.
+        memory: Bytes,
+        /// What others leave of it.
+        left: Bytes,
+    },
     /// The container has a slice already; its id, or the beginning of a very long one.
     Exists(Name),
     /// The node has no GPU at all.
@@ -146,12 +168,16 @@ impl Refusal {
             | Refusal::RatioZero { .. }
             | Refusal::BeyondMemory { .. }
             | Refusal::Promised { .. }
-            | Refusal::PromisedAll { .. } => Denial::Memory,
+            | Refusal::PromisedAll { .. }
+            | Refusal::HostFull { .. }
+            | Refusal::NoRoom { .. } => Denial::Memory,
             Refusal::Shares { .. }
             | Refusal::Taken(_)
             | Refusal::Sliced(_)
             | Refusal::TooManyContainers => Denial::Capacity,
             Refusal::CapZero
+            | Refusal::Suspended(_)
+            | Refusal::NotSuspended(_)
             | Refusal::RatioInvalid { .. }
             | Refusal::GpuTwice(_)
             | Refusal::TooManyGpus
@@ -272,6 +298,10 @@ impl Refusal {
                 write!(f, "cap {} is above what any GPU has left; ", Exact(cap))?;
                 room(f, left)
             }
+            Refusal::Suspended(_)
+            | Refusal::NotSuspended(_)
+            | Refusal::HostFull { .. }
+            | Refusal::NoRoom { .. } => self.suspension(f),
             Refusal::PinnedZero => f.write_str(
                 "the cap on pinned host memory is 0; ask for at least one byte, or for no cap",
             ),
@@ -279,6 +309,33 @@ impl Refusal {
                 "a cap on pinned host memory is an amount, not a ratio; say how many bytes",
             ),
             _ => f.write_str("the memory cap is 0; ask for at least one byte"),
+        }
+    }
+
+    /// Formats the refusals about suspended containers.
+    fn suspension(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Refusal::Suspended(id) => write!(
+                f,
+                "container {id} is suspended, or on the way to or from it; gpuslice resume {id} ends that"
+            ),
+            Refusal::NotSuspended(id) => {
+                write!(f, "container {id} is not suspended; gpuslice ps shows which are")
+            }
+            Refusal::HostFull { memory, left, limit } => write!(
+                f,
+                "its {} on the GPU do not fit on the host: suspended containers may have {limit} there, \
+                 of which {left} are left; raise suspended_memory, or resume another one",
+                Exact(memory)
+            ),
+            Refusal::NoRoom { gpu, memory, left } => write!(
+                f,
+                "GPU {} has no room for its {}: other containers leave {}; suspend or end one of them",
+                gpu.0,
+                Exact(memory),
+                Exact(left)
+            ),
+            _ => Ok(()),
         }
     }
 }

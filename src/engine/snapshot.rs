@@ -193,7 +193,8 @@ impl Engine {
             })
         });
         let slices = slices.flatten();
-        gpus.chain(slices).chain([Snapshot::End { now_ns: now.0 }]).collect()
+        let suspended = self.suspensions();
+        gpus.chain(slices).chain(suspended).chain([Snapshot::End { now_ns: now.0 }]).collect()
     }
 
     /// Further rows of the view at `now`, for metrics: each GPU's use, and each slice's waits by cause.

@@ -13,5 +13,6 @@ pub mod cgroup;
 pub mod clock;
 pub mod control_node;
 pub mod layout;
+pub mod memory;
 pub mod process;
 pub mod seqpacket;

@@ -16,6 +16,7 @@ macro_rules! layout {
 }
 
 pub mod attributes;
+pub mod checkpoint;
 pub mod consts;
 pub mod copy;
 pub mod enums;
@@ -28,6 +29,7 @@ pub mod nvml;
 pub mod result;
 
 pub use attributes::*;
+pub use checkpoint::*;
 pub use consts::*;
 pub use copy::*;
 pub use enums::*;

@@ -214,6 +214,16 @@ messages! {
             /// The container.
             container: ContainerId,
         }
+        /// Moves a container's GPU memory to the host until it is resumed. Its processes' calls wait meanwhile.
+        313 Suspend {
+            /// The container.
+            container: ContainerId,
+        }
+        /// Moves a suspended container's memory back, and lets its processes go on.
+        314 Resume {
+            /// The container.
+            container: ContainerId,
+        }
     }
 }
 

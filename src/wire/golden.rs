@@ -84,7 +84,7 @@ fn events_have_these_bytes() {
     assert_eq!(frame[HEADER_BYTES..], [3, 0, 0, 0, 0, 0, 0, 0]);
     let kinds = EventKind::ALL.map(EventKind::name);
     assert_eq!((kinds[0], kinds[4], kinds[10]), ("daemon-started", "memory-refused", "policy-set"));
-    assert_eq!(kinds[11..], ["gpu-failed", "gpu-recovered"]);
+    assert_eq!(kinds[11..], ["gpu-failed", "gpu-recovered", "suspended", "resumed"]);
 }
 
 /// A frame with one sample, and the request for those after an instant.
@@ -163,6 +163,7 @@ fn every_kind_has_this_length() {
             (204, 780),
             (205, 32),
             (206, 581),
+            (207, 139),
             (220, 24),
             (221, 37),
             (222, 186),
@@ -186,6 +187,8 @@ fn every_kind_has_this_length() {
             (310, 8),
             (311, 16),
             (312, 130),
+            (313, 130),
+            (314, 130),
             (320, 0)
         ]
     );

@@ -38,11 +38,15 @@ pub enum EventKind {
     GpuFailed,
     /// It is healthy again.
     GpuRecovered,
+    /// Its GPU memory was moved to the host. Amounts: bytes.
+    Suspended,
+    /// It was moved back, and its processes go on. Amounts: bytes.
+    Resumed,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 13] = [
+    pub const ALL: [EventKind; 15] = [
         EventKind::DaemonStarted,
         EventKind::SliceBegan,
         EventKind::SliceEnded,
@@ -56,6 +60,8 @@ impl EventKind {
         EventKind::PolicySet,
         EventKind::GpuFailed,
         EventKind::GpuRecovered,
+        EventKind::Suspended,
+        EventKind::Resumed,
     ];
 
     /// Its name in lists and JSON.
@@ -75,6 +81,8 @@ impl EventKind {
             EventKind::PolicySet => "policy-set",
             EventKind::GpuFailed => "gpu-failed",
             EventKind::GpuRecovered => "gpu-recovered",
+            EventKind::Suspended => "suspended",
+            EventKind::Resumed => "resumed",
         }
     }
 }

@@ -64,6 +64,38 @@ field_as!(
     }
 );
 
+/// How far the suspension of a container is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SuspensionState {
+    /// Its memory is being moved to the host.
+    Suspending,
+    /// Its memory is on the host.
+    Suspended,
+    /// Its memory is being moved back.
+    Resuming,
+}
+
+impl SuspensionState {
+    /// All states.
+    pub const ALL: [SuspensionState; 3] =
+        [SuspensionState::Suspending, SuspensionState::Suspended, SuspensionState::Resuming];
+
+    /// Its name in lists and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            SuspensionState::Suspending => "suspending",
+            SuspensionState::Suspended => "suspended",
+            SuspensionState::Resuming => "resuming",
+        }
+    }
+}
+
+field_as!(SuspensionState as u8, |state| *state as u8 + 1, |raw| {
+    let mut all = SuspensionState::ALL.into_iter();
+    all.find(|it| *it as u8 + 1 == raw)
+});
+
 /// What holds of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClaimState {
@@ -248,6 +280,15 @@ crate::frame::messages! {
             container: ContainerId,
             /// The container as Kubernetes names it.
             owner: Owner,
+        }
+        /// A container that is suspended, or on the way.
+        207 Suspension {
+            /// The container as its runtime names it.
+            container: ContainerId,
+            /// How far it is.
+            state: SuspensionState,
+            /// Its memory on all its GPUs, charged to the host.
+            memory: Bytes,
         }
         /// How much a GPU was used since the daemon's start.
         220 GpuUse {

@@ -107,7 +107,7 @@ pub fn cuInit(flags: u32) -> Outcome {
         // Another thread may have been faster; both are attached to the same machine.
         PROCESS.get_or_init(|| attached);
     }
-    set_ready();
+    set_ready(process()?.machine);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ pub const WAVE_NS: Nanos = 10_000;
 /// What any copy or fill costs, however small.
 pub const COPY_NS: Nanos = 1_500;
 /// Host to device and back, bytes per microsecond (PCIe 5 x16, about 50 GB/s).
-pub const BUS_BYTES_PER_US: u64 = 50_000;
+pub const BUS_BYTES_PER_US: u64 = gpuslice_sim_device::limits::LINK_BYTES_PER_US;
 /// Within the device, bytes per microsecond (about 2 TB/s, read and written).
 pub const DEVICE_BYTES_PER_US: u64 = 2_000_000;
 

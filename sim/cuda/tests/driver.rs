@@ -11,6 +11,8 @@ mod harness;
 
 #[path = "driver/arrays.rs"]
 mod arrays;
+#[path = "driver/checkpoints.rs"]
+mod checkpoints;
 #[path = "driver/contexts.rs"]
 mod contexts;
 #[path = "driver/copies.rs"]

@@ -218,7 +218,7 @@ impl Machine {
     }
 
     /// Returns from a control that the machine's faults let hang once they no longer do.
-    fn hang_if_asked(&self, control: &str) {
+    pub(super) fn hang_if_asked(&self, control: &str) {
         while self.faults.unwrap_or_else(|| self.lock().faults).hangs(control) {
             std::thread::sleep(HANG_LOOK);
         }

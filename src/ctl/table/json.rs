@@ -58,7 +58,7 @@ pub fn json(view: &View) -> Value {
         })
     };
     let slice = |row: &Row| {
-        json!({
+        let mut value = json!({
             "container": row.container, "name": row.name, "gpu": row.gpu.to_string(),
             "simulated": row.gpu.is_simulated(),
             "memory_cap": row.cap.0, "memory_reserved": row.reserved.0, "memory_used": row.used.0,
@@ -78,7 +78,11 @@ pub fn json(view: &View) -> Value {
             "time_enforcement": time_enforcement_name(row.time_enforcement),
             "time_slice_us": row.time_slice_us, "time_slice_changes": row.time_slice_changes,
             "time": wall_time(view, row), "pod": pod(view, row),
-        })
+        });
+        // One field more is beyond what the macro expands.
+        let suspension = view.suspensions.get(&row.container);
+        value["suspension"] = suspension.map(|it| it.name()).into();
+        value
     };
     let all = json!({
         "now_ns": view.now_ns,

@@ -261,6 +261,7 @@ fn view(second: u64) -> View {
         gpus: vec![gpu(1, 76), gpu(2, 76)],
         rows: all.iter().map(|it| row(it, now_ns, second)).collect(),
         times: all.iter().map(|it| time(it, now_ns)).collect(),
+        suspensions: BTreeMap::new(),
         owners: BTreeMap::new(),
         daemon: Some(daemon()),
     }

@@ -17,6 +17,8 @@
 //! | idle | no work, or no process |
 //! | absent | the daemon was away |
 //!
+//! A suspended container has no other reason: its memory is on the host.
+//!
 //! A container that runs all the time is held back too if another one's work runs beside it: both count as running, so
 //! together they run longer than the stretch. Under turns, that is the work of a container that has overrun.
 //!
@@ -39,6 +41,7 @@ pub use words::{Told, duration, percent, with_dir};
 use crate::table::{Row, View, WHOLE_PPM};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::snapshot::SuspensionState;
 use gpuslice_wire::waits::WaitCause;
 
 /// A smaller part of the time is no reason.
@@ -51,6 +54,8 @@ const RECENT_NS: u64 = 60_000_000_000;
 pub enum Why {
     /// Nothing keeps it from the GPU.
     Nothing,
+    /// It is suspended, or on the way to or from it.
+    Suspended(SuspensionState),
     /// It has no process.
     NoProcess,
     /// It has no work for the GPU.
@@ -97,6 +102,7 @@ impl Why {
     pub const fn name(&self) -> &'static str {
         match self {
             Why::Nothing => "nothing",
+            Why::Suspended(_) => "suspended",
             Why::NoProcess => "no-process",
             Why::Idle => "idle",
             Why::Weight => "weight",
@@ -136,6 +142,9 @@ pub fn decide(before: Option<&View>, now: &View, row: &Row) -> Finding {
 
 /// The reason, and its time, ns.
 fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why, u64) {
+    if let Some(state) = now.suspensions.get(&row.container) {
+        return (Why::Suspended(*state), growth.wall);
+    }
     if let Some(ago) = refused(now, row, growth) {
         return (Why::Refused(ago), 0);
     }

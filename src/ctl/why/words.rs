@@ -75,6 +75,12 @@ impl Finding {
             Why::Weight | Why::Share | Why::Limit | Why::PolicyLimit | Why::NoTurns => {
                 self.entitled(now, row)
             }
+            Why::Suspended(state) => (
+                state.name().to_owned(),
+                "has its memory on the host, or on the way: its processes wait until it is resumed"
+                    .to_owned(),
+                Some(format!("gpuslice resume {}", now.handle(&row.container))),
+            ),
             Why::Refused(ago) => refused(now, row, *ago),
             Why::Gang { gpu, behind } => {
                 let there = now

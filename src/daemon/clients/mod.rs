@@ -389,6 +389,14 @@ impl Clients {
         })
     }
 
+    /// The processes of a container, those without a connection included.
+    pub fn processes_of(&self, container: &ContainerId) -> Vec<Process> {
+        let connected = self.tenants.iter().map(|(_, it)| (it.container, it.process));
+        let apart = self.lingering.iter().map(|(_, it)| (it.container, it.process));
+        let its = connected.chain(apart).filter(|(of, _)| of == container);
+        its.filter_map(|(_, process)| process).collect()
+    }
+
     /// A client's pid, 0 if it has none, and what it claims that its memory on a GPU is used for.
     pub fn shown(&self, client: ClientId, lane: Lane) -> (u32, HeldFamilies) {
         let Some(holder) = self.holder_of(client) else {

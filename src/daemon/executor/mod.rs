@@ -5,6 +5,7 @@
 
 mod claims;
 mod slices;
+mod suspend;
 
 use crate::accounting::Accounting;
 use crate::admin::Admins;
@@ -23,6 +24,7 @@ use crate::recorder::Recorder;
 use crate::replies::{NO_REPLY, is_agents, key_of};
 use crate::samples::Samples;
 use crate::slab::Key;
+use crate::suspend::Suspender;
 use crate::tasks::Tasks;
 use gpuslice_engine::{Action, Cut, Engine, Event, Late, Token};
 use gpuslice_host::clock::now;
@@ -48,6 +50,8 @@ pub struct Duties {
     pub cgroup_limits: CgroupLimits,
     /// Preemption of work on GPUs.
     pub preemption: Preemption,
+    /// Moves memory of suspended containers.
+    pub suspender: Suspender,
     /// What happened lately.
     pub events: Events,
     /// What slices got in the last minutes.
@@ -155,6 +159,12 @@ impl Duties {
             }
             Action::Resized { token, record, change } => self.resized(token, &record, &change),
             Action::PolicySet { token, policy, was } => self.policy_set(token, policy, &was),
+            Action::MoveMemory { container, away, memory, .. } => {
+                self.move_memory(container, away, memory);
+            }
+            Action::SuspensionSettled { token, container, away, memory } => {
+                self.suspension_settled(token, container, (away, memory));
+            }
             Action::Retuned { token, record, was } => self.retuned(token, &record, &was),
             other => tracing::error!(?other, "an action that no duty executes"),
         }

@@ -211,6 +211,7 @@ impl Duties {
     /// Ends a slice: closes its connections, clears its limits, deletes its record, answers.
     pub(super) fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
         self.preemption.forget(container);
+        self.suspender.forget(container);
         if let Some(claim) = ClaimId::of_slice(container) {
             self.claim_dismissed(token, &claim);
         }

@@ -221,6 +221,8 @@ pub(crate) struct Entity {
     pub(crate) time: TimeAccount,
     /// Its present stretch, while turns are recorded.
     pub(crate) present: Option<Present>,
+    /// Its gate is closed whether others are runnable or not: it is being suspended or resumed.
+    pub(crate) held_back: bool,
 }
 
 impl Entity {

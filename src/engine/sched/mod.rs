@@ -212,6 +212,7 @@ impl Turns {
             stops: 0,
             time: TimeAccount::new(self.now, None),
             present: None,
+            held_back: false,
         });
         self.apply();
     }

@@ -28,6 +28,7 @@ use gpuslice_wire::units::Duration;
 
 use super::entity::Entity;
 use super::{Note, Phase, Turns};
+use crate::index::ContainerIndex;
 
 impl Turns {
     /// A debt small enough to ignore: about what one turn leaves behind.
@@ -45,6 +46,9 @@ impl Turns {
         if !self.policy.rules().turns {
             return false;
         }
+        if self.entities.iter().any(|it| it.held_back && it.reported.attached) {
+            return true;
+        }
         // asked at every step: the cheap and most frequent case comes first
         let competing = self.entities.iter().filter(|e| e.competes()).take(2).count();
         let mut attached = self.entities.iter().filter(|e| e.reported.attached);
@@ -56,6 +60,20 @@ impl Turns {
         let queue = |e: &Entity| (e.class, e.reserved);
         let first = attached.next().map(queue);
         capped || attached.any(|e| Some(queue(e)) != first)
+    }
+
+    /// Sets whether launches of `index` wait, although it may be the only container.
+    pub(crate) fn hold_back(&mut self, index: ContainerIndex, held: bool) {
+        if let Some(entity) = self.find_mut(index) {
+            entity.held_back = held;
+        }
+    }
+
+    /// Whether `index` may not launch, and has nothing in flight. Without turns, nothing is known.
+    pub(crate) fn has_drained(&self, index: ContainerIndex) -> bool {
+        let entity = self.find(index);
+        let off = entity.is_none_or(|it| it.is_off() && it.untracked.is_none());
+        off && self.on_gpu() != Some(index) || !self.policy.rules().turns
     }
 
     pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {

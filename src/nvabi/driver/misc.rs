@@ -59,12 +59,14 @@ macro_rules! for_each_driver_misc_fn {
                 iterator: *mut CUlogIterator, buffer: *mut c_char, size: *mut usize, flags: u32,
             );
             [pass, none, 12080] cuCheckpointProcessGetRestoreThreadId(pid: i32, tid: *mut i32);
-            [pass, none, 12080] cuCheckpointProcessGetState(pid: i32, state: *mut CUprocessState);
-            [pass, none, 12080] cuCheckpointProcessLock(pid: i32, args: *mut c_void);
-            [pass, none, 12080] cuCheckpointProcessCheckpoint(pid: i32, args: *mut c_void);
-            [pass, none, 12080] cuCheckpointProcessRestore(pid: i32, args: *mut c_void);
+            [pass, sim, 12080] cuCheckpointProcessGetState(pid: i32, state: *mut CUprocessState);
+            [pass, sim, 12080] cuCheckpointProcessLock(pid: i32, args: *mut CUcheckpointLockArgs);
+            [pass, sim, 12080] cuCheckpointProcessCheckpoint(
+                pid: i32, args: *mut CUcheckpointCheckpointArgs,
+            );
+            [pass, sim, 12080] cuCheckpointProcessRestore(pid: i32, args: *mut CUcheckpointRestoreArgs);
             [pass, none, 13040] cuCheckpointOperationComplete(handle: CUcheckpointOperationHandle);
-            [pass, none, 12080] cuCheckpointProcessUnlock(pid: i32, args: *mut c_void);
+            [pass, sim, 12080] cuCheckpointProcessUnlock(pid: i32, args: *mut CUcheckpointUnlockArgs);
             [pass, sim, 4000] cuProfilerInitialize(
                 config_file: *const c_char, output_file: *const c_char, output_mode: CUoutput_mode,
             );

@@ -293,6 +293,10 @@ pub type CUmulticastGranularity_flags = u32;
 pub type CUoutput_mode = u32;
 /// `enum CUprocessState` of the header.
 pub type CUprocessState = u32;
+pub const CU_PROCESS_STATE_RUNNING: CUprocessState = 0;
+pub const CU_PROCESS_STATE_LOCKED: CUprocessState = 1;
+pub const CU_PROCESS_STATE_CHECKPOINTED: CUprocessState = 2;
+pub const CU_PROCESS_STATE_FAILED: CUprocessState = 3;
 /// `enum CUtensorMapAllocClass` of the header.
 pub type CUtensorMapAllocClass = u32;
 /// `enum CUtensorMapDataType` of the header.

@@ -21,6 +21,7 @@ mod preempt;
 mod slices;
 mod steps;
 mod strangers;
+mod suspend;
 mod waits;
 mod wall_time;
 

@@ -283,6 +283,8 @@ impl World {
             Action::ReadClaims { container, lane } => self.reread(container, lane),
             Action::Stop { container, lane, order } => self.order_stop(container, lane, order),
             Action::Resume { container, lane } => self.order_resume(container, lane),
+            // No container of this world is suspended.
+            Action::MoveMemory { .. } | Action::SuspensionSettled { .. } => {}
             Action::Denied { .. }
             | Action::ProcessRestored { .. }
             | Action::Restored { .. }

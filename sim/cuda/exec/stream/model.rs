@@ -143,6 +143,12 @@ impl Model {
         (0..self.queues).min_by_key(streams)
     }
 
+    /// Whether a thread of this process must bring any operation to its end.
+    pub fn is_unsettled(&self) -> bool {
+        let mut active = self.active.iter().filter_map(|key| self.streams.get(*key));
+        active.any(|stream| !stream.settled())
+    }
+
     /// A living stream.
     pub fn stream(&self, key: StreamKey) -> Option<&Stream> {
         self.streams.get(key).filter(|stream| !stream.dying)

@@ -79,6 +79,8 @@ struct Inner {
     worker: Worker,
     /// Threads that wait for a stream at the moment.
     waiting: usize,
+    /// What the device was told last; see [`Run::note_unsettled`].
+    unsettled: bool,
     host: Option<Sender<(StreamKey, Call)>>,
 }
 
@@ -130,6 +132,7 @@ impl Run {
             defaults: HashMap::new(),
             worker: Worker::NotStarted,
             waiting: 0,
+            unsettled: false,
             host: None,
         };
         let inner = Mutex::new(inner);
@@ -339,6 +342,7 @@ impl Run {
             if known.backlog() == 1 {
                 inner = self.advance(inner);
             }
+            self.note_unsettled(&mut inner);
             self.see_to_worker(&mut inner);
         }
         inner.model.fault(context).map_or(Ok(()), Err)
@@ -358,12 +362,21 @@ impl Run {
                 Due::Host(stream, call) => self.call_host(&mut inner, stream, call),
             }
         }
+        self.note_unsettled(&mut inner);
         inner
     }
 }
 
 /// The threads.
 impl Run {
+    /// Tells the device whether operations need a thread of this process: a checkpoint waits for them.
+    fn note_unsettled(&self, inner: &mut Inner) {
+        let unsettled = inner.model.is_unsettled();
+        if std::mem::replace(&mut inner.unsettled, unsettled) != unsettled {
+            self.machine.note_unsettled(unsettled);
+        }
+    }
+
     /// Sees to it that the worker looks as long as there is something to look after.
     fn see_to_worker(&'static self, inner: &mut Inner) {
         let needed =

@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 const PARTNER: &str = "GPUSLICE_TEST_PARTNER";
 
 /// Starts this test again as the partner, with one end of a socket pair as descriptor `fd`.
-fn partner(name: &str, end: &UnixStream, extra: Option<i32>) -> Child {
+pub fn partner(name: &str, end: &UnixStream, extra: Option<i32>) -> Child {
     use std::os::fd::AsRawFd;
     use std::os::unix::process::CommandExt;
     let fds: Vec<i32> = std::iter::once(end.as_raw_fd()).chain(extra).collect();
@@ -32,17 +32,17 @@ fn partner(name: &str, end: &UnixStream, extra: Option<i32>) -> Child {
 }
 
 /// The descriptors this process was given as a partner.
-fn given() -> Option<Vec<i32>> {
+pub fn given() -> Option<Vec<i32>> {
     let list = std::env::var(PARTNER).ok()?;
     Some(list.split(',').map(|fd| fd.parse().unwrap()).collect())
 }
 
-fn socket(fd: i32) -> UnixStream {
+pub fn socket(fd: i32) -> UnixStream {
     // SAFETY: the descriptor was given to this process for this use alone.
     unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
 }
 
-fn wait_for_byte(stream: &mut UnixStream) {
+pub fn wait_for_byte(stream: &mut UnixStream) {
     stream.read_exact(&mut [0]).unwrap();
 }
 

@@ -1,0 +1,223 @@
+//! Checkpoints of another process: the order of the calls, what they refuse, and what they leave.
+
+use crate::harness::{MIB, alloc, context_on, free_bytes, get, pattern, put};
+use crate::processes::{given, partner, socket, wait_for_byte};
+use gpuslice_nvabi::types::*;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// Memory of the partner, and of the caller meanwhile.
+const BYTES: usize = 600 * MIB;
+
+/// The process that is locked; killed when dropped.
+struct Target {
+    child: Child,
+    stream: UnixStream,
+}
+
+impl Target {
+    /// Starts the test again as the partner, and waits until it has its memory.
+    fn start(name: &str) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let child = partner(&format!("checkpoints::{name}"), &theirs, None);
+        let mut target = Self { child, stream: ours };
+        wait_for_byte(&mut target.stream);
+        target
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    fn state(&self) -> CUprocessState {
+        let mut state = CUprocessState::MAX;
+        ok!(cuCheckpointProcessGetState(self.pid(), &mut state));
+        state
+    }
+
+    /// Lets it read its memory; returns once it has.
+    fn reads(&mut self) {
+        self.stream.write_all(&[1]).unwrap();
+        wait_for_byte(&mut self.stream);
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The partner: has memory of its own, and reads it whenever it is told to.
+fn holds_memory(more: fn()) -> bool {
+    let Some(fds) = given() else { return false };
+    let mut stream = socket(fds[0]);
+    context_on(0);
+    let pointer = alloc(BYTES);
+    put(pointer, &pattern(MIB, 3));
+    put(pointer + (BYTES - MIB) as u64, &pattern(MIB, 4));
+    more();
+    loop {
+        stream.write_all(&[1]).unwrap();
+        wait_for_byte(&mut stream);
+        assert_eq!(get(pointer, MIB), pattern(MIB, 3));
+        assert_eq!(get(pointer + (BYTES - MIB) as u64, MIB), pattern(MIB, 4));
+    }
+}
+
+/// A kernel of two seconds, as `spin` has it.
+fn works_for_long() {
+    let mut module = CUmodule::NULL;
+    let ptx = c".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry spin(.param .u64 ns)\n{ ret; }";
+    ok!(cuModuleLoadData(&mut module, ptx.as_ptr().cast()));
+    let mut spin = CUfunction::NULL;
+    ok!(cuModuleGetFunction(&mut spin, module, c"spin".as_ptr()));
+    let mut ns = 2_000_000_000_u64;
+    let mut args = [(&raw mut ns).cast::<c_void>()];
+    ok!(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, args.as_mut_ptr(), null_mut()));
+}
+
+scenarios! {
+    /// While a process is checkpointed, another one has the room; afterwards each byte is back.
+    memory_is_free_for_others_and_comes_back("mem=1GiB,context=0B") {
+        if holds_memory(|| ()) { return }
+        context_on(0);
+        let before = free_bytes();
+        let mut target = Target::start("memory_is_free_for_others_and_comes_back");
+        let pid = target.pid();
+        assert_eq!(target.state(), CU_PROCESS_STATE_RUNNING);
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        assert_eq!((target.state(), free_bytes()), (CU_PROCESS_STATE_LOCKED, before - BYTES));
+        let begun = Instant::now();
+        ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
+        // The bytes cross the link, 50 GB/s.
+        assert!(begun.elapsed() >= Duration::from_micros(BYTES as u64 / 50_000));
+        assert_eq!((target.state(), free_bytes()), (CU_PROCESS_STATE_CHECKPOINTED, before));
+        // It waits in its call meanwhile.
+        target.stream.write_all(&[1]).unwrap();
+        let taken = alloc(BYTES);
+        let end = taken + (BYTES - MIB) as u64;
+        put(taken, &pattern(MIB, 8));
+        put(end, &pattern(MIB, 9));
+        refused!(ERROR_OUT_OF_MEMORY, cuCheckpointProcessRestore(pid, null_mut()));
+        assert_eq!(target.state(), CU_PROCESS_STATE_CHECKPOINTED);
+        assert_eq!((get(taken, MIB), get(end, MIB)), (pattern(MIB, 8), pattern(MIB, 9)));
+        ok!(cuMemFree_v2(taken));
+        ok!(cuCheckpointProcessRestore(pid, null_mut()));
+        assert_eq!((target.state(), free_bytes()), (CU_PROCESS_STATE_LOCKED, before - BYTES));
+        target.stream.set_nonblocking(true).unwrap();
+        assert!(std::io::Read::read(&mut target.stream, &mut [0]).is_err(), "its call has returned");
+        target.stream.set_nonblocking(false).unwrap();
+        ok!(cuCheckpointProcessUnlock(pid, null_mut()));
+        wait_for_byte(&mut target.stream);
+        target.reads();
+    }
+
+    /// A process moves more memory to the host than the GPU has places for, twice.
+    two_processes_are_away_at_once("mem=1GiB,context=0B") {
+        if holds_memory(|| ()) { return }
+        context_on(0);
+        let before = free_bytes();
+        let mut targets = Vec::new();
+        for _ in 0..3 {
+            let target = Target::start("two_processes_are_away_at_once");
+            ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+            ok!(cuCheckpointProcessCheckpoint(target.pid(), null_mut()));
+            targets.push(target);
+        }
+        assert_eq!(free_bytes(), before);
+        for target in &mut targets {
+            ok!(cuCheckpointProcessRestore(target.pid(), null_mut()));
+            ok!(cuCheckpointProcessUnlock(target.pid(), null_mut()));
+            target.reads();
+            ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+            ok!(cuCheckpointProcessCheckpoint(target.pid(), null_mut()));
+        }
+        // What a process that dies has on the host ends with it.
+        drop(targets);
+        let all = alloc(before);
+        put(all, &pattern(MIB, 1));
+    }
+
+    calls_have_an_order("mem=1GiB,context=0B") {
+        if holds_memory(|| ()) { return }
+        ok!(cuInit(0));
+        let mut target = Target::start("calls_have_an_order");
+        let pid = target.pid();
+        refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessCheckpoint(pid, null_mut()));
+        refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessRestore(pid, null_mut()));
+        refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessUnlock(pid, null_mut()));
+        let mut args = CUcheckpointLockArgs { reserved0: 1, ..Default::default() };
+        refused!(ERROR_INVALID_VALUE, cuCheckpointProcessLock(pid, &mut args));
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessLock(pid, null_mut()));
+        refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessRestore(pid, null_mut()));
+        ok!(cuCheckpointProcessUnlock(pid, null_mut()));
+        target.reads();
+        let mut state = 0;
+        for wrong in [0, -1, std::process::id() as i32, 1] {
+            refused!(ERROR_INVALID_VALUE, cuCheckpointProcessLock(wrong, null_mut()));
+            refused!(ERROR_INVALID_VALUE, cuCheckpointProcessGetState(wrong, &mut state));
+        }
+        refused!(ERROR_INVALID_VALUE, cuCheckpointProcessGetState(pid, null_mut()));
+    }
+
+    /// A lock waits for submitted work; out of time, the process runs on.
+    a_lock_waits_for_work("mem=1GiB,context=0B") {
+        if holds_memory(works_for_long) { return }
+        ok!(cuInit(0));
+        let target = Target::start("a_lock_waits_for_work");
+        let mut soon = CUcheckpointLockArgs { timeout_ms: 50, ..Default::default() };
+        refused!(ERROR_NOT_READY, cuCheckpointProcessLock(target.pid(), &mut soon));
+        assert_eq!(target.state(), CU_PROCESS_STATE_RUNNING);
+        ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+        assert_eq!(target.state(), CU_PROCESS_STATE_LOCKED);
+    }
+
+    managed_memory_is_refused("mem=1GiB,context=0B") {
+        if holds_memory(|| { ok!(cuMemAllocManaged(&mut 0, MIB, 1)) }) { return }
+        ok!(cuInit(0));
+        let mut target = Target::start("managed_memory_is_refused");
+        ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+        refused!(ERROR_NOT_SUPPORTED, cuCheckpointProcessCheckpoint(target.pid(), null_mut()));
+        assert_eq!(target.state(), CU_PROCESS_STATE_LOCKED);
+        ok!(cuCheckpointProcessUnlock(target.pid(), null_mut()));
+        target.reads();
+    }
+
+    a_driver_before_12_8_has_no_checkpoints("mem=1GiB,context=0B,driver=12.7") {
+        if holds_memory(|| ()) { return }
+        ok!(cuInit(0));
+        let target = Target::start("a_driver_before_12_8_has_no_checkpoints");
+        refused!(ERROR_NOT_SUPPORTED, cuCheckpointProcessLock(target.pid(), null_mut()));
+    }
+
+    a_fault_refuses_a_call("mem=1GiB,context=0B,fault=refuse=restore") {
+        if holds_memory(|| ()) { return }
+        ok!(cuInit(0));
+        let target = Target::start("a_fault_refuses_a_call");
+        ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+        ok!(cuCheckpointProcessCheckpoint(target.pid(), null_mut()));
+        refused!(ERROR_NOT_SUPPORTED, cuCheckpointProcessRestore(target.pid(), null_mut()));
+        assert_eq!(target.state(), CU_PROCESS_STATE_CHECKPOINTED);
+    }
+
+    /// A checkpoint that ends half-way leaves a process that only its end helps.
+    a_fault_leaves_half_of_it("mem=1GiB,context=0B,fault=half=checkpoint") {
+        if holds_memory(|| { alloc(MIB * 64); }) { return }
+        context_on(0);
+        let before = free_bytes();
+        let target = Target::start("a_fault_leaves_half_of_it");
+        ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+        refused!(ERROR_UNKNOWN, cuCheckpointProcessCheckpoint(target.pid(), null_mut()));
+        assert_eq!(target.state(), CU_PROCESS_STATE_FAILED);
+        refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessUnlock(target.pid(), null_mut()));
+        drop(target);
+        let all = alloc(before);
+        put(all, &pattern(MIB, 1));
+    }
+}

@@ -1,0 +1,62 @@
+//! Suspension of a container: its processes for the worker, and the answer to the client that asked.
+
+use super::Duties;
+use crate::events::Happening;
+use crate::replies::{NO_REPLY, key_of};
+use crate::suspend::{Moved, unmark};
+use gpuslice_engine::{Event, Token};
+use gpuslice_host::clock::now;
+use gpuslice_wire::admin::{Answer, Denial};
+use gpuslice_wire::history::EventKind;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::units::Bytes;
+
+impl Duties {
+    /// Begins to move a container's memory.
+    pub(super) fn move_memory(&mut self, container: ContainerId, away: bool, memory: Bytes) {
+        let dir = self.containers.state().container_dir(&container);
+        let processes = self.clients.processes_of(&container);
+        let target = (container, dir.as_path());
+        let ended = self.suspender.begin(target, away, processes.into_iter(), memory);
+        self.memory_moved(ended);
+    }
+
+    /// Passes the ends of moves to the engine.
+    pub fn memory_moved(&mut self, ended: impl IntoIterator<Item = Moved>) {
+        for Moved { container, away } in ended {
+            self.tasks.step(Event::MemoryMoved { container, away });
+        }
+    }
+
+    /// Answers: the container is suspended, or it is not any more, or nothing has changed and why.
+    pub(super) fn suspension_settled(
+        &mut self,
+        token: Token,
+        container: ContainerId,
+        (away, memory): (bool, Bytes),
+    ) {
+        if !away {
+            unmark(&self.containers.state().container_dir(&container));
+        }
+        if let Some(why) = self.suspender.take_failure(&container) {
+            let state = match away {
+                true => format!("it is suspended, gpuslice resume {container} tries again"),
+                false => "it goes on".to_owned(),
+            };
+            return self.deny(key_of(token), Denial::Host, &format!("{why}; {state}"));
+        }
+        let kind = if away { EventKind::Suspended } else { EventKind::Resumed };
+        tracing::info!(%container, %memory, what = kind.name(), "its memory was moved");
+        let moved = Happening::of(kind, container).by_client(self.admins.peer(key_of(token)));
+        self.events.record(now(), moved.with([memory.0, 0], String::new()));
+        if token != NO_REPLY {
+            self.answer(key_of(token), &Answer::Done {});
+        }
+    }
+
+    /// Whether processes of a container wait for its resume: its slice must not end before.
+    pub fn is_suspended(&self, container: &ContainerId) -> bool {
+        let dir = self.containers.state().container_dir(container);
+        crate::suspend::is_marked(&dir) && self.clients.attached_of(container).next().is_some()
+    }
+}

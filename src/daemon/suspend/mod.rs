@@ -1,0 +1,215 @@
+//! Moves the GPU memory of containers to the host and back, for `gpuslice suspend` and `resume`.
+//!
+//! The engine decides when (`gpuslice_engine`, module `suspend`). Each move is the job of a [`worker`] of its own, so
+//! that a driver that hangs holds up nothing but that container. A worker that is too late is killed; after a move to
+//! the host, another one then moves back what it has left there, and if that one is late as well, the container counts
+//! as suspended, and `gpuslice resume` tries again.
+//!
+//! A file in the container's directory says that it is suspended. It is made before the first call and removed after
+//! the last one. So after a crash at any moment the next daemon finds each container that may have memory on the
+//! host, and a resume of one that has none does nothing.
+
+mod jobs;
+pub mod worker;
+
+use crate::descriptors::stops_blocking;
+use crate::poll::{Source, Watch};
+use crate::slab::{Key, Slab};
+use gpuslice_engine::Process;
+use gpuslice_host::clock::now;
+use gpuslice_host::seqpacket;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::CONTAINERS_MAX;
+use gpuslice_wire::units::{Bytes, Duration, Instant};
+use jobs::{Job, PACKET_BYTES_MAX, Report};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// The file in the directory of a suspended container.
+const MARK: &str = "suspended";
+/// Killed workers that have not ended; with so many, none is started.
+const ABANDONED_MAX: usize = 16;
+
+/// A move.
+#[derive(Debug)]
+struct Move {
+    container: ContainerId,
+    job: Job,
+    /// Why the move that this one undoes was not done.
+    undoes: Option<String>,
+}
+
+/// A move, and the worker that does it.
+#[derive(Debug)]
+struct Run {
+    it: Move,
+    child: Child,
+    channel: OwnedFd,
+    deadline: Instant,
+}
+
+/// The end of a move.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The container.
+    pub container: ContainerId,
+    /// Its memory, or a part of it, is on the host.
+    pub away: bool,
+}
+
+/// See the file's head.
+#[derive(Debug)]
+pub struct Suspender {
+    watch: Watch,
+    /// The driver's library.
+    library: PathBuf,
+    runs: Slab<Run>,
+    /// Why a container's last move was not done, until the engine has settled it.
+    failures: BTreeMap<ContainerId, String>,
+    abandoned: Vec<Child>,
+}
+
+impl Suspender {
+    /// Moves nothing yet.
+    pub fn new(watch: &Watch, library: PathBuf) -> Suspender {
+        Suspender {
+            watch: watch.clone(),
+            library,
+            runs: Slab::new(2 * CONTAINERS_MAX as u16),
+            failures: BTreeMap::new(),
+            abandoned: Vec::new(),
+        }
+    }
+
+    /// Begins a move; returns its end if it cannot begin.
+    pub fn begin(
+        &mut self,
+        (container, dir): (ContainerId, &Path),
+        away: bool,
+        processes: impl Iterator<Item = Process>,
+        memory: Bytes,
+    ) -> Option<Moved> {
+        let job = Job::of(away, processes, memory.0);
+        let marked = if away { std::fs::write(dir.join(MARK), "") } else { Ok(()) };
+        let begun = marked.and_then(|()| self.start(container, job, None));
+        let why = begun.err()?;
+        Some(self.failed(container, !away, format!("it cannot be moved: {why}")))
+    }
+
+    /// When [`Suspender::due`] must be called next.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.runs.iter().map(|(_, run)| run.deadline).min()
+    }
+
+    /// Replaces workers that are too late.
+    pub fn due(&mut self, now: Instant) -> Vec<Moved> {
+        self.abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        let late = self.runs.iter().filter(|(_, run)| run.deadline <= now);
+        let late: Vec<Key> = late.map(|(key, _)| key).collect();
+        late.into_iter().filter_map(|key| self.lost(key, "did not answer in time")).collect()
+    }
+
+    /// Reads a worker's answer.
+    pub fn read(&mut self, key: Key) -> Option<Moved> {
+        let run = self.runs.get(key)?;
+        let mut packet = vec![0; PACKET_BYTES_MAX];
+        let len = match recv(run.channel.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EAGAIN | Errno::EINTR) => return None,
+            Err(_) => 0,
+            Ok(len) => len,
+        };
+        let Ok(Report { away, why }) = serde_json::from_slice(&packet[..len]) else {
+            return self.lost(key, "ended");
+        };
+        let run = self.remove(key)?;
+        let whys: Vec<String> = run.undoes.into_iter().chain(why).collect();
+        if whys.is_empty() {
+            return Some(Moved { container: run.container, away });
+        }
+        Some(self.failed(run.container, away, whys.join("; ")))
+    }
+
+    /// Why a container's last move was not done.
+    pub fn take_failure(&mut self, container: &ContainerId) -> Option<String> {
+        self.failures.remove(container)
+    }
+
+    /// A container's slice ended.
+    pub fn forget(&mut self, container: &ContainerId) {
+        self.failures.remove(container);
+        let its = self.runs.iter().filter(|(_, run)| run.it.container == *container);
+        let its: Vec<Key> = its.map(|(key, _)| key).collect();
+        its.into_iter().for_each(|key| drop(self.remove(key)));
+    }
+
+    fn failed(&mut self, container: ContainerId, away: bool, why: String) -> Moved {
+        tracing::warn!(%container, away, why, "its memory was not moved");
+        self.failures.insert(container, why);
+        Moved { container, away }
+    }
+
+    /// A worker has ended, or is given up.
+    fn lost(&mut self, key: Key, what: &str) -> Option<Moved> {
+        let run = self.remove(key)?;
+        let why = format!("the process that calls the driver {what}");
+        if !run.job.away {
+            let why = run.undoes.map_or(why.clone(), |first| format!("{first}; and back: {why}"));
+            return Some(self.failed(run.container, true, why));
+        }
+        let back = Job { away: false, ..run.job };
+        let error = self.start(run.container, back, Some(why.clone())).err()?;
+        Some(self.failed(run.container, true, format!("{why}; and back: {error}")))
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Move> {
+        let Run { it, mut child, .. } = self.runs.remove(key)?;
+        // It has ended, or hangs; nothing more can be done if the kernel does not end it.
+        let _ = child.kill();
+        self.abandoned.push(child);
+        Some(it)
+    }
+
+    fn start(
+        &mut self,
+        container: ContainerId,
+        job: Job,
+        undoes: Option<String>,
+    ) -> io::Result<()> {
+        self.abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        if self.abandoned.len() >= ABANDONED_MAX {
+            return Err(io::Error::other("too many processes that call the driver hang"));
+        }
+        let (channel, theirs) = seqpacket::pair()?;
+        stops_blocking(&channel)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("--move-memory").arg(&self.library);
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        let packet = serde_json::to_vec(&job).map_err(io::Error::other)?;
+        let child = command.spawn()?;
+        seqpacket::send(&channel, &packet, &[])?;
+        let deadline = now().plus(Duration(job.within().as_nanos() as u64));
+        let it = Move { container, job, undoes };
+        let run = Run { it, child, channel, deadline };
+        let key = self.runs.insert(run).map_err(|_| io::Error::other("too many moves"))?;
+        if let Some(run) = self.runs.get(key) {
+            self.watch.add(run.channel.as_fd(), Source::Suspension(key))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a container was suspended when its daemon ended.
+pub fn is_marked(dir: &Path) -> bool {
+    dir.join(MARK).exists()
+}
+
+/// Notes that a container is not suspended any more.
+pub fn unmark(dir: &Path) {
+    // Where it stays, the next daemon finds a suspended container, whose resume does nothing else.
+    let _ = std::fs::remove_file(dir.join(MARK));
+}

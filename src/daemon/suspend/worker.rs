@@ -1,0 +1,221 @@
+//! The worker: a process that loads the driver and moves the memory of a container's processes, once.
+//!
+//! A driver maps hundreds of megabytes and starts threads, and any of its calls may hang, so none is made in the
+//! daemon. A move is all or nothing: all processes are locked before the first one's memory is moved, and what has
+//! been done is undone if one of them refuses. The state that the driver reports of each process decides what there
+//! is to do, not what an earlier worker has done; so a job may be repeated after any failure.
+
+// For calls into the driver.
+#![allow(unsafe_code)]
+
+use super::jobs::{Job, LOCK_MS, PACKET_BYTES_MAX, Report};
+use gpuslice_host::process::start_time;
+use gpuslice_host::seqpacket;
+use gpuslice_nvabi::sig;
+use gpuslice_nvabi::types::{
+    CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED, CU_PROCESS_STATE_LOCKED,
+    CU_PROCESS_STATE_RUNNING, CUcheckpointLockArgs, CUprocessState, CUresult,
+};
+use libloading::Library;
+use nix::sys::socket::{MsgFlags, recv};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr::null_mut;
+
+/// The worker's program: reads a job from standard input, and answers.
+///
+/// # Errors
+/// The channel fails.
+pub fn serve_child(library: &Path) -> Result<(), String> {
+    let channel = io::stdin();
+    let mut packet = vec![0; PACKET_BYTES_MAX];
+    let len =
+        recv(channel.as_raw_fd(), &mut packet, MsgFlags::empty()).map_err(|why| why.to_string())?;
+    let job: Job = serde_json::from_slice(&packet[..len]).map_err(|why| why.to_string())?;
+    let report = match Driver::load(library) {
+        Ok(driver) if job.away => move_away(&driver, &job.processes),
+        Ok(driver) => move_back(&driver, &job.processes),
+        Err(why) => Report { away: !job.away, why: Some(why) },
+    };
+    let answer = serde_json::to_vec(&report).map_err(|why| why.to_string())?;
+    seqpacket::send(&channel, &answer, &[]).map_err(|why| why.to_string())
+}
+
+/// What is done to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Lock,
+    Checkpoint,
+    Restore,
+    Unlock,
+}
+
+impl Call {
+    const fn name(self) -> &'static str {
+        match self {
+            Call::Lock => "cuCheckpointProcessLock",
+            Call::Checkpoint => "cuCheckpointProcessCheckpoint",
+            Call::Restore => "cuCheckpointProcessRestore",
+            Call::Unlock => "cuCheckpointProcessUnlock",
+        }
+    }
+}
+
+/// The driver's calls, for a real driver and for tests.
+trait Checkpoints {
+    /// The state of a process; `None` if it does not use the driver, or has ended.
+    fn state(&self, process: (u32, u64)) -> Option<CUprocessState>;
+    /// Makes a call.
+    fn call(&self, pid: u32, call: Call) -> CUresult;
+}
+
+/// The driver.
+struct Driver(Library);
+
+impl Driver {
+    fn load(library: &Path) -> Result<Driver, String> {
+        // SAFETY: loading the driver runs its constructors, as intended.
+        let driver = unsafe { Library::new(library) }.map_err(|why| why.to_string())?;
+        // SAFETY: the driver's function of this name has the table's signature.
+        let init = unsafe { driver.get::<sig::cuInit>(b"cuInit\0") };
+        let init = init.map_err(|why| why.to_string())?;
+        // SAFETY: it takes a number.
+        let CUresult(code) = unsafe { init(0) };
+        // SAFETY: as above; it is not called here.
+        let known = unsafe { driver.get::<sig::cuCheckpointProcessGetState>(STATE) }.is_ok();
+        match (code, known) {
+            (0, true) => Ok(Driver(driver)),
+            (0, false) => {
+                Err("this driver has no checkpoints; install release 570 or later".to_owned())
+            }
+            (code, _) => {
+                Err(format!("cuInit answered {code}; check that nvidia-smi works on this node"))
+            }
+        }
+    }
+}
+
+const STATE: &[u8] = b"cuCheckpointProcessGetState\0";
+
+impl Checkpoints for Driver {
+    fn state(&self, (pid, born): (u32, u64)) -> Option<CUprocessState> {
+        if start_time(pid) != Some(born) {
+            return None;
+        }
+        let mut state = CUprocessState::MAX;
+        // SAFETY: the table's signature, and a live local.
+        let code = unsafe {
+            let call = self.0.get::<sig::cuCheckpointProcessGetState>(STATE).ok()?;
+            call(pid as i32, &mut state)
+        };
+        (code == CUresult::SUCCESS).then_some(state)
+    }
+
+    fn call(&self, pid: u32, call: Call) -> CUresult {
+        let (driver, pid) = (&self.0, pid as i32);
+        let mut lock = CUcheckpointLockArgs { timeout_ms: LOCK_MS, ..Default::default() };
+        // SAFETY: the driver's functions have the table's signatures; arguments are absent or live locals.
+        let code = unsafe {
+            match call {
+                Call::Lock => driver
+                    .get::<sig::cuCheckpointProcessLock>(b"cuCheckpointProcessLock\0")
+                    .map(|it| it(pid, &mut lock)),
+                Call::Checkpoint => driver
+                    .get::<sig::cuCheckpointProcessCheckpoint>(b"cuCheckpointProcessCheckpoint\0")
+                    .map(|it| it(pid, null_mut())),
+                Call::Restore => driver
+                    .get::<sig::cuCheckpointProcessRestore>(b"cuCheckpointProcessRestore\0")
+                    .map(|it| it(pid, null_mut())),
+                Call::Unlock => driver
+                    .get::<sig::cuCheckpointProcessUnlock>(b"cuCheckpointProcessUnlock\0")
+                    .map(|it| it(pid, null_mut())),
+            }
+        };
+        code.unwrap_or(CUresult::ERROR_NOT_SUPPORTED)
+    }
+}
+
+/// Makes a call for each process that is in the state `from`; stops at the first refusal. A process that ends
+/// meanwhile has no memory, and refuses nothing.
+fn each(
+    driver: &impl Checkpoints,
+    processes: &[(u32, u64)],
+    from: CUprocessState,
+    call: Call,
+) -> Result<(), String> {
+    for &process in processes {
+        if driver.state(process) != Some(from) {
+            continue;
+        }
+        let code = driver.call(process.0, call);
+        if code != CUresult::SUCCESS && driver.state(process).is_some() {
+            return Err(refusal(process.0, call, code));
+        }
+    }
+    Ok(())
+}
+
+/// Says which call the driver refused, and what may help.
+fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
+    let hint = match (CUresult(code), call) {
+        (CUresult::ERROR_NOT_READY, _) => {
+            format!(": its work did not end within {} s; try again when it has", LOCK_MS / 1000)
+        }
+        (CUresult::ERROR_NOT_SUPPORTED, _) => {
+            ": the driver moves no managed memory and none shared between processes".to_owned()
+        }
+        (CUresult::ERROR_OUT_OF_MEMORY, Call::Restore) => {
+            ": the GPU lacks room; suspend or end another container".to_owned()
+        }
+        _ => String::new(),
+    };
+    format!("the driver refused {} of process {pid} ({code}){hint}", call.name())
+}
+
+/// Moves all memory to the host, or leaves all on the GPU.
+fn move_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
+    let moved = each(driver, processes, CU_PROCESS_STATE_RUNNING, Call::Lock)
+        .and_then(|()| each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Checkpoint));
+    match moved {
+        Ok(()) => Report { away: true, why: None },
+        Err(why) => {
+            let undone = put_back(driver, processes);
+            let rest = undone.err().map_or_else(String::new, |why| format!("; and back: {why}"));
+            Report { away: is_away(driver, processes), why: Some(why + &rest) }
+        }
+    }
+}
+
+/// Moves all memory back to the GPU, or leaves all on the host.
+fn move_back(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
+    let Err(why) = put_back(driver, processes) else {
+        return Report { away: false, why: lost(driver, processes) };
+    };
+    // Those that are back wait for the others on the host. Their errors say nothing more than the first.
+    let _ = each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Checkpoint);
+    Report { away: is_away(driver, processes), why: Some(why) }
+}
+
+/// Restores all before the first one is unlocked.
+fn put_back(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Result<(), String> {
+    each(driver, processes, CU_PROCESS_STATE_CHECKPOINTED, Call::Restore)?;
+    each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Unlock)
+}
+
+/// Whether a process still waits for its memory, or for its unlock.
+fn is_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> bool {
+    let waits = [CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED];
+    processes.iter().any(|&it| driver.state(it).is_some_and(|state| waits.contains(&state)))
+}
+
+/// Names the processes that the driver has lost.
+fn lost(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Option<String> {
+    let failed = processes.iter().filter(|it| driver.state(**it) == Some(CU_PROCESS_STATE_FAILED));
+    let pids: Vec<String> = failed.map(|(pid, _)| pid.to_string()).collect();
+    (!pids.is_empty())
+        .then(|| format!("the driver has lost the memory of process {}; end it", pids.join(", ")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! The order of calls, on a driver that refuses what it is told to.
+
+use super::*;
+use std::cell::RefCell;
+
+const ALL: [(u32, u64); 3] = [(1, 1), (2, 1), (3, 1)];
+
+/// The states of processes 1 to 3, and the calls that are refused.
+struct Fake {
+    states: RefCell<[Option<CUprocessState>; 3]>,
+    refused: Vec<(u32, Call)>,
+}
+
+fn fake(refused: &[(u32, Call)]) -> Fake {
+    let states = RefCell::new([Some(CU_PROCESS_STATE_RUNNING); 3]);
+    Fake { states, refused: refused.to_vec() }
+}
+
+impl Checkpoints for Fake {
+    fn state(&self, (pid, _): (u32, u64)) -> Option<CUprocessState> {
+        self.states.borrow()[pid as usize - 1]
+    }
+
+    fn call(&self, pid: u32, call: Call) -> CUresult {
+        if self.refused.contains(&(pid, call)) {
+            return CUresult::ERROR_NOT_SUPPORTED;
+        }
+        let states = &mut self.states.borrow_mut();
+        let (from, to) = match call {
+            Call::Lock => (CU_PROCESS_STATE_RUNNING, CU_PROCESS_STATE_LOCKED),
+            Call::Checkpoint => {
+                // A process that runs could change what it shares with the others.
+                assert!(states.iter().flatten().all(|it| *it != CU_PROCESS_STATE_RUNNING));
+                (CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED)
+            }
+            Call::Restore => (CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_LOCKED),
+            Call::Unlock => (CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_RUNNING),
+        };
+        assert_eq!(states[pid as usize - 1], Some(from), "{call:?} of {pid}");
+        states[pid as usize - 1] = Some(to);
+        CUresult::SUCCESS
+    }
+}
+
+fn is_all(fake: &Fake, state: CUprocessState) -> bool {
+    fake.states.borrow().iter().flatten().all(|it| *it == state)
+}
+
+#[test]
+fn all_go_and_all_return() {
+    let fake = fake(&[]);
+    assert_eq!(move_away(&fake, &ALL), Report { away: true, why: None });
+    assert!(is_all(&fake, CU_PROCESS_STATE_CHECKPOINTED));
+    assert_eq!(move_back(&fake, &ALL), Report { away: false, why: None });
+    assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
+    // Again, as after an answer that was lost.
+    assert_eq!(move_back(&fake, &ALL), Report { away: false, why: None });
+}
+
+#[test]
+fn one_refusal_undoes_all() {
+    for refused in [(2, Call::Lock), (3, Call::Checkpoint)] {
+        let fake = fake(&[refused]);
+        let report = move_away(&fake, &ALL);
+        let why = report.why.expect("a reason");
+        assert!(!report.away && why.contains(&format!("process {}", refused.0)), "{why}");
+        assert!(why.contains(refused.1.name()), "{why}");
+        assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
+    }
+}
+
+#[test]
+fn one_refused_restore_keeps_all_away() {
+    let mut fake = fake(&[]);
+    move_away(&fake, &ALL);
+    fake.refused.push((2, Call::Restore));
+    let report = move_back(&fake, &ALL);
+    assert!(report.away && report.why.is_some_and(|why| why.contains("process 2")));
+    assert!(is_all(&fake, CU_PROCESS_STATE_CHECKPOINTED));
+    fake.refused.clear();
+    assert_eq!(move_back(&fake, &ALL), Report { away: false, why: None });
+}
+
+/// A move that can neither be completed nor undone says both, and can be tried again.
+#[test]
+fn what_cannot_be_undone_is_said() {
+    let mut fake = fake(&[(2, Call::Checkpoint), (1, Call::Restore)]);
+    let report = move_away(&fake, &ALL);
+    let why = report.why.expect("a reason");
+    assert!(report.away && why.contains("process 2") && why.contains("process 1"), "{why}");
+    fake.refused.clear();
+    assert_eq!(move_back(&fake, &ALL), Report { away: false, why: None });
+    assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
+}
+
+#[test]
+fn processes_that_ended_or_failed_are_no_obstacle() {
+    let fake = fake(&[]);
+    fake.states.borrow_mut()[0] = None;
+    assert_eq!(move_away(&fake, &ALL), Report { away: true, why: None });
+    fake.states.borrow_mut()[1] = Some(CU_PROCESS_STATE_FAILED);
+    let report = move_back(&fake, &ALL);
+    assert!(!report.away && report.why.is_some_and(|why| why.contains("process 2")));
+}

@@ -1,0 +1,202 @@
+//! Suspended containers: their GPU memory is on the host, and their processes wait.
+//!
+//! # Problem
+//! A container that does nothing for minutes keeps its memory on the GPU. The driver can move the memory of a whole
+//! process to the host and back, from outside, and the process does not notice. While it is away, the GPU's memory is
+//! free for others, and the container must take no turns.
+//!
+//! # Idea
+//! ```text
+//!            suspend             drained, or `drain_max`         moved
+//!   None --------------> Draining -------------------> Leaving --------> Away
+//!    ^                                                   | not moved      |  ^
+//!    +---------------------------------------------------+         resume |  | not moved
+//!    +------------------------------- Returning <-------------------------+  |
+//!                  moved                  +------------------------------------+
+//! ```
+//! Outside `None` the container counts as not runnable, so it gets no turn. While its memory moves, its gate is closed
+//! too, even if no other container has work: a launch between two steps of the move would keep the driver from
+//! locking its process. `Away`, the driver holds it back, and the GPU needs no turns for it.
+//!
+//! Its ledger stays as it is: its grants are still its own, and NVML, which shows nothing of memory on the host, is
+//! not believed meanwhile. For others, its memory counts to a host account with a limit of its own. Its cap stays
+//! promised, so without oversubscription there is room for its return at any time.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::NAME_BYTES_MAX;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::units::{Bytes, Instant};
+
+use crate::action::{Action, Actions};
+use crate::admission::beginning;
+use crate::engine::Engine;
+use crate::event::{Event, Token};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{Container, Slice, Suspension};
+use crate::refusal::Refusal;
+
+/// A container's memory on all its GPUs.
+fn memory_of(container: &Container) -> Bytes {
+    let all = container.slices.gpus.iter().map(|slice| slice.account.reserved());
+    all.fold(Bytes::ZERO, Bytes::saturating_add)
+}
+
+impl Engine {
+    /// Begins to suspend a container.
+    pub(crate) fn suspend(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
+        match self.may_suspend(id) {
+            Ok(index) => {
+                let until = self.now.plus(self.config.drain_max);
+                self.set_suspension(index, Suspension::Draining { token, until });
+                self.draining.push(index);
+            }
+            Err(why) => actions.push(Action::Denied { token, why }),
+        }
+    }
+
+    fn may_suspend(&self, id: ContainerId) -> Result<ContainerIndex, Refusal> {
+        let (index, container) = self.named(id)?;
+        if container.suspension != Suspension::None {
+            return Err(Refusal::Suspended(beginning(id, NAME_BYTES_MAX)));
+        }
+        let away = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::None);
+        let away = away.map(|(_, it)| memory_of(it)).fold(Bytes::ZERO, Bytes::saturating_add);
+        let (memory, limit) = (memory_of(container), self.config.suspended_memory);
+        let left = limit.saturating_sub(away);
+        match memory > left {
+            true => Err(Refusal::HostFull { memory, left, limit }),
+            false => Ok(index),
+        }
+    }
+
+    /// Begins to resume a container.
+    pub(crate) fn end_suspension(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
+        match self.may_return(id) {
+            Ok((index, memory)) => {
+                self.set_suspension(index, Suspension::Returning { token });
+                actions.push(Action::MoveMemory { token, container: id, away: false, memory });
+            }
+            Err(why) => actions.push(Action::Denied { token, why }),
+        }
+    }
+
+    fn may_return(&self, id: ContainerId) -> Result<(ContainerIndex, Bytes), Refusal> {
+        let (index, container) = self.named(id)?;
+        let name = beginning(id, NAME_BYTES_MAX);
+        match container.suspension {
+            Suspension::Away => {}
+            Suspension::None => return Err(Refusal::NotSuspended(name)),
+            _ => return Err(Refusal::Suspended(name)),
+        }
+        for slice in &container.slices.gpus {
+            let Some(at) = slice.gpu else { continue };
+            let gpu = &self.gpus[at];
+            let left = gpu.total.saturating_sub(self.present_on(at));
+            let memory = slice.account.reserved();
+            if memory > left {
+                return Err(Refusal::NoRoom { gpu: gpu.index, memory, left });
+            }
+        }
+        Ok((index, memory_of(container)))
+    }
+
+    /// Memory of all containers on a GPU, without that of suspended ones.
+    fn present_on(&self, gpu: usize) -> Bytes {
+        let present = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::Away);
+        let slices = present.flat_map(|(_, it)| &it.slices.gpus);
+        let on_it = slices.filter(|slice: &&Slice| slice.gpu == Some(gpu));
+        on_it.map(|it| it.account.reserved()).fold(Bytes::ZERO, Bytes::saturating_add)
+    }
+
+    fn named(&self, id: ContainerId) -> Result<(ContainerIndex, &Container), Refusal> {
+        let index = self.containers.find(id);
+        let found = index.and_then(|index| Some((index, self.containers.get(index)?)));
+        found.ok_or(Refusal::NoSlice(beginning(id, NAME_BYTES_MAX)))
+    }
+
+    /// A container's memory was moved, or not.
+    pub(crate) fn memory_moved(&mut self, id: ContainerId, away: bool, actions: &mut Actions) {
+        let Ok((index, container)) = self.named(id) else {
+            return;
+        };
+        let (Suspension::Leaving { token } | Suspension::Returning { token }) =
+            container.suspension
+        else {
+            return;
+        };
+        let memory = memory_of(container);
+        self.set_suspension(index, if away { Suspension::Away } else { Suspension::None });
+        actions.push(Action::SuspensionSettled { token, container: id, away, memory });
+    }
+
+    /// A container was suspended before the daemon's restart.
+    pub(crate) fn was_suspended(&mut self, id: ContainerId) {
+        if let Some(index) = self.containers.find(id) {
+            self.set_suspension(index, Suspension::Away);
+        }
+    }
+
+    fn set_suspension(&mut self, index: ContainerIndex, suspension: Suspension) {
+        if let Some(container) = self.containers.get_mut(index) {
+            container.suspension = suspension;
+            self.report_all(index);
+        }
+    }
+
+    /// Orders the move of containers that have drained, or were waited for long enough: the driver waits for the rest.
+    pub(crate) fn move_drained(&mut self, actions: &mut Actions) {
+        let now = self.now;
+        let ready = |index: &ContainerIndex| {
+            let container = self.containers.get(*index)?;
+            let Suspension::Draining { token, until } = container.suspension else {
+                return None;
+            };
+            let mut gpus = container.slices.gpus.iter().filter_map(|slice| slice.gpu);
+            let drained = gpus.all(|gpu| self.gpus[gpu].turns.has_drained(*index));
+            (drained || now >= until).then_some((*index, token))
+        };
+        let ready: Vec<_> = self.draining.iter().filter_map(ready).collect();
+        for (index, token) in ready {
+            self.draining.retain(|of| *of != index);
+            if let Some(container) = self.containers.get_mut(index) {
+                container.suspension = Suspension::Leaving { token };
+                let (container, memory) = (container.record.container, memory_of(container));
+                actions.push(Action::MoveMemory { token, container, away: true, memory });
+            }
+        }
+    }
+
+    /// When the first of them is waited for no longer.
+    pub(crate) fn drained_until(&self) -> Option<Instant> {
+        let until = |index: &ContainerIndex| match self.containers.get(*index)?.suspension {
+            Suspension::Draining { until, .. } => Some(until),
+            _ => None,
+        };
+        self.draining.iter().filter_map(until).min()
+    }
+
+    /// Whether an event has NVML's figures of a container whose memory is on the host, or on the way.
+    pub(crate) fn is_of_suspended(&self, event: &Event) -> bool {
+        let index = match *event {
+            Event::Measured { client, .. } => self.clients.get(client).map(|it| it.index),
+            Event::Looking { container, .. }
+            | Event::Looked { container, .. }
+            | Event::Unattributed { container, .. } => self.containers.find(container),
+            _ => None,
+        };
+        let container = index.and_then(|index| self.containers.get(index));
+        container.is_some_and(|it| it.suspension != Suspension::None)
+    }
+
+    /// The rows of suspended containers.
+    pub(crate) fn suspensions(&self) -> impl Iterator<Item = Snapshot> + '_ {
+        self.containers.iter().filter_map(|(_, it)| {
+            let (state, container) = (it.suspension.shown()?, it.record.container);
+            Some(Snapshot::Suspension { container, state, memory: memory_of(it) })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Suspension as the engine's caller sees it.
+
+use std::string::ToString;
+use std::vec::Vec;
+
+use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
+use gpuslice_wire::units::{Bytes, GIB, Instant};
+
+use crate::tests::{MS, Rig, ask, id};
+use crate::{Action, Claims, Config, Event, Token};
+
+const TOKEN: Token = Token(9);
+
+/// A rig with containers of these names, each with a process that holds so many GiB of GPU 0.
+fn rig(config: Config, containers: &[(&str, u64)]) -> (Rig, Vec<ClientId>) {
+    let mut rig = Rig::new(config, &[16]);
+    let mut attach = |&(name, gib): &(&str, u64)| {
+        rig.admit(ask(name, "0", 8 * GIB)).expect("fits");
+        let client = rig.attach(name, 0).expect("attaches");
+        rig.reserve(client, gib * GIB, gib * GIB);
+        client
+    };
+    let clients = containers.iter().map(&mut attach).collect();
+    (rig, clients)
+}
+
+fn suspend(rig: &mut Rig, container: &str) -> Vec<Action> {
+    rig.step(Event::Suspend { token: TOKEN, container: id(container) })
+}
+
+fn resume(rig: &mut Rig, container: &str) -> Vec<Action> {
+    rig.step(Event::EndSuspension { token: TOKEN, container: id(container) })
+}
+
+fn moved(rig: &mut Rig, container: &str, away: bool) -> Vec<Action> {
+    rig.step(Event::MemoryMoved { container: id(container), away })
+}
+
+/// Steps until the engine orders the move.
+fn until_ordered(rig: &mut Rig, mut actions: Vec<Action>) -> bool {
+    for _ in 0..100 {
+        if actions.iter().any(|it| matches!(it, Action::MoveMemory { .. })) {
+            return true;
+        }
+        let Some(due) = rig.engine.next_deadline() else { return false };
+        rig.now = due.0;
+        actions = rig.step(Event::Tick);
+    }
+    false
+}
+
+fn refused(actions: &[Action]) -> std::string::String {
+    match actions {
+        [.., Action::Denied { token: TOKEN, why }] => why.to_string(),
+        other => panic!("not refused but {other:?}"),
+    }
+}
+
+fn state(rig: &Rig) -> Option<(SuspensionState, Bytes)> {
+    let rows = rig.engine.snapshot(Instant(rig.now));
+    rows.iter().find_map(|row| match row {
+        Snapshot::Suspension { state, memory, .. } => Some((*state, *memory)),
+        _ => None,
+    })
+}
+
+fn busy(rig: &mut Rig, client: ClientId) -> Vec<Action> {
+    let claims = Claims { runnable: true, active: 1, held: Bytes(GIB), ..Claims::default() };
+    rig.step(Event::Claims { client, lane: Lane(0), claims })
+}
+
+fn is_gated(rig: &Rig, container: &str) -> bool {
+    matches!(rig.slice(container), Snapshot::Slice { gated: 1, .. })
+}
+
+#[test]
+fn memory_leaves_and_returns() {
+    let (mut rig, clients) = rig(Config::default(), &[("a", 4)]);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    let four = Bytes(4 * GIB);
+    assert_eq!(state(&rig), Some((SuspensionState::Suspending, four)));
+    let settled = moved(&mut rig, "a", true);
+    let container = id("a");
+    let expected = |away| Action::SuspensionSettled { token: TOKEN, container, away, memory: four };
+    assert!(settled.contains(&expected(true)), "{settled:?}");
+    assert_eq!(state(&rig), Some((SuspensionState::Suspended, four)));
+    // What NVML shows of it now is nothing, and changes nothing.
+    let client = clients[0];
+    rig.step(Event::Measured { client, lane: Lane(0), used: Bytes::ZERO });
+    let resumed = resume(&mut rig, "a");
+    assert!(matches!(resumed[..], [.., Action::MoveMemory { away: false, .. }]), "{resumed:?}");
+    assert_eq!(state(&rig), Some((SuspensionState::Resuming, four)));
+    assert!(moved(&mut rig, "a", false).contains(&expected(false)));
+    assert_eq!(state(&rig), None);
+}
+
+/// It gets no turn, whatever its processes claim; others have the GPU without turns.
+#[test]
+fn a_suspended_container_takes_no_turns() {
+    let (mut rig, clients) = rig(Config::default(), &[("a", 1), ("b", 1)]);
+    busy(&mut rig, clients[0]);
+    let actions = suspend(&mut rig, "a");
+    assert!(is_gated(&rig, "a"), "its gate is closed although it is alone");
+    assert!(until_ordered(&mut rig, actions), "it does not drain, and is moved after `drain_max`");
+    moved(&mut rig, "a", true);
+    for _ in 0..50 {
+        rig.now += 50 * MS;
+        busy(&mut rig, clients[0]);
+        busy(&mut rig, clients[1]);
+        let (Snapshot::Slice { runnable: a, .. }, Snapshot::Slice { holds: b, .. }) =
+            (rig.slice("a"), rig.slice("b"))
+        else {
+            panic!("no slices")
+        };
+        assert_eq!((a, b), (0, 1));
+    }
+    assert!(!is_gated(&rig, "b"), "turns for one container");
+    resume(&mut rig, "a");
+    moved(&mut rig, "a", false);
+    busy(&mut rig, clients[0]);
+    assert!(matches!(rig.slice("a"), Snapshot::Slice { runnable: 1, .. }));
+}
+
+/// A move that fails leaves the container where it was.
+#[test]
+fn a_failed_move_changes_nothing() {
+    let (mut rig, _) = rig(Config::default(), &[("a", 4)]);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", false);
+    assert_eq!(state(&rig), None);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", true);
+    resume(&mut rig, "a");
+    moved(&mut rig, "a", true);
+    assert_eq!(state(&rig), Some((SuspensionState::Suspended, Bytes(4 * GIB))));
+    // An answer to no order is none.
+    assert!(moved(&mut rig, "a", false).is_empty() && moved(&mut rig, "x", true).is_empty());
+}
+
+#[test]
+fn what_does_not_fit_the_state_is_refused() {
+    let suspended_memory = Bytes(5 * GIB);
+    let config = Config { suspended_memory, ..Config::default() };
+    let (mut rig, _) = rig(config, &[("a", 4), ("b", 2)]);
+    assert!(refused(&resume(&mut rig, "a")).contains("is not suspended"));
+    assert!(refused(&suspend(&mut rig, "x")).contains("has no slice"));
+    assert!(refused(&resume(&mut rig, "x")).contains("has no slice"));
+    let actions = suspend(&mut rig, "a");
+    assert!(refused(&suspend(&mut rig, "a")).contains("is suspended"));
+    assert!(refused(&resume(&mut rig, "a")).contains("on the way"));
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", true);
+    assert!(refused(&suspend(&mut rig, "a")).contains("is suspended"));
+    let full = refused(&suspend(&mut rig, "b"));
+    assert!(full.contains("suspended_memory") && full.contains("2GiB"), "{full}");
+}
+
+/// Only an oversubscribed GPU can lack room for a return.
+#[test]
+fn a_return_without_room_is_refused() {
+    let config = Config { oversubscribe: true, ..Config::default() };
+    let (mut rig, clients) = rig(config, &[("a", 8), ("b", 8), ("c", 0)]);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", true);
+    rig.reserve(clients[2], GIB, GIB);
+    let why = refused(&resume(&mut rig, "a"));
+    assert!(why.contains("GPU 0 has no room for its 8GiB: other containers leave 7GiB"), "{why}");
+    assert_eq!(state(&rig), Some((SuspensionState::Suspended, Bytes(8 * GIB))));
+    rig.step(Event::Gone { client: clients[2] });
+    assert!(matches!(resume(&mut rig, "a")[..], [.., Action::MoveMemory { .. }]));
+}
+
+#[test]
+fn a_slice_ends_in_every_state() {
+    for steps in 0..4 {
+        let (mut rig, _) = rig(Config::default(), &[("a", 4)]);
+        let actions = suspend(&mut rig, "a");
+        if steps > 0 {
+            assert!(until_ordered(&mut rig, actions));
+        }
+        if steps > 1 {
+            moved(&mut rig, "a", true);
+        }
+        if steps > 2 {
+            resume(&mut rig, "a");
+        }
+        rig.step(Event::Dismiss { token: TOKEN, container: id("a") });
+        assert!(moved(&mut rig, "a", true).is_empty());
+        rig.now += 5_000 * MS;
+        rig.step(Event::Tick);
+        rig.admit(ask("a", "0", 16 * GIB)).expect("all is free again");
+        assert_eq!(state(&rig), None);
+    }
+}
+
+#[test]
+fn a_restored_container_stays_suspended() {
+    let (mut rig, clients) = rig(Config::default(), &[("a", 4)]);
+    rig.step(Event::WasSuspended { container: id("a") });
+    busy(&mut rig, clients[0]);
+    assert!(matches!(rig.slice("a"), Snapshot::Slice { runnable: 0, .. }));
+    let actions = resume(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+}

@@ -1,0 +1,172 @@
+//! `gpuslice suspend` and `resume` with real processes: the memory of a container is free for others meanwhile, its
+//! work goes on afterwards, and nothing is lost whatever ends, refuses or hangs in between. That each byte is back is
+//! tested with the simulated driver (`sim/cuda/tests/driver/checkpoints.rs`).
+
+use super::{Tenant, must, node};
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use gpuslice_sim_device::{Config, Machine};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// More GPU time than any work in flight has.
+const MORE: Duration = Duration::from_millis(200);
+/// What a tenant holds beside its context: all of its cap in steps of 512 MiB.
+const HELD: u64 = 512 << 20;
+
+fn command(node: &Node, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    command.args(words).arg("--runtime-dir").arg(node.runtime_dir());
+    command
+}
+
+fn gpuslice(node: &Node, words: &[&str]) -> Output {
+    command(node, words).output().expect("it starts")
+}
+
+/// The command is refused; returns why.
+fn refused(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
+    said
+}
+
+/// What `gpuslice explain` says of a container.
+fn explained(node: &Node, container: &str) -> Value {
+    let output = gpuslice(node, &["explain", container, "--json", "--seconds", "1"]);
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    all["slices"][0].clone()
+}
+
+fn is_suspended(node: &Node, container: &str) -> bool {
+    explained(node, container)["why"] == "suspended"
+}
+
+/// Bytes of the GPU that are in use.
+fn used(machine: &Machine) -> u64 {
+    machine.mem_info(0).expect("a GPU").used
+}
+
+fn faults(machine: &Machine, text: &str) {
+    let config = Config::parse(&format!("fault={text}")).expect("a fault");
+    machine.set_faults(config.faults);
+}
+
+/// The kinds of events of a container that suspensions have.
+fn events(node: &Node, container: &str) -> Vec<(String, Value)> {
+    let output = gpuslice(node, &["events", "--json", "--slice", container]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let all = all.map(|event| (event["event"].as_str().expect("a kind").to_owned(), event));
+    all.filter(|(kind, _)| ["suspended", "resumed"].contains(&kind.as_str())).collect()
+}
+
+#[test]
+fn memory_is_free_for_others_and_work_goes_on() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    let full = used(&machine);
+    must(&node, &["suspend", "a"]);
+    assert!(used(&machine) + HELD <= full, "{} of {full}", used(&machine));
+    let answer = explained(&node, "a");
+    assert_eq!(answer["why"], "suspended", "{answer}");
+    let advice = answer["try"].as_str().expect("a command");
+    assert!(advice.starts_with("gpuslice resume a"), "{answer}");
+    let stands = a.busy(&machine);
+    let b = Tenant::start(&node, &machine, "b", 500);
+    b.gets(&machine, MORE);
+    assert_eq!(a.busy(&machine), stands, "it worked while it was suspended");
+    assert!(refused(&gpuslice(&node, &["suspend", "a"])).contains("is suspended"));
+    assert!(refused(&gpuslice(&node, &["rm", "--force", "a"])).contains("gpuslice resume a"));
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+    b.gets(&machine, MORE);
+    assert!(!is_suspended(&node, "a"));
+    assert!(refused(&gpuslice(&node, &["resume", "a"])).contains("is not suspended"));
+    for word in ["suspend", "resume"] {
+        assert!(refused(&gpuslice(&node, &[word, "nobody"])).contains("no slice"));
+    }
+    let events = events(&node, "a");
+    let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(kinds, ["suspended", "resumed"]);
+    let me = nix::unistd::getuid().as_raw();
+    assert!(events.iter().all(|(_, it)| it["uid"] == me && it["bytes"].as_u64() >= Some(HELD)));
+}
+
+/// The daemon is killed, and another one resumes the container.
+#[test]
+fn a_restarted_daemon_knows_it() {
+    let (mut node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    must(&node, &["suspend", "a"]);
+    node.end_daemon(Signal::SIGKILL);
+    node.start_daemon(&[]);
+    assert!(is_suspended(&node, "a"));
+    let stands = a.busy(&machine);
+    let b = Tenant::start(&node, &machine, "b", 500);
+    b.gets(&machine, MORE);
+    assert_eq!(a.busy(&machine), stands);
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+}
+
+/// Its process is killed: what it had on the host is gone, and the container can be used again.
+#[test]
+fn a_container_that_dies_is_over() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    must(&node, &["suspend", "a"]);
+    drop(a);
+    node.wait_refunded("a");
+    must(&node, &["resume", "a"]);
+    Tenant::start(&node, &machine, "a", 500).gets(&machine, MORE);
+    must(&node, &["suspend", "a"]);
+    must(&node, &["rm", "b"]);
+}
+
+/// A driver that refuses one of the calls: the container stays as it was, and the reason is said.
+#[test]
+fn a_refusal_leaves_it_as_it_was() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    for call in ["lock", "checkpoint"] {
+        faults(&machine, &format!("refuse={call}"));
+        let why = refused(&gpuslice(&node, &["suspend", "a"]));
+        assert!(why.contains("refused cuCheckpointProcess") && why.contains("it goes on"), "{why}");
+        a.gets(&machine, MORE);
+        assert!(!is_suspended(&node, "a"));
+    }
+    faults(&machine, "none");
+    must(&node, &["suspend", "a"]);
+    faults(&machine, "refuse=restore");
+    let why = refused(&gpuslice(&node, &["resume", "a"]));
+    assert!(why.contains("gpuslice resume a tries again"), "{why}");
+    assert!(is_suspended(&node, "a"));
+    faults(&machine, "none");
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+}
+
+/// The driver does not return from a call: others have their turns meanwhile, and once it returns the container goes
+/// on.
+#[test]
+fn a_driver_that_hangs_holds_up_no_other() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    let b = Tenant::start(&node, &machine, "b", 500);
+    faults(&machine, "hang=checkpoint");
+    let mut suspend = command(&node, &["suspend", "a"]);
+    let suspend = suspend.stderr(Stdio::piped()).spawn().expect("it starts");
+    eventually("it is locked", || explained(&node, "a")["why"] == "suspended");
+    b.gets(&machine, MORE);
+    b.gets(&machine, MORE);
+    let why = refused(&suspend.wait_with_output().expect("ours"));
+    assert!(why.contains("did not answer in time") && why.contains("it goes on"), "{why}");
+    a.gets(&machine, MORE);
+    faults(&machine, "none");
+    must(&node, &["suspend", "a"]);
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+}
