@@ -34,21 +34,30 @@ pub fn nap(ns: u64) {
     unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
 }
 
-/// Exponential pauses between attempts to reach the daemon: 10 ms to 500 ms.
+/// Longest pause between two attempts to reach the daemon. A daemon that is being replaced is away for a tenth of a
+/// second, and longer pauses would double that for a process that waits. An attempt that fails is one system call.
+const PAUSE_NS_MAX: u64 = 40_000_000;
+
+/// Growing pauses between attempts to reach the daemon: from 5 ms to [`PAUSE_NS_MAX`].
 #[derive(Debug)]
 pub struct Backoff(u64);
 
 impl Default for Backoff {
     fn default() -> Backoff {
-        Backoff(10_000_000)
+        Backoff(5_000_000)
     }
 }
 
 impl Backoff {
     /// Sleeps for the next of them.
     pub fn nap(&mut self) {
-        nap(self.0);
-        self.0 = (self.0 * 2).min(500_000_000);
+        nap(self.next());
+    }
+
+    fn next(&mut self) -> u64 {
+        let pause = self.0;
+        self.0 = (pause * 2).min(PAUSE_NS_MAX);
+        pause
     }
 }
 
@@ -395,4 +404,16 @@ pub fn close(fd: RawFd) {
 pub fn at_fork(child: unsafe extern "C" fn()) {
     // SAFETY: `child` stays mapped: the shim libraries are linked with `-z nodelete`.
     unsafe { libc::pthread_atfork(None, None, Some(child)) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_stay_short() {
+        let mut backoff = Backoff::default();
+        let pauses: [u64; 6] = core::array::from_fn(|_| backoff.next() / 1_000_000);
+        assert_eq!(pauses, [5, 10, 20, 40, 40, 40], "ms");
+    }
 }

@@ -126,6 +126,8 @@ fn runtime_dir(command_line: &[u8]) -> Option<String> {
 #[derive(Debug)]
 pub struct DriverLock {
     _lock: Option<Flock<File>>,
+    /// The file of a lock that another process has, until a thread waits for it.
+    awaited: Option<File>,
     note: Option<PathBuf>,
 }
 
@@ -141,13 +143,20 @@ impl DriverLock {
         if !is_node && is_noted(node, &file) {
             return Err(DriverLockError::Node(driver.dir.clone()));
         }
-        let lock = lock(driver, &file, !ephemeral && geteuid().is_root())?;
+        let locked = lock(driver, &file, !ephemeral && geteuid().is_root())?;
         let note = (is_node && geteuid().is_root()).then(|| node.join(NOTE));
-        Ok(DriverLock { _lock: lock, note })
+        let (lock, awaited) = match locked {
+            Locked::Here(lock) => (Some(lock), None),
+            Locked::Elsewhere(file) => (None, Some(file)),
+            Locked::Unknown => (None, None),
+        };
+        Ok(DriverLock { _lock: lock, awaited, note })
     }
 
-    /// Writes the note; call it once the runtime directory is locked.
-    pub fn publish(&self, driver: &Driver) {
+    /// Waits in a thread for a lock that another process has, and writes the note; call it once the runtime directory
+    /// is locked and the privileges are lowered, which a thread keeps that began before.
+    pub fn publish(&mut self, driver: &Driver) {
+        self.awaited.take().into_iter().for_each(wait_for);
         let Some(note) = &self.note else { return };
         let written = fs::write(note, file_of(driver).to_string_lossy().as_bytes())
             .and_then(|()| fs::set_permissions(note, Permissions::from_mode(0o644)));
@@ -183,22 +192,29 @@ fn is_noted(node: &Path, file: &Path) -> bool {
     noted && fs::symlink_metadata(node.join(ADMIN_SOCKET)).is_ok()
 }
 
+/// Where the lock of the driver's file is.
+#[derive(Debug)]
+enum Locked {
+    /// This process has it.
+    Here(Flock<File>),
+    /// An ordinary user's process has it.
+    Elsewhere(File),
+    /// The file cannot be locked.
+    Unknown,
+}
+
 /// Locks the file. `goes_on`: continue without the lock if an ordinary user's process holds it.
-fn lock(
-    driver: &Driver,
-    path: &Path,
-    goes_on: bool,
-) -> Result<Option<Flock<File>>, DriverLockError> {
+fn lock(driver: &Driver, path: &Path, goes_on: bool) -> Result<Locked, DriverLockError> {
     let unknown = |why: io::Error| {
         tracing::warn!(file = %path.display(), %why, "cannot be locked: another daemon of these GPUs would not be detected");
-        Ok(None)
+        Ok(Locked::Unknown)
     };
     let file = match File::open(path) {
         Ok(file) => file,
         Err(why) => return unknown(why),
     };
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Some(lock)),
+        Ok(lock) => Ok(Locked::Here(lock)),
         Err((file, Errno::EWOULDBLOCK)) => {
             let holder = LockHolder::of(&file);
             if !goes_on || holder.is_roots_daemon() {
@@ -206,8 +222,7 @@ fn lock(
                 return Err(DriverLockError::Held { driver, holder });
             }
             tracing::warn!(driver = %driver.dir.display(), "{holder} serves these GPUs too, and its slices are not counted here; end it");
-            wait_for(file);
-            Ok(None)
+            Ok(Locked::Elsewhere(file))
         }
         Err((_, why)) => unknown(why.into()),
     }
@@ -253,15 +268,16 @@ mod tests {
         }
         let [one, two] = names.map(|dir| driver(&dir));
         assert_eq!(file_of(&one), file_of(&two), "by whatever name");
-        let first = lock(&one, &file_of(&one), false).expect("free").expect("locked");
+        let first = lock(&one, &file_of(&one), false).expect("free");
+        assert!(matches!(first, Locked::Here(_)));
         let Err(DriverLockError::Held { holder, .. }) = lock(&two, &file_of(&two), false) else {
             panic!("locked twice")
         };
         assert_eq!(holder.pid, Some(std::process::id()));
         assert_eq!(holder.user, Some(geteuid().as_raw()));
         drop(first);
-        assert!(matches!(lock(&two, &file_of(&two), false), Ok(Some(_))));
-        assert!(matches!(lock(&two, Path::new("/nonexistent"), false), Ok(None)));
+        assert!(matches!(lock(&two, &file_of(&two), false), Ok(Locked::Here(_))));
+        assert!(matches!(lock(&two, Path::new("/nonexistent"), false), Ok(Locked::Unknown)));
     }
 
     #[test]

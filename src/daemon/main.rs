@@ -43,6 +43,7 @@ mod peer;
 mod policies;
 mod poll;
 mod preempt;
+mod privileges;
 mod probe;
 mod processes;
 mod recorder;

@@ -20,6 +20,7 @@ use crate::paths::{PathError, Paths};
 use crate::policies::Policies;
 use crate::poll::{Poll, Watch};
 use crate::preempt::Preemption;
+use crate::privileges::{Role, lower};
 use crate::recorder::Recorder;
 use crate::samples::Samples;
 use crate::service::{ActivatedSockets, ActivationError, Manager};
@@ -92,22 +93,26 @@ pub fn main() -> ExitCode {
         return print(crate::simulated::print_device(library));
     }
     if let Some(library) = &options.ask_nvml {
+        lower(Role::AskNvml);
         // It ends with its parent; there is no process left to report an error to.
         let _ = crate::accounting::ask_nvml::serve(library);
         return ExitCode::SUCCESS;
     }
     if let Some(library) = &options.watch_nvml {
+        lower(Role::WatchNvml);
         // As above.
         let _ = crate::health::watcher::serve(library);
         return ExitCode::SUCCESS;
     }
     if let Some(library) = &options.stop_work {
+        lower(Role::StopWork);
         return print(crate::preempt::worker::serve_child(library));
     }
     if let Some(library) = &options.move_memory {
         return print(crate::suspend::worker::serve_child(library));
     }
     if options.close_sockets {
+        lower(Role::CloseSockets);
         crate::socket_closer::serve_child();
         return ExitCode::SUCCESS;
     }
@@ -359,10 +364,12 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the driver lock and lists the driver's GPUs.
+/// Takes the driver lock, lists the driver's GPUs and gives up all privileges that are not needed from then on. The
+/// driver's first start may need more of them: it can load its module and make its device files.
 fn claimed(paths: &Paths, options: &CommandLine) -> Result<(DriverLock, Vec<Gpu>), Failure> {
-    let claim = DriverLock::take(paths, options.ephemeral)?;
+    let mut claim = DriverLock::take(paths, options.ephemeral)?;
     let gpus = gpus::find(&paths.driver)?;
+    lower(Role::Daemon);
     claim.publish(&paths.driver);
     Ok((claim, gpus))
 }

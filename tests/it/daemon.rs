@@ -7,6 +7,7 @@ pub mod descriptors;
 mod lives;
 mod memory;
 mod pages;
+mod privileges;
 mod rules;
 mod usage;
 

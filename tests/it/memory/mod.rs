@@ -11,6 +11,7 @@ mod contention;
 mod kills;
 mod lifetimes;
 mod reattach;
+mod replaced;
 mod unfreed;
 
 use crate::harness::node::Node;

@@ -8,6 +8,9 @@ use std::process::{Command, Output};
 /// The highest exposure a service may have, in tenths.
 const EXPOSURE_MAX: &str = "25";
 
+/// Keys of systemd 254. Older ones ignore them.
+const NEWER: [&str; 2] = ["RestartSteps", "RestartMaxDelaySec"];
+
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd")
 }
@@ -49,6 +52,10 @@ fn systemd_understands_every_word() {
         };
         // An unknown key is a line on standard error and no failure.
         let text = String::from_utf8_lossy(&said.stderr);
+        let is_newer = |line: &&str| {
+            line.contains("Unknown key") && NEWER.iter().any(|key| line.contains(key))
+        };
+        let text: String = text.lines().filter(|line| !is_newer(line)).collect();
         assert!(said.status.success() && text.is_empty(), "{name}: {text}");
     }
 }

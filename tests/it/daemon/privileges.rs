@@ -1,0 +1,87 @@
+//! What the daemon and its children may do, as the kernel says of each process (/proc/PID/status).
+
+use crate::harness::agent_client::AgentClient;
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use gpuslice_wire::units::{Bytes, GIB};
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Bits of the capabilities that the daemon's processes keep.
+const CHOWN: u64 = 1;
+const SYS_PTRACE: u64 = 1 << 19;
+const SYS_ADMIN: u64 = 1 << 21;
+
+/// A field of a process's status.
+fn field(pid: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":"));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+fn capabilities(pid: u32, set: &str) -> u64 {
+    u64::from_str_radix(&field(pid, set), 16).unwrap_or(u64::MAX)
+}
+
+/// The daemon's child processes, each with the option that says what it does.
+fn children(daemon: u32) -> BTreeMap<String, u32> {
+    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).expect("its threads");
+    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children"));
+    let all = tasks.flatten().filter_map(|task| of(task).ok()).collect::<String>();
+    let pids = all.split_whitespace().filter_map(|pid| pid.parse().ok());
+    let named = pids.filter_map(|pid: u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let option = line.split(|byte| *byte == 0).nth(1)?;
+        Some((String::from_utf8_lossy(option).into_owned(), pid))
+    });
+    named.collect()
+}
+
+/// Waits until the process has this many filters; then it must have these capabilities, of those that this one has.
+fn expect_lowered(what: &str, pid: u32, filters: u32, (effective, permitted): (u64, u64)) {
+    let ours = capabilities(std::process::id(), "CapPrm");
+    // The filter is the last step, and a child may be starting.
+    eventually(&format!("{what} has a filter"), || {
+        field(pid, "Seccomp_filters") == filters.to_string()
+    });
+    assert_eq!(
+        (field(pid, "Seccomp"), field(pid, "NoNewPrivs")),
+        ("2".into(), "1".into()),
+        "{what}"
+    );
+    assert_eq!(capabilities(pid, "CapEff"), effective & ours, "{what}: in force");
+    assert_eq!(capabilities(pid, "CapPrm"), permitted & ours, "{what}: permitted");
+    assert_eq!((capabilities(pid, "CapInh"), capabilities(pid, "CapAmb")), (0, 0), "{what}");
+}
+
+#[test]
+fn the_daemon_and_its_children_keep_what_they_need() {
+    let mut node = Node::new();
+    let config = node.root().join("config.toml");
+    fs::write(&config, "preemption = \"probe\"\n").expect("written");
+    node.start_daemon(&["--config", config.to_str().expect("plain")]);
+    let daemon = node.pid().as_raw().unsigned_abs();
+    let inherited: u32 = field(std::process::id(), "Seccomp_filters").parse().expect("a number");
+    let kept = (SYS_PTRACE | CHOWN, SYS_PTRACE | CHOWN | SYS_ADMIN);
+    expect_lowered("the daemon", daemon, inherited + 1, kept);
+    for thread in fs::read_dir(format!("/proc/{daemon}/task")).expect("threads").flatten() {
+        let thread = thread.file_name().to_string_lossy().parse().expect("a number");
+        expect_lowered("a thread", thread, inherited + 1, kept);
+    }
+    let _agent = AgentClient::of(&node);
+    node.must_admit("web", Bytes(GIB));
+    let _process = node.process("web");
+    eventually("the children run", || {
+        let there = children(daemon);
+        there.contains_key("--ask-nvml") && there.contains_key("--watch-nvml")
+    });
+    for (option, pid) in children(daemon) {
+        let kept = match option.as_str() {
+            "--ask-nvml" => SYS_ADMIN,
+            "--stop-work" => SYS_PTRACE,
+            "--watch-nvml" | "--close-sockets" => 0,
+            other => panic!("a child with {other:?}"),
+        };
+        expect_lowered(&option, pid, inherited + 2, (kept, kept));
+    }
+}
