@@ -11,7 +11,6 @@ mod contention;
 mod kills;
 mod lifetimes;
 mod reattach;
-mod replaced;
 
 use crate::harness::node::Node;
 use crate::harness::target_dir;
