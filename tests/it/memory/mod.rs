@@ -11,7 +11,6 @@ mod contention;
 mod kills;
 mod lifetimes;
 mod reattach;
-mod replaced;
 mod unfreed;
 
 use crate::harness::node::Node;
