@@ -18,6 +18,7 @@ use crate::directory;
 use crate::error::{DeviceError, Error};
 use crate::exports::Exports;
 use crate::faults::Faults;
+use crate::high_water;
 use crate::layout::{DRIVER, OBSERVER, State};
 use crate::limits::{PAGE_BYTES, REAP_EVERY_NS};
 use crate::lock::{self, Guard};
@@ -25,6 +26,7 @@ use crate::mapping::Mapping;
 use crate::process;
 use crate::properties::Properties;
 use crate::repair::repair;
+use crate::slice;
 use crate::time;
 use crate::types::GpuInfo;
 use std::fs::File;
@@ -105,6 +107,7 @@ impl Machine {
     }
 
     fn enter(&self, role: Role) {
+        let slice = slice::own();
         let (mut state, died) =
             lock::acquire(&self.mapping, self.slot, true, |slot| !self.is_alive(slot));
         if died {
@@ -113,6 +116,9 @@ impl Machine {
         self.reap(&mut state, now_ns());
         let kind = if role == Role::Driver { DRIVER } else { OBSERVER };
         process::enter(&mut state, self.slot, kind);
+        if let Some(name) = slice.filter(|_| role == Role::Driver) {
+            state.slots[self.slot].mark = high_water::of(&mut state, &name);
+        }
         drop(state);
         self.scrub();
     }
