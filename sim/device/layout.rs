@@ -12,7 +12,7 @@ use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 pub(crate) const STATE_AT: usize = 32768;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -81,6 +81,7 @@ pub(crate) struct State {
     pub quotas: [Quota; MAX_QUOTAS],
     /// No place from this one on was ever used.
     pub quotas_used: u64,
+    pub marks: [Mark; MAX_MARKS],
     pub gpus: [Gpu; MAX_GPUS],
 }
 
@@ -101,8 +102,22 @@ pub(crate) struct Slot {
     pub launches: u64,
     pub allocations: u64,
     pub used_pages: [u32; MAX_GPUS],
+    /// Managed memory, which is in no list of processes.
+    pub managed_pages: [u32; MAX_GPUS],
+    /// Index of its slice's [`Mark`] + 1, 0 outside of slices.
+    pub mark: u32,
     /// The control groups it is in, nearest first; zeros fill the rest (see [`crate::cgroup`]).
     pub cgroups: [u64; CGROUP_DEPTH],
+}
+
+/// The most memory that the processes of a slice ever held together (see [`crate::high_water`]).
+/// A name of no bytes: free.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    pub name_len: u32,
+    pub name: [u8; SLICE_BYTES],
+    pub most_pages: [u32; MAX_GPUS],
 }
 
 /// The memory limits of a control group. `cgroup` zero means the place is free; it is written

@@ -9,11 +9,10 @@
 //! byte, which its death releases whatever the cause.
 //!
 //! Modules: `properties` is what a driver may be strict in, `layout` the plain data, `time` the clockwork, `memory` the
-//! page table. `quota` has the
-//! memory limits of control groups, `process` the table of processes, `repair` the recovery after a
-//! process was killed half-way. All of these are pure functions of the data and a `now`. `machine`
-//! puts a lock around them and is the public interface; `machine/kernel` is the driver's kernel side,
-//! `machine/checkpoint` moves a process's memory to the host and back.
+//! page table. `quota` has the memory limits of control groups, `high_water` the most memory that slices ever held,
+//! `process` the table of processes, `repair` the recovery after a process was killed half-way. All of these are pure
+//! functions of the data and a `now`. `machine` puts a lock around them and is the public interface; `machine/kernel`
+//! is the driver's kernel side, `machine/checkpoint` moves a process's memory to the host and back.
 //! `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`, `folder`, `vram`, `machine/attached` and
 //! `machine/kernel` are the only modules with unsafe code.
 
@@ -29,6 +28,7 @@ mod events;
 mod exports;
 mod faults;
 mod folder;
+mod high_water;
 mod layout;
 pub mod limits;
 mod lock;
@@ -39,6 +39,7 @@ mod process;
 pub mod properties;
 mod quota;
 mod repair;
+mod slice;
 mod time;
 mod types;
 mod units;
@@ -54,5 +55,5 @@ pub use machine::{Machine, ProcessState, Role};
 pub use quota::UNLIMITED;
 pub use types::{
     ContextId, ContextInfo, Extent, GpuInfo, Kind, Memory, MemoryInfo, MemoryKey, MemoryLimits,
-    ProcessInfo, Seq, Status, Work,
+    ProcessInfo, Seq, SliceMark, Status, Work,
 };

@@ -41,6 +41,10 @@ pub const MAX_QUOTAS: usize = 256;
 pub const CGROUP_DEPTH: usize = 16;
 /// Longest path of a control group's directory.
 pub const CGROUP_PATH: usize = 1024;
+/// Slices whose most memory is remembered, in all.
+pub const MAX_MARKS: usize = 1024;
+/// Bytes of a slice's name; a longer one is cut.
+pub const SLICE_BYTES: usize = 128;
 /// Bytes of a device's name, the closing zero included (NVML's own limit is 96).
 pub const NAME_BYTES: usize = 64;
 

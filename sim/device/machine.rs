@@ -19,6 +19,7 @@ use crate::directory;
 use crate::error::{DeviceError, Error};
 use crate::exports::Exports;
 use crate::faults::Faults;
+use crate::high_water;
 use crate::layout::{DRIVER, OBSERVER, State};
 use crate::limits::{PAGE_BYTES, REAP_EVERY_NS};
 use crate::lock::{self, Guard};
@@ -26,6 +27,7 @@ use crate::mapping::Mapping;
 use crate::process;
 use crate::properties::Properties;
 use crate::repair::repair;
+use crate::slice;
 use crate::time;
 use crate::types::GpuInfo;
 pub use checkpoint::ProcessState;
@@ -107,6 +109,7 @@ impl Machine {
     }
 
     fn enter(&self, role: Role) {
+        let slice = slice::own();
         let (mut state, died) =
             lock::acquire(&self.mapping, self.slot, true, |slot| !self.is_alive(slot));
         if died {
@@ -117,6 +120,9 @@ impl Machine {
         process::enter(&mut state, self.slot, kind);
         self.mapping.header().frozen[self.slot].store(0, Ordering::Release);
         self.mapping.header().unsettled[self.slot].store(0, Ordering::Relaxed);
+        if let Some(name) = slice.filter(|_| role == Role::Driver) {
+            state.slots[self.slot].mark = high_water::of(&mut state, &name);
+        }
         drop(state);
         self.scrub();
     }

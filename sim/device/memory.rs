@@ -46,10 +46,14 @@ pub(crate) fn take(
         holders: Block::held_by(slot),
     };
     gpu.free_pages -= count;
-    if !managed {
-        slots[slot].used_pages[gpu_index] += count;
-    }
+    *account(&mut slots[slot], gpu_index, u32::from(managed)) += count;
     Ok(first)
+}
+
+/// The count of a process's pages in which a block of managed memory, or of other memory, is.
+pub(crate) fn account(slot: &mut Slot, gpu_index: usize, managed: u32) -> &mut u32 {
+    let counts = if managed == 0 { &mut slot.used_pages } else { &mut slot.managed_pages };
+    &mut counts[gpu_index]
 }
 
 /// Start of a run of `count` free pages, looked for from the hint on and then from the beginning.
@@ -128,9 +132,7 @@ pub(crate) fn hold(gpu: &mut Gpu, slots: &mut [Slot], gpu_index: usize, first: u
     block.set_holder(slot, true);
     if block.owner == 0 {
         block.owner = slot as u32 + 1;
-        if block.managed == 0 {
-            slots[slot].used_pages[gpu_index] += block.pages;
-        }
+        *account(&mut slots[slot], gpu_index, block.managed) += block.pages;
     }
 }
 
@@ -150,11 +152,11 @@ pub(crate) fn release(
     if block.owner == slot as u32 + 1 {
         let heir = block.first_holder();
         block.owner = heir.map_or(0, |heir| heir as u32 + 1);
-        if block.managed == 0 && block.away == 0 {
-            let used = &mut slots[slot].used_pages[gpu_index];
-            *used = used.saturating_sub(block.pages);
+        if block.away == 0 {
+            let count = account(&mut slots[slot], gpu_index, block.managed);
+            *count = count.saturating_sub(block.pages);
             if let Some(heir) = heir {
-                slots[heir].used_pages[gpu_index] += block.pages;
+                *account(&mut slots[heir], gpu_index, block.managed) += block.pages;
             }
         }
     }

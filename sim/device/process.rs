@@ -9,14 +9,15 @@ use crate::{events, memory, quota, time};
 /// Enters a process into a slot whose byte it has just locked. The remains of a dead process in
 /// that slot must have been dropped before.
 pub(crate) fn enter(state: &mut State, slot: usize, kind: u32) {
-    let used_pages = [0; MAX_GPUS];
     state.slots[slot] = Slot {
         kind,
         ended: 0,
         gone_ns: 0,
         launches: 0,
         allocations: 0,
-        used_pages,
+        used_pages: [0; MAX_GPUS],
+        managed_pages: [0; MAX_GPUS],
+        mark: 0,
         cgroups: [0; CGROUP_DEPTH],
     };
     state.slots_used = state.slots_used.max(slot as u64 + 1);

@@ -8,11 +8,12 @@
 
 use crate::layout::{Gpu, HELD, Page, SCRUB, Slot, State};
 use crate::limits::{MAX_CONTEXTS, MAX_GPUS, MAX_PENDING, RING};
+use crate::memory::account;
 
 /// Makes the state consistent again; blocks without holders are assigned to `scrubber` for wiping.
 pub(crate) fn repair(state: &mut State, scrubber: usize) {
     for slot in &mut state.slots {
-        slot.used_pages = [0; MAX_GPUS];
+        (slot.used_pages, slot.managed_pages) = ([0; MAX_GPUS], [0; MAX_GPUS]);
     }
     for (index, gpu) in state.gpus.iter_mut().enumerate() {
         if gpu.total_pages != 0 {
@@ -77,9 +78,9 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
         match (block.phase, block.owner.checked_sub(1)) {
             _ if block.away != 0 => {}
             (SCRUB, _) => gpu.scrub_pages += block.pages,
-            (_, Some(owner)) if block.managed == 0 => {
+            (_, Some(owner)) => {
                 if let Some(slot) = slots.get_mut(owner as usize) {
-                    slot.used_pages[index] += block.pages;
+                    *account(slot, index, block.managed) += block.pages;
                 }
             }
             _ => {}

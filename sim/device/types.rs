@@ -157,6 +157,15 @@ pub struct ProcessInfo {
     pub utilisation: u32,
 }
 
+/// The most memory that the processes of a slice ever held together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceMark {
+    /// Name of the slice's directory on the host.
+    pub slice: String,
+    /// By GPU.
+    pub most_bytes: Vec<u64>,
+}
+
 /// The device's own account of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextInfo {

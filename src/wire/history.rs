@@ -13,7 +13,7 @@ use crate::text::{Name, Text};
 pub enum EventKind {
     /// The daemon began to serve. Amounts: slices restored. Text: its version.
     DaemonStarted,
-    /// A container got a slice. Amounts: its GPUs.
+    /// A container got a slice. Amounts: its GPUs, and the largest of its caps on them, bytes.
     SliceBegan,
     /// A slice ended. Text: why.
     SliceEnded,

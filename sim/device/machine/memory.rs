@@ -5,10 +5,11 @@ use crate::clock::now_ns;
 use crate::error::DeviceError;
 use crate::layout::State;
 use crate::limits::{MAX_PAGES, PAGE_BYTES};
-use crate::types::{Extent, Memory, MemoryInfo, MemoryKey};
-use crate::{clock, memory, quota, vram};
+use crate::types::{Extent, Memory, MemoryInfo, MemoryKey, SliceMark};
+use crate::{clock, high_water, memory, quota, vram};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 
 /// How long an allocation waits for memory that other processes are wiping.
 const SCRUB_PATIENCE_NS: u64 = 500_000_000;
@@ -45,7 +46,8 @@ impl Machine {
             }
             let State { gpus, slots, .. } = state;
             let first = memory::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32, managed)?;
-            let gpu_state = &gpus[gpu];
+            self.mark(state, gpu);
+            let gpu_state = &state.gpus[gpu];
             let extents = memory::extents(gpu_state, first);
             Ok(Memory { key: memory::key(gpu_state, gpu, first), extents })
         })
@@ -75,6 +77,26 @@ impl Machine {
             }
             clock::sleep_until_ns(now + 100_000);
         }
+    }
+
+    /// Raises the high-water mark of this process's slice, if its processes hold more than ever. Called within the
+    /// step that takes memory, so that nothing can be freed before it is seen.
+    pub(super) fn mark(&self, state: &mut State, gpu: usize) {
+        let mark = state.slots[self.slot].mark;
+        if mark == 0 || high_water::held(state, gpu, mark) <= high_water::most(state, gpu, mark) {
+            return;
+        }
+        // The dead are dropped every few milliseconds only; what they held may be free.
+        let now = now_ns();
+        if self.reap(state, now) {
+            self.wiping_due.store(true, Ordering::Relaxed);
+        }
+        high_water::raise(state, gpu, mark);
+    }
+
+    /// The most memory that each slice ever held. Memory of processes that have ended counts until it is free.
+    pub fn slice_marks(&self) -> Vec<SliceMark> {
+        high_water::all(&self.lock(), self.gpus.len())
     }
 
     fn oom_is_due(&self, state: &mut State) -> bool {
@@ -128,7 +150,8 @@ impl Machine {
             let State { gpus, slots, .. } = state;
             let first = memory::held(&gpus[gpu], key)?;
             memory::hold(&mut gpus[gpu], slots, gpu, first, self.slot);
-            Ok(Memory { key, extents: memory::extents(&gpus[gpu], first) })
+            self.mark(state, gpu);
+            Ok(Memory { key, extents: memory::extents(&state.gpus[gpu], first) })
         })
     }
 

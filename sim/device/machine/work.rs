@@ -17,7 +17,11 @@ impl Machine {
         let header = self.mapping.header();
         let overhead = (header.context_pages, header.first_context_pages);
         self.note_cgroup();
-        self.retry_short(gpu, |state| process::create_context(state, gpu, self.slot, overhead))
+        self.retry_short(gpu, |state| {
+            let made = process::create_context(state, gpu, self.slot, overhead);
+            self.mark(state, gpu);
+            made
+        })
     }
 
     /// Ends a context; its queued work never completes. Its process's allocations stay.

@@ -122,7 +122,7 @@ impl Duties {
         tracing::info!(%claim, gpus = record.lanes.len(), "claim reserved");
         self.events.know(record.container, record.name);
         let began = Happening::of(EventKind::SliceBegan, record.container);
-        self.events.record(now(), began.with([record.lanes.len() as u64, 0], String::new()));
+        self.events.record(now(), began.with(super::slices::given(record), String::new()));
         let finished = self.cgroup_limits.admit(&mut self.accounting, token, record);
         self.continue_after_limits(finished);
     }

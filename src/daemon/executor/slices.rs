@@ -16,6 +16,12 @@ use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::text::HostPath;
 use gpuslice_wire::units::{Percent, Weight};
 
+/// Amounts of [`EventKind::SliceBegan`].
+pub(super) fn given(record: &Record) -> [u64; 2] {
+    let caps = record.lanes.iter().map(|lane| lane.cap.0);
+    [record.lanes.len() as u64, caps.max().unwrap_or(0)]
+}
+
 impl Duties {
     /// Opens a slice whose record is on disk.
     ///
@@ -51,7 +57,7 @@ impl Duties {
         self.events.know(container, record.name);
         let began = Happening::of(EventKind::SliceBegan, container);
         let began = began.by_client(self.admins.peer(key_of(token)));
-        self.events.record(now(), began.with([record.lanes.len() as u64, 0], String::new()));
+        self.events.record(now(), began.with(given(record), String::new()));
         let finished = self.cgroup_limits.admit(&mut self.accounting, token, record);
         self.continue_after_limits(finished);
     }

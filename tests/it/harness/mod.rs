@@ -4,6 +4,7 @@ pub mod agent;
 pub mod agent_client;
 pub mod browser;
 pub mod bundle;
+pub mod caps;
 pub mod fuse;
 pub mod node;
 pub mod profiles;

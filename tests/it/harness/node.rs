@@ -1,6 +1,7 @@
 //! A daemon with two simulated GPUs of 16 GiB.
 
 use super::agent::Agent;
+use super::caps::Caps;
 use super::profiles::{simulated, strict};
 use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
@@ -20,6 +21,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::Instant;
 use tempfile::TempDir;
 
@@ -33,6 +35,7 @@ pub struct Node {
     /// What its simulated GPUs are.
     gpus: String,
     daemon: Option<Child>,
+    caps: Mutex<Caps>,
 }
 
 impl Node {
@@ -48,7 +51,7 @@ impl Node {
             symlink(library(real, package), driver.join(name)).expect("a link");
         }
         let runtime_dir = root.path().join("run");
-        Node { root, runtime_dir, gpus: simulated(GPUS), daemon: None }
+        Node { root, runtime_dir, gpus: simulated(GPUS), daemon: None, caps: Mutex::default() }
     }
 
     /// Directories and a daemon that is ready.
@@ -161,8 +164,14 @@ impl Node {
         line.trim_end_matches("kB").trim().parse().expect("a number")
     }
 
+    /// Lets this test's containers have more than their caps: a case of the table in `caps.rs`.
+    pub fn exceed(&self, case: &str) {
+        self.caps.lock().expect("no test failed in it").exceed(case);
+    }
+
     /// Ends the daemon by a signal.
     pub fn end_daemon(&mut self, signal: Signal) -> ExitStatus {
+        self.caps.lock().expect("no test failed in it").note(self);
         kill(self.pid(), signal).expect("it lives");
         self.daemon.take().expect("a daemon").wait().expect("it ends")
     }
@@ -256,13 +265,20 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        let fails = std::thread::panicking();
+        let exceeded = if fails {
+            Vec::new()
+        } else {
+            self.caps.lock().expect("no test failed in it").exceeded(self)
+        };
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
-        if std::thread::panicking() {
+        if fails {
             eprintln!("the daemon said:\n{}", self.log());
         }
+        assert!(exceeded.is_empty(), "above the cap: {exceeded:?}");
     }
 }
 

@@ -5,6 +5,7 @@ use super::agent::Agent;
 use gpuslice_host::seqpacket;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
+use gpuslice_wire::history::History;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
 use gpuslice_wire::snapshot::Snapshot;
@@ -164,6 +165,29 @@ impl AdminClient {
         let (id, answer, _) = self.0.message()?;
         assert_eq!(id, 7);
         Some(answer)
+    }
+
+    /// What the daemon remembers to have happened, oldest first.
+    pub fn events(&self) -> Vec<History> {
+        let (mut events, mut after) = (Vec::new(), 0);
+        loop {
+            self.0.send(9, &Command::Events { after }).expect("the daemon reads");
+            let more = loop {
+                match self.0.message().expect("an event") {
+                    (9, History::End { last, more, .. }, _) => {
+                        after = last;
+                        break more;
+                    }
+                    (id, event, _) => {
+                        assert_eq!(id, 9);
+                        events.push(event);
+                    }
+                }
+            };
+            if more == 0 {
+                return events;
+            }
+        }
     }
 
     pub fn list(&self) -> Vec<Snapshot> {

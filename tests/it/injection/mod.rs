@@ -150,6 +150,7 @@ fn check_run(test: &str, injection: Injection, word: &str) {
         return skip(test, "a set-user-id program of another user needs root");
     }
     let (node, home) = node();
+    node.exceed("injection::ways");
     let mut run = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     run.args(["run", "--quiet", "--memory", "1GiB", "--inject", word])
         .arg("--runtime-dir")
@@ -211,6 +212,7 @@ fn ways_in_a_container() {
         return;
     };
     let (node, outside) = node();
+    node.exceed("injection::ways");
     let bundle = Bundle::new(node.root(), "ways", "runc", node.runtime_dir())
         .annotation("gpuslice.io/memory", &Bytes(CAP).0.to_string())
         .command(&["/bin/sleep", "600"])

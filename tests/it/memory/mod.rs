@@ -1,9 +1,9 @@
 //! Memory of many real processes at once: whatever they do and however they die, the cap holds and
 //! the daemon's ledger agrees with the device.
 //!
-//! [`DeviceView`] is the simulated device's own account: how much is used, and by which process.
-//! While processes run, a watcher reads it a thousand times a second; whenever all are idle, ledger
-//! and device must agree. Managed memory is the one difference: a driver does not show it as a
+//! [`DeviceView`] is the simulated device's own account: how much is used, by which process, and the most that the
+//! container ever held, which must not be above its cap (`harness/caps.rs`). Whenever all are idle, ledger and device
+//! must agree. Managed memory is the one difference: a driver does not show it as a
 //! process's, so the managed bytes that the programs report are added.
 
 mod churn;
@@ -19,10 +19,6 @@ use gpuslice_sim_device::{Machine, Role};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 /// The device's page size; with sizes of whole pages the ledger is exact.
@@ -171,54 +167,10 @@ impl DeviceView {
         processes.iter().map(|process| process.used_bytes).sum()
     }
 
-    /// The same without dying processes.
-    fn shown_of_living(&self) -> u64 {
-        let processes = self.0.processes(0).expect("a GPU");
-        let living = processes.iter().filter(|process| lives(process.pid));
-        living.map(|process| process.used_bytes).sum()
-    }
-}
-
-/// Whether a process still has an address space. A dying process gives that up first, before its
-/// files and sockets.
-fn lives(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
-    status.is_ok_and(|status| status.contains("VmSize:"))
-}
-
-/// A thread that reads the device every millisecond.
-struct Watcher {
-    stop: Arc<AtomicBool>,
-    most: Arc<[AtomicU64; 2]>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watcher {
-    fn start(node: &Node) -> Watcher {
-        let (stop, most) = (Arc::<AtomicBool>::default(), Arc::<[AtomicU64; 2]>::default());
-        let (device, ended, seen) = (DeviceView::of(node), stop.clone(), most.clone());
-        let thread = std::thread::spawn(move || {
-            while !ended.load(Relaxed) {
-                seen[0].fetch_max(device.held(), Relaxed);
-                seen[1].fetch_max(device.shown_of_living(), Relaxed);
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        Watcher { stop, most, thread: Some(thread) }
-    }
-
-    /// The largest use seen, of the whole device and by living processes.
-    fn most(&self) -> (u64, u64) {
-        (self.most[0].load(Relaxed), self.most[1].load(Relaxed))
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+    /// The most that the container's processes ever held.
+    fn most(&self) -> u64 {
+        let mut marks = self.0.slice_marks().into_iter();
+        marks.find(|mark| mark.slice == CONTAINER).expect("a process has run").most_bytes[0]
     }
 }
 

@@ -62,11 +62,11 @@ fn an_unhealthy_gpu_takes_no_containers_until_it_recovers() {
     agent.reserve(one("after", 0)).expect("it is healthy again");
     // So do the events.
     let admin = case.node.admin();
-    admin.0.send(9, &AdminCommand::Events { after: 0 }).expect("the daemon reads");
     let mut kinds = Vec::new();
-    while let (_, History::Entry { kind, gpu, amounts, text, .. }, _) =
-        admin.0.message().expect("an event")
-    {
+    for event in admin.events() {
+        let History::Entry { kind, gpu, amounts, text, .. } = event else {
+            continue;
+        };
         if kind == EventKind::GpuFailed {
             assert_eq!(
                 (gpu, amounts[0], text.as_str()),
