@@ -109,6 +109,7 @@ pub fn main() -> ExitCode {
         return print(crate::preempt::worker::serve_child(library));
     }
     if let Some(library) = &options.move_memory {
+        lower(Role::MoveMemory);
         return print(crate::suspend::worker::serve_child(library));
     }
     if options.close_sockets {

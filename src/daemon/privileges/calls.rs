@@ -217,7 +217,7 @@ fn groups(role: Role) -> Vec<&'static [c_long]> {
     let own = [DAEMON, older::DAEMON];
     let all: &[[&'static [c_long]; 2]] = match role {
         Role::CloseSockets => &[common],
-        Role::AskNvml | Role::WatchNvml => &[common, files, driver],
+        Role::AskNvml | Role::WatchNvml | Role::MoveMemory => &[common, files, driver],
         Role::StopWork => &[common, files, driver, worker],
         Role::Daemon => &[common, files, driver, worker, own],
     };
