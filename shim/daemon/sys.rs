@@ -38,7 +38,7 @@ pub fn nap(ns: u64) {
 /// second, and longer pauses would double that for a process that waits. An attempt that fails is one system call.
 const PAUSE_NS_MAX: u64 = 40_000_000;
 
-/// Growing pauses between attempts to reach the daemon: from 5 ms to [`PAUSE_NS_MAX`].
+/// Growing pauses between attempts to reach the daemon: from 5 ms to `PAUSE_NS_MAX`.
 #[derive(Debug)]
 pub struct Backoff(u64);
 
