@@ -150,15 +150,16 @@ pub fn lines(before: &View, now: &View, columns: &[Column]) -> Vec<String> {
         let cell = Cell { before, now, row };
         let texts: Vec<String> = columns.iter().map(|it| it.padded(&(it.text)(&cell))).collect();
         let mut line = texts.join(" ").trim_end().to_owned();
-        for (mark, is_shown) in [
-            ("simulated", row.gpu.is_simulated()),
-            ("over", row.is_over()),
-            ("gang", row.gang),
-            ("time slice changed", row.time_slice_changes > 0),
-        ] {
-            if is_shown {
-                line += &format!("  {mark}");
-            }
+        let suspension = now.suspensions.get(&row.container).map(|state| state.name());
+        let marks = [
+            row.gpu.is_simulated().then_some("simulated"),
+            suspension,
+            row.is_over().then_some("over"),
+            row.gang.then_some("gang"),
+            (row.time_slice_changes > 0).then_some("time slice changed"),
+        ];
+        for mark in marks.into_iter().flatten() {
+            line += &format!("  {mark}");
         }
         all.push(line);
     }
@@ -217,6 +218,7 @@ fn weight(row: &Row) -> String {
 mod tests {
     use super::*;
     use crate::table::tests::slice;
+    use gpuslice_wire::snapshot::SuspensionState;
     use gpuslice_wire::units::Bytes;
 
     #[test]
@@ -279,6 +281,16 @@ mod tests {
         let told = lines(&view, &view, &parse("NAME,CAP").unwrap_or_default());
         assert_eq!(told[1].width(), told[2].width(), "{told:?}");
         assert!(told[2].starts_with(&"\u{5b66}\u{7fd2}".repeat(4)), "{told:?}");
+    }
+
+    #[test]
+    fn a_suspended_slice_is_marked() {
+        let rows = vec![slice("a", 1, None, true, 0), slice("b", 1, None, true, 0)];
+        let away = rows[0].container.clone();
+        let suspensions = [(away, SuspensionState::Suspended)].into();
+        let view = View { rows, suspensions, ..View::default() };
+        let told = lines(&view, &view, &standard(false));
+        assert!(told[1].ends_with("  suspended") && !told[2].contains("suspend"), "{told:?}");
     }
 
     #[test]
