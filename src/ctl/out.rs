@@ -131,15 +131,16 @@ pub fn note(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unicode_width::UnicodeWidthStr;
 
     #[test]
     fn a_page_fits_the_terminal() {
         let lines: Vec<String> = (0..30).map(|n| format!("{n}{}", "x".repeat(99))).collect();
         let shown = page(&lines, (80, 24));
-        assert!(shown.len() == 23 && shown.iter().all(|line| line.len() <= 80), "{shown:?}");
+        assert!(shown.len() == 23 && shown.iter().all(|line| line.width() <= 80), "{shown:?}");
         assert_eq!(shown[22], "and 8 lines more");
         assert_eq!(page(&lines[..3], (80, 24)).len(), 3);
-        assert_eq!(page(&lines, (5, 1)), ["and 3"]);
+        assert_eq!(page(&lines, (5, 1)), ["and …"]);
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! Words for people: texts in the cells of a terminal, numbers and what they count.
 
-use unicode_width::UnicodeWidthChar;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The beginning of a text that takes at most `width` cells of a terminal.
+/// A text in at most `width` cells of a terminal; one that is longer is cut, and ends with an ellipsis.
 pub fn cut(text: &str, width: usize) -> String {
-    let mut used = 0;
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut used = 1;
     let fits = |c: &char| {
         used += c.width().unwrap_or(0);
         used <= width
     };
-    text.chars().take_while(fits).collect()
+    let begin: String = text.chars().take_while(fits).collect();
+    begin + if width > 0 { "\u{2026}" } else { "" }
 }
 
 /// A number and what it counts: `1 process`, `2 processes`.
@@ -25,6 +29,16 @@ pub fn counted(number: u64, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_is_cut_says_so() {
+        assert_eq!(
+            [0, 1, 3, 4, 9].map(|width| cut("abcd", width)),
+            ["", "…", "ab…", "abcd", "abcd"]
+        );
+        let wide = "\u{5b66}\u{7fd2}";
+        assert_eq!([1, 2, 3, 4].map(|width| cut(wide, width)), ["…", "…", "\u{5b66}…", wide]);
+    }
 
     #[test]
     fn one_thing_is_singular() {
