@@ -227,8 +227,10 @@ pub enum Event {
         gpu: GpuUuid,
         /// When NVML was asked.
         asked: Instant,
-        /// What none of them explains.
-        beside: Bytes,
+        /// What none of them explains, at least.
+        least: Bytes,
+        /// The same, at most: processes take and free memory while NVML is asked.
+        most: Bytes,
     },
     /// All attached processes of a container were just measured, each by its `Measured`, in one query.
     Looked {

@@ -74,8 +74,8 @@ impl Engine {
             Event::Measured { client, lane, used } => self.measured(client, lane, used, actions),
             Event::Looking { container, lane } => self.looking(container, lane),
             Event::Looked { container, lane } => self.looked(container, lane, actions),
-            Event::DeviceLooked { gpu, asked, beside } => {
-                self.device_looked(gpu, asked, beside, actions)
+            Event::DeviceLooked { gpu, asked, least, most } => {
+                self.device_looked(gpu, asked, (least, most), actions)
             }
             Event::Unattributed { container, lane, used } => {
                 self.strangers(container, lane, used, actions)

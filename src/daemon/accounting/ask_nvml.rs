@@ -96,18 +96,21 @@ fn lives(pid: u32) -> bool {
     }
 }
 
-/// The memory in use on a GPU, if NVML tells it. Processes take and free memory meanwhile: of each the smaller figure
-/// counts, so that what is in use beside them is never too little. Graphics alone counts as the driver's own.
+/// The memory in use on a GPU, if NVML tells it. Processes take and free memory meanwhile, so each is asked for before
+/// and after. Graphics alone counts as the driver's own.
 fn usage_of(nvml: &Nvml, gpu: Id) -> Option<DeviceUsage> {
     let device = nvml.of(GpuUuid(gpu)).ok()?;
     let before = device.processes().ok();
     let used = device.used().ok()?.0;
     let processes = before.zip(device.computing().ok()).map(|(before, after)| {
-        let least = |(pid, was): (u32, Option<u64>)| {
-            (pid, was.zip(after.get(&pid)).map(|(was, is)| was.min(*is)))
+        let both = |(pid, was): (u32, Option<u64>)| {
+            (pid, was.zip(after.get(&pid)).map(|(was, is)| [was.min(*is), was.max(*is)]))
         };
+        let new = after.iter().filter(|(pid, _)| !before.contains_key(pid));
+        let new: Vec<_> = new.map(|(pid, is)| (*pid, Some([0, *is]))).collect();
         // A driver may name a process for a while after its end; its memory is not a living one's then.
-        before.into_iter().filter(|(pid, _)| lives(*pid)).map(least).collect()
+        let named = before.into_iter().map(both).chain(new);
+        named.filter(|(pid, _)| lives(*pid)).collect()
     });
     Some(DeviceUsage { gpu, used, processes })
 }

@@ -86,8 +86,9 @@ pub struct DeviceUsage {
     pub gpu: Id,
     /// Bytes in use.
     pub used: u64,
-    /// Its processes' part of it, by pid: the smaller of two figures, before and after. None if there is no list.
-    pub processes: Option<BTreeMap<u32, Option<u64>>>,
+    /// Its processes' part of it, by pid: the smaller and the larger of two figures, before and after. None if there
+    /// is no list.
+    pub processes: Option<BTreeMap<u32, Option<[u64; 2]>>>,
 }
 
 /// A sample of one GPU.

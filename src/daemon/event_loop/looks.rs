@@ -9,9 +9,9 @@ use crate::accounting::Claimed;
 use crate::accounting::attribute::Attached;
 use crate::accounting::questions::{DeviceUsage, Sample};
 use gpuslice_engine::Event;
-use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::ids::{ClientId, GpuUuid};
 use gpuslice_wire::units::{Bytes, Instant};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Daemon {
     pub(super) fn account_samples(&mut self, samples: &[Sample]) {
@@ -77,34 +77,40 @@ impl Daemon {
         let after = self.claimed(&gpus);
         for device in usage {
             let (gpu, asked) = (GpuUuid(device.gpu), Instant(asked_ns));
-            let beside = beside(device, &before, &after);
-            self.deliver(Event::DeviceLooked { gpu, asked, beside });
+            let [least, most] = beside(device, &before, &after);
+            self.deliver(Event::DeviceLooked { gpu, asked, least, most });
         }
     }
 }
 
-/// The memory in use that no living process explains. A process takes and frees memory while NVML is asked: the smaller
-/// of its claims, before and after, counts, so that this is never too little.
-fn beside(device: &DeviceUsage, before: &Claimed, after: &Claimed) -> Bytes {
+/// The memory in use that no living process explains, at least and at most. A process takes and frees memory while NVML
+/// is asked: the larger of its two figures, and of its claims before and after, gives the least, the smaller the most.
+fn beside(device: &DeviceUsage, before: &Claimed, after: &Claimed) -> [Bytes; 2] {
     let none = BTreeMap::new();
     let listed = device.processes.as_ref().unwrap_or(&none);
-    let shown: u64 = listed.values().flatten().fold(0, |sum, it| sum.saturating_add(*it));
     let without_figure = |pid: &u32| match listed.get(pid) {
         Some(figure) => figure.is_none(),
         None => device.processes.is_none(), // it has nothing there
     };
-    let here = before.iter().filter(|((gpu, _), _)| gpu.0 == device.gpu);
-    let claimed = here.filter_map(|(key, (pid, was))| {
-        let at = usize::from(without_figure(pid));
-        Some(was[at].min(after.get(key)?.1[at]))
+    let claims = |of: &Claimed, key: &(GpuUuid, ClientId)| {
+        let (pid, claims) = of.get(key)?;
+        Some(claims[usize::from(without_figure(pid))].0)
+    };
+    let here: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let claimed = here.into_iter().filter(|(gpu, _)| gpu.0 == device.gpu).map(|key| {
+        let [was, is] = [before, after].map(|of| claims(of, key).unwrap_or(0));
+        [was.min(is), was.max(is)]
     });
-    claimed.fold(Bytes(device.used.saturating_sub(shown)), Bytes::saturating_sub)
+    let explained = listed.values().flatten().copied().chain(claimed);
+    let sums = explained.fold([0_u64; 2], |[least, most], it| {
+        [least.saturating_add(it[0]), most.saturating_add(it[1])]
+    });
+    [sums[1], sums[0]].map(|explained| Bytes(device.used.saturating_sub(explained)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuslice_wire::ids::ClientId;
 
     const GPU: GpuUuid = GpuUuid([3; 16]);
 
@@ -114,7 +120,7 @@ mod tests {
         Claimed::from([((GPU, client), (10, [Bytes(with), Bytes(without)]))])
     }
 
-    fn usage(used: u64, processes: Option<&[(u32, Option<u64>)]>) -> DeviceUsage {
+    fn usage(used: u64, processes: Option<&[(u32, Option<[u64; 2]>)]>) -> DeviceUsage {
         let processes = processes.map(|all| all.iter().copied().collect());
         DeviceUsage { gpu: GPU.0, used, processes }
     }
@@ -122,24 +128,32 @@ mod tests {
     #[test]
     fn what_processes_and_their_claims_explain_is_not_beside_them() {
         let same = claims(5, 40);
-        let beside = |it: &DeviceUsage| beside(it, &same, &same).0;
-        assert_eq!(beside(&usage(100, Some(&[(10, Some(30)), (11, Some(20))]))), 100 - 50 - 5);
-        assert_eq!(beside(&usage(100, Some(&[(10, None), (11, Some(20))]))), 100 - 20 - 40);
+        let beside = |it: &DeviceUsage| {
+            let [least, most] = beside(it, &same, &same);
+            assert_eq!(least, most);
+            most.0
+        };
+        let (ten, eleven) = ((10, Some([30, 30])), (11, Some([20, 20])));
+        assert_eq!(beside(&usage(100, Some(&[ten, eleven]))), 100 - 50 - 5);
+        assert_eq!(beside(&usage(100, Some(&[(10, None), eleven]))), 100 - 20 - 40);
         assert_eq!(
             beside(&usage(100, Some(&[]))),
             95,
             "it has no context, or managed memory alone"
         );
         assert_eq!(beside(&usage(100, None)), 60, "no list at all");
-        assert_eq!(beside(&usage(10, Some(&[(10, Some(30))]))), 0);
+        assert_eq!(beside(&usage(10, Some(&[ten]))), 0);
     }
 
     #[test]
-    fn a_process_explains_no_more_than_it_claimed_before_and_after() {
+    fn what_changes_meanwhile_is_explained_and_is_not() {
         let (little, much) = (claims(5, 5), claims(50, 50));
         for (before, after) in [(&little, &much), (&much, &little)] {
-            assert_eq!(beside(&usage(100, None), before, after).0, 95);
+            assert_eq!(beside(&usage(100, None), before, after), [Bytes(50), Bytes(95)]);
         }
-        assert_eq!(beside(&usage(100, None), &much, &Claimed::new()).0, 100, "it has ended");
+        let ended = Claimed::new();
+        assert_eq!(beside(&usage(100, None), &much, &ended), [Bytes(50), Bytes(100)]);
+        let new = usage(100, Some(&[(10, Some([0, 64]))]));
+        assert_eq!(beside(&new, &ended, &ended), [Bytes(36), Bytes(100)]);
     }
 }

@@ -9,9 +9,10 @@
 //! What an ended process was charged stays charged to its container as *unfreed*. Each look at the device
 //! compares the memory in use with the memory that living processes explain: NVML's figures, managed memory
 //! that it does not show, and what they claim where NVML has no figure. The rest is the driver's own, which the
-//! last looks before the end show, and unfreed memory: no more than that stays charged. A claim to hold memory
-//! explains only what is charged to its process, so a false one makes the liar's own promise worth less, and no
-//! other's.
+//! last looks before the end show, and unfreed memory: no more than that stays charged. Processes begin, take and free
+//! memory while NVML is asked: the driver's own is what is there at least, unfreed memory what is there at most.
+//! A claim to hold memory explains only what is charged to its process, so a false one makes the liar's own promise
+//! worth less, and no other's.
 //!
 //! A figure may be older than its question ([`crate::FIGURE_AGE`]), so a look shows nothing of an end just before
 //! it. Nor are all figures of one instant, so two looks must agree. After [`crate::FREED_WITHIN`] the memory is no
@@ -79,12 +80,12 @@ impl Engine {
         slices.map(|slice| &slice.unfreed)
     }
 
-    /// A look at a device that was asked for at `asked` shows `beside` in use beside living processes.
+    /// A look at a device that was asked for at `asked` shows so much in use beside living processes: `least` and `most`.
     pub(crate) fn device_looked(
         &mut self,
         gpu: GpuUuid,
         asked: Instant,
-        beside: Bytes,
+        (least, most): (Bytes, Bytes),
         actions: &mut Actions,
     ) {
         let Some(at) = self.gpus.iter().position(|it| it.uuid == gpu) else {
@@ -95,12 +96,12 @@ impl Engine {
         let quiet = slices().filter(|it| on(it)).all(|it| it.unfreed == Unfreed::default());
         let known = &mut self.gpus[at].beside;
         if quiet && known.unfreed == Unfreed::default() && self.now >= known.unknown_until {
-            (known.own, known.last) = ([beside, known.own[0]], None);
+            (known.own, known.last) = ([least, known.own[0]], None);
             return;
         }
-        known.own = known.own.map(|own| own.min(beside));
+        known.own = known.own.map(|own| own.min(most));
         let own = known.own[0].min(known.own[1]);
-        let left = beside.saturating_sub(own);
+        let left = most.saturating_sub(own);
         let Some((earlier, before)) = known.last.replace((asked, left)) else {
             return;
         };

@@ -256,7 +256,7 @@ impl World {
         self.unfreed.retain(|it| now < it.until);
         let unfreed = self.unfreed.iter().filter(|it| it.gpu == gpu);
         let beside = Bytes(OWN + unfreed.map(|it| it.bytes).sum::<u64>());
-        Event::DeviceLooked { gpu, asked: Instant(now), beside }
+        Event::DeviceLooked { gpu, asked: Instant(now), least: beside, most: beside }
     }
 
     /// On a device all of whose promises fit, what is promised is there: living processes and those whose memory is

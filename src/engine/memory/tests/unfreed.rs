@@ -29,8 +29,13 @@ fn device(rig: &mut Rig, beside: u64) -> Vec<Action> {
 
 /// NVML is asked once.
 fn look(rig: &mut Rig, beside: u64) -> Vec<Action> {
-    let asked = Instant(rig.now);
-    rig.step(Event::DeviceLooked { gpu: uuid(0), asked, beside: Bytes(beside) })
+    unsure(rig, beside, beside)
+}
+
+/// NVML is asked once, while processes take and free memory.
+fn unsure(rig: &mut Rig, least: u64, most: u64) -> Vec<Action> {
+    let (gpu, asked) = (uuid(0), Instant(rig.now));
+    rig.step(Event::DeviceLooked { gpu, asked, least: Bytes(least), most: Bytes(most) })
 }
 
 fn gone(rig: &mut Rig, client: ClientId) {
@@ -191,6 +196,20 @@ fn an_end_that_left_uncharged_memory_hides_none_of_the_next_one() {
     rig.now += FIGURE_AGE.0;
     device(&mut rig, 7 + 64);
     assert_eq!(reserved(&rig), 40, "its own, or the first one's");
+    device(&mut rig, 7);
+    assert_eq!(reserved(&rig), 0);
+}
+
+/// Processes that begin while NVML is asked are not taken for the driver's own memory.
+#[test]
+fn what_begins_during_a_look_hides_nothing_that_ends() {
+    let (mut rig, who) = slice_of(&[40]);
+    unsure(&mut rig, 7, 7 + 64);
+    unsure(&mut rig, 7, 7 + 64);
+    gone(&mut rig, who[0]);
+    rig.now += FIGURE_AGE.0;
+    device(&mut rig, 7 + 40);
+    assert_eq!(reserved(&rig), 40);
     device(&mut rig, 7);
     assert_eq!(reserved(&rig), 0);
 }
