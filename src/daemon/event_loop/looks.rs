@@ -120,7 +120,10 @@ mod tests {
         Claimed::from([((GPU, client), (10, [Bytes(with), Bytes(without)]))])
     }
 
-    fn usage(used: u64, processes: Option<&[(u32, Option<[u64; 2]>)]>) -> DeviceUsage {
+    /// A process, and its two figures.
+    type Named = (u32, Option<[u64; 2]>);
+
+    fn usage(used: u64, processes: Option<&[Named]>) -> DeviceUsage {
         let processes = processes.map(|all| all.iter().copied().collect());
         DeviceUsage { gpu: GPU.0, used, processes }
     }

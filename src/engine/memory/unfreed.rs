@@ -80,7 +80,7 @@ impl Engine {
         slices.map(|slice| &slice.unfreed)
     }
 
-    /// A look at a device that was asked for at `asked` shows so much in use beside living processes: `least` and `most`.
+    /// A look at a device that was asked for at `asked` shows so much in use beside living processes.
     pub(crate) fn device_looked(
         &mut self,
         gpu: GpuUuid,
