@@ -1,6 +1,6 @@
 //! SIGKILL at any instant gives everything back.
 
-use super::{CONTAINER, DeviceView, MIB, PAGE, Tenant, node, setting};
+use super::{CONTAINER, DeviceView, MIB, PAGE, Tenant, node, node_of, setting};
 use crate::harness::{PATIENCE, Random};
 use gpuslice_wire::units::Bytes;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn a_kill_at_any_instant_returns_everything() {
     let seed = setting("SEED", 11);
     eprintln!("SEED={seed}");
     let mut random = Random(seed | 1 << 32);
-    let node = node(512 * MIB);
+    let node = node_of("memory::kills", 512 * MIB);
     let device = DeviceView::of(&node);
     let mut times = Vec::new();
     for round in 0..setting("KILLS", 40) {
