@@ -137,6 +137,11 @@ impl Engine {
         }
     }
 
+    /// Whether a container's memory is on the host.
+    pub(crate) fn is_away(&self, index: ContainerIndex) -> bool {
+        self.containers.get(index).is_some_and(|it| it.suspension == Suspension::Away)
+    }
+
     fn set_suspension(&mut self, index: ContainerIndex, suspension: Suspension) {
         if let Some(container) = self.containers.get_mut(index) {
             container.suspension = suspension;

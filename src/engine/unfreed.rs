@@ -92,7 +92,7 @@ pub(crate) struct Beside {
     /// The last look with unfreed memory: when it was asked for, and how much there was at most.
     pub(crate) last: Option<(Instant, Bytes)>,
     /// Until then there may be memory of ended processes that was charged to none: of those before a restart of the
-    /// daemon, and of a first context that was not measured yet.
+    /// daemon, and of a context that was not charged yet.
     pub(crate) unknown_until: Instant,
     /// Unfreed memory of ended containers.
     pub(crate) unfreed: Unfreed,

@@ -75,7 +75,7 @@ const COMMON: &[c_long] = &[
     libc::SYS_recvmsg,
     libc::SYS_shutdown,
     libc::SYS_getsockopt,
-    // A child gives up what is left.
+    // A child gives up the rest of its parent's capabilities and calls.
     libc::SYS_capget,
     libc::SYS_capset,
     libc::SYS_seccomp,

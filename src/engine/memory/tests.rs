@@ -19,7 +19,12 @@ mod unfreed;
 
 /// A slice of 100 bytes with processes that hold these grants.
 fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
-    let mut rig = Rig::new(Config::default(), &[16]);
+    slice_with(Config::default(), granted)
+}
+
+/// The same with this configuration.
+fn slice_with(config: Config, granted: &[u64]) -> (Rig, Vec<ClientId>) {
+    let mut rig = Rig::new(config, &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
     let clients = granted.iter().map(|&bytes| {
         let client = rig.attach("a", 0).expect("in");

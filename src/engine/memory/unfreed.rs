@@ -24,8 +24,8 @@
 //! A container's end leaves its unfreed memory to the GPU. A container that is admitted then is charged for as much
 //! of it as does not fit beside all promises. So the new container waits, and no older one does.
 //!
-//! A restarted daemon does not know what ended before it, and a process may end before its first context is measured:
-//! such memory is charged to no container. So looks within [`crate::FREED_WITHIN`] after a restore or an end do not
+//! A restarted daemon does not know what ended before it, and a process may end before its context is charged: such
+//! memory is charged to no container. So looks within [`crate::FREED_WITHIN`] after a restore or an end do not
 //! tell the driver's own memory: they would hide as much of what ends later.
 //!
 //! Without NVML nothing shows when memory is free, and a process's memory is no longer charged when it has ended.
@@ -59,10 +59,11 @@ impl Engine {
     }
 
     /// The part of a process's memory on a GPU that NVML's figure for it does not show, by its own claim; where there
-    /// is no figure, all of it. Never more than is charged to it.
+    /// is no figure, all of it. Never more than is charged to it, and nothing while its memory is on the host.
     #[must_use]
     pub fn claimed(&self, client: ClientId, lane: Lane, has_figure: bool) -> Bytes {
-        let mine = self.clients.get(client).and_then(|it| it.lanes.get(lane));
+        let client = self.clients.get(client).filter(|it| !self.is_away(it.index));
+        let mine = client.and_then(|it| it.lanes.get(lane));
         mine.map_or(Bytes::ZERO, |mine| {
             let claim = if has_figure { mine.claims.unseen } else { mine.claims.held };
             claim.min(Bytes(u64::try_from(mine.reserved()).unwrap_or(u64::MAX)))

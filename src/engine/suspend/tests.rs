@@ -96,6 +96,23 @@ fn memory_leaves_and_returns() {
     assert_eq!(state(&rig), None);
 }
 
+/// What its processes claim to hold is not on the device, so it explains nothing that NVML shows there.
+#[test]
+fn a_suspended_container_claims_no_memory() {
+    let (mut rig, clients) = rig(Config::default(), &[("a", 4)]);
+    rig.reserve(clients[0], GIB, 4 * GIB);
+    busy(&mut rig, clients[0]);
+    let claimed = |rig: &Rig| rig.engine.claimed(clients[0], Lane(0), false);
+    assert_eq!(claimed(&rig), Bytes(GIB));
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", true);
+    assert_eq!(claimed(&rig), Bytes::ZERO);
+    resume(&mut rig, "a");
+    moved(&mut rig, "a", false);
+    assert_eq!(claimed(&rig), Bytes(GIB));
+}
+
 /// It gets no turn, whatever its processes claim; others have the GPU without turns.
 #[test]
 fn a_suspended_container_takes_no_turns() {

@@ -250,7 +250,7 @@ impl World {
         self.unfreed.iter_mut().filter(its).for_each(|it| it.key = None);
     }
 
-    /// NVML shows what is in use on a device beside living processes: the driver's own, and what is not freed.
+    /// NVML shows what is in use on a device beside living processes: the driver's own, and unfreed memory.
     pub(super) fn device_shows(&mut self, gpu: GpuUuid) -> Event {
         let now = self.now;
         self.unfreed.retain(|it| now < it.until);

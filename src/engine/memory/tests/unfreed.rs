@@ -10,15 +10,7 @@ fn config() -> Config {
 
 /// A slice of 100 bytes of a GPU of 16 GiB, with processes that hold these grants.
 fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
-    let mut rig = Rig::new(config(), &[16]);
-    rig.admit(ask("a", "0", 100)).expect("fits");
-    let clients = granted.iter().map(|&bytes| {
-        let client = rig.attach("a", 0).expect("in");
-        rig.reserve(client, bytes, bytes);
-        client
-    });
-    let clients = clients.collect();
-    (rig, clients)
+    slice_with(config(), granted)
 }
 
 /// NVML is asked twice, and shows so much beside living processes.
