@@ -39,6 +39,9 @@ const fn right(head: &'static str, width: usize, text: fn(&Cell<'_>) -> String) 
     Column { head, width, left: false, text }
 }
 
+/// Characters of a short ID, as container engines print them. Commands take it in place of the whole ID, so it
+/// must not end with an ellipsis.
+const SHORT_ID: usize = 12;
 /// Columns of the ordinary table.
 const ORDINARY: usize = 12;
 /// Columns of the wide one.
@@ -58,7 +61,7 @@ pub const ALL: [Column; WIDE + 8] = [
     right("GOT", 7, |it| percent(it.now.got(it.row, it.before))),
     right("WAIT", 7, |it| percent(it.now.waited(it.row, it.before))),
     right("PROCS", 5, |it| it.row.clients.to_string()),
-    left("ID", 12, |it| it.row.container.clone()),
+    left("ID", SHORT_ID, |it| it.row.container.chars().take(SHORT_ID).collect()),
     right("LIMIT", 6, |it| limit(it.row)),
     right("TURNS", 8, |it| it.row.turns.to_string()),
     right("OVERRUNS", 8, |it| it.row.late_turns.to_string()),
@@ -282,6 +285,16 @@ mod tests {
         assert_eq!(told[1].width(), told[2].width(), "{told:?}");
         let shown = "\u{5b66}\u{7fd2}".repeat(3) + "\u{5b66}\u{2026} ";
         assert!(told[2].starts_with(&shown), "{told:?}");
+    }
+
+    #[test]
+    fn a_long_id_is_shown_as_one_that_commands_take() {
+        let id = "c0ffee0123456789";
+        let long = Row { container: id.to_owned(), ..slice("a", 1, None, true, 0) };
+        let view = View { rows: vec![long], ..View::default() };
+        let told = lines(&view, &view, &parse("ID,CONTAINER,NAME").unwrap_or_default());
+        let shown: Vec<&str> = told[1].split_whitespace().collect();
+        assert_eq!(shown[..2], [&id[..SHORT_ID], id], "{told:?}");
     }
 
     #[test]
