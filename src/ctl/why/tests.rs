@@ -83,6 +83,8 @@ fn views(parts: Parts, change: impl Fn(&mut View)) -> (View, View) {
             slice("b", 3, None, true, 0),
             slice("c", 1, None, false, 0),
         ];
+        let worked = |row: Row| Row { runnable_ns: if row.runnable { now_ns } else { 0 }, ..row };
+        let rows = rows.into_iter().map(worked).collect();
         let daemon = daemon(S, (0, 0));
         View {
             now_ns,
