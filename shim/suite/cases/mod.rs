@@ -49,7 +49,8 @@ macro_rules! conformance {
             memory_of_another_container_may_be_charged
             shared_handles_are_reported_to_a_restarted_daemon
             // cost.rs
-            a_context_is_charged_its_measured_cost a_context_that_seems_to_cost_nothing_is_measured_again
+            a_context_is_charged_its_measured_cost a_context_is_claimed_before_it_is_charged
+            a_context_that_seems_to_cost_nothing_is_measured_again
             a_context_that_cannot_be_measured_is_charged_the_smallest_cost
             a_primary_context_is_charged_once
             a_context_that_does_not_fit_is_not_created

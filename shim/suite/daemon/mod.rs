@@ -246,6 +246,8 @@ impl Talk {
             Request::Release { lane, bytes } => state.step(Event::Release { client, lane, bytes }),
             Request::Measure { lane } => {
                 state.measures += 1;
+                let (_, contexts) = state.families(lane.0.into());
+                state.contexts_at_measures.push(contexts);
                 let used = state.measured.pop_front().map(Bytes);
                 send(&self.fd, id, &Reply::Measured { lane, used }, &[]);
             }

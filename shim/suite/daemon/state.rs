@@ -76,6 +76,8 @@ pub struct State {
     pub measured: VecDeque<u64>,
     /// Number of Measure messages.
     pub measures: u32,
+    /// The contexts that the process claimed at each Measure message.
+    pub contexts_at_measures: Vec<u32>,
     /// Number of requests to the engine.
     tokens: u64,
     /// Requests that the engine has not answered.
@@ -150,6 +152,7 @@ impl State {
             returned: 0,
             context_kib: 0,
             measured: VecDeque::new(),
+            contexts_at_measures: Vec::new(),
             measures: 0,
             tokens: 0,
             asked: HashMap::new(),
