@@ -63,6 +63,7 @@ macro_rules! conformance {
             work_waits_for_its_turn
             // link.rs
             a_restarted_daemon_recovers_its_ledger a_process_that_only_holds_memory_reattaches_too
+            an_older_daemon_refuses_a_newer_process growth_waits_for_a_daemon_of_its_version
             growth_waits_for_an_absent_daemon a_cancelled_thread_ends_after_its_call
             a_thread_cancelled_at_the_gate_ends_after_its_launch a_forked_child_has_a_slice_of_its_own
             closed_descriptors_are_recreated reused_descriptor_numbers_belong_to_the_program without_a_daemon_initialisation_fails
