@@ -14,6 +14,8 @@ pub mod clock;
 pub mod conn;
 pub mod credit;
 pub mod credit_return;
+#[cfg(test)]
+mod golden;
 mod measure;
 pub mod place;
 pub mod reservation;

@@ -58,14 +58,19 @@ fn priced(
     let free = green && slice.contexts.primary(device).is_some();
     let guess = u64::from(slice.daemon.facts(lane).context_kib.load(Relaxed)) * KIB;
     let mut reservation = slice.daemon.reserve(lane, if first { guess } else { 0 })?;
+    // If the process ends before the charge, its claim tells the daemon that there may be a context.
+    let others = slice.contexts.count(device);
+    slice.daemon.hold_contexts(lane, others + usize::from(!free));
     let result = channels::on(lane, call);
     slice.groups.report(&slice.daemon);
     if refused(result) {
+        slice.daemon.hold_contexts(lane, others);
         return Ok((result, ContextCharge::default()));
     }
     let cost = measured(slice, lane, reservation.bytes, free).filter(|&cost| cost > 0 || free);
     if let Err(refused) = reservation.adjust(cost.unwrap_or(if free { 0 } else { guess })) {
         let _ = undo();
+        slice.daemon.hold_contexts(lane, others);
         return Err(refused.into());
     }
     let (own, limits) = (reservation.bytes, Default::default());

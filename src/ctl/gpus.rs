@@ -28,7 +28,8 @@ pub struct Options {
 
 const HELP: &str = "\
 Columns:
-  USED      memory that slices hold: what their processes allocated, and what NVML shows beyond that
+  USED      memory that slices hold: what their processes allocated, and what NVML shows beyond that; memory of
+            suspended slices is on the host, and is shown at the end of the line
   PROMISED  the sum of the slices' caps
   FREE      memory that can still be promised
   BUSY      the part of the last 250 ms in which slices had the GPU";
@@ -39,6 +40,8 @@ pub struct Summary<'a> {
     pub gpu: &'a Gpu,
     /// Memory held in its slices.
     pub used: Bytes,
+    /// Memory of its suspended slices, on the host.
+    pub on_host: Bytes,
     /// Memory that can still be promised.
     pub free: Bytes,
     /// The part of the time that was charged to its slices, 0..=1.
@@ -49,11 +52,11 @@ pub struct Summary<'a> {
 pub fn summaries<'a>(before: &View, now: &'a View) -> Vec<Summary<'a>> {
     let summary = |gpu: &'a Gpu| {
         let rows = || now.rows.iter().filter(|row| row.gpu == gpu.uuid);
-        let held = |sum: u64, bytes: Bytes| sum.saturating_add(bytes.0);
-        let used = rows().flat_map(|row| [row.used, row.untracked]).fold(0, held);
+        let on_host = rows().map(|row| now.on_host(row));
+        let on_host = on_host.fold(Bytes::ZERO, Bytes::saturating_add);
         let busy = rows().fold(0.0, |busy, row| busy + now.got(row, before));
         let free = Bytes(gpu.total.0.saturating_sub(gpu.promised.0));
-        Summary { gpu, used: Bytes(used), free, busy: busy.min(1.0) }
+        Summary { gpu, used: now.held_on(gpu.uuid), on_host, free, busy: busy.min(1.0) }
     };
     now.gpus.iter().map(summary).collect()
 }
@@ -95,7 +98,11 @@ fn lines(all: &[Summary<'_>]) -> Vec<String> {
         let gpu = it.gpu;
         let [used, promised, free, total] =
             [it.used, gpu.promised, it.free, gpu.total].map(|bytes| bytes.to_string());
-        let mark = gpu.mark("  ");
+        let away = match it.on_host {
+            Bytes::ZERO => String::new(),
+            memory => format!("  {memory} suspended"),
+        };
+        let mark = gpu.mark("  ") + &away;
         format!(
             "{:>3} {:<width$} {:<10} {used:>9} {promised:>9} {free:>9} {total:>9} {:>5.1}% {:>6}{mark}",
             gpu.index,
@@ -115,7 +122,7 @@ pub fn json_of(it: &Summary<'_>) -> Value {
         "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),
         "profile": gpu.uuid.profile(), "product": gpu.product, "policy": gpu.policy.name(), "slices": gpu.slices,
         "memory_total": gpu.total.0, "memory_used": it.used.0, "memory_promised": gpu.promised.0,
-        "memory_free": it.free.0, "busy": it.busy,
+        "memory_free": it.free.0, "memory_suspended": it.on_host.0, "busy": it.busy,
     })
 }
 
@@ -124,6 +131,7 @@ mod tests {
     use super::*;
     use crate::table::Row;
     use crate::table::tests::{gpu, slice};
+    use gpuslice_wire::snapshot::SuspensionState;
 
     #[test]
     fn a_gpu_has_the_sums_of_its_slices() {
@@ -150,5 +158,29 @@ mod tests {
         );
         let json = json_of(&summaries(&before, &now)[0]);
         assert_eq!((&json["memory_used"], &json["busy"]), (&(4 << 20).into(), &0.75.into()));
+    }
+
+    #[test]
+    fn memory_of_a_suspended_slice_is_not_on_the_gpu() {
+        let held = |name, used: u64| {
+            let (used, reserved) = (Bytes(used << 20), Bytes((used + 1) << 20));
+            Row { used, reserved, ..slice(name, 1, None, true, 0) }
+        };
+        let in_state = |state| {
+            let rows = vec![held("a", 512), held("b", 256)];
+            let suspensions = [("a".to_owned(), state)].into();
+            let view = View { rows, suspensions, gpus: vec![gpu(1, 0)], ..View::default() };
+            let all = summaries(&view, &view);
+            let mib = |bytes: Bytes| bytes.0 >> 20;
+            (mib(all[0].used), mib(all[0].on_host), lines(&all)[1].clone())
+        };
+        let (used, on_host, line) = in_state(SuspensionState::Suspended);
+        assert_eq!((used, on_host), (256, 513));
+        assert!(line.ends_with("  513MiB suspended"), "{line}");
+        // On the way it counts for both: the daemon keeps room for it in both places.
+        for state in [SuspensionState::Suspending, SuspensionState::Resuming] {
+            let (used, on_host, _) = in_state(state);
+            assert_eq!((used, on_host), (768, 513), "{state:?}");
+        }
     }
 }

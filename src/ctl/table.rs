@@ -262,6 +262,26 @@ impl View {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
     }
 
+    /// Memory that slices hold on a GPU: what their processes allocated, and what NVML shows beyond that. The memory of
+    /// suspended containers is on the host.
+    pub fn held_on(&self, gpu: GpuUuid) -> Bytes {
+        let rows = self.rows.iter().filter(|row| row.gpu == gpu && !self.is_away(row));
+        let held = rows.flat_map(|row| [row.used, row.untracked]);
+        held.fold(Bytes::ZERO, Bytes::saturating_add)
+    }
+
+    /// Memory of a slice that counts to the host account: of a suspended container, or of one on the way.
+    pub fn on_host(&self, row: &Row) -> Bytes {
+        match self.suspensions.contains_key(&row.container) {
+            true => row.reserved,
+            false => Bytes::ZERO,
+        }
+    }
+
+    fn is_away(&self, row: &Row) -> bool {
+        self.suspensions.get(&row.container) == Some(&SuspensionState::Suspended)
+    }
+
     /// The policy of a GPU.
     pub fn policy(&self, gpu: GpuUuid) -> Policy {
         self.gpu(gpu).map_or(Policy::default(), |gpu| gpu.policy)

@@ -105,6 +105,8 @@ pub struct Claims {
     pub held: Bytes,
     /// The part of `held` that NVML does not show for a process.
     pub unseen: Bytes,
+    /// Its contexts, with one that is being created.
+    pub contexts: u32,
     /// Launches so far.
     pub launches: u64,
     /// Allocations refused by the cap so far.

@@ -35,7 +35,7 @@ use crate::ledger::{Measured, MemoryAccount, Window};
 use crate::record::Record;
 use crate::sched::entity::Report;
 use crate::sched::overhead::WorkSpan;
-use crate::unfreed::Unfreed;
+use crate::unfreed::{CONTEXT_MOST, Unfreed};
 
 /// Whether all processes that hold memory are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,6 +359,19 @@ impl ClientLane {
     /// All bytes that count for it.
     pub(crate) fn reserved(&self) -> u128 {
         u128::from(self.granted.0) + u128::from(self.residual.charged().0)
+    }
+    /// Whether NVML or its own claim has shown memory of it.
+    pub(crate) fn had_memory(&self) -> bool {
+        self.claims.held > Bytes::ZERO || self.seen.unwrap_or_default() > Bytes::ZERO
+    }
+    /// The most memory that it may have had on the device when it ended: what was charged to it, and what was not yet.
+    /// That is what NVML has shown once, or the context it was creating. It is at most what the account has left:
+    /// a claim that is false costs the liar no more than its own slice.
+    pub(crate) fn leaves(&self, slice: &Slice) -> u128 {
+        let shown = self.own.saturating_sub(self.residual.charged());
+        let is_known = self.had_memory() || self.reserved() > 0 || self.claims.contexts == 0;
+        let context = if is_known { Bytes::ZERO } else { slice.context.unwrap_or(CONTEXT_MOST) };
+        self.reserved() + u128::from(shown.max(context).min(slice.account.left()).0)
     }
     /// The state for its next connection: the driver's measurements stay, it claims all else anew.
     pub(crate) fn go_on(&self) -> ClientLane {

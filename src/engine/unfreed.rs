@@ -1,13 +1,17 @@
 //! Memory of ended processes that the driver has not freed yet, as amounts; `memory::unfreed` has the rules.
 
 use alloc::vec::Vec;
-use gpuslice_wire::units::{Bytes, Duration, Instant};
+use gpuslice_wire::units::{Bytes, Duration, Instant, MIB};
 
 /// Longest time for which an ended process's memory is charged. Drivers are known to take up to three seconds.
 pub const FREED_WITHIN: Duration = Duration::from_millis(5_000);
 
 /// Greatest age of NVML's figures.
 pub const FIGURE_AGE: Duration = Duration::from_millis(150);
+
+/// The most that a context is known to take: charged for one whose process ended before it could be measured, where no
+/// process of the container has shown what a context takes.
+pub(crate) const CONTEXT_MOST: Bytes = Bytes(600 * MIB);
 
 /// Ends that are told apart; later ones count with the last.
 const PARTS_MAX: usize = 64;
@@ -92,7 +96,7 @@ pub(crate) struct Beside {
     /// The last look with unfreed memory: when it was asked for, and how much there was at most.
     pub(crate) last: Option<(Instant, Bytes)>,
     /// Until then there may be memory of ended processes that was charged to none: of those before a restart of the
-    /// daemon, and of a context that was not charged yet.
+    /// daemon, and of a second context that was not charged yet.
     pub(crate) unknown_until: Instant,
     /// Unfreed memory of ended containers.
     pub(crate) unfreed: Unfreed,

@@ -1,5 +1,7 @@
 //! The wire layout, frozen: a change here needs a new [`crate::limits::WIRE_VERSION`].
 
+mod tenant;
+
 use crate::admin::{Admission, Answer, Command, Denial, MemoryAsk, RequestSource};
 use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode};
 use crate::history::{EventKind, History, NO_UID};

@@ -231,6 +231,7 @@ impl Process {
                 calm: Instant(rng.draw()),
                 held: Bytes(rng.draw()),
                 unseen: Bytes(rng.draw()),
+                contexts: rng.below(3) as u32,
                 launches: rng.draw() >> 1,
                 denied: rng.draw() >> 1,
             },

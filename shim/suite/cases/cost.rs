@@ -37,6 +37,18 @@ pub fn a_context_is_charged_its_measured_cost(injection: Injection) {
     assert_eq!(slice.daemon.state().measures, 3);
 }
 
+/// A process may be killed before the charge: the daemon knows by the claim that there may be a context.
+pub fn a_context_is_claimed_before_it_is_charged(injection: Injection) {
+    let slice = measuring(injection, &[40, 80, CAP]);
+    let mut probe = slice.start(&["init", "ctx:0", "retain:0", "ctx:0", "wait"]);
+    let lines = probe.lines();
+    assert_eq!(lines[3], "ctx 2 0 0", "the third does not fit");
+    assert_eq!(slice.daemon.state().contexts_at_measures, [1, 2, 3]);
+    assert_eq!(slice.daemon.state().families(0).1, 2);
+    probe.go_on();
+    probe.lines();
+}
+
 /// NVML's figures may be older than the context: no context costs nothing, a green one may.
 pub fn a_context_that_seems_to_cost_nothing_is_measured_again(injection: Injection) {
     let late = measuring(injection, &[0, 0, 40]);

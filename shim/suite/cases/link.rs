@@ -2,6 +2,7 @@
 
 use super::{CAP, slice, steps};
 use crate::suite::Injection;
+use gpuslice_wire::limits::WIRE_VERSION;
 
 pub fn a_restarted_daemon_recovers_its_ledger(injection: Injection) {
     let mut slice = slice(injection);
@@ -48,6 +49,33 @@ pub fn growth_waits_for_an_absent_daemon(injection: Injection) {
     std::thread::sleep(std::time::Duration::from_millis(200));
     slice.daemon.come_back();
     assert_eq!(probe.lines(), ["alloc 0 0 0"]);
+}
+
+/// After a downgrade of the node the library of a container may be newer than the daemon. The program gets an error
+/// of the driver's at once.
+pub fn an_older_daemon_refuses_a_newer_process(injection: Injection) {
+    let slice = slice(injection);
+    slice.daemon.state().newest = WIRE_VERSION - 1;
+    assert_eq!(slice.run(&["init"]), ["init 802 0 0"], "CUDA_ERROR_SYSTEM_NOT_READY");
+    assert_eq!(slice.daemon.state().rejected, 1, "a retry would change nothing");
+}
+
+/// A process that was attached keeps its memory, and its growth waits for a daemon that supports it.
+pub fn growth_waits_for_a_daemon_of_its_version(injection: Injection) {
+    let mut slice = slice(injection);
+    let steps = ["init", "ctx:0", "alloc:0x8000000", "wait", "alloc:0x4000000", "wait"];
+    let mut probe = slice.start(&steps);
+    probe.lines();
+    slice.daemon.go_away();
+    slice.daemon.state().newest = WIRE_VERSION - 1;
+    slice.daemon.come_back();
+    probe.go_on();
+    slice.daemon.until("a rejected process", |state| state.rejected > 0);
+    slice.daemon.go_away();
+    slice.daemon.state().newest = WIRE_VERSION;
+    slice.daemon.come_back();
+    assert_eq!(probe.lines(), ["alloc 0 0 0"]);
+    assert!(slice.daemon.state().reserved(0) >= CAP / 4 * 3);
 }
 
 /// A thread cancelled while it waits for the daemon gets its memory, and ends after the call.

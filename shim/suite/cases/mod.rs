@@ -49,7 +49,8 @@ macro_rules! conformance {
             memory_of_another_container_may_be_charged
             shared_handles_are_reported_to_a_restarted_daemon
             // cost.rs
-            a_context_is_charged_its_measured_cost a_context_that_seems_to_cost_nothing_is_measured_again
+            a_context_is_charged_its_measured_cost a_context_is_claimed_before_it_is_charged
+            a_context_that_seems_to_cost_nothing_is_measured_again
             a_context_that_cannot_be_measured_is_charged_the_smallest_cost
             a_primary_context_is_charged_once
             a_context_that_does_not_fit_is_not_created
@@ -62,6 +63,7 @@ macro_rules! conformance {
             work_waits_for_its_turn
             // link.rs
             a_restarted_daemon_recovers_its_ledger a_process_that_only_holds_memory_reattaches_too
+            an_older_daemon_refuses_a_newer_process growth_waits_for_a_daemon_of_its_version
             growth_waits_for_an_absent_daemon a_cancelled_thread_ends_after_its_call
             a_thread_cancelled_at_the_gate_ends_after_its_launch a_forked_child_has_a_slice_of_its_own
             closed_descriptors_are_recreated reused_descriptor_numbers_belong_to_the_program without_a_daemon_initialisation_fails

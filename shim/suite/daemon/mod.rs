@@ -6,18 +6,18 @@
 pub mod state;
 
 use gpuslice_engine::Event;
-use gpuslice_wire::frame::{RequestId, decode};
+use gpuslice_wire::frame::{RequestId, decode, version_of};
 use gpuslice_wire::ids::ClientId;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use gpuslice_wire::page::MODE_TURNS;
-use gpuslice_wire::tenant::{Reply, Request};
+use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::Bytes;
 use nix::poll::PollTimeout;
 use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind,
     getsockopt, listen, recv, shutdown, socket, sockopt,
 };
-use state::{Living, State, ring, send};
+use state::{Living, State, ring, send, send_in};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -190,6 +190,11 @@ impl Talk {
             let Some(mut state) = self.account.state() else {
                 return;
             };
+            if version_of(&frame[..len]) > state.newest {
+                state.rejected += 1;
+                let why = Rejection::Version;
+                return send_in(state.newest, &self.fd, id, &Reply::Rejected { why }, &[]);
+            }
             self.answer(&mut state, id, request);
             state.show();
         }
@@ -241,6 +246,8 @@ impl Talk {
             Request::Release { lane, bytes } => state.step(Event::Release { client, lane, bytes }),
             Request::Measure { lane } => {
                 state.measures += 1;
+                let (_, contexts) = state.families(lane.0.into());
+                state.contexts_at_measures.push(contexts);
                 let used = state.measured.pop_front().map(Bytes);
                 send(&self.fd, id, &Reply::Measured { lane, used }, &[]);
             }

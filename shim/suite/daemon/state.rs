@@ -10,9 +10,9 @@ use gpuslice_engine::{
     Action, Config, Cut, Engine, Event, Granted, LaneView, Process, Record, SliceRequest, Token,
 };
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::frame::{RequestId, encode};
+use gpuslice_wire::frame::{RequestId, encode_in};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
-use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES, WIRE_VERSION};
 use gpuslice_wire::page::{CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, PAGE_VERSION};
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
@@ -60,6 +60,10 @@ pub struct State {
     pub shared: Vec<HandleKey>,
     /// The largest total of lane 0 so far.
     pub peak: u64,
+    /// The newest version of frames that it supports.
+    pub newest: u16,
+    /// Number of processes rejected for a newer one.
+    pub rejected: u32,
     /// Number of Attach and Reserve messages.
     pub attaches: u32,
     /// See `attaches`.
@@ -72,6 +76,8 @@ pub struct State {
     pub measured: VecDeque<u64>,
     /// Number of Measure messages.
     pub measures: u32,
+    /// The contexts that the process claimed at each Measure message.
+    pub contexts_at_measures: Vec<u32>,
     /// Number of requests to the engine.
     tokens: u64,
     /// Requests that the engine has not answered.
@@ -82,6 +88,8 @@ pub struct State {
     record: Option<Record>,
     /// Grants at the time the daemon went away.
     grants: Vec<(Living, Granted)>,
+    /// Processes that were found running; those that have not attached since still have their grants.
+    restored: Vec<(ClientId, Living)>,
     /// How often the daemon went away.
     pub(super) absences: u32,
 }
@@ -144,13 +152,17 @@ impl State {
             returned: 0,
             context_kib: 0,
             measured: VecDeque::new(),
+            contexts_at_measures: Vec::new(),
             measures: 0,
             tokens: 0,
             asked: HashMap::new(),
             clients: HashMap::new(),
             record: None,
             grants: Vec::new(),
+            restored: Vec::new(),
             absences: 0,
+            newest: WIRE_VERSION,
+            rejected: 0,
         };
         state.begin();
         state
@@ -189,6 +201,7 @@ impl State {
             }
         }
         self.step(Event::Complete { container });
+        self.restored.clone_from(&restored);
         restored
     }
 
@@ -220,10 +233,10 @@ impl State {
 
     /// Forgets all processes, but for what they were granted.
     pub(super) fn end(&mut self) {
-        let granted = |(id, client): (&ClientId, &Client)| {
-            Some((client.living.clone(), self.engine.granted_to(*id)?))
-        };
-        self.grants = self.clients.iter().filter_map(granted).collect();
+        let attached = self.clients.iter().map(|(id, client)| (*id, client.living.clone()));
+        let known = attached.chain(std::mem::take(&mut self.restored));
+        let granted = |(id, living)| Some((living, self.engine.granted_to(id)?));
+        self.grants = known.filter_map(granted).collect();
         self.absences += 1;
         self.asked.clear();
         self.shared.clear();
@@ -441,8 +454,19 @@ pub(super) fn ring(page: &File) {
 }
 
 pub(super) fn send(fd: &OwnedFd, id: RequestId, reply: &Reply, with: &[BorrowedFd<'_>]) {
+    send_in(WIRE_VERSION, fd, id, reply, with);
+}
+
+/// The same in another version.
+pub(super) fn send_in(
+    version: u16,
+    fd: &OwnedFd,
+    id: RequestId,
+    reply: &Reply,
+    with: &[BorrowedFd<'_>],
+) {
     let mut frame = [0; FRAME_BYTES_MAX];
-    let len = encode(id, reply, &mut frame).expect("fits");
+    let len = encode_in(version, id, reply, &mut frame).expect("fits");
     let numbers: Vec<i32> = with.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&numbers)];
     let control = if with.is_empty() { &[][..] } else { &rights[..] };

@@ -98,11 +98,9 @@ pub struct OfGpu<'a> {
 }
 
 impl OfGpu<'_> {
-    /// Memory that its slices hold, bytes.
+    /// Memory that its slices hold on it, bytes.
     pub fn used(self) -> u64 {
-        let rows = self.node.view.rows.iter().filter(|row| row.gpu == self.gpu.uuid);
-        let held = rows.flat_map(|row| [row.used, row.untracked]);
-        held.fold(0, |sum: u64, bytes| sum.saturating_add(bytes.0))
+        self.node.view.held_on(self.gpu.uuid).0
     }
 
     /// Its health and errors, if the daemon tells them.

@@ -11,7 +11,7 @@ use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::node::{Health, HealthState};
 use gpuslice_wire::owner::{ClaimId, Owner};
-use gpuslice_wire::snapshot::ClaimState;
+use gpuslice_wire::snapshot::{ClaimState, SuspensionState};
 use gpuslice_wire::text::Text;
 use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::{WaitBehind, WaitCause};
@@ -119,6 +119,21 @@ fn labels_join_with_other_exporters() {
     let claim = r#"gpuslice_claim_containers{claim="c-1",namespace="default",pod="web-\"0",container="main",pod_uid="u-1"}"#;
     assert_eq!(value(&text, claim), "0");
     assert!(!text.contains("pinned_cap_bytes"), "there is none");
+}
+
+#[test]
+fn memory_of_a_suspended_slice_is_on_the_host() {
+    let mut node = node();
+    node.view.rows[0].reserved = Bytes(5 << 20);
+    let figures = |node: &NodeView| {
+        let text = text_of(node.clone());
+        let used = value(&text, &format!("gpuslice_gpu_memory_used_bytes{OF_GPU}}}"));
+        let name = "gpuslice_slice_memory_suspended_bytes";
+        (used, value(&text, &format!("{name}{OF_GPU}{OF_WEB}}}")))
+    };
+    assert_eq!(figures(&node), ("8388608".into(), "0".into()));
+    node.view.suspensions.insert("web".into(), SuspensionState::Suspended);
+    assert_eq!(figures(&node), ("4194304".into(), "5242880".into()));
 }
 
 /// The rules of both formats: each family once, headed, of a valid name; each series once; an end where one is due.

@@ -192,6 +192,8 @@ fn row(it: &Tenant, now: u64, second: u64) -> Row {
         share_limit: None,
         cap_ppm: 1_000_000,
         cap: Bytes(it.cap * GIB),
+        // its processes keep unused credit of 64 MiB each
+        reserved: Bytes((it.used * GIB) + (128 << 20) * u64::from(it.used > 0)),
         used: Bytes(it.used * GIB),
         peak: Bytes(it.used * GIB),
         denied: 0,

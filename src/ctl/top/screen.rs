@@ -212,26 +212,25 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
     let simulated = gpu.mark(" | ");
     let turn = match holders.is_empty() {
         true => String::new(),
-        false => format!(" | has it: {}", holders.join(", ")),
+        false => format!(" | * {}", holders.join(", ")), // marked so in their rows too
     };
     let busy = percent(it.busy);
+    let away = match it.on_host {
+        Bytes::ZERO => String::new(),
+        memory => format!(" | {memory} suspended"),
+    };
+    let [used, promised, free, total] = [it.used, gpu.promised, it.free, gpu.total].map(gib);
     if width < WITH_SPARKLINE {
-        let promised = format!("{}/{}", gpu.promised, gpu.total);
         let short = cut(product, 14);
         return format!(
-            "GPU{} {short} {} | mem {} of {promised} | busy {busy}{simulated}{turn}",
-            gpu.index, gpu.policy, it.used
+            "GPU{} {short} {} | mem {used} used, {promised} promised of {total} GiB | busy {busy}{away}{simulated}{turn}",
+            gpu.index, gpu.policy
         );
     }
     let history = spark(&model.busy(gpu.uuid, SHORT.1), SHORT);
     format!(
-        "GPU{} {product} {} | mem {} used, {} promised, {} free of {} GiB | busy {busy} {history}{simulated}{turn}",
-        gpu.index,
-        gpu.policy,
-        gib(it.used),
-        gib(gpu.promised),
-        gib(it.free),
-        gib(gpu.total)
+        "GPU{} {product} {} | mem {used} used, {promised} promised, {free} free of {total} GiB | busy {busy} {history}{away}{simulated}{turn}",
+        gpu.index, gpu.policy
     )
 }
 

@@ -27,7 +27,7 @@ use crate::tasks::Tasks;
 use gpuslice_engine::{Event, Process};
 use gpuslice_host::process::has_exited;
 use gpuslice_host::seqpacket::hung_up;
-use gpuslice_wire::ids::{ClientId, ContainerId};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// The event that ends a lingering client.
@@ -95,6 +95,10 @@ impl Clients {
     /// Keeps a process's grants charged as long as it can hold the memory.
     pub(super) fn linger(&mut self, client: ClientId, mut tenant: Tenant, out: &mut Tasks) {
         let (container, process) = (tenant.container, tenant.process);
+        // What it claimed last may name a context that was not charged yet.
+        for lane in tenant.lanes().map(Lane) {
+            tenant.claims(lane).into_iter().for_each(|claims| out.step(claims));
+        }
         let slot = tenant.slot.take();
         let Some(until) = LingerUntil::of(tenant) else {
             return out.step(Event::Gone { client });

@@ -65,6 +65,8 @@ pub struct Clients {
     given_back: bool,
     /// Processes that could not be attached.
     unattached: LogLimit,
+    /// Processes whose frames have a version that this daemon does not support.
+    unsupported: LogLimit,
     /// Slots of the clients that the present step has removed: the process's next client keeps its slot.
     left: Vec<(ContainerId, Option<Process>, UsageSlot)>,
 }
@@ -81,6 +83,7 @@ impl Clients {
             handshake_deadlines: VecDeque::new(),
             given_back: false,
             unattached: LogLimit::default(),
+            unsupported: LogLimit::default(),
             left: Vec::new(),
         }
     }

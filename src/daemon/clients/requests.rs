@@ -6,6 +6,7 @@ use crate::slab::Key;
 use crate::sockets::{Received, id_of};
 use crate::tasks::{Measure, Task, Tasks};
 use gpuslice_engine::{Event, Token};
+use gpuslice_host::clock::now;
 use gpuslice_wire::frame::{FrameError, RequestId, decode, version_of};
 use gpuslice_wire::ids::ClientId;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_MIN};
@@ -41,13 +42,32 @@ impl Clients {
         };
         let done = match frame {
             Ok((id, request)) => self.asked(key, id, request, out),
-            Err(FrameError::Version(_)) => Err(Rejection::Version),
+            Err(FrameError::Version(version)) => {
+                self.report_unsupported(key, version);
+                Err(Rejection::Version)
+            }
             Err(_) => Err(Rejection::Protocol),
         };
         if let Err(why) = done {
             self.reject(key, why, out);
         }
         true
+    }
+
+    /// Says in the log why a process of another version is refused: the process itself cannot, its program sees only
+    /// an error code.
+    fn report_unsupported(&mut self, key: Key, version: u16) {
+        let Some(tenant) = self.tenants.get(key) else {
+            return;
+        };
+        if let Some(count) = self.unsupported.one_more(now()) {
+            let (container, pid) = (tenant.container, tenant.peer.pid);
+            tracing::warn!(
+                %container, pid, version, oldest = WIRE_VERSION_MIN, newest = WIRE_VERSION, count,
+                "a container's library has a version that this daemon does not support, and gets no \
+                 memory: install the daemon of that version, or start the container again"
+            );
+        }
     }
 
     fn asked(

@@ -281,6 +281,7 @@ impl ClaimsReader {
             parked: runnable & RUNNABLE_PARKED != 0,
             held: Bytes(field!(page, lane[at].held).load(Relaxed)),
             unseen: Bytes(field!(page, lane[at].unseen).load(Relaxed)),
+            contexts: field!(page, families[at].contexts).load(Relaxed),
             launches: field!(page, lane[at].launches).load(Relaxed),
             denied: field!(page, lane[at].denied).load(Relaxed),
         }

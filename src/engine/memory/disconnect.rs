@@ -27,6 +27,7 @@ impl Client {
             mine.claims = Claims {
                 held: mine.claims.held,
                 unseen: mine.claims.unseen,
+                contexts: mine.claims.contexts,
                 launches: mine.claims.launches,
                 denied: mine.claims.denied,
                 ..Claims::default()
@@ -83,11 +84,12 @@ impl Engine {
         let last = container.clients.is_empty();
         let (now, late) = (self.now, self.config.sees_devices);
         for ((_, slice), (_, mine)) in container.slices.iter_mut().zip(it.lanes.iter()) {
+            let leaves = mine.leaves(slice);
             slice.give_back(mine.granted);
             slice.forget_residual(mine.residual, last);
             slice.count_past(mine);
             if let Some(gpu) = slice.gpu.filter(|_| late) {
-                slice.end(now, mine.reserved());
+                slice.end(now, leaves);
                 self.gpus[gpu].beside.ended(now);
             }
         }

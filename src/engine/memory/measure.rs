@@ -34,7 +34,7 @@ impl Engine {
         if slice.gpu.is_none() {
             return; // NVML does not show host memory
         }
-        let first = mine.seen.is_none() && mine.claims.held == Bytes::ZERO;
+        let first = !mine.had_memory();
         let beyond = mine.beyond(used);
         slice.recount(&mut mine.residual, |it| it.look(now, beyond));
         if first {

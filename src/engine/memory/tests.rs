@@ -289,6 +289,7 @@ fn a_context_costs_as_much_as_the_smallest_first_one_of_its_container() {
     assert_eq!(cost(&mut rig, "a", 0, &[40]), 40);
     assert_eq!(cost(&mut rig, "a", 0, &[41, 39]), 40, "more, or not the first");
     assert_eq!(cost(&mut rig, "a", 1, &[5]), 40, "it had something else");
+    assert_eq!(cost(&mut rig, "a", 0, &[0, 38]), 38, "it was looked at before it had one");
     assert_eq!(cost(&mut rig, "a", 0, &[7]), 7);
     // A false figure, which is smaller or larger than a context, costs no other container.
     assert_eq!((context_cost(&rig, "b"), cost(&mut rig, "b", 0, &[300])), (0, 300));

@@ -24,8 +24,12 @@
 //! A container's end leaves its unfreed memory to the GPU. A container that is admitted then is charged for as much
 //! of it as does not fit beside all promises. So the new container waits, and no older one does.
 //!
-//! A restarted daemon does not know what ended before it, and a process may end before its context is charged: such
-//! memory is charged to no container. So looks within [`crate::FREED_WITHIN`] after a restore or an end do not
+//! A process may end between the creation of its first context and the charge of it. Then it was charged nothing,
+//! and its page claims a context: it is charged what the container's others cost, or the most that contexts are
+//! known to take.
+//!
+//! A restarted daemon does not know what ended before it, and a process may end before its second context is charged:
+//! such memory is charged to no container. So looks within [`crate::FREED_WITHIN`] after a restore or an end do not
 //! tell the driver's own memory: they would hide as much of what ends later.
 //!
 //! Without NVML nothing shows when memory is free, and a process's memory is no longer charged when it has ended.

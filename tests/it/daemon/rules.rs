@@ -3,10 +3,10 @@
 
 use crate::harness::agent::Agent;
 use crate::harness::node::Node;
-use crate::harness::wire::{Connection, TenantClient};
+use crate::harness::wire::{Connection, Heard, TenantClient};
 use crate::harness::{Random, eventually, skip};
 use gpuslice_wire::admin::{Answer, Denial};
-use gpuslice_wire::frame::{RequestId, encode};
+use gpuslice_wire::frame::{RequestId, decode, encode, version_of};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{
     ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, FRAME_BYTES_MAX, WIRE_VERSION,
@@ -78,6 +78,30 @@ fn unreadable_first_words_are_rejected() {
     first_word(&node, &wrong, Rejection::Protocol);
     let early = frame(&Request::Reserve { lane: Lane(0), need: Bytes(1), wish: Bytes(1) });
     first_word(&node, &early, Rejection::Protocol);
+}
+
+/// As after a downgrade of the node. The reason is in the log, once for many, and the reply is in a version that the
+/// newer process knows.
+#[test]
+fn a_process_of_a_newer_version_is_refused_with_what_to_do() {
+    let node = node();
+    let mut newer = attach();
+    newer[4..6].copy_from_slice(&(WIRE_VERSION + 1).to_le_bytes());
+    for _ in 0..3 {
+        let process = node.tenant("a");
+        process.0.send_raw(&newer, &[]).expect("sent");
+        let Heard::Packet(reply, _) = process.0.hear() else { panic!("no answer") };
+        assert_eq!(version_of(&reply), WIRE_VERSION);
+        let rejected = Reply::Rejected { why: Rejection::Version };
+        assert_eq!(decode(&reply).map(|(_, reply)| reply), Ok(rejected));
+        process.0.expect_end();
+    }
+    let log = node.log();
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("a container's library")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    let wanted = ["container=a", "version=3", "newest=2", "install the daemon of that version"];
+    assert!(wanted.iter().all(|words| lines[0].contains(words)), "{}", lines[0]);
 }
 
 #[test]

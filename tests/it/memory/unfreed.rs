@@ -1,6 +1,7 @@
 //! A driver that frees the memory of ended processes a second late: the ledger grants it again when the device has it.
 
 use super::{CONTAINER, DeviceView, MIB, Tenant};
+use crate::harness::PATIENCE;
 use crate::harness::node::{Node, id};
 use crate::harness::wire::TenantClient;
 use gpuslice_wire::admin::Answer;
@@ -99,4 +100,32 @@ fn a_later_container_waits_for_the_memory_of_an_ended_one_and_an_older_one_does_
     assert!(since.elapsed() < Duration::from_secs(2), "an older promise does not wait");
     let (_next, took, waited) = holder(&node);
     assert_eq!(took, 0, "after {waited:?}");
+}
+
+/// A process is killed after the driver has made its first context, and before NVML's late figure tells what it takes.
+#[test]
+fn a_context_whose_process_ends_before_it_is_charged_counts() {
+    let context = 300 * MIB;
+    let node = Node::start_with("devices=1,mem=2GiB,context=300MiB,exit=2s,late=100ms");
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let device = DeviceView::of(&node);
+    let mut uncharged = 0;
+    for round in 0..8 {
+        let mut tenant = Tenant::spawn(&node, round, 1, 1);
+        let since = Instant::now();
+        while device.used() == 0 {
+            assert!(since.elapsed() < PATIENCE, "it makes a context");
+            std::thread::yield_now();
+        }
+        uncharged += u64::from(node.slice(CONTAINER).is_some_and(|(held, _)| held.0 < context));
+        tenant.kill();
+        while node.slice(CONTAINER).is_none_or(|(_, processes)| processes > 0) {
+            assert!(since.elapsed() < PATIENCE, "the daemon sees its end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (held, on_device) = (reserved(&node), device.used());
+        assert!(held >= on_device, "{held} bytes are charged, and the device has {on_device}");
+        node.wait_refunded(CONTAINER);
+    }
+    assert!(uncharged > 0, "no process was killed before its context was charged");
 }

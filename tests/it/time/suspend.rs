@@ -44,6 +44,13 @@ fn is_suspended(node: &Node, container: &str) -> bool {
     explained(node, container)["why"] == "suspended"
 }
 
+/// The first GPU, as `gpuslice gpus` shows it.
+fn shown_gpu(node: &Node) -> Value {
+    let output = gpuslice(node, &["gpus", "--json"]);
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    all["gpus"][0].clone()
+}
+
 /// Bytes of the GPU that are in use.
 fn used(machine: &Machine) -> u64 {
     machine.mem_info(0).expect("a GPU").used
@@ -70,6 +77,9 @@ fn memory_is_free_for_others_and_work_goes_on() {
     let full = used(&machine);
     must(&node, &["suspend", "a"]);
     assert!(used(&machine) + HELD <= full, "{} of {full}", used(&machine));
+    let gpu = shown_gpu(&node);
+    let [held, away] = ["memory_used", "memory_suspended"].map(|it| gpu[it].as_u64());
+    assert!(held < Some(HELD) && away >= Some(HELD), "{gpu}");
     let answer = explained(&node, "a");
     assert_eq!(answer["why"], "suspended", "{answer}");
     let advice = answer["try"].as_str().expect("a command");

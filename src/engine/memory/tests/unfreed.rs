@@ -3,6 +3,7 @@
 use super::*;
 use crate::tests::uuid;
 use crate::{FIGURE_AGE, FREED_WITHIN};
+use gpuslice_wire::units::MIB;
 
 fn config() -> Config {
     Config { sees_devices: true, ..Config::default() }
@@ -204,4 +205,64 @@ fn what_begins_during_a_look_hides_nothing_that_ends() {
     assert_eq!(reserved(&rig), 40);
     device(&mut rig, 7);
     assert_eq!(reserved(&rig), 0);
+}
+
+/// The process claims so many contexts, and no memory.
+fn claims_contexts(rig: &mut Rig, client: ClientId, contexts: u32) {
+    let claims = Claims { contexts, ..Claims::default() };
+    rig.step(Event::Claims { client, lane: Lane(0), claims });
+}
+
+/// A slice of 8 GiB with processes that hold nothing.
+fn large_slice(processes: usize) -> (Rig, Vec<ClientId>) {
+    let mut rig = Rig::new(config(), &[16]);
+    rig.admit(ask("a", "0", 8 * GIB)).expect("fits");
+    let who = (0..processes).map(|_| rig.attach("a", 0).expect("in")).collect();
+    (rig, who)
+}
+
+/// A process ends while it creates its first context, which is charged only when it is measured.
+#[test]
+fn a_context_that_was_not_measured_counts_as_the_containers_others_do() {
+    let (mut rig, who) = large_slice(4);
+    device(&mut rig, 7);
+    claims_contexts(&mut rig, who[0], 1);
+    rig.now = 1_000 * MS;
+    gone(&mut rig, who[0]);
+    assert_eq!(reserved(&rig), 600 * MIB, "the most that a context takes");
+    rig.now += FIGURE_AGE.0;
+    device(&mut rig, 7 + 300 * MIB);
+    assert_eq!(reserved(&rig), 300 * MIB, "what the device shows");
+    device(&mut rig, 7);
+    assert_eq!(reserved(&rig), 0);
+    rig.step(measured(who[1], 400 * MIB));
+    claims_contexts(&mut rig, who[2], 1);
+    gone(&mut rig, who[2]);
+    assert_eq!(reserved(&rig), 400 * MIB, "as much as one was seen to take");
+    gone(&mut rig, who[3]);
+    assert_eq!(reserved(&rig), 400 * MIB, "one without a context leaves nothing");
+}
+
+/// The claim is the process's own: it costs the container no more than its slice has left.
+#[test]
+fn a_context_that_was_not_measured_counts_only_within_the_slice() {
+    let (mut rig, who) = slice_of(&[0, 30]);
+    claims_contexts(&mut rig, who[0], u32::MAX);
+    gone(&mut rig, who[0]);
+    assert_eq!(reserved(&rig), 100);
+}
+
+/// NVML's figure is charged when two looks agree; a process may end between the two, also after its connection.
+#[test]
+fn what_was_measured_once_counts_at_the_end() {
+    for left in [false, true] {
+        let (mut rig, who) = slice_of(&[10, 0]);
+        rig.step(measured(who[0], 50));
+        assert_eq!(reserved(&rig), 10);
+        if left {
+            rig.step(Event::Left { client: who[0] });
+        }
+        gone(&mut rig, who[0]);
+        assert_eq!(reserved(&rig), 50);
+    }
 }
