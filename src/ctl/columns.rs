@@ -158,7 +158,7 @@ pub fn lines(before: &View, now: &View, columns: &[Column]) -> Vec<String> {
             row.gpu.is_simulated().then_some("simulated"),
             suspension,
             row.is_over().then_some("over"),
-            row.gang.then_some("gang"),
+            (row.gang != 0).then_some("gang"),
             (row.time_slice_changes > 0).then_some("time slice changed"),
         ];
         for mark in marks.into_iter().flatten() {

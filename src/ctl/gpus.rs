@@ -80,7 +80,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for line in lines(&all, out::terminal().map(|(width, _)| width)) {
-        out::line(&line)?;
+        out::row(&line)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -40,6 +40,14 @@ pub fn sentence(text: &str, indent: usize) -> Result<bool> {
     }
 }
 
+/// Prints a row of a table. Marks at its end that a terminal has no room for go below it.
+///
+/// # Errors
+/// As [`line`].
+pub fn row(text: &str) -> Result<()> {
+    sentence(text, 4).map(drop)
+}
+
 /// A document of `--json`: an object with the name and the version of its schema in `docs/schemas`. A new field is no
 /// new version; a field that goes or changes its meaning is one.
 pub fn document(name: &str, version: u32, mut body: Value) -> Value {

@@ -91,7 +91,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
     for line in columns::lines(&first, &now, &shown) {
-        out::line(&line)?;
+        out::row(&line)?;
     }
     if now.rows.is_empty() {
         let simulated = now.simulated();

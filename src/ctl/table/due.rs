@@ -19,7 +19,7 @@ impl View {
             let grown = old.and_then(|(at, old)| Some((at, peer.runnable_ns.checked_sub(old)?)));
             match grown.filter(|(at, _)| *at < self.now_ns) {
                 Some((at, grown)) => (grown as f64 / (self.now_ns - at) as f64).min(1.0),
-                None if peer.runnable => 1.0,
+                None if peer.runnable != 0 => 1.0,
                 None => 0.0,
             }
         };

@@ -65,7 +65,7 @@ fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
             optional(row.share),
             optional(row.share_limit),
             row.class,
-            if row.gang { ", gang" } else { "" }
+            if row.gang != 0 { ", gang" } else { "" }
         ),
         format!(
             "memory    {} used, {} untracked, {} reserved, peak {}, cap {}",

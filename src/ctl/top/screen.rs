@@ -198,7 +198,7 @@ fn header(model: &Model, look: Look, width: usize, most: usize) -> Vec<Line<'sta
 
 fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
     let (gpu, now) = (it.gpu, model.now());
-    let holders = now.rows.iter().filter(|row| row.gpu == gpu.uuid && row.holds);
+    let holders = now.rows.iter().filter(|row| row.gpu == gpu.uuid && row.holds != 0);
     let holders: Vec<&str> = holders.map(|row| row.name.as_str()).take(3).collect();
     let product = gpu.product.trim_start_matches("NVIDIA ");
     let simulated = gpu.mark(" | ");
@@ -273,7 +273,7 @@ fn table(
     let selected = model.selected(slices);
     let first = (selected + 1).saturating_sub(room.max(1));
     for (at, it) in slices.iter().enumerate().skip(first).take(room.max(1)) {
-        let mark = if it.row.holds { "* " } else { "  " };
+        let mark = if it.row.holds != 0 { "* " } else { "  " };
         let mut start = format!("{mark}{} ", fit(&it.row.name, name, false));
         columns.iter().for_each(|column| start += &column.text(model.now(), it));
         if has_spark {

@@ -202,7 +202,7 @@ fn unhindered(
     beside: Option<(String, u64)>,
 ) -> (Why, u64) {
     // A gang that has this GPU for itself runs here without turns, and its work waits for its other GPUs.
-    if row.gang
+    if row.gang != 0
         && let (why, ns) = partner(before, now, row)
         && growth.part(ns) >= 0.5
     {
@@ -210,7 +210,7 @@ fn unhindered(
     }
     let others = |peer: &&Row| peer.gpu == row.gpu && peer.container != row.container;
     let policy = now.policy(row.gpu);
-    if !policy.rules().turns && now.rows.iter().filter(others).any(|peer| peer.runnable) {
+    if !policy.rules().turns && now.rows.iter().filter(others).any(|peer| peer.runnable != 0) {
         return (Why::NoTurns, growth.running);
     }
     if let Some((container, ns)) = beside {

@@ -206,6 +206,9 @@ fn a_signal_leaves_the_terminal_as_it_was() {
 fn lines_fit_into_a_narrow_terminal() {
     let node = Node::start();
     node.must_admit("a-name-of-thirty-two-characters-", Bytes(GIB));
+    let mut suspend = gpuslice();
+    suspend.args(["suspend", "a-name", "--runtime-dir"]).arg(node.runtime_dir());
+    assert!(suspend.status().expect("it starts").success());
     for words in [
         &["explain"][..],
         &["explain", "a-name"],
