@@ -18,6 +18,8 @@ use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
 pub struct Ask {
     /// Cap per GPU.
     pub memory: MemoryAsk,
+    /// Memory limit per GPU, if it is not the cap.
+    pub memory_limit: Option<MemoryAsk>,
     /// Weight for the time that shares leave, if named.
     pub weight: Option<Weight>,
     /// Share of each GPU's time.
@@ -45,6 +47,7 @@ impl Ask {
     pub(crate) fn of_memory(memory: MemoryAsk, source: RequestSource) -> Ask {
         Ask {
             memory,
+            memory_limit: None,
             weight: None,
             share: None,
             share_limit: None,
@@ -82,13 +85,14 @@ impl Ask {
     #[must_use]
     pub fn admit(&self, container: ContainerId, pid: u32, owner: Owner) -> Command {
         let Ask { memory, weight, share, share_limit, class, gang, .. } = *self;
-        let Ask { gpus, whole, name, pinned, source, .. } = *self;
+        let Ask { gpus, whole, name, pinned, source, memory_limit, .. } = *self;
         let asked = Admission {
             container,
             name,
             gpus,
             whole,
             memory,
+            memory_limit,
             weight,
             share,
             share_limit,
@@ -107,6 +111,7 @@ impl Ask {
 
 pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let (mut memory, mut pinned, mut weight) = (None, None, None);
+    let mut memory_limit = None;
     let (mut share, mut share_limit) = (None, None);
     let (mut class, mut gang, mut name) = (Class::Normal, Gangs::Auto, Name::EMPTY);
     let (mut gpus, mut whole) = (Selector::EMPTY, Selector::EMPTY);
@@ -114,6 +119,9 @@ pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
         let bad = |why: &dyn ToString| Error::ask(key, value, why.to_string());
         match key.strip_prefix(PREFIX).unwrap_or_default() {
             "memory" => memory = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
+            "memory-limit" => {
+                memory_limit = Some(value.parse().map_err(|why: UnitError| bad(&why))?);
+            }
             "pinned-memory" => pinned = Some(size(value).map_err(|why| bad(&why))?),
             "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
@@ -125,7 +133,7 @@ pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "name" => name = Name::new(value).map_err(|why| bad(&why))?,
             _ => {
                 return Err(bad(
-                    &"unknown annotation; the known ones are memory, pinned-memory, weight, share, share-limit, priority, gang, gpus, whole-gpus and name",
+                    &"unknown annotation; the known ones are memory, memory-limit, pinned-memory, weight, share, share-limit, priority, gang, gpus, whole-gpus and name",
                 ));
             }
         }
@@ -144,6 +152,7 @@ pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let memory = memory.ok_or_else(|| Error::ask("gpuslice.io/memory", "", why))?;
     Ok(Ask {
         memory,
+        memory_limit,
         pinned,
         weight,
         share,
@@ -184,13 +193,14 @@ mod tests {
     #[test]
     fn whole_wishes() {
         let full = ask(
-            r#""gpuslice.io/memory":"4GiB","gpuslice.io/weight":"3","gpuslice.io/gpus":"0,1","gpuslice.io/whole-gpus":"2",
+            r#""gpuslice.io/memory":"4GiB","gpuslice.io/memory-limit":"1/2","gpuslice.io/weight":"3","gpuslice.io/gpus":"0,1","gpuslice.io/whole-gpus":"2",
                "gpuslice.io/priority":"high","gpuslice.io/name":"web","other/x":"y","gpuslice.io/gang":"never",
                "gpuslice.io/pinned-memory":"512MiB","gpuslice.io/share":"25","gpuslice.io/share-limit":"50%""#,
         );
         let full = full.expect("valid").expect("asks");
         assert_eq!(full.memory, MemoryAsk::Exactly(Bytes(4 * GIB)));
         assert_eq!(full.pinned, Some(Bytes(GIB / 2)));
+        assert_eq!(full.memory_limit, Some(MemoryAsk::Ratio { part: 1, whole: 2 }));
         let web = ContainerId::new("web").expect("an id");
         let command = full.admit(web, 77, Owner::default());
         assert!(
@@ -198,7 +208,7 @@ mod tests {
                 command,
                 Command::AdmitFrom {
                     source: RequestSource::Annotations,
-                    asked: Admission { pid: 77, pinned: Some(_), .. },
+                    asked: Admission { pid: 77, pinned: Some(_), memory_limit: Some(_), .. },
                 }
             ),
             "{command:?}"
@@ -252,6 +262,9 @@ mod tests {
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/pinned-memory":"0""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/pinned-memory":"all""#,
             r#""gpuslice.io/pinned-memory":"1GiB""#,
+            r#""gpuslice.io/memory-limit":"1GiB""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/memory-limit":"0""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/memory-limit":"none""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"0""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"1000000000""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/share":"11","gpuslice.io/share-limit":"10""#,

@@ -4,9 +4,7 @@
 //! set them, and NVIDIA's container toolkit gives them to the driver (from 1.20.1 and r615 on): the request as what is
 //! guaranteed, the limit as the most. A limit alone is the request as well; a request alone has no limit.
 //!
-//! A slice's cap is both: it is promised, and never exceeded. So request and limit must be equal, or the limit stands
-//! alone. Any other pair asks for memory beyond what is promised. It is refused: a cap at the request would fail
-//! programs that rely on the limit, and a cap at the limit would promise more than was asked for.
+//! They are a slice's cap and its memory limit. A request alone is refused: what it may grow to is not said.
 //!
 //! As with cGPU's variables, the image may have set them, so they request memory alone, within the node's bounds.
 
@@ -25,29 +23,22 @@ pub(crate) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// The request in the environment.
 ///
 /// # Errors
-/// [`Error::Ask`] for a malformed value, and for a limit that is not the request.
+/// [`Error::Ask`] for a malformed value, a limit below the request, and a request without a limit.
 pub(crate) fn ask(config: &Config) -> Result<Option<Ask>, Error> {
     let amount = |key| config.variable(key)?.map(|text| mib(key, text)).transpose();
-    let limit = match (amount(REQUEST)?, amount(LIMIT)?) {
+    let (memory, limit) = match (amount(REQUEST)?, amount(LIMIT)?) {
         (None, None) => return Ok(None),
-        (None, Some(limit)) => limit,
-        (Some(request), Some(limit)) if request == limit => limit,
+        (None, Some(limit)) => (limit, None),
+        (Some(request), Some(limit)) if request == limit => (limit, None),
         (Some(request), Some(limit)) if limit < request => {
             let why = format!("is below {REQUEST}={}", request.0 / MIB);
             return Err(Error::ask(LIMIT, &(limit.0 / MIB).to_string(), why));
         }
-        (Some(request), Some(limit)) => {
-            let why = format!(
-                "is above {REQUEST}={}, and a container gets no more memory than it is promised; set both to \
-                 the same value",
-                request.0 / MIB
-            );
-            return Err(Error::ask(LIMIT, &(limit.0 / MIB).to_string(), why));
-        }
+        (Some(request), Some(limit)) => (request, Some(MemoryAsk::Exactly(limit))),
         (Some(request), None) => {
             let why = format!(
-                "means no limit without {LIMIT}, and a container gets no more memory than it is promised; set \
-                 both to the same value"
+                "is no request without {LIMIT}, up to which the container may grow; set both, to the same value if \
+                 it may not grow"
             );
             return Err(Error::ask(REQUEST, &(request.0 / MIB).to_string(), why));
         }
@@ -56,8 +47,8 @@ pub(crate) fn ask(config: &Config) -> Result<Option<Ask>, Error> {
         Some(text) => selector(text).map_err(|why| Error::ask(VISIBLE, text, why))?,
         None => Selector::EMPTY,
     };
-    let memory = MemoryAsk::Exactly(limit);
-    Ok(Some(Ask { gpus, ..Ask::of_memory(memory, RequestSource::Nvidia) }))
+    let ask = Ask::of_memory(MemoryAsk::Exactly(memory), RequestSource::Nvidia);
+    Ok(Some(Ask { gpus, memory_limit: limit, ..ask }))
 }
 
 /// A whole number of MiB, at least 1.
@@ -98,7 +89,7 @@ mod tests {
         ] {
             let ask = asked(environment).expect(environment).expect(environment);
             assert_eq!(ask.memory, MemoryAsk::Exactly(Bytes(4 << 30)), "{environment}");
-            assert_eq!(ask.gpus.as_str(), gpus, "{environment}");
+            assert_eq!((ask.gpus.as_str(), ask.memory_limit), (gpus, None), "{environment}");
             // Nothing but memory, whatever else the environment says.
             let costly = (ask.weight, ask.share, ask.share_limit, ask.pinned);
             assert_eq!(costly, (None, None, None, None));
@@ -110,17 +101,17 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_not_the_request_is_refused() {
+    fn a_request_below_the_limit_is_the_cap() {
+        let environment = "NVIDIA_GPU_MEMORY_REQUEST=4096 NVIDIA_GPU_MEMORY_LIMIT=8192";
+        let ask = asked(environment).expect("valid").expect("asks");
+        assert_eq!(ask.memory, MemoryAsk::Exactly(Bytes(4 << 30)));
+        assert_eq!(ask.memory_limit, Some(MemoryAsk::Exactly(Bytes(8 << 30))));
         for (environment, why) in [
-            (
-                "NVIDIA_GPU_MEMORY_REQUEST=4096 NVIDIA_GPU_MEMORY_LIMIT=8192",
-                "is above NVIDIA_GPU_MEMORY_REQUEST=4096",
-            ),
             (
                 "NVIDIA_GPU_MEMORY_REQUEST=4096 NVIDIA_GPU_MEMORY_LIMIT=2048",
                 "is below NVIDIA_GPU_MEMORY_REQUEST=4096",
             ),
-            ("NVIDIA_GPU_MEMORY_REQUEST=4096", "means no limit without NVIDIA_GPU_MEMORY_LIMIT"),
+            ("NVIDIA_GPU_MEMORY_REQUEST=4096", "is no request without NVIDIA_GPU_MEMORY_LIMIT"),
         ] {
             let said = asked(environment).expect_err(environment).to_string();
             assert!(said.contains(why), "{environment}: {said}");

@@ -181,7 +181,7 @@ impl Session {
             if asked.returned > 0 {
                 open.tell(&release(lane, asked.returned), deadline)?;
             }
-            open.reserve(lane, asked.need, asked.wish, deadline)
+            open.reserve(lane, (asked.need, asked.wish), deadline, || !self.is_stale())
         });
         reply.unwrap_or(CreditReply::Gone)
     }

@@ -143,7 +143,7 @@ fn check(words: &[String]) -> Result<(), String> {
     for word in words {
         let (key, value) = word.split_once('=').ok_or(format!("{word:?} is not KEY=VALUE"))?;
         let good = match key {
-            "memory" => value
+            "memory" | "memory-limit" => value
                 .parse::<MemoryAsk>()
                 .map(drop)
                 .map_err(|why| why.to_string()),
@@ -175,7 +175,7 @@ fn check(words: &[String]) -> Result<(), String> {
                         .map_err(|why| why.to_string())
                 }),
             _ => Err(
-                "unknown key; the keys are memory, pinned-memory, weight, share, share-limit, priority, gang, gpus, whole-gpus and name"
+                "unknown key; the keys are memory, memory-limit, pinned-memory, weight, share, share-limit, priority, gang, gpus, whole-gpus and name"
                     .to_owned(),
             ),
         };

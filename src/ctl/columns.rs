@@ -4,6 +4,7 @@ use crate::table::{Row, View, WHOLE_PPM, memory_enforcement_name, time_enforceme
 use crate::text::cut;
 use crate::why::{Finding, decide};
 use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::Bytes;
 use unicode_width::UnicodeWidthStr;
 
 /// A slice, and the two views between which its rates are measured.
@@ -48,7 +49,7 @@ const ORDINARY: usize = 12;
 const WIDE: usize = ORDINARY + 9;
 
 /// All columns: first those of the ordinary table, then those that the wide one adds.
-pub const ALL: [Column; WIDE + 8] = [
+pub const ALL: [Column; WIDE + 10] = [
     left("NAME", 16, |it| it.row.name.clone()),
     right("GPU", 3, |it| it.now.index(it.row.gpu).to_string()),
     right("CAP", 9, |it| it.row.cap.to_string()),
@@ -78,11 +79,13 @@ pub const ALL: [Column; WIDE + 8] = [
     left("PRIO", 11, |it| it.row.class.to_string()),
     right("LEFT", 9, |it| {
         let held = it.row.used.0.saturating_add(it.row.untracked.0);
-        gpuslice_wire::units::Bytes(it.row.cap.0.saturating_sub(held)).to_string()
+        Bytes(it.row.cap.0.saturating_sub(held)).to_string()
     }),
     right("PEAK", 9, |it| it.row.peak.to_string()),
     right("LAUNCHES", 10, |it| it.row.launches.to_string()),
     left("UUID", 40, |it| it.row.gpu.to_string()),
+    right("MEM LIMIT", 9, |it| it.now.limit(it.row).limit.to_string()),
+    right("WANTED", 9, |it| it.now.limit(it.row).wanted.to_string()),
     left("CONTAINER", 64, |it| it.row.container.clone()),
 ];
 
@@ -154,10 +157,13 @@ pub fn lines(before: &View, now: &View, columns: &[Column]) -> Vec<String> {
         let texts: Vec<String> = columns.iter().map(|it| it.padded(&(it.text)(&cell))).collect();
         let mut line = texts.join(" ").trim_end().to_owned();
         let suspension = now.suspensions.get(&row.container).map(|state| state.name());
+        let wanted = now.limit(row).wanted;
+        let wanted = (wanted > Bytes::ZERO).then(|| format!("{wanted} wanted back"));
         let marks = [
             row.gpu.is_simulated().then_some("simulated"),
             suspension,
-            row.is_over().then_some("over"),
+            wanted.as_deref(),
+            now.is_over(row).then_some("over"),
             (row.gang != 0).then_some("gang"),
             (row.time_slice_changes > 0).then_some("time slice changed"),
         ];

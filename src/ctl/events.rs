@@ -128,6 +128,12 @@ impl Shown {
             EventKind::GpuRecovered => "it is healthy again".to_owned(),
             EventKind::Suspended => format!("{} moved to the host", Bytes(first)),
             EventKind::Resumed => format!("{} moved back to the GPU", Bytes(first)),
+            EventKind::LimitChanged => {
+                format!("memory limit {} -> {}", Bytes(first), Bytes(second))
+            }
+            EventKind::MemoryWanted => {
+                format!("asked to give back {} of the memory beyond its cap", Bytes(first))
+            }
             EventKind::SliceEnded
             | EventKind::SliceRefused
             | EventKind::Retuned
@@ -181,7 +187,8 @@ impl Shown {
             EventKind::MemoryRefused => &["need", "left"],
             EventKind::Overrun | EventKind::Drained => &["after_ns"],
             EventKind::CapChanged => &["was", "cap"],
-            EventKind::Suspended | EventKind::Resumed => &["bytes"],
+            EventKind::LimitChanged => &["was", "limit"],
+            EventKind::Suspended | EventKind::Resumed | EventKind::MemoryWanted => &["bytes"],
             _ => &[],
         };
         for (name, amount) in names.iter().zip([first, second]) {
@@ -309,6 +316,8 @@ mod tests {
             (EventKind::GpuRecovered, [0, 0], "", "healthy again", "event"),
             (EventKind::Suspended, [3 * mib, 0], "", "3MiB moved to the host", "bytes"),
             (EventKind::Resumed, [mib, 0], "", "1MiB moved back", "bytes"),
+            (EventKind::LimitChanged, [mib, 2 * mib], "", "limit 1MiB -> 2MiB", "limit"),
+            (EventKind::MemoryWanted, [mib, 0], "", "give back 1MiB", "bytes"),
             (EventKind::MemoryRefused, [3 * mib, mib], "", "needed 3MiB more, 1MiB left", "left"),
             (
                 EventKind::MemoryRefused,

@@ -8,7 +8,7 @@ use crate::admin::Admin;
 use crate::node;
 use crate::out;
 use crate::rm::find;
-use crate::slice::{parse_cap, parse_memory};
+use crate::slice::{CapError, parse_cap, parse_memory};
 use crate::table::{Row, View};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
@@ -29,8 +29,11 @@ pub struct Options {
     /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
+    /// Set how far it may grow into GPU memory that others leave unused, or none for its cap; --gpu restricts it too
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit, allow_hyphen_values = true)]
+    memory_limit: Option<Limit>,
     /// Restrict --memory to this GPU, by its index on the node or its UUID
-    #[arg(long, value_name = "GPU", requires = "memory", allow_hyphen_values = true, add = crate::complete::gpus())]
+    #[arg(long, value_name = "GPU", allow_hyphen_values = true, add = crate::complete::gpus())]
     gpu: Option<GpuRef>,
     /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
@@ -53,6 +56,18 @@ pub struct Options {
     /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
+}
+
+/// A memory limit: a size, or a part of the GPU's memory; none for the cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit(Option<MemoryAsk>);
+
+/// Parses `none`, a size of 1 MiB or more, or a part of the GPU's memory.
+fn parse_limit(text: &str) -> Result<Limit, CapError> {
+    match text {
+        "none" => Ok(Limit(None)),
+        _ => parse_cap(text).map(|limit| Limit(Some(limit))),
+    }
 }
 
 /// A change that was made.
@@ -85,7 +100,7 @@ pub fn lines(view: &View, id: &str, told: &[Told]) -> Vec<String> {
 impl Options {
     /// Whether an option asks for a change.
     fn changes(&self) -> bool {
-        let memory = self.memory.is_some() || self.pinned.is_some();
+        let memory = self.memory.is_some() || self.memory_limit.is_some() || self.pinned.is_some();
         let share = self.share.is_some() || self.share_limit.is_some();
         memory || share || self.weight.is_some() || self.priority.is_some()
     }
@@ -104,7 +119,7 @@ fn called<'a>(id: &'a str, rows: &[&'a Row]) -> &'a str {
 pub fn main(options: &Options) -> Result<ExitCode> {
     if !options.changes() {
         bail!(
-            "nothing to set; give --memory, --pinned, --weight, --share, --share-limit or --priority"
+            "nothing to set; give --memory, --memory-limit, --pinned, --weight, --share, --share-limit or --priority"
         );
     }
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
@@ -152,7 +167,18 @@ pub fn change(
     told: &mut Vec<Told>,
 ) -> Result<()> {
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
+    if options.gpu.is_some() && options.memory.is_none() && options.memory_limit.is_none() {
+        bail!("--gpu restricts --memory and --memory-limit; give one of them");
+    }
+    // A limit is never below the cap, so the one that makes room for the other goes first.
+    let first = limit_first(options, view, &rows);
+    if first {
+        relimit(options, admin, view, (id, &rows), told)?;
+    }
     resize(options, admin, view, (id, &rows), told)?;
+    if !first {
+        relimit(options, admin, view, (id, &rows), told)?;
+    }
     retune(options, admin, (id, &rows), told)
 }
 
@@ -186,6 +212,47 @@ fn resize(
         let what = if gpu.is_some() { "memory" } else { "pinned" };
         let values = [was.map(|was| was.0).into(), cap.0.into()];
         all.push(Told { what, gpu, values, text });
+    }
+    Ok(())
+}
+
+/// Whether a new memory limit is above the present one, so that a larger cap may follow it.
+fn limit_first(options: &Options, view: &View, rows: &[&Row]) -> bool {
+    let Some(Limit(Some(limit))) = options.memory_limit else {
+        return false;
+    };
+    rows.iter().any(|row| match limit {
+        MemoryAsk::Exactly(limit) => limit > view.limit(row).limit,
+        MemoryAsk::Ratio { part, whole } => {
+            let total = view.gpu(row.gpu).map_or(0, |gpu| gpu.total.0);
+            u128::from(total) * u128::from(part)
+                > u128::from(view.limit(row).limit.0) * u128::from(whole)
+        }
+    })
+}
+
+/// Changes the memory limits.
+fn relimit(
+    options: &Options,
+    admin: &Admin,
+    view: &View,
+    (id, rows): (&str, &[&Row]),
+    all: &mut Vec<Told>,
+) -> Result<()> {
+    let Some(Limit(limit)) = options.memory_limit else {
+        return Ok(());
+    };
+    let container = ContainerId::new(id).with_context(|| id.to_owned())?;
+    for row in chosen(view, rows.iter().copied(), options.gpu)? {
+        let (what, was) = (view.called(row.gpu), view.limit(row).limit);
+        let command = Command::Relimit { container, lane: row.lane, limit };
+        let answer = admin.ask(&command).context(what.clone())?;
+        let Answer::Resized { cap: limit, .. } = answer else {
+            bail!("unexpected answer from the daemon; check that it has the same version")
+        };
+        let values = [was.0.into(), limit.0.into()];
+        let text = format!("{what}: memory limit {was} -> {limit}");
+        all.push(Told { what: "memory-limit", gpu: Some(row.gpu), values, text });
     }
     Ok(())
 }

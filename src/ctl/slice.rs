@@ -19,6 +19,9 @@ pub struct SliceOptions {
     /// GPU memory cap per GPU, in bytes, KiB, MiB or GiB, or as a part of each GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
     pub memory: MemoryAsk,
+    /// Let it grow up to this into GPU memory that others leave unused; they get it back [default: the cap]
+    #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
+    pub memory_limit: Option<MemoryAsk>,
     /// Pinned host memory cap, for all GPUs together [default: the node's, usually none]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pub pinned: Option<Bytes>,
@@ -94,6 +97,7 @@ impl SliceOptions {
                 gpus: Selector::new(&self.gpus).with_context(|| "--gpus")?,
                 whole: Selector::EMPTY,
                 memory: self.memory,
+                memory_limit: self.memory_limit,
                 weight: self.weight,
                 share: self.share,
                 share_limit: self.share_limit,

@@ -75,6 +75,15 @@ macro_rules! row {
 }
 gpuslice_wire::slice_fields!(row);
 
+/// A memory limit above the cap.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryLimit {
+    /// The limit.
+    pub limit: Bytes,
+    /// What the slice should give back of the memory beyond its cap.
+    pub wanted: Bytes,
+}
+
 /// The daemon itself.
 #[derive(Clone, Copy, Debug)]
 pub struct DaemonState {
@@ -125,6 +134,8 @@ pub struct View {
     pub owners: BTreeMap<String, Owner>,
     /// How far the suspension of containers is, by id; those that are not suspended are not in it.
     pub suspensions: BTreeMap<String, SuspensionState>,
+    /// Memory limits above caps, and what is wanted back of that, by container and GPU.
+    pub limits: BTreeMap<(String, GpuUuid), MemoryLimit>,
     /// The daemon.
     pub daemon: Option<DaemonState>,
 }
@@ -142,11 +153,6 @@ impl Row {
     /// Whether it is the same slice.
     pub fn is_of(&self, other: &Row) -> bool {
         self.container == other.container && self.gpu == other.gpu
-    }
-
-    /// Whether it holds more than its cap: the cap was lowered, or untracked memory exceeds it.
-    pub fn is_over(&self) -> bool {
-        u128::from(self.used.0) + u128::from(self.untracked.0) > u128::from(self.cap.0)
     }
 
     /// Describes the last refusal, if any.
@@ -200,6 +206,10 @@ impl View {
                 Snapshot::Suspension { container, state, .. } => {
                     view.suspensions.insert(container.to_string(), state);
                 }
+                Snapshot::MemoryLimit { container, gpu, limit, wanted, .. } => {
+                    let limit = MemoryLimit { limit, wanted };
+                    view.limits.insert((container.to_string(), gpu), limit);
+                }
                 _ => {}
             }
         }
@@ -245,6 +255,18 @@ impl View {
     pub fn time(&self, row: &Row) -> Option<&WallTime> {
         let same = |it: &&WallTime| it.container.as_str() == row.container && it.gpu == row.gpu;
         self.times.iter().find(same)
+    }
+
+    /// The slice's memory limit; its cap without one.
+    pub fn limit(&self, row: &Row) -> MemoryLimit {
+        let limit = self.limits.get(&(row.container.clone(), row.gpu));
+        limit.copied().unwrap_or(MemoryLimit { limit: row.cap, wanted: Bytes::ZERO })
+    }
+
+    /// Whether a slice holds more than its memory limit: that was lowered, or untracked memory exceeds it.
+    pub fn is_over(&self, row: &Row) -> bool {
+        let limit = self.limit(row).limit;
+        u128::from(row.used.0) + u128::from(row.untracked.0) > u128::from(limit.0)
     }
 
     /// A container's display name; its id if it has no slice any more.

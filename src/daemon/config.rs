@@ -1,6 +1,7 @@
 //! The configuration file, in TOML. Every key is optional; an unknown key or an invalid value is an error with its
 //! line. `packaging/gpusliced.toml` explains each key and holds every default.
 
+use gpuslice_engine::{RECLAIM_GRACE_MAX, Reclaim};
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
@@ -115,6 +116,16 @@ impl TryFrom<String> for Cap {
     }
 }
 
+/// How memory beyond caps returns, if it is not given back in time.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ReclaimMode {
+    /// A container that has some is suspended.
+    Suspend,
+    /// The allocation that needs it is refused.
+    Refuse,
+}
+
 /// Treatment of memory that another container exported and this one opens.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -226,6 +237,10 @@ pub struct DaemonConfig {
     pub pinned_memory: Option<Size>,
     /// Most memory of suspended containers on the host; half of the host's memory if not given.
     pub suspended_memory: Option<Size>,
+    /// How memory beyond caps returns to the container to which it is promised.
+    pub reclaim: ReclaimMode,
+    /// How long the containers that have it may take, s.
+    pub reclaim_grace_s: Bounded<0, { RECLAIM_GRACE_MAX.0 / 1_000_000_000 }>,
     /// Most containers with a slice.
     pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
 }
@@ -265,6 +280,8 @@ impl Default for DaemonConfig {
             cgroup_guarantees: false,
             pinned_memory: None,
             suspended_memory: None,
+            reclaim: ReclaimMode::Suspend,
+            reclaim_grace_s: Bounded::default_of(5),
             containers_max: Bounded::default_of(CONTAINERS_MAX as u64),
         }
     }
@@ -358,6 +375,11 @@ impl DaemonConfig {
             stream_gates: self.stream_gates,
             idle_us,
             idle_open_us: default.idle_open_us.max(idle_us),
+            reclaim: match self.reclaim {
+                ReclaimMode::Suspend => Reclaim::Suspend,
+                ReclaimMode::Refuse => Reclaim::Refuse,
+            },
+            reclaim_grace: Duration::from_millis(1_000 * self.reclaim_grace_s.get()),
             ..default
         }
     }

@@ -348,6 +348,9 @@ impl Daemon {
                 let finished = limits.grow(nvml, token, container, (lane, memory));
                 return duties.continue_after_limits(finished);
             }
+            Command::Relimit { container, lane, limit } => {
+                Ok(Event::Relimit { token, container, lane, limit })
+            }
             Command::SetPolicy { gpu, policy } => policies::wanted(token, gpu, policy),
             Command::Retune { container, weight, share, share_limit, class } => {
                 let change = TimeChange { weight, share, share_limit, class };

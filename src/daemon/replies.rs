@@ -9,7 +9,7 @@ use gpuslice_wire::text::{Text, is_seen};
 pub type Denied = (Denial, String);
 
 /// The token of events that need no answer. Keys' generations start at 1.
-pub const NO_REPLY: Token = Token(0);
+pub const NO_REPLY: Token = Token::NONE;
 
 /// A connection as a token.
 pub fn token_of(key: Key) -> Token {

@@ -29,7 +29,8 @@ pub fn restore(engine: &mut Engine, duties: &mut Duties, record: &Record) {
             let dir = duties.containers.state().container_dir(&container);
             if crate::suspend::is_marked(&dir) {
                 tracing::info!(%container, "it was suspended before the restart, and stays so");
-                step_now(engine, duties, Event::WasSuspended { container });
+                let reclaimed = crate::suspend::is_reclaimed(&dir);
+                step_now(engine, duties, Event::WasSuspended { container, reclaimed });
             }
             let nvml = &mut duties.accounting;
             duties.cgroup_limits.restore(nvml, record);

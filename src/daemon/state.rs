@@ -487,7 +487,12 @@ mod tests {
             share_limit: None,
             class: Class::Normal,
             gang: Gangs::Auto,
-            lanes: vec![LaneRecord { gpu: GpuUuid([7; 16]), cap: Bytes(1 << 30), whole: false }],
+            lanes: vec![LaneRecord {
+                gpu: GpuUuid([7; 16]),
+                cap: Bytes(1 << 30),
+                limit: Bytes(1 << 30),
+                whole: false,
+            }],
             pinned: None,
             cgroup: CgroupPath::EMPTY,
         }

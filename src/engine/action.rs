@@ -48,11 +48,12 @@ pub struct LaneView {
     pub window_us: u32,
     /// Idle this long with nothing in flight: give the turn back, µs.
     pub idle_us: u32,
-    /// Memory cap.
+    /// Memory that the container sees as the GPU's total: its limit, mostly its cap.
     pub cap: Bytes,
-    /// Reserved by all processes, including unused credit and measured memory beyond it.
+    /// Reserved by all processes, including unused credit, and the memory that none of them can have.
     pub reserved: Bytes,
-    /// The measured memory in it: what no process has reserved.
+    /// The part that no process has reserved: measured memory beyond all grants, and below a limit above the cap
+    /// what other containers use.
     pub untracked: Bytes,
     /// Grows when a process is short of memory: each of the others gives back what it does not use.
     pub recall: u32,
@@ -149,6 +150,24 @@ pub enum Action {
         /// The change.
         change: CapChange,
     },
+    /// The memory limit changed. Write the record again before answering.
+    Relimited {
+        /// Of the `Relimit`.
+        token: Token,
+        /// The promise from now on.
+        record: Record,
+        /// The change; its `was` and `cap` are limits.
+        change: CapChange,
+    },
+    /// A container should give back so much of the memory beyond its cap on this GPU; zero when it need not any more.
+    Wanted {
+        /// The container.
+        container: ContainerId,
+        /// GPU of the slice.
+        lane: Lane,
+        /// The amount.
+        bytes: Bytes,
+    },
     /// The policy changed. Write it down before answering.
     PolicySet {
         /// Of the `SetPolicy`.
@@ -223,8 +242,10 @@ pub enum Action {
         lane: Lane,
         /// Bytes needed.
         need: Bytes,
-        /// Bytes left under the cap.
+        /// Bytes left: under the limit, and on the GPU.
         left: Bytes,
+        /// The memory is promised to the container, and others that borrowed it did not give it back in time.
+        overdue: bool,
     },
     /// End the connection, if there is one. The engine has forgotten the process and refunded its grants,
     /// unless it broke a rule: then they stay charged, as after `Left`.

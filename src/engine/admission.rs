@@ -101,10 +101,39 @@ impl GpuCapacity {
         Ok(cap)
     }
 
+    /// The memory limit beside a cap that `asked` means on this GPU; without one, the cap. It promises nothing, so it
+    /// needs no room.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub(crate) fn limit(
+        &self,
+        cap: Bytes,
+        asked: Option<MemoryAsk>,
+        oversubscribe: bool,
+    ) -> Result<Bytes, Refusal> {
+        let Some(asked) = asked else {
+            return Ok(cap);
+        };
+        let (gpu, limit, total) = (self.index, self.cap(asked)?, self.total);
+        if limit < cap {
+            return Err(Refusal::LimitBelowCap { limit, cap });
+        }
+        if limit > total {
+            return Err(Refusal::LimitAboveGpu { gpu, limit, total });
+        }
+        match limit > cap && oversubscribe {
+            true => Err(Refusal::LimitOversubscribed),
+            false => Ok(limit),
+        }
+    }
+
     /// Whether the cap is within the bounds of the request's source.
     fn within_bounds(&self, ask: &SliceRequest) -> Result<(), Refusal> {
         let (gpu, cap) = (self.index, self.cap(ask.memory)?);
         let most = ask.bounds.and_then(|bounds| bounds.memory);
+        let limit = ask.memory_limit.map(|limit| self.cap(limit)).transpose()?;
+        let cap = cap.max(limit.unwrap_or_default());
         match most.map(|most| self.cap(most)).transpose()? {
             Some(most) if cap > most => Err(Refusal::BeyondMemory { gpu, cap, most }),
             _ => Ok(()),
@@ -118,8 +147,9 @@ impl GpuCapacity {
         }
         self.within_bounds(ask)?;
         let cap = self.promise(ask.memory, oversubscribe)?;
+        let limit = self.limit(cap, ask.memory_limit, oversubscribe)?;
         self.take_share(ask.share)?;
-        Ok(LaneRecord { gpu: self.uuid, cap, whole: false })
+        Ok(LaneRecord { gpu: self.uuid, cap, limit, whole: false })
     }
 
     /// The whole GPU, if no container has a part of it.
@@ -130,7 +160,7 @@ impl GpuCapacity {
         if self.promised > Bytes::ZERO {
             return Err(Refusal::Sliced(self.index));
         }
-        Ok(LaneRecord { gpu: self.uuid, cap: self.total, whole: true })
+        Ok(LaneRecord { gpu: self.uuid, cap: self.total, limit: self.total, whole: true })
     }
 }
 

@@ -54,7 +54,29 @@ pub struct Config {
     pub restore_grace: Duration,
     /// Most memory of suspended containers, which is on the host.
     pub suspended_memory: Bytes,
+    /// How memory that is borrowed beyond caps returns when a container lacks what it is promised.
+    pub reclaim: Reclaim,
+    /// How long containers that borrowed it may take to give it back; at most [`RECLAIM_GRACE_MAX`].
+    pub reclaim_grace: Duration,
 }
+
+/// How borrowed memory returns to the container that it is promised to, if it is not given back in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaim {
+    /// A container that borrowed is suspended: the one of the lowest class, then the one that borrowed most.
+    Suspend,
+    /// The request for it is refused.
+    Refuse,
+}
+
+/// Longest grace: a process waits for its memory for [`gpuslice_wire::limits::RESERVE_WAIT_NS`] at most.
+pub const RECLAIM_GRACE_MAX: Duration = Duration::from_millis(20_000);
+/// Time for suspensions after the grace: then the request is refused.
+pub const RECLAIM_MOVE_MAX: Duration = Duration::from_millis(30_000);
+const _: () = assert!(
+    RECLAIM_GRACE_MAX.0 + RECLAIM_MOVE_MAX.0 < gpuslice_wire::limits::RESERVE_WAIT_NS,
+    "a process waits for the engine's answer"
+);
 
 /// Number of containers for which a round has turns of a good length.
 pub(crate) const ROUND_FOR: u64 = 4;
@@ -90,6 +112,8 @@ impl Default for Config {
             sees_devices: false,
             restore_grace: Duration::from_millis(750),
             suspended_memory: Bytes(u64::MAX),
+            reclaim: Reclaim::Suspend,
+            reclaim_grace: Duration::from_millis(5_000),
         }
     }
 }

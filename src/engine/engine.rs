@@ -16,6 +16,7 @@ use crate::config::{Charged, Config};
 use crate::event::{Claims, Event, SliceRequest, Token};
 use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
+use crate::lending::Lending;
 use crate::lifecycle::{
     Client, ClientLane, Clients, Container, Containers, Slice, Stage, Suspension,
 };
@@ -54,6 +55,10 @@ pub struct Engine {
     pub(crate) recording: Option<Instant>,
     /// Containers that drain before they are suspended.
     pub(crate) draining: Vec<ContainerIndex>,
+    /// Containers that the engine suspended to reclaim memory, and the earliest time of their return.
+    pub(crate) reclaimed: Vec<(Instant, ContainerIndex)>,
+    /// When one of them can be resumed.
+    pub(crate) resumes_at: Option<Instant>,
 }
 
 /// The cap of an account that has none.
@@ -82,6 +87,8 @@ impl Engine {
             gangs: Vec::new(),
             recording: None,
             draining: Vec::new(),
+            reclaimed: Vec::new(),
+            resumes_at: None,
         }
     }
 
@@ -96,7 +103,9 @@ impl Engine {
             self.absence = Some((self.now, absent));
         }
         let (from, comes) = (actions.len(), matches!(event, Event::Attach { .. }));
-        let touched = gang::closure(&self.gangs, self.concerned(&event) | self.overdue());
+        let reclaims = if self.reclaim_due() { ALL } else { 0 };
+        let touched = self.concerned(&event) | self.overdue() | reclaims;
+        let touched = gang::closure(&self.gangs, touched);
         self.pass_time(touched);
         self.follow_recording(actions);
         if matches!(event, Event::Tick) {
@@ -106,6 +115,7 @@ impl Engine {
             self.end_grace(actions);
         }
         self.apply(event, actions);
+        self.settle_loans(touched == ALL, actions);
         let told = actions.len() - from;
         self.turn_over(touched, actions);
         self.show_ledgers(actions);
@@ -140,6 +150,9 @@ impl Engine {
             Event::Resize { token, container, lane, memory } => {
                 self.resize(token, container, lane, memory, actions)
             }
+            Event::Relimit { token, container, lane, limit } => {
+                self.relimit(token, (container, lane), limit, actions)
+            }
             Event::SetPolicy { token, gpus, policy } => {
                 self.set_policy(token, gpus, policy, actions)
             }
@@ -159,7 +172,9 @@ impl Engine {
                 self.end_suspension(token, container, actions)
             }
             Event::MemoryMoved { container, away } => self.memory_moved(container, away, actions),
-            Event::WasSuspended { container } => self.was_suspended(container),
+            Event::WasSuspended { container, reclaimed } => {
+                self.was_suspended(container, reclaimed)
+            }
             Event::Tick => {
                 self.end_recalls(actions);
                 self.end_held_back(actions);
@@ -192,7 +207,8 @@ impl Engine {
         let due = self.gpus.iter().filter_map(|gpu| gpu.due);
         let memory =
             [self.grace, self.recalled_until(), self.held_back_until(), self.unfreed_until()];
-        due.chain(memory.into_iter().flatten()).chain(self.drained_until()).min()
+        let moves = [self.drained_until(), self.reclaims_at()];
+        due.chain(memory.into_iter().chain(moves).flatten()).min()
     }
 
     /// The last time that a step came too late for the tenants: when it came, and by how much.
@@ -242,7 +258,8 @@ impl Engine {
             | Event::Looked { .. }
             | Event::DeviceLooked { .. }
             | Event::Unattributed { .. }
-            | Event::Resize { .. } => 0,
+            | Event::Resize { .. }
+            | Event::Relimit { .. } => 0,
             Event::Tick => 0, // overdue GPUs are looked at anyway
             _ => ALL,
         }
@@ -269,6 +286,7 @@ impl Engine {
                 total,
                 turns,
                 beside: Beside::default(),
+                lending: Lending::default(),
             });
         }
     }
@@ -342,7 +360,7 @@ impl Engine {
         let gpu_of = |lane: &LaneRecord| self.gpus.iter().position(|gpu| gpu.uuid == lane.gpu);
         let slices = record.lanes.iter().filter_map(|lane| {
             let gpu = gpu_of(lane)?;
-            Some(Slice::new(Some(gpu), lane.cap))
+            Some(Slice::of(gpu, lane, self.config.oversubscribe))
         });
         let host = Slice::new(None, record.pinned.unwrap_or(NO_CAP));
         let slices = ByLane::new(slices.collect(), host);
@@ -355,6 +373,7 @@ impl Engine {
             stage,
             complete,
             suspension: Suspension::None,
+            not_moved: None,
             clients: Vec::new(),
             slices,
         };
@@ -370,6 +389,7 @@ impl Engine {
         }
         self.changed.push((index, Lane::HOST));
         self.inherit_unfreed(index);
+        self.find_lenders();
     }
 
     fn dismiss(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
@@ -386,7 +406,9 @@ impl Engine {
             self.leave_unfreed(index);
             self.held_back.retain(|&(_, of, _)| of != index);
             self.draining.retain(|of| *of != index);
+            self.reclaimed.retain(|(_, of)| *of != index);
             self.containers.remove(index);
+            self.find_lenders();
             self.gangs.retain(|gang| gang.index != index);
             self.each_gpu(ALL, |gpu| gpu.turns.leave(index));
         }

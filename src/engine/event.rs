@@ -14,9 +14,14 @@ use gpuslice_wire::units::{Bytes, Instant, Percent, Weight};
 use crate::grants::Granted;
 use crate::record::Record;
 
-/// Matches an answer to its request. Chosen by the caller; the engine does not interpret it.
+/// Matches an answer to its request. Chosen by the caller; the engine does not interpret it, except [`Token::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
+
+impl Token {
+    /// Of what the engine does of its own accord: nothing asked for it. Callers that need no answer may use it too.
+    pub const NONE: Token = Token(0);
+}
 
 /// A process, by its pid and start time, so that a reused pid is another process. Two connections with the
 /// same value come from the same process. The engine does not interpret it.
@@ -41,6 +46,8 @@ pub struct SliceRequest {
     pub whole: Option<GpuSelector>,
     /// Memory cap on each GPU that it gets a slice of.
     pub memory: MemoryAsk,
+    /// How far it may grow on each of them into what others leave unused; without one, to the cap.
+    pub memory_limit: Option<MemoryAsk>,
     /// Weight for the time that shares leave; without one it is 1, or none beside a share.
     pub weight: Option<Weight>,
     /// Share of each GPU's time, if any: guaranteed whenever the container is runnable.
@@ -261,6 +268,17 @@ pub enum Event {
         /// The new cap.
         memory: MemoryAsk,
     },
+    /// Change how far a slice may grow beyond its cap. Answered by `Relimited` or `Denied`.
+    Relimit {
+        /// For the answer.
+        token: Token,
+        /// The container.
+        container: ContainerId,
+        /// GPU of the slice.
+        lane: Lane,
+        /// The new limit; none for the cap.
+        limit: Option<MemoryAsk>,
+    },
     /// Change the policy of GPUs. Answered by `PolicySet` or `Denied`.
     SetPolicy {
         /// For the answer.
@@ -306,6 +324,9 @@ pub enum Event {
     WasSuspended {
         /// The container.
         container: ContainerId,
+        /// The engine had suspended it, and resumes it when there is room: the token of its move was
+        /// [`Token::NONE`].
+        reclaimed: bool,
     },
     /// A process's connection ended, and the process may live: its grants stay charged until it is `Gone`,
     /// or attaches again. If it has no grants, or the id is unknown, the answer is `Disconnect`.

@@ -66,7 +66,8 @@ impl Engine {
                 "{id} {lane:?}: the sum of what was granted is not what it was granted"
             );
             let left = account.left();
-            assert!(left == Bytes::ZERO || left.0 + account.reserved().0 == account.cap().0);
+            assert!(left == Bytes::ZERO || left.0 + account.reserved().0 == account.limit().0);
+            assert!(account.cap() <= account.limit(), "{id} {lane:?}: a limit below the cap");
             let turns = slice.gpu.map(|gpu| &self.gpus[gpu].turns);
             assert!(
                 turns.is_none_or(|turns| turns.find(index).is_some()),
@@ -80,7 +81,15 @@ impl Engine {
                 "{id} {lane:?}: a process that is gone is waited for, or waits"
             );
             let returning = matches!(container.stage, Stage::Returning { .. });
-            let waits = on || returning || self.is_held_back(index, lane) || unfreed > Bytes::ZERO;
+            let first = slice.waiting.front();
+            let claims = first.is_some_and(|growth| self.is_claim(index, lane, growth.need));
+            let lending = slice.gpu.map(|gpu| self.gpus[gpu].lending);
+            assert!(
+                !claims || lending.is_some_and(|it| it.due.is_some()),
+                "{id} {lane:?}: a claim, and no reclaim"
+            );
+            let held = self.is_held_back(index, lane) || claims;
+            let waits = on || returning || held || unfreed > Bytes::ZERO;
             assert!(slice.waiting.is_empty() || waits, "{id} {lane:?}: growth waits for nothing");
             let due = self.recalls.iter().filter(|it| (it.1, it.2) == (index, lane));
             assert_eq!(due.count(), usize::from(on), "{id} {lane:?}: a recall without an end");

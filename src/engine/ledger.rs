@@ -1,4 +1,4 @@
-//! Memory ledger of one account: a cap, and the bytes reserved of it.
+//! Memory ledger of one account: a cap, a limit, and the bytes reserved.
 //!
 //! Memory is reserved before the driver is asked for it. So two processes that race for the last bytes are
 //! decided one after the other, and only one can win. A grant stays until it is given back or its process
@@ -6,8 +6,9 @@
 //! ```text
 //! reserved = sum over processes of (granted + residual) + unattributed
 //! ```
-//! Nothing is *granted* beyond the cap. Memory that exists without a grant is counted beyond it too, and
-//! the account is then full. Such memory is:
+//! The cap is promised. The limit is mostly the cap; a larger one lets the account borrow what other accounts
+//! leave unused (`memory::borrow`). Nothing is *granted* beyond the limit. Memory that exists without a grant is
+//! counted beyond it too, and the account is then full. Such memory is:
 //! * the memory a process held when the daemon restarted;
 //! * NVML's figure for a process beyond its grants (*residual*), for all processes together beyond their
 //!   grants (*hidden*), and for unattributed processes (*unattributed*);
@@ -21,18 +22,32 @@ use gpuslice_wire::units::{Bytes, Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryAccount {
     cap: Bytes,
+    limit: Bytes,
     reserved: u128,
 }
 
 impl MemoryAccount {
     pub(crate) const fn new(cap: Bytes) -> MemoryAccount {
-        MemoryAccount { cap, reserved: 0 }
+        MemoryAccount { cap, limit: cap, reserved: 0 }
     }
     pub(crate) const fn cap(&self) -> Bytes {
         self.cap
     }
-    pub(crate) const fn set_cap(&mut self, cap: Bytes) {
-        self.cap = cap;
+    /// The most that may be granted; not below the cap.
+    pub(crate) const fn limit(&self) -> Bytes {
+        self.limit
+    }
+    /// Changes cap and limit.
+    pub(crate) fn set_cap(&mut self, cap: Bytes, limit: Bytes) {
+        (self.cap, self.limit) = (cap, limit.max(cap));
+    }
+    /// Bytes beyond the cap.
+    pub(crate) fn borrowed(&self) -> Bytes {
+        self.reserved().saturating_sub(self.cap)
+    }
+    /// Bytes that are promised and not reserved.
+    pub(crate) fn promised(&self) -> Bytes {
+        self.cap.saturating_sub(self.reserved())
     }
     pub(crate) fn reserved(&self) -> Bytes {
         Bytes(u64::try_from(self.reserved).unwrap_or(u64::MAX))
@@ -43,20 +58,25 @@ impl MemoryAccount {
     }
     /// Bytes that can still be granted.
     pub(crate) fn left(&self) -> Bytes {
-        self.cap.saturating_sub(self.reserved())
+        self.limit.saturating_sub(self.reserved())
     }
     /// Whether `need` would fit if `returned` were given back first.
     pub(crate) fn would_fit(&self, need: Bytes, returned: u128) -> bool {
         let kept = self.reserved.saturating_sub(returned);
-        kept + u128::from(need.0) <= u128::from(self.cap.0)
+        kept + u128::from(need.0) <= u128::from(self.limit.0)
     }
 
-    /// Grants as much of `wish` as is left.
+    /// Grants as much of `wish` as is left, and no more than `most`.
     ///
     /// # Errors
     /// The bytes left, if that is less than `need`; nothing is granted then.
-    pub(crate) fn reserve(&mut self, need: Bytes, wish: Bytes) -> Result<Bytes, Bytes> {
-        let left = self.left();
+    pub(crate) fn reserve(
+        &mut self,
+        need: Bytes,
+        wish: Bytes,
+        most: Bytes,
+    ) -> Result<Bytes, Bytes> {
+        let left = self.left().min(most);
         if need > left {
             return Err(left);
         }
@@ -162,17 +182,36 @@ impl Window {
 mod tests {
     use super::*;
 
+    fn reserve(ledger: &mut MemoryAccount, need: Bytes, wish: Bytes) -> Result<Bytes, Bytes> {
+        ledger.reserve(need, wish, Bytes(u64::MAX))
+    }
+
+    #[test]
+    fn a_limit_bounds_what_is_borrowed() {
+        let mut ledger = MemoryAccount::new(Bytes(100));
+        ledger.set_cap(Bytes(100), Bytes(150));
+        assert_eq!(ledger.reserve(Bytes(90), Bytes(90), Bytes(200)), Ok(Bytes(90)));
+        assert_eq!((ledger.promised(), ledger.borrowed()), (Bytes(10), Bytes(0)));
+        assert_eq!(ledger.reserve(Bytes(40), Bytes(40), Bytes(39)), Err(Bytes(39)));
+        assert_eq!(ledger.reserve(Bytes(40), Bytes(90), Bytes(40)), Ok(Bytes(40)));
+        assert_eq!((ledger.promised(), ledger.borrowed()), (Bytes(0), Bytes(30)));
+        assert_eq!(ledger.reserve(Bytes(21), Bytes(21), Bytes(200)), Err(Bytes(20)));
+        assert!(ledger.would_fit(Bytes(21), 1) && !ledger.would_fit(Bytes(21), 0));
+        ledger.set_cap(Bytes(120), Bytes(110));
+        assert_eq!(ledger.limit(), Bytes(120), "never below the cap");
+    }
+
     #[test]
     fn grants_between_need_and_wish_and_never_above_the_cap() {
         let mut ledger = MemoryAccount::new(Bytes(100));
-        assert_eq!(ledger.reserve(Bytes(10), Bytes(40)), Ok(Bytes(40)));
-        assert_eq!(ledger.reserve(Bytes(10), Bytes(90)), Ok(Bytes(60)));
-        assert_eq!(ledger.reserve(Bytes(1), Bytes(1)), Err(Bytes(0)));
-        assert_eq!(ledger.reserve(Bytes(0), Bytes(5)), Ok(Bytes(0)));
+        assert_eq!(reserve(&mut ledger, Bytes(10), Bytes(40)), Ok(Bytes(40)));
+        assert_eq!(reserve(&mut ledger, Bytes(10), Bytes(90)), Ok(Bytes(60)));
+        assert_eq!(reserve(&mut ledger, Bytes(1), Bytes(1)), Err(Bytes(0)));
+        assert_eq!(reserve(&mut ledger, Bytes(0), Bytes(5)), Ok(Bytes(0)));
         ledger.release(Bytes(7));
-        assert_eq!(ledger.reserve(Bytes(8), Bytes(u64::MAX)), Err(Bytes(7)));
-        assert_eq!(ledger.reserve(Bytes(7), Bytes(0)), Ok(Bytes(7)), "a wish below the need");
-        assert_eq!(ledger.reserve(Bytes(u64::MAX), Bytes(u64::MAX)), Err(Bytes(0)));
+        assert_eq!(reserve(&mut ledger, Bytes(8), Bytes(u64::MAX)), Err(Bytes(7)));
+        assert_eq!(reserve(&mut ledger, Bytes(7), Bytes(0)), Ok(Bytes(7)), "a wish below the need");
+        assert_eq!(reserve(&mut ledger, Bytes(u64::MAX), Bytes(u64::MAX)), Err(Bytes(0)));
     }
 
     #[test]
@@ -187,7 +226,7 @@ mod tests {
         ledger.release(Bytes(u64::MAX));
         ledger.release(Bytes(60));
         assert_eq!(ledger.left(), Bytes(10));
-        ledger.set_cap(Bytes(80));
+        ledger.set_cap(Bytes(80), Bytes::ZERO);
         assert_eq!((ledger.left(), ledger.reserved()), (Bytes(0), Bytes(90)));
         assert!(ledger.would_fit(Bytes(20), 30) && !ledger.would_fit(Bytes(21), 30));
     }

@@ -27,6 +27,7 @@ mod index;
 mod invariants;
 mod lanes;
 mod ledger;
+mod lending;
 mod lifecycle;
 mod memory;
 mod quota;
@@ -43,7 +44,7 @@ mod unfreed;
 mod view;
 
 pub use action::{Action, Actions, CapChange, Cut, LaneView, Late, Mode, Stretch};
-pub use config::Config;
+pub use config::{Config, RECLAIM_GRACE_MAX, RECLAIM_MOVE_MAX, Reclaim};
 pub use crc::crc32c;
 pub use engine::Engine;
 pub use event::{Bounds, Claims, Event, Process, SliceRequest, TimeChange, Token};

@@ -32,7 +32,7 @@ use crate::event::{Claims, Process, Token};
 use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
 use crate::ledger::{Measured, MemoryAccount, Window};
-use crate::record::Record;
+use crate::record::{LaneRecord, Record};
 use crate::sched::entity::Report;
 use crate::sched::overhead::WorkSpan;
 use crate::unfreed::{CONTEXT_MOST, Unfreed};
@@ -115,6 +115,8 @@ pub(crate) struct Growth {
     pub(crate) after: u32,
     /// It could not be decided at once: then only its need is granted.
     pub(crate) waited: bool,
+    /// When it arrived.
+    pub(crate) at: Instant,
 }
 
 /// An account's recall of unused credit; see `memory::recall`.
@@ -185,6 +187,12 @@ pub(crate) struct Slice {
     pub(crate) recall: Recall,
     /// Undecided requests, in order of arrival.
     pub(crate) waiting: VecDeque<Growth>,
+    /// It has, or had, a limit above its cap; see `memory::borrow`.
+    pub(crate) elastic: bool,
+    /// What its limit leaves and it cannot have now, because other containers use it.
+    pub(crate) withheld: Bytes,
+    /// What it should give back of what it borrowed.
+    pub(crate) wanted: Bytes,
     /// The content of the container's page; `None` before the first write.
     pub(crate) shown: Option<LaneView>,
     pub(crate) peak: Bytes,
@@ -195,6 +203,15 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
+    /// An unused account of a GPU. Where caps promise nothing, nothing can be reclaimed, so nothing is lent either.
+    pub(crate) fn of(gpu: usize, lane: &LaneRecord, oversubscribe: bool) -> Slice {
+        let mut slice = Slice::new(Some(gpu), lane.cap);
+        if lane.limit > lane.cap && !oversubscribe {
+            slice.account.set_cap(lane.cap, lane.limit);
+            slice.elastic = true;
+        }
+        slice
+    }
     /// An unused account.
     pub(crate) fn new(gpu: Option<usize>, cap: Bytes) -> Slice {
         Slice {
@@ -210,6 +227,9 @@ impl Slice {
             window: Window::default(),
             recall: Recall::default(),
             waiting: VecDeque::new(),
+            elastic: false,
+            withheld: Bytes::ZERO,
+            wanted: Bytes::ZERO,
             shown: None,
             peak: Bytes::ZERO,
             past_launches: 0,
@@ -218,7 +238,7 @@ impl Slice {
         }
     }
     /// Notes a larger grant to a process, which the account has reserved. No grant is ever decided beyond
-    /// the cap: that much explains NVML's figure as long as it is held, and no longer.
+    /// the limit: that much explains NVML's figure as long as it is held, and no longer.
     pub(crate) fn note_grant(&mut self, bytes: Bytes) {
         self.granted += u128::from(bytes.0);
         self.window.note(self.explained());
@@ -229,15 +249,15 @@ impl Slice {
         self.account.recount(was, u128::from(held.0));
         self.granted = self.granted.saturating_sub(was) + u128::from(held.0);
     }
-    /// The grants that explain NVML's figure also when they are gone: no more than the cap.
+    /// The grants that explain NVML's figure also when they are gone: no more than the limit.
     pub(crate) fn explained(&self) -> u128 {
-        self.granted.min(u128::from(self.account.cap().0))
+        self.granted.min(u128::from(self.account.limit().0))
     }
     /// The most that a process may say it was granted before a restart of the daemon. While others may still say
     /// the same, what was measured does not count: it may be that memory.
     pub(crate) fn left_to_claims(&self, rebuilding: bool) -> Bytes {
-        let cap = u128::from(self.account.cap().0);
-        match u64::try_from(cap.saturating_sub(self.granted)) {
+        let limit = u128::from(self.account.limit().0);
+        match u64::try_from(limit.saturating_sub(self.granted)) {
             Ok(left) if rebuilding => Bytes(left),
             _ => self.account.left(),
         }
@@ -311,6 +331,8 @@ pub(crate) struct Container {
     pub(crate) complete: bool,
     /// Whether its memory is on the host, or on the way.
     pub(crate) suspension: Suspension,
+    /// When the driver did not move its memory.
+    pub(crate) not_moved: Option<Instant>,
     pub(crate) clients: Vec<ClientId>,
     pub(crate) slices: ByLane<Slice>,
 }

@@ -11,6 +11,7 @@
 //! | `restore` | grants from before a restart of the daemon |
 //! | `disconnect` | it loses its connection, and keeps its grants until it ends |
 //! | `grow` | requests, in order of arrival; returned memory goes to waiting requests |
+//! | `borrow` | containers with a larger limit use what others leave, and give it back |
 //! | `recall` | siblings are asked for memory they do not use |
 //! | `measure` | memory that NVML shows counts, granted or not |
 //! | `look` | NVML's sum over all processes, against the sum of grants at that time |
@@ -18,6 +19,7 @@
 //! | `resize` | a changed cap |
 
 mod attach;
+pub(crate) mod borrow;
 mod disconnect;
 mod grow;
 mod look;
@@ -56,7 +58,16 @@ impl Engine {
         }
         match event {
             Event::Reserve { client, token, lane, need, wish } => {
-                let growth = Growth { client, token, lane, need, wish, after: 0, waited: false };
+                let growth = Growth {
+                    client,
+                    token,
+                    lane,
+                    need,
+                    wish,
+                    after: 0,
+                    waited: false,
+                    at: self.now,
+                };
                 self.reserve(growth, actions);
             }
             Event::Release { client, lane, bytes } => {

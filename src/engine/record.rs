@@ -1,17 +1,20 @@
 //! The record of a slice's promise, which outlives the daemon.
 //!
-//! One record per slice, of fixed size:
+//! One record per slice, of one size for each version:
 //! ```text
-//! 0          8           10             ...                      | RECORD_BYTES - 4
+//! 0          8           10             ...                      | size - 4
 //! | magic u64 | version u16 | slice, little-endian, zero-padded  | CRC-32C of all before |
 //! ```
-//! Version 2 has the limit of a share in the upper half of the share's number, and may lack a weight. In
-//! version 1 a share was also its limit, and no weight counted beside it; such a record keeps that meaning.
+//! Version 3 has a memory limit for each GPU before the checksum, and is written only where one is above its cap: an
+//! earlier build reads all other records. Version 2 has the limit of a share in the upper half of the share's number,
+//! and may lack a weight. In version 1 a share was also its limit, and no weight counted beside it; such a record
+//! keeps that meaning.
 //!
 //! Grants are not in it: they change all the time and have a file of their own (`grants.rs`). A record that
 //! does not decode is set aside and reported, and its container's processes are refused: no slice is better
 //! than a wrong one.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
@@ -26,11 +29,13 @@ use crate::sched::policy::Entitlement;
 /// First eight bytes of a record.
 pub const RECORD_MAGIC: [u8; 8] = *b"GSLRECD1";
 /// Version of the layout.
-pub const RECORD_VERSION: u16 = 2;
+pub const RECORD_VERSION: u16 = 3;
 /// Oldest version that this build reads.
 pub const RECORD_VERSION_MIN: u16 = 1;
-/// Bytes of every record.
-pub const RECORD_BYTES: usize = 8
+/// Bytes of the largest record.
+pub const RECORD_BYTES: usize = SHORT_BYTES + LANES_MAX * 8;
+/// Bytes of a record without memory limits, of versions 1 and 2.
+const SHORT_BYTES: usize = 8
     + 2
     + (2 + CONTAINER_ID_BYTES_MAX)
     + (2 + NAME_BYTES_MAX)
@@ -40,7 +45,7 @@ pub const RECORD_BYTES: usize = 8
     + (2 + PATH_BYTES_MAX)
     + 4;
 const LANE_BYTES: usize = 16 + 8;
-const LANES_END: usize = RECORD_BYTES - 4 - (2 + PATH_BYTES_MAX) - 8;
+const LANES_END: usize = SHORT_BYTES - 4 - (2 + PATH_BYTES_MAX) - 8;
 
 /// One GPU of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub struct LaneRecord {
     pub gpu: GpuUuid,
     /// Memory cap on it.
     pub cap: Bytes,
+    /// How far it may grow into what others leave unused; mostly the cap, and never below it.
+    pub limit: Bytes,
     /// The container has the whole GPU: no other container gets a slice of it, and no policy caps its time.
     pub whole: bool,
 }
@@ -86,7 +93,7 @@ pub struct Record {
 /// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordError {
-    /// Not [`RECORD_BYTES`] long (given).
+    /// Not as long as a record of its version (given).
     Length(usize),
     /// Does not start with the magic.
     Magic,
@@ -102,7 +109,10 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecordError::Length(n) => {
-                write!(f, "a slice's record is {RECORD_BYTES} bytes, this one is {n}")
+                write!(
+                    f,
+                    "a slice's record is {SHORT_BYTES} or {RECORD_BYTES} bytes, this one is {n}"
+                )
             }
             RecordError::Magic => f.write_str("not a slice's record"),
             RecordError::Version(v) => write!(
@@ -142,12 +152,13 @@ impl Record {
 
     /// The record's bytes.
     #[must_use]
-    pub fn encode(&self) -> [u8; RECORD_BYTES] {
-        self.encode_as(RECORD_VERSION)
+    pub fn encode(&self) -> Vec<u8> {
+        let is_limited = self.lanes.iter().any(|lane| lane.limit != lane.cap);
+        self.encode_as(if is_limited { RECORD_VERSION } else { 2 })
     }
 
-    fn encode_as(&self, version: u16) -> [u8; RECORD_BYTES] {
-        let mut out = Out { bytes: [0; RECORD_BYTES], at: 0 };
+    fn encode_as(&self, version: u16) -> Vec<u8> {
+        let mut out = Out { bytes: vec![0; bytes_of(version)], at: 0 };
         out.put(&RECORD_MAGIC);
         out.put(&version.to_le_bytes());
         out.text::<CONTAINER_ID_BYTES_MAX>(self.container.as_str());
@@ -170,6 +181,11 @@ impl Record {
         out.at = LANES_END;
         out.put(&self.pinned.map_or(0, |cap| cap.0).to_le_bytes());
         out.field::<PATH_BYTES_MAX>(self.cgroup.as_bytes());
+        if version > 2 {
+            let limits = self.lanes.iter().take(LANES_MAX);
+            limits.for_each(|lane| out.put(&lane.limit.0.to_le_bytes()));
+            out.at = bytes_of(version) - 4;
+        }
         let sum = crc32c(&out.bytes[..out.at]);
         out.put(&sum.to_le_bytes());
         out.bytes
@@ -181,8 +197,10 @@ impl Record {
     /// # Errors
     /// [`RecordError`], the first that holds in the order of its variants.
     pub fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
-        let whole: &[u8; RECORD_BYTES] =
-            bytes.try_into().map_err(|_| RecordError::Length(bytes.len()))?;
+        let whole = bytes;
+        if ![SHORT_BYTES, RECORD_BYTES].contains(&whole.len()) {
+            return Err(RecordError::Length(whole.len()));
+        }
         let mut input = In(whole);
         if input.array::<8>()? != RECORD_MAGIC {
             return Err(RecordError::Magic);
@@ -191,18 +209,26 @@ impl Record {
         if !(RECORD_VERSION_MIN..=RECORD_VERSION).contains(&version) {
             return Err(RecordError::Version(version));
         }
-        let (body, sum) = whole.split_at(RECORD_BYTES - 4);
+        if whole.len() != bytes_of(version) {
+            return Err(RecordError::Length(whole.len()));
+        }
+        let (body, sum) = whole.split_at(whole.len() - 4);
         if sum != crc32c(body).to_le_bytes() {
             return Err(RecordError::Checksum);
         }
         let record = input.slice(version)?;
         // One meaning, one encoding: this refuses padding or lanes that would be lost.
-        if record.encode_as(version) == *whole { Ok(record) } else { Err(RecordError::Field) }
+        if record.encode_as(version) == whole { Ok(record) } else { Err(RecordError::Field) }
     }
 }
 
+/// Bytes of a record of this version.
+const fn bytes_of(version: u16) -> usize {
+    if version > 2 { RECORD_BYTES } else { SHORT_BYTES }
+}
+
 struct Out {
-    bytes: [u8; RECORD_BYTES],
+    bytes: Vec<u8>,
     at: usize,
 }
 
@@ -265,6 +291,19 @@ impl<'a> In<'a> {
             _ => Ok((weight, share, limit)),
         }
     }
+    /// The memory limits, one of them above its cap.
+    fn limits(&mut self, lanes: &mut [LaneRecord]) -> Result<(), RecordError> {
+        for lane in lanes.iter_mut() {
+            lane.limit = Bytes(u64::from_le_bytes(self.array()?));
+            if lane.limit < lane.cap || lane.whole && lane.limit > lane.cap {
+                return Err(RecordError::Field);
+            }
+        }
+        match lanes.iter().any(|lane| lane.limit > lane.cap) {
+            true => Ok(()),
+            false => Err(RecordError::Field),
+        }
+    }
     fn slice(&mut self, version: u16) -> Result<Record, RecordError> {
         let id = self.text::<CONTAINER_ID_BYTES_MAX>()?;
         let container = ContainerId::new(id.as_str()).map_err(|_| RecordError::Field)?;
@@ -279,7 +318,7 @@ impl<'a> In<'a> {
             if cap == Bytes::ZERO || lanes.iter().any(|lane| lane.gpu == gpu) {
                 return Err(RecordError::Field);
             }
-            lanes.push(LaneRecord { gpu, cap, whole });
+            lanes.push(LaneRecord { gpu, cap, limit: cap, whole });
         }
         self.take((LANES_MAX - lanes.len().min(LANES_MAX)) * LANE_BYTES)?;
         let pinned = match u64::from_le_bytes(self.array()?) {
@@ -290,6 +329,9 @@ impl<'a> In<'a> {
             [] => CgroupPath::EMPTY,
             path => CgroupPath::new(path).map_err(|_| RecordError::Field)?,
         };
+        if version > 2 {
+            self.limits(&mut lanes)?;
+        }
         if lanes.is_empty() || lanes.len() > LANES_MAX {
             return Err(RecordError::Field);
         }
@@ -330,6 +372,7 @@ mod tests {
                 .map(|n| LaneRecord {
                     gpu: GpuUuid([n; 16]),
                     cap: Bytes(u64::from(n) + 1),
+                    limit: Bytes(u64::from(n) + 1),
                     whole: n % 2 == 1,
                 })
                 .collect(),
@@ -341,9 +384,21 @@ mod tests {
     #[test]
     fn records_round_trip() {
         for lanes in 1..=LANES_MAX as u8 {
-            let it = record(lanes);
-            assert_eq!(Record::decode(&it.encode()), Ok(it));
+            let mut it = record(lanes);
+            let bytes = it.encode();
+            assert_eq!((bytes.len(), bytes[8]), (SHORT_BYTES, 2), "an earlier build reads it");
+            assert_eq!(Record::decode(&bytes).as_ref(), Ok(&it));
+            it.lanes[0].limit = Bytes(99);
+            let bytes = it.encode();
+            assert_eq!((bytes.len(), bytes[8]), (RECORD_BYTES, 3));
+            assert_eq!(Record::decode(&bytes).as_ref(), Ok(&it));
+            it.lanes[0].cap = Bytes(100);
+            assert_eq!(Record::decode(&it.encode()), Err(RecordError::Field), "below the cap");
         }
+        let (short, mut whole) = (record(2).encode_as(3), record(2));
+        assert_eq!(Record::decode(&short), Err(RecordError::Field), "no limit above its cap");
+        whole.lanes[1].limit = Bytes(99);
+        assert_eq!(Record::decode(&whole.encode()), Err(RecordError::Field), "of a whole GPU");
     }
 
     /// A record that an earlier version wrote: its share was also its limit.
@@ -367,20 +422,20 @@ mod tests {
         let limited = Record { share: None, ..record(1) }.encode_as(2);
         let mut first = limited;
         first[8] = 1;
-        let sum = crc32c(&first[..RECORD_BYTES - 4]).to_le_bytes();
-        first[RECORD_BYTES - 4..].copy_from_slice(&sum);
+        let sum = crc32c(&first[..SHORT_BYTES - 4]).to_le_bytes();
+        first[SHORT_BYTES - 4..].copy_from_slice(&sum);
         assert_eq!(Record::decode(&first), Err(RecordError::Field), "version 1 has no limit");
     }
 
     #[test]
     fn every_flipped_bit_is_found() {
         let good = record(3).encode();
-        for bit in 0..RECORD_BYTES * 8 {
-            let mut bad = good;
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(Record::decode(&bad).is_err(), "bit {bit}");
         }
-        for len in 0..RECORD_BYTES {
+        for len in 0..good.len() {
             assert_eq!(Record::decode(&good[..len]), Err(RecordError::Length(len)));
         }
     }
@@ -391,8 +446,8 @@ mod tests {
         let resum = |at: usize, byte: u8| {
             let mut bytes = record(1).encode();
             bytes[at] = byte;
-            let sum = crc32c(&bytes[..RECORD_BYTES - 4]).to_le_bytes();
-            bytes[RECORD_BYTES - 4..].copy_from_slice(&sum);
+            let sum = crc32c(&bytes[..SHORT_BYTES - 4]).to_le_bytes();
+            bytes[SHORT_BYTES - 4..].copy_from_slice(&sum);
             Record::decode(&bytes)
         };
         let (id, name) = (10, 12 + CONTAINER_ID_BYTES_MAX);
@@ -416,7 +471,7 @@ mod tests {
             (numbers + 9, 17),
             (numbers + 10 + 16, 0),
             (numbers + 10 + 24, 1),
-            (RECORD_BYTES - 4 - PATH_BYTES_MAX - 1, 2),
+            (SHORT_BYTES - 4 - PATH_BYTES_MAX - 1, 2),
         ];
         for (at, byte) in wrong {
             assert_eq!(resum(at, byte), Err(RecordError::Field), "byte {at} = {byte}");
@@ -432,7 +487,8 @@ mod tests {
             let _ = Record::decode(bytes);
             let mut whole = RECORD_MAGIC.to_vec();
             whole.extend(bytes);
-            whole.resize(RECORD_BYTES - 4, 0);
+            let long = bytes.first() == Some(&3);
+            whole.resize(if long { RECORD_BYTES } else { SHORT_BYTES } - 4, 0);
             whole.extend(crc32c(&whole).to_le_bytes());
             if let Ok(record) = Record::decode(&whole) {
                 assert_eq!(Record::decode(&record.encode()), Ok(record));

@@ -33,6 +33,26 @@ pub enum Refusal {
         /// What others leave of it.
         left: Bytes,
     },
+    /// A memory limit below the cap.
+    LimitBelowCap {
+        /// The limit.
+        limit: Bytes,
+        /// The cap.
+        cap: Bytes,
+    },
+    /// A memory limit above the GPU's memory.
+    LimitAboveGpu {
+        /// Which GPU.
+        gpu: NvmlIndex,
+        /// The limit.
+        limit: Bytes,
+        /// Its memory.
+        total: Bytes,
+    },
+    /// A memory limit above the cap where caps promise nothing.
+    LimitOversubscribed,
+    /// A memory limit on host memory, or on a GPU that is the container's as a whole.
+    LimitOfWhole,
     /// The container has a slice already; its id, or the beginning of a very long one.
     Exists(Name),
     /// The node has no GPU at all.
@@ -165,6 +185,7 @@ impl Refusal {
             Refusal::Exists(_) => Denial::Exists,
             Refusal::NoGpu | Refusal::NoSuchGpu { .. } | Refusal::GpuGone(_) => Denial::NoSuchGpu,
             Refusal::CapAboveGpu { .. }
+            | Refusal::LimitAboveGpu { .. }
             | Refusal::RatioZero { .. }
             | Refusal::BeyondMemory { .. }
             | Refusal::Promised { .. }
@@ -176,6 +197,9 @@ impl Refusal {
             | Refusal::Sliced(_)
             | Refusal::TooManyContainers => Denial::Capacity,
             Refusal::CapZero
+            | Refusal::LimitBelowCap { .. }
+            | Refusal::LimitOversubscribed
+            | Refusal::LimitOfWhole
             | Refusal::Suspended(_)
             | Refusal::NotSuspended(_)
             | Refusal::RatioInvalid { .. }
@@ -302,6 +326,10 @@ impl Refusal {
             | Refusal::NotSuspended(_)
             | Refusal::HostFull { .. }
             | Refusal::NoRoom { .. } => self.suspension(f),
+            Refusal::LimitBelowCap { .. }
+            | Refusal::LimitAboveGpu { .. }
+            | Refusal::LimitOversubscribed
+            | Refusal::LimitOfWhole => self.limit(f),
             Refusal::PinnedZero => f.write_str(
                 "the cap on pinned host memory is 0; ask for at least one byte, or for no cap",
             ),
@@ -309,6 +337,28 @@ impl Refusal {
                 "a cap on pinned host memory is an amount, not a ratio; say how many bytes",
             ),
             _ => f.write_str("the memory cap is 0; ask for at least one byte"),
+        }
+    }
+
+    /// Formats the refusals about memory limits.
+    fn limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Refusal::LimitBelowCap { limit, cap } => {
+                let (limit, cap) = (Exact(limit), Exact(cap));
+                write!(f, "memory limit {limit} is below the cap {cap}; ask for a limit of at least ")?;
+                write!(f, "{cap}, or for a cap of at most {limit}")
+            }
+            Refusal::LimitAboveGpu { gpu, limit, total } => {
+                let (gpu, limit, total) = (gpu.0, Exact(limit), Exact(total));
+                write!(f, "memory limit {limit} is above GPU {gpu}'s {total}; ask for at most {total}")
+            }
+            Refusal::LimitOversubscribed => f.write_str(
+                "this node oversubscribes memory (oversubscribe = true in its configuration), so no cap is kept \
+                 free for its container, and a memory limit above the cap has no meaning; ask for a larger cap",
+            ),
+            _ => f.write_str(
+                "a memory limit is of a GPU of which the container has a part; leave it out here",
+            ),
         }
     }
 

@@ -194,7 +194,11 @@ impl Engine {
         });
         let slices = slices.flatten();
         let suspended = self.suspensions();
-        gpus.chain(slices).chain(suspended).chain([Snapshot::End { now_ns: now.0 }]).collect()
+        gpus.chain(slices)
+            .chain(suspended)
+            .chain(self.limits())
+            .chain([Snapshot::End { now_ns: now.0 }])
+            .collect()
     }
 
     /// Further rows of the view at `now`, for metrics: each GPU's use, and each slice's waits by cause.

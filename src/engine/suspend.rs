@@ -20,13 +20,14 @@
 //!
 //! Its ledger stays as it is: its grants are still its own, and NVML, which shows nothing of memory on the host, is
 //! not believed meanwhile. For others, its memory counts to a host account with a limit of its own. Its cap stays
-//! promised, so without oversubscription there is room for its return at any time.
+//! promised, so there is room for its return at any time, unless the node oversubscribes, or memory is borrowed
+//! (`memory::borrow`).
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::NAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::units::{Bytes, Instant};
+use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::{Action, Actions};
 use crate::admission::beginning;
@@ -35,6 +36,12 @@ use crate::event::{Event, Token};
 use crate::index::ContainerIndex;
 use crate::lifecycle::{Container, Slice, Suspension};
 use crate::refusal::Refusal;
+
+/// A container that the engine suspended to reclaim memory stays so for this long, or for the grace: each move costs
+/// as much as its memory is large.
+const RESUME_AFTER: Duration = Duration::from_millis(1_000);
+/// The next attempt, after one that failed.
+const RESUME_AGAIN: Duration = Duration::from_millis(10_000);
 
 /// A container's memory on all its GPUs.
 fn memory_of(container: &Container) -> Bytes {
@@ -45,14 +52,25 @@ fn memory_of(container: &Container) -> Bytes {
 impl Engine {
     /// Begins to suspend a container.
     pub(crate) fn suspend(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
-        match self.may_suspend(id) {
-            Ok(index) => {
-                let until = self.now.plus(self.config.drain_max);
-                self.set_suspension(index, Suspension::Draining { token, until });
-                self.draining.push(index);
-            }
-            Err(why) => actions.push(Action::Denied { token, why }),
+        if let Err(why) = self.begin_suspension(token, id) {
+            actions.push(Action::Denied { token, why });
         }
+    }
+
+    /// Begins to suspend a container, in a step in which all its GPUs decide on turns.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub(crate) fn begin_suspension(
+        &mut self,
+        token: Token,
+        id: ContainerId,
+    ) -> Result<(), Refusal> {
+        let index = self.may_suspend(id)?;
+        let until = self.now.plus(self.config.drain_max);
+        self.set_suspension(index, Suspension::Draining { token, until });
+        self.draining.push(index);
+        Ok(())
     }
 
     fn may_suspend(&self, id: ContainerId) -> Result<ContainerIndex, Refusal> {
@@ -126,14 +144,37 @@ impl Engine {
             return;
         };
         let memory = memory_of(container);
+        let leaves = matches!(container.suspension, Suspension::Leaving { .. });
+        self.note_reclaimed(index, token, (leaves, away));
         self.set_suspension(index, if away { Suspension::Away } else { Suspension::None });
         actions.push(Action::SuspensionSettled { token, container: id, away, memory });
     }
 
+    /// Notes which containers the engine itself suspended: it resumes them.
+    fn note_reclaimed(&mut self, index: ContainerIndex, token: Token, moved: (bool, bool)) {
+        self.reclaimed.retain(|(_, of)| *of != index);
+        let now = self.now;
+        let wait = match moved {
+            (true, true) => self.config.reclaim_grace.max(RESUME_AFTER),
+            (_, true) => RESUME_AGAIN,
+            (leaves, false) => {
+                let container = self.containers.get_mut(index).filter(|_| leaves);
+                container.into_iter().for_each(|it| it.not_moved = Some(now));
+                return;
+            }
+        };
+        if token == Token::NONE {
+            self.reclaimed.push((now.plus(wait), index));
+        }
+    }
+
     /// A container was suspended before the daemon's restart.
-    pub(crate) fn was_suspended(&mut self, id: ContainerId) {
+    pub(crate) fn was_suspended(&mut self, id: ContainerId, reclaimed: bool) {
         if let Some(index) = self.containers.find(id) {
             self.set_suspension(index, Suspension::Away);
+            if reclaimed {
+                self.reclaimed.push((self.now.plus(RESUME_AGAIN), index));
+            }
         }
     }
 

@@ -91,6 +91,7 @@ pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> SliceRequest {
         gpus: GpuSelector::parse(gpus).expect("a selector"),
         whole: None,
         memory: MemoryAsk::Exactly(Bytes(bytes)),
+        memory_limit: None,
         weight: None,
         share: None,
         share_limit: None,

@@ -116,7 +116,7 @@ fn show(id: ContainerId, lane: Lane, slice: &mut Slice, view: LaneView, actions:
 
 /// The content of a container's page for one account.
 fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView {
-    let cap = slice.account.cap();
+    let cap = slice.account.limit();
     let ledger = LaneView {
         mode: Mode::Open,
         gates: false,
@@ -126,8 +126,8 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
         window_us: 0,
         idle_us: 0,
         cap,
-        reserved: slice.account.reserved(),
-        untracked: slice.untracked(),
+        reserved: slice.account.reserved().saturating_add(slice.withheld),
+        untracked: slice.untracked().saturating_add(slice.withheld),
         recall: slice.recall.number(),
         context: Bytes::ZERO,
     };

@@ -123,6 +123,26 @@ impl Field for MemoryAsk {
     }
 }
 
+impl Field for Option<MemoryAsk> {
+    const BYTES: usize = MemoryAsk::BYTES;
+    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
+        match self {
+            Some(asked) => asked.put(w),
+            None => MemoryAsk::Exactly(Bytes::ZERO).put(w),
+        }
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Option<MemoryAsk>, FrameError> {
+        match (Bytes::get(r)?, u32::get(r)?, u32::get(r)?) {
+            (Bytes::ZERO, 0, 0) => Ok(None),
+            (bytes, 0, 0) => Ok(Some(MemoryAsk::Exactly(bytes))),
+            (Bytes::ZERO, part, whole) if part >= 1 && whole >= part => {
+                Ok(Some(MemoryAsk::Ratio { part, whole }))
+            }
+            _ => Err(FrameError::Field),
+        }
+    }
+}
+
 messages! {
     /// From the hook or the CLI to the daemon.
     Command {
@@ -224,6 +244,16 @@ messages! {
             /// The container.
             container: ContainerId,
         }
+        /// Changes how far a slice may grow beyond its cap into what others leave unused, from the next allocation
+        /// on. Answered by `Resized` with the new limit.
+        315 Relimit {
+            /// The container.
+            container: ContainerId,
+            /// GPU of the slice.
+            lane: Lane,
+            /// The new limit; none for the cap.
+            limit: Option<MemoryAsk>,
+        }
     }
 }
 
@@ -270,6 +300,8 @@ pub struct Admission {
     pub whole: Selector,
     /// Memory cap on each GPU of the slice.
     pub memory: MemoryAsk,
+    /// How far it may grow on each of them into what others leave unused; not below the cap. Without one, to the cap.
+    pub memory_limit: Option<MemoryAsk>,
     /// Weight for the time that shares leave. Without one it is 1, or, beside a share, none: the container then gets
     /// its share, and time that no other container wants.
     pub weight: Option<Weight>,
@@ -293,7 +325,7 @@ impl Field for Admission {
     const BYTES: usize = ContainerId::BYTES
         + Name::BYTES
         + 2 * Selector::BYTES
-        + MemoryAsk::BYTES
+        + 2 * MemoryAsk::BYTES
         + <Option<Weight>>::BYTES
         + 2 * <Option<Percent>>::BYTES
         + Class::BYTES
@@ -307,6 +339,7 @@ impl Field for Admission {
         self.gpus.put(w)?;
         self.whole.put(w)?;
         self.memory.put(w)?;
+        self.memory_limit.put(w)?;
         self.weight.put(w)?;
         self.share.put(w)?;
         self.share_limit.put(w)?;
@@ -323,6 +356,7 @@ impl Field for Admission {
             gpus: Field::get(r)?,
             whole: Field::get(r)?,
             memory: Field::get(r)?,
+            memory_limit: Field::get(r)?,
             weight: Field::get(r)?,
             share: Field::get(r)?,
             share_limit: Field::get(r)?,

@@ -86,7 +86,8 @@ fn events_have_these_bytes() {
     assert_eq!(frame[HEADER_BYTES..], [3, 0, 0, 0, 0, 0, 0, 0]);
     let kinds = EventKind::ALL.map(EventKind::name);
     assert_eq!((kinds[0], kinds[4], kinds[10]), ("daemon-started", "memory-refused", "policy-set"));
-    assert_eq!(kinds[11..], ["gpu-failed", "gpu-recovered", "suspended", "resumed"]);
+    assert_eq!(kinds[11..15], ["gpu-failed", "gpu-recovered", "suspended", "resumed"]);
+    assert_eq!(kinds[15..], ["limit-changed", "memory-wanted"]);
 }
 
 /// A frame with one sample, and the request for those after an instant.
@@ -166,6 +167,7 @@ fn every_kind_has_this_length() {
             (205, 32),
             (206, 581),
             (207, 139),
+            (208, 163),
             (220, 24),
             (221, 37),
             (222, 186),
@@ -177,13 +179,13 @@ fn every_kind_has_this_length() {
     assert_eq!(
         lengths(Command::payload_bytes),
         [
-            (301, 2038),
+            (301, 2054),
             (302, 130),
             (303, 0),
             (304, 147),
             (305, 675),
             (306, 143),
-            (307, 2039),
+            (307, 2055),
             (308, 8),
             (309, 849),
             (310, 8),
@@ -191,6 +193,7 @@ fn every_kind_has_this_length() {
             (312, 130),
             (313, 130),
             (314, 130),
+            (315, 147),
             (320, 0)
         ]
     );
@@ -235,6 +238,7 @@ fn admit() -> Command {
             gpus: Selector::new("0,1").unwrap(),
             whole: Selector::new("2").unwrap(),
             memory: MemoryAsk::Ratio { part: 4, whole: 15 },
+            memory_limit: Some(MemoryAsk::Exactly(Bytes(6))),
             weight: None,
             share: Percent::new(30).ok(),
             share_limit: Percent::new(60).ok(),
@@ -275,6 +279,11 @@ fn messages_round_trip() {
         let weight = Change::to(Weight::new(9).ok());
         let retune = Command::Retune { container, weight, share, share_limit, class: None };
         assert_eq!(decode(&bytes_of(&retune)), Ok((RequestId(7), retune)));
+    }
+    for limit in [None, Some(MemoryAsk::Exactly(Bytes(9)))] {
+        let container = ContainerId::new("web-1").unwrap();
+        let relimit = Command::Relimit { container, lane: Lane(1), limit };
+        assert_eq!(decode(&bytes_of(&relimit)), Ok((RequestId(7), relimit)));
     }
     let denied = Answer::Denied { why: Denial::Memory, text: Text::new("no").unwrap() };
     assert_eq!(decode(&bytes_of(&denied)), Ok((RequestId(7), denied)));

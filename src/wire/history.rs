@@ -42,11 +42,15 @@ pub enum EventKind {
     Suspended,
     /// It was moved back, and its processes go on. Amounts: bytes.
     Resumed,
+    /// Its memory limit was changed. Amounts: the old limit and the new one, bytes.
+    LimitChanged,
+    /// It was asked to give back memory beyond its cap. Amounts: bytes.
+    MemoryWanted,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 15] = [
+    pub const ALL: [EventKind; 17] = [
         EventKind::DaemonStarted,
         EventKind::SliceBegan,
         EventKind::SliceEnded,
@@ -62,6 +66,8 @@ impl EventKind {
         EventKind::GpuRecovered,
         EventKind::Suspended,
         EventKind::Resumed,
+        EventKind::LimitChanged,
+        EventKind::MemoryWanted,
     ];
 
     /// Its name in lists and JSON.
@@ -83,6 +89,8 @@ impl EventKind {
             EventKind::GpuRecovered => "gpu-recovered",
             EventKind::Suspended => "suspended",
             EventKind::Resumed => "resumed",
+            EventKind::LimitChanged => "limit-changed",
+            EventKind::MemoryWanted => "memory-wanted",
         }
     }
 }

@@ -299,6 +299,19 @@ macro_rules! rows { ($($slice:tt)*) => { crate::frame::messages! {
             /// Its memory on all its GPUs, charged to the host.
             memory: Bytes,
         }
+        /// A slice whose memory limit is above its cap, or that borrowed memory before its limit was lowered.
+        208 MemoryLimit {
+            /// The container as its runtime names it.
+            container: ContainerId,
+            /// Which GPU.
+            gpu: GpuUuid,
+            /// The GPU's number within the container.
+            lane: Lane,
+            /// Its limit.
+            limit: Bytes,
+            /// What it should give back of the memory beyond its cap, because another container lacks it.
+            wanted: Bytes,
+        }
         /// How much a GPU was used since the daemon's start.
         220 GpuUse {
             /// Which GPU.

@@ -338,8 +338,8 @@ fn nvidias_variables_ask_for_memory_alone() {
     };
     let node = Node::start();
     for (at, (variables, why)) in [
-        (&["NVIDIA_GPU_MEMORY_REQUEST=1024", limit][..], "is above NVIDIA_GPU_MEMORY_REQUEST=1024"),
-        (&["NVIDIA_GPU_MEMORY_REQUEST=1024"], "means no limit without NVIDIA_GPU_MEMORY_LIMIT"),
+        (&["NVIDIA_GPU_MEMORY_REQUEST=4096", limit][..], "is below NVIDIA_GPU_MEMORY_REQUEST=4096"),
+        (&["NVIDIA_GPU_MEMORY_REQUEST=1024"], "is no request without NVIDIA_GPU_MEMORY_LIMIT"),
         (&["NVIDIA_GPU_MEMORY_LIMIT=2Gi"], "not a whole number of MiB"),
         (&[limit, "NVIDIA_VISIBLE_DEVICES=0,1"], "asks for 2 GPUs, and may for 1"),
         (&[limit, MEMORY[0], MEMORY[1]], "a second request"),
@@ -353,14 +353,19 @@ fn nvidias_variables_ask_for_memory_alone() {
         assert_eq!(node.slice(&id), None, "{variables:?}");
     }
     let more = ["ALIYUN_COM_GPU_SCHD_WEIGHT=1000", "ALIYUN_COM_GPU_HIGH_PRIO=1"];
-    let all = [&[limit, "NVIDIA_GPU_MEMORY_REQUEST=2048"][..], &more].concat();
+    let all = [&[limit, "NVIDIA_GPU_MEMORY_REQUEST=1024"][..], &more].concat();
     let running = container(&node, "kai", &all).start(&hook);
     eventually("the slice", || node.slice("kai").is_some());
     let got = node.admin().list().iter().find_map(|row| match *row {
         Snapshot::Slice { cap, weight, class, .. } => Some((cap, weight.map(Weight::get), class)),
         _ => None,
     });
-    assert_eq!(got, Some((Bytes(2 * GIB), Some(1), Class::Normal)));
+    assert_eq!(got, Some((Bytes(GIB), Some(1), Class::Normal)));
+    let grows = node.admin().list().iter().find_map(|row| match *row {
+        Snapshot::MemoryLimit { limit, .. } => Some(limit),
+        _ => None,
+    });
+    assert_eq!(grows, Some(Bytes(2 * GIB)));
     drop(running);
 
     for (text, why) in [

@@ -82,6 +82,7 @@ pub(crate) fn joins(world: &mut World, n: u64, tenant: &Tenant, kernels: Kernels
         gpus,
         whole: None,
         memory: MemoryAsk::Exactly(Bytes(64 * MIB)),
+        memory_limit: None,
         weight: Weight::new(tenant.weight).ok(),
         share: Percent::new(tenant.share).ok(),
         share_limit: Percent::new(tenant.limit).ok(),

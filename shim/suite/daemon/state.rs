@@ -215,6 +215,7 @@ impl State {
             gpus: GpuSelector::parse(&gpus.join(",")).expect("numbers"),
             whole: None,
             memory: MemoryAsk::Exactly(Bytes(caps[0])),
+            memory_limit: None,
             weight: None,
             share: None,
             share_limit: None,

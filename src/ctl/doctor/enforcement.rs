@@ -29,7 +29,7 @@ pub fn describe_time(level: TimeEnforcement) -> String {
 /// One check per slice of a running daemon: its actual enforcement levels.
 pub fn of_slices(view: &View) -> Vec<Check> {
     let of = |row: &Row| {
-        let over = if row.is_over() { ", held above the cap" } else { "" };
+        let over = if view.is_over(row) { ", held above the cap" } else { "" };
         let (caps, turns) =
             (describe_memory(row.memory_enforcement), describe_time(row.time_enforcement));
         let slices = describe_slice(row.time_slice_us, row.time_slice_changes);

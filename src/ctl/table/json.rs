@@ -62,7 +62,7 @@ pub fn json(view: &View) -> Value {
             "container": row.container, "name": row.name, "gpu": row.gpu.to_string(),
             "simulated": row.gpu.is_simulated(),
             "memory_cap": row.cap.0, "memory_reserved": row.reserved.0, "memory_used": row.used.0,
-            "memory_untracked": row.untracked.0, "memory_over": row.is_over(),
+            "memory_untracked": row.untracked.0, "memory_over": view.is_over(row),
             "memory_peak": row.peak.0, "lane": row.lane.0,
             "memory_enforcement": memory_enforcement_name(row.memory_enforcement),
             "pinned": row.pinned.0, "pinned_cap": row.pinned_cap.map(|cap| cap.0),
@@ -82,6 +82,8 @@ pub fn json(view: &View) -> Value {
         // One field more is beyond what the macro expands.
         let suspension = view.suspensions.get(&row.container);
         value["suspension"] = suspension.map(|it| it.name()).into();
+        value["memory_limit"] = view.limit(row).limit.0.into();
+        value["memory_wanted"] = view.limit(row).wanted.0.into();
         value
     };
     let all = json!({

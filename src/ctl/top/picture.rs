@@ -265,6 +265,7 @@ fn view(second: u64) -> View {
         rows: all.iter().map(|it| row(it, now_ns, second)).collect(),
         times: all.iter().map(|it| time(it, now_ns)).collect(),
         suspensions: BTreeMap::new(),
+        limits: BTreeMap::new(),
         owners: BTreeMap::new(),
         daemon: Some(daemon()),
     }

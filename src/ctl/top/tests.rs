@@ -70,6 +70,7 @@ fn view(seconds: u64) -> View {
     let names = ["web", "train", "loader"];
     View {
         suspensions: BTreeMap::new(),
+        limits: BTreeMap::new(),
         owners: BTreeMap::new(),
         now_ns: at,
         gpus: vec![Gpu {

@@ -262,7 +262,7 @@ impl Finding {
         if let (Some((ago, _)), false) = (came_back(now, row), self.why == Why::Away) {
             notes.push(format!("the daemon was away until {} ago", duration(ago)));
         }
-        if row.is_over() {
+        if now.is_over(row) {
             notes.push(format!("it holds more than its cap of {}, and cannot grow", row.cap));
         }
         notes

@@ -273,6 +273,7 @@ impl Admins {
             gpus: GpuSelector::parse(asked.gpus.as_str()).map_err(invalid)?,
             whole: beside(&asked.whole).map_err(invalid)?,
             memory,
+            memory_limit: asked.memory_limit,
             weight,
             share,
             share_limit,

@@ -160,7 +160,7 @@ impl CgroupLimits {
     pub fn note_caps(&mut self, record: &Record) {
         if let Some(known) = self.known.get_mut(&record.container) {
             for (lane, promised) in known.lanes.iter_mut().zip(&record.lanes) {
-                lane.1 = promised.cap;
+                lane.1 = promised.limit;
             }
         }
     }

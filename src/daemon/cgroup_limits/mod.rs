@@ -229,11 +229,11 @@ impl CgroupLimits {
             let limit = match dir {
                 Err(why) => LimitState::Unavailable(why),
                 Ok(dir) => {
-                    steps.push(self.step(lane.gpu, dir, lane.cap.0, above_used));
+                    steps.push(self.step(lane.gpu, dir, lane.limit.0, above_used));
                     LimitState::Requested
                 }
             };
-            lanes.push((lane.gpu, lane.cap, limit));
+            lanes.push((lane.gpu, lane.limit, limit));
         }
         self.known.insert(record.container, LimitedSlice { cgroup, lanes });
         steps
@@ -250,7 +250,7 @@ impl CgroupLimits {
         };
         let able = |gpu| matches!(self.support.get(gpu), Some(Ok(())));
         let lanes = record.lanes.iter().filter(|lane| able(&lane.gpu));
-        lanes.flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.cap.0)).collect()
+        lanes.flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.limit.0)).collect()
     }
 
     /// Stores NVML's answer for one limit.
@@ -320,7 +320,7 @@ mod tests {
     const B: GpuUuid = GpuUuid([2; 16]);
 
     fn record(cgroup: &str, cap: u64) -> Record {
-        let lane = |gpu| LaneRecord { gpu, cap: Bytes(cap), whole: false };
+        let lane = |gpu| LaneRecord { gpu, cap: Bytes(cap), limit: Bytes(cap), whole: false };
         Record {
             container: ContainerId::new("web").expect("an id"),
             name: Name::new("web").expect("a name"),

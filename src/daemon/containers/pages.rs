@@ -161,7 +161,7 @@ impl ContainerWriter {
             let half = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, &b| sum << 8 | u64::from(b));
             field!(page, lane[lane].uuid_high).store(half(high), Relaxed);
             field!(page, lane[lane].uuid_low).store(half(low), Relaxed);
-            field!(page, lane[lane].cap).store(promised.cap.0, Relaxed);
+            field!(page, lane[lane].cap).store(promised.limit.0, Relaxed);
         }
         let pinned = record.pinned.map_or(u64::MAX, |cap| cap.0);
         field!(page, lane[usize::from(Lane::HOST.0)].cap).store(pinned, Relaxed);
@@ -361,6 +361,7 @@ mod tests {
             lanes: vec![LaneRecord {
                 gpu: GpuUuid(*b"0123456789abcdef"),
                 cap: Bytes(8),
+                limit: Bytes(8),
                 whole: false,
             }],
             pinned: None,

@@ -384,6 +384,7 @@ fn request_of(words: &Reservation) -> Result<SliceRequest, NodeDenied> {
         gpus: GpuSelector::List(list),
         whole: None,
         memory: MemoryAsk::Exactly(words.memory),
+        memory_limit: None,
         weight: words.weight,
         share: words.share,
         share_limit: words.share_limit,

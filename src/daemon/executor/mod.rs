@@ -102,8 +102,8 @@ impl Duties {
                 }
                 self.reply(client, token, &Reply::Reserved { lane, bytes });
             }
-            Action::Refused { client, token, lane, need, left } => {
-                self.note_refused(client, lane, [need, left]);
+            Action::Refused { client, token, lane, need, left, overdue } => {
+                self.note_refused((client, lane), [need, left], overdue);
                 self.reply(client, token, &Reply::Refused { lane, need, left })
             }
             Action::Recorded { container, gpu, stretch } => {
@@ -158,9 +158,11 @@ impl Duties {
                 self.note_late(container, lane, stage, after);
             }
             Action::Resized { token, record, change } => self.resized(token, &record, &change),
+            Action::Relimited { token, record, change } => self.relimited(token, &record, &change),
+            Action::Wanted { container, lane, bytes } => self.note_wanted(container, lane, bytes),
             Action::PolicySet { token, policy, was } => self.policy_set(token, policy, &was),
-            Action::MoveMemory { container, away, memory, .. } => {
-                self.move_memory(container, away, memory);
+            Action::MoveMemory { token, container, away, memory } => {
+                self.move_memory(token, container, (away, memory));
             }
             Action::SuspensionSettled { token, container, away, memory } => {
                 self.suspension_settled(token, container, (away, memory));
@@ -192,15 +194,34 @@ impl Duties {
     }
 
     /// Records a refused allocation.
-    fn note_refused(&mut self, client: ClientId, lane: Lane, amounts: [Bytes; 2]) {
+    fn note_refused(
+        &mut self,
+        (client, lane): (ClientId, Lane),
+        amounts: [Bytes; 2],
+        overdue: bool,
+    ) {
         let Some((container, process)) = self.clients.connected(client) else {
             return;
         };
         let gpu = self.containers.gpu_of(&container, lane);
-        let text = if lane == Lane::HOST { "pinned host memory" } else { "" };
+        let text = match (lane, overdue) {
+            (Lane::HOST, _) => "pinned host memory",
+            (_, true) => "memory that others have beyond their caps",
+            _ => "",
+        };
         let refused = Happening::of(EventKind::MemoryRefused, container).on(gpu);
         let refused = refused.by_process(process.map_or(0, |it| it.pid));
         self.events.record(now(), refused.with(amounts.map(|it| it.0), text.to_owned()));
+    }
+
+    /// Records that a container should give memory back.
+    fn note_wanted(&mut self, container: ContainerId, lane: Lane, bytes: Bytes) {
+        if bytes == Bytes::ZERO {
+            return;
+        }
+        let wanted = Happening::of(EventKind::MemoryWanted, container);
+        let wanted = wanted.on(self.containers.gpu_of(&container, lane));
+        self.events.record(now(), wanted.with([bytes.0, 0], String::new()));
     }
 
     /// Records an overrun and its end.

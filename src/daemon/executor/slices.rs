@@ -179,6 +179,32 @@ impl Duties {
         self.answer(key_of(token), &Answer::Resized { cap, reserved });
     }
 
+    /// Writes the record again before the answer. If that fails, the ledger returns to the old limit.
+    pub(super) fn relimited(&mut self, token: Token, record: &Record, change: &CapChange) {
+        let container = record.container;
+        let CapChange { lane, was, cap: limit, reserved } = *change;
+        if token != NO_REPLY
+            && let Err(why) = self.containers.state().rewrite(record)
+        {
+            let hint = "the memory limit is unchanged, free disk space there";
+            let text = self.on_disk(&container, &why, hint);
+            let former = Some(MemoryAsk::Exactly(was));
+            let undo = Event::Relimit { token: NO_REPLY, container, lane, limit: former };
+            self.tasks.step_first(undo);
+            return self.deny(key_of(token), Denial::Host, &text);
+        }
+        self.cgroup_limits.note_caps(record);
+        self.tasks.push(Task::UpdateLimits(container));
+        if token != NO_REPLY {
+            tracing::info!(%container, name = %record.name, %was, %limit, %reserved, "memory limit changed");
+            let changed = Happening::of(EventKind::LimitChanged, container);
+            let changed = changed.on(self.containers.gpu_of(&container, lane));
+            let changed = changed.by_client(self.admins.peer(key_of(token)));
+            self.events.record(now(), changed.with([was.0, limit.0], String::new()));
+        }
+        self.answer(key_of(token), &Answer::Resized { cap: limit, reserved });
+    }
+
     /// Records a slice's changed weight, share, limit or class and answers; if it cannot be recorded, restores the old
     /// values.
     pub(super) fn retuned(&mut self, token: Token, record: &Record, was: &TimeChange) {

@@ -13,11 +13,21 @@ use gpuslice_wire::units::Bytes;
 
 impl Duties {
     /// Begins to move a container's memory.
-    pub(super) fn move_memory(&mut self, container: ContainerId, away: bool, memory: Bytes) {
+    pub(super) fn move_memory(
+        &mut self,
+        token: Token,
+        container: ContainerId,
+        (away, memory): (bool, Bytes),
+    ) {
         let dir = self.containers.state().container_dir(&container);
         let processes = self.clients.processes_of(&container);
         let target = (container, dir.as_path());
-        let ended = self.suspender.begin(target, away, processes.into_iter(), memory);
+        let ended = self.suspender.begin(
+            target,
+            (away, token == Token::NONE),
+            processes.into_iter(),
+            memory,
+        );
         self.memory_moved(ended);
     }
 

@@ -32,6 +32,8 @@ use std::process::{Child, Command, Stdio};
 
 /// The file in the directory of a suspended container.
 const MARK: &str = "suspended";
+/// Its content if another container needed the memory; empty otherwise.
+const RECLAIMED: &[u8] = b"reclaimed";
 /// Killed workers that have not ended; with so many, none is started.
 const ABANDONED_MAX: usize = 16;
 
@@ -86,16 +88,17 @@ impl Suspender {
         }
     }
 
-    /// Begins a move; returns its end if it cannot begin.
+    /// Begins a move, to the host (`away`) or back; returns its end if it cannot begin.
     pub fn begin(
         &mut self,
         (container, dir): (ContainerId, &Path),
-        away: bool,
+        (away, reclaims): (bool, bool),
         processes: impl Iterator<Item = Process>,
         memory: Bytes,
     ) -> Option<Moved> {
         let job = Job::of(away, processes, memory.0);
-        let marked = if away { std::fs::write(dir.join(MARK), "") } else { Ok(()) };
+        let why: &[u8] = if reclaims { RECLAIMED } else { b"" };
+        let marked = if away { std::fs::write(dir.join(MARK), why) } else { Ok(()) };
         let begun = marked.and_then(|()| self.start(container, job, None));
         let why = begun.err()?;
         Some(self.failed(container, !away, format!("it cannot be moved: {why}")))
@@ -206,6 +209,11 @@ impl Suspender {
 /// Whether a container was suspended when its daemon ended.
 pub fn is_marked(dir: &Path) -> bool {
     dir.join(MARK).exists()
+}
+
+/// Whether it was suspended because another container needed the memory.
+pub fn is_reclaimed(dir: &Path) -> bool {
+    std::fs::read(dir.join(MARK)).is_ok_and(|text| text == RECLAIMED)
 }
 
 /// Notes that a container is not suspended any more.

@@ -7,6 +7,7 @@
 //!   not fit waits, because the processes may give something back;
 //! * while NVML is asked, if the container is in doubt ([`super::look`]);
 //! * while the driver has not freed the memory of ended processes, if the request fits then ([`super::unfreed`]);
+//! * while other containers have the memory that is promised to its own ([`super::borrow`]);
 //! * while siblings are asked for memory they do not use. It is granted as soon as there is enough, and
 //!   refused only when a recall that began after its arrival is over.
 //!
@@ -23,6 +24,7 @@ use crate::action::{Action, Actions};
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
 use crate::lifecycle::{Growth, LastDenied, Stage};
+use crate::memory::borrow::Room;
 
 /// Requests of one account that wait at a time; a shim's threads each have one.
 const WAITING_MAX: usize = 4 * CLIENTS_PER_CONTAINER_MAX;
@@ -41,7 +43,7 @@ impl Engine {
         slice.recall.answered(client);
         if slice.waiting.len() >= WAITING_MAX {
             let left = slice.account.left();
-            self.refuse(growth, left, actions);
+            self.refuse(growth, left, false, actions);
         } else {
             slice.waiting.push_back(Growth {
                 after: slice.recall.number(),
@@ -71,20 +73,27 @@ impl Engine {
             let fresh = growth.after == slice.recall.number();
             let alone = slice.waiting.len() == 1 && fresh && !growth.waited;
             let wish = if alone { growth.wish } else { growth.need };
-            match slice.account.reserve(growth.need, wish) {
+            let Room::AtMost(most) = self.room(index, lane, growth.need) else {
+                if fresh {
+                    self.recall(index, lane, &growth);
+                }
+                return self.end_answered_recall(index, lane);
+            };
+            let Some(slice) = self.account(index, lane) else { return };
+            match slice.account.reserve(growth.need, wish, most) {
                 Ok(bytes) => {
                     slice.waiting.pop_front();
                     self.grant(growth, bytes, actions);
                 }
                 Err(_) if slice.recall.is_on() || returning => return,
                 Err(_) if fresh && self.recall(index, lane, &growth) => return,
-                Err(_) if self.fits_when_freed(index, lane, growth.need) => {
+                Err(_) if self.fits_when_freed(index, lane, (growth.need, most)) => {
                     return self.end_answered_recall(index, lane);
                 }
                 Err(left) => {
                     let slice = self.account(index, lane);
                     slice.map(|slice| slice.waiting.pop_front());
-                    self.refuse(growth, left, actions);
+                    self.refuse(growth, left, false, actions);
                 }
             }
         }
@@ -92,9 +101,17 @@ impl Engine {
     }
 
     /// Whether a request fits as soon as the driver has freed the memory of ended processes.
-    fn fits_when_freed(&mut self, index: ContainerIndex, lane: Lane, need: Bytes) -> bool {
-        let slice = self.account(index, lane);
-        slice.is_some_and(|it| it.account.would_fit(need, it.unfreed.sum().0.into()))
+    fn fits_when_freed(
+        &mut self,
+        index: ContainerIndex,
+        lane: Lane,
+        (need, most): (Bytes, Bytes),
+    ) -> bool {
+        self.account(index, lane).is_some_and(|slice| {
+            let unfreed = slice.unfreed.sum();
+            let has_room = need <= most.saturating_add(unfreed);
+            has_room && slice.account.would_fit(need, unfreed.0.into())
+        })
     }
 
     fn grant(&mut self, growth: Growth, bytes: Bytes, actions: &mut Actions) {
@@ -106,14 +123,21 @@ impl Engine {
         actions.push(Action::Reserved { client, token, lane, bytes });
     }
 
-    fn refuse(&mut self, growth: Growth, left: Bytes, actions: &mut Actions) {
+    /// Refuses a request; `overdue` if the memory is promised to its container.
+    pub(crate) fn refuse(
+        &mut self,
+        growth: Growth,
+        left: Bytes,
+        overdue: bool,
+        actions: &mut Actions,
+    ) {
         let Growth { client, token, lane, need, .. } = growth;
         let at = self.now;
         if let Some((mine, slice)) = self.share(client, lane) {
             mine.refused = mine.refused.saturating_add(1);
             slice.last_denied = LastDenied { need, left, at };
         }
-        actions.push(Action::Refused { client, token, lane, need, left });
+        actions.push(Action::Refused { client, token, lane, need, left, overdue });
     }
 
     /// Decides on growth that waited for returning processes, where that wait is over.

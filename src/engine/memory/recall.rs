@@ -56,6 +56,29 @@ impl Engine {
         true
     }
 
+    /// Recalls all unused credit of an account, for other containers.
+    pub(crate) fn recall_all(&mut self, index: ContainerIndex, lane: Lane) {
+        let Some(container) = self.containers.get_mut(index) else {
+            return;
+        };
+        let clients = &self.clients;
+        let has_credit = |id: &ClientId| {
+            let client = clients.get(*id).filter(|it| it.connected);
+            let mine = client.and_then(|it| it.lanes.get(lane));
+            mine.is_some_and(|mine| mine.granted > Bytes::ZERO)
+        };
+        let owing: Vec<ClientId> = container.clients.iter().copied().filter(has_credit).collect();
+        let Some(slice) = container.slices.get_mut(lane) else {
+            return;
+        };
+        if owing.is_empty() || slice.recall.is_on() {
+            return;
+        }
+        slice.recall.begin(owing);
+        self.changed.push((index, lane));
+        self.recalls.push((self.now.plus(Duration(RECALL_WAIT_NS)), index, lane));
+    }
+
     /// Ends the wait for answers.
     pub(crate) fn end_recall(&mut self, index: ContainerIndex, lane: Lane) {
         if let Some(slice) = self.account(index, lane) {

@@ -51,8 +51,12 @@ impl Engine {
         };
         let cap = match (slice.gpu, memory) {
             (Some(gpu), _) => {
-                let old = slice.account.cap();
-                self.capacities()[gpu].recap(old, memory, self.config.oversubscribe)?
+                let (old, limit) = (slice.account.cap(), slice.account.limit());
+                let cap = self.capacities()[gpu].recap(old, memory, self.config.oversubscribe)?;
+                if limit > old && cap > limit {
+                    return Err(Refusal::LimitBelowCap { limit, cap });
+                }
+                cap
             }
             (None, MemoryAsk::Ratio { .. }) => return Err(Refusal::RatioOfHost),
             (None, MemoryAsk::Exactly(Bytes::ZERO)) => return Err(Refusal::PinnedZero),
@@ -75,11 +79,12 @@ impl Engine {
         let Some(slice) = container.slices.get_mut(lane) else {
             return;
         };
-        let was = slice.account.cap();
-        slice.account.set_cap(cap);
+        let (was, limit) = (slice.account.cap(), slice.account.limit());
+        let limit = if limit == was { cap } else { limit };
+        slice.account.set_cap(cap, limit);
         slice.note_grant(Bytes::ZERO); // grants beyond the old cap may be within the new one
         match container.record.lanes.get_mut(usize::from(lane.0)) {
-            Some(promised) => promised.cap = cap,
+            Some(promised) => (promised.cap, promised.limit) = (cap, limit),
             None => container.record.pinned = Some(cap).filter(|&cap| cap != NO_CAP),
         }
         actions.push(Action::Resized {

@@ -7,6 +7,7 @@ use gpuslice_wire::units::{Bytes, Instant};
 use super::entity::Entity;
 use super::{Note, Turns};
 use crate::action::Mode;
+use crate::lending::Lending;
 use crate::unfreed::Beside;
 
 /// A GPU of the node.
@@ -18,6 +19,8 @@ pub(crate) struct Gpu {
     pub(crate) turns: Turns,
     /// What its memory is used for beside living processes.
     pub(crate) beside: Beside,
+    /// What is lent of its memory.
+    pub(crate) lending: Lending,
     /// The part that pages show of it; `None` before the first write.
     pub(crate) shown: Option<ToAll>,
     /// Notices and orders of its turns.

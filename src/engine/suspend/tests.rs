@@ -218,7 +218,7 @@ fn a_slice_ends_in_every_state() {
 #[test]
 fn a_restored_container_stays_suspended() {
     let (mut rig, clients) = rig(Config::default(), &[("a", 4)]);
-    rig.step(Event::WasSuspended { container: id("a") });
+    rig.step(Event::WasSuspended { container: id("a"), reclaimed: false });
     busy(&mut rig, clients[0]);
     assert!(matches!(rig.slice("a"), Snapshot::Slice { runnable: 0, .. }));
     let actions = resume(&mut rig, "a");

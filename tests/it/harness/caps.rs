@@ -1,8 +1,8 @@
 //! At the end of each test: no container has held more memory than its cap, at any instant.
 //!
 //! The simulated device remembers the most that each slice's processes ever held (`sim/device/high_water.rs`). The
-//! daemon remembers which caps each slice had. The largest of them bounds the mark on every GPU: memory that a
-//! container held before its cap was lowered stays its own.
+//! daemon remembers which caps and memory limits each slice had. The largest of them bounds the mark on every
+//! GPU: memory that a container held before its cap was lowered stays its own.
 
 use super::node::Node;
 use gpuslice_sim_device::limits::MAX_MARKS;
@@ -44,10 +44,14 @@ impl Caps {
             return;
         };
         for row in admin.list() {
-            if let Snapshot::Slice { container, lane, cap, .. } = row
-                && lane != Lane::HOST
-            {
-                self.raise(container.as_str(), cap.0);
+            match row {
+                Snapshot::Slice { container, lane, cap, .. } if lane != Lane::HOST => {
+                    self.raise(container.as_str(), cap.0);
+                }
+                Snapshot::MemoryLimit { container, limit, .. } => {
+                    self.raise(container.as_str(), limit.0);
+                }
+                _ => {}
             }
         }
         for event in admin.events() {
@@ -56,6 +60,9 @@ impl Caps {
             };
             match kind {
                 EventKind::SliceBegan => self.raise(container.as_str(), amounts[1]),
+                EventKind::LimitChanged => {
+                    self.raise(container.as_str(), amounts[0].max(amounts[1]));
+                }
                 // A cap of pinned memory is no GPU's.
                 EventKind::CapChanged if text.is_empty() => {
                     self.raise(container.as_str(), amounts[0].max(amounts[1]));

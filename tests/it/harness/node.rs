@@ -87,6 +87,11 @@ impl Node {
         &self.runtime_dir
     }
 
+    /// Other simulated GPUs, for the daemons from now on.
+    pub fn set_gpus(&mut self, gpus: &str) {
+        gpus.clone_into(&mut self.gpus);
+    }
+
     /// Another runtime directory, from now on.
     pub fn set_runtime_dir(&mut self, dir: PathBuf) {
         self.runtime_dir = dir;
@@ -296,6 +301,7 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
             gpus: Selector::new(gpus).expect("a selector"),
             whole: Selector::EMPTY,
             memory,
+            memory_limit: None,
             weight: None,
             share: None,
             share_limit: None,

@@ -6,6 +6,7 @@
 //! must agree. Managed memory is the one difference: a driver does not show it as a
 //! process's, so the managed bytes that the programs report are added.
 
+mod borrow;
 mod churn;
 mod contention;
 mod kills;

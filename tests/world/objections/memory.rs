@@ -29,7 +29,14 @@ fn gets(client: ClientId, token: u64, bytes: u64) -> Action {
 
 fn refused(need: u64, left: u64) -> Action {
     let (need, left) = (Bytes(need), Bytes(left));
-    Action::Refused { client: client(0), token: Token(7), lane: Lane(0), need, left }
+    Action::Refused {
+        client: client(0),
+        token: Token(7),
+        lane: Lane(0),
+        need,
+        left,
+        overdue: false,
+    }
 }
 
 #[test]
@@ -87,6 +94,7 @@ fn no() -> Action {
         lane: Lane(0),
         need: Bytes(50),
         left: Bytes(40),
+        overdue: false,
     }
 }
 

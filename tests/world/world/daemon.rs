@@ -285,7 +285,9 @@ impl World {
             Action::Resume { container, lane } => self.order_resume(container, lane),
             // No container of this world is suspended.
             Action::MoveMemory { .. } | Action::SuspensionSettled { .. } => {}
-            Action::Denied { .. }
+            Action::Relimited { .. }
+            | Action::Wanted { .. }
+            | Action::Denied { .. }
             | Action::ProcessRestored { .. }
             | Action::Restored { .. }
             | Action::NotRestored { .. }

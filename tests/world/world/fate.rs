@@ -68,6 +68,7 @@ impl World {
             gpus,
             whole: None,
             memory,
+            memory_limit: None,
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),
             share_limit: limit.and_then(|limit| Percent::new(limit).ok()),

@@ -1,0 +1,435 @@
+//! Borrowed memory: a container with a limit above its cap grows into what other containers leave unused.
+//!
+//! # Problem
+//! A cap is promised, so the sum of caps stays within the GPU, and much of it is unused at any time. A container that
+//! uses it must give it back when the container to which it is promised wants it.
+//!
+//! # Idea
+//! A request within the cap is a *claim*, any other one *borrows*. A request that borrows is granted what is free on
+//! the GPU, and refused at once beyond that: its program has to do without. A claim is granted if it fits in what is
+//! free, or if no other container has borrowed anything; then the free memory is in doubt, and the driver decides as it
+//! does without limits. Otherwise the claim waits, and a *reclaim* is on:
+//! * nothing is lent on this GPU;
+//! * unused credit of the borrowers is recalled, again and again;
+//! * the lowest class first, then the largest loan, borrowers are asked for as much as is missing
+//!   ([`Action::Wanted`]);
+//! * after `reclaim_grace` they are suspended in this order ([`Reclaim::Suspend`]), or the claim is refused.
+//!
+//! A claim waits for the grace and [`RECLAIM_MOVE_MAX`] at most, then it is refused too. The caps fit on the GPU
+//! together, so what is missing for claims is never more than what is borrowed.
+//!
+//! A container that was suspended so is resumed as soon as there is room for all of its memory: the driver moves
+//! whole processes.
+//!
+//! A container that borrows sees its limit as the GPU's total. What it cannot have now counts as used there
+//! ([`Slice::withheld`]), as on a GPU that it shares without gpuslice.
+//!
+//! GPUs on which no limit is above its cap have none of this, and pay one comparison.
+
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::limits::NAME_BYTES_MAX;
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::units::{Bytes, Duration, Instant};
+
+use crate::action::{Action, Actions, CapChange};
+use crate::admission::beginning;
+use crate::config::{RECLAIM_MOVE_MAX, Reclaim};
+use crate::engine::Engine;
+use crate::event::Token;
+use crate::index::ContainerIndex;
+use crate::lending::Lending;
+use crate::lifecycle::{Growth, Slice, Suspension};
+use crate::refusal::Refusal;
+
+/// Unused credit of borrowers is recalled this often.
+const RECALL_EVERY: Duration = Duration::from_millis(100);
+/// A container whose memory the driver did not move is left alone for this long.
+const MOVE_AGAIN: Duration = Duration::from_millis(60_000);
+
+/// What a GPU has for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// At most so much.
+    AtMost(Bytes),
+    /// The memory is promised, and others have borrowed it.
+    Lent,
+}
+
+/// A claim that waits for what others borrowed.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    index: ContainerIndex,
+    lane: Lane,
+    growth: Growth,
+}
+
+/// A container that has borrowed, by what decides which one gives back first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Borrower {
+    class: u8,
+    borrowed: Reverse<Bytes>,
+    index: ContainerIndex,
+    lane: Lane,
+}
+
+impl Engine {
+    /// What the GPU has for a request of an account.
+    pub(crate) fn room(&self, index: ContainerIndex, lane: Lane, need: Bytes) -> Room {
+        let slice = self.containers.get(index).and_then(|it| it.slices.get(lane));
+        let gpu = slice.and_then(|slice| slice.gpu).filter(|gpu| self.gpus[*gpu].lending.elastic);
+        let Some((slice, gpu)) = slice.zip(gpu) else {
+            return Room::AtMost(Bytes(u64::MAX));
+        };
+        let (free, promised) = (self.free_on(gpu), slice.account.promised());
+        if need > promised {
+            let reclaims = self.gpus[gpu].lending.due.is_some();
+            return Room::AtMost(if reclaims { promised } else { free });
+        }
+        let lent = || {
+            let mut others = self.slices_on(gpu).filter(|(of, ..)| *of != index);
+            others.any(|(.., other)| other.account.borrowed() > Bytes::ZERO)
+        };
+        match need <= free {
+            true => Room::AtMost(free.min(promised)),
+            false if lent() => Room::Lent,
+            false => Room::AtMost(promised),
+        }
+    }
+
+    /// The slices on a GPU whose memory is there.
+    fn slices_on(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, Lane, &Slice)> {
+        let present = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::Away);
+        let slices = present.flat_map(|(index, it)| {
+            let lanes = (0..).map(Lane).zip(&it.slices.gpus);
+            lanes.map(move |(lane, slice)| (index, lane, slice))
+        });
+        slices.filter(move |(.., slice)| slice.gpu == Some(gpu))
+    }
+
+    /// Memory of a GPU that neither containers, nor ended ones, nor the driver have.
+    fn free_on(&self, gpu: usize) -> Bytes {
+        let of = &self.gpus[gpu];
+        let own = of.beside.own[0].max(of.beside.own[1]);
+        let beside = of.beside.unfreed.sum().saturating_add(own);
+        let reserved = self.slices_on(gpu).map(|(.., slice)| slice.account.reserved());
+        of.total.saturating_sub(reserved.fold(beside, Bytes::saturating_add))
+    }
+
+    /// Takes the steps of reclaims that are due, on all GPUs; `all` if each may decide on turns in this step.
+    pub(crate) fn settle_loans(&mut self, all: bool, actions: &mut Actions) {
+        for gpu in 0..self.gpus.len() {
+            let Lending { elastic, due } = self.gpus[gpu].lending;
+            if elastic || due.is_some() {
+                self.settle_gpu(gpu, all, actions);
+            }
+        }
+        if !self.reclaimed.is_empty() {
+            self.resume_reclaimed(all, actions);
+        }
+    }
+
+    /// Whether a step of a reclaim is due.
+    pub(crate) fn reclaim_due(&self) -> bool {
+        self.reclaims_at().is_some_and(|at| at <= self.now)
+    }
+
+    /// When the next step of a reclaim is due.
+    pub(crate) fn reclaims_at(&self) -> Option<Instant> {
+        self.gpus.iter().filter_map(|gpu| gpu.lending.due).chain(self.resumes_at).min()
+    }
+
+    fn settle_gpu(&mut self, gpu: usize, all: bool, actions: &mut Actions) {
+        let due = self.gpus[gpu].lending.due;
+        if due.is_some() {
+            self.serve_gpu(gpu, actions);
+        }
+        let mut claims = self.claims_on(gpu);
+        if !claims.is_empty() && all && due.is_some_and(|due| due <= self.now) {
+            self.enforce(gpu, &claims, actions);
+            claims = self.claims_on(gpu);
+        }
+        let missing = self.missing(gpu, &claims);
+        let next = claims.iter().map(|claim| self.next_step(gpu, claim)).min();
+        self.gpus[gpu].lending.due = next;
+        self.ask_back(gpu, missing, actions);
+        self.withhold(gpu);
+    }
+
+    /// Decides the waiting requests on a GPU, in order of arrival.
+    fn serve_gpu(&mut self, gpu: usize, actions: &mut Actions) {
+        let first = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
+            slice.waiting.front().map(|growth| (growth.at, index, lane))
+        };
+        let mut queues: Vec<_> = self.slices_on(gpu).filter_map(first).collect();
+        queues.sort_unstable();
+        queues.into_iter().for_each(|(_, index, lane)| self.serve(index, lane, actions));
+    }
+
+    /// The claims that wait for borrowed memory of a GPU.
+    fn claims_on(&self, gpu: usize) -> Vec<Claim> {
+        let claim = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
+            let growth = *slice.waiting.front()?;
+            self.is_claim(index, lane, growth.need).then_some(Claim { index, lane, growth })
+        };
+        self.slices_on(gpu).filter_map(claim).collect()
+    }
+
+    /// Whether a waiting request waits for borrowed memory.
+    pub(crate) fn is_claim(&self, index: ContainerIndex, lane: Lane, need: Bytes) -> bool {
+        let other = self.must_wait(index) || self.is_held_back(index, lane);
+        !other && self.room(index, lane, need) == Room::Lent
+    }
+
+    /// When a claim's wait goes on to its next step.
+    fn next_step(&self, gpu: usize, claim: &Claim) -> Instant {
+        let grace = claim.growth.at.plus(self.config.reclaim_grace);
+        let step = match self.now < grace {
+            true => grace,
+            false if self.leaving(gpu) > Bytes::ZERO => grace.plus(RECLAIM_MOVE_MAX),
+            false => self.now,
+        };
+        step.min(self.now.plus(RECALL_EVERY)).max(self.now)
+    }
+
+    /// What claims lack, without the memory that suspensions under way will free.
+    fn missing(&self, gpu: usize, claims: &[Claim]) -> Bytes {
+        let claimed = claims.iter().map(|claim| claim.growth.need);
+        let claimed = claimed.fold(Bytes::ZERO, Bytes::saturating_add);
+        let there = self.free_on(gpu).saturating_add(self.leaving(gpu));
+        claimed.saturating_sub(there)
+    }
+
+    /// Memory on a GPU that is about to leave it for the host.
+    fn leaving(&self, gpu: usize) -> Bytes {
+        let leaves = |index: ContainerIndex| {
+            let container = self.containers.get(index);
+            container.is_some_and(|it| {
+                matches!(it.suspension, Suspension::Draining { .. } | Suspension::Leaving { .. })
+            })
+        };
+        let leaving = self.slices_on(gpu).filter(|(index, ..)| leaves(*index));
+        leaving.map(|(.., slice)| slice.account.reserved()).fold(Bytes::ZERO, Bytes::saturating_add)
+    }
+
+    /// Those that may give something back, in the order in which they are asked for it.
+    fn borrowers(&self, gpu: usize) -> Vec<Borrower> {
+        let borrower = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
+            let container = self.containers.get(index)?;
+            let borrowed = slice.account.borrowed();
+            let stays = container.suspension == Suspension::None;
+            let class = match container.record.class {
+                Class::BestEffort => 0,
+                Class::Normal => 1,
+                Class::High => 2,
+            };
+            let borrowed = (stays && borrowed > Bytes::ZERO).then_some(Reverse(borrowed))?;
+            Some(Borrower { class, borrowed, index, lane })
+        };
+        let mut all: Vec<Borrower> = self.slices_on(gpu).filter_map(borrower).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Asks borrowers for what is missing.
+    fn ask_back(&mut self, gpu: usize, missing: Bytes, actions: &mut Actions) {
+        let borrowers = self.borrowers(gpu);
+        let (mut rest, mut asked) = (missing, Vec::new());
+        for it in &borrowers {
+            let part = it.borrowed.0.min(rest);
+            rest = rest.saturating_sub(part);
+            if part > Bytes::ZERO {
+                asked.push((it.index, it.lane, part));
+                self.recall_all(it.index, it.lane);
+            }
+        }
+        for (index, container) in self.containers.iter_mut() {
+            let id = container.record.container;
+            let lanes = (0..).map(Lane).zip(&mut container.slices.gpus);
+            for (lane, slice) in lanes.filter(|(_, slice)| slice.gpu == Some(gpu)) {
+                let part = asked.iter().find(|(of, at, _)| (*of, *at) == (index, lane));
+                let bytes = part.map_or(Bytes::ZERO, |part| part.2);
+                if slice.wanted != bytes {
+                    slice.wanted = bytes;
+                    actions.push(Action::Wanted { container: id, lane, bytes });
+                }
+            }
+        }
+    }
+
+    /// Notes what each container with a larger limit cannot have of it now.
+    fn withhold(&mut self, gpu: usize) {
+        let (free, reclaims) = (self.free_on(gpu), self.gpus[gpu].lending.due.is_some());
+        for (index, container) in self.containers.iter_mut() {
+            let lanes = (0..).map(Lane).zip(&mut container.slices.gpus);
+            for (lane, slice) in lanes.filter(|(_, it)| it.gpu == Some(gpu) && it.elastic) {
+                let (left, promised) = (slice.account.left(), slice.account.promised());
+                let lent = if reclaims { Bytes::ZERO } else { free.min(left) };
+                let withheld = left.saturating_sub(lent.max(promised));
+                if slice.withheld != withheld {
+                    slice.withheld = withheld;
+                    self.changed.push((index, lane));
+                }
+            }
+        }
+    }
+
+    /// The grace of a claim is over: suspends borrowers, or refuses the claims that can wait no longer.
+    fn enforce(&mut self, gpu: usize, claims: &[Claim], actions: &mut Actions) {
+        let ends = |claim: &&Claim| claim.growth.at.plus(self.config.reclaim_grace);
+        let over: Vec<Claim> =
+            claims.iter().filter(|claim| ends(claim) <= self.now).copied().collect();
+        if over.is_empty() {
+            return;
+        }
+        if self.config.reclaim == Reclaim::Suspend {
+            let mut missing = self.missing(gpu, claims);
+            for borrower in self.borrowers(gpu) {
+                if missing > Bytes::ZERO && self.suspend_borrower(borrower.index) {
+                    missing = self.missing(gpu, claims);
+                }
+            }
+        }
+        let comes = self.leaving(gpu) > Bytes::ZERO;
+        for Claim { index, lane, growth } in over {
+            let last = growth.at.plus(self.config.reclaim_grace).plus(RECLAIM_MOVE_MAX);
+            if comes && self.now < last {
+                continue;
+            }
+            let left = self.free_on(gpu);
+            let slice = self.account(index, lane);
+            slice.map(|slice| slice.waiting.pop_front());
+            self.refuse(growth, left, true, actions);
+            self.serve(index, lane, actions);
+        }
+    }
+
+    /// Begins to suspend a container, if its memory can be moved.
+    fn suspend_borrower(&mut self, index: ContainerIndex) -> bool {
+        let Some(container) = self.containers.get(index) else {
+            return false;
+        };
+        let failed = container.not_moved.is_some_and(|at| self.now < at.plus(MOVE_AGAIN));
+        let id = container.record.container;
+        !failed && self.begin_suspension(Token::NONE, id).is_ok()
+    }
+
+    /// Resumes suspended borrowers for which there is room again.
+    fn resume_reclaimed(&mut self, all: bool, actions: &mut Actions) {
+        let fits = |index: ContainerIndex| {
+            let slices = self.containers.get(index).map_or(&[][..], |it| &it.slices.gpus);
+            slices.iter().all(|slice| {
+                let gpu = slice.gpu.filter(|gpu| self.gpus[*gpu].lending.due.is_none());
+                gpu.is_some_and(|gpu| slice.account.reserved() <= self.free_on(gpu))
+            })
+        };
+        let fitting = self.reclaimed.iter().filter(|(_, index)| fits(*index));
+        let next = fitting.min().copied();
+        match next {
+            Some((at, index)) if all && at <= self.now => {
+                self.reclaimed.retain(|(_, of)| *of != index);
+                let id = self.containers.get(index).map(|it| it.record.container);
+                id.into_iter().for_each(|id| self.end_suspension(Token::NONE, id, actions));
+                // the next one fits beside it, or does not
+                self.resumes_at = (!self.reclaimed.is_empty()).then_some(self.now);
+            }
+            next => self.resumes_at = next.map(|(at, _)| at.max(self.now)),
+        }
+    }
+
+    /// The rows of slices with a limit above their cap.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = Snapshot> + '_ {
+        self.containers.iter().flat_map(|(_, it)| {
+            let lanes = (0..).map(Lane).zip(&it.slices.gpus);
+            lanes.filter(|(_, slice)| slice.elastic).filter_map(|(lane, slice)| {
+                Some(Snapshot::MemoryLimit {
+                    container: it.record.container,
+                    gpu: self.gpus[slice.gpu?].uuid,
+                    lane,
+                    limit: slice.account.limit(),
+                    wanted: slice.wanted,
+                })
+            })
+        })
+    }
+
+    /// Determines on which GPUs memory may be lent.
+    pub(crate) fn find_lenders(&mut self) {
+        for gpu in 0..self.gpus.len() {
+            let slices = self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
+            let mut on_it = slices.filter(|slice| slice.gpu == Some(gpu));
+            self.gpus[gpu].lending.elastic = on_it.any(|slice| slice.elastic);
+        }
+    }
+
+    /// Changes a memory limit.
+    pub(crate) fn relimit(
+        &mut self,
+        token: Token,
+        (id, lane): (ContainerId, Lane),
+        limit: Option<MemoryAsk>,
+        actions: &mut Actions,
+    ) {
+        match self.new_limit(id, lane, limit) {
+            Ok((index, limit)) => {
+                self.put_limit(token, (index, lane), limit, actions);
+                self.find_lenders();
+                self.serve(index, lane, actions);
+            }
+            Err(why) => actions.push(Action::Denied { token, why }),
+        }
+    }
+
+    fn new_limit(
+        &self,
+        id: ContainerId,
+        lane: Lane,
+        limit: Option<MemoryAsk>,
+    ) -> Result<(ContainerIndex, Bytes), Refusal> {
+        let name = beginning(id, NAME_BYTES_MAX);
+        let index = self.containers.find(id).ok_or(Refusal::NoSlice(name))?;
+        let container = self.containers.get(index).ok_or(Refusal::NoSlice(name))?;
+        let slice = container.slices.get(lane);
+        let gpus = container.slices.gpus.len();
+        let slice = slice.ok_or(Refusal::NoSuchLane { lane, gpus })?;
+        let whole = container.record.lanes.get(usize::from(lane.0)).is_none_or(|it| it.whole);
+        match slice.gpu {
+            Some(gpu) if !whole => {
+                let capacity = self.capacities()[gpu];
+                let cap = slice.account.cap();
+                Ok((index, capacity.limit(cap, limit, self.config.oversubscribe)?))
+            }
+            _ => Err(Refusal::LimitOfWhole),
+        }
+    }
+
+    fn put_limit(
+        &mut self,
+        token: Token,
+        (index, lane): (ContainerIndex, Lane),
+        limit: Bytes,
+        actions: &mut Actions,
+    ) {
+        let Some(container) = self.containers.get_mut(index) else {
+            return;
+        };
+        let Some(slice) = container.slices.get_mut(lane) else {
+            return;
+        };
+        let (cap, was) = (slice.account.cap(), slice.account.limit());
+        slice.account.set_cap(cap, limit);
+        slice.elastic |= limit > cap;
+        slice.note_grant(Bytes::ZERO); // grants beyond the old limit may be within the new one
+        if let Some(promised) = container.record.lanes.get_mut(usize::from(lane.0)) {
+            promised.limit = limit;
+        }
+        let change = CapChange { lane, was, cap: limit, reserved: slice.account.reserved() };
+        actions.push(Action::Relimited { token, record: container.record.clone(), change });
+    }
+}
+
+#[cfg(test)]
+mod tests;

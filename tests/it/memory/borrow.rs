@@ -1,0 +1,232 @@
+//! Memory limits above caps with a real daemon: a container grows into what others leave unused, and gives it back,
+//! by itself or because it is suspended, when another one asks for what its cap promises.
+
+use super::program;
+use crate::harness::node::{Node, denied, id};
+use crate::harness::wire::{TenantClient, container_page};
+use crate::harness::{eventually, target_dir};
+use gpuslice_wire::admin::{Answer, Command as Admin, Denial, MemoryAsk};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::{Bytes, GIB, MIB};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
+
+/// A node with one GPU of 4 GiB and this configuration.
+fn node(configuration: &str) -> Node {
+    let mut node = Node::new();
+    node.set_gpus("devices=1,mem=4GiB");
+    start(&mut node, configuration);
+    node
+}
+
+fn start(node: &mut Node, configuration: &str) {
+    let file = node.root().join("config");
+    std::fs::write(&file, configuration).expect("written");
+    node.start_daemon(&["--config", file.to_str().expect("plain")]);
+}
+
+/// Gives `burst` 1 GiB and a limit of all, and `web` 3 GiB.
+fn two_slices(node: &Node) {
+    node.must_admit("burst", Bytes(GIB));
+    assert!(
+        matches!(relimit(node, Some(4 * GIB)), Answer::Resized { cap: Bytes(cap), .. } if cap == 4 * GIB)
+    );
+    node.must_admit("web", Bytes(3 * GIB));
+}
+
+fn relimit(node: &Node, limit: Option<u64>) -> Answer {
+    let limit = limit.map(|bytes| MemoryAsk::Exactly(Bytes(bytes)));
+    node.admin().ask(&Admin::Relimit { container: id("burst"), lane: Lane(0), limit })
+}
+
+fn gpuslice(node: &Node, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    command.args(words).arg("--runtime-dir").arg(node.runtime_dir());
+    command.output().expect("it starts")
+}
+
+fn must(node: &Node, words: &[&str]) -> String {
+    let output = gpuslice(node, words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn refused(node: &Node, words: &[&str]) -> String {
+    let output = gpuslice(node, words);
+    assert!(!output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A slice as `gpuslice ps --json` has it.
+fn shown(node: &Node, container: &str) -> Value {
+    let all: Value = serde_json::from_str(&must(node, &["ps", "--json"])).expect("JSON");
+    let slices = all["slices"].as_array().expect("a list").clone();
+    slices.into_iter().find(|slice| slice["container"] == container).expect("a slice")
+}
+
+/// The kinds of a container's events.
+fn events(node: &Node, container: &str) -> Vec<String> {
+    let text = must(node, &["events", "--json", "--slice", container]);
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    all.map(|event| event["event"].as_str().expect("a kind").to_owned()).collect()
+}
+
+fn granted(reply: &Reply) -> Option<u64> {
+    match reply {
+        Reply::Reserved { bytes, .. } => Some(bytes.0),
+        Reply::Refused { .. } => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks for memory, and does not wait for the answer.
+fn ask(tenant: &TenantClient, bytes: u64) {
+    let (need, wish) = (Bytes(bytes), Bytes(bytes));
+    let request = gpuslice_wire::tenant::Request::Reserve { lane: Lane(0), need, wish };
+    tenant.0.send(2, &request).expect("the daemon reads");
+}
+
+#[test]
+fn a_claim_gets_what_the_borrower_gives_back() {
+    let node = node("reclaim_grace_s = 20");
+    two_slices(&node);
+    let (burst, web) = (node.process("burst"), node.process("web"));
+    let page = container_page(&burst.attach(Bytes::ZERO));
+    web.attach(Bytes::ZERO);
+    let total = || page.lane[0].cap.load(SeqCst);
+    let free = || total() - page.lane[0].reserved.load(SeqCst);
+    assert_eq!((total(), free()), (4 * GIB, 4 * GIB));
+    assert_eq!(granted(&burst.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
+    eventually("what is left of the GPU", || free() == GIB);
+    ask(&web, 2 * GIB);
+    eventually("it is asked", || shown(&node, "burst")["memory_wanted"] == GIB);
+    eventually("nothing is lent", || free() == 0);
+    assert_eq!(granted(&burst.reserve(0, MIB, MIB)), None, "it grows no more");
+    assert!(must(&node, &["ps"]).contains("1GiB wanted back"));
+    assert!(events(&node, "burst").contains(&"memory-wanted".to_owned()));
+    burst.release(0, GIB);
+    assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
+    eventually("it is asked no more", || shown(&node, "burst")["memory_wanted"] == 0);
+    assert_eq!(shown(&node, "burst")["memory_limit"], 4 * GIB);
+    assert!(!events(&node, "burst").contains(&"suspended".to_owned()));
+}
+
+/// A program in a slice, which takes memory in steps until it is refused, and then waits.
+struct Program(Child);
+
+impl Program {
+    fn start(node: &Node, container: &str, most_mib: u64) -> Program {
+        let driver = node.root().join("driver");
+        let mut command = Command::new(program("tenant"));
+        command
+            .args(["--seconds", "100000", "--idle", "--step-mib", "64", "--most-mib"])
+            .arg(most_mib.to_string())
+            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
+            .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
+            .env("GPUSLICE_DRIVER_DIR", &driver)
+            .env("LD_LIBRARY_PATH", &driver)
+            .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
+            .stdout(Stdio::piped());
+        Program(command.spawn().expect("it starts"))
+    }
+
+    /// What it says when it has taken its memory.
+    fn filled(&mut self) -> Value {
+        use std::io::{BufRead, BufReader};
+        let out = self.0.stdout.as_mut().expect("piped");
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        serde_json::from_str(&line).expect("JSON")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn held(node: &Node, container: &str) -> u64 {
+    shown(node, container)["memory_used"].as_u64().expect("bytes")
+}
+
+#[test]
+fn a_borrower_that_keeps_it_is_suspended_and_resumed_when_there_is_room() {
+    let mut node = node("reclaim_grace_s = 1");
+    two_slices(&node);
+    let mut burst = Program::start(&node, "burst", 3 << 10);
+    let all = burst.filled();
+    assert_eq!((&all["total"], &all["got"]), (&(4 * GIB).into(), &(3 * GIB).into()), "{all}");
+    let mut web = Program::start(&node, "web", 2 << 10);
+    let got = web.filled();
+    assert_eq!((&got["got"], &got["refusal"]), (&(2 * GIB).into(), &0.into()), "{got}");
+    assert_eq!(shown(&node, "burst")["suspension"], "suspended");
+    let kinds = events(&node, "burst");
+    let order = ["memory-wanted", "suspended"].map(|kind| kinds.iter().position(|it| it == kind));
+    assert!(order[0].is_some() && order[0] < order[1], "{kinds:?}");
+    assert!(refused(&node, &["resume", "burst"]).contains("no room"));
+    // The next daemon knows that it is to be resumed.
+    node.end_daemon(Signal::SIGKILL);
+    start(&mut node, "reclaim_grace_s = 1");
+    assert_eq!(shown(&node, "burst")["suspension"], "suspended");
+    drop(web);
+    eventually("it is resumed", || shown(&node, "burst")["suspension"].is_null());
+    eventually("it is attached again", || held(&node, "burst") >= 3 * GIB);
+    assert_eq!(shown(&node, "burst")["memory_limit"], 4 * GIB, "its record has the limit");
+}
+
+#[test]
+fn a_node_may_refuse_the_claim() {
+    let node = node("reclaim = \"refuse\"\nreclaim_grace_s = 1");
+    two_slices(&node);
+    let mut burst = Program::start(&node, "burst", 3 << 10);
+    burst.filled();
+    let mut web = Program::start(&node, "web", 2 << 10);
+    let got = web.filled();
+    assert_eq!(got["refusal"], 2, "out of memory: {got}");
+    assert!(got["got"].as_u64() < Some(2 * GIB), "{got}");
+    assert!(must(&node, &["events", "--slice", "web"]).contains("memory that others have beyond"));
+    assert!(shown(&node, "burst")["suspension"].is_null());
+}
+
+#[test]
+fn limits_are_set_and_refused_by_the_command() {
+    let node = node("");
+    two_slices(&node);
+    let said = must(&node, &["set", "burst", "--memory-limit", "2GiB"]);
+    assert!(said.contains("memory limit 4GiB -> 2GiB"), "{said}");
+    assert!(
+        refused(&node, &["set", "burst", "--memory-limit", "512MiB"]).contains("below the cap")
+    );
+    assert!(refused(&node, &["set", "burst", "--memory-limit", "5GiB"]).contains("at most 4GiB"));
+    assert!(refused(&node, &["set", "burst", "--gpu", "0"]).contains("nothing to set"));
+    must(&node, &["set", "web", "--memory", "1GiB"]);
+    // The larger of the two goes first, in either direction.
+    must(&node, &["set", "burst", "--memory", "3GiB", "--memory-limit", "7/8"]);
+    assert_eq!(shown(&node, "burst")["memory_limit"], 7 * GIB / 2);
+    must(&node, &["set", "burst", "--memory", "512MiB", "--memory-limit", "1GiB"]);
+    assert!(refused(&node, &["set", "burst", "--memory", "2GiB"]).contains("memory limit 1GiB"));
+    must(&node, &["set", "burst", "--memory-limit", "none"]);
+    assert_eq!(shown(&node, "burst")["memory_limit"], GIB / 2);
+    assert!(events(&node, "burst").contains(&"limit-changed".to_owned()));
+    let text = must(&node, &["ps", "-o", "NAME,MEM-LIMIT,WANTED"]);
+    assert!(text.contains("512MiB"), "{text}");
+}
+
+#[test]
+fn an_oversubscribed_node_lends_nothing() {
+    let node = node("oversubscribe = true");
+    node.must_admit("burst", Bytes(GIB));
+    let (kind, why) = denied(relimit(&node, Some(2 * GIB)));
+    assert!(kind == Denial::Invalid && why.contains("oversubscribe"), "{why}");
+    node.must_admit("web", Bytes(4 * GIB));
+    let (burst, web) = (node.process("burst"), node.process("web"));
+    burst.attach(Bytes::ZERO);
+    web.attach(Bytes::ZERO);
+    assert_eq!(granted(&burst.reserve(0, GIB, GIB)), Some(GIB));
+    assert_eq!(granted(&web.reserve(0, 4 * GIB, 4 * GIB)), Some(4 * GIB), "caps alone count");
+}
