@@ -1,7 +1,7 @@
 //! Output of commands, also to a closed pipe: `gpuslice ps | head -1` is no error, and a command in a
 //! slice must not fail because its messages about the slice have no reader.
 
-use crate::text::{counted, cut};
+use crate::text::{counted, cut, wrapped};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -26,6 +26,26 @@ pub fn line_is_read(text: &str) -> Result<bool> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         done => done.map(|()| true).context("writing to standard output"),
     }
+}
+
+/// Prints a sentence; returns whether the output still has a reader. On a terminal it breaks between words, and goes on
+/// `indent` cells from the left.
+///
+/// # Errors
+/// As [`line`].
+pub fn sentence(text: &str, indent: usize) -> Result<bool> {
+    match terminal() {
+        Some((width, _)) => line_is_read(&wrapped(text, indent, width).join("\n")),
+        None => line_is_read(text),
+    }
+}
+
+/// Prints a row of a table. Marks at its end that a terminal has no room for go below it.
+///
+/// # Errors
+/// As [`line`].
+pub fn row(text: &str) -> Result<()> {
+    sentence(text, 4).map(drop)
 }
 
 /// A document of `--json`: an object with the name and the version of its schema in `docs/schemas`. A new field is no

@@ -14,117 +14,66 @@ use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, ClassCaps, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, SuspensionState, TimeEnforcement};
+use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reads one field of a slice's row: as it is, or as an expression of it.
-macro_rules! field {
-    ($row:ident, $name:ident) => {
-        match $row {
-            Snapshot::Slice { $name, .. } => $name,
-            _ => return None,
-        }
-    };
-    ($row:ident, $name:ident, $from:ident => $value:expr) => {
-        match $row {
-            Snapshot::Slice { $from, .. } => $value,
-            _ => return None,
-        }
-    };
+/// A value of a frame as lists show it.
+pub trait Shown {
+    /// Its type in lists.
+    type As;
+
+    /// Converts it.
+    fn shown(self) -> Self::As;
 }
 
-/// A structure of a slice's row, and its reading: each field is listed once.
-macro_rules! row {
-    ($($(#[$doc:meta])* $name:ident: $type:ty $(= $from:ident => $value:expr)?,)*) => {
-        /// One slice of one GPU.
-        #[derive(Clone, Debug)]
-        pub struct Row { $($(#[$doc])* pub $name: $type,)* }
+macro_rules! shown {
+    ($($type:ty $(= $as:ty => $to:expr)?),* $(,)?) => {$(
+        shown!(@ $type $(= $as => $to)?);
+    )*};
+    (@ $type:ty) => {
+        shown!(@ $type = $type => |it| it);
+    };
+    (@ $type:ty = $as:ty => $to:expr) => {
+        impl Shown for $type {
+            type As = $as;
 
-        impl Row {
-            /// Reads a row; `None` for a row of another kind.
-            fn of(row: Snapshot) -> Option<Row> {
-                Some(Row { $($name: field!(row, $name $(, $from => $value)?),)* })
+            fn shown(self) -> $as {
+                let to: fn($type) -> $as = $to;
+                to(self)
             }
         }
     };
 }
 
-row! {
-    /// Container id.
-    container: String = container => container.to_string(),
-    /// Display name; empty without one, until the view is complete.
-    name: String = name => name.to_string(),
-    /// Its GPU.
-    gpu: GpuUuid,
-    /// The GPU's number within the container.
-    lane: Lane,
-    /// Memory cap.
-    cap: Bytes,
-    /// Reserved, unused credit included.
-    reserved: Bytes,
-    /// Memory that NVML shows beyond what its processes reserved.
-    untracked: Bytes,
-    /// Held, as reported by its processes.
-    used: Bytes,
-    /// Highest `used`.
-    peak: Bytes,
-    /// Refused allocations.
-    denied: u64,
-    /// Size of the last refused allocation.
-    denied_need: Bytes,
-    /// Memory left then.
-    denied_left: Bytes,
-    /// CLOCK_MONOTONIC of the last refusal, ns; 0 for none.
-    denied_at_ns: u64,
-    /// How the memory cap is enforced.
-    memory_enforcement: MemoryEnforcement,
-    /// Pinned host memory, for all the container's GPUs together.
-    pinned: Bytes,
-    /// Pinned host memory cap.
-    pinned_cap: Option<Bytes>,
-    /// Weight for the time that shares leave; none beside a share alone.
-    weight: Option<u32> = weight => weight.map(Weight::get),
-    /// Share in percent.
-    share: Option<u32> = share => share.map(Percent::get),
-    /// Limit in percent; `cap_ppm` counts the policy's too.
-    share_limit: Option<u32> = share_limit => share_limit.map(Percent::get),
-    /// Priority class.
-    class: Class,
-    /// Upper limit of its part of the GPU's time, parts per million.
-    cap_ppm: u32,
-    /// Attached processes.
-    clients: u32,
-    /// It has work for the GPU now.
-    runnable: bool = runnable => runnable != 0,
-    /// It has the GPU now.
-    holds: bool = holds => holds != 0,
-    /// GPU time so far, ns.
-    gpu_ns: u64,
-    /// Time spent runnable without a turn so far, ns.
-    wait_ns: u64,
-    /// Time spent runnable so far, with or without a turn, ns.
-    runnable_ns: u64,
-    /// Turns so far.
-    turns: u64,
-    /// Turns after which it had not drained in time.
-    late_turns: u64,
-    /// Turns closed early for a higher class.
-    closed_early: u64,
-    /// How its turns are enforced.
-    time_enforcement: TimeEnforcement,
-    /// Preemptions of its work on the GPU.
-    stops: u64,
-    /// Attempted preemptions without an effect.
-    stops_missed: u64,
-    /// The hardware time slice set for it, µs; 0 for none.
-    time_slice_us: u64,
-    /// Times it was found with a different one.
-    time_slice_changes: u64,
-    /// Launches so far.
-    launches: u64,
-    /// It takes turns as a gang with the container's other GPUs.
-    gang: bool = gang => gang != 0,
+shown! {
+    u32, u64, Bytes, Option<Bytes>, GpuUuid, Lane, Class, MemoryEnforcement, TimeEnforcement,
+    ContainerId = String => |id| id.to_string(),
+    Name = String => |name| name.to_string(),
+    Option<Weight> = Option<u32> => |weight| weight.map(Weight::get),
+    Option<Percent> = Option<u32> => |percent| percent.map(Percent::get),
 }
+
+/// The row of a slice, with the fields of its frame.
+macro_rules! row {
+    ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
+        /// One slice of one GPU. Its name is its id where it has none, once the view is complete.
+        #[derive(Clone, Debug)]
+        #[allow(dead_code)] // no list shows whether turns are taken
+        pub struct Row { $($(#[$doc])* pub $name: <$type as Shown>::As,)* }
+
+        impl Row {
+            /// Reads a row; `None` for a row of another kind.
+            fn of(row: Snapshot) -> Option<Row> {
+                match row {
+                    Snapshot::Slice { $($name,)* } => Some(Row { $($name: $name.shown(),)* }),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+gpuslice_wire::slice_fields!(row);
 
 /// The daemon itself.
 #[derive(Clone, Copy, Debug)]
@@ -388,8 +337,9 @@ pub mod tests {
             class: Class::Normal,
             cap_ppm: share.map_or(WHOLE_PPM, |percent| percent * 10_000),
             clients: 1,
-            runnable,
-            holds: false,
+            runnable: u32::from(runnable),
+            holds: 0,
+            gated: 1,
             gpu_ns,
             wait_ns: 0,
             runnable_ns: 0,
@@ -402,7 +352,7 @@ pub mod tests {
             time_slice_us: 0,
             time_slice_changes: 0,
             launches: 0,
-            gang: false,
+            gang: 0,
         }
     }
 

@@ -7,9 +7,9 @@ use crate::history::EventKind;
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
 use crate::node::Health;
 use crate::owner::{ClaimId, Owner};
-use crate::policy::{Class, ClassCaps, Policy};
+use crate::policy::{ClassCaps, Policy};
 use crate::text::Name;
-use crate::units::{Bytes, Percent, Weight};
+use crate::units::Bytes;
 use crate::waits::{WAITS_SHOWN, WaitBehind, WaitCause};
 
 /// How a slice's memory cap is enforced. Each level includes the ones before it.
@@ -128,69 +128,52 @@ field_as!(ClaimState as u8, |state| *state as u8 + 1, |raw| {
     all.find(|it| *it as u8 + 1 == raw)
 });
 
-crate::frame::messages! {
-    /// Rows of a snapshot, ended by `End`. Kinds from 220 to 224 are only in the answer to
-    /// [`crate::admin::Command::Observe`].
-    Snapshot {
-        /// A GPU of the node.
-        201 Gpu {
-            /// Identity.
-            uuid: GpuUuid,
-            /// NVML index on the node.
-            index: NvmlIndex,
-            /// Physical memory.
-            total: Bytes,
-            /// Sum of the caps promised on it.
-            promised: Bytes,
-            /// Containers with a slice of it.
-            slices: u32,
-            /// Its policy.
-            policy: Policy,
-            /// Its product's name; empty if it is unknown.
-            product: Name,
-        }
-        /// A container's slice of one GPU.
-        202 Slice {
+/// The fields of a container's slice of one GPU, in the order of the frame: the macro `$to` takes them. Each is listed
+/// here alone, for the frame and for lists of slices.
+#[macro_export]
+macro_rules! slice_fields {
+    ($to:ident) => {
+        $to! {
             /// The container as its runtime names it.
-            container: ContainerId,
+            container: $crate::ids::ContainerId,
             /// Its name for display.
-            name: Name,
+            name: $crate::text::Name,
             /// Which GPU.
-            gpu: GpuUuid,
+            gpu: $crate::ids::GpuUuid,
             /// The GPU's number within the container.
-            lane: Lane,
+            lane: $crate::ids::Lane,
             /// Memory cap.
-            cap: Bytes,
+            cap: $crate::units::Bytes,
             /// Reserved by its processes, unused credit and `untracked` included.
-            reserved: Bytes,
+            reserved: $crate::units::Bytes,
             /// Memory that NVML shows beyond what its processes reserved: contexts, modules, the driver's own.
-            untracked: Bytes,
+            untracked: $crate::units::Bytes,
             /// Held according to its processes; never above `reserved`.
-            used: Bytes,
+            used: $crate::units::Bytes,
             /// Highest `used` seen.
-            peak: Bytes,
+            peak: $crate::units::Bytes,
             /// Allocations refused by the cap.
             denied: u64,
             /// Size asked for in the last refusal, bytes.
-            denied_need: Bytes,
+            denied_need: $crate::units::Bytes,
             /// Memory left under the cap at that time, bytes.
-            denied_left: Bytes,
+            denied_left: $crate::units::Bytes,
             /// CLOCK_MONOTONIC of the last refusal, ns; 0 for none since the daemon's start.
             denied_at_ns: u64,
             /// How its memory cap is enforced.
-            memory_enforcement: MemoryEnforcement,
+            memory_enforcement: $crate::snapshot::MemoryEnforcement,
             /// Host memory pinned by the container, for all its GPUs together.
-            pinned: Bytes,
+            pinned: $crate::units::Bytes,
             /// Cap on pinned host memory, if there is one.
-            pinned_cap: Option<Bytes>,
+            pinned_cap: Option<$crate::units::Bytes>,
             /// Weight for the time that shares leave; none beside a share alone.
-            weight: Option<Weight>,
+            weight: Option<$crate::units::Weight>,
             /// Share of the GPU's time, if it has one.
-            share: Option<Percent>,
+            share: Option<$crate::units::Percent>,
             /// Limit of its share, if it has one; `cap_ppm` also counts the policy's.
-            share_limit: Option<Percent>,
+            share_limit: Option<$crate::units::Percent>,
             /// Scheduling priority.
-            class: Class,
+            class: $crate::policy::Class,
             /// Largest part of the GPU's time for it, parts per million; 1_000_000 for all of it.
             cap_ppm: u32,
             /// Processes attached.
@@ -216,7 +199,7 @@ crate::frame::messages! {
             /// Turns ended early for a container of a higher class.
             closed_early: u64,
             /// How its turns are enforced.
-            time_enforcement: TimeEnforcement,
+            time_enforcement: $crate::snapshot::TimeEnforcement,
             /// Times its work was stopped on the GPU.
             stops: u64,
             /// Failed attempts to stop its work, on all its GPUs.
@@ -228,6 +211,32 @@ crate::frame::messages! {
             /// Launches through its processes' gates, as they count them; complete only while turns are taken.
             launches: u64,
         }
+    };
+}
+
+macro_rules! rows { ($($slice:tt)*) => { crate::frame::messages! {
+    /// Rows of a snapshot, ended by `End`. Kinds from 220 to 224 are only in the answer to
+    /// [`crate::admin::Command::Observe`].
+    Snapshot {
+        /// A GPU of the node.
+        201 Gpu {
+            /// Identity.
+            uuid: GpuUuid,
+            /// NVML index on the node.
+            index: NvmlIndex,
+            /// Physical memory.
+            total: Bytes,
+            /// Sum of the caps promised on it.
+            promised: Bytes,
+            /// Containers with a slice of it.
+            slices: u32,
+            /// Its policy.
+            policy: Policy,
+            /// Its product's name; empty if it is unknown.
+            product: Name,
+        }
+        /// A container's slice of one GPU.
+        202 Slice { $($slice)* }
         /// The last frame of a snapshot.
         203 End {
             /// CLOCK_MONOTONIC of the snapshot, ns.
@@ -358,4 +367,5 @@ crate::frame::messages! {
             launches: u64,
         }
     }
-}
+} } }
+slice_fields!(rows);

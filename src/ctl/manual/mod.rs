@@ -111,6 +111,7 @@ fn metrics_page() -> Roff {
         page.text([roman(subject)]);
         page.text([roman(labels)]);
     }
+    page.control("PP", []);
     page.text([roman("Further labels are named with each metric.")]);
     page.control("SH", ["METRICS"]);
     entry(&mut page, "gpuslice_up", "gauge", "1 if gpusliced answers, 0 if not.");
@@ -171,5 +172,9 @@ mod tests {
             assert!(page.contains(&format!("gpuslice_{name}")), "{}", family.name);
         }
         assert!(page.contains("counter, each slice, cause"), "{page}");
+        assert!(
+            page.contains("\n.PP\nFurther labels"),
+            "a paragraph, not a part of the last label: {page}"
+        );
     }
 }

@@ -203,7 +203,8 @@ fn row(it: &Tenant, now: u64, second: u64) -> Row {
             "embed" => 2,
             _ => 1,
         },
-        holds: matches!(it.name, "train-llama" | "render"),
+        holds: u32::from(matches!(it.name, "train-llama" | "render")),
+        runnable_ns: now * (it.time[0] + it.time[1]) / 100,
         turns: 55 * second,
         launches: 4_000 * second,
         ..slice(it.name, 1, None, it.time[2] < 50, got)

@@ -9,7 +9,7 @@ use super::model::{Line as Slice, Mode, Model};
 use crate::gpus::{Summary, summaries};
 use crate::spark::{resampled, sparkline};
 use crate::table::View;
-use crate::text::cut;
+use crate::text::{cut, wrapped};
 use crate::why::percent;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;
@@ -180,14 +180,6 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, look: Look) {
     frame.render_widget(Paragraph::new(below.collect::<Vec<_>>()), bottom);
 }
 
-/// A text in lines of `width` cells, of which those after the first begin with `indent` spaces.
-pub(super) fn wrapped(text: &str, indent: usize, width: usize) -> Vec<String> {
-    let space = " ".repeat(indent.min(width / 2));
-    let options = textwrap::Options::new(width.max(1)).subsequent_indent(&space);
-    let lines = textwrap::wrap(text, options).into_iter();
-    lines.map(|line| line.replace('\u{a0}', " ")).collect()
-}
-
 /// A line for each GPU, `most` at most.
 fn header(model: &Model, look: Look, width: usize, most: usize) -> Vec<Line<'static>> {
     let (before, now) = (model.before(), model.now());
@@ -206,7 +198,7 @@ fn header(model: &Model, look: Look, width: usize, most: usize) -> Vec<Line<'sta
 
 fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
     let (gpu, now) = (it.gpu, model.now());
-    let holders = now.rows.iter().filter(|row| row.gpu == gpu.uuid && row.holds);
+    let holders = now.rows.iter().filter(|row| row.gpu == gpu.uuid && row.holds != 0);
     let holders: Vec<&str> = holders.map(|row| row.name.as_str()).take(3).collect();
     let product = gpu.product.trim_start_matches("NVIDIA ");
     let simulated = gpu.mark(" | ");
@@ -281,7 +273,7 @@ fn table(
     let selected = model.selected(slices);
     let first = (selected + 1).saturating_sub(room.max(1));
     for (at, it) in slices.iter().enumerate().skip(first).take(room.max(1)) {
-        let mark = if it.row.holds { "* " } else { "  " };
+        let mark = if it.row.holds != 0 { "* " } else { "  " };
         let mut start = format!("{mark}{} ", fit(&it.row.name, name, false));
         columns.iter().for_each(|column| start += &column.text(model.now(), it));
         if has_spark {

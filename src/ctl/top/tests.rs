@@ -63,7 +63,8 @@ fn view(seconds: u64) -> View {
         cap: Bytes(8 * GIB),
         used: Bytes(3 * GIB),
         class,
-        holds: name == "train",
+        holds: u32::from(name == "train"),
+        runnable_ns: if name == "loader" { at / 50 } else { at },
         ..slice(name, 1, None, name != "loader", at * part / 100)
     };
     let names = ["web", "train", "loader"];

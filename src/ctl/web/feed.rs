@@ -205,7 +205,7 @@ fn slice(now: &View, line: &Line<'_>) -> Value {
         "container": row.container, "name": row.name, "gpu": row.gpu.to_string(), "index": now.index(row.gpu),
         "pod": owner_json(now, row), "class": row.class.name(), "weight": row.weight, "share": row.share,
         "share_limit": row.share_limit, "memory_cap": row.cap.0,
-        "memory_used": row.used.0.saturating_add(row.untracked.0), "holds": row.holds,
+        "memory_used": row.used.0.saturating_add(row.untracked.0), "holds": row.holds != 0,
         "processes": row.clients, "denied": row.denied, "overruns": row.late_turns,
         "due": finding.due, "got": part(growth.gpu), "wait": part(growth.held_back()), "idle": part(growth.idle),
         "reason": finding.why.name(), "why": told.label, "sentence": told.sentence, "try": told.advice,

@@ -83,6 +83,9 @@ fn views(parts: Parts, change: impl Fn(&mut View)) -> (View, View) {
             slice("b", 3, None, true, 0),
             slice("c", 1, None, false, 0),
         ];
+        let worked =
+            |row: Row| Row { runnable_ns: if row.runnable != 0 { now_ns } else { 0 }, ..row };
+        let rows = rows.into_iter().map(worked).collect();
         let daemon = daemon(S, (0, 0));
         View {
             now_ns,
@@ -317,8 +320,8 @@ fn the_other_gpu_of_a_gang_is_named() {
             let mut there = time("a", 1, waits);
             there.gpu = GpuUuid([2; 16]);
             now.times.push(there);
-            now.rows[0].gang = gang;
-            now.rows.push(Row { gang, ..other.clone() });
+            now.rows[0].gang = u32::from(gang);
+            now.rows.push(Row { gang: u32::from(gang), ..other.clone() });
         });
         found
     };

@@ -25,8 +25,8 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid};
 use gpuslice_wire::limits::CLIENTS_MAX;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use questions::{NvmlAnswer, Question, Sample, Ticket};
-use std::collections::{BTreeMap, VecDeque};
+use questions::{DeviceUsage, NvmlAnswer, Question, Sample, Ticket};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
@@ -80,6 +80,8 @@ pub struct Accounting {
     /// The look at devices, while its answer is due: what processes claimed. And the earliest moment of the next.
     looking: Option<Claimed>,
     look_next: Instant,
+    /// GPUs of which NVML has told a process's figure.
+    figured: BTreeSet<GpuUuid>,
     tickets: Ticket,
     unanswered: usize,
     waiting: VecDeque<PendingMeasure>,
@@ -126,6 +128,7 @@ impl Accounting {
             late: false,
             looking: None,
             look_next: Instant(0),
+            figured: BTreeSet::new(),
             tickets: 0,
             unanswered: 0,
             waiting: VecDeque::new(),
@@ -159,6 +162,22 @@ impl Accounting {
     /// NVML has answered to that; returns what processes claimed at the question.
     pub fn looked(&mut self) -> Claimed {
         self.looking.take().unwrap_or_default()
+    }
+
+    /// NVML may have told what single processes use on a GPU.
+    pub fn note_figures(&mut self, sample: &Sample) {
+        let processes = sample.processes.iter().flatten();
+        if processes.into_iter().any(|(_, process)| process.used.is_some()) {
+            self.figured.insert(GpuUuid(sample.gpu));
+        }
+    }
+
+    /// Whether NVML tells what single processes use on a GPU, now or at other times.
+    pub fn tells_figures(&mut self, device: &DeviceUsage) -> bool {
+        if device.processes.iter().flatten().any(|(_, figure)| figure.is_some()) {
+            self.figured.insert(GpuUuid(device.gpu));
+        }
+        self.figured.contains(&GpuUuid(device.gpu))
     }
 
     /// A new ticket.

@@ -26,6 +26,7 @@ impl Daemon {
         self.settle();
         for sample in samples {
             let accounting = &mut self.duties.accounting;
+            accounting.note_figures(sample);
             for event in accounting.attribute(sample, &attached, &owners) {
                 self.deliver(event);
             }
@@ -77,7 +78,8 @@ impl Daemon {
         let after = self.claimed(&gpus);
         for device in usage {
             let (gpu, asked) = (GpuUuid(device.gpu), Instant(asked_ns));
-            let [least, most] = beside(device, &before, &after);
+            let figures = self.duties.accounting.tells_figures(device);
+            let [least, most] = beside(device, figures, [&before, &after]);
             self.deliver(Event::DeviceLooked { gpu, asked, least, most });
         }
     }
@@ -85,7 +87,11 @@ impl Daemon {
 
 /// The memory in use that no living process explains, at least and at most. A process takes and frees memory while NVML
 /// is asked: the larger of its two figures, and of its claims before and after, gives the least, the smaller the most.
-fn beside(device: &DeviceUsage, before: &Claimed, after: &Claimed) -> [Bytes; 2] {
+///
+/// A claim to hold memory is at least what the device has of it: it includes what is requested and not allocated yet, and
+/// what is set aside for a pool. So where NVML tells `figures` at other times, a process without one explains as little
+/// as nothing, and the next look with a figure decides.
+fn beside(device: &DeviceUsage, figures: bool, [before, after]: [&Claimed; 2]) -> [Bytes; 2] {
     let none = BTreeMap::new();
     let listed = device.processes.as_ref().unwrap_or(&none);
     let without_figure = |pid: &u32| match listed.get(pid) {
@@ -99,7 +105,9 @@ fn beside(device: &DeviceUsage, before: &Claimed, after: &Claimed) -> [Bytes; 2]
     let here: BTreeSet<_> = before.keys().chain(after.keys()).collect();
     let claimed = here.into_iter().filter(|(gpu, _)| gpu.0 == device.gpu).map(|key| {
         let [was, is] = [before, after].map(|of| claims(of, key).unwrap_or(0));
-        [was.min(is), was.max(is)]
+        let of = |of: &Claimed| of.get(key).is_some_and(|(pid, _)| without_figure(pid));
+        let is_unsure = figures && (of(before) || of(after));
+        [if is_unsure { 0 } else { was.min(is) }, was.max(is)]
     });
     let explained = listed.values().flatten().copied().chain(claimed);
     let sums = explained.fold([0_u64; 2], |[least, most], it| {
@@ -132,7 +140,7 @@ mod tests {
     fn what_processes_and_their_claims_explain_is_not_beside_them() {
         let same = claims(5, 40);
         let beside = |it: &DeviceUsage| {
-            let [least, most] = beside(it, &same, &same);
+            let [least, most] = beside(it, false, [&same, &same]);
             assert_eq!(least, most);
             most.0
         };
@@ -152,11 +160,23 @@ mod tests {
     fn what_changes_meanwhile_is_explained_and_is_not() {
         let (little, much) = (claims(5, 5), claims(50, 50));
         for (before, after) in [(&little, &much), (&much, &little)] {
-            assert_eq!(beside(&usage(100, None), before, after), [Bytes(50), Bytes(95)]);
+            let beside = beside(&usage(100, None), false, [before, after]);
+            assert_eq!(beside, [Bytes(50), Bytes(95)]);
         }
         let ended = Claimed::new();
+        let beside = |it: &DeviceUsage, before, after| beside(it, false, [before, after]);
         assert_eq!(beside(&usage(100, None), &much, &ended), [Bytes(50), Bytes(100)]);
         let new = usage(100, Some(&[(10, Some([0, 64]))]));
         assert_eq!(beside(&new, &ended, &ended), [Bytes(36), Bytes(100)]);
+    }
+
+    /// The list can name a process and not tell its figure, once in a while or always.
+    #[test]
+    fn a_claim_explains_nothing_for_certain_where_figures_are_told_at_other_times() {
+        let same = claims(5, 40);
+        let beside = |processes| beside(&usage(100, processes), true, [&same, &same]);
+        assert_eq!(beside(Some(&[(10, None)])), [Bytes(60), Bytes(100)]);
+        assert_eq!(beside(None), [Bytes(60), Bytes(100)]);
+        assert_eq!(beside(Some(&[(10, Some([30, 30]))])), [Bytes(65), Bytes(65)]);
     }
 }
