@@ -76,7 +76,9 @@ pub struct Session {
     /// The process's slot of the usage table.
     slot: AtomicU32,
     lanes: u8,
-    accounts: [CreditAccount; ACCOUNTS_MAX],
+    /// Not part of this value, which is made on the stack of the thread that attaches: 20 KiB, several times, are
+    /// more than some threads have.
+    accounts: Box<[CreditAccount]>,
     /// The part of the held memory that NVML does not show, by lane, bytes.
     unseen: [AtomicU64; ACCOUNTS_MAX],
     /// What the held memory is used for, by lane. A new page of claims gets it from here.
@@ -144,7 +146,7 @@ impl Session {
             usage,
             slot: AtomicU32::new(client.slot.load(Relaxed)),
             lanes: welcome.lanes.min(LANES_MAX as u8),
-            accounts: Default::default(),
+            accounts: (0..ACCOUNTS_MAX).map(|_| CreditAccount::default()).collect(),
             unseen: Default::default(),
             families: Default::default(),
         })

@@ -5,6 +5,7 @@
 //! descriptors, umask, output and exit status.
 
 mod interposers;
+mod unusual;
 
 use crate::harness::node::Node;
 use crate::harness::{is_root, skip, target_dir};
@@ -50,6 +51,11 @@ fn shim() -> PathBuf {
 
 /// A command at that place, in a slice of 1 GiB.
 fn at(node: &Node, place: Place, words: &[&str]) -> Command {
+    at_with(node, place, &[], words)
+}
+
+/// The same in a slice with further options.
+fn at_with(node: &Node, place: Place, options: &[&str], words: &[&str]) -> Command {
     let driver = node.root().join("driver");
     let mut command = match place {
         Place::Bare => Command::new(words[0]),
@@ -61,7 +67,7 @@ fn at(node: &Node, place: Place, words: &[&str]) -> Command {
         let method = if place == Place::Preload { "preload" } else { "mount" };
         command.args(["run", "--quiet", "--memory", "1GiB", "--inject", method]);
         command.arg("--runtime-dir").arg(node.runtime_dir());
-        command.arg("--").args(words);
+        command.args(options).arg("--").args(words);
     }
     command.env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
     command
