@@ -126,6 +126,10 @@ impl Shown {
             EventKind::GpuRecovered => "it is healthy again".to_owned(),
             EventKind::Suspended => format!("{} moved to the host", Bytes(first)),
             EventKind::Resumed => format!("{} moved back to the GPU", Bytes(first)),
+            EventKind::OverCap => format!("{}; it gets no more", over(first, second)),
+            EventKind::Frozen => format!("{}; its processes are frozen", over(first, second)),
+            EventKind::Thawed => "it fits its cap, and its processes go on".to_owned(),
+            EventKind::Killed => format!("{}; its processes were killed", over(first, second)),
             EventKind::SliceEnded
             | EventKind::SliceRefused
             | EventKind::Retuned
@@ -180,6 +184,7 @@ impl Shown {
             EventKind::Overrun | EventKind::Drained => &["after_ns"],
             EventKind::CapChanged => &["was", "cap"],
             EventKind::Suspended | EventKind::Resumed => &["bytes"],
+            EventKind::OverCap | EventKind::Frozen | EventKind::Killed => &["held", "cap"],
             _ => &[],
         };
         for (name, amount) in names.iter().zip([first, second]) {
@@ -188,6 +193,11 @@ impl Shown {
         }
         out::document("event", 1, value)
     }
+}
+
+/// More on a GPU than the cap.
+fn over(held: u64, cap: u64) -> String {
+    format!("has {} on the GPU, above its cap of {}", Bytes(held), Bytes(cap))
 }
 
 fn parse_since(text: &str) -> Result<Duration, String> {
@@ -303,6 +313,16 @@ mod tests {
             (EventKind::GpuRecovered, [0, 0], "", "healthy again", "event"),
             (EventKind::Suspended, [3 * mib, 0], "", "3MiB moved to the host", "bytes"),
             (EventKind::Resumed, [mib, 0], "", "1MiB moved back", "bytes"),
+            (
+                EventKind::OverCap,
+                [3 * mib, mib],
+                "",
+                "3MiB on the GPU, above its cap of 1MiB",
+                "held",
+            ),
+            (EventKind::Frozen, [3 * mib, mib], "", "its processes are frozen", "cap"),
+            (EventKind::Thawed, [0, 0], "", "its processes go on", "event"),
+            (EventKind::Killed, [3 * mib, mib], "", "were killed", "held"),
             (EventKind::MemoryRefused, [3 * mib, mib], "", "needed 3MiB more, 1MiB left", "left"),
             (
                 EventKind::MemoryRefused,

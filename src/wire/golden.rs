@@ -86,7 +86,8 @@ fn events_have_these_bytes() {
     assert_eq!(frame[HEADER_BYTES..], [3, 0, 0, 0, 0, 0, 0, 0]);
     let kinds = EventKind::ALL.map(EventKind::name);
     assert_eq!((kinds[0], kinds[4], kinds[10]), ("daemon-started", "memory-refused", "policy-set"));
-    assert_eq!(kinds[11..], ["gpu-failed", "gpu-recovered", "suspended", "resumed"]);
+    assert_eq!(kinds[11..15], ["gpu-failed", "gpu-recovered", "suspended", "resumed"]);
+    assert_eq!(kinds[15..], ["over-cap", "frozen", "thawed", "killed"]);
 }
 
 /// A frame with one sample, and the request for those after an instant.

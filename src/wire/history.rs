@@ -42,11 +42,19 @@ pub enum EventKind {
     Suspended,
     /// It was moved back, and its processes go on. Amounts: bytes.
     Resumed,
+    /// It has more on a GPU than its cap, by memory taken behind the shim. Amounts: what it has, its cap, bytes.
+    OverCap,
+    /// Its processes were frozen for that. Amounts: the same.
+    Frozen,
+    /// It fits its cap again, and its processes go on.
+    Thawed,
+    /// Its processes were killed for that. Amounts: as of `OverCap`.
+    Killed,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 15] = [
+    pub const ALL: [EventKind; 19] = [
         EventKind::DaemonStarted,
         EventKind::SliceBegan,
         EventKind::SliceEnded,
@@ -62,6 +70,10 @@ impl EventKind {
         EventKind::GpuRecovered,
         EventKind::Suspended,
         EventKind::Resumed,
+        EventKind::OverCap,
+        EventKind::Frozen,
+        EventKind::Thawed,
+        EventKind::Killed,
     ];
 
     /// Its name in lists and JSON.
@@ -83,6 +95,10 @@ impl EventKind {
             EventKind::GpuRecovered => "gpu-recovered",
             EventKind::Suspended => "suspended",
             EventKind::Resumed => "resumed",
+            EventKind::OverCap => "over-cap",
+            EventKind::Frozen => "frozen",
+            EventKind::Thawed => "thawed",
+            EventKind::Killed => "killed",
         }
     }
 }

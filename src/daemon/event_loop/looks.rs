@@ -30,7 +30,9 @@ impl Daemon {
                 self.deliver(event);
             }
         }
+        let excess = self.engine.over_caps();
         let duties = &mut self.duties;
+        duties.over_cap_looked(&excess);
         duties.cgroup_limits.update_all(&mut duties.accounting);
     }
 
