@@ -57,7 +57,7 @@ pub const ALL: [Column; WIDE + 8] = [
     left("CAP-BY", 9, |it| memory_enforcement_name(it.row.memory_enforcement).to_owned()),
     right("DENIED", 7, |it| it.row.denied.to_string()),
     right("WEIGHT", 13, |it| weight(it.row)),
-    right("DUE", 7, |it| percent(it.now.due(it.row))),
+    right("DUE", 7, |it| percent(it.now.due_since(Some(it.before), it.row))),
     right("GOT", 7, |it| percent(it.now.got(it.row, it.before))),
     right("WAIT", 7, |it| percent(it.now.waited(it.row, it.before))),
     right("PROCS", 5, |it| it.row.clients.to_string()),

@@ -19,6 +19,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Interval between two questions.
 const ASK_EVERY: Duration = Duration::from_millis(250);
+/// Cells before an event's kind.
+const BELOW_TIME: usize = "1970-01-01T00:00:00.000Z  ".len();
 
 /// Options of `gpuslice events`.
 #[derive(clap::Args)]
@@ -234,7 +236,11 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         let is_asked = |it: &Shown| options.slice.as_ref().is_none_or(|asked| it.is_of(asked));
         for event in shown.filter(|it| is_new(it) && is_asked(it)) {
             let line = if options.json { event.json().to_string() } else { event.line(&view) };
-            if !out::line_is_read(&line)? {
+            let is_read = match options.json {
+                true => out::line_is_read(&line)?,
+                false => out::sentence(&line, BELOW_TIME)?,
+            };
+            if !is_read {
                 return Ok(ExitCode::SUCCESS);
             }
         }

@@ -8,12 +8,14 @@ use crate::node;
 use crate::out;
 use crate::rm::find;
 use crate::table::{Row, View};
+use crate::text::cut;
 use crate::why::{Finding, Told, Why, decide, duration, percent, with_dir};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use unicode_width::UnicodeWidthStr;
 
 /// Options of `gpuslice explain`.
 #[derive(clap::Args)]
@@ -80,30 +82,46 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let findings: Vec<(&Row, Finding)> =
         rows.into_iter().map(|row| (row, decide(before.as_ref(), &now, row))).collect();
     let given = options.runtime_dir.as_deref();
-    let lines = match (options.json, id.is_some()) {
-        (true, _) => vec![json_of(&now, &findings, given).to_string()],
-        (false, true) => {
-            findings.iter().flat_map(|(row, it)| paragraph(&now, row, it, given)).collect()
+    if options.json {
+        out::line(&json_of(&now, &findings, given).to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (lines, indent) = match id {
+        Some(_) => {
+            let all = findings.iter().flat_map(|(row, it)| paragraph(&now, row, it, given));
+            (all.collect(), BELOW_WORD)
         }
-        (false, false) => table(&now, &findings),
+        None => table(&now, &findings),
     };
     for line in lines {
-        out::line(&line)?;
+        match line.starts_with(TRY) {
+            true => out::line(&line)?, // a command is copied as one line
+            false => drop(out::sentence(&line, indent)?),
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line for each slice.
-fn table(now: &View, findings: &[(&Row, Finding)]) -> Vec<String> {
+/// Before the command that helps.
+const TRY: &str = "  try:   ";
+/// Cells before a sentence about one slice.
+const BELOW_WORD: usize = TRY.len();
+
+/// One line for each slice, and the cells before its sentence.
+fn table(now: &View, findings: &[(&Row, Finding)]) -> (Vec<String>, usize) {
     if findings.is_empty() {
-        return vec!["no slices on this node".to_owned()];
+        return (vec!["no slices on this node".to_owned()], 0);
     }
-    let width = findings.iter().map(|(row, _)| row.name.chars().count()).max().unwrap_or(0).min(32);
+    let width = findings.iter().map(|(row, _)| row.name.width()).max().unwrap_or(0).min(32);
+    let mut indent = 0;
     let line = |(row, finding): &(&Row, Finding)| {
-        let gpu = now.index(row.gpu);
-        format!("{:<width$.width$}  gpu {gpu}  {}", row.name, finding.told(now, row).sentence)
+        let name = cut(&row.name, width);
+        let space = " ".repeat(width.saturating_sub(name.width()));
+        let begin = format!("{name}{space}  gpu {}  ", now.index(row.gpu));
+        indent = begin.width();
+        begin + &finding.told(now, row).sentence
     };
-    findings.iter().map(line).collect()
+    (findings.iter().map(line).collect(), indent)
 }
 
 /// The sentences about one slice.
@@ -114,7 +132,7 @@ fn paragraph(now: &View, row: &Row, finding: &Finding, dir: Option<&Path>) -> Ve
         format!("{}, {}, {}:", row.name, now.called(row.gpu), duration(growth.wall)),
         format!("  why:   {sentence}"),
     ];
-    lines.extend(with_dir(advice, dir).map(|advice| format!("  try:   {advice}")));
+    lines.extend(with_dir(advice, dir).map(|advice| format!("{TRY}{advice}")));
     let parts = parts(finding);
     let shown = parts.iter().filter(|(_, ns)| growth.part(*ns) >= 0.005);
     let shown: Vec<String> =

@@ -4,12 +4,14 @@ use crate::admin::Admin;
 use crate::node;
 use crate::out;
 use crate::table::{Gpu, View};
+use crate::text::cut;
 use anyhow::Result;
 use gpuslice_wire::units::Bytes;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use unicode_width::UnicodeWidthStr;
 
 /// Interval over which BUSY is measured.
 const SAMPLE: Duration = Duration::from_millis(250);
@@ -77,42 +79,64 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         out::line(&out::document("gpus", 1, all).to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    for line in lines(&all) {
+    for line in lines(&all, out::terminal().map(|(width, _)| width)) {
         out::line(&line)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn lines(all: &[Summary<'_>]) -> Vec<String> {
-    let product = |it: &Summary<'_>| match it.gpu.product.as_str() {
-        "" => "-".to_owned(),
-        name => name.to_owned(),
+/// Headings. Text begins at the left, figures end at the right.
+const HEADS: [&str; 9] =
+    ["GPU", "PRODUCT", "POLICY", "USED", "PROMISED", "FREE", "TOTAL", "BUSY", "SLICES"];
+/// The columns of the product and the policy.
+const PRODUCT: usize = 1;
+const POLICY: usize = 2;
+
+/// The table, the heading first. A product's name is cut, to eight cells at least, where a line would be longer than
+/// `most` cells.
+fn lines(all: &[Summary<'_>], most: Option<usize>) -> Vec<String> {
+    let rows: Vec<[String; 9]> = all.iter().map(cells).collect();
+    let width = |at: usize| {
+        let cells = rows.iter().map(|row| row[at].width());
+        cells.chain([HEADS[at].len()]).max().unwrap_or(0)
     };
-    let widths = all.iter().map(|it| product(it).chars().count());
-    let width = widths.chain(["PRODUCT".len()]).max().unwrap_or(0);
-    let head = format!(
-        "{:>3} {:<width$} {:<10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6}",
-        "GPU", "PRODUCT", "POLICY", "USED", "PROMISED", "FREE", "TOTAL", "BUSY", "SLICES"
-    );
-    let row = |it: &Summary<'_>| {
-        let gpu = it.gpu;
-        let [used, promised, free, total] =
-            [it.used, gpu.promised, it.free, gpu.total].map(|bytes| bytes.to_string());
-        let away = match it.on_host {
-            Bytes::ZERO => String::new(),
-            memory => format!("  {memory} suspended"),
-        };
-        let mark = gpu.mark("  ") + &away;
-        format!(
-            "{:>3} {:<width$} {:<10} {used:>9} {promised:>9} {free:>9} {total:>9} {:>5.1}% {:>6}{mark}",
-            gpu.index,
-            product(it),
-            gpu.policy,
-            100.0 * it.busy,
-            gpu.slices
-        )
+    let mut widths: [usize; 9] = std::array::from_fn(width);
+    let mark = |it: &Summary<'_>| match it.on_host {
+        Bytes::ZERO => it.gpu.mark("  "),
+        memory => format!("{}  {memory} suspended", it.gpu.mark("  ")),
     };
-    [head].into_iter().chain(all.iter().map(row)).collect()
+    let marks: Vec<String> = all.iter().map(mark).collect();
+    let longest = marks.iter().map(|mark| mark.width()).max().unwrap_or(0);
+    let whole = widths.iter().sum::<usize>() + widths.len() - 1 + longest;
+    let over = most.map_or(0, |most| whole.saturating_sub(most));
+    widths[PRODUCT] = widths[PRODUCT].saturating_sub(over).max(widths[PRODUCT].min(8));
+    let line = |cells: &[String; 9], mark: &str| {
+        let padded = cells.iter().zip(widths).enumerate().map(|(at, (text, width))| {
+            let text = cut(text, width);
+            let space = " ".repeat(width.saturating_sub(text.width()));
+            if [PRODUCT, POLICY].contains(&at) { text + &space } else { space + &text }
+        });
+        padded.collect::<Vec<_>>().join(" ") + mark
+    };
+    let head = line(&HEADS.map(str::to_owned), "");
+    let told = rows.iter().zip(&marks).map(|(cells, mark)| line(cells, mark));
+    [head].into_iter().chain(told).collect()
+}
+
+/// A GPU's texts, in the order of [`HEADS`].
+fn cells(it: &Summary<'_>) -> [String; 9] {
+    let gpu = it.gpu;
+    [
+        gpu.index.to_string(),
+        if gpu.product.is_empty() { "-".to_owned() } else { gpu.product.clone() },
+        gpu.policy.to_string(),
+        it.used.to_string(),
+        gpu.promised.to_string(),
+        it.free.to_string(),
+        gpu.total.to_string(),
+        format!("{:.1}%", 100.0 * it.busy),
+        gpu.slices.to_string(),
+    ]
 }
 
 /// A GPU's figures as JSON.
@@ -147,17 +171,35 @@ mod tests {
             View { now_ns, rows, gpus: vec![promised, other], ..View::default() }
         };
         let (before, now) = (view(0, 0), view(1_000, 500));
-        let told = lines(&summaries(&before, &now));
+        let told = lines(&summaries(&before, &now), None);
         assert_eq!(
             told,
             [
-                "GPU PRODUCT     POLICY          USED  PROMISED      FREE     TOTAL   BUSY SLICES",
-                "  4 NVIDIA H200 soft            4MiB    768MiB    256MiB      1GiB  75.0%      1",
-                "  7 -           soft              0B        0B      1GiB      1GiB   0.0%      1",
+                "GPU PRODUCT     POLICY USED PROMISED   FREE TOTAL  BUSY SLICES",
+                "  4 NVIDIA H200 soft   4MiB   768MiB 256MiB  1GiB 75.0%      1",
+                "  7 -           soft     0B       0B   1GiB  1GiB  0.0%      1",
             ]
         );
         let json = json_of(&summaries(&before, &now)[0]);
         assert_eq!((&json["memory_used"], &json["busy"]), (&(4 << 20).into(), &0.75.into()));
+    }
+
+    #[test]
+    fn a_narrow_terminal_cuts_the_product() {
+        let simulated = "GPU-67707573-696d-82f3-ac20-e16a02382aa8".parse().expect("a UUID");
+        let product = "gpuslice simulated GPU".to_owned();
+        let gib = |gib: u64| Bytes(gib << 30);
+        let gpu =
+            Gpu { uuid: simulated, product, promised: gib(1000), total: gib(1023), ..gpu(1, 15) };
+        let view = View { gpus: vec![gpu], ..View::default() };
+        let of = |most| lines(&summaries(&view, &view), most)[1].clone();
+        assert_eq!(of(None), of(Some(200)));
+        assert!(
+            of(Some(80)).width() <= 80 && of(Some(80)).contains(" gpuslic"),
+            "{}",
+            of(Some(80))
+        );
+        assert!(of(Some(20)).contains(" gpuslic\u{2026} "), "{}", of(Some(20)));
     }
 
     #[test]
@@ -172,7 +214,7 @@ mod tests {
             let view = View { rows, suspensions, gpus: vec![gpu(1, 0)], ..View::default() };
             let all = summaries(&view, &view);
             let mib = |bytes: Bytes| bytes.0 >> 20;
-            (mib(all[0].used), mib(all[0].on_host), lines(&all)[1].clone())
+            (mib(all[0].used), mib(all[0].on_host), lines(&all, None)[1].clone())
         };
         let (used, on_host, line) = in_state(SuspensionState::Suspended);
         assert_eq!((used, on_host), (256, 513));

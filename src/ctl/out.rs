@@ -1,7 +1,7 @@
 //! Output of commands, also to a closed pipe: `gpuslice ps | head -1` is no error, and a command in a
 //! slice must not fail because its messages about the slice have no reader.
 
-use crate::text::{counted, cut};
+use crate::text::{counted, cut, wrapped};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -25,6 +25,18 @@ pub fn line_is_read(text: &str) -> Result<bool> {
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         done => done.map(|()| true).context("writing to standard output"),
+    }
+}
+
+/// Prints a sentence; returns whether the output still has a reader. On a terminal it breaks between words, and goes on
+/// `indent` cells from the left.
+///
+/// # Errors
+/// As [`line`].
+pub fn sentence(text: &str, indent: usize) -> Result<bool> {
+    match terminal() {
+        Some((width, _)) => line_is_read(&wrapped(text, indent, width).join("\n")),
+        None => line_is_read(text),
     }
 }
 

@@ -47,7 +47,7 @@ Columns; those after PROCS are shown by -o wide up to LAST-REFUSED, and by name:
   CAP-BY, TIME-BY        how cap and turns are enforced
   DENIED, LAST-REFUSED   refused allocations; what the last one needed, and what was left
   WEIGHT, PRIO, LIMIT    share-limit+weight; priority; most of the GPU's time that it may get
-  DUE                    part of the GPU's time that it is due while all slices that have work keep having work
+  DUE                    part of the GPU's time that it is due beside the work that others had; without work, what it would be due
   GOT                    part of the GPU's time that it got
   WAIT                   part of the time in which it had work and waited for others
   IDLE                   part of the time in which it had no work

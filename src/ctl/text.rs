@@ -16,6 +16,14 @@ pub fn cut(text: &str, width: usize) -> String {
     begin + if width > 0 { "\u{2026}" } else { "" }
 }
 
+/// A text in lines of `width` cells, of which those after the first begin with `indent` spaces.
+pub fn wrapped(text: &str, indent: usize, width: usize) -> Vec<String> {
+    let space = " ".repeat(indent.min(width / 2));
+    let options = textwrap::Options::new(width.max(1)).subsequent_indent(&space);
+    let lines = textwrap::wrap(text, options).into_iter();
+    lines.map(|line| line.replace('\u{a0}', " ")).collect()
+}
+
 /// A number and what it counts: `1 process`, `2 processes`.
 pub fn counted(number: u64, what: &str) -> String {
     let end = match what {

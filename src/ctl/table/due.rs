@@ -1,13 +1,28 @@
-//! The part of its GPU's time that a slice is due among the slices with work ([`gpuslice_wire::due`]), from a snapshot:
-//! a slice that has work now counts as one that always has.
+//! The part of its GPU's time that a slice is due among the slices with work ([`gpuslice_wire::due`]): from a snapshot,
+//! where a slice that has work now counts as one that always has, or from two, by how long each had work between them.
 
 use super::{Row, View};
 use gpuslice_wire::due::{Claimant, due};
 use gpuslice_wire::policy::ClassCaps;
 
 impl View {
-    /// The part of its GPU, 0..=1, that a slice is due among the slices with work.
+    /// The part of its GPU, 0..=1, that a slice is due among the slices with work now.
     pub fn due(&self, row: &Row) -> f64 {
+        self.due_since(None, row)
+    }
+
+    /// The same of the stretch since `before`: a slice that had work for a part of it counts with that part. One that
+    /// has begun since then, or whose figures have begun anew, counts as it is now.
+    pub fn due_since(&self, before: Option<&View>, row: &Row) -> f64 {
+        let active = |peer: &Row| {
+            let old = before.and_then(|view| Some((view.now_ns, view.row(peer)?.runnable_ns)));
+            let grown = old.and_then(|(at, old)| Some((at, peer.runnable_ns.checked_sub(old)?)));
+            match grown.filter(|(at, _)| *at < self.now_ns) {
+                Some((at, grown)) => (grown as f64 / (self.now_ns - at) as f64).min(1.0),
+                None if peer.runnable => 1.0,
+                None => 0.0,
+            }
+        };
         let peers = self.rows.iter().filter(|peer| peer.gpu == row.gpu);
         let at = peers.clone().position(|peer| peer.container == row.container);
         let claimant = |peer: &Row| Claimant {
@@ -15,7 +30,7 @@ impl View {
             share: peer.share,
             weight: peer.weight,
             cap_ppm: peer.cap_ppm,
-            active: if peer.runnable { 1.0 } else { 0.0 },
+            active: active(peer),
         };
         let all: Vec<Claimant> = peers.map(claimant).collect();
         let caps = self.daemon.map_or(ClassCaps::ALL, |daemon| daemon.class_caps);
@@ -60,6 +75,32 @@ mod tests {
         let rows = vec![low, normal.clone(), high];
         assert_eq!(due(Policy::Soft, rows), [20.0, 50.0, 30.0]);
         assert_eq!(due(Policy::Fixed, vec![normal]), [50.0]);
+    }
+
+    /// A slice of a higher class works for a tenth of the time: at the instant of the second view it has work, and at
+    /// most instants it has not.
+    #[test]
+    fn a_stretch_counts_work_by_its_part_of_the_time() {
+        let view = |now_ns, worked: u64| {
+            let high =
+                Row { class: Class::High, runnable_ns: worked, ..slice("a", 1, None, true, 0) };
+            let normal = Row { runnable_ns: now_ns, ..slice("b", 1, None, true, 0) };
+            View { now_ns, gpus: vec![gpu(1, 0)], rows: vec![high, normal], ..View::default() }
+        };
+        let (before, now) = (view(1_000, 100), view(2_000, 200));
+        let of = |due: f64| (100.0 * due).round();
+        assert_eq!(
+            (of(now.due(&now.rows[1])), of(now.due_since(Some(&before), &now.rows[1]))),
+            (0.0, 90.0)
+        );
+        assert_eq!(
+            of(now.due_since(Some(&before), &now.rows[0])),
+            100.0,
+            "as if it had work all the time"
+        );
+        // its figures have begun anew
+        let anew = view(2_000, 50);
+        assert_eq!(of(anew.due_since(Some(&before), &anew.rows[1])), 0.0);
     }
 
     /// With the node's `high_cap` and `normal_cap`.

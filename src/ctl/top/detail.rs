@@ -2,10 +2,10 @@
 //! containers it waits. Sentences are wrapped, and a screen that is too small shows a part, which scrolls.
 
 use super::model::{Line as Slice, Model, Processes};
-use super::screen::{Look, reason_style, spark, wrapped};
+use super::screen::{Look, reason_style, spark};
 use crate::processes::{Process, families_of};
 use crate::table::Row;
-use crate::text::counted;
+use crate::text::{counted, wrapped};
 use crate::why::{duration, percent};
 use gpuslice_wire::samples::Sample;
 use gpuslice_wire::units::Bytes;

@@ -204,6 +204,7 @@ fn row(it: &Tenant, now: u64, second: u64) -> Row {
             _ => 1,
         },
         holds: matches!(it.name, "train-llama" | "render"),
+        runnable_ns: now * (it.time[0] + it.time[1]) / 100,
         turns: 55 * second,
         launches: 4_000 * second,
         ..slice(it.name, 1, None, it.time[2] < 50, got)

@@ -9,7 +9,7 @@ use super::model::{Line as Slice, Mode, Model};
 use crate::gpus::{Summary, summaries};
 use crate::spark::{resampled, sparkline};
 use crate::table::View;
-use crate::text::cut;
+use crate::text::{cut, wrapped};
 use crate::why::percent;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;
@@ -178,14 +178,6 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, look: Look) {
     let below = below.iter().take(last).map(|it| Line::styled(fit(it, width, false), bold));
     let bottom = Rect { y, height: last as u16, ..area };
     frame.render_widget(Paragraph::new(below.collect::<Vec<_>>()), bottom);
-}
-
-/// A text in lines of `width` cells, of which those after the first begin with `indent` spaces.
-pub(super) fn wrapped(text: &str, indent: usize, width: usize) -> Vec<String> {
-    let space = " ".repeat(indent.min(width / 2));
-    let options = textwrap::Options::new(width.max(1)).subsequent_indent(&space);
-    let lines = textwrap::wrap(text, options).into_iter();
-    lines.map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
 /// A line for each GPU, `most` at most.

@@ -64,6 +64,7 @@ fn view(seconds: u64) -> View {
         used: Bytes(3 * GIB),
         class,
         holds: name == "train",
+        runnable_ns: if name == "loader" { at / 50 } else { at },
         ..slice(name, 1, None, name != "loader", at * part / 100)
     };
     let names = ["web", "train", "loader"];

@@ -69,7 +69,7 @@ pub enum Asked {
 }
 
 /// An address as the host of a URL.
-fn literal(ip: IpAddr) -> String {
+pub fn literal(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),
         IpAddr::V6(ip) => format!("[{ip}]"),
@@ -106,8 +106,6 @@ pub fn stands_for_all(name: &str) -> bool {
 pub struct Rules {
     /// The names under which the server may be addressed, with ports.
     hosts: Vec<(String, u16)>,
-    /// It listens at all addresses of the machine: any address, as a browser writes it, is its own.
-    is_everywhere: bool,
     port: u16,
     /// The token; none if the view is open to all who reach it.
     token: Option<String>,
@@ -118,13 +116,15 @@ impl Rules {
     pub fn new(at: SocketAddr, names: &[String], token: Option<String>) -> Rules {
         let named = |name: &String| split(&name.to_ascii_lowercase(), at.port());
         let mut hosts: Vec<(String, u16)> = names.iter().filter_map(named).collect();
-        let mut own = vec![at.ip()];
-        if at.ip().is_loopback() {
-            hosts.push(("localhost".to_owned(), at.port()));
-            own.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
+        if at.ip().is_loopback() || at.ip().is_unspecified() {
+            let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+            let local = loopback.map(literal).into_iter().chain(["localhost".to_owned()]);
+            hosts.extend(local.map(|name| (name, at.port())));
         }
-        hosts.extend(own.into_iter().map(|ip| (literal(ip), at.port())));
-        Rules { hosts, is_everywhere: at.ip().is_unspecified(), port: at.port(), token }
+        if !at.ip().is_unspecified() {
+            hosts.push((literal(at.ip()), at.port()));
+        }
+        Rules { hosts, port: at.port(), token }
     }
 
     /// The cookie of the token.
@@ -133,12 +133,13 @@ impl Rules {
         format!("{COOKIE}-{}={token}; Path=/; HttpOnly; SameSite=Strict", self.port)
     }
 
-    fn is_host(&self, host: &str) -> bool {
+    /// Whether it is a name of this server for a connection to the address `local`. A server at all addresses of the
+    /// machine has many, which come and go; the one to which the client has connected is one of them.
+    fn is_host(&self, host: &str, local: IpAddr) -> bool {
         let Some((name, port)) = split(&host.trim().to_ascii_lowercase(), 80) else {
             return false;
         };
-        // A name can be made to point here by a foreign page; an address cannot.
-        let is_here = self.is_everywhere && port == self.port && address(&name).is_some();
+        let is_here = port == self.port && address(&name) == Some(local.to_canonical());
         is_here || self.hosts.contains(&(name, port))
     }
 
@@ -151,11 +152,11 @@ impl Rules {
         token.len() == given.len() && differs == 0
     }
 
-    /// Judges the head of a request. `None` if it is not complete.
+    /// Judges the head of a request that came to the address `local`. `None` if it is not complete.
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn judge(&self, head: &[u8]) -> Result<Option<Asked>, Status> {
+    pub fn judge(&self, head: &[u8], local: IpAddr) -> Result<Option<Asked>, Status> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
         match request.parse(head) {
@@ -174,7 +175,7 @@ impl Rules {
                 (_, Some(_)) => Err(MALFORMED), // proxies disagree on which one counts
             }
         };
-        if !value("host")?.is_some_and(|host| self.is_host(host)) {
+        if !value("host")?.is_some_and(|host| self.is_host(host, local)) {
             return Err(WRONG_HOST);
         }
         let site = value("sec-fetch-site")?;
@@ -248,8 +249,14 @@ mod tests {
         )
     }
 
+    /// A request to 127.0.0.1.
     fn ask(rules: &Rules, lines: &str) -> Result<Option<Asked>, Status> {
-        rules.judge(format!("{}\r\n\r\n", lines.replace('\n', "\r\n")).as_bytes())
+        ask_at(rules, "127.0.0.1", lines)
+    }
+
+    fn ask_at(rules: &Rules, local: &str, lines: &str) -> Result<Option<Asked>, Status> {
+        let head = format!("{}\r\n\r\n", lines.replace('\n', "\r\n"));
+        rules.judge(head.as_bytes(), local.parse().expect("an address"))
     }
 
     #[test]
@@ -274,18 +281,6 @@ mod tests {
         assert_eq!(ask(&here, "GET / HTTP/1.1"), Err(WRONG_HOST));
         let twice = "GET / HTTP/1.1\nHost: localhost:9878\nHost: evil.example";
         assert_eq!(ask(&here, twice), Err(MALFORMED));
-        // a server at all addresses is known by each of them, and by no name that points to one
-        let all = rules("0.0.0.0:80", None);
-        for (host, expected) in [
-            ("0.0.0.0", fine.clone()),
-            ("192.0.2.7", fine.clone()),
-            ("[2001:db8::1]:80", fine.clone()),
-            ("192.0.2.7:81", Err(WRONG_HOST)),
-            ("192.0.2.7.evil.example", Err(WRONG_HOST)),
-            ("[evil.example]", Err(WRONG_HOST)),
-        ] {
-            assert_eq!(ask(&all, &format!("GET / HTTP/1.1\nHost: {host}")), expected, "{host:?}");
-        }
         // a name with a port is behind a proxy: that port alone
         let names = ["gpu.example:443".to_owned(), "[2001:db8::1]:8443".to_owned()];
         let behind = Rules::new("127.0.0.1:9878".parse().expect("an address"), &names, None);
@@ -301,6 +296,7 @@ mod tests {
                 "{host:?}"
             );
         }
+        let all = rules("0.0.0.0:80", None);
         let for_all = ["0.0.0.0", "0.0.0.0:80", "[::]", "::", "[::]:80"].map(stands_for_all);
         assert_eq!((for_all, stands_for_all("node-1")), ([true; 5], false));
         assert_eq!(ask(&all, "GET / HTTP/1.1\nHost: node-1"), fine);
@@ -308,6 +304,30 @@ mod tests {
             ask(&rules("[2001:db8::1]:80", None), "GET / HTTP/1.1\nHost: [2001:db8::1]"),
             fine
         );
+    }
+
+    /// A server at all addresses is known by the one to which the client has connected, and by no other.
+    #[test]
+    fn a_server_at_all_addresses_is_known_by_those_of_the_machine() {
+        let all = rules("[::]:80", None);
+        let fine = Ok(Some(Asked::Page(Page::Index)));
+        for (local, host, expected) in [
+            ("192.0.2.7", "192.0.2.7", fine.clone()),
+            ("::ffff:192.0.2.7", "192.0.2.7", fine.clone()),
+            ("2001:db8::1", "[2001:db8::1]:80", fine.clone()),
+            ("2001:db8::1", "[2001:DB8:0::1]", fine.clone()),
+            ("127.0.0.1", "localhost", fine.clone()),
+            ("192.0.2.7", "node-1", fine),
+            ("192.0.2.7", "192.0.2.8", Err(WRONG_HOST)),
+            ("192.0.2.7", "203.0.113.5", Err(WRONG_HOST)),
+            ("127.0.0.1", "0.0.0.0", Err(WRONG_HOST)),
+            ("192.0.2.7", "192.0.2.7:81", Err(WRONG_HOST)),
+            ("192.0.2.7", "192.0.2.7.evil.example", Err(WRONG_HOST)),
+            ("192.0.2.7", "[evil.example]", Err(WRONG_HOST)),
+        ] {
+            let told = ask_at(&all, local, &format!("GET / HTTP/1.1\nHost: {host}"));
+            assert_eq!(told, expected, "{host:?} at {local}");
+        }
     }
 
     #[test]
@@ -337,11 +357,12 @@ mod tests {
     #[test]
     fn a_head_is_bounded_and_whole() {
         let here = rules("127.0.0.1:1", None);
-        assert_eq!(here.judge(b""), Ok(None));
-        assert_eq!(here.judge(b"GET / HTTP/1.1\r\nHost: localhost:1\r\n"), Ok(None));
-        assert_eq!(here.judge(b"\0\x01\x02 "), Err(MALFORMED));
+        let judge = |head: &[u8]| here.judge(head, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert_eq!(judge(b""), Ok(None));
+        assert_eq!(judge(b"GET / HTTP/1.1\r\nHost: localhost:1\r\n"), Ok(None));
+        assert_eq!(judge(b"\0\x01\x02 "), Err(MALFORMED));
         let long = [b"GET /".to_vec(), vec![b'x'; HEAD_BYTES_MAX]].concat();
-        assert_eq!(here.judge(&long), Err(TOO_LONG));
+        assert_eq!(judge(&long), Err(TOO_LONG));
         let many = format!("GET / HTTP/1.1\n{}Host: localhost:1", "a: b\n".repeat(HEADERS_MAX));
         assert_eq!(ask(&here, &many), Err(TOO_LONG));
     }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use feed::Feed;
 use http::{Asked, HEAD_BYTES_MAX, Page, Rules, Status};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -99,7 +99,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         news: Mutex::new((0, Arc::from(""))),
         is_new: Condvar::new(),
     };
-    out::line(&format!("http://{at}/{query}"))?;
+    for ip in places(at.ip()) {
+        out::line(&format!("http://{}:{}/{query}", http::literal(ip), at.port()))?;
+    }
     std::thread::scope(|scope| {
         let server = &server;
         scope.spawn(|| server.follow());
@@ -124,6 +126,26 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             }
         }
     })
+}
+
+/// The addresses at which browsers reach a server: its own, or those of all interfaces, this machine's own last. What
+/// stands for all of them is no address for a browser of another machine.
+fn places(ip: IpAddr) -> Vec<IpAddr> {
+    if !ip.is_unspecified() {
+        return vec![ip];
+    }
+    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let of = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+        // An address of one link needs the interface's name in the URL, which browsers refuse.
+        let v6 = address.as_sockaddr_in6().map(|it| it.ip());
+        v4.or(v6.filter(|ip| !ip.is_unicast_link_local()).map(IpAddr::V6))
+    };
+    let all = interfaces.filter_map(|interface| of(interface.address?));
+    let mut all: Vec<IpAddr> = all.filter(|it| ip.is_ipv6() || it.is_ipv4()).collect();
+    all.sort_by_key(|ip| (ip.is_loopback(), *ip));
+    all.dedup();
+    if all.is_empty() { vec![ip] } else { all }
 }
 
 /// Random bytes in hexadecimal digits.
@@ -191,10 +213,11 @@ impl Server {
     /// Reads a request's head within the time limit.
     fn read(&self, client: &mut TcpStream) -> io::Result<Result<Asked, Status>> {
         let until = Instant::now() + CLIENT_WITHIN;
+        let local = client.local_addr()?.ip();
         let mut head = Vec::new();
         let mut part = [0; 1024];
         loop {
-            match self.rules.judge(&head[..head.len().min(HEAD_BYTES_MAX)]) {
+            match self.rules.judge(&head[..head.len().min(HEAD_BYTES_MAX)], local) {
                 Ok(Some(asked)) => return Ok(Ok(asked)),
                 Ok(None) => {}
                 Err(refused) => return Ok(Err(refused)),

@@ -128,14 +128,14 @@ pub struct Finding {
     pub part: f64,
     /// Where the time of the stretch went.
     pub growth: Growth,
-    /// The part of the GPU that it is due, 0..=1.
+    /// The part of the GPU that it is due in the stretch, 0..=1.
     pub due: f64,
 }
 
 /// Decides for a slice, from its growth since `before`, or since its account began.
 pub fn decide(before: Option<&View>, now: &View, row: &Row) -> Finding {
     let growth = Growth::of(before, now, row).unwrap_or_default();
-    let due = now.due(row);
+    let due = now.due_since(before, row);
     let (why, ns) = reason(before, now, row, &growth);
     Finding { why, part: growth.part(ns), growth, due }
 }
@@ -160,7 +160,7 @@ fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why
     let why = match parts.into_iter().position(|ns| ns == largest) {
         Some(0) if row.clients == 0 => Why::NoProcess,
         Some(0) => Why::Idle,
-        Some(1) => waited(now, row, growth),
+        Some(1) => waited(before, now, row, growth),
         Some(2) => limit(now, row),
         Some(3) => partner(before, now, row).0,
         _ => Why::Away,
@@ -234,13 +234,13 @@ fn beside(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> Opti
 }
 
 /// The reason for waiting: the cause with most time, and the container with most of that.
-fn waited(now: &View, row: &Row, growth: &Growth) -> Why {
+fn waited(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> Why {
     let sums = growth.by_cause();
     let causes = WaitCause::ALL.into_iter().zip(sums);
     let cause = causes.max_by_key(|(_, ns)| *ns).map_or(WaitCause::Queue, |(cause, _)| cause);
     let behind = growth.behind.iter().max_by_key(|behind| behind.by_cause[cause as usize]);
     match (cause, behind) {
-        (WaitCause::Queue, _) | (_, None) if limit_binds(now, row) => limit(now, row),
+        (WaitCause::Queue, _) | (_, None) if limit_binds(before, now, row) => limit(now, row),
         (WaitCause::Queue, _) | (_, None) if row.weight.is_none() => Why::Share,
         (WaitCause::Queue, _) | (_, None) => Why::Weight,
         (_, Some(behind)) => {
@@ -251,7 +251,7 @@ fn waited(now: &View, row: &Row, growth: &Growth) -> Why {
 }
 
 /// Whether it would be due more without its limit.
-fn limit_binds(now: &View, row: &Row) -> bool {
+fn limit_binds(before: Option<&View>, now: &View, row: &Row) -> bool {
     if row.cap_ppm >= WHOLE_PPM {
         return false;
     }
@@ -259,7 +259,7 @@ fn limit_binds(now: &View, row: &Row) -> bool {
     for it in free.rows.iter_mut().filter(|it| it.is_of(row)) {
         it.cap_ppm = WHOLE_PPM;
     }
-    free.due(row) > now.due(row) + 0.01
+    free.due_since(before, row) > now.due_since(before, row) + 0.01
 }
 
 /// The limit that holds: its own, or the policy's.

@@ -83,6 +83,8 @@ fn views(parts: Parts, change: impl Fn(&mut View)) -> (View, View) {
             slice("b", 3, None, true, 0),
             slice("c", 1, None, false, 0),
         ];
+        let worked = |row: Row| Row { runnable_ns: if row.runnable { now_ns } else { 0 }, ..row };
+        let rows = rows.into_iter().map(worked).collect();
         let daemon = daemon(S, (0, 0));
         View {
             now_ns,
@@ -206,6 +208,28 @@ fn what_no_other_container_causes_blames_none() {
         (parts(99, |it| it.idle = 1), no, Why::Nothing, ""),
         (parts(100, |_| ()), native, Why::NoTurns, "policy 0 soft"),
     ]);
+}
+
+/// A suspended container has no other reason, whatever its account shows; and no command helps one that is on the way.
+#[test]
+fn a_suspended_container_is_told_to_be_resumed() {
+    use gpuslice_wire::snapshot::SuspensionState::{Resuming, Suspended, Suspending};
+    let refused = parts(0, |it| it.idle = 100);
+    for (state, begins, command) in [
+        (Suspending, "is being suspended: 768MiB move to the host", None),
+        (Suspended, "is suspended, with 768MiB on the host", Some("gpuslice resume a")),
+        (Resuming, "is being resumed: 768MiB move back", None),
+    ] {
+        for account in [QUEUE, refused, behind([2, 0, 90, 0, 0])] {
+            let (found, told) = why(account, |now| {
+                (now.rows[0].reserved, now.rows[0].denied_at_ns) = (Bytes(768 << 20), SECOND - S);
+                now.suspensions.insert("a".into(), state);
+            });
+            assert_eq!((found, told.label.as_str()), (Why::Suspended(state), state.name()));
+            assert!(told.sentence.starts_with(begins), "{told:?}");
+            assert_eq!(told.advice.as_deref(), command, "{told:?}");
+        }
+    }
 }
 
 /// Whatever else grows: a container that is idle most of the time is idle.

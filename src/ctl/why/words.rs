@@ -7,7 +7,7 @@ use super::{Finding, Why, came_back, is_higher, refused_ago};
 use crate::table::{Row, View};
 use gpuslice_wire::limits::WEIGHT_MAX;
 use gpuslice_wire::policy::{Class, Policy};
-use gpuslice_wire::snapshot::TimeEnforcement;
+use gpuslice_wire::snapshot::{SuspensionState, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, MIB};
 use gpuslice_wire::waits::WaitCause;
 use std::path::Path;
@@ -75,12 +75,7 @@ impl Finding {
             Why::Weight | Why::Share | Why::Limit | Why::PolicyLimit | Why::NoTurns => {
                 self.entitled(now, row)
             }
-            Why::Suspended(state) => (
-                state.name().to_owned(),
-                "has its memory on the host, or on the way: its processes wait until it is resumed"
-                    .to_owned(),
-                Some(format!("gpuslice resume {}", now.handle(&row.container))),
-            ),
+            Why::Suspended(state) => suspended(now, row, *state),
             Why::Refused(ago) => refused(now, row, *ago),
             Why::Gang { gpu, behind } => {
                 let there = now
@@ -272,6 +267,27 @@ impl Finding {
         }
         notes
     }
+}
+
+/// A suspended container, or one on the way.
+fn suspended(now: &View, row: &Row, state: SuspensionState) -> (String, String, Option<String>) {
+    let memory = now.on_host(row);
+    let (sentence, advice) = match state {
+        SuspensionState::Suspending => {
+            (format!("is being suspended: {memory} move to the host, and its processes wait"), None)
+        }
+        SuspensionState::Suspended => (
+            format!(
+                "is suspended, with {memory} on the host: its processes wait until it is resumed"
+            ),
+            Some(format!("gpuslice resume {}", now.handle(&row.container))),
+        ),
+        SuspensionState::Resuming => (
+            format!("is being resumed: {memory} move back to the GPU, and its processes wait"),
+            None,
+        ),
+    };
+    (state.name().to_owned(), sentence, advice)
 }
 
 /// A refused allocation.

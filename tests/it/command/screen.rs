@@ -201,6 +201,30 @@ fn a_signal_leaves_the_terminal_as_it_was() {
     }
 }
 
+/// Sentences break between words on a terminal, and go on below their beginning; a command stays one line.
+#[test]
+fn lines_fit_into_a_narrow_terminal() {
+    let node = Node::start();
+    node.must_admit("a-name-of-thirty-two-characters-", Bytes(GIB));
+    for words in [
+        &["explain"][..],
+        &["explain", "a-name"],
+        &["explain", "a-name", "--since-start"],
+        &["gpus"],
+        &["ps"],
+        &["events"],
+    ] {
+        let mut command = gpuslice();
+        command.args(words).arg("--runtime-dir").arg(node.runtime_dir());
+        let mut screen = Screen::start(command, (80, 24));
+        assert!(screen.child.wait().expect("ours").success(), "{words:?}");
+        screen.shows(if words == ["gpus"] { "simulated (kind)" } else { "a-name-of" });
+        let shown = screen.shown.lock().expect("no panic").clone();
+        let long = shown.split("\r\n").find(|line| line.chars().count() > 80);
+        assert_eq!(long, None, "{words:?}: {shown}");
+    }
+}
+
 #[test]
 fn without_a_screen_there_are_rows() {
     let node = Node::start();

@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -28,8 +28,23 @@ impl Server {
     fn start(node: &Node, words: &[&str]) -> Server {
         let mut command = gpuslice();
         command.args(["web", "--listen", "127.0.0.1:0"]).args(words);
-        command.arg("--runtime-dir").arg(node.runtime_dir()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it starts");
+        command.arg("--runtime-dir").arg(node.runtime_dir());
+        Server::of(command)
+    }
+
+    /// The server of a node whose runtime directory is at its usual place, so that the commands in the documents'
+    /// picture need no option. Needs root.
+    fn at_its_place(node: &Node) -> Server {
+        let script = "mkdir -p /run/gpuslice && mount --bind \"$0\" /run/gpuslice && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+        command.arg(node.runtime_dir()).arg(env!("CARGO_BIN_EXE_gpuslice"));
+        command.args(["web", "--listen", "127.0.0.1:0"]);
+        Server::of(command)
+    }
+
+    fn of(mut command: Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let out = child.stdout.take().expect("a pipe");
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).expect("a line");
@@ -99,6 +114,11 @@ impl Drop for Server {
     }
 }
 
+/// A slice's name: markup, except in the picture for the documents.
+fn name() -> &'static str {
+    if pictured() { "notebook" } else { "<img src=x onerror=alert(1)>" }
+}
+
 /// A node with a slice whose name is markup.
 fn node() -> Node {
     let node = Node::start();
@@ -106,7 +126,7 @@ fn node() -> Node {
     let Admin::Admit { asked } = admit("c0ffee0123456789", "1", memory) else {
         panic!("an admission");
     };
-    let name = Name::new("<img src=x onerror=alert(1)>").expect("a name");
+    let name = Name::new(name()).expect("a name");
     let answer = node.admin().ask(&Admin::Admit { asked: Admission { name, ..asked } });
     assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
     node
@@ -173,12 +193,43 @@ fn an_address_of_other_machines_is_refused_unless_asked_for() {
     remote.args(["web", "--listen", "0.0.0.0:0", "--remote", "--runtime-dir"]);
     let mut child =
         remote.arg(node.runtime_dir()).stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut line = String::new();
     let out = child.stdout.take().expect("a pipe");
-    BufReader::new(out).read_line(&mut line).expect("a line");
+    let lines = BufReader::new(out).lines().map(|line| line.expect("text"));
+    // an address for each interface, the machine's own last
+    let mut places = Vec::new();
+    for line in lines {
+        let address = line.strip_prefix("http://").and_then(|it| it.split_once("/?token="));
+        let (host, token) = address.expect("an address");
+        places.push((host.to_owned(), token.to_owned()));
+        if host.starts_with("127.") || host.starts_with("0.") {
+            break;
+        }
+    }
+    let answers: Vec<[String; 3]> = places
+        .iter()
+        .map(|(at, token)| {
+            let (_, port) = at.rsplit_once(':').expect("a port");
+            let ask = |host: &str| {
+                let mut connection = TcpStream::connect(at).expect("it listens");
+                let line = format!("GET /?token={token} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+                connection.write_all(line.as_bytes()).expect("sent");
+                let mut answer = String::new();
+                connection.read_to_string(&mut answer).expect("an answer");
+                answer[..12].to_owned()
+            };
+            [at.clone(), format!("0.0.0.0:{port}"), format!("203.0.113.5:{port}")]
+                .map(|it| ask(&it))
+        })
+        .collect();
     child.kill().expect("it lives");
     child.wait().expect("it ends");
-    assert!(line.starts_with("http://0.0.0.0:"), "{line}");
+    assert!(
+        !answers.is_empty() && places.iter().all(|(at, _)| !at.starts_with("0.")),
+        "{places:?}"
+    );
+    for answer in answers {
+        assert_eq!(answer, ["HTTP/1.1 303", "HTTP/1.1 421", "HTTP/1.1 421"], "{places:?}");
+    }
 }
 
 #[test]
@@ -306,9 +357,9 @@ fn a_browser_shows_the_node() {
     };
     let node = node();
     let mut children: Vec<Child> =
-        ["train", "embed"].map(|name| tenant_of(&node, name, "120")).into();
-    std::thread::sleep(Duration::from_secs(if pictured() { 60 } else { 4 }));
-    let server = Server::start(&node, &[]);
+        ["train", "embed"].map(|name| tenant_of(&node, name, "400")).into();
+    std::thread::sleep(Duration::from_secs(if pictured() { 240 } else { 4 }));
+    let server = if pictured() { Server::at_its_place(&node) } else { Server::start(&node, &[]) };
     let url = format!("http://{}/?token={}", server.host, server.token);
     let files = node.root().join("browser");
     let mut browser = Browser::open(&program, &files, (1320, 860), &url);
@@ -321,7 +372,7 @@ fn a_browser_shows_the_node() {
     for part in ["train", "embed", "GPU 0", "(simulated, kind)", "slice-began", "live, "] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    assert!(shown.contains("<img src=x onerror=alert(1)>"), "a name is a text: {shown}");
+    assert!(shown.contains(name()), "a name is a text: {shown}");
     assert_eq!(browser.value("document.images.length"), 0, "a name is no markup");
     assert_eq!(browser.value("location.search"), "", "the token is not in the address any more");
     browser.value("[...document.querySelectorAll('tr.slice')].find(it => it.innerText.includes('embed')).click()");
