@@ -134,6 +134,10 @@ impl Shown {
             EventKind::MemoryWanted => {
                 format!("asked to give back {} of the memory beyond its cap", Bytes(first))
             }
+            EventKind::OverCap => format!("{}; it gets no more", over(first, second)),
+            EventKind::Frozen => format!("{}; its processes are frozen", over(first, second)),
+            EventKind::Thawed => "it fits its cap, and its processes go on".to_owned(),
+            EventKind::Killed => format!("{}; its processes were killed", over(first, second)),
             EventKind::SliceEnded
             | EventKind::SliceRefused
             | EventKind::Retuned
@@ -189,6 +193,7 @@ impl Shown {
             EventKind::CapChanged => &["was", "cap"],
             EventKind::LimitChanged => &["was", "limit"],
             EventKind::Suspended | EventKind::Resumed | EventKind::MemoryWanted => &["bytes"],
+            EventKind::OverCap | EventKind::Frozen | EventKind::Killed => &["held", "cap"],
             _ => &[],
         };
         for (name, amount) in names.iter().zip([first, second]) {
@@ -197,6 +202,11 @@ impl Shown {
         }
         out::document("event", 1, value)
     }
+}
+
+/// More on a GPU than the cap.
+fn over(held: u64, cap: u64) -> String {
+    format!("has {} on the GPU, above its cap of {}", Bytes(held), Bytes(cap))
 }
 
 fn parse_since(text: &str) -> Result<Duration, String> {
@@ -318,6 +328,16 @@ mod tests {
             (EventKind::Resumed, [mib, 0], "", "1MiB moved back", "bytes"),
             (EventKind::LimitChanged, [mib, 2 * mib], "", "limit 1MiB -> 2MiB", "limit"),
             (EventKind::MemoryWanted, [mib, 0], "", "give back 1MiB", "bytes"),
+            (
+                EventKind::OverCap,
+                [3 * mib, mib],
+                "",
+                "3MiB on the GPU, above its cap of 1MiB",
+                "held",
+            ),
+            (EventKind::Frozen, [3 * mib, mib], "", "its processes are frozen", "cap"),
+            (EventKind::Thawed, [0, 0], "", "its processes go on", "event"),
+            (EventKind::Killed, [3 * mib, mib], "", "were killed", "held"),
             (EventKind::MemoryRefused, [3 * mib, mib], "", "needed 3MiB more, 1MiB left", "left"),
             (
                 EventKind::MemoryRefused,

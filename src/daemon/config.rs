@@ -229,6 +229,12 @@ pub struct DaemonConfig {
     pub foreign_memory: ForeignMemory,
     /// Interval between two samples of NVML, ms; 0 for none.
     pub accounting_interval_ms: Bounded<0, 3_600_000>,
+    /// How long a container may be over its cap until an event tells of it, s; 0 for ever.
+    pub over_cap_warn_s: Bounded<0, 86_400>,
+    /// How long until its processes are frozen, s.
+    pub over_cap_freeze_s: Option<Bounded<1, 86_400>>,
+    /// How long until they are killed, s.
+    pub over_cap_kill_s: Option<Bounded<1, 86_400>>,
     /// Whether caps are also set as the driver's limits on cgroups.
     pub cgroup_limits: CgroupLimitMode,
     /// Whether such a limit is also a guarantee.
@@ -276,6 +282,9 @@ impl Default for DaemonConfig {
             block_without_daemon: false,
             foreign_memory: ForeignMemory::Charge,
             accounting_interval_ms: Bounded::default_of(1_000),
+            over_cap_warn_s: Bounded::default_of(10),
+            over_cap_freeze_s: None,
+            over_cap_kill_s: None,
             cgroup_limits: CgroupLimitMode::Auto,
             cgroup_guarantees: false,
             pinned_memory: None,

@@ -178,6 +178,10 @@ impl List {
                 | EventKind::Drained
                 | EventKind::Preempted
                 | EventKind::GpuFailed
+                | EventKind::OverCap
+                | EventKind::Frozen
+                | EventKind::Thawed
+                | EventKind::Killed
         );
         if !at_will {
             return Some(1);

@@ -8,8 +8,8 @@
 //! * [`event_loop`] gives each event of the kernel to a duty, [`executor`] executes the engine's actions by calling
 //!   the duties;
 //! * the duties, each of which owns its state and answers with [`tasks`]: [`admin`], [`preempt`] and [`suspend`], then
-//!   [`clients`], [`containers`], [`cgroup_limits`], [`accounting`]; [`agents`] and [`claims`]; [`health`], with
-//!   [`gpu_table`];
+//!   [`clients`], [`containers`], [`cgroup_limits`], [`accounting`], [`over_cap`]; [`agents`] and
+//!   [`claims`]; [`health`], with [`gpu_table`];
 //! * their tools: all other files.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
@@ -38,6 +38,7 @@ mod log_limit;
 mod manual;
 mod nvml;
 mod observe;
+mod over_cap;
 mod paths;
 mod peer;
 mod policies;

@@ -16,6 +16,7 @@ use crate::executor::Duties;
 use crate::gpu_table::GpuTable;
 use crate::gpus::{self, Gpu, GpuError};
 use crate::health::HealthWatch;
+use crate::over_cap::OverCap;
 use crate::paths::{PathError, Paths};
 use crate::policies::Policies;
 use crate::poll::{Poll, Watch};
@@ -33,6 +34,7 @@ use clap::Parser;
 use gpuslice_engine::{Engine, Event};
 use gpuslice_host::clock::now;
 use gpuslice_host::layout::ADMIN_SOCKET;
+use gpuslice_wire::ids::ContainerId;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -296,6 +298,7 @@ fn assemble(
         cgroup_limits: CgroupLimits::new(config.cgroup_limits, config.cgroup_guarantees),
         preemption,
         suspender,
+        over_cap: OverCap::new(config),
         agents: Agents::new(node, group.flatten(), both_again, budget.agents)?,
         claims,
         gpu_table,
@@ -362,6 +365,8 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
         }
     }
     daemon.restore_claims(&joined);
+    let containers: Vec<ContainerId> = daemon.duties.containers.ids().copied().collect();
+    containers.into_iter().for_each(|it| daemon.duties.restore_over_cap(it));
     Ok(())
 }
 

@@ -15,6 +15,19 @@ use crate::lifecycle::{ClientLane, Container, Slice};
 use crate::sched::Turns;
 use crate::sched::entity::Entity;
 
+/// A slice with more on its GPU than its cap, by memory that it took without a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// The container.
+    pub container: ContainerId,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// All that is charged to it there.
+    pub held: Bytes,
+    /// The most that it may be granted: its memory cap, or its memory limit above that.
+    pub cap: Bytes,
+}
+
 /// One slice's running sums, for a memory of the last minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
@@ -113,6 +126,21 @@ impl Engine {
     #[must_use]
     pub fn class_caps(&self) -> ClassCaps {
         self.config.class_caps
+    }
+
+    /// The slices that are over their caps by memory beyond all grants. One whose cap was lowered keeps what it was
+    /// granted, and is not among them.
+    #[must_use]
+    pub fn over_caps(&self) -> Vec<Excess> {
+        let of = |container: &Container, slice: &Slice| {
+            let (held, cap) = (slice.account.reserved(), slice.account.limit());
+            let gpu = self.gpus[slice.gpu?].uuid;
+            let is_over = held > cap && slice.untracked() > Bytes::ZERO;
+            is_over.then_some(Excess { container: container.record.container, gpu, held, cap })
+        };
+        let all = self.containers.iter();
+        all.flat_map(|(_, it)| it.slices.iter().filter_map(move |(_, slice)| of(it, slice)))
+            .collect()
     }
 
     /// The running sums of all slices at `now`. Changes nothing.

@@ -46,11 +46,19 @@ pub enum EventKind {
     LimitChanged,
     /// It was asked to give back memory beyond its cap. Amounts: bytes.
     MemoryWanted,
+    /// It has more on a GPU than its cap, by memory taken behind the shim. Amounts: what it has, its cap, bytes.
+    OverCap,
+    /// Its processes were frozen for that. Amounts: the same.
+    Frozen,
+    /// It fits its cap again, and its processes go on.
+    Thawed,
+    /// Its processes were killed for that. Amounts: as of `OverCap`.
+    Killed,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 17] = [
+    pub const ALL: [EventKind; 21] = [
         EventKind::DaemonStarted,
         EventKind::SliceBegan,
         EventKind::SliceEnded,
@@ -68,6 +76,10 @@ impl EventKind {
         EventKind::Resumed,
         EventKind::LimitChanged,
         EventKind::MemoryWanted,
+        EventKind::OverCap,
+        EventKind::Frozen,
+        EventKind::Thawed,
+        EventKind::Killed,
     ];
 
     /// Its name in lists and JSON.
@@ -91,6 +103,10 @@ impl EventKind {
             EventKind::Resumed => "resumed",
             EventKind::LimitChanged => "limit-changed",
             EventKind::MemoryWanted => "memory-wanted",
+            EventKind::OverCap => "over-cap",
+            EventKind::Frozen => "frozen",
+            EventKind::Thawed => "thawed",
+            EventKind::Killed => "killed",
         }
     }
 }

@@ -147,6 +147,11 @@ impl CgroupLimits {
         self.known.values().map(|known| known.cgroup.as_bytes())
     }
 
+    /// The container's own cgroup, if it has one.
+    pub fn own_cgroup(&self, container: &ContainerId) -> Option<CgroupPath> {
+        self.known.get(container).map(|known| known.cgroup).filter(|it| !it.is_empty())
+    }
+
     fn dir(&self, cgroup: &CgroupPath) -> Option<Dir> {
         let mount = self.mount.as_ref()?;
         (!cgroup.is_empty()).then(|| Dir(directory(mount, cgroup.as_bytes())))

@@ -31,7 +31,9 @@ impl Daemon {
                 self.deliver(event);
             }
         }
+        let excess = self.engine.over_caps();
         let duties = &mut self.duties;
+        duties.over_cap_looked(&excess);
         duties.cgroup_limits.update_all(&mut duties.accounting);
     }
 
@@ -88,8 +90,8 @@ impl Daemon {
 /// The memory in use that no living process explains, at least and at most. A process takes and frees memory while NVML
 /// is asked: the larger of its two figures, and of its claims before and after, gives the least, the smaller the most.
 ///
-/// A claim to hold memory is at least what the device has of it: it includes what is requested and not allocated yet, and
-/// what is set aside for a pool. So where NVML tells `figures` at other times, a process without one explains as little
+/// A claim to hold memory is at least what the device has of it: it includes what is requested and not allocated
+/// yet, and what is set aside for a pool. So where NVML tells `figures` at other times, a process without one explains as little
 /// as nothing, and the next look with a figure decides.
 fn beside(device: &DeviceUsage, figures: bool, [before, after]: [&Claimed; 2]) -> [Bytes; 2] {
     let none = BTreeMap::new();

@@ -4,6 +4,7 @@
 //! has the begin, the changes and the end of a slice.
 
 mod claims;
+mod over_cap;
 mod slices;
 mod suspend;
 
@@ -17,6 +18,7 @@ use crate::containers::Containers;
 use crate::events::{Events, Happening};
 use crate::gpu_table::GpuTable;
 use crate::health::HealthWatch;
+use crate::over_cap::OverCap;
 use crate::paths::Paths;
 use crate::policies::Policies;
 use crate::preempt::Preemption;
@@ -52,6 +54,8 @@ pub struct Duties {
     pub preemption: Preemption,
     /// Moves memory of suspended containers.
     pub suspender: Suspender,
+    /// Containers with more on the GPU than their caps.
+    pub over_cap: OverCap,
     /// What happened lately.
     pub events: Events,
     /// What slices got in the last minutes.

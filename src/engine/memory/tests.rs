@@ -263,6 +263,24 @@ fn stray_memory_counts_while_it_lasts_and_then_serves_waiting_requests() {
     assert_eq!(rig.step(host), [], "NVML knows nothing of the host's memory");
 }
 
+/// What a container was granted before its cap was lowered is its own; what it took without a request is not.
+#[test]
+fn only_memory_that_was_not_granted_makes_a_container_exceed_its_cap() {
+    let (mut rig, _) = slice_of(&[60]);
+    assert_eq!(rig.engine.over_caps(), []);
+    resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(50))).expect("a lower cap");
+    assert_eq!(rig.engine.over_caps(), [], "60 were granted");
+    resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(100))).expect("the former cap");
+    for (second, used) in [(0, 40), (1, 40), (2, 50), (3, 50), (4, 0)] {
+        rig.now = second * 1_000 * MS;
+        rig.step(unattributed(used));
+        let over: Vec<_> = rig.engine.over_caps().iter().map(|it| (it.held.0, it.cap.0)).collect();
+        // Two samples must agree; 60 + 40 fit.
+        let expected: &[(u64, u64)] = if second == 3 { &[(110, 100)] } else { &[] };
+        assert_eq!(over, expected, "after {second} s");
+    }
+}
+
 /// The cost of a context on GPU 0 that a container's page shows.
 fn context_cost(rig: &Rig, container: &str) -> u64 {
     let index = rig.engine.containers.find(id(container)).expect("admitted");

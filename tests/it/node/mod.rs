@@ -12,4 +12,5 @@ mod group;
 pub mod health;
 mod liars;
 mod members;
+mod over_cap;
 mod stranger;
