@@ -91,8 +91,8 @@ impl Daemon {
 /// is asked: the larger of its two figures, and of its claims before and after, gives the least, the smaller the most.
 ///
 /// A claim to hold memory is at least what the device has of it: it includes what is requested and not allocated
-/// yet, and what is set aside for a pool. So where NVML tells `figures` at other times, a process without one explains as little
-/// as nothing, and the next look with a figure decides.
+/// yet, and what is set aside for a pool. So where NVML tells `figures` at other times, a process without one explains
+/// as little as nothing, and the next look with a figure decides.
 fn beside(device: &DeviceUsage, figures: bool, [before, after]: [&Claimed; 2]) -> [Bytes; 2] {
     let none = BTreeMap::new();
     let listed = device.processes.as_ref().unwrap_or(&none);
