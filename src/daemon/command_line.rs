@@ -4,7 +4,7 @@ use clap::Parser;
 use std::path::PathBuf;
 
 /// A format of the log.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// Lines for people.
     Text,

@@ -35,6 +35,7 @@ mod gpu_table;
 mod gpus;
 mod health;
 mod log_limit;
+mod log_writer;
 mod manual;
 mod nvml;
 mod observe;

@@ -16,6 +16,7 @@ use crate::executor::Duties;
 use crate::gpu_table::GpuTable;
 use crate::gpus::{self, Gpu, GpuError};
 use crate::health::HealthWatch;
+use crate::log_writer::LogWriter;
 use crate::over_cap::OverCap;
 use crate::paths::{PathError, Paths};
 use crate::policies::Policies;
@@ -414,7 +415,7 @@ fn begin_log(verbose: bool, format: LogFormat) -> bool {
         .with_ansi(false)
         .with_target(false)
         .with_max_level(level)
-        .with_writer(io::stderr);
+        .with_writer(move || LogWriter { json: format == LogFormat::Json });
     match format {
         LogFormat::Text => log.compact().init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

@@ -9,6 +9,7 @@ mod memory;
 mod pages;
 mod privileges;
 mod rules;
+mod unread_log;
 mod usage;
 
 use crate::harness::wire::TenantClient;

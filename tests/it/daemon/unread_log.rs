@@ -1,0 +1,45 @@
+//! A log that no program reads.
+
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use gpuslice_wire::admin::Answer;
+use gpuslice_wire::units::{Bytes, GIB};
+use nix::fcntl::{FcntlArg, fcntl};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::process::Child;
+use std::sync::mpsc::channel;
+
+/// Ended when dropped, also by a failed test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The daemon stood as soon as the pipe was full: no turns, no heartbeat, no answers.
+#[test]
+fn a_log_that_is_not_read_stops_nothing() {
+    let node = Node::new();
+    let (read, write) = nix::unistd::pipe().expect("a pipe");
+    fcntl(&write, FcntlArg::F_SETPIPE_SZ(8192)).expect("a small pipe");
+    let daemon = node.daemon_command(&[]).stderr(write).spawn().expect("gpusliced starts");
+    let _daemon = Ended(daemon);
+    let mut log = BufReader::new(File::from(read)).lines().map_while(Result::ok);
+    assert!(log.any(|line| line.contains("gpusliced ready: ")), "it does not start");
+    // Each begin and each end of a slice is a line.
+    let begin_and_end = || {
+        node.must_admit("a", Bytes(GIB));
+        assert_eq!(node.dismiss("a"), Answer::Dismissed {});
+    };
+    (0..100).for_each(|_| begin_and_end());
+    let (lines, read) = channel();
+    std::thread::spawn(move || log.all(|line| lines.send(line).is_ok()));
+    eventually("the number of dropped lines", || {
+        begin_and_end();
+        read.try_iter().any(|line| line.contains("log lines were dropped"))
+    });
+}
