@@ -235,12 +235,18 @@ impl Daemon {
             let at = gpuslice_host::clock::now();
             self.duties.samples.take(at, &self.engine.figures(at));
             self.duties.recorder.due(at);
+            let containers: Vec<ContainerId> = self.duties.containers.ids().copied().collect();
+            containers.iter().for_each(|container| self.show_memory(container));
         }
         let duties = &mut self.duties;
         if heartbeats.is_multiple_of(LOOK_EVERY) {
             let preemption = &mut duties.preemption;
             preemption.look(&duties.clients, &duties.containers, &self.engine);
         }
+    }
+
+    fn show_memory(&mut self, container: &ContainerId) {
+        self.duties.containers.show_memory(container, self.engine.memory_of(*container));
     }
 
     /// Writes what was released since the last call to disk.
@@ -273,6 +279,7 @@ impl Daemon {
                     self.duties.preemption.release(&container, key);
                 }
                 Task::Command(key, command) => self.command(key, command),
+                Task::ShowMemory(container) => self.show_memory(&container),
                 Task::UpdateLimits(container) => {
                     let nvml = &mut self.duties.accounting;
                     self.duties.cgroup_limits.update(nvml, &container);

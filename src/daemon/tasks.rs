@@ -47,6 +47,8 @@ pub enum Task {
     Disconnected(Key, ContainerId),
     /// Execute a command that waited.
     Command(Key, Command),
+    /// Tell a container's programs what memory it may have, has and should give back.
+    ShowMemory(ContainerId),
     /// Bring the limits of a container's cgroup to its caps.
     UpdateLimits(ContainerId),
 }

@@ -28,6 +28,23 @@ pub struct Excess {
     pub cap: Bytes,
 }
 
+/// What a container may have of a GPU's memory, has, and should give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryShare {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its memory cap.
+    pub cap: Bytes,
+    /// Its memory limit; the cap without one.
+    pub limit: Bytes,
+    /// Held, by its processes' claims within their grants, and untracked memory.
+    pub used: Bytes,
+    /// What it could be granted now.
+    pub free: Bytes,
+    /// What it should give back of the memory beyond its cap.
+    pub wanted: Bytes,
+}
+
 /// One slice's running sums, for a memory of the last minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
@@ -120,6 +137,28 @@ impl Engine {
             })
         };
         Some(slice.clients.iter().copied().flat_map(lanes).collect())
+    }
+
+    /// A container's memory, by GPU; nothing if it has no slice.
+    #[must_use]
+    pub fn memory_of(&self, container: ContainerId) -> Vec<MemoryShare> {
+        let of = |index: ContainerIndex, lane: Lane, slice: &Slice| {
+            Some(MemoryShare {
+                gpu: self.gpus[slice.gpu?].uuid,
+                cap: slice.account.cap(),
+                limit: slice.account.limit(),
+                used: self.used(index, lane).saturating_add(slice.untracked()),
+                free: slice.account.left().saturating_sub(slice.withheld),
+                wanted: slice.wanted,
+            })
+        };
+        let index = self.containers.find(container);
+        let found = index.and_then(|index| Some((index, self.containers.get(index)?)));
+        let slices = found.into_iter().flat_map(|(index, it)| {
+            let lanes = (0..).map(Lane).zip(&it.slices.gpus);
+            lanes.filter_map(move |(lane, slice)| of(index, lane, slice))
+        });
+        slices.collect()
     }
 
     /// What higher classes keep of a GPU while lower ones wait.

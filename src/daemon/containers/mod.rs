@@ -8,6 +8,7 @@ mod first_process;
 mod grants;
 mod joined;
 mod members;
+mod memory_file;
 mod owner;
 mod pages;
 
@@ -34,6 +35,7 @@ use grants::Grants;
 use joined::Joined;
 pub use joined::Joining;
 pub use members::Members;
+use memory_file::MemoryFile;
 use nix::errno::Errno;
 pub use pages::{ClaimsReader, ContainerWriter, HeldFamilies, PageSettings, UsageSlot};
 use std::collections::BTreeMap;
@@ -62,6 +64,8 @@ struct Slice {
     first: Option<OwnedFd>,
     /// The container as Kubernetes names it.
     owner: Owner,
+    /// What its programs are told of its memory.
+    memory: MemoryFile,
 }
 
 impl Slice {
@@ -149,6 +153,7 @@ impl Containers {
             grants: Grants::of(&dir, record.lanes.len()),
             first: None,
             owner: owner::noted(&dir),
+            memory: MemoryFile::of(&dir, record)?,
         };
         let full = |_| io::Error::other("more slices than there can be");
         let key = self.slots.insert(slice).map_err(full)?;

@@ -27,7 +27,7 @@ use crate::replies::{NO_REPLY, is_agents, key_of};
 use crate::samples::Samples;
 use crate::slab::Key;
 use crate::suspend::Suspender;
-use crate::tasks::Tasks;
+use crate::tasks::{Task, Tasks};
 use gpuslice_engine::{Action, Cut, Engine, Event, Late, Token};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial};
@@ -220,6 +220,7 @@ impl Duties {
 
     /// Records that a container should give memory back.
     fn note_wanted(&mut self, container: ContainerId, lane: Lane, bytes: Bytes) {
+        self.tasks.push(Task::ShowMemory(container));
         if bytes == Bytes::ZERO {
             return;
         }

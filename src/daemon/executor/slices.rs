@@ -167,6 +167,7 @@ impl Duties {
             return self.deny(key_of(token), Denial::Host, &text);
         }
         self.cgroup_limits.note_caps(record);
+        self.tasks.push(Task::ShowMemory(container));
         let CapChange { cap, reserved, .. } = *change;
         if token != NO_REPLY {
             tracing::info!(%container, name = %record.name, was = %change.was, %cap, %reserved, "cap changed");
@@ -195,6 +196,7 @@ impl Duties {
         }
         self.cgroup_limits.note_caps(record);
         self.tasks.push(Task::UpdateLimits(container));
+        self.tasks.push(Task::ShowMemory(container));
         if token != NO_REPLY {
             tracing::info!(%container, name = %record.name, %was, %limit, %reserved, "memory limit changed");
             let changed = Happening::of(EventKind::LimitChanged, container);

@@ -11,6 +11,8 @@ use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -135,7 +137,6 @@ impl Program {
 
     /// What it says when it has taken its memory.
     fn filled(&mut self) -> Value {
-        use std::io::{BufRead, BufReader};
         let out = self.0.stdout.as_mut().expect("piped");
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).expect("a line");
@@ -229,4 +230,95 @@ fn an_oversubscribed_node_lends_nothing() {
     web.attach(Bytes::ZERO);
     assert_eq!(granted(&burst.reserve(0, GIB, GIB)), Some(GIB));
     assert_eq!(granted(&web.reserve(0, 4 * GIB, 4 * GIB)), Some(4 * GIB), "caps alone count");
+}
+
+/// A Python program in the container, of the examples in the documents.
+fn example(node: &Node, words: &[&str], modules: &std::path::Path) -> Program {
+    let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/examples");
+    let mut command = Command::new("python3");
+    let paths = [modules, &examples].map(|path| path.to_str().expect("plain").to_owned());
+    command
+        .args(words)
+        .current_dir(&examples)
+        .env("PYTHONPATH", paths.join(":"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("GPUSLICE_SOCKET", node.container_dir("burst").join("tenant.sock"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    Program(command.spawn().expect("python3 starts"))
+}
+
+/// The words of the only line of the container's memory file.
+fn told(node: &Node) -> Vec<String> {
+    let text = std::fs::read_to_string(node.container_dir("burst").join("memory")).expect("a file");
+    text.split_whitespace().skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_program_is_told_what_is_wanted_back() {
+    let node = node("reclaim_grace_s = 20");
+    two_slices(&node);
+    let first = ["cap=1073741824", "limit=4294967296", "used=0", "free=4294967296", "wanted=0"];
+    eventually("the memory file", || told(&node) == first);
+    let modules = node.root().join("modules");
+    std::fs::create_dir(&modules).expect("made");
+    let torch = "class cuda:\n    @staticmethod\n    def empty_cache():\n        print('emptied', flush=True)\n";
+    std::fs::write(modules.join("torch.py"), torch).expect("written");
+    let (burst, web) = (node.process("burst"), node.process("web"));
+    burst.attach(Bytes::ZERO);
+    web.attach(Bytes::ZERO);
+    let program = "import give_back_torch; print('watches', flush=True); input()";
+    let mut watcher = example(&node, &["-c", program], &modules);
+    let mut lines = BufReader::new(watcher.0.stdout.take().expect("piped")).lines();
+    let mut line = || lines.next().expect("a line").expect("text");
+    assert_eq!(line(), "watches");
+    assert_eq!(granted(&burst.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
+    ask(&web, 2 * GIB);
+    assert_eq!(line(), "emptied");
+    assert_eq!(told(&node)[3..], ["free=0", "wanted=1073741824"]);
+    burst.release(0, GIB);
+    assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
+    eventually("it is wanted no more", || told(&node)[4] == "wanted=0");
+}
+
+/// The lines of requests to a server that answers each with success.
+fn server() -> (u16, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let (said, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a client");
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).expect("a request");
+            let line = String::from_utf8_lossy(&request[..length]);
+            let line = line.lines().next().unwrap_or_default().to_owned();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").expect("answered");
+            if said.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    (port, asked)
+}
+
+#[test]
+fn a_server_sleeps_while_its_memory_is_wanted() {
+    let node = node("reclaim_grace_s = 20");
+    two_slices(&node);
+    let (burst, web) = (node.process("burst"), node.process("web"));
+    burst.attach(Bytes::ZERO);
+    web.attach(Bytes::ZERO);
+    let (port, asked) = server();
+    let line = || asked.recv_timeout(crate::harness::PATIENCE).expect("a request");
+    let url = format!("http://127.0.0.1:{port}");
+    let _watcher = example(&node, &["give_back_vllm.py", &url], node.root());
+    assert_eq!(granted(&burst.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
+    ask(&web, 2 * GIB);
+    assert_eq!(line(), "POST /sleep?level=1 HTTP/1.1");
+    burst.release(0, 3 * GIB);
+    assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
+    eventually("it is wanted no more", || told(&node)[4] == "wanted=0");
+    web.release(0, 2 * GIB);
+    assert_eq!(line(), "POST /wake_up HTTP/1.1");
 }

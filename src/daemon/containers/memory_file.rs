@@ -1,0 +1,150 @@
+//! The memory file of a container: what it may have of each GPU, has, and should give back, for its own programs.
+//!
+//! # Problem
+//! A container that borrows memory beyond its cap must give it back when another container lacks what it is promised,
+//! and is suspended if it does not. A program that can free caches can avoid that, if it is told.
+//!
+//! # Idea
+//! `/run/gpuslice/memory` in the container has a line for each GPU, in the manner of cgroup v2's nested keys:
+//! ```text
+//! GPU-67707573-696d-86e1-925e-46cf7f5bef3c cap=1073741824 limit=2147483648 used=1610612736 free=0 wanted=268435456
+//! ```
+//! All amounts are bytes. `free` is what the container could be granted now, `wanted` what it should give back of the
+//! memory beyond `cap`, 0 for nothing.
+//!
+//! The file is rewritten in place, by one write of always the same length: so a program can wait for the next change by
+//! inotify on the file itself (`IN_MODIFY`). For a file that takes the place of another it would have to watch the
+//! directory, which a container's users may not read.
+//!
+//! It is rewritten when cap, limit or `wanted` change, and every second while `used` or `free` change and the limit is
+//! above the cap. Nothing reads it back.
+
+use super::Containers;
+use gpuslice_engine::{MemoryShare, Record};
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::units::Bytes;
+use std::fs::{OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// The file's name in a container's directory.
+const NAME: &str = "memory";
+/// Bytes of a line; the longest has 173.
+const LINE_BYTES: usize = 192;
+
+/// What a container's memory file says.
+#[derive(Debug, Default)]
+pub(super) struct MemoryFile {
+    shares: Vec<MemoryShare>,
+}
+
+fn text(shares: &[MemoryShare]) -> String {
+    let line = |it: &MemoryShare| {
+        let MemoryShare { gpu, .. } = it;
+        let [cap, limit, used, free, wanted] =
+            [it.cap, it.limit, it.used, it.free, it.wanted].map(|bytes| bytes.0);
+        let words =
+            format!("{gpu} cap={cap} limit={limit} used={used} free={free} wanted={wanted}");
+        format!("{words:<width$}\n", width = LINE_BYTES - 1)
+    };
+    shares.iter().map(line).collect()
+}
+
+/// Whether the second list says something that programs wait for.
+fn is_news(was: &[MemoryShare], is: &[MemoryShare]) -> bool {
+    let changed = |(was, is): (&MemoryShare, &MemoryShare)| {
+        let amounts = if is.limit > is.cap { is } else { was };
+        MemoryShare { used: amounts.used, free: amounts.free, ..*is } != *was
+    };
+    was.len() != is.len() || was.iter().zip(is).any(changed)
+}
+
+impl MemoryFile {
+    /// The file of a slice that begins, or goes on after a restart of the daemon: what is used is not known yet.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub(super) fn of(dir: &Path, record: &Record) -> io::Result<MemoryFile> {
+        let mut file = MemoryFile::default();
+        let share = |lane: &gpuslice_engine::LaneRecord| MemoryShare {
+            gpu: lane.gpu,
+            cap: lane.cap,
+            limit: lane.limit,
+            used: Bytes::ZERO,
+            free: Bytes::ZERO,
+            wanted: Bytes::ZERO,
+        };
+        file.write(dir, record.lanes.iter().map(share).collect())?;
+        Ok(file)
+    }
+
+    fn write(&mut self, dir: &Path, shares: Vec<MemoryShare>) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o644).custom_flags(libc::O_NOFOLLOW);
+        let mut file = options.open(dir.join(NAME))?;
+        file.set_permissions(Permissions::from_mode(0o644))?;
+        file.write_all(text(&shares).as_bytes())?;
+        self.shares = shares;
+        Ok(())
+    }
+}
+
+impl Containers {
+    /// Tells a container's programs what it may have, has and should give back.
+    pub fn show_memory(&mut self, container: &ContainerId, shares: Vec<MemoryShare>) {
+        let dir = self.state.container_dir(container);
+        let Some(slice) = self.of_mut(container) else {
+            return;
+        };
+        if is_news(&slice.memory.shares, &shares)
+            && let Err(why) = slice.memory.write(&dir, shares)
+            && let Some(count) = slice.refused.one_more(gpuslice_host::clock::now())
+        {
+            tracing::warn!(%container, %why, count, "the container's memory file is not up to date");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_wire::ids::GpuUuid;
+
+    fn share(limit: u64, used: u64, wanted: u64) -> MemoryShare {
+        let (limit, used, wanted) = (Bytes(limit), Bytes(used), Bytes(wanted));
+        MemoryShare { gpu: GpuUuid([7; 16]), cap: Bytes(10), limit, used, free: used, wanted }
+    }
+
+    #[test]
+    fn what_is_used_is_news_only_beside_a_limit_above_the_cap() {
+        for (was, is, news) in [
+            (share(10, 1, 0), share(10, 2, 0), false),
+            (share(20, 1, 0), share(20, 2, 0), true),
+            (share(20, 1, 0), share(20, 1, 0), false),
+            (share(20, 1, 0), share(20, 1, 5), true),
+            (share(10, 1, 0), share(20, 1, 0), true),
+            (share(20, 1, 5), share(20, 1, 0), true),
+        ] {
+            assert_eq!(is_news(&[was], &[is]), news, "{was:?} {is:?}");
+        }
+        assert!(is_news(&[], &[share(10, 0, 0)]));
+    }
+
+    #[test]
+    fn it_is_rewritten_in_place_and_keeps_its_length() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(NAME);
+        let mut file = MemoryFile::default();
+        file.write(dir.path(), vec![share(u64::MAX, u64::MAX, u64::MAX); 2]).expect("written");
+        let first = std::fs::metadata(&path).expect("there");
+        file.write(dir.path(), vec![share(20, 1, 5), share(10, 0, 0)]).expect("written");
+        let second = std::fs::metadata(&path).expect("there");
+        assert_eq!((first.ino(), first.len()), (second.ino(), second.len()));
+        assert_eq!((first.len(), first.mode() & 0o777), (2 * LINE_BYTES as u64, 0o644));
+        let text = std::fs::read_to_string(&path).expect("text");
+        let words: Vec<&str> = text.lines().next().expect("a line").split_whitespace().collect();
+        assert_eq!(words[1..], ["cap=10", "limit=20", "used=1", "free=1", "wanted=5"]);
+    }
+}
