@@ -58,6 +58,38 @@ fn runtimes() -> Vec<&'static str> {
     all
 }
 
+/// A tenant borrows memory beyond its cap, and is suspended when the owner of the promise comes.
+#[test]
+fn the_demo_of_a_memory_limit() {
+    let _alone = alone();
+    for runtime in runtimes() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        command.args([
+            "demo",
+            "--json",
+            "--policy",
+            "soft",
+            "--memory-limit",
+            "--runtime",
+            runtime,
+        ]);
+        command.env("TMPDIR", place.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let pid = child.id();
+        let output = child.wait_with_output().expect("it ends");
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{runtime}: {error}: {output:?}"));
+        assert_fits("demo-memory", &report);
+        assert_eq!(
+            (&report["verdict"], &report["policy"]),
+            (&"pass".into(), &"soft".into()),
+            "{report}"
+        );
+        assert_nothing_left(runtime, pid, place.path());
+    }
+}
+
 /// Every figure is there and the caps held. Shares are judged by the demo's own verdict on a quiet
 /// machine; here, beside other tests, only their order is.
 #[test]

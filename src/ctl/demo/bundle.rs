@@ -49,12 +49,16 @@ fn annotations(plan: &Plan) -> Value {
         Some(share) => ("gpuslice.io/share", share.get()),
         None => ("gpuslice.io/weight", plan.weight.get()),
     };
-    json!({
+    let mut all = json!({
         "gpuslice.io/memory": plan.memory.0.to_string(),
         "gpuslice.io/name": plan.name,
         "gpuslice.io/priority": plan.class.name(),
         (kind): part.to_string(),
-    })
+    });
+    if let Some(limit) = plan.limit {
+        all["gpuslice.io/memory-limit"] = limit.0.to_string().into();
+    }
+    all
 }
 
 /// The runtime with its state in `root`. crun refuses machines that mount both cgroup

@@ -1,5 +1,6 @@
 //! `gpuslice demo`: three tenants on one GPU, with weights 1:2:4 or chosen to show a policy, and a
-//! verdict. They keep the GPU's queue full or, with `--load steps`, wait for each kernel as most programs do.
+//! verdict. They keep the GPU's queue full or, with `--load steps`, wait for each kernel as most programs do. With
+//! `--memory-limit` there are two, of which one borrows memory and the other one wants it back ([`lending`]).
 //!
 //! As root the tenants are real containers under a real OCI runtime, each with a slice from
 //! `gpuslice-hook`; as an ordinary user they are processes. Daemon, device, containers and files live in
@@ -7,6 +8,7 @@
 //! removes it, and Ctrl-C only ends the loop early.
 
 mod bundle;
+mod lending;
 mod plan;
 mod rootfs;
 mod tenant;
@@ -22,6 +24,7 @@ use gpuslice_host::layout;
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::text::Selector;
+use gpuslice_wire::units::Bytes;
 use plan::{Load, Plan};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,6 +53,9 @@ pub struct Options {
     /// What the tenants do
     #[arg(long, value_enum, value_name = "LOAD", default_value = "busy")]
     load: Load,
+    /// Demonstrate a memory limit above a cap instead: memory that is borrowed and wanted back
+    #[arg(long, conflicts_with_all = ["load", "seconds"])]
+    memory_limit: bool,
     /// Print one JSON object at the end instead of tables
     #[arg(long)]
     json: bool,
@@ -64,7 +70,11 @@ pub struct Options {
 struct Stage {
     tenants: Vec<Tenant>,
     admin: Admin,
-    _work: tempfile::TempDir,
+    /// The OCI runtime; none for plain processes.
+    runtime: Option<String>,
+    /// The GPU's memory.
+    memory: Bytes,
+    work: tempfile::TempDir,
     daemon: PrivateDaemon,
     _device: Option<tempfile::TempDir>,
 }
@@ -76,7 +86,13 @@ struct Stage {
 pub fn main(options: &Options) -> Result<ExitCode> {
     catch_signals()?;
     let runtime = runtime(options.runtime.as_deref())?;
-    let mut stage = set_up(options, runtime.as_deref())?;
+    let mut stage = set_up(options, runtime)?;
+    if options.memory_limit {
+        return lending::main(stage, options);
+    }
+    for plan in Plan::three(options.policy, options.load, stage.memory, options.seconds) {
+        stage.start(plan)?;
+    }
     let verdict = play(&mut stage, options)?;
     drop(stage);
     if options.json {
@@ -131,15 +147,16 @@ fn driver(options: &DriverOptions) -> Result<(PathBuf, String)> {
     Ok((driver, words))
 }
 
-fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
+/// A stage without tenants.
+fn set_up(options: &Options, runtime: Option<String>) -> Result<Stage> {
     let (driver, words) = driver(&options.driver)?;
     let device = match layout::is_simulated(&driver.join("libcuda.so.1")) {
         true => Some(crate::sim::private_device()?),
         false => None,
     };
     if !options.json {
-        let how =
-            runtime.map_or("plain processes".to_owned(), |name| format!("containers under {name}"));
+        let containers = |name| format!("containers under {name}");
+        let how = runtime.as_ref().map_or("plain processes".to_owned(), containers);
         out::line(&format!("{words}; tenants are {how}"))?;
     }
     let work = node::temporary("gpuslice-demo-")?;
@@ -151,15 +168,19 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         let gpu = Selector::new("all")?;
         admin.ask(&Command::SetPolicy { gpu, policy })?;
     }
-    let mut tenants = Vec::new();
-    for plan in Plan::three(options.policy, options.load, memory, options.seconds) {
-        let tenant = match runtime {
-            Some(runtime) => Tenant::container(plan, runtime, work.path(), daemon.dir.path()),
-            None => Tenant::process(plan, &admin),
-        };
-        tenants.push(tenant?);
+    Ok(Stage { tenants: Vec::new(), admin, runtime, memory, work, daemon, _device: device })
+}
+
+impl Stage {
+    /// Starts a tenant.
+    fn start(&mut self, plan: Plan) -> Result<()> {
+        let (work, daemon) = (self.work.path(), self.daemon.dir.path());
+        self.tenants.push(match &self.runtime {
+            Some(runtime) => Tenant::container(plan, runtime, work, daemon)?,
+            None => Tenant::process(plan, &self.admin)?,
+        });
+        Ok(())
     }
-    Ok(Stage { tenants, admin, _work: work, daemon, _device: device })
 }
 
 /// Runs the tenants, draws the table, and judges.

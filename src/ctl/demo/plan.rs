@@ -63,6 +63,8 @@ pub struct Plan {
     pub name: String,
     /// Memory cap.
     pub memory: Bytes,
+    /// Memory limit above that, if it has one.
+    pub limit: Option<Bytes>,
     /// Weight.
     pub weight: Weight,
     /// Share of the GPU's time.
@@ -159,6 +161,7 @@ impl Plan {
         roles.map(|(name, weight, share, busy, part)| Plan {
             name: format!("{name}-{}", std::process::id()),
             memory: Bytes(unit * u64::from(weight)),
+            limit: None,
             weight: match share {
                 None => Weight::new(weight).unwrap_or(Weight::ONE),
                 Some(_) => Weight::ONE,
@@ -169,6 +172,24 @@ impl Plan {
             due: Due { part, of },
             seconds: seconds + 60,
         })
+    }
+
+    /// One that borrows, and one to which nearly all of the GPU is promised: together their caps fit, and the
+    /// borrower's limit does not fit beside the other one's cap.
+    pub fn lending(gpu: Bytes, seconds: u32) -> [Plan; 2] {
+        let part = |of: u64| Bytes(gpu.0 / 16 / MIB * MIB * of);
+        let plan = |name: &str, memory, limit| Plan {
+            name: format!("{name}-{}", std::process::id()),
+            memory,
+            limit,
+            weight: Weight::ONE,
+            share: None,
+            class: Class::Normal,
+            load: Some(Load::Busy),
+            due: Due::default(),
+            seconds,
+        };
+        [plan("borrower", part(1), Some(part(4))), plan("owner", part(14), None)]
     }
 
     /// The tenant's arguments; it ends by itself even if the demo is killed.

@@ -102,7 +102,7 @@ impl Tenant {
         let slice = SliceOptions {
             gpus: "any".into(),
             memory: gpuslice_wire::admin::MemoryAsk::Exactly(plan.memory),
-            memory_limit: None,
+            memory_limit: plan.limit.map(gpuslice_wire::admin::MemoryAsk::Exactly),
             pinned: None,
             weight: plan.share.is_none().then_some(plan.weight),
             share: plan.share,
