@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 /// A node with one GPU of 4 GiB and this configuration.
 fn node(configuration: &str) -> Node {
@@ -321,4 +322,60 @@ fn a_server_sleeps_while_its_memory_is_wanted() {
     eventually("it is wanted no more", || told(&node)[4] == "wanted=0");
     web.release(0, 2 * GIB);
     assert_eq!(line(), "POST /wake_up HTTP/1.1");
+}
+
+/// Prints how long claims waited, and asserts the promised bound for each.
+fn within_the_bound(what: &str, grace_s: u64, mut waits: Vec<Duration>) {
+    waits.sort();
+    let at = |part: usize| waits[(waits.len() - 1) * part / 100];
+    let (median, p99, most) = (at(50), at(99), at(100));
+    eprintln!(
+        "{what}: a claim waited {median:?} (median), {p99:?} (p99), {most:?} (most of {})",
+        waits.len()
+    );
+    assert!(most <= Duration::from_secs(grace_s + 30), "{most:?}");
+}
+
+/// `RECLAIMS` makes a measurement of it.
+#[test]
+fn a_claim_waits_no_longer_than_the_bound() {
+    let node = node("reclaim_grace_s = 20");
+    two_slices(&node);
+    let (burst, web) = (node.process("burst"), node.process("web"));
+    burst.attach(Bytes::ZERO);
+    web.attach(Bytes::ZERO);
+    let mut waits = Vec::new();
+    for _ in 0..super::setting("RECLAIMS", 20) {
+        // The daemon may read this before what the other one gave back in the round before.
+        eventually("it borrows", || granted(&burst.reserve(0, 3 * GIB, 3 * GIB)) == Some(3 * GIB));
+        let since = Instant::now();
+        ask(&web, 2 * GIB);
+        eventually("it is told", || told(&node)[4] == "wanted=1073741824");
+        burst.release(0, GIB);
+        assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
+        waits.push(since.elapsed());
+        web.release(0, 2 * GIB);
+        burst.release(0, 2 * GIB);
+    }
+    within_the_bound("given back when told", 20, waits);
+}
+
+#[test]
+fn a_claim_waits_no_longer_than_the_bound_for_a_suspension() {
+    let node = node("reclaim_grace_s = 0");
+    two_slices(&node);
+    let mut burst = Program::start(&node, "burst", 3 << 10);
+    burst.filled();
+    let web = node.process("web");
+    web.attach(Bytes::ZERO);
+    let mut waits = Vec::new();
+    for _ in 0..super::setting("RECLAIMS", 20) / 5 {
+        let since = Instant::now();
+        assert_eq!(granted(&web.reserve(0, 2 * GIB, 2 * GIB)), Some(2 * GIB));
+        waits.push(since.elapsed());
+        web.release(0, 2 * GIB);
+        eventually("it is resumed", || shown(&node, "burst")["suspension"].is_null());
+        eventually("it has its memory", || held(&node, "burst") >= 3 * GIB);
+    }
+    within_the_bound("suspended at once", 0, waits);
 }
