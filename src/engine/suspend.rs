@@ -148,6 +148,8 @@ impl Engine {
         self.note_reclaimed(index, token, (leaves, away));
         self.set_suspension(index, if away { Suspension::Away } else { Suspension::None });
         actions.push(Action::SuspensionSettled { token, container: id, away, memory });
+        // A request may have waited for memory that this container itself had borrowed.
+        self.serve_all(index, actions);
     }
 
     /// Notes which containers the engine itself suspended: it resumes them.

@@ -85,6 +85,10 @@ impl Engine {
             return Room::AtMost(Bytes(u64::MAX));
         };
         let (free, promised) = (self.free_on(gpu), slice.account.promised());
+        let container = self.containers.get(index);
+        if container.is_some_and(|it| it.suspension == Suspension::Away) {
+            return Room::AtMost(promised); // it needs room on the GPU when it is resumed
+        }
         if need > promised {
             let reclaims = self.gpus[gpu].lending.due.is_some();
             return Room::AtMost(if reclaims { promised } else { free });

@@ -12,6 +12,8 @@ use gpuslice_wire::units::{Bytes, Duration, GIB, Instant};
 use crate::tests::{MS, Rig, ask, id};
 use crate::{Action, Config, Event, RECLAIM_MOVE_MAX, Reclaim, SliceRequest, Token};
 
+mod walks;
+
 const GRACE: u64 = 5_000 * MS;
 
 /// A request with a limit above its cap, in GiB.

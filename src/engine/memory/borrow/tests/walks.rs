@@ -1,0 +1,257 @@
+//! Promises beside loans, in every schedule that random walks meet.
+//!
+//! Containers with caps that fit together, and some with limits above them, take and free memory at random; borrowers
+//! answer recalls, or do not; the driver moves memory at once, late, or not at all. An account of their own, from the
+//! answers alone, judges three promises: what is granted fits on the GPU, a request within a cap is granted or refused
+//! within the bound and never refused before the grace, and nothing is lent while one waits.
+
+use std::collections::BTreeMap;
+
+use super::*;
+/// Containers by name: cap, limit and class, GiB. The caps are 15 of 16 GiB.
+const CONTAINERS: [(&str, u64, u64, Class); 4] = [
+    ("a", 3, 16, Class::BestEffort),
+    ("b", 4, 10, Class::High),
+    ("c", 4, 4, Class::Normal),
+    ("d", 4, 12, Class::Normal),
+];
+const GPU: u64 = 16 * GIB;
+/// Bytes are asked for in such parts.
+const PART: u64 = GIB / 4;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// A request without an answer yet.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    need: u64,
+    since: u64,
+    /// It was within the cap when it was made.
+    is_claim: bool,
+    /// Its container's memory was moved meanwhile.
+    moved: bool,
+}
+
+/// One container and its only process.
+#[derive(Debug)]
+struct Tenant {
+    name: &'static str,
+    cap: u64,
+    limit: u64,
+    client: ClientId,
+    granted: u64,
+    pending: Option<Pending>,
+    /// Its memory is on the host.
+    away: bool,
+    /// Its processes are stopped, since its memory moves or is on the host.
+    frozen: bool,
+    recall: u32,
+}
+
+struct Walk {
+    rig: Rig,
+    random: Random,
+    config: Config,
+    tenants: Vec<Tenant>,
+    /// Moves of memory that the driver has not done: when it answers, whose, and where the memory is then.
+    moves: Vec<(u64, &'static str, bool)>,
+    /// Each request's answers, for the walk's own judgement: granted to borrowers, claims that waited.
+    met: BTreeMap<&'static str, u32>,
+}
+
+impl Walk {
+    fn new(seed: u64) -> Walk {
+        let mut random = Random(seed);
+        let reclaim = if random.below(4) == 0 { Reclaim::Refuse } else { Reclaim::Suspend };
+        let reclaim_grace = Duration([0, 1_000, 5_000][random.below(3) as usize] * MS);
+        let config = Config { reclaim, reclaim_grace, ..Config::default() };
+        let mut rig = Rig::new(config, &[16]);
+        let mut tenant = |(name, cap, limit, class)| {
+            rig.admit(SliceRequest { class, ..limited(name, cap, limit) }).expect("fits");
+            let client = rig.attach(name, 0).expect("attaches");
+            let (cap, limit) = (cap * GIB, limit * GIB);
+            let (granted, pending, away, frozen, recall) = (0, None, false, false, 0);
+            Tenant { name, cap, limit, client, granted, pending, away, frozen, recall }
+        };
+        let tenants = CONTAINERS.map(&mut tenant).into();
+        Walk { rig, random, config, tenants, moves: Vec::new(), met: BTreeMap::new() }
+    }
+
+    fn step(&mut self, event: Event) {
+        let mut actions = std::collections::VecDeque::from(self.rig.step(event));
+        while let Some(action) = actions.pop_front() {
+            if let Some(answer) = self.action(&action) {
+                actions.extend(self.rig.step(answer));
+            }
+        }
+        let held = self.tenants.iter().filter(|it| !it.away).map(|it| it.granted);
+        assert!(held.clone().sum::<u64>() <= GPU, "{:?}", held.collect::<Vec<_>>());
+        let bound = self.config.reclaim_grace.0 + RECLAIM_MOVE_MAX.0;
+        for it in &self.tenants {
+            let waits = it.pending.filter(|it| it.is_claim && !it.moved);
+            let late = waits.filter(|waits| self.rig.now > waits.since + bound);
+            assert!(late.is_none(), "at {}: {it:?} waits", self.rig.now);
+        }
+    }
+
+    /// Takes an action in; returns what the container answers at once.
+    fn action(&mut self, action: &Action) -> Option<Event> {
+        let now = self.rig.now;
+        match *action {
+            Action::Reserved { client, bytes, .. } => self.granted(client, bytes.0),
+            Action::Refused { client, .. } => {
+                let grace = self.config.reclaim_grace.0;
+                let it = self.of(client);
+                let asked = it.pending.take().expect("it asked");
+                let early = asked.is_claim && !asked.moved && now < asked.since + grace;
+                assert!(!early, "at {now}: {it:?} was refused {asked:?}");
+                *self.met.entry("refused").or_default() += 1;
+            }
+            Action::MoveMemory { container, away, .. } => {
+                let chance = self.random.below(20);
+                let done = if chance < 3 { !away } else { away };
+                let delay = [0, 20, 300, 3_000, 40_000][self.random.below(5) as usize] * MS;
+                let it = self.tenants.iter_mut().find(|it| id(it.name) == container);
+                let it = it.expect("a container");
+                (it.frozen, it.away) = (true, false);
+                it.pending.iter_mut().for_each(|asked| asked.moved = true);
+                self.moves.push((now + delay, it.name, done));
+                *self.met.entry(if away { "suspended" } else { "resumed" }).or_default() += 1;
+            }
+            Action::SuspensionSettled { container, away, .. } => {
+                let it = self.tenants.iter_mut().find(|it| id(it.name) == container);
+                it.expect("a container").frozen = away;
+            }
+            Action::SetLane { container, lane: Lane(0), view } => {
+                let answers = self.random.below(4) > 0;
+                let it = self.tenants.iter_mut().find(|it| id(it.name) == container)?;
+                let is_new = std::mem::replace(&mut it.recall, view.recall) != view.recall;
+                let (client, recall) = (it.client, view.recall);
+                let answers = answers && is_new && it.granted > 0 && !it.frozen;
+                let lane = Lane(0);
+                return answers.then_some(Event::Yield { client, lane, recall, bytes: Bytes(0) });
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn of(&mut self, client: ClientId) -> &mut Tenant {
+        self.tenants.iter_mut().find(|it| it.client == client).expect("a client")
+    }
+
+    fn granted(&mut self, client: ClientId, bytes: u64) {
+        let now = self.rig.now;
+        let it = self.of(client);
+        let asked = it.pending.take().expect("it asked");
+        assert_eq!(bytes, asked.need, "{it:?}");
+        it.granted += bytes;
+        assert!(it.granted <= it.limit, "{it:?}");
+        let borrows = it.granted > it.cap;
+        let waits = |it: &&Tenant| it.pending.is_some_and(|asked| asked.is_claim && !asked.moved);
+        let claims: Vec<&Tenant> = self.tenants.iter().filter(waits).collect();
+        assert!(!borrows || claims.is_empty(), "at {now}: lent while {claims:?}");
+        let what = match (borrows, now > asked.since) {
+            (true, _) => "borrowed",
+            (false, true) => "waited",
+            (false, false) => "granted",
+        };
+        *self.met.entry(what).or_default() += 1;
+    }
+
+    /// Lets time pass, with every step that the engine asks for and every answer of the driver's.
+    fn pass(&mut self, until: u64) {
+        loop {
+            let moved = self.moves.iter().map(|it| it.0).min().unwrap_or(u64::MAX);
+            let due = self.rig.engine.next_deadline().map_or(u64::MAX, |due| due.0);
+            self.rig.now = due.min(moved).clamp(self.rig.now, until.max(self.rig.now));
+            match self.moves.iter().position(|it| it.0 <= self.rig.now) {
+                Some(at) => {
+                    let (_, name, away) = self.moves.remove(at);
+                    let it = self.tenants.iter_mut().find(|it| it.name == name);
+                    it.expect("a container").away = away;
+                    self.step(Event::MemoryMoved { container: id(name), away });
+                }
+                None => self.step(Event::Tick),
+            }
+            if self.rig.now >= until {
+                return;
+            }
+        }
+    }
+
+    /// A process takes or frees memory.
+    fn act(&mut self, at: usize) {
+        let now = self.rig.now;
+        let it = &mut self.tenants[at];
+        if it.frozen || it.pending.is_some() {
+            return;
+        }
+        let (client, lane) = (it.client, Lane(0));
+        if self.random.below(3) == 0 {
+            let bytes = self.random.below(it.granted / PART + 1) * PART;
+            it.granted -= bytes;
+            return self.step(Event::Release { client, lane, bytes: Bytes(bytes) });
+        }
+        let most = (it.limit - it.granted) / PART;
+        let need = (1 + self.random.below(most.max(1))) * PART;
+        let is_claim = it.granted + need <= it.cap;
+        it.pending = Some(Pending { need, since: now, is_claim, moved: false });
+        let (token, need) = (Token(3), Bytes(need));
+        self.step(Event::Reserve { client, token, lane, need, wish: need });
+    }
+
+    /// All free everything, and nothing stays behind.
+    fn end(&mut self) {
+        for _ in 0..400 {
+            for at in 0..self.tenants.len() {
+                let it = &mut self.tenants[at];
+                if !it.frozen && it.pending.is_none() && it.granted > 0 {
+                    let (client, bytes) = (it.client, Bytes(std::mem::take(&mut it.granted)));
+                    self.step(Event::Release { client, lane: Lane(0), bytes });
+                }
+            }
+            self.pass(self.rig.now + 1_000 * MS);
+        }
+        let left: Vec<&Tenant> =
+            self.tenants.iter().filter(|it| it.pending.is_some() || it.frozen).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// One random walk; returns what it met.
+fn walk(seed: u64) -> BTreeMap<&'static str, u32> {
+    let mut walk = Walk::new(seed);
+    for _ in 0..300 {
+        let at = walk.random.below(CONTAINERS.len() as u64) as usize;
+        walk.act(at);
+        let gap = [0, 0, 1, 50, 500, 3_000][walk.random.below(6) as usize] * MS;
+        walk.pass(walk.rig.now + gap);
+    }
+    walk.end();
+    walk.met
+}
+
+#[test]
+fn promises_hold_beside_loans() {
+    let mut met: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..300 {
+        for (what, times) in walk(seed) {
+            *met.entry(what).or_default() += times;
+        }
+    }
+    std::eprintln!("{met:?}");
+    for what in ["borrowed", "waited", "granted", "refused", "suspended", "resumed"] {
+        assert!(met.get(what).is_some_and(|times| *times > 100), "{what} was hardly met: {met:?}");
+    }
+}
