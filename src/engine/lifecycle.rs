@@ -387,12 +387,13 @@ impl ClientLane {
         self.claims.held > Bytes::ZERO || self.seen.unwrap_or_default() > Bytes::ZERO
     }
     /// The most memory that it may have had on the device when it ended: what was charged to it, and what was not yet.
-    /// That is what NVML has shown once, or the context it was creating. It is at most what the account has left:
+    /// That is what NVML has shown once, or the context it was creating. That is at most what its cap has left:
     /// a claim that is false costs the liar no more than its own slice.
     pub(crate) fn leaves(&self, slice: &Slice) -> u128 {
         let shown = self.own.saturating_sub(self.residual.charged());
         let is_known = self.had_memory() || self.reserved() > 0 || self.claims.contexts == 0;
         let context = if is_known { Bytes::ZERO } else { slice.context.unwrap_or(CONTEXT_MOST) };
+        let context = context.min(slice.account.promised());
         self.reserved() + u128::from(shown.max(context).min(slice.account.left()).0)
     }
     /// The state for its next connection: the driver's measurements stay, it claims all else anew.
