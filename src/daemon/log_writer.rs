@@ -39,10 +39,11 @@ impl Write for LogWriter {
         let dropped = DROPPED.load(Ordering::Relaxed);
         if dropped > 0 && is_ready() {
             DROPPED.fetch_sub(dropped, Ordering::Relaxed);
-            end.write_all(self.about_dropped(dropped).as_bytes())?;
+            let _ = end.write_all(self.about_dropped(dropped).as_bytes());
         }
         if is_ready() {
-            end.write_all(cut(line))?;
+            // Nothing reads a closed one, and the subscriber would tell of the error there.
+            let _ = end.write_all(cut(line));
         } else {
             DROPPED.fetch_add(1, Ordering::Relaxed);
         }
@@ -54,7 +55,7 @@ impl Write for LogWriter {
     }
 }
 
-/// Whether standard error takes [`ROOM`] bytes at once. A closed one does, with an error.
+/// Whether standard error takes [`ROOM`] bytes at once. A closed one does, with an error that is dropped.
 fn is_ready() -> bool {
     let end = io::stderr();
     let mut ends = [PollFd::new(end.as_fd(), PollFlags::POLLOUT)];
