@@ -386,9 +386,9 @@ impl ClientLane {
     pub(crate) fn had_memory(&self) -> bool {
         self.claims.held > Bytes::ZERO || self.seen.unwrap_or_default() > Bytes::ZERO
     }
-    /// The most memory that it may have had on the device when it ended: what was charged to it, and what was not yet.
-    /// That is what NVML has shown once, or the context it was creating. That is at most what its cap has left:
-    /// a claim that is false costs the liar no more than its own slice.
+    /// The most memory that it may have had on the device when it ended: its charges, and memory without a charge yet.
+    /// The latter is what NVML has shown once, or the context that it was creating. Such a context rests on a claim, so
+    /// it counts at most as much as the cap has left: a false claim costs no other container.
     pub(crate) fn leaves(&self, slice: &Slice) -> u128 {
         let shown = self.own.saturating_sub(self.residual.charged());
         let is_known = self.had_memory() || self.reserved() > 0 || self.claims.contexts == 0;

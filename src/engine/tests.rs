@@ -19,6 +19,18 @@ use crate::{Action, Claims, Config, Cut, Engine, Event, Mode, Record, SliceReque
 
 pub(crate) const MS: u64 = 1_000_000;
 
+/// SplitMix64: numbers for random walks.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
 pub(crate) fn uuid(n: u8) -> GpuUuid {
     GpuUuid([n; 16])
 }

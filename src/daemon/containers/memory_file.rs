@@ -20,7 +20,9 @@
 //! above the cap. Nothing reads it back.
 
 use super::Containers;
-use gpuslice_engine::{MemoryShare, Record};
+use crate::log_limit::LogLimit;
+use gpuslice_engine::{LaneRecord, MemoryShare, Record};
+use gpuslice_host::clock::now;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::units::Bytes;
 use std::fs::{OpenOptions, Permissions};
@@ -37,6 +39,7 @@ const LINE_BYTES: usize = 192;
 #[derive(Debug, Default)]
 pub(super) struct MemoryFile {
     shares: Vec<MemoryShare>,
+    failed: LogLimit,
 }
 
 fn text(shares: &[MemoryShare]) -> String {
@@ -67,7 +70,7 @@ impl MemoryFile {
     /// A system call failed.
     pub(super) fn of(dir: &Path, record: &Record) -> io::Result<MemoryFile> {
         let mut file = MemoryFile::default();
-        let share = |lane: &gpuslice_engine::LaneRecord| MemoryShare {
+        let share = |lane: &LaneRecord| MemoryShare {
             gpu: lane.gpu,
             cap: lane.cap,
             limit: lane.limit,
@@ -99,7 +102,7 @@ impl Containers {
         };
         if is_news(&slice.memory.shares, &shares)
             && let Err(why) = slice.memory.write(&dir, shares)
-            && let Some(count) = slice.refused.one_more(gpuslice_host::clock::now())
+            && let Some(count) = slice.memory.failed.one_more(now())
         {
             tracing::warn!(%container, %why, count, "the container's memory file is not up to date");
         }

@@ -133,7 +133,7 @@ impl OverCap {
         Ok(())
     }
 
-    /// A container's slice ended: what is left of the container goes on.
+    /// A container's slice ended: processes of the container that still live go on.
     pub fn forget(&mut self, container: &ContainerId) {
         self.escalations.remove(container);
         self.thaw(container, None);

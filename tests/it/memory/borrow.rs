@@ -40,6 +40,15 @@ fn two_slices(node: &Node) {
     node.must_admit("web", Bytes(3 * GIB));
 }
 
+/// A process in each of the two.
+fn attached(node: &Node) -> [TenantClient; 2] {
+    ["burst", "web"].map(|container| {
+        let process = node.process(container);
+        process.attach(Bytes::ZERO);
+        process
+    })
+}
+
 fn relimit(node: &Node, limit: Option<u64>) -> Answer {
     let limit = limit.map(|bytes| MemoryAsk::Exactly(Bytes(bytes)));
     node.admin().ask(&Admin::Relimit { container: id("burst"), lane: Lane(0), limit })
@@ -226,9 +235,7 @@ fn an_oversubscribed_node_lends_nothing() {
     let (kind, why) = denied(relimit(&node, Some(2 * GIB)));
     assert!(kind == Denial::Invalid && why.contains("oversubscribe"), "{why}");
     node.must_admit("web", Bytes(4 * GIB));
-    let (burst, web) = (node.process("burst"), node.process("web"));
-    burst.attach(Bytes::ZERO);
-    web.attach(Bytes::ZERO);
+    let [burst, web] = attached(&node);
     assert_eq!(granted(&burst.reserve(0, GIB, GIB)), Some(GIB));
     assert_eq!(granted(&web.reserve(0, 4 * GIB, 4 * GIB)), Some(4 * GIB), "caps alone count");
 }
@@ -265,9 +272,7 @@ fn a_program_is_told_what_is_wanted_back() {
     std::fs::create_dir(&modules).expect("made");
     let torch = "class cuda:\n    @staticmethod\n    def empty_cache():\n        print('emptied', flush=True)\n";
     std::fs::write(modules.join("torch.py"), torch).expect("written");
-    let (burst, web) = (node.process("burst"), node.process("web"));
-    burst.attach(Bytes::ZERO);
-    web.attach(Bytes::ZERO);
+    let [burst, web] = attached(&node);
     let program = "import give_back_torch; print('watches', flush=True); input()";
     let mut watcher = example(&node, &["-c", program], &modules);
     let mut lines = BufReader::new(watcher.0.stdout.take().expect("piped")).lines();
@@ -307,9 +312,7 @@ fn server() -> (u16, std::sync::mpsc::Receiver<String>) {
 fn a_server_sleeps_while_its_memory_is_wanted() {
     let node = node("reclaim_grace_s = 20");
     two_slices(&node);
-    let (burst, web) = (node.process("burst"), node.process("web"));
-    burst.attach(Bytes::ZERO);
-    web.attach(Bytes::ZERO);
+    let [burst, web] = attached(&node);
     let (port, asked) = server();
     let line = || asked.recv_timeout(crate::harness::PATIENCE).expect("a request");
     let url = format!("http://127.0.0.1:{port}");
@@ -341,9 +344,7 @@ fn within_the_bound(what: &str, grace_s: u64, mut waits: Vec<Duration>) {
 fn a_claim_waits_no_longer_than_the_bound() {
     let node = node("reclaim_grace_s = 20");
     two_slices(&node);
-    let (burst, web) = (node.process("burst"), node.process("web"));
-    burst.attach(Bytes::ZERO);
-    web.attach(Bytes::ZERO);
+    let [burst, web] = attached(&node);
     let mut waits = Vec::new();
     for _ in 0..super::setting("RECLAIMS", 20) {
         // The daemon may read this before what the other one gave back in the round before.

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::tests::Random;
 /// Containers by name: cap, limit and class, GiB. The caps are 15 of 16 GiB.
 const CONTAINERS: [(&str, u64, u64, Class); 4] = [
     ("a", 3, 16, Class::BestEffort),
@@ -18,18 +19,6 @@ const CONTAINERS: [(&str, u64, u64, Class); 4] = [
 const GPU: u64 = 16 * GIB;
 /// Bytes are asked for in such parts.
 const PART: u64 = GIB / 4;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 /// A request without an answer yet.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +54,7 @@ struct Walk {
     tenants: Vec<Tenant>,
     /// Moves of memory that the driver has not done: when it answers, whose, and where the memory is then.
     moves: Vec<(u64, &'static str, bool)>,
-    /// Each request's answers, for the walk's own judgement: granted to borrowers, claims that waited.
+    /// How often each kind of answer and of move was met: walks that meet none show nothing.
     met: BTreeMap<&'static str, u32>,
 }
 

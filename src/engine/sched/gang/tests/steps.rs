@@ -5,6 +5,7 @@
 //! that turn. Random claims of gangs of all classes, and of containers beside them, look for such an order.
 
 use super::*;
+use crate::tests::Random;
 
 /// Containers by name: their GPUs and class. The second GPU is mostly in open mode.
 const CONTAINERS: [(&str, &str, Class); 7] = [
@@ -16,18 +17,6 @@ const CONTAINERS: [(&str, &str, Class); 7] = [
     ("f", "0", Class::Normal),
     ("g", "0,2", Class::High),
 ];
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 /// The turn word of each container on each GPU where it takes turns.
 fn words(rig: &Rig) -> Vec<Option<u32>> {
