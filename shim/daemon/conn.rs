@@ -7,7 +7,7 @@ use super::credit::CreditReply;
 use super::sys::{self, Stamp};
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, HEARTBEAT_STALE_NS, RESERVE_WAIT_NS};
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, HEARTBEAT_STALE_NS};
 use gpuslice_wire::tenant::{HandleKey, Reply, Request};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use std::io::{ErrorKind, Result};
@@ -61,8 +61,8 @@ impl Conn {
         }
     }
 
-    /// Asks for credit. The answer may take [`RESERVE_WAIT_NS`], because other containers may first have to give the
-    /// memory back; a daemon that does not `live` any more is given up at the deadline.
+    /// Asks for credit. The answer may take long: other containers may first have to give the memory back, or
+    /// this one is suspended. A daemon that does not `live` any more is given up at the deadline.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -74,14 +74,13 @@ impl Conn {
         lives: impl Fn() -> bool,
     ) -> Result<CreditReply> {
         let request = Request::Reserve { lane, need: Bytes(need), wish: Bytes(wish) };
-        let last = sys::now().plus(Duration(RESERVE_WAIT_NS));
         let id = self.send(&request, deadline)?;
         let mut deadline = deadline;
         while let Err(error) = sys::wait(self.fd()?, libc::POLLIN, deadline) {
-            if error.kind() != ErrorKind::TimedOut || !lives() || sys::now() >= last {
+            if error.kind() != ErrorKind::TimedOut || !lives() {
                 return Err(error);
             }
-            deadline = sys::now().plus(Duration(HEARTBEAT_STALE_NS)).min(last);
+            deadline = sys::now().plus(Duration(HEARTBEAT_STALE_NS));
         }
         match self.reply(id, deadline)?.0 {
             Reply::Reserved { lane: of, bytes } if of == lane => Ok(CreditReply::Granted(bytes.0)),

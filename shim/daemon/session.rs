@@ -176,6 +176,13 @@ impl Session {
         &self.container.lane[usize::from(lane.0) % ACCOUNTS_MAX]
     }
 
+    /// Bytes of a lane that are promised to the container, or free, and not granted yet.
+    #[must_use]
+    pub fn left(&self, lane: Lane) -> u64 {
+        let facts = self.facts(lane);
+        facts.cap.load(Relaxed).saturating_sub(facts.reserved.load(Relaxed))
+    }
+
     /// Claims of one lane.
     #[must_use]
     pub fn claims(&self, lane: Lane) -> &'static ClientLane {

@@ -6,6 +6,10 @@
 //! a GPU, or the measured costs would mix. NVML's figures may be older than the context, which then seems to cost
 //! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time. One whose cost
 //! cannot be measured is charged the smallest cost observed.
+//!
+//! Where no cost was observed, a byte is requested, because the daemon answers no request of a container whose
+//! memory is on the host. The memory that is promised to the container may be lent: then the driver refuses the
+//! context, and is asked again when as much as a context can take is there.
 
 use crate::channels;
 use crate::daemon::sys::nap;
@@ -20,6 +24,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::family::Family;
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::CONTEXT_BYTES_MAX;
 use gpuslice_wire::units::KIB;
 
 /// Pauses between measurements of a context that seems to cost nothing, in ns: together longer than the 100 ms between
@@ -50,24 +55,31 @@ fn measured(slice: &Slice, lane: Lane, guess: u64, free: bool) -> Option<u64> {
 fn priced(
     (slice, lane): (&Slice, Lane),
     (device, green): (CUdevice, bool),
-    call: impl FnOnce() -> CUresult,
+    call: impl Fn() -> CUresult,
     undo: impl FnOnce() -> CUresult,
 ) -> Result<(CUresult, ContextCharge), CUresult> {
     let first = !slice.contexts.any(device);
     // A green context is a part of the primary one, if that exists.
     let free = green && slice.contexts.primary(device).is_some();
     let guess = u64::from(slice.daemon.facts(lane).context_kib.load(Relaxed)) * KIB;
-    let mut reservation = slice.daemon.reserve(lane, if first { guess } else { 0 })?;
+    let mut reservation = slice.daemon.reserve(lane, if first { guess.max(1) } else { 0 })?;
+    let mut apart = if guess == 0 { 0 } else { reservation.bytes };
+    reservation.adjust(apart)?;
     // If the process ends before the charge, its claim tells the daemon that there may be a context.
     let others = slice.contexts.count(device);
     slice.daemon.hold_contexts(lane, others + usize::from(!free));
-    let result = channels::on(lane, call);
+    let mut result = channels::on(lane, &call);
+    let room = slice.daemon.left(lane).min(CONTEXT_BYTES_MAX);
+    if result == CUresult::ERROR_OUT_OF_MEMORY && room > apart && reservation.adjust(room).is_ok() {
+        apart = reservation.bytes;
+        result = channels::on(lane, &call);
+    }
     slice.groups.report(&slice.daemon);
     if refused(result) {
         slice.daemon.hold_contexts(lane, others);
         return Ok((result, ContextCharge::default()));
     }
-    let cost = measured(slice, lane, reservation.bytes, free).filter(|&cost| cost > 0 || free);
+    let cost = measured(slice, lane, apart, free).filter(|&cost| cost > 0 || free);
     if let Err(refused) = reservation.adjust(cost.unwrap_or(if free { 0 } else { guess })) {
         let _ = undo();
         slice.daemon.hold_contexts(lane, others);
@@ -86,7 +98,7 @@ fn priced(
 unsafe fn created(
     pctx: *const CUcontext,
     device: CUdevice,
-    call: impl FnOnce() -> CUresult,
+    call: impl Fn() -> CUresult,
 ) -> Outcome {
     let Some((slice, lane)) = admitted(device)? else {
         return Ok(call());

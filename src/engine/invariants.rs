@@ -89,6 +89,7 @@ impl Engine {
                 "{id} {lane:?}: a claim, and no reclaim"
             );
             let held = self.is_held_back(index, lane) || claims;
+            let held = held || self.waits_for_resume(index, lane);
             let waits = on || returning || held || unfreed > Bytes::ZERO;
             assert!(slice.waiting.is_empty() || waits, "{id} {lane:?}: growth waits for nothing");
             let due = self.recalls.iter().filter(|it| (it.1, it.2) == (index, lane));

@@ -180,6 +180,10 @@ pub(crate) struct Slice {
     pub(crate) residual: u128,
     /// The sum of its processes' grants.
     pub(crate) granted: u128,
+    /// While its container's memory is on the host: what NVML shows of the processes that are not attached, and of
+    /// all of them.
+    pub(crate) strangers_left: Bytes,
+    pub(crate) left_behind: Measured,
     /// What its ended processes were charged and the driver has not freed yet.
     pub(crate) unfreed: Unfreed,
     /// The largest `granted` while NVML is asked.
@@ -223,6 +227,8 @@ impl Slice {
             hidden: Bytes::ZERO,
             residual: 0,
             granted: 0,
+            strangers_left: Bytes::ZERO,
+            left_behind: Measured::default(),
             unfreed: Unfreed::default(),
             window: Window::default(),
             recall: Recall::default(),
@@ -349,6 +355,8 @@ pub(crate) struct ClientLane {
     pub(crate) seen: Option<Bytes>,
     /// The part of that beyond its own grants.
     pub(crate) own: Bytes,
+    /// NVML's figure for it while its container's memory is on the host.
+    pub(crate) left_behind: Bytes,
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
     pub(crate) read_at: u32,

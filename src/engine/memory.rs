@@ -15,6 +15,7 @@
 //! | `recall` | siblings are asked for memory they do not use |
 //! | `measure` | memory that NVML shows counts, granted or not |
 //! | `look` | NVML's sum over all processes, against the sum of grants at that time |
+//! | `left_behind` | memory that NVML shows of suspended containers |
 //! | `unfreed` | memory of ended processes counts until the driver has freed it |
 //! | `resize` | a changed cap |
 
@@ -22,6 +23,7 @@ mod attach;
 pub(crate) mod borrow;
 mod disconnect;
 mod grow;
+mod left_behind;
 mod look;
 mod measure;
 mod recall;
@@ -54,7 +56,7 @@ impl Engine {
             return; // no process asks for it
         }
         if self.is_of_suspended(&event) {
-            return; // NVML shows nothing of memory on the host
+            return self.note_left_behind(&event, actions);
         }
         match event {
             Event::Reserve { client, token, lane, need, wish } => {

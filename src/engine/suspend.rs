@@ -18,13 +18,14 @@
 //! too, even if no other container has work: a launch between two steps of the move would keep the driver from
 //! locking its process. `Away`, the driver holds it back, and the GPU needs no turns for it.
 //!
-//! Its ledger stays as it is: its grants are still its own, and NVML, which shows nothing of memory on the host, is
-//! not believed meanwhile. For others, its memory counts to a host account with a limit of its own. Its cap stays
-//! promised, so there is room for its return at any time, unless the node oversubscribes, or memory is borrowed
-//! (`memory::borrow`).
+//! Its ledger stays as it is: its grants are still its own, and NVML, which shows nothing of memory on the host, does
+//! not change it meanwhile. Requests for more wait until it is resumed. What NVML nevertheless shows of it, `Away`, is
+//! of processes that took memory after the move (`memory::left_behind`). For others, its memory counts to a host
+//! account with a limit of its own. Its cap stays promised, so there is room for its return at any time, unless the
+//! node oversubscribes, or memory is borrowed (`memory::borrow`).
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::limits::NAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
@@ -34,7 +35,7 @@ use crate::admission::beginning;
 use crate::engine::Engine;
 use crate::event::{Event, Token};
 use crate::index::ContainerIndex;
-use crate::lifecycle::{Container, Slice, Suspension};
+use crate::lifecycle::{Container, Suspension};
 use crate::refusal::Refusal;
 
 /// A container that the engine suspended to reclaim memory stays so for this long, or for the grace: each move costs
@@ -110,7 +111,8 @@ impl Engine {
         for slice in &container.slices.gpus {
             let Some(at) = slice.gpu else { continue };
             let gpu = &self.gpus[at];
-            let left = gpu.total.saturating_sub(self.present_on(at));
+            let others = self.present_on(at).saturating_sub(slice.left_behind.charged());
+            let left = gpu.total.saturating_sub(others);
             let memory = slice.account.reserved();
             if memory > left {
                 return Err(Refusal::NoRoom { gpu: gpu.index, memory, left });
@@ -119,12 +121,16 @@ impl Engine {
         Ok((index, memory_of(container)))
     }
 
-    /// Memory of all containers on a GPU, without that of suspended ones.
-    fn present_on(&self, gpu: usize) -> Bytes {
-        let present = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::Away);
-        let slices = present.flat_map(|(_, it)| &it.slices.gpus);
-        let on_it = slices.filter(|slice: &&Slice| slice.gpu == Some(gpu));
-        on_it.map(|it| it.account.reserved()).fold(Bytes::ZERO, Bytes::saturating_add)
+    /// Memory of all containers on a GPU, without what is on the host.
+    pub(crate) fn present_on(&self, gpu: usize) -> Bytes {
+        let present = self.containers.iter().flat_map(|(_, it)| {
+            let on_it = it.slices.gpus.iter().filter(|slice| slice.gpu == Some(gpu));
+            on_it.map(|slice| match it.suspension {
+                Suspension::Away => slice.left_behind.charged(),
+                _ => slice.account.reserved(),
+            })
+        });
+        present.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     fn named(&self, id: ContainerId) -> Result<(ContainerIndex, &Container), Refusal> {
@@ -146,9 +152,12 @@ impl Engine {
         let memory = memory_of(container);
         let leaves = matches!(container.suspension, Suspension::Leaving { .. });
         self.note_reclaimed(index, token, (leaves, away));
+        if leaves {
+            self.forget_left_behind(index);
+        }
         self.set_suspension(index, if away { Suspension::Away } else { Suspension::None });
         actions.push(Action::SuspensionSettled { token, container: id, away, memory });
-        // A request may have waited for memory that this container itself had borrowed.
+        // Requests wait while it is away, and one may have waited for what this container itself had borrowed.
         self.serve_all(index, actions);
     }
 
@@ -183,6 +192,14 @@ impl Engine {
     /// Whether a container's memory is on the host.
     pub(crate) fn is_away(&self, index: ContainerIndex) -> bool {
         self.containers.get(index).is_some_and(|it| it.suspension == Suspension::Away)
+    }
+
+    /// Whether growth of an account waits until its container is resumed.
+    pub(crate) fn waits_for_resume(&self, index: ContainerIndex, lane: Lane) -> bool {
+        let container = self.containers.get(index).filter(|_| lane != Lane::HOST);
+        container.is_some_and(|it| {
+            matches!(it.suspension, Suspension::Away | Suspension::Returning { .. })
+        })
     }
 
     fn set_suspension(&mut self, index: ContainerIndex, suspension: Suspension) {

@@ -1,7 +1,8 @@
 //! Memory of ended processes that the driver has not freed yet, as amounts; `memory::unfreed` has the rules.
 
 use alloc::vec::Vec;
-use gpuslice_wire::units::{Bytes, Duration, Instant, MIB};
+use gpuslice_wire::limits::CONTEXT_BYTES_MAX;
+use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 /// Longest time for which an ended process's memory is charged. Drivers are known to take up to three seconds.
 pub const FREED_WITHIN: Duration = Duration::from_millis(5_000);
@@ -11,7 +12,7 @@ pub const FIGURE_AGE: Duration = Duration::from_millis(150);
 
 /// The most that a context is known to take: charged for one whose process ended before it could be measured, where no
 /// process of the container has shown what a context takes.
-pub(crate) const CONTEXT_MOST: Bytes = Bytes(600 * MIB);
+pub(crate) const CONTEXT_MOST: Bytes = Bytes(CONTEXT_BYTES_MAX);
 
 /// Ends that are told apart; later ones count with the last.
 const PARTS_MAX: usize = 64;

@@ -56,9 +56,8 @@ pub const HEARTBEAT_NS: u64 = 50_000_000;
 pub const HEARTBEAT_STALE_NS: u64 = 250_000_000;
 /// How long growth waits for an absent daemon before it fails as out of memory, ns.
 pub const DAEMON_WAIT_NS: u64 = 30_000_000_000;
-/// How long growth waits for the answer of a daemon whose heart beats: containers that borrowed the memory may be
-/// suspended first, ns.
-pub const RESERVE_WAIT_NS: u64 = 60_000_000_000;
+/// The most that a context of a process is known to take, bytes.
+pub const CONTEXT_BYTES_MAX: u64 = 600 << 20;
 /// How long a process that needs memory waits for its siblings to return unused credit, ns.
 pub const RECALL_WAIT_NS: u64 = 300_000_000;
 /// A peer that connected must complete its first frame within this, ns.

@@ -85,10 +85,6 @@ impl Engine {
             return Room::AtMost(Bytes(u64::MAX));
         };
         let (free, promised) = (self.free_on(gpu), slice.account.promised());
-        let container = self.containers.get(index);
-        if container.is_some_and(|it| it.suspension == Suspension::Away) {
-            return Room::AtMost(promised); // it needs room on the GPU when it is resumed
-        }
         if need > promised {
             let reclaims = self.gpus[gpu].lending.due.is_some();
             return Room::AtMost(if reclaims { promised } else { free });
@@ -119,8 +115,7 @@ impl Engine {
         let of = &self.gpus[gpu];
         let own = of.beside.own[0].max(of.beside.own[1]);
         let beside = of.beside.unfreed.sum().saturating_add(own);
-        let reserved = self.slices_on(gpu).map(|(.., slice)| slice.account.reserved());
-        of.total.saturating_sub(reserved.fold(beside, Bytes::saturating_add))
+        of.total.saturating_sub(beside.saturating_add(self.present_on(gpu)))
     }
 
     /// Takes the steps of reclaims that are due, on all GPUs; `all` if each may decide on turns in this step.
@@ -185,7 +180,7 @@ impl Engine {
     /// Whether a waiting request waits for borrowed memory.
     pub(crate) fn is_claim(&self, index: ContainerIndex, lane: Lane, need: Bytes) -> bool {
         let other = self.must_wait(index) || self.is_held_back(index, lane);
-        !other && self.room(index, lane, need) == Room::Lent
+        !other && !self.waits_for_resume(index, lane) && self.room(index, lane, need) == Room::Lent
     }
 
     /// When a claim's wait goes on to its next step.
@@ -327,7 +322,8 @@ impl Engine {
             let slices = self.containers.get(index).map_or(&[][..], |it| &it.slices.gpus);
             slices.iter().all(|slice| {
                 let gpu = slice.gpu.filter(|gpu| self.gpus[*gpu].lending.due.is_none());
-                gpu.is_some_and(|gpu| slice.account.reserved() <= self.free_on(gpu))
+                let left = |gpu| self.free_on(gpu).saturating_add(slice.left_behind.charged());
+                gpu.is_some_and(|gpu| slice.account.reserved() <= left(gpu))
             })
         };
         let fitting = self.reclaimed.iter().filter(|(_, index)| fits(*index));

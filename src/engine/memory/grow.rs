@@ -6,6 +6,7 @@
 //!   grants are unknown, they are counted before any growth; where they are known, only a request that does
 //!   not fit waits, because the processes may give something back;
 //! * while NVML is asked, if the container is in doubt ([`super::look`]);
+//! * while the container's memory is on the host ([`crate::suspend`]);
 //! * while the driver has not freed the memory of ended processes, if the request fits then ([`super::unfreed`]);
 //! * while other containers have the memory that is promised to its own ([`super::borrow`]);
 //! * while siblings are asked for memory they do not use. It is granted as soon as there is enough, and
@@ -63,7 +64,10 @@ impl Engine {
     /// An account's ledger changed: decides the requests that can be decided now.
     pub(crate) fn serve(&mut self, index: ContainerIndex, lane: Lane, actions: &mut Actions) {
         self.changed.push((index, lane));
-        if self.must_wait(index) || self.is_held_back(index, lane) {
+        if self.must_wait(index)
+            || self.is_held_back(index, lane)
+            || self.waits_for_resume(index, lane)
+        {
             return self.end_answered_recall(index, lane);
         }
         let returning = self.returns(index);

@@ -140,6 +140,64 @@ fn a_suspended_container_takes_no_turns() {
     assert!(matches!(rig.slice("a"), Snapshot::Slice { runnable: 1, .. }));
 }
 
+/// Its grants are on the host, and more of them would be on the GPU.
+#[test]
+fn growth_waits_for_the_resume() {
+    let (mut rig, clients) = rig(Config::default(), &[("a", 4), ("b", 1)]);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", true);
+    let granted = |actions: &[Action]| {
+        actions
+            .iter()
+            .any(|it| matches!(it, Action::Reserved { client, .. } if *client == clients[0]))
+    };
+    let later = rig.attach("a", 0).expect("a new process attaches");
+    let waits = rig.reserve(later, GIB, GIB);
+    assert!(!granted(&waits) && !granted(&rig.reserve(clients[0], GIB, GIB)), "{waits:?}");
+    let pinned = |client| Event::Reserve {
+        client,
+        token: TOKEN,
+        lane: Lane::HOST,
+        need: Bytes(GIB),
+        wish: Bytes(GIB),
+    };
+    assert!(granted(&rig.step(pinned(clients[0]))), "host memory is none of the GPU's");
+    rig.step(Event::Gone { client: later });
+    resume(&mut rig, "a");
+    assert!(granted(&moved(&mut rig, "a", false)));
+}
+
+/// What a new process of it takes on the GPU is not free for others, and does not change its ledger.
+#[test]
+fn memory_left_behind_is_not_free() {
+    let config = Config { oversubscribe: true, ..Config::default() };
+    let (mut rig, clients) = rig(config, &[("a", 4), ("b", 8), ("c", 2)]);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", true);
+    let gib = |gib: u64| Bytes(gib * GIB);
+    let mut look = |attached, strangers, ms: u64| {
+        rig.now += ms * MS;
+        let (client, container, lane) = (clients[0], id("a"), Lane(0));
+        rig.step(Event::Looking { container, lane });
+        rig.step(Event::Measured { client, lane, used: gib(attached) });
+        rig.step(Event::Unattributed { container, lane, used: gib(strangers) });
+        rig.step(Event::Looked { container, lane });
+        let present = rig.engine.present_on(0);
+        (present.saturating_sub(gib(10)), state(&rig).expect("suspended").1)
+    };
+    assert_eq!(look(4, 0, 1_000), (gib(0), gib(4)), "it may be a figure from before the move");
+    assert_eq!(look(0, 0, 100), (gib(0), gib(4)));
+    assert_eq!(look(1, 1, 1_000), (gib(0), gib(4)));
+    assert_eq!(look(1, 1, 1_000), (gib(2), gib(4)), "two looks agree");
+    assert_eq!(look(0, 1, 1_000), (gib(1), gib(4)));
+    assert!(
+        matches!(resume(&mut rig, "a")[..], [.., Action::MoveMemory { .. }]),
+        "its own is no lack"
+    );
+}
+
 /// A move that fails leaves the container where it was.
 #[test]
 fn a_failed_move_changes_nothing() {

@@ -190,6 +190,33 @@ fn a_borrower_that_keeps_it_is_suspended_and_resumed_when_there_is_room() {
     assert_eq!(shown(&node, "burst")["memory_limit"], 4 * GIB, "its record has the limit");
 }
 
+/// A client that holds borrowed memory, and no CUDA state: it is suspended, gives all back, and lets a new process take
+/// as much as its cap promises, while another container borrows all that is free.
+#[test]
+fn a_suspended_borrower_takes_nothing_that_is_promised() {
+    let node = node("reclaim_grace_s = 2");
+    node.must_admit("burst", Bytes(GIB));
+    relimit(&node, Some(4 * GIB));
+    node.must_admit("web", Bytes(5 * GIB / 2));
+    node.must_admit("third", Bytes(GIB / 2));
+    must(&node, &["set", "third", "--memory-limit", "4GiB"]);
+    let burst = node.process("burst");
+    burst.attach(Bytes::ZERO);
+    assert_eq!(granted(&burst.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
+    let mut web = Program::start(&node, "web", 1024);
+    assert_eq!(web.filled()["refusal"], 0);
+    assert_eq!(shown(&node, "burst")["suspension"], "suspended");
+    let mut later = Program::start(&node, "burst", 256);
+    burst.release(0, 3 * GIB - 128 * MIB);
+    let mut third = Program::start(&node, "third", 4 << 10);
+    assert!(third.filled()["got"].as_u64() > Some(GIB));
+    let mut second = Program::start(&node, "web", 256);
+    for (whose, program) in [("web", &mut second), ("burst", &mut later)] {
+        let got = program.filled();
+        assert_eq!(got["refusal"], 0, "{whose} has not what is promised: {got}");
+    }
+}
+
 #[test]
 fn a_node_may_refuse_the_claim() {
     let node = node("reclaim = \"refuse\"\nreclaim_grace_s = 1");

@@ -10,7 +10,7 @@ use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 use gpuslice_wire::units::{Bytes, Duration, GIB, Instant};
 
 use crate::tests::{MS, Rig, ask, id};
-use crate::{Action, Config, Event, RECLAIM_MOVE_MAX, Reclaim, SliceRequest, Token};
+use crate::{Action, Claims, Config, Event, RECLAIM_MOVE_MAX, Reclaim, SliceRequest, Token};
 
 mod walks;
 
@@ -192,6 +192,33 @@ fn after_the_grace_the_borrower_is_suspended_and_returns_when_there_is_room() {
     assert_eq!((state(&rig), seen(&rig, "burst")), (None, (16, 0)));
 }
 
+/// A suspended borrower gets no more, however little it has borrowed then, until it is resumed; and then within its
+/// promise.
+#[test]
+fn a_suspended_borrower_is_granted_nothing() {
+    let (mut rig, burst, web) = rig(Config::default());
+    rig.step(Event::Dismiss { token: Token(4), container: id("web") });
+    rig.admit(ask("web", "0", 11 * GIB)).expect("fits");
+    rig.admit(limited("third", 1, 16)).expect("fits");
+    let (web, third) =
+        (rig.attach("web", 0).unwrap_or(web), rig.attach("third", 0).expect("attaches"));
+    take(&mut rig, burst, 12);
+    take(&mut rig, web, 6);
+    pass(&mut rig, GRACE + 3_000 * MS);
+    assert_eq!(answer(&moved(&mut rig, "burst", true), web), Some(Ok(6)));
+    give(&mut rig, burst, 11);
+    assert_eq!(answer(&take(&mut rig, burst, 3), burst), None, "it waits");
+    assert_eq!(answer(&take(&mut rig, third, 10), third), Some(Ok(10)));
+    let asked = take(&mut rig, web, 5);
+    assert_eq!((answer(&asked, web), wanted(&asked, "third")), (None, Some(5)), "a claim as any");
+    let given = give(&mut rig, third, 9);
+    assert_eq!((answer(&given, web), answer(&given, burst)), (Some(Ok(5)), None));
+    let until = rig.now + 20_000 * MS;
+    pass(&mut rig, until);
+    assert_eq!(state(&rig), Some(SuspensionState::Resuming), "there is room for what it has");
+    assert_eq!(answer(&moved(&mut rig, "burst", false), burst), Some(Ok(3)));
+}
+
 #[test]
 fn the_lowest_class_goes_first_then_the_largest_loan() {
     let mut rig = Rig::new(Config::default(), &[16]);
@@ -289,6 +316,23 @@ fn without_a_loan_a_claim_does_not_wait() {
     }
     assert_eq!(seen(&rig, "burst"), (16, 11), "the driver's own is not lent");
     assert_eq!(answer(&take(&mut rig, web, 12), web), Some(Ok(12)));
+}
+
+/// Processes that claim a context and end are charged for it, by their claim alone: so it takes no more than what is
+/// promised to their own container.
+#[test]
+fn claimed_contexts_of_ended_processes_borrow_nothing() {
+    let config = Config { sees_devices: true, ..Config::default() };
+    let (mut rig, _, web) = rig(config);
+    for _ in 0..20 {
+        let client = rig.attach("burst", 0).expect("attaches");
+        let claims = Claims { contexts: 1, ..Claims::default() };
+        rig.step(Event::Claims { client, lane: Lane(0), claims });
+        rig.step(Event::Gone { client });
+    }
+    assert_eq!(seen(&rig, "burst"), (16, 12), "its own promise is used up");
+    let asked = take(&mut rig, web, 12);
+    assert_eq!((answer(&asked, web), wanted(&asked, "burst")), (Some(Ok(12)), None));
 }
 
 #[test]
