@@ -157,6 +157,7 @@ fn taint(gpu: &GpuFacts) -> Option<Value> {
         HealthState::Xid => format!("xid-{}", gpu.health.xid),
         HealthState::Ecc => "ecc".to_owned(),
         HealthState::Lost => "lost".to_owned(),
+        HealthState::Mig => "mig".to_owned(),
     };
     Some(json!({ "key": "gpuslice.io/unhealthy", "value": value, "effect": "NoExecute" }))
 }

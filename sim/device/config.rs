@@ -128,7 +128,7 @@ struct Key {
 const KIND: &str = "kind";
 const STRICT: &str = "strict";
 
-const KEYS: [Key; 26] = [
+const KEYS: [Key; 27] = [
     key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
@@ -181,6 +181,7 @@ const KEYS: [Key; 26] = [
         "NVML's figures of a process's memory: in all answers, in three of four, not available, or not supported",
     )
     .or("sometimes"),
+    key("mig", "none", "none, or numbers joined by +", "GPUs that NVML says are in MIG mode; CUDA shows them as others"),
     key("seed", "1", "a whole number", "of what differs from one time to the next"),
     key(
         "limits",
@@ -295,6 +296,7 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
         lock: read(value("lock"), switch)?,
         held: read(value("held"), switch)?,
         listed: read(value("listed"), Listing::parse)? as u32,
+        mig: read(value("mig"), numbers)?,
     })
 }
 
@@ -305,6 +307,15 @@ fn short(text: &str) -> Option<Span> {
 
 fn long(text: &str) -> Option<Span> {
     Span::parse(text).filter(|span| span.most_ns <= 60_000_000_000)
+}
+
+/// The bits of GPUs by their numbers.
+fn numbers(text: &str) -> Option<u32> {
+    let one = |text: &str| Some(1_u32 << number(text).filter(|&n| (n as usize) < MAX_GPUS)?);
+    match text {
+        "none" => Some(0),
+        _ => text.split('+').try_fold(0, |all, text| Some(all | one(text)?)),
+    }
 }
 
 fn switch(text: &str) -> Option<u32> {
@@ -455,6 +466,8 @@ mod tests {
         check("slice=1ns..2ms", "slice");
         check("exit=3s..1s", "exit");
         check("queues=33", "queues");
+        check("mig=16", "mig");
+        check("mig=0+", "mig");
         check("late=1ms..2ms", "late");
         check("held=yes", "held");
         check("listed=often", "listed");

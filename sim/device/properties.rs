@@ -117,6 +117,8 @@ pub struct Properties {
     pub held: u32,
     /// A [`Listing`].
     pub listed: u32,
+    /// Bits of the GPUs that NVML says are in MIG mode.
+    pub mig: u32,
 }
 
 impl Properties {

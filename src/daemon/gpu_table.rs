@@ -29,13 +29,16 @@ pub fn trouble(health: Health) -> Option<String> {
         HealthState::Xid => Some(format!("the driver reported Xid {}", health.xid)),
         HealthState::Ecc => Some("it has an uncorrectable memory error".to_owned()),
         HealthState::Lost => Some("the driver does not list it any more".to_owned()),
+        HealthState::Mig => Some("it is in MIG mode".to_owned()),
     }
 }
 
 impl GpuTable {
-    /// These GPUs, all healthy.
+    /// These GPUs, all healthy but those in MIG mode.
     pub fn new(gpus: Vec<Gpu>) -> GpuTable {
-        GpuTable { gpus, ..GpuTable::default() }
+        let mig = Health { state: HealthState::Mig, ..Health::default() };
+        let health = gpus.iter().filter(|gpu| gpu.is_mig).map(|gpu| (gpu.uuid, mig)).collect();
+        GpuTable { gpus, health, ..GpuTable::default() }
     }
 
     /// Each GPU's device node number, if it has one.
@@ -43,8 +46,11 @@ impl GpuTable {
         self.gpus.iter().map(|gpu| (gpu.uuid, gpu.about.minor))
     }
 
-    /// A GPU's health has changed.
+    /// A GPU's health has changed. One in MIG mode has no slices, healthy or not.
     pub fn set_health(&mut self, gpu: GpuUuid, health: Health) {
+        if self.health_of(gpu).state == HealthState::Mig {
+            return;
+        }
         if health.state != HealthState::Healthy {
             *self.errors.entry(gpu).or_default() += 1;
         }

@@ -20,6 +20,8 @@ pub struct Gpu {
     pub index: NvmlIndex,
     /// Physical memory.
     pub total: Bytes,
+    /// It is in MIG mode: CUDA shows its instances in its place.
+    pub is_mig: bool,
     /// Its description.
     pub about: About,
 }
@@ -174,6 +176,7 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
             uuid,
             index: NvmlIndex(index),
             total,
+            is_mig: false,
             about: About {
                 product: shown(product.as_str()),
                 near: [u8::MAX; GPUS_MAX],
@@ -195,7 +198,8 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
         let uuid = device.uuid().map_err(failed)?;
         let uuid = uuid.parse().map_err(|_| GpuError::Uuid { index, uuid })?;
         let total = device.total().map_err(failed)?;
-        Ok(Gpu { uuid, index: NvmlIndex(index), total, about: About::of(&nvml, &device) })
+        let (index, is_mig) = (NvmlIndex(index), device.is_mig().map_err(failed)?);
+        Ok(Gpu { uuid, index, total, is_mig, about: About::of(&nvml, &device) })
     };
     let mut gpus: Vec<Gpu> = (0..count).map(gpu).collect::<Result<_, _>>()?;
     fabric::of(&nvml, count).describe(gpus.iter_mut().map(|gpu| &mut gpu.about));

@@ -200,7 +200,12 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     let mut daemon = assemble(&config, paths, state, agents, signals, service, fds)?;
     daemon.duties.events = Events::new(to_journal);
     for gpu in &gpus {
-        daemon.deliver(Event::GpuFound { uuid: gpu.uuid, index: gpu.index, total: gpu.total });
+        let &Gpu { uuid, index, total, .. } = gpu;
+        daemon.deliver(Event::GpuFound { uuid, index, total });
+        if gpu.is_mig {
+            tracing::warn!(gpu = index.0, %uuid, "the GPU is in MIG mode: no slices of it are given; nvidia-smi -i {} -mig 0 ends the mode", index.0);
+            daemon.deliver(Event::GpuPartitioned { uuid });
+        }
     }
     let product = |gpu: &Gpu| (gpu.uuid, gpus::product_of(gpu.about.product.as_str()));
     daemon.products = gpus.iter().map(product).collect();

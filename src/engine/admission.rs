@@ -4,6 +4,9 @@
 //! so their sum stays within a GPU's memory unless the administrator allows oversubscription. Shares are
 //! promises too, and stay within 100 %. Weights and limits promise nothing and need no capacity; a limit
 //! below the share would break that promise.
+//!
+//! A GPU in MIG mode is no longer one device for CUDA: programs have its instances, each with memory and time that the
+//! hardware keeps apart. So none of it is promised.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -14,6 +17,7 @@ use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, MIB, Percent};
 
+use crate::engine::Engine;
 use crate::event::{Bounds, SliceRequest};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
@@ -30,6 +34,45 @@ pub(crate) struct GpuCapacity {
     pub(crate) shares: u32,
     /// A single container has the whole GPU.
     pub(crate) whole: bool,
+    /// It is in MIG mode.
+    pub(crate) is_mig: bool,
+}
+
+impl Engine {
+    /// A GPU is in MIG mode.
+    pub(crate) fn partitioned(&mut self, uuid: GpuUuid) {
+        let gpu = self.gpus.iter_mut().find(|gpu| gpu.uuid == uuid);
+        gpu.into_iter().for_each(|gpu| gpu.is_mig = true);
+    }
+
+    /// The GPUs as admission sees them.
+    pub(crate) fn capacities(&self) -> Vec<GpuCapacity> {
+        let mut capacities: Vec<GpuCapacity> = self
+            .gpus
+            .iter()
+            .map(|gpu| GpuCapacity {
+                uuid: gpu.uuid,
+                index: gpu.index,
+                total: gpu.total,
+                promised: Bytes::ZERO,
+                whole: false,
+                shares: 0,
+                is_mig: gpu.is_mig,
+            })
+            .collect();
+        for (_, container) in self.containers.iter() {
+            let lanes = container.slices.gpus.iter().zip(&container.record.lanes);
+            for (slice, lane) in lanes {
+                let Some(capacity) = slice.gpu.and_then(|gpu| capacities.get_mut(gpu)) else {
+                    continue;
+                };
+                capacity.whole |= lane.whole;
+                capacity.promised = capacity.promised.saturating_add(slice.account.cap());
+                capacity.shares += container.record.share.map_or(0, |share| share.get());
+            }
+        }
+        capacities
+    }
 }
 
 impl GpuCapacity {
@@ -140,11 +183,18 @@ impl GpuCapacity {
         }
     }
 
+    /// Whether any container may have a part of it, or all.
+    fn is_there(&self) -> Result<(), Refusal> {
+        match (self.is_mig, self.whole) {
+            (true, _) => Err(Refusal::Partitioned(self.index)),
+            (_, true) => Err(Refusal::Taken(self.index)),
+            _ => Ok(()),
+        }
+    }
+
     /// A lane on this GPU for `ask`.
     fn lane(&self, ask: &SliceRequest, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
-        if self.whole {
-            return Err(Refusal::Taken(self.index));
-        }
+        self.is_there()?;
         self.within_bounds(ask)?;
         let cap = self.promise(ask.memory, oversubscribe)?;
         let limit = self.limit(cap, ask.memory_limit, oversubscribe)?;
@@ -154,9 +204,7 @@ impl GpuCapacity {
 
     /// The whole GPU, if no container has a part of it.
     fn all(&self) -> Result<LaneRecord, Refusal> {
-        if self.whole {
-            return Err(Refusal::Taken(self.index));
-        }
+        self.is_there()?;
         if self.promised > Bytes::ZERO {
             return Err(Refusal::Sliced(self.index));
         }
@@ -341,6 +389,9 @@ pub(crate) fn readmit(capacities: &[GpuCapacity], record: &Record) -> Result<(),
         if lane.cap == Bytes::ZERO {
             return Err(Refusal::CapZero);
         }
+        if capacity.is_mig {
+            return Err(Refusal::Partitioned(capacity.index));
+        }
         capacity.take_share(record.share)?;
     }
     Ok(())
@@ -349,9 +400,27 @@ pub(crate) fn readmit(capacities: &[GpuCapacity], record: &Record) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
-    use crate::tests::{Rig, ask};
+    use crate::tests::{Rig, ask, uuid};
+    use crate::{Action, Config, Event};
     use gpuslice_wire::units::GIB;
+
+    #[test]
+    fn a_gpu_in_mig_mode_is_promised_to_no_container() {
+        let mut rig = Rig::new(Config::default(), &[16, 8]);
+        let record = rig.admit(ask("before", "0", GIB)).expect("fits");
+        rig.step(Event::GpuPartitioned { uuid: uuid(0) });
+        let whole = SliceRequest { whole: Some(GpuSelector::All), ..ask("a", "1", GIB) };
+        for refused in [ask("a", "0", GIB), ask("a", "all", GIB), whole] {
+            let why = rig.admit(refused).expect_err("refused").1;
+            assert!(why.contains("GPU 0 is in MIG mode") && why.contains("-mig 0"), "{why}");
+        }
+        let lane = rig.admit(ask("a", "any", GIB)).expect("the other one").lanes[0].gpu;
+        assert_eq!(lane, uuid(1));
+        let mut next = Rig::new(Config::default(), &[16]);
+        next.step(Event::GpuPartitioned { uuid: uuid(0) });
+        let kept = next.step(Event::Restore(record));
+        assert!(kept.iter().any(|it| matches!(it, Action::NotRestored { .. })), "{kept:?}");
+    }
 
     /// The node bounds a request that comes from an image, on each GPU by that GPU's memory.
     #[test]

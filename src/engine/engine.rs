@@ -11,7 +11,7 @@ use gpuslice_wire::policy::Gangs;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::{Action, Actions, Cut};
-use crate::admission::{GpuCapacity, admit, beginning, readmit};
+use crate::admission::{admit, beginning, readmit};
 use crate::config::{Charged, Config};
 use crate::event::{Claims, Event, SliceRequest, Token};
 use crate::index::ContainerIndex;
@@ -129,6 +129,7 @@ impl Engine {
     fn apply(&mut self, event: Event, actions: &mut Actions) {
         match event {
             Event::GpuFound { uuid, index, total } => self.found(uuid, index, total),
+            Event::GpuPartitioned { uuid } => self.partitioned(uuid),
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
             Event::Restore(record) => self.restore(record, actions),
             Event::Dismiss { token, container } => self.dismiss(token, container, actions),
@@ -284,39 +285,12 @@ impl Engine {
                 uuid,
                 index,
                 total,
+                is_mig: false,
                 turns,
                 beside: Beside::default(),
                 lending: Lending::default(),
             });
         }
-    }
-
-    /// The GPUs as admission sees them.
-    pub(crate) fn capacities(&self) -> Vec<GpuCapacity> {
-        let mut capacities: Vec<GpuCapacity> = self
-            .gpus
-            .iter()
-            .map(|gpu| GpuCapacity {
-                uuid: gpu.uuid,
-                index: gpu.index,
-                total: gpu.total,
-                promised: Bytes::ZERO,
-                whole: false,
-                shares: 0,
-            })
-            .collect();
-        for (_, container) in self.containers.iter() {
-            let lanes = container.slices.gpus.iter().zip(&container.record.lanes);
-            for (slice, lane) in lanes {
-                let Some(capacity) = slice.gpu.and_then(|gpu| capacities.get_mut(gpu)) else {
-                    continue;
-                };
-                capacity.whole |= lane.whole;
-                capacity.promised = capacity.promised.saturating_add(slice.account.cap());
-                capacity.shares += container.record.share.map_or(0, |share| share.get());
-            }
-        }
-        capacities
     }
 
     fn admit(&mut self, token: Token, ask: &SliceRequest, actions: &mut Actions) {

@@ -133,6 +133,11 @@ pub enum Event {
         /// Physical memory.
         total: Bytes,
     },
+    /// The GPU is in MIG mode: no slice of it is given.
+    GpuPartitioned {
+        /// Identity.
+        uuid: GpuUuid,
+    },
     /// A container asks for a slice. Answered by `Admitted` or `Denied`.
     Admit {
         /// For the answer.

@@ -154,6 +154,8 @@ pub enum Refusal {
         /// The largest cap allowed.
         most: Bytes,
     },
+    /// The GPU is in MIG mode.
+    Partitioned(NvmlIndex),
     /// Another container has the whole GPU.
     Taken(NvmlIndex),
     /// The GPU is asked for as a whole, and there are slices of it.
@@ -193,6 +195,7 @@ impl Refusal {
             | Refusal::HostFull { .. }
             | Refusal::NoRoom { .. } => Denial::Memory,
             Refusal::Shares { .. }
+            | Refusal::Partitioned(_)
             | Refusal::Taken(_)
             | Refusal::Sliced(_)
             | Refusal::TooManyContainers => Denial::Capacity,
@@ -228,6 +231,12 @@ impl fmt::Display for Refusal {
                  then restart gpusliced",
             ),
             Refusal::NoSuchGpu { asked, present } => no_such_gpu(f, asked, present),
+            Refusal::Partitioned(gpu) => write!(
+                f,
+                "GPU {0} is in MIG mode: its instances are no slices, and programs see no other part of it; name \
+                 another GPU, or end the mode (nvidia-smi -i {0} -mig 0) and restart gpusliced",
+                gpu.0
+            ),
             Refusal::Taken(gpu) => write!(
                 f,
                 "GPU {} is another container's as a whole; name another GPU, or end that container",
@@ -245,6 +254,31 @@ impl fmt::Display for Refusal {
                 "GPU {uuid} of this slice is not on the node any more; end the slice and \
                  start the container again"
             ),
+            Refusal::TooManyContainers => {
+                write!(f, "the node has {CONTAINERS_MAX} slices, as many as it can; end one first")
+            }
+            Refusal::NoSlice(id) => {
+                write!(f, "container {id} has no slice; gpuslice ps lists those that have one")
+            }
+            Refusal::NoSuchLane { lane, gpus } => {
+                let (s, lane) = (if gpus == 1 { "" } else { "s" }, lane.0);
+                write!(f, "the slice has no GPU {lane}; it has {gpus} GPU{s}, counted from 0")
+            }
+            Refusal::BeyondGpus { asked, most } => write!(
+                f,
+                "the container's environment asks for {asked} GPUs, and may for {most} on this node \
+                 (environment_gpus_max in its configuration); ask by annotations or a CDI device"
+            ),
+            Refusal::TooManyGpus => write!(f, "a slice has 1 to {LANES_MAX} GPUs; name as many"),
+            _ => self.shares(f),
+        }
+    }
+}
+
+impl Refusal {
+    /// Formats the refusals about shares.
+    fn shares(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
             Refusal::Shares { gpu, share, left } => {
                 let (gpu, share) = (gpu.0, share.get());
                 write!(f, "share {share} % is above the {left} % that GPU {gpu} has left; ")?;
@@ -266,28 +300,10 @@ impl fmt::Display for Refusal {
                 )?;
                 write!(f, "limit to {share} %, or change the policy first")
             }
-            Refusal::TooManyContainers => {
-                write!(f, "the node has {CONTAINERS_MAX} slices, as many as it can; end one first")
-            }
-            Refusal::NoSlice(id) => {
-                write!(f, "container {id} has no slice; gpuslice ps lists those that have one")
-            }
-            Refusal::NoSuchLane { lane, gpus } => {
-                let (s, lane) = (if gpus == 1 { "" } else { "s" }, lane.0);
-                write!(f, "the slice has no GPU {lane}; it has {gpus} GPU{s}, counted from 0")
-            }
-            Refusal::BeyondGpus { asked, most } => write!(
-                f,
-                "the container's environment asks for {asked} GPUs, and may for {most} on this node \
-                 (environment_gpus_max in its configuration); ask by annotations or a CDI device"
-            ),
-            Refusal::TooManyGpus => write!(f, "a slice has 1 to {LANES_MAX} GPUs; name as many"),
             _ => self.memory(f),
         }
     }
-}
 
-impl Refusal {
     /// Formats the refusals about memory.
     fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

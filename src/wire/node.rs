@@ -109,6 +109,8 @@ numbered! {
         2 Ecc,
         /// The driver does not list it any more.
         3 Lost,
+        /// It is in MIG mode, in which it has no slices.
+        4 Mig,
     }
 }
 

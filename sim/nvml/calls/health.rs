@@ -107,7 +107,8 @@ pub(crate) fn nvmlDeviceGetMigMode(
     current: Out<u32>,
     pending: Out<u32>,
 ) -> Outcome {
-    pair(device, current, pending, 0)
+    let (machine, info) = gpu(device)?;
+    pair(device, current, pending, machine.properties().mig >> info.index & 1)
 }
 
 pub(crate) fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is_mig: Out<u32>) -> Outcome {

@@ -169,7 +169,9 @@ impl HealthWatch {
             HealthState::Xid | HealthState::Ecc => {
                 self.recover_at.insert(gpu, now().plus(self.unhealthy));
             }
-            HealthState::Lost | HealthState::Healthy => drop(self.recover_at.remove(&gpu)),
+            HealthState::Lost | HealthState::Healthy | HealthState::Mig => {
+                let _ = self.recover_at.remove(&gpu);
+            }
         }
         let xid = if let News::Xid(xid) = news { xid } else { 0 };
         set(gpus, gpu, state, xid);
@@ -250,7 +252,7 @@ mod tests {
         let poll = Poll::new().expect("a poll");
         let mut health = HealthWatch::new(PathBuf::new(), 10, poll.watch());
         let about = About::default();
-        let gpu = Gpu { uuid: GPU, index: NvmlIndex(0), total: Bytes(1), about };
+        let gpu = Gpu { uuid: GPU, index: NvmlIndex(0), total: Bytes(1), is_mig: false, about };
         let mut gpus = GpuTable::new(vec![gpu]);
         for of_a_program in OF_PROGRAMS {
             assert!(!health.hear(&mut gpus, GPU, News::Xid(of_a_program)));

@@ -16,6 +16,8 @@ pub(crate) struct Gpu {
     pub(crate) uuid: GpuUuid,
     pub(crate) index: NvmlIndex,
     pub(crate) total: Bytes,
+    /// It is in MIG mode.
+    pub(crate) is_mig: bool,
     pub(crate) turns: Turns,
     /// What its memory is used for beside living processes.
     pub(crate) beside: Beside,

@@ -2,12 +2,13 @@
 
 use super::cases::Case;
 use crate::harness::agent_client::{AgentClient, claim, words};
-use crate::harness::node::{denied, id};
+use crate::harness::node::{admit, denied, id};
 use crate::harness::{eventually, target_dir};
-use gpuslice_wire::admin::Command as AdminCommand;
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::history::{EventKind, History};
 use gpuslice_wire::node::{Health, HealthState, NodeAnswer, NodeDenial, NodeRequest, Reservation};
 use gpuslice_wire::owner::Owner;
+use gpuslice_wire::units::{Bytes, GIB};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,25 @@ fn an_unhealthy_gpu_takes_no_containers_until_it_recovers() {
         }
     }
     assert!(seen.contains(&HealthState::Xid), "{seen:?}");
+}
+
+/// CUDA shows the instances of a GPU in MIG mode in its place: caps and turns of it would mean nothing.
+#[test]
+fn a_gpu_in_mig_mode_has_no_slices() {
+    let case = Case::start("devices=2,mem=16GiB,mig=0", "");
+    let agent = AgentClient::of(&case.node);
+    assert_eq!(health(&agent).state, HealthState::Mig);
+    let gpus = agent.gpus();
+    let one = |gpu: usize| Reservation { share: None, ..words("claim", &gpus[gpu..=gpu]) };
+    let (why, text) = agent.reserve(one(0)).expect_err("refused");
+    assert!(why == NodeDenial::Unhealthy && text.contains("MIG mode"), "{text}");
+    agent.reserve(one(1)).expect("the other one");
+    let (kind, why) = denied(case.node.admit("web", Bytes(GIB)));
+    assert!(kind == Denial::Capacity && why.contains("nvidia-smi -i 0 -mig 0"), "{why}");
+    let any = admit("web", "any", MemoryAsk::Exactly(Bytes(GIB)));
+    assert!(matches!(case.node.admin().ask(&any), Answer::Admitted { .. }));
+    fail(&case, 79);
+    assert_eq!(health(&agent).state, HealthState::Mig, "an error does not end the mode");
 }
 
 /// Errors of programs say nothing about the GPU.
