@@ -126,7 +126,8 @@ impl Engine {
                 self.settle_gpu(gpu, all, actions);
             }
         }
-        if !self.reclaimed.is_empty() {
+        // The last of them may have been resumed by an administrator, or ended.
+        if !self.reclaimed.is_empty() || self.resumes_at.is_some() {
             self.resume_reclaimed(all, actions);
         }
     }

@@ -1,9 +1,11 @@
 //! Promises beside loans, in every schedule that random walks meet.
 //!
 //! Containers with caps that fit together, and some with limits above them, take and free memory at random; borrowers
-//! answer recalls, or do not; the driver moves memory at once, late, or not at all. An account of their own, from the
-//! answers alone, judges three promises: what is granted fits on the GPU, a request within a cap is granted or refused
-//! within the bound and never refused before the grace, and nothing is lent while one waits.
+//! answer recalls, or do not; processes of suspended containers go on asking; the driver moves memory at once, late, or
+//! not at all; an administrator changes caps and limits, suspends and resumes. An account of their own, from the answers
+//! alone, judges four promises: what is granted fits on the GPU, a request within a cap is granted or refused within the
+//! bound and never refused before the grace, nothing is lent while one waits, and a suspended container is granted
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +29,7 @@ struct Pending {
     since: u64,
     /// It was within the cap when it was made.
     is_claim: bool,
-    /// Its container's memory was moved meanwhile.
+    /// Its container's memory was moved meanwhile, or its cap was changed: no promise is made of it.
     moved: bool,
 }
 
@@ -121,6 +123,15 @@ impl Walk {
                 let it = self.tenants.iter_mut().find(|it| id(it.name) == container);
                 it.expect("a container").frozen = away;
             }
+            Action::Resized { ref record, .. } | Action::Relimited { ref record, .. } => {
+                let it = self.tenants.iter_mut().find(|it| id(it.name) == record.container);
+                let (it, lane) = (it.expect("a container"), &record.lanes[0]);
+                if it.cap != lane.cap.0 {
+                    it.pending.iter_mut().for_each(|asked| asked.moved = true);
+                }
+                (it.cap, it.limit) = (lane.cap.0, lane.limit.0);
+                *self.met.entry("changed").or_default() += 1;
+            }
             Action::SetLane { container, lane: Lane(0), view } => {
                 let answers = self.random.below(4) > 0;
                 let it = self.tenants.iter_mut().find(|it| id(it.name) == container)?;
@@ -144,6 +155,7 @@ impl Walk {
         let it = self.of(client);
         let asked = it.pending.take().expect("it asked");
         assert_eq!(bytes, asked.need, "{it:?}");
+        assert!(!it.away, "at {now}: {it:?} was granted memory");
         it.granted += bytes;
         assert!(it.granted <= it.limit, "{it:?}");
         let borrows = it.granted > it.cap;
@@ -160,7 +172,8 @@ impl Walk {
 
     /// Lets time pass, with every step that the engine asks for and every answer of the driver's.
     fn pass(&mut self, until: u64) {
-        loop {
+        for step in 0.. {
+            assert!(step < 100_000, "at {}: the engine asks for steps without end", self.rig.now);
             let moved = self.moves.iter().map(|it| it.0).min().unwrap_or(u64::MAX);
             let due = self.rig.engine.next_deadline().map_or(u64::MAX, |due| due.0);
             self.rig.now = due.min(moved).clamp(self.rig.now, until.max(self.rig.now));
@@ -183,7 +196,7 @@ impl Walk {
     fn act(&mut self, at: usize) {
         let now = self.rig.now;
         let it = &mut self.tenants[at];
-        if it.frozen || it.pending.is_some() {
+        if it.pending.is_some() {
             return;
         }
         let (client, lane) = (it.client, Lane(0));
@@ -192,18 +205,37 @@ impl Walk {
             it.granted -= bytes;
             return self.step(Event::Release { client, lane, bytes: Bytes(bytes) });
         }
-        let most = (it.limit - it.granted) / PART;
+        let most = it.limit.saturating_sub(it.granted) / PART;
         let need = (1 + self.random.below(most.max(1))) * PART;
         let is_claim = it.granted + need <= it.cap;
-        it.pending = Some(Pending { need, since: now, is_claim, moved: false });
+        it.pending = Some(Pending { need, since: now, is_claim, moved: it.frozen });
         let (token, need) = (Token(3), Bytes(need));
         self.step(Event::Reserve { client, token, lane, need, wish: need });
+    }
+
+    /// An administrator changes something of a container, or is refused.
+    fn administer(&mut self, at: usize) {
+        let (container, token, lane) = (id(self.tenants[at].name), Token(9), Lane(0));
+        let mut gib = || MemoryAsk::Exactly(Bytes((1 + self.random.below(16)) * GIB));
+        let (memory, limit) = (gib(), Some(gib()));
+        let event = match self.random.below(6) {
+            0 => Event::Suspend { token, container },
+            1 => Event::EndSuspension { token, container },
+            2 => Event::Resize { token, container, lane, memory },
+            3 => Event::Relimit { token, container, lane, limit: None },
+            _ => Event::Relimit { token, container, lane, limit },
+        };
+        self.step(event);
     }
 
     /// All free everything, and nothing stays behind.
     fn end(&mut self) {
         for _ in 0..400 {
             for at in 0..self.tenants.len() {
+                if self.tenants[at].away {
+                    let container = id(self.tenants[at].name);
+                    self.step(Event::EndSuspension { token: Token(9), container });
+                }
                 let it = &mut self.tenants[at];
                 if !it.frozen && it.pending.is_none() && it.granted > 0 {
                     let (client, bytes) = (it.client, Bytes(std::mem::take(&mut it.granted)));
@@ -223,7 +255,10 @@ fn walk(seed: u64) -> BTreeMap<&'static str, u32> {
     let mut walk = Walk::new(seed);
     for _ in 0..300 {
         let at = walk.random.below(CONTAINERS.len() as u64) as usize;
-        walk.act(at);
+        match walk.random.below(20) {
+            0 => walk.administer(at),
+            _ => walk.act(at),
+        }
         let gap = [0, 0, 1, 50, 500, 3_000][walk.random.below(6) as usize] * MS;
         walk.pass(walk.rig.now + gap);
     }
@@ -240,7 +275,7 @@ fn promises_hold_beside_loans() {
         }
     }
     std::eprintln!("{met:?}");
-    for what in ["borrowed", "waited", "granted", "refused", "suspended", "resumed"] {
+    for what in ["borrowed", "waited", "granted", "refused", "suspended", "resumed", "changed"] {
         assert!(met.get(what).is_some_and(|times| *times > 100), "{what} was hardly met: {met:?}");
     }
 }
