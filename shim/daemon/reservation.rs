@@ -68,16 +68,17 @@ impl Drop for Reservation<'_> {
 }
 
 /// Runs `reclaim`, unless this thread is inside it: trimmed pools settle their charges, and may request
-/// credit for that. Returns whether it ran.
-fn reclaim_once(reclaim: impl FnOnce()) -> bool {
+/// credit for that. Returns whether it may have released something: else a second request would be refused like the
+/// first, and would count as another refusal.
+fn reclaim_once(reclaim: impl FnOnce() -> bool) -> bool {
     thread_local!(static RECLAIMING: Cell<bool> = const { Cell::new(false) });
     let set = |to| RECLAIMING.try_with(|flag| flag.replace(to));
     if set(true) != Ok(false) {
         return false;
     }
-    reclaim();
+    let found = reclaim();
     let _ = set(false);
-    true
+    found
 }
 
 fn grains(bytes: u64) -> u64 {

@@ -50,8 +50,9 @@ impl Purpose {
 pub struct Callbacks {
     /// The process asks for credit: from now on a thread must return it when another process is short.
     pub credit_begins: fn(),
-    /// The daemon refused credit: releases unused memory of this process. Called without any lock of the session.
-    pub reclaim: fn(),
+    /// The daemon refused credit: releases unused memory of this process, and returns whether it may have found some.
+    /// Called without any lock of the session.
+    pub reclaim: fn() -> bool,
     /// Tells a restarted daemon what it cannot know. Called with the connection locked.
     ///
     /// # Errors

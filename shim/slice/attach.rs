@@ -132,11 +132,7 @@ const CALLBACKS: Callbacks = Callbacks {
             launch::watch(slice);
         }
     },
-    reclaim: || {
-        if let Some(slice) = attached() {
-            slice.reclaim();
-        }
-    },
+    reclaim: || attached().is_some_and(|slice| slice.reclaim()),
     report: |conn, deadline| {
         let Some(slice) = attached() else {
             return Ok(());

@@ -50,7 +50,9 @@ impl DriverBackend for Slice {
     }
 
     fn answer_recalls(&self) -> bool {
-        self.credit_return.answer_recalls(&self.daemon, || self.reclaim())
+        self.credit_return.answer_recalls(&self.daemon, || {
+            self.reclaim();
+        })
     }
 
     fn settle(&self) {

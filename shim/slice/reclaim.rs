@@ -7,10 +7,12 @@ use gpuslice_wire::ids::Lane;
 impl Slice {
     /// Releases unused memory: called when this process is short of memory, and when another one of the
     /// container is. Safe from any thread, needs no current context, and takes no lock of the session.
-    pub fn reclaim(&self) {
+    /// Returns whether the process has memory of a kind that may have been released.
+    pub fn reclaim(&self) -> bool {
         self.pools.reclaim(&self.daemon);
         self.graphs.reclaim(&self.daemon);
         self.drop_closed_exports();
+        followed::any()
     }
 
     /// Updates the charges that only the driver knows: called before charges are read.

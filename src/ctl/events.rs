@@ -141,6 +141,7 @@ impl Shown {
             EventKind::SliceEnded
             | EventKind::SliceRefused
             | EventKind::Retuned
+            | EventKind::NotMoved
             | EventKind::PolicySet => self.text.clone(),
         }
     }

@@ -208,7 +208,10 @@ fn resize(
         let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
             bail!("unexpected answer from the daemon; check that it has the same version")
         };
-        let text = told(&what, was, cap, reserved);
+        // Without a limit above the old cap, the limit is the new cap.
+        let limit = rows.iter().find(|row| gpu == Some(row.gpu)).map(|row| view.limit(row).limit);
+        let limit = limit.filter(|limit| Some(*limit) > was).unwrap_or(cap);
+        let text = told(&what, was, cap) + &above("cap", cap, limit, reserved);
         let what = if gpu.is_some() { "memory" } else { "pinned" };
         let values = [was.map(|was| was.0).into(), cap.0.into()];
         all.push(Told { what, gpu, values, text });
@@ -247,11 +250,12 @@ fn relimit(
         let (what, was) = (view.called(row.gpu), view.limit(row).limit);
         let command = Command::Relimit { container, lane: row.lane, limit };
         let answer = admin.ask(&command).context(what.clone())?;
-        let Answer::Resized { cap: limit, .. } = answer else {
+        let Answer::Resized { cap: limit, reserved } = answer else {
             bail!("unexpected answer from the daemon; check that it has the same version")
         };
         let values = [was.0.into(), limit.0.into()];
         let text = format!("{what}: memory limit {was} -> {limit}");
+        let text = text + &above("limit", limit, limit, reserved);
         all.push(Told { what: "memory-limit", gpu: Some(row.gpu), values, text });
     }
     Ok(())
@@ -344,15 +348,22 @@ fn chosen<'a>(
 }
 
 /// Old and new cap, as a line for the user.
-fn told(what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -> String {
+fn told(what: &str, was: Option<Bytes>, cap: Bytes) -> String {
     let was = was.map_or("no cap".to_owned(), |was| was.to_string());
-    let mut line = format!("{what}: {was} -> {cap}");
-    if reserved > cap {
-        line += &format!(
-            "; {reserved} are held, so allocations are refused until usage falls below the cap"
-        );
+    format!("{what}: {was} -> {cap}")
+}
+
+/// What is held above a value that was just set, and what follows from it; empty if nothing is.
+fn above(what: &str, value: Bytes, limit: Bytes, held: Bytes) -> String {
+    if held <= value {
+        return String::new();
     }
-    line
+    let follows = match held > limit {
+        true => format!("allocations are refused until usage falls below the {what}"),
+        false => "that is borrowed, and wanted back when others ask for what is promised to them"
+            .to_owned(),
+    };
+    format!("; {held} are held, {} above it: {follows}", held.saturating_sub(value))
 }
 
 #[cfg(test)]
@@ -418,12 +429,12 @@ mod tests {
 
     #[test]
     fn a_cap_below_what_is_held_is_told() {
-        let line = |cap, held| told("gpu 0", Some(Bytes(GIB)), Bytes(cap), Bytes(held));
-        assert_eq!(line(2 * GIB, GIB), "gpu 0: 1GiB -> 2GiB");
-        assert!(line(GIB / 2, GIB).ends_with(
-            "1GiB are held, so allocations are refused until usage falls below the cap"
-        ));
-        let first = told("pinned host memory", None, Bytes(GIB), Bytes(0));
+        let line = |limit| above("cap", Bytes(GIB / 2), Bytes(limit), Bytes(GIB));
+        let refused = "allocations are refused until usage falls below the cap";
+        assert_eq!(line(GIB / 2), format!("; 1GiB are held, 512MiB above it: {refused}"));
+        assert!(line(GIB).starts_with("; 1GiB are held, 512MiB above it: that is borrowed"));
+        assert_eq!(above("cap", Bytes(GIB), Bytes(GIB), Bytes(GIB)), "");
+        let first = told("pinned host memory", None, Bytes(GIB));
         assert!(first.ends_with("no cap -> 1GiB"), "{first}");
     }
 }

@@ -179,6 +179,8 @@ impl List {
                 | EventKind::Preempted
                 | EventKind::GpuFailed
                 | EventKind::OverCap
+                | EventKind::MemoryWanted
+                | EventKind::NotMoved
                 | EventKind::Frozen
                 | EventKind::Thawed
                 | EventKind::Killed
@@ -402,19 +404,20 @@ mod tests {
         for n in 0..50 {
             events.record(at(0), Happening::of(EventKind::SliceBegan, id(n)));
         }
-        let refused = || Happening::of(EventKind::MemoryRefused, id(7));
+        let kinds = [EventKind::MemoryRefused, EventKind::MemoryWanted];
         for ms in 0..10_000 {
-            events.record(at(ms), refused());
+            kinds.iter().for_each(|kind| events.record(at(ms), Happening::of(*kind, id(7))));
         }
         let told = all(&events);
         assert_eq!(told.iter().filter(|it| it.1 == EventKind::SliceBegan).count(), 50);
-        let counts: Vec<u32> =
-            told.iter().filter(|it| it.1 == EventKind::MemoryRefused).map(|it| it.2).collect();
-        assert_eq!(counts[..BURST as usize], [1; BURST as usize]);
-        assert_eq!(counts[BURST as usize..].len(), 9, "one in each further second");
-        assert_eq!(events.totals()[EventKind::MemoryRefused as usize], 10_000, "all are counted");
-        let omitted = 10_000 - counts.iter().sum::<u32>();
-        assert!(omitted < 1_000, "the last second's are still to be told: {omitted}");
+        for kind in kinds {
+            let counts: Vec<u32> = told.iter().filter(|it| it.1 == kind).map(|it| it.2).collect();
+            assert_eq!(counts[..BURST as usize], [1; BURST as usize]);
+            assert_eq!(counts[BURST as usize..].len(), 9, "one in each further second");
+            assert_eq!(events.totals()[kind as usize], 10_000, "all are counted");
+            let omitted = 10_000 - counts.iter().sum::<u32>();
+            assert!(omitted < 1_000, "the last second's are still to be told: {omitted}");
+        }
     }
 
     /// Events that no bound limits: the longest list gives up its oldest.

@@ -5,11 +5,13 @@
 //! and counted, and the next one that is written follows the number of those.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Room that a pipe or socket has where it can be written to: a longer line is cut, because the rest could wait.
+/// Room that a pipe or socket has where it can be written to: of a longer line the beginning is written, because the
+/// rest could wait.
 const ROOM: usize = 4096;
 
 /// Lines dropped since the last one that was written.
@@ -31,6 +33,23 @@ impl LogWriter {
             false => format!(" WARN {text}\n"),
         }
     }
+
+    /// The line in the room that there is; a JSON object that does not fit becomes the text of a smaller one.
+    fn cut(self, line: &[u8]) -> Cow<'_, [u8]> {
+        if line.len() <= ROOM {
+            return Cow::Borrowed(line);
+        }
+        let text = String::from_utf8_lossy(line);
+        // Each byte of the text takes at most two in JSON, whose control characters are escaped already.
+        let room = if self.json { ROOM / 2 - 50 } else { ROOM - 1 };
+        let begins = &text[..text.floor_char_boundary(room)];
+        let short = match self.json {
+            true => serde_json::json!({ "level": "WARN", "message": format!("{begins}...") })
+                .to_string(),
+            false => begins.to_owned(),
+        };
+        Cow::Owned((short + "\n").into_bytes())
+    }
 }
 
 impl Write for LogWriter {
@@ -43,7 +62,7 @@ impl Write for LogWriter {
         }
         if is_ready() {
             // Nothing reads a closed one, and the subscriber would tell of the error there.
-            let _ = end.write_all(cut(line));
+            let _ = end.write_all(&self.cut(line));
         } else {
             DROPPED.fetch_add(1, Ordering::Relaxed);
         }
@@ -62,7 +81,27 @@ fn is_ready() -> bool {
     poll(&mut ends, PollTimeout::ZERO) != Ok(0)
 }
 
-/// The line, with its end, in the room that there is.
-fn cut(line: &[u8]) -> &[u8] {
-    &line[..line.len().min(ROOM)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_cut_and_stays_one() {
+        let [text, json] = [false, true].map(|json| LogWriter { json });
+        assert_eq!(text.cut(b"short\n"), &b"short\n"[..]);
+        let long = format!("{{\"message\":\"{}\"}}\n", "\\\"\u{fc}".repeat(ROOM));
+        let cut =
+            String::from_utf8(text.cut(long.as_bytes()).into_owned()).expect("whole characters");
+        assert!(cut.len() <= ROOM && long.starts_with(cut.trim_end()));
+        assert_eq!(cut.matches('\n').count(), 1, "{cut}");
+        assert!(cut.ends_with('\n'), "{cut}");
+        let cut = json.cut(long.as_bytes());
+        assert!(cut.len() <= ROOM && cut.ends_with(b"}\n"), "{}", cut.len());
+        let value: serde_json::Value = serde_json::from_slice(&cut).expect("JSON");
+        let begins = value["message"].as_str().expect("a text");
+        assert!(
+            begins.ends_with("...") && long.starts_with(begins.trim_end_matches('.')),
+            "{begins}"
+        );
+    }
 }

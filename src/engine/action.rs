@@ -300,6 +300,15 @@ pub enum Action {
         /// Its memory.
         memory: Bytes,
     },
+    /// A container's memory stays where it is, for lack of room.
+    NoRoomToMove {
+        /// Of the `Suspend` or `EndSuspension`.
+        token: Token,
+        /// The container.
+        container: ContainerId,
+        /// What lacks room.
+        why: Refusal,
+    },
     /// A container's memory was moved, or stays where it was.
     SuspensionSettled {
         /// Of the `Suspend` or `EndSuspension`.

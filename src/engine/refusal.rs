@@ -388,21 +388,37 @@ impl Refusal {
             Refusal::NotSuspended(id) => {
                 write!(f, "container {id} is not suspended; gpuslice ps shows which are")
             }
-            Refusal::HostFull { memory, left, limit } => write!(
-                f,
-                "its {} on the GPU do not fit on the host: suspended containers may have {limit} there, \
-                 of which {left} are left; raise suspended_memory, or resume another one",
-                Exact(memory)
-            ),
+            Refusal::HostFull { memory, left, limit } => {
+                write!(f, "its {} on the GPU do not fit on the host: ", Mib(memory))?;
+                write!(f, "suspended containers may have {} there, ", Mib(limit))?;
+                match left < limit {
+                    true => write!(
+                        f,
+                        "of which {} are left; resume one of them (gpuslice ps shows which), or start ",
+                        Mib(left)
+                    )?,
+                    false => f.write_str("and none is suspended; start ")?,
+                }
+                f.write_str("gpusliced with a --config that sets a larger suspended_memory")
+            }
             Refusal::NoRoom { gpu, memory, left } => write!(
                 f,
                 "GPU {} has no room for its {}: other containers leave {}; suspend or end one of them",
                 gpu.0,
-                Exact(memory),
-                Exact(left)
+                Mib(memory),
+                Mib(left)
             ),
             _ => Ok(()),
         }
+    }
+}
+
+/// An amount in whole MiB, rounded up: amounts of one sentence can be compared.
+struct Mib(Bytes);
+
+impl fmt::Display for Mib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}MiB", self.0.0.div_ceil(MIB))
     }
 }
 

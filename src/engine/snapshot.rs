@@ -143,12 +143,15 @@ impl Engine {
     #[must_use]
     pub fn memory_of(&self, container: ContainerId) -> Vec<MemoryShare> {
         let of = |index: ContainerIndex, lane: Lane, slice: &Slice| {
+            let left = slice.account.left().saturating_sub(slice.withheld);
+            // a suspended container needs room on the GPU when it is resumed
+            let most = if self.is_away(index) { slice.account.promised() } else { left };
             Some(MemoryShare {
                 gpu: self.gpus[slice.gpu?].uuid,
                 cap: slice.account.cap(),
                 limit: slice.account.limit(),
                 used: self.used(index, lane).saturating_add(slice.untracked()),
-                free: slice.account.left().saturating_sub(slice.withheld),
+                free: left.min(most),
                 wanted: slice.wanted,
             })
         };

@@ -50,11 +50,19 @@ fn memory_of(container: &Container) -> Bytes {
     all.fold(Bytes::ZERO, Bytes::saturating_add)
 }
 
+/// Refuses a move. That there is no room for it is worth an event: a repeated command may succeed later.
+fn refuse(token: Token, container: ContainerId, why: Refusal, actions: &mut Actions) {
+    if matches!(why, Refusal::HostFull { .. } | Refusal::NoRoom { .. }) {
+        actions.push(Action::NoRoomToMove { token, container, why });
+    }
+    actions.push(Action::Denied { token, why });
+}
+
 impl Engine {
     /// Begins to suspend a container.
     pub(crate) fn suspend(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
         if let Err(why) = self.begin_suspension(token, id) {
-            actions.push(Action::Denied { token, why });
+            refuse(token, id, why, actions);
         }
     }
 
@@ -96,7 +104,7 @@ impl Engine {
                 self.set_suspension(index, Suspension::Returning { token });
                 actions.push(Action::MoveMemory { token, container: id, away: false, memory });
             }
-            Err(why) => actions.push(Action::Denied { token, why }),
+            Err(why) => refuse(token, id, why, actions),
         }
     }
 

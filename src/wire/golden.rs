@@ -87,7 +87,8 @@ fn events_have_these_bytes() {
     let kinds = EventKind::ALL.map(EventKind::name);
     assert_eq!((kinds[0], kinds[4], kinds[10]), ("daemon-started", "memory-refused", "policy-set"));
     assert_eq!(kinds[11..15], ["gpu-failed", "gpu-recovered", "suspended", "resumed"]);
-    let later = ["limit-changed", "memory-wanted", "over-cap", "frozen", "thawed", "killed"];
+    let later =
+        ["limit-changed", "memory-wanted", "over-cap", "frozen", "thawed", "killed", "not-moved"];
     assert_eq!(kinds[15..], later);
 }
 

@@ -54,11 +54,13 @@ pub enum EventKind {
     Thawed,
     /// Its processes were killed for that. Amounts: as of `OverCap`.
     Killed,
+    /// Its GPU memory was to be moved to the host or back, and was not. Text: why.
+    NotMoved,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 21] = [
+    pub const ALL: [EventKind; 22] = [
         EventKind::DaemonStarted,
         EventKind::SliceBegan,
         EventKind::SliceEnded,
@@ -80,6 +82,7 @@ impl EventKind {
         EventKind::Frozen,
         EventKind::Thawed,
         EventKind::Killed,
+        EventKind::NotMoved,
     ];
 
     /// Its name in lists and JSON.
@@ -107,6 +110,7 @@ impl EventKind {
             EventKind::Frozen => "frozen",
             EventKind::Thawed => "thawed",
             EventKind::Killed => "killed",
+            EventKind::NotMoved => "not-moved",
         }
     }
 }

@@ -94,6 +94,8 @@ pub const FAMILIES: &[Family] = &[
     family("slice_info", Info, Slices(|it| vec![(slice_info(it), 1.0)]), &["lane", "class", "memory_enforcement", "time_enforcement", "simulated"],
         "The GPU's number in the container, the priority, how caps and turns are enforced, and whether the GPU is simulated."),
     family("slice_memory_cap_bytes", Gauge, Slice(|it| Some(it.row.cap.0 as f64)), &[], "Memory cap of the slice."),
+    family("slice_memory_limit_bytes", Gauge, Slice(|it| Some(it.node.view.limit(it.row).limit.0 as f64)), &[], "Memory limit of the slice: how far it may grow into memory that others leave unused; the cap without one."),
+    family("slice_memory_wanted_bytes", Gauge, Slice(|it| Some(it.node.view.limit(it.row).wanted.0 as f64)), &[], "Memory beyond its cap that the slice should give back, because another one lacks what it is promised."),
     family("slice_memory_reserved_bytes", Gauge, Slice(|it| Some(it.row.reserved.0 as f64)), &[], "Memory charged to the slice, unused credit included."),
     family("slice_memory_used_bytes", Gauge, Slice(|it| Some(it.row.used.0 as f64)), &[], "Memory held, as reported by its processes."),
     family("slice_memory_untracked_bytes", Gauge, Slice(|it| Some(it.row.untracked.0 as f64)), &[], "Memory that NVML shows beyond what its processes reserved."),

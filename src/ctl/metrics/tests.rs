@@ -5,7 +5,7 @@ use super::exposition::{Scrape, open_metrics, plain};
 use super::families::{FAMILIES, Kind};
 use super::node::{Claim, NodeView};
 use crate::table::tests::{gpu, slice};
-use crate::table::{Row, View};
+use crate::table::{MemoryLimit, Row, View};
 use crate::wall_time::WallTime;
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
@@ -53,12 +53,14 @@ fn node() -> NodeView {
         behind,
         others_ns: 0,
     };
+    let limit = MemoryLimit { limit: Bytes(2 << 30), wanted: Bytes(1 << 20) };
     let view = View {
         now_ns: 10_000_000_000,
         gpus: vec![gpu(1, 3)],
         rows: vec![web, held("train", 500_000_000)],
         times: vec![time],
         owners: BTreeMap::from([("web".to_owned(), owner())]),
+        limits: BTreeMap::from([(("web".to_owned(), GPU), limit)]),
         ..View::default()
     };
     let health = Health { state: HealthState::Xid, xid: 79, since: 1 };
@@ -104,6 +106,8 @@ fn labels_join_with_other_exporters() {
     for (name, more, want) in [
         ("gpu_seconds_total", "", "1.5"),
         ("due_ratio", "", "0.5"),
+        ("memory_limit_bytes", "", "2147483648"),
+        ("memory_wanted_bytes", "", "1048576"),
         ("wait_by_cause_seconds_total", ",cause=\"long-kernel\"", "3"),
         ("waited_behind_seconds_total", ",behind=\"train\"", "2.5"),
         ("longest_wait_seconds", ",behind=\"train\",cause=\"long-kernel\"", "1.5"),
@@ -112,9 +116,12 @@ fn labels_join_with_other_exporters() {
         assert_eq!(value(&text, &format!("gpuslice_slice_{name}{OF_GPU}{OF_WEB}{more}}}")), want);
     }
     // Without Kubernetes the kubelet's labels are absent, not empty.
-    let train =
-        format!("gpuslice_slice_gpu_seconds_total{OF_GPU},slice=\"train\",name=\"train\"}}");
-    assert_eq!(value(&text, &train), "0.5");
+    let train = |family: &str| {
+        let series = format!("gpuslice_slice_{family}{OF_GPU},slice=\"train\",name=\"train\"}}");
+        value(&text, &series)
+    };
+    assert_eq!(train("gpu_seconds_total"), "0.5");
+    assert_eq!(train("memory_limit_bytes"), "1073741824", "its cap");
     assert_eq!(value(&text, "gpuslice_events_total{kind=\"overrun\"}"), "7");
     let claim = r#"gpuslice_claim_containers{claim="c-1",namespace="default",pod="web-\"0",container="main",pod_uid="u-1"}"#;
     assert_eq!(value(&text, claim), "0");

@@ -7,17 +7,17 @@
 //! # Idea
 //! `/run/gpuslice/memory` in the container has a line for each GPU, in the manner of cgroup v2's nested keys:
 //! ```text
-//! GPU-67707573-696d-86e1-925e-46cf7f5bef3c cap=1073741824 limit=2147483648 used=1610612736 free=0 wanted=268435456
+//! GPU-67707573-696d-86e1-925e-46cf7f5bef3c cap=1073741824 limit=2147483648 used=1610612736 free=0 wanted=4096 over=0
 //! ```
 //! All amounts are bytes. `free` is what the container could be granted now, `wanted` what it should give back of the
-//! memory beyond `cap`, 0 for nothing.
+//! memory beyond `cap`, `over` what it holds beyond `limit`: that was lowered, and no memory is granted until it fits.
 //!
 //! The file is rewritten in place, by one write of always the same length: so a program can wait for the next change by
 //! inotify on the file itself (`IN_MODIFY`). For a file that takes the place of another it would have to watch the
 //! directory, which a container's users may not read.
 //!
-//! It is rewritten when cap, limit or `wanted` change, and every second while `used` or `free` change and the limit is
-//! above the cap. Nothing reads it back.
+//! It is rewritten when cap, limit or `wanted` change, and every second while another amount changes. Nothing reads it
+//! back.
 
 use super::Containers;
 use crate::log_limit::LogLimit;
@@ -32,8 +32,8 @@ use std::path::Path;
 
 /// The file's name in a container's directory.
 const NAME: &str = "memory";
-/// Bytes of a line; the longest has 173.
-const LINE_BYTES: usize = 192;
+/// Bytes of a line; the longest has 199.
+const LINE_BYTES: usize = 200;
 
 /// What a container's memory file says.
 #[derive(Debug, Default)]
@@ -47,20 +47,13 @@ fn text(shares: &[MemoryShare]) -> String {
         let MemoryShare { gpu, .. } = it;
         let [cap, limit, used, free, wanted] =
             [it.cap, it.limit, it.used, it.free, it.wanted].map(|bytes| bytes.0);
-        let words =
-            format!("{gpu} cap={cap} limit={limit} used={used} free={free} wanted={wanted}");
+        let over = used.saturating_sub(limit);
+        let words = format!(
+            "{gpu} cap={cap} limit={limit} used={used} free={free} wanted={wanted} over={over}"
+        );
         format!("{words:<width$}\n", width = LINE_BYTES - 1)
     };
     shares.iter().map(line).collect()
-}
-
-/// Whether the second list says something that programs wait for.
-fn is_news(was: &[MemoryShare], is: &[MemoryShare]) -> bool {
-    let changed = |(was, is): (&MemoryShare, &MemoryShare)| {
-        let amounts = if is.limit > is.cap { is } else { was };
-        MemoryShare { used: amounts.used, free: amounts.free, ..*is } != *was
-    };
-    was.len() != is.len() || was.iter().zip(is).any(changed)
 }
 
 impl MemoryFile {
@@ -100,7 +93,7 @@ impl Containers {
         let Some(slice) = self.of_mut(container) else {
             return;
         };
-        if is_news(&slice.memory.shares, &shares)
+        if slice.memory.shares != shares
             && let Err(why) = slice.memory.write(&dir, shares)
             && let Some(count) = slice.memory.failed.one_more(now())
         {
@@ -120,21 +113,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_is_news_only_beside_a_limit_above_the_cap() {
-        for (was, is, news) in [
-            (share(10, 1, 0), share(10, 2, 0), false),
-            (share(20, 1, 0), share(20, 2, 0), true),
-            (share(20, 1, 0), share(20, 1, 0), false),
-            (share(20, 1, 0), share(20, 1, 5), true),
-            (share(10, 1, 0), share(20, 1, 0), true),
-            (share(20, 1, 5), share(20, 1, 0), true),
-        ] {
-            assert_eq!(is_news(&[was], &[is]), news, "{was:?} {is:?}");
-        }
-        assert!(is_news(&[], &[share(10, 0, 0)]));
-    }
-
-    #[test]
     fn it_is_rewritten_in_place_and_keeps_its_length() {
         use std::os::unix::fs::MetadataExt as _;
         let dir = tempfile::tempdir().expect("a directory");
@@ -148,6 +126,6 @@ mod tests {
         assert_eq!((first.len(), first.mode() & 0o777), (2 * LINE_BYTES as u64, 0o644));
         let text = std::fs::read_to_string(&path).expect("text");
         let words: Vec<&str> = text.lines().next().expect("a line").split_whitespace().collect();
-        assert_eq!(words[1..], ["cap=10", "limit=20", "used=1", "free=1", "wanted=5"]);
+        assert_eq!(words[1..], ["cap=10", "limit=20", "used=1", "free=1", "wanted=5", "over=0"]);
     }
 }

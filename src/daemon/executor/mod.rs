@@ -168,6 +168,9 @@ impl Duties {
             Action::MoveMemory { token, container, away, memory } => {
                 self.move_memory(token, container, (away, memory));
             }
+            Action::NoRoomToMove { token, container, why } => {
+                self.note_not_moved(token, container, &why.to_string());
+            }
             Action::SuspensionSettled { token, container, away, memory } => {
                 self.suspension_settled(token, container, (away, memory));
             }

@@ -53,7 +53,9 @@ impl Duties {
                 true => format!("it is suspended, gpuslice resume {container} tries again"),
                 false => "it goes on".to_owned(),
             };
-            return self.deny(key_of(token), Denial::Host, &format!("{why}; {state}"));
+            let why = format!("{why}; {state}");
+            self.note_not_moved(token, container, &why);
+            return self.deny(key_of(token), Denial::Host, &why);
         }
         let kind = if away { EventKind::Suspended } else { EventKind::Resumed };
         tracing::info!(%container, %memory, what = kind.name(), "its memory was moved");
@@ -62,6 +64,13 @@ impl Duties {
         if token != NO_REPLY {
             self.answer(key_of(token), &Answer::Done {});
         }
+    }
+
+    /// Records that a container's memory stays where it is.
+    pub(super) fn note_not_moved(&mut self, token: Token, container: ContainerId, why: &str) {
+        let stays = Happening::of(EventKind::NotMoved, container);
+        let stays = stays.by_client(self.admins.peer(key_of(token)));
+        self.events.record(now(), stays.with([0; 2], why.to_owned()));
     }
 
     /// Whether processes of a container wait for its resume: its slice must not end before.

@@ -231,7 +231,12 @@ fn what_does_not_fit_the_state_is_refused() {
     moved(&mut rig, "a", true);
     assert!(refused(&suspend(&mut rig, "a")).contains("is suspended"));
     let full = refused(&suspend(&mut rig, "b"));
-    assert!(full.contains("suspended_memory") && full.contains("2GiB"), "{full}");
+    assert!(full.contains("its 2048MiB on the GPU") && full.contains("1024MiB are left"), "{full}");
+    assert!(full.contains("resume one of them") && full.contains("suspended_memory"), "{full}");
+    let config = Config { suspended_memory: Bytes(GIB), ..Config::default() };
+    let (mut rig, _) = self::rig(config, &[("a", 4)]);
+    let full = refused(&suspend(&mut rig, "a"));
+    assert!(full.contains("none is suspended") && !full.contains("resume"), "{full}");
 }
 
 /// Only an oversubscribed GPU can lack room for a return.
@@ -244,7 +249,10 @@ fn a_return_without_room_is_refused() {
     moved(&mut rig, "a", true);
     rig.reserve(clients[2], GIB, GIB);
     let why = refused(&resume(&mut rig, "a"));
-    assert!(why.contains("GPU 0 has no room for its 8GiB: other containers leave 7GiB"), "{why}");
+    assert!(
+        why.contains("GPU 0 has no room for its 8192MiB: other containers leave 7168MiB"),
+        "{why}"
+    );
     assert_eq!(state(&rig), Some((SuspensionState::Suspended, Bytes(8 * GIB))));
     rig.step(Event::Gone { client: clients[2] });
     assert!(matches!(resume(&mut rig, "a")[..], [.., Action::MoveMemory { .. }]));

@@ -3,7 +3,7 @@
 
 use super::program;
 use crate::harness::node::{Node, denied, id};
-use crate::harness::wire::{TenantClient, container_page};
+use crate::harness::wire::{TenantClient, client_page, container_page};
 use crate::harness::{eventually, target_dir};
 use gpuslice_wire::admin::{Answer, Command as Admin, Denial, MemoryAsk};
 use gpuslice_wire::ids::Lane;
@@ -293,7 +293,8 @@ fn told(node: &Node) -> Vec<String> {
 fn a_program_is_told_what_is_wanted_back() {
     let node = node("reclaim_grace_s = 20");
     two_slices(&node);
-    let first = ["cap=1073741824", "limit=4294967296", "used=0", "free=4294967296", "wanted=0"];
+    let first =
+        ["cap=1073741824", "limit=4294967296", "used=0", "free=4294967296", "wanted=0", "over=0"];
     eventually("the memory file", || told(&node) == first);
     let modules = node.root().join("modules");
     std::fs::create_dir(&modules).expect("made");
@@ -308,10 +309,40 @@ fn a_program_is_told_what_is_wanted_back() {
     assert_eq!(granted(&burst.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
     ask(&web, 2 * GIB);
     assert_eq!(line(), "emptied");
-    assert_eq!(told(&node)[3..], ["free=0", "wanted=1073741824"]);
+    assert_eq!(told(&node)[3..], ["free=0", "wanted=1073741824", "over=0"]);
     burst.release(0, GIB);
     assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
     eventually("it is wanted no more", || told(&node)[4] == "wanted=0");
+}
+
+/// What is held beyond a limit that was lowered is told by the command that lowered it, and by the file, which is kept
+/// up without a limit above the cap too.
+#[test]
+fn a_lowered_limit_is_told() {
+    let node = node("");
+    two_slices(&node);
+    let burst = node.process("burst");
+    let held = &client_page(&burst.attach(Bytes::ZERO)).lane[0].held;
+    assert_eq!(granted(&burst.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
+    held.store(3 * GIB, SeqCst);
+    let set = |limit| must(&node, &["set", "burst", "--memory-limit", limit]);
+    let said = set("2GiB");
+    assert!(said.contains("4GiB -> 2GiB; 3GiB are held, 1GiB above it"), "{said}");
+    let over = ["cap=1073741824", "limit=2147483648", "used=3221225472", "free=0", "wanted=0"];
+    let is = |over: &[&str]| eventually("the memory file", || told(&node) == over);
+    is(&[&over[..], &["over=1073741824"]].concat());
+    let said = set("none");
+    assert!(said.contains("2GiB -> 1GiB; 3GiB are held, 2GiB above it"), "{said}");
+    held.store(GIB / 2, SeqCst);
+    burst.release(0, 5 * GIB / 2);
+    is(&[
+        "cap=1073741824",
+        "limit=1073741824",
+        "used=536870912",
+        "free=536870912",
+        "wanted=0",
+        "over=0",
+    ]);
 }
 
 /// The lines of requests to a server that answers each with success.

@@ -67,7 +67,7 @@ fn events(node: &Node, container: &str) -> Vec<(String, Value)> {
     let text = String::from_utf8(output.stdout).expect("text");
     let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let all = all.map(|event| (event["event"].as_str().expect("a kind").to_owned(), event));
-    all.filter(|(kind, _)| ["suspended", "resumed"].contains(&kind.as_str())).collect()
+    all.filter(|(kind, _)| ["suspended", "resumed", "not-moved"].contains(&kind.as_str())).collect()
 }
 
 #[test]
@@ -157,6 +157,8 @@ fn a_refusal_leaves_it_as_it_was() {
     faults(&machine, "none");
     must(&node, &["resume", "a"]);
     a.gets(&machine, MORE);
+    let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, ["not-moved", "not-moved", "suspended", "not-moved", "resumed"]);
 }
 
 /// The driver does not return from a call: others have their turns meanwhile, and once it returns the container goes
