@@ -4,6 +4,7 @@
 
 mod circles;
 mod edges;
+mod skips;
 mod source;
 mod words;
 

@@ -1,0 +1,40 @@
+//! A test that skips itself passes. So `tests/run` fails where `tests/skips` does not allow the reason on this machine,
+//! and this asks that judge about skips whose answer is known.
+
+use crate::source::root;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// Whether a log may be so, and what is said about it.
+fn judged(log: &str) -> (bool, String) {
+    let mut judge = Command::new(root().join("tests/skips"));
+    judge.arg("/dev/stdin").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut judge = judge.spawn().expect("tests/skips starts");
+    judge.stdin.take().expect("a pipe").write_all(log.as_bytes()).expect("it reads");
+    let output = judge.wait_with_output().expect("it ends");
+    (output.status.success(), String::from_utf8(output.stdout).expect("text"))
+}
+
+#[test]
+fn only_skips_of_the_table_are_allowed() {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|it| it.stdout == b"0\n");
+    let skipped =
+        |part: &str, why: &str| judged(&format!("== {part}\ntest a::b ... SKIP a::b: {why}\nok\n"));
+    let cases = [
+        ("tests", "no --peer was named", true),
+        ("tests", "nothing known: at all", false),
+        // Allowed to whom this is not root, or was run as an ordinary user.
+        ("tests", "containers need root", !is_root),
+        ("tests as an ordinary user", "containers need root", true),
+        // The machine is asked, not the test.
+        ("tests", "no-such-program is not installed", true),
+        ("tests", "sh is not installed", false),
+    ];
+    for (part, why, allowed) in cases {
+        let (fits, said) = skipped(part, why);
+        assert_eq!(fits, allowed, "{part}: {why}: {said}");
+        let named = said.contains(&format!("  {why} ({part}, 1 times)\n"));
+        assert_eq!(named, !allowed, "{said}");
+    }
+    assert_eq!(judged("== tests\nok\n"), (true, "== nothing was skipped\n".to_owned()));
+}
