@@ -1,11 +1,13 @@
 //! Promises beside loans, in every schedule that random walks meet.
 //!
-//! Containers with caps that fit together, and some with limits above them, take and free memory at random; borrowers
-//! answer recalls, or do not; processes of suspended containers go on asking; the driver moves memory at once, late, or
-//! not at all; an administrator changes caps and limits, suspends and resumes. An account of their own, from the answers
-//! alone, judges four promises: what is granted fits on the GPU, a request within a cap is granted or refused within the
-//! bound and never refused before the grace, nothing is lent while one waits, and a suspended container is granted
-//! nothing.
+//! Containers with caps that fit together, and some with limits above them, take and free memory at random. Borrowers
+//! answer recalls, or do not; processes of suspended containers go on asking. The driver moves memory at once, late, or
+//! not at all, and an administrator changes caps and limits, suspends and resumes. An account of their own, from the
+//! answers alone, judges four promises:
+//! * what is granted fits on the GPU;
+//! * a request within a cap is granted or refused within the bound, and never refused before the grace;
+//! * nothing is lent while one waits;
+//! * a suspended container is granted nothing.
 
 use std::collections::BTreeMap;
 
