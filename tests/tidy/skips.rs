@@ -23,7 +23,7 @@ fn only_skips_of_the_table_are_allowed() {
     let cases = [
         ("tests", "no --peer was named", true),
         ("tests", "nothing known: at all", false),
-        // Allowed to whom this is not root, or was run as an ordinary user.
+        // Allowed where the tests are not root's, or were run as an ordinary user.
         ("tests", "containers need root", !is_root),
         ("tests as an ordinary user", "containers need root", true),
         // The machine is asked, not the test.
