@@ -176,6 +176,19 @@ impl Session {
         }
     }
 
+    /// Waits while the container's memory is on the host: until it is resumed, the daemon answers no request for credit.
+    /// The credit is returned at once. Without a daemon there is no wait.
+    #[cold]
+    pub fn await_resume(&self, lane: Lane) {
+        let _uncancelled = Uncancelled::begin();
+        let mut conn = self.lock();
+        let least = CreditRequest { returned: 0, need: GRAIN, wish: GRAIN };
+        if let CreditReply::Granted(bytes) = self.ask(&mut conn, lane, least) {
+            let back = release(lane, bytes);
+            let _ = request(&mut conn, |open, deadline| open.tell(&back, deadline));
+        }
+    }
+
     fn ask(&self, conn: &mut Option<Conn>, lane: Lane, asked: CreditRequest) -> CreditReply {
         self.publish(lane);
         let reply = request(conn, |open, deadline| {

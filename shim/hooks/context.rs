@@ -7,9 +7,9 @@
 //! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time. One whose cost
 //! cannot be measured is charged the smallest cost observed.
 //!
-//! Where no cost was observed, a byte is requested, because the daemon answers no request of a container whose
-//! memory is on the host. The memory that is promised to the container may be lent: then the driver refuses the
-//! context, and is asked again when as much as a context can take is there.
+//! A first context is not created while the container's memory is on the host. The memory that is promised to the
+//! container may be lent: then the driver refuses the context, and is asked again when as much as a context can take
+//! is there.
 
 use crate::channels;
 use crate::daemon::sys::nap;
@@ -62,9 +62,11 @@ fn priced(
     // A green context is a part of the primary one, if that exists.
     let free = green && slice.contexts.primary(device).is_some();
     let guess = u64::from(slice.daemon.facts(lane).context_kib.load(Relaxed)) * KIB;
-    let mut reservation = slice.daemon.reserve(lane, if first { guess.max(1) } else { 0 })?;
-    let mut apart = if guess == 0 { 0 } else { reservation.bytes };
-    reservation.adjust(apart)?;
+    if first && guess == 0 {
+        slice.daemon.await_resume(lane);
+    }
+    let mut reservation = slice.daemon.reserve(lane, if first { guess } else { 0 })?;
+    let mut apart = reservation.bytes;
     // If the process ends before the charge, its claim tells the daemon that there may be a context.
     let others = slice.contexts.count(device);
     slice.daemon.hold_contexts(lane, others + usize::from(!free));
