@@ -284,7 +284,9 @@ impl World {
             Action::Stop { container, lane, order } => self.order_stop(container, lane, order),
             Action::Resume { container, lane } => self.order_resume(container, lane),
             // No container of this world is suspended.
-            Action::MoveMemory { .. } | Action::SuspensionSettled { .. } => {}
+            Action::MoveMemory { .. }
+            | Action::SuspensionSettled { .. }
+            | Action::NoRoomToMove { .. } => {}
             Action::Relimited { .. }
             | Action::Wanted { .. }
             | Action::Denied { .. }
