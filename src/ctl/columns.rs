@@ -43,6 +43,8 @@ const fn right(head: &'static str, width: usize, text: fn(&Cell<'_>) -> String) 
 /// Characters of a short ID, as container engines print them. Commands take it in place of the whole ID, so it
 /// must not end with an ellipsis.
 const SHORT_ID: usize = 12;
+/// Cells of a reason.
+const WHY: usize = 28;
 /// Columns of the ordinary table.
 const ORDINARY: usize = 12;
 /// Columns of the wide one.
@@ -75,10 +77,11 @@ pub const ALL: [Column; WIDE + 10] = [
         let growth = it.finding().growth;
         percent(growth.part(growth.idle))
     }),
-    left("WHY", 28, |it| it.finding().told(it.now, it.row).label),
+    left("WHY", WHY, |it| it.finding().told(it.now, it.row).fitted(WHY)),
     left("PRIO", 11, |it| it.row.class.to_string()),
     right("LEFT", 9, |it| {
         let held = it.row.used.0.saturating_add(it.row.untracked.0);
+        let held = held.max(it.now.on_host(it.row).0);
         Bytes(it.row.cap.0.saturating_sub(held)).to_string()
     }),
     right("PEAK", 9, |it| it.row.peak.to_string()),

@@ -46,6 +46,7 @@ Reasons:
   idle            it has no work for the GPU: it loads data, or computes on the CPU
   memory refused  an allocation did not fit under its cap
   gang            another of its GPUs is not free
+  suspended       its memory is on the host, or on the way; its processes wait
   daemon away     the daemon did not run
   -               nothing keeps it from the GPU";
 
@@ -145,7 +146,7 @@ fn paragraph(now: &View, row: &Row, finding: &Finding, dir: Option<&Path>) -> Ve
 }
 
 /// The parts of the wall time, ns.
-fn parts(finding: &Finding) -> [(&'static str, u64); 7] {
+fn parts(finding: &Finding) -> [(&'static str, u64); 8] {
     let it = &finding.growth;
     [
         ("running", it.running),
@@ -154,6 +155,7 @@ fn parts(finding: &Finding) -> [(&'static str, u64); 7] {
         ("limited", it.limited),
         ("gang", it.gang),
         ("idle", it.idle),
+        ("suspended", it.suspended),
         ("absent", it.absent),
     ]
 }

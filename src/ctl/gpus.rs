@@ -30,11 +30,11 @@ pub struct Options {
 
 const HELP: &str = "\
 Columns:
-  USED      memory that slices hold: what their processes allocated, and what NVML shows beyond that; memory of
-            suspended slices is on the host, and is shown at the end of the line
-  PROMISED  the sum of the slices' caps
-  FREE      memory that can still be promised
-  BUSY      the part of the last 250 ms in which slices had the GPU";
+  USED        memory that slices hold: what their processes allocated, and what NVML shows beyond that; memory of
+              suspended slices is on the host, and is shown at the end of the line
+  PROMISED    the sum of the slices' caps
+  UNPROMISED  memory that can still be promised
+  BUSY        the part of the last 250 ms in which slices had the GPU";
 
 /// A GPU's figures.
 pub struct Summary<'a> {
@@ -45,7 +45,7 @@ pub struct Summary<'a> {
     /// Memory of its suspended slices, on the host.
     pub on_host: Bytes,
     /// Memory that can still be promised.
-    pub free: Bytes,
+    pub unpromised: Bytes,
     /// The part of the time that was charged to its slices, 0..=1.
     pub busy: f64,
 }
@@ -57,8 +57,8 @@ pub fn summaries<'a>(before: &View, now: &'a View) -> Vec<Summary<'a>> {
         let on_host = rows().map(|row| now.on_host(row));
         let on_host = on_host.fold(Bytes::ZERO, Bytes::saturating_add);
         let busy = rows().fold(0.0, |busy, row| busy + now.got(row, before));
-        let free = Bytes(gpu.total.0.saturating_sub(gpu.promised.0));
-        Summary { gpu, used: now.held_on(gpu.uuid), on_host, free, busy: busy.min(1.0) }
+        let unpromised = Bytes(gpu.total.0.saturating_sub(gpu.promised.0));
+        Summary { gpu, used: now.held_on(gpu.uuid), on_host, unpromised, busy: busy.min(1.0) }
     };
     now.gpus.iter().map(summary).collect()
 }
@@ -87,12 +87,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 
 /// Headings. Text begins at the left, figures end at the right.
 const HEADS: [&str; 9] =
-    ["GPU", "PRODUCT", "POLICY", "USED", "PROMISED", "FREE", "TOTAL", "BUSY", "SLICES"];
+    ["GPU", "PRODUCT", "POLICY", "USED", "PROMISED", "UNPROMISED", "TOTAL", "BUSY", "SLICES"];
 /// The columns of the product and the policy.
 const PRODUCT: usize = 1;
 const POLICY: usize = 2;
 
-/// The table, the heading first. A product's name is cut, to eight cells at least, where a line would be longer than
+/// The table, the heading first. A product's name is cut, to five cells at least, where a line would be longer than
 /// `most` cells.
 fn lines(all: &[Summary<'_>], most: Option<usize>) -> Vec<String> {
     let rows: Vec<[String; 9]> = all.iter().map(cells).collect();
@@ -109,7 +109,7 @@ fn lines(all: &[Summary<'_>], most: Option<usize>) -> Vec<String> {
     let longest = marks.iter().map(|mark| mark.width()).max().unwrap_or(0);
     let whole = widths.iter().sum::<usize>() + widths.len() - 1 + longest;
     let over = most.map_or(0, |most| whole.saturating_sub(most));
-    widths[PRODUCT] = widths[PRODUCT].saturating_sub(over).max(widths[PRODUCT].min(8));
+    widths[PRODUCT] = widths[PRODUCT].saturating_sub(over).max(widths[PRODUCT].min(5));
     let line = |cells: &[String; 9], mark: &str| {
         let padded = cells.iter().zip(widths).enumerate().map(|(at, (text, width))| {
             let text = cut(text, width);
@@ -132,7 +132,7 @@ fn cells(it: &Summary<'_>) -> [String; 9] {
         gpu.policy.to_string(),
         it.used.to_string(),
         gpu.promised.to_string(),
-        it.free.to_string(),
+        it.unpromised.to_string(),
         gpu.total.to_string(),
         format!("{:.1}%", 100.0 * it.busy),
         gpu.slices.to_string(),
@@ -146,7 +146,7 @@ pub fn json_of(it: &Summary<'_>) -> Value {
         "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),
         "profile": gpu.uuid.profile(), "product": gpu.product, "policy": gpu.policy.name(), "slices": gpu.slices,
         "memory_total": gpu.total.0, "memory_used": it.used.0, "memory_promised": gpu.promised.0,
-        "memory_free": it.free.0, "memory_suspended": it.on_host.0, "busy": it.busy,
+        "memory_unpromised": it.unpromised.0, "memory_suspended": it.on_host.0, "busy": it.busy,
     })
 }
 
@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(
             told,
             [
-                "GPU PRODUCT     POLICY USED PROMISED   FREE TOTAL  BUSY SLICES",
-                "  4 NVIDIA H200 soft   4MiB   768MiB 256MiB  1GiB 75.0%      1",
-                "  7 -           soft     0B       0B   1GiB  1GiB  0.0%      1",
+                "GPU PRODUCT     POLICY USED PROMISED UNPROMISED TOTAL  BUSY SLICES",
+                "  4 NVIDIA H200 soft   4MiB   768MiB     256MiB  1GiB 75.0%      1",
+                "  7 -           soft     0B       0B       1GiB  1GiB  0.0%      1",
             ]
         );
         let json = json_of(&summaries(&before, &now)[0]);
@@ -194,12 +194,8 @@ mod tests {
         let view = View { gpus: vec![gpu], ..View::default() };
         let of = |most| lines(&summaries(&view, &view), most)[1].clone();
         assert_eq!(of(None), of(Some(200)));
-        assert!(
-            of(Some(80)).width() <= 80 && of(Some(80)).contains(" gpuslic"),
-            "{}",
-            of(Some(80))
-        );
-        assert!(of(Some(20)).contains(" gpuslic\u{2026} "), "{}", of(Some(20)));
+        assert!(of(Some(80)).width() <= 80 && of(Some(80)).contains(" gpus"), "{}", of(Some(80)));
+        assert!(of(Some(20)).contains(" gpus\u{2026} "), "{}", of(Some(20)));
     }
 
     #[test]
@@ -211,7 +207,8 @@ mod tests {
         let in_state = |state| {
             let rows = vec![held("a", 512), held("b", 256)];
             let suspensions = [("a".to_owned(), state)].into();
-            let view = View { rows, suspensions, gpus: vec![gpu(1, 0)], ..View::default() };
+            let mut view = View { rows, suspensions, gpus: vec![gpu(1, 0)], ..View::default() };
+            view.leave_out_suspended();
             let all = summaries(&view, &view);
             let mib = |bytes: Bytes| bytes.0 >> 20;
             (mib(all[0].used), mib(all[0].on_host), lines(&all, None)[1].clone())

@@ -131,7 +131,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             profile.map_or(String::new(), |it| format!(" (simulated GPU, profile {it})"));
         out::note(&format!(
             "{} on {}{simulated}; injection: {method}; {}",
-            options.slice.memory, options.slice.gpus, host.words
+            options.slice.told(),
+            options.slice.gpus,
+            host.words
         ));
     }
     match child::status(&mut command) {

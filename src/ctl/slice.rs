@@ -111,9 +111,45 @@ impl SliceOptions {
     }
 }
 
+impl SliceOptions {
+    /// What is asked for, in short, after the name: the cap, and each option that was given.
+    pub fn told(&self) -> String {
+        let mut all = self.name.iter().map(|name| format!("{name}: ")).collect::<String>();
+        all += &self.memory.to_string();
+        let mut add = |what: &str, value: Option<String>| {
+            value.into_iter().for_each(|value| all += &format!(", {what} {value}"));
+        };
+        add("limit", self.memory_limit.map(|it| it.to_string()));
+        add("pinned", self.pinned.map(|it| it.to_string()));
+        add("weight", self.weight.map(|it| it.get().to_string()));
+        add("share", self.share.map(|it| format!("{}%", it.get())));
+        add("share limit", self.share_limit.map(|it| format!("{}%", it.get())));
+        add("priority", Some(self.priority.to_string()).filter(|_| self.priority != Class::Normal));
+        all
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_asked_for_is_told() {
+        use clap::FromArgMatches as _;
+        let told = |words: &[&str]| {
+            let words = [&["run", "--memory", "1GiB"], words].concat();
+            let matches =
+                SliceOptions::augment_args(clap::Command::new("run")).get_matches_from(words);
+            SliceOptions::from_arg_matches(&matches).expect("options").told()
+        };
+        assert_eq!(told(&[]), "1GiB");
+        let all = ["--name", "web", "--memory-limit", "1/2", "--weight", "3", "--priority", "high"];
+        assert_eq!(told(&all), "web: 1GiB, limit 1/2 of the GPU's memory, weight 3, priority high");
+        assert_eq!(
+            told(&["--share", "20", "--share-limit", "50"]),
+            "1GiB, share 20%, share limit 50%"
+        );
+    }
 
     #[test]
     fn a_forgotten_unit_is_asked_for() {

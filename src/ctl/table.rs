@@ -213,7 +213,17 @@ impl View {
                 _ => {}
             }
         }
+        view.leave_out_suspended();
         view
+    }
+
+    /// What a slice uses is on the GPU. The memory of a suspended one is on the host: see [`View::on_host`].
+    pub fn leave_out_suspended(&mut self) {
+        let away =
+            |row: &Row| self.suspensions.get(&row.container) == Some(&SuspensionState::Suspended);
+        for row in self.rows.iter_mut().filter(|row| away(row)) {
+            (row.used, row.untracked) = (Bytes::ZERO, Bytes::ZERO);
+        }
     }
 
     /// A GPU of the node.
@@ -224,7 +234,7 @@ impl View {
     /// Memory that slices hold on a GPU: what their processes allocated, and what NVML shows beyond that. The memory of
     /// suspended containers is on the host.
     pub fn held_on(&self, gpu: GpuUuid) -> Bytes {
-        let rows = self.rows.iter().filter(|row| row.gpu == gpu && !self.is_away(row));
+        let rows = self.rows.iter().filter(|row| row.gpu == gpu);
         let held = rows.flat_map(|row| [row.used, row.untracked]);
         held.fold(Bytes::ZERO, Bytes::saturating_add)
     }
@@ -235,10 +245,6 @@ impl View {
             true => row.reserved,
             false => Bytes::ZERO,
         }
-    }
-
-    fn is_away(&self, row: &Row) -> bool {
-        self.suspensions.get(&row.container) == Some(&SuspensionState::Suspended)
     }
 
     /// The policy of a GPU.

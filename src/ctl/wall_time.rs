@@ -14,7 +14,7 @@ pub struct WallTime {
     /// CLOCK_MONOTONIC, ns.
     pub since_ns: u64,
     /// Each part's name and length, ns. Their sum is the wall time.
-    pub parts: [(&'static str, u64); 7],
+    pub parts: [(&'static str, u64); 8],
     /// The containers behind which it waited most.
     pub behind: [WaitBehind; WAITS_SHOWN],
     /// Time behind others, ns.
@@ -35,6 +35,7 @@ impl WallTime {
                 limited_ns,
                 gang_ns,
                 idle_ns,
+                suspended_ns,
                 absent_ns,
                 behind,
                 others_ns,
@@ -50,6 +51,7 @@ impl WallTime {
                     ("limited", limited_ns),
                     ("gang", gang_ns),
                     ("idle", idle_ns),
+                    ("suspended", suspended_ns),
                     ("absent", absent_ns),
                 ],
                 behind,

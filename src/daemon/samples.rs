@@ -90,6 +90,7 @@ impl Interval {
             limited_us: growth(before.limited, now.limited),
             gang_us: growth(before.gang, now.gang),
             idle_us: growth(before.idle, now.idle),
+            suspended_us: growth(before.suspended, now.suspended),
             absent_us: growth(before.absent, now.absent),
             wait_us: [(); 5].map(|()| {
                 let (before, now) = waits.next().unwrap_or_default();
@@ -225,6 +226,7 @@ mod tests {
             limited: zero,
             gang: zero,
             idle: zero,
+            suspended: zero,
             absent: zero,
             waits: [0, 0, gpu_time, 0, 0],
         }

@@ -88,6 +88,7 @@ impl Suspension {
             Suspension::Away => *report = Report { drained: true, ..Report::default() },
             _ => report.runnable = false,
         }
+        report.suspended = self != Suspension::None;
     }
 
     /// What observers see of it.

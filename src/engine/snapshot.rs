@@ -86,6 +86,8 @@ pub struct Figures {
     pub gang: Duration,
     /// Wall time without work.
     pub idle: Duration,
+    /// Suspended.
+    pub suspended: Duration,
     /// Wall time of which nothing is known.
     pub absent: Duration,
     /// Wall time behind others by cause, in the order of [`WaitCause::ALL`], ns.
@@ -207,7 +209,10 @@ impl Engine {
                 weight: container.record.shown_weight(),
                 cap_ppm: entity.bucket.cap().ppm(),
                 cap: slice.account.cap(),
-                memory: self.used(index, lane).saturating_add(slice.untracked()),
+                memory: match self.is_away(index) {
+                    true => Bytes::ZERO, // it is on the host
+                    false => self.used(index, lane).saturating_add(slice.untracked()),
+                },
                 since: account.since,
                 gpu_time: Duration(self.gpu_ns(turns, entity, now)),
                 runnable: Duration(entity.runnable_time.0 + runs),
@@ -216,6 +221,7 @@ impl Engine {
                 limited: account.limited,
                 gang: account.gang,
                 idle: account.idle,
+                suspended: account.suspended,
                 absent: account.absent,
                 waits: account.waits.by_cause(),
             })
@@ -336,6 +342,7 @@ impl Engine {
             limited_ns: account.limited.0,
             gang_ns: account.gang.0,
             idle_ns: account.idle.0,
+            suspended_ns: account.suspended.0,
             absent_ns: account.absent.0,
             behind,
             others_ns: others.0,

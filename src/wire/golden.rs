@@ -106,19 +106,20 @@ fn samples_have_these_bytes() {
         limited_us: 8,
         gang_us: 9,
         idle_us: 10,
-        absent_us: 11,
-        wait_us: [12, 13, 14, 15, 16],
-        memory: Bytes(17),
+        suspended_us: 11,
+        absent_us: 12,
+        wait_us: [13, 14, 15, 16, 17],
+        memory: Bytes(18),
     };
     let mut rows = [Sample::default(); SAMPLES_OF_FRAME];
     rows[0] = sample;
     let message = Samples::Rows { count: 1, rows };
     let frame = bytes_of(&message);
     let mut expected = std::vec![1u8, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
-    (3..=16u8).for_each(|n| expected.extend([n, 0, 0, 0]));
-    expected.extend([17, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(frame[HEADER_BYTES..HEADER_BYTES + 80], expected[..]);
-    assert!(frame[HEADER_BYTES + 80..].iter().all(|byte| *byte == 0));
+    (3..=17u8).for_each(|n| expected.extend([n, 0, 0, 0]));
+    expected.extend([18, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(frame[HEADER_BYTES..HEADER_BYTES + 84], expected[..]);
+    assert!(frame[HEADER_BYTES + 84..].iter().all(|byte| *byte == 0));
     assert_eq!((frame[6], frame[7]), (0x5a, 2), "602");
     assert_eq!(decode(&frame), Ok((RequestId(7), message)));
     let frame = bytes_of(&Command::Samples { after_ns: 3 });
@@ -165,7 +166,7 @@ fn every_kind_has_this_length() {
             (201, 107),
             (202, 429),
             (203, 8),
-            (204, 780),
+            (204, 788),
             (205, 32),
             (206, 581),
             (207, 139),
@@ -200,7 +201,7 @@ fn every_kind_has_this_length() {
         ]
     );
     assert_eq!(lengths(History::payload_bytes), [(501, 519), (502, 28)]);
-    assert_eq!(lengths(Samples::payload_bytes), [(601, 224), (602, 3652), (603, 28)]);
+    assert_eq!(lengths(Samples::payload_bytes), [(601, 224), (602, 3844), (603, 28)]);
     assert_eq!(lengths(Turns::payload_bytes), [(611, 216), (612, 3716), (613, 36)]);
     assert_eq!(
         lengths(Answer::payload_bytes),

@@ -36,11 +36,13 @@ record! {
         gang_us: u32,
         /// Wall time without work for the GPU, µs.
         idle_us: u32,
+        /// Wall time in which it was suspended, µs.
+        suspended_us: u32,
         /// Wall time of which the daemon knows nothing, µs.
         absent_us: u32,
         /// Wall time behind other containers by cause, in the order of [`WaitCause::ALL`], µs.
         wait_us: [u32; WaitCause::ALL.len()],
-        /// Memory held at the end.
+        /// Memory held on the GPU at the end.
         memory: Bytes,
     }
 }

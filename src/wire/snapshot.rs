@@ -265,6 +265,8 @@ macro_rules! rows { ($($slice:tt)*) => { crate::frame::messages! {
             gang_ns: u64,
             /// Its processes had no work for the GPU, or it had no process, ns.
             idle_ns: u64,
+            /// It was suspended, or on the way to or from it, ns.
+            suspended_ns: u64,
             /// The daemon did not run, or did not know the container's processes yet after its start, ns.
             absent_ns: u64,
             /// The containers behind which it waited most, the largest first.

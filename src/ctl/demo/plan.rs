@@ -73,6 +73,8 @@ pub struct Plan {
     pub class: Class,
     /// Its work for the GPU, if it has any.
     pub load: Option<Load>,
+    /// The size of its allocations, if it is not the program's own.
+    pub step: Option<Bytes>,
     /// Its due share.
     pub due: Due,
     /// Time after which it ends by itself, s.
@@ -169,16 +171,18 @@ impl Plan {
             share: share.and_then(|share| Percent::new(share).ok()),
             class: Class::Normal,
             load: busy.then_some(load),
+            step: None,
             due: Due { part, of },
             seconds: seconds + 60,
         })
     }
 
     /// One that borrows, and one to which nearly all of the GPU is promised: together their caps fit, and the
-    /// borrower's limit does not fit beside the other one's cap.
+    /// borrower's limit does not fit beside the other one's cap. The owner allocates in four large steps, of which the
+    /// last one lacks at least a sixteenth of the GPU.
     pub fn lending(gpu: Bytes, seconds: u32) -> [Plan; 2] {
         let part = |of: u64| Bytes(gpu.0 / 16 / MIB * MIB * of);
-        let plan = |name: &str, memory, limit| Plan {
+        let plan = |name: &str, memory, limit, step| Plan {
             name: format!("{name}-{}", std::process::id()),
             memory,
             limit,
@@ -186,10 +190,12 @@ impl Plan {
             share: None,
             class: Class::Normal,
             load: Some(Load::Busy),
+            step,
             due: Due::default(),
             seconds,
         };
-        [plan("borrower", part(1), Some(part(4))), plan("owner", part(14), None)]
+        let step = Bytes(part(13).0 / 4 / MIB * MIB);
+        [plan("borrower", part(1), Some(part(4)), None), plan("owner", part(14), None, Some(step))]
     }
 
     /// The tenant's arguments; it ends by itself even if the demo is killed.
@@ -198,6 +204,9 @@ impl Plan {
         let mut words = vec!["--with-reader".into(), "--seconds".into(), seconds];
         let more = self.load.map_or(&["--idle"][..], Load::words);
         words.extend(more.iter().map(|word| (*word).to_owned()));
+        if let Some(step) = self.step {
+            words.extend(["--step-mib".to_owned(), (step.0 / MIB).to_string()]);
+        }
         words
     }
 }

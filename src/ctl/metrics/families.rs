@@ -97,7 +97,7 @@ pub const FAMILIES: &[Family] = &[
     family("slice_memory_limit_bytes", Gauge, Slice(|it| Some(it.node.view.limit(it.row).limit.0 as f64)), &[], "Memory limit of the slice: how far it may grow into memory that others leave unused; the cap without one."),
     family("slice_memory_wanted_bytes", Gauge, Slice(|it| Some(it.node.view.limit(it.row).wanted.0 as f64)), &[], "Memory beyond its cap that the slice should give back, because another one lacks what it is promised."),
     family("slice_memory_reserved_bytes", Gauge, Slice(|it| Some(it.row.reserved.0 as f64)), &[], "Memory charged to the slice, unused credit included."),
-    family("slice_memory_used_bytes", Gauge, Slice(|it| Some(it.row.used.0 as f64)), &[], "Memory held, as reported by its processes."),
+    family("slice_memory_used_bytes", Gauge, Slice(|it| Some(it.row.used.0 as f64)), &[], "Memory held on the GPU, as reported by its processes; that of a suspended slice is on the host."),
     family("slice_memory_untracked_bytes", Gauge, Slice(|it| Some(it.row.untracked.0 as f64)), &[], "Memory that NVML shows beyond what its processes reserved."),
     family("slice_memory_peak_bytes", Gauge, Slice(|it| Some(it.row.peak.0 as f64)), &[], "Highest memory use seen."),
     family("slice_memory_suspended_bytes", Gauge, Slice(|it| Some(it.node.view.on_host(it.row).0 as f64)), &[], "Memory of the slice on the host while it is suspended, or on the way; the node's `suspended_memory` limits the sum."),

@@ -48,7 +48,7 @@ fn node() -> NodeView {
         container: ContainerId::new("web").expect("an id"),
         gpu: GPU,
         since_ns: 1,
-        parts: ["running", "waiting", "handover", "limited", "gang", "idle", "absent"]
+        parts: ["running", "waiting", "handover", "limited", "gang", "idle", "suspended", "absent"]
             .map(|part| (part, 250_000_000)),
         behind,
         others_ns: 0,
@@ -140,6 +140,7 @@ fn memory_of_a_suspended_slice_is_on_the_host() {
     };
     assert_eq!(figures(&node), ("8388608".into(), "0".into()));
     node.view.suspensions.insert("web".into(), SuspensionState::Suspended);
+    node.view.leave_out_suspended();
     assert_eq!(figures(&node), ("4194304".into(), "5242880".into()));
 }
 

@@ -21,7 +21,7 @@ const GAP: f64 = 46.0;
 type Cause = (&'static str, &'static str, fn(&Sample) -> u64);
 
 /// What is below is good; what is above keeps the slice from the GPU; idle time is pale.
-const CAUSES: [Cause; 11] = [
+const CAUSES: [Cause; 12] = [
     ("running", "#4fb286", |it| it.running_us.into()),
     ("hand-over", "#a7c957", |it| it.handover_us.into()),
     ("queue", "#e8a33d", |it| it.wait_us[0].into()),
@@ -32,6 +32,7 @@ const CAUSES: [Cause; 11] = [
     ("own limit", "#9d7fd1", |it| it.limited_us.into()),
     ("own gang", "#7a6bb0", |it| it.gang_us.into()),
     ("idle", "#3a4350", |it| it.idle_us.into()),
+    ("suspended", "#4a6a8a", |it| it.suspended_us.into()),
     ("daemon away", "#5b6675", |it| it.absent_us.into()),
 ];
 

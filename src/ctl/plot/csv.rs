@@ -19,7 +19,7 @@ fn field(text: &str) -> String {
 pub fn csv(past: &Past, index: impl Fn(GpuUuid) -> u32) -> String {
     let waits = WaitCause::ALL.map(|cause| format!("wait_{}_s", cause.name().replace('-', "_")));
     let mut all = format!(
-        "time,container,name,gpu,gpu_uuid,interval_s,due,got_s,running_s,handover_s,limited_s,gang_s,idle_s,absent_s,{},memory_bytes\n",
+        "time,container,name,gpu,gpu_uuid,interval_s,due,got_s,running_s,handover_s,limited_s,gang_s,idle_s,suspended_s,absent_s,{},memory_bytes\n",
         waits.join(",")
     );
     let rows = past.series.values().flat_map(|it| it.samples.iter().map(move |row| (it, row)));
@@ -44,6 +44,7 @@ pub fn csv(past: &Past, index: impl Fn(GpuUuid) -> u32) -> String {
             row.limited_us,
             row.gang_us,
             row.idle_us,
+            row.suspended_us,
             row.absent_us,
         ];
         let parts = parts.into_iter().chain(row.wait_us).map(seconds);

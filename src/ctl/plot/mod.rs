@@ -151,7 +151,7 @@ fn json_of(past: &Past, view: &View) -> Value {
             "unix_ns": past.unix_of(it.end_ns), "length_us": it.length_us, "due_ppm": it.due_ppm,
             "got_us": it.got_us, "running_us": it.running_us, "handover_us": it.handover_us,
             "limited_us": it.limited_us, "gang_us": it.gang_us, "idle_us": it.idle_us,
-            "absent_us": it.absent_us, "wait_us": waits.collect::<Value>(), "memory": it.memory.0,
+            "suspended_us": it.suspended_us, "absent_us": it.absent_us, "wait_us": waits.collect::<Value>(), "memory": it.memory.0,
         })
     };
     let series = past.series.values().map(|it| {

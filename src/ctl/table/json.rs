@@ -82,6 +82,7 @@ pub fn json(view: &View) -> Value {
         // One field more is beyond what the macro expands.
         let suspension = view.suspensions.get(&row.container);
         value["suspension"] = suspension.map(|it| it.name()).into();
+        value["memory_suspended"] = view.on_host(row).0.into();
         value["memory_limit"] = view.limit(row).limit.0.into();
         value["memory_wanted"] = view.limit(row).wanted.0.into();
         value
@@ -118,7 +119,16 @@ mod tests {
             container: container("web"),
             gpu: GpuUuid([1; 16]),
             since_ns: 5,
-            parts: [("running", 10), ("waiting", 31), ("", 0), ("", 0), ("", 0), ("", 0), ("", 0)],
+            parts: [
+                ("running", 10),
+                ("waiting", 31),
+                ("", 0),
+                ("", 0),
+                ("", 0),
+                ("", 0),
+                ("", 0),
+                ("", 0),
+            ],
             behind,
             others_ns: 1,
         };

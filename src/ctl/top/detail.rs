@@ -4,7 +4,7 @@
 use super::model::{Line as Slice, Model, Processes};
 use super::screen::{Look, reason_style, spark};
 use crate::processes::{Process, families_of};
-use crate::table::Row;
+use crate::table::{MemoryLimit, Row, View};
 use crate::text::{counted, wrapped};
 use crate::why::{duration, percent};
 use gpuslice_wire::samples::Sample;
@@ -50,13 +50,17 @@ fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
         format!("why       {}", it.told.sentence),
         format!("try       {}", it.told.advice.as_deref().unwrap_or("-")),
         format!(
-            "time      {} running, {} waiting, {} hand-over, {} limited, {} gang, {} idle, {} absent",
+            "time      {} running, {} waiting, {} hand-over, {} limited, {} gang, {} idle, {}{} absent",
             part(growth.running),
             part(growth.waiting),
             part(growth.handover),
             part(growth.limited),
             part(growth.gang),
             part(growth.idle),
+            match growth.suspended {
+                0 => String::new(),
+                ns => format!("{} suspended, ", part(ns)),
+            },
             part(growth.absent)
         ),
         format!(
@@ -68,8 +72,13 @@ fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
             if row.gang != 0 { ", gang" } else { "" }
         ),
         format!(
-            "memory    {} used, {} untracked, {} reserved, peak {}, cap {}",
-            row.used, row.untracked, row.reserved, row.peak, row.cap
+            "memory    {} used, {} untracked, {} reserved, peak {}, cap {}{}",
+            row.used,
+            row.untracked,
+            row.reserved,
+            row.peak,
+            row.cap,
+            beyond(now, row)
         ),
         format!(
             "pinned    {}, cap {}",
@@ -85,6 +94,20 @@ fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
         format!("got       {}", last_minutes(model, row, width, |it| it.got_us.into())),
         format!("waited    {}", last_minutes(model, row, width, Sample::waiting_us)),
     ]
+}
+
+/// The memory beyond the cap, where there may be some, and that on the host.
+fn beyond(now: &View, row: &Row) -> String {
+    let (MemoryLimit { limit, wanted }, away) = (now.limit(row), now.on_host(row));
+    let mut all = String::new();
+    if limit > row.cap {
+        let borrowed = row.reserved.saturating_sub(row.cap).saturating_sub(away);
+        all += &format!(", limit {limit}, {borrowed} borrowed, {wanted} wanted back");
+    }
+    if away > Bytes::ZERO {
+        all += &format!(", {away} suspended");
+    }
+    all
 }
 
 /// A sparkline of ten minutes.

@@ -1,8 +1,9 @@
 //! The state of `gpuslice top`: what was seen, what is selected, and what a key changes. Pure: views and keys in,
 //! orders out.
 //!
-//! The reason of each slice is decided over about two seconds, so that the model keeps the views of these. The last
-//! minutes, for the sparklines, are the daemon's.
+//! The figures of each slice are those of about two seconds. Its reason is decided over about five: of two reasons that
+//! cost nearly the same, a shorter stretch would name another one at each look. The model keeps the views of these. The
+//! last minutes, for the sparklines, are the daemon's.
 
 use crate::past::{Past, part};
 use crate::processes::Process;
@@ -17,7 +18,9 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 /// Views between which reasons are decided.
-const VIEWS: usize = 3;
+const VIEWS: usize = 6;
+/// Views between which figures are measured.
+const RECENT: usize = 3;
 
 /// The order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +204,7 @@ impl Model {
 
     /// The view with which the last one is compared.
     pub fn before(&self) -> &View {
-        &self.views[0]
+        &self.views[self.views.len().saturating_sub(RECENT)]
     }
 
     /// What a slice got of its GPU in each of the last `seconds` intervals, or another sum of its samples: parts, the
@@ -233,10 +236,13 @@ impl Model {
         let is_meant = |row: &&Row| {
             row.name.to_lowercase().contains(&filter) || row.container.contains(&self.filter)
         };
-        let before = Some(self.before()).filter(|_| self.views.len() > 1);
+        let known = |view| Some(view).filter(|_| self.views.len() > 1);
+        let (first, before) = (known(&self.views[0]), known(self.before()));
         let line = |row| {
-            let finding = decide(before, now, row);
+            let finding = decide(first, now, row);
             let told = finding.told(now, row);
+            let Finding { growth, due, .. } = decide(before, now, row);
+            let finding = Finding { growth, due, ..finding };
             let advice = with_dir(told.advice, self.given_dir.as_deref());
             let told = Told { advice, ..told };
             Line { row, finding, told }

@@ -225,8 +225,9 @@ fn time(it: &Tenant, now: u64) -> WallTime {
             by_cause_ns,
         };
     }
-    let parts = [running, waiting, 0, 0, 0, idle, 0];
-    let names = ["running", "waiting", "handover", "limited", "gang", "idle", "absent"];
+    let parts = [running, waiting, 0, 0, 0, idle, 0, 0];
+    let names =
+        ["running", "waiting", "handover", "limited", "gang", "idle", "suspended", "absent"];
     let mut at = 0;
     WallTime {
         container: ContainerId::new(it.name).expect("an id"),

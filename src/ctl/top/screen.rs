@@ -12,7 +12,7 @@ use crate::table::View;
 use crate::text::{cut, wrapped};
 use crate::why::percent;
 use gpuslice_wire::policy::Class;
-use gpuslice_wire::units::Bytes;
+use gpuslice_wire::units::{Bytes, GIB};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -112,20 +112,36 @@ const COLUMNS: [Column; 7] = [
         }
         .to_owned()
     }),
-    text("MEM", (BAR + 8, 4), |_, it| memory(it)),
+    text("MEM", (BAR + 8, 4), memory),
     part("DUE", 3, |it| it.finding.due),
     part("GOT", 1, |it| it.finding.growth.part(it.finding.growth.gpu)),
     part("WAIT", 0, |it| it.finding.growth.part(it.finding.growth.held_back())),
     part("IDLE", 2, |it| it.finding.growth.part(it.finding.growth.idle)),
 ];
 
-/// The bar of the memory that a slice holds, and its cap.
-fn memory(it: &Slice<'_>) -> String {
+/// The bar of the memory that a slice holds, and its cap. With a memory limit, the bar is as long as that, what is
+/// borrowed is `+`, and both are told.
+fn memory(now: &View, it: &Slice<'_>) -> String {
+    let (cap, limit) = (it.row.cap, now.limit(it.row).limit);
     let held = it.row.used.0.saturating_add(it.row.untracked.0);
     let room = BAR - 2;
-    let part = held as f64 / it.row.cap.0.max(1) as f64;
-    let full = ((part * room as f64).ceil() as usize).min(room);
-    format!("[{}{}] {}", "|".repeat(full), " ".repeat(room - full), it.row.cap)
+    let cells = |bytes: u64| {
+        let part = bytes as f64 / limit.0.max(1) as f64;
+        ((part * room as f64).ceil() as usize).min(room)
+    };
+    let (full, own) = (cells(held), cells(held.min(cap.0)));
+    let bar = "|".repeat(own) + &"+".repeat(full - own) + &" ".repeat(room - full);
+    match limit > cap {
+        true => {
+            let exact = format!("{}/{}G", gib(cap), gib(limit));
+            let whole = |size: Bytes| size.0.div_ceil(GIB);
+            match exact.len() < BAR {
+                true => format!("[{bar}] {exact}"),
+                false => format!("[{bar}] {}/{}G", whole(cap), whole(limit)),
+            }
+        }
+        false => format!("[{bar}] {cap}"),
+    }
 }
 
 /// A text in exactly `width` cells.
@@ -211,7 +227,7 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
         Bytes::ZERO => String::new(),
         memory => format!(" | {memory} suspended"),
     };
-    let [used, promised, free, total] = [it.used, gpu.promised, it.free, gpu.total].map(gib);
+    let [used, promised, total] = [it.used, gpu.promised, gpu.total].map(gib);
     if width < WITH_SPARKLINE {
         let short = cut(product, 14);
         return format!(
@@ -221,7 +237,7 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
     }
     let history = spark(&model.busy(gpu.uuid, SHORT.1), SHORT);
     format!(
-        "GPU{} {product} {} | mem {used} used, {promised} promised, {free} free of {total} GiB | busy {busy} {history}{away}{simulated}{turn}",
+        "GPU{} {product} {} | mem {used} used, {promised} promised of {total} GiB | busy {busy} {history}{away}{simulated}{turn}",
         gpu.index, gpu.policy
     )
 }
@@ -280,7 +296,8 @@ fn table(
             let got = model.parts(it.row, SHORT.1, |it| it.got_us.into());
             start += &(spark(&got, SHORT) + " ");
         }
-        let reason = fit(&it.told.label, why.saturating_sub(1), false);
+        let why = why.saturating_sub(1);
+        let reason = fit(&it.told.fitted(why), why, false);
         let line = Line::from(vec![Span::raw(start), Span::styled(reason, reason_style(it, look))]);
         lines.push(if at == selected { line.style(look.chosen()) } else { line });
     }

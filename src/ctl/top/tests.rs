@@ -6,7 +6,7 @@ use crate::past::tests::past;
 use crate::processes::Process;
 use crate::set;
 use crate::table::tests::{gpu, slice};
-use crate::table::{Gpu, Row, View};
+use crate::table::{Gpu, MemoryLimit, Row, View};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::policy::Class;
@@ -50,6 +50,7 @@ fn time(container: &str, at: u64) -> WallTime {
             ("limited", 0),
             ("gang", 0),
             ("idle", idle),
+            ("suspended", 0),
             ("absent", 0),
         ],
         behind,
@@ -159,12 +160,28 @@ fn eighty_columns_have_every_column() {
 fn a_wide_screen_has_sparklines_and_whole_reasons() {
     for size in [(120, 40), (200, 50)] {
         let told = lines(&model(), size);
-        assert!(told[0].contains("mem 9 used, 24 promised, 56 free of 80 GiB"), "{told:#?}");
+        assert!(told[0].contains("mem 9 used, 24 promised of 80 GiB"), "{told:#?}");
         assert!(told[0].contains("\u{2588}\u{2588}"), "the GPU's history: {told:#?}");
         assert!(told[1].contains(" LAST 2 MIN "), "{told:#?}");
         assert!(told[4].ends_with("train: long kernels"), "{told:#?}");
         assert!(told[4].contains("\u{2583}\u{2583}"), "web's history: {told:#?}");
     }
+}
+
+#[test]
+fn a_loan_is_in_the_bar_and_in_full_below() {
+    let mut model = model();
+    let mut lent = view(110);
+    let row = lent.rows.iter_mut().find(|it| it.name == "web").expect("a row");
+    (row.used, row.reserved) = (Bytes(16 << 30), Bytes(20 << 30));
+    let limit = MemoryLimit { limit: Bytes(24 << 30), wanted: Bytes(1 << 30) };
+    lent.limits.insert((row.container.clone(), row.gpu), limit);
+    model.see(lent);
+    let told = lines(&model, (80, 24));
+    assert!(told[4].contains(" [||++  ] 8/24G "), "{told:#?}");
+    press(&mut model, "jj\n");
+    let full = lines(&model, (120, 40)).join(" ");
+    assert!(full.contains("cap 8GiB, limit 24GiB, 12GiB borrowed, 1GiB wanted back"), "{full}");
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub struct Growth {
     pub gang: u64,
     /// It had no work.
     pub idle: u64,
+    /// It was suspended.
+    pub suspended: u64,
     /// The daemon did not run.
     pub absent: u64,
     /// The containers that it waited behind.
@@ -61,8 +63,8 @@ impl Growth {
         let grown = |of: fn(&WallTime) -> u64| {
             of(time).saturating_sub(same.map_or(0, |(_, _, old)| of(old)))
         };
-        let [running, waiting, handover, limited, gang, idle, absent] =
-            [0, 1, 2, 3, 4, 5, 6].map(|at: usize| {
+        let [running, waiting, handover, limited, gang, idle, suspended, absent] =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|at: usize| {
                 let old = same.map_or(0, |(_, _, old)| old.parts[at].1);
                 time.parts[at].1.saturating_sub(old)
             });
@@ -77,6 +79,7 @@ impl Growth {
             limited,
             gang,
             idle,
+            suspended,
             absent: absent + away,
             behind: behind(same.map(|(_, _, old)| old), time),
             gpu: row.gpu_ns.saturating_sub(old.map_or(0, |old| old.gpu_ns)),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::table::tests::{gpu, slice};
-use crate::table::{DaemonState, Gpu};
+use crate::table::{DaemonState, Gpu, MemoryLimit};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::ClassCaps;
@@ -27,6 +27,7 @@ struct Parts {
     limited: u64,
     gang: u64,
     idle: u64,
+    suspended: u64,
     absent: u64,
     /// Percent behind the container `b`, by cause.
     by_cause: [u64; 5],
@@ -62,6 +63,7 @@ fn time(container: &str, old: u64, parts: Parts) -> WallTime {
             ("limited", of(parts.limited, 0)),
             ("gang", of(parts.gang, 0)),
             ("idle", of(parts.idle, 80)),
+            ("suspended", of(parts.suspended, 0)),
             ("absent", of(parts.absent, 0)),
         ],
         behind,
@@ -117,6 +119,7 @@ const QUEUE: Parts = Parts {
     limited: 0,
     gang: 0,
     idle: 0,
+    suspended: 0,
     absent: 0,
 };
 
@@ -209,6 +212,47 @@ fn what_no_other_container_causes_blames_none() {
         (parts(99, |it| it.idle = 1), no, Why::Nothing, ""),
         (parts(100, |_| ()), native, Why::NoTurns, "policy 0 soft"),
     ]);
+}
+
+/// A column that is too narrow loses the name first.
+#[test]
+fn a_reason_outlives_the_name_of_the_container_in_it() {
+    let (_, told) = why(behind([0, 0, 92, 0, 0]), |now| {
+        now.rows
+            .iter_mut()
+            .filter(|it| it.container == "b")
+            .for_each(|it| it.name = "trainer".into());
+    });
+    let shown = [40, 21, 18, 15, 12, 6].map(|width| told.fitted(width));
+    let whole = "trainer: long kernels";
+    assert_eq!(
+        shown,
+        [
+            whole,
+            whole,
+            "tra\u{2026}: long kernels",
+            "long kernels",
+            "long kernels",
+            "long \u{2026}"
+        ]
+    );
+}
+
+/// What a limit above the cap means for a slice is told beside its reason; so is time suspended, once it is over.
+#[test]
+fn loans_and_past_suspensions_are_notes() {
+    let parts = parts(50, |it| it.suspended = 50);
+    let (found, told) = why(parts, |now| {
+        let row = &mut now.rows[0];
+        row.used = Bytes(3 << 30);
+        let limit = MemoryLimit { limit: Bytes(2 << 30), wanted: Bytes(1 << 20) };
+        now.limits.insert((row.container.clone(), row.gpu), limit);
+    });
+    assert_eq!(found, Why::Nothing);
+    let notes = told.notes.join("; ");
+    for said in ["more than its memory limit of 2GiB", "suspended for 1.0 s", "give back 1MiB"] {
+        assert!(notes.contains(said), "{notes}");
+    }
 }
 
 /// A suspended container has no other reason, whatever its account shows; and no command helps one that is on the way.

@@ -3,14 +3,16 @@
 //! Names come from tenants and may hold spaces or quotes. A command that is shown is likely to be pasted into root's
 //! shell, so it has a container's name only if that is plain and names one container, else the id.
 
-use super::{Finding, Why, came_back, is_higher, refused_ago};
+use super::{Finding, NOTABLE, Why, came_back, is_higher, refused_ago};
 use crate::table::{Row, View};
+use crate::text::cut;
 use gpuslice_wire::limits::WEIGHT_MAX;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{SuspensionState, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, MIB};
 use gpuslice_wire::waits::WaitCause;
 use std::path::Path;
+use unicode_width::UnicodeWidthStr;
 
 /// A slice that got so much more than its due, of the GPU's time, got more than measuring explains.
 const CLEARLY: f64 = 0.05;
@@ -18,14 +20,34 @@ const CLEARLY: f64 = 0.05;
 /// A finding in words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told {
-    /// A few words, for a column.
+    /// A few words, for a column: see [`Told::fitted`].
     pub label: String,
+    /// The container in these words.
+    pub about: Option<String>,
     /// A sentence without its subject.
     pub sentence: String,
     /// The command that helps; a sentence where no command does.
     pub advice: Option<String>,
     /// What happened lately beside the reason.
     pub notes: Vec<String>,
+}
+
+impl Told {
+    /// The few words in `width` cells. The reason is worth more than the name of a container in it, which is cut or
+    /// left out.
+    pub fn fitted(&self, width: usize) -> String {
+        let over = self.label.width().saturating_sub(width);
+        let Some(name) = self.about.as_ref().filter(|_| over > 0) else {
+            return cut(&self.label, width);
+        };
+        match name.width().saturating_sub(over) {
+            0 | 1 => {
+                let reason = self.label.replacen(name.as_str(), "", 1);
+                cut(reason.trim_start_matches(':').trim(), width)
+            }
+            room => self.label.replacen(name.as_str(), &cut(name, room), 1),
+        }
+    }
 }
 
 /// A length of time, ns, in the unit that suits it.
@@ -96,7 +118,11 @@ impl Finding {
             }
             Why::Idle | Why::NoProcess | Why::Nothing | Why::Away => self.alone(now, row),
         };
-        Told { label, sentence, advice, notes: self.notes(now, row) }
+        let about = match &self.why {
+            Why::Behind { container, .. } | Why::Beside { container } => Some(now.name(container)),
+            _ => None,
+        };
+        Told { label, about, sentence, advice, notes: self.notes(now, row) }
     }
 
     /// Behind one container.
@@ -263,7 +289,20 @@ impl Finding {
             notes.push(format!("the daemon was away until {} ago", duration(ago)));
         }
         if now.is_over(row) {
-            notes.push(format!("it holds more than its cap of {}, and cannot grow", row.cap));
+            let limit = now.limit(row).limit;
+            let what = if limit > row.cap { "memory limit" } else { "cap" };
+            notes.push(format!("it holds more than its {what} of {limit}, and cannot grow"));
+        }
+        let suspended = self.growth.suspended;
+        if !matches!(self.why, Why::Suspended(_)) && self.growth.part(suspended) >= NOTABLE {
+            notes.push(format!("it was suspended for {} of that time", duration(suspended)));
+        }
+        let wanted = now.limit(row).wanted;
+        if wanted > Bytes::ZERO {
+            let advice = "or it may be suspended: others lack what is promised to them";
+            notes.push(format!(
+                "it should give back {wanted} of the memory beyond its cap, {advice}"
+            ));
         }
         notes
     }

@@ -140,6 +140,8 @@ pub(crate) struct Report {
     pub(crate) newcomer: bool,
     /// and has not drained.
     pub(crate) busy_newcomer: bool,
+    /// The container is suspended, or on the way to or from it.
+    pub(crate) suspended: bool,
     /// When they were on the GPU in the turn that was closed last, if they were.
     pub(crate) work_span: Option<WorkSpan>,
 }

@@ -12,6 +12,7 @@
 //! | state | the container |
 //! |---|---|
 //! | running | has its turn, until it has drained; or has work in flight beside others; or is runnable in open mode |
+//! | suspended | is suspended, or on the way to or from it |
 //! | idle | is not runnable, or has no process |
 //! | limited | is runnable, and its own share or cap does not pay for a turn |
 //! | waiting | is runnable, and another container has the GPU, has not drained, or has it reserved |
@@ -49,6 +50,7 @@ enum State {
     Limited,
     Gang,
     Idle,
+    Suspended,
     Absent,
 }
 
@@ -90,6 +92,7 @@ pub(crate) struct TimeAccount {
     pub(crate) limited: Duration,
     pub(crate) gang: Duration,
     pub(crate) idle: Duration,
+    pub(crate) suspended: Duration,
     pub(crate) absent: Duration,
     pub(crate) waits: Waits,
 }
@@ -106,6 +109,7 @@ impl TimeAccount {
             limited: none,
             gang: none,
             idle: none,
+            suspended: none,
             absent: none,
             waits: Waits::default(),
         }
@@ -118,8 +122,8 @@ impl TimeAccount {
 
     /// The sum of all states: the wall time since `since`.
     pub(crate) fn total(&self) -> Duration {
-        let parts = [self.running, self.handover, self.limited, self.gang, self.idle, self.absent];
-        Duration(parts.iter().map(|part| part.0).sum::<u64>() + self.waiting().0)
+        let off = [self.handover, self.limited, self.gang, self.idle, self.suspended, self.absent];
+        Duration(off.iter().map(|part| part.0).sum::<u64>() + self.running.0 + self.waiting().0)
     }
 
     fn spend(&mut self, state: State, time: Duration) {
@@ -136,6 +140,7 @@ impl TimeAccount {
             State::Limited => &mut self.limited,
             State::Gang => &mut self.gang,
             State::Idle => &mut self.idle,
+            State::Suspended => &mut self.suspended,
             State::Absent => &mut self.absent,
         };
         *sum = Duration(sum.0 + time.0);
@@ -228,6 +233,9 @@ impl Turns {
         let reported = entity.reported;
         if self.charged(entity) {
             return State::Running.into();
+        }
+        if reported.suspended {
+            return State::Suspended.into();
         }
         if !reported.runnable {
             let returns = (entity.time.returns, State::Idle);

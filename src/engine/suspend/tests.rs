@@ -134,6 +134,15 @@ fn a_suspended_container_takes_no_turns() {
         assert_eq!((a, b), (0, 1));
     }
     assert!(!is_gated(&rig, "b"), "turns for one container");
+    let rows = rig.engine.snapshot(Instant(rig.now));
+    let off = rows.into_iter().find_map(|row| match row {
+        Snapshot::SliceTime { container, idle_ns, suspended_ns, .. } if container == id("a") => {
+            Some((idle_ns, suspended_ns))
+        }
+        _ => None,
+    });
+    let (idle, suspended) = off.expect("an account");
+    assert!(idle < MS && suspended >= 50 * 50 * MS, "{idle} {suspended}: its time is not idle");
     resume(&mut rig, "a");
     moved(&mut rig, "a", false);
     busy(&mut rig, clients[0]);

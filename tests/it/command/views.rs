@@ -84,8 +84,11 @@ fn each_gpu_has_a_row() {
     );
     let all = json(&node, &["gpus", "--json"]);
     let [free, busy] = [&all["gpus"][0], &all["gpus"][1]];
-    assert_eq!((&free["memory_free"], &free["slices"]), (&(16 * GIB).into(), &0.into()));
-    assert_eq!((&busy["memory_free"], &busy["memory_promised"]), (&(15 * GIB).into(), &GIB.into()));
+    assert_eq!((&free["memory_unpromised"], &free["slices"]), (&(16 * GIB).into(), &0.into()));
+    assert_eq!(
+        (&busy["memory_unpromised"], &busy["memory_promised"]),
+        (&(15 * GIB).into(), &GIB.into())
+    );
     assert_eq!((&busy["simulated"], &busy["policy"]), (&true.into(), &"soft".into()));
     let product = busy["product"].as_str().expect("a text");
     assert!(!product.is_empty() && lines[2].contains(product), "{all}");

@@ -84,6 +84,8 @@ fn memory_is_free_for_others_and_work_goes_on() {
     assert_eq!(answer["why"], "suspended", "{answer}");
     let advice = answer["try"].as_str().expect("a command");
     assert!(advice.starts_with("gpuslice resume a"), "{answer}");
+    let time = &answer["time"];
+    assert_eq!((&time["suspended_ns"], &time["idle_ns"]), (&answer["wall_ns"], &0.into()));
     let stands = a.busy(&machine);
     let b = Tenant::start(&node, &machine, "b", 500);
     b.gets(&machine, MORE);

@@ -175,6 +175,7 @@ impl Split {
             limited_ns,
             gang_ns,
             idle_ns,
+            suspended_ns: 0,
             absent_ns,
             ..
         } = row

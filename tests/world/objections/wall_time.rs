@@ -36,6 +36,7 @@ fn row(n: usize, parts: Parts) -> Snapshot {
         limited_ns: parts.limited,
         gang_ns: 0,
         idle_ns: parts.idle,
+        suspended_ns: 0,
         absent_ns: 0,
         behind: [wait(parts.behind[0]), wait(parts.behind[1]), WaitBehind::default()],
         others_ns: 0,

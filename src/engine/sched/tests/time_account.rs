@@ -283,6 +283,7 @@ impl Node {
                 limited_ns,
                 gang_ns,
                 idle_ns,
+                suspended_ns: 0,
                 absent_ns,
                 behind,
                 ..
