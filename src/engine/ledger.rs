@@ -248,4 +248,30 @@ mod tests {
         assert_eq!(looks(&[(0, 50), (1000, 50), (1001, 10)]), 10);
         assert_eq!(looks(&[(0, 50), (1000, 50), (1001, 80), (1002, 50)]), 50);
     }
+
+    #[test]
+    fn bytes_that_are_known_to_be_gone_count_no_longer() {
+        let mut it = Measured { charged: Bytes(50), more: None };
+        it.reduce(Bytes(20));
+        assert_eq!(it.charged(), Bytes(30));
+        it.reduce(Bytes(31));
+        assert_eq!(it.charged(), Bytes::ZERO);
+    }
+
+    #[test]
+    fn a_sum_that_moved_during_the_question_is_looked_at_again() {
+        let mut window = Window::default();
+        window.open(100);
+        assert_eq!((window.close(130, 100, true), window.doubt), (30, 0), "it stood still");
+        window.open(100);
+        window.note(150);
+        window.note(120);
+        assert_eq!((window.close(150, 100, true), window.doubt), (0, DOUBTED_LOOKS));
+        window.open(100);
+        assert_eq!((window.close(100, 100, false), window.doubt), (0, DOUBTED_LOOKS), "not held");
+        assert_eq!((window.close(100, 100, true), window.doubt), (0, DOUBTED_LOOKS - 1));
+        assert_eq!((window.close(101, 100, true), window.doubt), (1, DOUBTED_LOOKS));
+        window.open(100);
+        assert_eq!((window.close(110, 110, true), window.doubt), (0, DOUBTED_LOOKS - 1), "it grew");
+    }
 }

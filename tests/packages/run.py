@@ -22,6 +22,8 @@ IMAGES, NODES = (2, 17), (2, 28)
 SHIM = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"]
 # Of each, stripped; three megabytes more in every container would be an accident.
 SHIM_BYTES_MAX = 2 << 20
+# Of the hook's program (SPECIFICATION C14).
+HOOK_BYTES_MAX = 1 << 20
 PROGRAMS = ["usr/sbin/gpusliced", "usr/bin/gpuslice", "usr/bin/gpuslice-k8s", "usr/bin/gpuslice-runtime",
             "usr/libexec/gpuslice/gpuslice-hook"]
 
@@ -174,6 +176,7 @@ def libraries(tree):
             assert path.stat().st_size <= SHIM_BYTES_MAX, path.stat().st_size
     for name in PROGRAMS[3:]:
         assert not re.search("NEEDED", output("readelf", "-d", tree / name).stdout), f"{name} is not static"
+    assert (size := (tree / PROGRAMS[-1]).stat().st_size) <= HOOK_BYTES_MAX, f"the hook has {size} bytes"
 
 
 def same_again(package, rpm):

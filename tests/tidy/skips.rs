@@ -23,7 +23,7 @@ fn only_skips_of_the_table_are_allowed() {
     let cases = [
         ("tests", "no --peer was named", true),
         ("tests", "nothing known: at all", false),
-        // Allowed where the tests are not root's, or were run as an ordinary user.
+        // Allowed for an ordinary user, and in the part that runs the tests as one.
         ("tests", "containers need root", !is_root),
         ("tests as an ordinary user", "containers need root", true),
         // The machine is asked, not the test.
