@@ -183,8 +183,11 @@ mod tests {
             let about = next();
             assert!(about.contains(&dropped), "{dropped}: {about}");
             let line = next();
-            assert!(line.starts_with("PRIORITY\n\u{1}\0\0\0\0\0\0\05\n"), "{line:?}");
-            assert!(line.contains("GPUSLICE_GPU\n\u{c}\0\0\0\0\0\0\00\nPRIORITY=0\n"), "{line:?}");
+            assert!(line.starts_with("PRIORITY\n\u{1}\0\0\0\0\0\0\u{0}5\n"), "{line:?}");
+            assert!(
+                line.contains("GPUSLICE_GPU\n\u{c}\0\0\0\0\0\0\u{0}0\nPRIORITY=0\n"),
+                "{line:?}"
+            );
         });
     }
 }

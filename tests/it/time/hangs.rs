@@ -42,7 +42,7 @@ impl Scene {
         scene
     }
 
-    fn faults(&self, text: &str) {
+    pub fn faults(&self, text: &str) {
         let config = Config::parse(&format!("fault={text}")).expect("a fault");
         self.machine.set_faults(config.faults);
     }
