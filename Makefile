@@ -2,7 +2,7 @@
 # make test   everything that judges the code but for a real cluster; .ci/run calls both
 # make test-k8s  a real Kubernetes cluster of one node with gpuslice on it; the first run builds Kubernetes
 # make bench  figures of SPECIFICATION.md, as ratios in one run
-# make soak   long randomised runs of what `make test` does briefly
+# make soak SECONDS=600   long randomised runs of what `make test` does briefly; an hour without SECONDS
 # make docs   the documentation as a book in $(TARGET)/book, its links checked
 # make gpu    the programs for tests/gpu, to be carried to a machine with a card
 # make package  a .deb and an .rpm in $(TARGET)/packages, for systems from glibc 2.28 and images from 2.17 on
@@ -28,7 +28,7 @@ test-k8s: ; @tests/k8s/run
 # All of them, also when one misses its figure.
 bench: build
 	@status=0; for bench in run init hook node metrics time; do tests/bench/$$bench || status=1; done; exit $$status
-soak: ; @tests/soak
+soak: ; @tests/soak $(SECONDS)
 docs: ; @packaging/mdbook
 gpu: ; @tests/gpu/bundle
 package:

@@ -34,6 +34,7 @@ mod fabric;
 mod gpu_table;
 mod gpus;
 mod health;
+mod journal;
 mod log_limit;
 mod log_writer;
 mod manual;

@@ -18,8 +18,12 @@ use gpuslice_wire::text::is_seen;
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 use sd_notify::NotifyState;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 /// The administrators' socket in `FileDescriptorName=` and in the runtime directory.
@@ -128,7 +132,9 @@ impl Manager {
         if let Some(every) = self.every.filter(|_| self.next <= now) {
             self.next = now.plus(every);
             let status = status(&self.gpus, slices);
-            tell(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
+            // Ready again: the first one may have found no room.
+            let ready = NotifyState::Ready;
+            tell(&[ready, NotifyState::Watchdog, NotifyState::Status(&status)]);
         }
     }
 
@@ -138,9 +144,24 @@ impl Manager {
     }
 }
 
-/// Sends a notification; failures are ignored, as there may be no manager.
+/// Sends a notification; failures are ignored, as there may be no manager. One that finds no room is dropped, because a
+/// manager that hangs must not stop the daemon.
 fn tell(states: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(false, states);
+    if let Some(at) = std::env::var_os("NOTIFY_SOCKET") {
+        let text: String = states.iter().map(|state| format!("{state}\n")).collect();
+        let _ = send(&at, &text);
+    }
+}
+
+/// Sends a datagram to the socket of this path, or of this name after `@`, without waiting for room.
+fn send(at: &OsStr, text: &str) -> io::Result<usize> {
+    let at = match at.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(at)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to_addr(text.as_bytes(), &at)
 }
 
 /// Reports why the daemon does not start, for `systemctl status`.
@@ -166,6 +187,20 @@ fn plural(count: usize) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A send that waits would not return from the last of these.
+    #[test]
+    fn a_manager_that_does_not_read_stops_nothing() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("notify");
+        let manager = UnixDatagram::bind(&path).expect("a socket");
+        let sent = (0..20_000).map(|_| send(path.as_os_str(), "WATCHDOG=1\n"));
+        let refused: Vec<io::Error> = sent.filter_map(Result::err).collect();
+        assert!(refused.iter().all(|why| why.kind() == io::ErrorKind::WouldBlock), "{refused:?}");
+        assert!(!refused.is_empty());
+        manager.recv(&mut [0; 64]).expect("one of them");
+        assert!(send(path.as_os_str(), "STOPPING=1\n").is_ok(), "there is room again");
+    }
 
     #[test]
     fn the_watchdog_is_notified_twice_per_timeout() {

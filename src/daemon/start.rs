@@ -16,6 +16,7 @@ use crate::executor::Duties;
 use crate::gpu_table::GpuTable;
 use crate::gpus::{self, Gpu, GpuError};
 use crate::health::HealthWatch;
+use crate::journal::Journal;
 use crate::log_writer::LogWriter;
 use crate::over_cap::OverCap;
 use crate::paths::{PathError, Paths};
@@ -407,10 +408,8 @@ fn is_journals(stderr: BorrowedFd<'_>) -> bool {
 /// carry its text alone.
 fn begin_log(verbose: bool, format: LogFormat) -> bool {
     let level = if verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
-    let journal = is_journals(io::stderr().as_fd()).then(tracing_journald::layer);
+    let journal = is_journals(io::stderr().as_fd()).then(Journal::open);
     if let (LogFormat::Text, Some(Ok(journal))) = (format, journal) {
-        let journal = journal.with_field_prefix(Some("GPUSLICE".to_owned()));
-        let journal = journal.with_syslog_identifier("gpusliced".to_owned());
         tracing_subscriber::registry()
             .with(journal.with_filter(LevelFilter::from_level(level)))
             .init();
@@ -420,6 +419,8 @@ fn begin_log(verbose: bool, format: LogFormat) -> bool {
         .with_ansi(false)
         .with_target(false)
         .with_max_level(level)
+        // It would tell of an error on standard error, and panic where that is closed.
+        .log_internal_errors(false)
         .with_writer(move || LogWriter { json: format == LogFormat::Json });
     match format {
         LogFormat::Text => log.compact().init(),

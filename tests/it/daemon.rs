@@ -4,6 +4,7 @@ mod admission;
 mod again;
 mod apart;
 pub mod descriptors;
+mod kills;
 mod lives;
 mod memory;
 mod pages;

@@ -46,6 +46,12 @@ first=$(systemctl show -p MainPID --value gpusliced.service)
 kill -STOP "$first"
 until [ "$(systemctl show -p NRestarts --value gpusliced.service)" = 1 ]; do sleep 0.1; done
 gpuslice ps | grep -q held && say hung kept
+# A second end soon after is followed by a pause.
+kill -KILL "$(systemctl show -p MainPID --value gpusliced.service)"
+until systemctl status gpusliced.service | grep -q 'sleep 2'; do sleep 0.1; done
+say paused yes
+until [ "$(systemctl show -p NRestarts --value gpusliced.service)" = 2 ]; do sleep 0.1; done
+gpuslice ps | grep -q held && say again kept
 kill "$held"; wait "$held"
 
 # Metrics, by a user without other permissions.
@@ -78,7 +84,7 @@ TimeoutStartSec=90
 WANT = {
     "booted": "yes", "enabled": "disabled ", "before": "down", "waiting": "inactive", "asked": "active",
     "driverless": "69 no NVIDIA driver is loaded: .*", "status": r"1 simulated GPU, 0 slices", "seccomp": "2", "restarted": "kept", "hung": "kept",
-    "user": "gpuslice-metrics", "metrics": r"gpuslice_up 1", "admin": "refused", "left": r"boot c gpus lock ",
+    "paused": "yes", "again": "kept", "user": "gpuslice-metrics", "metrics": r"gpuslice_up 1", "admin": "refused", "left": r"boot c ended gpus lock ",
     "done": "yes",
 }
 DEVICES = ["null", "zero", "full", "random", "urandom", "tty"]

@@ -1,7 +1,7 @@
 //! The daemon's beginning, end, sudden end and next life.
 
 use crate::harness::node::{Node, admit, denied, id};
-use crate::harness::{Random, eventually, wire};
+use crate::harness::{Random, eventually, setting, wire};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::Reply;
@@ -169,10 +169,12 @@ fn an_idle_daemon_sleeps_and_is_small() {
 /// what was in flight is there whole or not at all.
 #[test]
 fn a_kill_at_any_moment_loses_no_promise() {
-    let mut random = Random(0xD1E);
+    let seed = setting("SEED", 0xD1E);
+    eprintln!("SEED={seed}");
+    let mut random = Random(seed | 1 << 32);
     let mut node = Node::start();
     let mut promised: BTreeSet<String> = BTreeSet::new();
-    for round in 0..30u64 {
+    for round in 0..setting("DAEMON_KILLS", 30) {
         let daemon = node.pid();
         let patience = Duration::from_micros(random.below(8_000));
         let killer = std::thread::spawn(move || {

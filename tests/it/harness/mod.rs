@@ -28,6 +28,12 @@ pub fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
     }
 }
 
+/// A number from the environment; larger ones make a soak test.
+pub fn setting(name: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
 /// Where this build's programs and libraries are.
 pub fn target_dir() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_gpusliced")).parent().expect("programs are in a directory")

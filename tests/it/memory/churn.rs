@@ -20,9 +20,9 @@ const STEPS: u64 = 100;
 
 /// The sums of what the processes reported.
 #[derive(Default)]
-struct Said {
-    held: u64,
-    managed: u64,
+pub struct Said {
+    pub held: u64,
+    pub managed: u64,
     refused: u64,
 }
 
@@ -73,7 +73,7 @@ fn stretch(
 }
 
 /// Waits until ledger and device agree.
-fn agree(node: &Node, device: &DeviceView, said: &Said) {
+pub fn agree(node: &Node, device: &DeviceView, said: &Said) {
     let look = || (node.slice(CONTAINER).expect("a slice").0.0, device.shown() + said.managed);
     let start = std::time::Instant::now();
     loop {

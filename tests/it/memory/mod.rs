@@ -13,9 +13,10 @@ mod kills;
 mod lifetimes;
 mod reattach;
 mod unfreed;
+mod upgrades;
 
 use crate::harness::node::Node;
-use crate::harness::target_dir;
+use crate::harness::{setting, target_dir};
 use gpuslice_sim_device::{Machine, Role};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -173,12 +174,6 @@ impl DeviceView {
         let mut marks = self.0.slice_marks().into_iter();
         marks.find(|mark| mark.slice == CONTAINER).expect("a process has run").most_bytes[0]
     }
-}
-
-/// A number from the environment; larger ones make a soak test.
-fn setting(name: &str, otherwise: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
 /// A node whose container has the cap `cap`. One process has run in it before, so that the cost of

@@ -72,6 +72,32 @@ fn a_mistake_would_be_heard() {
     }
 }
 
+/// The pause between a daemon's ends, where systemd makes none: the unit's own script, with a `sleep` that tells.
+#[test]
+fn a_daemon_that_ends_again_and_again_pauses() {
+    let unit = fs::read_to_string(source().join("gpusliced.service")).expect("readable");
+    let script = unit.lines().find_map(|line| line.strip_prefix("ExecStopPost=-+/bin/sh -c '"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let ended = dir.path().join("ended");
+    let script = script.and_then(|text| text.strip_suffix('\'')).expect("a script");
+    let script = script.replace("/run/gpuslice/ended", ended.to_str().expect("plain"));
+    let pauses = |result: &str, status: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &format!("sleep() {{ echo \"$1\"; }}; {script}")]);
+        shell.env("SERVICE_RESULT", result).env("EXIT_STATUS", status);
+        let output = shell.output().expect("it runs");
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        !output.stdout.is_empty()
+    };
+    assert!(!pauses("success", "0") && !pauses("exit-code", "69") && !ended.exists());
+    assert!(!pauses("signal", "KILL"), "the first restart comes at once");
+    assert!(pauses("signal", "KILL") && pauses("exit-code", "1"));
+    assert!(!pauses("success", "0") && !pauses("exit-code", "69"));
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(11);
+    fs::File::open(&ended).and_then(|file| file.set_modified(long_ago)).expect("a time");
+    assert!(!pauses("watchdog", "ABRT"));
+}
+
 #[test]
 fn services_are_exposed_little() {
     for name in names(".service") {

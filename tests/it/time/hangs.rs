@@ -18,17 +18,17 @@ use std::time::Duration;
 
 const CONFIG: &str = "preemption = \"probe\"\ndrain_max_ms = 200\n";
 /// Kernels of the container whose worker hangs, µs: beyond its turns, so that it is stopped.
-const LONG_US: u64 = 250_000;
+pub const LONG_US: u64 = 250_000;
 
 /// `one` and `three` share 1:3 beside `a`, which hangs its workers.
-struct Scene {
-    node: Node,
-    machine: Machine,
+pub struct Scene {
+    pub node: Node,
+    pub machine: Machine,
     honest: [Tenant; 2],
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub fn new() -> Scene {
         let containers = [
             ("a", 10, Class::Normal),
             ("late", 10, Class::Normal),
@@ -42,14 +42,14 @@ impl Scene {
         scene
     }
 
-    fn faults(&self, text: &str) {
+    pub fn faults(&self, text: &str) {
         let config = Config::parse(&format!("fault={text}")).expect("a fault");
         self.machine.set_faults(config.faults);
     }
 
     /// The honest ones divide their time 1:3 while `meanwhile` is called again and again: in one of twenty
     /// stretches, because debts of the time before are paid in the first ones.
-    fn share(&self, mut meanwhile: impl FnMut()) {
+    pub fn share(&self, mut meanwhile: impl FnMut()) {
         let mut parts = Vec::new();
         while !parts.last().is_some_and(|part| (0.18..=0.32).contains(part)) {
             assert!(parts.len() < 20, "never a quarter: {parts:?}; {}", self.node.log());

@@ -13,6 +13,7 @@ mod explain;
 mod gang;
 mod gates;
 mod hangs;
+mod helpers;
 mod history;
 mod loads;
 mod namespaces;
@@ -26,7 +27,7 @@ mod waits;
 mod wall_time;
 
 use crate::harness::node::Node;
-use crate::harness::{PATIENCE, eventually, target_dir};
+use crate::harness::{PATIENCE, eventually, setting, target_dir};
 use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status, now_ns};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
@@ -43,12 +44,6 @@ use std::time::{Duration, Instant};
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// The longest turns of the others come on top of any bound.
 const TURNS: Duration = Duration::from_millis(60);
-
-/// A number from the environment; larger ones make a soak test.
-fn setting(name: &str, otherwise: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.map_or(otherwise, |text| text.parse().expect("a number"))
-}
 
 /// A node with two slices, `a` and `b`, and its device.
 fn node() -> (Node, Machine) {

@@ -16,7 +16,7 @@ const MORE: Duration = Duration::from_millis(200);
 /// What a tenant holds beside its context: all of its cap in steps of 512 MiB.
 const HELD: u64 = 512 << 20;
 
-fn command(node: &Node, words: &[&str]) -> Command {
+pub fn command(node: &Node, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     command.args(words).arg("--runtime-dir").arg(node.runtime_dir());
     command

@@ -1,0 +1,160 @@
+//! Each helper of the daemon hangs in turn: its threads beside the one that gives turns, and its child processes.
+//!
+//! Two containers share the GPU 1:3 meanwhile. They must go on so; new containers get slices and memory, and the
+//! heartbeat goes on. A thread is held by ptrace, because SIGSTOP would stop all threads of the daemon. What hangs the
+//! log, journald and the service manager is in `tests/it/daemon/unread_log.rs`, `src/daemon/journal.rs` and
+//! `src/daemon/service.rs`.
+
+use super::Tenant;
+use super::hangs::{LONG_US, Scene};
+use super::suspend::command;
+use crate::harness::wire::container_page;
+use crate::harness::{eventually, is_root, skip};
+use gpuslice_wire::admin::{Answer, Command as AdminCommand};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::{Bytes, MIB};
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Stdio;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// A thread or child of the daemon.
+#[derive(Clone, Copy, Debug)]
+enum Helper {
+    Thread(i32),
+    Child(i32),
+}
+
+/// A helper that is held until this is dropped.
+struct Hung(Helper);
+
+impl Hung {
+    fn new(helper: Helper) -> Hung {
+        match helper {
+            Helper::Thread(id) => {
+                trace(libc::PTRACE_SEIZE, id);
+                trace(libc::PTRACE_INTERRUPT, id);
+            }
+            Helper::Child(id) => kill(Pid::from_raw(id), Signal::SIGSTOP).expect("it lives"),
+        }
+        let held = || state(helper).is_some_and(|state| matches!(state, 't' | 'T'));
+        eventually("it hangs", held);
+        Hung(helper)
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        match self.0 {
+            Helper::Thread(id) => trace(libc::PTRACE_DETACH, id),
+            // The daemon may have ended it.
+            Helper::Child(id) => drop(kill(Pid::from_raw(id), Signal::SIGCONT)),
+        }
+    }
+}
+
+/// A request about a thread that has no argument.
+fn trace(request: libc::c_uint, id: i32) {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: these requests read and write no memory.
+    let done = unsafe { libc::ptrace(request, id, none, none) };
+    assert_eq!(done, 0, "{request:#x}: {}", std::io::Error::last_os_error());
+}
+
+/// The letter of its state, as long as there is such a task.
+fn state(helper: Helper) -> Option<char> {
+    let (Helper::Thread(id) | Helper::Child(id)) = helper;
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The daemon's helpers by name: a thread's own, or the word that tells a child what to do.
+fn helpers(daemon: Pid) -> BTreeMap<String, Helper> {
+    let mut found = BTreeMap::new();
+    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).expect("it lives");
+    for task in tasks.map_while(Result::ok).map(|task| task.path()) {
+        let id: i32 = task.file_name().and_then(|id| id.to_str()?.parse().ok()).expect("a number");
+        let read = |file| fs::read_to_string(task.join(file)).unwrap_or_default();
+        if id != daemon.as_raw() {
+            found.insert(read("comm").trim().to_owned(), Helper::Thread(id));
+        }
+        for child in read("children").split_whitespace() {
+            let words = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            let duty = words.split('\0').nth(1).unwrap_or_default().to_owned();
+            // One that has ended, and that the daemon has not waited for yet, has no words.
+            if !duty.is_empty() {
+                found.insert(duty, Helper::Child(child.parse().expect("a number")));
+            }
+        }
+    }
+    found
+}
+
+/// Everything that the two containers and new ones have of the daemon goes on.
+fn all_goes_on(scene: &Scene, hung: &str) {
+    let node = &scene.node;
+    let (tenant, cap) = (node.tenant("late"), Bytes(64 * MIB));
+    let attached = tenant.attach(Bytes::ZERO);
+    let page = container_page(&attached);
+    let beat = || page.heartbeat_ns.load(SeqCst);
+    let mut last = beat();
+    for _ in 0..5 {
+        eventually(&format!("a heartbeat: {hung}"), || {
+            std::mem::replace(&mut last, beat()) < beat()
+        });
+    }
+    scene.share(|| ());
+    for _ in 0..3 {
+        node.must_admit("new", cap);
+        let new = node.tenant("new");
+        new.attach(Bytes::ZERO);
+        let granted = Reply::Reserved { lane: Lane(0), bytes: cap };
+        assert_eq!(new.reserve(0, cap.0, cap.0), granted, "{hung}");
+        drop(new);
+        assert_eq!(node.dismiss("new"), Answer::Dismissed {}, "{hung}");
+    }
+}
+
+#[test]
+fn a_helper_that_hangs_stops_nothing() {
+    if !is_root() {
+        return skip("a_helper_that_hangs_stops_nothing", "holding a thread needs root");
+    }
+    let scene = Scene::new();
+    let daemon = scene.node.pid();
+    // An observer's question starts the child that watches the GPUs' health.
+    scene.node.admin().0.send(9, &AdminCommand::Observe {}).expect("it is asked");
+    let known = ["claims", "nvml", "--ask-nvml", "--stop-work", "--watch-nvml"];
+    for name in known {
+        let long = (name == "--stop-work")
+            .then(|| Tenant::start(&scene.node, &scene.machine, "a", LONG_US));
+        eventually(name, || helpers(daemon).contains_key(name));
+        let hung = Hung::new(helpers(daemon)[name]);
+        all_goes_on(&scene, name);
+        drop((hung, long));
+    }
+    // A worker that moves memory ends with its move, so it is the driver that hangs.
+    let moved = Tenant::start(&scene.node, &scene.machine, "a", 500);
+    scene.faults("hang=checkpoint");
+    let mut suspend =
+        command(&scene.node, &["suspend", "a"]).stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("--move-memory", || helpers(daemon).contains_key("--move-memory"));
+    all_goes_on(&scene, "--move-memory");
+    scene.faults("none");
+    drop(moved);
+    suspend.wait().expect("ours");
+    // Some kernels need one more.
+    let now = helpers(daemon);
+    if let Some(closer) = now.get("--close-sockets") {
+        let _hung = Hung::new(*closer);
+        all_goes_on(&scene, "--close-sockets");
+    }
+    let also = ["--close-sockets", "--move-memory"];
+    let unknown = |name: &&String| ![&known[..], &also].concat().contains(&name.as_str());
+    let unknown: Vec<&String> = now.keys().filter(unknown).collect();
+    assert!(unknown.is_empty(), "helpers that this test does not hang: {unknown:?}");
+}
