@@ -1,5 +1,9 @@
 //! The columns of `gpuslice ps`: each is a row of one list, with its heading, its width and its text.
 
+mod fit;
+
+pub use fit::{DropOrder, fitted};
+
 use crate::table::{Row, View, WHOLE_PPM, memory_enforcement_name, time_enforcement_name};
 use crate::text::cut;
 use crate::why::{Finding, decide};
@@ -23,7 +27,7 @@ impl Cell<'_> {
 /// A column.
 #[derive(Clone, Copy)]
 pub struct Column {
-    /// Its heading. An option names it with `-` for a space.
+    /// Its heading, by which an option names it.
     pub head: &'static str,
     /// Characters; a name that is longer is cut.
     width: usize,
@@ -71,7 +75,7 @@ pub const ALL: [Column; WIDE + 10] = [
     right("PREEMPTED", 9, |it| it.row.closed_early.to_string()),
     left("TIME-BY", 9, |it| time_enforcement_name(it.row.time_enforcement).to_owned()),
     right("STOPS", 5, |it| it.row.stops.to_string()),
-    left("LAST REFUSED", 24, |it| it.row.refusal().unwrap_or_else(|| "never".to_owned())),
+    left("LAST-REFUSED", 24, |it| it.row.refusal().unwrap_or_else(|| "never".to_owned())),
     left("POD", 40, pod),
     right("IDLE", 7, |it| {
         let growth = it.finding().growth;
@@ -87,7 +91,7 @@ pub const ALL: [Column; WIDE + 10] = [
     right("PEAK", 9, |it| it.row.peak.to_string()),
     right("LAUNCHES", 10, |it| it.row.launches.to_string()),
     left("UUID", 40, |it| it.row.gpu.to_string()),
-    right("MEM LIMIT", 9, |it| it.now.limit(it.row).limit.to_string()),
+    right("MEM-LIMIT", 9, |it| it.now.limit(it.row).limit.to_string()),
     right("WANTED", 9, |it| it.now.limit(it.row).wanted.to_string()),
     left("CONTAINER", 64, |it| it.row.container.clone()),
 ];
@@ -97,54 +101,15 @@ pub fn standard(wide: bool) -> Vec<Column> {
     ALL[..if wide { WIDE } else { ORDINARY }].to_vec()
 }
 
-/// Columns that a narrow terminal loses, the first one first.
-const DROPPED: [&str; 20] = [
-    "POD",
-    "LAST REFUSED",
-    "STOPS",
-    "TIME-BY",
-    "PREEMPTED",
-    "TURNS",
-    "OVERRUNS",
-    "CAP-BY",
-    "UNTRACKED",
-    "DENIED",
-    "ID",
-    "LIMIT",
-    "PROCS",
-    "WEIGHT",
-    "IDLE",
-    "USED",
-    "CAP",
-    "DUE",
-    "GPU",
-    "WAIT",
-];
-/// Cells of the mark that most rows of a test machine end with.
-const MARK: usize = "  simulated".len();
-
-/// Those of the columns that a terminal of this width has room for.
-pub fn fitting(mut columns: Vec<Column>, width: usize) -> Vec<Column> {
-    let sum = |columns: &[Column]| {
-        columns.iter().map(|it| it.width.max(it.head.len()) + 1).sum::<usize>()
-    };
-    for head in DROPPED {
-        if sum(&columns) - 1 + MARK <= width {
-            break;
-        }
-        columns.retain(|it| it.head != head);
-    }
-    columns
-}
-
 /// The columns that `text` lists, separated by commas.
 ///
 /// # Errors
 /// A name is of no column; the text for the person.
 pub fn parse(text: &str) -> Result<Vec<Column>, String> {
     let column = |name: &str| {
-        let is_meant = |it: &&Column| it.head.replace(' ', "-").eq_ignore_ascii_case(name.trim());
-        let all = || ALL.map(|it| it.head.replace(' ', "-")).join(", ");
+        let dashed = name.trim().replace(' ', "-");
+        let is_meant = |it: &&Column| it.head.eq_ignore_ascii_case(&dashed);
+        let all = || ALL.map(|it| it.head).join(", ");
         let found = ALL.iter().find(is_meant).copied();
         found.ok_or_else(|| format!("no column is called {name:?}; the columns are: {}", all()))
     };
@@ -157,25 +122,31 @@ pub fn lines(before: &View, now: &View, columns: &[Column]) -> Vec<String> {
     let mut all = vec![head.join(" ").trim_end().to_owned()];
     for row in &now.rows {
         let cell = Cell { before, now, row };
-        let texts: Vec<String> = columns.iter().map(|it| it.padded(&(it.text)(&cell))).collect();
-        let mut line = texts.join(" ").trim_end().to_owned();
-        let suspension = now.suspensions.get(&row.container).map(|state| state.name());
-        let wanted = now.limit(row).wanted;
-        let wanted = (wanted > Bytes::ZERO).then(|| format!("{wanted} wanted back"));
-        let marks = [
-            row.gpu.is_simulated().then_some("simulated"),
-            suspension,
-            wanted.as_deref(),
-            now.is_over(row).then_some("over"),
-            (row.gang != 0).then_some("gang"),
-            (row.time_slice_changes > 0).then_some("time slice changed"),
-        ];
-        for mark in marks.into_iter().flatten() {
-            line += &format!("  {mark}");
-        }
-        all.push(line);
+        all.push(row_of(&cell, columns) + &marks(&cell, true));
     }
     all
+}
+
+/// A slice's texts in their columns.
+fn row_of(cell: &Cell<'_>, columns: &[Column]) -> String {
+    let texts: Vec<String> = columns.iter().map(|it| it.padded(&(it.text)(cell))).collect();
+    texts.join(" ").trim_end().to_owned()
+}
+
+/// What follows the columns of a slice: its states first, then whether its GPU is simulated, if that is to be said.
+fn marks(it: &Cell<'_>, with_simulated: bool) -> String {
+    let suspension = it.now.suspensions.get(&it.row.container).map(|state| state.name());
+    let wanted = it.now.limit(it.row).wanted;
+    let wanted = (wanted > Bytes::ZERO).then(|| format!("{wanted} wanted back"));
+    let marks = [
+        suspension,
+        wanted.as_deref(),
+        it.now.is_over(it.row).then_some("over"),
+        (it.row.gang != 0).then_some("gang"),
+        (it.row.time_slice_changes > 0).then_some("time slice changed"),
+        (with_simulated && it.row.gpu.is_simulated()).then_some("simulated"),
+    ];
+    marks.into_iter().flatten().map(|mark| format!("  {mark}")).collect()
 }
 
 impl Column {
@@ -248,35 +219,16 @@ mod tests {
         assert_eq!(row(None, Some(25), Some(25), Class::BestEffort), "be 25-25%");
     }
 
-    /// A row takes one line of the terminal, its mark included.
-    #[test]
-    fn a_narrow_terminal_loses_columns() {
-        let simulated = "GPU-67707573-696d-82f3-ac20-e16a02382aa8".parse().expect("a UUID");
-        let mut row = slice("a-name-of-sixteen", 1000, Some(100), true, 0);
-        (row.gpu, row.cap, row.used) = (simulated, Bytes(1023 << 30), Bytes(1023 << 30));
-        let gpus = vec![crate::table::Gpu { uuid: simulated, ..crate::table::tests::gpu(1, 15) }];
-        let view = View { gpus, rows: vec![row], ..View::default() };
-        for width in [40, 60, 80, 100, 120, 200] {
-            for wide in [false, true] {
-                let told = lines(&view, &view, &fitting(standard(wide), width));
-                assert!(told.iter().all(|line| line.width() <= width), "{width}: {told:#?}");
-            }
-        }
-        let heads = |width| -> Vec<&str> {
-            fitting(standard(false), width).iter().map(|it| it.head).collect()
-        };
-        assert_eq!(heads(80), ["NAME", "GPU", "CAP", "USED", "DUE", "GOT", "WAIT"]);
-        assert_eq!(heads(200).len(), ORDINARY, "a wide terminal has all");
-        assert_eq!(heads(10), ["NAME", "GOT"]);
-    }
-
     #[test]
     fn columns_are_chosen_by_name() {
         let heads = |text: &str| {
             let columns = parse(text)?;
             Ok::<_, String>(columns.iter().map(|it| it.head).collect::<Vec<_>>())
         };
-        assert_eq!(heads("name,due,last-refused"), Ok(vec!["NAME", "DUE", "LAST REFUSED"]));
+        assert_eq!(
+            heads("name,mem limit,last-refused"),
+            Ok(vec!["NAME", "MEM-LIMIT", "LAST-REFUSED"])
+        );
         for bad in ["", "NAME,", "NAME;DUE", "nosuch"] {
             let why = heads(bad).expect_err("no column");
             assert!(why.contains("LAST-REFUSED, POD, IDLE, WHY"), "{why}");
@@ -323,7 +275,7 @@ mod tests {
         let view = View { rows: vec![slice("b", 1, None, true, 0), row], ..View::default() };
         let told = lines(&view, &view, &standard(true));
         assert!(
-            told[0].contains("LAST REFUSED")
+            told[0].contains("LAST-REFUSED")
                 && told[0].ends_with("POD")
                 && told[1].contains(" accounted ")
                 && told[1].contains(" none "),

@@ -4,10 +4,10 @@
 //! that following is to ask again. Another daemon begins with 1: its start is a part of each answer.
 
 use crate::admin::{Admin, EventsEnd};
-use crate::node;
+use crate::elsewhere;
 use crate::out;
 use crate::table::View;
-use crate::text::counted;
+use crate::text::{counted, cut, wrapped};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
 use gpuslice_wire::ids::GpuUuid;
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use unicode_width::UnicodeWidthStr;
 
 /// Interval between two questions.
 const ASK_EVERY: Duration = Duration::from_millis(250);
@@ -146,20 +147,33 @@ impl Shown {
         }
     }
 
-    /// One line for people.
-    fn line(&self, view: &View) -> String {
+    /// For people: one line, or in a terminal of `width` cells that is too narrow the details below the name.
+    fn line(&self, view: &View, width: Option<usize>) -> String {
+        let (begin, details) = (self.begin(), self.end(view));
+        match width {
+            Some(width) if begin.width() + 2 + details.width() > width => {
+                let space = " ".repeat(BELOW_TIME.min(width / 2));
+                let lines = wrapped(&format!("{space}{details}"), BELOW_TIME, width);
+                format!("{}\n{}", cut(begin.trim_end(), width), lines.join("\n"))
+            }
+            _ => format!("{begin}  {details}"),
+        }
+    }
+
+    /// When, what, and of which container.
+    fn begin(&self) -> String {
         let name = match (self.name.as_str(), self.container.as_str()) {
             ("", "") => "-",
             ("", id) => id,
             (name, _) => name,
         };
+        format!("{}  {:<14}  {name:<16}", self.time(), self.kind.name())
+    }
+
+    /// The GPU, the details, and the process that caused the event.
+    fn end(&self, view: &View) -> String {
         let gpu = self.gpu.map_or(String::new(), |gpu| format!("{}: ", view.called(gpu)));
-        let mut line = format!(
-            "{}  {:<14}  {name:<16}  {gpu}{}",
-            self.time(),
-            self.kind.name(),
-            self.details()
-        );
+        let mut line = format!("{gpu}{}", self.details());
         let by = [
             (self.pid > 0).then(|| format!("pid {}", self.pid)),
             self.uid.map(|uid| format!("uid {uid}")),
@@ -219,7 +233,7 @@ fn parse_since(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// No daemon answers.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    let mut admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let mut admin = elsewhere::connect(options.runtime_dir.as_deref())?;
     let view = View::of(admin.list()?);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     let from = options.since.map_or(0, |since| now.saturating_sub(since).as_nanos());
@@ -243,12 +257,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         let is_new = |it: &Shown| u128::from(it.unix_ns) >= from;
         let is_asked = |it: &Shown| options.slice.as_ref().is_none_or(|asked| it.is_of(asked));
         for event in shown.filter(|it| is_new(it) && is_asked(it)) {
-            let line = if options.json { event.json().to_string() } else { event.line(&view) };
-            let is_read = match options.json {
-                true => out::line_is_read(&line)?,
-                false => out::sentence(&line, BELOW_TIME)?,
+            let width = out::terminal().map(|(width, _)| width);
+            let line = match options.json {
+                true => event.json().to_string(),
+                false => event.line(&view, width),
             };
-            if !is_read {
+            if !out::line_is_read(&line)? {
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -353,7 +367,7 @@ mod tests {
             (EventKind::SliceRefused, [0, 0], "no room", "no room", "text"),
         ] {
             let event = event(kind, amounts, text);
-            let line = event.line(&View::default());
+            let line = event.line(&View::default(), None);
             assert!(line.contains(said) && line.contains("web"), "{line}");
             assert!(line.starts_with("2027-01-15T08:00:00.123Z  "), "{line}");
             assert!(line.ends_with(" (pid 7)"), "{line}");
@@ -366,11 +380,34 @@ mod tests {
         }
         let by =
             Shown { uid: Some(0), login_uid: Some(1000), ..event(EventKind::Retuned, [0; 2], "") };
-        assert!(by.line(&View::default()).ends_with("(pid 7, uid 0, login 1000)"));
+        assert!(by.line(&View::default(), None).ends_with("(pid 7, uid 0, login 1000)"));
         let root = Shown { login_uid: Some(0), ..by };
-        assert!(root.line(&View::default()).ends_with("(pid 7, uid 0)"));
+        assert!(root.line(&View::default(), None).ends_with("(pid 7, uid 0)"));
         let many = Shown { count: 41, ..event(EventKind::Overrun, [0; 2], "") };
-        assert!(many.line(&View::default()).ends_with("and 40 like it before"));
+        assert!(many.line(&View::default(), None).ends_with("and 40 like it before"));
+    }
+
+    #[test]
+    fn what_a_terminal_has_no_room_for_is_below_the_name() {
+        let long = "a-name-of-thirty-two-characters-";
+        let event = Shown {
+            name: long.into(),
+            ..event(EventKind::MemoryRefused, [3 << 20, 1 << 20], "pinned host memory")
+        };
+        let lines = |width| {
+            let told = event.line(&View::default(), Some(width));
+            told.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            lines(80),
+            [
+                &format!("2027-01-15T08:00:00.123Z  memory-refused  {long}"),
+                "                          needed 3MiB of pinned host memory more, 1MiB left (pid",
+                "                          7)",
+            ]
+        );
+        assert_eq!(lines(200).len(), 1);
+        assert!(lines(40).iter().all(|line| line.width() <= 40), "{:#?}", lines(40));
     }
 
     #[test]

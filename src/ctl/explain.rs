@@ -3,7 +3,7 @@
 //! It compares two snapshots a short stretch apart, because the last seconds matter more than the whole life. The
 //! reason is decided in `why`; this file prints it.
 
-use crate::admin::Admin;
+use crate::elsewhere;
 use crate::node;
 use crate::out;
 use crate::rm::find;
@@ -64,7 +64,7 @@ fn parse_stretch(text: &str) -> Result<Duration> {
 /// No daemon answers; no slice or several match.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
-    let admin = Admin::connect(&dir)?;
+    let admin = elsewhere::connect(options.runtime_dir.as_deref())?;
     let first = View::of(admin.list()?);
     let asked = options.container.as_deref();
     let id = asked.map(|asked| find(&first, asked, &dir)).transpose()?;

@@ -1,7 +1,6 @@
 //! `gpuslice gpus`: one row for each GPU of this node.
 
-use crate::admin::Admin;
-use crate::node;
+use crate::elsewhere;
 use crate::out;
 use crate::table::{Gpu, View};
 use crate::text::cut;
@@ -68,7 +67,7 @@ pub fn summaries<'a>(before: &View, now: &'a View) -> Vec<Summary<'a>> {
 /// # Errors
 /// No daemon answers.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let admin = elsewhere::connect(options.runtime_dir.as_deref())?;
     let before = View::of(admin.list()?);
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);

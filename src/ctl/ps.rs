@@ -1,8 +1,8 @@
 //! `gpuslice ps`: the node's slices as a table or as JSON.
 
 use crate::admin::Admin;
-use crate::columns::{self, Column};
-use crate::node;
+use crate::columns::{self, Column, DropOrder};
+use crate::elsewhere;
 use crate::out;
 use crate::table::{self, View};
 use anyhow::{Result, bail};
@@ -37,9 +37,11 @@ pub struct Options {
 }
 
 const HELP: &str = "\
-A terminal shows the columns that it has room for; a pipe or a file gets all.
+A pipe or a file gets all columns. A terminal shows those that it has room for, and a line below names the others: the
+ordinary table loses CAP-BY first, then UNTRACKED, DENIED, PROCS and WEIGHT, before them the columns that -o wide adds;
+of columns that you name, the last ones are lost.
 
-Columns; those after PROCS are shown by -o wide up to LAST-REFUSED, and by name:
+Columns; -o wide adds ID, LIMIT, TURNS, OVERRUNS, PREEMPTED, TIME-BY, STOPS, LAST-REFUSED and POD; others by name:
   NAME, ID, CONTAINER    display name, beginning of the id, id
   GPU, UUID              the GPU's index and identity
   CAP, USED, LEFT, PEAK  memory cap, memory allocated, memory left under the cap, most memory allocated so far
@@ -55,20 +57,30 @@ Columns; those after PROCS are shown by -o wide up to LAST-REFUSED, and by name:
   WHY                    what keeps it from the GPU (gpuslice explain)
   PROCS, LAUNCHES        processes attached, launches so far
   TURNS, OVERRUNS        turns so far, and those after which its work did not end in time
-  PREEMPTED, STOPS       turns that ended early for a higher class, stops of its work on the GPU";
+  PREEMPTED, STOPS       turns that ended early for a higher class, stops of its work on the GPU
+  POD                    namespace, pod and container in Kubernetes
+
+Marks after the columns:
+  suspended              its memory is on the host; gpuslice resume moves it back (suspending, resuming: on the way)
+  N wanted back          it should give back N of the memory beyond its cap, because others need what they were promised
+  over                   it holds more than its memory limit, and can allocate no more
+  gang                   its GPUs take turns together
+  time slice changed     one of its processes had another time slice on the GPU than the one that was set
+  simulated              the GPU is simulated; said once below the table if all are";
 
 /// What is printed.
 #[derive(Clone)]
 enum Format {
     Json,
-    Table(Vec<Column>),
+    Wide,
+    Chosen(Vec<Column>),
 }
 
 fn parse_format(text: &str) -> Result<Format, String> {
     match text {
         "json" => Ok(Format::Json),
-        "wide" => Ok(Format::Table(columns::standard(true))),
-        columns => columns::parse(columns).map(Format::Table),
+        "wide" => Ok(Format::Wide),
+        columns => columns::parse(columns).map(Format::Chosen),
     }
 }
 
@@ -77,22 +89,23 @@ fn parse_format(text: &str) -> Result<Format, String> {
 /// # Errors
 /// No daemon answers.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let admin = elsewhere::connect(options.runtime_dir.as_deref())?;
     let first = View::of(admin.list()?);
     let shown = match &options.output {
-        Some(Format::Table(columns)) => columns.clone(),
+        Some(Format::Chosen(columns)) => (columns.clone(), DropOrder::LastFirst),
+        Some(Format::Wide) => (columns::standard(true), DropOrder::Known),
         Some(Format::Json) if options.watch => bail!("--watch shows a table, not JSON"),
         Some(Format::Json) => return print_json(&first),
         None if options.json => return print_json(&first),
-        None => standard(options.wide),
+        None => (columns::standard(options.wide), DropOrder::Known),
     };
     if options.watch {
         return watch(&admin, first, &shown);
     }
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
-    for line in columns::lines(&first, &now, &shown) {
-        out::row(&line)?;
+    for line in lines((&first, &now), &shown) {
+        out::line(&line)?;
     }
     if now.rows.is_empty() {
         let simulated = now.simulated();
@@ -105,10 +118,15 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The columns of the ordinary table or of the wide one: on a terminal, those that it has room for.
-fn standard(wide: bool) -> Vec<Column> {
-    let all = columns::standard(wide);
-    out::terminal().map_or_else(|| all.clone(), |(width, _)| columns::fitting(all.clone(), width))
+/// The table between two views: on a terminal, what it has room for.
+pub fn lines(
+    (before, now): (&View, &View),
+    (columns, order): &(Vec<Column>, DropOrder),
+) -> Vec<String> {
+    match out::terminal() {
+        Some((width, _)) => columns::fitted((before, now), columns, (width, *order)),
+        None => columns::lines(before, now, columns),
+    }
 }
 
 fn print_json(view: &View) -> Result<ExitCode> {
@@ -117,12 +135,12 @@ fn print_json(view: &View) -> Result<ExitCode> {
 }
 
 /// Draws the table until the output is closed.
-fn watch(admin: &Admin, mut before: View, shown: &[Column]) -> Result<ExitCode> {
+fn watch(admin: &Admin, mut before: View, shown: &(Vec<Column>, DropOrder)) -> Result<ExitCode> {
     let mut drawn = 0;
     loop {
         std::thread::sleep(REFRESH);
         let now = View::of(admin.list()?);
-        if !out::draw(&columns::lines(&before, &now, shown), &mut drawn)? {
+        if !out::draw(&lines((&before, &now), shown), &mut drawn)? {
             return Ok(ExitCode::SUCCESS);
         }
         before = now;

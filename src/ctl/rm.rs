@@ -4,7 +4,9 @@
 use crate::admin::Admin;
 use crate::node;
 use crate::out;
+use crate::refused::reworded;
 use crate::table::{Row, View};
+use crate::text::counted;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::ContainerId;
 use serde_json::json;
@@ -42,10 +44,13 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         let rows = view.rows.iter().filter(|row| row.container == id);
         let processes = rows.map(|row| row.clients).max().unwrap_or(0);
         if processes > 0 && !options.force {
-            bail!("{id} has {processes} processes on the GPU; end them first, or add --force");
+            let processes = counted(processes.into(), "process");
+            bail!("{asked} has {processes} on the GPU; end them first, or add --force");
         }
         let container = ContainerId::new(&id).context(id.clone())?;
-        admin.ask(&gpuslice_wire::admin::Command::Dismiss { container })?;
+        admin
+            .ask(&gpuslice_wire::admin::Command::Dismiss { container })
+            .map_err(|why| reworded(&why, (&id, asked), options.runtime_dir.as_deref()))?;
         if !options.json {
             out::line(&id)?;
         }

@@ -26,7 +26,8 @@ pub struct Options {
     slice: SliceOptions,
     #[command(flatten)]
     driver: DriverOptions,
-    /// Runtime directory of the daemon [default: this user's daemon, else a private one]
+    /// Runtime directory of a running daemon, which has its own driver: not with --sim or --driver-dir [default: this
+    /// user's daemon, else a private one]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["driver_dir", "sim"])]
     runtime_dir: Option<PathBuf>,
     /// Injection method of the shim

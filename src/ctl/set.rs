@@ -29,11 +29,11 @@ pub struct Options {
     /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
-    /// Set how far it may grow into GPU memory that others leave unused, or none for its cap; --gpu restricts it too
+    /// Set how far it may grow into GPU memory that others leave unused, or none for its cap
     #[arg(long, value_name = "SIZE", value_parser = parse_limit, allow_hyphen_values = true)]
     memory_limit: Option<Limit>,
-    /// Restrict --memory to this GPU, by its index on the node or its UUID
-    #[arg(long, value_name = "GPU", allow_hyphen_values = true, add = crate::complete::gpus())]
+    /// Restrict --memory and --memory-limit to this GPU, by its index on the node or its UUID
+    #[arg(long, alias = "gpus", value_name = "GPU", allow_hyphen_values = true, add = crate::complete::gpus())]
     gpu: Option<GpuRef>,
     /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]

@@ -217,7 +217,21 @@ fn place(driver: &Path, simulated: bool) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     (geteuid().as_raw(), library, simulation).hash(&mut hasher);
     // Short, because a socket address holds 107 bytes.
-    base().join(format!("gpuslice-{:08x}", hasher.finish() as u32))
+    base().join(format!("{PRIVATE}{:08x}", hasher.finish() as u32))
+}
+
+/// How the names of private daemons' directories begin.
+const PRIVATE: &str = "gpuslice-";
+
+/// Whether a private daemon's directory may have this name.
+pub fn is_private(name: &str) -> bool {
+    let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+    name.strip_prefix(PRIVATE).is_some_and(|end| end.len() == 8 && end.chars().all(is_hex))
+}
+
+/// The directories below which this user's private daemons are, also of commands that had another environment.
+pub fn bases() -> [PathBuf; 2] {
+    [base(), env::temp_dir()]
 }
 
 /// TMPDIR if set, else this user's runtime directory if it exists, else /tmp.

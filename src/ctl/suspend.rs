@@ -6,6 +6,7 @@
 use crate::admin::Admin;
 use crate::node;
 use crate::out;
+use crate::refused::reworded;
 use crate::rm::find;
 use crate::table::View;
 use anyhow::{Context, Result};
@@ -55,7 +56,9 @@ fn ask(options: &Options, command: impl Fn(ContainerId) -> Command) -> Result<(S
     let container = ContainerId::new(&id).context(id.clone())?;
     // A move takes as long as its bytes; the daemon bounds it.
     admin.wait_for_long()?;
-    admin.ask(&command(container))?;
+    admin
+        .ask(&command(container))
+        .map_err(|why| reworded(&why, (&id, &options.container), options.runtime_dir.as_deref()))?;
     let rows = view.rows.iter().filter(|row| row.container == id);
     let memory = rows.fold(Bytes::ZERO, |sum, row| sum.saturating_add(row.reserved));
     Ok((view.name(&id), memory))

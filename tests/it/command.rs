@@ -97,6 +97,18 @@ fn a_command_sees_its_cap_and_no_more() {
     }
 }
 
+/// The package's program says what it can do, and needs no driver for that.
+#[test]
+fn the_tenant_lists_its_options() {
+    let answer = |word| Command::new(tenant()).arg(word).output().expect("it starts");
+    let help = answer("--help");
+    let text = String::from_utf8_lossy(&help.stdout);
+    assert!(help.status.success() && text.contains("\n  --most-mib N "), "{help:?}");
+    let unknown = answer("--nosuch");
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(!unknown.status.success() && said.contains("tenant --help lists all"), "{said}");
+}
+
 /// The command cannot use a GPU of the node outside its slice: the GPU is not visible, and if it is made
 /// visible nevertheless, no context can be created on it.
 #[test]

@@ -6,7 +6,7 @@ mod panel;
 #[cfg(test)]
 mod tests;
 
-use crate::admin::Admin;
+use crate::elsewhere;
 use crate::node;
 use crate::out;
 use crate::past::{Past, part};
@@ -27,8 +27,10 @@ use unicode_width::UnicodeWidthStr;
 
 /// The daemon's memory.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Cells of a sparkline.
-const CELLS: usize = 40;
+/// Cells of a sparkline where there is room, and where there is none.
+const CELLS: std::ops::RangeInclusive<usize> = 8..=40;
+/// Cells beside a name and its sparkline: three figures, the memory, and the spaces between.
+const FIGURES: usize = "    100 % 100 % 100 %  1023.9GiB".len();
 
 /// Options of `gpuslice plot`.
 #[derive(clap::Args)]
@@ -78,7 +80,7 @@ fn parse_file(text: &str) -> Result<PathBuf, String> {
 pub fn main(options: &Options) -> Result<ExitCode> {
     out::has_directory(options.output.as_deref())?;
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
-    let admin = Admin::connect(&dir)?;
+    let admin = elsewhere::connect(options.runtime_dir.as_deref())?;
     let view = View::of(admin.list()?);
     let mut past = Past::default();
     past.follow(&admin)?;
@@ -89,9 +91,11 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let seconds = options.since.as_secs_f64();
     match &options.output {
         None if options.json => out::line(&json_of(&past, &view).to_string())?,
-        None => lines(&past, &gpus, seconds.ceil() as usize)
-            .iter()
-            .try_for_each(|line| out::line(line))?,
+        None => {
+            let width = out::terminal().map_or(usize::MAX, |(width, _)| width);
+            let lines = lines(&past, &gpus, (seconds.ceil() as usize, width));
+            lines.iter().try_for_each(|line| out::line(line))?;
+        }
         Some(path) => {
             let text = match (path.extension().and_then(|end| end.to_str()), &container) {
                 (Some("csv"), _) => csv::csv(&past, |gpu| view.index(gpu)),
@@ -165,18 +169,22 @@ fn json_of(past: &Past, view: &View) -> Value {
     out::document("plot", 1, all)
 }
 
-/// A heading for each GPU, and a line for each slice.
-fn lines(past: &Past, gpus: &[GpuFacts], seconds: usize) -> Vec<String> {
+/// A heading for each GPU, and a line for each slice, in at most `most` cells. Sparklines are shortened before names.
+fn lines(past: &Past, gpus: &[GpuFacts], (seconds, most): (usize, usize)) -> Vec<String> {
     if past.series.is_empty() {
         return vec!["no slice has used a GPU in this time".to_owned()];
     }
+    let room = most.saturating_sub(FIGURES);
     let widths = past.series.values().map(|it| it.name.width());
-    let width = widths.max().unwrap_or(0).clamp(4, 24);
+    let longest = room.saturating_sub(*CELLS.start()).clamp(4, 24);
+    let width = widths.max().unwrap_or(0).clamp(4, longest);
+    let cells = room.saturating_sub(width).clamp(*CELLS.start(), *CELLS.end());
     let mut lines = Vec::new();
     for gpu in gpus {
-        lines.push(gpu.called.clone());
-        let head = format!("{:CELLS$}", "GOT, oldest left");
-        lines.push(format!("  {:width$}  {head}   GOT   DUE  WAIT  MEMORY", "NAME"));
+        lines.push(cut(&gpu.called, most));
+        let head = cut("GOT, oldest left", cells);
+        let head = format!("  {:width$}  {head:cells$}   GOT   DUE  WAIT  MEMORY", "NAME");
+        lines.push(cut(&head, most));
         for it in past.on(gpu.uuid) {
             let parts: Vec<f64> = it.samples.iter().map(|it| part(it, it.got_us.into())).collect();
             let mean = |of| percent(mean(it.samples.iter(), of));
@@ -185,8 +193,9 @@ fn lines(past: &Past, gpus: &[GpuFacts], seconds: usize) -> Vec<String> {
             let name = cut(&it.name, width);
             let space = " ".repeat(width - name.width());
             let memory = it.samples.back().map_or(String::new(), |it| it.memory.to_string());
-            let line = sparkline(&resampled(&parts, CELLS, seconds));
-            lines.push(format!("  {name}{space}  {line} {got:>5} {due:>5} {wait:>5}  {memory}"));
+            let line = sparkline(&resampled(&parts, cells, seconds));
+            let line = format!("  {name}{space}  {line} {got:>5} {due:>5} {wait:>5}  {memory}");
+            lines.push(cut(&line, most));
         }
     }
     lines

@@ -6,6 +6,7 @@ use super::lines;
 use crate::past::tests::past;
 use crate::top::picture::assert_picture;
 use gpuslice_wire::ids::GpuUuid;
+use unicode_width::UnicodeWidthStr;
 
 const GIB: u64 = 1 << 30;
 
@@ -19,14 +20,34 @@ fn gpus() -> [GpuFacts; 2] {
 
 #[test]
 fn lines_have_the_means() {
-    let told = lines(&past(40), &gpus(), 40);
+    let told = lines(&past(40), &gpus(), (40, usize::MAX));
     assert_eq!(told[0], "gpu 0, NVIDIA H200");
     assert!(told[1].ends_with("   GOT   DUE  WAIT  MEMORY"), "{told:#?}");
     assert!(told[2].starts_with("  train  \u{2586}"), "{told:#?}");
     assert!(told[2].ends_with("  60 %  50 %  38 %  1GiB"), "{told:#?}");
     assert!(told[3].ends_with("  34 %  50 %  64 %  2GiB"), "{told:#?}");
     assert!(told[6].ends_with("  40 % 100 %   0 %  3GiB"), "{told:#?}");
-    assert_eq!(lines(&past(0), &gpus(), 40), ["no slice has used a GPU in this time"]);
+    assert_eq!(lines(&past(0), &gpus(), (40, 80)), ["no slice has used a GPU in this time"]);
+}
+
+/// The line is shorter on a narrow terminal, then the name; the figures stay.
+#[test]
+fn lines_fit_the_terminal() {
+    let mut past = past(40);
+    for most in [20, 46, 60, 80, 200] {
+        let told = lines(&past, &gpus(), (40, most));
+        assert!(told.iter().all(|line| line.width() <= most), "{most}: {told:#?}");
+    }
+    past.series.get_mut(&2).expect("web").name = "a-name-of-thirty-two-characters-".to_owned();
+    let told = lines(&past, &gpus(), (40, 80));
+    assert!(told.iter().all(|line| line.width() <= 80), "{told:#?}");
+    assert!(told[2].starts_with("  a-name-of-thirty-two-ch\u{2026}  "), "{told:#?}");
+    assert!(told[2].ends_with("  34 %  50 %  64 %  2GiB"), "{told:#?}");
+    let told = lines(&past, &gpus(), (40, 46));
+    assert!(
+        told[2].starts_with("  a-na") && told[2].ends_with("  34 %  50 %  64 %  2GiB"),
+        "{told:#?}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod timeline;
 mod trace;
 
 use crate::admin::Admin;
-use crate::node;
+use crate::elsewhere;
 use crate::out;
 use crate::table::View;
 use crate::why::{duration, percent};
@@ -225,7 +225,7 @@ fn record(admin: &Admin, length: Duration) -> Result<Recording> {
 /// No daemon answers, or the file cannot be written.
 pub fn main(options: &Options) -> Result<ExitCode> {
     out::has_directory(options.output.as_deref())?;
-    let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let admin = elsewhere::connect(options.runtime_dir.as_deref())?;
     let mut recording = record(&admin, options.length)?;
     let view = View::of(admin.list()?);
     recording.gpus = view.gpus.iter().map(|gpu| (gpu.uuid, view.called(gpu.uuid))).collect();

@@ -11,9 +11,10 @@ mod screen;
 mod terminal;
 
 use crate::admin::Admin;
-use crate::columns;
-use crate::node;
+use crate::columns::{self, DropOrder};
+use crate::elsewhere;
 use crate::out;
+use crate::ps;
 use crate::set;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
@@ -37,7 +38,7 @@ pub struct Options {
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_every)]
     every: Duration,
     /// Print rows instead of a screen, this many times
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
     /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
@@ -78,7 +79,7 @@ fn has_screen() -> bool {
 /// # Errors
 /// No daemon answers, or the terminal fails.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let admin = elsewhere::connect(options.runtime_dir.as_deref())?;
     let first = View::of(admin.list()?);
     if options.count.is_some() || !has_screen() {
         return print_rows(options, &admin, first);
@@ -96,12 +97,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 
 /// Prints a table in each interval until its reader is gone, or as often as was asked.
 fn print_rows(options: &Options, admin: &Admin, mut before: View) -> Result<ExitCode> {
-    let shown = columns::parse(PLAIN).map_err(anyhow::Error::msg)?;
+    let shown = (columns::parse(PLAIN).map_err(anyhow::Error::msg)?, DropOrder::LastFirst);
     let mut left = options.count;
     while left != Some(0) {
         std::thread::sleep(options.every);
         let now = View::of(admin.list_again()?);
-        if !out::line_is_read(&columns::lines(&before, &now, &shown).join("\n"))? {
+        if !out::line_is_read(&ps::lines((&before, &now), &shown).join("\n"))? {
             break;
         }
         before = now;

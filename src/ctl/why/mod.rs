@@ -36,7 +36,7 @@ mod tests;
 mod words;
 
 pub use growth::Growth;
-pub use words::{Told, duration, percent, with_dir};
+pub use words::{Told, duration, percent, quoted, with_dir};
 
 use crate::table::{Row, View, WHOLE_PPM};
 use gpuslice_wire::ids::GpuUuid;

@@ -78,7 +78,7 @@ pub fn with_dir(advice: Option<String>, dir: Option<&Path>) -> Option<String> {
 }
 
 /// A word for a shell.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,=@%".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),

@@ -8,7 +8,7 @@
 //! kernel each took (`latency`), and when it launched each (`wants`, CLOCK_MONOTONIC ns). With `--idle` it
 //! launches nothing. With `--rounds-per-us` its kernels compute so much instead of watching the clock, so that
 //! the count is work even where others ran in between. `--batch` is for long kernels, `--most-mib` for a
-//! device whose memory others need too.
+//! device whose memory others need too. It is installed with the package, so `--help` lists its options.
 
 use gpuslice_apps::driver::{Driver, Error, check};
 use gpuslice_apps::spin::{ROUNDS_NAME, Rounds, SPIN_NAME, SPIN_PTX};
@@ -27,6 +27,25 @@ const MIB: usize = 1 << 20;
 const BATCH: u64 = 16;
 /// A kernel that is watched while it runs, ns.
 const LONG_NS: u64 = 50_000_000;
+
+const HELP: &str = "\
+A small CUDA program: it allocates GPU memory until it is refused, then launches kernels until its time is over.
+It prints one line of JSON for each event: memory, progress every 100 ms, and end.
+
+Usage: tenant [OPTIONS]
+
+  --seconds S         end after this time [default: 5]
+  --with-reader       end also when its output has no reader any more
+  --device N          use this CUDA device [default: 0]
+  --step-mib N        allocate in steps of N MiB [default: 64]
+  --most-mib N        allocate N MiB at most [default: until it is refused]
+  --kernel-us N       length of a kernel in microseconds [default: 200]
+  --rounds-per-us N   let a kernel compute this many rounds for each microsecond instead of watching the clock
+  --batch N           kernels between two events; two batches are in flight [default: 16]
+  --pause-us N        launch one kernel, wait for its end, pause; print how long each took
+  --idle              allocate, and launch nothing
+  --no-launch         allocate, and end
+  --help              print this";
 
 struct Options {
     seconds: f64,
@@ -80,7 +99,7 @@ fn options() -> Result<Options, String> {
             "--idle" => options.idle = true,
             "--no-launch" => options.launch = false,
             "--with-reader" => options.with_reader = true,
-            _ => return Err(format!("unknown option {word}")),
+            _ => return Err(format!("unknown option {word}; tenant --help lists all")),
         }
     }
     Ok(options)
@@ -395,6 +414,10 @@ fn run(options: &Options) -> Result<(), Error> {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
+        say(HELP);
+        return ExitCode::SUCCESS;
+    }
     let ended = options().and_then(|options| run(&options).map_err(|e| e.to_string()));
     gpuslice_apps::status("tenant", ended)
 }

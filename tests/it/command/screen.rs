@@ -215,13 +215,17 @@ fn lines_fit_into_a_narrow_terminal() {
         &["explain", "a-name", "--since-start"],
         &["gpus"],
         &["ps"],
+        &["ps", "-o", "wide"],
+        &["ps", "-o", "NAME,CONTAINER,UUID,WHY"],
+        &["plot"],
         &["events"],
     ] {
         let mut command = gpuslice();
         command.args(words).arg("--runtime-dir").arg(node.runtime_dir());
         let mut screen = Screen::start(command, (80, 24));
         assert!(screen.child.wait().expect("ours").success(), "{words:?}");
-        screen.shows(if words == ["gpus"] { "simulated (kind)" } else { "a-name-of" });
+        let table = ["gpus", "ps"].contains(&words[0]);
+        screen.shows(if table { "simulated (kind)" } else { "a-name-of" });
         let shown = screen.shown.lock().expect("no panic").clone();
         // a command to copy stays one line, however long the path in it is
         let mut lines = shown.split("\r\n").filter(|line| !line.trim_start().starts_with("try:"));
@@ -239,6 +243,8 @@ fn without_a_screen_there_are_rows() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert_eq!(text.matches("NAME ").count(), 2, "{text}");
     assert!(!text.contains('\x1b') && text.contains("\nweb "), "{text}");
+    let none = top(&node, &["--count", "0"]).output().expect("it starts");
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
     // a terminal that cannot move its cursor; and a pipe whose reader leaves
     let mut dumb = top(&node, &["--every", "0.1"]);
     dumb.env("TERM", "dumb");

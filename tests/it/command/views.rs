@@ -48,7 +48,7 @@ fn columns_are_chosen() {
     let lines: Vec<&str> = wide.lines().collect();
     assert!(
         lines[0].contains(" PROCS ID ")
-            && lines[0].contains(" LAST REFUSED ")
+            && lines[0].contains(" LAST-REFUSED ")
             && lines[0].ends_with(" POD"),
         "{wide}"
     );
@@ -99,8 +99,12 @@ fn each_gpu_has_a_row() {
 fn names_and_ids_are_taken_alike() {
     let node = node();
     let uuid = json(&node, &["gpus", "--json"])["gpus"][1]["uuid"].as_str().expect("it").to_owned();
-    for (name, gpu) in [("web server", "1"), ("c0ffee0123456789", &*uuid), ("c0f", &uuid)] {
-        let (fine, said) = run(&node, &["set", name, "--memory", "2GiB", "--gpu", gpu]);
+    for (name, option, gpu) in [
+        ("web server", "--gpu", "1"),
+        ("c0ffee0123456789", "--gpus", &*uuid),
+        ("c0f", "--gpu", &uuid),
+    ] {
+        let (fine, said) = run(&node, &["set", name, "--memory", "2GiB", option, gpu]);
         assert!(fine && said.starts_with("web server: "), "{said}");
         let (fine, said) = run(&node, &["explain", name, "--seconds", "0.1"]);
         assert!(fine && said.starts_with("web server, gpu 1 (simulated), "), "{said}");

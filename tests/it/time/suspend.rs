@@ -90,8 +90,12 @@ fn memory_is_free_for_others_and_work_goes_on() {
     let b = Tenant::start(&node, &machine, "b", 500);
     b.gets(&machine, MORE);
     assert_eq!(a.busy(&machine), stands, "it worked while it was suspended");
-    assert!(refused(&gpuslice(&node, &["suspend", "a"])).contains("is suspended"));
-    assert!(refused(&gpuslice(&node, &["rm", "--force", "a"])).contains("gpuslice resume a"));
+    // a proposed command finds the daemon, which the caller had to name
+    let resume = format!("gpuslice resume a --runtime-dir {} ", node.runtime_dir().display());
+    for words in [&["suspend", "a"][..], &["rm", "--force", "a"]] {
+        let why = refused(&gpuslice(&node, words));
+        assert!(why.contains("container a is suspended") && why.contains(&resume), "{why}");
+    }
     must(&node, &["resume", "a"]);
     a.gets(&machine, MORE);
     b.gets(&machine, MORE);
@@ -154,7 +158,10 @@ fn a_refusal_leaves_it_as_it_was() {
     must(&node, &["suspend", "a"]);
     faults(&machine, "refuse=restore");
     let why = refused(&gpuslice(&node, &["resume", "a"]));
-    assert!(why.contains("gpuslice resume a tries again"), "{why}");
+    assert!(
+        why.contains("gpuslice resume a --runtime-dir ") && why.contains(" tries again"),
+        "{why}"
+    );
     assert!(is_suspended(&node, "a"));
     faults(&machine, "none");
     must(&node, &["resume", "a"]);
