@@ -176,8 +176,8 @@ impl Session {
         }
     }
 
-    /// Waits while the container's memory is on the host: until it is resumed, the daemon answers no request for credit.
-    /// The credit is returned at once. Without a daemon there is no wait.
+    /// Waits while the container's memory is on the host: until it is resumed, the daemon answers no request for
+    /// credit. The credit is returned at once. Without a daemon there is no wait.
     #[cold]
     pub fn await_resume(&self, lane: Lane) {
         let _uncancelled = Uncancelled::begin();
