@@ -96,7 +96,7 @@ fn a_limit_is_raised_at_once_and_lowered_as_memory_is_freed() {
     assert!(said.contains("512MiB -> 64MiB; ") && said.contains("are held"), "{said}");
     eventually("a limit at the memory used", || limits(&machine, &group.dir) == Ok((0, held)));
     assert_eq!(case.row("web")["memory_over"], true);
-    assert!(case.says(&["ps"]).contains("  over\n"));
+    assert!(case.says(&["ps"]).contains("  over  simulated\n"));
     drop(stranger);
     eventually("a limit at the cap", || limits(&machine, &group.dir) == Ok((0, 64 * MIB)));
     // More than the GPU has: refused, and the limit is unchanged.
