@@ -347,6 +347,7 @@ impl Engine {
             stage,
             complete,
             suspension: Suspension::None,
+            resume: None,
             not_moved: None,
             clients: Vec::new(),
             slices,
@@ -371,6 +372,7 @@ impl Engine {
         if let Some(index) = index {
             self.shut(index, actions);
             self.drop_waiting(index);
+            self.drop_move(index, actions);
             let clients = self.containers.get(index).map(|c| c.clients.clone());
             for client in clients.unwrap_or_default() {
                 self.forget(client, actions);

@@ -256,6 +256,14 @@ impl Slice {
         self.account.recount(was, u128::from(held.0));
         self.granted = self.granted.saturating_sub(was) + u128::from(held.0);
     }
+    /// What it has borrowed. A slice above a cap that was lowered, and never with a larger limit, owes nothing.
+    pub(crate) fn lent(&self) -> Bytes {
+        if self.elastic { self.account.borrowed() } else { Bytes::ZERO }
+    }
+    /// What is on the GPU while its container's memory is on the host: the memory of ended processes was not moved.
+    pub(crate) fn stays(&self) -> Bytes {
+        self.left_behind.charged().saturating_add(self.unfreed.sum())
+    }
     /// The grants that explain NVML's figure also when they are gone: no more than the limit.
     pub(crate) fn explained(&self) -> u128 {
         self.granted.min(u128::from(self.account.limit().0))
@@ -338,6 +346,8 @@ pub(crate) struct Container {
     pub(crate) complete: bool,
     /// Whether its memory is on the host, or on the way.
     pub(crate) suspension: Suspension,
+    /// A resume that waits for what others have borrowed: of which event, and since when.
+    pub(crate) resume: Option<(Token, Instant)>,
     /// When the driver did not move its memory.
     pub(crate) not_moved: Option<Instant>,
     pub(crate) clients: Vec<ClientId>,

@@ -97,29 +97,109 @@ impl Engine {
         }
     }
 
-    /// Begins to resume a container.
+    /// Begins to resume a container, at once or when other containers have given back what is promised to it.
     pub(crate) fn end_suspension(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
         match self.may_return(id) {
-            Ok((index, memory)) => {
-                self.set_suspension(index, Suspension::Returning { token });
-                actions.push(Action::MoveMemory { token, container: id, away: false, memory });
+            Ok(found) => self.begin_return(token, found, actions),
+            Err(Refusal::NoRoom { .. }) if self.claims_return(id) => {
+                let (now, index) = (self.now, self.containers.find(id));
+                let container = index.and_then(|index| self.containers.get_mut(index));
+                let Some(container) = container else { return };
+                container.resume = Some((token, now));
+                for gpu in container.slices.gpus.iter().filter_map(|slice| slice.gpu) {
+                    self.gpus[gpu].lending.due = Some(now);
+                }
             }
             Err(why) => refuse(token, id, why, actions),
         }
+    }
+
+    fn begin_return(
+        &mut self,
+        token: Token,
+        (index, memory): (ContainerIndex, Bytes),
+        actions: &mut Actions,
+    ) {
+        self.set_suspension(index, Suspension::Returning { token });
+        let container = self.containers.get(index).map(|it| it.record.container);
+        let order = |container| Action::MoveMemory { token, container, away: false, memory };
+        actions.extend(container.map(order));
+    }
+
+    /// Whether all of a suspended container's memory is promised to it, and others have borrowed some of that.
+    fn claims_return(&self, id: ContainerId) -> bool {
+        let Ok((index, container)) = self.named(id) else {
+            return false;
+        };
+        let mut slices = container.slices.gpus.iter();
+        let mut gpus = container.slices.gpus.iter().filter_map(|slice| slice.gpu);
+        slices.all(|slice| slice.account.borrowed() == Bytes::ZERO)
+            && gpus.any(|gpu| self.is_lent(gpu, index))
+    }
+
+    /// Begins the waiting resumes for which there is room now.
+    pub(crate) fn begin_returns(&mut self, actions: &mut Actions) {
+        let waiting = self.containers.iter().filter(|(_, it)| it.resume.is_some());
+        let waiting: Vec<_> = waiting.map(|(index, it)| (index, it.record.container)).collect();
+        for (index, id) in waiting {
+            let container = self.containers.get_mut(index);
+            let Some(resume) = container.and_then(|it| it.resume.take()) else { continue };
+            match self.may_return(id) {
+                Ok(found) => self.begin_return(resume.0, found, actions),
+                Err(_) => {
+                    let container = self.containers.get_mut(index);
+                    container.into_iter().for_each(|it| it.resume = Some(resume));
+                }
+            }
+        }
+    }
+
+    /// A resume has waited for long enough: it is refused.
+    pub(crate) fn end_resume(
+        &mut self,
+        index: ContainerIndex,
+        (gpu, memory, left): (usize, Bytes, Bytes),
+        actions: &mut Actions,
+    ) {
+        let container = self.containers.get_mut(index);
+        let Some((container, (token, _))) = container.and_then(|it| {
+            let resume = it.resume.take()?;
+            Some((it.record.container, resume))
+        }) else {
+            return;
+        };
+        let why = Refusal::NoRoom { gpu: self.gpus[gpu].index, memory, left };
+        refuse(token, container, why, actions);
+    }
+
+    /// A container ends: a move that was asked for is not done.
+    pub(crate) fn drop_move(&mut self, index: ContainerIndex, actions: &mut Actions) {
+        let Some(container) = self.containers.get(index) else {
+            return;
+        };
+        let asked = match container.suspension {
+            Suspension::Draining { token, .. }
+            | Suspension::Leaving { token }
+            | Suspension::Returning { token } => Some(token),
+            Suspension::None | Suspension::Away => container.resume.map(|resume| resume.0),
+        };
+        let why = Refusal::NoSlice(beginning(container.record.container, NAME_BYTES_MAX));
+        let asked = asked.filter(|token| *token != Token::NONE);
+        actions.extend(asked.map(|token| Action::Denied { token, why }));
     }
 
     fn may_return(&self, id: ContainerId) -> Result<(ContainerIndex, Bytes), Refusal> {
         let (index, container) = self.named(id)?;
         let name = beginning(id, NAME_BYTES_MAX);
         match container.suspension {
-            Suspension::Away => {}
+            Suspension::Away if container.resume.is_none() => {}
             Suspension::None => return Err(Refusal::NotSuspended(name)),
             _ => return Err(Refusal::Suspended(name)),
         }
         for slice in &container.slices.gpus {
             let Some(at) = slice.gpu else { continue };
             let gpu = &self.gpus[at];
-            let others = self.present_on(at).saturating_sub(slice.left_behind.charged());
+            let others = self.present_on(at).saturating_sub(slice.stays());
             let left = gpu.total.saturating_sub(others);
             let memory = slice.account.reserved();
             if memory > left {
@@ -134,7 +214,7 @@ impl Engine {
         let present = self.containers.iter().flat_map(|(_, it)| {
             let on_it = it.slices.gpus.iter().filter(|slice| slice.gpu == Some(gpu));
             on_it.map(|slice| match it.suspension {
-                Suspension::Away => slice.left_behind.charged(),
+                Suspension::Away => slice.stays(),
                 _ => slice.account.reserved(),
             })
         });

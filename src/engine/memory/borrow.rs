@@ -15,6 +15,8 @@
 //!   ([`Action::Wanted`]);
 //! * after `reclaim_grace` they are suspended in this order ([`Reclaim::Suspend`]), or the claim is refused.
 //!
+//! The resume of a suspended container is a claim, too, if all of its memory is promised to it.
+//!
 //! A claim waits for the grace and [`RECLAIM_MOVE_MAX`] at most, then it is refused too. The caps fit on the GPU
 //! together, so what is missing for claims is never more than what is borrowed.
 //!
@@ -59,12 +61,14 @@ pub(crate) enum Room {
     Lent,
 }
 
-/// A claim that waits for what others borrowed.
+/// A claim that waits for what others borrowed: a request, or a resume.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     index: ContainerIndex,
     lane: Lane,
-    growth: Growth,
+    need: Bytes,
+    since: Instant,
+    growth: Option<Growth>,
 }
 
 /// A container that has borrowed, by what decides which one gives back first.
@@ -89,15 +93,17 @@ impl Engine {
             let reclaims = self.gpus[gpu].lending.due.is_some();
             return Room::AtMost(if reclaims { promised } else { free });
         }
-        let lent = || {
-            let mut others = self.slices_on(gpu).filter(|(of, ..)| *of != index);
-            others.any(|(.., other)| other.account.borrowed() > Bytes::ZERO)
-        };
         match need <= free {
             true => Room::AtMost(free.min(promised)),
-            false if lent() => Room::Lent,
+            false if self.is_lent(gpu, index) => Room::Lent,
             false => Room::AtMost(promised),
         }
+    }
+
+    /// Whether containers other than this one have borrowed memory of a GPU.
+    pub(crate) fn is_lent(&self, gpu: usize, index: ContainerIndex) -> bool {
+        let mut others = self.slices_on(gpu).filter(|(of, ..)| *of != index);
+        others.any(|(.., other)| other.lent() > Bytes::ZERO)
     }
 
     /// The slices on a GPU whose memory is there.
@@ -120,8 +126,11 @@ impl Engine {
 
     /// Takes the steps of reclaims that are due, on all GPUs; `all` if each may decide on turns in this step.
     pub(crate) fn settle_loans(&mut self, all: bool, actions: &mut Actions) {
+        if all {
+            self.begin_returns(actions);
+        }
         for gpu in 0..self.gpus.len() {
-            let Lending { elastic, due } = self.gpus[gpu].lending;
+            let Lending { elastic, due, .. } = self.gpus[gpu].lending;
             if elastic || due.is_some() {
                 self.settle_gpu(gpu, all, actions);
             }
@@ -173,9 +182,25 @@ impl Engine {
     fn claims_on(&self, gpu: usize) -> Vec<Claim> {
         let claim = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
             let growth = *slice.waiting.front()?;
-            self.is_claim(index, lane, growth.need).then_some(Claim { index, lane, growth })
+            let (need, since) = (growth.need, growth.at);
+            let claim = Claim { index, lane, need, since, growth: Some(growth) };
+            self.is_claim(index, lane, need).then_some(claim)
         };
-        self.slices_on(gpu).filter_map(claim).collect()
+        self.slices_on(gpu).filter_map(claim).chain(self.returns_to(gpu)).collect()
+    }
+
+    /// The resumes that wait for borrowed memory of a GPU.
+    fn returns_to(&self, gpu: usize) -> impl Iterator<Item = Claim> + '_ {
+        let resumes =
+            self.containers.iter().filter_map(|(index, it)| Some((index, it, it.resume?)));
+        resumes.flat_map(move |(index, it, (_, since))| {
+            let lanes = (0..).map(Lane).zip(&it.slices.gpus);
+            let here = lanes.filter(move |(_, slice)| slice.gpu == Some(gpu));
+            here.map(move |(lane, slice)| {
+                let need = slice.account.reserved().saturating_sub(slice.stays());
+                Claim { index, lane, need, since, growth: None }
+            })
+        })
     }
 
     /// Whether a waiting request waits for borrowed memory.
@@ -186,10 +211,10 @@ impl Engine {
 
     /// When a claim's wait goes on to its next step.
     fn next_step(&self, gpu: usize, claim: &Claim) -> Instant {
-        let grace = claim.growth.at.plus(self.config.reclaim_grace);
+        let grace = claim.since.plus(self.config.reclaim_grace);
         let step = match self.now < grace {
             true => grace,
-            false if self.leaving(gpu) > Bytes::ZERO => grace.plus(RECLAIM_MOVE_MAX),
+            false if self.is_moving(gpu) => grace.plus(RECLAIM_MOVE_MAX),
             false => self.now,
         };
         step.min(self.now.plus(RECALL_EVERY)).max(self.now)
@@ -197,7 +222,7 @@ impl Engine {
 
     /// What claims lack, without the memory that suspensions under way will free.
     fn missing(&self, gpu: usize, claims: &[Claim]) -> Bytes {
-        let claimed = claims.iter().map(|claim| claim.growth.need);
+        let claimed = claims.iter().map(|claim| claim.need);
         let claimed = claimed.fold(Bytes::ZERO, Bytes::saturating_add);
         let there = self.free_on(gpu).saturating_add(self.leaving(gpu));
         claimed.saturating_sub(there)
@@ -215,11 +240,20 @@ impl Engine {
         leaving.map(|(.., slice)| slice.account.reserved()).fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
+    /// Whether memory leaves a GPU, or returns to it: a borrower that returns can be asked only then.
+    fn is_moving(&self, gpu: usize) -> bool {
+        let returns = |index: ContainerIndex| {
+            let container = self.containers.get(index);
+            container.is_some_and(|it| matches!(it.suspension, Suspension::Returning { .. }))
+        };
+        self.leaving(gpu) > Bytes::ZERO || self.slices_on(gpu).any(|(index, ..)| returns(index))
+    }
+
     /// Those that may give something back, in the order in which they are asked for it.
     fn borrowers(&self, gpu: usize) -> Vec<Borrower> {
         let borrower = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
             let container = self.containers.get(index)?;
-            let borrowed = slice.account.borrowed();
+            let borrowed = slice.lent();
             let stays = container.suspension == Suspension::None;
             let class = match container.record.class {
                 Class::BestEffort => 0,
@@ -237,13 +271,16 @@ impl Engine {
     /// Asks borrowers for what is missing.
     fn ask_back(&mut self, gpu: usize, missing: Bytes, actions: &mut Actions) {
         let borrowers = self.borrowers(gpu);
+        let recalls = self.gpus[gpu].lending.recalls(self.now, RECALL_EVERY, missing);
         let (mut rest, mut asked) = (missing, Vec::new());
         for it in &borrowers {
             let part = it.borrowed.0.min(rest);
             rest = rest.saturating_sub(part);
             if part > Bytes::ZERO {
                 asked.push((it.index, it.lane, part));
-                self.recall_all(it.index, it.lane);
+                if recalls {
+                    self.recall_all(it.index, it.lane);
+                }
             }
         }
         for (index, container) in self.containers.iter_mut() {
@@ -279,7 +316,7 @@ impl Engine {
 
     /// The grace of a claim is over: suspends borrowers, or refuses the claims that can wait no longer.
     fn enforce(&mut self, gpu: usize, claims: &[Claim], actions: &mut Actions) {
-        let ends = |claim: &&Claim| claim.growth.at.plus(self.config.reclaim_grace);
+        let ends = |claim: &&Claim| claim.since.plus(self.config.reclaim_grace);
         let over: Vec<Claim> =
             claims.iter().filter(|claim| ends(claim) <= self.now).copied().collect();
         if over.is_empty() {
@@ -293,13 +330,17 @@ impl Engine {
                 }
             }
         }
-        let comes = self.leaving(gpu) > Bytes::ZERO;
-        for Claim { index, lane, growth } in over {
-            let last = growth.at.plus(self.config.reclaim_grace).plus(RECLAIM_MOVE_MAX);
+        let comes = self.is_moving(gpu);
+        for Claim { index, lane, need, since, growth } in over {
+            let last = since.plus(self.config.reclaim_grace).plus(RECLAIM_MOVE_MAX);
             if comes && self.now < last {
                 continue;
             }
             let left = self.free_on(gpu);
+            let Some(growth) = growth else {
+                self.end_resume(index, (gpu, need, left), actions);
+                continue;
+            };
             let slice = self.account(index, lane);
             slice.map(|slice| slice.waiting.pop_front());
             self.refuse(growth, left, true, actions);
@@ -323,7 +364,7 @@ impl Engine {
             let slices = self.containers.get(index).map_or(&[][..], |it| &it.slices.gpus);
             slices.iter().all(|slice| {
                 let gpu = slice.gpu.filter(|gpu| self.gpus[*gpu].lending.due.is_none());
-                let left = |gpu| self.free_on(gpu).saturating_add(slice.left_behind.charged());
+                let left = |gpu| self.free_on(gpu).saturating_add(slice.stays());
                 gpu.is_some_and(|gpu| slice.account.reserved() <= left(gpu))
             })
         };

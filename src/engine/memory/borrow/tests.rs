@@ -219,6 +219,98 @@ fn a_suspended_borrower_is_granted_nothing() {
     assert_eq!(answer(&moved(&mut rig, "burst", false), burst), Some(Ok(3)));
 }
 
+/// Each answer to a recall is a step, in which there is nothing new to ask for.
+#[test]
+fn recalls_have_pauses_between_them() {
+    let (mut rig, burst, web) = rig(Config::default());
+    take(&mut rig, burst, 12);
+    let is_recall = |it: &&Action| matches!(it, Action::SetLane { container, view, .. } if *container == id("burst") && view.recall > 0);
+    take(&mut rig, web, 6);
+    let mut recalls = 0;
+    for step in 0..1_000 {
+        let recall = step as u32 + 1;
+        rig.now += MS;
+        let answered = rig.give_back(burst, recall.min(recalls as u32 + 1), 0);
+        recalls += answered.iter().filter(is_recall).count();
+        recalls += rig.step(Event::Tick).iter().filter(is_recall).count();
+    }
+    assert!((5..=11).contains(&recalls), "{recalls} in a second");
+}
+
+/// A borrower whose memory returns from the host can be suspended again when it is there, and the claim waits for that.
+#[test]
+fn a_claim_waits_while_a_borrower_returns() {
+    let config = Config { reclaim_grace: Duration(0), ..Config::default() };
+    let (mut rig, burst, web) = rig(config);
+    take(&mut rig, burst, 12);
+    let (token, container) = (Token(9), id("burst"));
+    rig.step(Event::Suspend { token, container });
+    pass(&mut rig, 3_000 * MS);
+    moved(&mut rig, "burst", true);
+    rig.step(Event::EndSuspension { token, container });
+    assert_eq!(answer(&take(&mut rig, web, 6), web), None);
+    let until = rig.now + 5_000 * MS;
+    assert_eq!(answer(&pass(&mut rig, until), web), None, "it is on its way");
+    moved(&mut rig, "burst", false);
+    let until = rig.now + 5_000 * MS;
+    pass(&mut rig, until);
+    assert_eq!(answer(&moved(&mut rig, "burst", true), web), Some(Ok(6)));
+}
+
+/// A lowered cap takes nothing away, also where another container has a limit.
+#[test]
+fn a_slice_above_a_lowered_cap_has_borrowed_nothing() {
+    let (mut rig, _, web) = rig(Config::default());
+    take(&mut rig, web, 12);
+    let memory = MemoryAsk::Exactly(Bytes(GIB));
+    let (container, lane) = (id("web"), Lane(0));
+    rig.step(Event::Resize { token: Token(6), container, lane, memory });
+    rig.admit(ask("third", "0", 8 * GIB)).expect("fits");
+    let third = rig.attach("third", 0).expect("attaches");
+    let asked = take(&mut rig, third, 8);
+    assert_eq!((answer(&asked, third), wanted(&asked, "web")), (Some(Ok(8)), None));
+    let until = rig.now + 2 * GRACE;
+    pass(&mut rig, until);
+    assert_eq!(state(&rig), None);
+}
+
+/// What is promised to a suspended container is lent, and it is to be resumed.
+#[test]
+fn a_resume_claims_what_is_promised() {
+    for (config, gives) in [
+        (Config::default(), true),
+        (Config::default(), false),
+        (Config { reclaim: Reclaim::Refuse, ..Config::default() }, false),
+    ] {
+        let (mut rig, burst, web) = rig(config);
+        take(&mut rig, web, 10);
+        let (token, container) = (Token(9), id("web"));
+        rig.step(Event::Suspend { token, container });
+        let begin = 3_000 * MS;
+        pass(&mut rig, begin);
+        moved(&mut rig, "web", true);
+        assert_eq!(answer(&take(&mut rig, burst, 14), burst), Some(Ok(14)));
+        let asked = rig.step(Event::EndSuspension { token, container });
+        assert_eq!(wanted(&asked, "burst"), Some(8), "{asked:?}");
+        let again = rig.step(Event::EndSuspension { token: Token(8), container });
+        assert!(matches!(again[..], [Action::Denied { token: Token(8), .. }]), "{again:?}");
+        assert_eq!(answer(&take(&mut rig, burst, 1), burst), Some(Err(false)), "nothing is lent");
+        let order = |it: &Action| matches!(it, Action::MoveMemory { container, away: false, .. } if *container == id("web"));
+        let mut later = if gives { give(&mut rig, burst, 8) } else { Vec::new() };
+        let until = begin + if gives { 200 * MS } else { GRACE + 3_000 * MS };
+        later.extend(pass(&mut rig, until));
+        if config.reclaim == Reclaim::Suspend && !gives {
+            assert!(!later.iter().any(order), "{later:?}");
+            later = moved(&mut rig, "burst", true);
+            let until = rig.now + 200 * MS;
+            later.extend(pass(&mut rig, until));
+        }
+        let denied = later.iter().any(|it| matches!(it, Action::Denied { token: Token(9), .. }));
+        let is_refused = config.reclaim == Reclaim::Refuse;
+        assert_eq!((later.iter().any(order), denied), (!is_refused, is_refused), "{later:?}");
+    }
+}
+
 #[test]
 fn the_lowest_class_goes_first_then_the_largest_loan() {
     let mut rig = Rig::new(Config::default(), &[16]);
