@@ -116,7 +116,7 @@ impl Shown {
             EventKind::SliceBegan => counted(first, "GPU"),
             EventKind::MemoryRefused => {
                 let what = if self.text.is_empty() { "" } else { " of " };
-                format!("needed {}{what}{} more, {} left", Bytes(first), self.text, Bytes(second))
+                format!("needed {} more{what}{}, {} left", Bytes(first), self.text, Bytes(second))
             }
             EventKind::Overrun => format!("not drained {ms} ms after its turn; others go on"),
             EventKind::Drained => format!("drained {ms} ms after its turn"),
@@ -358,7 +358,7 @@ mod tests {
                 EventKind::MemoryRefused,
                 [3 * mib, mib],
                 "pinned host memory",
-                "needed 3MiB of pinned host memory more, 1MiB left",
+                "needed 3MiB more of pinned host memory, 1MiB left",
                 "need",
             ),
             (EventKind::Overrun, [2_000 * ms, 0], "", "not drained 2000 ms after", "after_ns"),
@@ -402,7 +402,7 @@ mod tests {
             lines(80),
             [
                 &format!("2027-01-15T08:00:00.123Z  memory-refused  {long}"),
-                "                          needed 3MiB of pinned host memory more, 1MiB left (pid",
+                "                          needed 3MiB more of pinned host memory, 1MiB left (pid",
                 "                          7)",
             ]
         );

@@ -7,6 +7,7 @@ use crate::out;
 use crate::refused::reworded;
 use crate::table::{Row, View};
 use crate::text::counted;
+use crate::why::with_dir;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::ContainerId;
 use serde_json::json;
@@ -77,7 +78,10 @@ pub fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
     match ids[..] {
         _ if ids.iter().any(|id| *id == asked) || (ids.is_empty() && on_disk) => Ok(asked.into()),
         [only] => Ok(only.clone()),
-        [] => bail!("no slice is called {asked:?}; gpuslice ps --json lists names and ids"),
+        [] => {
+            let list = with_dir(Some("gpuslice ps --json".to_owned()), Some(dir));
+            bail!("no slice is called {asked:?}; {} lists names and ids", list.unwrap_or_default())
+        }
         _ => {
             let all: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
             bail!("{asked:?} matches {} slices: {}; give an id", all.len(), all.join(", "))

@@ -301,7 +301,10 @@ fn retuned(
     };
     let mut all = Vec::new();
     if weight != Change::Keep {
-        let now = weight.of(None).map(Weight::get);
+        // Without a share, the weight that was not set is 1.
+        let shares = share.of(was.and_then(|row| Percent::new(row.share?).ok()));
+        let least = shares.is_none().then_some(1);
+        let now = weight.of(None).map(Weight::get).or(least);
         all.push(change("weight", &number, was.map(|row| row.weight), now));
     }
     let was_share = was.map(|row| row.share);
@@ -423,7 +426,7 @@ mod tests {
         let gone: Vec<String> = gone.into_iter().map(|it| it.text).collect();
         assert_eq!(
             gone,
-            ["weight: unknown -> none", "share: unknown -> none", "share-limit: unknown -> none"]
+            ["weight: unknown -> 1", "share: unknown -> none", "share-limit: unknown -> none"]
         );
     }
 

@@ -14,8 +14,8 @@ pub(crate) struct Lending {
 }
 
 impl Lending {
-    /// Whether unused credit is to be recalled now, as so much is missing. Each recall is answered, and each answer is a
-    /// step of the engine: without a pause one would follow the other.
+    /// Whether unused credit is to be recalled now, as so much is missing. Each recall is answered, and each answer
+    /// is a step of the engine: without a pause one would follow the other.
     pub(crate) fn recalls(&mut self, now: Instant, every: Duration, missing: Bytes) -> bool {
         let is_due = self.recalled.is_none_or(|at| at.plus(every) <= now);
         let recalls = is_due && missing > Bytes::ZERO;
