@@ -347,7 +347,7 @@ fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) 
     (
         format!("memory refused {} ago", duration(ago)),
         format!(
-            "was refused memory {} ago: it needed {need} more, with {left} left of its cap of {}",
+            "was refused memory {} ago: it needed {need} more, and could get {left}; its cap is {}",
             duration(ago),
             row.cap
         ),

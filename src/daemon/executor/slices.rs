@@ -55,6 +55,7 @@ impl Duties {
         }
         tracing::info!(%container, name = %record.name, gpus = record.lanes.len(), "slice given");
         self.events.know(container, record.name);
+        self.tasks.push(Task::ShowMemory(container));
         let began = Happening::of(EventKind::SliceBegan, container);
         let began = began.by_client(self.admins.peer(key_of(token)));
         self.events.record(now(), began.with(given(record), String::new()));

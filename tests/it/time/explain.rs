@@ -149,9 +149,7 @@ fn refused_memory() {
     let answer = explained(&node);
     assert_eq!(answer["why"], "memory-refused", "{answer}");
     let sentence = answer["sentence"].as_str().expect("a text");
-    assert!(
-        sentence.contains("was refused memory ") && sentence.contains("left of its cap of 1GiB")
-    );
+    assert!(sentence.contains("was refused memory ") && sentence.contains("its cap is 1GiB"));
     let (try_this, _) =
         answer["try"].as_str().and_then(|it| it.split_once(" --runtime-dir ")).expect("a command");
     assert!(try_this.starts_with("gpuslice set a --memory "), "{try_this}");
