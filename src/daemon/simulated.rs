@@ -11,9 +11,12 @@ use gpuslice_nvabi::control::simulated::{
     CONTROL, ControlFn, INVALID, PREPARE, PREPARED, PrepareFn,
 };
 use libloading::Library;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use std::ffi::{CStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -27,6 +30,9 @@ const TEXT_BYTES_MAX: usize = 4096;
 pub fn prepare(library: &Path) -> Result<PathBuf, String> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("--prepare-simulated").arg(library).stdin(Stdio::null());
+    // A daemon that is killed now has its files removed: the child must not make them again.
+    // SAFETY: prctl is async-signal-safe and touches no memory.
+    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
     let output = command.output().map_err(|error| error.to_string())?;
     match output.status.success() {
         true => Ok(PathBuf::from(OsString::from_vec(output.stdout))),
