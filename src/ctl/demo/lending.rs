@@ -7,8 +7,9 @@
 
 use super::plan::Plan;
 use super::{INTERRUPTED, Options, REFRESH, START, Stage, pause, still_running};
-use crate::columns;
+use crate::columns::{self, DropOrder};
 use crate::out;
+use crate::ps;
 use crate::table::{Row, View};
 use anyhow::{Result, bail};
 use gpuslice_wire::policy::Policy;
@@ -120,15 +121,15 @@ fn watch(
     most: Duration,
     mut until: impl FnMut(&Stage, &View) -> bool,
 ) -> Result<()> {
-    let (end, shown) =
-        (Instant::now() + most, columns::parse(COLUMNS).map_err(anyhow::Error::msg)?);
+    let end = Instant::now() + most;
+    let shown = (columns::parse(COLUMNS).map_err(anyhow::Error::msg)?, DropOrder::LastFirst);
     let mut before = View::of(stage.admin.list()?);
     pause(REFRESH);
     loop {
         let now = View::of(stage.admin.list()?);
         let is_over = until(stage, &now);
         if draws && (is_over || news(&now) != news(&before)) {
-            out::line(&columns::lines(&before, &now, &shown).join("\n"))?;
+            out::line(&ps::lines((&before, &now), &shown).join("\n"))?;
         }
         if is_over {
             return Ok(());

@@ -15,9 +15,10 @@ mod tenant;
 mod verdict;
 
 use crate::admin::Admin;
-use crate::columns;
+use crate::columns::{self, DropOrder};
 use crate::node::{self, DriverOptions, PrivateDaemon};
 use crate::out;
+use crate::ps;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
 use gpuslice_host::layout;
@@ -190,11 +191,12 @@ fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
     let first = View::of(stage.admin.list()?);
     let until = Instant::now() + Duration::from_secs(options.seconds.into()) - SETTLE;
     let (mut before, mut drawn) = (first.clone(), 0);
+    let shown = (columns::standard(false), DropOrder::Known);
     while Instant::now() < until && !INTERRUPTED.load(Ordering::Relaxed) {
         pause(REFRESH.min(until.saturating_duration_since(Instant::now())));
         let now = View::of(stage.admin.list()?);
         if !options.json {
-            out::draw(&columns::lines(&before, &now, &columns::standard(false)), &mut drawn)?;
+            out::draw(&ps::lines((&before, &now), &shown), &mut drawn)?;
         }
         still_running(stage)?;
         before = now;
