@@ -1,7 +1,7 @@
 //! A tenant for the demo and the tests: takes memory until it is refused, then keeps the GPU busy.
 //!
 //! Prints one line of JSON per event: `memory` once (the driver's free and total memory, the memory got,
-//! the code of the refusal), `progress` every 100 ms (CLOCK_MONOTONIC ns, kernels finished), and `end`.
+//! the code of the refusal), `progress` every 50 ms (CLOCK_MONOTONIC ns, kernels finished), and `end`.
 //!
 //! It ends by itself after `--seconds`, with `--with-reader` also when its output has no reader. With
 //! `--pause-us` it is mostly idle: a kernel, its end, a pause; at the end it prints how much longer than its
@@ -30,7 +30,7 @@ const LONG_NS: u64 = 50_000_000;
 
 const HELP: &str = "\
 A small CUDA program: it allocates GPU memory until it is refused, then launches kernels until its time is over.
-It prints one line of JSON for each event: memory, progress every 100 ms, and end.
+It prints one line of JSON for each event: memory, progress every 50 ms, and end.
 
 Usage: tenant [OPTIONS]
 
