@@ -356,7 +356,7 @@ fn told(what: &str, was: Option<Bytes>, cap: Bytes) -> String {
     format!("{what}: {was} -> {cap}")
 }
 
-/// What is held above a value that was just set, and what follows from it; empty if nothing is.
+/// The memory held above a value that was just set, and its consequence; empty if none is.
 fn above(what: &str, value: Bytes, limit: Bytes, held: Bytes) -> String {
     if held <= value {
         return String::new();

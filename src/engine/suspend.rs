@@ -99,6 +99,10 @@ impl Engine {
 
     /// Begins to resume a container, at once or when other containers have given back what is promised to it.
     pub(crate) fn end_suspension(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
+        if self.named(id).is_ok_and(|(_, it)| it.resume.is_some()) {
+            let why = Refusal::Suspended(beginning(id, NAME_BYTES_MAX));
+            return refuse(token, id, why, actions);
+        }
         match self.may_return(id) {
             Ok(found) => self.begin_return(token, found, actions),
             Err(Refusal::NoRoom { .. }) if self.claims_return(id) => {
@@ -142,14 +146,10 @@ impl Engine {
         let waiting = self.containers.iter().filter(|(_, it)| it.resume.is_some());
         let waiting: Vec<_> = waiting.map(|(index, it)| (index, it.record.container)).collect();
         for (index, id) in waiting {
+            let Ok(found) = self.may_return(id) else { continue };
             let container = self.containers.get_mut(index);
-            let Some(resume) = container.and_then(|it| it.resume.take()) else { continue };
-            match self.may_return(id) {
-                Ok(found) => self.begin_return(resume.0, found, actions),
-                Err(_) => {
-                    let container = self.containers.get_mut(index);
-                    container.into_iter().for_each(|it| it.resume = Some(resume));
-                }
+            if let Some((token, _)) = container.and_then(|it| it.resume.take()) {
+                self.begin_return(token, found, actions);
             }
         }
     }
@@ -192,7 +192,7 @@ impl Engine {
         let (index, container) = self.named(id)?;
         let name = beginning(id, NAME_BYTES_MAX);
         match container.suspension {
-            Suspension::Away if container.resume.is_none() => {}
+            Suspension::Away => {}
             Suspension::None => return Err(Refusal::NotSuspended(name)),
             _ => return Err(Refusal::Suspended(name)),
         }

@@ -5,7 +5,7 @@ use crate::source::root;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Whether a log may be so, and what is said about it.
+/// Whether the skips of a log are allowed, and the judge's output.
 fn judged(log: &str) -> (bool, String) {
     let mut judge = Command::new(root().join("tests/skips"));
     judge.arg("/dev/stdin").stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -119,7 +119,7 @@ mod tests {
         fitted((view, view), columns, (width, order))
     }
 
-    /// Each row takes one line of the terminal, its marks included, and what is left out is named.
+    /// Each row takes one line of the terminal, its marks included, and the columns left out are named.
     #[test]
     fn a_narrow_terminal_loses_columns() {
         let all: Vec<Column> = super::super::ALL.to_vec();

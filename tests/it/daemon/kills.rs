@@ -1,7 +1,7 @@
 //! SIGKILL before each system call by which the daemon changes a file while it serves a container, by strace.
 //!
 //! The first daemon's calls are counted. Then each of them ends a daemon, so that a record is cut at every place where
-//! it can be. The next daemon has what was answered, and of what was not answered all or nothing.
+//! it can be. The next daemon has each answered change, and of an unanswered one all or nothing.
 
 use crate::harness::node::{Node, admit, id};
 use crate::harness::wire::TenantClient;

@@ -315,8 +315,8 @@ fn a_program_is_told_what_is_wanted_back() {
     eventually("it is wanted no more", || told(&node)[4] == "wanted=0");
 }
 
-/// What is held beyond a limit that was lowered is told by the command that lowered it, and by the file, which is kept
-/// up without a limit above the cap too.
+/// The command that lowers a limit tells of the memory held above it, and so does the file, which is kept up without a
+/// limit above the cap too.
 #[test]
 fn a_lowered_limit_is_told() {
     let node = node("");
