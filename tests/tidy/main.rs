@@ -4,7 +4,7 @@
 
 mod circles;
 mod edges;
-mod skips;
+mod judges;
 mod source;
 mod words;
 

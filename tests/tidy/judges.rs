@@ -1,15 +1,15 @@
 //! A test that skips itself passes. So `tests/run` fails where `tests/skips` does not allow the reason on this machine,
-//! and this asks that judge about skips whose answer is known.
+//! and at its end `tests/failures` repeats what failed. This asks both scripts about logs whose answer is known.
 
 use crate::source::root;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Whether the skips of a log are allowed, and the judge's output.
-fn judged(log: &str) -> (bool, String) {
-    let mut judge = Command::new(root().join("tests/skips"));
+/// Whether a script of `tests/` ends well for a log, and its output.
+fn judged(script: &str, log: &str) -> (bool, String) {
+    let mut judge = Command::new(root().join("tests").join(script));
     judge.arg("/dev/stdin").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut judge = judge.spawn().expect("tests/skips starts");
+    let mut judge = judge.spawn().expect("the script starts");
     judge.stdin.take().expect("a pipe").write_all(log.as_bytes()).expect("it reads");
     let output = judge.wait_with_output().expect("it ends");
     (output.status.success(), String::from_utf8(output.stdout).expect("text"))
@@ -18,8 +18,9 @@ fn judged(log: &str) -> (bool, String) {
 #[test]
 fn only_skips_of_the_table_are_allowed() {
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|it| it.stdout == b"0\n");
-    let skipped =
-        |part: &str, why: &str| judged(&format!("== {part}\ntest a::b ... SKIP a::b: {why}\nok\n"));
+    let skipped = |part: &str, why: &str| {
+        judged("skips", &format!("== {part}\ntest a::b ... SKIP a::b: {why}\nok\n"))
+    };
     let cases = [
         ("tests", "no --peer was named", true),
         ("tests", "nothing known: at all", false),
@@ -36,5 +37,21 @@ fn only_skips_of_the_table_are_allowed() {
         let named = said.contains(&format!("  {why} ({part}, 1 times)\n"));
         assert_eq!(named, !allowed, "{said}");
     }
-    assert_eq!(judged("== tests\nok\n"), (true, "== nothing was skipped\n".to_owned()));
+    assert_eq!(judged("skips", "== tests\nok\n"), (true, "== nothing was skipped\n".to_owned()));
+}
+
+#[test]
+fn each_failure_is_repeated_with_what_it_printed() {
+    let rust = "test a::b ... FAILED\nfailures:\n\n---- a::b stdout ----\nthread 'a::b' panicked\nleft: 1\n\n\
+        failures:\n    a::b\n\nerror: test failed, to rerun pass `--test it`\n";
+    let log = format!(
+        "== tests\ntest c ... ok\n{rust}== programs\nok   fork\nFAIL mount torch: exit 1\nok   x\n"
+    );
+    let said = "tests: a::b\n    thread 'a::b' panicked\n    left: 1\nprograms: FAIL mount torch: exit 1\n";
+    assert_eq!(judged("failures", &log), (true, said.to_owned()));
+    let log = "== lints\nerror[E0425]: cannot find `x`\n";
+    assert_eq!(
+        judged("failures", log),
+        (true, "lints: error[E0425]: cannot find `x`\n".to_owned())
+    );
 }
