@@ -112,6 +112,9 @@ fn a_higher_class_is_named() {
     low.gets(&machine, Duration::from_millis(10));
     let (parts, time) = parts(&node, "a");
     assert_eq!(largest(&parts), "waiting");
-    let (container, _, cause) = culprit(&time);
-    assert_eq!((container, cause), ("b", "higher-class"), "{time}");
+    assert_eq!(culprit(&time).0, "b");
+    // Not the longest single wait: a busy machine may stop the other program in the middle of its turn.
+    let causes = time["behind"][0]["by_cause_ns"].as_object().expect("times by cause");
+    let most = causes.iter().max_by_key(|(_, ns)| number(ns)).expect("five causes");
+    assert_eq!(most.0, "higher-class", "{time}");
 }
