@@ -129,7 +129,7 @@ impl Engine {
     fn apply(&mut self, event: Event, actions: &mut Actions) {
         match event {
             Event::GpuFound { uuid, index, total } => self.found(uuid, index, total),
-            Event::GpuPartitioned { uuid } => self.partitioned(uuid),
+            Event::GpuWithoutSlices { uuid, why } => self.without_slices(uuid, why),
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
             Event::Restore(record) => self.restore(record, actions),
             Event::Dismiss { token, container } => self.dismiss(token, container, actions),
@@ -172,9 +172,11 @@ impl Engine {
             Event::EndSuspension { token, container } => {
                 self.end_suspension(token, container, actions)
             }
-            Event::MemoryMoved { container, away } => self.memory_moved(container, away, actions),
-            Event::WasSuspended { container, reclaimed } => {
-                self.was_suspended(container, reclaimed)
+            Event::MemoryMoved { container, away, stays } => {
+                self.memory_moved(container, away, stays.as_deref(), actions)
+            }
+            Event::WasSuspended { container, token, moved } => {
+                self.was_suspended(container, token, moved)
             }
             Event::Tick => {
                 self.end_recalls(actions);
@@ -285,7 +287,7 @@ impl Engine {
                 uuid,
                 index,
                 total,
-                is_mig: false,
+                no_slices: None,
                 turns,
                 beside: Beside::default(),
                 lending: Lending::default(),

@@ -38,11 +38,12 @@ pub enum EventKind {
     GpuFailed,
     /// It is healthy again.
     GpuRecovered,
-    /// Its GPU memory was moved to the host. Amounts: bytes.
+    /// Its GPU memory was moved to the host. Amounts: bytes. Text: how much of it may still be on the GPU.
     Suspended,
     /// It was moved back, and its processes go on. Amounts: bytes.
     Resumed,
-    /// Its memory limit was changed. Amounts: the old limit and the new one, bytes.
+    /// Its memory limit was changed. Amounts: the old limit and the new one, bytes. Text: the program's part, where it
+    /// was not gpuslice.
     LimitChanged,
     /// It was asked to give back memory beyond its cap. Amounts: bytes.
     MemoryWanted,
