@@ -146,8 +146,8 @@ impl TimeAccount {
         *sum = Duration(sum.0 + time.0);
     }
 
-    /// Adds the time between two instants; the engine was absent for the last part of it. A container that was suspended
-    /// stayed so: none but the daemon resumes it.
+    /// Adds the time between two instants; the engine was absent for the last part of it. A container that was
+    /// suspended stayed so: none but the daemon resumes it.
     fn follow(&mut self, course: Course, from: Instant, to: Instant, absent: Duration) {
         let absent = absent.min(to.since(from));
         let seen = Instant(to.0 - absent.0);
