@@ -5,6 +5,7 @@
 //! plain numbers here: the gate never dereferences them.
 
 use super::claim::ClaimWords;
+use super::turn::{LaneFacts, LaneWords};
 use crate::daemon::sys::SecondMapping;
 use gpuslice_nvabi::types::{CUcontext, CUstream};
 use gpuslice_wire::page::{ClientPage, ContainerPage};
@@ -62,6 +63,21 @@ pub struct Pages {
 }
 
 impl Pages {
+    /// What the daemon says about a lane now.
+    #[must_use]
+    pub fn facts(&self, lane: usize) -> LaneFacts {
+        let shown = &self.container.lane[lane];
+        LaneFacts::read(&LaneWords {
+            mode: &shown.mode,
+            turn: &shown.turn,
+            turn_end_ns: &shown.turn_end_ns,
+            window_us: &shown.window_us,
+            idle_us: &shown.idle_us,
+            heartbeat_ns: &self.container.heartbeat_ns,
+            hard: &self.container.hard,
+        })
+    }
+
     /// The words with which this process takes part in turns of a lane.
     #[must_use]
     pub fn claim(&self, lane: usize) -> ClaimWords<'static> {
@@ -128,4 +144,39 @@ pub trait DriverBackend: Send + Sync {
     fn hold(&self, stream: Stream, address: u64) -> bool;
     /// Destroys an event.
     fn discard(&self, event: Event);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::fake::Fake;
+    use gpuslice_wire::page::{MODE_OPEN, MODE_TURNS};
+    use std::sync::atomic::Ordering::SeqCst;
+
+    #[test]
+    fn the_facts_of_a_lane_are_its_own_in_ns_with_defaults_for_zeros() {
+        let pages = Fake::new().pages();
+        let shown = &pages.container.lane[1];
+        pages.container.heartbeat_ns.store(7, SeqCst);
+        let blank = pages.facts(1);
+        assert_eq!(
+            (blank.mode, blank.turn, blank.turn_end_ns, blank.hard),
+            (MODE_OPEN, 0, 0, false)
+        );
+        assert_eq!((blank.heartbeat_ns, blank.window_ns, blank.idle_ns), (7, 500_000, 20_000_000));
+        shown.mode.store(MODE_TURNS, SeqCst);
+        assert_eq!(pages.facts(1).idle_ns, 2_000_000, "turns are kept for a shorter time");
+        for (word, value) in [(&shown.turn, 5), (&shown.window_us, 300), (&shown.idle_us, 40)] {
+            word.store(value, SeqCst);
+        }
+        shown.turn_end_ns.store(9, SeqCst);
+        pages.container.hard.store(1, SeqCst);
+        let facts = pages.facts(1);
+        assert_eq!(
+            (facts.mode, facts.turn, facts.turn_end_ns, facts.hard),
+            (MODE_TURNS, 5, 9, true)
+        );
+        assert_eq!((facts.window_ns, facts.idle_ns), (300_000, 40_000));
+        assert_eq!(pages.facts(0).turn, 0, "another lane has its own");
+    }
 }

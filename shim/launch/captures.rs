@@ -114,9 +114,10 @@ mod tests {
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 scope.spawn(move || {
-                    for _ in 0..20_000 {
+                    for _ in 0..4_000 {
                         let call = || {
                             CALLS.fetch_add(1, SeqCst);
+                            std::thread::yield_now(); // a question may begin, if it is allowed to
                             assert_eq!(ASKED.load(SeqCst) % 2, 0, "a question is under way");
                             CALLS.fetch_sub(1, SeqCst);
                         };
@@ -135,6 +136,7 @@ mod tests {
                     while ASKED.load(SeqCst) < 2_000 {
                         let ask = || {
                             ASKED.fetch_add(1, SeqCst);
+                            std::thread::yield_now();
                             assert_eq!(CALLS.load(SeqCst), 0, "a call is under way");
                             ASKED.fetch_add(1, SeqCst);
                         };

@@ -298,6 +298,38 @@ mod tests {
     }
 
     #[test]
+    fn a_key_just_added_is_not_the_least_recently_used() {
+        let mut table = Estimates::default();
+        let set = Estimates::set(Key::of(&[0]));
+        let mut same = (0..).map(|n| Key::of(&[n])).filter(|key| Estimates::set(*key) == set);
+        let [old, new, third] = [(); 3].map(|()| same.next().expect("endless"));
+        table.observe(old, ONE, 1_000);
+        table.expect(Task::launch(old));
+        table.expect(Task::launch(Key::of(&[1, 2, 3])));
+        table.observe(new, ONE, 2_000);
+        table.observe(third, ONE, 3_000);
+        let known = [old, new, third].map(|key| table.expect(Task::launch(key)).known);
+        assert_eq!(known, [false, true, true]);
+    }
+
+    #[test]
+    fn keys_are_spread_over_the_sets() {
+        let mut sets: Vec<usize> = (0..256).map(|n| Estimates::set(Key::of(&[n]))).collect();
+        sets.sort_unstable();
+        sets.dedup();
+        assert!(sets.len() > 128 && sets.iter().all(|first| first % WAYS == 0), "{sets:?}");
+    }
+
+    #[test]
+    fn a_mixed_group_moves_an_estimate_an_eighth_of_the_way() {
+        let mut table = Estimates::default();
+        let key = Key::of(&[4]);
+        table.observe(key, ONE, 8_000);
+        table.scale(key, 3_000, 1_000);
+        assert_eq!(table.expect(Task::launch(key)).ns, 8_000 - 1_000 + 3_000);
+    }
+
+    #[test]
     fn scaling_is_total() {
         let mut table = Estimates::default();
         let key = Key::of(&[3]);

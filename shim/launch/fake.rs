@@ -5,10 +5,24 @@ use super::backend::{Context, DriverBackend, Event, Pages, Pinned, Progress, Str
 use crate::daemon::sys::SecondMapping;
 use gpuslice_wire::limits::PAGE_BYTES;
 use gpuslice_wire::page::{ClientPage, ContainerPage, GATE_OPEN};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
+
+thread_local! {
+    /// The stream into which this thread launches, or which it destroys: the gate may put something into no other.
+    static AT_WORK: Cell<Option<Stream>> = const { Cell::new(None) };
+}
+
+/// Makes a call of a program that launches into `stream`, or destroys it.
+pub fn at_work<R>(stream: Stream, call: impl FnOnce() -> R) -> R {
+    let before = AT_WORK.replace(Some(stream));
+    let result = call();
+    AT_WORK.set(before);
+    result
+}
 
 pub fn blank_container() -> &'static ContainerPage {
     // SAFETY: atomics and padding integers; all bits zero is a value of each.
@@ -175,6 +189,9 @@ impl DriverBackend for Fake {
         if std::thread::current().name() == Some(super::os::THREAD) {
             gpu.misuse.push("recorded by a thread that does not launch");
         }
+        if AT_WORK.get() != Some(stream) {
+            gpu.misuse.push("recorded into another stream than that of the launch");
+        }
         if gpu.capturing.contains(&stream) {
             gpu.misuse.push("recorded into a stream under capture");
         }
@@ -223,6 +240,9 @@ impl DriverBackend for Fake {
         let mut gpu = self.gpu();
         if gpu.no_waits {
             return false;
+        }
+        if AT_WORK.get() != Some(stream) {
+            gpu.misuse.push("a gate in another stream than that of the launch");
         }
         if gpu.capturing.contains(&stream) {
             gpu.misuse.push("a gate in a stream under capture");

@@ -21,7 +21,7 @@ use super::gates::Gates;
 use super::in_flight_limit::InFlightLimit;
 use super::os;
 use super::releases::{BEHIND_MAX_NS, Releases};
-use super::turn::{LaneFacts, Verdict};
+use super::turn::{Claimed, LaneFacts, Verdict};
 use super::window::{Admission, HELD_MAX_NS, StreamIndex};
 use super::word;
 use gpuslice_wire::limits::LANES_MAX;
@@ -198,13 +198,6 @@ impl PendingLaunch<'_> {
             lane.gaps.begins(lane.fences.in_flight.ended(), now);
         }
     }
-
-    /// Claims part in the open mode that `words` show. Returns whether that mode still holds; a daemon that
-    /// is away does not end it.
-    fn claim_open(&self, words: &LaneFacts, now: u64) -> bool {
-        let taken = self.words().take_open(words.turn);
-        words.stale(now) || taken
-    }
 }
 
 /// Counts a launch that goes.
@@ -247,7 +240,7 @@ impl Gate {
 
     /// The gate word and distance, if gates are to be put into streams now.
     fn gates(&self, pending: &PendingLaunch<'_>) -> Option<(u64, u64)> {
-        let distance = LaneFacts::read(pending.pages.container, pending.index).gates();
+        let distance = pending.pages.facts(pending.index).gates();
         let word = |_| self.gates.word(self.backend, pending.stream_id.context, pending.index);
         let word = Some(distance).filter(|ns| *ns > 0).and_then(word)?;
         Some((word, distance))
@@ -268,8 +261,15 @@ impl Gate {
             let pending = PendingLaunch { gates: self.gates(&pending), pages, ..pending };
             let mut lane = self.lane(index);
             let words = self.looks(&pending, &mut lane, now, &mut stage);
-            let (turn, pause, clock) = match words.judge(now) {
-                Verdict::Open if !pending.claim_open(&words, now) => continue,
+            let verdict = match words.claim(&pending.words(), now) {
+                Claimed::Kept(verdict) => verdict,
+                Claimed::OpenEnded => continue,
+                Claimed::TurnEnded => {
+                    os::wake(&pending.pages.container.futex); // a report is owed
+                    continue;
+                }
+            };
+            let (turn, pause, clock) = match verdict {
                 Verdict::Open => {
                     lane.unpark(pending.claims(), now);
                     count(&pending);
@@ -280,11 +280,6 @@ impl Gate {
                     return self.ticket(&pending, lane, now, false);
                 }
                 Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
-                Verdict::Turn { turn, .. } if !pending.words().take(turn) => {
-                    // The turn has just ended. This process claimed part in it and owes a report.
-                    os::wake(&pending.pages.container.futex);
-                    continue;
-                }
                 Verdict::Turn { turn, end_ns } => {
                     lane.unpark(pending.claims(), now);
                     lane.track(now);
@@ -328,7 +323,7 @@ impl Gate {
         stage: &mut Stage,
     ) -> LaneFacts {
         self.set_runnable(pending);
-        let words = LaneFacts::read(pending.pages.container, pending.index);
+        let words = pending.pages.facts(pending.index);
         match std::mem::replace(stage, Stage::Goes) {
             Stage::Arrives => lane.arrives(self.backend, &words, now),
             // Until here it counts, so that the gate thread does not end the turn for which it was woken.

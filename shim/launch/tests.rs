@@ -2,7 +2,7 @@
 
 use super::backend::Stream;
 use super::estimate::{Key, Task};
-use super::fake::Fake;
+use super::fake::{Fake, at_work};
 use super::os;
 use super::slow_path::{Gate, Work};
 use super::word::{CLOSED, OPEN};
@@ -53,11 +53,13 @@ impl Rig {
         if self.gate.word.load(SeqCst) == OPEN {
             return self.fake.launch(work.stream, ns);
         }
-        let ticket = self.gate.enter(&work);
-        self.fake.launch(work.stream, ns);
-        if let Some(ticket) = ticket {
-            self.gate.leave(ticket, true);
-        }
+        at_work(work.stream, || {
+            let ticket = self.gate.enter(&work);
+            self.fake.launch(work.stream, ns);
+            if let Some(ticket) = ticket {
+                self.gate.leave(ticket, true);
+            }
+        });
     }
 }
 

@@ -163,7 +163,7 @@ impl Gate {
                 // an attach to a restarted daemon, which provides a blank page of claims.
                 word::close(self.word);
             }
-            let words = LaneFacts::read(pages.container, 0);
+            let words = pages.facts(0);
             if words.stale(now) {
                 self.backend.reconnect();
             }
@@ -191,7 +191,7 @@ impl Gate {
         if runnable == 0 && !owes_report {
             return REST_NS;
         }
-        let words = LaneFacts::read(pages.container, index);
+        let words = pages.facts(index);
         let parked = runnable & RUNNABLE_PARKED != 0;
         let begins = !owes_report && !parked && may_launch(words.turn);
         if begins && std::mem::replace(seen_turn, words.turn) != words.turn {
@@ -254,7 +254,7 @@ impl Gate {
             return;
         };
         let (pages, now) = (self.backend.pages(), os::now());
-        let words = LaneFacts::read(pages.container, index);
+        let words = pages.facts(index);
         let mut lane = self.lane(index);
         if words.is_open(now) || lane.parked || !lane.fences.in_flight.may_be_over(now) {
             return;

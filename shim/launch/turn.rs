@@ -3,11 +3,34 @@
 //! A dead daemon must not stop its tenants, nor may a hung one: the page carries the daemon's heartbeat, and
 //! waiting launches check it. Once it is stale, launches in fair mode go without turns; launches in hard
 //! mode are held, for a limited time.
+//!
+//! `tests/pages` compiles this file as it is, as [`super::claim`].
 #![forbid(unsafe_code)]
 
+use super::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use super::atomic::{AtomicU32, AtomicU64};
+use super::claim::ClaimWords;
 use gpuslice_wire::limits::{DAEMON_WAIT_NS, HEARTBEAT_STALE_NS};
-use gpuslice_wire::page::{ContainerPage, MODE_GATES, MODE_OPEN, may_launch};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use gpuslice_wire::page::{MODE_GATES, MODE_OPEN, may_launch};
+
+/// The words of one lane that the daemon writes and a launch reads.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneWords<'a> {
+    /// `MODE_*`.
+    pub mode: &'a AtomicU32,
+    /// Turn word of the lane.
+    pub turn: &'a AtomicU32,
+    /// End of the turn.
+    pub turn_end_ns: &'a AtomicU64,
+    /// Limit of work in flight near a turn's end; 0 for the default.
+    pub window_us: &'a AtomicU32,
+    /// Idle time; 0 for the default.
+    pub idle_us: &'a AtomicU32,
+    /// The daemon's last heartbeat.
+    pub heartbeat_ns: &'a AtomicU64,
+    /// Not 0 if launches are held while the daemon is away.
+    pub hard: &'a AtomicU32,
+}
 
 /// The fields of a page that one decision needs; times in ns of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +81,22 @@ pub enum Verdict {
     },
 }
 
+/// What a launch may do after it has claimed what it read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// The decision; what it allows is claimed.
+    Kept(Verdict),
+    /// The open mode has ended: read again.
+    OpenEnded,
+    /// The turn has ended, and this process, which claimed part in it, owes a report: read again.
+    TurnEnded,
+}
+
 impl LaneFacts {
-    /// Reads lane `lane` of `page`. The turn is read with sequential consistency, since closing a turn and
+    /// Reads a lane. The turn is read with sequential consistency, since closing a turn and
     /// claiming it are a store and a load on each side.
     #[must_use]
-    pub fn read(page: &ContainerPage, lane: usize) -> LaneFacts {
-        let words = &page.lane[lane];
+    pub fn read(words: &LaneWords<'_>) -> LaneFacts {
         let or = |us: u32, default: u64| {
             if us == 0 { default } else { u64::from(us) * 1_000 }
         };
@@ -75,8 +108,8 @@ impl LaneFacts {
             turn_end_ns: words.turn_end_ns.load(Relaxed),
             window_ns: or(words.window_us.load(Relaxed), WINDOW_DEFAULT_NS),
             idle_ns: or(words.idle_us.load(Relaxed), idle),
-            heartbeat_ns: page.heartbeat_ns.load(Relaxed),
-            hard: page.hard.load(Relaxed) != 0,
+            heartbeat_ns: words.heartbeat_ns.load(Relaxed),
+            hard: words.hard.load(Relaxed) != 0,
         }
     }
 
@@ -136,6 +169,17 @@ impl LaneFacts {
             Verdict::Turn { turn: self.turn, end_ns: self.turn_end_ns }
         } else {
             Verdict::Wait { turn: self.turn }
+        }
+    }
+
+    /// The decision, and the claim that it needs. A daemon that is away does not end the open mode.
+    #[must_use]
+    pub fn claim(&self, words: &ClaimWords<'_>, now: u64) -> Claimed {
+        let verdict = self.judge(now);
+        match verdict {
+            Verdict::Open if !words.take_open(self.turn) && !self.stale(now) => Claimed::OpenEnded,
+            Verdict::Turn { turn, .. } if !words.take(turn) => Claimed::TurnEnded,
+            _ => Claimed::Kept(verdict),
         }
     }
 }
@@ -199,5 +243,19 @@ mod tests {
     #[test]
     fn a_heartbeat_from_the_future_is_fresh() {
         assert_eq!(words(8).judge(SECOND), Verdict::Wait { turn: 8 });
+    }
+
+    #[test]
+    fn gates_are_a_third_of_a_window_apart_where_a_turn_may_end_at_any_moment() {
+        let gated = LaneFacts { mode: MODE_GATES, window_ns: 150_000, ..words(7) };
+        assert_eq!((gated.gates(), words(7).gates()), (50_000, 0));
+    }
+
+    #[test]
+    fn patience_lasts_until_the_heartbeat_may_be_stale() {
+        let at = |later: u64| words(8).patience(10 * SECOND + later);
+        assert_eq!(at(0), HEARTBEAT_STALE_NS);
+        assert_eq!(at(HEARTBEAT_STALE_NS - 2_000_000), 2_000_000);
+        assert_eq!([at(HEARTBEAT_STALE_NS), at(SECOND)], [1_000_000; 2]);
     }
 }

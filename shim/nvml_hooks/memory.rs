@@ -1,9 +1,10 @@
-//! Memory of a device: the cap is the total, and used are the bytes that the container's processes use.
+//! Memory of a device: the cap is the total and its size, and used are the bytes that the container's processes use.
 
 use super::{guard, lane};
 use crate::real;
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
+use gpuslice_wire::units::MIB;
 
 /// Total, free and used of one device, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,31 @@ memories! {
     // The driver's own share is outside the slice.
     nvmlDeviceGetMemoryInfo_v2(nvmlMemory_v2_t) clears reserved;
 }
+
+/// One function that reports a device's size among its attributes.
+macro_rules! attributes {
+    ($($name:ident)*) => {$(
+        pub unsafe extern "C" fn $name(
+            device: nvmlDevice_t,
+            attributes: *mut nvmlDeviceAttributes_t,
+        ) -> nvmlReturn_t {
+            guard(|| {
+                let result = real!($name(device, attributes));
+                if result != nvmlReturn_t::SUCCESS {
+                    return Ok(result);
+                }
+                if let Some((daemon, lane)) = lane(device)? {
+                    // SAFETY: NVML has just written there and answered success.
+                    let attributes = unsafe { &mut *attributes };
+                    let cap = daemon.facts(lane).cap.load(Relaxed);
+                    attributes.memory_size_mb = attributes.memory_size_mb.min(cap / MIB);
+                }
+                Ok(result)
+            })
+        }
+    )*};
+}
+attributes! { nvmlDeviceGetAttributes nvmlDeviceGetAttributes_v2 }
 
 #[cfg(test)]
 mod tests {

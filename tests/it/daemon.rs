@@ -8,7 +8,7 @@ mod kills;
 mod lives;
 mod memory;
 mod pages;
-mod privileges;
+pub mod privileges;
 mod rules;
 mod unread_log;
 mod usage;

@@ -4,10 +4,11 @@
 //! writes its claim and then reads the word. Whether that excludes each other is not a question of interleavings
 //! alone: each side may read *before* its own write has reached the other.
 //!
-//! The modules `claim` and `word` below are the shim's own files. Only the module `atomic` that they import is
-//! another one: [loom](https://docs.rs/loom) runs the tests again and again, with every order of the threads up to a
-//! bound, and with every value that each load may return. The daemon and the GPU are written here: a close and a
-//! look at the claims, and a count of the work in flight, which no thread of the protocol reads.
+//! The modules `claim`, `turn` and `word` below are the shim's own files: all that a launch reads, decides and claims,
+//! on the fast path and at each look of the slow one. Only the module `atomic` that they import is another one:
+//! [loom](https://docs.rs/loom) runs the tests again and again, with every order of the threads up to a bound, and
+//! with every value that each load may return. The daemon and the GPU are written here: a close and a look at the
+//! claims, and a count of the work in flight, which no thread of the protocol reads.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -17,6 +18,10 @@ mod atomic;
 #[cfg(test)]
 #[path = "../../shim/launch/claim.rs"]
 mod claim;
+#[cfg(test)]
+#[path = "../../shim/launch/turn.rs"]
+#[expect(dead_code, reason = "how long a launch waits is no question of orders")]
+mod turn;
 #[cfg(test)]
 mod turns;
 #[cfg(test)]

@@ -5,7 +5,8 @@ use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::{AtomicU32, AtomicU64, Fence};
 use crate::claim::ClaimWords;
 use crate::in_every_order;
-use gpuslice_wire::page::{MODE_OPEN, MODE_TURNS, may_launch};
+use crate::turn::{Claimed, LaneFacts, LaneWords, Verdict};
+use gpuslice_wire::page::{MODE_OPEN, MODE_TURNS};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use std::sync::Mutex as Aside;
@@ -21,9 +22,16 @@ struct Gpu {
     elsewhere: bool,
 }
 
+/// Words that no thread writes here: the daemon lives, and says nothing about times.
+struct Times {
+    none: AtomicU32,
+    ns: AtomicU64,
+}
+
 struct Lane {
     turn: AtomicU32,
     mode: AtomicU32,
+    times: Times,
     active: AtomicU32,
     drained: AtomicU32,
     drained_ns: AtomicU64,
@@ -38,6 +46,7 @@ impl Lane {
         Lane {
             turn: word(turn),
             mode: word(mode),
+            times: Times { none: word(0), ns: AtomicU64::new(NOW, fence) },
             active: word(0),
             drained: word(0),
             drained_ns: AtomicU64::new(0, fence),
@@ -56,14 +65,24 @@ impl Lane {
         }
     }
 
-    /// A launch: it looks at the page, which may show it anything that was there, and claims what it sees.
+    fn facts(&self) -> LaneFacts {
+        let Times { none, ns } = &self.times;
+        LaneFacts::read(&LaneWords {
+            mode: &self.mode,
+            turn: &self.turn,
+            turn_end_ns: ns,
+            window_us: none,
+            idle_us: none,
+            heartbeat_ns: ns,
+            hard: none,
+        })
+    }
+
+    /// A launch: it looks at the page once, which may show it anything that was there, and claims what it sees.
     fn launch(&self) -> bool {
         let mut known = self.known.lock().expect("no thread panics with it");
-        let (mode, turn) = (self.mode.load(Relaxed), self.turn.load(Acquire));
-        let goes = match mode {
-            MODE_OPEN => self.words().take_open(turn),
-            _ => may_launch(turn) && self.words().take(turn),
-        };
+        let claimed = self.facts().claim(&self.words(), NOW);
+        let goes = matches!(claimed, Claimed::Kept(Verdict::Open | Verdict::Turn { .. }));
         if goes {
             *known += 1;
             let mut gpu = self.gpu.lock().expect("as above");
@@ -111,6 +130,9 @@ impl Lane {
         drained
     }
 }
+
+/// The time of every look.
+const NOW: u64 = 1;
 
 /// A turn, the open mode before turns, and the last turn before the word wraps.
 const BEFORE: [(u32, u32); 3] = [(MODE_TURNS, 1), (MODE_OPEN, 2), (MODE_TURNS, u32::MAX)];

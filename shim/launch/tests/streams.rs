@@ -70,7 +70,7 @@ fn destroyed_streams_and_contexts_are_never_used_again() {
     rig.launch(1, 7, US);
     eventually("known", || rig.claims().runnable.load(SeqCst) == 0);
     rig.launch(1, 7, 3_000 * US);
-    rig.gate.stream_closing(Stream(7));
+    at_work(Stream(7), || rig.gate.stream_closing(Stream(7)));
     rig.fake.gpu().dead.push(Stream(7));
     rig.turn(2, 0);
     eventually("drained", || rig.claims().drained.load(SeqCst) == 1);

@@ -146,7 +146,8 @@ impl TimeAccount {
         *sum = Duration(sum.0 + time.0);
     }
 
-    /// Adds the time between two instants; the engine was absent for the last part of it.
+    /// Adds the time between two instants; the engine was absent for the last part of it. A container that was
+    /// suspended stayed so: none but the daemon resumes it.
     fn follow(&mut self, course: Course, from: Instant, to: Instant, absent: Duration) {
         let absent = absent.min(to.since(from));
         let seen = Instant(to.0 - absent.0);
@@ -155,7 +156,11 @@ impl TimeAccount {
         if let Some((_, state)) = course.then {
             self.spend(state, seen.since(change));
         }
-        self.spend(State::Absent, absent);
+        let unseen = match course.first {
+            State::Suspended => State::Suspended,
+            _ => State::Absent,
+        };
+        self.spend(unseen, absent);
     }
 }
 

@@ -7,10 +7,10 @@ macro_rules! for_each_nvml_device_fn {
         $callback! {
             [pass, sim, 11080] nvmlDeviceGetCount(device_count: *mut u32) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetCount_v2(device_count: *mut u32) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetAttributes(
+            [hook, sim, 11080] nvmlDeviceGetAttributes(
                 device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetAttributes_v2(
+            [hook, sim, 11080] nvmlDeviceGetAttributes_v2(
                 device: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetHandleByIndex(

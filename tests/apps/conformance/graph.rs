@@ -12,7 +12,8 @@ family!("graph":
     over_the_device_captured, refusals_change_nothing, uploaded, destroyed, many_graphs,
     freed_by_another_graph, freed_at_each_launch, not_launched_twice, figures, highs_reset,
     highs_are_only_reset, other_memory_under_pressure, params_read_back, zero, largest_number,
-    null_params, free_node_of_nothing, bad_device;
+    null_params, free_node_of_nothing, bad_device, instantiated_by_each_function,
+    refused_by_each_function;
 );
 
 fn new_graph() -> Outcome<CUgraph> {
@@ -437,4 +438,75 @@ fn bad_device(gpu: Gpu) -> Outcome {
     says!([bad[0], bad[1]], cuDeviceGetGraphMemAttribute(99, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, to));
     says!(INVALID, cuDeviceGetGraphMemAttribute(gpu.device, 99, to));
     Ok(())
+}
+
+/// A function that instantiates a graph.
+type Instantiate = fn(&mut CUgraphExec, CUgraph) -> CUresult;
+
+/// All of them: each must be known to whatever counts memory.
+const INSTANTIATE: [(&str, Instantiate); 5] = [
+    ("cuGraphInstantiate", |exec, graph| {
+        let nowhere = std::ptr::null_mut();
+        calls::cuGraphInstantiate(exec, graph, nowhere, std::ptr::null_mut(), 0)
+    }),
+    ("cuGraphInstantiate_v2", |exec, graph| {
+        let nowhere = std::ptr::null_mut();
+        calls::cuGraphInstantiate_v2(exec, graph, nowhere, std::ptr::null_mut(), 0)
+    }),
+    ("cuGraphInstantiateWithFlags", |exec, graph| {
+        calls::cuGraphInstantiateWithFlags(exec, graph, 0)
+    }),
+    ("cuGraphInstantiateWithParams", |exec, graph| {
+        calls::cuGraphInstantiateWithParams(exec, graph, &mut plain_params())
+    }),
+    ("cuGraphInstantiateWithParams_ptsz", |exec, graph| {
+        calls::cuGraphInstantiateWithParams_ptsz(exec, graph, &mut plain_params())
+    }),
+];
+
+fn plain_params() -> CUDA_GRAPH_INSTANTIATE_PARAMS {
+    CUDA_GRAPH_INSTANTIATE_PARAMS {
+        flags: 0,
+        h_upload_stream: CUstream::NULL,
+        h_err_node_out: CUgraphNode::NULL,
+        result_out: CUDA_GRAPH_INSTANTIATE_SUCCESS,
+    }
+}
+
+fn instantiated_by_each_function(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(8)?;
+    for (name, instantiate) in INSTANTIATE {
+        let (graph, mut exec) = (new_graph()?, CUgraphExec::NULL);
+        let (_, at) = add_alloc(gpu, graph, bytes)?;
+        let code = instantiate(&mut exec, graph);
+        that!(code == SUCCESS, "{name} answered {code:?}");
+        launch(gpu, exec)?;
+        gpu.took(bytes, PIECE)?;
+        gpu.release(at)?;
+        ok!(cuGraphExecDestroy(exec));
+        ok!(cuGraphDestroy(graph));
+        trim(gpu)?;
+        gpu.back()?;
+    }
+    Ok(())
+}
+
+/// Beside memory that is held, a graph's does not fit, however it was instantiated.
+fn refused_by_each_function(gpu: Gpu) -> Outcome {
+    let (held, bytes) = (gpu.alloc(gpu.part(2)?)?, gpu.part(2)? + 16 * GRAIN);
+    let gpu = gpu.measured()?;
+    for (name, instantiate) in INSTANTIATE {
+        let (graph, mut exec) = (new_graph()?, CUgraphExec::NULL);
+        add_alloc(gpu, graph, bytes)?;
+        let code = instantiate(&mut exec, graph);
+        that!(code == SUCCESS || code == OOM, "{name} answered {code:?}");
+        if code == SUCCESS {
+            says!(OOM, cuGraphLaunch(exec, CUstream::NULL));
+            ok!(cuGraphExecDestroy(exec));
+        }
+        ok!(cuGraphDestroy(graph));
+        trim(gpu)?;
+        gpu.back()?;
+    }
+    gpu.release(held)
 }

@@ -9,7 +9,7 @@ use std::fs;
 
 /// Bits of the capabilities that the daemon's processes keep.
 const CHOWN: u64 = 1;
-const SYS_PTRACE: u64 = 1 << 19;
+pub const SYS_PTRACE: u64 = 1 << 19;
 const SYS_ADMIN: u64 = 1 << 21;
 
 /// A field of a process's status.
@@ -37,8 +37,11 @@ fn children(daemon: u32) -> BTreeMap<String, u32> {
     named.collect()
 }
 
-/// Waits until the process has this many filters; then it must have these capabilities, of those that this one has.
-fn expect_lowered(what: &str, pid: u32, filters: u32, (effective, permitted): (u64, u64)) {
+/// Waits until the process has so many filters more than this one; then it must have these capabilities, of those that
+/// this one has.
+pub fn expect_lowered(what: &str, pid: u32, more: u32, (effective, permitted): (u64, u64)) {
+    let inherited: u32 = field(std::process::id(), "Seccomp_filters").parse().expect("a number");
+    let filters = inherited + more;
     let ours = capabilities(std::process::id(), "CapPrm");
     // The filter is the last step, and a child may be starting.
     eventually(&format!("{what} has a filter"), || {
@@ -61,12 +64,11 @@ fn the_daemon_and_its_children_keep_what_they_need() {
     fs::write(&config, "preemption = \"probe\"\n").expect("written");
     node.start_daemon(&["--config", config.to_str().expect("plain")]);
     let daemon = node.pid().as_raw().unsigned_abs();
-    let inherited: u32 = field(std::process::id(), "Seccomp_filters").parse().expect("a number");
     let kept = (SYS_PTRACE | CHOWN, SYS_PTRACE | CHOWN | SYS_ADMIN);
-    expect_lowered("the daemon", daemon, inherited + 1, kept);
+    expect_lowered("the daemon", daemon, 1, kept);
     for thread in fs::read_dir(format!("/proc/{daemon}/task")).expect("threads").flatten() {
         let thread = thread.file_name().to_string_lossy().parse().expect("a number");
-        expect_lowered("a thread", thread, inherited + 1, kept);
+        expect_lowered("a thread", thread, 1, kept);
     }
     let _agent = AgentClient::of(&node);
     node.must_admit("web", Bytes(GIB));
@@ -82,6 +84,6 @@ fn the_daemon_and_its_children_keep_what_they_need() {
             "--watch-nvml" | "--close-sockets" => 0,
             other => panic!("a child with {other:?}"),
         };
-        expect_lowered(&option, pid, inherited + 2, (kept, kept));
+        expect_lowered(&option, pid, 2, (kept, kept));
     }
 }

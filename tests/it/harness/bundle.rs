@@ -239,8 +239,13 @@ impl Running {
         exec.output().expect("the runtime starts")
     }
 
-    /// Whether its runtime says so.
-    fn runs(&self) -> bool {
+    /// Whether its runtime has ended: the start failed, or the container is over.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Whether the container runs, as its runtime says.
+    pub fn runs(&self) -> bool {
         let mut state = self.bundle.runtime();
         let state = state.args(["state", &self.bundle.id]).output();
         let said = state.map(|output| output.stdout).unwrap_or_default();
@@ -265,8 +270,7 @@ impl Running {
     fn settle(&mut self) {
         let start = Instant::now();
         while start.elapsed() < PATIENCE / 4 {
-            let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
-            if self.runs() || self.child.as_mut().is_none_or(ended) {
+            if self.runs() || self.has_ended() {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));

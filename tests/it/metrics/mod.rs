@@ -209,6 +209,12 @@ fn without_rights_a_daemon_is_not_away() {
     for path in [public.path(), node.root(), node.runtime_dir()] {
         std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a mode");
     }
+    let mut once = Command::new(&copy);
+    once.arg("metrics").arg("--runtime-dir").arg(node.runtime_dir()).uid(65534).gid(65534);
+    let output = once.output().expect("gpuslice starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("permission denied"), "{output:?}");
+    assert_eq!(output.stdout, b"", "an error and no metric");
     let mut exporter = Exporter::command(&copy, &node);
     exporter.uid(65534).gid(65534);
     let exporter = Exporter::spawn(exporter);

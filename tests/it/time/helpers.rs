@@ -8,6 +8,7 @@
 use super::Tenant;
 use super::hangs::{LONG_US, Scene};
 use super::suspend::command;
+use crate::daemon::privileges::{SYS_PTRACE, expect_lowered};
 use crate::harness::wire::container_page;
 use crate::harness::{eventually, is_root, skip};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand};
@@ -143,6 +144,10 @@ fn a_helper_that_hangs_stops_nothing() {
     let mut suspend =
         command(&scene.node, &["suspend", "a"]).stderr(Stdio::null()).spawn().expect("it starts");
     eventually("--move-memory", || helpers(daemon).contains_key("--move-memory"));
+    let Helper::Child(mover) = helpers(daemon)["--move-memory"] else {
+        panic!("a thread moves memory")
+    };
+    expect_lowered("--move-memory", mover.cast_unsigned(), 2, (SYS_PTRACE, SYS_PTRACE));
     all_goes_on(&scene, "--move-memory");
     scene.faults("none");
     drop(moved);

@@ -313,6 +313,33 @@ fn a_gang_and_two_of_one_gpu_always_go_on() {
     explore(&[&[0, 1, 2], &[0], &[2]]);
 }
 
+/// Half of a collective runs, and its other half never comes: the turn is extended after 20 ms, then after twice as
+/// long each time, and 2 s after the first close others go on.
+#[test]
+fn half_a_collective_extends_its_turn_ever_later_and_overruns() {
+    let mut node = Node::new(&[&[0, 1], &[0], &[1]]);
+    (0..3).for_each(|who| node.make(Move::Want(who)));
+    let holds = |node: &Node| node.may_launch(0, 0) && node.may_launch(0, 1);
+    while !holds(&node) {
+        (1..3).for_each(|who| node.drain_all(who));
+        node.make(Move::Time);
+    }
+    node.launch(0, 0);
+    let (mut closes, mut extensions) = (Vec::new(), Vec::new());
+    while !node.may_launch(1, 0) {
+        let (now, open) = (node.rig.now, node.may_launch(0, 1));
+        match (open, closes.len() > extensions.len()) {
+            (false, false) => closes.push(now),
+            (true, true) => extensions.push(now - closes[extensions.len()]),
+            _ => {}
+        }
+        node.make(Move::Time);
+    }
+    let ms: Vec<u64> = extensions.iter().map(|ns| ns / 1_000_000).collect();
+    assert_eq!(ms, [20, 40, 80, 160, 320, 640]);
+    assert_eq!(node.rig.now - closes[0], 2_000_000_000, "others go on");
+}
+
 /// The turn of a gang whose collective was cut in two was extended, and the clock jumps over its end: its
 /// processes are read before others run beside it.
 #[test]

@@ -348,6 +348,32 @@ fn the_absence_of_the_daemon_is_no_wait() {
     }
 }
 
+/// It takes no turn meanwhile, whatever the daemon misses.
+#[test]
+fn a_suspended_container_is_known_to_be_so_in_the_absence_of_the_daemon() {
+    let mut node = Node::new(&[("away", "0"), ("a", "0"), ("b", "0")]);
+    let container = id("away");
+    node.step(Event::Suspend { token: crate::Token(9), container });
+    node.step(Event::MemoryMoved { container, away: true });
+    node.says("a", 0, runnable());
+    node.says("b", 0, runnable());
+    let due = node.rig.engine.next_deadline().expect("a turn ends");
+    node.rig.now = due.0 + 950 * MS;
+    for _ in 0..2 {
+        let rows = node.rig.engine.snapshot(Instant(node.rig.now));
+        let parts = rows.iter().find_map(|row| match row {
+            Snapshot::SliceTime { container: it, since_ns, suspended_ns, absent_ns, .. } => {
+                (*it == container).then_some((node.rig.now - since_ns, *suspended_ns, *absent_ns))
+            }
+            _ => None,
+        });
+        let (wall, suspended, absent) = parts.expect("a row");
+        assert_eq!((suspended, absent), (wall, 0));
+        assert_eq!(node.row("a", 0).0[6], 700, "the absence is one for others");
+        node.step(Event::Tick);
+    }
+}
+
 /// A deadline that a late step leaves to the next tick is no absence: the daemon is there again.
 #[test]
 fn a_late_step_ends_the_absence() {
