@@ -72,6 +72,7 @@ fn view(seconds: u64) -> View {
     View {
         suspensions: BTreeMap::new(),
         limits: BTreeMap::new(),
+        loads: BTreeMap::new(),
         owners: BTreeMap::new(),
         now_ns: at,
         gpus: vec![Gpu {

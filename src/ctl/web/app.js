@@ -27,7 +27,7 @@ function shape(name, attributes) {
   return it;
 }
 
-function percent(part) { return (100 * part).toFixed(part < 0.095 && part > 0 ? 1 : 0) + " %"; }
+function percent(part) { return part === null ? "-" : (100 * part).toFixed(part < 0.095 && part > 0 ? 1 : 0) + " %"; }
 
 function counted(number, what, more = "s") { return `${number} ${what}${number === 1 ? "" : more}`; }
 
