@@ -15,7 +15,9 @@ use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent};
 
-use crate::{Action, Claims, Config, Credit, Cut, Engine, Event, Mode, Record, SliceRequest, Token};
+use crate::{
+    Action, Claims, Config, Credit, Cut, Engine, Event, Mode, Record, SliceRequest, Token,
+};
 
 pub(crate) const MS: u64 = 1_000_000;
 

@@ -142,7 +142,10 @@ fn memory(now: &View, it: &Slice<'_>) -> String {
                 false => format!("[{bar}] {}/{}G", whole(cap), whole(limit)),
             }
         }
-        false => format!("[{bar}] {cap}"),
+        false => match cap.to_string() {
+            exact if exact.len() < BAR => format!("[{bar}] {exact}"),
+            _ => format!("[{bar}] {}G", gib(cap)),
+        },
     }
 }
 

@@ -299,7 +299,10 @@ fn a_refusal_is_the_reason_where_nothing_else_is() {
     let (found, told) = why(parts(10, |it| it.idle = 90), again);
     assert_eq!(found, Why::Refused(S));
     assert_eq!(told.advice.as_deref(), Some("gpuslice set a --memory 1026MiB"), "{told:?}");
-    assert!(told.sentence.contains("asked for 3MiB, and could get 1MiB; its cap is 1GiB"), "{told:?}");
+    assert!(
+        told.sentence.contains("asked for 3MiB, and could get 1MiB; its cap is 1GiB"),
+        "{told:?}"
+    );
     let (_, told) = why(parts(10, |it| it.idle = 90), |now| {
         again(now);
         now.rows[0].denied_credit = Bytes(5 << 20);
