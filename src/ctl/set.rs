@@ -257,7 +257,8 @@ fn retune(options: &Options, admin: &Admin, (id, rows): (&str, &[&Row])) -> Resu
     let share_limit = options.share_limit.unwrap_or_default();
     let class = options.priority;
     let changes = retuned(rows.first().copied(), weight, [share, share_limit], class);
-    if changes.iter().all(|it| it.is_same) {
+    // Under the policy fixed a share is its own limit, which none cannot lift: the daemon says so.
+    if changes.iter().all(|it| it.is_same) && share_limit != Change::None {
         return Ok(changes);
     }
     let container = ContainerId::new(id).with_context(|| id.to_owned())?;

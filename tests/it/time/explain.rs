@@ -259,7 +259,7 @@ fn the_text_for_people() {
     let (fine, one) = run(&["b", "--since-start"]);
     assert!(fine && one.starts_with("b, gpu 0 (simulated), "), "{one}");
     assert!(one.contains("\n  why:   ") && one.contains("\n  time:  "), "{one}");
-    assert!(one.contains("note:  an allocation that needed "), "{one}");
+    assert!(one.contains("note:  an allocation of "), "{one}");
     for (words, why) in [
         (&["nosuch"][..], "no slice is called \"nosuch\""),
         (&["--seconds", "0"], "not between 0.1 and 3600 seconds"),
