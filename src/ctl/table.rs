@@ -340,8 +340,8 @@ impl View {
         rows.any(|row| row.gated == 0)
     }
 
-    /// The part of its GPU that a slice got since `before`, 0..=1. With turns that is what was charged. Without turns all
-    /// slices of the GPU together got no more than what NVML shows of its use; `None` if it shows nothing.
+    /// The part of its GPU that a slice got since `before`, 0..=1. With turns that is what was charged. Without turns
+    /// all slices of the GPU together got no more than what NVML shows of its use; `None` if it shows nothing.
     pub fn got(&self, row: &Row, before: &View) -> Option<f64> {
         let charged = self.charged(row, before);
         if charged <= 0.0 || !self.is_open(row.gpu, before) {

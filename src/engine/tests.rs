@@ -279,8 +279,8 @@ fn the_last_byte_goes_to_one() {
     assert!(rig.reserve(one, 1, 1).is_empty(), "it is gone");
 }
 
-/// What is told of a refusal adds up: the size of the allocation, and under the cap what is used, what it could have had,
-/// and the credit that another process keeps.
+/// What is told of a refusal adds up: the size of the allocation, and under the cap what is used, what it could have
+/// had, and the credit that another process keeps.
 #[test]
 fn the_figures_of_a_refusal_add_up() {
     let mut rig = Rig::new(Config::default(), &[16]);

@@ -188,8 +188,8 @@ macro_rules! slice_fields {
             gated: u32,
             /// Whether it takes turns together with others of the container's GPUs (1) or not (0).
             gang: u32,
-            /// GPU time charged since admission, ns. Without turns (`gated`) that is all time in which its processes claim
-            /// work, divided by the containers that do so; what its kernels use of that is in [`Snapshot::GpuLoad`].
+            /// GPU time charged since admission, ns. Without turns (`gated`) that is all time in which its processes
+            /// claim work, divided by the containers that do so. `Snapshot::GpuLoad` shows what kernels use of it.
             gpu_ns: u64,
             /// Time with work and without the GPU, ns: waiting, hand-over, limited and gang of `SliceTime`.
             wait_ns: u64,
