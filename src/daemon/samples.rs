@@ -8,7 +8,8 @@
 //! They are cut from the sums in µs, so they add up to the sums however long they are added. Without turns, a slice
 //! is charged all the time in which it has work: what slices got then is no more than what NVML shows of the GPU's
 //! use, if it shows that. Two bounds hold: samples of [`KEPT_FOR`], and [`KEPT`] samples of all slices together. With
-//! more slices than these allow, the memory is shorter for all. A slice that has ended is remembered as long as its samples.
+//! more slices than these allow, the memory is shorter for all. A slice that has ended is remembered as long as its
+//! samples.
 
 use gpuslice_engine::Figures;
 use gpuslice_wire::due::{Claimant, due};
