@@ -141,7 +141,7 @@ fn paragraph(now: &View, row: &Row, finding: &Finding, dir: Option<&Path>) -> Ve
     };
     let shown = parts.iter().filter(|(_, ns)| growth.part(*ns) >= 0.005);
     let shown: Vec<String> =
-        shown.map(|(name, ns)| format!("{} {}", percent(growth.part(*ns)), word(*name))).collect();
+        shown.map(|&(name, ns)| format!("{} {}", percent(growth.part(ns)), word(name))).collect();
     let got = growth.got.map_or("-".to_owned(), percent);
     let (time, due) = (shown.join(", "), percent(finding.due));
     let waited = percent(growth.part(growth.waited()));
