@@ -61,8 +61,11 @@ pub(crate) fn control_file(dir: &Path) -> PathBuf {
     dir.join(CONTROL)
 }
 
-/// Makes a device directory; one that exists already is an error.
+/// Makes a device directory, and those above it; one that exists already is an error.
 pub fn create(dir: &Path, config: &Config) -> Result<(), Error> {
+    if let Some(parent) = dir.parent().filter(|parent| !parent.exists()) {
+        std::fs::create_dir_all(parent).map_err(io_error("making", parent))?;
+    }
     let (outer, _held) = hold(dir)?;
     if node_in(&outer)?.is_some() {
         let source = io::Error::from(ErrorKind::AlreadyExists);
@@ -195,7 +198,8 @@ fn no_directory(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Opens a device directory, making it from `GPUSLICE_SIM` if it is not there.
+/// Opens a device directory, making it from `GPUSLICE_SIM` if it is not there. Directories above it are not made: one
+/// that was removed together with the device would come back with it.
 pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
     let node = make(dir)?;
     let dir = node.path().to_owned();

@@ -32,9 +32,6 @@ pub(crate) fn user() -> u32 {
 impl Folder {
     /// Makes the directory, its owner's alone. One that is there stays as it is.
     pub(crate) fn make(path: &Path) -> io::Result<()> {
-        if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
-            std::fs::create_dir_all(parent)?;
-        }
         match DirBuilder::new().mode(PRIVATE).create(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             made => made,

@@ -65,7 +65,7 @@ pub const ALL: [Column; WIDE + 10] = [
     right("DENIED", 7, |it| it.row.denied.to_string()),
     right("WEIGHT", 13, |it| weight(it.row)),
     right("DUE", 7, |it| percent(it.now.due_since(Some(it.before), it.row))),
-    right("GOT", 7, |it| percent(it.now.got(it.row, it.before))),
+    right("GOT", 7, |it| it.now.got(it.row, it.before).map_or("-".to_owned(), percent)),
     right("WAIT", 7, |it| percent(it.now.waited(it.row, it.before))),
     right("PROCS", 5, |it| it.row.clients.to_string()),
     left("ID", SHORT_ID, |it| it.row.container.chars().take(SHORT_ID).collect()),
@@ -75,7 +75,7 @@ pub const ALL: [Column; WIDE + 10] = [
     right("PREEMPTED", 9, |it| it.row.closed_early.to_string()),
     left("TIME-BY", 9, |it| time_enforcement_name(it.row.time_enforcement).to_owned()),
     right("STOPS", 5, |it| it.row.stops.to_string()),
-    left("LAST-REFUSED", 24, |it| it.row.refusal().unwrap_or_else(|| "never".to_owned())),
+    left("LAST-REFUSED", 30, |it| it.row.refusal().unwrap_or_else(|| "never".to_owned())),
     left("POD", 40, pod),
     right("IDLE", 7, |it| {
         let growth = it.finding().growth;
@@ -135,11 +135,17 @@ fn row_of(cell: &Cell<'_>, columns: &[Column]) -> String {
 
 /// What follows the columns of a slice: its states first, then whether its GPU is simulated, if that is to be said.
 fn marks(it: &Cell<'_>, with_simulated: bool) -> String {
+    let amount = |bytes: Bytes, what: &str| match bytes {
+        Bytes::ZERO => None,
+        bytes => Some(format!("{bytes} {what}")),
+    };
     let suspension = it.now.suspensions.get(&it.row.container).map(|state| state.name());
-    let wanted = it.now.limit(it.row).wanted;
-    let wanted = (wanted > Bytes::ZERO).then(|| format!("{wanted} wanted back"));
+    let suspended = suspension.and_then(|state| amount(it.now.on_host(it.row), state));
+    let borrowed = amount(it.now.borrowed(it.row), "borrowed");
+    let wanted = amount(it.now.limit(it.row).wanted, "wanted back");
     let marks = [
-        suspension,
+        suspended.as_deref().or(suspension),
+        borrowed.as_deref(),
         wanted.as_deref(),
         it.now.is_over(it.row).then_some("over"),
         (it.row.gang != 0).then_some("gang"),
@@ -200,9 +206,11 @@ fn weight(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::MemoryLimit;
     use crate::table::tests::slice;
     use gpuslice_wire::snapshot::SuspensionState;
     use gpuslice_wire::units::Bytes;
+    use std::collections::BTreeMap;
 
     #[test]
     fn share_limit_and_weight_are_one_column() {
@@ -268,6 +276,28 @@ mod tests {
         assert!(told[1].ends_with("  suspended") && !told[2].contains("suspend"), "{told:?}");
     }
 
+    /// A loan is what is held beyond the cap: it adds up with USED, UNTRACKED and CAP. Credit is none.
+    #[test]
+    fn a_loan_and_suspended_memory_are_marked_with_their_sizes() {
+        let mut row = slice("a", 1, None, true, 0);
+        let mib = |mib: u64| Bytes(mib << 20);
+        (row.used, row.untracked, row.reserved) = (mib(1500), mib(36), mib(1700));
+        let limit = MemoryLimit { limit: mib(2048), wanted: mib(100) };
+        let limits = [((row.container.clone(), row.gpu), limit)].into();
+        let lent = View { rows: vec![row.clone()], limits, ..View::default() };
+        let told = lines(&lent, &lent, &standard(false));
+        assert!(told[1].ends_with(" 1  512MiB borrowed  100MiB wanted back"), "{told:?}");
+        // Without a limit above its cap it has borrowed nothing: the cap was lowered.
+        let above = View { limits: BTreeMap::new(), ..lent.clone() };
+        let told = lines(&above, &above, &standard(false));
+        assert!(told[1].ends_with(" 1  over"), "{told:?}");
+        let suspensions = [(row.container.clone(), SuspensionState::Suspended)].into();
+        let mut away = View { suspensions, ..lent };
+        away.leave_out_suspended();
+        let told = lines(&away, &away, &standard(false));
+        assert!(told[1].ends_with(" 1  1700MiB suspended  100MiB wanted back"), "{told:?}");
+    }
+
     #[test]
     fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
         let mut row = slice("a", 1, None, true, 0);
@@ -284,6 +314,21 @@ mod tests {
         assert!(told[1].contains(" 3MiB with 1MiB left"), "{told:?}");
         assert!(told[2].ends_with("left  over"), "{told:?}");
         assert!(lines(&view, &view, &standard(false))[1].ends_with(" 1"));
+    }
+
+    /// A slice that is alone has all the GPU's time: what it uses of that is NVML's figure, or is not known.
+    #[test]
+    fn got_without_turns_is_what_nvml_shows() {
+        let view = |now_ns, loads: &[f64]| {
+            let open = Row { gated: 0, ..slice("a", 1, None, true, now_ns) };
+            let loads = loads.iter().map(|load| (open.gpu, *load)).collect();
+            View { now_ns, rows: vec![open], loads, ..View::default() }
+        };
+        let got = |loads: &[f64]| {
+            let columns = parse("GOT").unwrap_or_default();
+            lines(&view(1_000, &[]), &view(2_000, loads), &columns)[1].trim().to_owned()
+        };
+        assert_eq!((got(&[0.03]).as_str(), got(&[]).as_str()), ("3.0%", "-"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::out;
 use crate::table::View;
 use crate::text::{counted, cut, wrapped};
 use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::NO_CAP;
 use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::units::Bytes;
@@ -115,8 +116,9 @@ impl Shown {
             }
             EventKind::SliceBegan => counted(first, "GPU"),
             EventKind::MemoryRefused => {
-                let what = if self.text.is_empty() { "" } else { " of " };
-                format!("needed {} more{what}{}, {} left", Bytes(first), self.text, Bytes(second))
+                let (what, unused) = self.text.split_once("; ").unwrap_or((&self.text, ""));
+                let unused = if unused.is_empty() { "" } else { "; " }.to_owned() + unused;
+                format!("asked for {} of {what}, {} left{unused}", Bytes(first), Bytes(second))
             }
             EventKind::Overrun => format!("not drained {ms} ms after its turn; others go on"),
             EventKind::Drained => format!("drained {ms} ms after its turn"),
@@ -216,7 +218,7 @@ impl Shown {
             _ => &[],
         };
         for (name, amount) in names.iter().zip([first, second]) {
-            let none = self.kind == EventKind::CapChanged && amount == NO_CAP;
+            let none = self.kind == EventKind::CapChanged && amount == NO_CAP.0;
             value[*name] = if none { serde_json::Value::Null } else { amount.into() };
         }
         out::document("event", 1, value)
@@ -299,12 +301,9 @@ fn note_dropped(end: &EventsEnd) {
     }
 }
 
-/// The amount that stands for no cap.
-const NO_CAP: u64 = u64::MAX;
-
 /// A cap in words.
 fn cap(bytes: u64) -> String {
-    if bytes == NO_CAP { "no cap".to_owned() } else { Bytes(bytes).to_string() }
+    if bytes == NO_CAP.0 { "no cap".to_owned() } else { Bytes(bytes).to_string() }
 }
 
 #[cfg(test)]
@@ -357,17 +356,23 @@ mod tests {
             (EventKind::Frozen, [3 * mib, mib], "", "its processes are frozen", "cap"),
             (EventKind::Thawed, [0, 0], "", "its processes go on", "event"),
             (EventKind::Killed, [3 * mib, mib], "", "were killed", "held"),
-            (EventKind::MemoryRefused, [3 * mib, mib], "", "needed 3MiB more, 1MiB left", "left"),
+            (
+                EventKind::MemoryRefused,
+                [3 * mib, mib],
+                "GPU memory; 5MiB are unused credit of its other processes",
+                "asked for 3MiB of GPU memory, 1MiB left; 5MiB are unused credit of its other",
+                "left",
+            ),
             (
                 EventKind::MemoryRefused,
                 [3 * mib, mib],
                 "pinned host memory",
-                "needed 3MiB more of pinned host memory, 1MiB left",
+                "asked for 3MiB of pinned host memory, 1MiB left (pid",
                 "need",
             ),
             (EventKind::Overrun, [2_000 * ms, 0], "", "not drained 2000 ms after", "after_ns"),
             (EventKind::CapChanged, [mib, 2 * mib], "", "1MiB -> 2MiB", "cap"),
-            (EventKind::CapChanged, [NO_CAP, mib], "pinned", "no cap of pinned -> 1MiB", "cap"),
+            (EventKind::CapChanged, [NO_CAP.0, mib], "pinned", "no cap of pinned -> 1MiB", "cap"),
             (EventKind::SliceRefused, [0, 0], "no room", "no room", "text"),
         ] {
             let event = event(kind, amounts, text);
@@ -406,7 +411,7 @@ mod tests {
             lines(80),
             [
                 &format!("2027-01-15T08:00:00.123Z  memory-refused  {long}"),
-                "                          needed 3MiB more of pinned host memory, 1MiB left (pid",
+                "                          asked for 3MiB of pinned host memory, 1MiB left (pid",
                 "                          7)",
             ]
         );

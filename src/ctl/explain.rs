@@ -135,12 +135,17 @@ fn paragraph(now: &View, row: &Row, finding: &Finding, dir: Option<&Path>) -> Ve
     ];
     lines.extend(with_dir(advice, dir).map(|advice| format!("{TRY}{advice}")));
     let parts = parts(finding);
+    let word = |name: &'static str| match name {
+        "running" if growth.is_open => "free to launch",
+        name => name,
+    };
     let shown = parts.iter().filter(|(_, ns)| growth.part(*ns) >= 0.005);
     let shown: Vec<String> =
-        shown.map(|(name, ns)| format!("{} {name}", percent(growth.part(*ns)))).collect();
-    let got = percent(growth.part(growth.gpu));
-    let time = shown.join(", ");
-    lines.push(format!("  time:  {time}; got {got} of the GPU, due {}", percent(finding.due)));
+        shown.map(|&(name, ns)| format!("{} {}", percent(growth.part(ns)), word(name))).collect();
+    let got = growth.got.map_or("-".to_owned(), percent);
+    let (time, due) = (shown.join(", "), percent(finding.due));
+    let waited = percent(growth.part(growth.waited()));
+    lines.push(format!("  time:  {time}; got {got} of the GPU, due {due}, waited {waited}"));
     lines.extend(notes.into_iter().map(|note| format!("  note:  {note}")));
     lines
 }
@@ -184,6 +189,7 @@ fn json_of(now: &View, findings: &[(&Row, Finding)], dir: Option<&Path>) -> Valu
             "label": told.label, "sentence": told.sentence, "try": with_dir(told.advice, dir),
             "notes": told.notes,
             "wall_ns": finding.growth.wall, "gpu_ns": finding.growth.gpu, "due": finding.due,
+            "got": finding.growth.got, "wait_ns": finding.growth.waited(),
             "time": parts,
         })
     };

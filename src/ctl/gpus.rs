@@ -33,7 +33,8 @@ Columns:
               suspended slices is on the host, and is shown at the end of the line
   PROMISED    the sum of the slices' caps
   UNPROMISED  memory that can still be promised
-  BUSY        the part of the last 250 ms in which slices had the GPU";
+  BUSY        the part of the last 250 ms in which slices had the GPU by their turns; without turns, as with one slice alone,
+              NVML's utilisation of the GPU over the last second or less, and - if NVML does not tell it";
 
 /// A GPU's figures.
 pub struct Summary<'a> {
@@ -45,8 +46,8 @@ pub struct Summary<'a> {
     pub on_host: Bytes,
     /// Memory that can still be promised.
     pub unpromised: Bytes,
-    /// The part of the time that was charged to its slices, 0..=1.
-    pub busy: f64,
+    /// The part of the time that its slices got, 0..=1; `None` if that is not known.
+    pub busy: Option<f64>,
 }
 
 /// The GPUs of `now`; their slices' time is measured since `before`.
@@ -55,9 +56,15 @@ pub fn summaries<'a>(before: &View, now: &'a View) -> Vec<Summary<'a>> {
         let rows = || now.rows.iter().filter(|row| row.gpu == gpu.uuid);
         let on_host = rows().map(|row| now.on_host(row));
         let on_host = on_host.fold(Bytes::ZERO, Bytes::saturating_add);
-        let busy = rows().fold(0.0, |busy, row| busy + now.got(row, before));
+        let busy = rows().try_fold(0.0, |busy, row| Some(busy + now.got(row, before)?));
         let unpromised = Bytes(gpu.total.0.saturating_sub(gpu.promised.0));
-        Summary { gpu, used: now.held_on(gpu.uuid), on_host, unpromised, busy: busy.min(1.0) }
+        Summary {
+            gpu,
+            used: now.held_on(gpu.uuid),
+            on_host,
+            unpromised,
+            busy: busy.map(|it| it.min(1.0)),
+        }
     };
     now.gpus.iter().map(summary).collect()
 }
@@ -133,7 +140,7 @@ fn cells(it: &Summary<'_>) -> [String; 9] {
         gpu.promised.to_string(),
         it.unpromised.to_string(),
         gpu.total.to_string(),
-        format!("{:.1}%", 100.0 * it.busy),
+        it.busy.map_or("-".to_owned(), |busy| format!("{:.1}%", 100.0 * busy)),
         gpu.slices.to_string(),
     ]
 }
@@ -181,6 +188,23 @@ mod tests {
         );
         let json = json_of(&summaries(&before, &now)[0]);
         assert_eq!((&json["memory_used"], &json["busy"]), (&(4 << 20).into(), &0.75.into()));
+    }
+
+    #[test]
+    fn a_gpu_without_turns_is_as_busy_as_nvml_shows() {
+        let view = |now_ns, loads: &[f64]| {
+            let rows = vec![Row { gated: 0, ..slice("a", 1, None, true, now_ns) }];
+            let loads = loads.iter().map(|load| (rows[0].gpu, *load)).collect();
+            View { now_ns, rows, loads, gpus: vec![gpu(1, 4)], ..View::default() }
+        };
+        let busy = |loads: &[f64]| {
+            let (before, now) = (view(0, &[]), view(1_000, loads));
+            let all = summaries(&before, &now);
+            let cell = lines(&all, None)[1].split_whitespace().rev().nth(1).map(str::to_owned);
+            (cell.unwrap_or_default(), json_of(&all[0])["busy"].clone())
+        };
+        assert_eq!(busy(&[0.02]), ("2.0%".to_owned(), 0.02.into()));
+        assert_eq!(busy(&[]), ("-".to_owned(), Value::Null));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Paths of this node's parts, and a private daemon where none runs.
 
 use crate::admin::Admin;
+use crate::sim::PrivateDevice;
 use anyhow::{Context, Result, bail};
 use gpuslice_host::layout;
 use nix::errno::Errno;
@@ -97,7 +98,11 @@ impl Process {
     ///
     /// # Errors
     /// The daemon cannot be started.
-    pub fn while_used(driver: &Path, dir: &Path, device: Option<&Path>) -> Result<Process> {
+    pub fn while_used(
+        driver: &Path,
+        dir: &Path,
+        device: Option<&PrivateDevice>,
+    ) -> Result<Process> {
         let mut command = daemon(driver, dir, device, None)?;
         command.arg("--while-used");
         // It outlives this command and its terminal if another command uses it.
@@ -140,12 +145,12 @@ impl Process {
     }
 }
 
-/// The command that starts a daemon. `device` is the simulated GPU's directory, if any; `work` is
-/// another directory of this command. The daemon removes both at its end.
+/// The command that starts a daemon. `device` is its simulated GPU, if any; `work` is another directory of this
+/// command. The daemon removes both at its end.
 fn daemon(
     driver: &Path,
     dir: &Path,
-    device: Option<&Path>,
+    device: Option<&PrivateDevice>,
     work: Option<&Path>,
 ) -> Result<Command> {
     let mut command = Command::new(part("gpusliced")?);
@@ -154,9 +159,9 @@ fn daemon(
     command.arg("--ephemeral");
     command.stdin(Stdio::null()).stdout(Stdio::null());
     if let Some(device) = device {
-        command.env("GPUSLICE_SIM_DEVICE", device);
+        command.env("GPUSLICE_SIM_DEVICE", device.path());
     }
-    for ours in device.iter().chain(&work) {
+    for ours in device.map(PrivateDevice::outer).into_iter().chain(work) {
         command.arg("--remove").arg(ours);
     }
     Ok(command)
@@ -170,14 +175,14 @@ pub struct PrivateDaemon {
 }
 
 impl PrivateDaemon {
-    /// Starts a daemon and waits until it answers. `device` is the simulated GPU's directory, if any;
-    /// `work` is another directory of this command. Both are removed even if this command is killed.
+    /// Starts a daemon and waits until it answers. `device` is its simulated GPU, if any; `work` is another
+    /// directory of this command. Both are removed even if this command is killed.
     ///
     /// # Errors
     /// It ended or does not answer; the error contains its log.
     pub fn start(
         driver: &Path,
-        device: Option<&Path>,
+        device: Option<&PrivateDevice>,
         work: Option<&Path>,
     ) -> Result<PrivateDaemon> {
         let dir = temporary("gpuslice-")?;

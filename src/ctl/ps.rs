@@ -51,8 +51,9 @@ Columns; -o wide adds ID, LIMIT, TURNS, OVERRUNS, PREEMPTED, TIME-BY, STOPS, LAS
   WEIGHT, PRIO, LIMIT    share-limit+weight; priority; most of the GPU's time that it may get
   MEM-LIMIT, WANTED      memory limit; what it should give back of the memory beyond its cap
   DUE                    part of the GPU's time that it is due beside the work that others had; without work, what it would be due
-  GOT                    part of the GPU's time that it got
-  WAIT                   part of the time in which it had work and waited for others
+  GOT                    part of the GPU's time that it got: its turns; without turns, as when it is alone on the GPU, what NVML's
+                         utilisation of the last second or less shows, - if NVML does not tell it
+  WAIT                   part of the time in which it had work and not the GPU, because of others or of its limit
   IDLE                   part of the time in which it had no work
   WHY                    what keeps it from the GPU (gpuslice explain)
   PROCS, LAUNCHES        processes attached, launches so far
@@ -61,7 +62,8 @@ Columns; -o wide adds ID, LIMIT, TURNS, OVERRUNS, PREEMPTED, TIME-BY, STOPS, LAS
   POD                    namespace, pod and container in Kubernetes
 
 Marks after the columns:
-  suspended              its memory is on the host; gpuslice resume moves it back (suspending, resuming: on the way)
+  N suspended            its memory, N, is on the host; gpuslice resume moves it back (suspending, resuming: on the way)
+  N borrowed             it holds N beyond its cap, of memory that others leave unused
   N wanted back          it should give back N of the memory beyond its cap, because others need what they were promised
   over                   it holds more than its memory limit, and can allocate no more
   gang                   its GPUs take turns together

@@ -3,6 +3,11 @@
 //! A cap takes effect with the next allocation. A cap below the memory held takes nothing away: growth
 //! is refused until enough is freed. A weight, a share, a limit and a priority take effect with the next turn;
 //! past GPU time stays charged.
+//!
+//! The options of one command are made together or not at all: the daemon changes one amount of memory at a time, so
+//! each has the command that sets it back. What is as it was asked for already is said, and nothing is sent for it.
+
+mod memory;
 
 use crate::admin::Admin;
 use crate::node;
@@ -10,12 +15,13 @@ use crate::out;
 use crate::rm::find;
 use crate::slice::{CapError, parse_cap, parse_memory};
 use crate::table::{Row, View};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
-use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::policy::{Change, Class};
-use gpuslice_wire::select::GpuRef;
+use gpuslice_wire::select::{GpuSelector, SelectError};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
+use memory::Step;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,18 +32,18 @@ pub struct Options {
     /// Id, id prefix, or name as shown by `gpuslice ps`
     #[arg(value_name = "CONTAINER", add = crate::complete::slices())]
     container: String,
-    /// Set the GPU memory cap, on all its GPUs or the one given by --gpu; a size, or a part of the GPU's memory: 1/4
+    /// Set the GPU memory cap, on all its GPUs or those given by --gpus; a size, or a part of the GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
     /// Set how far it may grow into GPU memory that others leave unused, or none for its cap
     #[arg(long, value_name = "SIZE", value_parser = parse_limit, allow_hyphen_values = true)]
     memory_limit: Option<Limit>,
-    /// Restrict --memory and --memory-limit to this GPU, by its index on the node or its UUID
-    #[arg(long, alias = "gpus", value_name = "GPU", allow_hyphen_values = true, add = crate::complete::gpus())]
-    gpu: Option<GpuRef>,
-    /// Set the pinned host memory cap
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
-    pinned: Option<Bytes>,
+    /// Restrict --memory and --memory-limit to these of its GPUs: all, or a list of indices on the node or UUIDs
+    #[arg(long, visible_alias = "gpu", value_name = "SEL", value_parser = parse_gpus, allow_hyphen_values = true, add = crate::complete::gpus())]
+    gpus: Option<String>,
+    /// Set the pinned host memory cap, for all its GPUs together, or none
+    #[arg(long, value_name = "SIZE", value_parser = parse_pinned, allow_hyphen_values = true)]
+    pinned: Option<Pinned>,
     /// Set the scheduling weight, 1 to 1000, on all its GPUs, or none
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     weight: Option<Change<Weight>>,
@@ -70,7 +76,23 @@ fn parse_limit(text: &str) -> Result<Limit, CapError> {
     }
 }
 
-/// A change that was made.
+/// A cap on pinned host memory; none for no cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pinned(Option<Bytes>);
+
+/// Parses `none`, or a size of 1 MiB or more.
+fn parse_pinned(text: &str) -> Result<Pinned, CapError> {
+    match text {
+        "none" => Ok(Pinned(None)),
+        _ => parse_memory(text).map(|cap| Pinned(Some(cap))),
+    }
+}
+
+fn parse_gpus(text: &str) -> Result<String, SelectError> {
+    GpuSelector::parse(text).map(|_| text.to_owned())
+}
+
+/// A change that was made, or a value that was asked for and is there already.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// The option that asked for it.
@@ -79,11 +101,27 @@ pub struct Told {
     gpu: Option<GpuUuid>,
     /// The old value and the new one.
     values: [Value; 2],
+    /// The value was there already.
+    is_same: bool,
     /// The change as a line, without the container's name.
     text: String,
 }
 
 impl Told {
+    /// A value of `label` that is there or was changed, in words `was` and `is`.
+    fn of(
+        (what, gpu, label): (&'static str, Option<GpuUuid>, &str),
+        values: [Value; 2],
+        [was, is]: [&str; 2],
+    ) -> Told {
+        let is_same = values[0] == values[1] && was == is;
+        let text = match is_same {
+            true => format!("{label}: {is} already; nothing to change"),
+            false => format!("{label}: {was} -> {is}"),
+        };
+        Told { what, gpu, values, is_same, text }
+    }
+
     fn json(&self) -> Value {
         let [was, is] = &self.values;
         let gpu = self.gpu.map(|gpu| gpu.to_string());
@@ -156,7 +194,8 @@ pub fn options(container: &str, option: &str, value: &str) -> Result<Options, St
     })
 }
 
-/// Changes the container `id` and adds a line for each change that was made, also before an error.
+/// Changes the container `id`, all that is asked for or nothing, and adds a line for each option. After an error these
+/// are the changes that could not be undone.
 ///
 /// # Errors
 /// As [`main`].
@@ -167,122 +206,67 @@ pub fn change(
     told: &mut Vec<Told>,
 ) -> Result<()> {
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
-    if options.gpu.is_some() && options.memory.is_none() && options.memory_limit.is_none() {
-        bail!("--gpu restricts --memory and --memory-limit; give one of them");
+    if options.gpus.is_some() && options.memory.is_none() && options.memory_limit.is_none() {
+        bail!("--gpus restricts --memory and --memory-limit; give one of them");
     }
-    // A limit is never below the cap, so the one that makes room for the other goes first.
-    let first = limit_first(options, view, &rows);
-    if first {
-        relimit(options, admin, view, (id, &rows), told)?;
+    let mut made: Vec<(Step, Told)> = Vec::new();
+    let done = memory::steps(options, view, (id, &rows)).and_then(|steps| {
+        steps.into_iter().try_for_each(|step| {
+            let answer = step.make(admin)?;
+            made.push((step, answer));
+            Ok(())
+        })
+    });
+    match done.and_then(|()| retune(options, admin, (id, &rows))) {
+        Ok(retuned) => {
+            told.extend(made.into_iter().map(|(_, it)| it).chain(retuned));
+            Ok(())
+        }
+        Err(why) => Err(undo(made, |step| step.undo(admin), told, why)),
     }
-    resize(options, admin, view, (id, &rows), told)?;
-    if !first {
-        relimit(options, admin, view, (id, &rows), told)?;
-    }
-    retune(options, admin, (id, &rows), told)
 }
 
-/// Changes the memory caps.
-fn resize(
-    options: &Options,
-    admin: &Admin,
-    view: &View,
-    (id, rows): (&str, &[&Row]),
-    all: &mut Vec<Told>,
-) -> Result<()> {
-    let container = ContainerId::new(id).with_context(|| id.to_owned())?;
-    let mut changes = Vec::new();
-    if let Some(cap) = options.memory {
-        for row in chosen(view, rows.iter().copied(), options.gpu)? {
-            let what = view.called(row.gpu);
-            changes.push((row.lane, cap, what, Some(row.cap), Some(row.gpu)));
+/// Sets back what was changed, the last change first. What cannot be set back is told, and named in the error.
+fn undo(
+    made: Vec<(Step, Told)>,
+    set_back: impl Fn(&Step) -> Result<()>,
+    told: &mut Vec<Told>,
+    why: anyhow::Error,
+) -> anyhow::Error {
+    let changed: Vec<_> = made.into_iter().filter(|(_, it)| !it.is_same).collect();
+    if changed.is_empty() {
+        return why;
+    }
+    let mut left = Vec::new();
+    for (step, it) in changed.into_iter().rev() {
+        if let Err(kept) = set_back(&step) {
+            left.push(format!("{} could not be set back: {kept:#}", step.label));
+            told.insert(0, it);
         }
     }
-    if let Some(cap) = options.pinned {
-        let was = rows.iter().find_map(|row| row.pinned_cap);
-        let cap = MemoryAsk::Exactly(cap);
-        changes.push((Lane::HOST, cap, "pinned host memory".to_owned(), was, None));
+    match left.is_empty() {
+        true => anyhow!("{why:#}; nothing was changed: what came before it was set back"),
+        false => anyhow!("{why:#}; {}", left.join("; ")),
     }
-    for (lane, cap, what, was, gpu) in changes {
-        let command = Command::Resize { container, lane, memory: cap };
-        let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
-            bail!("unexpected answer from the daemon; check that it has the same version")
-        };
-        // Without a limit above the old cap, the limit is the new cap.
-        let limit = rows.iter().find(|row| gpu == Some(row.gpu)).map(|row| view.limit(row).limit);
-        let limit = limit.filter(|limit| Some(*limit) > was).unwrap_or(cap);
-        let text = told(&what, was, cap) + &above("cap", cap, limit, reserved);
-        let what = if gpu.is_some() { "memory" } else { "pinned" };
-        let values = [was.map(|was| was.0).into(), cap.0.into()];
-        all.push(Told { what, gpu, values, text });
-    }
-    Ok(())
-}
-
-/// Whether a new memory limit is above the present one, so that a larger cap may follow it.
-fn limit_first(options: &Options, view: &View, rows: &[&Row]) -> bool {
-    let Some(Limit(Some(limit))) = options.memory_limit else {
-        return false;
-    };
-    rows.iter().any(|row| match limit {
-        MemoryAsk::Exactly(limit) => limit > view.limit(row).limit,
-        MemoryAsk::Ratio { part, whole } => {
-            let total = view.gpu(row.gpu).map_or(0, |gpu| gpu.total.0);
-            u128::from(total) * u128::from(part)
-                > u128::from(view.limit(row).limit.0) * u128::from(whole)
-        }
-    })
-}
-
-/// Changes the memory limits.
-fn relimit(
-    options: &Options,
-    admin: &Admin,
-    view: &View,
-    (id, rows): (&str, &[&Row]),
-    all: &mut Vec<Told>,
-) -> Result<()> {
-    let Some(Limit(limit)) = options.memory_limit else {
-        return Ok(());
-    };
-    let container = ContainerId::new(id).with_context(|| id.to_owned())?;
-    for row in chosen(view, rows.iter().copied(), options.gpu)? {
-        let (what, was) = (view.called(row.gpu), view.limit(row).limit);
-        let command = Command::Relimit { container, lane: row.lane, limit };
-        let answer = admin.ask(&command).context(what.clone())?;
-        let Answer::Resized { cap: limit, reserved } = answer else {
-            bail!("unexpected answer from the daemon; check that it has the same version")
-        };
-        let values = [was.0.into(), limit.0.into()];
-        let text = format!("{what}: memory limit {was} -> {limit}");
-        let text = text + &above("limit", limit, limit, reserved);
-        all.push(Told { what: "memory-limit", gpu: Some(row.gpu), values, text });
-    }
-    Ok(())
 }
 
 /// Changes weight, share, limit and priority.
-fn retune(
-    options: &Options,
-    admin: &Admin,
-    (id, rows): (&str, &[&Row]),
-    told: &mut Vec<Told>,
-) -> Result<()> {
+fn retune(options: &Options, admin: &Admin, (id, rows): (&str, &[&Row])) -> Result<Vec<Told>> {
     let weight = options.weight.unwrap_or_default();
     let share = options.share.unwrap_or_default();
     let share_limit = options.share_limit.unwrap_or_default();
     let class = options.priority;
     let changes = retuned(rows.first().copied(), weight, [share, share_limit], class);
-    if changes.is_empty() {
-        return Ok(());
+    // Under the policy fixed a share is its own limit, which none cannot lift: the daemon says so.
+    if changes.iter().all(|it| it.is_same) && share_limit != Change::None {
+        return Ok(changes);
     }
     let container = ContainerId::new(id).with_context(|| id.to_owned())?;
     let command = Command::Retune { container, weight, share, share_limit, class };
     let Answer::Done {} = admin.ask(&command)? else {
         bail!("unexpected answer from the daemon; check that it has the same version")
     };
-    told.extend(changes);
-    Ok(())
+    Ok(changes)
 }
 
 /// Old and new scheduling parameters, each that was changed.
@@ -294,10 +278,11 @@ fn retuned(
 ) -> Vec<Told> {
     let number = |number: Option<u32>| number.map_or("none".to_owned(), |n| n.to_string());
     let percent = |percent: Option<u32>| percent.map_or("none".to_owned(), |p| format!("{p}%"));
-    let change = |what, shown: &dyn Fn(Option<u32>) -> String, before: Option<Option<u32>>, now| {
+    type Number = Option<u32>;
+    let change = |what, shown: &dyn Fn(Number) -> String, before: Option<Number>, now: Number| {
         let was = before.map_or("unknown".to_owned(), shown);
-        let text = format!("{what}: {was} -> {}", shown(now));
-        Told { what, gpu: None, values: [before.flatten().into(), now.into()], text }
+        let values = [before.flatten().into(), now.into()];
+        Told::of((what, None, what), values, [&was, &shown(now)])
     };
     let mut all = Vec::new();
     if weight != Change::Keep {
@@ -317,87 +302,16 @@ fn retuned(
     if let Some(class) = class {
         let before = was.map(|row| row.class);
         let shown = before.map_or("unknown".to_owned(), |class| class.to_string());
-        let text = format!("priority: {shown} -> {class}");
         let values = [before.map(Class::name).into(), class.name().into()];
-        all.push(Told { what: "priority", gpu: None, values, text });
+        all.push(Told::of(("priority", None, "priority"), values, [&shown, class.name()]));
     }
     all
-}
-
-/// The rows to change: all of the slice's, or one GPU's.
-fn chosen<'a>(
-    view: &View,
-    rows: impl Iterator<Item = &'a Row>,
-    gpu: Option<GpuRef>,
-) -> Result<Vec<&'a Row>> {
-    let is_meant = |row: &&Row| match gpu {
-        None => true,
-        Some(GpuRef::Index(index)) => view.index(row.gpu) == index.0,
-        Some(GpuRef::Uuid(uuid)) => row.gpu == uuid,
-    };
-    let rows: Vec<&Row> = rows.filter(is_meant).collect();
-    match (rows.is_empty(), gpu) {
-        (true, Some(GpuRef::Index(index))) => {
-            bail!("the slice has no GPU {}; gpuslice ps lists its GPUs", index.0)
-        }
-        (true, Some(GpuRef::Uuid(uuid))) => {
-            bail!("the slice has no {uuid}; gpuslice ps -o NAME,UUID lists its GPUs")
-        }
-        (true, None) => {
-            bail!("the slice exists only as a record without a daemon; gpuslice rm removes it")
-        }
-        _ => Ok(rows),
-    }
-}
-
-/// Old and new cap, as a line for the user.
-fn told(what: &str, was: Option<Bytes>, cap: Bytes) -> String {
-    let was = was.map_or("no cap".to_owned(), |was| was.to_string());
-    format!("{what}: {was} -> {cap}")
-}
-
-/// The memory held above a value that was just set, and its consequence; empty if none is.
-fn above(what: &str, value: Bytes, limit: Bytes, held: Bytes) -> String {
-    if held <= value {
-        return String::new();
-    }
-    let follows = match held > limit {
-        true => format!("allocations are refused until usage falls below the {what}"),
-        false => "that is borrowed, and wanted back when others ask for what is promised to them"
-            .to_owned(),
-    };
-    format!("; {held} are held, {} above it: {follows}", held.saturating_sub(value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::{gpu, slice};
-    use gpuslice_wire::ids::NvmlIndex;
-    use gpuslice_wire::units::GIB;
-
-    #[test]
-    fn the_rows_of_one_gpu_or_all() {
-        let other = Row { gpu: GpuUuid([2; 16]), lane: Lane(1), ..slice("a", 1, None, true, 0) };
-        let view = View {
-            gpus: vec![gpu(1, 4), gpu(2, 7)],
-            rows: vec![slice("a", 1, None, true, 0), other],
-            ..View::default()
-        };
-        let lanes = |gpu| {
-            let rows = chosen(&view, view.rows.iter(), gpu);
-            rows.map(|rows| rows.iter().map(|row| row.lane).collect::<Vec<_>>())
-        };
-        assert_eq!(lanes(None).ok(), Some(vec![Lane(0), Lane(1)]));
-        let index = |index| Some(GpuRef::Index(NvmlIndex(index)));
-        assert_eq!(lanes(index(7)).ok(), Some(vec![Lane(1)]));
-        let uuid = |byte| Some(GpuRef::Uuid(GpuUuid([byte; 16])));
-        assert_eq!(lanes(uuid(1)).ok(), Some(vec![Lane(0)]));
-        assert!(lanes(uuid(3)).is_err());
-        let none = lanes(index(1)).expect_err("a lane is no index").to_string();
-        assert!(none.contains("no GPU 1"), "{none}");
-        assert!(chosen(&view, [].into_iter(), None).is_err());
-    }
+    use crate::table::tests::slice;
 
     #[test]
     fn each_change_of_time_is_told() {
@@ -422,7 +336,12 @@ mod tests {
             ]
         );
         assert!(retuned(Some(&row), Change::Keep, [Change::Keep; 2], None).is_empty());
+        let (weight, class) = (Change::to(Weight::new(3).ok()), Some(Class::Normal));
+        let same = retuned(Some(&row), weight, [Change::None, Change::Keep], class);
+        assert!(same.iter().all(|it| it.is_same), "{same:?}");
+        assert_eq!(same[0].text, "weight: 3 already; nothing to change");
         let gone = retuned(None, Change::None, [Change::None; 2], None);
+        assert!(gone.iter().all(|it| !it.is_same), "the values before are unknown: {gone:?}");
         let gone: Vec<String> = gone.into_iter().map(|it| it.text).collect();
         assert_eq!(
             gone,
@@ -430,14 +349,43 @@ mod tests {
         );
     }
 
+    /// Two caps were changed and a third one was refused: all are set back, or the rest is named.
     #[test]
-    fn a_cap_below_what_is_held_is_told() {
-        let line = |limit| above("cap", Bytes(GIB / 2), Bytes(limit), Bytes(GIB));
-        let refused = "allocations are refused until usage falls below the cap";
-        assert_eq!(line(GIB / 2), format!("; 1GiB are held, 512MiB above it: {refused}"));
-        assert!(line(GIB).starts_with("; 1GiB are held, 512MiB above it: that is borrowed"));
-        assert_eq!(above("cap", Bytes(GIB), Bytes(GIB), Bytes(GIB)), "");
-        let first = told("pinned host memory", None, Bytes(GIB));
-        assert!(first.ends_with("no cap -> 1GiB"), "{first}");
+    fn what_came_before_a_refusal_is_set_back() {
+        let view = View {
+            rows: ["a", "a"].map(|name| slice(name, 1, None, true, 0)).into(),
+            ..View::default()
+        };
+        let rows: Vec<&Row> = view.rows.iter().collect();
+        let asked = options("a", "--memory", "2GiB").expect("options");
+        let made = || {
+            let steps = memory::steps(&asked, &view, ("a", &rows)).expect("steps");
+            let told = |is_same, text: &str| Told {
+                what: "memory",
+                gpu: None,
+                values: [1.into(), 2.into()],
+                is_same,
+                text: text.to_owned(),
+            };
+            let told = [told(false, "one"), told(false, "two")];
+            steps.into_iter().zip(told).collect::<Vec<_>>()
+        };
+        let mut left = Vec::new();
+        let why = undo(made(), |_| Ok(()), &mut left, anyhow!("no room"));
+        assert_eq!(
+            (why.to_string().as_str(), left.len()),
+            ("no room; nothing was changed: what came before it was set back", 0)
+        );
+        let tries = std::cell::Cell::new(0);
+        let second_fails = |_: &Step| {
+            tries.set(tries.get() + 1);
+            if tries.get() == 2 { bail!("promised") } else { Ok(()) }
+        };
+        let why = undo(made(), second_fails, &mut left, anyhow!("no room")).to_string();
+        assert!(why.starts_with("no room; ") && why.ends_with("set back: promised"), "{why}");
+        // The last change goes back first, so the first one is left.
+        assert_eq!(left.iter().map(|it| it.text.as_str()).collect::<Vec<_>>(), ["one"]);
+        let why = undo(Vec::new(), |_| Ok(()), &mut Vec::new(), anyhow!("no room"));
+        assert_eq!(why.to_string(), "no room");
     }
 }

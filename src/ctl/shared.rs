@@ -18,6 +18,7 @@
 use crate::admin::Admin;
 use crate::mount_point::is_at;
 use crate::node::Process;
+use crate::sim::PrivateDevice;
 use crate::trust::{self, Untrusted};
 use anyhow::{Context, Result, bail};
 use gpuslice_host::layout::TAKEN;
@@ -33,7 +34,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// Time limit for the daemon's first answer.
 const START: Duration = Duration::from_secs(10);
@@ -118,16 +118,15 @@ impl Drop for Shared {
 struct Starting {
     process: Process,
     /// Its simulated GPU, which the daemon removes at its end once it serves.
-    device: Option<TempDir>,
+    device: Option<PrivateDevice>,
     serves: bool,
 }
 
 impl Starting {
     fn begin(driver: &Path, simulated: bool, dir: &Path) -> Result<Starting> {
         let own = simulated && env::var_os("GPUSLICE_SIM_DEVICE").is_none();
-        let device = own.then(crate::sim::private_device).transpose()?;
-        let path = device.as_ref().map(TempDir::path);
-        let process = Process::while_used(driver, dir, path)?;
+        let device = own.then(PrivateDevice::new).transpose()?;
+        let process = Process::while_used(driver, dir, device.as_ref())?;
         Ok(Starting { process, device, serves: false })
     }
 
@@ -135,7 +134,9 @@ impl Starting {
     fn answered(mut self, daemon: Pid) {
         if self.process.id() == daemon {
             self.serves = true;
-            self.device.take().map(TempDir::keep);
+            if let Some(device) = self.device.take() {
+                device.keep();
+            }
         }
     }
 

@@ -6,8 +6,9 @@ use clap::Subcommand;
 use gpuslice_sim_device as device;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tempfile::TempDir;
 
 /// Options of `gpuslice sim`.
 #[derive(clap::Args)]
@@ -66,17 +67,64 @@ fn config() -> Result<device::Config> {
     device::Config::parse(&config).context("GPUSLICE_SIM")
 }
 
-/// A private simulated GPU as described by `GPUSLICE_SIM`, in memory, removed when dropped.
+/// A simulated GPU for one daemon, in memory, removed when dropped.
 ///
-/// # Errors
-/// `GPUSLICE_SIM` is malformed, or `/dev/shm` is full.
-pub fn private_device() -> Result<tempfile::TempDir> {
-    let config = config()?;
-    let dir = tempfile::Builder::new()
-        .prefix(&format!("gpuslice-sim-{}-", std::process::id()))
-        .permissions(Permissions::from_mode(0o700))
-        .tempdir_in("/dev/shm")
-        .context("a simulated GPU in /dev/shm")?;
-    device::create(dir.path(), &config)?;
-    Ok(dir)
+/// Processes make a device that they do not find. One that starts late, as a child of a daemon that was killed, would
+/// make this one again after its removal. So the device is a directory in a directory of its own, and to open a device
+/// makes no directory above it.
+pub struct PrivateDevice {
+    /// What the removal removes.
+    outer: TempDir,
+}
+
+/// The device's directory in that.
+const DEVICE: &str = "device";
+
+impl PrivateDevice {
+    /// A device as `GPUSLICE_SIM` describes it.
+    ///
+    /// # Errors
+    /// `GPUSLICE_SIM` is malformed, or `/dev/shm` is full.
+    pub fn new() -> Result<PrivateDevice> {
+        let config = config()?;
+        let outer = tempfile::Builder::new()
+            .prefix(&format!("gpuslice-sim-{}-", std::process::id()))
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in("/dev/shm")
+            .context("a simulated GPU in /dev/shm")?;
+        device::create(&outer.path().join(DEVICE), &config)?;
+        Ok(PrivateDevice { outer })
+    }
+
+    /// The device, for `GPUSLICE_SIM_DEVICE`.
+    pub fn path(&self) -> PathBuf {
+        self.outer.path().join(DEVICE)
+    }
+
+    /// The directory to remove.
+    pub fn outer(&self) -> &Path {
+        self.outer.path()
+    }
+
+    /// Leaves the removal to the daemon.
+    pub fn keep(self) {
+        let _removed_by_the_daemon = self.outer.keep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child of a killed daemon opens the device after its removal.
+    #[test]
+    fn a_removed_device_is_not_made_again() {
+        let device = PrivateDevice::new().expect("a device");
+        let (path, outer) = (device.path(), device.outer().to_owned());
+        assert!(device::prepare(&path).is_ok(), "while it is there");
+        drop(device);
+        let why = device::prepare(&path).expect_err("it is gone").to_string();
+        assert!(why.contains(&path.display().to_string()), "{why}");
+        assert!(!outer.exists(), "{} is back", outer.display());
+    }
 }

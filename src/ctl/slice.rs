@@ -14,8 +14,8 @@ use gpuslice_wire::units::{Bytes, MIB, Percent, UnitError, Weight};
 #[derive(Args, Clone, Debug)]
 pub struct SliceOptions {
     /// GPUs to use: any, all, or a list of indices or UUIDs
-    // `gpuslice set` calls its one GPU --gpu: each command takes both names.
-    #[arg(long, alias = "gpu", value_name = "SEL", default_value = "any", add = crate::complete::gpus())]
+    // `gpuslice set` takes the same two names: with one GPU, people write --gpu.
+    #[arg(long, visible_alias = "gpu", value_name = "SEL", default_value = "any", add = crate::complete::gpus())]
     pub gpus: String,
     /// GPU memory cap per GPU, in bytes, KiB, MiB or GiB, or as a part of each GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]

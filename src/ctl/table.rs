@@ -134,6 +134,8 @@ pub struct View {
     pub owners: BTreeMap<String, Owner>,
     /// How far the suspension of containers is, by id; those that are not suspended are not in it.
     pub suspensions: BTreeMap<String, SuspensionState>,
+    /// What NVML shows of the use of GPUs, 0..=1; those of which it told nothing lately are not in it.
+    pub loads: BTreeMap<GpuUuid, f64>,
     /// Memory limits above caps, and what is wanted back of that, by container and GPU.
     pub limits: BTreeMap<(String, GpuUuid), MemoryLimit>,
     /// The daemon.
@@ -203,6 +205,9 @@ impl View {
                 Snapshot::SliceOwner { container, owner } => {
                     view.owners.insert(container.to_string(), owner);
                 }
+                Snapshot::GpuLoad { uuid, percent, .. } => {
+                    view.loads.insert(uuid, f64::from(percent) / 100.0);
+                }
                 Snapshot::Suspension { container, state, .. } => {
                     view.suspensions.insert(container.to_string(), state);
                 }
@@ -243,6 +248,15 @@ impl View {
     pub fn on_host(&self, row: &Row) -> Bytes {
         match self.suspensions.contains_key(&row.container) {
             true => row.reserved,
+            false => Bytes::ZERO,
+        }
+    }
+
+    /// What a slice holds on its GPU beyond its cap, of memory that others leave unused. It adds up with the memory
+    /// that is shown beside it, so unused credit is not in it.
+    pub fn borrowed(&self, row: &Row) -> Bytes {
+        match self.limits.contains_key(&(row.container.clone(), row.gpu)) {
+            true => row.used.saturating_add(row.untracked).saturating_sub(row.cap),
             false => Bytes::ZERO,
         }
     }
@@ -314,12 +328,31 @@ impl View {
         format!("gpu {}{mark}", self.index(gpu))
     }
 
-    /// The part of its GPU that a slice got since `before`.
-    pub fn got(&self, row: &Row, before: &View) -> f64 {
+    /// The part of its GPU that was charged to a slice since `before`.
+    pub fn charged(&self, row: &Row, before: &View) -> f64 {
         self.grown(row, before, |row| row.gpu_ns)
     }
 
-    /// The part of the time since `before` that a slice waited for its turn.
+    /// Whether slices launched on a GPU without turns since `before`: then a slice is charged for all the time in which
+    /// its processes claim work, whether a kernel of theirs runs or not.
+    pub fn is_open(&self, gpu: GpuUuid, before: &View) -> bool {
+        let mut rows = before.rows.iter().chain(&self.rows).filter(|row| row.gpu == gpu);
+        rows.any(|row| row.gated == 0)
+    }
+
+    /// The part of its GPU that a slice got since `before`, 0..=1. With turns that is what was charged. Without turns
+    /// all slices of the GPU together got no more than what NVML shows of its use; `None` if it shows nothing.
+    pub fn got(&self, row: &Row, before: &View) -> Option<f64> {
+        let charged = self.charged(row, before);
+        if charged <= 0.0 || !self.is_open(row.gpu, before) {
+            return Some(charged);
+        }
+        let rows = self.rows.iter().filter(|it| it.gpu == row.gpu);
+        let all: f64 = rows.map(|it| self.charged(it, before)).sum();
+        self.loads.get(&row.gpu).map(|load| charged * (load / all).min(1.0))
+    }
+
+    /// The part of the time since `before` in which a slice had work and not the GPU: see `Growth::waited`.
     pub fn waited(&self, row: &Row, before: &View) -> f64 {
         self.grown(row, before, |row| row.wait_ns)
     }
@@ -352,6 +385,7 @@ pub mod tests {
             untracked: Bytes(0),
             denied_need: Bytes(3 << 20),
             denied_left: Bytes(1 << 20),
+            denied_credit: Bytes(0),
             denied_at_ns: 0,
             memory_enforcement: MemoryEnforcement::Accounted,
             pinned: Bytes(0),
@@ -403,8 +437,30 @@ pub mod tests {
             View { now_ns: 1_000, rows: vec![slice("a", 1, None, true, 500)], ..View::default() };
         let now =
             View { now_ns: 2_000, rows: vec![slice("a", 1, None, true, 750)], ..View::default() };
-        assert!((now.got(&now.rows[0], &before) - 0.25).abs() < 1e-9);
+        let got = now.got(&now.rows[0], &before).expect("turns are measured");
+        assert!((got - 0.25).abs() < 1e-9);
         assert_eq!(json(&now)["slices"][0]["denied"], 3);
+    }
+
+    /// A slice that is alone takes no turns, and is charged for all the time in which it claims work.
+    #[test]
+    fn without_turns_a_slice_got_what_nvml_shows() {
+        let at = |now_ns, load: Option<f64>| {
+            let open = |name, ns| Row { gated: 0, ..slice(name, 1, None, true, ns) };
+            let rows = vec![open("a", now_ns * 3 / 4), open("b", now_ns / 4), open("c", 0)];
+            let loads = load.into_iter().map(|load| (GpuUuid([1; 16]), load)).collect();
+            View { now_ns, rows, loads, ..View::default() }
+        };
+        let got = |load| {
+            let (before, now) = (at(1_000, None), at(2_000, load));
+            let got = now.rows.iter().map(|row| now.got(row, &before));
+            got.map(|got| got.map(|part| (1e3 * part).round())).collect::<Vec<_>>()
+        };
+        assert_eq!(got(Some(0.04)), [Some(30.0), Some(10.0), Some(0.0)]);
+        assert_eq!(got(Some(1.0)), [Some(750.0), Some(250.0), Some(0.0)]);
+        assert_eq!(got(None), [None, None, Some(0.0)], "not known, and never all of it");
+        let frame = Snapshot::GpuLoad { uuid: GpuUuid([1; 16]), at_ns: 5, percent: 4 };
+        assert_eq!(View::of((9, vec![frame])).loads, [(GpuUuid([1; 16]), 0.04)].into());
     }
 
     #[test]

@@ -233,8 +233,11 @@ impl Daemon {
             self.settle();
             // after the last step, whose sums may be later than the beat
             let at = gpuslice_host::clock::now();
-            self.duties.samples.take(at, &self.engine.figures(at));
-            self.duties.recorder.due(at);
+            let (duties, gpus) = (&mut self.duties, self.engine.gpus_in_use());
+            let load = |gpu| duties.accounting.loads.of(gpu, at);
+            duties.samples.take(at, &self.engine.figures(at), load);
+            duties.accounting.ask_loads(at, &gpus);
+            duties.recorder.due(at);
             let containers: Vec<ContainerId> = self.duties.containers.ids().copied().collect();
             containers.iter().for_each(|container| self.show_memory(container));
         }
@@ -446,7 +449,12 @@ impl Daemon {
                 *product = self.products.get(uuid).copied().unwrap_or(Name::EMPTY);
             }
         }
+        let gpus = self.engine.gpus_in_use();
         let duties = &mut self.duties;
+        duties.accounting.ask_loads(at, &gpus);
+        let end = rows.pop();
+        rows.extend(duties.accounting.loads.rows(at));
+        rows.extend(end);
         let measures = |gpu| duties.accounting.measures(gpu);
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
         duties.preemption.set_time_enforcement(&mut rows);

@@ -266,6 +266,15 @@ impl Device<'_> {
         Ok(memory)
     }
 
+    /// Percent of the last second, or less, in which a kernel ran on it.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn load(&self) -> Result<u32, NvmlError> {
+        let rates = self.it.utilization_rates();
+        rates.map(|rates| rates.gpu).map_err(failed("nvmlDeviceGetUtilizationRates"))
+    }
+
     /// The product's name.
     ///
     /// # Errors

@@ -5,9 +5,11 @@
 //!
 //! # Idea
 //! Once a second the engine's running sums are compared with those of the second before, and the differences are kept.
-//! They are cut from the sums in µs, so they add up to the sums however long they are added. Two bounds hold: samples
-//! of [`KEPT_FOR`], and [`KEPT`] samples of all slices together. With more slices than these allow, the memory is
-//! shorter for all. A slice that has ended is remembered as long as its samples.
+//! They are cut from the sums in µs, so they add up to the sums however long they are added. Without turns, a slice
+//! is charged all the time in which it has work: what slices got then is no more than what NVML shows of the GPU's
+//! use, if it shows that. Two bounds hold: samples of [`KEPT_FOR`], and [`KEPT`] samples of all slices together. With
+//! more slices than these allow, the memory is shorter for all. A slice that has ended is remembered as long as its
+//! samples.
 
 use gpuslice_engine::Figures;
 use gpuslice_wire::due::{Claimant, due};
@@ -101,9 +103,21 @@ impl Interval {
     }
 }
 
+/// The part of what was charged on a GPU in an interval that NVML shows as used, where it was charged without turns.
+fn measured(here: &[&Interval], length: Duration, load: Option<u32>) -> f64 {
+    let is_open = here.iter().any(|it| !it.before.gated || !it.now.gated);
+    let charged = here.iter().map(|it| it.now.gpu_time.0.saturating_sub(it.before.gpu_time.0));
+    let charged = charged.fold(0, u64::saturating_add);
+    match load.filter(|_| is_open && charged > 0) {
+        Some(percent) => (length.0 as f64 * f64::from(percent) / 100.0 / charged as f64).min(1.0),
+        None => 1.0,
+    }
+}
+
 impl Samples {
     /// Takes the sums of all slices; an interval has ended.
-    pub fn take(&mut self, now: Instant, all: &[Figures]) {
+    /// `load` is what NVML shows of a GPU's use, percent.
+    pub fn take(&mut self, now: Instant, all: &[Figures], load: impl Fn(GpuUuid) -> Option<u32>) {
         let length = Duration(now.0.saturating_sub(self.taken.0));
         let is_first = self.taken == Instant(0);
         self.taken = now;
@@ -111,7 +125,7 @@ impl Samples {
         let exist: BTreeSet<_> = all.iter().map(|it| (it.container, it.gpu)).collect();
         self.numbers.retain(|slice, _| exist.contains(slice));
         if !is_first && !intervals.is_empty() {
-            self.keep(now, length, &intervals);
+            self.keep(now, length, &intervals, load);
         }
         self.drop_old(now);
     }
@@ -132,15 +146,24 @@ impl Samples {
         (before.since == now.since).then_some(Interval { number, before, now: *now })
     }
 
-    fn keep(&mut self, end: Instant, length: Duration, all: &[Interval]) {
+    fn keep(
+        &mut self,
+        end: Instant,
+        length: Duration,
+        all: &[Interval],
+        load: impl Fn(GpuUuid) -> Option<u32>,
+    ) {
         let mut rows = Vec::with_capacity(all.len());
         let gpus: BTreeSet<GpuUuid> = all.iter().map(|it| it.now.gpu).collect();
         for gpu in gpus {
             let here: Vec<&Interval> = all.iter().filter(|it| it.now.gpu == gpu).collect();
+            let scale = measured(&here, length, load(gpu));
             let claimants: Vec<Claimant> = here.iter().map(|it| it.claimant(length)).collect();
             for (at, it) in here.iter().enumerate() {
                 let due = due(it.now.policy, it.now.class_caps, &claimants, at);
-                rows.push(it.sample(end, length, due));
+                let mut sample = it.sample(end, length, due);
+                sample.got_us = (f64::from(sample.got_us) * scale) as u32;
+                rows.push(sample);
                 if let Some(series) = self.series.get_mut(&it.number) {
                     series.until = end;
                 }
@@ -219,6 +242,7 @@ mod tests {
             cap: Bytes(9),
             memory: Bytes(5),
             since: Instant(gpu_time / 4 / S),
+            gated: true,
             gpu_time: Duration(gpu_time),
             runnable: Duration(2 * gpu_time),
             running: Duration(gpu_time),
@@ -255,7 +279,11 @@ mod tests {
         let third = 333_333_333;
         for second in 0..=10 {
             let end = Instant((1 + second) * S);
-            samples.take(end, &[figures(1, 77 + second * third), figures(2, second * third / 2)]);
+            samples.take(
+                end,
+                &[figures(1, 77 + second * third), figures(2, second * third / 2)],
+                |_| None,
+            );
         }
         let (rows, names) = all(&samples);
         assert_eq!((rows.len(), names.len()), (20, 2));
@@ -276,7 +304,8 @@ mod tests {
     #[test]
     fn an_ended_slice_is_remembered_as_long_as_its_samples() {
         let mut samples = Samples::default();
-        let mut take = |second: u64, all: &[Figures]| samples.take(Instant(second * S), all);
+        let mut take =
+            |second: u64, all: &[Figures]| samples.take(Instant(second * S), all, |_| None);
         take(1, &[figures(1, 0)]);
         take(2, &[figures(1, S)]);
         take(3, &[]);
@@ -289,9 +318,9 @@ mod tests {
         let got: Vec<_> = rows.iter().map(|it| (it.series, it.end_ns / S, it.got_us)).collect();
         assert_eq!(got, [(1, 2, 1_000_000), (2, 5, 0), (2, 7, 0)]);
         assert_eq!(names.len(), 2);
-        samples.take(Instant(603 * S), &[]);
+        samples.take(Instant(603 * S), &[], |_| None);
         assert_eq!(all(&samples).0.len(), 2, "the first is older than ten minutes");
-        samples.take(Instant(700 * S), &[]);
+        samples.take(Instant(700 * S), &[], |_| None);
         assert_eq!((all(&samples).0.len(), samples.series.len()), (0, 0));
     }
 
@@ -300,7 +329,7 @@ mod tests {
         let mut samples = Samples::default();
         for second in 1..=150 {
             let sums: Vec<Figures> = (0..1_000).map(|n| figures(n, second)).collect();
-            samples.take(Instant(second * S), &sums);
+            samples.take(Instant(second * S), &sums, |_| None);
         }
         assert!(samples.held <= KEPT && samples.held > KEPT - 1_000, "{}", samples.held);
         let (rows, names) = all(&samples);
@@ -308,5 +337,24 @@ mod tests {
         assert_eq!(samples.after(0, (Instant(0), 0)).len(), 1_000 + 4_000_usize.div_ceil(48) + 1);
         let last = samples.after(150 * S, (Instant(0), 7)).pop();
         assert_eq!(last, Some(Answer::End { now_ns: 0, unix_ns: 7, last_ns: 150 * S, more: 0 }));
+    }
+
+    /// Alone, a slice is charged for all the time in which it claims work; NVML shows how much of that it used.
+    #[test]
+    fn without_turns_a_slice_got_what_nvml_shows() {
+        let open = |n, gpu_time| Figures { gated: false, ..figures(n, gpu_time) };
+        let got = |of: &dyn Fn(u16, u64) -> Figures, load: Option<u32>| {
+            let mut samples = Samples::default();
+            for second in 1..=2 {
+                // one has the GPU for 600 ms of the second, as the ledger has it, the other for 300 ms
+                let sums = [of(1, second * S / 10 * 6), of(2, second * S / 10 * 3)];
+                samples.take(Instant(second * S), &sums, |_| load);
+            }
+            all(&samples).0.iter().map(|it| it.got_us / 1_000).collect::<Vec<_>>()
+        };
+        assert_eq!(got(&open, Some(30)), [200, 100]);
+        assert_eq!(got(&open, Some(95)), [600, 300], "never more than was charged");
+        assert_eq!(got(&open, None), [600, 300]);
+        assert_eq!(got(&figures, Some(30)), [600, 300], "turns are measured");
     }
 }

@@ -11,8 +11,10 @@ use gpuslice_nvabi::control::simulated::{
     CONTROL, ControlFn, INVALID, PREPARE, PREPARED, PrepareFn,
 };
 use libloading::Library;
+use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
+use nix::unistd::{getpid, getppid};
 use std::ffi::{CStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
@@ -31,8 +33,18 @@ pub fn prepare(library: &Path) -> Result<PathBuf, String> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("--prepare-simulated").arg(library).stdin(Stdio::null());
     // A daemon that is killed now has its files removed: the child must not make them again.
-    // SAFETY: prctl is async-signal-safe and touches no memory.
-    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
+    let daemon = getpid();
+    // SAFETY: prctl and getppid are async-signal-safe and touch no memory.
+    unsafe {
+        command.pre_exec(move || {
+            set_pdeathsig(Signal::SIGKILL)?;
+            // The daemon was killed before the order took effect.
+            match getppid() == daemon {
+                true => Ok(()),
+                false => Err(Errno::ESRCH.into()),
+            }
+        })
+    };
     let output = command.output().map_err(|error| error.to_string())?;
     match output.status.success() {
         true => Ok(PathBuf::from(OsString::from_vec(output.stdout))),

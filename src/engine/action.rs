@@ -96,6 +96,15 @@ pub struct Stretch {
     pub charged: Duration,
 }
 
+/// Credit of a container: granted to its processes, and used by none of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Credit {
+    /// Of the process that asked.
+    pub own: Bytes,
+    /// Of its other processes.
+    pub others: Bytes,
+}
+
 /// A changed cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapChange {
@@ -244,6 +253,8 @@ pub enum Action {
         need: Bytes,
         /// Bytes left: under the limit, and on the GPU.
         left: Bytes,
+        /// Unused credit of the container, which is in neither.
+        credit: Credit,
         /// The memory is promised to the container, and others that borrowed it did not give it back in time.
         overdue: bool,
     },

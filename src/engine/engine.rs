@@ -5,6 +5,7 @@
 //! containers that may, so that two never may at once.
 
 use alloc::vec::Vec;
+use gpuslice_wire::admin::NO_CAP;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{CONTAINERS_MAX, GPUS_MAX, NAME_BYTES_MAX};
 use gpuslice_wire::policy::Gangs;
@@ -60,9 +61,6 @@ pub struct Engine {
     /// When one of them can be resumed.
     pub(crate) resumes_at: Option<Instant>,
 }
-
-/// The cap of an account that has none.
-pub(crate) const NO_CAP: Bytes = Bytes(u64::MAX);
 
 /// All GPUs.
 const ALL: GpuSet = GpuSet::MAX;

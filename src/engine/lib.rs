@@ -44,7 +44,7 @@ mod tests;
 mod unfreed;
 mod view;
 
-pub use action::{Action, Actions, CapChange, Cut, LaneView, Late, Mode, Stretch};
+pub use action::{Action, Actions, CapChange, Credit, Cut, LaneView, Late, Mode, Stretch};
 pub use config::{Config, RECLAIM_GRACE_MAX, RECLAIM_MOVE_MAX, Reclaim};
 pub use crc::crc32c;
 pub use engine::Engine;

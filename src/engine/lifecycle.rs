@@ -158,8 +158,12 @@ impl Recall {
 /// The last refusal of an account; zeros for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastDenied {
+    /// What its process wanted, unused credit of its own included.
     pub(crate) need: Bytes,
+    /// What it could have had, the same included.
     pub(crate) left: Bytes,
+    /// Unused credit of the container's other processes.
+    pub(crate) others: Bytes,
     pub(crate) at: Instant,
 }
 
@@ -403,6 +407,10 @@ impl ClientLane {
     /// Bytes it holds by its own claim, at most its grants.
     pub(crate) fn held(&self) -> Bytes {
         self.claims.held.min(self.granted)
+    }
+    /// Bytes that it was granted and does not hold, by its own claim.
+    pub(crate) fn credit(&self) -> Bytes {
+        self.granted.saturating_sub(self.held())
     }
     /// All bytes that count for it.
     pub(crate) fn reserved(&self) -> u128 {

@@ -72,6 +72,8 @@ pub struct Figures {
     pub memory: Bytes,
     /// The begin of all sums: its admission, or the daemon's start.
     pub since: Instant,
+    /// Whether containers take turns on the GPU; without turns all time with work is charged.
+    pub gated: bool,
     /// GPU time charged.
     pub gpu_time: Duration,
     /// Time with work for the GPU.
@@ -214,6 +216,7 @@ impl Engine {
                     false => self.used(index, lane).saturating_add(slice.untracked()),
                 },
                 since: account.since,
+                gated: turns.mode() == Mode::Turns,
                 gpu_time: Duration(self.gpu_ns(turns, entity, now)),
                 runnable: Duration(entity.runnable_time.0 + runs),
                 running: account.running,
@@ -363,7 +366,7 @@ impl Engine {
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
             self.lanes_of(index, lane).fold(past, |sum, lane| sum.saturating_add(f(lane)))
         };
-        let waits = entity.reported.runnable && !charged;
+        let account = gpu.turns.time_account(entity, now, self.charged_at(now));
         Some(Snapshot::Slice {
             container: container.record.container,
             name: container.record.name,
@@ -376,6 +379,7 @@ impl Engine {
             denied: sum(ClientLane::denied, slice.past_denied),
             denied_need: slice.last_denied.need,
             denied_left: slice.last_denied.left,
+            denied_credit: slice.last_denied.others,
             denied_at_ns: slice.last_denied.at.0,
             untracked: slice.untracked(),
             pinned: self.used(index, Lane::HOST),
@@ -392,7 +396,7 @@ impl Engine {
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
             gpu_ns: self.gpu_ns(&gpu.turns, entity, now),
-            wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
+            wait_ns: account.waited().0,
             runnable_ns: entity.runnable_time.0
                 + if entity.reported.runnable { elapsed } else { 0 },
             turns: entity.turns,

@@ -15,7 +15,9 @@ use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent};
 
-use crate::{Action, Claims, Config, Cut, Engine, Event, Mode, Record, SliceRequest, Token};
+use crate::{
+    Action, Claims, Config, Credit, Cut, Engine, Event, Mode, Record, SliceRequest, Token,
+};
 
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -277,6 +279,35 @@ fn the_last_byte_goes_to_one() {
     assert!(rig.reserve(one, 1, 1).is_empty(), "it is gone");
 }
 
+/// What is told of a refusal adds up: the size of the allocation, and under the cap what is used, what it could have
+/// had, and the credit that another process keeps.
+#[test]
+fn the_figures_of_a_refusal_add_up() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let (one, two) = (rig.attach("a", 0).expect("in"), rig.attach("a", 0).expect("in"));
+    rig.reserve(one, 30, 30);
+    rig.reserve(two, 40, 40);
+    for (client, held) in [(one, 20), (two, 33)] {
+        let claims = Claims { held: Bytes(held), ..Claims::default() };
+        rig.step(Event::Claims { client, lane: Lane(0), claims });
+    }
+    // its program asks for 50: its own credit of 10 counts, and the other one returns nothing
+    rig.reserve(one, 40, 40);
+    let refused = rig.give_back(two, 1, 0);
+    let credit = Credit { own: Bytes(10), others: Bytes(7) };
+    assert!(
+        matches!(refused[0], Action::Refused { need: Bytes(40), left: Bytes(30), credit: it, .. } if it == credit),
+        "{refused:?}"
+    );
+    let Snapshot::Slice { used, denied_need, denied_left, denied_credit, .. } = rig.slice("a")
+    else {
+        panic!("a slice")
+    };
+    assert_eq!((denied_need, denied_left, denied_credit), (Bytes(50), Bytes(40), Bytes(7)));
+    assert_eq!(used.0 + denied_left.0 + denied_credit.0, 100, "the cap");
+}
+
 #[test]
 fn a_process_that_gives_back_more_than_it_has_is_cut() {
     let mut rig = Rig::new(Config::default(), &[16]);
@@ -347,7 +378,8 @@ fn a_snapshot_counts_claims_within_the_grants() {
     else {
         panic!("a slice")
     };
-    assert_eq!((used, peak, denied, denied_need), (Bytes(60), Bytes(60), 1, Bytes(60)));
+    // what it was refused had the 60 that it did not hold then
+    assert_eq!((used, peak, denied, denied_need), (Bytes(60), Bytes(60), 1, Bytes(120)));
     assert_eq!((launches, gpu_ns, gated), (5, 40 * MS, 0));
     rig.step(Event::Gone { client });
     let row = rig.slice("a");

@@ -10,6 +10,9 @@ use crate::units::{Bytes, Percent, UnitError, Weight};
 use core::fmt;
 use core::str::FromStr;
 
+/// The cap on pinned host memory that is none.
+pub const NO_CAP: Bytes = Bytes(u64::MAX);
+
 /// How much memory a container asks for on each of its GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryAsk {
@@ -166,7 +169,7 @@ messages! {
             container: ContainerId,
             /// GPU of the slice, [`Lane::HOST`] for pinned host memory.
             lane: Lane,
-            /// The new cap.
+            /// The new cap; [`NO_CAP`] for none on pinned host memory.
             memory: MemoryAsk,
         }
         /// Changes the policy of GPUs, from the next turn on.

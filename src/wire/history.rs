@@ -19,7 +19,8 @@ pub enum EventKind {
     SliceEnded,
     /// A container got no slice. Text: why.
     SliceRefused,
-    /// An allocation was refused. Amounts: bytes needed beyond what its process had, bytes left under the cap.
+    /// An allocation was refused. Amounts: its bytes, and what it could have had. Text: what of, then, after a
+    /// semicolon, what else its container has unused.
     MemoryRefused,
     /// A container had not drained in time, and others go on beside its work. Amounts: ns since its turn's close.
     Overrun,

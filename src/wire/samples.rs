@@ -53,6 +53,13 @@ impl Sample {
     pub fn waiting_us(&self) -> u64 {
         self.wait_us.iter().map(|us| u64::from(*us)).sum()
     }
+
+    /// Wall time in which it had work and not the GPU, because of other containers or of its limit, µs.
+    #[must_use]
+    pub fn waited_us(&self) -> u64 {
+        let others = [self.handover_us, self.limited_us, self.gang_us];
+        self.waiting_us() + others.into_iter().map(u64::from).sum::<u64>()
+    }
 }
 
 crate::frame::messages! {

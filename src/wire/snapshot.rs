@@ -154,10 +154,12 @@ macro_rules! slice_fields {
             peak: $crate::units::Bytes,
             /// Allocations refused by the cap.
             denied: u64,
-            /// Size asked for in the last refusal, bytes.
+            /// What the last allocation that was refused asked for, bytes.
             denied_need: $crate::units::Bytes,
-            /// Memory left under the cap at that time, bytes.
+            /// What it could have had at that time, bytes.
             denied_left: $crate::units::Bytes,
+            /// Unused credit of the container's other processes at that time, bytes.
+            denied_credit: $crate::units::Bytes,
             /// CLOCK_MONOTONIC of the last refusal, ns; 0 for none since the daemon's start.
             denied_at_ns: u64,
             /// How its memory cap is enforced.
@@ -186,9 +188,10 @@ macro_rules! slice_fields {
             gated: u32,
             /// Whether it takes turns together with others of the container's GPUs (1) or not (0).
             gang: u32,
-            /// GPU time charged since admission, ns.
+            /// GPU time charged since admission, ns. Without turns (`gated`) that is all time in which its processes
+            /// claim work, divided by the containers that do so. `Snapshot::GpuLoad` shows what kernels use of it.
             gpu_ns: u64,
-            /// Time spent runnable without a turn, ns.
+            /// Time with work and without the GPU, ns: waiting, hand-over, limited and gang of `SliceTime`.
             wait_ns: u64,
             /// Time spent runnable, with or without a turn, ns.
             runnable_ns: u64,
@@ -313,6 +316,16 @@ macro_rules! rows { ($($slice:tt)*) => { crate::frame::messages! {
             limit: Bytes,
             /// What it should give back of the memory beyond its cap, because another container lacks it.
             wanted: Bytes,
+        }
+        /// How much of a GPU's time kernels ran lately, as NVML shows it for all its processes together. A GPU of which
+        /// NVML told nothing lately has no such row.
+        209 GpuLoad {
+            /// Which GPU.
+            uuid: GpuUuid,
+            /// CLOCK_MONOTONIC of NVML's answer, ns; it is of the second before that, or less.
+            at_ns: u64,
+            /// Percent.
+            percent: u32,
         }
         /// How much a GPU was used since the daemon's start.
         220 GpuUse {

@@ -113,15 +113,18 @@ impl FromStr for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// The largest binary unit with at most one decimal: `1GiB`, `1.5GiB`, `300B`.
+    /// Whole GiB, else MiB, KiB or bytes, rounded down, with a decimal only below ten: `1GiB`, `1092MiB`, `3.5MiB`,
+    /// `300B`. So amounts of one line, most of them whole MiB, add up as they are shown, and most of them can be typed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+        if self.0 >= GIB && self.0.is_multiple_of(GIB) {
+            return write!(f, "{}GiB", self.0 / GIB);
+        }
+        for (unit, name) in [(MIB, "MiB"), (KIB, "KiB")] {
             if self.0 >= unit {
-                let tenths = (u128::from(self.0) * 10 / u128::from(unit)) as u64;
-                return if tenths.is_multiple_of(10) {
-                    write!(f, "{}{name}", tenths / 10)
-                } else {
-                    write!(f, "{}.{}{name}", tenths / 10, tenths % 10)
+                let (whole, rest) = (self.0 / unit, self.0 % unit);
+                return match rest * 10 / unit {
+                    tenth @ 1.. if whole < 10 => write!(f, "{whole}.{tenth}{name}"),
+                    _ => write!(f, "{whole}{name}"),
                 };
             }
         }
@@ -252,8 +255,33 @@ mod tests {
 
     #[test]
     fn sizes_print_short() {
-        for (bytes, text) in [(GIB, "1GiB"), (GIB + GIB / 2, "1.5GiB"), (300, "300B"), (0, "0B")] {
+        for (bytes, text) in [
+            (GIB, "1GiB"),
+            (GIB + GIB / 2, "1536MiB"),
+            (80 * GIB - MIB, "81919MiB"),
+            (3 * MIB + MIB / 2, "3.5MiB"),
+            (32 * MIB + MIB / 2, "32MiB"),
+            (1000 * KIB, "1000KiB"),
+            (300, "300B"),
+            (0, "0B"),
+        ] {
             assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+
+    /// What is held is the cap and what is above it, also as they are shown.
+    #[test]
+    fn sizes_of_a_line_add_up() {
+        let mib = |bytes: u64| {
+            let text = Bytes(bytes).to_string();
+            let (number, unit) = text.split_at(text.find(char::is_alphabetic).expect("a unit"));
+            let unit = if unit == "GiB" { 1024 } else { 1 };
+            number.parse::<u64>().expect("whole MiB") * unit
+        };
+        for above in [580 * MIB, 580 * MIB + 65536, 12_345_678, 20 * GIB, 7 * GIB + 77 * MIB] {
+            for cap in [512 * MIB, GIB, 1500 * MIB] {
+                assert_eq!(mib(cap + above), mib(cap) + mib(above), "{above} above {cap}");
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 //! step is judged by what the tenants themselves got from the driver, and by the ledger.
 
 use super::plan::Plan;
-use super::{INTERRUPTED, Options, REFRESH, START, Stage, pause, still_running};
+use super::{INTERRUPTED, Options, REFRESH, START, Stage, pause, still_running, tell};
 use crate::columns::{self, DropOrder};
 use crate::out;
 use crate::ps;
@@ -57,7 +57,7 @@ pub fn main(mut stage: Stage, options: &Options) -> Result<ExitCode> {
     if options.json {
         out::line(&story.json(&faults, (policy, simulated)).to_string())?;
     } else {
-        out::line(&story.lines(&faults).join("\n"))?;
+        tell(&story.lines(&faults))?;
     }
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -70,12 +70,12 @@ fn play(stage: &mut Stage, draws: bool) -> Result<Story> {
         owner: [owner.memory.0, 0],
         ..Story::default()
     };
-    let tell = |text: &str| if draws { out::line(text) } else { Ok(()) };
-    tell("The borrower is alone, and fills its memory up to its limit:")?;
+    let say = |text: &str| if draws { out::sentence(text, 2).map(drop) } else { Ok(()) };
+    say("The borrower is alone, and fills its memory up to its limit:")?;
     stage.start(borrower)?;
     watch(stage, draws, START, |stage, _| stage.tenants[0].at_work())?;
     story.borrower[2] = stage.tenants[0].account().got;
-    tell(
+    say(
         "\nThe owner comes, and fills its cap: the borrower keeps what is wanted back, and is suspended:",
     )?;
     let since = Instant::now();
@@ -89,7 +89,7 @@ fn play(stage: &mut Stage, draws: bool) -> Result<Story> {
     })?;
     story.took[0] = since.elapsed();
     story.owner[1] = stage.tenants[1].account().got;
-    tell("\nThe owner ends, and the borrower is resumed:")?;
+    say("\nThe owner ends, and the borrower is resumed:")?;
     let since = Instant::now();
     stage.tenants.truncate(1);
     let before = stage.tenants[0].account().progress.len();

@@ -19,6 +19,7 @@ use crate::columns::{self, DropOrder};
 use crate::node::{self, DriverOptions, PrivateDaemon};
 use crate::out;
 use crate::ps;
+use crate::sim::PrivateDevice;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
 use gpuslice_host::layout;
@@ -77,7 +78,7 @@ struct Stage {
     memory: Bytes,
     work: tempfile::TempDir,
     daemon: PrivateDaemon,
-    _device: Option<tempfile::TempDir>,
+    _device: Option<PrivateDevice>,
 }
 
 /// Runs `gpuslice demo`.
@@ -99,9 +100,14 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     if options.json {
         out::line(&verdict.json(options.load.name()).to_string())?;
     } else {
-        out::line(&verdict.lines().join("\n"))?;
+        tell(&verdict.lines())?;
     }
     Ok(if verdict.pass() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints lines, which a terminal breaks between words.
+fn tell(lines: &[String]) -> Result<()> {
+    lines.iter().try_for_each(|line| out::sentence(line, 2).map(drop))
 }
 
 extern "C" fn on_signal(_: libc::c_int) {
@@ -152,17 +158,16 @@ fn driver(options: &DriverOptions) -> Result<(PathBuf, String)> {
 fn set_up(options: &Options, runtime: Option<String>) -> Result<Stage> {
     let (driver, words) = driver(&options.driver)?;
     let device = match layout::is_simulated(&driver.join("libcuda.so.1")) {
-        true => Some(crate::sim::private_device()?),
+        true => Some(PrivateDevice::new()?),
         false => None,
     };
     if !options.json {
         let containers = |name| format!("containers under {name}");
         let how = runtime.as_ref().map_or("plain processes".to_owned(), containers);
-        out::line(&format!("{words}; tenants are {how}"))?;
+        out::sentence(&format!("{words}; tenants are {how}"), 2)?;
     }
     let work = node::temporary("gpuslice-demo-")?;
-    let device_dir = device.as_ref().map(|dir| dir.path());
-    let daemon = PrivateDaemon::start(&driver, device_dir, Some(work.path()))?;
+    let daemon = PrivateDaemon::start(&driver, device.as_ref(), Some(work.path()))?;
     let admin = Admin::connect(daemon.dir.path())?;
     let memory = View::of(admin.list()?).gpus.first().context("the driver shows no GPU")?.total;
     if let Some(policy) = options.policy {

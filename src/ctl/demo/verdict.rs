@@ -55,7 +55,7 @@ pub fn judge(accounts: &[Account], policy: Option<Policy>, first: &View, last: &
     let rows: Vec<(&Account, &Row)> =
         accounts.iter().filter_map(|account| row(account).map(|row| (account, row))).collect();
     let all_busy: f64 = rows.iter().map(|(account, _)| busy(account)).sum();
-    let all_booked: f64 = rows.iter().map(|(_, row)| last.got(row, first)).sum();
+    let all_booked: f64 = rows.iter().map(|(_, row)| last.charged(row, first)).sum();
     let span = last.now_ns.saturating_sub(first.now_ns).max(1);
     let turns = |name: &str, view: &View| {
         let row = view.rows.iter().find(|row| row.name == name);
@@ -74,7 +74,7 @@ pub fn judge(accounts: &[Account], policy: Option<Policy>, first: &View, last: &
             expected,
             worst: worst_second(account, &all, first.now_ns..last.now_ns),
             measured: busy(account) / whole,
-            ledger: last.got(row, first) / booked,
+            ledger: last.charged(row, first) / booked,
             cap: row.cap.0,
             peak: row.peak.0,
             denied: row.denied,

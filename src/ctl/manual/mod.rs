@@ -57,6 +57,7 @@ fn commands(command: clap::Command, dir: &Path) -> Result<()> {
 fn command_page(command: clap::Command) -> Result<String> {
     let notes = command.get_after_help().map(ToString::to_string);
     let command = command.after_help(Resettable::Reset).version(Resettable::Reset);
+    let command = command.mut_args(with_aliases);
     let man = Man::new(command).source(SOURCE).manual(MANUAL);
     let mut page = Vec::new();
     man.render(&mut page)?;
@@ -77,6 +78,17 @@ fn command_page(command: clap::Command) -> Result<String> {
         roman("(7)"),
     ]);
     Ok(String::from_utf8(page)? + &more.to_roff())
+}
+
+/// An option whose other names are in its text: clap's pages leave them out.
+fn with_aliases(option: clap::Arg) -> clap::Arg {
+    let names = option.get_visible_aliases().unwrap_or_default();
+    if names.is_empty() {
+        return option;
+    }
+    let names: Vec<String> = names.into_iter().map(|name| format!("--{name}")).collect();
+    let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+    option.help(format!("{help} [aliases: {}]", names.join(", ")))
 }
 
 fn write(dir: &Path, name: &str, text: &str) -> Result<()> {

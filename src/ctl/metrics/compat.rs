@@ -40,7 +40,7 @@ pub const FAMILIES: [Family; 5] = [
         "nvidia_gpu_duty_cycle",
         "Part of the GPU's time that the slice got since the last scrape, percent.",
         first,
-        |it, earlier| Some(100.0 * it.node.view.got(it.row, earlier?)),
+        |it, earlier| Some(100.0 * it.node.view.got(it.row, earlier?)?),
     ),
     ("nvidia_gpu_memory_used_bytes", "Memory held by the slice.", first, |it, _| {
         Some(it.row.used.0.saturating_add(it.row.untracked.0) as f64)
@@ -55,7 +55,7 @@ pub const FAMILIES: [Family; 5] = [
         "DCGM_CUSTOM_PROCESS_SM_UTIL",
         "Part of the GPU's time that the slice got since the last scrape, percent.",
         second,
-        |it, earlier| Some(100.0 * it.node.view.got(it.row, earlier?)),
+        |it, earlier| Some(100.0 * it.node.view.got(it.row, earlier?)?),
     ),
     ("DCGM_CUSTOM_PROCESS_MEM_USED", "Memory held by the slice, MiB.", second, |it, _| {
         Some(it.row.used.0.saturating_add(it.row.untracked.0) as f64 / MIB)

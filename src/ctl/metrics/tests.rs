@@ -59,6 +59,7 @@ fn node() -> NodeView {
         gpus: vec![gpu(1, 3)],
         rows: vec![web, held("train", 500_000_000)],
         times: vec![time],
+        loads: BTreeMap::from([(GPU, 0.25)]),
         owners: BTreeMap::from([("web".to_owned(), owner())]),
         limits: BTreeMap::from([(("web".to_owned(), GPU), limit)]),
         ..View::default()
@@ -97,9 +98,12 @@ const OF_WEB: &str = r#",slice="web",name="a \"b\\c\n",namespace="default",pod="
 #[test]
 fn labels_join_with_other_exporters() {
     let text = text_of(node());
-    for (name, want) in
-        [("gpu_busy_seconds_total", "2.25"), ("gpu_healthy", "0"), ("gpu_xid", "79")]
-    {
+    for (name, want) in [
+        ("gpu_busy_seconds_total", "2.25"),
+        ("gpu_utilisation_ratio", "0.25"),
+        ("gpu_healthy", "0"),
+        ("gpu_xid", "79"),
+    ] {
         assert_eq!(value(&text, &format!("gpuslice_{name}{OF_GPU}}}")), want);
     }
     assert_eq!(value(&text, &format!("gpuslice_gpu_memory_used_bytes{OF_GPU}}}")), "8388608");

@@ -152,7 +152,7 @@ pub fn node(past: &Past, gpus: &[GpuFacts], seconds: f64) -> String {
         let got = all.iter().enumerate().map(|(at, it)| {
             let got = mean(it.samples.iter(), |it| it.got_us.into());
             let due = mean(it.samples.iter(), due_us);
-            let wait = mean(it.samples.iter(), Sample::waiting_us);
+            let wait = mean(it.samples.iter(), Sample::waited_us);
             let [got, due, wait] = [got, due, wait].map(percent);
             let note = format!("got {got}, due {due}, waited {wait}");
             let values = values(it, &places, |it| part(it, it.got_us.into()));

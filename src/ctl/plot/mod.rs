@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// Cells of a sparkline where there is room, and where there is none.
 const CELLS: std::ops::RangeInclusive<usize> = 8..=40;
 /// Cells beside a name and its sparkline: three figures, the memory, and the spaces between.
-const FIGURES: usize = "    100 % 100 % 100 %  1023.9GiB".len();
+const FIGURES: usize = "    100 % 100 % 100 %  1048575MiB".len();
 
 /// Options of `gpuslice plot`.
 #[derive(clap::Args)]
@@ -55,9 +55,10 @@ pub struct Options {
 
 const HELP: &str = "\
 The daemon remembers ten minutes, second by second, also of slices that have ended.
-  GOT   the part of the GPU's time that was charged to the slice
+  GOT   the part of the GPU's time that the slice got: its turns; without turns, as when it is alone on the GPU, no more than
+        NVML's utilisation shows (if NVML does not tell it, all the time in which its processes claim work)
   DUE   the part that was due to it while it had work
-  WAIT  the part of the time in which it had work and others had the GPU";
+  WAIT  the part of the time in which it had work and not the GPU, because of others or of its limit";
 
 fn parse_since(text: &str) -> Result<Duration, String> {
     let since =
@@ -189,7 +190,7 @@ fn lines(past: &Past, gpus: &[GpuFacts], (seconds, most): (usize, usize)) -> Vec
             let parts: Vec<f64> = it.samples.iter().map(|it| part(it, it.got_us.into())).collect();
             let mean = |of| percent(mean(it.samples.iter(), of));
             let [got, due, wait] =
-                [mean(|it| it.got_us.into()), mean(due_us), mean(Sample::waiting_us)];
+                [mean(|it| it.got_us.into()), mean(due_us), mean(Sample::waited_us)];
             let name = cut(&it.name, width);
             let space = " ".repeat(width - name.width());
             let memory = it.samples.back().map_or(String::new(), |it| it.memory.to_string());

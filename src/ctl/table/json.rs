@@ -55,6 +55,7 @@ pub fn json(view: &View) -> Value {
             "profile": gpu.uuid.profile(), "index": gpu.index, "memory_total": gpu.total.0,
             "memory_promised": gpu.promised.0, "slices": gpu.slices,
             "policy": gpu.policy.name(), "policy_number": gpu.policy.number(),
+            "utilisation": view.loads.get(&gpu.uuid),
         })
     };
     let slice = |row: &Row| {
@@ -81,6 +82,7 @@ pub fn json(view: &View) -> Value {
         });
         // One field more is beyond what the macro expands.
         let suspension = view.suspensions.get(&row.container);
+        value["denied_credit"] = row.denied_credit.0.into();
         value["suspension"] = suspension.map(|it| it.name()).into();
         value["memory_suspended"] = view.on_host(row).0.into();
         value["memory_limit"] = view.limit(row).limit.0.into();

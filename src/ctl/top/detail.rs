@@ -50,8 +50,9 @@ fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
         format!("why       {}", it.told.sentence),
         format!("try       {}", it.told.advice.as_deref().unwrap_or("-")),
         format!(
-            "time      {} running, {} waiting, {} hand-over, {} limited, {} gang, {} idle, {}{} absent",
+            "time      {} {}, {} waiting, {} hand-over, {} limited, {} gang, {} idle, {}{} absent",
             part(growth.running),
+            if growth.is_open { "free to launch" } else { "running" },
             part(growth.waiting),
             part(growth.handover),
             part(growth.limited),
@@ -92,7 +93,7 @@ fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
             counted(row.late_turns, "overrun")
         ),
         format!("got       {}", last_minutes(model, row, width, |it| it.got_us.into())),
-        format!("waited    {}", last_minutes(model, row, width, Sample::waiting_us)),
+        format!("waited    {}", last_minutes(model, row, width, Sample::waited_us)),
     ]
 }
 

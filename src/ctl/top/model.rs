@@ -253,8 +253,8 @@ impl Model {
             let growth = &it.finding.growth;
             let figure = match self.sort {
                 Sort::Name => 0,
-                Sort::Wait => permille(it, growth.waiting + growth.handover),
-                Sort::Got => permille(it, growth.gpu),
+                Sort::Wait => permille(it, growth.waited()),
+                Sort::Got => (1_000.0 * growth.got.unwrap_or(0.0)) as u64,
                 Sort::Idle => permille(it, growth.idle),
                 Sort::Memory => it.row.used.0,
             };

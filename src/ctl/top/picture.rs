@@ -198,6 +198,7 @@ fn row(it: &Tenant, now: u64, second: u64) -> Row {
         peak: Bytes(it.used * GIB),
         denied: 0,
         denied_need: Bytes(0),
+        denied_credit: Bytes(0),
         clients: match it.name {
             "notebook-7f3c" => 0,
             "embed" => 2,
@@ -267,6 +268,7 @@ fn view(second: u64) -> View {
         times: all.iter().map(|it| time(it, now_ns)).collect(),
         suspensions: BTreeMap::new(),
         limits: BTreeMap::new(),
+        loads: BTreeMap::new(),
         owners: BTreeMap::new(),
         daemon: Some(daemon()),
     }

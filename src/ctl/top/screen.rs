@@ -62,8 +62,8 @@ impl Look {
 enum Content {
     /// Text, which begins at the left.
     Text(fn(&View, &Slice<'_>) -> String),
-    /// A part of the time, which ends at the right.
-    Part(fn(&Slice<'_>) -> f64),
+    /// A part of the time, which ends at the right; `None` if it is not known.
+    Part(fn(&Slice<'_>) -> Option<f64>),
 }
 
 /// A column: its heading, its width, and the rank by which it is dropped, the highest first.
@@ -84,7 +84,9 @@ impl Column {
     fn text(&self, now: &View, it: &Slice<'_>) -> String {
         self.cell(&match self.content {
             Content::Text(text) => text(now, it),
-            Content::Part(part) => format!("{:.0}%", 100.0 * part(it)),
+            Content::Part(part) => {
+                part(it).map_or("-".to_owned(), |part| format!("{:.0}%", 100.0 * part))
+            }
         })
     }
 }
@@ -97,7 +99,7 @@ const fn text(
     Column { head, width, rank, content: Content::Text(content) }
 }
 
-const fn part(head: &'static str, rank: u8, content: fn(&Slice<'_>) -> f64) -> Column {
+const fn part(head: &'static str, rank: u8, content: fn(&Slice<'_>) -> Option<f64>) -> Column {
     Column { head, width: 4, rank, content: Content::Part(content) }
 }
 
@@ -113,10 +115,10 @@ const COLUMNS: [Column; 7] = [
         .to_owned()
     }),
     text("MEM", (BAR + 8, 4), memory),
-    part("DUE", 3, |it| it.finding.due),
-    part("GOT", 1, |it| it.finding.growth.part(it.finding.growth.gpu)),
-    part("WAIT", 0, |it| it.finding.growth.part(it.finding.growth.held_back())),
-    part("IDLE", 2, |it| it.finding.growth.part(it.finding.growth.idle)),
+    part("DUE", 3, |it| Some(it.finding.due)),
+    part("GOT", 1, |it| it.finding.growth.got),
+    part("WAIT", 0, |it| Some(it.finding.growth.part(it.finding.growth.waited()))),
+    part("IDLE", 2, |it| Some(it.finding.growth.part(it.finding.growth.idle))),
 ];
 
 /// The bar of the memory that a slice holds, and its cap. With a memory limit, the bar is as long as that, what is
@@ -140,7 +142,10 @@ fn memory(now: &View, it: &Slice<'_>) -> String {
                 false => format!("[{bar}] {}/{}G", whole(cap), whole(limit)),
             }
         }
-        false => format!("[{bar}] {cap}"),
+        false => match cap.to_string() {
+            exact if exact.len() < BAR => format!("[{bar}] {exact}"),
+            _ => format!("[{bar}] {}G", gib(cap)),
+        },
     }
 }
 
@@ -203,7 +208,11 @@ fn header(model: &Model, look: Look, width: usize, most: usize) -> Vec<Line<'sta
     let mut lines: Vec<Line<'static>> = Vec::new();
     for it in all.iter().take(most) {
         let text = gpu_line(model, it, width);
-        let style = if it.busy >= 0.9 { look.colour(Color::Yellow) } else { Style::new() };
+        let style = if it.busy.is_some_and(|busy| busy >= 0.9) {
+            look.colour(Color::Yellow)
+        } else {
+            Style::new()
+        };
         lines.push(Line::styled(fit(&text, width, false), style.add_modifier(Modifier::BOLD)));
     }
     if let (true, Some(last)) = (all.len() > most, lines.last_mut()) {
@@ -222,7 +231,7 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
         true => String::new(),
         false => format!(" | * {}", holders.join(", ")), // marked so in their rows too
     };
-    let busy = percent(it.busy);
+    let busy = it.busy.map_or("-".to_owned(), percent);
     let away = match it.on_host {
         Bytes::ZERO => String::new(),
         memory => format!(" | {memory} suspended"),

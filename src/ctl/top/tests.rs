@@ -72,6 +72,7 @@ fn view(seconds: u64) -> View {
     View {
         suspensions: BTreeMap::new(),
         limits: BTreeMap::new(),
+        loads: BTreeMap::new(),
         owners: BTreeMap::new(),
         now_ns: at,
         gpus: vec![Gpu {
@@ -182,6 +183,20 @@ fn a_loan_is_in_the_bar_and_in_full_below() {
     press(&mut model, "jj\n");
     let full = lines(&model, (120, 40)).join(" ");
     assert!(full.contains("cap 8GiB, limit 24GiB, 12GiB borrowed, 1GiB wanted back"), "{full}");
+}
+
+/// A cap that is no whole number of GiB has room beside the bar.
+#[test]
+fn the_cap_beside_the_bar_is_never_cut() {
+    let mib = |mib: u64| Bytes(mib << 20);
+    for (cap, shown) in [(8192, "8GiB"), (1170, "1170MiB"), (20_389, "19.9G"), (81_559, "79.6G")] {
+        let mut view = view(110);
+        view.rows.iter_mut().for_each(|row| row.cap = mib(cap));
+        let mut model = model();
+        model.see(view);
+        let told = lines(&model, (80, 24));
+        assert!(told[4].contains(&format!("] {shown} ")), "{told:#?}");
+    }
 }
 
 #[test]

@@ -27,17 +27,18 @@ function shape(name, attributes) {
   return it;
 }
 
-function percent(part) { return (100 * part).toFixed(part < 0.095 && part > 0 ? 1 : 0) + " %"; }
+function percent(part) { return part === null ? "-" : (100 * part).toFixed(part < 0.095 && part > 0 ? 1 : 0) + " %"; }
 
 function counted(number, what, more = "s") { return `${number} ${what}${number === 1 ? "" : more}`; }
 
 function size(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let at = 0;
-  while (bytes >= 1024 && at < units.length - 1) { bytes /= 1024; at += 1; }
-  // rounded down: what is left is never shown as what was needed
-  const shown = bytes >= 100 ? Math.floor(bytes) : Math.floor(10 * bytes) / 10;
-  return shown + " " + units[at];
+  const GIB = 2 ** 30;
+  if (bytes >= GIB && bytes % GIB === 0) return bytes / GIB + " GiB";
+  // rounded down, and in whole MiB: sizes of a line add up, and what is left is never shown as what was needed
+  for (const [unit, name] of [[2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+    if (bytes >= unit) return (bytes >= 10 * unit ? Math.floor(bytes / unit) : Math.floor(10 * bytes / unit) / 10) + " " + name;
+  }
+  return bytes + " B";
 }
 
 function takeIn(news) {

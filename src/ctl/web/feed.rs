@@ -190,7 +190,7 @@ fn series(number: u32, it: &Series) -> Value {
 fn sample(it: &Sample, unix_ns: u64) -> Value {
     let part = |us: u64| (1e4 * crate::past::part(it, us)).round() / 1e4;
     let (got, waited, idle) =
-        (part(it.got_us.into()), part(it.waiting_us()), part(it.idle_us.into()));
+        (part(it.got_us.into()), part(it.waited_us()), part(it.idle_us.into()));
     let due = f64::from(it.due_ppm / 100) / 1e4;
     let times = (unix_ns / 1_000_000, it.length_us / 1_000);
     json!([it.series, times.0, times.1, got, due, waited, idle, it.memory.0])
@@ -207,7 +207,7 @@ fn slice(now: &View, line: &Line<'_>) -> Value {
         "share_limit": row.share_limit, "memory_cap": row.cap.0,
         "memory_used": row.used.0.saturating_add(row.untracked.0), "holds": row.holds != 0,
         "processes": row.clients, "denied": row.denied, "overruns": row.late_turns,
-        "due": finding.due, "got": part(growth.gpu), "wait": part(growth.held_back()), "idle": part(growth.idle),
+        "due": finding.due, "got": growth.got, "wait": part(growth.waited()), "idle": part(growth.idle),
         "reason": finding.why.name(), "why": told.label, "sentence": told.sentence, "try": told.advice,
         "notes": told.notes, "waits": waits(now, row),
     })

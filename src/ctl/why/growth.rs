@@ -39,6 +39,10 @@ pub struct Growth {
     pub behind: Vec<Behind>,
     /// GPU time charged to it.
     pub gpu: u64,
+    /// The part of the GPU that it got, 0..=1; `None` if that is not known.
+    pub got: Option<f64>,
+    /// It launched without turns for a part of the time at least: when it ran then is not known.
+    pub is_open: bool,
     /// Allocations that were refused; unknown for a whole life.
     pub denied: Option<u64>,
 }
@@ -71,6 +75,7 @@ impl Growth {
         let restarted = known.filter(|_| same.is_none());
         let away = restarted.map_or(0, |(view, ..)| time.since_ns.saturating_sub(view.now_ns));
         let old = same.map(|(_, old, _)| old);
+        let is_open = now.is_open(row.gpu, before.unwrap_or(now));
         Some(Growth {
             wall: grown(WallTime::total) + away,
             running,
@@ -83,6 +88,11 @@ impl Growth {
             absent: absent + away,
             behind: behind(same.map(|(_, _, old)| old), time),
             gpu: row.gpu_ns.saturating_sub(old.map_or(0, |old| old.gpu_ns)),
+            got: match before {
+                Some(before) => now.got(row, before),
+                None => (!is_open).then(|| row.gpu_ns as f64 / time.total().max(1) as f64),
+            },
+            is_open,
             denied: old.map(|old| row.denied.saturating_sub(old.denied)),
         })
     }
@@ -92,9 +102,15 @@ impl Growth {
         ns as f64 / self.wall.max(1) as f64
     }
 
-    /// Time in which it had work and not the GPU, ns.
+    /// Time in which it had work and not the GPU, because of other containers or of its limit, ns: what WAIT is
+    /// everywhere. The daemon's absence is not in it: nothing is known of that time.
+    pub fn waited(&self) -> u64 {
+        self.waiting + self.handover + self.limited + self.gang
+    }
+
+    /// Time that it may have lost, the daemon's absence included, ns.
     pub fn held_back(&self) -> u64 {
-        self.waiting + self.handover + self.limited + self.gang + self.absent
+        self.waited() + self.absent
     }
 
     /// Waiting by cause, behind all containers that are known, ns.

@@ -299,7 +299,15 @@ fn a_refusal_is_the_reason_where_nothing_else_is() {
     let (found, told) = why(parts(10, |it| it.idle = 90), again);
     assert_eq!(found, Why::Refused(S));
     assert_eq!(told.advice.as_deref(), Some("gpuslice set a --memory 1026MiB"), "{told:?}");
-    assert!(told.sentence.contains("3MiB more, and could get 1MiB"), "{told:?}");
+    assert!(
+        told.sentence.contains("asked for 3MiB, and could get 1MiB; its cap is 1GiB"),
+        "{told:?}"
+    );
+    let (_, told) = why(parts(10, |it| it.idle = 90), |now| {
+        again(now);
+        now.rows[0].denied_credit = Bytes(5 << 20);
+    });
+    assert!(told.sentence.ends_with("5MiB were unused credit of its other processes"), "{told:?}");
     // once, and nothing since
     let idle = parts(0, |it| it.idle = 100);
     assert_eq!(why(idle, |now| refused(now, 30)).0, Why::Refused(30 * S));
@@ -446,4 +454,32 @@ fn work_beside_others_is_told_apart_from_an_own_gpu() {
         let other = Parts { running, idle: 100 - running, ..Parts::default() };
         assert_eq!(told(all, other, [0, 1]).0, Why::Nothing);
     }
+}
+
+/// Alone on a GPU a slice has it all the time. What it uses of that is NVML's figure, or is not known.
+#[test]
+fn a_slice_without_turns_is_said_to_use_what_nvml_shows() {
+    let told = |load: Option<f64>| {
+        let (found, told) = why(parts(100, |_| {}), |now| {
+            now.rows.iter_mut().for_each(|row| row.gated = 0);
+            now.loads.extend(load.map(|load| (GpuUuid([1; 16]), load)));
+        });
+        assert_eq!(found, Why::Nothing);
+        told.sentence
+    };
+    let has = "has the GPU 100 % of the time for its launches, and";
+    assert_eq!(told(Some(0.03)), format!("{has} uses 3 %: nothing keeps it from more"));
+    let unknown = "what it uses of that is not known: nothing keeps it from more";
+    assert_eq!(told(None), format!("{has} {unknown}"));
+}
+
+/// WAIT is all time with work and without the GPU, also where its own limit is the reason.
+#[test]
+fn a_limit_counts_as_waiting() {
+    let all = |it: &mut Parts| {
+        (it.waiting, it.handover, it.limited, it.gang, it.absent) = (19, 1, 66, 3, 5);
+    };
+    let (before, now) = views(parts(6, all), |_| {});
+    let growth = Growth::of(Some(&before), &now, &now.rows[0]).expect("an account");
+    assert!((growth.part(growth.waited()) - 0.89).abs() < 1e-9, "{growth:?}");
 }

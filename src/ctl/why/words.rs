@@ -179,8 +179,8 @@ impl Finding {
     /// Its part of the GPU's time is what the node's rules give it.
     fn entitled(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
         let (part, due) = (percent(self.part), percent(self.due));
-        let has_more = self.growth.part(self.growth.gpu) > self.due + CLEARLY;
-        let got = percent(self.growth.part(self.growth.gpu));
+        let charged = self.growth.part(self.growth.gpu);
+        let (has_more, got) = (charged > self.due + CLEARLY, percent(charged));
         let gpu = now.index(row.gpu);
         let limit = percent(f64::from(row.cap_ppm) / 1e6);
         let most = self.growth.behind.iter().max_by_key(|by| by.by_cause.iter().sum::<u64>());
@@ -265,9 +265,16 @@ impl Finding {
             }
             _ => {
                 let runs = percent(self.growth.part(self.growth.running));
+                let uses = match (self.growth.is_open, self.growth.got) {
+                    (false, _) => String::new(),
+                    (true, Some(got)) => format!(" for its launches, and uses {}", percent(got)),
+                    (true, None) => {
+                        " for its launches, and what it uses of that is not known".to_owned()
+                    }
+                };
                 (
                     "-".to_owned(),
-                    format!("has the GPU {runs} of the time: nothing keeps it from more"),
+                    format!("has the GPU {runs} of the time{uses}: nothing keeps it from more"),
                     None,
                 )
             }
@@ -279,7 +286,7 @@ impl Finding {
         let mut notes = Vec::new();
         if let (Some(ago), false) = (refused_ago(now, row), matches!(self.why, Why::Refused(_))) {
             notes.push(format!(
-                "an allocation that needed {} more was refused {} ago, with {} left",
+                "an allocation of {} was refused {} ago, with {} left",
                 row.denied_need,
                 duration(ago),
                 row.denied_left
@@ -344,10 +351,14 @@ fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) 
             Bytes(free)
         ),
     };
+    let unused = match row.denied_credit {
+        Bytes::ZERO => String::new(),
+        bytes => format!("; {bytes} were unused credit of its other processes"),
+    };
     (
         format!("memory refused {} ago", duration(ago)),
         format!(
-            "was refused memory {} ago: it needed {need} more, and could get {left}; its cap is {}",
+            "was refused memory {} ago: it asked for {need}, and could get {left}; its cap is {}{unused}",
             duration(ago),
             row.cap
         ),

@@ -64,6 +64,10 @@ fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> 
             let usage = gpus.into_iter().filter_map(|gpu| usage_of(nvml, gpu)).collect();
             NvmlAnswer::Devices { asked_ns, usage }
         }
+        Question::Loads { gpus } => {
+            let load = |gpu: Id| Some((gpu, nvml.of(GpuUuid(gpu)).ok()?.load().ok()?));
+            NvmlAnswer::Loads(gpus.into_iter().filter_map(load).collect())
+        }
         Question::Set { ticket, steps } => {
             let done = steps.iter().map(|step| set(nvml, step)).collect();
             NvmlAnswer::Set { ticket, done }

@@ -11,6 +11,7 @@
 pub mod ask_nvml;
 pub mod attribute;
 pub mod child;
+pub mod loads;
 pub mod questions;
 mod supervisor;
 mod thread;
@@ -24,6 +25,7 @@ use gpuslice_host::process::own_pid_namespace;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid};
 use gpuslice_wire::limits::CLIENTS_MAX;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
+use loads::Loads;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use questions::{DeviceUsage, NvmlAnswer, Question, Sample, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -80,6 +82,8 @@ pub struct Accounting {
     /// The look at devices, while its answer is due: what processes claimed. And the earliest moment of the next.
     looking: Option<Claimed>,
     look_next: Instant,
+    /// How much of the time kernels ran on GPUs.
+    pub loads: Loads,
     /// GPUs of which NVML has told a process's figure.
     figured: BTreeSet<GpuUuid>,
     tickets: Ticket,
@@ -128,6 +132,7 @@ impl Accounting {
             late: false,
             looking: None,
             look_next: Instant(0),
+            loads: Loads::default(),
             figured: BTreeSet::new(),
             tickets: 0,
             unanswered: 0,
@@ -162,6 +167,15 @@ impl Accounting {
     /// NVML has answered to that; returns what processes claimed at the question.
     pub fn looked(&mut self) -> Claimed {
         self.looking.take().unwrap_or_default()
+    }
+
+    /// Asks how much these GPUs are in use, unless that was asked just now.
+    pub fn ask_loads(&mut self, now: Instant, gpus: &[GpuUuid]) {
+        let asks = !gpus.is_empty() && self.loads.wants(now);
+        let gpus = gpus.iter().map(|gpu| gpu.0).collect();
+        if asks && self.ask(Question::Loads { gpus }) {
+            self.loads.asked(now);
+        }
     }
 
     /// NVML may have told what single processes use on a GPU.

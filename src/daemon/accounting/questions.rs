@@ -39,6 +39,11 @@ pub enum Question {
         /// The GPUs.
         gpus: Vec<Id>,
     },
+    /// How much of their time GPUs were in use lately.
+    Loads {
+        /// The GPUs.
+        gpus: Vec<Id>,
+    },
     /// Sets driver limits, one after the other.
     Set {
         /// Copied into the answer.
@@ -135,6 +140,8 @@ pub enum NvmlAnswer {
         /// By GPU.
         usage: Vec<DeviceUsage>,
     },
+    /// To `Loads`: percent, of those that told it.
+    Loads(Vec<(Id, u32)>),
     /// To `Set`.
     Set {
         /// The question's.
@@ -155,6 +162,7 @@ pub fn unanswered(question: Question, why: &str) -> NvmlAnswer {
             NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
         Question::Devices { asked_ns, .. } => NvmlAnswer::Devices { asked_ns, usage: Vec::new() },
+        Question::Loads { .. } => NvmlAnswer::Loads(Vec::new()),
         Question::Set { ticket, steps } => {
             let closed = NvmlError {
                 call: "nvmlInit_v2".to_owned(),

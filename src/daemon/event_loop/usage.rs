@@ -6,6 +6,7 @@ use crate::accounting::questions::NvmlAnswer;
 use crate::tasks::Measure;
 use gpuslice_engine::Event;
 use gpuslice_host::clock::now;
+use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, Instant};
 
@@ -36,6 +37,11 @@ impl Daemon {
                 }
                 NvmlAnswer::Samples(samples) => self.account_samples(&samples),
                 NvmlAnswer::Devices { asked_ns, usage } => self.devices_looked(asked_ns, &usage),
+                NvmlAnswer::Loads(loads) => {
+                    let loads: Vec<_> =
+                        loads.into_iter().map(|(gpu, percent)| (GpuUuid(gpu), percent)).collect();
+                    self.duties.accounting.loads.answered(now(), &loads);
+                }
                 NvmlAnswer::Set { ticket, done } => {
                     let finished = self.duties.cgroup_limits.answered(ticket, done);
                     self.duties.continue_after_limits(finished);

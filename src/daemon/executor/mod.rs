@@ -28,7 +28,7 @@ use crate::samples::Samples;
 use crate::slab::Key;
 use crate::suspend::Suspender;
 use crate::tasks::{Task, Tasks};
-use gpuslice_engine::{Action, Cut, Engine, Event, Late, Token};
+use gpuslice_engine::{Action, Credit, Cut, Engine, Event, Late, Token};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::frame::RequestId;
@@ -86,7 +86,10 @@ impl Duties {
                 if let Some(page) = self.containers.page(&container) {
                     // Update the GPU gates first; they take effect without waking a thread.
                     self.clients.set_gates(&container, lane, view.gate_open);
-                    page.set_lane(lane, &view);
+                    if page.set_lane(lane, &view) {
+                        // A refusal after the recall tells what the processes that were asked have unused.
+                        self.clients.read_lane(&container, lane, &mut self.tasks);
+                    }
                 }
             }
             Action::ReadClaims { container, lane } => {
@@ -106,8 +109,8 @@ impl Duties {
                 }
                 self.reply(client, token, &Reply::Reserved { lane, bytes });
             }
-            Action::Refused { client, token, lane, need, left, overdue } => {
-                self.note_refused((client, lane), [need, left], overdue);
+            Action::Refused { client, token, lane, need, left, credit, overdue } => {
+                self.note_refused((client, lane), [need, left], credit, overdue);
                 self.reply(client, token, &Reply::Refused { lane, need, left })
             }
             Action::Recorded { container, gpu, stretch } => {
@@ -205,20 +208,26 @@ impl Duties {
         &mut self,
         (client, lane): (ClientId, Lane),
         amounts: [Bytes; 2],
+        credit: Credit,
         overdue: bool,
     ) {
         let Some((container, process)) = self.clients.connected(client) else {
             return;
         };
         let gpu = self.containers.gpu_of(&container, lane);
-        let text = match (lane, overdue) {
+        let what = match (lane, overdue) {
             (Lane::HOST, _) => "pinned host memory",
             (_, true) => "memory that others have beyond their caps",
-            _ => "",
+            _ => "GPU memory",
         };
+        let unused = match credit.others {
+            Bytes::ZERO => String::new(),
+            bytes => format!("; {bytes} are unused credit of its other processes"),
+        };
+        let amounts = amounts.map(|bytes| bytes.saturating_add(credit.own).0);
         let refused = Happening::of(EventKind::MemoryRefused, container).on(gpu);
         let refused = refused.by_process(process.map_or(0, |it| it.pid));
-        self.events.record(now(), refused.with(amounts.map(|it| it.0), text.to_owned()));
+        self.events.record(now(), refused.with(amounts, format!("{what}{unused}")));
     }
 
     /// Records that a container should give memory back.

@@ -21,10 +21,10 @@ use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::Bytes;
 
-use crate::action::{Action, Actions};
+use crate::action::{Action, Actions, Credit};
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
-use crate::lifecycle::{Growth, LastDenied, Stage};
+use crate::lifecycle::{ClientLane, Growth, LastDenied, Stage};
 use crate::memory::borrow::Room;
 
 /// Requests of one account that wait at a time; a shim's threads each have one.
@@ -127,7 +127,8 @@ impl Engine {
         actions.push(Action::Reserved { client, token, lane, bytes });
     }
 
-    /// Refuses a request; `overdue` if the memory is promised to its container.
+    /// Refuses a request; `overdue` if the memory is promised to its container. A process asks for what its own unused
+    /// credit lacks, so that credit is added to both amounts: they are those of the allocation that its program made.
     pub(crate) fn refuse(
         &mut self,
         growth: Growth,
@@ -137,11 +138,18 @@ impl Engine {
     ) {
         let Growth { client, token, lane, need, .. } = growth;
         let at = self.now;
+        let index = self.clients.get(client).map(|it| it.index);
+        let lanes = index.into_iter().flat_map(|index| self.lanes_of(index, lane));
+        let all = lanes.map(ClientLane::credit).fold(Bytes::ZERO, Bytes::saturating_add);
+        let mut credit = Credit::default();
         if let Some((mine, slice)) = self.share(client, lane) {
             mine.refused = mine.refused.saturating_add(1);
-            slice.last_denied = LastDenied { need, left, at };
+            let own = mine.credit();
+            credit = Credit { own, others: all.saturating_sub(own) };
+            let [need, left] = [need, left].map(|bytes| bytes.saturating_add(own));
+            slice.last_denied = LastDenied { need, left, others: credit.others, at };
         }
-        actions.push(Action::Refused { client, token, lane, need, left, overdue });
+        actions.push(Action::Refused { client, token, lane, need, left, credit, overdue });
     }
 
     /// Decides on growth that waited for returning processes, where that wait is over.

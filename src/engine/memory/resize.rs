@@ -3,14 +3,14 @@
 //! A larger cap is a new promise and follows the rules of admission. A smaller one takes no memory away:
 //! bytes reserved beyond it stay, and no process grows until the account fits again.
 
-use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::admin::{MemoryAsk, NO_CAP};
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::limits::NAME_BYTES_MAX;
 use gpuslice_wire::units::Bytes;
 
 use crate::action::{Action, Actions, CapChange};
 use crate::admission::beginning;
-use crate::engine::{Engine, NO_CAP};
+use crate::engine::Engine;
 use crate::event::Token;
 use crate::index::ContainerIndex;
 use crate::refusal::Refusal;

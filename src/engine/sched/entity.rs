@@ -205,7 +205,6 @@ pub(crate) struct Entity {
     pub(crate) gpu_time: Duration,
     /// The part of `gpu_time` to subtract from the next charges, as compensation.
     pub(crate) compensated: Duration,
-    pub(crate) wait_time: Duration,
     /// Time in which it was runnable, on the GPU or not.
     pub(crate) runnable_time: Duration,
     pub(crate) turns: u64,

@@ -202,7 +202,6 @@ impl Turns {
             stop_tries: 0,
             gpu_time: Duration(0),
             compensated: Duration(0),
-            wait_time: Duration(0),
             runnable_time: Duration(0),
             turns: 0,
             run: Duration(0),
@@ -359,8 +358,6 @@ impl Turns {
             if let Some(bill) = bill {
                 entity.charge(bill);
                 queues.charge(entity, bill);
-            } else if entity.reported.runnable {
-                entity.wait_time = Duration(entity.wait_time.0.saturating_add(elapsed.0));
             }
             entity.guest &= bill.is_some();
             if runs {

@@ -120,6 +120,12 @@ impl TimeAccount {
         self.waits.total()
     }
 
+    /// The time in which it had work and not the GPU: `wait_ns` of a snapshot, and WAIT in lists.
+    pub(crate) fn waited(&self) -> Duration {
+        let own = self.handover.0 + self.limited.0 + self.gang.0;
+        Duration(self.waiting().0 + own)
+    }
+
     /// The sum of all states: the wall time since `since`.
     pub(crate) fn total(&self) -> Duration {
         let off = [self.handover, self.limited, self.gang, self.idle, self.suspended, self.absent];

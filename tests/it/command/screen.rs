@@ -234,6 +234,32 @@ fn lines_fit_into_a_narrow_terminal() {
     }
 }
 
+/// The demo's table and its verdict have room: the columns that it is about stay, and no word is cut.
+#[test]
+fn the_demo_fits_into_eighty_columns() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut command = gpuslice();
+    command.args(["demo", "--sim", "--runtime", "none", "--seconds", "4"]);
+    command.env("TMPDIR", place.path()).env("TERM", "xterm-256color");
+    let mut screen = Screen::start(command, (80, 24));
+    eventually("the end", || screen.child.try_wait().expect("ours").is_some());
+    screen.shows("verdict: ");
+    let shown = screen.shown.lock().expect("no panic").clone();
+    let plain = shown.replace("\x1b[J", "");
+    let lines: Vec<&str> = plain
+        .split("\r\n")
+        .map(|line| match line.strip_prefix("\x1b[") {
+            Some(up) => up.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches('A'),
+            None => line,
+        })
+        .collect();
+    let long = lines.iter().find(|line| line.chars().count() > 80);
+    assert_eq!(long, None, "{shown:?}");
+    let head = lines.iter().find(|line| line.starts_with("NAME ")).expect("a table");
+    assert!(["DUE", "GOT", "WAIT"].iter().all(|column| head.contains(column)), "{head}");
+    assert!(plain.contains("(no room for UNTRACKED, CAP-BY, "), "{plain}");
+}
+
 #[test]
 fn without_a_screen_there_are_rows() {
     let node = Node::start();

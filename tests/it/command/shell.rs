@@ -67,6 +67,10 @@ fn bash_completes_commands_options_slices_and_gpus() {
     assert_eq!(commands, ["explain", "events"]);
     let options = bash("gpuslice set --sha").expect("bash");
     assert_eq!(options, ["--share", "--share-limit"]);
+    for command in ["run", "set"] {
+        let names = bash(&format!("gpuslice {command} --gpu")).expect("bash");
+        assert_eq!(names, ["--gpus"], "{command}");
+    }
     assert_eq!(bash("gpuslice metrics --compat ").expect("bash"), ["ack"]);
     let slices = bash(&format!("gpuslice explain {dir} ")).expect("bash");
     for name in ["train", "web"] {
@@ -188,4 +192,10 @@ fn man_shows_every_page_without_a_warning() {
     let shown = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("a page");
     assert!(shown("gpusliced.toml.5").contains("slices_per_gpu = 16"));
     assert!(shown("gpuslice-set.1").contains("share\\-limit"));
+    for page in ["gpuslice-run.1", "gpuslice-set.1"] {
+        assert!(
+            shown(page).contains("\\-\\-gpus") && shown(page).contains("[aliases: \\-\\-gpu]"),
+            "{page}"
+        );
+    }
 }

@@ -126,6 +126,56 @@ fn names_and_ids_are_taken_alike() {
     }));
 }
 
+/// A change of several values is made as a whole or not at all, and one that changes nothing says so.
+#[test]
+fn set_changes_all_or_nothing_and_says_when_there_is_nothing_to_change() {
+    let node = node();
+    let slice = || json(&node, &["ps", "--json"])["slices"][0].clone();
+    let values = |slice: &Value| {
+        ["memory_cap", "memory_limit", "pinned_cap", "weight", "share"]
+            .map(|key| slice[key].clone())
+    };
+    let before = values(&slice());
+    for (words, why) in [
+        // what comes first would fit
+        (
+            &["--memory", "2GiB", "--pinned", "1GiB", "--share", "50", "--share-limit", "20"][..],
+            "is below the share",
+        ),
+        (&["--memory-limit", "3GiB", "--memory", "4GiB"], "is below the cap"),
+    ] {
+        let (fine, said) = run(&node, &[&["set", "c0f"], words].concat());
+        assert!(!fine && said.contains(why), "{words:?}: {said}");
+        assert!(!said.contains(" -> "), "{words:?}: nothing is told as changed: {said}");
+        assert!(said.contains("nothing was changed"), "{words:?}: {said}");
+        assert_eq!(values(&slice()), before, "{words:?}");
+    }
+    let again = ["set", "c0f", "--memory", "1GiB", "--weight", "1", "--priority", "normal"];
+    let (fine, said) = run(&node, &again);
+    assert!(fine && said.lines().count() == 3, "{said}");
+    assert!(said.lines().all(|line| line.ends_with(" already; nothing to change")), "{said}");
+    let (_, events) = run(&node, &["events"]);
+    assert!(!events.contains("retuned"), "nothing was sent: {events}");
+}
+
+/// A cap on pinned host memory can be lifted again.
+#[test]
+fn a_cap_on_pinned_memory_is_set_and_lifted() {
+    let node = node();
+    let cap = || json(&node, &["ps", "--json"])["slices"][0]["pinned_cap"].clone();
+    assert_eq!(cap(), Value::Null);
+    let (fine, said) = run(&node, &["set", "c0f", "--pinned", "1GiB"]);
+    assert!(fine && said.ends_with("pinned host memory: no cap -> 1GiB\n"), "{said}");
+    assert_eq!(cap(), GIB);
+    let (fine, said) = run(&node, &["set", "c0f", "--pinned", "none"]);
+    assert!(fine && said.ends_with("pinned host memory: 1GiB -> no cap\n"), "{said}");
+    assert_eq!(cap(), Value::Null);
+    let lifted = json(&node, &["set", "c0f", "--pinned", "2GiB", "--json"]);
+    assert_eq!(lifted["changes"][0]["was"], Value::Null);
+    let (_, events) = run(&node, &["events"]);
+    assert!(events.contains("1GiB of pinned memory -> no cap"), "{events}");
+}
+
 /// A node's daemon at its place, and the commands of an ordinary user. The command that follows is one line.
 const BESIDE: &str = r#"
 set -eu

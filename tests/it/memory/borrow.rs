@@ -302,7 +302,7 @@ fn limits_are_set_and_refused_by_the_command() {
     let node = node("");
     two_slices(&node);
     let said = must(&node, &["set", "burst", "--memory-limit", "2GiB"]);
-    assert!(said.contains("memory limit 4GiB -> 2GiB"), "{said}");
+    assert!(said.contains("memory limit: 4GiB -> 2GiB"), "{said}");
     assert!(
         refused(&node, &["set", "burst", "--memory-limit", "512MiB"]).contains("below the cap")
     );

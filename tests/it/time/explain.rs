@@ -242,6 +242,22 @@ fn an_absent_daemon() {
     assert!(later["why"] == "daemon-away" || noted, "{later}");
 }
 
+/// A program that is alone takes no turns. With a short kernel now and then it always claims work, and uses little.
+#[test]
+fn a_program_alone_that_uses_little() {
+    let (node, machine) = node();
+    let alone = Tenant::with(&node, &machine, "a", 200, &["--batch", "1", "--pause-us", "10000"]);
+    alone.gets(&machine, Duration::from_millis(10));
+    let answer = explained(&node);
+    let claimed = answer["time"]["running_ns"].as_f64().zip(answer["wall_ns"].as_f64());
+    assert!(claimed.is_some_and(|(running, wall)| running > 0.5 * wall), "{answer}");
+    assert!(answer["got"].as_f64().is_some_and(|got| got < 0.3), "{answer}");
+    let mut gpus = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    let gpus = gpus.args(["gpus", "--json", "--runtime-dir"]).arg(node.runtime_dir()).output();
+    let gpus: Value = serde_json::from_slice(&gpus.expect("it starts").stdout).expect("JSON");
+    assert!(gpus["gpus"][0]["busy"].as_f64().is_some_and(|busy| busy < 0.3), "{gpus}");
+}
+
 #[test]
 fn the_text_for_people() {
     let (node, machine) = node();
@@ -259,7 +275,7 @@ fn the_text_for_people() {
     let (fine, one) = run(&["b", "--since-start"]);
     assert!(fine && one.starts_with("b, gpu 0 (simulated), "), "{one}");
     assert!(one.contains("\n  why:   ") && one.contains("\n  time:  "), "{one}");
-    assert!(one.contains("note:  an allocation that needed "), "{one}");
+    assert!(one.contains("note:  an allocation of "), "{one}");
     for (words, why) in [
         (&["nosuch"][..], "no slice is called \"nosuch\""),
         (&["--seconds", "0"], "not between 0.1 and 3600 seconds"),

@@ -1,7 +1,7 @@
 //! Stories about memory.
 
 use super::*;
-use gpuslice_engine::{CapChange, Cut, Process};
+use gpuslice_engine::{CapChange, Credit, Cut, Process};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::limits::RECALL_WAIT_NS;
 
@@ -35,6 +35,7 @@ fn refused(need: u64, left: u64) -> Action {
         lane: Lane(0),
         need,
         left,
+        credit: Credit::default(),
         overdue: false,
     }
 }
@@ -94,6 +95,7 @@ fn no() -> Action {
         lane: Lane(0),
         need: Bytes(50),
         left: Bytes(40),
+        credit: Credit::default(),
         overdue: false,
     }
 }

@@ -1,0 +1,301 @@
+//! The amounts of memory that `gpuslice set` changes: caps and limits on GPUs, and the cap on pinned host memory.
+//!
+//! Each is a command of its own to the daemon, and has the command that sets it back.
+
+use super::{Limit, Options, Pinned, Told};
+use crate::admin::Admin;
+use crate::table::{Row, View};
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::{Answer, Command, MemoryAsk, NO_CAP};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::select::{GpuRef, GpuSelector};
+use gpuslice_wire::units::Bytes;
+use serde_json::Value;
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Amount {
+    /// The cap on a GPU.
+    Cap,
+    /// The memory limit on a GPU; none for the cap.
+    Limit,
+    /// The cap on pinned host memory; none for no cap.
+    Pinned,
+}
+
+/// An amount of memory and its new value.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    amount: Amount,
+    container: ContainerId,
+    lane: Lane,
+    gpu: Option<GpuUuid>,
+    /// What to call the amount.
+    pub(super) label: String,
+    /// Its value before.
+    was: Bytes,
+    /// The cap before: a limit of the same size is none.
+    cap: Bytes,
+    /// The limit before.
+    limit: Bytes,
+    new: Option<MemoryAsk>,
+}
+
+/// The changes of memory that the options ask for, in an order in which the daemon takes them.
+///
+/// # Errors
+/// The slice has no such GPU.
+pub(super) fn steps(
+    options: &Options,
+    view: &View,
+    (id, rows): (&str, &[&Row]),
+) -> Result<Vec<Step>> {
+    let container = ContainerId::new(id).with_context(|| id.to_owned())?;
+    let of_gpu = |amount, new, row: &Row| {
+        let (gpu, limit) = (view.called(row.gpu), view.limit(row).limit);
+        let (label, was) = match amount {
+            Amount::Limit => (format!("{gpu}: memory limit"), limit),
+            _ => (gpu, row.cap),
+        };
+        let (lane, gpu, cap) = (row.lane, Some(row.gpu), row.cap);
+        Step { amount, container, lane, gpu, label, was, cap, limit, new }
+    };
+    let chosen = || chosen(view, rows, options.gpus.as_deref());
+    let (mut caps, mut limits) = (Vec::new(), Vec::new());
+    if let Some(cap) = options.memory {
+        caps.extend(chosen()?.into_iter().map(|row| of_gpu(Amount::Cap, Some(cap), row)));
+    }
+    if let Some(Limit(limit)) = options.memory_limit {
+        limits.extend(chosen()?.into_iter().map(|row| of_gpu(Amount::Limit, limit, row)));
+    }
+    if let Some(Pinned(cap)) = options.pinned {
+        let was = rows.iter().find_map(|row| row.pinned_cap).unwrap_or(NO_CAP);
+        caps.push(Step {
+            amount: Amount::Pinned,
+            container,
+            lane: Lane::HOST,
+            gpu: None,
+            label: "pinned host memory".to_owned(),
+            was,
+            cap: was,
+            limit: was,
+            new: Some(MemoryAsk::Exactly(cap.unwrap_or(NO_CAP))),
+        });
+    }
+    // A limit is never below the cap, so the one that makes room for the other goes first.
+    Ok(match limit_first(options, view, rows) {
+        true => limits.into_iter().chain(caps).collect(),
+        false => caps.into_iter().chain(limits).collect(),
+    })
+}
+
+impl Step {
+    /// Makes the change; a value that is there already is not sent.
+    pub(super) fn make(&self, admin: &Admin) -> Result<Told> {
+        let asked = match (self.amount, self.new) {
+            (Amount::Limit, None) => Some(self.cap),
+            (_, Some(MemoryAsk::Exactly(bytes))) => Some(bytes),
+            _ => None,
+        };
+        if asked == Some(self.was) {
+            return Ok(self.told(self.was));
+        }
+        let (now, reserved) = self.send(admin, self.new)?;
+        let told = self.told(now);
+        let (what, limit) = match self.amount {
+            Amount::Limit => ("limit", now),
+            // Without a limit above the old cap, the limit is the new cap.
+            _ => ("cap", Some(self.limit).filter(|limit| *limit > self.was).unwrap_or(now)),
+        };
+        let text = told.text + &above(what, now, limit, reserved);
+        Ok(Told { text, ..told })
+    }
+
+    /// Sets the value from before.
+    pub(super) fn undo(&self, admin: &Admin) -> Result<()> {
+        let before = match self.amount {
+            Amount::Limit if self.was == self.cap => None,
+            _ => Some(MemoryAsk::Exactly(self.was)),
+        };
+        self.send(admin, before).map(drop)
+    }
+
+    /// Sends a value; returns the one that is in force, and the memory held.
+    fn send(&self, admin: &Admin, value: Option<MemoryAsk>) -> Result<(Bytes, Bytes)> {
+        let (container, lane) = (self.container, self.lane);
+        let command = match (self.amount, value) {
+            (Amount::Limit, limit) => Command::Relimit { container, lane, limit },
+            (_, Some(memory)) => Command::Resize { container, lane, memory },
+            (_, None) => bail!("{}: there is no cap to set", self.label),
+        };
+        match admin.ask(&command).with_context(|| self.label.clone())? {
+            Answer::Resized { cap, reserved } => Ok((cap, reserved)),
+            _ => bail!("unexpected answer from the daemon; check that it has the same version"),
+        }
+    }
+
+    /// The old value and `now`.
+    fn told(&self, now: Bytes) -> Told {
+        let what = match self.amount {
+            Amount::Cap => "memory",
+            Amount::Limit => "memory-limit",
+            Amount::Pinned => "pinned",
+        };
+        let number = |bytes: Bytes| match bytes {
+            NO_CAP => Value::Null,
+            bytes => bytes.0.into(),
+        };
+        let text = |bytes: Bytes| match bytes {
+            NO_CAP => "no cap".to_owned(),
+            bytes => bytes.to_string(),
+        };
+        let values = [number(self.was), number(now)];
+        Told::of((what, self.gpu, &self.label), values, [&text(self.was), &text(now)])
+    }
+}
+
+/// Whether a new memory limit is above the present one, so that a larger cap may follow it.
+fn limit_first(options: &Options, view: &View, rows: &[&Row]) -> bool {
+    let Some(Limit(Some(limit))) = options.memory_limit else {
+        return false;
+    };
+    rows.iter().any(|row| match limit {
+        MemoryAsk::Exactly(limit) => limit > view.limit(row).limit,
+        MemoryAsk::Ratio { part, whole } => {
+            let total = view.gpu(row.gpu).map_or(0, |gpu| gpu.total.0);
+            u128::from(total) * u128::from(part)
+                > u128::from(view.limit(row).limit.0) * u128::from(whole)
+        }
+    })
+}
+
+/// The rows to change: all of the slice's, or those of the GPUs that are named.
+fn chosen<'a>(view: &View, rows: &[&'a Row], gpus: Option<&str>) -> Result<Vec<&'a Row>> {
+    if rows.is_empty() {
+        bail!("the slice exists only as a record without a daemon; gpuslice rm removes it");
+    }
+    let Some(GpuSelector::List(list)) = gpus.map(GpuSelector::parse).transpose()? else {
+        return Ok(rows.to_vec());
+    };
+    let one = |gpu: GpuRef| {
+        let is_meant = |row: &&&Row| match gpu {
+            GpuRef::Index(index) => view.index(row.gpu) == index.0,
+            GpuRef::Uuid(uuid) => row.gpu == uuid,
+        };
+        match (rows.iter().find(is_meant), gpu) {
+            (Some(row), _) => Ok(*row),
+            (None, GpuRef::Index(index)) => {
+                bail!("the slice has no GPU {}; gpuslice ps lists its GPUs", index.0)
+            }
+            (None, GpuRef::Uuid(uuid)) => {
+                bail!("the slice has no {uuid}; gpuslice ps -o NAME,UUID lists its GPUs")
+            }
+        }
+    };
+    list.into_iter().flatten().map(one).collect()
+}
+
+/// The memory held above a value that was just set, and its consequence; empty if none is.
+fn above(what: &str, value: Bytes, limit: Bytes, held: Bytes) -> String {
+    if held <= value {
+        return String::new();
+    }
+    let follows = match held > limit {
+        true => format!("allocations are refused until usage falls below the {what}"),
+        false => "that is borrowed, and wanted back when others ask for what is promised to them"
+            .to_owned(),
+    };
+    format!("; {held} are held, {} above it: {follows}", held.saturating_sub(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::{gpu, slice};
+    use gpuslice_wire::units::{GIB, MIB};
+
+    #[test]
+    fn the_rows_of_some_gpus_or_all() {
+        let other = Row { gpu: GpuUuid([2; 16]), lane: Lane(1), ..slice("a", 1, None, true, 0) };
+        let view = View {
+            gpus: vec![gpu(1, 4), gpu(2, 7)],
+            rows: vec![slice("a", 1, None, true, 0), other],
+            ..View::default()
+        };
+        let all: Vec<&Row> = view.rows.iter().collect();
+        let lanes = |gpu: Option<&str>| {
+            let rows = chosen(&view, &all, gpu);
+            rows.map(|rows| rows.iter().map(|row| row.lane).collect::<Vec<_>>())
+        };
+        assert_eq!(lanes(None).ok(), Some(vec![Lane(0), Lane(1)]));
+        let named = |text: &str| lanes(Some(text));
+        assert_eq!(named("all").ok(), Some(vec![Lane(0), Lane(1)]));
+        assert_eq!(named("7").ok(), Some(vec![Lane(1)]));
+        assert_eq!(named("7,4").ok(), Some(vec![Lane(1), Lane(0)]));
+        let uuid = |byte| GpuUuid([byte; 16]).to_string();
+        assert_eq!(named(&uuid(1)).ok(), Some(vec![Lane(0)]));
+        assert!(named(&uuid(3)).is_err());
+        let none = named("4,1").expect_err("a lane is no index").to_string();
+        assert!(none.contains("no GPU 1"), "{none}");
+        assert!(chosen(&view, &[], None).is_err());
+    }
+
+    #[test]
+    fn a_cap_below_what_is_held_is_told() {
+        let line = |limit| above("cap", Bytes(GIB / 2), Bytes(limit), Bytes(GIB));
+        let refused = "allocations are refused until usage falls below the cap";
+        assert_eq!(line(GIB / 2), format!("; 1GiB are held, 512MiB above it: {refused}"));
+        assert!(line(GIB).starts_with("; 1GiB are held, 512MiB above it: that is borrowed"));
+        assert_eq!(above("cap", Bytes(GIB), Bytes(GIB), Bytes(GIB)), "");
+    }
+
+    fn options(words: &[&str]) -> Options {
+        let words = [&["set", "a"], words].concat();
+        let parsed = <Options as clap::Args>::augment_args(clap::Command::new("set"));
+        let matches = parsed.get_matches_from(words);
+        <Options as clap::FromArgMatches>::from_arg_matches(&matches).expect("options")
+    }
+
+    /// The commands go out in an order in which the cap is never above the limit, and each knows what was before.
+    #[test]
+    fn each_amount_is_a_step_with_its_old_value() {
+        let view = View {
+            gpus: vec![gpu(1, 4)],
+            rows: vec![slice("a", 1, None, true, 0)],
+            ..View::default()
+        };
+        let rows: Vec<&Row> = view.rows.iter().collect();
+        let labels = |words: &[&str]| {
+            let steps = steps(&options(words), &view, ("a", &rows)).expect("steps");
+            steps.into_iter().map(|it| (it.label, it.was)).collect::<Vec<_>>()
+        };
+        let (cap, limit) = ("gpu 4".to_owned(), "gpu 4: memory limit".to_owned());
+        let (cap, limit) = ((cap, Bytes(GIB)), (limit, Bytes(GIB)));
+        let more = ["--memory", "2GiB", "--memory-limit", "3GiB"];
+        assert_eq!(labels(&more), [limit.clone(), cap.clone()]);
+        let less = ["--memory", "256MiB", "--memory-limit", "512MiB"];
+        assert_eq!(labels(&less), [cap, limit]);
+        let pinned = ("pinned host memory".to_owned(), NO_CAP);
+        assert_eq!(labels(&["--pinned", "1GiB"]), [pinned]);
+    }
+
+    #[test]
+    fn a_cap_that_is_lifted_and_one_that_is_there_are_told() {
+        let capped = Row { pinned_cap: Some(Bytes(GIB)), ..slice("a", 1, None, true, 0) };
+        let view = View { rows: vec![capped], ..View::default() };
+        let rows: Vec<&Row> = view.rows.iter().collect();
+        let step = |words: &[&str]| {
+            let steps = steps(&options(words), &view, ("a", &rows)).expect("steps");
+            steps.into_iter().next().expect("one")
+        };
+        let none = step(&["--pinned", "none"]);
+        assert_eq!(none.new, Some(MemoryAsk::Exactly(NO_CAP)));
+        let told = none.told(NO_CAP);
+        assert_eq!(told.text, "pinned host memory: 1GiB -> no cap");
+        assert_eq!((&told.values[0], &told.values[1]), (&GIB.into(), &Value::Null));
+        let same = step(&["--pinned", "1GiB"]).told(Bytes(GIB));
+        assert!(same.is_same);
+        assert_eq!(same.text, "pinned host memory: 1GiB already; nothing to change");
+        assert!(!step(&["--pinned", "1025MiB"]).told(Bytes(GIB + MIB)).is_same);
+    }
+}
