@@ -354,7 +354,7 @@ fn a_suspended_container_is_known_to_be_so_in_the_absence_of_the_daemon() {
     let mut node = Node::new(&[("away", "0"), ("a", "0"), ("b", "0")]);
     let container = id("away");
     node.step(Event::Suspend { token: crate::Token(9), container });
-    node.step(Event::MemoryMoved { container, away: true });
+    node.step(Event::MemoryMoved { container, away: true, stays: Some(Vec::new()) });
     node.says("a", 0, runnable());
     node.says("b", 0, runnable());
     let due = node.rig.engine.next_deadline().expect("a turn ends");
