@@ -269,7 +269,10 @@ impl Daemon {
     fn settle(&mut self) {
         while let Some(task) = self.duties.tasks.next() {
             match task {
-                Task::Step(event) => self.step(event),
+                Task::Step(event) => {
+                    self.read_before_refusal(&event);
+                    self.step(event);
+                }
                 Task::ReadClaims(key, lane) => {
                     if let Some(claims) = self.duties.clients.claims_of(key, lane) {
                         self.step(claims);
@@ -470,6 +473,26 @@ impl Daemon {
         let duties = &mut self.duties;
         duties.clients.read_all_claims(&mut duties.tasks);
         self.settle();
+    }
+
+    /// A request that does not fit may be refused: what the container's processes have unused then is told from their
+    /// claims of now.
+    fn read_before_refusal(&mut self, event: &Event) {
+        let Event::Reserve { client, lane, need, .. } = *event else {
+            return;
+        };
+        if !self.engine.is_short(client, lane, need) {
+            return;
+        }
+        let clients = &mut self.duties.clients;
+        let container = clients.connected(client).map(|(container, _)| container);
+        let keys = container.iter().flat_map(|it| clients.attached_of(it));
+        let keys: Vec<Key> = keys.map(|(key, _)| key).collect();
+        for key in keys {
+            if let Some(claims) = self.duties.clients.claims_of(key, lane) {
+                self.step(claims);
+            }
+        }
     }
 
     /// Restores a slice from its record, unless its container has ended.

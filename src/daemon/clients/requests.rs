@@ -119,8 +119,6 @@ impl Clients {
     ) -> Result<(), Rejection> {
         let event = match request {
             Request::Reserve { lane, need, wish } => {
-                // A refusal tells what the process has unused.
-                out.push(Task::ReadClaims(key, lane));
                 Event::Reserve { client, token: Token(id.0), lane, need, wish }
             }
             Request::Release { lane, bytes } => Event::Release { client, lane, bytes },

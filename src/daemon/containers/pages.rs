@@ -191,12 +191,11 @@ impl ContainerWriter {
         field!(self.page, clients).store(count as u32, Relaxed);
     }
 
-    /// Writes a lane, and wakes the threads that wait for a change of turn or mode, or for a recall. Returns whether a
-    /// recall begins.
-    pub fn set_lane(&self, lane: Lane, view: &LaneView) -> bool {
+    /// Writes a lane, and wakes the threads that wait for a change of turn or mode, or for a recall.
+    pub fn set_lane(&self, lane: Lane, view: &LaneView) {
         let (page, at) = (&self.page, usize::from(lane.0));
         if at >= ACCOUNTS_MAX {
-            return false;
+            return;
         }
         let mode = match view.mode {
             Mode::Turns if view.gates => MODE_GATES,
@@ -224,7 +223,6 @@ impl ContainerWriter {
         }
         let (old, new) = ((old_mode, old_turn, old_end), (mode, view.turn, view.turn_end.0));
         self.wake_up(WakeUp::of(old, new, recalled), at);
-        recalled
     }
 
     fn wake_up(&self, which: WakeUp, lane: usize) {

@@ -86,10 +86,7 @@ impl Duties {
                 if let Some(page) = self.containers.page(&container) {
                     // Update the GPU gates first; they take effect without waking a thread.
                     self.clients.set_gates(&container, lane, view.gate_open);
-                    if page.set_lane(lane, &view) {
-                        // A refusal after the recall tells what the processes that were asked have unused.
-                        self.clients.read_lane(&container, lane, &mut self.tasks);
-                    }
+                    page.set_lane(lane, &view);
                 }
             }
             Action::ReadClaims { container, lane } => {

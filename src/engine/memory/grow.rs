@@ -16,7 +16,7 @@
 //! round trips.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::Lane;
+use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::Bytes;
@@ -53,6 +53,14 @@ impl Engine {
             });
         }
         self.serve(index, lane, actions);
+    }
+
+    /// Whether a request of this size is more than its account has left.
+    #[must_use]
+    pub fn is_short(&self, client: ClientId, lane: Lane, need: Bytes) -> bool {
+        let container = self.clients.get(client).and_then(|it| self.containers.get(it.index));
+        let slice = container.and_then(|it| it.slices.get(lane));
+        slice.is_some_and(|slice| slice.account.left() < need)
     }
 
     /// Whether processes of the container may still attach again with memory.
