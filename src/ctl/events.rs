@@ -127,7 +127,10 @@ impl Shown {
             }
             EventKind::GpuFailed => format!("{}; no container joins a claim on it", self.text),
             EventKind::GpuRecovered => "it is healthy again".to_owned(),
-            EventKind::Suspended => format!("{} moved to the host", Bytes(first)),
+            EventKind::Suspended => {
+                let more = if self.text.is_empty() { "" } else { "; " };
+                format!("{} moved to the host{more}{}", Bytes(first), self.text)
+            }
             EventKind::Resumed => format!("{} moved back to the GPU", Bytes(first)),
             EventKind::LimitChanged => {
                 format!("memory limit {} -> {}", Bytes(first), Bytes(second))

@@ -11,6 +11,9 @@ pub type Denied = (Denial, String);
 /// The token of events that need no answer. Keys' generations start at 1.
 pub const NO_REPLY: Token = Token::NONE;
 
+/// The token of what a client of an earlier daemon asked for. No key has it.
+pub const EARLIER: Token = Token(1);
+
 /// A connection as a token.
 pub fn token_of(key: Key) -> Token {
     Token(u64::from(key.generation) << 16 | u64::from(key.slot))

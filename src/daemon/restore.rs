@@ -1,8 +1,9 @@
 //! Restores slices from the records of an earlier daemon, with the grants of the processes that still run.
 
 use crate::executor::Duties;
-use crate::replies::NO_REPLY;
-use gpuslice_engine::{Action, Engine, Event, Grant, Record};
+use crate::replies::{EARLIER, NO_REPLY};
+use crate::suspend::{Mark, read_mark};
+use gpuslice_engine::{Action, Engine, Event, Grant, Record, Token};
 use gpuslice_host::clock::now;
 use gpuslice_host::process::pidfd_of;
 use gpuslice_wire::ids::{ClientId, ContainerId};
@@ -27,10 +28,10 @@ pub fn restore(engine: &mut Engine, duties: &mut Duties, record: &Record) {
         if taken && duties.containers.has(&container) {
             take_up_grants(engine, duties, record);
             let dir = duties.containers.state().container_dir(&container);
-            if crate::suspend::is_marked(&dir) {
-                tracing::info!(%container, "it was suspended before the restart, and stays so");
-                let reclaimed = crate::suspend::is_reclaimed(&dir);
-                step_now(engine, duties, Event::WasSuspended { container, reclaimed });
+            if let Some(Mark { reclaimed, moved }) = read_mark(&dir) {
+                tracing::info!(%container, moved, "it was suspended before the restart, and stays so");
+                let token = if reclaimed { Token::NONE } else { EARLIER };
+                step_now(engine, duties, Event::WasSuspended { container, token, moved });
             }
             let nvml = &mut duties.accounting;
             duties.cgroup_limits.restore(nvml, record);

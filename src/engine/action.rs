@@ -319,6 +319,8 @@ pub enum Action {
         away: bool,
         /// Its memory.
         memory: Bytes,
+        /// The part of it that may still be on the GPU.
+        left: Bytes,
     },
     /// A recorded stretch of time on a GPU has ended.
     Recorded {

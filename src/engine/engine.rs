@@ -172,9 +172,11 @@ impl Engine {
             Event::EndSuspension { token, container } => {
                 self.end_suspension(token, container, actions)
             }
-            Event::MemoryMoved { container, away } => self.memory_moved(container, away, actions),
-            Event::WasSuspended { container, reclaimed } => {
-                self.was_suspended(container, reclaimed)
+            Event::MemoryMoved { container, away, stays } => {
+                self.memory_moved(container, away, stays.as_deref(), actions)
+            }
+            Event::WasSuspended { container, token, moved } => {
+                self.was_suspended(container, token, moved)
             }
             Event::Tick => {
                 self.end_recalls(actions);

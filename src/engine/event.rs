@@ -3,6 +3,7 @@
 //! An event that asks for an answer carries a [`Token`] of the caller's choice, and the answering action
 //! carries the same token. Nothing else connects the two.
 
+use alloc::vec::Vec;
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
@@ -324,14 +325,18 @@ pub enum Event {
         container: ContainerId,
         /// Its memory is on the host, whichever way it was to be moved.
         away: bool,
+        /// Its processes of which the driver does not tell that their memory is there. `None`: nothing was moved, and
+        /// they are the same as before.
+        stays: Option<Vec<ClientId>>,
     },
     /// A restored container was suspended before the daemon's restart.
     WasSuspended {
         /// The container.
         container: ContainerId,
-        /// The engine had suspended it, and resumes it when there is room: the token of its move was
-        /// [`Token::NONE`].
-        reclaimed: bool,
+        /// Of its move: [`Token::NONE`] if the engine had suspended it, and resumes it when there is room.
+        token: Token,
+        /// All its memory is on the host. Otherwise a move had begun, and is ordered again.
+        moved: bool,
     },
     /// A process's connection ended, and the process may live: its grants stay charged until it is `Gone`,
     /// or attaches again. If it has no grants, or the id is unknown, the answer is `Disconnect`.

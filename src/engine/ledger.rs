@@ -117,6 +117,11 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    /// So much is charged until a measurement shows less.
+    pub(crate) const fn assumed(charged: Bytes) -> Measured {
+        Measured { charged, more: None }
+    }
+
     /// The charged amount.
     pub(crate) const fn charged(&self) -> Bytes {
         self.charged

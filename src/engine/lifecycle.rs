@@ -185,6 +185,8 @@ pub(crate) struct Slice {
     /// all of them.
     pub(crate) strangers_left: Bytes,
     pub(crate) left_behind: Measured,
+    /// That is what its processes were granted, and NVML has not been asked since the move.
+    pub(crate) assumed: bool,
     /// What its ended processes were charged and the driver has not freed yet.
     pub(crate) unfreed: Unfreed,
     /// The largest `granted` while NVML is asked.
@@ -230,6 +232,7 @@ impl Slice {
             granted: 0,
             strangers_left: Bytes::ZERO,
             left_behind: Measured::default(),
+            assumed: false,
             unfreed: Unfreed::default(),
             window: Window::default(),
             recall: Recall::default(),
@@ -259,6 +262,10 @@ impl Slice {
     /// What it has borrowed. A slice above a cap that was lowered, and never with a larger limit, owes nothing.
     pub(crate) fn lent(&self) -> Bytes {
         if self.elastic { self.account.borrowed() } else { Bytes::ZERO }
+    }
+    /// What is left of that on the GPU while its container's memory is on the host.
+    pub(crate) fn lent_behind(&self) -> Bytes {
+        self.lent().min(self.left_behind.charged().saturating_sub(self.account.cap()))
     }
     /// What is on the GPU while its container's memory is on the host: the memory of ended processes was not moved.
     pub(crate) fn stays(&self) -> Bytes {
@@ -366,7 +373,7 @@ pub(crate) struct ClientLane {
     pub(crate) seen: Option<Bytes>,
     /// The part of that beyond its own grants.
     pub(crate) own: Bytes,
-    /// NVML's figure for it while its container's memory is on the host.
+    /// NVML's figure for it while its container's memory is on the host; before the first, what was not moved.
     pub(crate) left_behind: Bytes,
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
@@ -422,6 +429,7 @@ impl ClientLane {
             residual: self.residual,
             seen: self.seen,
             own: self.own,
+            left_behind: self.left_behind,
             ..ClientLane::default()
         }
     }

@@ -20,12 +20,16 @@
 //!
 //! Its ledger stays as it is: its grants are still its own, and NVML, which shows nothing of memory on the host, does
 //! not change it meanwhile. Requests for more wait until it is resumed. What NVML nevertheless shows of it, `Away`, is
-//! of processes that took memory after the move (`memory::left_behind`). For others, its memory counts to a host
-//! account with a limit of its own. Its cap stays promised, so there is room for its return at any time, unless the
-//! node oversubscribes, or memory is borrowed (`memory::borrow`).
+//! of processes that took memory after the move (`memory::left_behind`). A process of which the driver does not tell
+//! that its memory was moved counts as being on the GPU with all that it was granted, until NVML shows less. For
+//! others, its memory counts to a host account with a limit of its own. Its cap stays promised, so there is room for
+//! its return at any time, unless the node oversubscribes, or memory is borrowed (`memory::borrow`).
+//!
+//! A restart of the daemon keeps the states `None` and `Away`. From `Leaving` and `Returning` the container goes back
+//! to `Draining`: its memory counts as on the GPU until the move to the host, ordered again, is done.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::NAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
@@ -77,9 +81,14 @@ impl Engine {
     ) -> Result<(), Refusal> {
         let index = self.may_suspend(id)?;
         let until = self.now.plus(self.config.drain_max);
+        self.drain(index, token, until);
+        Ok(())
+    }
+
+    fn drain(&mut self, index: ContainerIndex, token: Token, until: Instant) {
+        self.keep_strangers(index);
         self.set_suspension(index, Suspension::Draining { token, until });
         self.draining.push(index);
-        Ok(())
     }
 
     fn may_suspend(&self, id: ContainerId) -> Result<ContainerIndex, Refusal> {
@@ -228,7 +237,13 @@ impl Engine {
     }
 
     /// A container's memory was moved, or not.
-    pub(crate) fn memory_moved(&mut self, id: ContainerId, away: bool, actions: &mut Actions) {
+    pub(crate) fn memory_moved(
+        &mut self,
+        id: ContainerId,
+        away: bool,
+        stays: Option<&[ClientId]>,
+        actions: &mut Actions,
+    ) {
         let Ok((index, container)) = self.named(id) else {
             return;
         };
@@ -240,11 +255,16 @@ impl Engine {
         let memory = memory_of(container);
         let leaves = matches!(container.suspension, Suspension::Leaving { .. });
         self.note_reclaimed(index, token, (leaves, away));
-        if leaves {
-            self.forget_left_behind(index);
+        match stays {
+            Some(stays) if away => self.expect_left_behind(index, stays),
+            _ => {}
         }
         self.set_suspension(index, if away { Suspension::Away } else { Suspension::None });
-        actions.push(Action::SuspensionSettled { token, container: id, away, memory });
+        let left = if away { self.left_behind(index) } else { Bytes::ZERO };
+        actions.push(Action::SuspensionSettled { token, container: id, away, memory, left });
+        if !away {
+            self.count_strangers(index, actions);
+        }
         // Requests wait while it is away, and one may have waited for what this container itself had borrowed.
         self.serve_all(index, actions);
     }
@@ -267,13 +287,18 @@ impl Engine {
         }
     }
 
-    /// A container was suspended before the daemon's restart.
-    pub(crate) fn was_suspended(&mut self, id: ContainerId, reclaimed: bool) {
-        if let Some(index) = self.containers.find(id) {
-            self.set_suspension(index, Suspension::Away);
-            if reclaimed {
-                self.reclaimed.push((self.now.plus(RESUME_AGAIN), index));
-            }
+    /// A container was suspended before the daemon's restart. Where its move is not known to be done, that is ordered
+    /// again, once its processes are known: until the driver has told of each, its memory counts as on the GPU.
+    pub(crate) fn was_suspended(&mut self, id: ContainerId, token: Token, moved: bool) {
+        let Some(index) = self.containers.find(id) else {
+            return;
+        };
+        if !moved {
+            return self.drain(index, token, self.now.plus(self.config.restore_grace));
+        }
+        self.set_suspension(index, Suspension::Away);
+        if token == Token::NONE {
+            self.reclaimed.push((self.now.plus(RESUME_AGAIN), index));
         }
     }
 
@@ -307,7 +332,7 @@ impl Engine {
             };
             let mut gpus = container.slices.gpus.iter().filter_map(|slice| slice.gpu);
             let drained = gpus.all(|gpu| self.gpus[gpu].turns.has_drained(*index));
-            (drained || now >= until).then_some((*index, token))
+            (drained && !self.must_wait(*index) || now >= until).then_some((*index, token))
         };
         let ready: Vec<_> = self.draining.iter().filter_map(ready).collect();
         for (index, token) in ready {

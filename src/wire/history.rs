@@ -38,7 +38,7 @@ pub enum EventKind {
     GpuFailed,
     /// It is healthy again.
     GpuRecovered,
-    /// Its GPU memory was moved to the host. Amounts: bytes.
+    /// Its GPU memory was moved to the host. Amounts: bytes. Text: how much of it may still be on the GPU.
     Suspended,
     /// It was moved back, and its processes go on. Amounts: bytes.
     Resumed,

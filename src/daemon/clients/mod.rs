@@ -400,6 +400,25 @@ impl Clients {
         its.filter_map(|(_, process)| process).collect()
     }
 
+    /// The clients of a container that are of none of these processes, given by pid and start time.
+    pub fn beside(&self, container: &ContainerId, processes: &[(u32, u64)]) -> Vec<ClientId> {
+        let identity = |holder: &ClientHolder| match *holder {
+            ClientHolder::Connected(key) => {
+                self.tenants.get(key).map(|it| (it.container, it.process))
+            }
+            ClientHolder::Lingering(key) => {
+                self.lingering.get(key).map(|it| (it.container, it.process))
+            }
+        };
+        let its = self.holders.iter().flatten().filter(|(_, holder)| {
+            identity(holder).is_some_and(|(of, process)| {
+                let is_one = process.is_some_and(|it| processes.contains(&(it.pid, it.born)));
+                of == *container && !is_one
+            })
+        });
+        its.map(|(client, _)| *client).collect()
+    }
+
     /// A client's pid, 0 if it has none, and what it claims that its memory on a GPU is used for.
     pub fn shown(&self, client: ClientId, lane: Lane) -> (u32, HeldFamilies) {
         let Some(holder) = self.holder_of(client) else {

@@ -171,8 +171,8 @@ impl Duties {
             Action::NoRoomToMove { token, container, why } => {
                 self.note_not_moved(token, container, &why.to_string());
             }
-            Action::SuspensionSettled { token, container, away, memory } => {
-                self.suspension_settled(token, container, (away, memory));
+            Action::SuspensionSettled { token, container, away, memory, left } => {
+                self.suspension_settled(token, container, (away, [memory, left]));
             }
             Action::Retuned { token, record, was } => self.retuned(token, &record, &was),
             other => tracing::error!(?other, "an action that no duty executes"),

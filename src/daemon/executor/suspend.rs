@@ -3,7 +3,7 @@
 use super::Duties;
 use crate::events::Happening;
 use crate::replies::{NO_REPLY, key_of};
-use crate::suspend::{Moved, unmark};
+use crate::suspend::{Moved, mark_moved, unmark};
 use gpuslice_engine::{Event, Token};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial};
@@ -33,8 +33,9 @@ impl Duties {
 
     /// Passes the ends of moves to the engine.
     pub fn memory_moved(&mut self, ended: impl IntoIterator<Item = Moved>) {
-        for Moved { container, away } in ended {
-            self.tasks.step(Event::MemoryMoved { container, away });
+        for Moved { container, away, moved } in ended {
+            let stays = moved.map(|moved| self.clients.beside(&container, &moved));
+            self.tasks.step(Event::MemoryMoved { container, away, stays });
         }
     }
 
@@ -43,10 +44,15 @@ impl Duties {
         &mut self,
         token: Token,
         container: ContainerId,
-        (away, memory): (bool, Bytes),
+        (away, [memory, left]): (bool, [Bytes; 2]),
     ) {
-        if !away {
-            unmark(&self.containers.state().container_dir(&container));
+        let dir = self.containers.state().container_dir(&container);
+        match away {
+            true if left == Bytes::ZERO => mark_moved(&dir, token == Token::NONE),
+            true => {
+                tracing::warn!(%container, %left, "it is suspended, and a part of its memory may be on the GPU");
+            }
+            false => unmark(&dir),
         }
         if let Some(why) = self.suspender.take_failure(&container) {
             let state = match away {
@@ -60,7 +66,11 @@ impl Duties {
         let kind = if away { EventKind::Suspended } else { EventKind::Resumed };
         tracing::info!(%container, %memory, what = kind.name(), "its memory was moved");
         let moved = Happening::of(kind, container).by_client(self.admins.peer(key_of(token)));
-        self.events.record(now(), moved.with([memory.0, 0], String::new()));
+        let text = match left {
+            Bytes::ZERO => String::new(),
+            left => format!("{left} of it may still be on the GPU"),
+        };
+        self.events.record(now(), moved.with([memory.0, 0], text));
         if token != NO_REPLY {
             self.answer(key_of(token), &Answer::Done {});
         }
@@ -76,6 +86,7 @@ impl Duties {
     /// Whether processes of a container wait for its resume: its slice must not end before.
     pub fn is_suspended(&self, container: &ContainerId) -> bool {
         let dir = self.containers.state().container_dir(container);
-        crate::suspend::is_marked(&dir) && self.clients.attached_of(container).next().is_some()
+        crate::suspend::read_mark(&dir).is_some()
+            && self.clients.attached_of(container).next().is_some()
     }
 }

@@ -48,6 +48,9 @@ impl Job {
 pub struct Report {
     /// The memory is on the host now, or a part of it is.
     pub away: bool,
+    /// The processes whose memory is there, by the driver's own word. `None`: no call was made, and they are the same
+    /// as before.
+    pub moved: Option<Vec<(u32, u64)>>,
     /// Why the job is not done.
     pub why: Option<String>,
 }
@@ -57,13 +60,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_job_fits_into_a_packet() {
+    fn the_longest_job_and_its_report_fit_into_a_packet() {
         let processes =
             (0..2 * PROCESSES_MAX as u32).map(|n| Process { pid: u32::MAX - n, born: u64::MAX });
         let job = Job::of(true, processes, u64::MAX);
         let packet = serde_json::to_vec(&job).expect("plain data");
         assert!(packet.len() <= PACKET_BYTES_MAX, "{} bytes", packet.len());
         assert_eq!(serde_json::from_slice::<Job>(&packet).expect("the same"), job);
+        let report = Report { away: true, moved: Some(job.processes), why: Some("w".repeat(4096)) };
+        let packet = serde_json::to_vec(&report).expect("plain data");
+        assert!(packet.len() <= PACKET_BYTES_MAX, "{} bytes", packet.len());
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! as suspended, and `gpuslice resume` tries again.
 //!
 //! A file in the container's directory says that it is suspended. It is made before the first call and removed after
-//! the last one. So after a crash at any moment the next daemon finds each container that may have memory on the
-//! host, and a resume of one that has none does nothing.
+//! the last one, so after a crash at any moment the next daemon finds each container that may have memory on the host.
+//! The file has the word `moved` only while nothing moves and all memory is known to be there. Without that word a move
+//! was under way: the worker ended with its daemon, and the next daemon orders the move to the host again.
 
 mod jobs;
 pub mod worker;
@@ -23,17 +24,22 @@ use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use jobs::{Job, PACKET_BYTES_MAX, Report};
 use nix::errno::Errno;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::sys::socket::{MsgFlags, recv};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The file in the directory of a suspended container.
+/// The file in the directory of a suspended container, and its words.
 const MARK: &str = "suspended";
-/// Its content if another container needed the memory; empty otherwise.
-const RECLAIMED: &[u8] = b"reclaimed";
+/// Another container needed the memory.
+const RECLAIMED: &str = "reclaimed";
+/// All memory is on the host.
+const MOVED: &str = "moved";
 /// Killed workers that have not ended; with so many, none is started.
 const ABANDONED_MAX: usize = 16;
 
@@ -62,6 +68,8 @@ pub struct Moved {
     pub container: ContainerId,
     /// Its memory, or a part of it, is on the host.
     pub away: bool,
+    /// The processes whose memory is there; `None`: the same as before.
+    pub moved: Option<Vec<(u32, u64)>>,
 }
 
 /// See the file's head.
@@ -97,11 +105,14 @@ impl Suspender {
         memory: Bytes,
     ) -> Option<Moved> {
         let job = Job::of(away, processes, memory.0);
-        let why: &[u8] = if reclaims { RECLAIMED } else { b"" };
-        let marked = if away { std::fs::write(dir.join(MARK), why) } else { Ok(()) };
+        let marked = match read_mark(dir) {
+            // A file that cannot be written is empty at least, which says the same.
+            Some(mark) if !away => write_mark(dir, Mark { moved: false, ..mark }).or(Ok(())),
+            _ => write_mark(dir, Mark { reclaimed: reclaims, moved: false }),
+        };
         let begun = marked.and_then(|()| self.start(container, job, None));
         let why = begun.err()?;
-        Some(self.failed(container, !away, format!("it cannot be moved: {why}")))
+        Some(self.failed((container, !away, None), format!("it cannot be moved: {why}")))
     }
 
     /// When [`Suspender::due`] must be called next.
@@ -126,15 +137,15 @@ impl Suspender {
             Err(_) => 0,
             Ok(len) => len,
         };
-        let Ok(Report { away, why }) = serde_json::from_slice(&packet[..len]) else {
+        let Ok(Report { away, moved, why }) = serde_json::from_slice(&packet[..len]) else {
             return self.lost(key, "ended");
         };
         let run = self.remove(key)?;
         let whys: Vec<String> = run.undoes.into_iter().chain(why).collect();
         if whys.is_empty() {
-            return Some(Moved { container: run.container, away });
+            return Some(Moved { container: run.container, away, moved });
         }
-        Some(self.failed(run.container, away, whys.join("; ")))
+        Some(self.failed((run.container, away, moved), whys.join("; ")))
     }
 
     /// Why a container's last move was not done.
@@ -150,10 +161,14 @@ impl Suspender {
         its.into_iter().for_each(|key| drop(self.remove(key)));
     }
 
-    fn failed(&mut self, container: ContainerId, away: bool, why: String) -> Moved {
+    fn failed(
+        &mut self,
+        (container, away, moved): (ContainerId, bool, Option<Vec<(u32, u64)>>),
+        why: String,
+    ) -> Moved {
         tracing::warn!(%container, away, why, "its memory was not moved");
         self.failures.insert(container, why);
-        Moved { container, away }
+        Moved { container, away, moved }
     }
 
     /// A worker has ended, or is given up.
@@ -162,11 +177,12 @@ impl Suspender {
         let why = format!("the process that calls the driver {what}");
         if !run.job.away {
             let why = run.undoes.map_or(why.clone(), |first| format!("{first}; and back: {why}"));
-            return Some(self.failed(run.container, true, why));
+            return Some(self.failed((run.container, true, Some(Vec::new())), why));
         }
         let back = Job { away: false, ..run.job };
         let error = self.start(run.container, back, Some(why.clone())).err()?;
-        Some(self.failed(run.container, true, format!("{why}; and back: {error}")))
+        let why = format!("{why}; and back: {error}");
+        Some(self.failed((run.container, true, Some(Vec::new())), why))
     }
 
     fn remove(&mut self, key: Key) -> Option<Move> {
@@ -177,6 +193,7 @@ impl Suspender {
         Some(it)
     }
 
+    #[allow(unsafe_code)]
     fn start(
         &mut self,
         container: ContainerId,
@@ -192,6 +209,9 @@ impl Suspender {
         let mut command = Command::new("/proc/self/exe");
         command.arg("--move-memory").arg(&self.library);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        // Two workers, of this daemon and of the next one, would undo each other's calls.
+        // SAFETY: one system call between fork and exec.
+        unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
         let packet = serde_json::to_vec(&job).map_err(io::Error::other)?;
         let child = command.spawn()?;
         seqpacket::send(&channel, &packet, &[])?;
@@ -206,18 +226,39 @@ impl Suspender {
     }
 }
 
-/// Whether a container was suspended when its daemon ended.
-pub fn is_marked(dir: &Path) -> bool {
-    dir.join(MARK).exists()
+/// What the file in a container's directory says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// It was suspended because another container needed the memory.
+    pub reclaimed: bool,
+    /// All its memory is on the host.
+    pub moved: bool,
 }
 
-/// Whether it was suspended because another container needed the memory.
-pub fn is_reclaimed(dir: &Path) -> bool {
-    std::fs::read(dir.join(MARK)).is_ok_and(|text| text == RECLAIMED)
+/// What a container's directory says of its suspension; `None` if it is not suspended.
+pub fn read_mark(dir: &Path) -> Option<Mark> {
+    let path = dir.join(MARK);
+    // A file that cannot be read may say anything: the move is ordered again.
+    let text = std::fs::read_to_string(&path).ok();
+    let text = text.or_else(|| path.exists().then(String::new))?;
+    let says = |word| text.split_whitespace().any(|it| it == word);
+    Some(Mark { reclaimed: says(RECLAIMED), moved: says(MOVED) })
+}
+
+fn write_mark(dir: &Path, mark: Mark) -> io::Result<()> {
+    let words = [(mark.reclaimed, RECLAIMED), (mark.moved, MOVED)];
+    let words = words.iter().filter(|(says, _)| *says).map(|(_, word)| *word);
+    std::fs::write(dir.join(MARK), words.collect::<Vec<_>>().join(" "))
+}
+
+/// Notes that all memory of a suspended container is on the host.
+pub fn mark_moved(dir: &Path, reclaimed: bool) {
+    // Where it is not written, the next daemon orders the move again, which then finds nothing to do.
+    let _ = write_mark(dir, Mark { reclaimed, moved: true });
 }
 
 /// Notes that a container is not suspended any more.
 pub fn unmark(dir: &Path) {
-    // Where it stays, the next daemon finds a suspended container, whose resume does nothing else.
+    // Where it stays, the next daemon suspends the container.
     let _ = std::fs::remove_file(dir.join(MARK));
 }

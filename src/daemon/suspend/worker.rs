@@ -36,7 +36,7 @@ pub fn serve_child(library: &Path) -> Result<(), String> {
     let report = match Driver::load(library) {
         Ok(driver) if job.away => move_away(&driver, &job.processes),
         Ok(driver) => move_back(&driver, &job.processes),
-        Err(why) => Report { away: !job.away, why: Some(why) },
+        Err(why) => Report { away: !job.away, moved: None, why: Some(why) },
     };
     let answer = serde_json::to_vec(&report).map_err(|why| why.to_string())?;
     seqpacket::send(&channel, &answer, &[]).map_err(|why| why.to_string())
@@ -173,28 +173,43 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
     format!("the driver refused {} of process {pid} ({code}){hint}", call.name())
 }
 
-/// Moves all memory to the host, or leaves all on the GPU.
+/// Moves all memory to the host, or leaves all on the GPU. A worker that was killed may have left a lock before the
+/// process's work had ended, so each lock is taken anew.
 fn move_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
-    let moved = each(driver, processes, CU_PROCESS_STATE_RUNNING, Call::Lock)
+    let moved = each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Unlock)
+        .and_then(|()| each(driver, processes, CU_PROCESS_STATE_RUNNING, Call::Lock))
         .and_then(|()| each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Checkpoint));
     match moved {
-        Ok(()) => Report { away: true, why: None },
+        Ok(()) => Report { away: true, moved: moved_of(driver, processes), why: None },
         Err(why) => {
             let undone = put_back(driver, processes);
             let rest = undone.err().map_or_else(String::new, |why| format!("; and back: {why}"));
-            Report { away: is_away(driver, processes), why: Some(why + &rest) }
+            shown(driver, processes, why + &rest)
         }
     }
+}
+
+/// The report of a move that failed.
+fn shown(driver: &impl Checkpoints, processes: &[(u32, u64)], why: String) -> Report {
+    let moved = moved_of(driver, processes);
+    Report { away: is_away(driver, processes), moved, why: Some(why) }
+}
+
+/// The processes that the driver reports as moved.
+fn moved_of(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Option<Vec<(u32, u64)>> {
+    let moved = processes.iter().copied();
+    Some(moved.filter(|it| driver.state(*it) == Some(CU_PROCESS_STATE_CHECKPOINTED)).collect())
 }
 
 /// Moves all memory back to the GPU, or leaves all on the host.
 fn move_back(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
     let Err(why) = put_back(driver, processes) else {
-        return Report { away: false, why: lost(driver, processes) };
+        let why = lost(driver, processes);
+        return Report { away: false, moved: moved_of(driver, processes), why };
     };
     // Those that are back wait for the others on the host. Their errors say nothing more than the first.
     let _ = each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Checkpoint);
-    Report { away: is_away(driver, processes), why: Some(why) }
+    shown(driver, processes, why)
 }
 
 /// Restores all before the first one is unlocked.

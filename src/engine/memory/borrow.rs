@@ -103,7 +103,16 @@ impl Engine {
     /// Whether containers other than this one have borrowed memory of a GPU.
     pub(crate) fn is_lent(&self, gpu: usize, index: ContainerIndex) -> bool {
         let mut others = self.slices_on(gpu).filter(|(of, ..)| *of != index);
+        let mut behind = self.away_on(gpu).filter(|(of, _)| *of != index);
         others.any(|(.., other)| other.lent() > Bytes::ZERO)
+            || behind.any(|(_, other)| other.lent_behind() > Bytes::ZERO)
+    }
+
+    /// The slices on a GPU whose memory is on the host, but for what was left behind.
+    fn away_on(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, &Slice)> {
+        let away = self.containers.iter().filter(|(_, it)| it.suspension == Suspension::Away);
+        let slices = away.flat_map(|(index, it)| it.slices.gpus.iter().map(move |it| (index, it)));
+        slices.filter(move |(_, slice)| slice.gpu == Some(gpu))
     }
 
     /// The slices on a GPU whose memory is there.
@@ -228,7 +237,7 @@ impl Engine {
         claimed.saturating_sub(there)
     }
 
-    /// Memory on a GPU that is about to leave it for the host.
+    /// Memory on a GPU that is about to leave it for the host, or may have left it: NVML will tell.
     fn leaving(&self, gpu: usize) -> Bytes {
         let leaves = |index: ContainerIndex| {
             let container = self.containers.get(index);
@@ -237,7 +246,10 @@ impl Engine {
             })
         };
         let leaving = self.slices_on(gpu).filter(|(index, ..)| leaves(*index));
-        leaving.map(|(.., slice)| slice.account.reserved()).fold(Bytes::ZERO, Bytes::saturating_add)
+        let leaving = leaving.map(|(.., slice)| slice.account.reserved());
+        let assumed = self.away_on(gpu).filter(|(_, slice)| slice.assumed);
+        let assumed = assumed.map(|(_, slice)| slice.left_behind.charged());
+        leaving.chain(assumed).fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     /// Whether memory leaves a GPU, or returns to it: a borrower that returns can be asked only then.

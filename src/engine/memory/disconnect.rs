@@ -88,6 +88,7 @@ impl Engine {
             slice.give_back(mine.granted);
             slice.forget_residual(mine.residual, last);
             slice.count_past(mine);
+            slice.left_behind.reduce(mine.left_behind); // `leaves` has it, too
             if let Some(gpu) = slice.gpu.filter(|_| late) {
                 slice.end(now, leaves);
                 self.gpus[gpu].beside.ended(now);

@@ -34,7 +34,12 @@ fn resume(rig: &mut Rig, container: &str) -> Vec<Action> {
 }
 
 fn moved(rig: &mut Rig, container: &str, away: bool) -> Vec<Action> {
-    rig.step(Event::MemoryMoved { container: id(container), away })
+    stays(rig, container, away, &[])
+}
+
+/// The same, without the memory of these processes.
+fn stays(rig: &mut Rig, container: &str, away: bool, stays: &[ClientId]) -> Vec<Action> {
+    rig.step(Event::MemoryMoved { container: id(container), away, stays: Some(stays.to_vec()) })
 }
 
 /// Steps until the engine orders the move.
@@ -83,7 +88,9 @@ fn memory_leaves_and_returns() {
     assert_eq!(state(&rig), Some((SuspensionState::Suspending, four)));
     let settled = moved(&mut rig, "a", true);
     let container = id("a");
-    let expected = |away| Action::SuspensionSettled { token: TOKEN, container, away, memory: four };
+    let left = Bytes::ZERO;
+    let expected =
+        |away| Action::SuspensionSettled { token: TOKEN, container, away, memory: four, left };
     assert!(settled.contains(&expected(true)), "{settled:?}");
     assert_eq!(state(&rig), Some((SuspensionState::Suspended, four)));
     // What NVML shows of it now is nothing, and changes nothing.
@@ -293,9 +300,105 @@ fn a_slice_ends_in_every_state() {
 #[test]
 fn a_restored_container_stays_suspended() {
     let (mut rig, clients) = rig(Config::default(), &[("a", 4)]);
-    rig.step(Event::WasSuspended { container: id("a"), reclaimed: false });
+    rig.step(Event::WasSuspended { container: id("a"), token: TOKEN, moved: true });
     busy(&mut rig, clients[0]);
     assert!(matches!(rig.slice("a"), Snapshot::Slice { runnable: 0, .. }));
     let actions = resume(&mut rig, "a");
     assert!(until_ordered(&mut rig, actions));
+}
+
+/// The daemon ended in the middle of a move: its memory counts on the GPU until the move was ordered again and done.
+#[test]
+fn a_move_that_a_restart_cut_short_is_ordered_again() {
+    let (mut rig, _) = rig(Config::default(), &[("a", 4), ("b", 1)]);
+    let again = rig.step(Event::WasSuspended { container: id("a"), token: TOKEN, moved: false });
+    assert!(until_ordered(&mut rig, again));
+    assert_eq!(rig.engine.present_on(0), Bytes(5 * GIB));
+    moved(&mut rig, "a", true);
+    assert_eq!(rig.engine.present_on(0), Bytes(GIB));
+    assert_eq!(state(&rig).expect("suspended").0, SuspensionState::Suspended);
+}
+
+/// Where the processes are not all known, the move waits for them to attach again, and not for ever.
+#[test]
+fn a_move_ordered_again_waits_for_processes_to_attach() {
+    let (mut before, _) = rig(Config::default(), &[]);
+    let record = before.admit(ask("a", "0", 8 * GIB)).expect("fits");
+    let (container, token) = (id("a"), TOKEN);
+    let process = crate::Process { pid: 1, born: 1 };
+    let mut granted = [Bytes::ZERO; gpuslice_wire::limits::ACCOUNTS_MAX];
+    granted[0] = Bytes(4 * GIB);
+    for complete in [false, true] {
+        let mut rig = Rig::new(Config::default(), &[16]);
+        rig.step(Event::Restore(record.clone()));
+        if complete {
+            rig.step(Event::RestoreProcess { token, container, process, granted });
+            rig.step(Event::Complete { container });
+        }
+        let begun = rig.step(Event::WasSuspended { container, token, moved: false });
+        if !complete {
+            rig.attach("a", 4 * GIB).expect("it is believed");
+        }
+        let at = rig.now;
+        assert!(until_ordered(&mut rig, begun));
+        let waited = if complete { 0 } else { Config::default().restore_grace.0 };
+        assert_eq!(rig.now - at, waited);
+        assert_eq!(rig.engine.present_on(0), Bytes(4 * GIB));
+    }
+}
+
+/// A process that the driver does not report as moved counts on the GPU, until NVML shows less of it.
+#[test]
+fn a_process_that_was_not_moved_counts_as_on_the_gpu() {
+    let config = Config { sees_devices: true, ..Config::default() };
+    let (mut rig, clients) = rig(config, &[("a", 4), ("b", 1)]);
+    let skipped = rig.attach("a", 0).expect("attaches");
+    rig.reserve(skipped, 2 * GIB, 2 * GIB);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    let settled = stays(&mut rig, "a", true, &[skipped]);
+    let left = settled.iter().find_map(|it| match it {
+        Action::SuspensionSettled { left, .. } => Some(*left),
+        _ => None,
+    });
+    assert_eq!(left, Some(Bytes(2 * GIB)));
+    let present = |rig: &Rig| (rig.engine.present_on(0).0 - GIB) >> 20;
+    assert_eq!(present(&rig), 2048);
+    let container = id("a");
+    let (lane, used) = (Lane(0), Bytes(GIB));
+    rig.step(Event::Measured { client: clients[0], lane, used: Bytes::ZERO });
+    rig.step(Event::Looked { container, lane });
+    assert_eq!(present(&rig), 2048, "NVML has no figure for it");
+    rig.step(Event::Measured { client: skipped, lane, used });
+    rig.step(Event::Looked { container, lane });
+    assert_eq!(present(&rig), 1024);
+    // A resume that is not even begun changes nothing, and the process's end leaves it to the driver to free.
+    resume(&mut rig, "a");
+    rig.step(Event::MemoryMoved { container, away: true, stays: None });
+    assert_eq!(present(&rig), 1024);
+    rig.step(Event::Gone { client: skipped });
+    assert_eq!(present(&rig), 2048, "all that it was charged is unfreed");
+    rig.now += 5_000 * MS;
+    rig.step(Event::Tick);
+    assert_eq!(present(&rig), 0);
+}
+
+/// What NVML stops showing of processes that are not attached is not charged after the resume.
+#[test]
+fn strangers_that_end_meanwhile_are_charged_no_more() {
+    let (mut rig, _) = rig(Config::default(), &[("a", 4)]);
+    let (container, lane) = (id("a"), Lane(0));
+    for _ in 0..2 {
+        rig.step(Event::Unattributed { container, lane, used: Bytes(GIB) });
+        rig.now += 1_000 * MS;
+    }
+    assert_eq!(rig.engine.present_on(0), Bytes(5 * GIB));
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", true);
+    assert_eq!(rig.engine.present_on(0), Bytes(GIB), "they were not moved");
+    rig.step(Event::Unattributed { container, lane, used: Bytes::ZERO });
+    resume(&mut rig, "a");
+    moved(&mut rig, "a", false);
+    assert_eq!(rig.engine.present_on(0), Bytes(4 * GIB));
 }

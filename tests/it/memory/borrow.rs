@@ -2,17 +2,21 @@
 //! by itself or because it is suspended, when another one asks for what its cap promises.
 
 use super::program;
+use crate::harness::agent::Agent;
 use crate::harness::node::{Node, denied, id};
 use crate::harness::wire::{TenantClient, client_page, container_page};
 use crate::harness::{eventually, target_dir};
+use gpuslice_sim_device::{Config, Machine, Role};
 use gpuslice_wire::admin::{Answer, Command as Admin, Denial, MemoryAsk};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -188,6 +192,68 @@ fn a_borrower_that_keeps_it_is_suspended_and_resumed_when_there_is_room() {
     eventually("it is resumed", || shown(&node, "burst")["suspension"].is_null());
     eventually("it is attached again", || held(&node, "burst") >= 3 * GIB);
     assert_eq!(shown(&node, "burst")["memory_limit"], 4 * GIB, "its record has the limit");
+}
+
+/// Whether a process is answered within so much time.
+fn is_answered(tenant: &TenantClient, within: Duration) -> bool {
+    let mut answer = [PollFd::new(tenant.0.as_fd(), PollFlags::POLLIN)];
+    let within = PollTimeout::try_from(within).expect("a short time");
+    poll(&mut answer, within).expect("ours") > 0
+}
+
+/// The daemon is killed in the middle of a move: its memory is on the GPU until the next daemon has moved it.
+#[test]
+fn a_move_that_a_restart_cut_short_is_done_again() {
+    let mut node = node("reclaim_grace_s = 0");
+    two_slices(&node);
+    let mut burst = Program::start(&node, "burst", 3 << 10);
+    burst.filled();
+    let device = Machine::open(&node.root().join("device"), Role::Observer).expect("a device");
+    let faults = |text: &str| {
+        let config = Config::parse(&format!("fault={text}")).expect("a fault");
+        device.set_faults(config.faults);
+    };
+    faults("hang=checkpoint");
+    let claim = |node: &Node| {
+        let web = node.process("web");
+        web.attach(Bytes::ZERO);
+        ask(&web, 2 * GIB);
+        web
+    };
+    let _web = claim(&node);
+    eventually("it is on the way", || shown(&node, "burst")["suspension"] == "suspending");
+    node.end_daemon(Signal::SIGKILL);
+    start(&mut node, "reclaim_grace_s = 0");
+    let web = claim(&node);
+    assert!(!is_answered(&web, Duration::from_millis(1_500)), "the GPU has no room for it");
+    assert_eq!(shown(&node, "burst")["suspension"], "suspending");
+    faults("none");
+    assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
+    assert!(device.mem_info(0).expect("a GPU").used <= 2 * GIB);
+    assert_eq!(shown(&node, "burst")["suspension"], "suspended");
+    web.release(0, 2 * GIB);
+    eventually("it is resumed", || shown(&node, "burst")["suspension"].is_null());
+    eventually("it has its memory", || held(&node, "burst") >= 3 * GIB);
+}
+
+/// A process ended, and a child that it forked has its connection, and with the driver's descriptors its memory. Here
+/// the test has it. No driver moves that, and NVML has no figure for it.
+#[test]
+fn what_a_forked_child_keeps_is_not_granted_twice() {
+    let node = node("reclaim_grace_s = 1");
+    two_slices(&node);
+    let agent = Agent::start();
+    let inherited = agent.tenant(&node.socket("burst"));
+    inherited.attach(Bytes::ZERO);
+    assert_eq!(granted(&inherited.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
+    agent.end();
+    let web = node.process("web");
+    web.attach(Bytes::ZERO);
+    assert_eq!(granted(&web.reserve(0, 2 * GIB, 2 * GIB)), None);
+    assert!(must(&node, &["events", "--slice", "burst"]).contains("may still be on the GPU"));
+    assert!(must(&node, &["events", "--slice", "web"]).contains("memory that others have beyond"));
+    drop(inherited);
+    eventually("it is free", || granted(&web.reserve(0, 2 * GIB, 2 * GIB)) == Some(2 * GIB));
 }
 
 /// A client that holds borrowed memory, and no CUDA state: it is suspended, gives all back, and lets a new process take

@@ -42,6 +42,11 @@ impl Checkpoints for Fake {
     }
 }
 
+/// The report of a job that is done, after which the driver reports these as moved.
+fn done(away: bool, moved: &[(u32, u64)]) -> Report {
+    Report { away, moved: Some(moved.to_vec()), why: None }
+}
+
 fn is_all(fake: &Fake, state: CUprocessState) -> bool {
     fake.states.borrow().iter().flatten().all(|it| *it == state)
 }
@@ -49,12 +54,13 @@ fn is_all(fake: &Fake, state: CUprocessState) -> bool {
 #[test]
 fn all_go_and_all_return() {
     let fake = fake(&[]);
-    assert_eq!(move_away(&fake, &ALL), Report { away: true, why: None });
+    assert_eq!(move_away(&fake, &ALL), done(true, &ALL));
     assert!(is_all(&fake, CU_PROCESS_STATE_CHECKPOINTED));
-    assert_eq!(move_back(&fake, &ALL), Report { away: false, why: None });
-    assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
     // Again, as after an answer that was lost.
-    assert_eq!(move_back(&fake, &ALL), Report { away: false, why: None });
+    assert_eq!(move_away(&fake, &ALL), done(true, &ALL));
+    assert_eq!(move_back(&fake, &ALL), done(false, &[]));
+    assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
+    assert_eq!(move_back(&fake, &ALL), done(false, &[]));
 }
 
 #[test]
@@ -78,7 +84,7 @@ fn one_refused_restore_keeps_all_away() {
     assert!(report.away && report.why.is_some_and(|why| why.contains("process 2")));
     assert!(is_all(&fake, CU_PROCESS_STATE_CHECKPOINTED));
     fake.refused.clear();
-    assert_eq!(move_back(&fake, &ALL), Report { away: false, why: None });
+    assert_eq!(move_back(&fake, &ALL), done(false, &[]));
 }
 
 /// A move that can neither be completed nor undone says both, and can be tried again.
@@ -88,8 +94,9 @@ fn what_cannot_be_undone_is_said() {
     let report = move_away(&fake, &ALL);
     let why = report.why.expect("a reason");
     assert!(report.away && why.contains("process 2") && why.contains("process 1"), "{why}");
+    assert_eq!(report.moved.as_deref(), Some(&ALL[..1]), "the others are still on the GPU");
     fake.refused.clear();
-    assert_eq!(move_back(&fake, &ALL), Report { away: false, why: None });
+    assert_eq!(move_back(&fake, &ALL), done(false, &[]));
     assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
 }
 
@@ -97,8 +104,20 @@ fn what_cannot_be_undone_is_said() {
 fn processes_that_ended_or_failed_are_no_obstacle() {
     let fake = fake(&[]);
     fake.states.borrow_mut()[0] = None;
-    assert_eq!(move_away(&fake, &ALL), Report { away: true, why: None });
+    assert_eq!(move_away(&fake, &ALL), done(true, &ALL[1..]));
     fake.states.borrow_mut()[1] = Some(CU_PROCESS_STATE_FAILED);
     let report = move_back(&fake, &ALL);
     assert!(!report.away && report.why.is_some_and(|why| why.contains("process 2")));
+}
+
+/// A worker was killed between its calls: some processes are moved, some locked, some neither.
+#[test]
+fn a_move_that_was_cut_short_is_done_again() {
+    let fake = fake(&[]);
+    *fake.states.borrow_mut() = [
+        Some(CU_PROCESS_STATE_CHECKPOINTED),
+        Some(CU_PROCESS_STATE_LOCKED),
+        Some(CU_PROCESS_STATE_RUNNING),
+    ];
+    assert_eq!(move_away(&fake, &ALL), done(true, &ALL));
 }

@@ -88,7 +88,7 @@ fn state(rig: &Rig) -> Option<SuspensionState> {
 }
 
 fn moved(rig: &mut Rig, name: &str, away: bool) -> Vec<Action> {
-    rig.step(Event::MemoryMoved { container: id(name), away })
+    rig.step(Event::MemoryMoved { container: id(name), away, stays: Some(Vec::new()) })
 }
 
 #[test]
@@ -217,6 +217,29 @@ fn a_suspended_borrower_is_granted_nothing() {
     pass(&mut rig, until);
     assert_eq!(state(&rig), Some(SuspensionState::Resuming), "there is room for what it has");
     assert_eq!(answer(&moved(&mut rig, "burst", false), burst), Some(Ok(3)));
+}
+
+/// A part of a suspended borrower is still on the GPU, or may be: a claim waits until NVML tells, and is refused if it
+/// is there, as what a forked child keeps of a process that has ended.
+#[test]
+fn what_a_suspended_borrower_keeps_is_not_granted() {
+    // What is left of it within its own cap is promised to no other.
+    for (kept, granted) in [(0, Some(Ok(6))), (4, Some(Ok(6))), (12, Some(Err(true)))] {
+        let (mut rig, burst, web) = rig(Config { sees_devices: true, ..Config::default() });
+        take(&mut rig, burst, 12);
+        take(&mut rig, web, 6);
+        pass(&mut rig, GRACE + 3_000 * MS);
+        let (container, lane, stays) = (id("burst"), Lane(0), Some(Vec::from([burst])));
+        let settled = rig.step(Event::MemoryMoved { container, away: true, stays });
+        assert_eq!(answer(&settled, web), None, "it may be on the GPU");
+        let until = rig.now + 5_000 * MS;
+        assert_eq!(answer(&pass(&mut rig, until), web), None, "NVML was not asked yet");
+        rig.step(Event::Measured { client: burst, lane, used: Bytes(kept * GIB) });
+        let mut looked = rig.step(Event::Looked { container, lane });
+        let until = rig.now + 1_000 * MS;
+        looked.extend(pass(&mut rig, until));
+        assert_eq!(answer(&looked, web), granted);
+    }
 }
 
 /// Each answer to a recall is a step, in which there is nothing new to ask for.

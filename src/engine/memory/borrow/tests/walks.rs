@@ -2,9 +2,10 @@
 //!
 //! Containers with caps that fit together, and some with limits above them, take and free memory at random. Borrowers
 //! answer recalls, or do not; processes of suspended containers go on asking. The driver moves memory at once, late, or
-//! not at all, and an administrator changes caps and limits, suspends and resumes. An account of their own, from the
-//! answers alone, judges four promises:
-//! * what is granted fits on the GPU;
+//! not at all, or without a process that it does not know, and an administrator changes caps and limits, suspends and
+//! resumes. The daemon is killed at any moment, also in the middle of a move, and the next one knows what is on disk.
+//! An account of their own, from the answers alone, judges four promises:
+//! * what is granted, and is not on the host, fits on the GPU;
 //! * a request within a cap is granted or refused within the bound, and never refused before the grace;
 //! * nothing is lent while one waits;
 //! * a suspended container is granted nothing.
@@ -13,6 +14,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::tests::Random;
+use crate::{Process, Record};
+use gpuslice_wire::limits::ACCOUNTS_MAX;
+
 /// Containers by name: cap, limit and class, GiB. The caps are 15 of 16 GiB.
 const CONTAINERS: [(&str, u64, u64, Class); 4] = [
     ("a", 3, 16, Class::BestEffort),
@@ -35,6 +39,13 @@ struct Pending {
     moved: bool,
 }
 
+/// The words of the file of a suspended container.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    reclaimed: bool,
+    moved: bool,
+}
+
 /// One container and its only process.
 #[derive(Debug)]
 struct Tenant {
@@ -49,6 +60,18 @@ struct Tenant {
     /// Its processes are stopped, since its memory moves or is on the host.
     frozen: bool,
     recall: u32,
+    /// What the daemon has on disk: its record, and of its suspension.
+    record: Record,
+    mark: Option<Mark>,
+}
+
+/// How a move ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    Away,
+    /// Away, but for a process that the driver did not move.
+    Skipped,
+    Back,
 }
 
 struct Walk {
@@ -56,8 +79,8 @@ struct Walk {
     random: Random,
     config: Config,
     tenants: Vec<Tenant>,
-    /// Moves of memory that the driver has not done: when it answers, whose, and where the memory is then.
-    moves: Vec<(u64, &'static str, bool)>,
+    /// Moves of memory that the driver has not done: when it answers, whose, and how they end.
+    moves: Vec<(u64, &'static str, Done)>,
     /// How often each kind of answer and of move was met: walks that meet none show nothing.
     met: BTreeMap<&'static str, u32>,
 }
@@ -70,11 +93,22 @@ impl Walk {
         let config = Config { reclaim, reclaim_grace, ..Config::default() };
         let mut rig = Rig::new(config, &[16]);
         let mut tenant = |(name, cap, limit, class)| {
-            rig.admit(SliceRequest { class, ..limited(name, cap, limit) }).expect("fits");
+            let ask = SliceRequest { class, ..limited(name, cap, limit) };
+            let record = rig.admit(ask).expect("fits");
             let client = rig.attach(name, 0).expect("attaches");
-            let (cap, limit) = (cap * GIB, limit * GIB);
-            let (granted, pending, away, frozen, recall) = (0, None, false, false, 0);
-            Tenant { name, cap, limit, client, granted, pending, away, frozen, recall }
+            Tenant {
+                name,
+                cap: cap * GIB,
+                limit: limit * GIB,
+                client,
+                granted: 0,
+                pending: None,
+                away: false,
+                frozen: false,
+                recall: 0,
+                record,
+                mark: None,
+            }
         };
         let tenants = CONTAINERS.map(&mut tenant).into();
         Walk { rig, random, config, tenants, moves: Vec::new(), met: BTreeMap::new() }
@@ -110,20 +144,35 @@ impl Walk {
                 assert!(!early, "at {now}: {it:?} was refused {asked:?}");
                 *self.met.entry("refused").or_default() += 1;
             }
-            Action::MoveMemory { container, away, .. } => {
-                let chance = self.random.below(20);
-                let done = if chance < 3 { !away } else { away };
+            Action::MoveMemory { token, container, away, .. } => {
+                let done = match (self.random.below(20), away) {
+                    (0..3, true) | (3.., false) => Done::Back,
+                    (17.., true) => Done::Skipped,
+                    _ => Done::Away,
+                };
                 let delay = [0, 20, 300, 3_000, 40_000][self.random.below(5) as usize] * MS;
                 let it = self.tenants.iter_mut().find(|it| id(it.name) == container);
                 let it = it.expect("a container");
                 (it.frozen, it.away) = (true, false);
+                let reclaimed = match it.mark {
+                    Some(mark) if !away => mark.reclaimed,
+                    _ => token == Token::NONE,
+                };
+                it.mark = Some(Mark { reclaimed, moved: false });
                 it.pending.iter_mut().for_each(|asked| asked.moved = true);
                 self.moves.push((now + delay, it.name, done));
                 *self.met.entry(if away { "suspended" } else { "resumed" }).or_default() += 1;
             }
-            Action::SuspensionSettled { container, away, .. } => {
+            Action::SuspensionSettled { token, container, away, left, .. } => {
                 let it = self.tenants.iter_mut().find(|it| id(it.name) == container);
-                it.expect("a container").frozen = away;
+                let it = it.expect("a container");
+                it.frozen = away;
+                let mark = Mark { reclaimed: token == Token::NONE, moved: true };
+                it.mark = match (away, left) {
+                    (true, Bytes::ZERO) => Some(mark),
+                    (true, _) => it.mark,
+                    (false, _) => None,
+                };
             }
             Action::Resized { ref record, .. } | Action::Relimited { ref record, .. } => {
                 let it = self.tenants.iter_mut().find(|it| id(it.name) == record.container);
@@ -132,6 +181,7 @@ impl Walk {
                     it.pending.iter_mut().for_each(|asked| asked.moved = true);
                 }
                 (it.cap, it.limit) = (lane.cap.0, lane.limit.0);
+                it.record = record.clone();
                 *self.met.entry("changed").or_default() += 1;
             }
             Action::SetLane { container, lane: Lane(0), view } => {
@@ -181,10 +231,14 @@ impl Walk {
             self.rig.now = due.min(moved).clamp(self.rig.now, until.max(self.rig.now));
             match self.moves.iter().position(|it| it.0 <= self.rig.now) {
                 Some(at) => {
-                    let (_, name, away) = self.moves.remove(at);
+                    let (_, name, done) = self.moves.remove(at);
                     let it = self.tenants.iter_mut().find(|it| it.name == name);
-                    it.expect("a container").away = away;
-                    self.step(Event::MemoryMoved { container: id(name), away });
+                    let it = it.expect("a container");
+                    it.away = done == Done::Away;
+                    let stays = (done == Done::Skipped).then_some(it.client);
+                    let stays = Some(stays.into_iter().collect());
+                    let (container, away) = (id(name), done != Done::Back);
+                    self.step(Event::MemoryMoved { container, away, stays });
                 }
                 None => self.step(Event::Tick),
             }
@@ -230,11 +284,75 @@ impl Walk {
         self.step(event);
     }
 
+    /// NVML shows what a container has on the GPU.
+    fn look(&mut self, at: usize) {
+        let it = &self.tenants[at];
+        let (container, client, lane) = (id(it.name), it.client, Lane(0));
+        let used = Bytes(if it.away { 0 } else { it.granted });
+        self.step(Event::Looking { container, lane });
+        self.step(Event::Measured { client, lane, used });
+        self.step(Event::Looked { container, lane });
+    }
+
+    /// The daemon is killed, its workers with it, and the next one starts. A move under way is done, or is not.
+    fn restart(&mut self) {
+        // The next daemon does not know that such a container had a larger limit, so it owes nothing.
+        if self.tenants.iter().any(|it| it.granted > it.limit) {
+            return;
+        }
+        let now = self.rig.now;
+        self.rig = Rig::new(self.config, &[16]);
+        self.rig.now = now;
+        for (_, name, done) in std::mem::take(&mut self.moves) {
+            let it = self.tenants.iter_mut().find(|it| it.name == name);
+            it.expect("a container").away = done == Done::Away && self.random.below(2) == 0;
+            *self.met.entry("cut short").or_default() += 1;
+        }
+        (0..self.tenants.len()).for_each(|at| self.restore(at));
+        let pending = self.tenants.iter_mut().filter_map(|it| it.pending.as_mut());
+        pending.for_each(|asked| (asked.since, asked.moved) = (now, true));
+        for at in 0..self.tenants.len() {
+            let (client, lane) = (self.tenants[at].client, Lane(0));
+            // It asks again.
+            if let Some(asked) = self.tenants[at].pending {
+                let need = Bytes(asked.need);
+                self.step(Event::Reserve { client, token: Token(3), lane, need, wish: need });
+            }
+        }
+        *self.met.entry("restarted").or_default() += 1;
+    }
+
+    /// Restores a container from what is on disk; its process attaches again.
+    fn restore(&mut self, at: usize) {
+        let it = &mut self.tenants[at];
+        let (container, mark, token) = (id(it.name), it.mark, Token(1));
+        (it.frozen, it.recall) = (mark.is_some(), 0);
+        let process = Process { pid: at as u32 + 1, born: 1 };
+        let mut granted = [Bytes::ZERO; ACCOUNTS_MAX];
+        granted[0] = Bytes(it.granted);
+        let record = it.record.clone();
+        self.step(Event::Restore(record));
+        self.step(Event::RestoreProcess { token, container, process, granted });
+        self.step(Event::Complete { container });
+        if let Some(Mark { reclaimed, moved }) = mark {
+            let token = if reclaimed { Token::NONE } else { Token(9) };
+            self.step(Event::WasSuspended { container, token, moved });
+        }
+        let process = Some(process);
+        let actions = self.rig.step(Event::Attach { token, container, process, held: granted });
+        let attached = actions.iter().find_map(|it| match it {
+            Action::Attached { client, .. } => Some(*client),
+            _ => None,
+        });
+        self.tenants[at].client = attached.expect("it attaches again");
+        actions.iter().for_each(|action| drop(self.action(action)));
+    }
+
     /// All free everything, and nothing stays behind.
     fn end(&mut self) {
         for _ in 0..400 {
             for at in 0..self.tenants.len() {
-                if self.tenants[at].away {
+                if self.tenants[at].away || self.tenants[at].frozen {
                     let container = id(self.tenants[at].name);
                     self.step(Event::EndSuspension { token: Token(9), container });
                 }
@@ -259,6 +377,8 @@ fn walk(seed: u64) -> BTreeMap<&'static str, u32> {
         let at = walk.random.below(CONTAINERS.len() as u64) as usize;
         match walk.random.below(20) {
             0 => walk.administer(at),
+            1 | 2 => walk.look(at),
+            3 if walk.random.below(3) == 0 => walk.restart(),
             _ => walk.act(at),
         }
         let gap = [0, 0, 1, 50, 500, 3_000][walk.random.below(6) as usize] * MS;
@@ -277,7 +397,9 @@ fn promises_hold_beside_loans() {
         }
     }
     std::eprintln!("{met:?}");
-    for what in ["borrowed", "waited", "granted", "refused", "suspended", "resumed", "changed"] {
+    let answers = ["borrowed", "waited", "granted", "refused"];
+    let events = ["suspended", "resumed", "changed", "restarted", "cut short"];
+    for what in answers.into_iter().chain(events) {
         assert!(met.get(what).is_some_and(|times| *times > 100), "{what} was hardly met: {met:?}");
     }
 }
