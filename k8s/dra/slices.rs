@@ -150,7 +150,7 @@ fn text(value: u64) -> String {
     Quantity::of(value).to_string()
 }
 
-/// Pods that tolerate no taint leave the GPU, and no new ones come.
+/// Pods that tolerate no taint leave the GPU, and no new ones come. Slices from before MPS go on, so their pods stay.
 fn taint(gpu: &GpuFacts) -> Option<Value> {
     let value = match gpu.health.state {
         HealthState::Healthy => return None,
@@ -158,8 +158,14 @@ fn taint(gpu: &GpuFacts) -> Option<Value> {
         HealthState::Ecc => "ecc".to_owned(),
         HealthState::Lost => "lost".to_owned(),
         HealthState::Mig => "mig".to_owned(),
+        HealthState::Mps => "mps".to_owned(),
+        HealthState::Exclusive => "exclusive".to_owned(),
     };
-    Some(json!({ "key": "gpuslice.io/unhealthy", "value": value, "effect": "NoExecute" }))
+    let effect = match gpu.health.state {
+        HealthState::Mps | HealthState::Exclusive => "NoSchedule",
+        _ => "NoExecute",
+    };
+    Some(json!({ "key": "gpuslice.io/unhealthy", "value": value, "effect": effect }))
 }
 
 fn attributes(gpu: &GpuFacts, roots: &BTreeMap<String, String>) -> Value {

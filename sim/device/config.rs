@@ -128,7 +128,7 @@ struct Key {
 const KIND: &str = "kind";
 const STRICT: &str = "strict";
 
-const KEYS: [Key; 27] = [
+const KEYS: [Key; 29] = [
     key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
@@ -182,6 +182,8 @@ const KEYS: [Key; 27] = [
     )
     .or("sometimes"),
     key("mig", "none", "none, or numbers joined by +", "GPUs that NVML says are in MIG mode; CUDA shows them as others"),
+    key("mps", "none", "none, or numbers joined by +", "GPUs on which NVML lists a client of an MPS server; CUDA shows them as others"),
+    key("exclusive", "none", "none, or numbers joined by +", "GPUs whose compute mode NVML calls exclusive; CUDA admits all processes"),
     key("seed", "1", "a whole number", "of what differs from one time to the next"),
     key(
         "limits",
@@ -297,6 +299,8 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
         held: read(value("held"), switch)?,
         listed: read(value("listed"), Listing::parse)? as u32,
         mig: read(value("mig"), numbers)?,
+        mps: read(value("mps"), numbers)?,
+        exclusive: read(value("exclusive"), numbers)?,
     })
 }
 

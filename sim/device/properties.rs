@@ -119,6 +119,10 @@ pub struct Properties {
     pub listed: u32,
     /// Bits of the GPUs that NVML says are in MIG mode.
     pub mig: u32,
+    /// Of those on which NVML lists a client of an MPS server.
+    pub mps: u32,
+    /// Of those whose compute mode NVML calls exclusive.
+    pub exclusive: u32,
 }
 
 impl Properties {

@@ -14,7 +14,7 @@ use crate::nvml::Nvml;
 use crate::paths::Paths;
 use crate::state;
 use gpuslice_host::cgroup;
-use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
 use gpuslice_wire::text::is_seen;
 use serde_json::{Value, json};
 use std::fs;
@@ -35,6 +35,7 @@ pub fn facts(options: &CommandLine) -> Value {
         "root": nix::unistd::geteuid().is_root(),
         "pid_namespace": pid_namespace_warning(),
         "kernel": kernel::facts(),
+        "mps": crate::mps::processes(),
         "config": {
             "error": wrong,
             "node_group": config.node_group,
@@ -93,11 +94,15 @@ fn nvml(library: &str) -> Value {
 fn gpu(nvml: &Nvml, index: u32) -> Value {
     let asked = nvml.at(index).and_then(|device| {
         let (uuid, total) = (device.uuid()?, device.total()?);
-        Ok((uuid, total, device.processes().err()))
+        Ok((uuid, total, device.processes().err(), device.no_slices()?))
     });
     match asked {
         Err(why) => json!({ "index": index, "error": why.to_string() }),
-        Ok((uuid, total, processes)) => {
+        Ok((uuid, total, processes, no_slices)) => {
+            let at = NvmlIndex(index);
+            let no_slices = no_slices.map(|why| {
+                json!({ "why": why.of(at).to_string(), "end": why.end_command(at).to_string() })
+            });
             let limits = match uuid.parse::<GpuUuid>() {
                 Ok(gpu) => supports(nvml, gpu).err(),
                 Err(why) => Some(why.to_string()),
@@ -105,6 +110,7 @@ fn gpu(nvml: &Nvml, index: u32) -> Value {
             json!({
                 "index": index, "uuid": uuid, "memory": total.0, "error": null,
                 "processes": processes.map(|why| why.to_string()), "limits": limits,
+                "no_slices": no_slices,
             })
         }
     }

@@ -1,6 +1,7 @@
 //! The node's GPUs as agents see them: descriptions, health, and what is promised on each.
 
 use crate::gpus::Gpu;
+use gpuslice_engine::NoSlices;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::node::{GpuFacts, GpuNumbers, Health, HealthState, NodeAnswer};
 use gpuslice_wire::owner::{ClaimId, Owner};
@@ -30,14 +31,28 @@ pub fn trouble(health: Health) -> Option<String> {
         HealthState::Ecc => Some("it has an uncorrectable memory error".to_owned()),
         HealthState::Lost => Some("the driver does not list it any more".to_owned()),
         HealthState::Mig => Some("it is in MIG mode".to_owned()),
+        HealthState::Mps => Some("an MPS server uses it".to_owned()),
+        HealthState::Exclusive => Some("its compute mode is exclusive".to_owned()),
+    }
+}
+
+/// A GPU without slices, as its health shows it.
+fn state_of(why: NoSlices) -> HealthState {
+    match why {
+        NoSlices::Mig => HealthState::Mig,
+        NoSlices::Mps => HealthState::Mps,
+        NoSlices::Exclusive => HealthState::Exclusive,
     }
 }
 
 impl GpuTable {
-    /// These GPUs, all healthy but those in MIG mode.
+    /// These GPUs, all healthy but those without slices.
     pub fn new(gpus: Vec<Gpu>) -> GpuTable {
-        let mig = Health { state: HealthState::Mig, ..Health::default() };
-        let health = gpus.iter().filter(|gpu| gpu.is_mig).map(|gpu| (gpu.uuid, mig)).collect();
+        let health = gpus.iter().filter_map(|gpu| {
+            let state = state_of(gpu.no_slices?);
+            Some((gpu.uuid, Health { state, ..Health::default() }))
+        });
+        let health = health.collect();
         GpuTable { gpus, health, ..GpuTable::default() }
     }
 
@@ -46,9 +61,9 @@ impl GpuTable {
         self.gpus.iter().map(|gpu| (gpu.uuid, gpu.about.minor))
     }
 
-    /// A GPU's health has changed. One in MIG mode has no slices, healthy or not.
+    /// A GPU's health has changed. One without slices has none, healthy or not.
     pub fn set_health(&mut self, gpu: GpuUuid, health: Health) {
-        if self.health_of(gpu).state == HealthState::Mig {
+        if self.gpus.iter().any(|it| it.uuid == gpu && it.no_slices.is_some()) {
             return;
         }
         if health.state != HealthState::Healthy {

@@ -4,6 +4,7 @@
 use crate::fabric;
 use crate::nvml::{Device, Nvml, NvmlError};
 use crate::paths::Driver;
+use gpuslice_engine::NoSlices;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
 use gpuslice_wire::limits::{GPUS_MAX, NAME_BYTES_MAX};
 use gpuslice_wire::node::Numa;
@@ -20,8 +21,8 @@ pub struct Gpu {
     pub index: NvmlIndex,
     /// Physical memory.
     pub total: Bytes,
-    /// It is in MIG mode: CUDA shows its instances in its place.
-    pub is_mig: bool,
+    /// Why no slice of it is given.
+    pub no_slices: Option<NoSlices>,
     /// Its description.
     pub about: About,
 }
@@ -176,7 +177,7 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
             uuid,
             index: NvmlIndex(index),
             total,
-            is_mig: false,
+            no_slices: None,
             about: About {
                 product: shown(product.as_str()),
                 near: [u8::MAX; GPUS_MAX],
@@ -198,8 +199,8 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
         let uuid = device.uuid().map_err(failed)?;
         let uuid = uuid.parse().map_err(|_| GpuError::Uuid { index, uuid })?;
         let total = device.total().map_err(failed)?;
-        let (index, is_mig) = (NvmlIndex(index), device.is_mig().map_err(failed)?);
-        Ok(Gpu { uuid, index, total, is_mig, about: About::of(&nvml, &device) })
+        let (index, no_slices) = (NvmlIndex(index), device.no_slices().map_err(failed)?);
+        Ok(Gpu { uuid, index, total, no_slices, about: About::of(&nvml, &device) })
     };
     let mut gpus: Vec<Gpu> = (0..count).map(gpu).collect::<Result<_, _>>()?;
     fabric::of(&nvml, count).describe(gpus.iter_mut().map(|gpu| &mut gpu.about));

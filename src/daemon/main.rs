@@ -38,6 +38,7 @@ mod journal;
 mod log_limit;
 mod log_writer;
 mod manual;
+mod mps;
 mod nvml;
 mod observe;
 mod over_cap;

@@ -16,11 +16,13 @@
 // For calls into the driver's library.
 #![allow(unsafe_code)]
 
+use crate::mps;
+use gpuslice_engine::NoSlices;
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::{
-    NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK, NVML_P2P_STATUS_UNKNOWN, nvmlDevice_t,
-    nvmlGetMemoryLimits_v1_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlReturn_t,
-    nvmlSetMemoryLimits_v1_t,
+    NVML_COMPUTEMODE_DEFAULT, NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK,
+    NVML_P2P_STATUS_UNKNOWN, nvmlDevice_t, nvmlGetMemoryLimits_v1_t, nvmlMemory_t,
+    nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlReturn_t, nvmlSetMemoryLimits_v1_t,
 };
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::units::Bytes;
@@ -347,6 +349,32 @@ impl Device<'_> {
             Err(WrapperError::FailedToLoadSymbol(_)) => Ok(false),
             Err(why) => Err(failed("nvmlDeviceGetMigMode")(why)),
         }
+    }
+
+    /// Whether an MPS server uses it, by NVML's list of the clients or by the server's name.
+    pub fn has_mps(&self) -> bool {
+        self.mps().is_ok_and(|clients| !clients.is_empty())
+            || self.compute().is_ok_and(|all| all.iter().any(|(pid, _)| mps::is_its(*pid)))
+    }
+
+    /// Whether its compute mode admits one process at a time, or none.
+    pub fn is_exclusive(&self) -> bool {
+        let mut mode = NVML_COMPUTEMODE_DEFAULT;
+        let asked = call!(self.library, nvmlDeviceGetComputeMode(self.handle, &raw mut mode));
+        asked.is_ok() && mode != NVML_COMPUTEMODE_DEFAULT
+    }
+
+    /// Why it has no slices, if that is so.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn no_slices(&self) -> Result<Option<NoSlices>, NvmlError> {
+        Ok(match () {
+            () if self.is_mig()? => Some(NoSlices::Mig),
+            () if self.has_mps() => Some(NoSlices::Mps),
+            () if self.is_exclusive() => Some(NoSlices::Exclusive),
+            () => None,
+        })
     }
 
     /// Its processes and the bytes each of them uses; `None` where the driver does not report them. A process can be

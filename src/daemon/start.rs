@@ -200,14 +200,7 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     let agents = (serves_agents.then_some(group), GpuTable::new(gpus.clone()));
     let mut daemon = assemble(&config, paths, state, agents, signals, service, fds)?;
     daemon.duties.events = Events::new(to_journal);
-    for gpu in &gpus {
-        let &Gpu { uuid, index, total, .. } = gpu;
-        daemon.deliver(Event::GpuFound { uuid, index, total });
-        if gpu.is_mig {
-            tracing::warn!(gpu = index.0, %uuid, "the GPU is in MIG mode: no slices of it are given; nvidia-smi -i {} -mig 0 ends the mode", index.0);
-            daemon.deliver(Event::GpuPartitioned { uuid });
-        }
-    }
+    tell_gpus(&mut daemon, &gpus);
     let product = |gpu: &Gpu| (gpu.uuid, gpus::product_of(gpu.about.product.as_str()));
     daemon.products = gpus.iter().map(product).collect();
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
@@ -246,6 +239,24 @@ fn remove(dirs: &[PathBuf]) {
         await_containers(&dir.join("runtime"));
         // That program may have removed it already.
         let _ = std::fs::remove_dir_all(dir);
+    }
+}
+
+/// Tells the engine of the GPUs, and the log of those without slices.
+fn tell_gpus(daemon: &mut Daemon, gpus: &[Gpu]) {
+    for gpu in gpus {
+        let &Gpu { uuid, index, total, .. } = gpu;
+        daemon.deliver(Event::GpuFound { uuid, index, total });
+        if let Some(why) = gpu.no_slices {
+            tracing::warn!(%uuid, "no slices are given: {}; {} ends that, then restart gpusliced", why.of(index), why.end_command(index));
+            daemon.deliver(Event::GpuWithoutSlices { uuid, why });
+        }
+    }
+    if let [pid, ..] = crate::mps::processes()[..] {
+        tracing::warn!(
+            pid,
+            "NVIDIA's MPS runs on this node: a program that reaches its pipe directory is no slice's any more; echo quit | nvidia-cuda-mps-control ends it"
+        );
     }
 }
 

@@ -5,8 +5,8 @@
 //! promises too, and stay within 100 %. Weights and limits promise nothing and need no capacity; a limit
 //! below the share would break that promise.
 //!
-//! A GPU in MIG mode is no longer one device for CUDA: programs have its instances, each with memory and time that the
-//! hardware keeps apart. So none of it is promised.
+//! Nothing is promised of a GPU that the driver runs so that caps and turns mean nothing (`no_slices`). Slices that it
+//! had before go on after a restart of the daemon, except in MIG mode, where CUDA shows no such GPU.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -19,6 +19,7 @@ use gpuslice_wire::units::{Bytes, MIB, Percent};
 
 use crate::engine::Engine;
 use crate::event::{Bounds, SliceRequest};
+use crate::no_slices::NoSlices;
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 
@@ -34,15 +35,15 @@ pub(crate) struct GpuCapacity {
     pub(crate) shares: u32,
     /// A single container has the whole GPU.
     pub(crate) whole: bool,
-    /// It is in MIG mode.
-    pub(crate) is_mig: bool,
+    /// Why no slice of it is given.
+    pub(crate) no_slices: Option<NoSlices>,
 }
 
 impl Engine {
-    /// A GPU is in MIG mode.
-    pub(crate) fn partitioned(&mut self, uuid: GpuUuid) {
+    /// A GPU has no slices.
+    pub(crate) fn without_slices(&mut self, uuid: GpuUuid, why: NoSlices) {
         let gpu = self.gpus.iter_mut().find(|gpu| gpu.uuid == uuid);
-        gpu.into_iter().for_each(|gpu| gpu.is_mig = true);
+        gpu.into_iter().for_each(|gpu| gpu.no_slices = Some(why));
     }
 
     /// The GPUs as admission sees them.
@@ -57,7 +58,7 @@ impl Engine {
                 promised: Bytes::ZERO,
                 whole: false,
                 shares: 0,
-                is_mig: gpu.is_mig,
+                no_slices: gpu.no_slices,
             })
             .collect();
         for (_, container) in self.containers.iter() {
@@ -185,8 +186,8 @@ impl GpuCapacity {
 
     /// Whether any container may have a part of it, or all.
     fn is_there(&self) -> Result<(), Refusal> {
-        match (self.is_mig, self.whole) {
-            (true, _) => Err(Refusal::Partitioned(self.index)),
+        match (self.no_slices, self.whole) {
+            (Some(why), _) => Err(Refusal::NoSlices(self.index, why)),
             (_, true) => Err(Refusal::Taken(self.index)),
             _ => Ok(()),
         }
@@ -389,8 +390,8 @@ pub(crate) fn readmit(capacities: &[GpuCapacity], record: &Record) -> Result<(),
         if lane.cap == Bytes::ZERO {
             return Err(Refusal::CapZero);
         }
-        if capacity.is_mig {
-            return Err(Refusal::Partitioned(capacity.index));
+        if let Some(why @ NoSlices::Mig) = capacity.no_slices {
+            return Err(Refusal::NoSlices(capacity.index, why));
         }
         capacity.take_share(record.share)?;
     }
@@ -405,21 +406,29 @@ mod tests {
     use gpuslice_wire::units::GIB;
 
     #[test]
-    fn a_gpu_in_mig_mode_is_promised_to_no_container() {
-        let mut rig = Rig::new(Config::default(), &[16, 8]);
-        let record = rig.admit(ask("before", "0", GIB)).expect("fits");
-        rig.step(Event::GpuPartitioned { uuid: uuid(0) });
-        let whole = SliceRequest { whole: Some(GpuSelector::All), ..ask("a", "1", GIB) };
-        for refused in [ask("a", "0", GIB), ask("a", "all", GIB), whole] {
-            let why = rig.admit(refused).expect_err("refused").1;
-            assert!(why.contains("GPU 0 is in MIG mode") && why.contains("-mig 0"), "{why}");
+    fn a_gpu_that_has_no_slices_is_promised_to_no_container() {
+        for (why, state, end, restored) in [
+            (NoSlices::Mig, "is in MIG mode", "nvidia-smi -i 0 -mig 0", false),
+            (NoSlices::Mps, "has an MPS server", "quit | nvidia-cuda-mps-control", true),
+            (NoSlices::Exclusive, "an exclusive compute", "nvidia-smi -i 0 -c DEFAULT", true),
+        ] {
+            let mut rig = Rig::new(Config::default(), &[16, 8]);
+            let record = rig.admit(ask("before", "0", GIB)).expect("fits");
+            rig.step(Event::GpuWithoutSlices { uuid: uuid(0), why });
+            let whole = SliceRequest { whole: Some(GpuSelector::All), ..ask("a", "1", GIB) };
+            for refused in [ask("a", "0", GIB), ask("a", "all", GIB), whole] {
+                let said = rig.admit(refused).expect_err("refused").1;
+                let all = ["GPU 0", state, end].iter().all(|part| said.contains(part));
+                assert!(all, "{said}");
+            }
+            let lane = rig.admit(ask("a", "any", GIB)).expect("the other one").lanes[0].gpu;
+            assert_eq!(lane, uuid(1));
+            let mut next = Rig::new(Config::default(), &[16]);
+            next.step(Event::GpuWithoutSlices { uuid: uuid(0), why });
+            let kept = next.step(Event::Restore(record));
+            let has = kept.iter().any(|it| matches!(it, Action::Restored { .. }));
+            assert_eq!(has, restored, "{kept:?}");
         }
-        let lane = rig.admit(ask("a", "any", GIB)).expect("the other one").lanes[0].gpu;
-        assert_eq!(lane, uuid(1));
-        let mut next = Rig::new(Config::default(), &[16]);
-        next.step(Event::GpuPartitioned { uuid: uuid(0) });
-        let kept = next.step(Event::Restore(record));
-        assert!(kept.iter().any(|it| matches!(it, Action::NotRestored { .. })), "{kept:?}");
     }
 
     /// The node bounds a request that comes from an image, on each GPU by that GPU's memory.

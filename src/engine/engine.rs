@@ -129,7 +129,7 @@ impl Engine {
     fn apply(&mut self, event: Event, actions: &mut Actions) {
         match event {
             Event::GpuFound { uuid, index, total } => self.found(uuid, index, total),
-            Event::GpuPartitioned { uuid } => self.partitioned(uuid),
+            Event::GpuWithoutSlices { uuid, why } => self.without_slices(uuid, why),
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
             Event::Restore(record) => self.restore(record, actions),
             Event::Dismiss { token, container } => self.dismiss(token, container, actions),
@@ -287,7 +287,7 @@ impl Engine {
                 uuid,
                 index,
                 total,
-                is_mig: false,
+                no_slices: None,
                 turns,
                 beside: Beside::default(),
                 lending: Lending::default(),

@@ -13,6 +13,7 @@ use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, Instant, Percent, Weight};
 
 use crate::grants::Granted;
+use crate::no_slices::NoSlices;
 use crate::record::Record;
 
 /// Matches an answer to its request. Chosen by the caller; the engine does not interpret it, except [`Token::NONE`].
@@ -134,10 +135,12 @@ pub enum Event {
         /// Physical memory.
         total: Bytes,
     },
-    /// The GPU is in MIG mode: no slice of it is given.
-    GpuPartitioned {
+    /// No slice of the GPU is given.
+    GpuWithoutSlices {
         /// Identity.
         uuid: GpuUuid,
+        /// Why not.
+        why: NoSlices,
     },
     /// A container asks for a slice. Answered by `Admitted` or `Denied`.
     Admit {

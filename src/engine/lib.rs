@@ -30,6 +30,7 @@ mod ledger;
 mod lending;
 mod lifecycle;
 mod memory;
+mod no_slices;
 mod quota;
 mod record;
 mod recording;
@@ -53,6 +54,7 @@ pub use grants::{
     copy_at, read_grants,
 };
 pub use memory::HOLD;
+pub use no_slices::NoSlices;
 pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;

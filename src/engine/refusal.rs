@@ -8,6 +8,8 @@ use gpuslice_wire::select::GpuRef;
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, GIB, KIB, MIB, Percent};
 
+use crate::no_slices::NoSlices;
+
 /// Why a container gets no slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -154,8 +156,8 @@ pub enum Refusal {
         /// The largest cap allowed.
         most: Bytes,
     },
-    /// The GPU is in MIG mode.
-    Partitioned(NvmlIndex),
+    /// The driver runs the GPU so that it has no slices.
+    NoSlices(NvmlIndex, NoSlices),
     /// Another container has the whole GPU.
     Taken(NvmlIndex),
     /// The GPU is asked for as a whole, and there are slices of it.
@@ -195,7 +197,7 @@ impl Refusal {
             | Refusal::HostFull { .. }
             | Refusal::NoRoom { .. } => Denial::Memory,
             Refusal::Shares { .. }
-            | Refusal::Partitioned(_)
+            | Refusal::NoSlices(..)
             | Refusal::Taken(_)
             | Refusal::Sliced(_)
             | Refusal::TooManyContainers => Denial::Capacity,
@@ -231,11 +233,11 @@ impl fmt::Display for Refusal {
                  then restart gpusliced",
             ),
             Refusal::NoSuchGpu { asked, present } => no_such_gpu(f, asked, present),
-            Refusal::Partitioned(gpu) => write!(
+            Refusal::NoSlices(gpu, why) => write!(
                 f,
-                "GPU {0} is in MIG mode: its instances are no slices, and programs see no other part of it; name \
-                 another GPU, or end the mode (nvidia-smi -i {0} -mig 0) and restart gpusliced",
-                gpu.0
+                "{}; name another GPU, or end that ({}) and restart gpusliced",
+                why.of(gpu),
+                why.end_command(gpu)
             ),
             Refusal::Taken(gpu) => write!(
                 f,

@@ -111,6 +111,10 @@ numbered! {
         3 Lost,
         /// It is in MIG mode, in which it has no slices.
         4 Mig,
+        /// An MPS server uses it.
+        5 Mps,
+        /// Its compute mode admits one process at a time, or none.
+        6 Exclusive,
     }
 }
 

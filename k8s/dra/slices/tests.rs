@@ -146,6 +146,10 @@ fn a_gpu_without_room_is_left_out_and_a_sick_one_is_tainted() {
         *taint,
         json!({ "key": "gpuslice.io/unhealthy", "value": "xid-79", "effect": "NoExecute" })
     );
+    rows.gpus[2].health.state = HealthState::Mps;
+    let slice = published(&rows, Placement::Binpack);
+    let taint = &slice["spec"]["devices"][0]["taints"][0];
+    assert_eq!((&taint["value"], &taint["effect"]), (&json!("mps"), &json!("NoSchedule")));
 }
 
 #[test]

@@ -37,7 +37,9 @@ pub(crate) fn nvmlDeviceGetComputeMode(
     device: nvmlDevice_t,
     mode: Out<nvmlComputeMode_t>,
 ) -> Outcome {
-    constant(device, mode, NVML_COMPUTEMODE_DEFAULT)
+    let (machine, info) = gpu(device)?;
+    let exclusive = machine.properties().exclusive >> info.index & 1 != 0;
+    mode.put(if exclusive { NVML_COMPUTEMODE_EXCLUSIVE_PROCESS } else { NVML_COMPUTEMODE_DEFAULT })
 }
 
 pub(crate) fn nvmlDeviceGetEccMode(

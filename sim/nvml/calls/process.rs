@@ -84,7 +84,6 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses(
 ) -> Outcome {
     no_processes(device, count, infos)
 }
-pub(crate) use nvmlDeviceGetGraphicsRunningProcesses as nvmlDeviceGetMPSComputeRunningProcesses;
 
 pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v2(
     device: nvmlDevice_t,
@@ -93,7 +92,6 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v2(
 ) -> Outcome {
     no_processes::<nvmlProcessInfo_t>(device, count, infos.of())
 }
-pub(crate) use nvmlDeviceGetGraphicsRunningProcesses_v2 as nvmlDeviceGetMPSComputeRunningProcesses_v2;
 
 pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: nvmlDevice_t,
@@ -102,7 +100,40 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
 ) -> Outcome {
     no_processes(device, count, infos)
 }
-pub(crate) use nvmlDeviceGetGraphicsRunningProcesses_v3 as nvmlDeviceGetMPSComputeRunningProcesses_v3;
+
+/// The client of an MPS server, if the machine is to have one: the first process, without memory.
+fn mps_clients(device: nvmlDevice_t) -> Result<Vec<ProcessInfo>, Refusal> {
+    let (machine, info) = gpu(device)?;
+    let is_there = machine.properties().mps >> info.index & 1 != 0;
+    let client = ProcessInfo { pid: 1, used_bytes: 0, contexts: 1, busy_ns: 0, utilisation: 0 };
+    Ok(is_there.then_some(client).into_iter().collect())
+}
+
+pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<nvmlProcessInfo_v1_t>,
+) -> Outcome {
+    let list: Vec<_> = mps_clients(device)?.iter().map(oldest).collect();
+    count.counted(infos, &list)
+}
+
+pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<c_void>,
+) -> Outcome {
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(device, count, infos.of())
+}
+
+pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<nvmlProcessInfo_t>,
+) -> Outcome {
+    let list: Vec<_> = mps_clients(device)?.iter().map(present).collect();
+    count.counted(infos, &list)
+}
 
 pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,

@@ -169,7 +169,7 @@ impl HealthWatch {
             HealthState::Xid | HealthState::Ecc => {
                 self.recover_at.insert(gpu, now().plus(self.unhealthy));
             }
-            HealthState::Lost | HealthState::Healthy | HealthState::Mig => {
+            _ => {
                 let _ = self.recover_at.remove(&gpu);
             }
         }
@@ -252,7 +252,7 @@ mod tests {
         let poll = Poll::new().expect("a poll");
         let mut health = HealthWatch::new(PathBuf::new(), 10, poll.watch());
         let about = About::default();
-        let gpu = Gpu { uuid: GPU, index: NvmlIndex(0), total: Bytes(1), is_mig: false, about };
+        let gpu = Gpu { uuid: GPU, index: NvmlIndex(0), total: Bytes(1), no_slices: None, about };
         let mut gpus = GpuTable::new(vec![gpu]);
         for of_a_program in OF_PROGRAMS {
             assert!(!health.hear(&mut gpus, GPU, News::Xid(of_a_program)));

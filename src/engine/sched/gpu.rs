@@ -8,6 +8,7 @@ use super::entity::Entity;
 use super::{Note, Turns};
 use crate::action::Mode;
 use crate::lending::Lending;
+use crate::no_slices::NoSlices;
 use crate::unfreed::Beside;
 
 /// A GPU of the node.
@@ -16,8 +17,8 @@ pub(crate) struct Gpu {
     pub(crate) uuid: GpuUuid,
     pub(crate) index: NvmlIndex,
     pub(crate) total: Bytes,
-    /// It is in MIG mode.
-    pub(crate) is_mig: bool,
+    /// Why no slice of it is given.
+    pub(crate) no_slices: Option<NoSlices>,
     pub(crate) turns: Turns,
     /// What its memory is used for beside living processes.
     pub(crate) beside: Beside,
