@@ -133,7 +133,8 @@ impl Shown {
             }
             EventKind::Resumed => format!("{} moved back to the GPU", Bytes(first)),
             EventKind::LimitChanged => {
-                format!("memory limit {} -> {}", Bytes(first), Bytes(second))
+                let by = if self.text.is_empty() { "" } else { ": " };
+                format!("memory limit {} -> {}{by}{}", Bytes(first), Bytes(second), self.text)
             }
             EventKind::MemoryWanted => {
                 format!("asked to give back {} of the memory beyond its cap", Bytes(first))

@@ -42,7 +42,8 @@ pub enum EventKind {
     Suspended,
     /// It was moved back, and its processes go on. Amounts: bytes.
     Resumed,
-    /// Its memory limit was changed. Amounts: the old limit and the new one, bytes.
+    /// Its memory limit was changed. Amounts: the old limit and the new one, bytes. Text: the program's part, where it
+    /// was not gpuslice.
     LimitChanged,
     /// It was asked to give back memory beyond its cap. Amounts: bytes.
     MemoryWanted,

@@ -75,7 +75,14 @@ fn toolkit(facts: &Value, said: &Result<String, String>) -> Check {
         false => "gpuslice refuses containers that set it (requests_from)",
     };
     let theirs = match version >= READS_LIMITS {
-        true => "the toolkit's hook makes it a limit of the driver's, where that is r615 or later",
+        true if facts["config"]["cgroup_limits"] == "off" => {
+            "the toolkit's hook makes it a limit of the driver's, where that is r615 or later, and gpuslice sets none \
+             (cgroup_limits is \"off\")"
+        }
+        true => {
+            "the toolkit's hook makes it a limit of the driver's, where that is r615 or later; gpuslice sets the slice's \
+             memory limit in the same place, and the smaller one holds"
+        }
         false => "the toolkit does not read it",
     };
     there("toolkit", format!("{shown}; NVIDIA_GPU_MEMORY_LIMIT: {ours}, {theirs}"))
@@ -122,6 +129,9 @@ mod tests {
         let new = with(&["nvidia"], says("1.20.1"));
         assert!(new.ok && new.found.starts_with("1.20.1; "), "{new:?}");
         assert!(new.found.contains("slice's cap") && new.found.contains("limit of the driver's"));
+        assert!(new.found.ends_with("and the smaller one holds"), "{new:?}");
+        let off = json!({ "config": { "requests_from": ["nvidia"], "cgroup_limits": "off" } });
+        assert!(toolkit(&off, &says("1.20.1")).found.contains("gpuslice sets none"));
         for old in ["1.17.4", "1.20.0", "1.20.0-rc.2"] {
             let old = with(&["annotations"], says(old)).found;
             assert!(

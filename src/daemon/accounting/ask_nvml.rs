@@ -3,7 +3,7 @@
 //! Each line of input is a list of questions as JSON, each line of output the list of their answers.
 
 use super::questions::{
-    DeviceUsage, Id, NvmlAnswer, ProcessUsage, Question, Sample, Step, unanswered,
+    DeviceUsage, Id, LimitedGroup, NvmlAnswer, ProcessUsage, Question, Sample, Step, unanswered,
 };
 use crate::cgroup::Dir;
 use crate::nvml::{Nvml, NvmlError};
@@ -120,7 +120,7 @@ fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
     let device = nvml.of(GpuUuid(gpu));
     let counted = |dir: &Dir| {
         let limits = device.as_ref().ok()?.limits(dir).ok()?;
-        Some((dir.clone(), limits.used))
+        Some(LimitedGroup { dir: dir.clone(), used: limits.used, hard: limits.hard })
     };
     let here = limited.iter().filter(|(whose, _)| *whose == gpu);
     let limited = here.filter_map(|(_, dir)| counted(dir)).collect();
@@ -140,12 +140,19 @@ fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
 
 fn set(nvml: &Nvml, step: &Step) -> Result<u64, NvmlError> {
     let device = nvml.of(GpuUuid(step.gpu))?;
-    let used = match step.above_used {
-        true => device.limits(&step.dir).map_or(0, |limits| limits.used),
-        false => 0,
-    };
+    let there = device.limits(&step.dir).ok();
+    if let Some(theirs) = there.and_then(|there| kept(step, there.hard)) {
+        return Ok(theirs);
+    }
+    let used = there.filter(|_| step.above_used).map_or(0, |there| there.used);
     let hard = step.hard.max(used);
     device.set_limits(&step.dir, step.soft, hard).map(|()| hard)
+}
+
+/// The limit that is there, if another program has set it and it stays.
+fn kept(step: &Step, there: u64) -> Option<u64> {
+    let ours = step.keeps_all_but?;
+    (there < step.hard && there != ours).then_some(there)
 }
 
 /// Whether the driver can limit cgroups on this GPU.

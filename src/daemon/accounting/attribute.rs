@@ -9,7 +9,7 @@
 //! A sample does not show a single instant: a process attached when it was sampled may have ended since. So
 //! the engine is told of every sample and charges what two samples agree on.
 
-use super::questions::Sample;
+use super::questions::{LimitedGroup, Sample};
 use crate::cgroup::Dir;
 use gpuslice_engine::{Event, Granted};
 use gpuslice_host::cgroup::within;
@@ -150,9 +150,9 @@ pub fn attribute(
             (inside && !known.contains(pid)).then_some(seen.used?)
         };
         let outside = processes.iter().filter_map(unattached).fold(0, u64::saturating_add);
-        let of_it = |(dir, _): &&(Dir, u64)| owner.limited_dir.as_ref() == Some(dir);
+        let of_it = |group: &&LimitedGroup| owner.limited_dir.as_ref() == Some(&group.dir);
         let counted = sample.limited.iter().find(of_it);
-        let unexplained = counted.map_or(0, |(_, all)| all.saturating_sub(explained));
+        let unexplained = counted.map_or(0, |group| group.used.saturating_sub(explained));
         let now = Bytes(outside.max(unexplained));
         let news = unattributed.is_news((container, lane), now);
         events.extend(news.then_some(Event::Unattributed { container, lane, used: now }));
@@ -199,7 +199,9 @@ mod tests {
             let cgroup = (!cgroup.is_empty()).then(|| cgroup.as_bytes().to_vec());
             (pid, ProcessUsage { used, cgroup })
         });
-        let limited = limited.iter().map(|&(dir, used)| (Dir(dir.into()), used));
+        let group =
+            |&(dir, used): &(&str, u64)| LimitedGroup { dir: Dir(dir.into()), used, hard: 1 };
+        let limited = limited.iter().map(group);
         Sample { gpu: GPU.0, processes: Ok(seen.collect()), limited: limited.collect() }
     }
 

@@ -68,6 +68,20 @@ pub struct Step {
     pub hard: u64,
     /// Raise `hard` to the present use if it is below it.
     pub above_used: bool,
+    /// Keep a limit below `hard` that another program has set: any but this one, which is the daemon's own, or
+    /// [`crate::nvml::NO_LIMIT`] where it has set none. `None`: no limit is kept.
+    pub keeps_all_but: Option<u64>,
+}
+
+/// A cgroup with limits, as the driver has it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct LimitedGroup {
+    /// The cgroup's directory.
+    pub dir: Dir,
+    /// Bytes that its processes use.
+    pub used: u64,
+    /// The limit in force, bytes.
+    pub hard: u64,
 }
 
 /// A process's use of a GPU, and its cgroup.
@@ -98,8 +112,8 @@ pub struct Sample {
     pub gpu: Id,
     /// Its processes by pid.
     pub processes: Result<BTreeMap<u32, ProcessUsage>, String>,
-    /// Bytes that the driver counts for each limited cgroup, by directory.
-    pub limited: Vec<(Dir, u64)>,
+    /// The limited cgroups.
+    pub limited: Vec<LimitedGroup>,
 }
 
 /// An answer of the thread.

@@ -1,7 +1,7 @@
 //! Has NVML set, update and clear the cgroup limits, and reports when it has done so. Limits that lag behind their
 //! caps are updated with every sample of the accounting.
 
-use super::{After, CgroupLimits, Finished, LimitedSlice, Pending, clear_steps_for};
+use super::{After, CgroupLimits, Finished, LimitState, LimitedSlice, Pending, clear_steps_for};
 use crate::accounting::questions::{NvmlAnswer, Question, Step, Ticket};
 use crate::accounting::{ANSWER_WITHIN, Accounting};
 use crate::cgroup;
@@ -42,8 +42,11 @@ impl CgroupLimits {
         let Some(dir) = self.dir(&known.cgroup) else {
             return Vec::new();
         };
-        let limited =
-            known.lanes.iter().filter(|lane| !matches!(lane.2, super::LimitState::Unavailable(_)));
+        // Another program's limit is its own to clear.
+        let ours = |limit: &LimitState| {
+            !matches!(limit, LimitState::Unavailable(_) | LimitState::Theirs(_))
+        };
+        let limited = known.lanes.iter().filter(|lane| ours(&lane.2));
         limited.flat_map(|(gpu, cap, _)| clear_steps_for(*gpu, &dir, cap.0)).collect()
     }
 }
@@ -197,7 +200,7 @@ impl CgroupLimits {
             failed = failed.or(done.as_ref().err().cloned());
             match step.hard {
                 NO_LIMIT => log_cleared(&one.container, step, done, self.soft),
-                _ => self.set(&one.container, GpuUuid(step.gpu), done),
+                hard => self.set(&one.container, (GpuUuid(step.gpu), hard), done),
             }
         }
         self.finish(one, failed)

@@ -8,6 +8,8 @@
 //!   first process runs. By then the leaf cgroup exists and belongs to this container alone.
 //! * **Growth**: raise the limit, then the ledger's cap, so that no granted memory meets the old limit.
 //! * **Shrinking**: lower the ledger's cap first. The limit is never set below the use, and follows it down.
+//! * **Others' limits**: NVIDIA's container toolkit can set one for the same container, before the daemon or after it.
+//!   The smaller of the two stays in force, and an event tells of it. A larger one is lowered to the slice's.
 //! * **End**: set the guarantee to zero, clear the limit, delete the record, answer the hook. If the leaf
 //!   were removed with its guarantee, the guarantee would stay in the groups above.
 
@@ -15,7 +17,7 @@ mod effects;
 
 use crate::accounting::ask_nvml::why_no_limits;
 use crate::accounting::attribute::SliceOwner;
-use crate::accounting::questions::{Step, Ticket};
+use crate::accounting::questions::{LimitedGroup, Sample, Step, Ticket};
 use crate::cgroup::Dir;
 use crate::config::CgroupLimitMode;
 use crate::nvml::{NO_LIMIT, NvmlError};
@@ -38,6 +40,26 @@ enum LimitState {
     Requested,
     /// The driver enforces this limit, bytes.
     InForce(u64),
+    /// The same, and another program has set it, below the slice's.
+    Theirs(u64),
+}
+
+impl LimitState {
+    /// The limit in force.
+    const fn hard(&self) -> Option<u64> {
+        match self {
+            LimitState::InForce(hard) | LimitState::Theirs(hard) => Some(*hard),
+            LimitState::Unavailable(_) | LimitState::Requested => None,
+        }
+    }
+
+    /// Which limits of other programs a step keeps.
+    const fn keeps_all_but(&self) -> Option<u64> {
+        match self {
+            LimitState::InForce(ours) => Some(*ours),
+            _ => Some(NO_LIMIT),
+        }
+    }
 }
 
 /// A slice, its cgroup and its limits.
@@ -92,6 +114,8 @@ pub struct CgroupLimits {
     mount: Option<PathBuf>,
     support: BTreeMap<GpuUuid, Result<(), String>>,
     known: BTreeMap<ContainerId, LimitedSlice>,
+    /// Limits of other programs that no event tells of yet.
+    found: Vec<(ContainerId, GpuUuid, [Bytes; 2])>,
     pending: VecDeque<Pending>,
     /// Groups of `gpuslice run` that were not empty when their slice ended.
     leftover: Vec<CgroupPath>,
@@ -106,6 +130,7 @@ impl CgroupLimits {
             mount: mount(),
             support: BTreeMap::new(),
             known: BTreeMap::new(),
+            found: Vec::new(),
             pending: VecDeque::new(),
             leftover: Vec::new(),
         }
@@ -168,7 +193,7 @@ impl CgroupLimits {
         let mut owners = Vec::new();
         for (container, known) in &self.known {
             for (at, (gpu, _, limit)) in known.lanes.iter().enumerate() {
-                let in_force = matches!(limit, LimitState::InForce(_));
+                let in_force = limit.hard().is_some();
                 owners.push(SliceOwner {
                     container: *container,
                     lane: Lane(at as u8),
@@ -190,7 +215,7 @@ impl CgroupLimits {
     ) -> MemoryEnforcement {
         let lanes = self.known.get(container).map(|known| &known.lanes);
         match lanes.and_then(|lanes| lanes.get(usize::from(lane.0))) {
-            Some((_, _, LimitState::InForce(_))) => MemoryEnforcement::Driver,
+            Some((_, _, limit)) if limit.hard().is_some() => MemoryEnforcement::Driver,
             _ if measured => MemoryEnforcement::Accounted,
             _ => MemoryEnforcement::Shim,
         }
@@ -234,7 +259,8 @@ impl CgroupLimits {
             let limit = match dir {
                 Err(why) => LimitState::Unavailable(why),
                 Ok(dir) => {
-                    steps.push(self.step(lane.gpu, dir, lane.limit.0, above_used));
+                    let none = Some(NO_LIMIT);
+                    steps.push(self.step(lane.gpu, dir, lane.limit.0, above_used, none));
                     LimitState::Requested
                 }
             };
@@ -244,8 +270,16 @@ impl CgroupLimits {
         steps
     }
 
-    fn step(&self, gpu: GpuUuid, dir: Dir, cap: u64, above_used: bool) -> Step {
-        Step { gpu: gpu.0, dir, soft: if self.soft { cap } else { 0 }, hard: cap, above_used }
+    fn step(
+        &self,
+        gpu: GpuUuid,
+        dir: Dir,
+        cap: u64,
+        above_used: bool,
+        keeps_all_but: Option<u64>,
+    ) -> Step {
+        let soft = if self.soft { cap } else { 0 };
+        Step { gpu: gpu.0, dir, soft, hard: cap, above_used, keeps_all_but }
     }
 
     /// The steps that clear the limits a slice has or may have.
@@ -258,17 +292,65 @@ impl CgroupLimits {
         lanes.flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.limit.0)).collect()
     }
 
-    /// Stores NVML's answer for one limit.
-    fn set(&mut self, container: &ContainerId, gpu: GpuUuid, done: Result<u64, NvmlError>) {
-        let lanes = self.known.get_mut(container).map(|known| &mut known.lanes);
-        let lane = lanes.and_then(|lanes| lanes.iter_mut().find(|lane| lane.0 == gpu));
-        let Some((_, _, limit)) = lane else { return };
-        *limit = match (done, &*limit) {
-            (Ok(hard), _) => LimitState::InForce(hard),
+    /// Stores NVML's answer for one limit of `asked` bytes.
+    fn set(
+        &mut self,
+        container: &ContainerId,
+        (gpu, asked): (GpuUuid, u64),
+        done: Result<u64, NvmlError>,
+    ) {
+        let Some((_, _, limit)) = self.lane(container, gpu) else { return };
+        match done {
+            Ok(hard) if hard < asked => self.found(container, gpu, hard),
+            Ok(hard) => *limit = LimitState::InForce(hard),
             // Another limit was refused: the one before is still in force.
-            (Err(_), LimitState::InForce(hard)) => LimitState::InForce(*hard),
-            (Err(why), _) => LimitState::Unavailable(why_no_limits(why)),
-        };
+            Err(_) if limit.hard().is_some() => {}
+            Err(why) => *limit = LimitState::Unavailable(why_no_limits(why)),
+        }
+    }
+
+    fn lane(
+        &mut self,
+        container: &ContainerId,
+        gpu: GpuUuid,
+    ) -> Option<&mut (GpuUuid, Bytes, LimitState)> {
+        self.known.get_mut(container)?.lanes.iter_mut().find(|lane| lane.0 == gpu)
+    }
+
+    /// Another program's limit is in force, below the slice's.
+    fn found(&mut self, container: &ContainerId, gpu: GpuUuid, hard: u64) {
+        let Some((_, cap, limit)) = self.lane(container, gpu) else { return };
+        let (limit, cap) = (std::mem::replace(limit, LimitState::Theirs(hard)), *cap);
+        if limit != LimitState::Theirs(hard) {
+            let theirs = Bytes(hard);
+            tracing::warn!(%container, %gpu, %cap, %theirs, "another program has set a smaller limit of the driver's on the container's cgroup, which stays");
+            self.found.push((*container, gpu, [cap, theirs]));
+        }
+    }
+
+    /// The limits of other programs that were found since the last call: whose, on which GPU, and the limits of the
+    /// slice and of the driver.
+    pub fn take_found(&mut self) -> Vec<(ContainerId, GpuUuid, [Bytes; 2])> {
+        std::mem::take(&mut self.found)
+    }
+
+    /// Takes in the limits that the driver has in a sample: another program may have changed one that was set.
+    pub fn note_sample(&mut self, sample: &Sample) {
+        let gpu = GpuUuid(sample.gpu);
+        for owner in self.owners().into_iter().filter(|owner| owner.gpu == gpu) {
+            let is_its = |group: &&LimitedGroup| owner.limited_dir.as_ref() == Some(&group.dir);
+            let Some(group) = sample.limited.iter().find(is_its) else { continue };
+            let container = owner.container;
+            let changes = self.pending.iter().any(|one| one.container == container);
+            let Some((_, cap, limit)) = self.lane(&container, gpu).filter(|_| !changes) else {
+                continue;
+            };
+            match group.hard {
+                hard if limit.hard() == Some(hard) => {}
+                hard if hard < cap.0 => self.found(&container, gpu, hard),
+                hard => *limit = LimitState::InForce(hard),
+            }
+        }
     }
 
     /// The first reason why a slice lacks one of its limits.
@@ -276,7 +358,7 @@ impl CgroupLimits {
         self.known.get(container)?.lanes.iter().find_map(|(gpu, _, limit)| match limit {
             LimitState::Unavailable(why) => Some(format!("{gpu}: {why}")),
             LimitState::Requested => Some(format!("{gpu}: NVML has not answered yet")),
-            LimitState::InForce(_) => None,
+            LimitState::InForce(_) | LimitState::Theirs(_) => None,
         })
     }
 
@@ -288,9 +370,15 @@ impl CgroupLimits {
         let Some(dir) = self.dir(&known.cgroup) else {
             return Vec::new();
         };
-        let off = |(_, cap, limit): &&(GpuUuid, Bytes, LimitState)| matches!(limit, LimitState::InForce(hard) if *hard != cap.0);
+        let off = |(_, cap, limit): &&(GpuUuid, Bytes, LimitState)| {
+            matches!(limit, LimitState::InForce(hard) if *hard != cap.0)
+                || matches!(limit, LimitState::Theirs(hard) if *hard > cap.0)
+        };
         let lanes = known.lanes.iter().filter(off);
-        lanes.map(|(gpu, cap, _)| self.step(*gpu, dir.clone(), cap.0, true)).collect()
+        let step = |(gpu, cap, limit): &(GpuUuid, Bytes, LimitState)| {
+            self.step(*gpu, dir.clone(), cap.0, true, limit.keeps_all_but())
+        };
+        lanes.map(step).collect()
     }
 
     /// The step to take before the ledger's cap of this lane is raised to `memory`.
@@ -301,13 +389,21 @@ impl CgroupLimits {
             return None; // the engine computes a ratio's bytes; the limit is updated afterwards
         };
         let grows = matches!(limit, LimitState::InForce(hard) if asked.0 > *hard) && asked > *cap;
-        grows.then_some(self.step(*gpu, self.dir(&known.cgroup)?, asked.0, false))
+        let dir = self.dir(&known.cgroup)?;
+        grows.then_some(self.step(*gpu, dir, asked.0, false, limit.keeps_all_but()))
     }
 }
 
 /// The steps that clear one limit: the guarantee first.
 fn clear_steps_for(gpu: GpuUuid, dir: &Dir, cap: u64) -> [Step; 2] {
-    let clear = Step { gpu: gpu.0, dir: dir.clone(), soft: 0, hard: NO_LIMIT, above_used: false };
+    let clear = Step {
+        gpu: gpu.0,
+        dir: dir.clone(),
+        soft: 0,
+        hard: NO_LIMIT,
+        above_used: false,
+        keeps_all_but: None,
+    };
     let first = Step { hard: cap, above_used: true, ..clear.clone() };
     [first, clear]
 }
@@ -349,7 +445,13 @@ mod tests {
     }
 
     fn step(soft: u64, hard: u64, above_used: bool) -> Step {
-        Step { gpu: A.0, dir: Dir("/cg/pods/web".into()), soft, hard, above_used }
+        let (dir, keeps_all_but) = (Dir("/cg/pods/web".into()), Some(NO_LIMIT));
+        Step { gpu: A.0, dir, soft, hard, above_used, keeps_all_but }
+    }
+
+    /// The same, in the place of a limit of the daemon's own; `None`: of any.
+    fn instead(ours: Option<u64>, step: Step) -> Step {
+        Step { keeps_all_but: ours, ..step }
     }
 
     fn error(answer: nvmlReturn_t) -> NvmlError {
@@ -366,7 +468,7 @@ mod tests {
             limits.memory_enforcement(&it.container, Lane(lane), measured)
         };
         assert_eq!(level(&limits, 0, true), MemoryEnforcement::Accounted, "only requested so far");
-        limits.set(&it.container, A, Ok(GIB));
+        limits.set(&it.container, (A, GIB), Ok(GIB));
         assert_eq!(level(&limits, 0, false), MemoryEnforcement::Driver);
         assert_eq!(level(&limits, 1, true), MemoryEnforcement::Accounted);
         assert_eq!(level(&limits, 1, false), MemoryEnforcement::Shim);
@@ -388,7 +490,7 @@ mod tests {
         let mut refused = limits_of_one_gpu(CgroupLimitMode::Auto, false);
         let it = record("/pods/web", GIB);
         refused.add_slice(&it, false);
-        refused.set(&it.container, A, Err(error(nvmlReturn_t::ERROR_NO_PERMISSION)));
+        refused.set(&it.container, (A, GIB), Err(error(nvmlReturn_t::ERROR_NO_PERMISSION)));
         let why = refused.missing(&it.container).expect("a reason");
         assert!(why.contains("only root may set"), "{why}");
         assert!(refused.in_force().is_empty());
@@ -399,7 +501,7 @@ mod tests {
         let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, true);
         let it = record("/pods/web", GIB);
         assert_eq!(limits.add_slice(&it, true), [step(GIB, GIB, true)]);
-        let end = [step(0, GIB, true), step(0, NO_LIMIT, false)];
+        let end = [step(0, GIB, true), step(0, NO_LIMIT, false)].map(|it| instead(None, it));
         assert_eq!(limits.clear_steps(&it), end);
         assert!(limits.clear_steps(&record("", GIB)).is_empty());
     }
@@ -413,8 +515,8 @@ mod tests {
             limits.raise_step(&it.container, Lane(0), MemoryAsk::Exactly(Bytes(to)))
         };
         assert_eq!(grow(&limits, 2 * GIB), None, "it is not in force");
-        limits.set(&it.container, A, Ok(GIB));
-        assert_eq!(grow(&limits, 2 * GIB), Some(step(0, 2 * GIB, false)));
+        limits.set(&it.container, (A, GIB), Ok(GIB));
+        assert_eq!(grow(&limits, 2 * GIB), Some(instead(Some(GIB), step(0, 2 * GIB, false))));
         assert_eq!(grow(&limits, GIB / 2), None);
         let other = limits.raise_step(&it.container, Lane(1), MemoryAsk::Exactly(Bytes(2 * GIB)));
         assert_eq!(other, None);
@@ -422,16 +524,50 @@ mod tests {
         assert_eq!(limits.raise_step(&it.container, Lane(0), ratio), None);
         assert!(limits.lagging_steps(&it.container).is_empty());
         // The limit was raised and the ledger refused: the limit is lowered again.
-        limits.set(&it.container, A, Ok(2 * GIB));
-        assert_eq!(limits.lagging_steps(&it.container), [step(0, GIB, true)]);
+        limits.set(&it.container, (A, 2 * GIB), Ok(2 * GIB));
+        let lower = |from| [instead(Some(from), step(0, GIB, true))];
+        assert_eq!(limits.lagging_steps(&it.container), lower(2 * GIB));
         // The limit could not go below the use.
-        limits.set(&it.container, A, Ok(GIB + 5));
-        assert_eq!(limits.lagging_steps(&it.container), [step(0, GIB, true)]);
+        limits.set(&it.container, (A, GIB), Ok(GIB + 5));
+        assert_eq!(limits.lagging_steps(&it.container), lower(GIB + 5));
         // A refused limit leaves the previous one in force.
-        limits.set(&it.container, A, Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)));
+        limits.set(&it.container, (A, GIB), Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)));
         assert_eq!(
             limits.memory_enforcement(&it.container, Lane(0), true),
             MemoryEnforcement::Driver
         );
+    }
+
+    /// NVIDIA's container toolkit may set a limit before the daemon, or after it.
+    #[test]
+    fn the_smaller_of_two_programs_limits_stays() {
+        let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, false);
+        let it = record("/pods/web", GIB);
+        limits.add_slice(&it, false);
+        let group = |hard| LimitedGroup { dir: Dir("/cg/pods/web".into()), used: 0, hard };
+        let sample =
+            |hard| Sample { gpu: A.0, processes: Ok(BTreeMap::new()), limited: vec![group(hard)] };
+        let found = |theirs| vec![(it.container, A, [Bytes(GIB), Bytes(theirs)])];
+        limits.set(&it.container, (A, GIB), Ok(GIB / 2));
+        assert_eq!(limits.take_found(), found(GIB / 2));
+        let level = limits.memory_enforcement(&it.container, Lane(0), true);
+        assert_eq!(level, MemoryEnforcement::Driver);
+        assert!(limits.lagging_steps(&it.container).is_empty());
+        limits.note_sample(&sample(GIB / 2));
+        assert!(limits.take_found().is_empty(), "it is told once");
+        // It was raised above the slice's, or taken away: the slice's is set.
+        for hard in [2 * GIB, NO_LIMIT] {
+            limits.note_sample(&sample(hard));
+            assert_eq!(
+                limits.lagging_steps(&it.container),
+                [instead(Some(hard), step(0, GIB, true))]
+            );
+        }
+        limits.set(&it.container, (A, GIB), Ok(GIB));
+        limits.note_sample(&sample(GIB / 4));
+        assert_eq!(limits.take_found(), found(GIB / 4));
+        // The slice's is lowered below it.
+        limits.note_caps(&record("/pods/web", GIB / 8));
+        assert_eq!(limits.lagging_steps(&it.container), [step(0, GIB / 8, true)]);
     }
 }

@@ -27,6 +27,8 @@ impl Daemon {
         for sample in samples {
             let accounting = &mut self.duties.accounting;
             accounting.note_figures(sample);
+            self.duties.cgroup_limits.note_sample(sample);
+            let accounting = &mut self.duties.accounting;
             for event in accounting.attribute(sample, &attached, &owners) {
                 self.deliver(event);
             }
@@ -35,6 +37,7 @@ impl Daemon {
         let duties = &mut self.duties;
         duties.over_cap_looked(&excess);
         duties.cgroup_limits.update_all(&mut duties.accounting);
+        duties.note_found_limits();
     }
 
     /// All accounts in the ledger, with the pids of their processes.

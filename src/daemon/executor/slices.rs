@@ -208,6 +208,15 @@ impl Duties {
         self.answer(key_of(token), &Answer::Resized { cap: limit, reserved });
     }
 
+    /// Records limits of the driver's that another program has set, such as NVIDIA's container toolkit.
+    pub fn note_found_limits(&mut self) {
+        for (container, gpu, limits) in self.cgroup_limits.take_found() {
+            let text = "another program's, on the container's cgroup, kept as the driver's limit";
+            let changed = Happening::of(EventKind::LimitChanged, container).on(Some(gpu));
+            self.events.record(now(), changed.with(limits.map(|it| it.0), text.to_owned()));
+        }
+    }
+
     /// Records a slice's changed weight, share, limit or class and answers; if it cannot be recorded, restores the old
     /// values.
     pub(super) fn retuned(&mut self, token: Token, record: &Record, was: &TimeChange) {

@@ -158,12 +158,41 @@ fn a_restarted_daemon_restores_limits_and_clears_them_later() {
     let machine = machine(&case);
     case.node.end_daemon(Signal::SIGKILL);
     assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)), "it outlives the daemon");
-    machine.set_limits(0, &group.dir, 0, CAP / 2).expect("set by another program");
+    machine.set_limits(0, &group.dir, 0, CAP + CAP / 2).expect("set by another program");
     case.start_again();
     eventually("the limit again", || limits(&machine, &group.dir) == Ok((0, CAP)));
     eventually("its enforcement level", || case.row("web")["memory_enforcement"] == "driver");
     case.says(&["rm", "web"]);
     eventually("no limit", || limits(&machine, &group.dir) == Err(LimitError::NotFound));
+}
+
+/// NVIDIA's container toolkit sets such a limit too, before gpuslice's hook is called or after it.
+#[test]
+fn the_smaller_of_two_programs_limits_stays() {
+    let Some(mount) = mount("others' limits") else {
+        return;
+    };
+    let mut case = Case::start(LIMITED, QUICK);
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    let machine = machine(&case);
+    let theirs = |bytes| machine.set_limits(0, &group.dir, 0, bytes).expect("set by a program");
+    theirs(CAP / 2);
+    case.must_admit("web", CAP, idle.pid());
+    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP / 2)));
+    let told = "memory limit 512MiB -> 256MiB: another program's";
+    eventually("the event", || case.says(&["events"]).contains(told));
+    assert_eq!(case.row("web")["memory_enforcement"], "driver");
+    case.node.end_daemon(Signal::SIGKILL);
+    case.start_again();
+    eventually("the event", || case.says(&["events"]).contains(told));
+    theirs(CAP + CAP / 2);
+    eventually("the slice's own", || limits(&machine, &group.dir) == Ok((0, CAP)));
+    theirs(CAP / 4);
+    eventually("the event", || case.says(&["events"]).contains("512MiB -> 128MiB: another"));
+    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP / 4)));
+    case.says(&["rm", "web"]);
+    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP / 4)), "not gpuslice's to clear");
 }
 
 #[test]
