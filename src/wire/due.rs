@@ -174,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_without_weights_or_turns_divides_equally() {
+        let both = [one(1, 1.0), one(3, 1.0)];
+        let first = |policy| (100.0 * due(policy, caps(100, 100), &both, 0) + 0.5) as u32;
+        assert_eq!([Policy::Soft, Policy::Weighted].map(first), [25; 2]);
+        assert_eq!([Policy::Fair, Policy::Preemptive, Policy::Native].map(first), [50; 3]);
+    }
+
+    #[test]
     fn higher_classes_keep_no_more_than_their_caps_while_lower_ones_wait() {
         let of = |class, it: Claimant| Claimant { class, ..it };
         let (high, low) = (of(Class::High, one(1, 1.0)), of(Class::BestEffort, one(1, 1.0)));
