@@ -2,7 +2,8 @@
 //!
 //! Two containers share the GPU 1:3 meanwhile. They must go on so; new containers get slices and memory, and the
 //! heartbeat goes on. A thread is held by ptrace, because SIGSTOP would stop all threads of the daemon. The daemon
-//! runs as on a kernel before Linux 6.16, where it has one helper more, which closes sockets. What hangs the log, journald and the service manager is in `tests/it/daemon/unread_log.rs`, `src/daemon/journal.rs` and
+//! runs as on a kernel before Linux 6.16, where it has one helper more, which closes sockets. What hangs the log,
+//! journald and the service manager is in `tests/it/daemon/unread_log.rs`, `src/daemon/journal.rs` and
 //! `src/daemon/service.rs`.
 
 use super::Tenant;
