@@ -7,6 +7,7 @@ pub mod descriptors;
 mod kills;
 mod lives;
 mod memory;
+pub mod old_kernel;
 mod pages;
 pub mod privileges;
 mod rules;

@@ -36,7 +36,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 17] = [
     (
         "gpuslice-bench",
         &["gpuslice-host", "gpuslice-nvabi", "gpuslice-wire", "gpuslice-sim-device"],
-        &["libc", "nix", "serde_json"],
+        &["libc", "nix", "serde_json", "tempfile"],
     ),
     ("gpuslice-fuzz", &[], &["bolero"]),
     ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),

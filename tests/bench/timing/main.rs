@@ -9,18 +9,26 @@
 //! that it starts a real-time priority, so that other programs of a busy machine do not decide the figures.
 //!
 //! The tenants are those that keep the GPU's queue full (`tests/apps/bin/tenant.rs`), those that wait for their work
-//! (`tests/apps/loads`), and one that lies ([`liar`], this program itself).
+//! (`tests/apps/loads`), and this program itself: one that lies ([`liar`]), attackers ([`attackers`]), and one that
+//! measures how long a grant of memory takes ([`hostile::asks`]).
 
+mod attackers;
 mod attacks;
+mod client;
 mod cost;
 mod due;
 mod floor;
+#[path = "../../it/harness/fuse.rs"]
+mod fuse;
 mod gates;
 mod handover;
+mod hostile;
 mod liar;
 mod loads;
 mod matrix;
 mod node;
+#[path = "../../it/daemon/old_kernel.rs"]
+mod old_kernel;
 mod preempt;
 mod shares;
 mod trace;
@@ -120,6 +128,8 @@ fn main() -> ExitCode {
     }
     let done = match words[..] {
         ["liar", claim_ms, quiet_ms] => liar::run(claim_ms, quiet_ms).map(|()| true),
+        ["attack", name, word] => attackers::run(name, word).map(|()| true),
+        ["asks"] => hostile::asks().map(|()| true),
         ["--quick", parts] => bench(Path::new(parts), Pace(0.2), ""),
         ["--quick", parts, only] => bench(Path::new(parts), Pace(0.2), only),
         [parts] => bench(Path::new(parts), Pace(1.0), ""),
@@ -191,6 +201,9 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     told("throughput", &|| cost::throughput(parts, pace));
     told("daemon", &|| cost::daemon(parts, pace));
     told("attacks", &|| attacks::attacks(parts, pace));
+    for attack in hostile::ATTACKS {
+        told(attack.name, &|| hostile::measure(parts, attack, pace));
+    }
     told("share 50", &|| attacks::shares(parts, pace));
     told("share-limit alone", &|| attacks::limit(parts, pace));
     told("programs", &|| loads::pairs_of_programs(parts, pace));

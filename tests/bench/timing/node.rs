@@ -2,9 +2,10 @@
 
 use crate::Error;
 use gpuslice_sim_device::{ContextId, Machine, Role, now_ns};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit for every start.
@@ -32,6 +33,16 @@ impl Node {
 
     /// The same, with this configuration text.
     pub fn configured(parts: &Path, gpus: usize, config: &str) -> Result<Node, Error> {
+        Node::changed(parts, gpus, config, |_| ())
+    }
+
+    /// The same, with a change to the command that starts the daemon.
+    pub fn changed(
+        parts: &Path,
+        gpus: usize,
+        config: &str,
+        change: impl FnOnce(&mut Command),
+    ) -> Result<Node, Error> {
         let name = format!("gpuslice-bench-{}-{:?}", std::process::id(), Instant::now());
         let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
         let dir = std::env::temp_dir().join(name);
@@ -45,6 +56,7 @@ impl Node {
         command.arg("--ephemeral").stdin(Stdio::null());
         command.env("GPUSLICE_SIM", format!("devices={gpus},mem=64GiB"));
         command.env("GPUSLICE_SIM_DEVICE", &device);
+        change(&mut command);
         let mut daemon = command.stderr(File::create(dir.join("log"))?).spawn()?;
         let ready =
             || std::fs::read_to_string(dir.join("log")).is_ok_and(|log| log.contains("ready"));
@@ -109,6 +121,26 @@ impl Node {
         Ok(())
     }
 
+    /// Starts a process in a slice that makes no context; returns its output and its slice's socket. No other slice
+    /// may begin or end meanwhile.
+    ///
+    /// # Errors
+    /// It gets no slice.
+    pub fn reporter(&mut self, words: Words<'_>) -> Result<(ChildStdout, PathBuf), Error> {
+        let sockets = || -> BTreeSet<PathBuf> {
+            let slices = std::fs::read_dir(self.dir.join("run/c")).into_iter().flatten().flatten();
+            slices.map(|slice| slice.path().join("tenant.sock")).filter(|it| it.exists()).collect()
+        };
+        let before = sockets();
+        let mut child = self.spawn(0, words, Stdio::piped())?;
+        let output = child.stdout.take().ok_or("no output")?;
+        let began = until("the slice has a socket", || sockets() != before);
+        let new = sockets().difference(&before).next().cloned();
+        self.tenants.push(child);
+        began?;
+        Ok((output, new.ok_or("the slice is gone")?))
+    }
+
     /// Runs a tenant to its end; returns its output.
     pub fn told(&mut self, gpu: usize, words: Words<'_>) -> Result<String, Error> {
         let child = self.spawn(gpu, words, Stdio::piped())?;
@@ -116,7 +148,22 @@ impl Node {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    fn spawn(&self, gpu: usize, (slice, program): Words<'_>, to: Stdio) -> Result<Child, Error> {
+    /// The build's programs.
+    pub fn parts(&self) -> &Path {
+        &self.parts
+    }
+
+    /// Where the daemon's sockets are.
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+
+    fn spawn(&self, gpu: usize, words: Words<'_>, to: Stdio) -> Result<Child, Error> {
+        Ok(self.command(gpu, words).stdout(to).spawn()?)
+    }
+
+    /// The command that runs a program in a slice of its own on GPU `gpu`.
+    pub fn command(&self, gpu: usize, (slice, program): Words<'_>) -> Command {
         let mut command = Command::new(self.parts.join("gpuslice"));
         command.args(["run", "--quiet", "--memory", "1GiB", "--gpus"]);
         command.arg(gpu.to_string()).args(slice.split_whitespace());
@@ -130,7 +177,8 @@ impl Node {
         };
         command.args(words);
         command.env("GPUSLICE_SIM_DEVICE", self.dir.join("device"));
-        Ok(command.stdin(Stdio::null()).stdout(to).spawn()?)
+        command.stdin(Stdio::null());
+        command
     }
 
     fn contexts(&self, gpu: usize) -> Vec<ContextId> {
@@ -167,11 +215,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // As Ctrl-C does: the command ends its program and removes its slice.
-        for child in &self.tenants {
-            // SAFETY: a signal to a child that is not reaped yet.
-            unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
-        }
+        self.tenants.iter().for_each(interrupt);
         for child in &mut self.tenants {
             let _ = child.wait();
         }
@@ -179,6 +223,12 @@ impl Drop for Node {
         let _ = self.daemon.wait();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// As Ctrl-C does: the command ends its program and removes its slice.
+pub fn interrupt(child: &Child) {
+    // SAFETY: a signal to a child that is not reaped yet.
+    unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
 }
 
 /// Waits for the end of `child`, calling `look` meanwhile. Returns what it printed, which may be more than a pipe

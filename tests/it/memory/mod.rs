@@ -9,6 +9,7 @@
 mod borrow;
 mod churn;
 mod contention;
+mod full_node;
 mod kills;
 mod lifetimes;
 mod reattach;
@@ -38,6 +39,11 @@ fn program(name: &str) -> PathBuf {
 /// `program` in the container's slice, by preload injection and without a wrapper: the process
 /// that the test starts and kills is the program itself.
 fn in_slice(node: &Node, program: PathBuf) -> Command {
+    in_slice_of(node, CONTAINER, program)
+}
+
+/// The same in the slice of another container.
+fn in_slice_of(node: &Node, container: &str, program: PathBuf) -> Command {
     let driver = node.root().join("driver");
     let libraries = ["libgpuslice.so", "libgpuslice_nvml.so"].map(|name| {
         let library = target_dir().join(name);
@@ -47,7 +53,7 @@ fn in_slice(node: &Node, program: PathBuf) -> Command {
     let mut command = Command::new(program);
     command
         .env("LD_PRELOAD", libraries.join(":"))
-        .env("GPUSLICE_SOCKET", node.container_dir(CONTAINER).join("tenant.sock"))
+        .env("GPUSLICE_SOCKET", node.socket(container))
         .env("GPUSLICE_DRIVER_DIR", &driver)
         .env("LD_LIBRARY_PATH", &driver)
         .env("GPUSLICE_SIM_DEVICE", node.root().join("device"));

@@ -21,7 +21,12 @@ pub struct Stranger {
 impl Stranger {
     /// Starts it in this group, on GPU 0 of the node; it is killed when dropped.
     pub fn start(node: &Node, group: &Group) -> Stranger {
-        let mut command = Stranger::command(node, &[]);
+        Stranger::start_with(node, group, &[])
+    }
+
+    /// The same with more arguments for its program.
+    pub fn start_with(node: &Node, group: &Group, words: &[&str]) -> Stranger {
+        let mut command = Stranger::command(node, words);
         group.holds(&mut command);
         Stranger::of(command.spawn().expect("the tenant starts"))
     }

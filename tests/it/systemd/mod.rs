@@ -6,7 +6,8 @@
 mod journal;
 mod units;
 
-use crate::daemon::descriptors::{as_on_an_old_kernel, meanwhile, send_lingering};
+use crate::daemon::descriptors::{meanwhile, send_lingering};
+use crate::daemon::old_kernel::as_on_an_old_kernel;
 use crate::harness::node::{Node, admit, denied};
 use crate::harness::wire::{AdminClient, listen};
 use crate::harness::{PATIENCE, eventually};

@@ -4,7 +4,7 @@
 //! Beside the container that hangs them two others share the GPU 1:3, and must go on so.
 
 use super::Tenant;
-use super::preempt::{node_of, number, start, start_with_fault};
+use super::preempt::{node_started, number, start, start_with_fault};
 use super::strangers::{Named, drive, tell};
 use crate::harness::fuse::Unanswering;
 use crate::harness::node::Node;
@@ -14,6 +14,7 @@ use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;
 use nix::sys::signal::Signal;
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::time::Duration;
 
 const CONFIG: &str = "preemption = \"probe\"\ndrain_max_ms = 200\n";
@@ -29,13 +30,19 @@ pub struct Scene {
 
 impl Scene {
     pub fn new() -> Scene {
+        Scene::of("", |_| ())
+    }
+
+    /// The same with more configuration, and a change to the command that starts the daemon.
+    pub fn of(more: &str, change: impl FnOnce(&mut Command)) -> Scene {
         let containers = [
             ("a", 10, Class::Normal),
             ("late", 10, Class::Normal),
             ("one", 10, Class::Normal),
             ("three", 30, Class::Normal),
         ];
-        let (node, machine) = node_of(CONFIG, "on", &containers);
+        let config = format!("{CONFIG}{more}");
+        let (node, machine) = node_started(&config, "on", &containers, change);
         let honest = ["one", "three"].map(|name| Tenant::start(&node, &machine, name, 300));
         let scene = Scene { node, machine, honest };
         scene.share(|| ());

@@ -1,17 +1,23 @@
 //! Each helper of the daemon hangs in turn: its threads beside the one that gives turns, and its child processes.
 //!
 //! Two containers share the GPU 1:3 meanwhile. They must go on so; new containers get slices and memory, and the
-//! heartbeat goes on. A thread is held by ptrace, because SIGSTOP would stop all threads of the daemon. What hangs the
-//! log, journald and the service manager is in `tests/it/daemon/unread_log.rs`, `src/daemon/journal.rs` and
+//! heartbeat goes on. A thread is held by ptrace, because SIGSTOP would stop all threads of the daemon. The daemon
+//! runs as on a kernel before Linux 6.16, where it has one helper more, which closes sockets. What hangs the log,
+//! journald and the service manager is in `tests/it/daemon/unread_log.rs`, `src/daemon/journal.rs` and
 //! `src/daemon/service.rs`.
 
 use super::Tenant;
 use super::hangs::{LONG_US, Scene};
 use super::suspend::command;
+use crate::daemon::old_kernel::as_on_an_old_kernel;
 use crate::daemon::privileges::{SYS_PTRACE, expect_lowered};
+use crate::harness::node::{Node, admit};
 use crate::harness::wire::container_page;
 use crate::harness::{eventually, is_root, skip};
-use gpuslice_wire::admin::{Answer, Command as AdminCommand};
+use crate::node::group::{Group, Idle, mount};
+use crate::node::stranger::Stranger;
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
+use gpuslice_wire::history::{EventKind, History};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, MIB};
@@ -22,6 +28,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Stdio;
 use std::sync::atomic::Ordering::SeqCst;
+
+/// Has the thread that freezes control groups, within seconds.
+const CONFIG: &str = "accounting_interval_ms = 100\nover_cap_warn_s = 1\nover_cap_freeze_s = 2\n";
+const TEST: &str = "a_helper_that_hangs_stops_nothing";
 
 /// A thread or child of the daemon.
 #[derive(Clone, Copy, Debug)]
@@ -120,16 +130,65 @@ fn all_goes_on(scene: &Scene, hung: &str) {
     }
 }
 
+/// The container `over`, which has more than its cap behind the shim, in a group that the daemon has frozen.
+struct OverCap {
+    group: Group,
+    _idle: Idle,
+    _stranger: Stranger,
+}
+
+impl OverCap {
+    /// None where no group can be made.
+    fn start(node: &Node) -> Option<OverCap> {
+        let group = Group::new(&mount(TEST)?);
+        let idle = group.idle();
+        let mut ask = admit("over", "0", MemoryAsk::Exactly(Bytes(64 * MIB)));
+        if let AdminCommand::Admit { asked } = &mut ask {
+            asked.pid = idle.pid();
+        }
+        let answer = node.admin().ask(&ask);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        let stranger = Stranger::start_with(node, &group, &["--most-mib", "128", "--idle"]);
+        let over = OverCap { group, _idle: idle, _stranger: stranger };
+        eventually("a frozen group", || over.is_frozen());
+        Some(over)
+    }
+
+    fn is_frozen(&self) -> bool {
+        let events = fs::read_to_string(self.group.dir.join("cgroup.events")).expect("a group");
+        events.lines().any(|line| line == "frozen 1")
+    }
+}
+
+/// The thread that freezes groups hangs, and is asked to let a group go on: it does so when it does not hang any more.
+fn the_thread_that_freezes_groups(scene: &Scene) {
+    let Some(over) = OverCap::start(&scene.node) else { return };
+    let hung = Hung::new(helpers(scene.node.pid())["over-cap"]);
+    let set = command(&scene.node, &["set", "over", "--memory", "1GiB"]).output();
+    assert!(set.expect("it starts").status.success());
+    eventually("the thread is asked", || {
+        let is_thawed =
+            |event: &History| matches!(event, History::Entry { kind: EventKind::Thawed, .. });
+        scene.node.admin().events().iter().any(is_thawed)
+    });
+    all_goes_on(scene, "over-cap");
+    assert!(over.is_frozen(), "no other thread does it");
+    drop(hung);
+    eventually("a group that runs", || !over.is_frozen());
+}
+
 #[test]
 fn a_helper_that_hangs_stops_nothing() {
     if !is_root() {
-        return skip("a_helper_that_hangs_stops_nothing", "holding a thread needs root");
+        return skip(TEST, "holding a thread needs root");
     }
-    let scene = Scene::new();
+    let scene = Scene::of(CONFIG, as_on_an_old_kernel);
     let daemon = scene.node.pid();
+    the_thread_that_freezes_groups(&scene);
     // An observer's question starts the child that watches the GPUs' health.
     scene.node.admin().0.send(9, &AdminCommand::Observe {}).expect("it is asked");
-    let known = ["claims", "nvml", "--ask-nvml", "--stop-work", "--watch-nvml"];
+    // The connections that end meanwhile wait for the child that closes sockets, which is killed and replaced.
+    let known = ["claims", "nvml", "--ask-nvml", "--close-sockets", "--stop-work", "--watch-nvml"];
     for name in known {
         let long = (name == "--stop-work")
             .then(|| Tenant::start(&scene.node, &scene.machine, "a", LONG_US));
@@ -152,13 +211,8 @@ fn a_helper_that_hangs_stops_nothing() {
     scene.faults("none");
     drop(moved);
     suspend.wait().expect("ours");
-    // Some kernels need one more.
+    let also = ["over-cap", "--move-memory"];
     let now = helpers(daemon);
-    if let Some(closer) = now.get("--close-sockets") {
-        let _hung = Hung::new(*closer);
-        all_goes_on(&scene, "--close-sockets");
-    }
-    let also = ["--close-sockets", "--move-memory"];
     let unknown = |name: &&String| ![&known[..], &also].concat().contains(&name.as_str());
     let unknown: Vec<&String> = now.keys().filter(unknown).collect();
     assert!(unknown.is_empty(), "helpers that this test does not hang: {unknown:?}");

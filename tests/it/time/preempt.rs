@@ -10,6 +10,7 @@ use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Bytes, GIB, Weight};
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Kernels of the one that is late, µs.
@@ -23,9 +24,21 @@ fn node(controls: &str) -> (Node, Machine) {
 
 /// A node of this configuration and driver, with these slices: weight and class.
 pub fn node_of(config: &str, controls: &str, containers: &[(&str, u32, Class)]) -> (Node, Machine) {
+    node_started(config, controls, containers, |_| ())
+}
+
+/// The same, with a change to the command that starts the daemon.
+pub fn node_started(
+    config: &str,
+    controls: &str,
+    containers: &[(&str, u32, Class)],
+    change: impl FnOnce(&mut Command),
+) -> (Node, Machine) {
     let mut node = Node::new();
     configure(&node, config);
-    start(&mut node, controls);
+    let mut daemon = daemon(&node, controls);
+    change(&mut daemon);
+    node.start_command(daemon);
     for (container, weighs, class) in containers {
         let mut command = admit(container, "0", MemoryAsk::Exactly(Bytes(GIB)));
         if let AdminCommand::Admit { asked } = &mut command {
@@ -55,13 +68,19 @@ pub fn start(node: &mut Node, controls: &str) {
 
 /// Starts the daemon, with a fault of its driver in it and its children alone.
 pub fn start_with_fault(node: &mut Node, controls: &str, fault: &str) {
-    let config = config(node).to_str().expect("plain").to_owned();
-    let mut command = node.daemon_command(&["--config", &config, "--verbose"]);
-    command.env("GPUSLICE_SIM", simulated(&format!("mem=16GiB,controls={controls}")));
+    let mut command = daemon(node, controls);
     if fault != "none" {
         command.env("GPUSLICE_SIM_FAULT", fault);
     }
     node.start_command(command);
+}
+
+/// The command line of the daemon, with its configuration and a driver that answers controls in this way.
+fn daemon(node: &Node, controls: &str) -> Command {
+    let config = config(node).to_str().expect("plain").to_owned();
+    let mut command = node.daemon_command(&["--config", &config, "--verbose"]);
+    command.env("GPUSLICE_SIM", simulated(&format!("mem=16GiB,controls={controls}")));
+    command
 }
 
 /// A number that `gpuslice ps --json` shows of a container.
