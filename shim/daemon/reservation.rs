@@ -177,16 +177,13 @@ impl Session {
     }
 
     /// Waits while the container's memory is on the host: until it is resumed, the daemon answers no request for
-    /// credit. The credit is returned at once. Without a daemon there is no wait.
+    /// credit, not even for none. Any amount would be a grant, which explains as much of what NVML shows of this process
+    /// for a sample more. Without a daemon there is no wait.
     #[cold]
     pub fn await_resume(&self, lane: Lane) {
         let _uncancelled = Uncancelled::begin();
-        let mut conn = self.lock();
-        let least = CreditRequest { returned: 0, need: GRAIN, wish: GRAIN };
-        if let CreditReply::Granted(bytes) = self.ask(&mut conn, lane, least) {
-            let back = release(lane, bytes);
-            let _ = request(&mut conn, |open, deadline| open.tell(&back, deadline));
-        }
+        let none = CreditRequest { returned: 0, need: 0, wish: 0 };
+        let _answer = self.ask(&mut self.lock(), lane, none);
     }
 
     fn ask(&self, conn: &mut Option<Conn>, lane: Lane, asked: CreditRequest) -> CreditReply {

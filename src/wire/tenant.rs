@@ -43,7 +43,7 @@ messages! {
         2 Reserve {
             /// GPU of the slice.
             lane: Lane,
-            /// The least amount that is useful.
+            /// The least amount that is useful; 0 for the answer alone, which waits while the memory is on the host.
             need: Bytes,
             /// The amount that saves further round trips; at least `need`.
             wish: Bytes,

@@ -243,6 +243,17 @@ fn a_context_that_was_not_measured_counts_as_the_containers_others_do() {
     assert_eq!(reserved(&rig), 400 * MIB, "one without a context leaves nothing");
 }
 
+/// A request for nothing, by which a process waits for its container's resume before its first context, is no grant.
+#[test]
+fn a_request_for_nothing_explains_nothing_of_a_context() {
+    let (mut rig, who) = large_slice(1);
+    assert_eq!(answers(&rig.reserve(who[0], 0, 0)), [(who[0], Some(0))]);
+    claims_contexts(&mut rig, who[0], 1);
+    rig.step(measured(who[0], 300 * MIB));
+    gone(&mut rig, who[0]);
+    assert_eq!(reserved(&rig), 300 * MIB);
+}
+
 /// The claim is the process's own: it costs the container no more than its slice has left.
 #[test]
 fn a_context_that_was_not_measured_counts_only_within_the_slice() {
