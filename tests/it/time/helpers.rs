@@ -50,10 +50,22 @@ impl Hung {
                 trace(libc::PTRACE_SEIZE, id);
                 trace(libc::PTRACE_INTERRUPT, id);
             }
-            Helper::Child(id) => kill(Pid::from_raw(id), Signal::SIGSTOP).expect("it lives"),
+            Helper::Child(id) => return Hung::child(Pid::from_raw(id)),
         }
-        let held = || state(helper).is_some_and(|state| matches!(state, 't' | 'T'));
-        eventually("it hangs", held);
+        eventually("it hangs", || is_held(helper));
+        Hung(helper)
+    }
+
+    /// A stopped process keeps the locks that it has. The simulated NVML has one in memory that all programs on the GPU
+    /// share, as no driver's library has: they would all stand. So the child is stopped where it waits without a lock.
+    fn child(id: Pid) -> Hung {
+        let helper = Helper::Child(id.as_raw());
+        eventually("it hangs where it waits", || {
+            kill(id, Signal::SIGSTOP).expect("it lives");
+            eventually("it is stopped", || is_held(helper));
+            let waits = waits_in(id).is_some_and(|call| WAITS.contains(&call));
+            waits || kill(id, Signal::SIGCONT).is_err()
+        });
         Hung(helper)
     }
 }
@@ -74,6 +86,28 @@ fn trace(request: libc::c_uint, id: i32) {
     // SAFETY: these requests read and write no memory.
     let done = unsafe { libc::ptrace(request, id, none, none) };
     assert_eq!(done, 0, "{request:#x}: {}", std::io::Error::last_os_error());
+}
+
+/// The system calls in which a child waits for its next task, for an event, or for a lock that another process has.
+const WAITS: [i64; 8] = [
+    libc::SYS_futex,
+    libc::SYS_recvmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_read,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+];
+
+/// The system call in which a stopped process is, if it is in one.
+fn waits_in(id: Pid) -> Option<i64> {
+    let call = fs::read_to_string(format!("/proc/{id}/syscall")).ok()?;
+    call.split_whitespace().next()?.parse().ok().filter(|call| *call >= 0)
+}
+
+fn is_held(helper: Helper) -> bool {
+    state(helper).is_some_and(|state| matches!(state, 't' | 'T'))
 }
 
 /// The letter of its state, as long as there is such a task.
