@@ -491,6 +491,7 @@ mod tests {
                 gpu: GpuUuid([7; 16]),
                 cap: Bytes(1 << 30),
                 limit: Bytes(1 << 30),
+                elastic: false,
                 whole: false,
             }],
             pinned: None,

@@ -200,7 +200,7 @@ impl GpuCapacity {
         let cap = self.promise(ask.memory, oversubscribe)?;
         let limit = self.limit(cap, ask.memory_limit, oversubscribe)?;
         self.take_share(ask.share)?;
-        Ok(LaneRecord { gpu: self.uuid, cap, limit, whole: false })
+        Ok(LaneRecord { gpu: self.uuid, cap, limit, elastic: limit > cap, whole: false })
     }
 
     /// The whole GPU, if no container has a part of it.
@@ -209,7 +209,8 @@ impl GpuCapacity {
         if self.promised > Bytes::ZERO {
             return Err(Refusal::Sliced(self.index));
         }
-        Ok(LaneRecord { gpu: self.uuid, cap: self.total, limit: self.total, whole: true })
+        let (cap, limit) = (self.total, self.total);
+        Ok(LaneRecord { gpu: self.uuid, cap, limit, elastic: false, whole: true })
     }
 }
 

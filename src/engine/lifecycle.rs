@@ -217,7 +217,7 @@ impl Slice {
     /// An unused account of a GPU. Where caps promise nothing, nothing can be reclaimed, so nothing is lent either.
     pub(crate) fn of(gpu: usize, lane: &LaneRecord, oversubscribe: bool) -> Slice {
         let mut slice = Slice::new(Some(gpu), lane.cap);
-        if lane.limit > lane.cap && !oversubscribe {
+        if lane.elastic && !oversubscribe {
             slice.account.set_cap(lane.cap, lane.limit);
             slice.elastic = true;
         }

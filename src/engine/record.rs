@@ -5,8 +5,8 @@
 //! 0          8           10             ...                      | size - 4
 //! | magic u64 | version u16 | slice, little-endian, zero-padded  | CRC-32C of all before |
 //! ```
-//! Version 3 has a memory limit for each GPU before the checksum, and is written only where one is above its cap: an
-//! earlier build reads all other records. Version 2 has the limit of a share in the upper half of the share's number,
+//! Version 3 has a memory limit for each GPU before the checksum, and is written only where one is above its cap, or
+//! was: an earlier build reads all other records. Version 2 has the limit of a share in the upper half of the share's number,
 //! and may lack a weight. In version 1 a share was also its limit, and no weight counted beside it; such a record
 //! keeps that meaning.
 //!
@@ -56,12 +56,16 @@ pub struct LaneRecord {
     pub cap: Bytes,
     /// How far it may grow into what others leave unused; mostly the cap, and never below it.
     pub limit: Bytes,
+    /// Its limit is above its cap, or was: what it holds beyond the cap is borrowed.
+    pub elastic: bool,
     /// The container has the whole GPU: no other container gets a slice of it, and no policy caps its time.
     pub whole: bool,
 }
 
 /// In a record's cap: the container has the whole GPU. No GPU has that much memory.
 const WHOLE_BIT: u64 = 1 << 63;
+/// In a record's limit that is the cap: it was above the cap before.
+const ELASTIC_BIT: u64 = 1 << 63;
 /// In a record's class: its GPUs never take turns together.
 const NEVER_BIT: u8 = 1 << 7;
 
@@ -153,8 +157,8 @@ impl Record {
     /// The record's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let is_limited = self.lanes.iter().any(|lane| lane.limit != lane.cap);
-        self.encode_as(if is_limited { RECORD_VERSION } else { 2 })
+        let is_elastic = self.lanes.iter().any(|lane| lane.elastic);
+        self.encode_as(if is_elastic { RECORD_VERSION } else { 2 })
     }
 
     fn encode_as(&self, version: u16) -> Vec<u8> {
@@ -183,7 +187,10 @@ impl Record {
         out.field::<PATH_BYTES_MAX>(self.cgroup.as_bytes());
         if version > 2 {
             let limits = self.lanes.iter().take(LANES_MAX);
-            limits.for_each(|lane| out.put(&lane.limit.0.to_le_bytes()));
+            limits.for_each(|lane| {
+                let was = lane.elastic && lane.limit == lane.cap;
+                out.put(&(lane.limit.0 | if was { ELASTIC_BIT } else { 0 }).to_le_bytes());
+            });
             out.at = bytes_of(version) - 4;
         }
         let sum = crc32c(&out.bytes[..out.at]);
@@ -291,15 +298,17 @@ impl<'a> In<'a> {
             _ => Ok((weight, share, limit)),
         }
     }
-    /// The memory limits, one of them above its cap.
+    /// The memory limits; one of them is above its cap, or was.
     fn limits(&mut self, lanes: &mut [LaneRecord]) -> Result<(), RecordError> {
         for lane in lanes.iter_mut() {
-            lane.limit = Bytes(u64::from_le_bytes(self.array()?));
-            if lane.limit < lane.cap || lane.whole && lane.limit > lane.cap {
+            let limit = u64::from_le_bytes(self.array()?);
+            lane.limit = Bytes(limit & !ELASTIC_BIT);
+            lane.elastic = lane.limit > lane.cap || limit & ELASTIC_BIT != 0;
+            if lane.limit < lane.cap || lane.whole && lane.elastic {
                 return Err(RecordError::Field);
             }
         }
-        match lanes.iter().any(|lane| lane.limit > lane.cap) {
+        match lanes.iter().any(|lane| lane.elastic) {
             true => Ok(()),
             false => Err(RecordError::Field),
         }
@@ -318,7 +327,7 @@ impl<'a> In<'a> {
             if cap == Bytes::ZERO || lanes.iter().any(|lane| lane.gpu == gpu) {
                 return Err(RecordError::Field);
             }
-            lanes.push(LaneRecord { gpu, cap, limit: cap, whole });
+            lanes.push(LaneRecord { gpu, cap, limit: cap, elastic: false, whole });
         }
         self.take((LANES_MAX - lanes.len().min(LANES_MAX)) * LANE_BYTES)?;
         let pinned = match u64::from_le_bytes(self.array()?) {
@@ -373,6 +382,7 @@ mod tests {
                     gpu: GpuUuid([n; 16]),
                     cap: Bytes(u64::from(n) + 1),
                     limit: Bytes(u64::from(n) + 1),
+                    elastic: false,
                     whole: n % 2 == 1,
                 })
                 .collect(),
@@ -388,16 +398,20 @@ mod tests {
             let bytes = it.encode();
             assert_eq!((bytes.len(), bytes[8]), (SHORT_BYTES, 2), "an earlier build reads it");
             assert_eq!(Record::decode(&bytes).as_ref(), Ok(&it));
-            it.lanes[0].limit = Bytes(99);
+            (it.lanes[0].limit, it.lanes[0].elastic) = (Bytes(99), true);
             let bytes = it.encode();
             assert_eq!((bytes.len(), bytes[8]), (RECORD_BYTES, 3));
             assert_eq!(Record::decode(&bytes).as_ref(), Ok(&it));
             it.lanes[0].cap = Bytes(100);
             assert_eq!(Record::decode(&it.encode()), Err(RecordError::Field), "below the cap");
+            it.lanes[0].cap = it.lanes[0].limit;
+            let bytes = it.encode();
+            assert_eq!(bytes[8], 3, "the limit was lowered to the cap");
+            assert_eq!(Record::decode(&bytes).as_ref(), Ok(&it));
         }
         let (short, mut whole) = (record(2).encode_as(3), record(2));
         assert_eq!(Record::decode(&short), Err(RecordError::Field), "no limit above its cap");
-        whole.lanes[1].limit = Bytes(99);
+        (whole.lanes[1].limit, whole.lanes[1].elastic) = (Bytes(99), true);
         assert_eq!(Record::decode(&whole.encode()), Err(RecordError::Field), "of a whole GPU");
     }
 

@@ -75,7 +75,13 @@ fn admitted(n: usize, weight: u32, share: u32, class: Class) -> Action {
         share_limit: Percent::new(share).ok(),
         class,
         gang: Gangs::Auto,
-        lanes: vec![LaneRecord { gpu: gpu(0), cap: Bytes(100), limit: Bytes(100), whole: false }],
+        lanes: vec![LaneRecord {
+            gpu: gpu(0),
+            cap: Bytes(100),
+            limit: Bytes(100),
+            elastic: false,
+            whole: false,
+        }],
         pinned: None,
         cgroup: CgroupPath::EMPTY,
     };

@@ -421,7 +421,10 @@ mod tests {
     const B: GpuUuid = GpuUuid([2; 16]);
 
     fn record(cgroup: &str, cap: u64) -> Record {
-        let lane = |gpu| LaneRecord { gpu, cap: Bytes(cap), limit: Bytes(cap), whole: false };
+        let lane = |gpu| {
+            let cap = Bytes(cap);
+            LaneRecord { gpu, cap, limit: cap, elastic: false, whole: false }
+        };
         Record {
             container: ContainerId::new("web").expect("an id"),
             name: Name::new("web").expect("a name"),

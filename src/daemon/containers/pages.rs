@@ -362,6 +362,7 @@ mod tests {
                 gpu: GpuUuid(*b"0123456789abcdef"),
                 cap: Bytes(8),
                 limit: Bytes(8),
+                elastic: false,
                 whole: false,
             }],
             pinned: None,

@@ -478,7 +478,7 @@ impl Engine {
         slice.elastic |= limit > cap;
         slice.note_grant(Bytes::ZERO); // grants beyond the old limit may be within the new one
         if let Some(promised) = container.record.lanes.get_mut(usize::from(lane.0)) {
-            promised.limit = limit;
+            (promised.limit, promised.elastic) = (limit, slice.elastic);
         }
         let change = CapChange { lane, was, cap: limit, reserved: slice.account.reserved() };
         actions.push(Action::Relimited { token, record: container.record.clone(), change });
