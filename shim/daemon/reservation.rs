@@ -177,8 +177,8 @@ impl Session {
     }
 
     /// Waits while the container's memory is on the host: until it is resumed, the daemon answers no request for
-    /// credit, not even for none. Any amount would be a grant, which explains as much of what NVML shows of this process
-    /// for a sample more. Without a daemon there is no wait.
+    /// credit, not even for none. Any amount would be a grant, which explains as much of what NVML shows of this
+    /// process for a sample more. Without a daemon there is no wait.
     #[cold]
     pub fn await_resume(&self, lane: Lane) {
         let _uncancelled = Uncancelled::begin();

@@ -10,7 +10,7 @@ use std::fs;
 const NAME: &str = "nvidia-cuda-mps";
 
 /// Whether a process is a server or a control daemon.
-pub fn is_its(pid: u32) -> bool {
+fn is_its(pid: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     name.is_ok_and(|name| name.trim_end() == NAME)
 }

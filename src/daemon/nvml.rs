@@ -362,8 +362,12 @@ impl Device<'_> {
 
     /// Whether an MPS server uses it, by NVML's list of the clients or by the server's name.
     pub fn has_mps(&self) -> bool {
-        self.mps().is_ok_and(|clients| !clients.is_empty())
-            || self.compute().is_ok_and(|all| all.iter().any(|(pid, _)| mps::is_its(*pid)))
+        if self.mps().is_ok_and(|clients| !clients.is_empty()) {
+            return true;
+        }
+        let servers = mps::processes();
+        let has = |all: &[(u32, u64)]| all.iter().any(|(pid, _)| servers.contains(pid));
+        !servers.is_empty() && self.compute().is_ok_and(|all| has(&all))
     }
 
     /// Whether its compute mode admits one process at a time, or none.

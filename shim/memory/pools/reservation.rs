@@ -370,22 +370,22 @@ impl PoolReservation {
     /// # Errors
     /// As [`PoolBackend::reserve`], for growth beyond the bytes set aside.
     pub fn end(&self, backend: &impl PoolBackend, call: &PoolCall) -> Result<(), CUresult> {
-        let (settled, waiting) = {
+        let (owed, waiting) = {
             let mut state = lock(&self.state);
             let last = state.charged + state.owed;
             state.leave(call);
             state.keep = call.set_aside.min(backend.step().bytes());
-            let settled = state.refresh(backend);
+            let owed = state.refresh(backend);
             let reserved = state.charged + state.owed;
             if reserved > last {
                 state.learn_step(backend.step(), call, last);
             }
-            (settled, state.waiting)
+            (owed, state.waiting)
         };
         if call.exclusive && waiting > 0 {
             self.done.notify_all();
         }
-        match settled.apply(backend) {
+        match owed {
             0 => Ok(()),
             _ => self.pay(backend),
         }
@@ -419,8 +419,7 @@ impl PoolReservation {
     }
 
     fn refresh(&self, backend: &impl PoolBackend) -> u64 {
-        let settled = lock(&self.state).refresh(backend);
-        settled.apply(backend)
+        lock(&self.state).refresh(backend)
     }
 
     fn pay(&self, backend: &impl PoolBackend) -> Result<(), CUresult> {
@@ -454,15 +453,12 @@ impl PoolReservation {
 
     /// Releases the charge of a destroyed pool if its last allocation is freed. Returns whether it did.
     pub fn release_destroyed(&self, backend: &impl PoolBackend) -> bool {
-        let (charged, unspent) = {
-            let mut state = lock(&self.state);
-            if !state.destroyed || state.live > 0 {
-                return false;
-            }
-            let (charged, unspent) = (state.charged, state.unspent);
-            (state.charged, state.unspent) = (0, 0);
-            (charged, unspent)
-        };
+        let mut state = lock(&self.state);
+        if !state.destroyed || state.live > 0 {
+            return false;
+        }
+        let (charged, unspent) = (state.charged, state.unspent);
+        (state.charged, state.unspent) = (0, 0);
         backend.changed(-(charged as i64));
         backend.release(charged + unspent);
         true
@@ -490,12 +486,14 @@ impl PoolReservation {
 }
 
 impl State {
-    fn refresh(&mut self, backend: &impl PoolBackend) -> Settled {
+    /// Settles with what the driver reports, and changes the account under the same lock: a thread that finds nothing to
+    /// settle reads an account that has it. Returns the bytes owed.
+    fn refresh(&mut self, backend: &impl PoolBackend) -> u64 {
         if self.destroyed {
-            return Settled::default();
+            return 0;
         }
         let reserved = backend.reserved().unwrap_or(self.used);
-        self.settle(reserved)
+        self.settle(reserved).apply(backend)
     }
 }
 

@@ -3,7 +3,9 @@
 use super::reservation::{PoolBackend, PoolReservation, Step};
 use gpuslice_nvabi::types::CUresult;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -138,6 +140,60 @@ fn growth_beyond_the_request_is_charged() {
     pool.settle(&fake);
     assert_eq!((pool.charged(), fake.state().taken), (0, 0));
     assert_eq!(fake.state().unseen, 0);
+}
+
+/// A fake whose account changes only after a word: a thread that the scheduler stops at that moment.
+struct Late<'a> {
+    fake: &'a Fake,
+    begins: Sender<()>,
+    goes_on: Mutex<Receiver<()>>,
+}
+
+impl PoolBackend for Late<'_> {
+    fn reserve(&self, bytes: u64) -> Result<u64, CUresult> {
+        self.fake.reserve(bytes)
+    }
+    fn release(&self, bytes: u64) {
+        self.fake.release(bytes);
+    }
+    fn changed(&self, bytes: i64) {
+        let _ = self.begins.send(());
+        let _ = self.goes_on.lock().expect("no panic under it").recv();
+        self.fake.changed(bytes);
+    }
+    fn reserved(&self) -> Option<u64> {
+        self.fake.reserved()
+    }
+    fn step(&self) -> &Step {
+        self.fake.step()
+    }
+}
+
+/// A program asks what is free while the gate's thread brings the charges up to date.
+#[test]
+fn what_another_thread_has_settled_is_in_the_account() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(100 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, MIB));
+    fake.free(MIB);
+    pool.freed(MIB);
+    fake.trim();
+    std::thread::scope(|scope| {
+        let (begins, begun) = channel();
+        let (word, goes_on) = channel();
+        let late = Late { fake: &fake, begins, goes_on: Mutex::new(goes_on) };
+        let (pool, fake) = (&pool, &fake);
+        scope.spawn(move || pool.settle(&late));
+        begun.recv().expect("it settles");
+        let (tells, told) = channel();
+        scope.spawn(move || {
+            pool.settle(fake);
+            let _ = tells.send(fake.state().taken);
+        });
+        let early = told.recv_timeout(Duration::from_millis(50));
+        assert!(early.is_err(), "{early:?} bytes are taken, before the account has changed");
+        word.send(()).expect("it waits");
+        assert_eq!(told.recv(), Ok(0));
+    });
 }
 
 #[test]
