@@ -6,9 +6,9 @@
 //! | magic u64 | version u16 | slice, little-endian, zero-padded  | CRC-32C of all before |
 //! ```
 //! Version 3 has a memory limit for each GPU before the checksum, and is written only where one is above its cap, or
-//! was: an earlier build reads all other records. Version 2 has the limit of a share in the upper half of the share's number,
-//! and may lack a weight. In version 1 a share was also its limit, and no weight counted beside it; such a record
-//! keeps that meaning.
+//! was: an earlier build reads all other records. Version 2 has the limit of a share in the upper half of the share's
+//! number, and may lack a weight. In version 1 a share was also its limit, and no weight counted beside it; such a
+//! record keeps that meaning.
 //!
 //! Grants are not in it: they change all the time and have a file of their own (`grants.rs`). A record that
 //! does not decode is set aside and reported, and its container's processes are refused: no slice is better

@@ -486,8 +486,8 @@ impl PoolReservation {
 }
 
 impl State {
-    /// Settles with what the driver reports, and changes the account under the same lock: a thread that finds nothing to
-    /// settle reads an account that has it. Returns the bytes owed.
+    /// Settles with what the driver reports, and changes the account under the same lock: a thread that finds
+    /// nothing to settle reads an account that has it. Returns the bytes owed.
     fn refresh(&mut self, backend: &impl PoolBackend) -> u64 {
         if self.destroyed {
             return 0;

@@ -176,8 +176,8 @@ fn a_cap_on_pinned_memory_is_set_and_lifted() {
     assert!(events.contains("1GiB of pinned memory -> no cap"), "{events}");
 }
 
-/// A node's daemon at its place, and the commands of an ordinary user. The command that follows is one line. The daemon's
-/// simulated GPU would outlive it, for the next build to find one of another layout.
+/// A node's daemon at its place, and the commands of an ordinary user. The command that follows is one line. The
+/// daemon's simulated GPU would outlive it, for the next build to find one of another layout.
 const BESIDE: &str = r#"
 set -eu
 mount -t tmpfs -o mode=755 tmpfs /run
