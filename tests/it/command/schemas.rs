@@ -97,6 +97,8 @@ fn the_doctors_document_fits_its_schema() {
     let node = Node::start();
     let mut doctor = gpuslice();
     doctor.args(["doctor", "--json", "--driver-dir"]).arg(super::driver());
+    // Not the user's own, which would outlive the test.
+    doctor.env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
     let output = doctor.arg("--runtime-dir").arg(node.runtime_dir()).output().expect("it starts");
     assert_fits("doctor", &serde_json::from_slice(&output.stdout).expect("JSON"));
 }
