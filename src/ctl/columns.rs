@@ -276,7 +276,7 @@ mod tests {
         assert!(told[1].ends_with("  suspended") && !told[2].contains("suspend"), "{told:?}");
     }
 
-    /// A loan is what is held beyond the cap: it adds up with USED, UNTRACKED and CAP. Credit is none.
+    /// A loan is the memory held beyond the cap: USED and UNTRACKED add up to CAP and the loan. Credit is no loan.
     #[test]
     fn a_loan_and_suspended_memory_are_marked_with_their_sizes() {
         let mut row = slice("a", 1, None, true, 0);

@@ -267,7 +267,7 @@ impl Slice {
     pub(crate) fn lent(&self) -> Bytes {
         if self.elastic { self.account.borrowed() } else { Bytes::ZERO }
     }
-    /// What is left of that on the GPU while its container's memory is on the host.
+    /// The part of that loan still on the GPU while the container is suspended.
     pub(crate) fn lent_behind(&self) -> Bytes {
         self.lent().min(self.left_behind.charged().saturating_sub(self.account.cap()))
     }
@@ -377,7 +377,7 @@ pub(crate) struct ClientLane {
     pub(crate) seen: Option<Bytes>,
     /// The part of that beyond its own grants.
     pub(crate) own: Bytes,
-    /// NVML's figure for it while its container's memory is on the host; before the first, what was not moved.
+    /// NVML's figure for the process while its container is suspended; before the first one, its memory that stayed.
     pub(crate) left_behind: Bytes,
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.

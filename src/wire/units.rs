@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// What is held is the cap and what is above it, also as they are shown.
+    /// The shown sizes add up: the memory held is the cap and the part above the cap.
     #[test]
     fn sizes_of_a_line_add_up() {
         let mib = |bytes: u64| {

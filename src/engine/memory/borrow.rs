@@ -108,7 +108,7 @@ impl Engine {
             || behind.any(|(_, other)| other.lent_behind() > Bytes::ZERO)
     }
 
-    /// The slices on a GPU whose memory is on the host, but for what was left behind.
+    /// The slices on a GPU of suspended containers: their memory is on the host, except the part left behind.
     fn away_on(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, &Slice)> {
         let away = self.containers.iter().filter(|(_, it)| it.suspension == Suspension::Away);
         let slices = away.flat_map(|(index, it)| it.slices.gpus.iter().map(move |it| (index, it)));

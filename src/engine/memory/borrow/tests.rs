@@ -223,7 +223,7 @@ fn a_suspended_borrower_is_granted_nothing() {
 /// is there, as what a forked child keeps of a process that has ended.
 #[test]
 fn what_a_suspended_borrower_keeps_is_not_granted() {
-    // What is left of it within its own cap is promised to no other.
+    // Memory that it keeps within its own cap is promised to no other container.
     for (kept, granted) in [(0, Some(Ok(6))), (4, Some(Ok(6))), (12, Some(Err(true)))] {
         let (mut rig, burst, web) = rig(Config { sees_devices: true, ..Config::default() });
         take(&mut rig, burst, 12);
