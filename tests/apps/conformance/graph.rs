@@ -198,7 +198,15 @@ fn captured_and_freed_outside(gpu: Gpu) -> Outcome {
         ok!(cuMemAllocAsync(&mut at, bytes, stream));
         Ok(())
     })?;
-    let exec = instantiate(graph, 0)?;
+    freed_outside(gpu, (graph, instantiate(graph, 0)?), (at, bytes))
+}
+
+/// Launches a graph whose memory is freed by the program, and destroys it.
+fn freed_outside(
+    gpu: Gpu,
+    (graph, exec): (CUgraph, CUgraphExec),
+    (at, bytes): (CUdeviceptr, usize),
+) -> Outcome {
     launch(gpu, exec)?;
     gpu.took(bytes, PIECE)?;
     gpu.release(at)?;
@@ -480,13 +488,7 @@ fn instantiated_by_each_function(gpu: Gpu) -> Outcome {
         let (_, at) = add_alloc(gpu, graph, bytes)?;
         let code = instantiate(&mut exec, graph);
         that!(code == SUCCESS, "{name} answered {code:?}");
-        launch(gpu, exec)?;
-        gpu.took(bytes, PIECE)?;
-        gpu.release(at)?;
-        ok!(cuGraphExecDestroy(exec));
-        ok!(cuGraphDestroy(graph));
-        trim(gpu)?;
-        gpu.back()?;
+        freed_outside(gpu, (graph, exec), (at, bytes))?;
     }
     Ok(())
 }
