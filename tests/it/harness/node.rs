@@ -266,6 +266,13 @@ impl Node {
     pub fn wait_refunded(&self, container: &str) {
         eventually("a refund", || self.slice(container) == Some((Bytes::ZERO, 0)));
     }
+
+    /// Waits until a container has no clients. A process that lives on and has memory on the GPU, which NVML may have
+    /// shown by then, is charged for it still.
+    pub fn wait_disconnected(&self, container: &str) {
+        let clients = || self.slice(container).map(|(_, clients)| clients);
+        eventually("the end of its connections", || clients() == Some(0));
+    }
 }
 
 impl Drop for Node {

@@ -218,7 +218,7 @@ fn names_of_foreign_groups_stop_no_work() {
         let (liar, attached) = scene.liar(&[lie]);
         scene.late(&attached, why);
         drop((liar, attached));
-        scene.node.wait_refunded("a");
+        scene.node.wait_disconnected("a");
         scene.unharmed();
         // So that it is tried again: eight in a row, and this container is not any more.
         scene.node.dismiss("a");
@@ -263,7 +263,7 @@ fn more_than_there_is_room_for() {
             _ => liar.0.expect_rejected(Rejection::Protocol),
         }
     }
-    scene.node.wait_refunded("a");
+    scene.node.wait_disconnected("a");
     scene.unharmed();
 }
 
