@@ -175,6 +175,7 @@ impl Daemon {
         [
             self.engine.next_deadline(),
             duties.containers.deadline(),
+            duties.containers.accept_deadline(),
             duties.clients.deadline(),
             duties.admins.deadline(),
             duties.accounting.deadline(serves),
@@ -199,6 +200,7 @@ impl Daemon {
             self.beat(now);
         }
         let duties = &mut self.duties;
+        duties.containers.accept_due(now);
         duties.clients.due(now, &mut duties.tasks);
         duties.admins.due(now, &mut duties.tasks);
         duties.preemption.due(now, &duties.containers, &mut duties.tasks);

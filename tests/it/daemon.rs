@@ -3,6 +3,7 @@
 mod admission;
 mod again;
 mod apart;
+mod connects;
 pub mod descriptors;
 mod kills;
 mod lives;

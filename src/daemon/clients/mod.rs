@@ -88,7 +88,7 @@ impl Clients {
         }
     }
 
-    /// Accepts connections to a container's socket.
+    /// Accepts a connection to a container's socket. The next one waits until other sources are served.
     pub fn accept(
         &mut self,
         containers: &mut Containers,
@@ -96,27 +96,24 @@ impl Clients {
         spare: &mut Spare,
         out: &mut Tasks,
     ) {
-        for _ in 0..BURST {
-            let Some((container, fd)) = containers.accept(listener, spare) else {
-                return;
-            };
-            let Ok(peer) = Peer::of(fd.as_fd()) else {
-                continue;
-            };
-            let member = containers.is_member(&container, &peer, now());
-            let tenant = Tenant::new(fd, container, peer);
-            if !member {
-                tenant.say_rejected(Rejection::NotYours);
-                continue;
-            }
-            if self.is_crowded(containers, &tenant) {
-                tenant.say_rejected(Rejection::TooManyClients);
-                continue;
-            }
-            match self.tenants.insert(tenant) {
-                Ok(key) => self.welcome(key, container, out),
-                Err(tenant) => tenant.say_rejected(Rejection::TooManyClients),
-            }
+        let now = now();
+        let Some((container, fd)) = containers.accept(now, listener, spare) else {
+            return;
+        };
+        let Ok(peer) = Peer::of(fd.as_fd()) else {
+            return;
+        };
+        let member = containers.is_member(&container, &peer, now);
+        let tenant = Tenant::new(fd, container, peer);
+        if !member {
+            return tenant.say_rejected(Rejection::NotYours);
+        }
+        if self.is_crowded(containers, &tenant) {
+            return tenant.say_rejected(Rejection::TooManyClients);
+        }
+        match self.tenants.insert(tenant) {
+            Ok(key) => self.welcome(key, container, out),
+            Err(tenant) => tenant.say_rejected(Rejection::TooManyClients),
         }
     }
 

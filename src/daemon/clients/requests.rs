@@ -13,7 +13,7 @@ use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, WIRE_VERSION, WIRE_VE
 use gpuslice_wire::tenant::{HandleKey, Rejection, Reply, Request};
 use gpuslice_wire::units::Bytes;
 
-/// Packets read, or connections accepted, before other sources are served.
+/// Packets read before other sources are served.
 pub const BURST: usize = 16;
 
 impl Clients {

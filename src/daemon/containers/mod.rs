@@ -3,6 +3,7 @@
 //! A slice begins when its record is on disk and its socket listens, and ends when the engine has dismissed it. The
 //! connections of its processes are in [`crate::clients`], the driver's limits on it in [`crate::cgroup_limits`].
 
+mod accept_queue;
 mod budget;
 mod first_process;
 mod grants;
@@ -21,10 +22,10 @@ use crate::slab::{Key, Slab};
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Socket, Spare};
 use crate::state::State;
+use accept_queue::{AcceptQueue, Allowance};
 pub use budget::Budget;
 pub use first_process::{FirstProcess, examine_asker};
 use gpuslice_engine::{Engine, Quota, Record};
-use gpuslice_host::clock::now;
 use gpuslice_host::process::has_exited;
 use gpuslice_wire::admin::Denial;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
@@ -58,6 +59,10 @@ struct Slice {
     refused: LogLimit,
     /// Connections that were closed for want of descriptors.
     turned_away: LogLimit,
+    /// How often its processes may connect.
+    allowance: Allowance,
+    /// Times that they had to wait for that.
+    slowed: LogLimit,
     /// Grants of its processes, on disk.
     grants: Grants,
     /// The container's first process; the slice ends with it.
@@ -90,6 +95,8 @@ pub struct Containers {
     joined_by_id: BTreeMap<ContainerId, Key>,
     /// Listeners that accept nothing until their closed connections are gone.
     paused: Vec<Key>,
+    /// Listeners that accept nothing until it is their turn.
+    queue: AcceptQueue,
     /// When the next heartbeat is due.
     heartbeat: Instant,
     heartbeats: u64,
@@ -115,6 +122,7 @@ impl Containers {
             joined: Slab::new(4 * CONTAINERS_MAX as u16),
             joined_by_id: BTreeMap::new(),
             paused: Vec::new(),
+            queue: AcceptQueue::default(),
             heartbeats: 0,
         }
     }
@@ -150,6 +158,8 @@ impl Containers {
             members: Members::noted(&dir, record),
             refused: LogLimit::default(),
             turned_away: LogLimit::default(),
+            allowance: Allowance::default(),
+            slowed: LogLimit::default(),
             grants: Grants::of(&dir, record.lanes.len()),
             first: None,
             owner: owner::noted(&dir),
@@ -242,9 +252,14 @@ impl Containers {
         (self.len().saturating_sub(claims), claims)
     }
 
-    /// The next connection to a container's socket. `None`: there is none, or too many of the container's closed
-    /// connections still wait to be closed.
-    pub fn accept(&mut self, listener: Key, spare: &mut Spare) -> Option<(ContainerId, Socket)> {
+    /// The next connection to a container's socket. `None`: there is none, the container's processes have connected too
+    /// often, or too many of its closed connections still wait to be closed.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        listener: Key,
+        spare: &mut Spare,
+    ) -> Option<(ContainerId, Socket)> {
         let slice = self.slots.get_mut(listener)?;
         let container = slice.container;
         let behind = self.closer.is_behind(SocketOwner::Container(container));
@@ -252,16 +267,41 @@ impl Containers {
             self.paused.push(listener);
             return None;
         }
+        if !self.queue.admits(&mut slice.allowance, now) {
+            if let Some(count) = slice.slowed.one_more(now) {
+                tracing::warn!(%container, count, "its processes connect very often, and must wait for it");
+            }
+            if self.watch.forget(&slice.listener).is_ok() {
+                self.queue.wait(listener);
+            }
+            return None;
+        }
         match slice.listener.accept() {
             Ok(fd) => Some((container, fd)),
             Err(Errno::EMFILE | Errno::ENFILE) => {
-                if let Some(count) = slice.turned_away.one_more(now()) {
+                if let Some(count) = slice.turned_away.one_more(now) {
                     tracing::warn!(%container, count, "out of descriptors; closed connections of processes");
                 }
                 spare.turn_away(&slice.listener);
                 None
             }
             Err(_) => None,
+        }
+    }
+
+    /// When the next socket that waits for it may accept a connection.
+    pub fn accept_deadline(&self) -> Option<Instant> {
+        self.queue.deadline()
+    }
+
+    /// Accepts again from the sockets whose turn it is.
+    pub fn accept_due(&mut self, now: Instant) {
+        while let Some(key) = self.queue.due(now) {
+            // As in `accept_again`, the slice may have ended meanwhile.
+            if let Some(slice) = self.slots.get_mut(key) {
+                slice.allowance.call();
+                let _ = self.watch.add(&slice.listener, Source::Listener(key));
+            }
         }
     }
 

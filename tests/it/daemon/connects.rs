@@ -1,0 +1,63 @@
+//! Containers whose processes connect and close without a pause.
+
+use super::answer;
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use crate::harness::wire::TenantClient;
+use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::{Bytes, GIB};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Connections that are accepted at once: as many as a container may have processes, and the node's 64.
+const AT_ONCE: usize = CLIENTS_PER_CONTAINER_MAX + 64;
+/// Accepted in each second from then on: the node's 500, and 4 of each container's own.
+const EACH_SECOND: f64 = 500.0;
+const OWN_EACH_SECOND: f64 = 4.0;
+/// Attacking containers.
+const ATTACKERS: [&str; 2] = ["a", "b"];
+
+fn attaches(tenant: &TenantClient) -> bool {
+    matches!(answer(tenant, 0), Reply::Attached { .. })
+}
+
+/// Two containers connect as often as they can: the daemon accepts no more of them in a time than it states, and
+/// attaches all processes of a third container meanwhile.
+#[test]
+fn connections_without_end_are_bounded() {
+    let node = Node::start();
+    ATTACKERS.iter().chain(&["c"]).for_each(|name| node.must_admit(name, Bytes(GIB)));
+    let start = Instant::now();
+    let (stop, accepted) = (AtomicBool::new(false), ATTACKERS.map(|_| AtomicUsize::new(0)));
+    let attack = |at: usize| {
+        while !stop.load(SeqCst) {
+            assert!(attaches(&node.tenant(ATTACKERS[at])), "it is accepted in the end");
+            accepted[at].fetch_add(1, SeqCst);
+        }
+    };
+    let counts = || accepted.each_ref().map(|it| it.load(SeqCst));
+    thread::scope(|scope| {
+        for at in [0, 1, 0, 1] {
+            let attack = &attack;
+            scope.spawn(move || attack(at));
+        }
+        eventually("no connection at once is left", || {
+            counts().iter().all(|count| *count > AT_ONCE)
+        });
+        let others: Vec<_> = (0..64).map(|_| node.tenant("c")).collect();
+        assert!(others.iter().all(attaches));
+        let sum = || counts().iter().sum::<usize>();
+        let (before, limited) = (sum(), Instant::now());
+        thread::sleep(Duration::from_secs(1));
+        let more = (sum() - before) as f64 / limited.elapsed().as_secs_f64();
+        stop.store(true, SeqCst);
+        let (sum, took) = (sum(), start.elapsed().as_secs_f64());
+        let most = 2 * AT_ONCE + (took * (EACH_SECOND + 2.0 * OWN_EACH_SECOND)) as usize;
+        assert!(sum <= most, "{sum} in {took} s; at last {more} a second");
+    });
+    let log = node.log();
+    assert_eq!(log.matches("its processes connect very often").count(), 2, "{log}");
+}
