@@ -5,10 +5,11 @@
 //! connects and closes without a pause would have most of that thread's time, and every neighbour would wait.
 //!
 //! # Idea
-//! A token bucket for the node bounds the sum, and the sockets that have no token wait in a queue: each accepts one
-//! connection when its turn comes, however many sockets wait or how often one is used. A bucket for each container holds
-//! as many tokens as a container may have processes, so all of them can connect at once, at the start or after a restart
-//! of the daemon, even beside an attacker. A socket that waits is not polled; what connects to it waits in the kernel.
+//! A token bucket for the node bounds the sum. The sockets that have no token wait in a queue, and each accepts one
+//! connection when its turn comes, however many sockets wait or how often one is used. A bucket for each container
+//! has as many tokens as a container may have processes. So all of them can connect at once when it starts or the
+//! daemon was restarted, even beside an attacker. A socket that waits is not polled; what connects to it waits in the
+//! kernel.
 
 use crate::slab::Key;
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
