@@ -30,6 +30,7 @@ mod node;
 #[path = "../../it/daemon/old_kernel.rs"]
 mod old_kernel;
 mod preempt;
+mod restart;
 mod shares;
 mod trace;
 
@@ -200,6 +201,7 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     told("floor", &|| floor::wake_ups(pace));
     told("throughput", &|| cost::throughput(parts, pace));
     told("daemon", &|| cost::daemon(parts, pace));
+    told("restart", &|| restart::measure(parts, pace));
     told("attacks", &|| attacks::attacks(parts, pace));
     for attack in hostile::ATTACKS {
         told(attack.name, &|| hostile::measure(parts, attack, pace));

@@ -16,6 +16,7 @@ pub struct Node {
     dir: PathBuf,
     parts: PathBuf,
     tenants: Vec<Child>,
+    gpus: usize,
     daemon: Child,
     /// The device, opened as an observer.
     pub machine: Machine,
@@ -47,25 +48,36 @@ impl Node {
         let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir)?;
-        let (device, file) = (dir.join("device"), dir.join("config"));
-        std::fs::write(&file, config)?;
-        let mut command = Command::new(parts.join("gpusliced"));
-        command.arg("--config").arg(file);
-        command.arg("--runtime-dir").arg(dir.join("run"));
-        command.arg("--driver-dir").arg(parts.join("sim"));
-        command.arg("--ephemeral").stdin(Stdio::null());
-        command.env("GPUSLICE_SIM", format!("devices={gpus},mem=64GiB"));
-        command.env("GPUSLICE_SIM_DEVICE", &device);
+        std::fs::write(dir.join("config"), config)?;
+        let mut command = daemon_command(parts, &dir, gpus)?;
         change(&mut command);
-        let mut daemon = command.stderr(File::create(dir.join("log"))?).spawn()?;
+        let mut daemon = command.spawn()?;
         let ready =
             || std::fs::read_to_string(dir.join("log")).is_ok_and(|log| log.contains("ready"));
         if let Err(why) = until("the daemon is ready", ready) {
             let _ = daemon.kill();
             return Err(why);
         }
-        let machine = Machine::open(&device, Role::Observer)?;
-        Ok(Node { parts: parts.to_owned(), tenants: Vec::new(), machine, daemon, dir })
+        let machine = Machine::open(&dir.join("device"), Role::Observer)?;
+        Ok(Node { parts: parts.to_owned(), tenants: Vec::new(), gpus, machine, daemon, dir })
+    }
+
+    /// Kills the daemon.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn kill_daemon(&mut self) -> std::io::Result<()> {
+        self.daemon.kill()?;
+        self.daemon.wait().map(drop)
+    }
+
+    /// Starts a daemon after the one that was killed, with its configuration, and does not wait until it is ready.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_daemon(&mut self) -> std::io::Result<()> {
+        self.daemon = daemon_command(&self.parts, &self.dir, self.gpus)?.spawn()?;
+        Ok(())
     }
 
     /// The daemon's process id.
@@ -243,6 +255,19 @@ pub fn watched(mut child: Child, mut look: impl FnMut()) -> Result<String, Error
         look();
     }
     Ok(reader.join().map_err(|_| "the reader panicked")??)
+}
+
+/// The command that starts the daemon of a node in `dir`.
+fn daemon_command(parts: &Path, dir: &Path, gpus: usize) -> std::io::Result<Command> {
+    let mut command = Command::new(parts.join("gpusliced"));
+    command.arg("--config").arg(dir.join("config"));
+    command.arg("--runtime-dir").arg(dir.join("run"));
+    command.arg("--driver-dir").arg(parts.join("sim"));
+    command.arg("--ephemeral").stdin(Stdio::null());
+    command.env("GPUSLICE_SIM", format!("devices={gpus},mem=64GiB"));
+    command.env("GPUSLICE_SIM_DEVICE", dir.join("device"));
+    command.stderr(File::create(dir.join("log"))?);
+    Ok(command)
 }
 
 fn until(what: &str, mut happens: impl FnMut() -> bool) -> Result<(), Error> {
