@@ -36,14 +36,14 @@ pub struct Options {
     #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
     memory: Option<MemoryAsk>,
     /// Set how far it may grow into GPU memory that others leave unused, or none for its cap
-    #[arg(long, value_name = "SIZE", value_parser = parse_limit, allow_hyphen_values = true)]
-    memory_limit: Option<Limit>,
+    #[arg(long, value_name = "SIZE", value_parser = or_none(parse_cap), allow_hyphen_values = true)]
+    memory_limit: Option<OrNone<MemoryAsk>>,
     /// Restrict --memory and --memory-limit to these of its GPUs: all, or a list of indices on the node or UUIDs
     #[arg(long, visible_alias = "gpu", value_name = "SEL", value_parser = parse_gpus, allow_hyphen_values = true, add = crate::complete::gpus())]
     gpus: Option<String>,
     /// Set the pinned host memory cap, for all its GPUs together, or none
-    #[arg(long, value_name = "SIZE", value_parser = parse_pinned, allow_hyphen_values = true)]
-    pinned: Option<Pinned>,
+    #[arg(long, value_name = "SIZE", value_parser = or_none(parse_memory), allow_hyphen_values = true)]
+    pinned: Option<OrNone<Bytes>>,
     /// Set the scheduling weight, 1 to 1000, on all its GPUs, or none
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     weight: Option<Change<Weight>>,
@@ -64,27 +64,17 @@ pub struct Options {
     runtime_dir: Option<PathBuf>,
 }
 
-/// A memory limit: a size, or a part of the GPU's memory; none for the cap.
+/// An amount of memory, or none for the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Limit(Option<MemoryAsk>);
+struct OrNone<T>(Option<T>);
 
-/// Parses `none`, a size of 1 MiB or more, or a part of the GPU's memory.
-fn parse_limit(text: &str) -> Result<Limit, CapError> {
-    match text {
-        "none" => Ok(Limit(None)),
-        _ => parse_cap(text).map(|limit| Limit(Some(limit))),
-    }
-}
-
-/// A cap on pinned host memory; none for no cap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pinned(Option<Bytes>);
-
-/// Parses `none`, or a size of 1 MiB or more.
-fn parse_pinned(text: &str) -> Result<Pinned, CapError> {
-    match text {
-        "none" => Ok(Pinned(None)),
-        _ => parse_memory(text).map(|cap| Pinned(Some(cap))),
+/// A parser of `none`, and of what `parse` takes.
+fn or_none<T>(
+    parse: fn(&str) -> Result<T, CapError>,
+) -> impl Fn(&str) -> Result<OrNone<T>, CapError> + Clone {
+    move |text| match text {
+        "none" => Ok(OrNone(None)),
+        _ => parse(text).map(|amount| OrNone(Some(amount))),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each is a command of its own to the daemon, and has the command that sets it back.
 
-use super::{Limit, Options, Pinned, Told};
+use super::{Options, OrNone, Told};
 use crate::admin::Admin;
 use crate::table::{Row, View};
 use anyhow::{Context, Result, bail};
@@ -65,10 +65,10 @@ pub(super) fn steps(
     if let Some(cap) = options.memory {
         caps.extend(chosen()?.into_iter().map(|row| of_gpu(Amount::Cap, Some(cap), row)));
     }
-    if let Some(Limit(limit)) = options.memory_limit {
+    if let Some(OrNone(limit)) = options.memory_limit {
         limits.extend(chosen()?.into_iter().map(|row| of_gpu(Amount::Limit, limit, row)));
     }
-    if let Some(Pinned(cap)) = options.pinned {
+    if let Some(OrNone(cap)) = options.pinned {
         let was = rows.iter().find_map(|row| row.pinned_cap).unwrap_or(NO_CAP);
         caps.push(Step {
             amount: Amount::Pinned,
@@ -156,7 +156,7 @@ impl Step {
 
 /// Whether a new memory limit is above the present one, so that a larger cap may follow it.
 fn limit_first(options: &Options, view: &View, rows: &[&Row]) -> bool {
-    let Some(Limit(Some(limit))) = options.memory_limit else {
+    let Some(OrNone(Some(limit))) = options.memory_limit else {
         return false;
     };
     rows.iter().any(|row| match limit {

@@ -43,17 +43,24 @@ impl Loads {
 
     /// What NVML told lately of a GPU, percent.
     pub fn of(&self, gpu: GpuUuid, now: Instant) -> Option<u32> {
-        let (at, percent) = self.known.get(&gpu)?;
-        (now.since(*at) <= FRESH).then_some(*percent)
+        let (_, percent) = self.known.get(&gpu).filter(|it| is_fresh(it, now))?;
+        Some(*percent)
     }
 
     /// What NVML told lately, for a snapshot.
     pub fn rows(&self, now: Instant) -> impl Iterator<Item = Snapshot> + '_ {
-        self.known.iter().filter_map(move |(gpu, (at, percent))| {
-            let fresh = now.since(*at) <= FRESH;
-            fresh.then_some(Snapshot::GpuLoad { uuid: *gpu, at_ns: at.0, percent: *percent })
+        let fresh = self.known.iter().filter(move |(_, known)| is_fresh(known, now));
+        fresh.map(|(gpu, (at, percent))| Snapshot::GpuLoad {
+            uuid: *gpu,
+            at_ns: at.0,
+            percent: *percent,
         })
     }
+}
+
+/// Whether an answer may still be shown.
+fn is_fresh((at, _): &(Instant, u32), now: Instant) -> bool {
+    now.since(*at) <= FRESH
 }
 
 #[cfg(test)]
