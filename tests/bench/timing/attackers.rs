@@ -7,6 +7,7 @@ use crate::Error;
 use crate::client::Client;
 use crate::fuse::Unanswering;
 use crate::liar::claims_work;
+use crate::node::end_with_this;
 use gpuslice_host::seqpacket;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::{ObjectName, Request};
@@ -17,7 +18,6 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
@@ -67,13 +67,7 @@ fn many(count: usize, name: &str, word: &str) -> Result<(), Error> {
     let start = |_| {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["attack", name, word]).stdin(Stdio::null());
-        // SAFETY: plain numbers.
-        let ends = || match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        };
-        // SAFETY: one system call between fork and exec.
-        unsafe { command.pre_exec(ends) };
+        end_with_this(&mut command);
         command.spawn()
     };
     let all: Vec<_> = (0..count).map(start).collect::<Result<_, _>>()?;

@@ -4,6 +4,7 @@ use crate::Error;
 use gpuslice_sim_device::{ContextId, Machine, Role, now_ns};
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -190,6 +191,7 @@ impl Node {
         command.args(words);
         command.env("GPUSLICE_SIM_DEVICE", self.dir.join("device"));
         command.stdin(Stdio::null());
+        end_with_this(&mut command);
         command
     }
 
@@ -267,7 +269,19 @@ fn daemon_command(parts: &Path, dir: &Path, gpus: usize) -> std::io::Result<Comm
     command.env("GPUSLICE_SIM", format!("devices={gpus},mem=64GiB"));
     command.env("GPUSLICE_SIM_DEVICE", dir.join("device"));
     command.stderr(File::create(dir.join("log"))?);
+    end_with_this(&mut command);
     Ok(command)
+}
+
+/// Has a program end with this process, however that ends. The thread that starts it must live as long.
+pub fn end_with_this(command: &mut Command) {
+    // SAFETY: plain numbers.
+    let ends = || match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(ends) };
 }
 
 fn until(what: &str, mut happens: impl FnMut() -> bool) -> Result<(), Error> {
