@@ -127,7 +127,7 @@ fn a_recording_has_the_turns_of_a_stretch() {
     let trace: Value = serde_json::from_str(&text).expect("JSON");
     let about = &trace["otherData"];
     let length = number(&about["length_ns"]);
-    assert!((1_500_000_000..4_000_000_000).contains(&length), "{about}");
+    assert!(length >= 1_500_000_000, "{about}");
     assert_eq!(about["dropped"], 0);
     let slices = about["slices"].as_array().expect("a list");
     let of = |name: &str| slices.iter().find(|it| it["container"] == name).expect("a slice");
