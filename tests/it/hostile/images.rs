@@ -121,6 +121,9 @@ impl<'a> Trial<'a> {
         let calls = fs::read_to_string(&trace).unwrap_or_default();
         let plan = plan(self.node, &self.dir(), self.dir().join(root), &self.id);
         let mut strange = findings(&calls, &plan);
+        if !calls.contains("execve(") {
+            strange.push("the hook's calls were not traced".to_owned());
+        }
         strange.extend(unsettled(&calls));
         let strange = strange.iter().map(|line| format!("not in the plan: {line}"));
         let wrong = touched.chain(strange).collect();
