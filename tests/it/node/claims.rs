@@ -253,8 +253,8 @@ fn containers_of_a_claim_share_one_account() {
     let first = tenant("first", "512").start(&hook);
     eventually("the first one holds its part", || held(&node) >= Bytes(512 << 20));
     let second = tenant("second", "4096").start(&hook);
-    // Less is left than one more allocation.
-    eventually("both hold all", || held(&node) > Bytes(GIB - (64 << 20)));
+    // Less is left than one more allocation, beside credit that the first one may not have returned in time.
+    eventually("both hold all", || held(&node) > Bytes(GIB - ((64 + 16) << 20)));
     assert!(held(&node) <= Bytes(GIB));
     assert_eq!(agent.members("c-1").len(), 2);
     assert_eq!(agent.facts()[0].promised, Bytes(GIB), "one promise");
