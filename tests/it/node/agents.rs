@@ -176,8 +176,8 @@ fn changes_reach_a_watching_agent_together() {
     }
 }
 
-/// Repeats changes until they have filled what the daemon and the kernel keep for an agent that does not read them. That
-/// is a matter of their number, and not of the time that they take on a busy machine.
+/// Repeats changes until they have filled what the daemon and the kernel keep for an agent that does not read them.
+/// That is a matter of their number, and not of the time that they take on a busy machine.
 fn within_rounds(what: &str, mut happens: impl FnMut() -> bool) {
     assert!((0..100).any(|_| happens()), "not after 100 rounds: {what}");
 }

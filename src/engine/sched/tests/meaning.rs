@@ -104,8 +104,8 @@ fn a_late_container_is_counted_once_a_turn() {
     }
 }
 
-/// Turns of a container whose kernel never ends, beside another one, within `end` ms: when they began. It is charged for
-/// all of that time.
+/// Turns of a container whose kernel never ends, beside another one, within `end` ms: when they began. It is
+/// charged for all of that time.
 fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     let mut rig = Rig::new(&[(1, shares[0], false), (1, shares[1], false)]);
     (0..2).for_each(|who| rig.wake(0, who));
