@@ -219,6 +219,15 @@ fn promises_name_existing_tests() {
     none("SPECIFICATION.md names a test that does not exist", broken);
 }
 
+/// SPECIFICATION W17 states how many parsers have a fuzz target.
+#[test]
+fn promises_know_the_fuzz_targets() {
+    let call = concat!("fuzz!", "(\"");
+    let targets: usize = all_sources().iter().map(|it| it.text.matches(call).count()).sum();
+    let promise = format!("{targets} targets of `gpuslice_fuzz::fuzz!`");
+    assert!(source::read("SPECIFICATION.md").contains(&promise), "there are {promise}");
+}
+
 /// The texts that list the policies say what [`gpuslice_wire::policy`] says.
 #[test]
 fn documents_know_the_policies() {

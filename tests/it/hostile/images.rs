@@ -178,6 +178,13 @@ fn mounts_over_images() {
     try_all("mounts_over_images", &["runc", "crun"], MOUNTS);
 }
 
+/// SPECIFICATION W4 states their number. Mounts are tried under two runtimes, and count once.
+#[test]
+fn there_are_a_hundred_images() {
+    const ROOTS: usize = 5;
+    assert_eq!(LINKS.len() + FILES.len() + MOUNTS.len() + ROOTS, 100);
+}
+
 /// Root directories with unusual names, and one assembled from layers.
 #[test]
 fn roots_of_every_kind() {
