@@ -128,7 +128,7 @@ async fn press_all(
 fn judge(part: &str, process: &Process, before: u64) {
     let (peak, limit) = (peak_mib(process), limit_mib(part));
     assert!(
-        peak >= before + (2 * BODY as u64 >> 20),
+        peak >= before + ((2 * BODY as u64) >> 20),
         "{part} had {before} MiB, and {peak} MiB under pressure"
     );
     println!("{part}: {peak} MiB at most, limit {limit} MiB");
