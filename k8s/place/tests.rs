@@ -43,7 +43,9 @@ fn words(name: &str, value: &Value) -> String {
 #[test]
 fn every_ask_of_the_schedulers_allocator_is_answered_alike() {
     let (mut asks, mut refused) = (0, 0);
-    for (number, sequence) in vectors().iter().enumerate() {
+    let vectors = vectors();
+    assert_eq!(vectors.len(), 400);
+    for (number, sequence) in vectors.iter().enumerate() {
         let (names, mut gpus) = gpus(sequence);
         let mut got: Vec<Option<(Vec<usize>, Ask)>> = Vec::new();
         for (at, step) in sequence["Steps"].as_array().expect("steps").iter().enumerate() {

@@ -529,6 +529,23 @@ mod tests {
     }
 
     #[test]
+    fn preemption_is_described_as_it_is_configured() {
+        let mut facts = node();
+        let turns = |facts: &Value| {
+            let checks = of_facts(facts);
+            checks.into_iter().find(|check| check.name == "turns").expect("turns").found
+        };
+        let off = turns(&facts);
+        assert!(off.contains("preemption = \"probe\" in the configuration tries"), "{off}");
+        assert!(off.contains("not yet shown to work on hardware"), "{off}");
+        facts["config"]["preemption"] = json!("probe");
+        facts["driver"]["simulated"] = json!(true);
+        let on = turns(&facts);
+        assert!(on.contains("late work is preempted on the GPU on each GPU where"), "{on}");
+        assert!(!on.contains("hardware)"), "{on}");
+    }
+
+    #[test]
     fn mps_is_named_with_its_end() {
         let mut facts = node();
         facts["mps"] = json!([17, 18]);

@@ -91,6 +91,12 @@ mod tests {
     #[test]
     fn four_greedy_containers_leave_room_for_all_others() {
         let quota = Quota::new(CLIENTS_MAX, CONTAINERS_MAX);
+        assert_eq!(
+            (CLIENTS_MAX, CONTAINERS_MAX, quota.guaranteed(), quota.most()),
+            (2_048, 256, 4, 256)
+        );
+        assert_eq!(Quota::new(CLIENTS_MAX, 64).guaranteed(), 16, "fewer containers have more");
+        assert_eq!(Quota::new(CONTAINERS_MAX, CONTAINERS_MAX).guaranteed(), 1, "few descriptors");
         let mut counts = vec![0; CONTAINERS_MAX];
         for one in 0..4 {
             while quota.admits(counts[one], counts.iter().copied()) {

@@ -8,7 +8,7 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{
     ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX, RECALL_WAIT_NS,
 };
-use gpuslice_wire::policy::{Class, Gangs};
+use gpuslice_wire::policy::{Class, Gangs, Policy};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Rejection;
@@ -451,6 +451,17 @@ fn whole_gpus_beside_a_slice() {
     let taken = "GPU 0 is another container's as a whole; name another GPU, or end that container";
     denied(&mut rig, ask("b", "0", GIB), Denial::Capacity, taken);
     denied(&mut rig, beside("b", "2", "0"), Denial::Capacity, taken);
+    for policy in Policy::ALL {
+        let gpus = GpuSelector::All;
+        rig.step(Event::SetPolicy { token: Token(1), gpus, policy });
+        let rows = rig.engine.snapshot(Instant(rig.now));
+        let time = |row: &Snapshot| match row {
+            Snapshot::Slice { lane, cap_ppm, .. } if *lane != Lane(0) => Some(*cap_ppm),
+            _ => None,
+        };
+        let whole: Vec<u32> = rows.iter().filter_map(time).collect();
+        assert_eq!(whole, [1_000_000; 2], "{policy}");
+    }
     let sliced = "GPU 2 is asked for as a whole, but others have slices of it (gpuslice ps shows \
                   them); name another GPU, or end those containers";
     let mut more = Rig::new(config, &[16, 8, 16]);

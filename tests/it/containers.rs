@@ -17,6 +17,8 @@ use std::path::Path;
 use std::process::Output;
 
 const RUNTIMES: [&str; 2] = ["runc", "crun"];
+/// What shows that a container ran, also if its runtime failed afterwards.
+const PRINTS: [&str; 2] = ["/bin/cat", "/proc/self/mountinfo"];
 
 #[test]
 fn a_container_that_asks_gets_its_slice() {
@@ -74,6 +76,7 @@ fn no_daemon_no_start() {
     };
     let root = tempfile::tempdir().expect("a directory");
     let bundle = Bundle::new(root.path(), "alone", "runc", &root.path().join("none"));
+    let bundle = bundle.command(&PRINTS);
     let said = complaint(&bundle.annotation("gpuslice.io/memory", "1GiB").run(&hook));
     assert!(said.contains("is gpusliced running?"), "{said}");
 }
@@ -86,7 +89,7 @@ fn a_hung_daemon_is_a_clear_failure() {
     };
     let root = tempfile::tempdir().expect("a directory");
     let _listener = crate::harness::wire::listen(&root.path().join("admin.sock"));
-    let bundle = Bundle::new(root.path(), "hung", "runc", root.path());
+    let bundle = Bundle::new(root.path(), "hung", "runc", root.path()).command(&PRINTS);
     let said = complaint(&bundle.annotation("gpuslice.io/memory", "1GiB").run(&hook));
     assert!(said.contains("no answer in time"), "{said}");
 }
@@ -118,6 +121,7 @@ fn malformed_wishes_do_not_start_and_leave_nothing() {
     for (at, (annotations, expected)) in wishes.into_iter().enumerate() {
         let id = format!("bad{at}");
         let mut bundle = Bundle::new(node.root(), &id, "runc", node.runtime_dir());
+        bundle = bundle.command(&PRINTS);
         for (key, value) in annotations {
             bundle = bundle.annotation(key, value);
         }

@@ -1,7 +1,7 @@
 //! The demo as a person runs it: a verdict, and nothing left behind, whatever the end.
 
 use crate::command::schemas::assert_fits;
-use crate::harness::{PATIENCE, eventually, is_root, skip};
+use crate::harness::{PATIENCE, eventually, is_root, programs_of, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -30,8 +30,9 @@ fn names(dir: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Asserts that an ended demo left neither files, simulated GPUs, mounts nor control groups.
+/// Asserts that an ended demo left neither processes, files, simulated GPUs, mounts nor control groups.
 fn assert_nothing_left(runtime: &str, pid: u32, place: &Path) {
+    assert_eq!(programs_of(place), Vec::<String>::new(), "{runtime}: processes");
     assert_eq!(names(place), Vec::<String>::new(), "{runtime}: files");
     let device = format!("gpuslice-sim-{pid}-");
     let devices = names(Path::new("/dev/shm")).into_iter().filter(|name| name.starts_with(&device));
@@ -209,8 +210,8 @@ fn a_killed_demo_leaves_nothing() {
             let all = cpu.into_iter().chain(names(Path::new("/sys/fs/cgroup")));
             all.filter(|name| name.ends_with(&format!("-{pid}"))).count()
         };
-        eventually("files and control groups are gone", || {
-            names(place.path()).is_empty() && groups() == 0
+        eventually("processes, files and control groups are gone", || {
+            names(place.path()).is_empty() && groups() == 0 && programs_of(place.path()).is_empty()
         });
         assert_nothing_left(runtime, pid, place.path());
     }

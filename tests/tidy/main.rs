@@ -196,6 +196,38 @@ fn documents_name_existing_files() {
     none("a document names a file that does not exist", broken);
 }
 
+/// The tests that a promise names without a file are there.
+#[test]
+fn promises_name_existing_tests() {
+    let sources = all_sources();
+    let exists = |name: &str| {
+        let begins = format!("fn {name}(");
+        sources.iter().any(|source| source.text.contains(&begins))
+    };
+    let (mut found, mut broken) = (0, Vec::new());
+    for row in source::read("SPECIFICATION.md").lines().filter(|line| line.starts_with('|')) {
+        let shown_by = row.trim_end_matches(['|', ' ']).rsplit(" | ").next().unwrap_or_default();
+        for name in shown_by.split('`').skip(1).step_by(2) {
+            let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            if name.contains('_') && name.chars().all(is_letter) {
+                found += 1;
+                broken.extend((!exists(name)).then(|| name.to_owned()));
+            }
+        }
+    }
+    assert!(found > 20, "{found} names of tests in SPECIFICATION.md");
+    none("SPECIFICATION.md names a test that does not exist", broken);
+}
+
+/// SPECIFICATION W17 states how many parsers have a fuzz target.
+#[test]
+fn promises_know_the_fuzz_targets() {
+    let call = concat!("fuzz!", "(\"");
+    let targets: usize = all_sources().iter().map(|it| it.text.matches(call).count()).sum();
+    let promise = format!("{targets} targets of `gpuslice_fuzz::fuzz!`");
+    assert!(source::read("SPECIFICATION.md").contains(&promise), "there are {promise}");
+}
+
 /// The texts that list the policies say what [`gpuslice_wire::policy`] says.
 #[test]
 fn documents_know_the_policies() {

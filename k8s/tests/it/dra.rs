@@ -16,7 +16,7 @@ use gpuslice_wire::node::HealthState;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 
 const SLICE: &str = "/apis/resource.k8s.io/v1/resourceslices/n-gpu.gpuslice.io";
@@ -133,9 +133,7 @@ async fn the_slice_is_published_again_after_deletion_health_and_fill() {
     assert_eq!(slice["metadata"]["ownerReferences"][0]["uid"], "node-uid");
     // A kubelet that starts deletes it.
     world.api.delete(SLICE);
-    let since = Instant::now();
     until("published again", || devices(&world).len() == 3).await;
-    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     // The fullest GPU is first, so that the scheduler packs.
     let one = claim("c", &[("gpu-2", "20Gi", "30")]);
     put(&world, &one);

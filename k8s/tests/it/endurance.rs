@@ -127,13 +127,17 @@ async fn an_agent_that_is_killed_while_it_allocates_leaves_one_claim() {
     let mut running: Process = agent(&world, root);
     world.registered().await;
     let mut killed = 0;
-    for round in 0..12 {
+    // Twelve, and up to four more, which are killed sooner, until one was killed before it answered.
+    let mut rounds = 0;
+    while rounds < 12 || killed == 0 && rounds < 16 {
+        let round = rounds;
+        rounds += 1;
         let one = pod(&format!("p{round:02}"), &[container("main", 4, 20)]);
         world.api.add_pod(&one);
         let (kubelet, admitted) = (world.kubelet.clone(), one.clone());
         let admission = tokio::spawn(async move { kubelet.admit(&admitted).await });
         // An admission takes a few milliseconds.
-        let micros = world.kubelet.state().random(6_000) as u64;
+        let micros = world.kubelet.state().random(if round < 12 { 6_000 } else { 500 }) as u64;
         tokio::time::sleep(Duration::from_micros(micros)).await;
         drop(running);
         let first = admission.await.expect("no panic");
@@ -147,7 +151,7 @@ async fn an_agent_that_is_killed_while_it_allocates_leaves_one_claim() {
         }
     }
     let all = claims(root).expect("the daemon answers");
-    let expected: Vec<String> = (0..12).map(|round| format!("uid-p{round:02}-c0")).collect();
-    assert_eq!(all, expected, "{killed} of 12 were killed before they answered");
+    let expected: Vec<String> = (0..rounds).map(|round| format!("uid-p{round:02}-c0")).collect();
+    assert_eq!(all, expected, "{killed} of {rounds} were killed before they answered");
     assert!(killed > 0, "no agent was killed in time");
 }

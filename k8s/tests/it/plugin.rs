@@ -177,9 +177,7 @@ async fn both_register_again_after_a_restart_of_the_kubelet() {
     world.run(&pod("before", &[container("main", 10, 50)])).await.expect("admitted");
     for _ in 0..3 {
         world.kubelet.restart().await;
-        let since = std::time::Instant::now();
         world.registered().await;
-        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     }
     assert_eq!(world.ledger.told(), ["uid-before-c0 on 0 with 10240 and 50"]);
     world.run(&pod("after", &[container("main", 6, 50)])).await.expect("the rest is free");

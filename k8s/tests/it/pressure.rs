@@ -124,8 +124,13 @@ async fn press_all(
     }
 }
 
-fn judge(part: &str, process: &Process) {
+/// The process's memory stays below its container's limit, and the pressure was felt: it held two bodies at least.
+fn judge(part: &str, process: &Process, before: u64) {
     let (peak, limit) = (peak_mib(process), limit_mib(part));
+    assert!(
+        peak >= before + ((2 * BODY as u64) >> 20),
+        "{part} had {before} MiB, and {peak} MiB under pressure"
+    );
     println!("{part}: {peak} MiB at most, limit {limit} MiB");
     assert!(peak < limit, "{part} had {peak} MiB, and its container may have {limit} MiB");
 }
@@ -163,8 +168,10 @@ async fn the_webhook_stays_below_its_memory_limit() {
     };
     let tls = TlsConnector::from(Arc::new(config));
     // More clients than it takes at a time.
+    drop(connected(&address).await);
+    let before = peak_mib(&webhook);
     press_all(80, &address, Some(tls), "/mutate", bodies(around)).await;
-    judge("webhook", &webhook);
+    judge("webhook", &webhook, before);
 }
 
 #[tokio::test]
@@ -186,6 +193,7 @@ async fn the_extender_stays_below_its_memory_limit() {
     let names = vec![format!("\"{}\"", "x".repeat(253)); 14_999].join(",");
     all.push(Arc::new(format!(r#"{{"Pod":{{}},"NodeNames":[{names}]}}"#)));
     all.push(Arc::new(format!(r#"{{"Pod":{{}},"NodeNames":["{}"]}}"#, "x".repeat(BODY - 64))));
+    let before = peak_mib(&extender);
     press_all(32, &address, None, "/gpushare-scheduler/filter", all).await;
-    judge("extender", &extender);
+    judge("extender", &extender, before);
 }

@@ -28,7 +28,7 @@ fn begin(starts: &[&str]) -> Vec<&'static str> {
 }
 
 pub fn every_call_that_puts_work_on_the_gpu_is_gated(injection: Injection) {
-    let work = begin(&[
+    let mut work = begin(&[
         "cuMemset",
         "cuMemcpy",
         "cuMemPrefetch",
@@ -38,9 +38,23 @@ pub fn every_call_that_puts_work_on_the_gpu_is_gated(injection: Injection) {
         "cuLaunchCooperative",
         "cuLaunchGrid",
     ]);
+    work.push("cuLaunch");
     assert!(work.len() > 120, "{work:?}");
     let slice = slice(injection);
     assert_eq!(counted(&slice, &work), work.len() as u64);
+}
+
+/// A graph is one launch. The stub's graphs are real ones, so the call needs one.
+pub fn a_graph_is_gated_as_one_launch(injection: Injection) {
+    let slice = slice(injection);
+    slice.daemon.turn(7);
+    let steps = ["init", "ctx:0", "graph:0x1000", "wait", "rungraph:0", "rungraph:0", "wait"];
+    let mut probe = slice.start(&steps);
+    probe.lines();
+    let before = slice.daemon.state().launches();
+    probe.go_on();
+    assert_eq!(probe.lines(), ["rungraph 0 0 0"; 2]);
+    assert_eq!(slice.daemon.state().launches() - before, 2);
 }
 
 pub fn calls_that_only_order_or_wait_are_not_gated(injection: Injection) {

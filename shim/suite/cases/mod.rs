@@ -60,7 +60,7 @@ macro_rules! conformance {
             managed_memory_is_claimed_as_unseen what_memory_is_used_for_is_claimed
             // gate.rs
             every_call_that_puts_work_on_the_gpu_is_gated calls_that_only_order_or_wait_are_not_gated
-            work_waits_for_its_turn
+            a_graph_is_gated_as_one_launch work_waits_for_its_turn
             // link.rs
             a_restarted_daemon_recovers_its_ledger a_process_that_only_holds_memory_reattaches_too
             an_older_daemon_refuses_a_newer_process growth_waits_for_a_daemon_of_its_version

@@ -193,11 +193,29 @@ pub fn exact(_: &[String]) -> Outcome {
         match word.split_once(' ') {
             Some(("take", bytes)) => held.push(gpu.alloc(bytes.parse().or_else(fail)?)?),
             Some(("free", _)) => gpu.release_all(std::mem::take(&mut held))?,
+            Some(("small", _)) => held.extend(small_blocks(gpu)?),
             _ => {}
         }
         child::say(&gpu.free()?.to_string())?;
     }
     Ok(())
+}
+
+/// Eight threads allocate small blocks and free half of them, so that the cache of each is somewhere between empty and
+/// full. What they keep.
+fn small_blocks(gpu: Gpu) -> Outcome<Vec<CUdeviceptr>> {
+    let all = crate::threads::eight(gpu, |number| {
+        let mut kept = Vec::new();
+        for block in 0..40 {
+            let at = gpu.alloc(4096 * (1 + number))?;
+            match block % 2 {
+                0 => kept.push(at),
+                _ => gpu.release(at)?,
+            }
+        }
+        Ok(kept)
+    })?;
+    Ok(all.concat())
 }
 
 fn answer(helper: &mut Helper, word: &str) -> Outcome<usize> {
@@ -248,6 +266,16 @@ fn a_process_asks_after_its_sibling(gpu: Gpu) -> Outcome {
         let seen = answer(&mut helper, "ask")?;
         that!((seen + bytes).abs_diff(gpu.before) <= GRAIN, "{seen} bytes are free there");
         gpu.release(at)?;
+    }
+    for _ in 0..10 {
+        for word in ["small blocks", "free all"] {
+            let there = answer(&mut helper, word)?;
+            let here = gpu.free()?;
+            that!(
+                here.abs_diff(there) <= GRAIN,
+                "{word}: {there} bytes are free there, {here} here"
+            );
+        }
     }
     helper.end()
 }

@@ -152,7 +152,7 @@ impl Place {
         let plain = self.gpuslice(&[&preload[..], &["--", "true"]].concat());
         assert!(said(&plain).contains(why), "{}", said(&plain));
         let private = self.gpuslice(&[&preload[..], &["--driver-dir", sim, "--", "true"]].concat());
-        assert!(private.status.success(), "{private:?}");
+        assert!(private.status.success() && said(&private).contains(why), "{private:?}");
         for words in [
             &["ps"][..],
             &["ps", "--json"],

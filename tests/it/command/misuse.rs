@@ -6,7 +6,7 @@ use super::{
     with_signals,
 };
 use crate::harness::node::{Node, denied};
-use crate::harness::{eventually, skip, target_dir};
+use crate::harness::{eventually, programs_of, skip, target_dir};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
@@ -76,6 +76,7 @@ fn started(place: &Path, method: &str, script: &str) -> Child {
 }
 
 fn assert_nothing_left(place: &Path, of: Pid) {
+    eventually("its processes are gone", || programs_of(place).is_empty());
     eventually("its files are gone", || names(place) == ["started"]);
     let device = format!("gpuslice-sim-{of}-");
     let is_its = |name: &String| name.starts_with(&device);
@@ -149,6 +150,11 @@ fn terminal_signals_do_not_reach_a_private_daemon() {
     };
     let daemon = children.into_iter().find(is_daemon).expect("a private daemon");
     assert_ne!(getpgid(Some(daemon)), getpgid(Some(of)));
+    let ours = programs_of(place.path());
+    assert!(
+        ours.iter().any(|it| it.starts_with("gpusliced ")),
+        "what is looked for later: {ours:?}"
+    );
     interrupt_command(&child);
     child.wait().expect("it ends");
     assert_nothing_left(place.path(), of);

@@ -152,6 +152,7 @@ fn a_terminal_shows_slices_and_changes_them() {
     eventually("the end", || screen.child.try_wait().expect("ours").is_some());
     assert!(screen.child.wait().expect("ours").success());
     screen.shows("\x1b[?1049l");
+    assert_eq!(screen.line_modes(), COOKED);
     let shown = screen.shown.lock().expect("no panic").clone();
     assert!(!shown.contains("\x1b[31m") && !shown.contains("\x1b[38;5;"), "colours: {shown:?}");
     assert_eq!(super::slice_named(&super::ps(&node), "web").expect("a slice")["weight"], 7);

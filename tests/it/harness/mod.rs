@@ -28,6 +28,23 @@ pub fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
     }
 }
 
+/// Programs of ours that were started with a path below `dir` among their arguments or variables: names and pids.
+pub fn programs_of(dir: &Path) -> Vec<String> {
+    let place = dir.to_str().expect("plain").as_bytes();
+    let of = |pid: PathBuf| {
+        let read = |name: &str| std::fs::read(pid.join(name)).unwrap_or_default();
+        let name = String::from_utf8_lossy(&read("comm")).trim_end().to_owned();
+        if !name.starts_with("gpuslice") && name != "tenant" {
+            return None;
+        }
+        let words = [read("cmdline"), read("environ")].concat();
+        let is_there = words.windows(place.len()).any(|part| part == place);
+        is_there.then(|| format!("{name} {}", pid.display()))
+    };
+    let entries = std::fs::read_dir("/proc").expect("there").flatten();
+    entries.filter_map(|entry| of(entry.path())).collect()
+}
+
 /// A number from the environment; larger ones make a soak test.
 pub fn setting(name: &str, otherwise: u64) -> u64 {
     let text = std::env::var(name).ok();

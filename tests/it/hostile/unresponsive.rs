@@ -252,12 +252,14 @@ fn a_container_without_a_request_is_unchanged() {
         let Some(hook) = hook("a_container_without_a_request_is_unchanged", runtime) else {
             continue;
         };
-        let root = tempfile::tempdir().expect("a directory");
-        let _hung = listen(&root.path().join("admin.sock"));
+        let (node, root) = (Node::start(), tempfile::tempdir().expect("a directory"));
+        let hung = root.path().join("hung");
+        std::fs::create_dir(&hung).expect("a directory");
+        let _hung = listen(&hung.join("admin.sock"));
         let script =
             "cat /proc/self/mountinfo /proc/self/environ; echo; ls -1R /etc /run /dev /lib";
-        let run = |hooked: bool| {
-            let bundle = Bundle::new(root.path(), "plain", runtime, root.path())
+        let run = |hooked: bool, runtime_dir: &Path| {
+            let bundle = Bundle::new(root.path(), "plain", runtime, runtime_dir)
                 .annotation("example.com/x", "gpuslice")
                 .variable("NVIDIA_VISIBLE_DEVICES=all")
                 .command(&["/bin/sh", "-c", script])
@@ -271,6 +273,11 @@ fn a_container_without_a_request_is_unchanged() {
             let seen = sights(&printed(&bundle.run(&hook)));
             (seen, touched(&before, &snapshot(&rootfs)))
         };
-        assert_eq!(run(true), run(false), "{runtime}");
+        let absent = root.path().join("absent");
+        let without = run(false, &absent);
+        for runtime_dir in [node.runtime_dir(), &hung, &absent] {
+            assert_eq!(run(true, runtime_dir), without, "{runtime}, {}", runtime_dir.display());
+        }
+        assert!(node.containers().is_empty());
     }
 }

@@ -252,6 +252,16 @@ fn claims_are_refused_where_limits_are_required() {
     assert_eq!(why, NodeDenial::Host);
     assert!(text.contains("share a claim") && text.contains("\"auto\""), "{text}");
     assert_eq!(agent.facts()[0].promised, Bytes::ZERO);
+    let (driver, config) = (target_dir().join("sim"), case.node.root().join("config"));
+    let [driver, config] = [&driver, &config].map(|path| path.to_str().expect("plain"));
+    let words = ["doctor", "--kubernetes", "--json", "--driver-dir", driver, "--config", config];
+    let output = case.gpuslice(&words);
+    assert_eq!(output.status.code(), Some(1), "claims need it: {output:?}");
+    let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut checks = all["checks"].as_array().expect("checks").iter();
+    let named = checks.find(|check| check["name"] == "claims").expect("named");
+    assert_eq!((&named["ok"], &named["needed"]), (&false.into(), &true.into()), "{named}");
+    assert!(named["fix"].as_str().is_some_and(|fix| fix.contains("\"auto\"")), "{named}");
 }
 
 #[test]

@@ -236,13 +236,16 @@ fn containers_of_a_claim_share_one_account() {
     let gpu = agent.gpus()[0];
     agent.reserve(words("c-1", &[gpu])).expect("it fits");
     let tenant = |id: &str, most: &str| {
+        let seconds = if id == "alone" { "0" } else { "30" };
         let words =
-            ["/bin/tenant", "--seconds", "30", "--step-mib", "64", "--most-mib", most, "--idle"];
+            ["/bin/tenant", "--seconds", seconds, "--step-mib", "64", "--most-mib", most, "--idle"];
         let bundle =
             in_claim(&node, id, &["c-1"], &words).variable("ALIYUN_COM_GPU_MEM_CONTAINER=9");
         bundle.add_program(&target_dir().join("tenant"), "bin/tenant");
         bundle
     };
+    let told = printed(&tenant("alone", "64").run(&hook));
+    assert!(told.contains(&format!("\"total\":{GIB}")), "the claim's memory is the GPU's: {told}");
     let held = |node: &Node| match AgentClient::of(node).slice("c-1") {
         Some(NodeAnswer::Slice { reserved, .. }) => reserved,
         other => panic!("{other:?}"),
@@ -250,7 +253,8 @@ fn containers_of_a_claim_share_one_account() {
     let first = tenant("first", "512").start(&hook);
     eventually("the first one holds its part", || held(&node) >= Bytes(512 << 20));
     let second = tenant("second", "4096").start(&hook);
-    eventually("both hold all", || held(&node) >= Bytes(GIB - (256 << 20)));
+    // Less is left than one more allocation, beside credit that the first one may not have returned in time.
+    eventually("both hold all", || held(&node) > Bytes(GIB - ((64 + 16) << 20)));
     assert!(held(&node) <= Bytes(GIB));
     assert_eq!(agent.members("c-1").len(), 2);
     assert_eq!(agent.facts()[0].promised, Bytes(GIB), "one promise");

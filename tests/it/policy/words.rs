@@ -61,7 +61,7 @@ fn invalid_options_are_refused_with_the_reason() {
     }
     let after = stage.slice("web");
     assert_eq!(gpus(), before.0);
-    for key in ["weight", "share", "share_limit", "class", "time_cap_ppm"] {
+    for key in ["memory_cap", "weight", "share", "share_limit", "class", "time_cap_ppm"] {
         assert_eq!(after[key], before.1[key], "{key}");
     }
 }

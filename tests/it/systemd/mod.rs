@@ -8,12 +8,16 @@ mod units;
 
 use crate::daemon::descriptors::{meanwhile, send_lingering};
 use crate::daemon::old_kernel::as_on_an_old_kernel;
-use crate::harness::node::{Node, admit, denied};
+use crate::harness::node::{Node, admit, denied, id};
 use crate::harness::wire::{AdminClient, listen};
 use crate::harness::{PATIENCE, eventually};
-use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk, RequestSource};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::CLAIMS_OF_CONTAINER_MAX;
+use gpuslice_wire::owner::Owner;
+use gpuslice_wire::policy::{Change, Policy};
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::units::{Bytes, GIB};
+use gpuslice_wire::units::{Bytes, GIB, Weight};
 use nix::sys::signal::Signal;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
@@ -94,6 +98,41 @@ fn sockets_of_the_manager_outlive_the_daemon() {
     assert_eq!(slices.count(), 1, "the slice is still there");
 }
 
+/// Each command of administrators but the two that observers may send, with values that are valid.
+fn all_but_looks() -> Vec<AdminCommand> {
+    let (web, other) = (id("web"), admit("other", "0", MemoryAsk::Exactly(Bytes(GIB))));
+    let AdminCommand::Admit { asked } = other else { panic!("an admission") };
+    let memory = MemoryAsk::Exactly(Bytes(2 * GIB));
+    let (lane, gpu) = (Lane(0), asked.gpus);
+    vec![
+        other,
+        AdminCommand::AdmitFrom { source: RequestSource::Annotations, asked },
+        AdminCommand::Dismiss { container: web },
+        AdminCommand::Resize { container: web, lane, memory },
+        AdminCommand::Relimit { container: web, lane, limit: Some(memory) },
+        AdminCommand::SetPolicy { gpu, policy: Policy::Fair },
+        AdminCommand::Retune {
+            container: web,
+            weight: Change::To(Weight::new(3).expect("a weight")),
+            share: Change::Keep,
+            share_limit: Change::Keep,
+            class: None,
+        },
+        AdminCommand::Join {
+            container: id("other"),
+            claims: [None; CLAIMS_OF_CONTAINER_MAX],
+            owner: Owner::default(),
+            pid: std::process::id(),
+        },
+        AdminCommand::Suspend { container: web },
+        AdminCommand::Resume { container: web },
+        AdminCommand::Events { after: 0 },
+        AdminCommand::Samples { after_ns: 0 },
+        AdminCommand::Record { for_ns: 1_000_000, after: 0 },
+        AdminCommand::Processes { container: web },
+    ]
+}
+
 #[test]
 fn an_observer_sees_and_changes_nothing() {
     let mut node = Node::new();
@@ -109,16 +148,15 @@ fn an_observer_sees_and_changes_nothing() {
     let looking = observer(&node);
     assert_eq!((slices(looking.list()), slices(looking.list())), (1, 1));
 
-    for command in [
-        AdminCommand::Dismiss { container: crate::harness::node::id("web") },
-        admit("other", "0", MemoryAsk::Exactly(Bytes(GIB))),
-    ] {
+    for command in all_but_looks() {
         let looking = observer(&node);
         let (why, text) = denied(looking.ask(&command));
-        assert_eq!((why, text.contains("only lists")), (Denial::Protocol, true));
+        let is_refused = why == Denial::Protocol && text.contains("only lists");
+        assert!(is_refused, "{command:?}: {why:?}, {text}");
         looking.0.expect_end();
     }
-    assert_eq!(node.containers().len(), 1);
+    assert_eq!(node.slice("web"), Some((Bytes::ZERO, 0)));
+    assert_eq!((node.containers().len(), node.cap("web")), (1, Some(Bytes(GIB))));
 
     // However many observers there are, an administrator is answered; and their connections are freed.
     let observers: Vec<AdminClient> = (0..100).map(|_| observer(&node)).collect();

@@ -26,7 +26,7 @@ fn events(node: &Node, words: &[&str]) -> Vec<Value> {
 }
 
 /// The last event of that kind.
-fn last(node: &Node, container: &str, kind: &str) -> Option<Value> {
+pub fn last(node: &Node, container: &str, kind: &str) -> Option<Value> {
     let all = events(node, &["--slice", container]);
     all.into_iter().rfind(|event| event["event"] == kind)
 }

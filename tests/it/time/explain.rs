@@ -227,7 +227,10 @@ fn an_absent_daemon() {
     let frozen = answer(&asked.wait_with_output().expect("it ends")).remove(0);
     assert_eq!(frozen["why"], "daemon-away", "{frozen}");
     let sentence = frozen["sentence"].as_str().expect("a text");
-    assert!(sentence.starts_with("the daemon was away for 2.") || sentence.contains("for 3."));
+    let told = sentence.strip_prefix("the daemon was away for ").and_then(|it| it.split_once(' '));
+    let seconds = told.and_then(|it| it.0.parse::<f64>().ok());
+    // Three, less the time until it is missed; a pause of the machine makes it longer.
+    assert!(seconds.is_some_and(|it| (2.0..4.5).contains(&it)), "{sentence}");
 
     let asked = watch(&node);
     node.end_daemon(Signal::SIGKILL);

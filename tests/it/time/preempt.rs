@@ -1,5 +1,6 @@
 //! Preemption: late work is stopped on the simulated GPU and continues in its own turn.
 
+use super::events::last;
 use super::{Tenant, bill, shown};
 use crate::harness::node::{Node, admit};
 use crate::harness::profiles::simulated;
@@ -114,6 +115,9 @@ fn a_long_kernel_is_stopped_and_goes_on() {
     assert_eq!(low.completed(&machine), first, "the high one waited for its end");
     assert!(number(&node, "a", "stops") > 0);
     assert_eq!(number(&node, "b", "stops"), 0);
+    let told = last(&node, "a", "preempted").expect("an event tells of it");
+    assert!(told["gpu"].as_str().is_some_and(|gpu| gpu.starts_with("GPU-")), "{told}");
+    assert_eq!(last(&node, "b", "preempted"), None);
     for container in ["a", "b"] {
         assert_eq!(shown(&node, container)["time_enforcement"], "preempt");
     }

@@ -77,9 +77,8 @@ fn a_share_holds_back() {
     tenant.gets(&machine, Duration::from_millis(100));
     let (parts, first) = parts(&node, "a");
     assert_eq!(largest(&parts), "limited");
-    assert!((150..300).contains(&parts["running"]), "{parts:?}");
-    // a busy machine may keep the program itself from launching in time
-    assert!(parts["idle"] < 50, "{parts:?}");
+    // a fifth, a burst and a turn; a busy machine may keep the program itself from launching in time
+    assert!(parts["running"] < 240 && parts["running"] + parts["idle"] >= 150, "{parts:?}");
     assert_eq!(first["behind"].as_array().map(Vec::len), Some(0));
     // the next daemon begins anew, and its account is complete from then on
     node.end_daemon(Signal::SIGTERM);

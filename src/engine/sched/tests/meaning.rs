@@ -104,7 +104,8 @@ fn a_late_container_is_counted_once_a_turn() {
     }
 }
 
-/// Turns of a container whose kernel never ends, beside another one, within `end` ms: when they began.
+/// Turns of a container whose kernel never ends, beside another one, within `end` ms: when they began. It is
+/// charged for all of that time.
 fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     let mut rig = Rig::new(&[(1, shares[0], false), (1, shares[1], false)]);
     (0..2).for_each(|who| rig.wake(0, who));
@@ -120,6 +121,10 @@ fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
         }
         before = holder;
     }
+    assert_eq!(rig.used_ms(0), end - 1, "{began:?}");
+    // The other one waited for it once, and for its turns.
+    let other = rig.used_ms(1) + 2_008 + 9 * began.len() as u64;
+    assert!(other >= end, "{other} of {end} ms: {began:?}");
     began
 }
 
