@@ -1,8 +1,8 @@
 //! How long programs that need memory wait for a daemon that was killed and started again.
 //!
-//! Sixteen programs with a slice each are told to allocate while no daemon runs, and wait. Then a daemon starts, restores
-//! the slices from their records, and grants what they ask for. The time is from that start until the first of them has
-//! its memory, and until all have. A service manager's own pause is not in it.
+//! Sixteen programs with a slice each are told to allocate while no daemon runs, and wait. Then a daemon starts,
+//! restores the slices from their records, and grants what they ask for. The time is from that start until the first of
+//! them has its memory, and until all have. A service manager's own pause is not in it.
 
 use crate::node::Node;
 use crate::{Error, Pace, Row};
