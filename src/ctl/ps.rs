@@ -68,7 +68,7 @@ Marks after the columns:
   over                   it holds more than its memory limit, and can allocate no more
   gang                   its GPUs take turns together
   time slice changed     one of its processes had another time slice on the GPU than the one that was set
-  simulated              the GPU is simulated; said once below the table if all are";
+  simulated              the GPU is simulated; a terminal shows it once below the table if all are";
 
 /// What is printed.
 #[derive(Clone)]
