@@ -193,7 +193,7 @@ function detailRow(row) {
   }
   const rules = [`weight ${row.weight ?? "none"}`, `share ${row.share ?? "none"}`, `limit ${row.share_limit ?? "none"}`];
   say("rules", rules.join(", "));
-  say("so far", `${counted(row.processes, "process", "es")}, ${counted(row.denied, "refused allocation")}, ${counted(row.overruns, "overrun")}; id ${row.container}`);
+  say("so far", `${counted(row.processes, "process", "es")}, ${counted(row.denied, "refused allocation")}, ${counted(row.late_turns, "late turn")}; id ${row.container}`);
   for (const note of row.notes) say("note", note);
   line.append(cell);
   return line;
