@@ -71,7 +71,7 @@ pub const ALL: [Column; WIDE + 10] = [
     left("ID", SHORT_ID, |it| it.row.container.chars().take(SHORT_ID).collect()),
     right("LIMIT", 6, |it| limit(it.row)),
     right("TURNS", 8, |it| it.row.turns.to_string()),
-    right("OVERRUNS", 8, |it| it.row.late_turns.to_string()),
+    right("LATE", 4, |it| it.row.late_turns.to_string()),
     right("PREEMPTED", 9, |it| it.row.closed_early.to_string()),
     left("TIME-BY", 9, |it| time_enforcement_name(it.row.time_enforcement).to_owned()),
     right("STOPS", 5, |it| it.row.stops.to_string()),

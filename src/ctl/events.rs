@@ -396,6 +396,27 @@ mod tests {
         assert!(many.line(&View::default(), None).ends_with("and 40 like it before"));
     }
 
+    /// The schemas of `gpuslice events --json` and of `gpuslice web` have each kind of event, and its fields.
+    #[test]
+    fn the_schemas_have_each_kind() {
+        let schemas = [
+            (include_str!("../../docs/schemas/event.json"), ""),
+            (include_str!("../../docs/schemas/web.json"), "/properties/events/items"),
+        ];
+        for (schema, place) in schemas {
+            let schema: Value = serde_json::from_str(schema).expect("JSON");
+            let known = &schema.pointer(place).expect("events")["properties"];
+            let kinds = known["event"]["enum"].as_array().expect("a list");
+            for kind in EventKind::ALL {
+                let json = event(kind, [1, 2], "why").json();
+                assert!(kinds.contains(&json["event"]), "{place}: no {kind:?}");
+                let fields = json.as_object().expect("an object").keys();
+                let unknown: Vec<_> = fields.filter(|it| known[it.as_str()].is_null()).collect();
+                assert!(unknown.is_empty(), "{place}: {kind:?} has {unknown:?}");
+            }
+        }
+    }
+
     #[test]
     fn what_a_terminal_has_no_room_for_is_below_the_name() {
         let long = "a-name-of-thirty-two-characters-";

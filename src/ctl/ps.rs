@@ -41,7 +41,7 @@ A pipe or a file gets all columns. A terminal shows those that it has room for, 
 ordinary table loses CAP-BY first, then UNTRACKED, DENIED, PROCS and WEIGHT, before them the columns that -o wide adds;
 of columns that you name, the last ones are lost.
 
-Columns; -o wide adds ID, LIMIT, TURNS, OVERRUNS, PREEMPTED, TIME-BY, STOPS, LAST-REFUSED and POD; others by name:
+Columns; -o wide adds ID, LIMIT, TURNS, LATE, PREEMPTED, TIME-BY, STOPS, LAST-REFUSED and POD; others by name:
   NAME, ID, CONTAINER    display name, beginning of the id, id
   GPU, UUID              the GPU's index and identity
   CAP, USED, LEFT, PEAK  memory cap, memory allocated, memory left under the cap, most memory allocated so far
@@ -57,7 +57,7 @@ Columns; -o wide adds ID, LIMIT, TURNS, OVERRUNS, PREEMPTED, TIME-BY, STOPS, LAS
   IDLE                   part of the time in which it had no work
   WHY                    what keeps it from the GPU (gpuslice explain)
   PROCS, LAUNCHES        processes attached, launches so far
-  TURNS, OVERRUNS        turns so far, and those after which its work did not end in time
+  TURNS, LATE            turns so far, and those after which its work did not end in time
   PREEMPTED, STOPS       turns that ended early for a higher class, stops of its work on the GPU
   POD                    namespace, pod and container in Kubernetes
 
@@ -68,7 +68,7 @@ Marks after the columns:
   over                   it holds more than its memory limit, and can allocate no more
   gang                   its GPUs take turns together
   time slice changed     one of its processes had another time slice on the GPU than the one that was set
-  simulated              the GPU is simulated; said once below the table if all are";
+  simulated              the GPU is simulated; a terminal shows it once below the table if all are";
 
 /// What is printed.
 #[derive(Clone)]

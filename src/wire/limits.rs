@@ -9,7 +9,7 @@ pub const WIRE_VERSION_MIN: u16 = 1;
 pub const GPUS_MAX: usize = 16;
 /// GPUs of one container; a container's GPU number `i` is its *lane* `i`.
 pub const LANES_MAX: usize = 16;
-/// Memory accounts of one container: a lane each, and [`crate::ids::Lane::HOST`].
+/// Memory accounts of one container: a lane each, and one of pinned host memory, [`crate::ids::Lane::HOST`].
 pub const ACCOUNTS_MAX: usize = LANES_MAX + 1;
 /// Containers of one node that hold a slice.
 pub const CONTAINERS_MAX: usize = 256;

@@ -225,17 +225,28 @@ fn help(words: &[&str]) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
+/// The commands that a help text lists.
+fn commands(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = lines.take_while(|line| line.starts_with("  "));
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
 #[test]
 fn the_reference_of_commands_is_what_they_say() {
-    let all = help(&[]);
-    let commands = all.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = commands.take_while(|line| line.starts_with("  "));
-    let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
-    assert!(names.contains(&"run") && names.len() > 10, "{names:?}");
+    let names = commands(&help(&[]));
+    assert!(names.iter().any(|it| it == "run") && names.len() > 10, "{names:?}");
     let mut text = "# Commands and columns\n\nWhat each command says to `--help`.\n".to_owned();
-    for name in names.into_iter().filter(|name| *name != "help") {
-        text += &format!("\n## gpuslice {name}\n\n```text\n{}```\n", help(&[name]));
+    for name in names {
+        let own = help(&[&name]);
+        text += &format!("\n## gpuslice {name}\n\n```text\n{own}```\n");
+        for part in commands(&own) {
+            let own = help(&[&name, &part]);
+            text += &format!("\n## gpuslice {name} {part}\n\n```text\n{own}```\n");
+        }
     }
+    assert!(text.contains("\n## gpuslice cdi generate\n"), "commands of commands are in it");
     generated("commands.md", &text);
 }
 
@@ -264,6 +275,7 @@ fn the_reference_of_limits_is_the_programs_file() {
             let (name, rest) = constant.split_once(": ").expect("a type");
             let value = rest.split_once(" = ").expect("a value").1.trim_end_matches(';');
             let about = std::mem::take(&mut about).join(" ").replace('|', "\\|");
+            let about = about.replace("[`", "`").replace("`]", "`");
             text += &format!("| `{name}` | {value} | {about} |\n");
         } else {
             about.clear();

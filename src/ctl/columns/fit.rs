@@ -26,7 +26,7 @@ const DROPPED: [&str; 20] = [
     "TIME-BY",
     "PREEMPTED",
     "TURNS",
-    "OVERRUNS",
+    "LATE",
     "CAP-BY",
     "UNTRACKED",
     "DENIED",

@@ -125,6 +125,7 @@ fn a_timeline_has_each_turn_at_its_place() {
         "{told}"
     );
     assert!(told.contains("30 turns, got 84 %, longest 112 ms"), "{told}");
+    assert!(told.contains(">1 turn, got 36 %"), "{told}");
     // a long recording has fewer bars than turns, and all of their time
     let long = Recording { length: 600_000 * MS, ..recording() };
     assert!(timeline(&long).matches("<title>").count() < 20);

@@ -6,7 +6,7 @@
 
 use super::{Recording, Stretch, Sums};
 use crate::svg::{Anchor, FAINT, GRID, SANS, Svg, TEXT};
-use crate::text::cut;
+use crate::text::{counted, cut};
 use crate::why::{duration, percent};
 use gpuslice_wire::turns::TurnKind;
 
@@ -65,7 +65,7 @@ pub fn timeline(recording: &Recording) -> String {
 fn note(recording: &Recording, sums: Sums) -> String {
     let part = percent(sums.gpu_ns as f64 / recording.length.max(1) as f64);
     let longest = duration(sums.longest);
-    format!("{} turns, got {part}, longest {longest}", sums.turns)
+    format!("{}, got {part}, longest {longest}", counted(sums.turns, "turn"))
 }
 
 fn legend(svg: &mut Svg) {

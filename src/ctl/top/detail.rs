@@ -90,7 +90,7 @@ fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
             "work      {}, {}, {}",
             counted(row.launches, "launch"),
             counted(row.turns, "turn"),
-            counted(row.late_turns, "overrun")
+            counted(row.late_turns, "late turn")
         ),
         format!("got       {}", last_minutes(model, row, width, |it| it.got_us.into())),
         format!("waited    {}", last_minutes(model, row, width, Sample::waited_us)),

@@ -129,7 +129,8 @@ fn memory(now: &View, it: &Slice<'_>) -> String {
     let room = BAR - 2;
     let cells = |bytes: u64| {
         let part = bytes as f64 / limit.0.max(1) as f64;
-        ((part * room as f64).ceil() as usize).min(room)
+        // A bar is full only where hardly anything is left, and empty only where nothing is held.
+        ((part * room as f64).round() as usize).clamp(usize::from(bytes > 0), room)
     };
     let (full, own) = (cells(held), cells(held.min(cap.0)));
     let bar = "|".repeat(own) + &"+".repeat(full - own) + &" ".repeat(room - full);

@@ -146,9 +146,9 @@ fn eighty_columns_have_every_column() {
         [
             "GPU0 H200 soft | mem 9 used, 24 promised of 80 GiB | busy 100 % | * train",
             "  NAME         GPU PRIO MEM               DUE  GOT WAIT IDLE WHY",
-            "  loader         0 best [|||   ] 8GiB      0%   0%   0%  98% idle",
-            "* train          0 high [|||   ] 8GiB    100%  90%  10%   0% weight 1",
-            "  web            0 norm [|||   ] 8GiB      0%  10%  90%   0% train: long kernels",
+            "  loader         0 best [||    ] 8GiB      0%   0%   0%  98% idle",
+            "* train          0 high [||    ] 8GiB    100%  90%  10%   0% weight 1",
+            "  web            0 norm [||    ] 8GiB      0%  10%  90%   0% train: long kernels",
         ],
         "{told:#?}"
     );

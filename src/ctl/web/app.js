@@ -6,7 +6,7 @@ const COLOURS = ["#4e9bd6", "#e8a33d", "#4fb286", "#d46a9f", "#9d7fd1", "#c9c04a
 const TEN_MINUTES = 600000;
 const TWO_MINUTES = 120000;
 const EVENTS_MAX = 200;
-const BAD_EVENTS = ["slice-refused", "memory-refused", "overrun", "gpu-failed"];
+const BAD_EVENTS = ["slice-refused", "memory-refused", "overrun", "gpu-failed", "over-cap", "frozen", "killed", "not-moved"];
 const SVG = "http://www.w3.org/2000/svg";
 
 const series = new Map(); // number -> {container, name, gpu, samples: [[end, length, got, due, waited, idle, memory]]}
@@ -27,18 +27,26 @@ function shape(name, attributes) {
   return it;
 }
 
-function percent(part) { return part === null ? "-" : (100 * part).toFixed(part < 0.095 && part > 0 ? 1 : 0) + " %"; }
+function percent(part) { return part === null ? "-" : (100 * part).toFixed(part < 0.095 && part >= 0.0005 ? 1 : 0) + " %"; }
+
+// As the commands print it.
+function duration(ns) {
+  if (ns < 1e9) return Math.floor(ns / 1e6) + " ms";
+  if (ns < 60e9) return (ns / 1e9).toFixed(1) + " s";
+  return ns < 3600e9 ? Math.floor(ns / 60e9) + " min" : Math.floor(ns / 3600e9) + " h";
+}
 
 function counted(number, what, more = "s") { return `${number} ${what}${number === 1 ? "" : more}`; }
 
+// As the commands print it, so that a size can be typed and is the same text in a reason, a table and an event.
 function size(bytes) {
   const GIB = 2 ** 30;
-  if (bytes >= GIB && bytes % GIB === 0) return bytes / GIB + " GiB";
+  if (bytes >= GIB && bytes % GIB === 0) return bytes / GIB + "GiB";
   // rounded down, and in whole MiB: sizes of a line add up, and what is left is never shown as what was needed
   for (const [unit, name] of [[2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
-    if (bytes >= unit) return (bytes >= 10 * unit ? Math.floor(bytes / unit) : Math.floor(10 * bytes / unit) / 10) + " " + name;
+    if (bytes >= unit) return (bytes >= 10 * unit ? Math.floor(bytes / unit) : Math.floor(10 * bytes / unit) / 10) + name;
   }
-  return bytes + " B";
+  return bytes + "B";
 }
 
 function takeIn(news) {
@@ -149,9 +157,14 @@ function sliceRow(row) {
   const memory = node("td");
   const bar = node("div", undefined, "bar");
   const held = node("i");
-  held.style.width = Math.min(100, 100 * row.memory_used / Math.max(1, row.memory_cap)) + "%";
-  bar.append(held);
-  memory.append(bar, node("small", `${size(row.memory_used)} of ${size(row.memory_cap)}`));
+  // with a memory limit the bar is as long as that, and what is borrowed has a colour of its own
+  const most = Math.max(1, row.memory_cap, row.memory_limit);
+  held.style.width = 100 * Math.min(row.memory_used, row.memory_cap) / most + "%";
+  const borrowed = node("i", undefined, "borrowed");
+  borrowed.style.width = 100 * Math.min(most, Math.max(0, row.memory_used - row.memory_cap)) / most + "%";
+  bar.append(held, borrowed);
+  const limit = row.memory_limit > row.memory_cap ? `, limit ${size(row.memory_limit)}` : "";
+  memory.append(bar, node("small", `${size(row.memory_used)} of ${size(row.memory_cap)}${limit}`));
   const history = node("td");
   history.append(spark(row));
   line.append(name, node("td", row.index), node("td", row.class), memory);
@@ -176,11 +189,11 @@ function detailRow(row) {
     cell.append(it);
   }
   for (const wait of row.waits) {
-    say("behind", `${wait.behind}: ${(wait.total_ns / 1e9).toFixed(1)} s in all, ${(wait.longest_ns / 1e6).toFixed(0)} ms at most (${wait.cause})`);
+    say("behind", `${wait.behind}: ${duration(wait.total_ns)} in all, ${duration(wait.longest_ns)} at most (${wait.cause})`);
   }
   const rules = [`weight ${row.weight ?? "none"}`, `share ${row.share ?? "none"}`, `limit ${row.share_limit ?? "none"}`];
   say("rules", rules.join(", "));
-  say("so far", `${counted(row.processes, "process", "es")}, ${counted(row.denied, "refused allocation")}, ${counted(row.overruns, "overrun")}; id ${row.container}`);
+  say("so far", `${counted(row.processes, "process", "es")}, ${counted(row.denied, "refused allocation")}, ${counted(row.late_turns, "late turn")}; id ${row.container}`);
   for (const note of row.notes) say("note", note);
   line.append(cell);
   return line;
@@ -200,9 +213,17 @@ function drawSlices(all) {
 function eventText(it) {
   const parts = [];
   if (it.text) parts.push(it.text);
+  const change = (what, was, is) => `${what} ${was === null ? "none" : size(was)} -> ${is === null ? "none" : size(is)}`;
+  if (it.slices !== undefined) parts.push(`${counted(it.slices, "slice")} restored`);
+  if (it.gpus !== undefined) parts.push(counted(it.gpus, "GPU"));
+  if (it.xid) parts.push(`Xid ${it.xid}`);
   if (it.need !== undefined) parts.push(`needed ${size(it.need)}, ${size(it.left)} left`);
   if (it.after_ns !== undefined) parts.push(`${(it.after_ns / 1e6).toFixed(0)} ms after its turn`);
-  if (it.cap !== undefined) parts.push(`${it.was === null ? "no cap" : size(it.was)} -> ${size(it.cap)}`);
+  if (it.held !== undefined) parts.push(`has ${size(it.held)} on the GPU, above its cap of ${size(it.cap)}`);
+  else if (it.cap !== undefined) parts.push(change("cap", it.was, it.cap));
+  if (it.limit !== undefined) parts.push(change("limit", it.was, it.limit));
+  const moved = { "memory-wanted": "wanted back", suspended: "moved to the host", resumed: "moved back" };
+  if (it.bytes !== undefined) parts.push(`${size(it.bytes)} ${moved[it.event] || ""}`);
   if (it.count > 1) parts.push(`and ${it.count - 1} like it before`);
   return parts.join(", ");
 }

@@ -204,9 +204,9 @@ fn slice(now: &View, line: &Line<'_>) -> Value {
     json!({
         "container": row.container, "name": row.name, "gpu": row.gpu.to_string(), "index": now.index(row.gpu),
         "pod": owner_json(now, row), "class": row.class.name(), "weight": row.weight, "share": row.share,
-        "share_limit": row.share_limit, "memory_cap": row.cap.0,
+        "share_limit": row.share_limit, "memory_cap": row.cap.0, "memory_limit": now.limit(row).limit.0,
         "memory_used": row.used.0.saturating_add(row.untracked.0), "holds": row.holds != 0,
-        "processes": row.clients, "denied": row.denied, "overruns": row.late_turns,
+        "processes": row.clients, "denied": row.denied, "late_turns": row.late_turns,
         "due": finding.due, "got": growth.got, "wait": part(growth.waited()), "idle": part(growth.idle),
         "reason": finding.why.name(), "why": told.label, "sentence": told.sentence, "try": told.advice,
         "notes": told.notes, "waits": waits(now, row),

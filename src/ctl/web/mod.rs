@@ -48,7 +48,7 @@ pub struct Options {
     /// A further name under which browsers know this server, with a port if it is another one; repeat it for several
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// Let everyone read who reaches the address, without the token
+    /// Serve without the token, to every client that reaches the address
     #[arg(long)]
     no_token: bool,
     /// Runtime directory of the daemon [default: /run/gpuslice as root]

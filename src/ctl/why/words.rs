@@ -5,7 +5,7 @@
 
 use super::{Finding, NOTABLE, Why, came_back, is_higher, refused_ago};
 use crate::table::{Row, View};
-use crate::text::cut;
+use crate::text::{counted, cut};
 use gpuslice_wire::limits::WEIGHT_MAX;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{SuspensionState, TimeEnforcement};
@@ -140,12 +140,14 @@ impl Finding {
         let late = other.map_or(0, |it| it.late_turns);
         let (short, why) = match cause {
             WaitCause::LongKernel => {
-                let overruns = if late > 0 { format!(" ({late} overruns)") } else { String::new() };
-                ("long kernels", format!("whose kernels last up to {longest}{overruns}"))
+                let turns = counted(late, "late turn");
+                let turns = if late > 0 { format!(" ({turns})") } else { String::new() };
+                ("long kernels", format!("whose kernels last up to {longest}{turns}"))
             }
-            WaitCause::NoDrain => {
-                ("no drain", format!("whose work does not end in time ({late} overruns)"))
-            }
+            WaitCause::NoDrain => (
+                "no drain",
+                format!("whose work does not end in time ({})", counted(late, "late turn")),
+            ),
             WaitCause::HigherClass => {
                 let class = other.map_or(Class::High, |it| it.class);
                 ("higher class", format!("which is of a higher class ({class})"))

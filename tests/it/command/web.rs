@@ -388,6 +388,13 @@ fn a_browser_shows_the_node() {
     browser.await_true("document.querySelector('tr.detail') != null");
     let picture = browser.picture();
     assert!(picture.starts_with(b"\x89PNG") && picture.len() > 20_000, "{} bytes", picture.len());
+    // a narrow page loses columns, and the reason stays in sight
+    for width in [960, 800, 600, 400] {
+        browser.resize((width, 860));
+        let beyond = browser
+            .value("(it => it.scrollWidth - it.clientWidth)(document.querySelector('.scroll'))");
+        assert_eq!(beyond, 0, "the table is wider than a page of {width} pixels");
+    }
     for child in &mut children {
         super::interrupt(child);
         child.wait().expect("it ends");

@@ -69,6 +69,13 @@ impl Browser {
         browser
     }
 
+    /// Gives the page another size.
+    pub fn resize(&mut self, (width, height): (u32, u32)) {
+        let size =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", size);
+    }
+
     /// Calls a method, and returns its result; events meanwhile are dropped.
     fn call(&mut self, method: &str, params: Value) -> Value {
         self.last += 1;
