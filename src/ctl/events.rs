@@ -227,7 +227,7 @@ impl Shown {
 
 /// More on a GPU than the cap.
 fn over(held: u64, cap: u64) -> String {
-    format!("has {} on the GPU, above its cap of {}", Bytes(held), Bytes(cap))
+    format!("has {} on the GPU, above the {} that it may have", Bytes(held), Bytes(cap))
 }
 
 fn parse_since(text: &str) -> Result<Duration, String> {
@@ -350,7 +350,7 @@ mod tests {
                 EventKind::OverCap,
                 [3 * mib, mib],
                 "",
-                "3MiB on the GPU, above its cap of 1MiB",
+                "3MiB on the GPU, above the 1MiB that it may have",
                 "held",
             ),
             (EventKind::Frozen, [3 * mib, mib], "", "its processes are frozen", "cap"),

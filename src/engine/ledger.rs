@@ -16,6 +16,7 @@
 //!
 //! The sum is wider than its parts, so that no false claim of any size overflows it.
 
+use gpuslice_wire::limits::CONTEXT_BYTES_MAX;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 /// The ledger of one account.
@@ -24,11 +25,13 @@ pub(crate) struct MemoryAccount {
     cap: Bytes,
     limit: Bytes,
     reserved: u128,
+    /// What it held when its limit was lowered below that, and holds still.
+    kept: Bytes,
 }
 
 impl MemoryAccount {
     pub(crate) const fn new(cap: Bytes) -> MemoryAccount {
-        MemoryAccount { cap, limit: cap, reserved: 0 }
+        MemoryAccount { cap, limit: cap, reserved: 0, kept: Bytes::ZERO }
     }
     pub(crate) const fn cap(&self) -> Bytes {
         self.cap
@@ -37,9 +40,24 @@ impl MemoryAccount {
     pub(crate) const fn limit(&self) -> Bytes {
         self.limit
     }
-    /// Changes cap and limit.
+    /// Changes cap and limit. What it holds within the old limit it may keep.
     pub(crate) fn set_cap(&mut self, cap: Bytes, limit: Bytes) {
+        self.kept = self.rightful().min(self.reserved());
         (self.cap, self.limit) = (cap, limit.max(cap));
+    }
+    /// The most that it may hold: its limit, or what it held when that was lowered.
+    pub(crate) fn rightful(&self) -> Bytes {
+        self.limit.max(self.kept)
+    }
+    /// It was restored with these grants, and with memory beyond them that is measured later: less than a context.
+    pub(crate) fn restored(&mut self) {
+        if self.reserved() > self.limit {
+            self.kept = self.reserved().saturating_add(Bytes(CONTEXT_BYTES_MAX));
+        }
+    }
+    /// NVML was asked: what it has given back it may not take again. A measured amount may vary by less than a context.
+    pub(crate) fn measured(&mut self) {
+        self.kept = self.kept.min(self.reserved().saturating_add(Bytes(CONTEXT_BYTES_MAX)));
     }
     /// Bytes beyond the cap.
     pub(crate) fn borrowed(&self) -> Bytes {
@@ -204,6 +222,29 @@ mod tests {
         assert!(ledger.would_fit(Bytes(21), 1) && !ledger.would_fit(Bytes(21), 0));
         ledger.set_cap(Bytes(120), Bytes(110));
         assert_eq!(ledger.limit(), Bytes(120), "never below the cap");
+    }
+
+    #[test]
+    fn a_lowered_limit_leaves_what_is_held() {
+        let mut ledger = MemoryAccount::new(Bytes(100));
+        ledger.hold(Bytes(110));
+        ledger.set_cap(Bytes(50), Bytes(50));
+        assert_eq!(ledger.rightful(), Bytes(100), "10 were above the limit already");
+        ledger.set_cap(Bytes(200), Bytes(200));
+        ledger.set_cap(Bytes(50), Bytes(50));
+        assert_eq!(ledger.rightful(), Bytes(110));
+        ledger.set_cap(Bytes(200), Bytes(200));
+        assert_eq!(ledger.rightful(), Bytes(200));
+        let mut restored = MemoryAccount::new(Bytes(50));
+        restored.hold(Bytes(50));
+        restored.restored();
+        assert_eq!(restored.rightful(), Bytes(50), "it fits");
+        restored.hold(Bytes(CONTEXT_BYTES_MAX));
+        restored.restored();
+        assert_eq!(restored.rightful(), Bytes(50 + 2 * CONTEXT_BYTES_MAX));
+        restored.release(Bytes(CONTEXT_BYTES_MAX));
+        restored.measured();
+        assert_eq!(restored.rightful(), Bytes(50 + CONTEXT_BYTES_MAX), "what was given back");
     }
 
     #[test]

@@ -174,14 +174,14 @@ impl Engine {
         self.config.class_caps
     }
 
-    /// The slices that are over their caps by memory beyond all grants. One whose cap was lowered keeps what it was
-    /// granted, and is not among them.
+    /// The slices that are over their limits by memory beyond all grants. One whose limit was lowered keeps what it
+    /// held, and is not among them until it takes more.
     #[must_use]
     pub fn over_caps(&self) -> Vec<Excess> {
         let of = |container: &Container, slice: &Slice| {
             let (held, cap) = (slice.account.reserved(), slice.account.limit());
             let gpu = self.gpus[slice.gpu?].uuid;
-            let is_over = held > cap && slice.untracked() > Bytes::ZERO;
+            let is_over = held > slice.account.rightful() && slice.untracked() > Bytes::ZERO;
             is_over.then_some(Excess { container: container.record.container, gpu, held, cap })
         };
         let all = self.containers.iter();

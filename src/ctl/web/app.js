@@ -219,7 +219,7 @@ function eventText(it) {
   if (it.xid) parts.push(`Xid ${it.xid}`);
   if (it.need !== undefined) parts.push(`needed ${size(it.need)}, ${size(it.left)} left`);
   if (it.after_ns !== undefined) parts.push(`${(it.after_ns / 1e6).toFixed(0)} ms after its turn`);
-  if (it.held !== undefined) parts.push(`has ${size(it.held)} on the GPU, above its cap of ${size(it.cap)}`);
+  if (it.held !== undefined) parts.push(`has ${size(it.held)} on the GPU, above the ${size(it.cap)} that it may have`);
   else if (it.cap !== undefined) parts.push(change("cap", it.was, it.cap));
   if (it.limit !== undefined) parts.push(change("limit", it.was, it.limit));
   const moved = { "memory-wanted": "wanted back", suspended: "moved to the host", resumed: "moved back" };

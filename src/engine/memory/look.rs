@@ -64,6 +64,7 @@ impl Engine {
         let beyond = own.max(slice.window.close(all, slice.granted, held));
         slice.window.open(slice.explained());
         slice.looked(now, Bytes(u64::try_from(beyond).unwrap_or(u64::MAX)));
+        slice.account.measured();
         self.serve(index, lane, actions);
     }
 

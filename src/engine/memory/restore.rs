@@ -69,6 +69,7 @@ impl Engine {
         };
         if let Some(container) = self.containers.get_mut(index) {
             container.complete = true;
+            container.slices.iter_mut().for_each(|(_, slice)| slice.account.restored());
         }
         self.serve_all(index, actions);
     }

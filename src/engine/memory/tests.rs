@@ -281,6 +281,35 @@ fn only_memory_that_was_not_granted_makes_a_container_exceed_its_cap() {
     }
 }
 
+/// What NVML shows beyond the grants, a little of which every container has, is kept with a lowered cap as well. What
+/// is taken after that is not, and neither is what was over the cap before.
+#[test]
+fn a_lowered_cap_leaves_what_was_held_and_nothing_more() {
+    let over = |rig: &Rig| rig.engine.over_caps().iter().map(|it| it.held.0).collect::<Vec<_>>();
+    let measured = |rig: &mut Rig, used| {
+        for _ in 0..2 {
+            rig.now += 1_000 * MS;
+            rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
+            rig.step(unattributed(used));
+            rig.step(Event::Looked { container: id("a"), lane: Lane(0) });
+        }
+    };
+    let lower = |rig: &mut Rig, cap| {
+        resize(rig, Lane(0), MemoryAsk::Exactly(Bytes(cap))).expect("a lower cap");
+    };
+    let (mut rig, _) = slice_of(&[60]);
+    measured(&mut rig, 10);
+    lower(&mut rig, 50);
+    measured(&mut rig, 10);
+    assert_eq!(over(&rig), [], "70 were held");
+    lower(&mut rig, 40);
+    assert_eq!(over(&rig), []);
+    measured(&mut rig, 11);
+    assert_eq!(over(&rig), [71]);
+    lower(&mut rig, 30);
+    assert_eq!(over(&rig), [71], "only 70 of them are rightful");
+}
+
 /// The cost of a context on GPU 0 that a container's page shows.
 fn context_cost(rig: &Rig, container: &str) -> u64 {
     let index = rig.engine.containers.find(id(container)).expect("admitted");
