@@ -147,6 +147,7 @@ fn marks(it: &Cell<'_>, with_simulated: bool) -> String {
         suspended.as_deref().or(suspension),
         borrowed.as_deref(),
         wanted.as_deref(),
+        it.now.frozen.contains(&it.row.container).then_some("frozen"),
         it.now.is_over(it.row).then_some("over"),
         (it.row.gang != 0).then_some("gang"),
         (it.row.time_slice_changes > 0).then_some("time slice changed"),

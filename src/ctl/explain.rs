@@ -47,6 +47,7 @@ Reasons:
   memory refused  an allocation did not fit under its cap
   gang            another of its GPUs is not free
   suspended       its memory is on the host, or on the way; its processes wait
+  frozen          gpuslice has frozen its processes, because it is over its cap
   daemon away     the daemon did not run
   -               nothing keeps it from the GPU";
 

@@ -65,6 +65,7 @@ Marks after the columns:
   N suspended            its memory, N, is on the host; gpuslice resume moves it back (suspending, resuming: on the way)
   N borrowed             it holds N beyond its cap, of memory that others leave unused
   N wanted back          it should give back N of the memory beyond its cap, because others need what they were promised
+  frozen                 gpuslice has frozen its processes, because it is over its cap (over_cap_freeze_s)
   over                   it holds more than its memory limit, and can allocate no more
   gang                   its GPUs take turns together
   time slice changed     one of its processes had another time slice on the GPU than the one that was set

@@ -134,6 +134,8 @@ pub struct View {
     pub owners: BTreeMap<String, Owner>,
     /// How far the suspension of containers is, by id; those that are not suspended are not in it.
     pub suspensions: BTreeMap<String, SuspensionState>,
+    /// Ids of the containers that are frozen because they are over their caps.
+    pub frozen: BTreeSet<String>,
     /// What NVML shows of the use of GPUs, 0..=1; those of which it told nothing lately are not in it.
     pub loads: BTreeMap<GpuUuid, f64>,
     /// Memory limits above caps, and what is wanted back of that, by container and GPU.
@@ -210,6 +212,9 @@ impl View {
                 }
                 Snapshot::Suspension { container, state, .. } => {
                     view.suspensions.insert(container.to_string(), state);
+                }
+                Snapshot::Frozen { container } => {
+                    view.frozen.insert(container.to_string());
                 }
                 Snapshot::MemoryLimit { container, gpu, limit, wanted, .. } => {
                     let limit = MemoryLimit { limit, wanted };

@@ -459,6 +459,7 @@ impl Daemon {
         duties.accounting.ask_loads(at, &gpus);
         let end = rows.pop();
         rows.extend(duties.accounting.loads.rows(at));
+        rows.extend(duties.over_cap.rows());
         rows.extend(end);
         let measures = |gpu| duties.accounting.measures(gpu);
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);

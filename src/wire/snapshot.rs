@@ -327,6 +327,11 @@ macro_rules! rows { ($($slice:tt)*) => { crate::frame::messages! {
             /// Percent.
             percent: u32,
         }
+        /// A container whose processes gpuslice has frozen, because it is over its cap.
+        210 Frozen {
+            /// The container as its runtime names it.
+            container: ContainerId,
+        }
         /// How much a GPU was used since the daemon's start.
         220 GpuUse {
             /// Which GPU.

@@ -84,6 +84,7 @@ pub fn json(view: &View) -> Value {
         let suspension = view.suspensions.get(&row.container);
         value["denied_credit"] = row.denied_credit.0.into();
         value["suspension"] = suspension.map(|it| it.name()).into();
+        value["frozen"] = view.frozen.contains(&row.container).into();
         value["memory_suspended"] = view.on_host(row).0.into();
         value["memory_limit"] = view.limit(row).limit.0.into();
         value["memory_wanted"] = view.limit(row).wanted.0.into();

@@ -19,7 +19,7 @@ use gpuslice_wire::units::{Bytes, Percent};
 use gpuslice_wire::waits::{WaitBehind, WaitCause};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
@@ -267,6 +267,7 @@ fn view(second: u64) -> View {
         rows: all.iter().map(|it| row(it, now_ns, second)).collect(),
         times: all.iter().map(|it| time(it, now_ns)).collect(),
         suspensions: BTreeMap::new(),
+        frozen: BTreeSet::new(),
         limits: BTreeMap::new(),
         loads: BTreeMap::new(),
         owners: BTreeMap::new(),

@@ -70,6 +70,7 @@ fn view(seconds: u64) -> View {
     };
     let names = ["web", "train", "loader"];
     View {
+        frozen: [].into(),
         suspensions: BTreeMap::new(),
         limits: BTreeMap::new(),
         loads: BTreeMap::new(),

@@ -17,7 +17,7 @@
 //! | idle | no work, or no process |
 //! | absent | the daemon was away |
 //!
-//! A suspended container has no other reason: its memory is on the host.
+//! A suspended container has no other reason: its memory is on the host. Neither has a frozen one: nothing of it runs.
 //!
 //! A container that runs all the time is held back too if another one's work runs beside it: both count as running, so
 //! together they run longer than the stretch. Under turns, that is the work of a container that has overrun.
@@ -56,6 +56,8 @@ pub enum Why {
     Nothing,
     /// It is suspended, or on the way to or from it.
     Suspended(SuspensionState),
+    /// Its processes are frozen, because it is over its cap.
+    Frozen,
     /// It has no process.
     NoProcess,
     /// It has no work for the GPU.
@@ -103,6 +105,7 @@ impl Why {
         match self {
             Why::Nothing => "nothing",
             Why::Suspended(_) => "suspended",
+            Why::Frozen => "frozen",
             Why::NoProcess => "no-process",
             Why::Idle => "idle",
             Why::Weight => "weight",
@@ -144,6 +147,9 @@ pub fn decide(before: Option<&View>, now: &View, row: &Row) -> Finding {
 fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why, u64) {
     if let Some(state) = now.suspensions.get(&row.container) {
         return (Why::Suspended(*state), growth.wall);
+    }
+    if now.frozen.contains(&row.container) {
+        return (Why::Frozen, growth.wall);
     }
     if let Some(ago) = refused(now, row, growth) {
         return (Why::Refused(ago), 0);

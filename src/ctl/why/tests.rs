@@ -277,6 +277,20 @@ fn a_suspended_container_is_told_to_be_resumed() {
     }
 }
 
+/// A frozen container may be charged for work that does not go on: that is no reason.
+#[test]
+fn a_frozen_container_is_told_to_have_a_larger_cap() {
+    for account in [QUEUE, parts(100, |_| ()), behind([2, 0, 90, 0, 0])] {
+        let (found, told) = why(account, |now| {
+            now.rows[0].reserved = Bytes(768 << 20);
+            now.frozen.insert("a".into());
+        });
+        assert_eq!((found, told.label.as_str()), (Why::Frozen, "frozen"));
+        assert!(told.sentence.starts_with("is frozen: it holds 768MiB"), "{told:?}");
+        assert_eq!(told.advice.as_deref(), Some("gpuslice set a --memory 768MiB"), "{told:?}");
+    }
+}
+
 /// Whatever else grows: a container that is idle most of the time is idle.
 #[test]
 fn an_idle_container_never_waits() {

@@ -98,6 +98,7 @@ impl Finding {
                 self.entitled(now, row)
             }
             Why::Suspended(state) => suspended(now, row, *state),
+            Why::Frozen => frozen(now, row),
             Why::Refused(ago) => refused(now, row, *ago),
             Why::Gang { gpu, behind } => {
                 let there = now
@@ -336,6 +337,17 @@ fn suspended(now: &View, row: &Row, state: SuspensionState) -> (String, String, 
         ),
     };
     (state.name().to_owned(), sentence, advice)
+}
+
+/// A container that is frozen.
+fn frozen(now: &View, row: &Row) -> (String, String, Option<String>) {
+    let held = row.used.saturating_add(row.untracked).max(row.reserved);
+    let sentence = format!(
+        "is frozen: it holds {held}, its cap is {}, and a part of that was taken behind the shim",
+        row.cap
+    );
+    let fits = set(now, row, &format!("--memory {}MiB", held.0.div_ceil(MIB)));
+    ("frozen".to_owned(), sentence, Some(fits))
 }
 
 /// A refused allocation.

@@ -14,6 +14,10 @@ use gpuslice_wire::units::{Duration, Instant};
 /// The longest time that one look counts for: a daemon or a driver that stood still has seen nothing meanwhile.
 const LOOK_MAX: Duration = Duration(2_000_000_000);
 
+/// A restarted daemon knows after so many looks and so much time what a container has: memory that no process was
+/// granted is charged when two samples show it.
+const SURE: (u32, Duration) = (3, Duration(1_000_000_000));
+
 /// For how long a container may be over its cap before each step; never without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -51,13 +55,28 @@ pub struct Escalation {
     warned: bool,
     frozen: bool,
     killed: bool,
+    /// An earlier daemon froze it: looks since then, and when the first one was.
+    inherited: Option<(u32, Option<Instant>)>,
 }
 
 impl Escalation {
     /// That of a container which an earlier daemon froze.
     pub fn of_frozen(limits: &Limits) -> Escalation {
         let over = limits.freeze.unwrap_or(Duration(0));
-        Escalation { over, warned: true, frozen: true, ..Escalation::default() }
+        let inherited = Some((0, None));
+        Escalation { over, warned: true, frozen: true, inherited, ..Escalation::default() }
+    }
+
+    /// Whether a look that finds it within its cap may be one before its memory is known.
+    fn is_unsure(&mut self, now: Instant, is_over: bool) -> bool {
+        let Some((looks, first)) = self.inherited.filter(|_| !is_over) else {
+            self.inherited = None;
+            return false;
+        };
+        let (looks, first) = (looks + 1, first.unwrap_or(now));
+        let is_unsure = looks < SURE.0 || now.since(first) < SURE.1;
+        self.inherited = is_unsure.then_some((looks, Some(first)));
+        is_unsure
     }
 
     /// Whether nothing has happened that is still to be known.
@@ -67,6 +86,9 @@ impl Escalation {
 
     /// Takes a look at the container; returns the next step if one is due.
     pub fn look(&mut self, now: Instant, is_over: bool, limits: &Limits) -> Option<Step> {
+        if limits.freeze.is_some() && self.is_unsure(now, is_over) {
+            return None;
+        }
         let since = self.looked.replace(now).map_or(Duration(0), |last| now.since(last));
         let since = since.min(LOOK_MAX).0;
         let over = if is_over { self.over.0 + since } else { self.over.0.saturating_sub(since) };
@@ -174,9 +196,20 @@ mod tests {
     fn what_an_earlier_daemon_froze_is_thawed_by_this_one() {
         let mut fits = Escalation::of_frozen(&ALL);
         assert!(!fits.is_idle());
-        assert_eq!(fits.look(Instant(S), false, &ALL), Some(Step::Thaw));
+        let mut look = |ms: u64| fits.look(Instant(S + ms * S / 1_000), false, &ALL);
+        assert_eq!([0, 20, 40, 999].map(&mut look), [None; 4], "not all may be charged yet");
+        assert_eq!(look(1_000), Some(Step::Thaw));
+        let mut seldom = Escalation::of_frozen(&ALL);
+        let mut look = |s: u64| seldom.look(Instant(s * S), false, &ALL);
+        assert_eq!([1, 6, 11].map(&mut look), [None, None, Some(Step::Thaw)]);
         let mut still = Escalation::of_frozen(&ALL);
-        assert_eq!(still.look(Instant(S), true, &ALL), None);
+        assert_eq!(still.look(Instant(S), false, &ALL), None);
+        assert_eq!(still.look(Instant(2 * S), true, &ALL), None);
+        assert_eq!(
+            still.look(Instant(3 * S), false, &ALL),
+            Some(Step::Thaw),
+            "it was known by then"
+        );
         // The configuration may permit no freezing any more.
         let mut changed = Escalation::of_frozen(&Limits::default());
         assert_eq!(changed.look(Instant(S), true, &Limits::default()), Some(Step::Thaw));

@@ -11,6 +11,7 @@ pub use escalation::Step;
 use escalation::{Escalation, Limits};
 use gpuslice_engine::Excess;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use groups::{Groups, Operation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,6 +110,11 @@ impl OverCap {
         own.iter().for_each(|group| self.groups.change(group, Operation::Freeze));
         self.frozen.insert(container, own);
         Ok(())
+    }
+
+    /// The containers that are frozen, for a snapshot.
+    pub fn rows(&self) -> impl Iterator<Item = Snapshot> + '_ {
+        self.frozen.keys().map(|container| Snapshot::Frozen { container: *container })
     }
 
     /// Lets a container go on; returns whether it was frozen.

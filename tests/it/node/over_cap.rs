@@ -83,9 +83,13 @@ fn a_frozen_container_goes_on_when_it_fits_its_cap() {
     scene.case.node.end_daemon(Signal::SIGKILL);
     scene.case.start_again();
     assert!(scene.is_frozen(), "it is over its cap still");
+    let told = scene.case.says(&["explain", "web"]);
+    assert!(told.contains("is frozen: it holds") && told.contains("set web --memory"), "{told}");
+    assert!(scene.case.says(&["ps"]).contains("  frozen"));
     scene.case.says(&["set", "web", "--memory", "1GiB"]);
     eventually("a group that runs", || !scene.is_frozen());
     eventually("the event", || scene.events(EventKind::Thawed).len() == 1);
+    assert!(!scene.case.says(&["ps"]).contains("  frozen"));
     assert!(scene.processes() > 1, "none was killed");
 }
 
