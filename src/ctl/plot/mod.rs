@@ -58,7 +58,8 @@ The daemon remembers ten minutes, second by second, also of slices that have end
   GOT   the part of the GPU's time that the slice got: its turns; without turns, as when it is alone on the GPU, no more than
         NVML's utilisation shows (if NVML does not tell it, all the time in which its processes claim work)
   DUE   the part that was due to it while it had work
-  WAIT  the part of the time in which it had work and not the GPU, because of others or of its limit";
+  WAIT  the part of the time in which it had work and not the GPU, because of others or of its limit
+MEMORY is USED and UNTRACKED of gpuslice ps together.";
 
 fn parse_since(text: &str) -> Result<Duration, String> {
     let since =
