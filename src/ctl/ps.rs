@@ -39,7 +39,8 @@ pub struct Options {
 const HELP: &str = "\
 A pipe or a file gets all columns. A terminal shows those that it has room for, and a line below names the others: the
 ordinary table loses CAP-BY first, then UNTRACKED, DENIED, PROCS and WEIGHT, before them the columns that -o wide adds;
-of columns that you name, the last ones are lost.
+of columns that you name, the last ones are lost. Names are whole in a pipe, and among columns that you name; the
+ordinary table on a terminal gives them the room that is left.
 
 Columns; -o wide adds ID, LIMIT, TURNS, LATE, PREEMPTED, TIME-BY, STOPS, LAST-REFUSED and POD; others by name:
   NAME, ID, CONTAINER    display name, beginning of the id, id

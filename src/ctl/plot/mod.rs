@@ -178,7 +178,7 @@ fn lines(past: &Past, gpus: &[GpuFacts], (seconds, most): (usize, usize)) -> Vec
     }
     let room = most.saturating_sub(FIGURES);
     let widths = past.series.values().map(|it| it.name.width());
-    let longest = room.saturating_sub(*CELLS.start()).clamp(4, 24);
+    let longest = room.saturating_sub(*CELLS.start()).max(4);
     let width = widths.max().unwrap_or(0).clamp(4, longest);
     let cells = room.saturating_sub(width).clamp(*CELLS.start(), *CELLS.end());
     let mut lines = Vec::new();
