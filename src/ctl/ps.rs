@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, short, conflicts_with = "output")]
     wide: bool,
     /// Format: wide, json, or columns such as NAME,DUE,GOT,WHY
-    #[arg(long, short, value_name = "FORMAT", value_parser = parse_format)]
+    #[arg(long, short, value_name = "FORMAT", value_parser = parse_format, add = crate::complete::columns())]
     output: Option<Format>,
     /// Refresh every second until interrupted
     #[arg(long, conflicts_with = "json")]

@@ -54,7 +54,7 @@ pub struct Options {
     #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
     share_limit: Option<Change<Percent>>,
     /// Set the priority: high, normal or best-effort
-    #[arg(long, value_name = "CLASS", allow_hyphen_values = true)]
+    #[arg(long, value_name = "CLASS", allow_hyphen_values = true, add = crate::complete::priorities())]
     priority: Option<Class>,
     /// Print one JSON object; sizes in bytes
     #[arg(long)]

@@ -36,10 +36,10 @@ pub struct SliceOptions {
     #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
     pub share_limit: Option<Percent>,
     /// Scheduling priority: high, normal or best-effort
-    #[arg(long, value_name = "CLASS", default_value = "normal")]
+    #[arg(long, value_name = "CLASS", default_value = "normal", add = crate::complete::priorities())]
     pub priority: Class,
     /// Gang scheduling of the GPUs it uses: auto or never
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, value_name = "WHEN", default_value = "auto", add = crate::complete::gangs())]
     pub gang: Gangs,
     /// Display name
     #[arg(long, value_name = "NAME")]

@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_since)]
     since: Duration,
     /// Show this container only: its id, the beginning of that, or its name
-    #[arg(long, value_name = "CONTAINER")]
+    #[arg(long, value_name = "CONTAINER", add = crate::complete::slices())]
     slice: Option<String>,
     /// Write a picture (FILE.svg) or a table (FILE.csv) instead of lines
     #[arg(long, short, value_name = "FILE", value_parser = parse_file)]
