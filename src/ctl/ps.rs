@@ -5,8 +5,9 @@ use crate::columns::{self, Column, DropOrder};
 use crate::elsewhere;
 use crate::out;
 use crate::table::{self, View};
+use crate::why::with_dir;
 use anyhow::{Result, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ const SAMPLE: Duration = Duration::from_millis(250);
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Options {
-    /// Print one JSON object: counters since admission, sizes in bytes, times in ns
+    /// Print one JSON object: counters since the slice's or the daemon's start, sizes in bytes, times in ns
     #[arg(long, conflicts_with_all = ["output", "wide"])]
     json: bool,
     /// Add ids, limits, turns and the last refused allocation of each slice
@@ -61,6 +62,11 @@ Columns; -o wide adds ID, LIMIT, TURNS, LATE, PREEMPTED, TIME-BY, STOPS, LAST-RE
   TURNS, LATE            turns so far, and those after which its work did not end in time
   PREEMPTED, STOPS       turns that ended early for a higher class, stops of its work on the GPU
   POD                    namespace, pod and container in Kubernetes
+
+DUE, GOT, WAIT, IDLE and WHY are of the 250 ms that the command measures, with --watch of a second. Kernels of 300 ms make
+turns as long, so that GOT differs between two calls: gpuslice explain measures 2 s, gpuslice plot shows minutes.
+Counts (DENIED, LAUNCHES, TURNS, LATE, PREEMPTED, STOPS) and LAST-REFUSED are since the slice's start or the daemon's,
+whichever was later: a restart of the daemon begins them anew.
 
 Marks after the columns:
   N suspended            its memory, N, is on the host; gpuslice resume moves it back (suspending, resuming: on the way)
@@ -111,14 +117,19 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         out::line(&line)?;
     }
     if now.rows.is_empty() {
-        let simulated = now.simulated();
-        let gpus =
-            if simulated.is_empty() { simulated } else { format!(", whose GPUs are {simulated}") };
-        out::line(&format!(
-            "no slices on this node{gpus}; try: gpuslice run --memory 1GiB -- COMMAND"
-        ))?;
+        out::line(&none(&now, options.runtime_dir.as_deref()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is said of a node without slices.
+fn none(now: &View, dir: Option<&Path>) -> String {
+    let gpus = match now.simulated() {
+        simulated if simulated.is_empty() => simulated,
+        simulated => format!(", whose GPUs are {simulated}"),
+    };
+    let run = with_dir(Some("gpuslice run --memory 1GiB".to_owned()), dir).unwrap_or_default();
+    format!("no slices on this node{gpus}; try: {run} -- COMMAND")
 }
 
 /// The table between two views: on a terminal, what it has room for.
@@ -147,5 +158,18 @@ fn watch(admin: &Admin, mut before: View, shown: &(Vec<Column>, DropOrder)) -> R
             return Ok(ExitCode::SUCCESS);
         }
         before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_is_for_the_daemon_that_was_asked() {
+        let told = |dir: Option<&str>| none(&View::default(), dir.map(Path::new));
+        let hint = "no slices on this node; try: gpuslice run --memory 1GiB";
+        assert_eq!(told(None), format!("{hint} -- COMMAND"));
+        assert_eq!(told(Some("/d")), format!("{hint} --runtime-dir /d -- COMMAND"));
     }
 }
