@@ -54,7 +54,12 @@ Open a trace at https://ui.perfetto.dev or in chrome://tracing.
   turn     the slice had its turn
   drain    its turn was closed, and its work had not ended yet
   overrun  its work had not ended in time, and went on beside the turns of others
-  open     no turns were taken: it was alone, or the policy has none";
+  open     no turns were taken: it was alone, or the policy has none
+Columns of the sums:
+  TURNS    turns, or stretches without turns
+  GOT      GPU time that was charged, and the part of the recording that it is
+  LONGEST  the longest time from the begin of a turn until its work had ended, as far as the recording has it
+  LATE     time in drains and overruns";
 
 fn parse_for(text: &str) -> Result<Duration, String> {
     let length =
