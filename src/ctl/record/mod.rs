@@ -260,7 +260,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line for each slice of each GPU. Names are whole where a terminal of `most` cells has room for them, and in a pipe.
+/// A line for each slice of each GPU. Names are whole in a pipe, and where a terminal of `most` cells has room for
+/// them.
 fn lines(recording: &Recording, most: Option<usize>) -> Vec<String> {
     let longest = recording.tracks.values().map(|it| it.name.width()).max().unwrap_or(0);
     let called = recording.gpus.iter().map(|(_, called)| called.width()).max().unwrap_or(0);
