@@ -16,6 +16,9 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Interval over which the table's shares are measured.
 const SAMPLE: Duration = Duration::from_millis(250);
 
+/// Below the heading of an empty table.
+const NO_SLICES: &str = "no slices on this node";
+
 /// Options of `gpuslice ps`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
@@ -113,12 +116,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
-    for line in lines((&first, &now), &shown) {
-        out::line(&line)?;
-    }
+    let mut told = lines((&first, &now), &shown);
     if now.rows.is_empty() {
-        out::line(&none(&now, options.runtime_dir.as_deref()))?;
+        told.pop();
+        told.push(none(&now, options.runtime_dir.as_deref()));
     }
+    told.iter().try_for_each(|line| out::line(line))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -129,18 +132,20 @@ fn none(now: &View, dir: Option<&Path>) -> String {
         simulated => format!(", whose GPUs are {simulated}"),
     };
     let run = with_dir(Some("gpuslice run --memory 1GiB".to_owned()), dir).unwrap_or_default();
-    format!("no slices on this node{gpus}; try: {run} -- COMMAND")
+    format!("{NO_SLICES}{gpus}; try: {run} -- COMMAND")
 }
 
-/// The table between two views: on a terminal, what it has room for.
+/// The table between two views: on a terminal, what it has room for. Without slices its last line says so.
 pub fn lines(
     (before, now): (&View, &View),
     (columns, order): &(Vec<Column>, DropOrder),
 ) -> Vec<String> {
-    match out::terminal() {
+    let mut all = match out::terminal() {
         Some((width, _)) => columns::fitted((before, now), columns, (width, *order)),
         None => columns::lines(before, now, columns),
-    }
+    };
+    all.extend(now.rows.is_empty().then(|| NO_SLICES.to_owned()));
+    all
 }
 
 fn print_json(view: &View) -> Result<ExitCode> {
@@ -164,6 +169,16 @@ fn watch(admin: &Admin, mut before: View, shown: &(Vec<Column>, DropOrder)) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A table that is drawn again and again says so too.
+    #[test]
+    fn an_empty_table_says_that_there_are_no_slices() {
+        let shown = (columns::standard(false), DropOrder::Known);
+        let view = View::default();
+        let told = lines((&view, &view), &shown);
+        assert_eq!(told.last().map(String::as_str), Some("no slices on this node"));
+        assert!(told[0].starts_with("NAME"), "{told:?}");
+    }
 
     #[test]
     fn the_hint_is_for_the_daemon_that_was_asked() {
