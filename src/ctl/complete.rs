@@ -1,13 +1,16 @@
-//! Completion of words on the command line: names of slices and indices of GPUs, as the daemon has them now.
+//! Completion of words on the command line: names of slices and indices of GPUs, as the daemon has them now, and the
+//! words that an option takes.
 //!
 //! A shell's completion file calls this program with the variable [`VARIABLE`] and the words so far. Options and
 //! commands come from the same description as `--help`. A user that may not ask the daemon is offered no names.
 
 use crate::admin::Admin;
+use crate::columns::ALL;
 use crate::node;
 use crate::table::View;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use gpuslice_wire::admin::Command;
+use gpuslice_wire::policy::{Class, Gangs, Policy};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +28,49 @@ pub fn slices() -> ArgValueCompleter {
 /// Completes a GPU.
 pub fn gpus() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| candidates(current, gpu_names))
+}
+
+/// Completes a priority.
+pub fn priorities() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| words(current, Class::ALL.map(Class::name)))
+}
+
+/// Completes when GPUs are a gang.
+pub fn gangs() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| words(current, Gangs::ALL.map(Gangs::name)))
+}
+
+/// Completes a policy.
+pub fn policies() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| words(current, Policy::ALL.map(Policy::name)))
+}
+
+/// Completes the last one of several columns, or the only word for a format.
+pub fn columns() -> ArgValueCompleter {
+    ArgValueCompleter::new(columns_after)
+}
+
+fn columns_after(current: &OsStr) -> Vec<CompletionCandidate> {
+    let text = current.to_string_lossy();
+    let (before, begun) = text.rsplit_once(',').map_or(("", &*text), |(all, last)| (all, last));
+    let chosen: Vec<&str> = before.split(',').collect();
+    let all = ALL.iter().map(|it| it.head);
+    let heads = all.filter(|head| !chosen.iter().any(|it| it.eq_ignore_ascii_case(head)));
+    match before {
+        "" => words(OsStr::new(begun), heads.chain(["json", "wide"])),
+        before => words(current, heads.map(|head| format!("{before},{head}"))),
+    }
+}
+
+/// Those that begin with the word so far, in whatever case.
+fn words<S: AsRef<str>>(
+    current: &OsStr,
+    all: impl IntoIterator<Item = S>,
+) -> Vec<CompletionCandidate> {
+    let begun = current.to_string_lossy().to_lowercase();
+    let fits = |word: &S| word.as_ref().to_lowercase().starts_with(&begun);
+    let fitting = all.into_iter().filter(fits);
+    fitting.map(|word| CompletionCandidate::new(word.as_ref().to_owned())).collect()
 }
 
 fn candidates(
@@ -89,6 +135,18 @@ mod tests {
         let names: Vec<String> = slice_names(&view).into_iter().map(|it| it.0).collect();
         assert_eq!(names, ["web", "train"]);
         assert_eq!(gpu_names(&view)[1], ("1".to_owned(), "NVIDIA H200".to_owned()));
+    }
+
+    #[test]
+    fn columns_are_completed_one_after_the_other() {
+        let of = |text: &str| -> Vec<String> {
+            let all = columns_after(OsStr::new(text)).into_iter();
+            all.map(|it| it.get_value().to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(of("wa"), ["WAIT", "WANTED"]);
+        assert_eq!(of("wi"), ["wide"]);
+        assert_eq!(of("NAME,GOT,WA"), ["NAME,GOT,WAIT", "NAME,GOT,WANTED"]);
+        assert!(of("NAME,N").is_empty(), "each column once");
     }
 
     #[test]

@@ -6,8 +6,10 @@
 use crate::admin::{Admin, EventsEnd};
 use crate::elsewhere;
 use crate::out;
+use crate::rm::is_meant;
 use crate::table::View;
 use crate::text::{counted, cut, wrapped};
+use crate::why::with_dir;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::NO_CAP;
 use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
@@ -245,6 +247,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let from = options.since.map_or(0, |since| now.saturating_sub(since).as_nanos());
     let mut after = 0;
     let mut daemon = None;
+    let mut is_known = has_slice(&view, options.slice.as_deref());
     loop {
         let (rows, end) = match admin.events(after) {
             Ok(answer) => answer,
@@ -262,7 +265,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         let shown = rows.into_iter().filter_map(Shown::of);
         let is_new = |it: &Shown| u128::from(it.unix_ns) >= from;
         let is_asked = |it: &Shown| options.slice.as_ref().is_none_or(|asked| it.is_of(asked));
-        for event in shown.filter(|it| is_new(it) && is_asked(it)) {
+        let of_slice: Vec<Shown> = shown.filter(is_asked).collect();
+        is_known |= !of_slice.is_empty();
+        for event in of_slice.into_iter().filter(is_new) {
             let width = out::terminal().map(|(width, _)| width);
             let line = match options.json {
                 true => event.json().to_string(),
@@ -272,15 +277,37 @@ pub fn main(options: &Options) -> Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             }
         }
-        match (end.more, options.follow) {
-            (true, _) => {}
-            (false, true) => std::thread::sleep(ASK_EVERY),
-            (false, false) => {
-                note_dropped(&end);
-                return Ok(ExitCode::SUCCESS);
-            }
+        if end.more {
+            continue;
         }
+        if !std::mem::replace(&mut is_known, true) {
+            unknown(options)?;
+        }
+        if !options.follow {
+            note_dropped(&end);
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(ASK_EVERY);
     }
+}
+
+/// Whether the slice that is asked for exists; without one, all are meant.
+fn has_slice(view: &View, asked: Option<&str>) -> bool {
+    asked.is_none_or(|asked| view.rows.iter().any(|row| is_meant(row, asked)))
+}
+
+/// Refuses a name that no slice has and no event is of. A slice that is followed may begin later.
+fn unknown(options: &Options) -> Result<()> {
+    let asked = options.slice.as_deref().unwrap_or_default();
+    let list = with_dir(Some("gpuslice ps".to_owned()), options.runtime_dir.as_deref());
+    let list = list.unwrap_or_default();
+    if options.follow {
+        out::note(&format!("no slice is called {asked:?} so far; {list} lists those of now"));
+        return Ok(());
+    }
+    bail!(
+        "no slice is called {asked:?}, and the daemon remembers no event of one; {list} lists those of now"
+    )
 }
 
 /// Connects to the next daemon once it answers.
@@ -438,6 +465,23 @@ mod tests {
         );
         assert_eq!(lines(200).len(), 1);
         assert!(lines(40).iter().all(|line| line.width() <= 40), "{:#?}", lines(40));
+    }
+
+    #[test]
+    fn a_name_without_a_slice_and_events_is_refused() {
+        use clap::FromArgMatches as _;
+        let options = |words: &[&str]| {
+            let words = [&["events", "--slice", "nosuch", "--runtime-dir", "/d"], words].concat();
+            let command = <Options as clap::Args>::augment_args(clap::Command::new("events"));
+            Options::from_arg_matches(&command.get_matches_from(words)).expect("options")
+        };
+        let why = unknown(&options(&[])).expect_err("refused").to_string();
+        assert!(why.contains("\"nosuch\"") && why.contains("ps --runtime-dir /d "), "{why}");
+        assert!(unknown(&options(&["--follow"])).is_ok(), "it may begin later");
+        let rows = vec![crate::table::tests::slice("web", 1, None, true, 0)];
+        let view = View { rows, ..View::default() };
+        let found = ["web", "we", "nosuch", ""].map(|asked| has_slice(&view, Some(asked)));
+        assert_eq!((found, has_slice(&view, None)), ([true, true, false, false], true));
     }
 
     #[test]

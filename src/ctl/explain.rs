@@ -8,7 +8,6 @@ use crate::node;
 use crate::out;
 use crate::rm::find;
 use crate::table::{Row, View};
-use crate::text::cut;
 use crate::why::{Finding, Told, Why, decide, duration, percent, with_dir};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -114,10 +113,10 @@ fn table(now: &View, findings: &[(&Row, Finding)]) -> (Vec<String>, usize) {
     if findings.is_empty() {
         return (vec!["no slices on this node".to_owned()], 0);
     }
-    let width = findings.iter().map(|(row, _)| row.name.width()).max().unwrap_or(0).min(32);
+    let width = findings.iter().map(|(row, _)| row.name.width()).max().unwrap_or(0);
     let mut indent = 0;
     let line = |(row, finding): &(&Row, Finding)| {
-        let name = cut(&row.name, width);
+        let name = &row.name;
         let space = " ".repeat(width.saturating_sub(name.width()));
         let begin = format!("{name}{space}  gpu {}  ", now.index(row.gpu));
         indent = begin.width();

@@ -4,9 +4,13 @@
 use crate::text::{counted, cut, wrapped};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+
+/// The exit status for wrong words on the command line, as of those that the parser refuses.
+pub const WRONG_WORDS: u8 = 2;
 
 /// Prints one line. A closed pipe is not an error.
 ///
@@ -76,8 +80,13 @@ fn page(lines: &[String], (width, height): (usize, usize)) -> Vec<String> {
     page
 }
 
-/// Draws a table over the previous one, of `drawn` lines, on a terminal; below it elsewhere. Returns
-/// whether the output still has a reader.
+/// Whether a terminal of this name moves its cursor where it is told to.
+fn moves_cursor(term: Option<&OsStr>) -> bool {
+    term.is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
+/// Draws a table over the previous one, of `drawn` lines, on a terminal that moves its cursor; below it
+/// elsewhere. Returns whether the output still has a reader.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -86,7 +95,9 @@ pub fn draw(lines: &[String], drawn: &mut usize) -> Result<bool> {
     let lines = terminal().map_or_else(|| lines.to_vec(), |size| page(lines, size));
     let mut out = std::io::stdout().lock();
     let over = match *drawn {
-        1.. if out.is_terminal() => format!("\x1b[{drawn}A\x1b[J"),
+        1.. if out.is_terminal() && moves_cursor(std::env::var_os("TERM").as_deref()) => {
+            format!("\x1b[{drawn}A\x1b[J")
+        }
         _ => String::new(),
     };
     *drawn = lines.len();
@@ -161,6 +172,15 @@ mod tests {
         assert_eq!(shown[22], "and 8 lines more");
         assert_eq!(page(&lines[..3], (80, 24)).len(), 3);
         assert_eq!(page(&lines, (5, 1)), ["and …"]);
+    }
+
+    #[test]
+    fn a_dumb_terminal_gets_no_escape_sequences() {
+        let moves = |term: Option<&str>| moves_cursor(term.map(OsStr::new));
+        assert_eq!(
+            [None, Some(""), Some("dumb"), Some("xterm-256color")].map(moves),
+            [false, false, false, true]
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Options {
     #[arg(value_name = "GPU", default_value = "all", value_parser = parse_gpus, add = crate::complete::gpus())]
     gpus: String,
     /// New policy, by name or cGPU's number; omit it to show the current one
-    #[arg(value_name = "POLICY", allow_hyphen_values = true)]
+    #[arg(value_name = "POLICY", allow_hyphen_values = true, add = crate::complete::policies())]
     policy: Option<Policy>,
     /// Print one JSON object
     #[arg(long)]

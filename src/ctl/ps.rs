@@ -5,8 +5,9 @@ use crate::columns::{self, Column, DropOrder};
 use crate::elsewhere;
 use crate::out;
 use crate::table::{self, View};
+use crate::why::with_dir;
 use anyhow::{Result, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,18 +16,21 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Interval over which the table's shares are measured.
 const SAMPLE: Duration = Duration::from_millis(250);
 
+/// Below the heading of an empty table.
+const NO_SLICES: &str = "no slices on this node";
+
 /// Options of `gpuslice ps`.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Options {
-    /// Print one JSON object: counters since admission, sizes in bytes, times in ns
+    /// Print one JSON object: counters since the slice's or the daemon's start, sizes in bytes, times in ns
     #[arg(long, conflicts_with_all = ["output", "wide"])]
     json: bool,
     /// Add ids, limits, turns and the last refused allocation of each slice
     #[arg(long, short, conflicts_with = "output")]
     wide: bool,
     /// Format: wide, json, or columns such as NAME,DUE,GOT,WHY
-    #[arg(long, short, value_name = "FORMAT", value_parser = parse_format)]
+    #[arg(long, short, value_name = "FORMAT", value_parser = parse_format, add = crate::complete::columns())]
     output: Option<Format>,
     /// Refresh every second until interrupted
     #[arg(long, conflicts_with = "json")]
@@ -39,7 +43,8 @@ pub struct Options {
 const HELP: &str = "\
 A pipe or a file gets all columns. A terminal shows those that it has room for, and a line below names the others: the
 ordinary table loses CAP-BY first, then UNTRACKED, DENIED, PROCS and WEIGHT, before them the columns that -o wide adds;
-of columns that you name, the last ones are lost.
+of columns that you name, the last ones are lost. Names are whole in a pipe, and among columns that you name; the
+ordinary table on a terminal gives them the room that is left.
 
 Columns; -o wide adds ID, LIMIT, TURNS, LATE, PREEMPTED, TIME-BY, STOPS, LAST-REFUSED and POD; others by name:
   NAME, ID, CONTAINER    display name, beginning of the id, id
@@ -60,6 +65,11 @@ Columns; -o wide adds ID, LIMIT, TURNS, LATE, PREEMPTED, TIME-BY, STOPS, LAST-RE
   TURNS, LATE            turns so far, and those after which its work did not end in time
   PREEMPTED, STOPS       turns that ended early for a higher class, stops of its work on the GPU
   POD                    namespace, pod and container in Kubernetes
+
+DUE, GOT, WAIT, IDLE and WHY are of the 250 ms that the command measures, with --watch of a second. Kernels of 300 ms make
+turns as long, so that GOT differs between two calls: gpuslice explain measures 2 s, gpuslice plot shows minutes.
+Counts (DENIED, LAUNCHES, TURNS, LATE, PREEMPTED, STOPS) and LAST-REFUSED are since the slice's start or the daemon's,
+whichever was later: a restart of the daemon begins them anew.
 
 Marks after the columns:
   N suspended            its memory, N, is on the host; gpuslice resume moves it back (suspending, resuming: on the way)
@@ -107,29 +117,36 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
-    for line in lines((&first, &now), &shown) {
-        out::line(&line)?;
-    }
+    let mut told = lines((&first, &now), &shown);
     if now.rows.is_empty() {
-        let simulated = now.simulated();
-        let gpus =
-            if simulated.is_empty() { simulated } else { format!(", whose GPUs are {simulated}") };
-        out::line(&format!(
-            "no slices on this node{gpus}; try: gpuslice run --memory 1GiB -- COMMAND"
-        ))?;
+        told.pop();
+        told.push(none(&now, options.runtime_dir.as_deref()));
     }
+    told.iter().try_for_each(|line| out::line(line))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The table between two views: on a terminal, what it has room for.
+/// What is said of a node without slices.
+fn none(now: &View, dir: Option<&Path>) -> String {
+    let gpus = match now.simulated() {
+        simulated if simulated.is_empty() => simulated,
+        simulated => format!(", whose GPUs are {simulated}"),
+    };
+    let run = with_dir(Some("gpuslice run --memory 1GiB".to_owned()), dir).unwrap_or_default();
+    format!("{NO_SLICES}{gpus}; try: {run} -- COMMAND")
+}
+
+/// The table between two views: on a terminal, what it has room for. Without slices its last line says so.
 pub fn lines(
     (before, now): (&View, &View),
     (columns, order): &(Vec<Column>, DropOrder),
 ) -> Vec<String> {
-    match out::terminal() {
+    let mut all = match out::terminal() {
         Some((width, _)) => columns::fitted((before, now), columns, (width, *order)),
         None => columns::lines(before, now, columns),
-    }
+    };
+    all.extend(now.rows.is_empty().then(|| NO_SLICES.to_owned()));
+    all
 }
 
 fn print_json(view: &View) -> Result<ExitCode> {
@@ -147,5 +164,28 @@ fn watch(admin: &Admin, mut before: View, shown: &(Vec<Column>, DropOrder)) -> R
             return Ok(ExitCode::SUCCESS);
         }
         before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table that is drawn again and again says so too.
+    #[test]
+    fn an_empty_table_says_that_there_are_no_slices() {
+        let shown = (columns::standard(false), DropOrder::Known);
+        let view = View::default();
+        let told = lines((&view, &view), &shown);
+        assert_eq!(told.last().map(String::as_str), Some("no slices on this node"));
+        assert!(told[0].starts_with("NAME"), "{told:?}");
+    }
+
+    #[test]
+    fn the_hint_is_for_the_daemon_that_was_asked() {
+        let told = |dir: Option<&str>| none(&View::default(), dir.map(Path::new));
+        let hint = "no slices on this node; try: gpuslice run --memory 1GiB";
+        assert_eq!(told(None), format!("{hint} -- COMMAND"));
+        assert_eq!(told(Some("/d")), format!("{hint} --runtime-dir /d -- COMMAND"));
     }
 }

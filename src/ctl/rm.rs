@@ -63,14 +63,18 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether `asked` selects a slice.
+pub fn is_meant(row: &Row, asked: &str) -> bool {
+    !asked.is_empty() && (row.container.starts_with(asked) || row.name == asked)
+}
+
 /// The id of the one slice that `asked` selects.
 ///
 /// # Errors
 /// No slice or several match.
 pub fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
-    let is_meant =
-        |row: &&Row| !asked.is_empty() && (row.container.starts_with(asked) || row.name == asked);
-    let mut ids: Vec<_> = view.rows.iter().filter(is_meant).map(|row| &row.container).collect();
+    let mut ids: Vec<_> =
+        view.rows.iter().filter(|row| is_meant(row, asked)).map(|row| &row.container).collect();
     ids.sort();
     ids.dedup();
     // A record that the daemon could not restore is missing from its list, but blocks the id.

@@ -13,13 +13,12 @@ use crate::admin::Admin;
 use crate::node;
 use crate::out;
 use crate::rm::find;
-use crate::slice::{CapError, parse_cap, parse_memory};
+use crate::slice::{CapError, parse_cap, parse_gpus, parse_memory};
 use crate::table::{Row, View};
 use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::policy::{Change, Class};
-use gpuslice_wire::select::{GpuSelector, SelectError};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 use memory::Step;
 use serde_json::{Value, json};
@@ -54,7 +53,7 @@ pub struct Options {
     #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
     share_limit: Option<Change<Percent>>,
     /// Set the priority: high, normal or best-effort
-    #[arg(long, value_name = "CLASS", allow_hyphen_values = true)]
+    #[arg(long, value_name = "CLASS", allow_hyphen_values = true, add = crate::complete::priorities())]
     priority: Option<Class>,
     /// Print one JSON object; sizes in bytes
     #[arg(long)]
@@ -76,10 +75,6 @@ fn or_none<T>(
         "none" => Ok(OrNone(None)),
         _ => parse(text).map(|amount| OrNone(Some(amount))),
     }
-}
-
-fn parse_gpus(text: &str) -> Result<String, SelectError> {
-    GpuSelector::parse(text).map(|_| text.to_owned())
 }
 
 /// A change that was made, or a value that was asked for and is there already.
@@ -146,9 +141,10 @@ fn called<'a>(id: &'a str, rows: &[&'a Row]) -> &'a str {
 /// No daemon answers; no slice or GPU matches, or several do; the request does not fit.
 pub fn main(options: &Options) -> Result<ExitCode> {
     if !options.changes() {
-        bail!(
-            "nothing to set; give --memory, --memory-limit, --pinned, --weight, --share, --share-limit or --priority"
+        out::note(
+            "nothing to set; give --memory, --memory-limit, --pinned, --weight, --share, --share-limit or --priority",
         );
+        return Ok(ExitCode::from(out::WRONG_WORDS));
     }
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;

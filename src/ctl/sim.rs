@@ -24,9 +24,9 @@ enum Action {
     Create {
         /// Directory to create; must not exist
         dir: PathBuf,
-        /// Configuration as in GPUSLICE_SIM, e.g. devices=2,mem=16GiB
-        #[arg(long, default_value = "")]
-        config: String,
+        /// Configuration as in GPUSLICE_SIM, e.g. devices=2,mem=16GiB [default: that of GPUSLICE_SIM]
+        #[arg(long)]
+        config: Option<String>,
     },
     /// Remove a device directory that no process uses
     Remove {
@@ -44,7 +44,7 @@ enum Action {
 pub fn main(options: &Options) -> Result<ExitCode> {
     match &options.command {
         Action::Create { dir, config } => {
-            let config = device::Config::parse(config).context("--config")?;
+            let config = chosen(config.as_deref(), self::config)?;
             device::create(dir, &config)?;
             out::line(&format!("GPUSLICE_SIM_DEVICE={}", dir.display()))?;
         }
@@ -60,6 +60,14 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 /// `GPUSLICE_SIM` is malformed.
 pub fn profile() -> Result<&'static str> {
     Ok(if config()?.strict { "strict" } else { "kind" })
+}
+
+/// The configuration of a device to create: the one given, else that of the environment.
+fn chosen(
+    given: Option<&str>,
+    environment: impl Fn() -> Result<device::Config>,
+) -> Result<device::Config> {
+    given.map_or_else(environment, |text| device::Config::parse(text).context("--config"))
 }
 
 fn config() -> Result<device::Config> {
@@ -115,6 +123,13 @@ impl PrivateDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_is_as_the_environment_describes_it_unless_one_is_given() {
+        let environment = || device::Config::parse("profile=strict").context("a profile");
+        let is_strict = |given| chosen(given, environment).is_ok_and(|it| it.strict);
+        assert!(is_strict(None) && !is_strict(Some("")) && !is_strict(Some("profile=kind")));
+    }
 
     /// A child of a killed daemon opens the device after its removal.
     #[test]

@@ -6,7 +6,7 @@ use gpuslice_wire::admin::{Admission, Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Gangs};
-use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::select::{GpuSelector, SelectError};
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, MIB, Percent, UnitError, Weight};
 
@@ -15,7 +15,7 @@ use gpuslice_wire::units::{Bytes, MIB, Percent, UnitError, Weight};
 pub struct SliceOptions {
     /// GPUs to use: any, all, or a list of indices or UUIDs
     // `gpuslice set` takes the same two names: with one GPU, people write --gpu.
-    #[arg(long, visible_alias = "gpu", value_name = "SEL", default_value = "any", add = crate::complete::gpus())]
+    #[arg(long, visible_alias = "gpu", value_name = "SEL", default_value = "any", value_parser = parse_gpus, add = crate::complete::gpus())]
     pub gpus: String,
     /// GPU memory cap per GPU, in bytes, KiB, MiB or GiB, or as a part of each GPU's memory: 1/4
     #[arg(long, value_name = "SIZE", value_parser = parse_cap, allow_hyphen_values = true)]
@@ -36,14 +36,19 @@ pub struct SliceOptions {
     #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
     pub share_limit: Option<Percent>,
     /// Scheduling priority: high, normal or best-effort
-    #[arg(long, value_name = "CLASS", default_value = "normal")]
+    #[arg(long, value_name = "CLASS", default_value = "normal", add = crate::complete::priorities())]
     pub priority: Class,
     /// Gang scheduling of the GPUs it uses: auto or never
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, value_name = "WHEN", default_value = "auto", add = crate::complete::gangs())]
     pub gang: Gangs,
     /// Display name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+}
+
+/// Checks the words that choose GPUs.
+pub fn parse_gpus(text: &str) -> Result<String, SelectError> {
+    GpuSelector::parse(text).map(|_| text.to_owned())
 }
 
 /// Why a size of a cap is not taken.
@@ -115,7 +120,8 @@ impl SliceOptions {
 impl SliceOptions {
     /// What is asked for, in short, after the name: the cap, and each option that was given.
     pub fn told(&self) -> String {
-        let mut all = self.name.iter().map(|name| format!("{name}: ")).collect::<String>();
+        let name = self.name.iter().filter(|name| !name.is_empty());
+        let mut all = name.map(|name| format!("{name}: ")).collect::<String>();
         all += &self.memory.to_string();
         let mut add = |what: &str, value: Option<String>| {
             value.into_iter().for_each(|value| all += &format!(", {what} {value}"));
@@ -143,13 +149,22 @@ mod tests {
                 SliceOptions::augment_args(clap::Command::new("run")).get_matches_from(words);
             SliceOptions::from_arg_matches(&matches).expect("options").told()
         };
-        assert_eq!(told(&[]), "1GiB");
+        assert_eq!((told(&[]), told(&["--name", ""])), ("1GiB".to_owned(), "1GiB".to_owned()));
         let all = ["--name", "web", "--memory-limit", "1/2", "--weight", "3", "--priority", "high"];
         assert_eq!(told(&all), "web: 1GiB, limit 1/2 of the GPU's memory, weight 3, priority high");
         assert_eq!(
             told(&["--share", "20", "--share-limit", "50"]),
             "1GiB, share 20%, share limit 50%"
         );
+    }
+
+    /// The parser refuses them, with the exit status of wrong words.
+    #[test]
+    fn wrong_gpus_are_wrong_words() {
+        let command = SliceOptions::augment_args(clap::Command::new("run"));
+        let words = ["run", "--memory", "1GiB", "--gpus", "none"];
+        let why = command.try_get_matches_from(words).expect_err("no selector");
+        assert!(why.exit_code() == 2 && why.to_string().contains("any, all"), "{why}");
     }
 
     #[test]

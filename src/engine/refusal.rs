@@ -453,7 +453,7 @@ fn no_such_gpu(f: &mut fmt::Formatter<'_>, asked: GpuRef, present: usize) -> fmt
         GpuRef::Index(index) => write!(f, "there is no GPU {}", index.0)?,
         GpuRef::Uuid(uuid) => write!(f, "there is no {uuid}")?,
     }
-    write!(f, "; this node has {present}, which nvidia-smi -L lists")
+    write!(f, "; this node has {present}, which gpuslice gpus lists")
 }
 
 impl core::error::Error for Refusal {}

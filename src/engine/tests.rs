@@ -167,7 +167,7 @@ fn other_denials_name_object_problem_and_remedy() {
         (
             ask("x", "5", GIB),
             Denial::NoSuchGpu,
-            "there is no GPU 5; this node has 2, which nvidia-smi -L lists",
+            "there is no GPU 5; this node has 2, which gpuslice gpus lists",
         ),
         (ask("x", twice, GIB), Denial::Invalid, "GPU 0 is named twice; name it once"),
         (

@@ -78,7 +78,7 @@ impl fmt::Display for UnitError {
                 "a part of the GPU's memory is two whole numbers, as in 1/4, the first from 1 to the second",
             ),
             UnitError::Weight => write!(f, "a weight is a whole number from 1 to {WEIGHT_MAX}"),
-            UnitError::Percent => f.write_str("a share is a whole percentage from 1 to 100"),
+            UnitError::Percent => f.write_str("a share or a limit is a whole percentage from 1 to 100"),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A table in the lines of a terminal. Pure.
 //!
 //! A line that the terminal wraps is hard to read, and cannot be drawn over. So texts are as narrow as the longest of
-//! their column, then columns are left out in a known order, and what is still too long is cut. A line below the table
+//! their column, then columns are left out in a known order, and what is still too long is cut. A text that was cut to
+//! its column's width gets the room that is left. Columns that were named have whole texts. A line below the table
 //! names the columns that were left out. What is true of all rows is said there once.
 
 use super::{Cell, Column, marks, row_of};
@@ -63,6 +64,17 @@ fn narrow(columns: &mut Vec<Column>, room: usize, order: DropOrder) -> Vec<&'sta
     before.iter().filter(is_gone).map(|it| it.head).collect()
 }
 
+/// Gives texts that are cut the cells that are left of `room`, the first column first.
+fn widen(columns: &mut [Column], room: usize, cells: &[Cell<'_>]) {
+    let used: usize = columns.iter().map(|it| it.width + 1).sum();
+    let mut left = (room + 1).saturating_sub(used);
+    for column in columns.iter_mut().filter(|it| it.left) {
+        let more = column.longest(cells).saturating_sub(column.width).min(left);
+        column.width += more;
+        left -= more;
+    }
+}
+
 /// The table as lines of at most `width` cells, the header first.
 pub fn fitted(
     (before, now): (&View, &View),
@@ -73,13 +85,18 @@ pub fn fitted(
     let all_simulated = now.gpus.iter().all(|gpu| gpu.uuid.is_simulated());
     let marks: Vec<String> = cells.iter().map(|it| marks(it, !all_simulated)).collect();
     let as_narrow = |column: &Column| {
-        let longest = cells.iter().map(|cell| (column.text)(cell).width()).max().unwrap_or(0);
-        let width = if column.left { column.width.min(longest) } else { column.width };
+        let longest = column.longest(&cells);
+        let width = match (column.left, order) {
+            (true, DropOrder::LastFirst) => longest,
+            (true, DropOrder::Known) => column.width.min(longest),
+            (false, _) => column.width,
+        };
         Column { width: width.max(column.head.len()), ..*column }
     };
     let mut columns: Vec<Column> = columns.iter().map(as_narrow).collect();
     let room = marks.iter().map(|it| it.width()).max().unwrap_or(0).min(width / MARKS);
     let dropped = narrow(&mut columns, width.saturating_sub(room), order);
+    widen(&mut columns, width.saturating_sub(room), &cells);
     let head = columns.iter().map(|it| it.padded(it.head)).collect::<Vec<_>>().join(" ");
     let mut lines = vec![cut(head.trim_end(), width)];
     lines.extend(
@@ -164,6 +181,23 @@ mod tests {
             told[1].ends_with("  suspended  simulated") && !told[2].contains("all GPUs"),
             "{told:#?}"
         );
+    }
+
+    /// A name has the room that other columns leave; where columns were named, it is whole.
+    #[test]
+    fn a_name_gets_the_room_that_is_left() {
+        let name = "tenant-with-a-very-long-name-7";
+        let rows = vec![slice(name, 1, None, true, 0)];
+        let view = View { rows, gpus: vec![gpu(1, 0)], ..View::default() };
+        let shown = |columns: &[Column], width, order| {
+            let told = told(&view, columns, width, order);
+            assert!(told.iter().all(|line| line.width() <= width), "{told:#?}");
+            told[1].split(' ').next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(shown(&standard(false), 140, DropOrder::Known), name);
+        assert!(shown(&standard(false), 60, DropOrder::Known).starts_with("tenant-with-a-v"));
+        let chosen = parse("NAME,GOT,WAIT").expect("columns");
+        assert_eq!(shown(&chosen, 40, DropOrder::LastFirst), name);
     }
 
     /// Columns that were named go from the right, and texts are as wide as they must be.

@@ -50,7 +50,7 @@ pub struct Options {
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(3..=3600))]
     seconds: u32,
     /// Demonstrate this policy, by name or number, instead of weights 1:2:4
-    #[arg(long, value_name = "POLICY", allow_hyphen_values = true)]
+    #[arg(long, value_name = "POLICY", allow_hyphen_values = true, add = crate::complete::policies())]
     policy: Option<Policy>,
     /// What the tenants do
     #[arg(long, value_enum, value_name = "LOAD", default_value = "busy")]

@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_since)]
     since: Duration,
     /// Show this container only: its id, the beginning of that, or its name
-    #[arg(long, value_name = "CONTAINER")]
+    #[arg(long, value_name = "CONTAINER", add = crate::complete::slices())]
     slice: Option<String>,
     /// Write a picture (FILE.svg) or a table (FILE.csv) instead of lines
     #[arg(long, short, value_name = "FILE", value_parser = parse_file)]
@@ -58,7 +58,8 @@ The daemon remembers ten minutes, second by second, also of slices that have end
   GOT   the part of the GPU's time that the slice got: its turns; without turns, as when it is alone on the GPU, no more than
         NVML's utilisation shows (if NVML does not tell it, all the time in which its processes claim work)
   DUE   the part that was due to it while it had work
-  WAIT  the part of the time in which it had work and not the GPU, because of others or of its limit";
+  WAIT  the part of the time in which it had work and not the GPU, because of others or of its limit
+MEMORY is USED and UNTRACKED of gpuslice ps together.";
 
 fn parse_since(text: &str) -> Result<Duration, String> {
     let since =
@@ -177,7 +178,7 @@ fn lines(past: &Past, gpus: &[GpuFacts], (seconds, most): (usize, usize)) -> Vec
     }
     let room = most.saturating_sub(FIGURES);
     let widths = past.series.values().map(|it| it.name.width());
-    let longest = room.saturating_sub(*CELLS.start()).clamp(4, 24);
+    let longest = room.saturating_sub(*CELLS.start()).max(4);
     let width = widths.max().unwrap_or(0).clamp(4, longest);
     let cells = room.saturating_sub(width).clamp(*CELLS.start(), *CELLS.end());
     let mut lines = Vec::new();

@@ -41,7 +41,7 @@ fn lines_fit_the_terminal() {
     past.series.get_mut(&2).expect("web").name = "a-name-of-thirty-two-characters-".to_owned();
     let told = lines(&past, &gpus(), (40, 80));
     assert!(told.iter().all(|line| line.width() <= 80), "{told:#?}");
-    assert!(told[2].starts_with("  a-name-of-thirty-two-ch\u{2026}  "), "{told:#?}");
+    assert!(told[2].starts_with("  a-name-of-thirty-two-characters-  \u{2583}"), "{told:#?}");
     assert!(told[2].ends_with("  34 %  50 %  66 %  2GiB"), "{told:#?}");
     let told = lines(&past, &gpus(), (40, 46));
     assert!(

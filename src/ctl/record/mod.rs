@@ -10,6 +10,7 @@ use crate::admin::Admin;
 use crate::elsewhere;
 use crate::out;
 use crate::table::View;
+use crate::text::cut;
 use crate::why::{duration, percent};
 use anyhow::{Context, Result};
 use gpuslice_wire::ids::GpuUuid;
@@ -18,11 +19,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use unicode_width::UnicodeWidthStr;
 
 /// Interval between two questions while a recording lasts.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// The daemon records a little longer than asked, so that the last question finds the recording on.
 const SLACK: Duration = Duration::from_secs(2);
+
+/// Cells of a name, at least.
+const NAME: usize = 16;
+/// Cells beside a name: five figures, and the spaces between.
+const FIGURES: usize = "  12345    123.4 ms  100 %    123 ms    123 ms  ".len();
 
 /// Options of `gpuslice record`.
 #[derive(clap::Args)]
@@ -47,7 +54,12 @@ Open a trace at https://ui.perfetto.dev or in chrome://tracing.
   turn     the slice had its turn
   drain    its turn was closed, and its work had not ended yet
   overrun  its work had not ended in time, and went on beside the turns of others
-  open     no turns were taken: it was alone, or the policy has none";
+  open     no turns were taken: it was alone, or the policy has none
+Columns of the sums:
+  TURNS    turns, or stretches without turns
+  GOT      GPU time that was charged, and the part of the recording that it is
+  LONGEST  the longest time from the begin of a turn until its work had ended, as far as the recording has it
+  LATE     time in drains and overruns";
 
 fn parse_for(text: &str) -> Result<Duration, String> {
     let length =
@@ -234,7 +246,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     match &options.output {
         None if options.json => out::line(&trace::summary(&recording).to_string())?,
-        None => lines(&recording).iter().try_for_each(|line| out::line(line))?,
+        None => lines(&recording, out::terminal().map(|(width, _)| width))
+            .iter()
+            .try_for_each(|line| out::line(line))?,
         Some(path) => {
             let text = match path.extension().and_then(|end| end.to_str()) {
                 Some("json") => trace::trace(&recording).to_string(),
@@ -246,20 +260,26 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line for each slice of each GPU.
-fn lines(recording: &Recording) -> Vec<String> {
+/// A line for each slice of each GPU. Names are whole in a pipe, and where a terminal of `most` cells has room for
+/// them.
+fn lines(recording: &Recording, most: Option<usize>) -> Vec<String> {
+    let longest = recording.tracks.values().map(|it| it.name.width()).max().unwrap_or(0);
+    let called = recording.gpus.iter().map(|(_, called)| called.width()).max().unwrap_or(0);
+    let room = most.map_or(usize::MAX, |most| most.saturating_sub(FIGURES + called));
+    let width = longest.min(room).max(NAME);
     let mut lines = vec![format!(
-        "{:16}  {:>5}  {:>9}  {:>5}  {:>8}  {:>8}",
+        "{:width$}  {:>5}  {:>9}  {:>5}  {:>8}  {:>8}",
         "NAME", "TURNS", "GOT", "", "LONGEST", "LATE"
     )];
     for (gpu, called) in &recording.gpus {
         for (number, track) in recording.on(*gpu) {
             let Sums { turns, gpu_ns, longest, late } = recording.sums(number);
             let part = percent(gpu_ns as f64 / recording.length.max(1) as f64);
-            let name = crate::text::cut(&track.name, 16);
+            let name = cut(&track.name, width);
+            let space = " ".repeat(width.saturating_sub(name.width()));
             let [got, longest, late] = [gpu_ns, longest, late].map(duration);
             lines.push(format!(
-                "{name:16}  {turns:>5}  {got:>9}  {part:>5}  {longest:>8}  {late:>8}  {called}"
+                "{name}{space}  {turns:>5}  {got:>9}  {part:>5}  {longest:>8}  {late:>8}  {called}"
             ));
         }
     }

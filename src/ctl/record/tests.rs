@@ -90,10 +90,16 @@ fn the_sum_of_turns_is_what_was_charged() {
             late: 29 * 300_000 + 100 * MS
         }
     );
-    let told = lines(&recording);
+    let told = lines(&recording, None);
     assert_eq!(told[1], "train                30     468 ms   84 %    112 ms    108 ms  gpu 0");
     assert!(told[2].starts_with("web                  30     129 ms   23 %"), "{told:#?}");
-    assert_eq!(lines(&Recording::default()), ["no slice used a GPU in this time"]);
+    assert_eq!(lines(&Recording::default(), None), ["no slice used a GPU in this time"]);
+    let mut long = recording;
+    let name = "tenant-with-a-very-long-name-7";
+    long.tracks.values_mut().for_each(|it| it.name = name.to_owned());
+    let of = |most| lines(&long, most)[1].split("  ").next().map(str::to_owned);
+    assert_eq!((of(None).as_deref(), of(Some(90)).as_deref()), (Some(name), Some(name)));
+    assert!(lines(&long, Some(80)).iter().all(|line| line.width() <= 80));
 }
 
 /// A question in the middle of a turn cuts it. The parts are joined again.

@@ -7,6 +7,7 @@
 
 use crate::past::{Past, part};
 use crate::processes::Process;
+use crate::set;
 use crate::table::{Row, View};
 use crate::why::{Finding, Told, decide, with_dir};
 use gpuslice_wire::ids::GpuUuid;
@@ -74,6 +75,16 @@ impl Field {
             Field::Limit => "--share-limit",
             Field::Cap => "--memory",
             Field::Priority => "--priority",
+        }
+    }
+
+    /// The values that it takes.
+    pub const fn values(self) -> &'static str {
+        match self {
+            Field::Weight => "1 to 1000, or none",
+            Field::Share | Field::Limit => "1 to 100 percent, or none",
+            Field::Cap => "a size as 8GiB, or a part as 1/4",
+            Field::Priority => "high, normal or best-effort",
         }
     }
 }
@@ -315,6 +326,12 @@ impl Model {
                 None
             }
             (Mode::Edit(container, field, text), key) => {
+                // A value that would be refused is no question.
+                let parsed = set::options(&container, field.option(), &text);
+                if let (Key::Enter, false, Err(why)) = (key, text.is_empty(), parsed) {
+                    self.message = why;
+                    return None;
+                }
                 self.mode = edited(container, field, text, key);
                 None
             }

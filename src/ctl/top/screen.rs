@@ -5,7 +5,7 @@
 //! reasons and a sparkline for each slice. All widths are those that a terminal gives to a character.
 
 use super::detail;
-use super::model::{Line as Slice, Mode, Model};
+use super::model::{Field, Line as Slice, Mode, Model};
 use crate::gpus::{Summary, summaries};
 use crate::spark::{resampled, sparkline};
 use crate::table::View;
@@ -297,8 +297,10 @@ fn table(
         return lines;
     }
     let selected = model.selected(slices);
-    let first = (selected + 1).saturating_sub(room.max(1));
-    for (at, it) in slices.iter().enumerate().skip(first).take(room.max(1)) {
+    // The last line counts the slices that have no room.
+    let rows = if slices.len() > room && room > 1 { room - 1 } else { room.max(1) };
+    let first = (selected + 1).saturating_sub(rows);
+    for (at, it) in slices.iter().enumerate().skip(first).take(rows) {
         let mark = if it.row.holds != 0 { "* " } else { "  " };
         let mut start = format!("{mark}{} ", fit(&it.row.name, name, false));
         columns.iter().for_each(|column| start += &column.text(model.now(), it));
@@ -310,6 +312,12 @@ fn table(
         let reason = fit(&it.told.fitted(why), why, false);
         let line = Line::from(vec![Span::raw(start), Span::styled(reason, reason_style(it, look))]);
         lines.push(if at == selected { line.style(look.chosen()) } else { line });
+    }
+    if rows < room {
+        let hidden = [(first, "above"), (slices.len().saturating_sub(first + rows), "below")];
+        let hidden = hidden.into_iter().filter(|(count, _)| *count > 0);
+        let hidden: Vec<_> = hidden.map(|(count, place)| format!("{count} more {place}")).collect();
+        lines.extend((!hidden.is_empty()).then(|| Line::from(format!("  {}", hidden.join(", ")))));
     }
     lines
 }
@@ -323,6 +331,23 @@ pub(super) fn reason_style(it: &Slice<'_>, look: Look) -> Style {
     }
 }
 
+/// The value that a container has now, as its option takes it; those of its GPUs, if they differ.
+fn now_of(model: &Model, container: &str, field: Field) -> String {
+    let number = |it: Option<u32>| it.map_or("none".to_owned(), |it| it.to_string());
+    let rows = model.now().rows.iter().filter(|row| row.container == container);
+    let mut values: Vec<String> = rows
+        .map(|row| match field {
+            Field::Weight => number(row.weight),
+            Field::Share => number(row.share),
+            Field::Limit => number(row.share_limit),
+            Field::Cap => row.cap.to_string(),
+            Field::Priority => row.class.to_string(),
+        })
+        .collect();
+    values.dedup();
+    values.join(", ")
+}
+
 /// Keys, a question or a message. `shown`: the lines of a slice in full that are on the screen, and their number.
 fn footer(model: &Model, shown: Option<(Range<usize>, usize)>) -> String {
     let name = |container: &str| model.now().name(container);
@@ -333,7 +358,17 @@ fn footer(model: &Model, shown: Option<(Range<usize>, usize)>) -> String {
     match &model.mode {
         Mode::Filter => format!("show names with: {}_", model.filter),
         Mode::Edit(container, field, text) => {
-            format!("set {} {} {text}_   (Enter, Esc)", name(container), field.option())
+            let about = match model.message.as_str() {
+                "" => {
+                    format!(
+                        "now {}; {}; Enter, Esc",
+                        now_of(model, container, *field),
+                        field.values()
+                    )
+                }
+                why => why.to_owned(),
+            };
+            format!("set {} {} {text}_   ({about})", name(container), field.option())
         }
         Mode::Confirm(container, field, text) => {
             format!("set {} {} {text}: are you sure? (y/n)", name(container), field.option())

@@ -293,6 +293,35 @@ fn a_change_is_asked_for_and_confirmed() {
     assert_eq!(model.press(Key::Interrupt), Some(Order::Quit));
 }
 
+/// A value that cannot be set is refused before the question; the prompt shows the present value and what is taken.
+#[test]
+fn a_prompt_has_the_value_and_the_choices() {
+    let mut model = model();
+    press(&mut model, "/web\n");
+    for (keys, told) in [
+        ("w", "set web --weight _   (now 1; 1 to 1000, or none; Enter, Esc)"),
+        ("s", "set web --share _   (now none; 1 to 100 percent, or none; Enter, Esc)"),
+        ("l", "set web --share-limit _   (now none; 1 to 100 percent, or none; Enter, Esc)"),
+        ("p", "set web --priority _   (now normal; high, normal or best-effort; Enter, Esc)"),
+    ] {
+        press(&mut model, keys);
+        assert_eq!(lines(&model, (80, 24))[23], told);
+        press(&mut model, "\x1b");
+    }
+    press(&mut model, "c");
+    let told = &lines(&model, (100, 24))[23];
+    assert!(told.contains("GiB; a size as 8GiB, or a part as 1/4; "), "{told}");
+    press(&mut model, "\x1b");
+    for refused in ["w0", "s150", "pfoo"] {
+        press(&mut model, &format!("{refused}\n"));
+        assert!(matches!(model.mode, Mode::Edit(..)), "{refused}: {:?}", model.mode);
+        let told = lines(&model, (120, 24)).join(" ");
+        assert!(told.contains("(invalid value "), "{refused}: {told}");
+        press(&mut model, "\x08");
+        assert!(model.message.is_empty() && press(&mut model, "\x1b").is_none());
+    }
+}
+
 /// A value is taken as on the command line of `gpuslice set`, and is never another option.
 #[test]
 fn a_typed_value_is_one_value() {
@@ -405,4 +434,13 @@ fn many_gpus_and_many_slices_leave_room() {
     (0..50).for_each(|_| drop(press(&mut model, "j")));
     let told = lines(&model, (80, 24));
     assert!(told.iter().any(|line| line.contains("s039")), "{told:#?}");
+    assert!(told.iter().any(|line| line.ends_with(" more above")), "{told:#?}");
+    (0..39).for_each(|_| drop(press(&mut model, "k")));
+    for height in [10, 14, 24, 40] {
+        let told = lines(&model, (80, height));
+        let rows = told.iter().filter(|line| line.contains(" s0")).count();
+        let sign = format!("  {} more below", 40 - rows);
+        assert!(told.contains(&sign), "{height}: {told:#?}");
+    }
+    assert!(!lines(&model, (80, 60)).iter().any(|line| line.contains(" more below")));
 }

@@ -9,6 +9,7 @@ mod http;
 mod pace;
 
 use crate::clients::{Clients, WhenFull, lock};
+use crate::elsewhere;
 use crate::out;
 use anyhow::{Context, Result, bail};
 use feed::Feed;
@@ -73,7 +74,7 @@ struct Server {
 /// Runs `gpuslice web`.
 ///
 /// # Errors
-/// The address is not of this machine alone, or not available.
+/// No daemon answers; the address is not of this machine alone, or not available.
 pub fn main(options: &Options) -> Result<ExitCode> {
     if let Some(name) = options.host.iter().find(|name| http::stands_for_all(name)) {
         bail!(
@@ -87,6 +88,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             options.listen.ip()
         );
     }
+    // A page without figures would not say why. A daemon that restarts later is asked again.
+    elsewhere::connect(options.runtime_dir.as_deref())?;
     let listener = TcpListener::bind(options.listen)
         .with_context(|| format!("{}; give another address with --listen", options.listen))?;
     let at = listener.local_addr()?;
@@ -268,6 +271,24 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Without a daemon it ends with the reason, as other commands do; it does not print an address.
+    #[test]
+    fn without_a_daemon_it_is_refused() {
+        let (send, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let options = Options {
+                listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+                remote: false,
+                host: Vec::new(),
+                no_token: false,
+                runtime_dir: Some(PathBuf::from("/nonexistent")),
+            };
+            send.send(main(&options).map_err(|why| format!("{why:#}")))
+        });
+        let done = ended.recv_timeout(Duration::from_secs(10)).expect("it ends");
+        assert!(done.is_err_and(|why| why.contains("no daemon answers at /nonexistent")));
+    }
 
     /// The script takes texts of tenants as texts: no call of it parses HTML or code.
     #[test]

@@ -79,6 +79,17 @@ fn bash_completes_commands_options_slices_and_gpus() {
     assert_eq!(bash(&format!("gpuslice set {dir} we")).expect("bash"), ["web"]);
     let gpus = bash(&format!("gpuslice policy {dir} ")).expect("bash");
     assert!(gpus.iter().any(|it| it == "0"), "{gpus:?}");
+    let classes = ["high", "normal", "best-effort"];
+    for (line, words) in [
+        ("gpuslice set web --priority ", &classes[..]),
+        ("gpuslice run --priority b", &classes[2..]),
+        ("gpuslice run --gang ", &["auto", "never"]),
+        ("gpuslice policy 0 f", &["fair", "fixed"]),
+        ("gpuslice demo --policy n", &["native"]),
+        ("gpuslice ps -o NAME,WA", &["NAME,WAIT", "NAME,WANTED"]),
+    ] {
+        assert_eq!(bash(line).expect("bash"), words, "{line}");
+    }
     // Without a daemon there are no names, and no error.
     let none = bash("gpuslice set --runtime-dir /nonexistent we").expect("bash");
     assert!(none.iter().all(|it| it.is_empty()), "{none:?}");

@@ -59,6 +59,8 @@ fn invalid_options_are_refused_with_the_reason() {
         assert!(!output.status.success(), "{words:?}: {output:?}");
         assert!(said.contains(expected), "{words:?}: {said}");
     }
+    let nothing = stage.gpuslice(&["set", "web"]).status;
+    assert_eq!(nothing.code(), Some(2), "wrong words");
     let after = stage.slice("web");
     assert_eq!(gpus(), before.0);
     for key in ["memory_cap", "weight", "share", "share_limit", "class", "time_cap_ppm"] {
