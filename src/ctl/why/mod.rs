@@ -22,8 +22,8 @@
 //! A container that runs all the time is held back too if another one's work runs beside it: both count as running, so
 //! together they run longer than the stretch. Under turns, that is the work of a container that has overrun.
 //!
-//! A gang that has a GPU for itself has the GPU all the time. The reason is then its other GPU, if the gang is held
-//! back there.
+//! A gang that has a GPU for itself has the GPU all the time, and no time is lost there. That it is held back on its
+//! other GPU is a note beside the reason.
 //!
 //! Many programs allocate until they are refused, and run well. So a refused allocation is the reason only with other
 //! evidence:
@@ -130,6 +130,19 @@ pub struct Finding {
     pub growth: Growth,
     /// The part of the GPU that it is due in the stretch, 0..=1.
     pub due: f64,
+    /// The GPU of its gang on which it is held back most, if the reason does not say so.
+    pub partner: Option<Partner>,
+}
+
+/// A GPU of a gang on which it is held back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partner {
+    /// That GPU.
+    pub gpu: GpuUuid,
+    /// The id of the container that has it, if that is known.
+    pub behind: Option<String>,
+    /// The part of the time, 0..=1.
+    pub part: f64,
 }
 
 /// Decides for a slice, from its growth since `before`, or since its account began.
@@ -137,7 +150,25 @@ pub fn decide(before: Option<&View>, now: &View, row: &Row) -> Finding {
     let growth = Growth::of(before, now, row).unwrap_or_default();
     let due = now.due_since(before, row);
     let (why, ns) = reason(before, now, row, &growth);
-    Finding { why, part: growth.part(ns), growth, due }
+    let partner = noted_partner(before, now, row, (&why, &growth));
+    Finding { why, part: growth.part(ns).min(1.0), growth, due, partner }
+}
+
+/// The GPU of its gang that a note names: it is held back there, and this GPU's account does not show it.
+fn noted_partner(
+    before: Option<&View>,
+    now: &View,
+    row: &Row,
+    (why, growth): (&Why, &Growth),
+) -> Option<Partner> {
+    if row.gang == 0 || !matches!(why, Why::Nothing | Why::Idle) {
+        return None;
+    }
+    let (Why::Gang { gpu: Some(gpu), behind }, ns) = partner(before, now, row) else {
+        return None;
+    };
+    let (behind, part) = (behind.map(|(container, _)| container), growth.part(ns).min(1.0));
+    (part >= NOTABLE).then_some(Partner { gpu, behind, part })
 }
 
 /// The reason, and its time, ns.
@@ -155,7 +186,7 @@ fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why
     // Work beside its own takes from it as waiting does, and goes on longer than any wait here.
     let more = beside.as_ref().is_some_and(|(_, ns)| *ns > largest);
     if growth.part(largest) < NOTABLE || more {
-        return unhindered(before, now, row, growth, beside);
+        return unhindered(now, row, growth, beside);
     }
     let why = match parts.into_iter().position(|ns| ns == largest) {
         Some(0) if row.clients == 0 => Why::NoProcess,
@@ -194,20 +225,7 @@ pub fn came_back(now: &View, row: &Row) -> Option<(u64, Option<u64>)> {
 }
 
 /// No wait takes a notable part of the time on this GPU, or work beside its own takes more.
-fn unhindered(
-    before: Option<&View>,
-    now: &View,
-    row: &Row,
-    growth: &Growth,
-    beside: Option<(String, u64)>,
-) -> (Why, u64) {
-    // A gang that has this GPU for itself runs here without turns, and its work waits for its other GPUs.
-    if row.gang != 0
-        && let (why, ns) = partner(before, now, row)
-        && growth.part(ns) >= 0.5
-    {
-        return (why, ns);
-    }
+fn unhindered(now: &View, row: &Row, growth: &Growth, beside: Option<(String, u64)>) -> (Why, u64) {
     let others = |peer: &&Row| peer.gpu == row.gpu && peer.container != row.container;
     let policy = now.policy(row.gpu);
     if !policy.rules().turns && now.rows.iter().filter(others).any(|peer| peer.runnable != 0) {

@@ -361,23 +361,33 @@ fn the_other_gpu_of_a_gang_is_named() {
         now.rows.push(other.clone());
     });
     // `c` has 9 s there and `b` 1.2 s: the second view alone has that GPU, so its whole account counts
-    let (gpu, behind) = (Some(GpuUuid([2; 16])), Some(("c".to_owned(), WaitCause::Queue)));
-    assert_eq!(found, Why::Gang { gpu, behind }, "{told:?}");
+    let second = Some(GpuUuid([2; 16]));
+    let behind = Some(("c".to_owned(), WaitCause::Queue));
+    assert_eq!(found, Why::Gang { gpu: second, behind }, "{told:?}");
     assert_eq!(told.advice.as_deref(), Some("gpuslice set a --weight 2"));
     assert!(told.sentence.contains("gpu 7") && told.sentence.contains("which c has"), "{told:?}");
-    // it has the first GPU for itself, and its work there waits for the second one
-    let alone = |gang| {
-        let (found, _) = why(parts(100, |_| ()), |now| {
-            let waits = Parts { running: 8, waiting: 92, by_cause: [0, 0, 92, 0, 0], ..QUEUE };
+    // It has the first GPU for itself, and loses no time there: the second one is a note.
+    let alone = |gang, waiting| {
+        let (found, told) = why(parts(100, |_| ()), |now| {
+            let by_cause = [0, 0, waiting, 0, 0];
+            let waits = Parts { running: 100 - waiting, waiting, by_cause, ..QUEUE };
             let mut there = time("a", 1, waits);
             there.gpu = GpuUuid([2; 16]);
+            now.gpus.push(gpu(2, 7));
             now.times.push(there);
             now.rows[0].gang = u32::from(gang);
             now.rows.push(Row { gang: u32::from(gang), ..other.clone() });
         });
-        found
+        assert_eq!((found, told.advice), (Why::Nothing, None), "{}", told.sentence);
+        (told.sentence, told.notes)
     };
-    assert_eq!((alone(true).name(), alone(false)), ("gang", Why::Nothing));
+    for waiting in [30, 92] {
+        let (sentence, notes) = alone(true, waiting);
+        assert!(sentence.contains("100 % of the time: nothing on this GPU keeps"), "{sentence}");
+        assert!(notes.concat().contains("on gpu 7 of its gang, which c has"), "{notes:?}");
+    }
+    let (sentence, notes) = alone(false, 92);
+    assert!(sentence.ends_with("nothing keeps it from more") && notes.is_empty(), "{sentence}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Names come from tenants and may hold spaces or quotes. A command that is shown is likely to be pasted into root's
 //! shell, so it has a container's name only if that is plain and names one container, else the id.
 
-use super::{Finding, NOTABLE, Why, came_back, is_higher, refused_ago};
+use super::{Finding, NOTABLE, Partner, Why, came_back, is_higher, refused_ago};
 use crate::table::{Row, View};
 use crate::text::{counted, cut};
 use gpuslice_wire::limits::WEIGHT_MAX;
@@ -267,6 +267,7 @@ impl Finding {
             }
             _ => {
                 let runs = percent(self.growth.part(self.growth.running));
+                let here = if self.partner.is_some() { " on this GPU" } else { "" };
                 let uses = match (self.growth.is_open, self.growth.got) {
                     (false, _) => String::new(),
                     (true, Some(got)) => format!(" for its launches, and uses {}", percent(got)),
@@ -276,7 +277,9 @@ impl Finding {
                 };
                 (
                     "-".to_owned(),
-                    format!("has the GPU {runs} of the time{uses}: nothing keeps it from more"),
+                    format!(
+                        "has the GPU {runs} of the time{uses}: nothing{here} keeps it from more"
+                    ),
                     None,
                 )
             }
@@ -286,6 +289,12 @@ impl Finding {
     /// What happened lately beside the reason.
     fn notes(&self, now: &View, row: &Row) -> Vec<String> {
         let mut notes = Vec::new();
+        if let Some(Partner { gpu, behind, part }) = &self.partner {
+            let has =
+                behind.as_ref().map_or(String::new(), |it| format!(", which {} has", now.name(it)));
+            let (gpu, part) = (now.called(*gpu), percent(*part));
+            notes.push(format!("it is held back {part} on {gpu} of its gang{has}"));
+        }
         if let (Some(ago), false) = (refused_ago(now, row), matches!(self.why, Why::Refused(_))) {
             notes.push(format!(
                 "an allocation of {} was refused {} ago, with {} left",
