@@ -10,7 +10,7 @@
 //!
 //! | the largest | reason |
 //! |---|---|
-//! | waiting, most of it in turns of others | its weight or share; its limit, where that sets what it is due |
+//! | waiting, most of it in turns of others | its weight, its share or a policy without weights; its limit, if that binds |
 //! | waiting, most of it of another cause | behind the container with most time of that cause |
 //! | limited | its limit, or its policy's |
 //! | gang | the GPU of the gang on which it waits for another container |
@@ -30,6 +30,7 @@
 //! * allocations are refused in the stretch, and nothing holds the container back for half of it;
 //! * or the last one was refused within a minute, and the container had no GPU time in the stretch.
 
+mod advice;
 mod growth;
 #[cfg(test)]
 mod tests;
@@ -62,8 +63,10 @@ pub enum Why {
     Idle,
     /// Others have the GPU for what their weights, shares or classes give them.
     Weight,
-    /// Its share: it has no weight for the rest.
+    /// Its share: it has no weight for the rest, or no share leaves a rest.
     Share,
+    /// Its GPU's policy divides the time without weights.
+    Policy,
     /// Its own limit.
     Limit,
     /// The limit that its GPU's policy sets.
@@ -107,6 +110,7 @@ impl Why {
             Why::Idle => "idle",
             Why::Weight => "weight",
             Why::Share => "share",
+            Why::Policy => "policy",
             Why::Limit => "share-limit",
             Why::PolicyLimit => "policy-limit",
             Why::NoTurns => "native",
@@ -259,12 +263,22 @@ fn waited(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> Why 
     let behind = growth.behind.iter().max_by_key(|behind| behind.by_cause[cause as usize]);
     match (cause, behind) {
         (WaitCause::Queue, _) | (_, None) if limit_binds(before, now, row) => limit(now, row),
-        (WaitCause::Queue, _) | (_, None) if row.weight.is_none() => Why::Share,
-        (WaitCause::Queue, _) | (_, None) => Why::Weight,
+        (WaitCause::Queue, _) | (_, None) => by_rule(now, row),
         (_, Some(behind)) => {
             let (container, longest) = (behind.container.clone(), behind.longest);
             Why::Behind { container, cause, longest }
         }
+    }
+}
+
+/// The rule that gives a slice its part.
+fn by_rule(now: &View, row: &Row) -> Why {
+    let rules = now.policy(row.gpu).rules();
+    let shares = now.rows.iter().filter(|it| it.gpu == row.gpu).filter_map(|it| it.share);
+    match row.share {
+        Some(_) if row.weight.is_none() || shares.sum::<u32>() >= 100 => Why::Share,
+        _ if !rules.weights => Why::Policy,
+        _ => Why::Weight,
     }
 }
 

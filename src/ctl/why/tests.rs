@@ -201,6 +201,69 @@ fn a_limit_and_a_share_are_told_from_a_weight() {
     ]);
 }
 
+/// Advice changes something under the policy that holds, and is no value that is there already.
+#[test]
+fn advice_about_turns_changes_something() {
+    let queued = |by_b| Parts { by_cause: [by_b, 0, 0, 0, 0], ..QUEUE };
+    let policy = |policy: Policy, label: &str, command: &str| {
+        let (found, told) = why(queued(73), |now| now.gpus[0].policy = policy);
+        assert_eq!(told.label, label, "{found:?}");
+        assert_eq!(told.advice.as_deref(), Some(command), "{told:?}");
+    };
+    policy(Policy::Soft, "weight 1", "gpuslice set a --weight 2");
+    policy(Policy::Preemptive, "preemptive", "gpuslice set a --share 75");
+    let rules: [(fn(&mut View), Why, &str); 5] = [
+        // weights count for nothing beside shares of 100 %
+        (
+            |now| share(now, [(Some(40), None), (Some(60), None)]),
+            Why::Share,
+            "the shares on gpu 0 are 100 %",
+        ),
+        (
+            |now| share(now, [(Some(40), Some(1)), (Some(60), None)]),
+            Why::Share,
+            "the shares on gpu 0 are 100 %",
+        ),
+        (
+            |now| share(now, [(Some(20), None), (Some(60), None)]),
+            Why::Share,
+            "gpuslice set a --weight 1",
+        ),
+        // a weight that is the largest
+        (
+            |now| share(now, [(None, Some(1000)), (None, Some(1000))]),
+            Why::Weight,
+            "gpuslice set a --share 75",
+        ),
+        (
+            |now| {
+                share(now, [(None, Some(1000)), (None, Some(1000))]);
+                (now.rows[0].share_limit, now.rows[0].cap_ppm) = (Some(50), 500_000);
+            },
+            Why::Weight,
+            "no weight or share gives it more",
+        ),
+    ];
+    for (change, expected, advice) in rules {
+        let (found, told) = why(queued(73), change);
+        assert_eq!(found, expected, "{told:?}");
+        assert!(told.advice.as_deref().is_some_and(|it| it.starts_with(advice)), "{told:?}");
+    }
+    // the limit that a slice with long kernels has
+    let (_, told) = why(behind([0, 0, 92, 0, 0]), |now| {
+        (now.rows[1].class, now.rows[0].class) = (Class::High, Class::Normal);
+        (now.rows[1].share_limit, now.rows[1].cap_ppm) = (Some(50), 500_000);
+    });
+    assert_eq!(told.advice.as_deref(), Some("gpuslice set b --share-limit 25"), "{told:?}");
+}
+
+/// Share and weight of `a` and `b`.
+fn share(now: &mut View, all: [(Option<u32>, Option<u32>); 2]) {
+    for (row, (share, weight)) in now.rows.iter_mut().zip(all) {
+        (row.share, row.weight) = (share, weight);
+    }
+}
+
 #[test]
 fn what_no_other_container_causes_blames_none() {
     let loads = parts(2, |it| (it.idle, it.waiting) = (90, 8));
@@ -321,8 +384,25 @@ fn a_refusal_is_the_reason_where_nothing_else_is() {
         refused(now, 30);
         now.gpus[0].promised = now.gpus[0].total;
     };
-    let (_, told) = why(idle, full);
-    assert!(told.advice.is_some_and(|it| it.contains("only 0B left to promise")));
+    let advice = |change: &dyn Fn(&mut View)| {
+        let changed = |now: &mut View| {
+            full(now);
+            change(now);
+        };
+        why(idle, changed).1.advice.unwrap_or_default()
+    };
+    let held = |now: &mut View| now.rows[1].reserved = Bytes(4 << 30);
+    let whole = |now: &mut View| {
+        now.rows.truncate(1);
+        now.rows[0].cap = now.gpus[0].total;
+    };
+    assert!(
+        advice(&held)
+            .ends_with("left to promise: lower another container's cap, or use another GPU")
+    );
+    // others leave memory unused, and no other slice has any
+    assert_eq!(advice(&|_| ()), "gpuslice set a --memory-limit 1026MiB");
+    assert_eq!(advice(&whole), "its cap is all of gpu 0: the program has to use less");
 }
 
 #[test]
@@ -359,6 +439,7 @@ fn the_other_gpu_of_a_gang_is_named() {
         now.gpus.push(gpu(2, 7));
         now.times.push(there);
         now.rows.push(other.clone());
+        now.rows.push(Row { gpu: other.gpu, ..slice("c", 1, None, true, 0) });
     });
     // `c` has 9 s there and `b` 1.2 s: the second view alone has that GPU, so its whole account counts
     let second = Some(GpuUuid([2; 16]));

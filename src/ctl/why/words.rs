@@ -3,13 +3,13 @@
 //! Names come from tenants and may hold spaces or quotes. A command that is shown is likely to be pasted into root's
 //! shell, so it has a container's name only if that is plain and names one container, else the id.
 
-use super::{Finding, NOTABLE, Partner, Why, came_back, is_higher, refused_ago};
+use super::advice::{behind_advice, higher_limit, larger_part, limit, more_memory, set};
+use super::{Finding, NOTABLE, Partner, Why, came_back, refused_ago};
 use crate::table::{Row, View};
 use crate::text::{counted, cut};
-use gpuslice_wire::limits::WEIGHT_MAX;
 use gpuslice_wire::policy::{Class, Policy};
-use gpuslice_wire::snapshot::{SuspensionState, TimeEnforcement};
-use gpuslice_wire::units::{Bytes, MIB};
+use gpuslice_wire::snapshot::SuspensionState;
+use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::WaitCause;
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
@@ -94,9 +94,12 @@ impl Finding {
                 self.behind(now, row, container, *cause, *longest)
             }
             Why::Beside { container } => self.beside(now, row, container),
-            Why::Weight | Why::Share | Why::Limit | Why::PolicyLimit | Why::NoTurns => {
-                self.entitled(now, row)
-            }
+            Why::Weight
+            | Why::Share
+            | Why::Policy
+            | Why::Limit
+            | Why::PolicyLimit
+            | Why::NoTurns => self.entitled(now, row),
             Why::Suspended(state) => suspended(now, row, *state),
             Why::Refused(ago) => refused(now, row, *ago),
             Why::Gang { gpu, behind } => {
@@ -189,11 +192,12 @@ impl Finding {
         let beside =
             most.map_or(String::new(), |by| format!(", most behind {}", now.name(&by.container)));
         let waits = format!("waits {part}{beside}");
+        let rivals: Vec<&str> = self.growth.behind.iter().map(|by| by.container.as_str()).collect();
         match &self.why {
             Why::Limit => (
                 format!("limit {limit}"),
                 format!("held back {part} by its share limit of {limit}"),
-                Some(set(now, row, "--share-limit none")),
+                Some(set(now, row, &higher_limit(now, row))),
             ),
             Why::PolicyLimit => (
                 format!("{} {limit}", now.policy(row.gpu)),
@@ -216,16 +220,28 @@ impl Finding {
                 (
                     format!("share {share}%"),
                     format!("{waits}: its share is {share} %, and it got {got}"),
-                    Some(set(now, row, "--weight 1")),
+                    (!has_more).then(|| larger_part(now, row, &rivals)),
                 )
             }
+            Why::Policy => (
+                now.policy(row.gpu).to_string(),
+                format!(
+                    "{waits}: policy {} counts no weights, it is due {due}, and it got {got}",
+                    now.policy(row.gpu)
+                ),
+                (!has_more).then(|| larger_part(now, row, &rivals)),
+            ),
             _ => {
                 let weight = row.weight.unwrap_or(1);
+                let share =
+                    row.share.map_or(String::new(), |share| format!("share of {share} % and its "));
                 (
                     format!("weight {weight}"),
-                    format!("{waits}: by its weight of {weight} it is due {due}, and it got {got}"),
+                    format!(
+                        "{waits}: by its {share}weight of {weight} it is due {due}, and it got {got}"
+                    ),
                     // A slice that has more than its due needs no larger weight.
-                    (!has_more).then(|| heavier(now, row)),
+                    (!has_more).then(|| larger_part(now, row, &rivals)),
                 )
             }
         }
@@ -350,18 +366,6 @@ fn suspended(now: &View, row: &Row, state: SuspensionState) -> (String, String, 
 /// A refused allocation.
 fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) {
     let (need, left) = (row.denied_need, row.denied_left);
-    let more = need.0.saturating_sub(left.0);
-    let cap = row.cap.0.saturating_add(more).div_ceil(MIB);
-    let gpu = now.gpus.iter().find(|gpu| gpu.uuid == row.gpu);
-    let free = gpu.map_or(0, |gpu| gpu.total.0.saturating_sub(gpu.promised.0));
-    let advice = match more <= free {
-        true => set(now, row, &format!("--memory {cap}MiB")),
-        false => format!(
-            "{} has only {} left to promise: lower another container's cap, or use another GPU",
-            now.called(row.gpu),
-            Bytes(free)
-        ),
-    };
     let unused = match row.denied_credit {
         Bytes::ZERO => String::new(),
         bytes => format!("; {bytes} were unused credit of its other processes"),
@@ -373,71 +377,6 @@ fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) 
             duration(ago),
             row.cap
         ),
-        Some(advice),
+        Some(more_memory(now, row)),
     )
-}
-
-/// `gpuslice set` for the container itself.
-fn set(now: &View, row: &Row, change: &str) -> String {
-    format!("gpuslice set {} {change}", now.handle(&row.container))
-}
-
-/// What helps a slice that waits behind `container` on its GPU.
-fn behind_advice(now: &View, row: &Row, container: &str, cause: WaitCause) -> String {
-    let other = now.rows.iter().find(|it| it.container == container && it.gpu == row.gpu);
-    match (cause, other) {
-        (WaitCause::HigherClass, Some(it)) => set(now, row, &format!("--priority {}", it.class)),
-        (WaitCause::LongKernel, Some(it)) => limit(now, row, it),
-        (WaitCause::NoDrain, Some(it)) if !is_stopped(it) => NO_PREEMPTION.to_owned(),
-        (WaitCause::Queue, _) => heavier(now, row),
-        _ => yield_to(now, row, container),
-    }
-}
-
-/// Twice the weight, for a slice whose part is too small.
-fn heavier(now: &View, row: &Row) -> String {
-    let more = (2 * row.weight.unwrap_or(1)).min(WEIGHT_MAX);
-    set(now, row, &format!("--weight {more}"))
-}
-
-/// Whether late work of a slice is stopped on the GPU.
-fn is_stopped(row: &Row) -> bool {
-    row.time_enforcement == TimeEnforcement::Preempt
-}
-
-/// The command that helps behind the long kernels of `other`. A lower class does not: whenever the others pause, it
-/// gets the GPU, and keeps it for its kernel's length. A limit holds it back then. Only where late work is stopped on
-/// the GPU, the class is what counts.
-fn limit(now: &View, row: &Row, other: &Row) -> String {
-    if is_stopped(other) {
-        return yield_to(now, row, &other.container);
-    }
-    let due = (100.0 * now.due(other)).round() as u32;
-    let most = match other.share_limit {
-        Some(limit) if limit <= due => limit / 2,
-        _ if due >= 100 || is_higher(other.class, row.class) => 50,
-        _ => due,
-    };
-    match most.max(1) {
-        most if most >= other.share.unwrap_or(0) => {
-            format!("gpuslice set {} --share-limit {most}", now.handle(&other.container))
-        }
-        _ => NO_PREEMPTION.to_owned(),
-    }
-}
-
-/// What helps where no setting of a slice does.
-const NO_PREEMPTION: &str = "set preemption = \"probe\" in gpusliced.toml, or use another GPU";
-
-/// The command by which `container` goes behind the one of `row`.
-fn yield_to(now: &View, row: &Row, container: &str) -> String {
-    let other = now.rows.iter().find(|it| it.container == container);
-    let class = other.map_or(Class::Normal, |it| it.class);
-    match (class, row.class) {
-        (class, mine) if !is_higher(mine, class) && mine != Class::BestEffort => {
-            format!("gpuslice set {} --priority best-effort", now.handle(container))
-        }
-        (_, Class::BestEffort) => set(now, row, "--priority normal"),
-        _ => NO_PREEMPTION.to_owned(),
-    }
 }
