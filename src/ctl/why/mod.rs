@@ -71,6 +71,8 @@ pub enum Why {
     Limit,
     /// The limit that its GPU's policy sets.
     PolicyLimit,
+    /// A limit that no longer holds: parts per million, if that is known.
+    PastLimit(Option<u32>),
     /// Its GPU's policy has no turns, and other containers have work.
     NoTurns,
     /// A container, and how it has the GPU.
@@ -81,6 +83,8 @@ pub enum Why {
         cause: WaitCause,
         /// The longest single wait, ns.
         longest: u64,
+        /// Its late turns in the stretch.
+        late: u64,
     },
     /// It runs, and so does the work of a container, which has overrun or beside which it has.
     Beside {
@@ -111,7 +115,7 @@ impl Why {
             Why::Weight => "weight",
             Why::Share => "share",
             Why::Policy => "policy",
-            Why::Limit => "share-limit",
+            Why::Limit | Why::PastLimit(_) => "share-limit",
             Why::PolicyLimit => "policy-limit",
             Why::NoTurns => "native",
             Why::Behind { .. } => "behind",
@@ -196,6 +200,7 @@ fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why
         Some(0) if row.clients == 0 => Why::NoProcess,
         Some(0) => Why::Idle,
         Some(1) => waited(before, now, row, growth),
+        Some(2) if row.cap_ppm >= WHOLE_PPM => past_limit(before, row),
         Some(2) => limit(now, row),
         Some(3) => partner(before, now, row).0,
         _ => Why::Away,
@@ -238,7 +243,8 @@ fn unhindered(now: &View, row: &Row, growth: &Growth, beside: Option<(String, u6
     if let Some((container, ns)) = beside {
         return (Why::Beside { container }, ns);
     }
-    match came_back(now, row) {
+    // What ended before the stretch is a note.
+    match came_back(now, row).filter(|(ago, _)| *ago <= growth.wall) {
         Some((_, ns)) => (Why::Away, ns.unwrap_or(growth.absent)),
         None => (Why::Nothing, 0),
     }
@@ -266,9 +272,17 @@ fn waited(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> Why 
         (WaitCause::Queue, _) | (_, None) => by_rule(now, row),
         (_, Some(behind)) => {
             let (container, longest) = (behind.container.clone(), behind.longest);
-            Why::Behind { container, cause, longest }
+            let late = late_turns(before, now, row, &container);
+            Why::Behind { container, cause, longest, late }
         }
     }
+}
+
+/// Late turns of `container` on the GPU of `row` in the stretch.
+fn late_turns(before: Option<&View>, now: &View, row: &Row, container: &str) -> u64 {
+    let is_it = |it: &&Row| it.gpu == row.gpu && it.container == container;
+    let late = |view: &View| view.rows.iter().find(is_it).map_or(0, |it| u64::from(it.late_turns));
+    late(now).saturating_sub(before.map_or(0, late))
 }
 
 /// The rule that gives a slice its part.
@@ -301,6 +315,12 @@ fn limit(now: &View, row: &Row) -> Why {
         true => Why::Limit,
         false => Why::PolicyLimit,
     }
+}
+
+/// The limit that held before, of a slice that has none now.
+fn past_limit(before: Option<&View>, row: &Row) -> Why {
+    let was = before.and_then(|view| view.row(row)).map(|old| old.cap_ppm);
+    Why::PastLimit(was.filter(|ppm| *ppm < WHOLE_PPM))
 }
 
 /// The GPU of the gang on which the container is held back longest, the container that has it, and the time, ns.

@@ -149,7 +149,8 @@ fn check(table: &[Case]) {
 
 #[test]
 fn waiting_has_its_cause_and_its_command() {
-    let long = |cause| Why::Behind { container: "b".into(), cause, longest: 3 * S / 2 };
+    let longest = 3 * S / 2;
+    let long = |cause| Why::Behind { container: "b".into(), cause, longest, late: 0 };
     let (kernels, drain) = (long(WaitCause::LongKernel), long(WaitCause::NoDrain));
     let (higher, gang) = (long(WaitCause::HigherClass), long(WaitCause::Gang));
     let last = "gpuslice set b --priority best-effort";
@@ -255,6 +256,33 @@ fn advice_about_turns_changes_something() {
         (now.rows[1].share_limit, now.rows[1].cap_ppm) = (Some(50), 500_000);
     });
     assert_eq!(told.advice.as_deref(), Some("gpuslice set b --share-limit 25"), "{told:?}");
+}
+
+/// A limit that was removed in the stretch is not the one that holds now.
+#[test]
+fn a_limit_that_no_longer_holds_is_said_to_be_past() {
+    let (mut before, now) = views(parts(60, |it| it.limited = 40), no);
+    let told = |before: &View| {
+        let finding = decide(Some(before), &now, &now.rows[0]);
+        assert_eq!(finding.why.name(), "share-limit");
+        finding.told(&now, &now.rows[0])
+    };
+    let unknown = told(&before);
+    assert_eq!((unknown.label.as_str(), &unknown.advice), ("past limit", &None));
+    (before.rows[0].share_limit, before.rows[0].cap_ppm) = (Some(20), 200_000);
+    let known = told(&before);
+    assert_eq!((known.label.as_str(), known.advice), ("past limit 20 %", None));
+    assert!(known.sentence.contains("held back 40 % by a limit of 20 %"), "{}", known.sentence);
+}
+
+/// Late turns are those of the stretch, and the longest wait may be that for several kernels.
+#[test]
+fn late_turns_are_counted_in_the_stretch() {
+    let (mut before, mut now) = views(behind([0, 0, 92, 0, 0]), no);
+    (before.rows[1].late_turns, now.rows[1].late_turns) = (700, 702);
+    let sentence = |before| decide(before, &now, &now.rows[0]).told(&now, &now.rows[0]).sentence;
+    let told = sentence(Some(&before));
+    assert!(told.ends_with("whose queued work lasts up to 1.5 s (2 late turns)"), "{told}");
 }
 
 /// Share and weight of `a` and `b`.
@@ -414,12 +442,28 @@ fn a_restart_of_the_daemon_in_the_stretch_is_its_absence() {
     let away = SINCE - before.now_ns;
     assert_eq!(finding.growth.absent, away);
     assert_eq!(finding.growth.wall, now.times[0].total() + away);
-    // and shortly before it, if nothing else is notable
+    // When the old daemon ended is not known.
+    let told = Finding { why: Why::Away, ..finding }.told(&now, &now.rows[0]).sentence;
+    assert!(
+        told.starts_with(&format!("the daemon was away for up to {}", duration(away))),
+        "{told}"
+    );
+    // and in it, if nothing else is notable
     let (found, told) = why(parts(99, |it| it.idle = 1), |now| {
         now.daemon = Some(daemon(SECOND - S, (0, 0)));
     });
     assert_eq!(found, Why::Away, "{told:?}");
-    assert!(told.sentence.contains("until 1.0 s ago"), "{told:?}");
+    assert!(told.sentence.starts_with("the daemon was away, until 1.0 s ago"), "{told:?}");
+    // The account after a restart has only the wait for processes to come back.
+    let (_, told) = why(parts(60, |it| it.absent = 40), |now| {
+        now.daemon = Some(daemon(SECOND - S, (0, 0)));
+    });
+    assert!(told.sentence.starts_with("the daemon was away, until 1.0 s ago"), "{told:?}");
+    // before the stretch: a note
+    let (found, told) = why(parts(99, |it| it.idle = 1), |now| {
+        now.daemon = Some(daemon(SECOND - 6 * S, (0, 0)));
+    });
+    assert_eq!((found, told.notes.len()), (Why::Nothing, 1), "{told:?}");
     let (found, told) = why(QUEUE, |now| {
         let (absent_until_ns, absent_ns) = (SECOND - 5 * S, 3 * S);
         now.daemon = Some(daemon(S, (absent_until_ns, absent_ns)));

@@ -90,16 +90,14 @@ impl Finding {
     /// The finding about `row` in words.
     pub fn told(&self, now: &View, row: &Row) -> Told {
         let (label, sentence, advice) = match &self.why {
-            Why::Behind { container, cause, longest } => {
-                self.behind(now, row, container, *cause, *longest)
+            Why::Behind { container, cause, longest, late } => {
+                self.behind(now, row, (container, *cause), (*longest, *late))
             }
             Why::Beside { container } => self.beside(now, row, container),
-            Why::Weight
-            | Why::Share
-            | Why::Policy
-            | Why::Limit
-            | Why::PolicyLimit
-            | Why::NoTurns => self.entitled(now, row),
+            Why::Weight | Why::Share | Why::Policy => self.queued(now, row),
+            Why::Limit | Why::PastLimit(_) | Why::PolicyLimit | Why::NoTurns => {
+                self.limited(now, row)
+            }
             Why::Suspended(state) => suspended(now, row, *state),
             Why::Refused(ago) => refused(now, row, *ago),
             Why::Gang { gpu, behind } => {
@@ -133,24 +131,19 @@ impl Finding {
         &self,
         now: &View,
         row: &Row,
-        container: &str,
-        cause: WaitCause,
-        longest: u64,
+        (container, cause): (&str, WaitCause),
+        (longest, late): (u64, u64),
     ) -> (String, String, Option<String>) {
         let name = now.name(container);
         let (part, longest) = (percent(self.part), duration(longest));
         let other = now.rows.iter().find(|it| it.container == container && it.gpu == row.gpu);
-        let late = other.map_or(0, |it| it.late_turns);
+        let turns = counted(late, "late turn");
+        let turns = if late > 0 { format!(" ({turns})") } else { String::new() };
         let (short, why) = match cause {
             WaitCause::LongKernel => {
-                let turns = counted(late, "late turn");
-                let turns = if late > 0 { format!(" ({turns})") } else { String::new() };
-                ("long kernels", format!("whose kernels last up to {longest}{turns}"))
+                ("long kernels", format!("whose queued work lasts up to {longest}{turns}"))
             }
-            WaitCause::NoDrain => (
-                "no drain",
-                format!("whose work does not end in time ({})", counted(late, "late turn")),
-            ),
+            WaitCause::NoDrain => ("no drain", format!("whose work does not end in time{turns}")),
             WaitCause::HigherClass => {
                 let class = other.map_or(Class::High, |it| it.class);
                 ("higher class", format!("which is of a higher class ({class})"))
@@ -181,24 +174,24 @@ impl Finding {
         (format!("beside {name}"), sentence, advice)
     }
 
-    /// Its part of the GPU's time is what the node's rules give it.
-    fn entitled(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
-        let (part, due) = (percent(self.part), percent(self.due));
-        let charged = self.growth.part(self.growth.gpu);
-        let (has_more, got) = (charged > self.due + CLEARLY, percent(charged));
-        let gpu = now.index(row.gpu);
+    /// Its limit holds it back, or its policy has no turns.
+    fn limited(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
+        let (part, gpu) = (percent(self.part), now.index(row.gpu));
         let limit = percent(f64::from(row.cap_ppm) / 1e6);
-        let most = self.growth.behind.iter().max_by_key(|by| by.by_cause.iter().sum::<u64>());
-        let beside =
-            most.map_or(String::new(), |by| format!(", most behind {}", now.name(&by.container)));
-        let waits = format!("waits {part}{beside}");
-        let rivals: Vec<&str> = self.growth.behind.iter().map(|by| by.container.as_str()).collect();
         match &self.why {
             Why::Limit => (
                 format!("limit {limit}"),
                 format!("held back {part} by its share limit of {limit}"),
                 Some(set(now, row, &higher_limit(now, row))),
             ),
+            Why::PastLimit(ppm) => {
+                let limit = ppm.map(|ppm| percent(f64::from(ppm) / 1e6));
+                let (of, label) = match limit {
+                    Some(limit) => (format!(" of {limit}"), format!("past limit {limit}")),
+                    None => (String::new(), "past limit".to_owned()),
+                };
+                (label, format!("was held back {part} by a limit{of}, which no longer holds"), None)
+            }
             Why::PolicyLimit => (
                 format!("{} {limit}", now.policy(row.gpu)),
                 format!("held back {part}: policy {} gives it {limit}", now.policy(row.gpu)),
@@ -209,42 +202,48 @@ impl Finding {
                     _ => format!("gpuslice policy {gpu} soft"),
                 }),
             ),
-            Why::NoTurns => (
+            _ => (
                 "native".to_owned(),
                 "runs beside others without turns: policy native divides the GPU by no weight"
                     .into(),
                 Some(format!("gpuslice policy {gpu} soft")),
             ),
+        }
+    }
+
+    /// Its part of the GPU's time is what the node's rules give it.
+    fn queued(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
+        let (part, due) = (percent(self.part), percent(self.due));
+        let charged = self.growth.part(self.growth.gpu);
+        let got = percent(charged);
+        let behind = &self.growth.behind;
+        let most = behind.iter().max_by_key(|by| by.by_cause.iter().sum::<u64>());
+        let beside =
+            most.map_or(String::new(), |by| format!(", most behind {}", now.name(&by.container)));
+        let waits = format!("waits {part}{beside}");
+        let rivals: Vec<&str> = behind.iter().map(|by| by.container.as_str()).collect();
+        // A slice that has more than its due needs no more.
+        let has_more = charged > self.due + CLEARLY;
+        let advice = (!has_more).then(|| larger_part(now, row, &rivals));
+        let (label, rule) = match &self.why {
             Why::Share => {
                 let share = row.share.unwrap_or(0);
-                (
-                    format!("share {share}%"),
-                    format!("{waits}: its share is {share} %, and it got {got}"),
-                    (!has_more).then(|| larger_part(now, row, &rivals)),
-                )
+                (format!("share {share}%"), format!("its share is {share} %"))
             }
-            Why::Policy => (
-                now.policy(row.gpu).to_string(),
-                format!(
-                    "{waits}: policy {} counts no weights, it is due {due}, and it got {got}",
-                    now.policy(row.gpu)
-                ),
-                (!has_more).then(|| larger_part(now, row, &rivals)),
-            ),
+            Why::Policy => {
+                let policy = now.policy(row.gpu);
+                let rule = format!("policy {policy} counts no weights, it is due {due}");
+                (policy.to_string(), rule)
+            }
             _ => {
                 let weight = row.weight.unwrap_or(1);
-                let share =
-                    row.share.map_or(String::new(), |share| format!("share of {share} % and its "));
-                (
-                    format!("weight {weight}"),
-                    format!(
-                        "{waits}: by its {share}weight of {weight} it is due {due}, and it got {got}"
-                    ),
-                    // A slice that has more than its due needs no larger weight.
-                    (!has_more).then(|| larger_part(now, row, &rivals)),
-                )
+                let share = row.share.map(|share| format!("share of {share} % and its "));
+                let share = share.unwrap_or_default();
+                let rule = format!("by its {share}weight of {weight} it is due {due}");
+                (format!("weight {weight}"), rule)
             }
-        }
+        };
+        (label, format!("{waits}: {rule}, and it got {got}"), advice)
     }
 
     /// No other container is the reason.
@@ -268,11 +267,8 @@ impl Finding {
                 let back = came_back(now, row);
                 let ago =
                     back.map_or(String::new(), |(ago, _)| format!(", until {} ago", duration(ago)));
-                let length = match back.and_then(|(_, ns)| ns) {
-                    _ if self.growth.absent > 0 => format!(" for {}", duration(self.growth.absent)),
-                    Some(ns) => format!(" for {}", duration(ns)),
-                    None => String::new(),
-                };
+                let length =
+                    self.away(back).map_or(String::new(), |length| format!(" for {length}"));
                 (
                     "daemon away".to_owned(),
                     format!(
@@ -299,6 +295,19 @@ impl Finding {
                     None,
                 )
             }
+        }
+    }
+
+    /// How long the daemon was away, where that is known: `back` is how long ago it came back, and its last absence.
+    /// After a restart the account has no more than its wait for processes to come back.
+    fn away(&self, back: Option<(u64, Option<u64>)>) -> Option<String> {
+        let (absent, growth) = (duration(self.growth.absent), &self.growth);
+        match back {
+            _ if growth.is_anew => Some(format!("up to {absent}")),
+            Some((_, None)) => None,
+            _ if growth.part(growth.absent) >= NOTABLE => Some(absent),
+            Some((_, Some(ns))) => Some(duration(ns)),
+            None => None,
         }
     }
 
