@@ -28,7 +28,8 @@
 //! Many programs allocate until they are refused, and run well. So a refused allocation is the reason only with other
 //! evidence:
 //! * allocations are refused in the stretch, and nothing holds the container back for half of it;
-//! * or the last one was refused within a minute, and the container had no GPU time in the stretch.
+//! * or the container had no GPU time in the stretch, and the last one was refused within a minute, or its account has
+//!   no less idle time than has passed since: a program that works on has less.
 
 mod advice;
 mod growth;
@@ -213,7 +214,8 @@ fn refused(now: &View, row: &Row, growth: &Growth) -> Option<u64> {
     let ago = refused_ago(now, row)?;
     let still = growth.denied.is_some_and(|denied| denied > 0);
     let is_free = growth.part(growth.held_back()) < 0.5;
-    let does_nothing = ago <= RECENT_NS && growth.gpu == 0;
+    let has_stopped = ago <= RECENT_NS || now.time(row).is_some_and(|time| time.off() >= ago);
+    let does_nothing = has_stopped && growth.gpu == 0;
     (is_free && (still || does_nothing)).then_some(ago)
 }
 

@@ -402,7 +402,9 @@ fn a_refusal_is_the_reason_where_nothing_else_is() {
     // once, and nothing since
     let idle = parts(0, |it| it.idle = 100);
     assert_eq!(why(idle, |now| refused(now, 30)).0, Why::Refused(30 * S));
-    assert_eq!(why(idle, |now| refused(now, 61)).0, Why::Idle);
+    // longer ago: its account was idle for 82 s, so that it worked after the earlier one of these
+    assert_eq!(why(idle, |now| refused(now, 80)).0, Why::Refused(80 * S));
+    assert_eq!(why(idle, |now| refused(now, 84)).0, Why::Idle);
     // once, and it works since: it probes how much there is
     let (found, told) = why(parts(10, |it| it.idle = 90), |now| refused(now, 30));
     assert_eq!((found, told.notes.len()), (Why::Idle, 1), "{told:?}");
