@@ -159,12 +159,14 @@ function sliceRow(row) {
   const held = node("i");
   // with a memory limit the bar is as long as that, and what is borrowed has a colour of its own
   const most = Math.max(1, row.memory_cap, row.memory_limit);
-  held.style.width = 100 * Math.min(row.memory_used, row.memory_cap) / most + "%";
+  const all = row.memory_used + row.memory_untracked;
+  held.style.width = 100 * Math.min(all, row.memory_cap) / most + "%";
   const borrowed = node("i", undefined, "borrowed");
-  borrowed.style.width = 100 * Math.min(most, Math.max(0, row.memory_used - row.memory_cap)) / most + "%";
+  borrowed.style.width = 100 * Math.min(most, Math.max(0, all - row.memory_cap)) / most + "%";
   bar.append(held, borrowed);
   const limit = row.memory_limit > row.memory_cap ? `, limit ${size(row.memory_limit)}` : "";
-  memory.append(bar, node("small", `${size(row.memory_used)} of ${size(row.memory_cap)}${limit}`));
+  const untracked = row.memory_untracked > 0 ? `, ${size(row.memory_untracked)} untracked` : "";
+  memory.append(bar, node("small", `${size(row.memory_used)} of ${size(row.memory_cap)}${limit}${untracked}`));
   const history = node("td");
   history.append(spark(row));
   line.append(name, node("td", row.index), node("td", row.class), memory);

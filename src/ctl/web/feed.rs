@@ -22,7 +22,7 @@ const EVENTS: usize = 200;
 /// Between the first two questions after a while without pages.
 const FIRST_RATES: Duration = Duration::from_millis(250);
 /// Version of the JSON.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// See the file's head.
 pub struct Feed {
@@ -205,7 +205,7 @@ fn slice(now: &View, line: &Line<'_>) -> Value {
         "container": row.container, "name": row.name, "gpu": row.gpu.to_string(), "index": now.index(row.gpu),
         "pod": owner_json(now, row), "class": row.class.name(), "weight": row.weight, "share": row.share,
         "share_limit": row.share_limit, "memory_cap": row.cap.0, "memory_limit": now.limit(row).limit.0,
-        "memory_used": row.used.0.saturating_add(row.untracked.0), "holds": row.holds != 0,
+        "memory_used": row.used.0, "memory_untracked": row.untracked.0, "holds": row.holds != 0,
         "processes": row.clients, "denied": row.denied, "late_turns": row.late_turns,
         "due": finding.due, "got": growth.got, "wait": part(growth.waited()), "idle": part(growth.idle),
         "reason": finding.why.name(), "why": told.label, "sentence": told.sentence, "try": told.advice,
@@ -223,4 +223,24 @@ fn waits(now: &View, row: &Row) -> Vec<Value> {
         })
     });
     wait.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::slice as row;
+    use gpuslice_wire::units::Bytes;
+
+    /// A key means the same as in the other views: memory that no process reports is apart.
+    #[test]
+    fn memory_used_is_that_of_ps() {
+        let mut web = row("web", 1, None, true, 0);
+        (web.used, web.untracked) = (Bytes(960 << 20), Bytes(4 << 20));
+        let model = Model::new(View { rows: vec![web], ..View::default() });
+        let shown = slice(model.now(), &model.lines()[0]);
+        let listed = &crate::table::json(model.now())["slices"][0];
+        for key in ["memory_used", "memory_untracked"] {
+            assert!(shown[key].is_u64() && shown[key] == listed[key], "{key}: {shown}");
+        }
+    }
 }
