@@ -2,8 +2,8 @@
 //! orders out.
 //!
 //! The figures of each slice are those of about two seconds. Its reason is decided over about five: of two reasons that
-//! cost nearly the same, a shorter stretch would name another one at each look. A slice in full has the figures of these
-//! five beside its reason. The model keeps the views. The last minutes, for the sparklines, are the daemon's.
+//! cost nearly the same, a shorter stretch would name another one at each look. A slice in full has the figures of
+//! these five beside its reason. The model keeps the views. The last minutes, for the sparklines, are the daemon's.
 
 use crate::past::{Past, part};
 use crate::processes::Process;

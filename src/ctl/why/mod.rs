@@ -10,7 +10,7 @@
 //!
 //! | the largest | reason |
 //! |---|---|
-//! | waiting, most of it in turns of others | its weight, its share or a policy without weights; its limit, if that binds |
+//! | waiting, most of it in turns of others | its weight, its share or its policy; its limit, if that binds |
 //! | waiting, most of it of another cause | behind the container with most time of that cause |
 //! | limited | its limit, or its policy's |
 //! | gang | the GPU of the gang on which it waits for another container |
@@ -283,7 +283,7 @@ fn waited(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> Why 
 /// Late turns of `container` on the GPU of `row` in the stretch.
 fn late_turns(before: Option<&View>, now: &View, row: &Row, container: &str) -> u64 {
     let is_it = |it: &&Row| it.gpu == row.gpu && it.container == container;
-    let late = |view: &View| view.rows.iter().find(is_it).map_or(0, |it| u64::from(it.late_turns));
+    let late = |view: &View| view.rows.iter().find(is_it).map_or(0, |it| it.late_turns);
     late(now).saturating_sub(before.map_or(0, late))
 }
 
