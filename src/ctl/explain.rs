@@ -40,15 +40,25 @@ pub struct Options {
 const HELP: &str = "\
 Reasons:
   weight, share   others have the GPU for what their weights and shares give them
-  limit           the slice has used up its limit, or its policy's
-  NAME: ...       it waits behind NAME: its kernels are long, its work does not end, or its class is higher
+  POLICY          others have it under a policy that counts no weights: fair, preemptive
+  limit           the slice has used up its limit; with a policy's name, that of the policy
+  past limit      a limit held it back, and no longer holds
+  NAME: ...       it waits behind NAME: its kernels are long, its work does not end, its class is higher,
+                  it has its turns, or the GPU is reserved for its gang
+  beside NAME     the work of NAME goes on beside its own: kernels of one of them outlast its turns
+  native          it runs beside others without turns, under the policy native
   idle            it has no work for the GPU: it loads data, or computes on the CPU
-  memory refused  an allocation did not fit under its cap
+  no process      no process of it uses the GPU
+  memory refused  an allocation did not fit under its cap, and nothing else is the reason
   gang            another of its GPUs is not free
-  suspended       its memory is on the host, or on the way; its processes wait
+  suspending, suspended, resuming
+                  its memory is on the host, or on the way; its processes wait
   frozen          gpuslice has frozen its processes, because it is over its cap
   daemon away     the daemon did not run
-  -               nothing keeps it from the GPU";
+  -               nothing keeps it from the GPU
+
+Time: the parts of its wall time: running, waiting, hand-over, limited, gang, idle, suspended and absent. Where slices
+launched without turns, running is called free to launch: what they ran then is not measured.";
 
 fn parse_stretch(text: &str) -> Result<Duration> {
     let seconds: f64 = text.parse().context("not a number of seconds")?;
@@ -195,4 +205,24 @@ fn json_of(now: &View, findings: &[(&Row, Finding)], dir: Option<&Path>) -> Valu
     };
     let slices: Vec<Value> = findings.iter().map(one).collect();
     out::document("explain", 1, json!({ "now_ns": now.now_ns, "slices": slices }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HELP;
+
+    #[test]
+    fn the_help_has_every_label() {
+        let labels =
+            ["weight", "share", "POLICY", "limit", "past limit", "NAME: ...", "beside NAME"];
+        let more = ["native", "idle", "no process", "memory refused", "gang", "daemon away"];
+        for label in labels.into_iter().chain(more).chain(["suspending", "suspended", "resuming"]) {
+            let is_there = |line: &str| {
+                let named = line.trim_start().split("  ").next().unwrap_or("");
+                named == label || named.split(", ").any(|word| word.trim_end_matches(',') == label)
+            };
+            assert!(HELP.lines().any(is_there), "{label}");
+        }
+        assert!(HELP.contains("free to launch"));
+    }
 }

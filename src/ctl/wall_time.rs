@@ -66,6 +66,12 @@ impl WallTime {
         self.parts.iter().map(|(_, ns)| ns).sum()
     }
 
+    /// Time in which it did nothing that is known: idle, suspended, or without the daemon, ns.
+    pub fn off(&self) -> u64 {
+        let is_off = |name: &str| matches!(name, "idle" | "suspended" | "absent");
+        self.parts.iter().filter(|(name, _)| is_off(name)).map(|(_, ns)| ns).sum()
+    }
+
     /// The containers behind which it waited, the longest total first.
     pub fn waits(&self) -> impl Iterator<Item = (ContainerId, &WaitBehind)> {
         self.behind.iter().filter_map(|wait| Some((wait.container?, wait)))

@@ -42,7 +42,7 @@ pub(super) fn lines(
 
 /// Its reason, its rules and its figures.
 fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
-    let (row, growth, now) = (it.row, &it.finding.growth, model.now());
+    let (row, growth, now) = (it.row, &it.judged, model.now());
     let part = |ns: u64| percent(growth.part(ns));
     let optional = |value: Option<u32>| value.map_or("none".to_owned(), |it| it.to_string());
     vec![
@@ -50,7 +50,8 @@ fn summary(model: &Model, it: &Slice<'_>, width: usize) -> Vec<String> {
         format!("why       {}", it.told.sentence),
         format!("try       {}", it.told.advice.as_deref().unwrap_or("-")),
         format!(
-            "time      {} {}, {} waiting, {} hand-over, {} limited, {} gang, {} idle, {}{} absent",
+            "time      {}: {} {}, {} waiting, {} hand-over, {} limited, {} gang, {} idle, {}{} absent",
+            duration(growth.wall),
             part(growth.running),
             if growth.is_open { "free to launch" } else { "running" },
             part(growth.waiting),

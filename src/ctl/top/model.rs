@@ -2,14 +2,14 @@
 //! orders out.
 //!
 //! The figures of each slice are those of about two seconds. Its reason is decided over about five: of two reasons that
-//! cost nearly the same, a shorter stretch would name another one at each look. The model keeps the views of these. The
-//! last minutes, for the sparklines, are the daemon's.
+//! cost nearly the same, a shorter stretch would name another one at each look. A slice in full has the figures of
+//! these five beside its reason. The model keeps the views. The last minutes, for the sparklines, are the daemon's.
 
 use crate::past::{Past, part};
 use crate::processes::Process;
 use crate::set;
 use crate::table::{Row, View};
-use crate::why::{Finding, Told, decide, with_dir};
+use crate::why::{Finding, Growth, Told, decide, with_dir};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::samples::Sample;
 use std::cell::Cell;
@@ -130,9 +130,11 @@ pub enum Order {
 pub struct Line<'a> {
     /// The slice.
     pub row: &'a Row,
-    /// Why it is slow.
+    /// Why it is slow, with the figures of the last stretch.
     pub finding: Finding,
-    /// The same in words.
+    /// Where the time went from which the reason was decided.
+    pub judged: Growth,
+    /// The reason in words.
     pub told: Told,
 }
 
@@ -196,6 +198,11 @@ impl Model {
         if self.is_paused {
             return;
         }
+        // A restart of the daemon is counted from the last look before it.
+        let started = |view: &View| view.daemon.map(|it| it.started_ns);
+        if started(self.now()) != started(&view) {
+            self.views.drain(..self.views.len() - 1);
+        }
         self.views.push_back(view);
         if self.views.len() > VIEWS {
             self.views.pop_front();
@@ -253,10 +260,11 @@ impl Model {
             let finding = decide(first, now, row);
             let told = finding.told(now, row);
             let Finding { growth, due, .. } = decide(before, now, row);
+            let judged = finding.growth.clone();
             let finding = Finding { growth, due, ..finding };
             let advice = with_dir(told.advice, self.given_dir.as_deref());
             let told = Told { advice, ..told };
-            Line { row, finding, told }
+            Line { row, finding, judged, told }
         };
         let mut lines: Vec<Line<'_>> = now.rows.iter().filter(is_meant).map(line).collect();
         let permille = |it: &Line<'_>, ns: u64| (1_000.0 * it.finding.growth.part(ns)) as u64;

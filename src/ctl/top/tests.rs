@@ -6,10 +6,10 @@ use crate::past::tests::past;
 use crate::processes::Process;
 use crate::set;
 use crate::table::tests::{gpu, slice};
-use crate::table::{Gpu, MemoryLimit, Row, View};
+use crate::table::{DaemonState, Gpu, MemoryLimit, Row, View};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, ClassCaps};
 use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::{WaitBehind, WaitCause};
 use ratatui::Terminal;
@@ -350,7 +350,7 @@ fn the_detail_has_the_reason_the_command_and_the_waits() {
     let told = lines(&model, (100, 40)).join("\n");
     for text in [
         "web (web) on gpu 0, GPU-01010101",
-        "why       waits 90 %: behind train, whose kernels last up to 1.5 s",
+        "why       waits 90 %: behind train, whose queued work lasts up to 1.5 s",
         "10 % running, 90 % waiting",
         "memory    3GiB used",
         "families  3GiB held (allocations 2GiB, pools 512MiB, contexts 512MiB)",
@@ -364,6 +364,42 @@ fn the_detail_has_the_reason_the_command_and_the_waits() {
     );
     press(&mut model, "\x1b");
     assert_eq!(model.mode, Mode::List);
+}
+
+/// It waited until two seconds ago: the time beside the reason is that from which the reason was decided.
+#[test]
+fn the_detail_has_the_figures_of_its_reason() {
+    let mut model = model();
+    for seconds in 110..=112 {
+        let mut now = view(seconds);
+        now.times[0] = time("web", 110 * S);
+        now.times[0].parts[0].1 += (seconds - 110) * S;
+        model.see(now);
+    }
+    press(&mut model, "/web\n\n");
+    let told = lines(&model, (100, 40)).join("\n");
+    for text in
+        ["why       waits 54 %: behind train", "time      5.0 s: 46 % running, 54 % waiting"]
+    {
+        assert!(told.contains(text), "{text}: {told}");
+    }
+}
+
+/// The daemon's absence begins with the last look before it, and not with the oldest one that is kept.
+#[test]
+fn a_restart_of_the_daemon_is_counted_from_the_last_look() {
+    let daemon = |started_ns| {
+        let class_caps = ClassCaps::ALL;
+        Some(DaemonState { started_ns, absent_until_ns: 0, absent_ns: 0, class_caps })
+    };
+    let mut model = Model::new(View { daemon: daemon(S), ..view(100) });
+    (101..106).for_each(|at| model.see(View { daemon: daemon(S), ..view(at) }));
+    let mut now = View { daemon: daemon(110 * S), ..view(111) };
+    now.times.iter_mut().for_each(|it| (it.since_ns, it.parts) = (110 * S, time("web", S).parts));
+    model.see(now);
+    let absent: Vec<u64> = model.lines().iter().map(|it| it.judged.absent / S).collect();
+    assert_eq!(absent, [5; 3]);
+    assert!(model.lines()[0].told.sentence.contains("away for up to 5.0 s"));
 }
 
 /// A process that holds 3 GiB.

@@ -165,7 +165,8 @@ function sliceRow(row) {
   borrowed.style.width = 100 * Math.min(most, Math.max(0, all - row.memory_cap)) / most + "%";
   bar.append(held, borrowed);
   const limit = row.memory_limit > row.memory_cap ? `, limit ${size(row.memory_limit)}` : "";
-  if (row.memory_untracked > 0) memory.title = `and ${size(row.memory_untracked)} untracked`;
+  // in a text of its own: the table fits a narrow page
+  memory.title = row.memory_untracked > 0 ? `${size(row.memory_untracked)} untracked besides` : "";
   memory.append(bar, node("small", `${size(row.memory_used)} of ${size(row.memory_cap)}${limit}`));
   const history = node("td");
   history.append(spark(row));

@@ -198,7 +198,7 @@ fn sample(it: &Sample, unix_ns: u64) -> Value {
 
 /// A slice with its figures and its explanation.
 fn slice(now: &View, line: &Line<'_>) -> Value {
-    let Line { row, finding, told } = line;
+    let Line { row, finding, told, .. } = line;
     let growth = &finding.growth;
     let part = |ns: u64| growth.part(ns);
     json!({

@@ -2,7 +2,8 @@
 //!
 //! The last seconds matter more than the whole life: a container that waited an hour ago and is idle now is idle.
 //! The account of a slice begins anew with the daemon. If that happened in the stretch, the time between the last
-//! look at the old account and the begin of the new one is the daemon's absence.
+//! look at the old account and the begin of the new one is the daemon's absence, or more than that: when the old daemon
+//! ended is not known.
 //!
 //! A row of waits is shown only while it is among the largest three. What a row without a predecessor had before
 //! the stretch is unknown, but no more than the smallest row that was shown then: that much is left out.
@@ -35,6 +36,8 @@ pub struct Growth {
     pub suspended: u64,
     /// The daemon did not run.
     pub absent: u64,
+    /// The daemon began anew, so `absent` is what its absence was at most.
+    pub is_anew: bool,
     /// The containers that it waited behind.
     pub behind: Vec<Behind>,
     /// GPU time charged to it.
@@ -86,6 +89,7 @@ impl Growth {
             idle,
             suspended,
             absent: absent + away,
+            is_anew: restarted.is_some(),
             behind: behind(same.map(|(_, _, old)| old), time),
             gpu: row.gpu_ns.saturating_sub(old.map_or(0, |old| old.gpu_ns)),
             got: match before {

@@ -10,7 +10,7 @@
 //!
 //! | the largest | reason |
 //! |---|---|
-//! | waiting, most of it in turns of others | its weight or share; its limit, where that sets what it is due |
+//! | waiting, most of it in turns of others | its weight, its share or its policy; its limit, if that binds |
 //! | waiting, most of it of another cause | behind the container with most time of that cause |
 //! | limited | its limit, or its policy's |
 //! | gang | the GPU of the gang on which it waits for another container |
@@ -22,14 +22,16 @@
 //! A container that runs all the time is held back too if another one's work runs beside it: both count as running, so
 //! together they run longer than the stretch. Under turns, that is the work of a container that has overrun.
 //!
-//! A gang that has a GPU for itself has the GPU all the time. The reason is then its other GPU, if the gang is held
-//! back there.
+//! A gang that has a GPU for itself has the GPU all the time, and no time is lost there. That it is held back on its
+//! other GPU is a note beside the reason.
 //!
 //! Many programs allocate until they are refused, and run well. So a refused allocation is the reason only with other
 //! evidence:
 //! * allocations are refused in the stretch, and nothing holds the container back for half of it;
-//! * or the last one was refused within a minute, and the container had no GPU time in the stretch.
+//! * or the container had no GPU time in the stretch, and the last one was refused within a minute, or its account has
+//!   no less idle time than has passed since: a program that works on has less.
 
+mod advice;
 mod growth;
 #[cfg(test)]
 mod tests;
@@ -64,12 +66,16 @@ pub enum Why {
     Idle,
     /// Others have the GPU for what their weights, shares or classes give them.
     Weight,
-    /// Its share: it has no weight for the rest.
+    /// Its share: it has no weight for the rest, or no share leaves a rest.
     Share,
+    /// Its GPU's policy divides the time without weights.
+    Policy,
     /// Its own limit.
     Limit,
     /// The limit that its GPU's policy sets.
     PolicyLimit,
+    /// A limit that no longer holds: parts per million, if that is known.
+    PastLimit(Option<u32>),
     /// Its GPU's policy has no turns, and other containers have work.
     NoTurns,
     /// A container, and how it has the GPU.
@@ -80,6 +86,8 @@ pub enum Why {
         cause: WaitCause,
         /// The longest single wait, ns.
         longest: u64,
+        /// Its late turns in the stretch.
+        late: u64,
     },
     /// It runs, and so does the work of a container, which has overrun or beside which it has.
     Beside {
@@ -110,7 +118,8 @@ impl Why {
             Why::Idle => "idle",
             Why::Weight => "weight",
             Why::Share => "share",
-            Why::Limit => "share-limit",
+            Why::Policy => "policy",
+            Why::Limit | Why::PastLimit(_) => "share-limit",
             Why::PolicyLimit => "policy-limit",
             Why::NoTurns => "native",
             Why::Behind { .. } => "behind",
@@ -133,6 +142,19 @@ pub struct Finding {
     pub growth: Growth,
     /// The part of the GPU that it is due in the stretch, 0..=1.
     pub due: f64,
+    /// The GPU of its gang on which it is held back most, if the reason does not say so.
+    pub partner: Option<Partner>,
+}
+
+/// A GPU of a gang on which it is held back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partner {
+    /// That GPU.
+    pub gpu: GpuUuid,
+    /// The id of the container that has it, if that is known.
+    pub behind: Option<String>,
+    /// The part of the time, 0..=1.
+    pub part: f64,
 }
 
 /// Decides for a slice, from its growth since `before`, or since its account began.
@@ -140,7 +162,25 @@ pub fn decide(before: Option<&View>, now: &View, row: &Row) -> Finding {
     let growth = Growth::of(before, now, row).unwrap_or_default();
     let due = now.due_since(before, row);
     let (why, ns) = reason(before, now, row, &growth);
-    Finding { why, part: growth.part(ns), growth, due }
+    let partner = noted_partner(before, now, row, (&why, &growth));
+    Finding { why, part: growth.part(ns).min(1.0), growth, due, partner }
+}
+
+/// The GPU of its gang that a note names: it is held back there, and this GPU's account does not show it.
+fn noted_partner(
+    before: Option<&View>,
+    now: &View,
+    row: &Row,
+    (why, growth): (&Why, &Growth),
+) -> Option<Partner> {
+    if row.gang == 0 || !matches!(why, Why::Nothing | Why::Idle) {
+        return None;
+    }
+    let (Why::Gang { gpu: Some(gpu), behind }, ns) = partner(before, now, row) else {
+        return None;
+    };
+    let (behind, part) = (behind.map(|(container, _)| container), growth.part(ns).min(1.0));
+    (part >= NOTABLE).then_some(Partner { gpu, behind, part })
 }
 
 /// The reason, and its time, ns.
@@ -161,12 +201,13 @@ fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why
     // Work beside its own takes from it as waiting does, and goes on longer than any wait here.
     let more = beside.as_ref().is_some_and(|(_, ns)| *ns > largest);
     if growth.part(largest) < NOTABLE || more {
-        return unhindered(before, now, row, growth, beside);
+        return unhindered(now, row, growth, beside);
     }
     let why = match parts.into_iter().position(|ns| ns == largest) {
         Some(0) if row.clients == 0 => Why::NoProcess,
         Some(0) => Why::Idle,
         Some(1) => waited(before, now, row, growth),
+        Some(2) if row.cap_ppm >= WHOLE_PPM => past_limit(before, row),
         Some(2) => limit(now, row),
         Some(3) => partner(before, now, row).0,
         _ => Why::Away,
@@ -179,7 +220,8 @@ fn refused(now: &View, row: &Row, growth: &Growth) -> Option<u64> {
     let ago = refused_ago(now, row)?;
     let still = growth.denied.is_some_and(|denied| denied > 0);
     let is_free = growth.part(growth.held_back()) < 0.5;
-    let does_nothing = ago <= RECENT_NS && growth.gpu == 0;
+    let has_stopped = ago <= RECENT_NS || now.time(row).is_some_and(|time| time.off() >= ago);
+    let does_nothing = has_stopped && growth.gpu == 0;
     (is_free && (still || does_nothing)).then_some(ago)
 }
 
@@ -200,20 +242,7 @@ pub fn came_back(now: &View, row: &Row) -> Option<(u64, Option<u64>)> {
 }
 
 /// No wait takes a notable part of the time on this GPU, or work beside its own takes more.
-fn unhindered(
-    before: Option<&View>,
-    now: &View,
-    row: &Row,
-    growth: &Growth,
-    beside: Option<(String, u64)>,
-) -> (Why, u64) {
-    // A gang that has this GPU for itself runs here without turns, and its work waits for its other GPUs.
-    if row.gang != 0
-        && let (why, ns) = partner(before, now, row)
-        && growth.part(ns) >= 0.5
-    {
-        return (why, ns);
-    }
+fn unhindered(now: &View, row: &Row, growth: &Growth, beside: Option<(String, u64)>) -> (Why, u64) {
     let others = |peer: &&Row| peer.gpu == row.gpu && peer.container != row.container;
     let policy = now.policy(row.gpu);
     if !policy.rules().turns && now.rows.iter().filter(others).any(|peer| peer.runnable != 0) {
@@ -222,7 +251,8 @@ fn unhindered(
     if let Some((container, ns)) = beside {
         return (Why::Beside { container }, ns);
     }
-    match came_back(now, row) {
+    // What ended before the stretch is a note.
+    match came_back(now, row).filter(|(ago, _)| *ago <= growth.wall) {
         Some((_, ns)) => (Why::Away, ns.unwrap_or(growth.absent)),
         None => (Why::Nothing, 0),
     }
@@ -247,12 +277,30 @@ fn waited(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> Why 
     let behind = growth.behind.iter().max_by_key(|behind| behind.by_cause[cause as usize]);
     match (cause, behind) {
         (WaitCause::Queue, _) | (_, None) if limit_binds(before, now, row) => limit(now, row),
-        (WaitCause::Queue, _) | (_, None) if row.weight.is_none() => Why::Share,
-        (WaitCause::Queue, _) | (_, None) => Why::Weight,
+        (WaitCause::Queue, _) | (_, None) => by_rule(now, row),
         (_, Some(behind)) => {
             let (container, longest) = (behind.container.clone(), behind.longest);
-            Why::Behind { container, cause, longest }
+            let late = late_turns(before, now, row, &container);
+            Why::Behind { container, cause, longest, late }
         }
+    }
+}
+
+/// Late turns of `container` on the GPU of `row` in the stretch.
+fn late_turns(before: Option<&View>, now: &View, row: &Row, container: &str) -> u64 {
+    let is_it = |it: &&Row| it.gpu == row.gpu && it.container == container;
+    let late = |view: &View| view.rows.iter().find(is_it).map_or(0, |it| it.late_turns);
+    late(now).saturating_sub(before.map_or(0, late))
+}
+
+/// The rule that gives a slice its part.
+fn by_rule(now: &View, row: &Row) -> Why {
+    let rules = now.policy(row.gpu).rules();
+    let shares = now.rows.iter().filter(|it| it.gpu == row.gpu).filter_map(|it| it.share);
+    match row.share {
+        Some(_) if row.weight.is_none() || shares.sum::<u32>() >= 100 => Why::Share,
+        _ if !rules.weights => Why::Policy,
+        _ => Why::Weight,
     }
 }
 
@@ -275,6 +323,12 @@ fn limit(now: &View, row: &Row) -> Why {
         true => Why::Limit,
         false => Why::PolicyLimit,
     }
+}
+
+/// The limit that held before, of a slice that has none now.
+fn past_limit(before: Option<&View>, row: &Row) -> Why {
+    let was = before.and_then(|view| view.row(row)).map(|old| old.cap_ppm);
+    Why::PastLimit(was.filter(|ppm| *ppm < WHOLE_PPM))
 }
 
 /// The GPU of the gang on which the container is held back longest, the container that has it, and the time, ns.

@@ -1,5 +1,7 @@
 //! Each reason from made-up snapshots, two seconds apart.
 
+mod advice;
+
 use super::*;
 use crate::table::tests::{gpu, slice};
 use crate::table::{DaemonState, Gpu, MemoryLimit};
@@ -149,7 +151,8 @@ fn check(table: &[Case]) {
 
 #[test]
 fn waiting_has_its_cause_and_its_command() {
-    let long = |cause| Why::Behind { container: "b".into(), cause, longest: 3 * S / 2 };
+    let longest = 3 * S / 2;
+    let long = |cause| Why::Behind { container: "b".into(), cause, longest, late: 0 };
     let (kernels, drain) = (long(WaitCause::LongKernel), long(WaitCause::NoDrain));
     let (higher, gang) = (long(WaitCause::HigherClass), long(WaitCause::Gang));
     let last = "gpuslice set b --priority best-effort";
@@ -325,7 +328,9 @@ fn a_refusal_is_the_reason_where_nothing_else_is() {
     // once, and nothing since
     let idle = parts(0, |it| it.idle = 100);
     assert_eq!(why(idle, |now| refused(now, 30)).0, Why::Refused(30 * S));
-    assert_eq!(why(idle, |now| refused(now, 61)).0, Why::Idle);
+    // longer ago: its account was idle for 82 s, so that it worked after the earlier one of these
+    assert_eq!(why(idle, |now| refused(now, 80)).0, Why::Refused(80 * S));
+    assert_eq!(why(idle, |now| refused(now, 84)).0, Why::Idle);
     // once, and it works since: it probes how much there is
     let (found, told) = why(parts(10, |it| it.idle = 90), |now| refused(now, 30));
     assert_eq!((found, told.notes.len()), (Why::Idle, 1), "{told:?}");
@@ -335,8 +340,25 @@ fn a_refusal_is_the_reason_where_nothing_else_is() {
         refused(now, 30);
         now.gpus[0].promised = now.gpus[0].total;
     };
-    let (_, told) = why(idle, full);
-    assert!(told.advice.is_some_and(|it| it.contains("only 0B left to promise")));
+    let advice = |change: &dyn Fn(&mut View)| {
+        let changed = |now: &mut View| {
+            full(now);
+            change(now);
+        };
+        why(idle, changed).1.advice.unwrap_or_default()
+    };
+    let held = |now: &mut View| now.rows[1].reserved = Bytes(4 << 30);
+    let whole = |now: &mut View| {
+        now.rows.truncate(1);
+        now.rows[0].cap = now.gpus[0].total;
+    };
+    assert!(
+        advice(&held)
+            .ends_with("left to promise: lower another container's cap, or use another GPU")
+    );
+    // others leave memory unused, and no other slice has any
+    assert_eq!(advice(&|_| ()), "gpuslice set a --memory-limit 1026MiB");
+    assert_eq!(advice(&whole), "its cap is all of gpu 0: the program has to use less");
 }
 
 #[test]
@@ -348,12 +370,28 @@ fn a_restart_of_the_daemon_in_the_stretch_is_its_absence() {
     let away = SINCE - before.now_ns;
     assert_eq!(finding.growth.absent, away);
     assert_eq!(finding.growth.wall, now.times[0].total() + away);
-    // and shortly before it, if nothing else is notable
+    // When the old daemon ended is not known.
+    let told = Finding { why: Why::Away, ..finding }.told(&now, &now.rows[0]).sentence;
+    assert!(
+        told.starts_with(&format!("the daemon was away for up to {}", duration(away))),
+        "{told}"
+    );
+    // and in it, if nothing else is notable
     let (found, told) = why(parts(99, |it| it.idle = 1), |now| {
         now.daemon = Some(daemon(SECOND - S, (0, 0)));
     });
     assert_eq!(found, Why::Away, "{told:?}");
-    assert!(told.sentence.contains("until 1.0 s ago"), "{told:?}");
+    assert!(told.sentence.starts_with("the daemon was away, until 1.0 s ago"), "{told:?}");
+    // The account after a restart has only the wait for processes to come back.
+    let (_, told) = why(parts(60, |it| it.absent = 40), |now| {
+        now.daemon = Some(daemon(SECOND - S, (0, 0)));
+    });
+    assert!(told.sentence.starts_with("the daemon was away, until 1.0 s ago"), "{told:?}");
+    // before the stretch: a note
+    let (found, told) = why(parts(99, |it| it.idle = 1), |now| {
+        now.daemon = Some(daemon(SECOND - 6 * S, (0, 0)));
+    });
+    assert_eq!((found, told.notes.len()), (Why::Nothing, 1), "{told:?}");
     let (found, told) = why(QUEUE, |now| {
         let (absent_until_ns, absent_ns) = (SECOND - 5 * S, 3 * S);
         now.daemon = Some(daemon(S, (absent_until_ns, absent_ns)));
@@ -373,25 +411,36 @@ fn the_other_gpu_of_a_gang_is_named() {
         now.gpus.push(gpu(2, 7));
         now.times.push(there);
         now.rows.push(other.clone());
+        now.rows.push(Row { gpu: other.gpu, ..slice("c", 1, None, true, 0) });
     });
     // `c` has 9 s there and `b` 1.2 s: the second view alone has that GPU, so its whole account counts
-    let (gpu, behind) = (Some(GpuUuid([2; 16])), Some(("c".to_owned(), WaitCause::Queue)));
-    assert_eq!(found, Why::Gang { gpu, behind }, "{told:?}");
+    let second = Some(GpuUuid([2; 16]));
+    let behind = Some(("c".to_owned(), WaitCause::Queue));
+    assert_eq!(found, Why::Gang { gpu: second, behind }, "{told:?}");
     assert_eq!(told.advice.as_deref(), Some("gpuslice set a --weight 2"));
     assert!(told.sentence.contains("gpu 7") && told.sentence.contains("which c has"), "{told:?}");
-    // it has the first GPU for itself, and its work there waits for the second one
-    let alone = |gang| {
-        let (found, _) = why(parts(100, |_| ()), |now| {
-            let waits = Parts { running: 8, waiting: 92, by_cause: [0, 0, 92, 0, 0], ..QUEUE };
+    // It has the first GPU for itself, and loses no time there: the second one is a note.
+    let alone = |gang, waiting| {
+        let (found, told) = why(parts(100, |_| ()), |now| {
+            let by_cause = [0, 0, waiting, 0, 0];
+            let waits = Parts { running: 100 - waiting, waiting, by_cause, ..QUEUE };
             let mut there = time("a", 1, waits);
             there.gpu = GpuUuid([2; 16]);
+            now.gpus.push(gpu(2, 7));
             now.times.push(there);
             now.rows[0].gang = u32::from(gang);
             now.rows.push(Row { gang: u32::from(gang), ..other.clone() });
         });
-        found
+        assert_eq!((found, told.advice), (Why::Nothing, None), "{}", told.sentence);
+        (told.sentence, told.notes)
     };
-    assert_eq!((alone(true).name(), alone(false)), ("gang", Why::Nothing));
+    for waiting in [30, 92] {
+        let (sentence, notes) = alone(true, waiting);
+        assert!(sentence.contains("100 % of the time: nothing on this GPU keeps"), "{sentence}");
+        assert!(notes.concat().contains("on gpu 7 of its gang, which c has"), "{notes:?}");
+    }
+    let (sentence, notes) = alone(false, 92);
+    assert!(sentence.ends_with("nothing keeps it from more") && notes.is_empty(), "{sentence}");
 }
 
 #[test]

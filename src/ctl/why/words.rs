@@ -3,12 +3,12 @@
 //! Names come from tenants and may hold spaces or quotes. A command that is shown is likely to be pasted into root's
 //! shell, so it has a container's name only if that is plain and names one container, else the id.
 
-use super::{Finding, NOTABLE, Why, came_back, is_higher, refused_ago};
+use super::advice::{behind_advice, higher_limit, larger_part, limit, more_memory, set};
+use super::{Finding, NOTABLE, Partner, Why, came_back, refused_ago};
 use crate::table::{Row, View};
 use crate::text::{counted, cut};
-use gpuslice_wire::limits::WEIGHT_MAX;
 use gpuslice_wire::policy::{Class, Policy};
-use gpuslice_wire::snapshot::{SuspensionState, TimeEnforcement};
+use gpuslice_wire::snapshot::SuspensionState;
 use gpuslice_wire::units::{Bytes, MIB};
 use gpuslice_wire::waits::WaitCause;
 use std::path::Path;
@@ -90,12 +90,13 @@ impl Finding {
     /// The finding about `row` in words.
     pub fn told(&self, now: &View, row: &Row) -> Told {
         let (label, sentence, advice) = match &self.why {
-            Why::Behind { container, cause, longest } => {
-                self.behind(now, row, container, *cause, *longest)
+            Why::Behind { container, cause, longest, late } => {
+                self.behind(now, row, (container, *cause), (*longest, *late))
             }
             Why::Beside { container } => self.beside(now, row, container),
-            Why::Weight | Why::Share | Why::Limit | Why::PolicyLimit | Why::NoTurns => {
-                self.entitled(now, row)
+            Why::Weight | Why::Share | Why::Policy => self.queued(now, row),
+            Why::Limit | Why::PastLimit(_) | Why::PolicyLimit | Why::NoTurns => {
+                self.limited(now, row)
             }
             Why::Suspended(state) => suspended(now, row, *state),
             Why::Frozen => frozen(now, row),
@@ -131,24 +132,19 @@ impl Finding {
         &self,
         now: &View,
         row: &Row,
-        container: &str,
-        cause: WaitCause,
-        longest: u64,
+        (container, cause): (&str, WaitCause),
+        (longest, late): (u64, u64),
     ) -> (String, String, Option<String>) {
         let name = now.name(container);
         let (part, longest) = (percent(self.part), duration(longest));
         let other = now.rows.iter().find(|it| it.container == container && it.gpu == row.gpu);
-        let late = other.map_or(0, |it| it.late_turns);
+        let turns = counted(late, "late turn");
+        let turns = if late > 0 { format!(" ({turns})") } else { String::new() };
         let (short, why) = match cause {
             WaitCause::LongKernel => {
-                let turns = counted(late, "late turn");
-                let turns = if late > 0 { format!(" ({turns})") } else { String::new() };
-                ("long kernels", format!("whose kernels last up to {longest}{turns}"))
+                ("long kernels", format!("whose queued work lasts up to {longest}{turns}"))
             }
-            WaitCause::NoDrain => (
-                "no drain",
-                format!("whose work does not end in time ({})", counted(late, "late turn")),
-            ),
+            WaitCause::NoDrain => ("no drain", format!("whose work does not end in time{turns}")),
             WaitCause::HigherClass => {
                 let class = other.map_or(Class::High, |it| it.class);
                 ("higher class", format!("which is of a higher class ({class})"))
@@ -179,23 +175,24 @@ impl Finding {
         (format!("beside {name}"), sentence, advice)
     }
 
-    /// Its part of the GPU's time is what the node's rules give it.
-    fn entitled(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
-        let (part, due) = (percent(self.part), percent(self.due));
-        let charged = self.growth.part(self.growth.gpu);
-        let (has_more, got) = (charged > self.due + CLEARLY, percent(charged));
-        let gpu = now.index(row.gpu);
+    /// Its limit holds it back, or its policy has no turns.
+    fn limited(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
+        let (part, gpu) = (percent(self.part), now.index(row.gpu));
         let limit = percent(f64::from(row.cap_ppm) / 1e6);
-        let most = self.growth.behind.iter().max_by_key(|by| by.by_cause.iter().sum::<u64>());
-        let beside =
-            most.map_or(String::new(), |by| format!(", most behind {}", now.name(&by.container)));
-        let waits = format!("waits {part}{beside}");
         match &self.why {
             Why::Limit => (
                 format!("limit {limit}"),
                 format!("held back {part} by its share limit of {limit}"),
-                Some(set(now, row, "--share-limit none")),
+                Some(set(now, row, &higher_limit(now, row))),
             ),
+            Why::PastLimit(ppm) => {
+                let limit = ppm.map(|ppm| percent(f64::from(ppm) / 1e6));
+                let (of, label) = match limit {
+                    Some(limit) => (format!(" of {limit}"), format!("past limit {limit}")),
+                    None => (String::new(), "past limit".to_owned()),
+                };
+                (label, format!("was held back {part} by a limit{of}, which no longer holds"), None)
+            }
             Why::PolicyLimit => (
                 format!("{} {limit}", now.policy(row.gpu)),
                 format!("held back {part}: policy {} gives it {limit}", now.policy(row.gpu)),
@@ -206,30 +203,48 @@ impl Finding {
                     _ => format!("gpuslice policy {gpu} soft"),
                 }),
             ),
-            Why::NoTurns => (
+            _ => (
                 "native".to_owned(),
                 "runs beside others without turns: policy native divides the GPU by no weight"
                     .into(),
                 Some(format!("gpuslice policy {gpu} soft")),
             ),
+        }
+    }
+
+    /// Its part of the GPU's time is what the node's rules give it.
+    fn queued(&self, now: &View, row: &Row) -> (String, String, Option<String>) {
+        let (part, due) = (percent(self.part), percent(self.due));
+        let charged = self.growth.part(self.growth.gpu);
+        let got = percent(charged);
+        let behind = &self.growth.behind;
+        let most = behind.iter().max_by_key(|by| by.by_cause.iter().sum::<u64>());
+        let beside =
+            most.map_or(String::new(), |by| format!(", most behind {}", now.name(&by.container)));
+        let waits = format!("waits {part}{beside}");
+        let rivals: Vec<&str> = behind.iter().map(|by| by.container.as_str()).collect();
+        // A slice that has more than its due needs no more.
+        let has_more = charged > self.due + CLEARLY;
+        let advice = (!has_more).then(|| larger_part(now, row, &rivals));
+        let (label, rule) = match &self.why {
             Why::Share => {
                 let share = row.share.unwrap_or(0);
-                (
-                    format!("share {share}%"),
-                    format!("{waits}: its share is {share} %, and it got {got}"),
-                    Some(set(now, row, "--weight 1")),
-                )
+                (format!("share {share}%"), format!("its share is {share} %"))
+            }
+            Why::Policy => {
+                let policy = now.policy(row.gpu);
+                let rule = format!("policy {policy} counts no weights, it is due {due}");
+                (policy.to_string(), rule)
             }
             _ => {
                 let weight = row.weight.unwrap_or(1);
-                (
-                    format!("weight {weight}"),
-                    format!("{waits}: by its weight of {weight} it is due {due}, and it got {got}"),
-                    // A slice that has more than its due needs no larger weight.
-                    (!has_more).then(|| heavier(now, row)),
-                )
+                let share = row.share.map(|share| format!("share of {share} % and its "));
+                let share = share.unwrap_or_default();
+                let rule = format!("by its {share}weight of {weight} it is due {due}");
+                (format!("weight {weight}"), rule)
             }
-        }
+        };
+        (label, format!("{waits}: {rule}, and it got {got}"), advice)
     }
 
     /// No other container is the reason.
@@ -253,11 +268,8 @@ impl Finding {
                 let back = came_back(now, row);
                 let ago =
                     back.map_or(String::new(), |(ago, _)| format!(", until {} ago", duration(ago)));
-                let length = match back.and_then(|(_, ns)| ns) {
-                    _ if self.growth.absent > 0 => format!(" for {}", duration(self.growth.absent)),
-                    Some(ns) => format!(" for {}", duration(ns)),
-                    None => String::new(),
-                };
+                let length =
+                    self.away(back).map_or(String::new(), |length| format!(" for {length}"));
                 (
                     "daemon away".to_owned(),
                     format!(
@@ -268,6 +280,7 @@ impl Finding {
             }
             _ => {
                 let runs = percent(self.growth.part(self.growth.running));
+                let here = if self.partner.is_some() { " on this GPU" } else { "" };
                 let uses = match (self.growth.is_open, self.growth.got) {
                     (false, _) => String::new(),
                     (true, Some(got)) => format!(" for its launches, and uses {}", percent(got)),
@@ -277,16 +290,37 @@ impl Finding {
                 };
                 (
                     "-".to_owned(),
-                    format!("has the GPU {runs} of the time{uses}: nothing keeps it from more"),
+                    format!(
+                        "has the GPU {runs} of the time{uses}: nothing{here} keeps it from more"
+                    ),
                     None,
                 )
             }
         }
     }
 
+    /// How long the daemon was away, where that is known: `back` is how long ago it came back, and its last absence.
+    /// After a restart the account has no more than its wait for processes to come back.
+    fn away(&self, back: Option<(u64, Option<u64>)>) -> Option<String> {
+        let (absent, growth) = (duration(self.growth.absent), &self.growth);
+        match back {
+            _ if growth.is_anew => Some(format!("up to {absent}")),
+            Some((_, None)) => None,
+            _ if growth.part(growth.absent) >= NOTABLE => Some(absent),
+            Some((_, Some(ns))) => Some(duration(ns)),
+            None => None,
+        }
+    }
+
     /// What happened lately beside the reason.
     fn notes(&self, now: &View, row: &Row) -> Vec<String> {
         let mut notes = Vec::new();
+        if let Some(Partner { gpu, behind, part }) = &self.partner {
+            let has =
+                behind.as_ref().map_or(String::new(), |it| format!(", which {} has", now.name(it)));
+            let (gpu, part) = (now.called(*gpu), percent(*part));
+            notes.push(format!("it is held back {part} on {gpu} of its gang{has}"));
+        }
         if let (Some(ago), false) = (refused_ago(now, row), matches!(self.why, Why::Refused(_))) {
             notes.push(format!(
                 "an allocation of {} was refused {} ago, with {} left",
@@ -353,18 +387,6 @@ fn frozen(now: &View, row: &Row) -> (String, String, Option<String>) {
 /// A refused allocation.
 fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) {
     let (need, left) = (row.denied_need, row.denied_left);
-    let more = need.0.saturating_sub(left.0);
-    let cap = row.cap.0.saturating_add(more).div_ceil(MIB);
-    let gpu = now.gpus.iter().find(|gpu| gpu.uuid == row.gpu);
-    let free = gpu.map_or(0, |gpu| gpu.total.0.saturating_sub(gpu.promised.0));
-    let advice = match more <= free {
-        true => set(now, row, &format!("--memory {cap}MiB")),
-        false => format!(
-            "{} has only {} left to promise: lower another container's cap, or use another GPU",
-            now.called(row.gpu),
-            Bytes(free)
-        ),
-    };
     let unused = match row.denied_credit {
         Bytes::ZERO => String::new(),
         bytes => format!("; {bytes} were unused credit of its other processes"),
@@ -376,71 +398,6 @@ fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) 
             duration(ago),
             row.cap
         ),
-        Some(advice),
+        Some(more_memory(now, row)),
     )
-}
-
-/// `gpuslice set` for the container itself.
-fn set(now: &View, row: &Row, change: &str) -> String {
-    format!("gpuslice set {} {change}", now.handle(&row.container))
-}
-
-/// What helps a slice that waits behind `container` on its GPU.
-fn behind_advice(now: &View, row: &Row, container: &str, cause: WaitCause) -> String {
-    let other = now.rows.iter().find(|it| it.container == container && it.gpu == row.gpu);
-    match (cause, other) {
-        (WaitCause::HigherClass, Some(it)) => set(now, row, &format!("--priority {}", it.class)),
-        (WaitCause::LongKernel, Some(it)) => limit(now, row, it),
-        (WaitCause::NoDrain, Some(it)) if !is_stopped(it) => NO_PREEMPTION.to_owned(),
-        (WaitCause::Queue, _) => heavier(now, row),
-        _ => yield_to(now, row, container),
-    }
-}
-
-/// Twice the weight, for a slice whose part is too small.
-fn heavier(now: &View, row: &Row) -> String {
-    let more = (2 * row.weight.unwrap_or(1)).min(WEIGHT_MAX);
-    set(now, row, &format!("--weight {more}"))
-}
-
-/// Whether late work of a slice is stopped on the GPU.
-fn is_stopped(row: &Row) -> bool {
-    row.time_enforcement == TimeEnforcement::Preempt
-}
-
-/// The command that helps behind the long kernels of `other`. A lower class does not: whenever the others pause, it
-/// gets the GPU, and keeps it for its kernel's length. A limit holds it back then. Only where late work is stopped on
-/// the GPU, the class is what counts.
-fn limit(now: &View, row: &Row, other: &Row) -> String {
-    if is_stopped(other) {
-        return yield_to(now, row, &other.container);
-    }
-    let due = (100.0 * now.due(other)).round() as u32;
-    let most = match other.share_limit {
-        Some(limit) if limit <= due => limit / 2,
-        _ if due >= 100 || is_higher(other.class, row.class) => 50,
-        _ => due,
-    };
-    match most.max(1) {
-        most if most >= other.share.unwrap_or(0) => {
-            format!("gpuslice set {} --share-limit {most}", now.handle(&other.container))
-        }
-        _ => NO_PREEMPTION.to_owned(),
-    }
-}
-
-/// What helps where no setting of a slice does.
-const NO_PREEMPTION: &str = "set preemption = \"probe\" in gpusliced.toml, or use another GPU";
-
-/// The command by which `container` goes behind the one of `row`.
-fn yield_to(now: &View, row: &Row, container: &str) -> String {
-    let other = now.rows.iter().find(|it| it.container == container);
-    let class = other.map_or(Class::Normal, |it| it.class);
-    match (class, row.class) {
-        (class, mine) if !is_higher(mine, class) && mine != Class::BestEffort => {
-            format!("gpuslice set {} --priority best-effort", now.handle(container))
-        }
-        (_, Class::BestEffort) => set(now, row, "--priority normal"),
-        _ => NO_PREEMPTION.to_owned(),
-    }
 }
