@@ -279,6 +279,8 @@ mod tests {
             r#""gpuslice.io/":"1GiB""#,
             r#""gpuslice.io":"1GiB""#,
             r#""GPUslice.io/memory":"1GiB""#,
+            r#""\u0000gpuslice.io/memory":"1GiB""#,
+            r#"" gpuslice.io/memory\t":"1GiB""#,
             r#""gpuslice.io/Memory":"1GiB""#,
             r#"" gpuslice.io/memory":"1GiB""#,
             r#""gpuslice\u002eio/memory":"""#,

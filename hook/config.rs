@@ -17,10 +17,14 @@ use std::path::{Path, PathBuf};
 /// Prefix of gpuslice's annotations.
 pub(crate) const PREFIX: &str = "gpuslice.io/";
 
-/// Whether an annotation's key is gpuslice's or a probable misspelling: `GPUslice.io/memory`. A
-/// misspelled key is refused as unknown.
+/// Whether an annotation's key is gpuslice's or a probable misspelling: `GPUslice.io/memory`, or one that begins with
+/// a space or a control character. A misspelled key is refused as unknown.
 fn looks_ours(key: &[u8]) -> bool {
-    let (ours, key) = (PREFIX.as_bytes(), key.trim_ascii());
+    let shows = |byte: &u8| *byte != b' ' && !byte.is_ascii_control();
+    let end = key.iter().rposition(shows).map_or(0, |last| last + 1);
+    let begin = key.iter().position(shows).unwrap_or(end);
+    let key = &key[begin..end];
+    let ours = PREFIX.as_bytes();
     let name = &ours[..ours.len() - 1];
     key.eq_ignore_ascii_case(name)
         || key.get(..ours.len()).is_some_and(|start| start.eq_ignore_ascii_case(ours))

@@ -23,14 +23,16 @@ fn asks(text: &[u8]) -> Option<bool> {
         let found = members.find(|(key, _)| key.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.clone())
     };
+    let is_blank = |c: char| c == ' ' || c.is_ascii_control();
     let annotations = member(&value, "annotations").unwrap_or_default();
     let mut keys = annotations.as_object().into_iter().flat_map(|map| map.keys());
     let env = member(&value, "process").and_then(|process| member(&process, "env"));
     let env = env.unwrap_or_default();
     let mut env = env.as_array().into_iter().flatten().filter_map(Value::as_str);
     Some(
-        keys.any(|key| key.trim().to_ascii_lowercase().starts_with("gpuslice.io/"))
-            || env.any(|entry| entry.starts_with("ALIYUN_COM_GPU_MEM_CONTAINER=")),
+        keys.any(|key| {
+            key.trim_start_matches(is_blank).to_ascii_lowercase().starts_with("gpuslice.io/")
+        }) || env.any(|entry| entry.starts_with("ALIYUN_COM_GPU_MEM_CONTAINER=")),
     )
 }
 
