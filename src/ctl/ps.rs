@@ -126,7 +126,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is said of a node without slices.
+/// The text for a node without slices: its GPUs if they are simulated, and the command that begins a slice.
 fn none(now: &View, dir: Option<&Path>) -> String {
     let gpus = match now.simulated() {
         simulated if simulated.is_empty() => simulated,

@@ -1,8 +1,8 @@
 //! Limits how often connections of processes are accepted.
 //!
 //! # Problem
-//! The thread that gives turns also accepts, identifies and attaches processes, which takes 0.1 ms each. A process that
-//! connects and closes without a pause would have most of that thread's time, and every neighbour would wait.
+//! The thread that gives turns also accepts, identifies and attaches processes, with many system calls for each. A
+//! process that connects and closes without a pause would have most of that thread's time: every neighbour would wait.
 //!
 //! # Idea
 //! A token bucket for the node bounds the sum. The sockets that have no token wait in a queue, and each accepts one
@@ -69,6 +69,13 @@ impl Default for Allowance {
     }
 }
 
+impl Allowance {
+    /// The container's listener has a token: its turn in the queue has come.
+    pub fn call(&mut self) {
+        self.called = true;
+    }
+}
+
 /// See the file's head.
 #[derive(Debug)]
 pub struct AcceptQueue {
@@ -105,13 +112,6 @@ impl AcceptQueue {
     pub fn due(&mut self, now: Instant) -> Option<Key> {
         let is_due = !self.waiting.is_empty() && self.node.take(now);
         is_due.then(|| self.waiting.pop_front()).flatten()
-    }
-}
-
-impl Allowance {
-    /// The queue's turn has come to the container's listener.
-    pub fn call(&mut self) {
-        self.called = true;
     }
 }
 
