@@ -145,12 +145,17 @@ impl Slice {
         command
     }
 
-    /// What the probe prints for these steps, line by line.
+    /// What the probe prints for these steps, line by line. The daemon knows of its end: what it held is free.
     ///
     /// # Panics
     /// When it fails, or writes to standard error.
     pub fn run(&self, steps: &[&str]) -> Vec<String> {
-        let output = self.probe(steps).output().expect("the probe runs");
+        let mut probe = self.probe(steps);
+        let piped = probe.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = piped.spawn().expect("the probe runs");
+        let pid = child.id();
+        let output = child.wait_with_output().expect("the probe runs");
+        self.daemon.until("the probe's end", |state| !state.knows(pid));
         let error = String::from_utf8_lossy(&output.stderr);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && error.is_empty(), "{}: {text}{error}", output.status);

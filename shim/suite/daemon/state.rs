@@ -253,6 +253,11 @@ impl State {
         view.map_or(0, |view| view.reserved.0)
     }
 
+    /// Whether this process has attached, and not been found to have ended.
+    pub fn knows(&self, pid: u32) -> bool {
+        self.clients.values().any(|client| client.living.process.pid == pid)
+    }
+
     /// Whether no process is attached, and none has grants.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.views.values().all(|view| view.reserved == Bytes::ZERO)

@@ -46,7 +46,8 @@ pub fn serve(library: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Lists of processes that are asked for before the memory of one counts as unknown.
+/// Lists of processes that are asked for before the memory of one counts as unknown. With one that is unknown, a sample
+/// says nothing of its container.
 const LISTS: usize = 4;
 
 type SampleCache = BTreeMap<Id, Result<BTreeMap<u32, Option<u64>>, NvmlError>>;
@@ -92,6 +93,20 @@ fn memory_of(nvml: &Nvml, gpu: Id, pid: u32, cache: &mut SampleCache) -> Option<
     None
 }
 
+/// The first list that has the memory of all its processes, or the last of [`LISTS`].
+fn complete_list(
+    mut list: impl FnMut() -> Result<BTreeMap<u32, Option<u64>>, NvmlError>,
+) -> Result<BTreeMap<u32, Option<u64>>, NvmlError> {
+    let mut last = list()?;
+    for _ in 1..LISTS {
+        if last.values().all(Option::is_some) {
+            break;
+        }
+        last = list()?;
+    }
+    Ok(last)
+}
+
 /// Whether a process runs, as far as can be known.
 fn lives(pid: u32) -> bool {
     match pidfd_open(pid) {
@@ -128,7 +143,8 @@ fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
     };
     let here = limited.iter().filter(|(whose, _)| *whose == gpu);
     let limited = here.filter_map(|(_, dir)| counted(dir)).collect();
-    let processes = device.as_ref().map_err(Clone::clone).and_then(|d| d.processes());
+    let processes =
+        device.as_ref().map_err(Clone::clone).and_then(|it| complete_list(|| it.processes()));
     let placed = |(pid, used): (u32, Option<u64>)| {
         let cgroup = cgroup::of(pid);
         (pid, ProcessUsage { used, cgroup })
@@ -195,5 +211,27 @@ pub fn why_no_limits(why: NvmlError) -> String {
             "only root may set the driver's limits; run gpusliced as root".to_owned()
         }
         _ => why.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks for lists of which the first `gaps` lack a figure; returns the last figure and the number of lists.
+    fn asked(gaps: usize) -> (Option<u64>, usize) {
+        let mut lists = 0;
+        let all = complete_list(|| {
+            lists += 1;
+            Ok(BTreeMap::from([(1, Some(7)), (2, (lists > gaps).then_some(9))]))
+        });
+        (all.expect("a list")[&2], lists)
+    }
+
+    #[test]
+    fn a_list_without_a_figure_is_asked_for_again() {
+        assert_eq!(asked(0), (Some(9), 1));
+        assert_eq!(asked(2), (Some(9), 3));
+        assert_eq!(asked(usize::MAX), (None, LISTS));
     }
 }

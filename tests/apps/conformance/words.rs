@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Drivers give memory out in pieces of this size.
 pub const GRAIN: usize = 2 << 20;
-/// How long the memory of a process that has ended may take to come back.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the memory of another process may take to be counted, or to come back. A machine with more work than
+/// CPUs can let a daemon wait for seconds; no case is about that time.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const OOM: CUresult = CUresult::ERROR_OUT_OF_MEMORY;
 pub const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
