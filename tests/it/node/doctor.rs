@@ -84,7 +84,10 @@ fn doctor_describes_a_broken_node() {
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     doctor.arg("doctor").arg("--driver-dir").arg(&dir).arg("--config").arg(&config);
     doctor.arg("--runtime-dir").arg(case.node.runtime_dir()).stdin(Stdio::null());
-    let output = doctor.output().expect("gpuslice starts");
+    let output = doctor
+        .env("GPUSLICE_SIM_DEVICE", case.node.root().join("device"))
+        .output()
+        .expect("gpuslice starts");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.contains("missing nvml") && text.contains("missing configuration"), "{text}");
@@ -113,6 +116,7 @@ fn doctor_names_sources_of_requests_and_the_toolkit() {
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
         doctor.args(["doctor", "--json", "--driver-dir"]).arg(target_dir().join("sim"));
         doctor.arg("--config").arg(&config).arg("--runtime-dir").arg(case.node.runtime_dir());
+        doctor.env("GPUSLICE_SIM_DEVICE", case.node.root().join("device"));
         let output = doctor.env("PATH", &path).stdin(Stdio::null()).output().expect("it starts");
         let checks = checks(&output);
         let requests = named(&checks, "requests")["found"].as_str().expect("text");
