@@ -71,7 +71,7 @@ def judge(build, work):
     root = Root(work / "deb")
     debian(root, old, new, build)
     if rpm:
-        redhat(Root(work / "rpm"), rpm, tree)
+        redhat(Root(work / "rpm"), older_rpm(work), rpm, tree)
     else:
         print("SKIP rpm: no rpmbuild here")
     booted = output(sys.executable, pathlib.Path(__file__).with_name("boot.py"), new)
@@ -97,6 +97,13 @@ def older(package, work):
     output("dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, old)
     shutil.rmtree(tree)
     return old
+
+
+def older_rpm(work):
+    """The .rpm under an older number."""
+    made = [pathlib.Path(line) for line in output(REPOSITORY / "packaging/package", "0.0.1").stdout.split()]
+    moved = [shutil.move(file, work) for file in made]
+    return next(file for file in moved if str(file).endswith(".rpm"))
 
 
 def contents(package, tree):
@@ -303,21 +310,32 @@ def works(root, build):
         print(f"packages: installed, through {method}: {last[0]}")
 
 
-def redhat(root, package, tree):
-    inside = root.take(package)
+def redhat(root, old, new, tree):
     root("rpm", "--initdb")
     # Debian's rpm wants to be told that it is meant.
-    root("rpm", "--install", "--nodeps", "--force-debian", inside)
+    root("rpm", "--install", "--nodeps", "--force-debian", root.take(old))
+    assert root("rpm", "--query", "gpuslice").stdout.startswith("gpuslice-0.0.1-")
     there = {str(path.relative_to(tree)) for path in tree.rglob("*") if not path.is_dir()}
     listed = set(root("rpm", "--query", "--list", "gpuslice").stdout.split())
     assert {f"/{name}" for name in there} <= listed, {f"/{name}" for name in there} - listed
     assert not root("rpm", "--verify", "--nodeps", "gpuslice").stdout
     nothing_enabled(root)
+    # What an administrator changed and a running daemon wrote stays.
+    config = root.root / "etc/gpuslice/gpusliced.toml"
+    config.write_text(config.read_text() + "\nslices_per_gpu = 4\n")
+    record = root.root / "run/gpuslice/c/web/record"
+    record.parent.mkdir(parents=True)
+    record.write_text("a record")
+    root("rpm", "--upgrade", "--nodeps", "--force-debian", root.take(new))
+    assert not root("rpm", "--query", "gpuslice").stdout.startswith("gpuslice-0.0.1-")
+    assert "slices_per_gpu = 4" in config.read_text() and record.exists()
+    nothing_enabled(root)
     assert root("gpuslice", "--version").stdout
     root("rpm", "--erase", "--force-debian", "gpuslice")
+    assert record.exists()
     left = {name for name in root.written() if not name.startswith("root/")}
-    assert not left, left
-    print("packages: the .rpm comes and goes")
+    assert left == {"etc/gpuslice/gpusliced.toml.rpmsave"}, left
+    print("packages: the .rpm comes, is upgraded and goes")
 
 
 if __name__ == "__main__":

@@ -245,9 +245,7 @@ impl Duties {
         );
         let retuned = Happening::of(EventKind::Retuned, container);
         let retuned = retuned.by_client(self.admins.peer(key_of(token)));
-        let shown = |number: u32| if number == 0 { "none".to_owned() } else { number.to_string() };
-        let [weight, share, limit] = [weight, share, share_limit].map(shown);
-        let text = format!("weight {weight}, share {share}, share-limit {limit}, {class}");
+        let text = told(was, record);
         self.events.record(now(), retuned.with([0; 2], text));
         self.answer(key_of(token), &Answer::Done {});
     }
@@ -309,4 +307,28 @@ impl Duties {
             self.accounting.close_later(now());
         }
     }
+}
+
+/// A slice's rules after a change, those that it changed with what they were: `weight 1 -> 3, share none, …`.
+fn told(was: &TimeChange, record: &Record) -> String {
+    let before = Record {
+        weight: was.weight.of(record.weight),
+        share: was.share.of(record.share),
+        share_limit: was.share_limit.of(record.share_limit),
+        class: was.class.unwrap_or(record.class),
+        ..record.clone()
+    };
+    let number = |it: Option<u32>| it.map_or("none".to_owned(), |it| it.to_string());
+    let rules = |it: &Record| {
+        let (share, limit) = (it.share.map(Percent::get), it.share_limit.map(Percent::get));
+        let weight = it.shown_weight().map(Weight::get);
+        [number(weight), number(share), number(limit), it.class.to_string()]
+    };
+    let changed = |(name, (was, is)): (&str, (String, String))| match was == is {
+        true => format!("{name}{is}"),
+        false => format!("{name}{was} -> {is}"),
+    };
+    let names = ["weight ", "share ", "share-limit ", ""];
+    let all = names.into_iter().zip(rules(&before).into_iter().zip(rules(record)));
+    all.map(changed).collect::<Vec<_>>().join(", ")
 }

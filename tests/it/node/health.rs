@@ -86,7 +86,9 @@ fn an_unhealthy_gpu_takes_no_containers_until_it_recovers() {
     assert!(at(EventKind::GpuFailed) < at(EventKind::GpuRecovered), "{kinds:?}");
     assert!(at(EventKind::GpuFailed).is_some(), "{kinds:?}");
     let after = at_ns[&(EventKind::GpuRecovered as u8)] - at_ns[&(EventKind::GpuFailed as u8)];
-    assert!(after >= UNHEALTHY_S * 1_000_000_000, "{after} ns after the first error");
+    // Events have the wall clock's time, which may be set a little meanwhile.
+    let least = UNHEALTHY_S * 1_000_000_000 - 10_000_000;
+    assert!(after >= least, "{after} ns after the first error");
     // The watching agent has seen the same: unhealthy, then healthy.
     let mut seen = Vec::new();
     while seen.last() != Some(&HealthState::Healthy) || seen.len() < 2 {

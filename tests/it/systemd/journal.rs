@@ -87,7 +87,7 @@ fn events_have_their_fields_in_the_journal() {
     assert_eq!((&*began["GPUSLICE_SLICE"], &*began["GPUSLICE_CONTAINER"]), ("web", "web"));
     assert_eq!((&*began["PRIORITY"], &*began["GPUSLICE_UID"]), ("5", "0"), "{began:?}");
     let retuned = entry("retuned");
-    assert!(retuned["MESSAGE"].starts_with("retuned web: weight 3, "), "{retuned:?}");
+    assert!(retuned["MESSAGE"].starts_with("retuned web: weight 1 -> 3, "), "{retuned:?}");
     let known = std::fs::read_to_string("/proc/self/loginuid").is_ok();
     assert_eq!(
         retuned.get("GPUSLICE_LOGIN_UID").is_some_and(|it| it == "1234"),

@@ -46,7 +46,7 @@ fn the_life_of_a_container() {
         ("slice-began", "gpus", Value::from(1)),
         ("memory-refused", "pid", pid.into()),
         ("cap-changed", "cap", (2 * GIB).into()),
-        ("retuned", "text", "weight 3, share none, share-limit none, normal".into()),
+        ("retuned", "text", "weight 1 -> 3, share none, share-limit none, normal".into()),
         ("slice-refused", "uid", me.into()),
         ("slice-ended", "text", "removed".into()),
     ];
