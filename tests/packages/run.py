@@ -101,9 +101,11 @@ def older(package, work):
 
 def older_rpm(work):
     """The .rpm under an older number."""
+    place = work / "older-rpm"
+    place.mkdir()
     made = [pathlib.Path(line) for line in output(REPOSITORY / "packaging/package", "0.0.1").stdout.split()]
-    moved = [shutil.move(file, work) for file in made]
-    return next(file for file in moved if str(file).endswith(".rpm"))
+    moved = [pathlib.Path(shutil.move(file, place)) for file in made]
+    return next(file for file in moved if file.suffix == ".rpm")
 
 
 def contents(package, tree):
