@@ -246,8 +246,9 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
         );
     }
     let history = spark(&model.busy(gpu.uuid, SHORT.1), SHORT);
+    let unpromised = gib(it.unpromised);
     format!(
-        "GPU{} {product} {} | mem {used} used, {promised} promised of {total} GiB | busy {busy} {history}{away}{simulated}{turn}",
+        "GPU{} {product} {} | mem {used} used, {promised} promised, {unpromised} unpromised of {total} GiB | busy {busy} {history}{away}{simulated}{turn}",
         gpu.index, gpu.policy
     )
 }
