@@ -219,6 +219,24 @@ fn promises_name_existing_tests() {
     none("SPECIFICATION.md names a test that does not exist", broken);
 }
 
+/// Each guarantee of SECURITY.md is shown by rows of SPECIFICATION.md that are there, or by a file.
+#[test]
+fn guarantees_are_shown() {
+    let (text, promises) = (source::read("SECURITY.md"), source::read("SPECIFICATION.md"));
+    let rows = text.lines().skip_while(|line| !line.ends_with("| shown by |")).skip(2);
+    let (mut found, mut broken) = (0, Vec::new());
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        found += 1;
+        let shown_by = row.trim_end_matches(['|', ' ']).rsplit(" | ").next().unwrap_or_default();
+        for part in shown_by.split([',', ';']).map(str::trim) {
+            let is_known = part.starts_with('`') || promises.contains(&format!("\n| {part} |"));
+            broken.extend((!is_known).then(|| row.to_owned()));
+        }
+    }
+    assert!(found > 20, "{found} guarantees");
+    none("SECURITY.md names a row of SPECIFICATION.md that does not exist", broken);
+}
+
 /// SPECIFICATION W17 states how many parsers have a fuzz target.
 #[test]
 fn promises_know_the_fuzz_targets() {
