@@ -130,6 +130,7 @@ class GateOn(Driver):
         self.api.merge(SLICE, {"spec": {"devices": []}})
         self.proxy.refuse = lambda method, path: None
         self.published("gpu-0", "gpu-1")
+        self.assertIn(410, self.proxy.refused, "the server had forgotten it")
 
     def test_conflicts_end_in_what_the_node_has(self):
         """Another writer changes the slice all the time, and then stops."""
