@@ -3,6 +3,7 @@
 use super::backend::Stream;
 use super::estimate::{Key, Task};
 use super::fake::{Fake, at_work};
+use super::gaps::CHANGE_NS;
 use super::os;
 use super::slow_path::{Gate, Work};
 use super::word::{CLOSED, OPEN};
@@ -444,39 +445,47 @@ fn copies_over_the_bus_are_tracked_and_never_held_for_long() {
     assert_eq!(rig.claims().active.load(SeqCst), 3);
 }
 
-/// A program that pauses between its kernels: `gap` ns after the end of each.
-fn pauses(rig: &Rig, count: usize, gap: u64, wait: bool) {
-    for _ in 0..count {
-        rig.launch(1, 5, 50 * US);
-        let (since, end) = (os::now(), rig.fake.gpu().busy_until);
-        while os::now() < end {
-            std::hint::spin_loop();
-        }
-        if wait {
-            rig.gate.waited(since);
-        }
-        std::thread::sleep(Duration::from_nanos(gap));
-    }
-}
-
-/// Once its gaps are known to be long, a program that waits for its work ends its turn in the call that waits.
-#[test]
-fn a_program_with_long_gaps_ends_its_turn_as_its_work_ends() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    pauses(&rig, 8, 20_000 * US, true);
-    rig.gate.stop(); // from here on, no other thread can end it
+/// A kernel of 50 us, `meanwhile`, and the call that waits for its end. Returns whether they were done so soon that none
+/// of it makes a turn worth keeping: a machine that lets this thread wait makes work of it.
+fn waits_for_a_kernel(rig: &Rig, meanwhile: impl FnOnce()) -> bool {
+    let began = os::now();
     rig.launch(1, 5, 50 * US);
-    assert_eq!(rig.claims().runnable.load(SeqCst), 1);
+    meanwhile();
     let (since, end) = (os::now(), rig.fake.gpu().busy_until);
-    let rings = rig.fake.rings.load(SeqCst);
     while os::now() < end {
         std::hint::spin_loop();
     }
     rig.gate.waited(since);
-    assert_eq!(rig.claims().runnable.load(SeqCst), 0);
-    assert_eq!(rig.claims().drained.load(SeqCst), 1);
-    assert!(rig.fake.rings.load(SeqCst) > rings, "the daemon is not told");
+    os::now() - began < CHANGE_NS
+}
+
+/// Once its gaps are known to be long, a program that waits for its work ends its turn in the call that waits. A try in
+/// which the machine kept this thread from running says nothing.
+#[test]
+fn a_program_with_long_gaps_ends_its_turn_as_its_work_ends() {
+    let try_once = || {
+        let rig = Rig::new(MODE_TURNS);
+        rig.turn(1, 60_000_000 * US);
+        for _ in 0..8 {
+            if !waits_for_a_kernel(&rig, || {}) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        rig.gate.stop(); // from here on, no other thread can end it
+        let mut rings = 0;
+        let in_time = waits_for_a_kernel(&rig, || {
+            assert_eq!(rig.claims().runnable.load(SeqCst), 1);
+            rings = rig.fake.rings.load(SeqCst);
+        });
+        if in_time {
+            assert_eq!(rig.claims().runnable.load(SeqCst), 0);
+            assert_eq!(rig.claims().drained.load(SeqCst), 1);
+            assert!(rig.fake.rings.load(SeqCst) > rings, "the daemon is not told");
+        }
+        in_time
+    };
+    assert!((0..100).any(|_| try_once()), "this thread was kept from running in each try");
 }
 
 /// A program with short gaps keeps its turn over them, and ends it when it stops.
