@@ -445,8 +445,8 @@ fn copies_over_the_bus_are_tracked_and_never_held_for_long() {
     assert_eq!(rig.claims().active.load(SeqCst), 3);
 }
 
-/// A kernel of 50 us, `meanwhile`, and the call that waits for its end. Returns whether they were done so soon that none
-/// of it makes a turn worth keeping: a machine that lets this thread wait makes work of it.
+/// A kernel of 50 us, `meanwhile`, and the call that waits for its end. Returns whether all was done so soon that it is
+/// no reason to keep a turn: where the machine lets this thread wait, that counts as work.
 fn waits_for_a_kernel(rig: &Rig, meanwhile: impl FnOnce()) -> bool {
     let began = os::now();
     rig.launch(1, 5, 50 * US);
