@@ -1,8 +1,8 @@
 """An API server without TLS in front of the real one, as `kubectl proxy` is.
 
-It does three things that tests need. A field selector is taken away where the server has none for objects of a
-custom resource, which has one since 1.30. All watches can be ended, as a server ends them after some minutes. And
-requests can be refused."""
+It does four things that tests need. A field selector is taken away where the server has none for objects of a
+custom resource, which has one since 1.30. All watches can be ended, as a server ends them after some minutes. New
+watches can be held up on their way. And requests can be refused."""
 import http.client
 import http.server
 import threading
@@ -15,6 +15,9 @@ class Proxy:
     def __init__(self, address, control, user="agent"):
         self.address, self.control, self.user = address, control, user
         self.ending = threading.Event()
+        # New watches are passed on while it is set.
+        self.passing = threading.Event()
+        self.passing.set()
         # Method and path of each request; statuses of watches that the server refused.
         self.seen, self.refused = [], []
         # Refuses a request by this status, if the function says so.
@@ -59,6 +62,8 @@ class Proxy:
         if status := self.refuse(request.command, request.path):
             self.answer(request, status, b'{"kind":"Status","message":"refused by the test"}')
             return
+        if "watch=1" in request.path and not self.passing.wait(90):
+            raise TimeoutError("a watch was held up for too long")
         ending = self.ending
         server = http.client.HTTPSConnection(self.address, 6443, context=self.control.trust())
         headers = {"Authorization": f"Bearer {self.control.token(self.user)}"}
