@@ -30,7 +30,7 @@ pub enum EventKind {
     Preempted,
     /// Its cap was changed. Amounts: the old cap and the new one, bytes.
     CapChanged,
-    /// Its weight, share, limit or class was changed. Text: the values from now on.
+    /// Its weight, share, limit or class was changed. Text: the values from now on; of what changed, those before too.
     Retuned,
     /// The policy of GPUs was changed. Text: the new policy, and each GPU's former one.
     PolicySet,
