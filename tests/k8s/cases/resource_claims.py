@@ -116,13 +116,14 @@ class GateOn(Driver):
         self.assertEqual(self.kubelet.unprepare(two), "")
 
     def test_a_watch_that_ends_goes_on(self):
-        """Also where the server has forgotten the version from which it would go on: 410."""
+        """Also where the server refuses the next ones for a while, and the slice is changed meanwhile."""
         self.proxy.end_watches()
         self.api.delete(SLICE)
         self.published("gpu-0", "gpu-1")
         self.proxy.refuse = lambda method, path: 503 if "watch=1" in path else None
         self.proxy.end_watches()
         node.eventually("it tries", lambda: any("watch=1" in path for _, path in self.proxy.seen[-2:]))
+        self.api.merge(SLICE, {"spec": {"devices": []}})
         self.proxy.refuse = lambda method, path: None
         self.published("gpu-0", "gpu-1")
 
