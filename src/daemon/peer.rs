@@ -7,13 +7,17 @@
 //!
 //! A kernel before 6.5 gives no pidfd with the socket. There the pidfd is opened by pid, and the socket's other
 //! end must still be open afterwards: as long as the peer has not closed it, the kernel cannot reuse its pid.
-//! If a child keeps that end open and the pid is reused meanwhile, the daemon takes a process of the same
-//! container for the peer; and a client never ends before its connection (`clients/lingering.rs`).
+//! If another process keeps that end open and the pid is reused before the daemon accepts, the daemon takes the
+//! new process for the peer; and a client never ends before its connection (`clients/lingering.rs`).
+//!
+//! A kernel that has pidfds of peers refuses the one of a process that is gone (until 6.16). Such a peer is
+//! refused: its pid may be a member's by now.
 
 use gpuslice_engine::Process;
 use gpuslice_host::cgroup;
 use gpuslice_host::process::{exists, has_exited, login_uid, pid_of, pidfd_open, start_time};
 use gpuslice_host::seqpacket::hung_up;
+use nix::errno::Errno;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,7 +43,7 @@ pub struct Peer {
     pub pid: i32,
     /// User id in the daemon's namespace.
     pub uid: u32,
-    /// Its pidfd; `None` on kernels that cannot give one.
+    /// Its pidfd; `None` on kernels that cannot give one, and before 6.5 for a process without a pid here.
     pub pidfd: Option<OwnedFd>,
 }
 
@@ -47,11 +51,11 @@ impl Peer {
     /// The process that connected this socket.
     ///
     /// # Errors
-    /// Not a connected Unix socket.
+    /// Not a connected Unix socket; the process is gone; no descriptor is left.
     pub fn of(socket: BorrowedFd<'_>) -> nix::Result<Peer> {
         let creds = getsockopt(&socket, PeerCredentials)?;
-        let pidfd = getsockopt(&socket, PeerPidfd).ok();
-        let pidfd = pidfd.or_else(|| pidfd_by_number(socket, creds.pid()));
+        let by_number = || pidfd_by_number(socket, creds.pid());
+        let pidfd = pidfd_of_peer(getsockopt(&socket, PeerPidfd), by_number)?;
         Ok(Peer { pid: creds.pid(), uid: creds.uid(), pidfd })
     }
 
@@ -93,11 +97,34 @@ impl Peer {
     }
 }
 
-/// The peer's pidfd, where the kernel does not give it with the socket.
-fn pidfd_by_number(socket: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
-    let pid = u32::try_from(pid).ok().filter(|&pid| pid > 0)?;
-    let pidfd = pidfd_open(pid).ok()?;
-    (!hung_up(socket) && !has_exited(pidfd.as_fd())).then_some(pidfd)
+/// The peer's pidfd: the one that the kernel gave with the socket, or where it has none for any socket, the one by
+/// number. `None` where the kernel has no pidfds at all.
+fn pidfd_of_peer(
+    given: nix::Result<OwnedFd>,
+    by_number: impl FnOnce() -> nix::Result<Option<OwnedFd>>,
+) -> nix::Result<Option<OwnedFd>> {
+    match given {
+        Ok(pidfd) => Ok(Some(pidfd)),
+        // What a kernel answers that does not know the option. Others, EINVAL or ESRCH, are of a process that is gone.
+        Err(Errno::ENOPROTOOPT) => by_number(),
+        Err(why) => Err(why),
+    }
+}
+
+/// The peer's pidfd by its pid, if it still runs; `None` if it has no pid here, or the kernel has no pidfds (before
+/// 5.3).
+fn pidfd_by_number(socket: BorrowedFd<'_>, pid: i32) -> nix::Result<Option<OwnedFd>> {
+    let Some(pid) = u32::try_from(pid).ok().filter(|&pid| pid > 0) else {
+        return Ok(None);
+    };
+    let pidfd = match pidfd_open(pid) {
+        Err(Errno::ENOSYS) => return Ok(None),
+        pidfd => pidfd?,
+    };
+    if hung_up(socket) || has_exited(pidfd.as_fd()) {
+        return Err(Errno::ESRCH);
+    }
+    Ok(Some(pidfd))
 }
 
 #[cfg(test)]
@@ -120,17 +147,26 @@ mod tests {
     fn without_a_pidfd_from_the_socket_a_running_peer_is_found_by_pid() {
         let (ours, theirs) = pair().expect("a pair");
         let own = std::process::id();
-        let pidfd = pidfd_by_number(ours.as_fd(), own as i32).expect("it is there");
+        let by_number = |pid| pidfd_by_number(ours.as_fd(), pid);
+        let pidfd = by_number(own as i32).expect("it is there").expect("this kernel has pidfds");
         assert!(!has_exited(pidfd.as_fd()));
         let peer = Peer { pid: own as i32, uid: 0, pidfd: Some(pidfd) };
         let born = start_time(own).expect("this process runs");
         assert_eq!(peer.process(), Some(Process { pid: own, born }));
-        assert!(pidfd_by_number(ours.as_fd(), 0).is_none());
-        assert!(pidfd_by_number(ours.as_fd(), i32::MAX).is_none());
+        assert!(by_number(0).expect("it may have none here").is_none());
+        assert_eq!(by_number(i32::MAX).err(), Some(Errno::ESRCH));
         drop(theirs);
-        assert!(
-            pidfd_by_number(ours.as_fd(), own as i32).is_none(),
-            "the pid may have been reused"
-        );
+        assert_eq!(by_number(own as i32).err(), Some(Errno::ESRCH), "the pid may have been reused");
+    }
+
+    /// What kernels answer for a process that is gone: 6.5 to 6.15.
+    #[test]
+    fn a_peer_that_is_gone_is_not_looked_for_by_number() {
+        for gone in [Errno::EINVAL, Errno::ESRCH, Errno::EMFILE] {
+            let found = pidfd_of_peer(Err(gone), || panic!("it was"));
+            assert_eq!(found.err(), Some(gone));
+        }
+        let found = pidfd_of_peer(Err(Errno::ENOPROTOOPT), || Ok(None));
+        assert!(found.is_ok_and(|pidfd| pidfd.is_none()), "a kernel before 5.3");
     }
 }

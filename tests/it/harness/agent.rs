@@ -47,6 +47,10 @@ impl Agent {
         }
     }
 
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// It connects to this socket.
     pub fn connect(&self, socket: &Path) -> Connection {
         self.try_connect(socket).expect("it could connect")

@@ -70,7 +70,7 @@ fn only_processes_in_the_containers_control_group_are_served() {
 }
 
 /// Enters a new mount namespace, like a container's first process.
-fn unshared() -> io::Result<()> {
+pub(super) fn unshared() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
     Ok(mount_at(none, "/", none, private, none)?)

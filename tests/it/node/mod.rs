@@ -8,6 +8,7 @@ mod claims;
 mod disk;
 mod doctor;
 mod ends;
+mod forgeries;
 pub mod group;
 pub mod health;
 mod liars;
