@@ -4,7 +4,7 @@
 mod looks;
 mod usage;
 
-use crate::clients::BURST;
+use crate::clients::{BURST, Ring};
 use crate::events::{Happening, unix_ns};
 use crate::executor::Duties;
 use crate::observe::daemon_row;
@@ -125,7 +125,12 @@ impl Daemon {
             }
             Source::Listener(key) => clients.accept(&mut duties.containers, key, spare, tasks),
             Source::Tenant(key) => self.read_requests(key),
-            Source::Doorbell(key) => clients.read_claims(key, tasks),
+            Source::Doorbell(key) => {
+                let now = now();
+                if let Some(ring) = clients.rang(key, now) {
+                    self.read_ring(ring, now);
+                }
+            }
             Source::Exit(key) => clients.disconnect(key, tasks),
             Source::Lingering(key) => clients.lingering_ready(key, tasks),
             Source::ContainerExit(key) => {
@@ -177,6 +182,7 @@ impl Daemon {
             duties.containers.deadline(),
             duties.containers.accept_deadline(),
             duties.clients.deadline(),
+            duties.clients.ring_deadline(),
             duties.admins.deadline(),
             duties.accounting.deadline(serves),
             self.look_deadline(),
@@ -194,6 +200,14 @@ impl Daemon {
         .min()
     }
 
+    /// Reads the claims of a process that rang.
+    fn read_ring(&mut self, ring: Ring, from: Instant) {
+        let Duties { clients, tasks, .. } = &mut self.duties;
+        clients.read_claims(ring.process, tasks);
+        self.settle();
+        self.duties.clients.ring_read(ring, (from, now()));
+    }
+
     fn time_passed(&mut self, now: Instant) {
         let heartbeat = self.duties.containers.deadline();
         if heartbeat.is_some_and(|by| by <= now) {
@@ -201,6 +215,10 @@ impl Daemon {
         }
         let duties = &mut self.duties;
         duties.containers.accept_due(now);
+        while let Some(ring) = self.duties.clients.ring_due(now) {
+            self.read_ring(ring, gpuslice_host::clock::now());
+        }
+        let duties = &mut self.duties;
         duties.clients.due(now, &mut duties.tasks);
         duties.admins.due(now, &mut duties.tasks);
         duties.preemption.due(now, &duties.containers, &mut duties.tasks);

@@ -17,6 +17,7 @@
 mod accounting;
 mod admin;
 mod agents;
+mod bucket;
 mod cgroup;
 mod cgroup_limits;
 mod claims;

@@ -236,8 +236,8 @@ impl Engine {
         gpus.filter(|(at, _)| touched & (1 << at) != 0).map(|(_, gpu)| gpu).for_each(f);
     }
 
-    /// GPUs whose turns `event` may change: all GPUs of the container, because they may become a gang.
-    fn concerned(&self, event: &Event) -> GpuSet {
+    /// GPUs whose turns `event` may change: where they may become a gang, all GPUs of the container.
+    pub(crate) fn concerned(&self, event: &Event) -> GpuSet {
         let gpus_of = |client: &ClientId| {
             let index = self.clients.get(*client).map(|client| client.index);
             index
@@ -245,15 +245,21 @@ impl Engine {
                 .map_or(&[][..], |c| c.slices.gpus.as_slice())
         };
         let bit = |slice: &Slice| slice.gpu.map_or(0, |gpu| 1 << gpu);
+        let all_of = |client| gpus_of(client).iter().fold(0, |all, slice| all | bit(slice));
         match event {
-            Event::Claims { client, .. }
-            | Event::Reserve { client, .. }
+            // A gang that exists is looked at as a whole anyway.
+            Event::Claims { client, lane, claims } => {
+                let mine = self.clients.get(*client).and_then(|it| it.lanes.get(*lane));
+                match mine.is_some_and(|mine| mine.begins(claims)) {
+                    true => all_of(client),
+                    false => gpus_of(client).get(usize::from(lane.0)).map_or(0, bit),
+                }
+            }
+            Event::Reserve { client, .. }
             | Event::Release { client, .. }
             | Event::Yield { client, .. }
             | Event::Left { client }
-            | Event::Gone { client } => {
-                gpus_of(client).iter().fold(0, |all, slice| all | bit(slice))
-            }
+            | Event::Gone { client } => all_of(client),
             Event::Measured { .. }
             | Event::Looking { .. }
             | Event::Looked { .. }
@@ -405,6 +411,7 @@ impl Engine {
         };
         let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
         let entity = gpu.and_then(|gpu| gpu.turns.find(index));
+        let (begins, turned) = (mine.begins(&claims), claims.runnable != mine.claims.runnable);
         mine.read_at = entity.map_or(0, |entity| entity.turn);
         mine.was_runnable |= claims.runnable;
         // counters only grow, whatever a page claims
@@ -417,7 +424,14 @@ impl Engine {
         if let Some(slice) = self.containers.get_mut(index).and_then(|c| c.slices.get_mut(lane)) {
             slice.peak = slice.peak.max(used);
         }
-        self.report_all(index);
+        let gang = self.gangs.iter().find(|gang| gang.index == index);
+        let (gpus, any) = gang.map_or((0, false), |gang| (gang.gpus, gang.runnable));
+        // The others of a gang are runnable with this lane. Otherwise it tells nothing of other lanes: a process that
+        // reports on all of them must not be asked about all of them for each.
+        match begins || turned && gpus != 0 {
+            true => self.report_all(index),
+            false => self.report(index, lane, gpus, any),
+        }
     }
 
     /// Memory in use on a lane, by the claims of its processes, within their grants.
@@ -454,6 +468,9 @@ impl Engine {
         let lanes = (0..lanes as u8).map(Lane);
         let runnable = |it: &ClientLane| it.claims.runnable;
         let any = lanes.clone().any(|lane| self.talking(index, lane).any(runnable));
+        if let Some(known) = self.gangs.iter_mut().find(|known| known.index == index) {
+            known.runnable = any;
+        }
         lanes.for_each(|lane| self.report(index, lane, gang, any));
     }
 
@@ -508,8 +525,7 @@ impl Engine {
         if known.map_or(0, |gang| gang.gpus) != gpus {
             self.gangs.retain(|gang| gang.index != index);
             if gpus != 0 {
-                let ready = None;
-                self.gangs.push(Gang { index, gpus, ready });
+                self.gangs.push(Gang { index, gpus, runnable: false, ready: None });
                 self.gangs.sort_unstable_by_key(|gang| gang.index);
             }
             for (at, gpu) in self.gpus.iter_mut().enumerate() {

@@ -28,6 +28,7 @@ impl Engine {
         }
         assert_eq!(listed.len(), self.clients.iter().count(), "a process listed and not attached");
         self.gpus.iter().for_each(|gpu| check_turns(&gpu.turns));
+        self.check_gangs();
         self.check_shown();
         self.capacities().iter().for_each(|capacity| {
             assert!(
@@ -37,6 +38,17 @@ impl Engine {
                 capacity.shares
             );
         });
+    }
+
+    /// What was reported of each gang is what its processes claim, although a claim is reported to one GPU alone.
+    fn check_gangs(&self) {
+        for gang in &self.gangs {
+            let container =
+                self.containers.get(gang.index).expect("the end of a slice ends its gang");
+            let clients = self.clients_of(gang.index).filter(|client| client.connected);
+            let any = clients.flat_map(|it| &it.lanes.gpus).any(|lane| lane.claims.runnable);
+            assert_eq!(gang.runnable, any, "{}: its gang", container.record.container);
+        }
     }
 
     /// Conservation: an account is the sum of its grants and measurements. A waiting request has something

@@ -404,6 +404,10 @@ impl ClientLane {
         let Claims { active, began, calm, .. } = self.claims;
         (active.wrapping_add(1) == closed).then_some(WorkSpan { began, calm })
     }
+    /// Whether it is runnable for the first time with these claims.
+    pub(crate) fn begins(&self, claims: &Claims) -> bool {
+        claims.runnable && !self.was_runnable
+    }
     /// Bytes it holds by its own claim, at most its grants.
     pub(crate) fn held(&self) -> Bytes {
         self.claims.held.min(self.granted)

@@ -3,11 +3,12 @@
 //! A process attaches once to its container's own socket, then reserves and releases memory; the socket alone
 //! identifies the sender. A connection is closed if it sends nothing for 1 s, sends an invalid frame or descriptors, or
 //! does not read its answers. Nothing queues and nothing is allocated on its behalf, and each event costs the same
-//! small amount of work.
+//! small amount of work; only what a ring costs grows with the container, and is limited (`rings.rs`).
 
 mod handles;
 mod lingering;
 mod requests;
+mod rings;
 mod tenant;
 
 use crate::containers::{ContainerWriter, Containers, HeldFamilies, UsageSlot};
@@ -29,6 +30,8 @@ use handles::Handles;
 use lingering::LingeringClient;
 use nix::errno::Errno;
 pub use requests::BURST;
+pub use rings::Ring;
+use rings::{RingQueue, Rings};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 pub use tenant::{ChannelGroup, Tenant};
@@ -49,6 +52,8 @@ struct Siblings {
     keys: Vec<Key>,
     /// Memory handles that they share.
     handles: Handles,
+    /// Their rings.
+    rings: Rings,
 }
 
 /// See the file's head.
@@ -59,6 +64,7 @@ pub struct Clients {
     /// By slot of the engine's id.
     holders: Vec<Option<(ClientId, ClientHolder)>>,
     siblings: BTreeMap<ContainerId, Siblings>,
+    ring_queue: RingQueue,
     /// Deadlines for a connection's first message, the earliest first.
     handshake_deadlines: VecDeque<(Instant, Key)>,
     /// A process released memory or exited since the last look.
@@ -80,6 +86,7 @@ impl Clients {
             lingering: Slab::new(CLIENTS_MAX as u16),
             holders: vec![None; CLIENTS_MAX],
             siblings: BTreeMap::new(),
+            ring_queue: RingQueue::default(),
             handshake_deadlines: VecDeque::new(),
             given_back: false,
             unattached: LogLimit::default(),

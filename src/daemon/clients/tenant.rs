@@ -77,6 +77,8 @@ pub struct Tenant {
     pub(super) asked: bool,
     /// It attached with `Look`.
     pub(super) looks: bool,
+    /// Its ring waits for its turn.
+    pub(super) rung: bool,
 }
 
 #[derive(Debug)]
@@ -106,6 +108,7 @@ impl Tenant {
             process: None,
             asked: false,
             looks: false,
+            rung: false,
         }
     }
 

@@ -11,6 +11,7 @@
 //! daemon was restarted, even beside an attacker. A socket that waits is not polled; what connects to it waits in the
 //! kernel.
 
+use crate::bucket::Bucket;
 use crate::slab::Key;
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 use gpuslice_wire::units::{Duration, Instant};
@@ -24,36 +25,6 @@ const NODE_MOST: u64 = 64;
 const OWN_EVERY: Duration = Duration::from_millis(250);
 /// Tokens of a container's full bucket.
 const OWN_MOST: u64 = CLIENTS_PER_CONTAINER_MAX as u64;
-
-/// A token bucket: gains a token every `every`, up to `most`.
-#[derive(Debug)]
-struct Bucket {
-    every: Duration,
-    most: u64,
-    /// When it is full.
-    full: Instant,
-}
-
-impl Bucket {
-    /// A full one.
-    const fn new(every: Duration, most: u64) -> Bucket {
-        Bucket { every, most, full: Instant(0) }
-    }
-
-    /// When it has a token.
-    fn next(&self) -> Instant {
-        Instant(self.full.0.saturating_sub(self.every.0 * (self.most - 1)))
-    }
-
-    /// Takes a token if there is one.
-    fn take(&mut self, now: Instant) -> bool {
-        let has_one = self.next() <= now;
-        if has_one {
-            self.full = self.full.max(now).plus(self.every);
-        }
-        has_one
-    }
-}
 
 /// How often a container's processes have connected.
 #[derive(Debug)]

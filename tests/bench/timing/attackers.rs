@@ -49,6 +49,7 @@ pub fn run(name: &str, word: &str) -> Result<(), Error> {
         "one-stranger" => stranger(Path::new(word)),
         "connections" => connections(),
         "bells" => many(16, "one-bell", word),
+        "all-bells" => many(254, "one-bell", word),
         "one-bell" => bell(),
         "fuse" => unanswering(),
         "attach-and-close" => many(4, "one-attaches", word),
@@ -137,12 +138,14 @@ fn connections() -> Result<(), Error> {
     }
 }
 
-/// Wants the GPU and does not, and says both, without a pause.
+/// Wants all GPUs and does not, and says both, without a pause.
 fn bell() -> Result<(), Error> {
     let client = Client::of_this_slice()?;
     let mut attached = client.attach()?;
     for round in 0_u32.. {
-        attached.client.lane[0].runnable.store(round & 1, SeqCst);
+        for lane in &attached.client.lane {
+            lane.runnable.store(round & 1, SeqCst);
+        }
         attached.bell.write_all(&1_u64.to_ne_bytes())?;
     }
     Ok(())

@@ -37,6 +37,8 @@ pub struct Attack {
     word: Word,
     /// Whether the daemon runs as on a kernel whose sockets cannot refuse descriptors.
     on_old_kernel: bool,
+    /// GPUs of the node, all of which the attacker's slice has.
+    gpus: usize,
 }
 
 /// What an attacker has to know.
@@ -52,11 +54,11 @@ enum Word {
 }
 
 const fn attack(name: &'static str, program: &'static str) -> Attack {
-    Attack { name, program, word: Word::Nothing, on_old_kernel: false }
+    Attack { name, program, word: Word::Nothing, on_old_kernel: false, gpus: 1 }
 }
 
 /// All attacks; the first one only computes.
-pub const ATTACKS: [Attack; 12] = [
+pub const ATTACKS: [Attack; 13] = [
     attack("hostile: 16 processes that compute", "attack compute"),
     Attack {
         on_old_kernel: true,
@@ -65,6 +67,7 @@ pub const ATTACKS: [Attack; 12] = [
     Attack { word: Word::Socket, ..attack("hostile: another user connects", "attack strangers") },
     attack("hostile: connections without end", "attack connections"),
     attack("hostile: 16 processes that ring", "attack bells"),
+    Attack { gpus: 16, ..attack("hostile: 254 that ring on 16 GPUs", "attack all-bells") },
     attack("hostile: a driver's file without answer", "attack fuse"),
     attack("hostile: attach and close", "attack attach-and-close"),
     Attack { word: Word::Metrics, ..attack("hostile: idle at the metrics", "attack scrapers") },
@@ -150,7 +153,7 @@ impl Scene {
     fn start(parts: &Path, attack: Attack) -> Result<Scene, Error> {
         // Of the node's rules all that stops work on the GPU, for the attack on that.
         let config = "preemption = \"probe\"\ndrain_max_ms = 200\n";
-        let mut node = Node::changed(parts, 1, config, |command| {
+        let mut node = Node::changed(parts, attack.gpus, config, |command| {
             if attack.on_old_kernel {
                 as_on_an_old_kernel(command);
             }
@@ -198,7 +201,8 @@ impl Scene {
         if self.attack.program.starts_with("attack ") {
             let _ = write!(program, " {}", self.word);
         }
-        let mut command = self.node.command(0, ("--weight 1", &program));
+        let gpus: Vec<String> = (0..self.attack.gpus).map(|gpu| gpu.to_string()).collect();
+        let mut command = self.node.command(gpus.join(","), ("--weight 1", &program));
         if let Some(Group(dir)) = &self.group {
             let procs = dir.join("cgroup.procs");
             // SAFETY: a write between fork and exec; this process holds no lock for it.

@@ -175,11 +175,11 @@ impl Node {
         Ok(self.command(gpu, words).stdout(to).spawn()?)
     }
 
-    /// The command that runs a program in a slice of its own on GPU `gpu`.
-    pub fn command(&self, gpu: usize, (slice, program): Words<'_>) -> Command {
+    /// The command that runs a program in a slice of its own on these GPUs: one, or a list with commas.
+    pub fn command(&self, gpus: impl ToString, (slice, program): Words<'_>) -> Command {
         let mut command = Command::new(self.parts.join("gpuslice"));
         command.args(["run", "--quiet", "--memory", "1GiB", "--gpus"]);
-        command.arg(gpu.to_string()).args(slice.split_whitespace());
+        command.arg(gpus.to_string()).args(slice.split_whitespace());
         command.arg("--runtime-dir").arg(self.dir.join("run"));
         let mut words = program.split_whitespace().peekable();
         command.arg("--");

@@ -68,6 +68,8 @@ pub(crate) type GpuSet = u32;
 pub(crate) struct Gang {
     pub(crate) index: ContainerIndex,
     pub(crate) gpus: GpuSet,
+    /// One of the container's processes is runnable on one of its GPUs.
+    pub(crate) runnable: bool,
     /// Since when it is called in all queues.
     pub(crate) ready: Option<Instant>,
 }

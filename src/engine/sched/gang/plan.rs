@@ -73,7 +73,7 @@ impl Node<'_> {
         (0..self.gangs.len()).for_each(|gang| self.call(gang));
         let mut order: Vec<(Rank, Class, Instant, ContainerIndex, usize)> = Vec::new();
         for at in 0..self.gangs.len() {
-            let Gang { index, gpus, ready } = self.gangs[at];
+            let Gang { index, gpus, ready, .. } = self.gangs[at];
             let Some(first) = each(gpus & self.tied).next() else {
                 continue;
             };

@@ -475,3 +475,32 @@ fn no_turn_is_extended_that_no_process_wants() {
     }
     assert_eq!(words(&rig), closed, "no turn of no time");
 }
+
+/// A process that rings reports on all of its GPUs. If each of these reports touched all of them, a ring would cost as
+/// much as the square of their number.
+#[test]
+fn a_report_touches_its_gpu_alone_unless_it_makes_a_gang() {
+    let mut rig = Rig::new(Config::default(), &[16, 16, 16]);
+    rig.admit(ask("a", "0,1,2", GIB)).expect("fits");
+    let client = rig.attach("a", 0).expect("attached");
+    let concerned = |rig: &Rig, lane, runnable| {
+        let claims = Claims { runnable, ..Claims::default() };
+        rig.engine.concerned(&Event::Claims { client, lane: Lane(lane), claims })
+    };
+    assert_eq!(concerned(&rig, 1, false), 0b010);
+    assert_eq!(concerned(&rig, 1, true), 0b111, "it may become a gang");
+    claim(&mut rig, client, 1, true, 0);
+    assert_eq!(concerned(&rig, 1, true), 0b010);
+    assert!(rig.engine.gangs.is_empty());
+    claim(&mut rig, client, 2, true, 0);
+    assert_eq!(concerned(&rig, 2, true), 0b100);
+    assert_eq!(rig.engine.gangs[0].gpus, 0b110);
+    for (lane, runnable, any) in
+        [(1, false, true), (2, false, false), (0, false, false), (2, true, true)]
+    {
+        claim(&mut rig, client, lane, runnable, 0);
+        assert_eq!(rig.engine.gangs[0].runnable, any, "{lane} {runnable}");
+        let reported = rig.engine.gpus[1].turns.entities[0].reported;
+        assert_eq!(reported.runnable, any, "the other one of the gang, {lane} {runnable}");
+    }
+}
