@@ -313,8 +313,8 @@ fn long(text: &str) -> Option<Span> {
     Span::parse(text).filter(|span| span.most_ns <= 60_000_000_000)
 }
 
-/// The bits of GPUs by their numbers.
-fn numbers(text: &str) -> Option<u32> {
+/// The bits of GPUs by their numbers: `none`, or `0+2`.
+pub fn numbers(text: &str) -> Option<u32> {
     let one = |text: &str| Some(1_u32 << number(text).filter(|&n| (n as usize) < MAX_GPUS)?);
     match text {
         "none" => Some(0),

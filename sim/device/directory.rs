@@ -21,6 +21,7 @@ use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const STATE: &str = "state";
 const NEW_STATE: &str = "state.new";
@@ -89,6 +90,21 @@ pub fn destroy(dir: &Path) -> Result<(), Error> {
         Err(error) => return Err(io_error("opening", dir)(error)),
     }
     std::fs::remove_dir(dir).map_err(io_error("removing", dir))
+}
+
+/// Lets NVML list a client of an MPS server on these GPUs, by their bits, and on no others from now on.
+///
+/// # Errors
+/// There is no device in the directory, or it cannot be used.
+pub fn set_mps(dir: &Path, gpus: u32) -> Result<(), Error> {
+    let outer = Folder::open(dir).map_err(io_error("opening", dir))?;
+    trust(&outer)?;
+    let node = outer.sub(NODE).map_err(io_error("opening", &dir.join(NODE)))?;
+    let (file, path) = (open_file(&node, STATE)?, node.path().join(STATE));
+    check(&file, &path)?;
+    let mapping = Mapping::new(&file).map_err(io_error("mapping", &path))?;
+    mapping.header().mps.store(gpus, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Removes a device's files.
@@ -337,6 +353,7 @@ fn fill(header: &mut Header, config: &Config) {
     header.compute_capability = [config.compute_capability.0, config.compute_capability.1];
     header.multiprocessors = config.multiprocessors;
     header.properties = config.properties;
+    header.mps = AtomicU32::new(config.properties.mps);
     for (index, device) in config.devices.iter().enumerate() {
         let mut name = [0; NAME_BYTES];
         name[..device.name.len()].copy_from_slice(device.name.as_bytes());

@@ -12,7 +12,7 @@ use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 10;
+pub(crate) const VERSION: u32 = 11;
 pub(crate) const STATE_AT: usize = 32768;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -41,6 +41,8 @@ pub(crate) struct Header {
     pub lock: AtomicU32,
     /// Counts Xid events; a futex on which listeners wait.
     pub events: AtomicU32,
+    /// Bits of the GPUs on which NVML lists a client of an MPS server; at first those of the properties.
+    pub mps: AtomicU32,
     /// By slot: recognises a process among its own libraries (see [`crate::alive`]).
     pub identities: [AtomicU64; MAX_PROCESSES],
     /// By slot: not 0 from the attachment of a process until the device has taken back all that it held. No other

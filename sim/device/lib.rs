@@ -46,8 +46,8 @@ mod units;
 mod vram;
 
 pub use clock::{now_ns, sleep_until_ns};
-pub use config::{Config, Controls, DeviceConfig, Limits, describe};
-pub use directory::{create, default_dir, destroy, prepare};
+pub use config::{Config, Controls, DeviceConfig, Limits, describe, numbers};
+pub use directory::{create, default_dir, destroy, prepare, set_mps};
 pub use error::{CheckpointError, ConfigError, DeviceError, Error, LimitError};
 pub use events::XidEvent;
 pub use faults::Faults;

@@ -153,6 +153,11 @@ impl Machine {
         &self.mapping.header().properties
     }
 
+    /// Whether NVML lists a client of an MPS server on a GPU.
+    pub fn has_mps(&self, gpu: usize) -> bool {
+        self.mapping.header().mps.load(Ordering::Relaxed) >> gpu & 1 != 0
+    }
+
     /// Device memory every context takes for itself.
     pub fn context_bytes(&self) -> u64 {
         u64::from(self.mapping.header().context_pages) * PAGE_BYTES

@@ -7,6 +7,7 @@
 
 mod cdi;
 mod enforcement;
+mod no_slices;
 mod owners;
 mod requests;
 
@@ -201,7 +202,7 @@ fn of_facts(facts: &Value) -> Vec<Check> {
         None => there("processes", "gpusliced sees the host's pids".to_owned()),
         Some(why) => wanted("processes", why, "docker run --pid=host, or hostPID: true"),
     });
-    checks.extend(mps(facts));
+    checks.extend(no_slices::mps(facts));
     checks.extend(control_groups(facts));
     checks.push(time_enforcement(facts));
     for gpu in nvml["gpus"].as_array().into_iter().flatten() {
@@ -250,18 +251,6 @@ fn kernel(facts: &Value) -> Check {
     }
 }
 
-/// MPS, if it runs. A GPU that its server uses has a check of its own.
-fn mps(facts: &Value) -> Option<Check> {
-    let pids: Vec<String> =
-        facts["mps"].as_array()?.iter().map(|pid| format!("process {pid}")).collect();
-    let found = format!(
-        "NVIDIA's MPS runs ({}): a program that reaches its pipe directory is no slice's any more",
-        pids.join(", ")
-    );
-    let fix = "echo quit | nvidia-cuda-mps-control, or give the pipe directory (/tmp/nvidia-mps) to no container";
-    (!pids.is_empty()).then(|| wanted("mps", found, fix))
-}
-
 fn control_groups(facts: &Value) -> Vec<Check> {
     let groups = &facts["cgroup"];
     let Some(mount) = groups["mount"].as_str() else {
@@ -299,9 +288,8 @@ fn memory_enforcement(facts: &Value, gpu: &Value) -> Check {
         let fix = "run nvidia-smi, and look for Xid errors in the kernel log (dmesg)";
         return needed(&name, why, fix);
     }
-    let no_slices = &gpu["no_slices"];
-    if let (Some(why), Some(end)) = (text(&no_slices["why"]), text(&no_slices["end"])) {
-        return wanted(&name, why, &format!("{end}, then restart gpusliced"));
+    if let Some(check) = no_slices::of_gpu(&name, facts, gpu) {
+        return check;
     }
     let uuid = gpu["uuid"].as_str().unwrap_or_default();
     let measured = not_measured(facts, gpu);
@@ -543,21 +531,6 @@ mod tests {
         let on = turns(&facts);
         assert!(on.contains("late work is preempted on the GPU on each GPU where"), "{on}");
         assert!(!on.contains("hardware)"), "{on}");
-    }
-
-    #[test]
-    fn mps_is_named_with_its_end() {
-        let mut facts = node();
-        facts["mps"] = json!([17, 18]);
-        let checks = of_facts(&facts);
-        let mps = checks.iter().find(|check| !check.ok).expect("a server");
-        assert!(mps.found.contains("(process 17, process 18)") && !mps.needed, "{mps:?}");
-        facts["mps"] = json!([]);
-        facts["nvml"]["gpus"][0]["no_slices"] = json!({ "why": "GPU 0 has", "end": "quit" });
-        let checks = of_facts(&facts);
-        let gpu = checks.iter().find(|check| !check.ok).expect("a GPU");
-        let all = (gpu.name.as_str(), gpu.found.as_str(), gpu.fix.as_str());
-        assert_eq!(all, ("gpu 0", "GPU 0 has", "quit, then restart gpusliced"));
     }
 
     #[test]

@@ -28,6 +28,14 @@ enum Action {
         #[arg(long)]
         config: Option<String>,
     },
+    /// Let NVML list a client of an MPS server on GPUs of a device, as if one had started or ended
+    Mps {
+        /// Directory of the device
+        dir: PathBuf,
+        /// The GPUs with such a client from now on: none, or numbers joined by +
+        #[arg(value_parser = gpus)]
+        gpus: u32,
+    },
     /// Remove a device directory that no process uses
     Remove {
         /// Directory to remove
@@ -48,10 +56,16 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             device::create(dir, &config)?;
             out::line(&format!("GPUSLICE_SIM_DEVICE={}", dir.display()))?;
         }
+        Action::Mps { dir, gpus } => device::set_mps(dir, *gpus)?,
         Action::Remove { dir } => device::destroy(dir)?,
         Action::Libraries => out::line(&crate::node::part("sim")?.display().to_string())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The bits of GPUs.
+fn gpus(text: &str) -> Result<u32, &'static str> {
+    device::numbers(text).ok_or("expected none, or numbers joined by +, such as 0+2")
 }
 
 /// The profile of the simulated GPU that `GPUSLICE_SIM` describes.

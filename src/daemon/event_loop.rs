@@ -2,6 +2,7 @@
 //! engine, and has the engine's actions executed in order, until the queue of tasks is empty.
 
 mod looks;
+mod mps;
 mod usage;
 
 use crate::clients::{BURST, Ring};
@@ -176,7 +177,7 @@ impl Daemon {
 
     fn next_deadline(&self) -> Option<Instant> {
         let duties = &self.duties;
-        let serves = duties.containers.len() > 0;
+        let serves = duties.accounting.takes_samples(duties.containers.len());
         [
             self.engine.next_deadline(),
             duties.containers.deadline(),

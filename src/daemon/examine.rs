@@ -10,6 +10,8 @@ use crate::accounting::pid_namespace_warning;
 use crate::claims::Directories;
 use crate::command_line::CommandLine;
 use crate::config::{CgroupLimitMode, DaemonConfig, PreemptionMode};
+use crate::containers::Members;
+use crate::mps::may_be_one_of;
 use crate::nvml::Nvml;
 use crate::paths::Paths;
 use crate::state;
@@ -31,11 +33,13 @@ pub fn facts(options: &CommandLine) -> Value {
     let config = config.unwrap_or_default();
     let paths = Paths::find(options, &config);
     let library = paths.as_ref().ok().map(|paths| paths.driver.nvml.as_str().to_owned());
+    let slices =
+        paths.as_ref().map_or_else(|_| Vec::new(), |it| Members::all_noted(&it.runtime_dir));
     json!({
         "root": nix::unistd::geteuid().is_root(),
         "pid_namespace": pid_namespace_warning(),
         "kernel": kernel::facts(),
-        "mps": crate::mps::processes(),
+        "mps": crate::mps::processes(|it| may_be_one_of(&slices, it)),
         "config": {
             "error": wrong,
             "node_group": config.node_group,
@@ -64,12 +68,12 @@ pub fn facts(options: &CommandLine) -> Value {
                 "error": null,
             }),
         },
-        "nvml": library.as_deref().map_or(Value::Null, nvml),
+        "nvml": library.as_deref().map_or(Value::Null, |library| nvml(library, &slices)),
         "cgroup": cgroups(paths.as_ref().ok().map(|paths| paths.runtime_dir.as_path())),
     })
 }
 
-fn nvml(library: &str) -> Value {
+fn nvml(library: &str, slices: &[Members]) -> Value {
     if library.is_empty() {
         return json!({ "error": "the driver directory has no libnvidia-ml.so.1" });
     }
@@ -81,7 +85,7 @@ fn nvml(library: &str) -> Value {
         Ok(count) => count,
         Err(why) => return json!({ "library": library, "error": why.to_string() }),
     };
-    let gpus: Vec<Value> = (0..count).map(|index| gpu(&nvml, index)).collect();
+    let gpus: Vec<Value> = (0..count).map(|index| gpu(&nvml, index, slices)).collect();
     json!({
         "library": library,
         "error": null,
@@ -91,17 +95,22 @@ fn nvml(library: &str) -> Value {
     })
 }
 
-fn gpu(nvml: &Nvml, index: u32) -> Value {
+fn gpu(nvml: &Nvml, index: u32, slices: &[Members]) -> Value {
     let asked = nvml.at(index).and_then(|device| {
         let (uuid, total) = (device.uuid()?, device.total()?);
-        Ok((uuid, total, device.processes().err(), device.no_slices()?))
+        let no_slices = device.no_slices(&|it| may_be_one_of(slices, it))?;
+        Ok((uuid, total, device.processes().err(), no_slices))
     });
     match asked {
         Err(why) => json!({ "index": index, "error": why.to_string() }),
         Ok((uuid, total, processes, no_slices)) => {
             let at = NvmlIndex(index);
             let no_slices = no_slices.map(|why| {
-                json!({ "why": why.of(at).to_string(), "end": why.end_command(at).to_string() })
+                json!({
+                    "why": why.of(at).to_string(),
+                    "end": why.end_command(at).to_string(),
+                    "sampled": why.is_sampled(),
+                })
             });
             let limits = match uuid.parse::<GpuUuid>() {
                 Ok(gpu) => supports(nvml, gpu).err(),

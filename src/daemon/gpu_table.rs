@@ -2,7 +2,7 @@
 
 use crate::gpus::Gpu;
 use gpuslice_engine::NoSlices;
-use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
 use gpuslice_wire::node::{GpuFacts, GpuNumbers, Health, HealthState, NodeAnswer};
 use gpuslice_wire::owner::{ClaimId, Owner};
 use gpuslice_wire::snapshot::Snapshot;
@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct GpuTable {
     gpus: Vec<Gpu>,
+    /// Those that have no slices, and since when, in seconds since 1970; 0: the daemon's start.
+    no_slices: BTreeMap<GpuUuid, (NoSlices, u64)>,
+    /// The health of each, apart from that.
     health: BTreeMap<GpuUuid, Health>,
     /// Errors and losses of each since the start.
     errors: BTreeMap<GpuUuid, u64>,
@@ -31,7 +34,7 @@ pub fn trouble(health: Health) -> Option<String> {
         HealthState::Ecc => Some("it has an uncorrectable memory error".to_owned()),
         HealthState::Lost => Some("the driver does not list it any more".to_owned()),
         HealthState::Mig => Some("it is in MIG mode".to_owned()),
-        HealthState::Mps => Some("an MPS server uses it".to_owned()),
+        HealthState::Mps => Some("an MPS server uses it, whose clients keep no turn".to_owned()),
         HealthState::Exclusive => Some("its compute mode is exclusive".to_owned()),
     }
 }
@@ -48,12 +51,9 @@ fn state_of(why: NoSlices) -> HealthState {
 impl GpuTable {
     /// These GPUs, all healthy but those without slices.
     pub fn new(gpus: Vec<Gpu>) -> GpuTable {
-        let health = gpus.iter().filter_map(|gpu| {
-            let state = state_of(gpu.no_slices?);
-            Some((gpu.uuid, Health { state, ..Health::default() }))
-        });
-        let health = health.collect();
-        GpuTable { gpus, health, ..GpuTable::default() }
+        let no_slices = gpus.iter().filter_map(|gpu| Some((gpu.uuid, (gpu.no_slices?, 0))));
+        let no_slices = no_slices.collect();
+        GpuTable { gpus, no_slices, ..GpuTable::default() }
     }
 
     /// Each GPU's device node number, if it has one.
@@ -61,9 +61,29 @@ impl GpuTable {
         self.gpus.iter().map(|gpu| (gpu.uuid, gpu.about.minor))
     }
 
-    /// A GPU's health has changed. One without slices has none, healthy or not.
+    /// Why a GPU has no slices, if it has none.
+    pub fn no_slices(&self, gpu: GpuUuid) -> Option<NoSlices> {
+        self.no_slices.get(&gpu).map(|(why, _)| *why)
+    }
+
+    /// A GPU has no slices from `now` on, in seconds since 1970, or has them again.
+    pub fn set_no_slices(&mut self, gpu: GpuUuid, why: Option<NoSlices>, now: u64) {
+        match why {
+            Some(why) => self.no_slices.insert(gpu, (why, now)),
+            None => self.no_slices.remove(&gpu),
+        };
+        self.changes.push((gpu, self.health_of(gpu)));
+    }
+
+    /// NVML's index of a GPU.
+    pub fn index(&self, gpu: GpuUuid) -> Option<NvmlIndex> {
+        self.gpus.iter().find(|it| it.uuid == gpu).map(|it| it.index)
+    }
+
+    /// A GPU's health has changed. One without slices shows nothing of it until it has slices again.
     pub fn set_health(&mut self, gpu: GpuUuid, health: Health) {
-        if self.gpus.iter().any(|it| it.uuid == gpu && it.no_slices.is_some()) {
+        if self.no_slices(gpu).is_some() {
+            self.health.insert(gpu, health);
             return;
         }
         if health.state != HealthState::Healthy {
@@ -88,7 +108,10 @@ impl GpuTable {
     }
 
     fn health_of(&self, gpu: GpuUuid) -> Health {
-        self.health.get(&gpu).copied().unwrap_or_default()
+        let no_slices = self.no_slices.get(&gpu);
+        let no_slices =
+            no_slices.map(|&(why, since)| Health { state: state_of(why), xid: 0, since });
+        no_slices.or_else(|| self.health.get(&gpu).copied()).unwrap_or_default()
     }
 
     /// Why one of these GPUs cannot be used; `None` if all can.
@@ -190,5 +213,34 @@ impl GpuTable {
             *memory = (*memory).max(*cap);
             *reserved = reserved.saturating_add(*held);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpus::About;
+
+    const GPU: GpuUuid = GpuUuid([7; 16]);
+
+    #[test]
+    fn an_error_shows_once_the_gpu_has_slices_again() {
+        let about = About::default();
+        let gpu = Gpu { uuid: GPU, index: NvmlIndex(0), total: Bytes(1), no_slices: None, about };
+        let mut gpus = GpuTable::new(vec![gpu]);
+        gpus.set_no_slices(GPU, Some(NoSlices::Mps), 5);
+        let mps = Health { state: HealthState::Mps, xid: 0, since: 5 };
+        let xid = Health { state: HealthState::Xid, xid: 79, since: 6 };
+        gpus.set_health(GPU, xid);
+        assert_eq!(gpus.health_of(GPU), mps);
+        gpus.set_no_slices(GPU, Some(NoSlices::Exclusive), 7);
+        assert_eq!(gpus.no_slices(GPU), Some(NoSlices::Exclusive));
+        gpus.set_no_slices(GPU, None, 8);
+        assert_eq!(gpus.health_of(GPU), xid);
+        gpus.set_health(GPU, Health::default());
+        assert_eq!(gpus.unhealthy(&[GPU]), None);
+        let exclusive = Health { state: HealthState::Exclusive, xid: 0, since: 7 };
+        let told = [mps, exclusive, xid, Health::default()].map(|health| (GPU, health));
+        assert_eq!(gpus.take_changes(), told);
     }
 }

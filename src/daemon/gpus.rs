@@ -2,6 +2,7 @@
 //! directory, a child process asks CUDA instead ([`crate::probe`]).
 
 use crate::fabric;
+use crate::mps::MpsProcess;
 use crate::nvml::{Device, Nvml, NvmlError};
 use crate::paths::Driver;
 use gpuslice_engine::NoSlices;
@@ -146,12 +147,15 @@ pub enum GpuError {
     TooMany(u32),
 }
 
-/// All GPUs of the driver, at least one.
+/// All GPUs of the driver, at least one. No process that `may_be_slices` counts as MPS.
 ///
 /// # Errors
 /// [`GpuError`].
-pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
-    let gpus = ask(driver)?;
+pub fn find(
+    driver: &Driver,
+    may_be_slices: &dyn Fn(&MpsProcess) -> bool,
+) -> Result<Vec<Gpu>, GpuError> {
+    let gpus = ask(driver, may_be_slices)?;
     let simulated = gpus.iter().any(|gpu| gpu.uuid.is_simulated());
     match () {
         () if gpus.is_empty() => Err(GpuError::None(driver.dir.clone())),
@@ -168,7 +172,7 @@ pub fn product_of(name: &str) -> Name {
 }
 
 /// Asks NVML for all GPUs.
-fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
+fn ask(driver: &Driver, may_be_slices: &dyn Fn(&MpsProcess) -> bool) -> Result<Vec<Gpu>, GpuError> {
     if driver.nvml.is_empty() {
         let library = driver.cuda.as_str();
         let found = crate::probe::ask(library)
@@ -199,7 +203,8 @@ fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
         let uuid = device.uuid().map_err(failed)?;
         let uuid = uuid.parse().map_err(|_| GpuError::Uuid { index, uuid })?;
         let total = device.total().map_err(failed)?;
-        let (index, no_slices) = (NvmlIndex(index), device.no_slices().map_err(failed)?);
+        let no_slices = device.no_slices(may_be_slices).map_err(failed)?;
+        let index = NvmlIndex(index);
         Ok(Gpu { uuid, index, total, no_slices, about: About::of(&nvml, &device) })
     };
     let mut gpus: Vec<Gpu> = (0..count).map(gpu).collect::<Result<_, _>>()?;

@@ -16,7 +16,7 @@
 // For calls into the driver's library.
 #![allow(unsafe_code)]
 
-use crate::mps;
+use crate::mps::{self, MpsProcess};
 use gpuslice_engine::NoSlices;
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::{
@@ -44,6 +44,9 @@ const CODES_MAX: u32 = 1000;
 const NVLINKS_MAX: u32 = 18;
 /// "No limit", `NVML_DEVICE_MEMORY_LIMIT_MAX`.
 pub const NO_LIMIT: u64 = u64::MAX;
+
+/// Processes by pid, and the bytes that each uses; `None` where the driver does not report them.
+pub type ProcessBytes = BTreeMap<u32, Option<u64>>;
 
 /// A failed call and NVML's answer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -360,12 +363,14 @@ impl Device<'_> {
         }
     }
 
-    /// Whether an MPS server uses it, by NVML's list of the clients or by the server's name.
-    pub fn has_mps(&self) -> bool {
-        if self.mps().is_ok_and(|clients| !clients.is_empty()) {
+    /// Whether an MPS server uses it, by processes of which none `may_be_slices`.
+    fn has_mps(&self, may_be_slices: &dyn Fn(&MpsProcess) -> bool) -> bool {
+        let clients = self.mps().unwrap_or_default().into_iter().map(|(pid, _)| pid);
+        if mps::among([], clients).iter().any(|it| !may_be_slices(it)) {
             return true;
         }
-        let servers = mps::processes();
+        // Without a process of that name NVML is not asked for more: its answer can take memory, which stays.
+        let servers = mps::processes(may_be_slices);
         let has = |all: &[(u32, u64)]| all.iter().any(|(pid, _)| servers.contains(pid));
         !servers.is_empty() && self.compute().is_ok_and(|all| has(&all))
     }
@@ -377,14 +382,17 @@ impl Device<'_> {
         asked.is_ok() && mode != NVML_COMPUTEMODE_DEFAULT
     }
 
-    /// Why it has no slices, if that is so.
+    /// Why it has no slices, if that is so. No process that `may_be_slices` counts as MPS.
     ///
     /// # Errors
     /// See [`Nvml::count`].
-    pub fn no_slices(&self) -> Result<Option<NoSlices>, NvmlError> {
+    pub fn no_slices(
+        &self,
+        may_be_slices: &dyn Fn(&MpsProcess) -> bool,
+    ) -> Result<Option<NoSlices>, NvmlError> {
         Ok(match () {
             () if self.is_mig()? => Some(NoSlices::Mig),
-            () if self.has_mps() => Some(NoSlices::Mps),
+            () if self.has_mps(may_be_slices) => Some(NoSlices::Mps),
             () if self.is_exclusive() => Some(NoSlices::Exclusive),
             () => None,
         })
@@ -395,17 +403,26 @@ impl Device<'_> {
     ///
     /// # Errors
     /// See [`Nvml::count`]; a GPU without graphics or MPS is no error.
-    pub fn processes(&self) -> Result<BTreeMap<u32, Option<u64>>, NvmlError> {
+    pub fn processes(&self) -> Result<ProcessBytes, NvmlError> {
+        self.processes_and_clients().map(|(processes, _)| processes)
+    }
+
+    /// The same, and those of them that are clients of MPS.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn processes_and_clients(&self) -> Result<(ProcessBytes, Vec<u32>), NvmlError> {
         let mut all = BTreeMap::new();
         let mut found = self.compute()?;
         found.extend(self.graphics().unwrap_or_default());
-        found.extend(self.mps().unwrap_or_default());
+        let clients = self.mps().unwrap_or_default();
+        found.extend(&clients);
         for (pid, used) in found {
             let used = (used != u64::MAX).then_some(used);
             let known = all.entry(pid).or_insert(used);
             *known = (*known).max(used);
         }
-        Ok(all)
+        Ok((all, clients.into_iter().map(|(pid, _)| pid).collect()))
     }
 
     /// Those of its processes that compute, again with their bytes.

@@ -8,7 +8,7 @@ use crate::claims::{CdiFiles, ClaimStore, Claims, Directories, Writer};
 use crate::clients::Clients;
 use crate::command_line::{CommandLine, LogFormat};
 use crate::config::{ConfigError, DaemonConfig};
-use crate::containers::{Budget, Containers, PageSettings};
+use crate::containers::{Budget, Containers, Members, PageSettings};
 use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::event_loop::Daemon;
 use crate::events::Events;
@@ -18,6 +18,7 @@ use crate::gpus::{self, Gpu, GpuError};
 use crate::health::HealthWatch;
 use crate::journal::Journal;
 use crate::log_writer::LogWriter;
+use crate::mps::may_be_one_of;
 use crate::over_cap::OverCap;
 use crate::paths::{PathError, Paths};
 use crate::policies::Policies;
@@ -33,7 +34,7 @@ use crate::state::{Found, State, StateError};
 use crate::suspend::Suspender;
 use crate::tasks::Tasks;
 use clap::Parser;
-use gpuslice_engine::{Engine, Event};
+use gpuslice_engine::{Engine, Event, NoSlices};
 use gpuslice_host::clock::now;
 use gpuslice_host::layout::ADMIN_SOCKET;
 use gpuslice_wire::ids::ContainerId;
@@ -248,11 +249,16 @@ fn tell_gpus(daemon: &mut Daemon, gpus: &[Gpu]) {
         let &Gpu { uuid, index, total, .. } = gpu;
         daemon.deliver(Event::GpuFound { uuid, index, total });
         if let Some(why) = gpu.no_slices {
-            tracing::warn!(%uuid, "no slices are given: {}; {} ends that, then restart gpusliced", why.of(index), why.end_command(index));
+            let (is, end, after) = (why.of(index), why.end_command(index), why.after_end());
+            tracing::warn!(%uuid, "no slices are given: {is}; end that ({end}){after}");
+            if why == NoSlices::Mps {
+                daemon.duties.accounting.mps.found(uuid);
+            }
             daemon.deliver(Event::GpuWithoutSlices { uuid, why });
         }
     }
-    if let [pid, ..] = crate::mps::processes()[..] {
+    let slices = Members::all_noted(daemon.duties.containers.state().dir());
+    if let [pid, ..] = crate::mps::processes(|it| may_be_one_of(&slices, it))[..] {
         tracing::warn!(
             pid,
             "NVIDIA's MPS runs on this node: a program that reaches its pipe directory is no slice's any more; echo quit | nvidia-cuda-mps-control ends it"
@@ -392,7 +398,8 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
 /// driver's first start may need more of them: it can load its module and make its device files.
 fn claimed(paths: &Paths, options: &CommandLine) -> Result<(DriverLock, Vec<Gpu>), Failure> {
     let mut claim = DriverLock::take(paths, options.ephemeral)?;
-    let gpus = gpus::find(&paths.driver)?;
+    let slices = Members::all_noted(&paths.runtime_dir);
+    let gpus = gpus::find(&paths.driver, &|it| may_be_one_of(&slices, it))?;
     lower(Role::Daemon);
     claim.publish(&paths.driver);
     Ok((claim, gpus))

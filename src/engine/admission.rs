@@ -40,10 +40,10 @@ pub(crate) struct GpuCapacity {
 }
 
 impl Engine {
-    /// A GPU has no slices.
-    pub(crate) fn without_slices(&mut self, uuid: GpuUuid, why: NoSlices) {
+    /// A GPU has no slices, or has them again.
+    pub(crate) fn set_no_slices(&mut self, uuid: GpuUuid, why: Option<NoSlices>) {
         let gpu = self.gpus.iter_mut().find(|gpu| gpu.uuid == uuid);
-        gpu.into_iter().for_each(|gpu| gpu.no_slices = Some(why));
+        gpu.into_iter().for_each(|gpu| gpu.no_slices = why);
     }
 
     /// The GPUs as admission sees them.
@@ -424,6 +424,8 @@ mod tests {
             }
             let lane = rig.admit(ask("a", "any", GIB)).expect("the other one").lanes[0].gpu;
             assert_eq!(lane, uuid(1));
+            rig.step(Event::GpuWithSlices { uuid: uuid(0) });
+            rig.admit(ask("b", "0", GIB)).expect("it has slices again");
             let mut next = Rig::new(Config::default(), &[16]);
             next.step(Event::GpuWithoutSlices { uuid: uuid(0), why });
             let kept = next.step(Event::Restore(record));

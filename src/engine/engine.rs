@@ -127,7 +127,8 @@ impl Engine {
     fn apply(&mut self, event: Event, actions: &mut Actions) {
         match event {
             Event::GpuFound { uuid, index, total } => self.found(uuid, index, total),
-            Event::GpuWithoutSlices { uuid, why } => self.without_slices(uuid, why),
+            Event::GpuWithoutSlices { uuid, why } => self.set_no_slices(uuid, Some(why)),
+            Event::GpuWithSlices { uuid } => self.set_no_slices(uuid, None),
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
             Event::Restore(record) => self.restore(record, actions),
             Event::Dismiss { token, container } => self.dismiss(token, container, actions),

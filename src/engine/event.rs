@@ -142,6 +142,11 @@ pub enum Event {
         /// Why not.
         why: NoSlices,
     },
+    /// Slices of the GPU are given again.
+    GpuWithSlices {
+        /// Identity.
+        uuid: GpuUuid,
+    },
     /// A container asks for a slice. Answered by `Admitted` or `Denied`.
     Admit {
         /// For the answer.

@@ -36,6 +36,21 @@ impl NoSlices {
     pub const fn of(self, gpu: NvmlIndex) -> Described {
         Described(self, gpu)
     }
+    /// Whether the daemon sees its end by its accounting.
+    #[must_use]
+    pub const fn is_sampled(self) -> bool {
+        matches!(self, NoSlices::Mps)
+    }
+    /// What follows the command that ends it, as the rest of a sentence.
+    #[must_use]
+    pub const fn after_end(self) -> &'static str {
+        match self.is_sampled() {
+            true => {
+                "; gpusliced sees that with its next samples, without accounting after its restart"
+            }
+            false => " and restart gpusliced",
+        }
+    }
     /// What ends it on a GPU.
     #[must_use]
     pub const fn end_command(self, gpu: NvmlIndex) -> EndCommand {

@@ -233,12 +233,10 @@ impl fmt::Display for Refusal {
                  then restart gpusliced",
             ),
             Refusal::NoSuchGpu { asked, present } => no_such_gpu(f, asked, present),
-            Refusal::NoSlices(gpu, why) => write!(
-                f,
-                "{}; name another GPU, or end that ({}) and restart gpusliced",
-                why.of(gpu),
-                why.end_command(gpu)
-            ),
+            Refusal::NoSlices(gpu, why) => {
+                let (is, end) = (why.of(gpu), why.end_command(gpu));
+                write!(f, "{is}; name another GPU, or end that ({end}){}", why.after_end())
+            }
             Refusal::Taken(gpu) => write!(
                 f,
                 "GPU {} is another container's as a whole; name another GPU, or end that container",

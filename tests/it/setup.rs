@@ -64,14 +64,17 @@ impl Etc {
         fs::read_to_string(self.at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// All files, and what is in them.
+    /// All files, and what is in them; directories have nothing.
     fn all(&self) -> Vec<(PathBuf, String)> {
         let (mut all, mut dirs) = (Vec::new(), vec![self.at("")]);
         while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(dir).expect("a directory") {
                 let path = entry.expect("an entry").path();
                 match path.is_dir() {
-                    true => dirs.push(path),
+                    true => {
+                        all.push((path.clone(), String::new()));
+                        dirs.push(path);
+                    }
                     false => all.push((path.clone(), fs::read_to_string(path).expect("text"))),
                 }
             }
@@ -269,7 +272,7 @@ fn what_was_put_in_two_places_is_taken_out_of_both() {
         (etc.read("config.toml"), etc.read("conf.d/50-other.toml")),
         (main, CONTAINERD.to_owned())
     );
-    assert_eq!(etc.all().len(), 2);
+    assert_eq!(etc.all().len(), 3, "these files and a directory: no copy is left");
 }
 
 #[test]

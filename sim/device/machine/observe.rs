@@ -29,7 +29,9 @@ impl Machine {
             let left = self.reap(state, now);
             // One walk over the contexts, not one for each process.
             let mut slots: BTreeMap<usize, ProcessInfo> = BTreeMap::new();
-            for context in &state.contexts {
+            // A caller's memory grows with each context that it reads, so none is read for nothing.
+            let has_driver = state.slots.iter().any(|one| one.kind == DRIVER && one.ended == 0);
+            for context in state.contexts.iter().filter(|_| has_driver) {
                 let slot = context.slot as usize;
                 let shown = context.live != 0
                     && context.gpu == gpu as u32

@@ -104,7 +104,7 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
 /// The client of an MPS server, if the machine is to have one: the first process, without memory.
 fn mps_clients(device: nvmlDevice_t) -> Result<Vec<ProcessInfo>, Refusal> {
     let (machine, info) = gpu(device)?;
-    let is_there = machine.properties().mps >> info.index & 1 != 0;
+    let is_there = machine.has_mps(info.index);
     let client = ProcessInfo { pid: 1, used_bytes: 0, contexts: 1, busy_ns: 0, utilisation: 0 };
     Ok(is_there.then_some(client).into_iter().collect())
 }

@@ -59,6 +59,9 @@ fn carry_out_one(edit: &Edit) -> Result<()> {
         bail!("{} was changed meanwhile; inspect it and try again", path.display());
     }
     let kept = file::backup_of(path);
+    if after.is_some() {
+        file::make_dirs(path)?;
+    }
     if let Some(Some(text)) = backup {
         file::write_like(path, &kept, text)?;
     }

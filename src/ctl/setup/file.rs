@@ -6,6 +6,7 @@
 //! than 1 MiB, is not touched.
 
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -16,6 +17,9 @@ use std::path::{Path, PathBuf};
 const BYTES_MAX: u64 = 1 << 20;
 /// Suffix of a backup's name. No engine's pattern for configuration files matches it.
 const BACKUP: &str = ".before-gpuslice";
+
+/// Name of the empty file in a directory that setup has made. No engine's pattern matches it.
+const MADE: &str = ".made-by-gpuslice-setup";
 
 /// A file's real path: follows links as far as they exist.
 ///
@@ -78,6 +82,44 @@ pub fn backup_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(BACKUP);
     name.into()
+}
+
+/// Makes the missing directories above a file, and marks them as made here.
+///
+/// # Errors
+/// One cannot be made or marked.
+pub fn make_dirs(path: &Path) -> Result<()> {
+    let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|it| !it.exists()).collect();
+    for dir in missing.into_iter().rev() {
+        let made = fs::create_dir(dir).and_then(|()| File::create_new(dir.join(MADE)));
+        made.with_context(|| denied(path))?;
+    }
+    Ok(())
+}
+
+/// Removes the directories above these files that were made here and are empty. Those that others use stay, and lose
+/// their mark, so that no later undo removes them.
+///
+/// # Errors
+/// One cannot be read or removed.
+pub fn remove_made_dirs<'a>(files: impl Iterator<Item = &'a Path>) -> Result<()> {
+    let dirs: BTreeSet<&Path> = files.flat_map(|file| file.ancestors().skip(1)).collect();
+    // A directory comes after those above it.
+    for dir in dirs.into_iter().rev() {
+        let mark = dir.join(MADE);
+        if !fs::symlink_metadata(&mark).is_ok_and(|it| it.is_file() && it.len() == 0) {
+            continue;
+        }
+        let named = || denied(dir);
+        fs::remove_file(&mark).with_context(named)?;
+        match fs::remove_dir(dir) {
+            Err(why) if why.kind() != ErrorKind::DirectoryNotEmpty => {
+                return Err(why).with_context(named);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Replaces a file, or creates it with the directories above it.
@@ -154,6 +196,32 @@ mod tests {
         assert_eq!(left.count(), 1, "nothing else is left beside it");
         fs::remove_file(&file).expect("ours");
         assert!(real(&link).is_err_and(|why| why.to_string().contains("leads nowhere")));
+    }
+
+    #[test]
+    fn directories_that_were_made_are_removed_once_they_are_empty() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let there = dir.path().join("there");
+        fs::create_dir(&there).expect("ours");
+        let files = ["there/a/b/one", "there/a/two", "there/c/three"].map(|it| dir.path().join(it));
+        for file in &files {
+            make_dirs(file).expect("made");
+            make_dirs(file).expect("they are there");
+            write(file, "").expect("written");
+        }
+        fs::write(there.join("c/another's"), "").expect("written");
+        for file in &files {
+            fs::remove_file(file).expect("ours");
+        }
+        remove_made_dirs(files.iter().map(PathBuf::as_path)).expect("removed");
+        let left = |dir: &Path| -> Vec<OsString> {
+            fs::read_dir(dir).expect("there").map(|it| it.expect("an entry").file_name()).collect()
+        };
+        assert_eq!(left(&there), ["c"]);
+        assert_eq!(left(&there.join("c")), ["another's"]);
+        fs::remove_file(there.join("c/another's")).expect("ours");
+        remove_made_dirs(files.iter().map(PathBuf::as_path)).expect("nothing to do");
+        assert!(there.join("c").exists(), "it is another's now");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! No package installation runs it, because an engine's configuration is the administrator's. Every
 //! change is shown as a diff first. A file is written after the files it refers to, and a backup stays
 //! beside it. A second run changes nothing. `--undo` restores the old bytes, or removes gpuslice's part
-//! alone if the file has been changed since. One invalid file prevents every change.
+//! alone if the file has been changed since, and removes the directories that setup made, if they are
+//! empty. One invalid file prevents every change.
 
 mod change;
 mod containerd;
@@ -231,6 +232,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         out::line(&format!("{}: nothing was changed (--dry-run)", engine.name()))?;
     } else {
         carry_out(engine.name(), &plan.edits)?;
+        if options.undo {
+            file::remove_made_dirs(plan.edits.iter().map(|edit| edit.path.as_path()))?;
+        }
         out::line(&format!("{}: done; {}", engine.name(), engine.then(options.undo)))?;
     }
     for note in &plan.notes {

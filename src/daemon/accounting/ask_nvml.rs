@@ -6,7 +6,8 @@ use super::questions::{
     DeviceUsage, Id, LimitedGroup, NvmlAnswer, ProcessUsage, Question, Sample, Step, unanswered,
 };
 use crate::cgroup::Dir;
-use crate::nvml::{Nvml, NvmlError};
+use crate::mps::among;
+use crate::nvml::{Device, Nvml, NvmlError};
 use gpuslice_host::cgroup;
 use gpuslice_host::process::{has_exited, pidfd_open};
 use gpuslice_nvabi::types::nvmlReturn_t;
@@ -57,8 +58,8 @@ fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> 
         Question::Measure { ticket, gpu, pid } => {
             NvmlAnswer::Measured { ticket, used: memory_of(nvml, gpu, pid, cache) }
         }
-        Question::Sample { gpus, limited } => {
-            let one = |gpu| sample_gpu(nvml, gpu, &limited);
+        Question::Sample { gpus, limited, modes } => {
+            let one = |gpu| sample_gpu(nvml, gpu, &limited, modes.contains(&gpu));
             NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
         Question::Devices { asked_ns, gpus } => {
@@ -134,7 +135,8 @@ fn usage_of(nvml: &Nvml, gpu: Id) -> Option<DeviceUsage> {
     Some(DeviceUsage { gpu, used, processes })
 }
 
-fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
+/// A sample of a GPU; `asks_mode`: with its compute mode.
+fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)], asks_mode: bool) -> Sample {
     // Limited cgroups first: memory allocated in between then counts for its process, not as unattributed.
     let device = nvml.of(GpuUuid(gpu));
     let counted = |dir: &Dir| {
@@ -143,8 +145,16 @@ fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
     };
     let here = limited.iter().filter(|(whose, _)| *whose == gpu);
     let limited = here.filter_map(|(_, dir)| counted(dir)).collect();
-    let processes =
-        device.as_ref().map_err(Clone::clone).and_then(|it| complete_list(|| it.processes()));
+    let mut clients = Vec::new();
+    let processes = device.as_ref().map_err(Clone::clone).and_then(|it| {
+        complete_list(|| {
+            let (processes, those) = it.processes_and_clients()?;
+            clients = those;
+            Ok(processes)
+        })
+    });
+    let mps = among(processes.iter().flat_map(BTreeMap::keys).copied(), clients);
+    let exclusive = asks_mode && device.as_ref().is_ok_and(Device::is_exclusive);
     let placed = |(pid, used): (u32, Option<u64>)| {
         let cgroup = cgroup::of(pid);
         (pid, ProcessUsage { used, cgroup })
@@ -155,6 +165,8 @@ fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
             .map(|all| all.into_iter().map(placed).collect())
             .map_err(|why| why.to_string()),
         limited,
+        mps,
+        exclusive,
     }
 }
 

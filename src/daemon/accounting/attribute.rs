@@ -202,7 +202,7 @@ mod tests {
         let group =
             |&(dir, used): &(&str, u64)| LimitedGroup { dir: Dir(dir.into()), used, hard: 1 };
         let limited = limited.iter().map(group);
-        Sample { gpu: GPU.0, processes: Ok(seen.collect()), limited: limited.collect() }
+        Sample { limited: limited.collect(), ..Sample::of(GPU.0, Ok(seen.collect())) }
     }
 
     fn measured(slot: u16, used: u64) -> Event {
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_gpu_that_does_not_answer_changes_nothing() {
         let mut unattributed = Unattributed::default();
-        let lost = Sample { gpu: GPU.0, processes: Err("lost".into()), limited: Vec::new() };
+        let lost = Sample::of(GPU.0, Err("lost".into()));
         let attached = [process(0, "a", 10)];
         assert!(attribute(&lost, &attached, &[owner("a", true)], &mut unattributed).is_empty());
     }

@@ -1,9 +1,10 @@
 //! Usage accounting: compares the memory that NVML reports for each process with the memory it reserved.
 //!
 //! A shim sees the requests of its own process. Only NVML shows contexts, modules, the driver's own buffers
-//! and programs that bypass the shim. So while slices exist, all GPUs are sampled every
-//! `accounting_interval_ms`, and a single process at once when it asks. A child process takes the sample for
-//! a thread ([`child`], [`thread`]), a pure function attributes it ([`attribute`]), and the engine charges it.
+//! and programs that bypass the shim. So while slices exist, their GPUs are sampled every
+//! `accounting_interval_ms`, as are GPUs that MPS uses, and a single process at once when it asks. A child
+//! process takes the sample for a thread ([`child`], [`thread`]), a pure function attributes it ([`attribute`]),
+//! and the engine charges it. The samples also show whether MPS uses a GPU ([`mps`]).
 //!
 //! If a sample is late, the next one is not started. A process that asked gets "unknown" after
 //! [`ANSWER_WITHIN`]. A driver that hangs therefore delays accounting, never turns.
@@ -12,6 +13,7 @@ pub mod ask_nvml;
 pub mod attribute;
 pub mod child;
 pub mod loads;
+pub mod mps;
 pub mod questions;
 mod supervisor;
 mod thread;
@@ -26,6 +28,7 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid};
 use gpuslice_wire::limits::CLIENTS_MAX;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use loads::Loads;
+use mps::MpsWatch;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use questions::{DeviceUsage, NvmlAnswer, Question, Sample, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -84,6 +87,8 @@ pub struct Accounting {
     look_next: Instant,
     /// How much of the time kernels ran on GPUs.
     pub loads: Loads,
+    /// The GPUs that MPS uses.
+    pub mps: MpsWatch,
     /// GPUs of which NVML has told a process's figure.
     figured: BTreeSet<GpuUuid>,
     tickets: Ticket,
@@ -133,6 +138,7 @@ impl Accounting {
             looking: None,
             look_next: Instant(0),
             loads: Loads::default(),
+            mps: MpsWatch::default(),
             figured: BTreeSet::new(),
             tickets: 0,
             unanswered: 0,
@@ -318,7 +324,12 @@ impl Accounting {
         attribute::attribute(sample, attached, owners, &mut self.unattributed)
     }
 
-    /// The earliest deadline; `serves`: there are slices.
+    /// Whether samples are taken: there are slices, or the end of MPS on a GPU is to be seen.
+    pub fn takes_samples(&self, slices: usize) -> bool {
+        slices > 0 || (self.mps.is_any() && self.interval.is_some())
+    }
+
+    /// The earliest deadline; `serves`: samples are taken.
     pub fn deadline(&self, serves: bool) -> Option<Instant> {
         let samples = serves && self.interval.is_some() && self.questions.is_some();
         let sample = (samples && !self.late).then(|| match self.asked {
@@ -326,7 +337,8 @@ impl Accounting {
             Some(asked) => asked.plus(LATE),
         });
         let waiting = self.waiting.front().map(|one| one.by);
-        [sample, waiting, self.close_at].into_iter().flatten().min()
+        let close = self.close_at.filter(|_| !serves);
+        [sample, waiting, close].into_iter().flatten().min()
     }
 
     /// Whether the next sample is due; logs once if the last one is late.
@@ -351,7 +363,8 @@ impl Accounting {
         self.samples += 1;
         let gpus = gpus.iter().map(|gpu| gpu.0).collect();
         let limited = limited.into_iter().map(|(gpu, dir)| (gpu.0, dir)).collect();
-        if self.ask(Question::Sample { gpus, limited }) {
+        let modes = self.mps.gpus().map(|gpu| gpu.0).collect();
+        if self.ask(Question::Sample { gpus, limited, modes }) {
             self.asked = Some(now);
         }
     }

@@ -2,6 +2,7 @@
 //! process.
 
 use crate::cgroup::Dir;
+use crate::mps::MpsProcess;
 use crate::nvml::NvmlError;
 use gpuslice_nvabi::types::nvmlReturn_t;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ pub enum Question {
         gpus: Vec<Id>,
         /// Cgroups with a limit in force, and the GPU of the limit.
         limited: Vec<(Id, Dir)>,
+        /// The GPUs whose compute mode is asked for, too.
+        modes: Vec<Id>,
     },
     /// The memory in use on GPUs, and of all their processes.
     Devices {
@@ -119,6 +122,17 @@ pub struct Sample {
     pub processes: Result<BTreeMap<u32, ProcessUsage>, String>,
     /// The limited cgroups.
     pub limited: Vec<LimitedGroup>,
+    /// The processes by which NVML shows MPS, of slices or not.
+    pub mps: Vec<MpsProcess>,
+    /// The GPU's compute mode is exclusive, if it was asked for.
+    pub exclusive: bool,
+}
+
+impl Sample {
+    /// A sample without limits, of a GPU without MPS.
+    pub fn of(gpu: Id, processes: Result<BTreeMap<u32, ProcessUsage>, String>) -> Sample {
+        Sample { gpu, processes, limited: Vec::new(), mps: Vec::new(), exclusive: false }
+    }
 }
 
 /// An answer of the thread.
@@ -158,7 +172,7 @@ pub fn unanswered(question: Question, why: &str) -> NvmlAnswer {
     match question {
         Question::Measure { ticket, .. } => NvmlAnswer::Measured { ticket, used: None },
         Question::Sample { gpus, .. } => {
-            let one = |gpu| Sample { gpu, processes: Err(why.to_owned()), limited: Vec::new() };
+            let one = |gpu| Sample::of(gpu, Err(why.to_owned()));
             NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
         Question::Devices { asked_ns, .. } => NvmlAnswer::Devices { asked_ns, usage: Vec::new() },

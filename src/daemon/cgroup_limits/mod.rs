@@ -549,7 +549,7 @@ mod tests {
         limits.add_slice(&it, false);
         let group = |hard| LimitedGroup { dir: Dir("/cg/pods/web".into()), used: 0, hard };
         let sample =
-            |hard| Sample { gpu: A.0, processes: Ok(BTreeMap::new()), limited: vec![group(hard)] };
+            |hard| Sample { limited: vec![group(hard)], ..Sample::of(A.0, Ok(BTreeMap::new())) };
         let found = |theirs| vec![(it.container, A, [Bytes(GIB), Bytes(theirs)])];
         limits.set(&it.container, (A, GIB), Ok(GIB / 2));
         assert_eq!(limits.take_found(), found(GIB / 2));

@@ -20,7 +20,7 @@
 //! other container's group may connect, and the log reports this once.
 
 use crate::peer::Peer;
-use crate::state::MEMBERS;
+use crate::state::{MEMBERS, read_record};
 use gpuslice_engine::Record;
 use gpuslice_host::cgroup::{UNIFIED, text_of, within};
 use gpuslice_host::process::{namespace, pid_of};
@@ -85,6 +85,16 @@ impl Members {
         Members::parse(&fs::read(dir.join(MEMBERS)).unwrap_or_default())
     }
 
+    /// The notes of all containers in a daemon's directory.
+    pub fn all_noted(runtime_dir: &Path) -> Vec<Members> {
+        let dirs = fs::read_dir(runtime_dir.join("c")).into_iter().flatten().flatten();
+        let noted = dirs.map(|dir| match read_record(&dir.path().join("record")) {
+            Ok(record) => Members::noted(&dir.path(), &record),
+            Err(_) => Members::noted_in(&dir.path()),
+        });
+        noted.collect()
+    }
+
     /// The note.
     pub fn note(&self) -> Vec<u8> {
         let mut note = Vec::new();
@@ -134,10 +144,21 @@ impl Members {
         let groups = text_of(peer.pid.unsigned_abs());
         let mut elsewhere = || others.any(|other| other.is_around(&groups));
         let is_it = self.is_around(&groups)
-            || first.is_some_and(|first| self.share_mounts(first, peer))
+            || first.is_some_and(|first| self.share_mounts(first, peer.pid))
             || ((self.user == Some(peer.uid) || self.any) && !elsewhere());
         // All of this was read by the peer's pid.
         is_it && peer.is_alive()
+    }
+
+    /// Whether a process in these groups may be one of the container's.
+    pub fn may_hold(&self, groups: &[u8]) -> bool {
+        self.any || self.is_around(groups)
+    }
+
+    /// Whether a process that is in no container's group may be one of this container's, which has no group of its own.
+    pub fn may_have(&self, pid: u32, first: Option<BorrowedFd<'_>>) -> bool {
+        let by_mounts = self.groups.is_empty().then_some(first).flatten();
+        by_mounts.is_some_and(|first| self.share_mounts(first, pid as i32))
     }
 
     /// Whether one of these groups is the container's own, or below one.
@@ -149,14 +170,14 @@ impl Members {
 
     /// Whether a peer is in the mount namespace of the container's first process, and neither the daemon
     /// nor the hook is.
-    fn share_mounts(&self, first: BorrowedFd<'_>, peer: &Peer) -> bool {
+    fn share_mounts(&self, first: BorrowedFd<'_>, peer: i32) -> bool {
         let (Some(outside), Some(pid)) = (&self.outside, pid_of(first)) else {
             return false;
         };
         let theirs = namespace(pid, MOUNTS);
         theirs.as_ref().is_some_and(|it| it != outside)
             && theirs != namespace("self", MOUNTS)
-            && theirs == namespace(peer.pid, MOUNTS)
+            && theirs == namespace(peer, MOUNTS)
             // It was read by pid.
             && pid_of(first) == Some(pid)
     }

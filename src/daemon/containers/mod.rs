@@ -14,6 +14,7 @@ mod owner;
 mod pages;
 
 use crate::log_limit::LogLimit;
+use crate::mps::MpsProcess;
 use crate::paths::host_path;
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
@@ -42,6 +43,9 @@ pub use pages::{ClaimsReader, ContainerWriter, HeldFamilies, PageSettings, Usage
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Most processes of a sample whose mount namespaces are compared with those of containers.
+const EXAMINED_MAX: usize = 16;
 
 /// The slice of one container.
 #[derive(Debug)]
@@ -349,6 +353,21 @@ impl Containers {
             || joined()
                 .filter(of_claim)
                 .any(|joined| joined.members.has(peer, joined.first(), others()))
+    }
+
+    /// Those of these processes that cannot be of a slice. The processes of a container without a group of its own are
+    /// known by their mount namespace, which takes longer to read: of many such processes the first ones count.
+    pub fn outside_of_slices(&self, listed: &[MpsProcess]) -> Vec<u32> {
+        let slices = self.slots.iter().map(|(_, slice)| (&slice.members, slice.first()));
+        let joined = self.joined.iter().map(|(_, joined)| (&joined.members, joined.first()));
+        let all: Vec<_> = slices.chain(joined).collect();
+        let in_no_group = listed.iter().filter(|it| {
+            let may_hold = |(members, _): &(&Members, _)| members.may_hold(&it.groups);
+            !all.iter().any(may_hold)
+        });
+        let pids = in_no_group.map(|it| it.pid).take(EXAMINED_MAX);
+        pids.filter(|pid| !all.iter().any(|(members, first)| members.may_have(*pid, *first)))
+            .collect()
     }
 
     /// When the next heartbeat is due, if there is any slice.

@@ -32,6 +32,7 @@ impl Daemon {
             for event in accounting.attribute(sample, &attached, &owners) {
                 self.deliver(event);
             }
+            self.note_mps(sample, &attached);
         }
         let excess = self.engine.over_caps();
         let duties = &mut self.duties;

@@ -9,6 +9,7 @@ use gpuslice_host::clock::now;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, Instant};
+use std::collections::BTreeSet;
 
 impl Daemon {
     /// Asks NVML for a process's use; without NVML, answers "unknown".
@@ -76,14 +77,16 @@ impl Daemon {
         let finished = duties.cgroup_limits.expired(now);
         duties.continue_after_limits(finished);
         let (limits, accounting) = (&duties.cgroup_limits, &mut duties.accounting);
-        match duties.containers.len() {
-            0 => accounting.close_if_due(now),
-            _ if accounting.is_sample_due(now) => {
-                accounting.sample(now, &limits.gpus(), limits.in_force());
+        match accounting.takes_samples(duties.containers.len()) {
+            false => accounting.close_if_due(now),
+            true if accounting.is_sample_due(now) => {
+                let gpus: BTreeSet<GpuUuid> =
+                    limits.gpus().into_iter().chain(accounting.mps.gpus()).collect();
+                accounting.sample(now, &Vec::from_iter(gpus), limits.in_force());
                 limits.owners().iter().for_each(|it| self.deliver(it.looking()));
                 self.look_at_devices(now);
             }
-            _ => {}
+            true => {}
         }
         if self.look_deadline().is_some_and(|due| due <= now) {
             self.look_at_devices(now);

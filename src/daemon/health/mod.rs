@@ -10,6 +10,8 @@
 //! started when the first agent or `gpuslice metrics` connects, so other nodes pay nothing. Some Xids are a program's
 //! own errors ([`OF_PROGRAMS`]): the GPU stays healthy. After any other the GPU is unhealthy until it has worked for
 //! `unhealthy_s` without another error. A GPU that the driver no longer finds is unhealthy until it is found again.
+//!
+//! Whether MPS uses a GPU is seen by the accounting ([`crate::accounting::mps`]).
 
 pub mod watcher;
 

@@ -2,16 +2,14 @@
 
 use super::cases::Case;
 use crate::harness::agent_client::{AgentClient, claim, words};
-use crate::harness::node::{Node, admit, denied, id};
+use crate::harness::node::{admit, denied, id};
 use crate::harness::{eventually, target_dir};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::history::{EventKind, History};
 use gpuslice_wire::node::{Health, HealthState, NodeAnswer, NodeDenial, NodeRequest, Reservation};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::units::{Bytes, GIB};
-use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -120,50 +118,6 @@ fn a_gpu_in_mig_mode_has_no_slices() {
     assert!(matches!(case.node.admin().ask(&any), Answer::Admitted { .. }));
     fail(&case, 79);
     assert_eq!(health(&agent).state, HealthState::Mig, "an error does not end the mode");
-}
-
-/// What NVML says of a GPU that MPS has, by its list of clients or by its compute mode.
-#[test]
-fn a_gpu_that_mps_has_gets_no_slices() {
-    let mut case = Case::start("devices=3,mem=16GiB,mps=0,exclusive=1", "");
-    let agent = AgentClient::of(&case.node);
-    let states: Vec<HealthState> = agent.facts().iter().map(|it| it.health.state).collect();
-    assert_eq!(states, [HealthState::Mps, HealthState::Exclusive, HealthState::Healthy]);
-    let ask = |node: &Node, gpu: &str| {
-        node.admin().ask(&admit("web", gpu, MemoryAsk::Exactly(Bytes(GIB))))
-    };
-    for (gpu, end) in [("0", "nvidia-cuda-mps-control"), ("1", "nvidia-smi -i 1 -c DEFAULT")] {
-        let (kind, why) = denied(ask(&case.node, gpu));
-        assert!(kind == Denial::Capacity && why.contains(end), "{why}");
-    }
-    let driver = target_dir().join("sim");
-    let doctor = ["doctor", "--driver-dir", driver.to_str().expect("plain")];
-    let said = case.gpuslice(&doctor).stdout;
-    let said = String::from_utf8(said).expect("text");
-    assert!(said.contains("missing gpu 0") && said.contains("-> echo quit"), "{said}");
-    assert!(said.contains("missing gpu 1") && said.contains("-> nvidia-smi -i 1"), "{said}");
-    assert!(matches!(ask(&case.node, "2"), Answer::Admitted { .. }));
-    // Without a client it is known by its name. A slice that was there before goes on.
-    let server = case.node.root().join("nvidia-cuda-mps-server");
-    std::os::unix::fs::symlink(target_dir().join("tenant"), &server).expect("a link");
-    let mut server = Command::new(server);
-    server
-        .args(["--seconds", "100000", "--idle", "--most-mib", "64", "--device", "2"])
-        .env("LD_LIBRARY_PATH", case.node.root().join("driver"))
-        .env("GPUSLICE_SIM_DEVICE", case.node.root().join("device"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let mut server = server.spawn().expect("it starts");
-    let mut line = String::new();
-    let said = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut line);
-    assert!(said.is_ok_and(|len| len > 0), "it has its memory");
-    case.node.end_daemon(Signal::SIGKILL);
-    case.start_again();
-    assert_eq!(AgentClient::of(&case.node).facts()[2].health.state, HealthState::Mps);
-    assert!(case.node.slice("web").is_some());
-    assert!(denied(case.node.admit("other", Bytes(GIB))).1.contains("MPS"));
-    server.kill().expect("ours");
-    server.wait().expect("ours");
 }
 
 /// Errors of programs say nothing about the GPU.

@@ -13,5 +13,6 @@ pub mod group;
 pub mod health;
 mod liars;
 mod members;
+mod mps;
 mod over_cap;
 pub mod stranger;
