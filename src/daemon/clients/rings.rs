@@ -6,10 +6,10 @@
 //! of that thread's time: every neighbour would wait.
 //!
 //! # Idea
-//! What is limited is the time that rings took, as it was measured. A token bucket of nanoseconds for the node bounds the
-//! sum at half of the thread's time. The containers that find it empty wait in a queue, and each has one ring read when
-//! its turn comes, however often its processes ring. A bucket for each container is enough for a well-behaved one, so
-//! that it never waits beside an attacker.
+//! What is limited is the time that rings took, as it was measured. A token bucket of nanoseconds for the node bounds
+//! the sum at half of the thread's time. The containers that find it empty wait in a queue, and each has one ring read
+//! when its turn comes, however often its processes ring. A bucket for each container is enough for a well-behaved one,
+//! so that it never waits beside an attacker.
 //!
 //! A claim that is read late delays its own container most: it gets its turns later. Others wait for it no longer than
 //! for a process that does not report at all.
@@ -174,8 +174,8 @@ mod tests {
         Key { slot: at as u16, generation: 0 }
     }
 
-    /// Time that the rings of each container took in the second that begins at `start`. A ring takes this long, and each
-    /// container rings again at once, as long as the thread has time.
+    /// Time that the rings of each container took in the second that begins at `start`. A ring takes this long, and
+    /// each container rings again at once, as long as the thread has time.
     fn ring(
         queue: &mut RingQueue,
         containers: &mut [(ContainerId, Rings)],
