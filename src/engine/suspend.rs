@@ -259,14 +259,39 @@ impl Engine {
             Some(stays) if away => self.expect_left_behind(index, stays),
             _ => {}
         }
+        if away {
+            self.resume_stopped(index, actions);
+        }
         self.set_suspension(index, if away { Suspension::Away } else { Suspension::None });
         let left = if away { self.left_behind(index) } else { Bytes::ZERO };
         actions.push(Action::SuspensionSettled { token, container: id, away, memory, left });
         if !away {
+            self.wait_anew(index);
             self.count_strangers(index, actions);
         }
         // Requests wait while it is away, and one may have waited for what this container itself had borrowed.
         self.serve_all(index, actions);
+    }
+
+    /// A container whose memory is on the host takes no turn that would resume its stopped work.
+    fn resume_stopped(&self, index: ContainerIndex, actions: &mut Actions) {
+        let Some(container) = self.containers.get(index) else {
+            return;
+        };
+        for (lane, slice) in (0..).map(Lane).zip(&container.slices.gpus) {
+            let turns = slice.gpu.map(|gpu| &self.gpus[gpu].turns);
+            if turns.is_some_and(|turns| turns.may_be_stopped(index)) {
+                actions.push(Action::Resume { container: container.record.container, lane });
+            }
+        }
+    }
+
+    /// Requests that waited for the resume may claim borrowed memory now: borrowers have the whole grace.
+    fn wait_anew(&mut self, index: ContainerIndex) {
+        let now = self.now;
+        let slices = self.containers.get_mut(index).map(|it| it.slices.iter_mut());
+        let waiting = slices.into_iter().flatten().flat_map(|(_, slice)| &mut slice.waiting);
+        waiting.for_each(|growth| growth.at = now);
     }
 
     /// Notes which containers the engine itself suspended: it resumes them.
@@ -367,8 +392,8 @@ impl Engine {
         container.is_some_and(|it| it.suspension != Suspension::None)
     }
 
-    /// The rows of suspended containers.
-    pub(crate) fn suspensions(&self) -> impl Iterator<Item = Snapshot> + '_ {
+    /// The rows of suspended containers, as [`Engine::snapshot`] has them.
+    pub fn suspensions(&self) -> impl Iterator<Item = Snapshot> + '_ {
         self.containers.iter().filter_map(|(_, it)| {
             let (state, container) = (it.suspension.shown()?, it.record.container);
             Some(Snapshot::Suspension { container, state, memory: memory_of(it) })

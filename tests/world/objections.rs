@@ -2,6 +2,7 @@
 //! correct version of it.
 
 mod gangs;
+mod loans;
 mod memory;
 mod queues;
 mod stops;
@@ -10,7 +11,7 @@ mod wall_time;
 use gpuslice_engine::{
     Action, Claims, Config, Event, LaneRecord, LaneView, Late, Mode, Record, Token,
 };
-use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::ids::{ClientId, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::text::{CgroupPath, Name};

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use gpuslice_engine::{Action, Claims, Config, Event, LaneView, Late, Mode, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::{Gangs, Policy};
+use gpuslice_wire::snapshot::SuspensionState;
 
 use compensated::Idle;
 pub use preemption::Preemption;
@@ -108,6 +109,10 @@ pub struct LaneState {
     pub gang: bool,
     /// of which one is runnable.
     pub drawn: bool,
+    /// Its container is suspended, or on the way to or from it.
+    pub suspended: Option<SuspensionState>,
+    /// Its memory was on the host when this step began: nothing of it runs.
+    was_away: bool,
 }
 
 impl LaneState {
@@ -124,7 +129,7 @@ impl LaneState {
     }
     /// The same on this GPU alone.
     fn asks(&self) -> bool {
-        self.processes.values().any(|reported| reported.claims.runnable)
+        self.suspended.is_none() && self.processes.values().any(|reported| reported.claims.runnable)
     }
     /// It holds a turn.
     #[must_use]
@@ -185,6 +190,9 @@ impl LaneState {
                 !reported.claims.parked || reported.claims.active.wrapping_add(1) == turn;
             reported.fresh && reported.claims.drained == reported.claims.active && answered
         };
+        if self.suspended == Some(SuspensionState::Suspended) {
+            return true; // the driver lets none of its processes do anything
+        }
         let stopped =
             |reported: &Reported| self.preemption == Preemption::Stopped && reported.reached;
         self.processes.values().all(|reported| stopped(reported) || calm(reported))
@@ -201,6 +209,8 @@ pub struct Observer {
     pub lanes: BTreeMap<LaneKey, LaneState>,
     /// The policies of GPUs where one was set.
     pub policies: BTreeMap<GpuUuid, Policy>,
+    /// The suspended containers, as `ps` shows them.
+    pub suspended: BTreeMap<ContainerId, SuspensionState>,
     /// The engine's settings.
     pub config: Config,
     /// The time of the last step.
@@ -231,6 +241,7 @@ impl Observer {
         }
         for state in self.lanes.values_mut() {
             let pays = state.pays();
+            state.was_away = state.suspended == Some(SuspensionState::Suspended);
             state.shut_before = state.closing.is_some() || state.overrun;
             state.billed = 0;
             state.compensated = std::mem::take(&mut state.compensating);
@@ -257,6 +268,19 @@ impl Observer {
             let waits = state.runnable() && !pays;
             state.waits = waits.then(|| state.waits.unwrap_or(now));
         }
+    }
+
+    /// Takes in which containers are suspended after this step, before its actions.
+    pub fn suspend(&mut self, suspended: BTreeMap<ContainerId, SuspensionState>) {
+        self.suspended = suspended;
+        for ((id, _), state) in &mut self.lanes {
+            state.suspended = self.suspended.get(id).copied();
+            if state.suspended == Some(SuspensionState::Suspended) {
+                state.preemption = Preemption::None; // nothing of it runs
+            }
+        }
+        self.regroup();
+        self.settle();
     }
 
     /// Takes in `event`.
@@ -319,8 +343,9 @@ impl Observer {
 
     fn set_preemption(&mut self, container: ContainerId, lane: Lane, preemption: Preemption) {
         if let Some(state) = self.lanes.get_mut(&(container, lane)) {
-            state.preemption =
-                if state.processes.is_empty() { Preemption::None } else { preemption };
+            let away = state.suspended == Some(SuspensionState::Suspended);
+            let none = away || state.processes.is_empty();
+            state.preemption = if none { Preemption::None } else { preemption };
             let reached =
                 |reported: &mut Reported| reported.reached |= preemption == Preemption::Stopping;
             state.processes.values_mut().for_each(reached);
@@ -419,6 +444,8 @@ impl Observer {
                 tuned: 0,
                 gang: false,
                 drawn: false,
+                suspended: self.suspended.get(&record.container).copied(),
+                was_away: false,
             };
             self.lanes.insert((record.container, Lane(at as u8)), state);
         }
@@ -475,7 +502,9 @@ impl Observer {
                 state.adds_to_last();
             }
         } else if held || before.is_some_and(|it| it.mode == Mode::Open) {
-            if held || !state.overrun {
+            if !held && state.was_away {
+                state.shut = now;
+            } else if held || !state.overrun {
                 let since = state.again.filter(|_| held).unwrap_or(now);
                 (state.closing, state.untracked) = (Some(since), !held);
                 state.shut = now;

@@ -45,8 +45,19 @@ impl Purse {
         self.granted - self.used
     }
 
-    /// Allocates or frees, or returns idle credit.
-    pub fn spend(&mut self, rng: &mut Rng) -> Want {
+    /// Asks for more, in the middle of an allocation, or does nothing.
+    pub fn ask(&mut self, rng: &mut Rng) -> Want {
+        if self.asks.is_some() || !rng.per_mille(300) {
+            return Want::Nothing;
+        }
+        let size = self.unused() + rng.magnitude(1, GIB);
+        self.asks = Some(size);
+        let need = size - self.unused();
+        Want::Reserve { need, wish: need }
+    }
+
+    /// Allocates or frees, or returns idle credit. An allocation is of this size, or of any.
+    pub fn spend(&mut self, size: Option<u64>, rng: &mut Rng) -> Want {
         self.beyond = match rng.below(8) {
             0 => rng.magnitude(1, GIB),
             1 => 0,
@@ -65,7 +76,7 @@ impl Purse {
             }
             _ if self.asks.is_some() => Want::Nothing,
             _ => {
-                let size = rng.magnitude(1, 2 * GIB);
+                let size = size.unwrap_or_else(|| rng.magnitude(1, 2 * GIB));
                 if size <= self.unused() {
                     self.take(size, rng);
                     return Want::Nothing;

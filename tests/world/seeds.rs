@@ -1,5 +1,6 @@
 //! Many worlds, each from its seed.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::io::Write;
 use std::panic;
@@ -11,27 +12,42 @@ use gpuslice_engine::Config;
 use gpuslice_wire::units::Percent;
 
 use crate::rng::Rng;
-use crate::world::{Mood, World};
+use crate::world::{Mood, World, loans};
 
 fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")))
 }
 
+/// How often worlds met what a checker judges.
+type Met = BTreeMap<&'static str, u64>;
+
 /// Prints how to replay when a world breaks.
-struct Replay(u64, u64);
+struct Replay(u64, u64, Kind);
+
+/// Which worlds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// All memory limits are caps.
+    Caps,
+    /// Containers grow above their caps.
+    Limits,
+}
 
 impl Drop for Replay {
     fn drop(&mut self) {
         if thread::panicking() {
-            let Replay(seed, steps) = self;
-            eprintln!("replay: SEED={seed} WORLD_STEPS={steps} cargo test -p gpuslice-world seeds");
+            let Replay(seed, steps, kind) = self;
+            let test = if *kind == Kind::Limits { "limit_seeds" } else { "seeds::seeds" };
+            eprintln!(
+                "replay: SEED={seed} WORLD_STEPS={steps} cargo test -p gpuslice-world {test}"
+            );
         }
     }
 }
 
-fn one(seed: u64, steps: u64) {
-    let replay = Replay(seed, steps);
+fn one(seed: u64, steps: u64, kind: Kind) -> Met {
+    let replay = Replay(seed, steps, kind);
     let mut dice = Rng::new(seed ^ 0xD1CE);
     let mut config = Config {
         oversubscribe: dice.per_mille(200),
@@ -41,8 +57,14 @@ fn one(seed: u64, steps: u64) {
     if dice.per_mille(200) {
         config.class_caps.high = Percent::new(dice.pick(&[50, 80, 100])).expect("a percentage");
     }
-    let mood = Mood { trouble: dice.per_mille(800), fate: true, few: dice.per_mille(200) };
-    let mut world = World::new(seed, config, dice.range(1, 3) as u8, mood);
+    let limits = kind == Kind::Limits;
+    let (trouble, few) = (dice.per_mille(800), dice.per_mille(200));
+    let mood = Mood { trouble, fate: true, few, limits };
+    let gpus = dice.range(1, 3) as u8;
+    if limits {
+        config = loans::config(&mut dice, config);
+    }
+    let mut world = World::new(seed, config, gpus, mood);
     let looks = 20;
     for _ in 0..looks {
         world.run_steps(steps / looks);
@@ -50,41 +72,64 @@ fn one(seed: u64, steps: u64) {
     }
     world.end();
     drop(replay);
+    world.checkers.met()
 }
 
 /// Runs these worlds, on all cores.
 ///
 /// # Panics
 /// With the seeds of worlds that break.
-fn all(seeds: &[u64], steps: u64) {
+fn all(seeds: &[u64], steps: u64, kind: Kind) -> Met {
     let (next, broken) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let met = Mutex::new(Met::new());
     let workers = thread::available_parallelism().map_or(1, |n| n.get());
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if panic::catch_unwind(|| one(seed, steps)).is_err() {
-                        broken.lock().expect("not poisoned").push(seed);
+                    match panic::catch_unwind(|| one(seed, steps, kind)) {
+                        Ok(its) => its.into_iter().for_each(|(what, times)| {
+                            *met.lock().expect("not poisoned").entry(what).or_default() += times;
+                        }),
+                        Err(_) => broken.lock().expect("not poisoned").push(seed),
                     }
                 }
             });
         }
     });
+    let met = met.into_inner().expect("not poisoned");
+    eprintln!("met: {met:?}");
     let broken = broken.into_inner().expect("not poisoned");
     assert!(broken.is_empty(), "broken worlds: {broken:?}, see above");
+    met
 }
 
 /// `WORLD_SEEDS` worlds of `WORLD_STEPS` steps from seed `WORLD_FIRST` on, or the one of `SEED`.
 #[test]
 fn seeds() {
+    drop(many(200, Kind::Caps));
+}
+
+/// The same where memory limits are above caps.
+#[test]
+fn limit_seeds() {
+    let met = many(50, Kind::Limits);
+    let all = ["lent", "wanted", "suspended", "suspended for a claim", "resumed", "overdue"];
+    if ["SEED", "WORLD_SEEDS", "WORLD_STEPS"].map(number) == [None; 3] {
+        let missed: Vec<&&str> = all.iter().filter(|what| !met.contains_key(**what)).collect();
+        assert!(missed.is_empty(), "worlds that show nothing of {missed:?}: {met:?}");
+    }
+}
+
+fn many(worlds: u64, kind: Kind) -> Met {
     let steps = number("WORLD_STEPS").unwrap_or(3_000);
     if let Some(seed) = number("SEED") {
-        return one(seed, steps);
+        return one(seed, steps, kind);
     }
     let first = number("WORLD_FIRST").unwrap_or(0);
-    let end = first.saturating_add(number("WORLD_SEEDS").unwrap_or(200));
+    let end = first.saturating_add(number("WORLD_SEEDS").unwrap_or(worlds));
     let seeds: Vec<u64> = (first..end).collect();
-    all(&seeds, steps);
+    all(&seeds, steps, kind)
 }
 
 /// Each of these seeds has broken a promise, most of them after more than 30,000 steps.
@@ -98,14 +143,14 @@ fn long_seeds() {
         let _ = std::io::stderr().write_all(line); // not captured
         return;
     }
-    all(&LONG, 100_000);
+    drop(all(&LONG, 100_000, Kind::Caps));
 }
 
 /// The same seed is the same world.
 #[test]
 fn a_seed_is_a_world() {
     let run = || {
-        let mood = Mood { trouble: true, fate: true, few: false };
+        let mood = Mood { trouble: true, fate: true, few: false, limits: true };
         let mut world = World::new(42, Config::default(), 2, mood);
         world.run_steps(2_000);
         (world.now, world.steps, world.rng.draw(), format!("{:?}", world.snapshot()))

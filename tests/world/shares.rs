@@ -65,7 +65,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
 
 /// A world without random events.
 pub(crate) fn calm(seed: u64, config: Config, gpus: u8) -> World {
-    let mood = Mood { trouble: false, fate: false, few: false };
+    let mood = Mood { trouble: false, fate: false, few: false, limits: false };
     World::new(seed, config, gpus, mood)
 }
 
@@ -106,6 +106,7 @@ pub(crate) fn joins(world: &mut World, n: u64, tenant: &Tenant, kernels: Kernels
         sibling: None,
         honesty: Honesty::Honest,
         broke: false,
+        on_host: false,
         stalled: 0,
         sent: 0,
         ran: 0,

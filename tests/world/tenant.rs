@@ -131,6 +131,8 @@ pub struct Process {
     pub honesty: Honesty,
     /// It broke a rule of memory: it loses its connection, and its work belongs to no turn.
     pub broke: bool,
+    /// Its memory is on the host.
+    pub on_host: bool,
     /// It does nothing until then.
     pub stalled: u64,
     /// Its last message is under way until then; they do not overtake each other.
@@ -171,6 +173,7 @@ impl Process {
             sibling: None,
             honesty: if rng.per_mille(80) { rng.pick(&lies) } else { Honesty::Honest },
             broke: false,
+            on_host: false,
             stalled: 0,
             sent: 0,
             ran: 0,
@@ -196,6 +199,7 @@ impl Process {
             asked: 0,
             client: None,
             broke: false,
+            on_host: false,
             stalled: 0,
             sent: 0,
             ran: 0,

@@ -223,10 +223,17 @@ impl Engine {
         let grace = claim.since.plus(self.config.reclaim_grace);
         let step = match self.now < grace {
             true => grace,
-            false if self.is_moving(gpu) => grace.plus(RECLAIM_MOVE_MAX),
+            false if self.is_moving(gpu) || self.has_room(gpu, claim) => {
+                grace.plus(RECLAIM_MOVE_MAX)
+            }
             false => self.now,
         };
         step.min(self.now.plus(RECALL_EVERY)).max(self.now)
+    }
+
+    /// Whether a resume waits for another one of its container's GPUs.
+    fn has_room(&self, gpu: usize, claim: &Claim) -> bool {
+        claim.growth.is_none() && claim.need <= self.free_on(gpu)
     }
 
     /// What claims lack, without the memory that suspensions under way will free.
@@ -343,9 +350,10 @@ impl Engine {
             }
         }
         let comes = self.is_moving(gpu);
-        for Claim { index, lane, need, since, growth } in over {
+        for claim in over {
+            let Claim { index, lane, need, since, growth } = claim;
             let last = since.plus(self.config.reclaim_grace).plus(RECLAIM_MOVE_MAX);
-            if comes && self.now < last {
+            if comes && self.now < last || self.has_room(gpu, &claim) {
                 continue;
             }
             let left = self.free_on(gpu);
@@ -387,6 +395,8 @@ impl Engine {
                 self.reclaimed.retain(|(_, of)| *of != index);
                 let id = self.containers.get(index).map(|it| it.record.container);
                 id.into_iter().for_each(|id| self.end_suspension(Token::NONE, id, actions));
+                // its memory is on the GPUs from now on, and the others see that in this step
+                (0..self.gpus.len()).for_each(|gpu| self.withhold(gpu));
                 // the next one fits beside it, or does not
                 self.resumes_at = (!self.reclaimed.is_empty()).then_some(self.now);
             }

@@ -97,7 +97,9 @@ impl Engine {
                     slice.waiting.pop_front();
                     self.grant(growth, bytes, actions);
                 }
-                Err(_) if slice.recall.is_on() || returning => return,
+                Err(_) if slice.recall.is_on() || returning => {
+                    return self.end_answered_recall(index, lane);
+                }
                 Err(_) if fresh && self.recall(index, lane, &growth) => return,
                 Err(_) if self.fits_when_freed(index, lane, (growth.need, most)) => {
                     return self.end_answered_recall(index, lane);

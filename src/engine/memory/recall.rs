@@ -67,10 +67,12 @@ impl Engine {
             let mine = client.and_then(|it| it.lanes.get(lane));
             mine.is_some_and(|mine| mine.granted > Bytes::ZERO)
         };
-        let owing: Vec<ClientId> = container.clients.iter().copied().filter(has_credit).collect();
         let Some(slice) = container.slices.get_mut(lane) else {
             return;
         };
+        let waits = |id: &ClientId| slice.waiting.iter().any(|other| other.client == *id);
+        let owing = container.clients.iter().copied().filter(|id| has_credit(id) && !waits(id));
+        let owing: Vec<ClientId> = owing.collect();
         if owing.is_empty() || slice.recall.is_on() {
             return;
         }

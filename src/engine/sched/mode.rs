@@ -27,6 +27,7 @@ use alloc::vec::Vec;
 use gpuslice_wire::units::Duration;
 
 use super::entity::Entity;
+use super::preempt::Preemption;
 use super::{Note, Phase, Turns};
 use crate::index::ContainerIndex;
 
@@ -69,11 +70,20 @@ impl Turns {
         }
     }
 
-    /// Whether `index` may not launch, and has nothing in flight. Without turns, nothing is known.
+    /// Whether `index` may not launch, and has nothing in flight. Stopped work is in flight until it is resumed.
+    /// Without turns, nothing is known.
     pub(crate) fn has_drained(&self, index: ContainerIndex) -> bool {
         let entity = self.find(index);
-        let off = entity.is_none_or(|it| it.is_off() && it.untracked.is_none());
+        let off = entity.is_none_or(|it| {
+            it.is_off() && it.untracked.is_none() && it.preemption == Preemption::None
+        });
         off && self.on_gpu() != Some(index) || !self.policy.rules().turns
+    }
+
+    /// Whether work of `index` is stopped, or ordered to be.
+    pub(crate) fn may_be_stopped(&self, index: ContainerIndex) -> bool {
+        let preemption = self.find(index).map(|it| it.preemption);
+        matches!(preemption, Some(Preemption::Stopping | Preemption::Stopped))
     }
 
     pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {

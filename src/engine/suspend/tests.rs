@@ -156,6 +156,61 @@ fn a_suspended_container_takes_no_turns() {
     assert!(matches!(rig.slice("a"), Snapshot::Slice { runnable: 1, .. }));
 }
 
+/// Container `a` is to be suspended while its work is stopped on the GPU, or is being stopped, and `b` has work.
+fn stopped(answered: bool) -> (Rig, ClientId, Vec<Action>) {
+    let (mut rig, clients) = rig(Config { stop: true, ..Config::default() }, &[("a", 1), ("b", 1)]);
+    clients.iter().for_each(|client| drop(busy(&mut rig, *client)));
+    for _ in 0..100 {
+        rig.now = rig.engine.next_deadline().expect("turns").0;
+        let actions = rig.step(Event::Tick);
+        let order = actions.iter().find_map(|it| match *it {
+            Action::Stop { container, order, .. } if container == id("a") => Some(order),
+            _ => None,
+        });
+        if let Some(order) = order {
+            let (container, lane, ok) = (id("a"), Lane(0), true);
+            if answered {
+                rig.step(Event::Stopped { container, lane, order, ok });
+            }
+            let actions = suspend(&mut rig, "a");
+            return (rig, clients[1], actions);
+        }
+        // the other one drains at once, whatever its turn
+        let turn = (1..20).map(|turn| Claims { active: turn, drained: turn, ..Claims::default() });
+        for claims in turn {
+            let claims = Claims { runnable: true, ..claims };
+            rig.step(Event::Claims { client: clients[1], lane: Lane(0), claims });
+        }
+    }
+    panic!("no stop is ordered");
+}
+
+fn goes_on(actions: &[Action]) -> bool {
+    actions.iter().any(|it| matches!(it, Action::Resume { container, .. } if *container == id("a")))
+}
+
+/// A driver would wait for work that cannot end.
+#[test]
+fn stopped_work_goes_on_before_the_move() {
+    let (mut rig, other, actions) = stopped(true);
+    assert!(!actions.iter().any(|it| matches!(it, Action::MoveMemory { .. })), "{actions:?}");
+    let mut resumed = goes_on(&actions);
+    for _ in 0..20 {
+        let claims = Claims::default();
+        resumed |= goes_on(&rig.step(Event::Claims { client: other, lane: Lane(0), claims }));
+        rig.now += MS;
+        resumed |= goes_on(&rig.step(Event::Tick));
+    }
+    assert!(resumed, "it has a turn");
+}
+
+#[test]
+fn stopped_work_of_a_suspended_container_is_not_forgotten() {
+    let (mut rig, _, actions) = stopped(false);
+    assert!(until_ordered(&mut rig, actions), "it is moved after `drain_max`");
+    assert!(goes_on(&moved(&mut rig, "a", true)), "it gets no turn any more");
+}
+
 /// Its grants are on the host, and more of them would be on the GPU.
 #[test]
 fn growth_waits_for_the_resume() {

@@ -4,12 +4,12 @@
 //! The checker's own ledger: each process's grants, NVML's figures against its claims, the memory of
 //! unattributed processes, and every cap. [`super::requests`] checks requests.
 
+mod limits;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuslice_engine::{Action, CapChange, Claims, Cut, Event, Process, Record};
-use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_engine::{Action, Claims, Cut, Event, Process, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
-use gpuslice_wire::units::Bytes;
 
 use super::Objection;
 use super::looks::Seen;
@@ -33,16 +33,21 @@ struct Share {
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     /// The GPU; `None` is the host's memory.
-    gpu: Option<GpuUuid>,
+    pub gpu: Option<GpuUuid>,
     /// The promise.
     pub cap: u64,
+    /// The most that may be granted: the cap, or a memory limit above it.
+    pub limit: u64,
+    /// Its limit is, or was, above its cap.
+    pub elastic: bool,
     unattributed: Seen,
-    /// The largest sum of grants since the driver was asked or has answered, but never beyond the cap.
+    /// The largest sum of grants since the driver was asked or has answered, but never beyond the limit.
     most: u128,
     /// NVML's sum beyond that, and the part of it charged to no single process.
     beyond: Seen,
     hidden: u128,
-    shown: u64,
+    /// What its page shows as reserved.
+    pub shown: u64,
 }
 
 /// The checker's own ledger.
@@ -64,7 +69,9 @@ pub struct Ledger {
     /// Containers whose grants the engine knows completely.
     complete: BTreeSet<ContainerId>,
     accounts: BTreeMap<LaneKey, Account>,
-    /// Caps that were lowered once, also by an earlier engine, so that grants may exceed the cap.
+    /// What NVML has shown of processes that are not attached, while their container was suspended.
+    strangers: BTreeMap<LaneKey, u64>,
+    /// Limits that were lowered once, also by an earlier engine, so that grants may exceed them.
     lowered: BTreeSet<LaneKey>,
     /// Charges of ended processes, where the engine sees devices.
     unfreed: Unfreed,
@@ -86,6 +93,9 @@ impl Ledger {
     pub fn event(&mut self, seen: &Observer, event: &Event, cut: bool) -> Result<(), Objection> {
         self.taken.clear();
         (self.now, self.sees_devices) = (seen.now, seen.config.sees_devices);
+        if self.is_of_suspended(seen, event) {
+            return Ok(());
+        }
         match *event {
             Event::Tick => self.unfreed.ticked(seen.now),
             Event::GpuFound { uuid, total, .. } => drop(self.totals.insert(uuid, total.0)),
@@ -249,13 +259,17 @@ impl Ledger {
                 share.most[0] = share.most[0].max(share.granted);
                 self.granted_more(*client, *lane);
                 let (cap, reserved) = self.of(*client, *lane);
-                if reserved > u128::from(cap) {
-                    return Err(format!("{client:?} was granted beyond the cap {cap}"));
+                let limit = self.limit_of(*client, *lane).unwrap_or(cap);
+                if reserved > u128::from(limit) {
+                    return Err(format!("{client:?} was granted beyond the cap {limit}"));
                 }
             }
             Action::Refused { client, lane, need, left, .. } => {
                 let (cap, reserved) = self.of(*client, *lane);
                 let home = self.home(*client);
+                if home.is_some_and(|home| self.lends(&(home, *lane))) {
+                    return self.refused(*client, *lane, (need.0, left.0));
+                }
                 let unfreed = home.map_or(0, |home| self.unfreed(&(home, *lane)));
                 let most = u128::from(cap).saturating_sub(reserved);
                 let least = u128::from(cap).saturating_sub(reserved + unfreed);
@@ -266,6 +280,8 @@ impl Ledger {
             Action::Resized { record, change, .. } => {
                 return self.resized(seen, event, record, change);
             }
+            Action::Relimited { record, change, .. } => self.relimited(record, change.lane),
+            Action::SuspensionSettled { container, away: false, .. } => self.goes_on(*container),
             Action::SetLane { container, lane, view } => {
                 if let Some(account) = self.accounts.get_mut(&(*container, *lane)) {
                     account.shown = view.reserved.0;
@@ -279,12 +295,17 @@ impl Ledger {
     fn open(&mut self, record: &Record) {
         let id = record.container;
         for (lane, promised) in (0u8..).zip(&record.lanes) {
-            let account =
-                Account { gpu: Some(promised.gpu), cap: promised.cap.0, ..Account::default() };
+            let account = Account {
+                gpu: Some(promised.gpu),
+                cap: promised.cap.0,
+                limit: promised.limit.0,
+                elastic: promised.elastic,
+                ..Account::default()
+            };
             self.accounts.insert((id, Lane(lane)), account);
         }
-        let host =
-            Account { cap: record.pinned.map_or(u64::MAX, |cap| cap.0), ..Account::default() };
+        let cap = record.pinned.map_or(u64::MAX, |cap| cap.0);
+        let host = Account { cap, limit: cap, ..Account::default() };
         self.accounts.insert((id, Lane::HOST), host);
     }
 
@@ -299,7 +320,7 @@ impl Ledger {
         for (lane, bytes) in (0u8..).map(Lane).zip(held) {
             let had = taken.iter().filter_map(|(_, its)| its.get(&lane));
             let had: u128 = had.map(|share| u128::from(share.granted)).sum();
-            let cap = self.accounts.get(&(id, lane)).map_or(0, |it| it.cap);
+            let cap = self.accounts.get(&(id, lane)).map_or(0, |it| it.limit);
             let all: u128 = self.granted(id, lane).map(|(_, it)| u128::from(it)).sum();
             let left = match self.complete.contains(&id) {
                 true => 0,
@@ -367,7 +388,7 @@ impl Ledger {
         };
         let sum: u128 = self.granted(home, lane).map(|(_, it)| u128::from(it)).sum();
         if let Some(account) = self.accounts.get_mut(&(home, lane)) {
-            account.most = account.most.max(sum.min(u128::from(account.cap)));
+            account.most = account.most.max(sum.min(u128::from(account.limit)));
         }
     }
 
@@ -375,7 +396,7 @@ impl Ledger {
     fn looking(&mut self, key: LaneKey) {
         let granted: u128 = self.granted(key.0, key.1).map(|(_, it)| u128::from(it)).sum();
         let account = self.accounts.get_mut(&key);
-        account.into_iter().for_each(|it| it.most = granted.min(u128::from(it.cap)));
+        account.into_iter().for_each(|it| it.most = granted.min(u128::from(it.limit)));
     }
 
     /// One query measured all processes of a container.
@@ -391,7 +412,7 @@ impl Ledger {
         };
         let most = granted.max(account.most);
         let beyond = own.max(all.saturating_sub(most));
-        account.most = granted.min(u128::from(account.cap));
+        account.most = granted.min(u128::from(account.limit));
         let beyond = u64::try_from(beyond).unwrap_or(u64::MAX);
         account.beyond.look(now, beyond);
         self.hide(key);
@@ -409,56 +430,6 @@ impl Ledger {
     fn hide_of(&mut self, client: ClientId, lane: Lane) {
         let home = self.home(client);
         home.into_iter().for_each(|home| self.hide((home, lane)));
-    }
-
-    fn resized(
-        &mut self,
-        seen: &Observer,
-        event: &Event,
-        record: &Record,
-        change: &CapChange,
-    ) -> Result<(), Objection> {
-        let key = (record.container, change.lane);
-        let Event::Resize { memory, .. } = event else {
-            return Err(format!("{} was resized without a request", record.container));
-        };
-        let reserved = self.reserved(key.0, key.1);
-        let granted = self.granted(key.0, key.1);
-        let granted: u128 = granted.map(|(_, it)| u128::from(it)).sum();
-        let Some(account) = self.accounts.get_mut(&key) else {
-            return Err(format!("{key:?} was resized and is not there"));
-        };
-        let promised = match record.lanes.get(usize::from(change.lane.0)) {
-            Some(lane) => lane.cap,
-            None => record.pinned.unwrap_or(Bytes(u64::MAX)),
-        };
-        let exact = match memory {
-            MemoryAsk::Exactly(cap) => *cap == change.cap,
-            MemoryAsk::Ratio { .. } => true,
-        };
-        if !exact || promised != change.cap || change.was.0 != account.cap {
-            return Err(format!("{key:?} was resized wrongly: {change:?}"));
-        }
-        account.cap = change.cap.0;
-        account.most = account.most.max(granted.min(u128::from(account.cap)));
-        if change.cap < change.was {
-            self.lowered.insert(key);
-        }
-        if !self.counts(&key, change.reserved.0, reserved) {
-            return Err(format!("{change:?} was answered with {reserved} reserved"));
-        }
-        let gpu = self.accounts.get(&key).and_then(|it| it.gpu);
-        self.inherits(key.0);
-        let Some(gpu) = gpu.filter(|_| change.cap > change.was) else {
-            return Ok(());
-        };
-        let all = self.accounts.values().filter(|it| it.gpu == Some(gpu));
-        let sum: u128 = all.map(|it| u128::from(it.cap)).sum();
-        let total = self.totals.get(&gpu).copied().unwrap_or(0);
-        if !seen.config.oversubscribe && sum > u128::from(total) {
-            return Err(format!("{sum} bytes are promised of {gpu}'s {total}"));
-        }
-        Ok(())
     }
 
     /// A process's container.
@@ -542,13 +513,16 @@ impl Ledger {
             let (granted, all) = sums.get(&(*container, *lane)).copied().unwrap_or_default();
             let beside = u128::from(account.unattributed.counts) + account.hidden;
             let (shown, reserved) = (account.shown, all + beside);
+            // What a container cannot have below a limit above its cap counts as used: another checker's concern.
+            let shown = if account.elastic { all + beside } else { shown.into() };
+            let shown = u64::try_from(shown).unwrap_or(u64::MAX);
             if !self.counts(&(*container, *lane), shown, reserved) {
                 return Err(format!(
                     "{container}'s page shows {shown} reserved of {lane:?}, not {reserved}"
                 ));
             }
             let key = (*container, *lane);
-            if granted <= u128::from(account.cap) {
+            if granted <= u128::from(account.limit) {
                 self.overstated.remove(&key);
             } else if !self.may_exceed(&key) && !self.overstated.contains(&key) {
                 return Err(format!("{container} has {granted} bytes, beyond its cap"));
@@ -564,10 +538,26 @@ impl Ledger {
         self.lowered.contains(key) || !self.complete.contains(&key.0)
     }
 
-    /// The promise of an account.
+    /// An account.
     #[must_use]
-    pub fn cap(&self, key: &LaneKey) -> Option<u64> {
-        self.accounts.get(key).map(|it| it.cap)
+    pub fn account(&self, key: &LaneKey) -> Option<&Account> {
+        self.accounts.get(key)
+    }
+
+    /// The accounts of a GPU.
+    pub fn on(&self, gpu: GpuUuid) -> impl Iterator<Item = (&LaneKey, &Account)> {
+        self.accounts.iter().filter(move |(_, account)| account.gpu == Some(gpu))
+    }
+
+    /// Whether the grants of a container's processes are known completely.
+    #[must_use]
+    pub fn is_complete(&self, container: &ContainerId) -> bool {
+        self.complete.contains(container)
+    }
+
+    /// The GPUs and their memory.
+    pub fn gpus(&self) -> impl Iterator<Item = (GpuUuid, u64)> {
+        self.totals.iter().map(|(gpu, total)| (*gpu, *total))
     }
 
     /// Checks the end of all processes.

@@ -4,6 +4,7 @@
 
 pub mod gangs;
 pub mod guarantee;
+pub mod loans;
 mod looks;
 pub mod memory;
 pub mod pools;
@@ -17,11 +18,11 @@ pub mod turns;
 pub mod unfreed;
 pub mod wall_time;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use gpuslice_engine::{Action, Claims, Config, Event, Record};
 use gpuslice_wire::ids::{ContainerId, Lane};
-use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 
 use crate::observer::{LaneKey, LaneState, Observer, Preemption};
 
@@ -41,11 +42,14 @@ pub struct Checkers {
     caps: shares::Caps,
     memory: memory::Ledger,
     requests: requests::Requests,
+    loans: loans::Loans,
     progress: progress::Progress,
     priority: priority::Priority,
     gangs: gangs::Gangs,
     stops: stops::Stops,
     wall_time: wall_time::WallTimes,
+    /// The containers that are suspended after the next step.
+    suspended: BTreeMap<ContainerId, SuspensionState>,
     /// The last steps, to explain an objection.
     trail: VecDeque<(u64, Event, Vec<Action>)>,
 }
@@ -68,11 +72,13 @@ impl Checkers {
             caps: shares::Caps::default(),
             memory: memory::Ledger::default(),
             requests: requests::Requests::default(),
+            loans: loans::Loans::default(),
             progress: progress::Progress::default(),
             priority: priority::Priority::default(),
             gangs: gangs::Gangs::default(),
             stops: stops::Stops::default(),
             wall_time: wall_time::WallTimes::new(now),
+            suspended: BTreeMap::new(),
             trail: VecDeque::new(),
         }
     }
@@ -80,8 +86,9 @@ impl Checkers {
     /// The engine was restarted.
     pub fn restart(&mut self, now: u64) {
         let memory = self.memory.restart();
+        let loans = self.loans.restart();
         let trail = std::mem::take(&mut self.trail);
-        *self = Checkers { memory, trail, ..Checkers::new(self.config, now) };
+        *self = Checkers { memory, loans, trail, ..Checkers::new(self.config, now) };
     }
 
     /// Checks one step.
@@ -114,9 +121,14 @@ impl Checkers {
         self.requests.advance(&self.seen, &self.memory);
         self.wall_time.advance(&self.seen);
         self.seen.event(event);
+        if self.suspended != self.seen.suspended {
+            self.seen.suspend(self.suspended.clone());
+        }
         let cut = |action: &Action| matches!(action, Action::Disconnect { .. });
         self.requests.event(&self.memory, event);
         self.memory.event(&self.seen, event, actions.iter().any(cut))?;
+        self.loans.event(&self.seen, &self.memory, event);
+        self.loans.restored(event);
         let restored: Option<&Record> = match event {
             Event::Restore(record) => Some(record),
             _ => None,
@@ -127,6 +139,7 @@ impl Checkers {
             self.seen.action(action, restored);
             self.wall_time.action(&self.seen, action);
             self.turns.after_action(&self.seen)?;
+            self.loans.action(&self.seen, (&self.memory, &self.requests), action)?;
             self.requests.action(&self.seen, &self.memory, action)?;
             self.memory.action(&self.seen, event, action)?;
         }
@@ -138,7 +151,8 @@ impl Checkers {
             Event::Claims { .. } => Ok(()), // a claim changes no ledger by itself
             _ => {
                 self.memory.after_step()?;
-                self.requests.after_step(&self.memory, event)
+                self.loans.after_step(&self.seen, (&self.memory, &self.requests))?;
+                self.requests.after_step(&self.seen, &self.memory, event)
             }
         }
     }
@@ -157,6 +171,12 @@ impl Checkers {
         }
     }
 
+    /// How often loans were met, under all engines.
+    #[must_use]
+    pub fn met(&self) -> BTreeMap<&'static str, u64> {
+        self.loans.met.clone()
+    }
+
     /// The time of the last step.
     #[must_use]
     pub fn now(&self) -> u64 {
@@ -172,9 +192,21 @@ impl Checkers {
 
     /// Bytes that processes of a container may hold on one account, unless an exception allows more.
     #[must_use]
+    pub fn strict_limit(&self, key: &LaneKey) -> Option<u64> {
+        let strict = !self.memory.may_exceed(key);
+        self.memory.account(key).filter(|_| strict).map(|it| it.limit)
+    }
+
+    /// The promise of an account, unless an exception allows more.
+    #[must_use]
     pub fn strict_cap(&self, key: &LaneKey) -> Option<u64> {
         let strict = !self.memory.may_exceed(key);
-        self.memory.cap(key).filter(|_| strict)
+        self.memory.account(key).filter(|_| strict).map(|it| it.cap)
+    }
+
+    /// Takes in which containers are suspended after the next step.
+    pub fn suspend(&mut self, suspended: BTreeMap<ContainerId, SuspensionState>) {
+        self.suspended = suspended;
     }
 
     /// Whether others may run beside this container, or it is unknown.
@@ -189,7 +221,7 @@ impl Checkers {
         self.seen
             .lanes
             .get(&(container, lane))
-            .is_none_or(|state| state.preemption != Preemption::None)
+            .is_none_or(|state| state.preemption != Preemption::None || state.suspended.is_some())
     }
 
     /// Stops the world.
@@ -209,7 +241,7 @@ impl Checkers {
     /// If they differ.
     pub fn agree(&self, rows: &[Snapshot]) {
         for row in rows {
-            if let Err(objection) = self.wall_time(row) {
+            if let Err(objection) = self.wall_time(row).and(self.loans(row)) {
                 self.object(&objection);
             }
             let Snapshot::Slice { container, lane, gpu_ns, reserved, used, cap_ppm, .. } = row
@@ -241,6 +273,14 @@ impl Checkers {
     /// The objection.
     pub fn wall_time(&self, row: &Snapshot) -> Result<(), Objection> {
         self.wall_time.agree(row)
+    }
+
+    /// Compares a row of a limit or a suspension with what was seen; accepts rows of other kinds.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn loans(&self, row: &Snapshot) -> Result<(), Objection> {
+        self.loans.agree(&self.memory, row)
     }
 
     /// Checks the end of all processes: nothing is reserved, no slice is runnable, no request waits.

@@ -25,6 +25,8 @@ struct Question {
     client: ClientId,
     need: Bytes,
     wish: Bytes,
+    /// When it was made, or its container went on after a suspension.
+    since: u64,
     /// The page's recall number at the request, and how long it has waited beyond others' return.
     recall: u32,
     waits: u64,
@@ -37,6 +39,14 @@ struct Recall {
     began: u64,
     /// Processes that had grants and have not answered.
     owing: BTreeSet<ClientId>,
+}
+
+/// Whether growth of an account waits for the resume of its container, or for memory that is promised to it.
+fn waits_for_others(seen: &Observer, ledger: &Ledger, key: &LaneKey, need: Bytes) -> bool {
+    let reserved = ledger.reserved(key.0, key.1) + u128::from(need.0);
+    let promised = ledger.account(key).is_some_and(|it| reserved <= u128::from(it.cap));
+    let suspended = key.1 != Lane::HOST && seen.suspended.contains_key(&key.0);
+    suspended || promised && ledger.lends(key)
 }
 
 /// All pending requests.
@@ -63,7 +73,10 @@ impl Requests {
         self.now = seen.now;
         for (key, questions) in &mut self.asked {
             // Memory of ended processes may be awaited, for as long as it may be charged.
-            if self.looking.contains_key(key) || ledger.unfreed(key) > 0 {
+            let first = questions.first().map_or(Bytes::ZERO, |first| first.need);
+            let waits =
+                self.looking.contains_key(key) || waits_for_others(seen, ledger, key, first);
+            if waits || ledger.unfreed(key) > 0 {
                 continue;
             }
             let until = self.restored.get(&key.0).copied().unwrap_or(0);
@@ -77,6 +90,9 @@ impl Requests {
 
     /// Takes in `event`.
     pub fn event(&mut self, ledger: &Ledger, event: &Event) {
+        if matches!(event, Event::Tick | Event::Reserve { .. }) {
+            self.restored.retain(|_, until| self.now < *until);
+        }
         match *event {
             Event::Reserve { client, token, lane, need, wish } => {
                 let Some(home) = ledger.home(client) else {
@@ -89,6 +105,7 @@ impl Requests {
                     client,
                     need,
                     wish,
+                    since: self.now,
                     recall,
                     waits: 0,
                 });
@@ -145,9 +162,15 @@ impl Requests {
                     return Err(format!("{bytes:?} granted for {:?} to {:?}", q.need, q.wish));
                 }
             }
-            Action::Refused { client, token, lane, .. } => {
+            Action::Refused { client, token, lane, overdue, .. } => {
                 let (key, q) = self.answered(ledger, client, token, lane)?;
-                self.justified(seen, ledger, key, &q)?;
+                if !overdue {
+                    self.justified(seen, ledger, key, &q)?;
+                }
+            }
+            Action::SuspensionSettled { container, away: false, .. } => {
+                let its = self.asked.iter_mut().filter(|((id, _), _)| *id == container);
+                its.flat_map(|(_, all)| all).for_each(|q| (q.since, q.waits) = (seen.now, 0));
             }
             Action::SetLane { container, lane, view } => {
                 self.shown(seen, ledger, (container, lane), view.recall)
@@ -155,6 +178,20 @@ impl Requests {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The first request of each account that grows: of which process, for how much, and since when.
+    pub fn heads(&self) -> impl Iterator<Item = (&LaneKey, ClientId, u64, u64)> {
+        let first = |(key, all): (_, &Vec<Question>)| Some((key, *all.first()?));
+        let heads = self.asked.iter().filter_map(first);
+        heads.map(|(key, q)| (key, q.client, q.need.0, q.since))
+    }
+
+    /// Whether growth of an account may wait for NVML, or for the return of processes after a restart.
+    #[must_use]
+    pub fn may_wait(&self, ledger: &Ledger, key: &LaneKey) -> bool {
+        let returns = self.restored.contains_key(&key.0) && !ledger.is_complete(&key.0);
+        returns || self.looking.contains_key(key)
     }
 
     fn answered(
@@ -190,7 +227,9 @@ impl Requests {
         let (cap, reserved) = ledger.of(q.client, key.1);
         let theirs = self.siblings(ledger, key, q.client);
         let theirs: u128 = theirs.map(|(_, granted)| u128::from(granted)).sum();
-        if reserved.saturating_sub(theirs) + u128::from(q.need.0) > u128::from(cap) {
+        let limit = ledger.account(&key).map_or(cap, |it| it.limit);
+        let lacks = reserved.saturating_sub(theirs) + u128::from(q.need.0) > u128::from(limit);
+        if lacks || theirs == 0 && ledger.lends(&key) {
             return Ok(());
         }
         let recall = self.recalls.get(&key);
@@ -246,12 +285,20 @@ impl Requests {
     ///
     /// # Errors
     /// The objection.
-    pub fn after_step(&self, ledger: &Ledger, event: &Event) -> Result<(), Objection> {
+    pub fn after_step(
+        &self,
+        seen: &Observer,
+        ledger: &Ledger,
+        event: &Event,
+    ) -> Result<(), Objection> {
         let ticked = matches!(event, Event::Tick);
         for (key, questions) in &self.asked {
             let Some(first) = questions.first().filter(|_| !self.looking.contains_key(key)) else {
                 continue;
             };
+            if waits_for_others(seen, ledger, key, first.need) {
+                continue; // another checker judges it
+            }
             let (cap, reserved) = ledger.of(first.client, key.1);
             let unfreed = ledger.unfreed(key);
             let fits = reserved + unfreed + u128::from(first.need.0) <= u128::from(cap);
@@ -263,6 +310,7 @@ impl Requests {
             }
             let recall = self.recalls.get(key);
             let recall = recall.filter(|recall| recall.number != first.recall);
+            let recall = recall.filter(|_| !self.restored.contains_key(&key.0));
             if unfreed == 0 && recall.is_some_and(|recall| recall.owing.is_empty()) {
                 return Err(format!("{:?} waits and all have answered", first.client));
             }

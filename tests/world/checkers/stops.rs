@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use gpuslice_engine::Action;
 use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::snapshot::SuspensionState;
 
 use super::Objection;
 use crate::observer::{LaneKey, LaneState, Observer, Preemption};
@@ -30,6 +31,11 @@ fn patience(seen: &Observer, state: &LaneState, such: impl Fn(&LaneState) -> boo
         }),
         false => seen.config.drain.0,
     }
+}
+
+/// A container's memory is on the host: it gets no turn in which its stopped work could go on.
+fn is_away(seen: &Observer, key: &(ContainerId, Lane)) -> bool {
+    seen.suspended.get(&key.0) == Some(&SuspensionState::Suspended)
 }
 
 impl Stops {
@@ -69,6 +75,7 @@ impl Stops {
         self.resumed.push(key);
         match stopped {
             Some(Preemption::Stopped) => Ok(()),
+            _ if is_away(seen, &key) => Ok(()),
             other => Err(format!("{} goes on and was {other:?}", key.0)),
         }
     }
@@ -81,7 +88,7 @@ impl Stops {
         self.asked.retain(|key, _| seen.lanes.contains_key(key));
         let runs = |state: &LaneState| state.holds() || state.open();
         for key in self.resumed.drain(..) {
-            if !seen.lanes.get(&key).is_some_and(runs) {
+            if !seen.lanes.get(&key).is_some_and(runs) && !is_away(seen, &key) {
                 return Err(format!("{} goes on out of turn", key.0));
             }
         }

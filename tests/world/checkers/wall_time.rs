@@ -49,6 +49,7 @@ struct Split {
     running: u64,
     idle: u64,
     absent: u64,
+    suspended: u64,
     /// Runnable without the GPU.
     off: u64,
     uses: BTreeMap<Use, Range>,
@@ -128,9 +129,13 @@ impl WallTimes {
         for (key, state) in &seen.lanes {
             let new = || Split { since: from, ..Split::default() };
             let split = self.lanes.entry(*key).or_insert_with(new);
-            split.absent += now - end;
+            // none but the daemon resumes a suspended container
+            let stays = state.suspended.is_some() && !state.pays();
+            split.absent += if stays { 0 } else { now - end };
             if state.pays() {
                 split.running += end - from;
+            } else if stays {
+                split.suspended += now - from;
             } else if !state.runnable() {
                 let returns = split.returns.clamp(from, end);
                 let unknown = if state.processes.is_empty() { returns - from } else { 0 };
@@ -175,7 +180,7 @@ impl Split {
             limited_ns,
             gang_ns,
             idle_ns,
-            suspended_ns: 0,
+            suspended_ns,
             absent_ns,
             ..
         } = row
@@ -183,7 +188,7 @@ impl Split {
             return Ok(());
         };
         let off = waiting_ns + handover_ns + limited_ns + gang_ns;
-        let total = running_ns + off + idle_ns + absent_ns;
+        let total = running_ns + off + idle_ns + suspended_ns + absent_ns;
         if (*since_ns, total) != (self.since, now - self.since) {
             return differs("wall time", total, &(self.since, now));
         }
@@ -194,6 +199,9 @@ impl Split {
         let slack = self.returns.saturating_sub(self.since);
         if idle_ns.abs_diff(self.idle) > slack {
             return differs("idle", *idle_ns, &self.idle);
+        }
+        if *suspended_ns != self.suspended {
+            return differs("suspended", *suspended_ns, &self.suspended);
         }
         if off != self.off {
             return differs("runnable without the GPU", off, &self.off);

@@ -46,6 +46,7 @@ impl World {
             let container = record.container;
             self.step(Event::Restore(record));
             self.count_again(container);
+            self.suspend_again(container);
         }
         self.perform();
     }
@@ -101,6 +102,9 @@ impl World {
         self.daemon.engine.step(Instant(self.now), event.clone(), &mut self.daemon.decided);
         if !cfg!(debug_assertions) {
             self.daemon.engine.check(); // otherwise it does so by itself
+        }
+        if self.mood.limits {
+            self.checkers.suspend(self.suspended());
         }
         self.checkers.step(self.now, &event, &self.daemon.decided[from..]);
         self.check_device();
@@ -209,7 +213,7 @@ impl World {
             }
             Letter::Policy(gpu, policy) => time::policy(gpu, policy),
             Letter::Retune(container, wish) => wish.event(container),
-            _ => return None,
+            letter => return self.open_limits(letter),
         })
     }
 
@@ -283,12 +287,11 @@ impl World {
             Action::ReadClaims { container, lane } => self.reread(container, lane),
             Action::Stop { container, lane, order } => self.order_stop(container, lane, order),
             Action::Resume { container, lane } => self.order_resume(container, lane),
-            // No container of this world is suspended.
-            Action::MoveMemory { .. }
-            | Action::NoRoomToMove { .. }
-            | Action::SuspensionSettled { .. } => {}
-            Action::Relimited { .. }
+            action @ (Action::Relimited { .. }
             | Action::Wanted { .. }
+            | Action::MoveMemory { .. }
+            | Action::SuspensionSettled { .. }) => self.act_on_limits(action),
+            Action::NoRoomToMove { .. }
             | Action::Denied { .. }
             | Action::ProcessRestored { .. }
             | Action::Restored { .. }
@@ -302,6 +305,7 @@ impl World {
         self.leave_memory(container);
         self.records.remove(&container);
         self.partly.remove(&container);
+        self.forget_suspension(&container);
         self.pages.retain(|(id, _), _| *id != container);
         let its = |process: &&mut Process| process.container == container;
         let dead = self.processes.iter_mut().filter(its);

@@ -45,6 +45,10 @@ impl World {
             1 => MemoryAsk::Exactly(Bytes(self.rng.below(64) * GIB)),
             _ => MemoryAsk::Exactly(Bytes(self.rng.range(1, 3 * GIB))),
         };
+        // large promises on a GPU are what loans are in the way of
+        let large = self.mood.limits && self.rng.per_mille(400);
+        let large = large.then(|| self.rng.range(2, 6) * GIB);
+        let memory = large.map_or(memory, |cap| MemoryAsk::Exactly(Bytes(cap)));
         let weight = Weight::new(self.rng.magnitude(1, 1000) as u32).ok();
         let weight = weight.filter(|_| !self.rng.per_mille(300));
         let share = self.rng.per_mille(150).then(|| self.rng.range(1, 60) as u32);
@@ -62,13 +66,14 @@ impl World {
         let pinned = self.rng.per_mille(500);
         let twin = self.rng.per_mille(30);
         let apart = self.rng.per_mille(200);
+        let memory_limit = self.some_limit();
         SliceRequest {
             container: container(if twin { n.saturating_sub(1) } else { n }),
             name: Name::EMPTY,
             gpus,
             whole: None,
             memory,
-            memory_limit: None,
+            memory_limit,
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),
             share_limit: limit.and_then(|limit| Percent::new(limit).ok()),
@@ -141,6 +146,9 @@ impl World {
             76 if trouble => self.now += self.rng.magnitude(MS, 20_000 * MS),
             _ => {}
         }
+        if self.mood.limits {
+            self.administer_limits();
+        }
         if self.rng.per_mille(300) {
             let known: Vec<ClientId> = self.clients.keys().copied().collect();
             known.into_iter().for_each(|client| self.write_down(client));
@@ -154,6 +162,7 @@ impl World {
         self.daemon.up = false;
         self.daemon.life += 1;
         self.clients.clear();
+        self.cut_moves();
         let pause = self.rng.magnitude(MS, 2_000 * MS);
         for who in 0..self.processes.len() {
             (self.processes[who].client, self.processes[who].account) = (None, None);

@@ -29,7 +29,14 @@ impl World {
             self.processes[who].broke = true;
             self.post(who, Letter::Release(who, lane, granted + (1 << 50), None));
         } else {
-            match self.processes[who].purses[at].spend(&mut self.rng) {
+            let wants = match self.is_frozen(&self.processes[who].container) {
+                true => self.processes[who].purses[at].ask(&mut self.rng),
+                false => {
+                    let size = self.appetite();
+                    self.processes[who].purses[at].spend(size, &mut self.rng)
+                }
+            };
+            match wants {
                 Want::Nothing => {}
                 Want::Reserve { need, wish } => {
                     self.post(who, Letter::Reserve(who, lane, need, wish));
@@ -37,7 +44,8 @@ impl World {
                 Want::Release(bytes) => self.post(who, Letter::Release(who, lane, bytes, None)),
             }
         }
-        let gap = if self.rng.per_mille(700) { 50 * US } else { 500 * MS };
+        let often = if self.mood.limits { 400 } else { 700 };
+        let gap = if self.rng.per_mille(often) { 50 * US } else { 500 * MS };
         let delay = self.rng.below(gap);
         self.after(delay, Happening::Memory(who));
     }
@@ -156,6 +164,9 @@ impl World {
         if at >= process.work.len() {
             return 0; // it is older than its container's present slice, and knows fewer GPUs
         }
+        if process.on_host {
+            return 0;
+        }
         let purse = &process.purses[at];
         purse.used - purse.unseen + purse.beyond
     }
@@ -177,7 +188,7 @@ impl World {
         }
         self.check_whole_device(&holds);
         for (key, held) in holds {
-            if let Some(cap) = self.checkers.strict_cap(&key)
+            if let Some(cap) = self.checkers.strict_limit(&key)
                 && held > u128::from(cap)
             {
                 let (container, lane) = key;
@@ -262,6 +273,17 @@ impl World {
     /// On a device all of whose promises fit, what is promised is there: living processes and those whose memory is
     /// not freed never have more than it has.
     fn check_whole_device(&self, holds: &BTreeMap<(ContainerId, Lane), u128>) {
+        let mut on_host: BTreeMap<(ContainerId, Lane), u128> = BTreeMap::new();
+        for process in self.processes.iter().filter(|it| it.alive && it.on_host) {
+            for (at, purse) in process.purses.iter().enumerate() {
+                let key = (process.container, process.lane_of(at));
+                *on_host.entry(key).or_default() += u128::from(purse.used);
+            }
+        }
+        let here = |key: &(ContainerId, Lane)| {
+            let all = holds.get(key).copied().unwrap_or(0);
+            all - on_host.get(key).copied().unwrap_or(0)
+        };
         for &(gpu, total) in &self.gpus {
             let on = |record: &Record| {
                 let lane = record.lanes.iter().position(|lane| lane.gpu == gpu)?;
@@ -275,8 +297,7 @@ impl World {
             }
             let left = self.unfreed.iter().filter(|it| it.gpu == gpu && it.key.is_none());
             let left = left.filter(|it| self.now < it.until).map(|it| u128::from(it.bytes));
-            let held =
-                keys.iter().filter_map(|key| holds.get(key)).sum::<u128>() + left.sum::<u128>();
+            let held = keys.iter().map(here).sum::<u128>() + left.sum::<u128>();
             if held > u128::from(total.0) {
                 let what = format!("{gpu} holds {held} of {total:?}");
                 self.checkers.object(&what);

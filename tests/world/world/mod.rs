@@ -7,6 +7,7 @@
 
 mod daemon;
 mod fate;
+pub mod loans;
 mod memory;
 mod processes;
 mod stop;
@@ -58,6 +59,10 @@ enum Happening {
     Yield(usize, Lane, u32),
     /// A process asks to be attached.
     Connect(usize),
+    /// A container gives back so much of what is wanted.
+    GiveBack(ContainerId, Lane, u64),
+    /// The driver has moved a container's memory, as ordered at a time by that daemon.
+    Move(u32, ContainerId, u64),
     /// The hardware stops the work of these processes of a container, ordered by that daemon.
     Stop(u32, ContainerId, Lane, u32, Vec<ClientId>),
     /// It resumes a container's work.
@@ -88,6 +93,11 @@ enum Letter {
     Gone(usize, ClientId),
     Policy(Option<u32>, u8),
     Retune(ContainerId, time::Wish),
+    Relimit(ContainerId, Lane, Option<memory::WantedMemory>),
+    Suspend(ContainerId),
+    EndSuspension(ContainerId),
+    /// A container's memory is on the host, or not, and which of its processes' is not.
+    Moved(ContainerId, bool, Option<Vec<ClientId>>),
     /// The hardware executed an order, or (`None`) refused to stop.
     StopAnswer(ContainerId, Lane, u32, Option<bool>),
 }
@@ -115,6 +125,8 @@ pub struct Mood {
     pub fate: bool,
     /// Few containers, of one class and without caps: turns begin and end all the time.
     pub few: bool,
+    /// Containers grow above their caps, and are suspended and resumed.
+    pub limits: bool,
 }
 
 /// The whole world.
@@ -143,6 +155,7 @@ pub struct World {
     order: u64,
     named: u64,
     hardware: stop::Hardware,
+    suspensions: loans::Suspensions,
     /// Memory of ended processes that the driver has not freed.
     unfreed: Vec<memory::Unfreed>,
 }
@@ -200,6 +213,7 @@ impl World {
             order: 0,
             named: 0,
             hardware: stop::Hardware::default(),
+            suspensions: loans::Suspensions::default(),
             unfreed: Vec::new(),
         };
         world.hardware = stop::Hardware::any(&mut world.rng);
@@ -252,13 +266,17 @@ impl World {
             Happening::Memory(who) => self.memory(who),
             Happening::Yield(who, lane, number) => self.give(who, lane, number),
             Happening::Connect(who) => self.connect(who),
+            Happening::GiveBack(container, lane, bytes) => self.give_back(container, lane, bytes),
+            Happening::Move(life, container, begun) if life == self.daemon.life => {
+                self.end_move(container, begun);
+            }
             Happening::Stop(life, container, lane, order, reached) if life == self.daemon.life => {
                 self.stop(container, lane, order, &reached);
             }
             Happening::Resume(life, container, lane) if life == self.daemon.life => {
                 self.resume(container, lane);
             }
-            Happening::Stop(..) | Happening::Resume(..) => {}
+            Happening::Stop(..) | Happening::Resume(..) | Happening::Move(..) => {}
         }
         true
     }

@@ -103,7 +103,9 @@ impl World {
         self.processes[who].asked = life;
         self.post(who, Letter::Attach(who));
         if asked == 0 {
-            for lane in 0..self.processes[who].work.len() {
+            // where memory is what matters, fewer launches show more of it
+            let launches = !self.mood.limits || self.rng.per_mille(350);
+            for lane in (0..self.processes[who].work.len()).filter(|_| launches) {
                 self.after(0, Happening::Burst(who, lane));
             }
             if self.mood.fate {
@@ -201,8 +203,10 @@ impl World {
             work.claims.runnable = true;
             self.ring(who, lane);
         }
+        let frozen = self.is_frozen(&self.processes[who].container);
         let process = &mut self.processes[who];
-        if process.honesty == Honesty::AlwaysWants || !process.admitted(lane, &view, now) {
+        if frozen || process.honesty == Honesty::AlwaysWants || !process.admitted(lane, &view, now)
+        {
             return;
         }
         if view.mode == Mode::Open {
@@ -230,6 +234,9 @@ impl World {
         work.entering = false;
         let live = self.processes[who].alive && self.processes[who].client.is_some();
         if !live {
+            return;
+        }
+        if self.is_frozen(&self.processes[who].container) {
             return;
         }
         if still && self.processes[who].stalled <= self.now {

@@ -12,6 +12,7 @@ use gpuslice_wire::units::{Bytes, Duration, GIB, Instant};
 use crate::tests::{MS, Rig, ask, id};
 use crate::{Action, Claims, Config, Event, RECLAIM_MOVE_MAX, Reclaim, SliceRequest, Token};
 
+mod meets;
 mod walks;
 
 const GRACE: u64 = 5_000 * MS;

@@ -1,0 +1,123 @@
+//! Loans that meet restarts, suspensions by an administrator, and each other.
+
+use super::*;
+use crate::Process;
+use gpuslice_wire::limits::ACCOUNTS_MAX;
+
+/// A request that waited for its container's resume is a claim from then on: the borrower has the whole grace.
+#[test]
+fn a_claim_of_a_resumed_container_waits_for_the_whole_grace() {
+    let (mut rig, burst, web) = rig(Config::default());
+    take(&mut rig, burst, 12);
+    let (token, container) = (Token(5), id("web"));
+    rig.step(Event::Suspend { token, container });
+    pass(&mut rig, 3_000 * MS);
+    moved(&mut rig, "web", true);
+    assert_eq!(answer(&take(&mut rig, web, 6), web), None);
+    let later = rig.now + 60_000 * MS;
+    pass(&mut rig, later);
+    rig.step(Event::EndSuspension { token, container });
+    let resumed = moved(&mut rig, "web", false);
+    assert_eq!((answer(&resumed, web), wanted(&resumed, "burst")), (None, Some(2)));
+    let until = rig.now + GRACE - MS;
+    pass(&mut rig, until);
+    assert_eq!(state(&rig), None, "it may still give back");
+    let until = rig.now + 2 * MS;
+    pass(&mut rig, until);
+    assert_eq!(state(&rig), Some(SuspensionState::Suspending));
+}
+
+/// A resume lacks memory on one of two GPUs. What the other one has does not end its wait.
+#[test]
+fn a_resume_waits_for_the_gpu_that_lacks_memory() {
+    let mut rig = Rig::new(Config::default(), &[16, 16]);
+    rig.admit(limited("burst", 4, 16)).expect("fits");
+    rig.admit(ask("web", "0,1", 12 * GIB)).expect("fits");
+    let [burst, web] = ["burst", "web"].map(|it| rig.attach(it, 0).expect("attaches"));
+    for lane in [Lane(0), Lane(1)] {
+        let (token, need) = (Token(3), Bytes(8 * GIB));
+        rig.step(Event::Reserve { client: web, token, lane, need, wish: need });
+    }
+    let (token, container) = (Token(5), id("web"));
+    rig.step(Event::Suspend { token, container });
+    pass(&mut rig, 3_000 * MS);
+    moved(&mut rig, "web", true);
+    take(&mut rig, burst, 12);
+    rig.step(Event::EndSuspension { token, container });
+    let until = rig.now + GRACE + 3_000 * MS;
+    let waits = pass(&mut rig, until);
+    let order =
+        |away| move |it: &Action| matches!(it, Action::MoveMemory { away: to, .. } if *to == away);
+    assert!(!waits.iter().any(|it| matches!(it, Action::Denied { .. })), "{waits:?}");
+    assert!(waits.iter().any(order(true)), "the borrower is suspended");
+    assert!(moved(&mut rig, "burst", true).iter().any(order(false)), "there is room");
+}
+
+/// A borrower that is resumed takes memory in this step, and others see that in this step.
+#[test]
+fn what_a_returning_borrower_takes_is_not_shown_as_free() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(limited("burst", 4, 16)).expect("fits");
+    rig.admit(limited("other", 4, 16)).expect("fits");
+    rig.admit(ask("web", "0", 8 * GIB)).expect("fits");
+    let [burst, _, web] = ["burst", "other", "web"].map(|it| rig.attach(it, 0).expect("attaches"));
+    take(&mut rig, burst, 10);
+    take(&mut rig, web, 8);
+    pass(&mut rig, GRACE + 3_000 * MS);
+    assert_eq!(answer(&moved(&mut rig, "burst", true), web), Some(Ok(8)));
+    give(&mut rig, web, 8);
+    assert_eq!(seen(&rig, "other"), (16, 16));
+    for _ in 0..1_000 {
+        rig.now = rig.engine.next_deadline().expect("it is to be resumed").0;
+        let actions = rig.step(Event::Tick);
+        if actions.iter().any(|it| matches!(it, Action::MoveMemory { away: false, .. })) {
+            assert_eq!(seen(&rig, "other"), (16, 6));
+            return;
+        }
+    }
+    panic!("it is not resumed");
+}
+
+/// After a restart, a process of the borrower has not attached again, and another one waits for that with a request.
+/// Neither owes an answer to a recall for a claim, and the recall ends with the answer of the third.
+#[test]
+fn a_recall_ends_while_processes_may_attach_again() {
+    let (first, ..) = rig(Config::default());
+    let records = first.engine.containers.iter().map(|(_, it)| it.record.clone());
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
+    held[0] = Bytes(4 * GIB);
+    let process = |pid| Process { pid, born: 1 };
+    for record in records {
+        let container = record.container;
+        rig.step(Event::Restore(record));
+        for pid in (1..4).filter(|_| container == id("burst")) {
+            let (token, process, granted) = (Token(1), process(pid), held);
+            rig.step(Event::RestoreProcess { token, container, process, granted });
+        }
+        rig.step(Event::Complete { container });
+    }
+    let mut again = |pid| {
+        let (token, container, process) = (Token(1), id("burst"), Some(process(pid)));
+        let actions = rig.step(Event::Attach { token, container, process, held });
+        let attached = actions.iter().find_map(|it| match it {
+            Action::Attached { client, .. } => Some(*client),
+            _ => None,
+        });
+        attached.expect("it attaches again")
+    };
+    let [waits, answers] = [2, 3].map(&mut again);
+    assert_eq!(answer(&take(&mut rig, waits, 5), waits), None);
+    let web = rig.attach("web", 0).expect("attaches");
+    assert_eq!(wanted(&take(&mut rig, web, 6), "burst"), Some(2));
+    let index = rig.engine.containers.find(id("burst")).expect("a slice");
+    let recalls = |rig: &Rig| {
+        let recall = &rig.engine.containers.get(index).expect("a slice").slices.gpus[0].recall;
+        (recall.number(), recall.is_on())
+    };
+    let (recall, on) = recalls(&rig);
+    assert!(on, "its unused credit is recalled");
+    let (lane, bytes) = (Lane(0), Bytes::ZERO);
+    rig.step(Event::Yield { client: answers, lane, recall, bytes });
+    assert_eq!(recalls(&rig), (recall, false));
+}

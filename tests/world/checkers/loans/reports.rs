@@ -1,0 +1,279 @@
+//! After a step: which claims wait, what borrowers are told, and what containers see.
+
+use gpuslice_wire::units::Bytes;
+
+use super::*;
+
+impl Loans {
+    /// Checks the state after a step.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn after_step(
+        &mut self,
+        seen: &Observer,
+        (ledger, requests): (&Ledger, &Requests),
+    ) -> Result<(), Objection> {
+        if std::mem::take(&mut self.promised) {
+            ledger.gpus().try_for_each(|gpu| promises(seen, ledger, gpu))?;
+        }
+        let lends = ledger.accounts().any(|account| account.elastic);
+        if !lends && self.suspensions.is_empty() && seen.suspended.is_empty() {
+            self.claims.clear();
+            self.before.clear();
+            return Ok(());
+        }
+        self.claims = self.waiting(seen, ledger, requests);
+        self.note_moves(seen, ledger);
+        for claim in self.claims.iter().filter(|it| it.sure) {
+            self.waits(seen, ledger, claim)?;
+        }
+        for (gpu, _) in ledger.gpus() {
+            if ledger.on(gpu).any(|(_, account)| account.elastic) {
+                self.told(seen, ledger, gpu)?;
+                self.amount(seen, ledger, gpu)?;
+                self.shown(ledger, gpu)?;
+            }
+        }
+        self.drain(seen)?;
+        self.returns(seen, ledger)?;
+        self.before.clone_from(&seen.suspended);
+        Ok(())
+    }
+
+    /// The claims that wait.
+    fn waiting(&mut self, seen: &Observer, ledger: &Ledger, requests: &Requests) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for (key, client, need, since) in requests.heads() {
+            let promised = ledger.account(key).filter(|account| {
+                ledger.reserved(key.0, key.1) + u128::from(need) <= u128::from(account.cap)
+            });
+            let Some(gpu) = promised.and_then(|it| it.gpu).filter(|_| ledger.lends(key)) else {
+                continue;
+            };
+            let suspended = matches!(self.place(&key.0), Some(Place::Away | Place::Returning));
+            if !suspended {
+                let (key, client) = (*key, Some(client));
+                let sure = !requests.may_wait(ledger, &key);
+                claims.push(Claim { key, client, gpu, need, sure, since, claims: seen.now });
+            }
+        }
+        self.resumes.retain(|id, _| seen.suspended.get(id) == Some(&SuspensionState::Suspended));
+        for (id, (_, since)) in &self.resumes {
+            for (key, account) in ledger.accounts_of(*id) {
+                let Some(gpu) = account.gpu else { continue };
+                let need = u64::try_from(ledger.reserved(key.0, key.1)).unwrap_or(u64::MAX);
+                let (key, since) = (*key, *since);
+                let (client, sure, claims_at) = (None, true, seen.now);
+                claims.push(Claim { key, client, gpu, need, sure, since, claims: claims_at });
+            }
+        }
+        for claim in &mut claims {
+            let of = |it: &Claim| (it.key, it.client, it.since, it.sure);
+            let same = self.claims.iter().find(|it| of(it) == of(claim));
+            claim.claims = same.map_or(claim.claims, |it| it.claims);
+        }
+        claims
+    }
+
+    fn note_moves(&mut self, seen: &Observer, ledger: &Ledger) {
+        let moves = |gpu: &GpuUuid| self.moving(seen, ledger, *gpu).next().is_some();
+        let all = ledger.gpus().map(|(gpu, _)| gpu);
+        let all: Vec<GpuUuid> = all.filter(|gpu| self.is_behind() || moves(gpu)).collect();
+        self.moves.extend(all.into_iter().map(|gpu| (gpu, seen.now)));
+    }
+
+    /// A claim waits for memory that others borrowed, and for no longer than it may.
+    fn waits(&self, seen: &Observer, ledger: &Ledger, claim: &Claim) -> Result<(), Objection> {
+        let Claim { key, client, gpu, need, since, claims, .. } = *claim;
+        let (id, grace) = (key.0, since + seen.config.reclaim_grace.0);
+        if client.is_some() {
+            let free = self.free(ledger, gpu).least;
+            if u128::from(need) <= free {
+                return Err(format!("{id} waits for {need} bytes, and {free} are free"));
+            }
+            if self.lent(ledger, gpu, Some(id)).next().is_none() {
+                return Err(format!("{id} waits for {need} bytes, and none are lent"));
+            }
+            let moved = self.moves.get(&gpu).map_or(0, |at| at + NEXT_STEP);
+            if seen.now > grace.max(claims).max(moved) + SLACK {
+                return Err(format!("{id} waits after the grace, and no memory moves"));
+            }
+        }
+        match seen.now > (grace + RECLAIM_MOVE_MAX.0).max(claims) + SLACK {
+            true => Err(format!("{id} claims {need} bytes since {} ns", seen.now - since)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether memory of a suspended container may be on its GPU: NVML will tell.
+    fn is_behind(&self) -> bool {
+        let away = self.suspensions.values().filter(|it| it.place == Place::Away);
+        away.flat_map(|it| it.behind.values()).any(|bytes| *bytes > 0)
+    }
+
+    /// Which borrowers are told to give back.
+    fn told(&self, seen: &Observer, ledger: &Ledger, gpu: GpuUuid) -> Result<(), Objection> {
+        let lent: BTreeMap<LaneKey, u128> = self.lent(ledger, gpu, None).collect();
+        let claimed = self.claims.iter().any(|it| it.gpu == gpu);
+        let mut last = None;
+        for (key, bytes) in self.wanted_of(ledger, gpu) {
+            let has = lent.get(&key).copied().unwrap_or(0);
+            if !claimed {
+                return Err(format!("{} is to give back {bytes} bytes that none claims", key.0));
+            }
+            if u128::from(bytes) > has {
+                return Err(format!("{} is to give back {bytes} bytes, and borrowed {has}", key.0));
+            }
+            last = last.max(self.classes.get(&key.0).map(|class| rank(*class)));
+        }
+        for (key, has) in lent.iter().filter(|(key, _)| !seen.suspended.contains_key(&key.0)) {
+            let told = u128::from(self.wanted.get(key).copied().unwrap_or(0));
+            let class = self.classes.get(&key.0).map(|class| rank(*class));
+            if told < *has && class < last {
+                return Err(format!("{} keeps a loan before a higher class", key.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// What containers of a GPU are to give back.
+    fn wanted_of(&self, ledger: &Ledger, gpu: GpuUuid) -> impl Iterator<Item = (LaneKey, u64)> {
+        let on_it = move |key: &LaneKey| ledger.account(key).is_some_and(|it| it.gpu == Some(gpu));
+        let all = self.wanted.iter().map(|(key, bytes)| (*key, *bytes));
+        all.filter(move |(key, bytes)| *bytes > 0 && on_it(key))
+    }
+
+    /// How much they are told to give back: what claims lack, as far as it is lent.
+    fn amount(&self, seen: &Observer, ledger: &Ledger, gpu: GpuUuid) -> Result<(), Objection> {
+        let state = |key: &LaneKey| seen.suspended.get(&key.0);
+        let leaving = ledger.on(gpu).map(|(key, _)| key);
+        let leaving = leaving.filter(|key| state(key) == Some(&SuspensionState::Suspending));
+        let leaving: u128 = leaving.map(|key| ledger.reserved(key.0, key.1)).sum();
+        let claims = self.claims.iter().filter(|it| it.gpu == gpu);
+        let needed: u128 = claims.clone().map(|it| u128::from(it.need)).sum();
+        // a resume does not claim what has stayed on the GPU
+        let lacks = |it: &Claim| {
+            let stays = self.suspensions.get(&it.key.0).filter(|_| it.client.is_none());
+            let stays = stays.and_then(|of| of.behind.get(&it.key.1)).copied().unwrap_or(0);
+            u128::from(it.need).saturating_sub(stays)
+        };
+        let sure: u128 = claims.filter(|it| it.sure).map(lacks).sum();
+        let can = self.lent(ledger, gpu, None).filter(|(key, _)| state(key).is_none());
+        let can: u128 = can.map(|(_, bytes)| bytes).sum();
+        let free = self.free(ledger, gpu);
+        let behind = free.most - free.least;
+        let least = sure.saturating_sub(free.most + leaving + behind).min(can);
+        let most = needed.saturating_sub(free.least + leaving);
+        let sum: u128 = self.wanted_of(ledger, gpu).map(|(_, bytes)| u128::from(bytes)).sum();
+        match (least..=most).contains(&sum) {
+            true => Ok(()),
+            false => Err(format!("{sum} bytes of {gpu} are wanted back, not {least} to {most}")),
+        }
+    }
+
+    /// What containers see as free below a limit above their cap.
+    fn shown(&self, ledger: &Ledger, gpu: GpuUuid) -> Result<(), Objection> {
+        let free = self.free(ledger, gpu);
+        let claims = self.claims.iter().filter(|it| it.gpu == gpu);
+        let (reclaims, may) = (claims.clone().any(|it| it.sure), claims.count() > 0);
+        for (key, account) in ledger.on(gpu).filter(|(_, account)| account.elastic) {
+            let reserved = ledger.reserved(key.0, key.1);
+            let left = u128::from(account.limit).saturating_sub(reserved);
+            let promised = u128::from(account.cap).saturating_sub(reserved);
+            let sees = |free: u128| free.min(left).max(promised);
+            let shown = u128::from(account.limit).saturating_sub(account.shown.into());
+            let least = if may { promised } else { sees(free.least) };
+            let most = if reclaims { promised } else { sees(free.most) };
+            if !(least..=most).contains(&shown) {
+                return Err(format!("{} sees {shown} bytes free, not {least} to {most}", key.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// A container that drains before a move is moved in time.
+    fn drain(&mut self, seen: &Observer) -> Result<(), Objection> {
+        let drains = |id: &ContainerId| {
+            seen.suspended.get(id) == Some(&SuspensionState::Suspending)
+                && self.place(id) != Some(Place::Leaving)
+        };
+        let now: Vec<ContainerId> = seen.suspended.keys().copied().filter(drains).collect();
+        self.drains.retain(|id, _| now.contains(id));
+        for id in now {
+            self.drains.entry(id).or_insert(seen.now);
+        }
+        let patience = seen.config.drain_max.0.max(seen.config.restore_grace.0) + SLACK;
+        let late = self.drains.iter().find(|(_, since)| seen.now > **since + patience);
+        late.map_or(Ok(()), |(id, _)| Err(format!("{id} drains and is not moved")))
+    }
+
+    /// A container that was suspended for a claim returns when there is room for it.
+    fn returns(&mut self, seen: &Observer, ledger: &Ledger) -> Result<(), Objection> {
+        let patience = RESUME_WITHIN.max(seen.config.reclaim_grace.0) + SLACK;
+        let ids: Vec<ContainerId> = self.suspensions.keys().copied().collect();
+        for id in ids {
+            let claimed = |gpu: GpuUuid| self.claims.iter().any(|it| it.gpu == gpu);
+            let mut its = ledger.accounts_of(id).filter_map(|(key, it)| Some((key, it.gpu?)));
+            let fits = its.all(|(key, gpu)| {
+                let free = self.free(ledger, gpu).least;
+                !claimed(gpu) && ledger.reserved(key.0, key.1) <= free
+            });
+            let Some(it) = self.suspensions.get_mut(&id) else { continue };
+            let fits = fits && it.place == Place::Away && it.reclaimed;
+            it.fits = fits.then(|| it.fits.unwrap_or(seen.now));
+            if it.fits.is_some_and(|since| seen.now > since + patience) {
+                return Err(format!("{id} is suspended, and there is room for it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares rows with the books.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn agree(&self, ledger: &Ledger, row: &Snapshot) -> Result<(), Objection> {
+        match row {
+            Snapshot::Suspension { container, memory, .. } => self.has(ledger, container, memory.0),
+            Snapshot::MemoryLimit { container, lane, limit, wanted, .. } => {
+                let key = (*container, *lane);
+                let has = ledger.account(&key).map_or(Bytes(0), |it| Bytes(it.limit));
+                let told = Bytes(self.wanted.get(&key).copied().unwrap_or(0));
+                match (has, told) == (*limit, *wanted) {
+                    true => Ok(()),
+                    false => Err(format!(
+                        "{container} has a limit of {limit:?}, and {wanted:?} are wanted, not {has:?} and {told:?}"
+                    )),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The caps of a GPU fit, and limits are on it.
+fn promises(
+    seen: &Observer,
+    ledger: &Ledger,
+    (gpu, total): (GpuUuid, u64),
+) -> Result<(), Objection> {
+    let sum: u128 = ledger.on(gpu).map(|(_, account)| u128::from(account.cap)).sum();
+    if sum > u128::from(total) && !seen.config.oversubscribe {
+        return Err(format!("{sum} bytes are promised of {gpu}'s {total}"));
+    }
+    let wrong = |it: &super::super::memory::Account| {
+        it.limit < it.cap || it.limit > total && !seen.config.oversubscribe
+    };
+    let wrong = ledger.on(gpu).find(|(_, it)| wrong(it));
+    wrong.map_or(Ok(()), |(key, it)| Err(format!("{} has a limit of {}", key.0, it.limit)))
+}
+
+/// The lowest class gives back first.
+fn rank(class: Class) -> u8 {
+    match class {
+        Class::BestEffort => 0,
+        Class::Normal => 1,
+        Class::High => 2,
+    }
+}

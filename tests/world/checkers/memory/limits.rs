@@ -1,0 +1,174 @@
+//! Changed caps and limits, and the ledgers of suspended containers.
+//!
+//! A suspended container's grants are of memory on the host, which NVML does not show. So its figures change nothing in
+//! the ledger of such a container. What they show of its processes that are not attached counts when it goes on.
+
+use gpuslice_engine::{CapChange, Event, Record};
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::units::Bytes;
+
+use super::{Account, Ledger, Objection};
+use crate::observer::{LaneKey, Observer};
+
+impl Account {
+    /// What counts of processes that are not attached.
+    #[must_use]
+    pub fn strangers(&self) -> u64 {
+        self.unattributed.counts
+    }
+}
+
+impl Ledger {
+    pub(super) fn resized(
+        &mut self,
+        seen: &Observer,
+        event: &Event,
+        record: &Record,
+        change: &CapChange,
+    ) -> Result<(), Objection> {
+        let key = (record.container, change.lane);
+        let Event::Resize { memory, .. } = event else {
+            return Err(format!("{} was resized without a request", record.container));
+        };
+        let reserved = self.reserved(key.0, key.1);
+        let granted = self.granted(key.0, key.1);
+        let granted: u128 = granted.map(|(_, it)| u128::from(it)).sum();
+        let Some(account) = self.accounts.get_mut(&key) else {
+            return Err(format!("{key:?} was resized and is not there"));
+        };
+        let promised = match record.lanes.get(usize::from(change.lane.0)) {
+            Some(lane) => lane.cap,
+            None => record.pinned.unwrap_or(Bytes(u64::MAX)),
+        };
+        let exact = match memory {
+            MemoryAsk::Exactly(cap) => *cap == change.cap,
+            MemoryAsk::Ratio { .. } => true,
+        };
+        if !exact || promised != change.cap || change.was.0 != account.cap {
+            return Err(format!("{key:?} was resized wrongly: {change:?}"));
+        }
+        account.cap = change.cap.0;
+        let (limit, elastic) = match record.lanes.get(usize::from(change.lane.0)) {
+            Some(lane) => (lane.limit.0, lane.elastic),
+            None => (change.cap.0, false),
+        };
+        if limit < account.limit {
+            self.lowered.insert(key);
+        }
+        (account.limit, account.elastic) = (limit, elastic);
+        account.most = account.most.max(granted.min(u128::from(limit)));
+        if !self.counts(&key, change.reserved.0, reserved) {
+            return Err(format!("{change:?} was answered with {reserved} reserved"));
+        }
+        let gpu = self.accounts.get(&key).and_then(|it| it.gpu);
+        self.inherits(key.0);
+        let Some(gpu) = gpu.filter(|_| change.cap > change.was) else {
+            return Ok(());
+        };
+        let all = self.accounts.values().filter(|it| it.gpu == Some(gpu));
+        let sum: u128 = all.map(|it| u128::from(it.cap)).sum();
+        let total = self.totals.get(&gpu).copied().unwrap_or(0);
+        if !seen.config.oversubscribe && sum > u128::from(total) {
+            return Err(format!("{sum} bytes are promised of {gpu}'s {total}"));
+        }
+        Ok(())
+    }
+
+    /// The most that may be granted on a process's account.
+    pub(super) fn limit_of(&self, client: ClientId, lane: Lane) -> Option<u64> {
+        let home = self.home(client)?;
+        self.accounts.get(&(home, lane)).map(|it| it.limit)
+    }
+
+    /// Whether a limit on an account's GPU is above its cap, so that memory there is lent.
+    #[must_use]
+    pub fn lends(&self, key: &LaneKey) -> bool {
+        let gpu = self.accounts.get(key).and_then(|it| it.gpu);
+        gpu.is_some_and(|gpu| self.on(gpu).any(|(_, account)| account.elastic))
+    }
+
+    /// A refusal where memory is lent: what is left is below the limit. How much that is depends on others.
+    pub(super) fn refused(
+        &self,
+        client: ClientId,
+        lane: Lane,
+        (need, left): (u64, u64),
+    ) -> Result<(), Objection> {
+        let (_, reserved) = self.of(client, lane);
+        let limit = self.limit_of(client, lane).unwrap_or(0);
+        match need <= left || u128::from(left) > u128::from(limit).saturating_sub(reserved) {
+            true => Err(format!("{need} refused with {left} left of {limit}")),
+            false => Ok(()),
+        }
+    }
+
+    /// A memory limit was changed.
+    pub(super) fn relimited(&mut self, record: &Record, lane: Lane) {
+        let key = (record.container, lane);
+        let granted: u128 = self.granted(key.0, lane).map(|(_, it)| u128::from(it)).sum();
+        let promised = record.lanes.get(usize::from(lane.0));
+        let Some((account, promised)) = self.accounts.get_mut(&key).zip(promised) else {
+            return;
+        };
+        if promised.limit.0 < account.limit {
+            self.lowered.insert(key);
+        }
+        (account.limit, account.elastic) = (promised.limit.0, promised.elastic);
+        account.most = account.most.max(granted.min(u128::from(account.limit)));
+    }
+
+    /// All accounts.
+    pub fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.accounts.values()
+    }
+
+    /// The accounts of a container.
+    pub fn accounts_of(&self, id: ContainerId) -> impl Iterator<Item = (&LaneKey, &Account)> {
+        self.accounts.iter().filter(move |(key, _)| key.0 == id)
+    }
+
+    /// Bytes that are charged to a process.
+    #[must_use]
+    pub fn charged(&self, client: ClientId, lane: Lane) -> u128 {
+        let share = self.shares.get(&(client, lane));
+        share.map_or(0, |it| u128::from(it.granted) + u128::from(it.beyond.counts))
+    }
+
+    /// What NVML has shown last of processes of a suspended container that are not attached.
+    #[must_use]
+    pub fn strangers(&self, key: &LaneKey) -> u64 {
+        self.strangers.get(key).copied().unwrap_or(0)
+    }
+
+    /// Whether an event has NVML's figures of a suspended container: they change no ledger.
+    pub(super) fn is_of_suspended(&mut self, seen: &Observer, event: &Event) -> bool {
+        let container = match *event {
+            Event::Measured { client, .. } => self.home(client),
+            Event::Looking { container, .. }
+            | Event::Looked { container, .. }
+            | Event::Unattributed { container, .. } => Some(container),
+            _ => None,
+        };
+        let suspended = container.is_some_and(|id| seen.suspended.contains_key(&id));
+        if let Event::Unattributed { container, lane, used } = *event
+            && suspended
+        {
+            self.strangers.insert((container, lane), used.0);
+        }
+        suspended
+    }
+
+    /// A container goes on: what NVML has shown meanwhile of its processes that are not attached counts now.
+    pub(super) fn goes_on(&mut self, container: ContainerId) {
+        let now = self.now;
+        let its = self
+            .accounts
+            .iter_mut()
+            .filter(|((id, lane), _)| *id == container && *lane != Lane::HOST);
+        for (key, account) in its {
+            let shown = self.strangers.remove(key).unwrap_or(account.unattributed.counts);
+            account.unattributed.look(now, shown);
+        }
+    }
+}
