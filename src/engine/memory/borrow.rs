@@ -138,12 +138,12 @@ impl Engine {
         if all {
             self.begin_returns(actions);
         }
-        for gpu in 0..self.gpus.len() {
-            let Lending { elastic, due, .. } = self.gpus[gpu].lending;
-            if elastic || due.is_some() {
-                self.settle_gpu(gpu, all, actions);
-            }
-        }
+        let lends = |lending: &Lending| lending.elastic || lending.due.is_some();
+        let gpus = (0..self.gpus.len()).filter(|gpu| lends(&self.gpus[*gpu].lending));
+        let gpus: Vec<usize> = gpus.collect();
+        gpus.iter().for_each(|gpu| self.serve_claims(*gpu, all, actions));
+        // A container that is suspended for one of its GPUs gives back memory of all.
+        gpus.iter().for_each(|gpu| self.ask_borrowers(*gpu, actions));
         // The last of them may have been resumed by an administrator, or ended.
         if !self.reclaimed.is_empty() || self.resumes_at.is_some() {
             self.resume_reclaimed(all, actions);
@@ -160,16 +160,21 @@ impl Engine {
         self.gpus.iter().filter_map(|gpu| gpu.lending.due).chain(self.resumes_at).min()
     }
 
-    fn settle_gpu(&mut self, gpu: usize, all: bool, actions: &mut Actions) {
-        let due = self.gpus[gpu].lending.due;
-        if due.is_some() {
-            self.serve_gpu(gpu, actions);
-        }
-        let mut claims = self.claims_on(gpu);
-        if !claims.is_empty() && all && due.is_some_and(|due| due <= self.now) {
+    /// Decides the requests that wait on a GPU, and ends the grace of those that have waited for it.
+    fn serve_claims(&mut self, gpu: usize, all: bool, actions: &mut Actions) {
+        let Some(due) = self.gpus[gpu].lending.due else {
+            return;
+        };
+        self.serve_gpu(gpu, actions);
+        let claims = self.claims_on(gpu);
+        if !claims.is_empty() && all && due <= self.now {
             self.enforce(gpu, &claims, actions);
-            claims = self.claims_on(gpu);
         }
+    }
+
+    /// Asks the borrowers of a GPU for what claims lack, and shows as free what is left.
+    fn ask_borrowers(&mut self, gpu: usize, actions: &mut Actions) {
+        let claims = self.claims_on(gpu);
         let missing = self.missing(gpu, &claims);
         let next = claims.iter().map(|claim| self.next_step(gpu, claim)).min();
         self.gpus[gpu].lending.due = next;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::Process;
 use gpuslice_wire::limits::ACCOUNTS_MAX;
+use gpuslice_wire::select::GpuSelector;
 
 /// A request that waited for its container's resume is a claim from then on: the borrower has the whole grace.
 #[test]
@@ -120,4 +121,32 @@ fn a_recall_ends_while_processes_may_attach_again() {
     let (lane, bytes) = (Lane(0), Bytes::ZERO);
     rig.step(Event::Yield { client: answers, lane, recall, bytes });
     assert_eq!(recalls(&rig), (recall, false));
+}
+
+/// A container is suspended for a claim on its second GPU. The borrower beside it on the first is asked in this step for
+/// what is still missing there.
+#[test]
+fn a_suspension_for_one_gpu_counts_on_the_others_in_its_step() {
+    let mut rig = Rig::new(Config::default(), &[16, 16]);
+    let wide = SliceRequest { class: Class::BestEffort, ..limited("wide", 2, 8) };
+    rig.admit(SliceRequest { gpus: GpuSelector::parse("0,1").expect("two"), ..wide })
+        .expect("fits");
+    rig.admit(limited("burst", 2, 16)).expect("fits");
+    let on_second = ask("second", "1", 12 * GIB);
+    rig.admit(ask("first", "0", 12 * GIB)).expect("fits");
+    rig.admit(on_second).expect("fits");
+    let [wide, burst, first, second] =
+        ["wide", "burst", "first", "second"].map(|it| rig.attach(it, 0).expect("attaches"));
+    take(&mut rig, wide, 4);
+    let (token, need) = (Token(3), Bytes(8 * GIB));
+    rig.step(Event::Reserve { client: wide, token, lane: Lane(1), need, wish: need });
+    take(&mut rig, burst, 12);
+    assert_eq!(wanted(&take(&mut rig, second, 10), "wide"), Some(2));
+    rig.now += GRACE / 2;
+    let asked = take(&mut rig, first, 8);
+    assert_eq!((wanted(&asked, "wide"), wanted(&asked, "burst")), (Some(2), Some(6)));
+    let until = rig.now + GRACE / 2;
+    let actions = pass(&mut rig, until);
+    assert_eq!(state(&rig), Some(SuspensionState::Suspending), "{actions:?}");
+    assert_eq!(wanted(&actions, "burst"), Some(4), "{actions:?}");
 }
