@@ -278,6 +278,8 @@ impl World {
                 continue;
             }
             process.on_host = false;
+            // No process could launch the rest of a collective meanwhile.
+            process.collective = process.collective.map(|begun| begun.map(|_| self.now));
             for lane in 0..process.work.len() {
                 let delay = self.rng.below(200 * US);
                 self.after(delay, Happening::Pump(who, lane));

@@ -103,8 +103,9 @@ impl World {
         self.processes[who].asked = life;
         self.post(who, Letter::Attach(who));
         if asked == 0 {
-            // where memory is what matters, fewer launches show more of it
-            let launches = !self.mood.limits || self.rng.per_mille(350);
+            // Where memory is what matters, fewer launches show more of it. Of two that wait for each other, both launch.
+            let pair = self.processes[who].sibling.is_some();
+            let launches = pair || !self.mood.limits || self.rng.per_mille(350);
             for lane in (0..self.processes[who].work.len()).filter(|_| launches) {
                 self.after(0, Happening::Burst(who, lane));
             }
@@ -301,7 +302,8 @@ impl World {
             let stalled = sibling.map_or(0, |it| it.stalled).max(process.stalled);
             let capped = self.checkers.capped(process.container);
             let patience = sibling.map_or(COLLECTIVE, |_| DEPENDENCY);
-            let slow = stalled + patience > self.now || capped || apart;
+            let frozen = self.is_frozen(&process.container);
+            let slow = stalled + patience > self.now || capped || apart || frozen;
             if since.is_some_and(|since| self.now > since + patience) && !slow {
                 self.checkers
                     .object(&format!("a collective of {} does not end", process.container));
