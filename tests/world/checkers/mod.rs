@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use gpuslice_engine::{Action, Claims, Config, Event, Record};
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
+use gpuslice_wire::units::Bytes;
 
 use crate::observer::{LaneKey, LaneState, Observer, Preemption};
 
@@ -283,14 +284,24 @@ impl Checkers {
         self.loans.agree(&self.memory, row)
     }
 
-    /// Checks the end of all processes: nothing is reserved, no slice is runnable, no request waits.
+    /// Checks the end of all processes: nothing is reserved, no slice is runnable, no request waits. The account of a
+    /// suspended container has what NVML showed of strangers before, until it is resumed.
     ///
     /// # Panics
     /// If something is left.
     pub fn no_process_left(&self, rows: &[Snapshot]) {
+        let on_host = |container| {
+            let of = |row: &Snapshot| match row {
+                Snapshot::Suspension { container: it, memory, .. } if it == container => {
+                    Some(*memory)
+                }
+                _ => None,
+            };
+            rows.iter().find_map(of).unwrap_or(Bytes::ZERO)
+        };
         for row in rows {
             if let Snapshot::Slice { container, reserved, clients, runnable, .. } = row
-                && (reserved.0, *clients, *runnable) != (0, 0, 0)
+                && (*reserved > on_host(container) || (*clients, *runnable) != (0, 0))
             {
                 self.object(&format!(
                     "all processes are gone, and {container} has {reserved:?} reserved, {clients} \

@@ -5,8 +5,9 @@
 //!
 //! The bound: three turns of its own, a shortest turn, and one turn of each other container of the class on
 //! the GPU, runnable or not: it may have a lead, which the others wait to have back. A container that left in
-//! the interval counts as well: the GPU may have drained for it until then. An interval ends when a container
-//! begins or ceases to be runnable, or changes, and where gangs, overruns or untracked work decide.
+//! the interval counts as well: the GPU may have drained for it until then. One with a cap that was idle may use what
+//! its cap allows at once, its part of the burst. An interval ends when a container begins or ceases to be runnable, or
+//! changes, and where gangs, overruns or untracked work decide.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +89,10 @@ impl Interval {
             let owed = self.owed.entry(*key).or_default();
             *owed = (*owed + (had - compensated as f64) * due - got).max(0.0);
             let own = 3 * me.longest + seen.config.turn_min.0;
-            let bound = own + turns + pools.ahead(me) + 1_000_000;
+            let capped = runs.iter().filter(|(other, state)| other != key && state.capped());
+            let burst = |(_, it): &(LaneKey, &LaneState)| seen.config.burst.0 * it.cap.0 / it.cap.1;
+            let at_once: u64 = capped.map(burst).sum();
+            let bound = own + turns + pools.ahead(me) + at_once + 1_000_000;
             if !me.capped() && *owed > bound as f64 {
                 return Err(format!(
                     "{} is due {:.2} % and is owed {owed} ns; the bound is {bound}",

@@ -155,7 +155,7 @@ fn to_a_limit_that_leaves_time_to_the_wrong_container() {
     assert_eq!(in_turns(alone, [9, 1]), Ok(()));
     let both = [limited(0, 1, 20, 40), limited(1, 1, 0, 0)];
     assert_eq!(in_turns(both.clone(), [4, 6]), Ok(()));
-    objects(in_turns(both, [6, 4]), "is due 60.00 %");
+    objects(in_turns(both, [6, 4]), "of cap 40/100 owes");
     let late = [limited(0, 1, 20, 0), limited(1, 1, 0, 70)];
     objects(in_turns(late, [4, 6]), "is due 60.00 %");
 }
