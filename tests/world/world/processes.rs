@@ -103,7 +103,8 @@ impl World {
         self.processes[who].asked = life;
         self.post(who, Letter::Attach(who));
         if asked == 0 {
-            // Where memory is what matters, fewer launches show more of it. Of two that wait for each other, both launch.
+            // Where memory is what matters, fewer launches show more of it. Of two that wait for each other, both
+            // launch.
             let pair = self.processes[who].sibling.is_some();
             let launches = pair || !self.mood.limits || self.rng.per_mille(350);
             for lane in (0..self.processes[who].work.len()).filter(|_| launches) {

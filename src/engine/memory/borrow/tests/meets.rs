@@ -123,8 +123,8 @@ fn a_recall_ends_while_processes_may_attach_again() {
     assert_eq!(recalls(&rig), (recall, false));
 }
 
-/// A container is suspended for a claim on its second GPU. The borrower beside it on the first is asked in this step for
-/// what is still missing there.
+/// A container is suspended for a claim on its second GPU. The borrower beside it on the first is asked in this step
+/// for what is still missing there.
 #[test]
 fn a_suspension_for_one_gpu_counts_on_the_others_in_its_step() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);
