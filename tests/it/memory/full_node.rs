@@ -11,7 +11,7 @@
 use super::{DeviceView, MIB, PAGE, Tenant, in_slice_of, numbers, program};
 use crate::harness::agent::Agent;
 use crate::harness::node::Node;
-use crate::harness::wire::TenantClient;
+use crate::harness::wire::{AdminClient, TenantClient};
 use crate::harness::{PATIENCE, Random, eventually, setting, skip};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::ACCOUNTS_MAX;
@@ -190,8 +190,24 @@ impl Container {
                 self.counts.grants += 1;
                 Ok(())
             }
-            Some(other) => Err(format!("{need} to {wish} beside {before}: {other:?}")),
+            Some(other) => {
+                let rows = self.rows();
+                Err(format!("{need} to {wish} beside {before}: {other:?}, while {rows:?}"))
+            }
         }
+    }
+
+    /// What the daemon has of it, and of itself.
+    fn rows(&self) -> Vec<Snapshot> {
+        let runtime_dir = self.socket.ancestors().nth(3).expect("c/ID/tenant.sock is below it");
+        let admin = AdminClient::connect(&runtime_dir.join("admin.sock"));
+        let mut rows = admin.map(|admin| admin.list()).unwrap_or_default();
+        rows.retain(|row| match row {
+            Snapshot::Slice { container, .. } => container.to_string() == self.name,
+            Snapshot::Daemon { .. } => true,
+            _ => false,
+        });
+        rows
     }
 
     /// A request for the whole cap, which must be refused while others hold something.
