@@ -22,7 +22,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// What the simulated GPUs of a test are.
@@ -178,6 +178,15 @@ impl Node {
     pub fn end_daemon(&mut self, signal: Signal) -> ExitStatus {
         self.caps.lock().expect("no test failed in it").note(self);
         kill(self.pid(), signal).expect("it lives");
+        self.daemon.take().expect("a daemon").wait().expect("it ends")
+    }
+
+    /// Kills the daemon after it has stood still for a while: what it was sent meanwhile is lost.
+    pub fn end_daemon_unread(&mut self, still: Duration) -> ExitStatus {
+        self.caps.lock().expect("no test failed in it").note(self);
+        kill(self.pid(), Signal::SIGSTOP).expect("it lives");
+        std::thread::sleep(still);
+        kill(self.pid(), Signal::SIGKILL).expect("it lives");
         self.daemon.take().expect("a daemon").wait().expect("it ends")
     }
 

@@ -19,10 +19,10 @@ use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const TEST: &str = "a_node_under_load_breaks_no_promise";
@@ -32,8 +32,13 @@ const CAP: u64 = GIB;
 const PROGRAM: u64 = 320 * MIB;
 /// Threads of this test that let processes ask.
 const WORKERS: usize = 4;
+/// Time for which the daemon reads nothing before it is killed.
+const UNREAD: Duration = Duration::from_millis(100);
 /// Steps of a container's processes for each order to its program.
 const STEPS: u64 = 200;
+
+/// Lives of the daemon that have ended.
+static LIFE: AtomicU64 = AtomicU64::new(0);
 
 /// A process that asks for memory and uses none.
 struct Peer {
@@ -42,11 +47,13 @@ struct Peer {
     link: Option<TenantClient>,
     /// Bytes that it was granted and has not given back.
     holds: u64,
+    /// The life of the daemon to which it attached last, and the most that it held since.
+    attached: (u64, u64),
 }
 
 impl Peer {
     fn new() -> Peer {
-        Peer { agent: Agent::start(), link: None, holds: 0 }
+        Peer { agent: Agent::start(), link: None, holds: 0, attached: (0, 0) }
     }
 
     /// Attaches it again if its connection has ended, with what it holds; says why the daemon refuses that.
@@ -55,11 +62,14 @@ impl Peer {
         held[0] = Bytes(self.holds);
         let start = Instant::now();
         while self.link.is_none() {
+            let life = LIFE.load(SeqCst);
             let tenant = self.agent.try_connect(socket).map(|to| TenantClient(to, None));
             let asked = tenant.filter(|it| it.0.send(1, &Request::Attach { held }).is_ok());
             let answer = asked.and_then(|it| Some((it.0.message::<Reply>()?.1, it)));
             match answer {
-                Some((Reply::Attached { .. }, it)) => self.link = Some(it),
+                Some((Reply::Attached { .. }, it)) => {
+                    (self.link, self.attached) = (Some(it), (life, self.holds));
+                }
                 Some((reply, _)) => return Err(format!("with {held:?}: {reply:?}")),
                 // The daemon is gone for a moment.
                 None if start.elapsed() < PATIENCE => {
@@ -80,6 +90,13 @@ impl Peer {
             self.link = None;
         }
         Ok(reply)
+    }
+
+    /// The most that the daemon may have of it. What was given back just before a daemon was killed its successor does
+    /// not know until this process attaches again.
+    fn charged_at_most(&self) -> u64 {
+        let (life, most) = self.attached;
+        if life == LIFE.load(SeqCst) { self.holds } else { most.max(self.holds) }
     }
 
     fn give_back(&mut self, socket: &Path, bytes: u64) -> Result<(), String> {
@@ -178,7 +195,7 @@ impl Container {
         let need = self.unit * (1 + self.random.below(8));
         let wish = need * (1 + self.random.below(2));
         let request = Request::Reserve { lane: Lane(0), need: Bytes(need), wish: Bytes(wish) };
-        let before = self.holds();
+        let before: u64 = self.peers.iter().map(Peer::charged_at_most).sum();
         if before + wish + PROGRAM > CAP {
             let bytes = self.peers[at].holds / 2;
             return self.peers[at].give_back(&self.socket, bytes);
@@ -186,7 +203,9 @@ impl Container {
         match self.peers[at].ask(&self.socket, &request)? {
             None => Ok(()),
             Some(Reply::Reserved { bytes: Bytes(bytes), .. }) if (need..=wish).contains(&bytes) => {
-                self.peers[at].holds += bytes;
+                let peer = &mut self.peers[at];
+                peer.holds += bytes;
+                peer.attached.1 = peer.attached.1.max(peer.holds);
                 self.counts.grants += 1;
                 Ok(())
             }
@@ -314,7 +333,8 @@ fn round(node: &mut Node, containers: &mut [Container], length: Duration, kill_a
             scope.spawn(move || work(part, until));
         }
         std::thread::sleep(kill_at);
-        node.end_daemon(Signal::SIGKILL);
+        node.end_daemon_unread(UNREAD);
+        LIFE.fetch_add(1, SeqCst);
         node.start_daemon(&[]);
     });
 }

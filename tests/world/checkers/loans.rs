@@ -365,7 +365,9 @@ impl Loans {
         let after = ledger.reserved(home, lane) + u128::from(bytes);
         let borrows = after > u128::from(account.cap);
         let free = self.free(ledger, gpu).most;
-        let others = self.lent(ledger, gpu, Some(home)).next();
+        // What NVML shows of a suspended container may have been freed since.
+        let there = |((of, _), _): (LaneKey, u128)| self.place(&of) != Some(Place::Away);
+        let lent = self.lent(ledger, gpu, Some(home)).any(there);
         if borrows {
             self.meets("lent");
             let still = |claim: &&Claim| {
@@ -375,7 +377,7 @@ impl Loans {
                 return Err(format!("{home} is lent memory that {} claims", claim.key.0));
             }
         }
-        match u128::from(bytes) > free && (borrows || others.is_some()) {
+        match u128::from(bytes) > free && (borrows || lent) {
             true => Err(format!("{home} was granted {bytes} bytes of {gpu}, of {free} free ones")),
             false => Ok(()),
         }
