@@ -389,6 +389,7 @@ fn a_node_under_load_breaks_no_promise() {
          broken, 0 bytes left; anonymous memory of the daemon after each round: {resident:?} KiB"
     );
     assert!(grants > 0 && refusals > 0, "{grants} grants, {refusals} refusals");
+    // Each life has a heap of its own, of 8 or 12 MiB: by how many asked at once.
     let (first, last) = (resident[0], resident[resident.len() - 1]);
-    assert!(last <= first + first / 4 + 1024, "the daemon grew: {resident:?} KiB");
+    assert!(last <= first + first / 2 + 1024, "the daemon grew: {resident:?} KiB");
 }
