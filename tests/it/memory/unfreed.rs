@@ -110,7 +110,11 @@ fn a_context_whose_process_ends_before_it_is_charged_counts() {
     node.must_admit(CONTAINER, Bytes(CAP));
     let device = DeviceView::of(&node);
     let mut uncharged = 0;
-    for round in 0..8 {
+    for round in 0..100 {
+        // On a busy machine this process may see each context only once it is charged.
+        if round >= 8 && uncharged > 0 {
+            break;
+        }
         let mut tenant = Tenant::spawn(&node, round, 1, 1);
         let since = Instant::now();
         while device.used() == 0 {
