@@ -498,7 +498,8 @@ impl Daemon {
     }
 
     /// A request that does not fit may be refused: what the container's processes have unused then is told from their
-    /// claims of now.
+    /// claims of now. The end of one that exited before the request was sent may be read after it: epoll has first what
+    /// was ready first, and the request's connection may have been ready with an earlier one.
     fn read_before_refusal(&mut self, event: &Event) {
         let Event::Reserve { client, lane, need, .. } = *event else {
             return;
@@ -507,9 +508,11 @@ impl Daemon {
             return;
         }
         let clients = &mut self.duties.clients;
-        let container = clients.connected(client).map(|(container, _)| container);
-        let keys = container.iter().flat_map(|it| clients.attached_of(it));
-        let keys: Vec<Key> = keys.map(|(key, _)| key).collect();
+        let Some(container) = clients.connected(client).map(|(container, _)| container) else {
+            return;
+        };
+        let keys: Vec<Key> = clients.attached_of(&container).map(|(key, _)| key).collect();
+        clients.gone_of(&container).into_iter().for_each(|gone| self.step(gone));
         for key in keys {
             if let Some(claims) = self.duties.clients.claims_of(key, lane) {
                 self.step(claims);

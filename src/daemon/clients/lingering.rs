@@ -171,6 +171,14 @@ impl Clients {
         }
     }
 
+    /// The ends of a container's lingering clients whose events wait behind what is read now.
+    pub fn gone_of(&mut self, container: &ContainerId) -> Vec<Event> {
+        let all = self.lingering.iter().filter(|(_, it)| it.container == *container);
+        let over: Vec<Key> = all.filter(|(_, it)| it.until.is_over()).map(|(key, _)| key).collect();
+        let gone = over.into_iter().filter_map(|key| self.forget_lingering(key));
+        gone.map(|it| Event::Gone { client: it.client }).collect()
+    }
+
     /// Removes a lingering client that the engine has dropped.
     pub(super) fn forget_lingering(&mut self, key: Key) -> Option<LingeringClient> {
         let lingering = self.lingering.remove(key)?;

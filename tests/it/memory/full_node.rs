@@ -234,12 +234,16 @@ impl Container {
         let (lane, all) = (Lane(0), Bytes(CAP));
         let others: u64 = self.peers.iter().skip(1).map(|peer| peer.holds).sum();
         let request = Request::Reserve { lane, need: all, wish: all };
-        match self.peers[0].ask(&self.socket, &request)? {
-            Some(Reply::Refused { .. }) => {
-                self.counts.refusals += 1;
-                Ok(())
+        loop {
+            match self.peers[0].ask(&self.socket, &request)? {
+                Some(Reply::Refused { .. }) => {
+                    self.counts.refusals += 1;
+                    return Ok(());
+                }
+                // The daemon was killed meanwhile.
+                None => {}
+                other => return Err(format!("all was asked for beside {others}: {other:?}")),
             }
-            other => Err(format!("all was asked for beside {others}: {other:?}")),
         }
     }
 

@@ -1,13 +1,16 @@
 //! A driver that frees the memory of ended processes a second late: the ledger grants it again when the device has it.
 
 use super::{CONTAINER, DeviceView, MIB, Tenant};
-use crate::harness::PATIENCE;
+use crate::harness::agent::Agent;
 use crate::harness::node::{Node, id};
 use crate::harness::wire::TenantClient;
+use crate::harness::{PATIENCE, eventually};
 use gpuslice_wire::admin::Answer;
+use gpuslice_wire::ids::Lane;
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::Bytes;
+use nix::sys::signal::{Signal, kill};
 use std::time::{Duration, Instant};
 
 const CAP: u64 = 1024 * MIB;
@@ -132,4 +135,34 @@ fn a_context_whose_process_ends_before_it_is_charged_counts() {
         node.wait_refunded(CONTAINER);
     }
     assert!(uncharged > 0, "no process was killed before its context was charged");
+}
+
+/// A process closes its connection, and later ends. What another one asks for after that end is granted, although the
+/// daemon reads it first: that process's connection was ready before.
+#[test]
+fn an_end_counts_for_a_request_that_was_sent_after_it() {
+    let node = Node::start_with("devices=1,mem=2GiB");
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let (one, other) = (Agent::start(), node.process(CONTAINER));
+    let link = one.tenant(&node.socket(CONTAINER));
+    let half = CAP / 2;
+    for process in [&link, &other] {
+        process.attach(Bytes::ZERO);
+    }
+    let reply = link.reserve(0, half, half);
+    assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
+    drop(link);
+    let clients = || node.slice(CONTAINER).map(|(_, clients)| clients);
+    eventually("the end of its connection", || clients() == Some(1));
+    let most = CAP / 4 * 3;
+    let early = other.reserve(0, most, most);
+    assert!(matches!(early, Reply::Refused { .. }), "it lives: {early:?}");
+    kill(node.pid(), Signal::SIGSTOP).expect("it runs");
+    other.release(0, 0);
+    one.end();
+    let (lane, bytes) = (Lane(0), Bytes(most));
+    other.0.send(4, &Request::Reserve { lane, need: bytes, wish: bytes }).expect("room");
+    kill(node.pid(), Signal::SIGCONT).expect("it is there");
+    let (_, reply, _) = other.0.message::<Reply>().expect("an answer");
+    assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
 }
