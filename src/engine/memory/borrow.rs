@@ -172,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// Asks the borrowers of a GPU for what claims lack, and shows as free what is left.
+    /// Asks the borrowers of a GPU for the memory that claims lack, and shows the rest as free.
     fn ask_borrowers(&mut self, gpu: usize, actions: &mut Actions) {
         let claims = self.claims_on(gpu);
         let missing = self.missing(gpu, &claims);

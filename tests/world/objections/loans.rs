@@ -107,7 +107,7 @@ impl Story {
     }
 }
 
-/// `a` is moved to the host for the claim of `b`, which is granted; it sees what is left.
+/// `a` is moved to the host for the claim of `b`, which is granted. The pages of both show the rest as free.
 fn suspended() -> Story {
     let mut story = claimed(Reclaim::Suspend);
     story.suspends(Some(SuspensionState::Suspending));

@@ -88,7 +88,7 @@ impl Ledger {
         gpu.is_some_and(|gpu| self.on(gpu).any(|(_, account)| account.elastic))
     }
 
-    /// A refusal where memory is lent: what is left is below the limit. How much that is depends on others.
+    /// A refusal where memory is lent: the amount left is below the limit, by the memory of other containers.
     pub(super) fn refused(
         &self,
         client: ClientId,
