@@ -176,17 +176,22 @@ impl Node {
 
     /// Ends the daemon by a signal.
     pub fn end_daemon(&mut self, signal: Signal) -> ExitStatus {
-        self.caps.lock().expect("no test failed in it").note(self);
-        kill(self.pid(), signal).expect("it lives");
-        self.daemon.take().expect("a daemon").wait().expect("it ends")
+        self.end_daemon_after(signal, |_| ())
     }
 
     /// Kills the daemon after it has stood still for a while: what it was sent meanwhile is lost.
     pub fn end_daemon_unread(&mut self, still: Duration) -> ExitStatus {
+        self.end_daemon_after(Signal::SIGKILL, |daemon| {
+            kill(daemon, Signal::SIGSTOP).expect("it lives");
+            std::thread::sleep(still);
+        })
+    }
+
+    fn end_daemon_after(&mut self, signal: Signal, first: impl FnOnce(Pid)) -> ExitStatus {
+        // It asks the daemon.
         self.caps.lock().expect("no test failed in it").note(self);
-        kill(self.pid(), Signal::SIGSTOP).expect("it lives");
-        std::thread::sleep(still);
-        kill(self.pid(), Signal::SIGKILL).expect("it lives");
+        first(self.pid());
+        kill(self.pid(), signal).expect("it lives");
         self.daemon.take().expect("a daemon").wait().expect("it ends")
     }
 

@@ -47,13 +47,15 @@ struct Peer {
     link: Option<TenantClient>,
     /// Bytes that it was granted and has not given back.
     holds: u64,
-    /// The life of the daemon to which it attached last, and the most that it held since.
-    attached: (u64, u64),
+    /// The life of the daemon to which it attached last.
+    life: u64,
+    /// The most that it held since then.
+    most: u64,
 }
 
 impl Peer {
     fn new() -> Peer {
-        Peer { agent: Agent::start(), link: None, holds: 0, attached: (0, 0) }
+        Peer { agent: Agent::start(), link: None, holds: 0, life: 0, most: 0 }
     }
 
     /// Attaches it again if its connection has ended, with what it holds; says why the daemon refuses that.
@@ -68,7 +70,7 @@ impl Peer {
             let answer = asked.and_then(|it| Some((it.0.message::<Reply>()?.1, it)));
             match answer {
                 Some((Reply::Attached { .. }, it)) => {
-                    (self.link, self.attached) = (Some(it), (life, self.holds));
+                    (self.link, self.life, self.most) = (Some(it), life, self.holds);
                 }
                 Some((reply, _)) => return Err(format!("with {held:?}: {reply:?}")),
                 // The daemon is gone for a moment.
@@ -95,8 +97,7 @@ impl Peer {
     /// The most that the daemon may have of it. What was given back just before a daemon was killed its successor does
     /// not know until this process attaches again.
     fn charged_at_most(&self) -> u64 {
-        let (life, most) = self.attached;
-        if life == LIFE.load(SeqCst) { self.holds } else { most.max(self.holds) }
+        if self.life == LIFE.load(SeqCst) { self.holds } else { self.most }
     }
 
     fn give_back(&mut self, socket: &Path, bytes: u64) -> Result<(), String> {
@@ -205,7 +206,7 @@ impl Container {
             Some(Reply::Reserved { bytes: Bytes(bytes), .. }) if (need..=wish).contains(&bytes) => {
                 let peer = &mut self.peers[at];
                 peer.holds += bytes;
-                peer.attached.1 = peer.attached.1.max(peer.holds);
+                peer.most = peer.most.max(peer.holds);
                 self.counts.grants += 1;
                 Ok(())
             }
