@@ -232,7 +232,9 @@ class Node(unittest.TestCase):
         self.write(self.source / "usr/lib/gpuslice/libgpuslice.so", "shim", 0o644)
         self.write(self.source / "usr/lib/systemd/system/gpusliced.service", "ExecStart=/usr/sbin/gpusliced\n", 0o644)
         self.write(self.source / "usr/share/doc/gpuslice/copyright", "-", 0o644)
-        self.host.mkdir()
+        self.write(self.source / "usr/share/gpuslice/prometheus/rules.yml", "groups: []", 0o644)
+        self.write(self.source / "usr/share/man/man1/gpuslice.1", "one", 0o644)
+        (self.host / "usr/local/share").mkdir(parents=True)
         # What the node's programs would do, as far as the installer reads it.
         self.write(self.place / "run", f"""#!/bin/sh
 echo "$*" >>{self.place}/commands
@@ -257,8 +259,9 @@ esac
         return done, (self.place / "commands").read_text()
 
     def files(self):
-        return {str(path.relative_to(self.host)): path.read_bytes()
-                for path in self.host.rglob("*") if path.is_file()}
+        """Everything on the node: a file's bytes, and None for a directory."""
+        return {str(path.relative_to(self.host)): path.read_bytes() if path.is_file() else None
+                for path in self.host.rglob("*")}
 
     def test_there_again_upgraded_and_gone(self):
         self.write(self.host / "etc/other", "the node's own", 0o644)
@@ -278,6 +281,11 @@ esac
         done, ran = self.node("install")
         self.assertEqual((done.returncode, self.files()), (0, installed))
         self.assertNotIn("restart", ran)
+        # A manual page is read by people alone.
+        self.write(self.source / "usr/share/man/man1/gpuslice.1", "two", 0o644)
+        done, ran = self.node("install")
+        self.assertEqual((self.host / "usr/local/share/man/man1/gpuslice.1").read_text(), "two")
+        self.assertNotIn("restart", ran)
         # Upgraded: a file is new, one is gone, one has changed.
         self.write(self.source / "usr/bin/gpuslice", "two", 0o755)
         self.write(self.source / "usr/bin/new", "new", 0o755)
@@ -288,11 +296,18 @@ esac
         self.assertNotIn("restart containerd", ran)
         self.assertEqual((self.host / "usr/local/bin/gpuslice").read_text(), "two")
         self.assertFalse((self.host / "usr/local/lib/gpuslice/libgpuslice.so").exists())
-        # Gone: as before, to the byte; twice is once.
-        for _ in range(2):
+        # What a daemon has made meanwhile.
+        for path in ["var/lib/gpuslice/claims/a", "run/gpuslice/admin.sock", "run/cdi/gpuslice.io-a.json"]:
+            self.write(self.host / path, "-", 0o644)
+        for directory in ["var/lib", "run/cdi"]:
+            before |= {str(path): None for path in [pathlib.Path(directory), *pathlib.Path(directory).parents][:-1]}
+        # Gone: as before, to the byte and the directory; twice is once.
+        for step in ["systemctl disable --now gpusliced.service", "setup containerd --undo", "restart containerd"], []:
             done, ran = self.node("remove")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(self.files(), before)
+            for command in step:
+                self.assertIn(command, ran)
         self.assertIn("nothing is installed", done.stdout)
 
     def test_a_node_without_cdi_is_refused(self):
