@@ -316,6 +316,16 @@ mod tests {
     }
 
     #[test]
+    fn a_slice_with_turns_on_several_gpus_is_marked() {
+        let view = |gang| {
+            View { rows: vec![Row { gang, ..slice("a", 1, None, true, 0) }], ..View::default() }
+        };
+        let last = |view: &View| lines(view, view, &standard(false)).pop().expect("a row");
+        assert!(last(&view(1)).ends_with("  gang"), "{}", last(&view(1)));
+        assert!(!last(&view(0)).contains("gang"));
+    }
+
+    #[test]
     fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
         let mut row = slice("a", 1, None, true, 0);
         (row.used, row.untracked) = (row.cap, Bytes(1));

@@ -247,6 +247,30 @@ mod tests {
         assert_eq!(restored.rightful(), Bytes(50 + CONTEXT_BYTES_MAX), "what was given back");
     }
 
+    /// What is seen again and again counts; each amount from its own first look on.
+    #[test]
+    fn a_larger_measurement_counts_from_its_own_first_look() {
+        let mut it = Measured::assumed(Bytes(10));
+        let mut look = |halves: u64, seen| {
+            it.look(Instant(halves * APART.0 / 2), Bytes(seen));
+            it.charged().0
+        };
+        assert_eq!([look(0, 20), look(2, 20)], [10, 20]);
+        // What was charged by then is no first look at more.
+        assert_eq!([look(3, 30), look(4, 30), look(5, 30)], [20, 20, 30]);
+    }
+
+    /// An excess while nothing was granted is no doubt: no grant can explain it later.
+    #[test]
+    fn an_excess_beside_a_steady_sum_is_no_doubt() {
+        let mut window = Window::default();
+        window.open(10);
+        assert_eq!((window.close(20, 10, false), window.doubt), (10, 0));
+        window.open(10);
+        window.note(15);
+        assert_eq!((window.close(20, 10, false), window.doubt), (5, DOUBTED_LOOKS));
+    }
+
     #[test]
     fn grants_between_need_and_wish_and_never_above_the_cap() {
         let mut ledger = MemoryAccount::new(Bytes(100));

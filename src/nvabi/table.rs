@@ -27,6 +27,32 @@ pub struct Function {
     pub since: u32,
     pub shim: Shim,
     pub sim: Sim,
+    /// Whether it takes a stream, by value.
+    pub takes_stream: bool,
+}
+
+/// Whether one of these arguments, as the table has them, is a stream and not a pointer to one.
+const fn has_stream(arguments: &str) -> bool {
+    const TYPE: &[u8] = b"CUstream";
+    let text = arguments.as_bytes();
+    let (mut at, mut before) = (0, b' ');
+    while at + TYPE.len() <= text.len() {
+        let mut same = 0;
+        while same < TYPE.len() && text[at + same] == TYPE[same] {
+            same += 1;
+        }
+        // Other types begin so too.
+        let end = at + TYPE.len();
+        let whole = end == text.len() || !text[end].is_ascii_alphanumeric();
+        if same == TYPE.len() && whole && before == b':' {
+            return true;
+        }
+        if !text[at].is_ascii_whitespace() {
+            before = text[at];
+        }
+        at += 1;
+    }
+    false
 }
 
 /// Reads columns 1 and 2 of a row.
@@ -62,6 +88,7 @@ macro_rules! fill {
                 since: $since,
                 shim: column!($shim),
                 sim: column!($sim),
+                takes_stream: has_stream(stringify!($($args)*)),
             };
             $at += 1;
         )*
@@ -69,7 +96,13 @@ macro_rules! fill {
 }
 
 /// The element of an array that is not yet filled.
-const NO_ROW: Function = Function { name: "", since: 0, shim: Shim::Pass, sim: Sim::NotSupported };
+const NO_ROW: Function = Function {
+    name: "",
+    since: 0,
+    shim: Shim::Pass,
+    sim: Sim::NotSupported,
+    takes_stream: false,
+};
 
 /// Number of driver functions: the length of an array with one element per row.
 pub const DRIVER_COUNT: usize = {

@@ -1,4 +1,4 @@
-//! Migration of managed memory, and decompression by the device.
+//! Migration of managed memory, decompression by the device, and copies between logical endpoints.
 
 use super::{TransferKind, Work, launches};
 use crate::launch::DefaultStream::{self, Legacy, PerThread};
@@ -41,6 +41,12 @@ launches! {
     cuMemBatchDecompressAsync_ptsz(
         params: *mut c_void, count: usize, flags: u32, error: *mut usize, stream: CUstream,
     ) as Work::bytes(TransferKind::Decompression, count as u64, stream, PerThread);
+    cuFabricCpyBatchAsync(
+        num_ops: usize, op_list: *mut c_void, flags: u64, h_stream: CUstream,
+    ) as Work::bytes(TransferKind::Device, num_ops as u64, h_stream, Legacy);
+    cuFabricCpyBatchAsync_ptsz(
+        num_ops: usize, op_list: *mut c_void, flags: u64, h_stream: CUstream,
+    ) as Work::bytes(TransferKind::Device, num_ops as u64, h_stream, PerThread);
 }
 
 /// Several ranges.

@@ -35,7 +35,11 @@ fn node() -> NodeView {
         untracked: Bytes(1 << 20),
         ..slice(name, 1, None, true, gpu_ns)
     };
-    let web = Row { name: "a \"b\\c\n".into(), ..held("web", 1_500_000_000) };
+    let web = Row {
+        name: "a \"b\\c\n".into(),
+        wait_ns: 1_250_000_000,
+        ..held("web", 1_500_000_000)
+    };
     let mut behind = [WaitBehind::default(); 3];
     behind[0] = WaitBehind {
         container: ContainerId::new("train").ok(),
@@ -109,6 +113,7 @@ fn labels_join_with_other_exporters() {
     assert_eq!(value(&text, &format!("gpuslice_gpu_memory_used_bytes{OF_GPU}}}")), "8388608");
     for (name, more, want) in [
         ("gpu_seconds_total", "", "1.5"),
+        ("wait_seconds_total", "", "1.25"),
         ("due_ratio", "", "0.5"),
         ("memory_limit_bytes", "", "2147483648"),
         ("memory_wanted_bytes", "", "1048576"),

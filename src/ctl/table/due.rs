@@ -98,6 +98,11 @@ mod tests {
             100.0,
             "as if it had work all the time"
         );
+        let column = crate::columns::ALL.into_iter().find(|it| it.head == "DUE");
+        let shown = crate::columns::lines(&before, &now, &[column.expect("a column")]);
+        assert_eq!(shown[2].split_whitespace().next(), Some("90.0%"), "{shown:?}");
+        let finding = crate::why::decide(Some(&before), &now, &now.rows[1]);
+        assert_eq!(of(finding.due), 90.0);
         // its figures have begun anew
         let anew = view(2_000, 50);
         assert_eq!(of(anew.due_since(Some(&before), &anew.rows[1])), 0.0);

@@ -103,7 +103,7 @@ fn beyond(now: &View, row: &Row) -> String {
     let (MemoryLimit { limit, wanted }, away) = (now.limit(row), now.on_host(row));
     let mut all = String::new();
     if limit > row.cap {
-        let borrowed = row.reserved.saturating_sub(row.cap).saturating_sub(away);
+        let borrowed = now.borrowed(row);
         all += &format!(", limit {limit}, {borrowed} borrowed, {wanted} wanted back");
     }
     if away > Bytes::ZERO {

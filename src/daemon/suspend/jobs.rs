@@ -75,6 +75,8 @@ mod tests {
     #[test]
     fn more_memory_has_more_time() {
         let within = |memory| Job::of(true, std::iter::empty(), memory).within();
-        assert_eq!(within(60 << 30) - within(0), Duration::from_secs(60));
+        assert_eq!(within(0), Duration::from_secs(15));
+        assert_eq!(within(60 << 30), Duration::from_secs(75));
+        assert_eq!(LOCK_MS, 5_000, "of it for the locks");
     }
 }

@@ -4,7 +4,7 @@ use std::vec::Vec;
 
 use gpuslice_wire::admin::{Denial, MemoryAsk};
 use gpuslice_wire::ids::{ClientId, Lane};
-use gpuslice_wire::limits::{ACCOUNTS_MAX, RECALL_WAIT_NS};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, RECALL_WAIT_NS};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::{Bytes, GIB, Instant};
@@ -430,6 +430,27 @@ fn pinned_memory_has_a_ledger_of_its_own() {
     assert_eq!(answers(&rig.step(want(1 << 60))), [(client, Some(1 << 60))]);
     let cut = rig.step(release(client, Lane::HOST, u64::MAX));
     assert!(matches!(cut[0], Action::Disconnect { .. }));
+}
+
+/// What the daemon asks before a request that it may have to refuse.
+#[test]
+fn a_request_is_short_where_its_account_has_less_left() {
+    let (rig, who) = slice_of(&[60]);
+    let is_short = |need| rig.engine.is_short(who[0], Lane(0), Bytes(need));
+    assert_eq!([39, 40, 41].map(is_short), [false, false, true]);
+    assert!(!rig.engine.is_short(who[0], Lane(1), Bytes(41)), "no such GPU");
+    let stranger = ClientId { slot: 9, generation: 0 };
+    assert!(!rig.engine.is_short(stranger, Lane(0), Bytes(41)));
+}
+
+/// As many as the threads of a container's processes may have; the next one is refused at once.
+#[test]
+fn requests_that_wait_are_bounded() {
+    let (mut rig, who) = slice_of(&[60, 30]);
+    for _ in 0..4 * CLIENTS_PER_CONTAINER_MAX {
+        assert_eq!(answers(&rig.reserve(who[0], 20, 20)), [], "the other one is asked");
+    }
+    assert_eq!(answers(&rig.reserve(who[0], 20, 20)), [(who[0], None)]);
 }
 
 /// The ledger stays exact, whatever a process claims to hold.

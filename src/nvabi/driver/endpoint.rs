@@ -48,10 +48,10 @@ macro_rules! for_each_driver_endpoint_fn {
             [pass, none, 13030] cuLogicalEndpointQuery(
                 le_id: CUlogicalEndpointId, count: u32, query_status: *mut i32,
             );
-            [pass, none, 13050] cuFabricCpyBatchAsync(
+            [hook, none, 13050] cuFabricCpyBatchAsync(
                 num_ops: usize, op_list: *mut c_void, flags: u64, h_stream: CUstream,
             );
-            [pass, none, 13050] cuFabricCpyBatchAsync_ptsz(
+            [hook, none, 13050] cuFabricCpyBatchAsync_ptsz(
                 num_ops: usize, op_list: *mut c_void, flags: u64, h_stream: CUstream,
             );
         }

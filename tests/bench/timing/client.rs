@@ -1,13 +1,14 @@
-//! A process of a slice that speaks the daemon's protocol by itself, without the shim.
+//! A process that speaks the daemon's protocols by itself: of a slice, without the shim, or of an administrator.
 
 use crate::Error;
 use gpuslice_host::seqpacket;
-use gpuslice_wire::frame::{RequestId, decode, encode};
+use gpuslice_wire::admin::{Answer, Command};
+use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{ClientPage, ContainerPage};
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::Bytes;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recv, recvmsg};
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -49,14 +50,28 @@ impl Client {
         Ok(Client(seqpacket::connect(&dir, name.ok_or("the socket has no name")?)?))
     }
 
-    /// Sends a request.
+    /// Sends a message.
     ///
     /// # Errors
     /// The connection has ended.
-    pub fn send(&self, request: &Request) -> Result<(), Error> {
+    pub fn send(&self, message: &impl Message) -> Result<(), Error> {
         let mut buffer = [0; FRAME_BYTES_MAX];
-        let len = encode(RequestId(1), request, &mut buffer).map_err(|e| format!("{e:?}"))?;
+        let len = encode(RequestId(1), message, &mut buffer).map_err(|e| format!("{e:?}"))?;
         Ok(seqpacket::send(&self.0, &buffer[..len], &[])?)
+    }
+
+    /// Gives a command, on the administrators' socket, and waits until it is done.
+    ///
+    /// # Errors
+    /// The connection has ended, or the daemon refuses.
+    pub fn command(&self, command: &Command) -> Result<(), Error> {
+        self.send(command)?;
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let len = recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+        match decode(&buffer[..len]).map_err(|e| format!("{e:?}"))?.1 {
+            Answer::Denied { text, .. } => Err(text.to_string().into()),
+            _ => Ok(()),
+        }
     }
 
     /// The next answer, and the descriptors that came with it.

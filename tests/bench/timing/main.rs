@@ -32,6 +32,7 @@ mod old_kernel;
 mod preempt;
 mod restart;
 mod shares;
+mod suspend;
 mod trace;
 
 use serde_json::{Value, json};
@@ -202,6 +203,7 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     told("throughput", &|| cost::throughput(parts, pace));
     told("daemon", &|| cost::daemon(parts, pace));
     told("restart", &|| restart::measure(parts, pace));
+    told("suspend", &|| suspend::measure(parts, pace));
     told("attacks", &|| attacks::attacks(parts, pace));
     for attack in hostile::ATTACKS {
         told(attack.name, &|| hostile::measure(parts, attack, pace));

@@ -27,14 +27,17 @@ const FIRST: f64 = 200.0;
 const LAST: f64 = 500.0;
 
 /// A program that allocates when it is told to.
-struct Program {
+pub struct Program {
     child: Child,
     orders: ChildStdin,
 }
 
 impl Program {
-    /// Starts one, which tells what it did to `told`.
-    fn start(node: &Node, told: Sender<(Instant, String)>) -> Result<Program, Error> {
+    /// Starts one in a slice, which tells what it did to `told`.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(node: &Node, told: Sender<(Instant, String)>) -> Result<Program, Error> {
         let mut command = node.command(0, ("", "churn 1 1 2097152 1 0"));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let orders = child.stdin.take().ok_or("no pipe")?;
@@ -64,7 +67,7 @@ pub fn measure(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     let (told, answers) = channel();
     let start = |_| Program::start(&node, told.clone());
     let mut programs: Vec<Program> = (0..PROGRAMS).map(start).collect::<Result<_, _>>()?;
-    gather(&answers, "ready")?;
+    gather(&answers, "ready", PROGRAMS)?;
     let (mut first, mut last) = (Vec::new(), Vec::new());
     let rounds = if pace.is_quick() { 20 } else { 100 };
     for _ in 0..rounds {
@@ -80,7 +83,7 @@ pub fn measure(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
         }
         let began = Instant::now();
         node.start_daemon()?;
-        let mut took = gather(&answers, "took 0 ")?;
+        let mut took = gather(&answers, "took 0 ", PROGRAMS)?;
         took.sort();
         let ms = |at: &Instant| at.duration_since(began).as_secs_f64() * 1e3;
         first.extend(took.first().map(ms));
@@ -93,7 +96,10 @@ pub fn measure(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
 }
 
 /// Gives all programs an order, and waits until they have done it.
-fn order(
+///
+/// # Errors
+/// One answers something else, or nothing.
+pub fn order(
     programs: &mut [Program],
     what: &str,
     answers: &Receiver<(Instant, String)>,
@@ -102,15 +108,22 @@ fn order(
     for program in &mut *programs {
         writeln!(program.orders, "{what}")?;
     }
-    gather(answers, done).map(|_| ())
+    gather(answers, done, programs.len()).map(|_| ())
 }
 
-/// When each program answered; all answers must begin so.
-fn gather(answers: &Receiver<(Instant, String)>, begin: &str) -> Result<Vec<Instant>, Error> {
+/// When each of so many programs answered; all answers must begin so.
+///
+/// # Errors
+/// One answers something else, or nothing.
+pub fn gather(
+    answers: &Receiver<(Instant, String)>,
+    begin: &str,
+    programs: usize,
+) -> Result<Vec<Instant>, Error> {
     let one = |_| match answers.recv_timeout(PATIENCE) {
         Ok((at, answer)) if answer.starts_with(begin) => Ok(at),
         Ok((_, answer)) => Err(format!("{answer}, not {begin}").into()),
         Err(_) => Err("a program does not answer".into()),
     };
-    (0..PROGRAMS).map(one).collect()
+    (0..programs).map(one).collect()
 }

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 /// The modes in which a terminal reads lines, shows what is typed, and knows Ctrl-C.
 const COOKED: libc::tcflag_t = libc::ICANON | libc::ECHO | libc::ISIG;
@@ -20,6 +21,8 @@ struct Screen {
     child: Child,
     keys: File,
     shown: Arc<Mutex<String>>,
+    /// Reads what is written, until no program has the terminal any more.
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Screen {
@@ -52,13 +55,22 @@ impl Screen {
         let mut from = keys.try_clone().expect("a copy");
         let shown = Arc::<Mutex<String>>::default();
         let all = shown.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(len @ 1..) = from.read(&mut buffer) {
                 all.lock().expect("no panic").push_str(&String::from_utf8_lossy(&buffer[..len]));
             }
         });
-        Screen { child, keys, shown }
+        Screen { child, keys, shown, reader: Some(reader) }
+    }
+
+    /// All that was written, once the program has ended well.
+    fn whole(mut self) -> String {
+        let ended = self.child.wait().expect("ours");
+        self.reader.take().expect("not taken").join().expect("no panic");
+        let shown = self.shown.lock().expect("no panic").clone();
+        assert!(ended.success(), "{ended:?}: {shown}");
+        shown
     }
 
     fn press(&mut self, keys: &str) {
@@ -223,11 +235,10 @@ fn lines_fit_into_a_narrow_terminal() {
     ] {
         let mut command = gpuslice();
         command.args(words).arg("--runtime-dir").arg(node.runtime_dir());
-        let mut screen = Screen::start(command, (80, 24));
-        assert!(screen.child.wait().expect("ours").success(), "{words:?}");
+        let shown = Screen::start(command, (80, 24)).whole();
         let table = ["gpus", "ps"].contains(&words[0]);
-        screen.shows(if table { "simulated (kind)" } else { "a-name-of" });
-        let shown = screen.shown.lock().expect("no panic").clone();
+        let word = if table { "simulated (kind)" } else { "a-name-of" };
+        assert!(shown.contains(word), "{words:?}: {shown}");
         // a command to copy stays one line, however long the path in it is
         let mut lines = shown.split("\r\n").filter(|line| !line.trim_start().starts_with("try:"));
         let long = lines.find(|line| line.chars().count() > 80);
@@ -280,6 +291,12 @@ fn without_a_screen_there_are_rows() {
     screen.press("\x03");
     eventually("the end", || screen.child.try_wait().expect("ours").is_some());
     assert!(!screen.shown.lock().expect("no panic").contains('\x1b'));
+    // Its input is a terminal, and its output is not.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$0\" top --every 0.1 --count 2 --runtime-dir \"$1\" | cat"]);
+    shell.arg(gpuslice().get_program()).arg(node.runtime_dir()).env("TERM", "xterm-256color");
+    let shown = Screen::start(shell, (80, 24)).whole();
+    assert!(!shown.contains('\x1b') && shown.matches("NAME ").count() == 2, "{shown:?}");
     let mut piped = top(&node, &["--every", "0.1"]);
     let mut child = piped.stdout(Stdio::piped()).spawn().expect("it starts");
     drop(child.stdout.take());

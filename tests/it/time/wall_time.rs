@@ -21,12 +21,15 @@ fn number(value: &Value) -> u64 {
 
 /// A container's wall time, whose parts add up to it.
 fn time(node: &Node, container: &str) -> Value {
-    let time = shown(node, container)["time"].clone();
+    let shown = shown(node, container);
+    let time = shown["time"].clone();
     let parts = PARTS.map(|part| number(&time[format!("{part}_ns")]));
     assert_eq!(parts.iter().sum::<u64>(), number(&time["wall_ns"]), "{time}");
     let behind = time["behind"].as_array().expect("a list");
     let waits: u64 = behind.iter().map(|wait| number(&wait["total_ns"])).sum();
     assert_eq!(waits + number(&time["others_ns"]), number(&time["waiting_ns"]), "{time}");
+    let waited = ["waiting_ns", "handover_ns", "limited_ns", "gang_ns"].map(|it| number(&time[it]));
+    assert_eq!(waited.iter().sum::<u64>(), number(&shown["wait_ns"]), "{shown}");
     time
 }
 

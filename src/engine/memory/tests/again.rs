@@ -49,6 +49,18 @@ fn a_process_that_never_attaches_again_is_charged_until_it_ends() {
     assert_eq!(answers(&rig.reserve(other, 60, 60)), [(other, Some(60))]);
 }
 
+/// A daemon on a busy machine looks at the clock later than it meant to.
+#[test]
+fn the_wait_for_processes_that_return_ends_also_when_it_is_late() {
+    let (mut rig, _) = restored(&[60]);
+    let other = attach(&mut rig, Some(2), held(0)).expect("in");
+    assert!(stays(&rig.reserve(other, 41, 41)));
+    rig.now = 740 * MS;
+    assert!(stays(&rig.step(Event::Tick)), "not yet");
+    rig.now = 990 * MS;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(other, None)]);
+}
+
 #[test]
 fn a_process_that_attaches_with_less_leaves_the_rest_to_waiting_requests() {
     let (mut rig, known) = restored(&[60, 30]);

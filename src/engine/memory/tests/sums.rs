@@ -117,7 +117,7 @@ fn growth_waits_for_an_answer_at_most_for_a_hold() {
     rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
     assert_eq!(answers(&rig.reserve(who[0], 60, 60)), []);
     let until = rig.engine.next_deadline().expect("an end");
-    assert_eq!(until, Instant(2_000 * MS).plus(crate::HOLD));
+    assert_eq!(until, Instant(2_100 * MS));
     rig.now = until.0;
     assert_eq!(answers(&rig.step(Event::Tick)), [(who[0], Some(60))]);
     look(&mut rig, &who, &[60, 0]);

@@ -123,7 +123,7 @@ impl Walk {
         }
         let held = self.tenants.iter().filter(|it| !it.away).map(|it| it.granted);
         assert!(held.clone().sum::<u64>() <= GPU, "{:?}", held.collect::<Vec<_>>());
-        let bound = self.config.reclaim_grace.0 + RECLAIM_MOVE_MAX.0;
+        let bound = self.config.reclaim_grace.0 + 30_000 * MS;
         for it in &self.tenants {
             let waits = it.pending.filter(|it| it.is_claim && !it.moved);
             let late = waits.filter(|waits| self.rig.now > waits.since + bound);
