@@ -30,9 +30,10 @@ fn a_container_that_asks_gets_its_slice() {
         let before = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
         let output = Bundle::new(node.root(), "asks", runtime, node.runtime_dir())
             .annotation("gpuslice.io/memory", "1GiB")
-            .command(&["/bin/cat", "/proc/self/mountinfo"])
+            .command(&["/bin/cat", "/proc/self/mountinfo", "/run/gpuslice/memory"])
             .run(&hook);
         let mounts = printed(&output);
+        assert!(mounts.contains(" cap=1073741824 limit=1073741824 used=0 "), "{runtime}: {mounts}");
         let at = |path: &str| {
             let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(path));
             line.unwrap_or_else(|| panic!("{runtime}: nothing at {path} in\n{mounts}")).to_owned()

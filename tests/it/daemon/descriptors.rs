@@ -9,7 +9,10 @@ use crate::harness::eventually;
 use crate::harness::node::{Node, id};
 use crate::harness::wire::{AdminClient, Connection, TenantClient};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand};
-use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::frame::{RequestId, encode};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::errno::Errno;
 use nix::libc;
@@ -18,6 +21,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 /// How long a close waits for the peer, s: longer than anything here waits.
@@ -163,24 +167,38 @@ fn sent_and_never_accepted() {
     }
 }
 
-/// The kernel refuses a descriptor where it can; elsewhere the descriptor ends the connection.
+/// Whether a socket of this kernel can refuse descriptors.
+fn can_refuse() -> bool {
+    // linux/socket.h, since 6.16.
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let (socket, _other) = UnixStream::pair().expect("a pair");
+    let (takes, size) = (0_i32, size_of::<i32>() as libc::socklen_t);
+    let (fd, value) = (socket.as_raw_fd(), (&raw const takes).cast());
+    // SAFETY: `takes` lives through the call, `size` is its size.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, value, size) == 0 }
+}
+
+/// The kernel refuses a descriptor where it can; elsewhere the descriptor ends the connection, in whatever packet.
 #[test]
 fn a_sender_is_told() {
     for (node, old) in nodes().into_iter().zip([false, true]) {
         let attacker = node.tenant("a");
         attacker.attach(Bytes::ZERO);
         let null = std::fs::File::open("/dev/null").expect("null");
-        let sent = attacker.0.send_raw(b"x", &[null.as_raw_fd()]);
-        match sent {
-            Err(Errno::EPERM) => {
-                assert!(!old, "an old kernel cannot refuse");
-                assert!(matches!(attacker.reserve(0, 1, 1), Reply::Reserved { .. }));
-            }
-            sent => {
-                sent.expect("sent");
-                while attacker.0.message::<Reply>().is_some() {}
-                node.wait_refunded("a");
-            }
+        let (one, lane) = (Bytes(1), Lane(0));
+        let request = Request::Reserve { lane, need: one, wish: one };
+        let mut packet = [0; FRAME_BYTES_MAX];
+        let len = encode(RequestId(7), &request, &mut packet).expect("fits");
+        let sent = attacker.0.send_raw(&packet[..len], &[null.as_raw_fd()]);
+        if can_refuse() && !old {
+            assert_eq!(sent, Err(Errno::EPERM));
+            assert!(matches!(attacker.reserve(0, 1, 1), Reply::Reserved { .. }));
+        } else {
+            sent.expect("sent");
+            let told = std::iter::from_fn(|| attacker.0.message::<Reply>());
+            let granted = told.filter(|it| matches!(it.1, Reply::Reserved { .. })).count();
+            assert_eq!(granted, 0);
+            node.wait_refunded("a");
         }
     }
 }

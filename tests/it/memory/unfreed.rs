@@ -63,6 +63,23 @@ fn a_successor_waits_for_the_memory_of_an_ended_process() {
     assert_eq!(device.used(), 0, "the ledger does not run ahead of the device");
 }
 
+/// A daemon that never asks NVML does not know what the device still has.
+#[test]
+fn without_accounting_an_end_counts_at_once() {
+    let mut node = Node::new();
+    node.set_gpus("devices=1,mem=1GiB,context=64MiB,exit=3s");
+    let file = node.root().join("gpusliced.toml");
+    std::fs::write(&file, "accounting_interval_ms = 0\n").expect("written");
+    node.start_daemon(&["--config", file.to_str().expect("plain")]);
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let device = DeviceView::of(&node);
+    let (mut first, took, _) = holder(&node);
+    assert_eq!(took, 0);
+    first.kill();
+    node.wait_refunded(CONTAINER);
+    assert!(device.used() >= MOST, "the device has it for 3 s more");
+}
+
 /// On a driver that frees at once, a successor waits no longer than until NVML can show it.
 #[test]
 fn a_successor_on_a_prompt_driver_waits_for_one_look() {

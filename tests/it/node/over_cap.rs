@@ -64,6 +64,9 @@ fn by_default_an_event_tells_of_it_and_nothing_is_stopped() {
     assert!(
         scene.case.says(&["events"]).contains("above the 512MiB that it may have; it gets no more")
     );
+    let log = scene.case.node.log();
+    let told = log.lines().find(|line| line.contains("a container over its cap"));
+    assert!(told.is_some_and(|line| line.contains("container=web")), "{log}");
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(scene.events(EventKind::OverCap).len(), 1, "once");
     assert!(!scene.is_frozen() && scene.processes() > 1);

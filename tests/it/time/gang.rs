@@ -84,6 +84,37 @@ fn collectives_beside_each_other() {
     assert!(least > seconds * 50, "only {rounds:?} rounds");
 }
 
+/// Has work on both of its GPUs, until it is dropped.
+fn works_on_both(node: &Node, container: &str) -> impl Sized + use<> {
+    let tenant = node.tenant(container);
+    let attached = tenant.attach(Bytes::ZERO);
+    let claims = client_page(&attached);
+    (0..2).for_each(|lane| claims.lane[lane].runnable.store(1, SeqCst));
+    nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
+    eventually("it is runnable", || shown(node, container)["runnable"] == true);
+    (tenant, attached)
+}
+
+/// The option of `gpuslice run` says the same as the annotation.
+#[test]
+fn a_command_that_opts_out_of_gangs() {
+    let (node, _truth) = strict_node("time::gang");
+    for (option, gang) in [("never", false), ("auto", true)] {
+        let before = node.containers();
+        let words = ["run", "--memory", "1GiB", "--gpus", "all", "--gang", option];
+        let mut run = super::suspend::command(&node, &words);
+        let mut run = run.args(["--", "sleep", "60"]).spawn().expect("it starts");
+        let id = || node.containers().into_iter().find(|it| !before.contains(it));
+        eventually("its slice", || id().is_some());
+        let id = id().expect("a slice");
+        let working = works_on_both(&node, &id);
+        assert_eq!(shown(&node, &id)["gang"], gang, "{option}");
+        drop(working);
+        run.kill().expect("ours");
+        run.wait().expect("ours");
+    }
+}
+
 /// A container that declares its GPUs independent takes turns on each separately, also under the next daemon; one
 /// without that declaration takes them together.
 #[test]
@@ -98,16 +129,8 @@ fn a_container_that_opts_out_of_gangs() {
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
     }
     for _ in 0..2 {
-        let both = ["c", "d"].map(|container| {
-            let tenant = node.tenant(container);
-            let attached = tenant.attach(Bytes::ZERO);
-            let claims = client_page(&attached);
-            (0..2).for_each(|lane| claims.lane[lane].runnable.store(1, SeqCst));
-            nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
-            (tenant, attached)
-        });
+        let both = ["c", "d"].map(|container| works_on_both(&node, container));
         for (container, gang) in [("c", true), ("d", false)] {
-            eventually("it is runnable", || shown(&node, container)["runnable"] == true);
             assert_eq!(shown(&node, container)["gang"], gang, "{container}");
         }
         drop(both);
