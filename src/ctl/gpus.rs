@@ -228,10 +228,12 @@ mod tests {
             Row { used, reserved, ..slice(name, 1, None, true, 0) }
         };
         let in_state = |state| {
-            let rows = vec![held("a", 512), held("b", 256)];
+            let mut rows = vec![held("a", 512), held("b", 256)];
+            if state == SuspensionState::Suspended {
+                rows[0].used = Bytes::ZERO;
+            }
             let suspensions = [("a".to_owned(), state)].into();
-            let mut view = View { rows, suspensions, gpus: vec![gpu(1, 0)], ..View::default() };
-            view.leave_out_suspended();
+            let view = View { rows, suspensions, gpus: vec![gpu(1, 0)], ..View::default() };
             let all = summaries(&view, &view);
             let mib = |bytes: Bytes| bytes.0 >> 20;
             (mib(all[0].used), mib(all[0].on_host), lines(&all, None)[1].clone())

@@ -8,7 +8,7 @@ use crate::node;
 use crate::out;
 use crate::refused::reworded;
 use crate::rm::find;
-use crate::table::View;
+use crate::table::{Row, View};
 use anyhow::{Context, Result};
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::ids::ContainerId;
@@ -32,8 +32,16 @@ pub struct Options {
 /// # Errors
 /// No daemon answers; no slice matches, or several do; the driver refuses, or the host has no room.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    let (name, memory) = ask(options, |container| Command::Suspend { container })?;
-    out::line(&format!("{name}: suspended, {memory} of the GPU are free for others"))?;
+    let (slice, admin) = ask(options, |container| Command::Suspend { container })?;
+    let now = View::of(admin.list()?);
+    let rows = || now.rows.iter().filter(|row| row.container == slice.id);
+    let sum = |of: &dyn Fn(&Row) -> Bytes| rows().map(of).fold(Bytes::ZERO, Bytes::saturating_add);
+    let (moved, left) = (sum(&|row| now.on_host(row)), sum(&|row| row.untracked));
+    let left = match left {
+        Bytes::ZERO => String::new(),
+        left => format!("; {left} of it may still be on the GPU"),
+    };
+    out::line(&format!("{}: suspended, {moved} of the GPU are free for others{left}", slice.name))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -42,13 +50,20 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 /// # Errors
 /// No daemon answers; no slice matches, or several do; it is not suspended, or the GPU has no room.
 pub fn resume(options: &Options) -> Result<ExitCode> {
-    let (name, memory) = ask(options, |container| Command::Resume { container })?;
-    out::line(&format!("{name}: resumed, with {memory} on the GPU"))?;
+    let (slice, _) = ask(options, |container| Command::Resume { container })?;
+    out::line(&format!("{}: resumed, with {} on the GPU", slice.name, slice.memory))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sends a command for the container that the options name; returns its name and its memory.
-fn ask(options: &Options, command: impl Fn(ContainerId) -> Command) -> Result<(String, Bytes)> {
+/// The container of a command, with its memory before that.
+struct Asked {
+    id: String,
+    name: String,
+    memory: Bytes,
+}
+
+/// Sends a command for the container that the options name.
+fn ask(options: &Options, command: impl Fn(ContainerId) -> Command) -> Result<(Asked, Admin)> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;
     let view = View::of(admin.list()?);
@@ -61,5 +76,5 @@ fn ask(options: &Options, command: impl Fn(ContainerId) -> Command) -> Result<(S
         .map_err(|why| reworded(&why, (&id, &options.container), options.runtime_dir.as_deref()))?;
     let rows = view.rows.iter().filter(|row| row.container == id);
     let memory = rows.fold(Bytes::ZERO, |sum, row| sum.saturating_add(row.reserved));
-    Ok((view.name(&id), memory))
+    Ok((Asked { name: view.name(&id), id, memory }, admin))
 }

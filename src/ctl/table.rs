@@ -223,17 +223,7 @@ impl View {
                 _ => {}
             }
         }
-        view.leave_out_suspended();
         view
-    }
-
-    /// What a slice uses is on the GPU. The memory of a suspended one is on the host: see [`View::on_host`].
-    pub fn leave_out_suspended(&mut self) {
-        let away =
-            |row: &Row| self.suspensions.get(&row.container) == Some(&SuspensionState::Suspended);
-        for row in self.rows.iter_mut().filter(|row| away(row)) {
-            (row.used, row.untracked) = (Bytes::ZERO, Bytes::ZERO);
-        }
     }
 
     /// A GPU of the node.
@@ -249,11 +239,13 @@ impl View {
         held.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
-    /// Memory of a slice that counts to the host account: of a suspended container, or of one on the way.
+    /// Memory of a slice that is on the host: of a suspended container, or of one on the way, for which the daemon keeps
+    /// room there. What a suspension left on the GPU is `untracked` then.
     pub fn on_host(&self, row: &Row) -> Bytes {
-        match self.suspensions.contains_key(&row.container) {
-            true => row.reserved,
-            false => Bytes::ZERO,
+        match self.suspensions.get(&row.container) {
+            Some(SuspensionState::Suspended) => row.reserved.saturating_sub(row.untracked),
+            Some(_) => row.reserved,
+            None => Bytes::ZERO,
         }
     }
 
@@ -264,6 +256,16 @@ impl View {
             true => row.used.saturating_add(row.untracked).saturating_sub(row.cap),
             false => Bytes::ZERO,
         }
+    }
+
+    /// The slice that has borrowed most of the memory that this one was refused last within its cap.
+    pub fn borrower_of(&self, row: &Row) -> Option<&Row> {
+        if row.reserved.saturating_add(row.denied_need) > row.cap {
+            return None;
+        }
+        let others = self.rows.iter().filter(|it| it.gpu == row.gpu && !it.is_of(row));
+        let borrowers = others.filter(|it| self.borrowed(it) > Bytes::ZERO);
+        borrowers.max_by_key(|it| self.borrowed(it))
     }
 
     /// The policy of a GPU.

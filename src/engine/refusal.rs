@@ -13,8 +13,12 @@ use crate::no_slices::NoSlices;
 /// Why a container gets no slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The container is suspended, or on the way to or from it; its id.
+    /// The container is suspended; its id.
     Suspended(Name),
+    /// The container is on the way to the host; its id.
+    Leaving(Name),
+    /// The container is resumed already, or that waits for memory that others have borrowed; its id.
+    Returning(Name),
     /// The container is not suspended; its id.
     NotSuspended(Name),
     /// The host may not hold so much memory of suspended containers.
@@ -206,6 +210,8 @@ impl Refusal {
             | Refusal::LimitOversubscribed
             | Refusal::LimitOfWhole
             | Refusal::Suspended(_)
+            | Refusal::Leaving(_)
+            | Refusal::Returning(_)
             | Refusal::NotSuspended(_)
             | Refusal::RatioInvalid { .. }
             | Refusal::GpuTwice(_)
@@ -339,6 +345,8 @@ impl Refusal {
                 room(f, left)
             }
             Refusal::Suspended(_)
+            | Refusal::Leaving(_)
+            | Refusal::Returning(_)
             | Refusal::NotSuspended(_)
             | Refusal::HostFull { .. }
             | Refusal::NoRoom { .. } => self.suspension(f),
@@ -381,9 +389,17 @@ impl Refusal {
     /// Formats the refusals about suspended containers.
     fn suspension(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Refusal::Suspended(id) => write!(
+            Refusal::Suspended(id) => {
+                write!(f, "container {id} is suspended; gpuslice resume {id} ends that")
+            }
+            Refusal::Leaving(id) => write!(
                 f,
-                "container {id} is suspended, or on the way to or from it; gpuslice resume {id} ends that"
+                "container {id} is being suspended; try again when gpuslice ps shows that it is done"
+            ),
+            Refusal::Returning(id) => write!(
+                f,
+                "container {id} is being resumed, or waits for memory that others have borrowed; it goes on by \
+                 itself, or the first gpuslice resume says why not"
             ),
             Refusal::NotSuspended(id) => {
                 write!(f, "container {id} is not suspended; gpuslice ps shows which are")

@@ -367,6 +367,11 @@ impl Engine {
             self.lanes_of(index, lane).fold(past, |sum, lane| sum.saturating_add(f(lane)))
         };
         let account = gpu.turns.time_account(entity, now, self.charged_at(now));
+        // Its ledger is of memory on the host then.
+        let [used, untracked] = match self.is_away(index) {
+            true => [Bytes::ZERO, slice.left_behind.charged()],
+            false => [self.used(index, lane), slice.untracked()],
+        };
         Some(Snapshot::Slice {
             container: container.record.container,
             name: container.record.name,
@@ -374,14 +379,14 @@ impl Engine {
             lane,
             cap: slice.account.cap(),
             reserved: slice.account.reserved(),
-            used: self.used(index, lane),
+            used,
             peak: slice.peak,
             denied: sum(ClientLane::denied, slice.past_denied),
             denied_need: slice.last_denied.need,
             denied_left: slice.last_denied.left,
             denied_credit: slice.last_denied.others,
             denied_at_ns: slice.last_denied.at.0,
-            untracked: slice.untracked(),
+            untracked,
             pinned: self.used(index, Lane::HOST),
             pinned_cap: container.record.pinned,
             memory_enforcement: MemoryEnforcement::Shim,

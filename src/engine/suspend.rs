@@ -54,6 +54,17 @@ fn memory_of(container: &Container) -> Bytes {
     all.fold(Bytes::ZERO, Bytes::saturating_add)
 }
 
+/// Why a container is not suspended another time, if it is suspended or on the way to or from it.
+fn suspended(container: &Container) -> Option<Refusal> {
+    let name = beginning(container.record.container, NAME_BYTES_MAX);
+    match container.suspension {
+        Suspension::None => None,
+        Suspension::Away if container.resume.is_none() => Some(Refusal::Suspended(name)),
+        Suspension::Draining { .. } | Suspension::Leaving { .. } => Some(Refusal::Leaving(name)),
+        Suspension::Away | Suspension::Returning { .. } => Some(Refusal::Returning(name)),
+    }
+}
+
 /// Refuses a move. That there is no room for it is worth an event: a repeated command may succeed later.
 fn refuse(token: Token, container: ContainerId, why: Refusal, actions: &mut Actions) {
     if matches!(why, Refusal::HostFull { .. } | Refusal::NoRoom { .. }) {
@@ -93,8 +104,8 @@ impl Engine {
 
     fn may_suspend(&self, id: ContainerId) -> Result<ContainerIndex, Refusal> {
         let (index, container) = self.named(id)?;
-        if container.suspension != Suspension::None {
-            return Err(Refusal::Suspended(beginning(id, NAME_BYTES_MAX)));
+        if let Some(why) = suspended(container) {
+            return Err(why);
         }
         let away = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::None);
         let away = away.map(|(_, it)| memory_of(it)).fold(Bytes::ZERO, Bytes::saturating_add);
@@ -109,7 +120,7 @@ impl Engine {
     /// Begins to resume a container, at once or when other containers have given back what is promised to it.
     pub(crate) fn end_suspension(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
         if self.named(id).is_ok_and(|(_, it)| it.resume.is_some()) {
-            let why = Refusal::Suspended(beginning(id, NAME_BYTES_MAX));
+            let why = Refusal::Returning(beginning(id, NAME_BYTES_MAX));
             return refuse(token, id, why, actions);
         }
         match self.may_return(id) {
@@ -199,11 +210,9 @@ impl Engine {
 
     fn may_return(&self, id: ContainerId) -> Result<(ContainerIndex, Bytes), Refusal> {
         let (index, container) = self.named(id)?;
-        let name = beginning(id, NAME_BYTES_MAX);
-        match container.suspension {
-            Suspension::Away => {}
-            Suspension::None => return Err(Refusal::NotSuspended(name)),
-            _ => return Err(Refusal::Suspended(name)),
+        if container.suspension != Suspension::Away {
+            let not = Refusal::NotSuspended(beginning(id, NAME_BYTES_MAX));
+            return Err(suspended(container).unwrap_or(not));
         }
         for slice in &container.slices.gpus {
             let Some(at) = slice.gpu else { continue };

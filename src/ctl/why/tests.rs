@@ -356,6 +356,20 @@ fn a_refusal_is_the_reason_where_nothing_else_is() {
         advice(&held)
             .ends_with("left to promise: lower another container's cap, or use another GPU")
     );
+    // within its cap: another slice has borrowed the memory
+    let lent = |now: &mut View| {
+        now.rows[1].used = Bytes(2 << 30);
+        let limit = MemoryLimit { limit: Bytes(4 << 30), wanted: Bytes::ZERO };
+        let (container, gpu) = (now.rows[1].container.clone(), now.rows[1].gpu);
+        now.limits.insert((container, gpu), limit);
+        now.rows[0].reserved = Bytes(512 << 20);
+    };
+    assert_eq!(advice(&lent), "gpuslice suspend b");
+    let told = why(idle, |now| {
+        full(now);
+        lent(now);
+    });
+    assert!(told.1.sentence.ends_with("b has 1GiB beyond its own cap, and did not give it back"));
     // others leave memory unused, and no other slice has any
     assert_eq!(advice(&|_| ()), "gpuslice set a --memory-limit 1026MiB");
     assert_eq!(advice(&whole), "its cap is all of gpu 0: the program has to use less");

@@ -361,7 +361,12 @@ fn suspended(now: &View, row: &Row, state: SuspensionState) -> (String, String, 
         }
         SuspensionState::Suspended => (
             format!(
-                "is suspended, with {memory} on the host: its processes wait until it is resumed"
+                "is suspended, with {memory} on the host: its processes wait until it is resumed{}",
+                // It may have been suspended for other containers.
+                match now.limit(row).limit > row.cap {
+                    true => ", by the daemon if that suspended it, when there is room",
+                    false => "",
+                }
             ),
             Some(format!("gpuslice resume {}", now.handle(&row.container))),
         ),
@@ -391,13 +396,19 @@ fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) 
         Bytes::ZERO => String::new(),
         bytes => format!("; {bytes} were unused credit of its other processes"),
     };
-    (
-        format!("memory refused {} ago", duration(ago)),
-        format!(
-            "was refused memory {} ago: it asked for {need}, and could get {left}; its cap is {}{unused}",
-            duration(ago),
-            row.cap
-        ),
-        Some(more_memory(now, row)),
-    )
+    let sentence = format!(
+        "was refused memory {} ago: it asked for {need}, and could get {left}; its cap is {}{unused}",
+        duration(ago),
+        row.cap
+    );
+    let (sentence, advice) = match now.borrower_of(row) {
+        Some(other) => {
+            let lent = now.borrowed(other);
+            let other = now.handle(&other.container);
+            let lacks = format!("; {other} has {lent} beyond its own cap, and did not give it back");
+            (sentence + &lacks, format!("gpuslice suspend {other}"))
+        }
+        None => (sentence, more_memory(now, row)),
+    };
+    (format!("memory refused {} ago", duration(ago)), sentence, Some(advice))
 }

@@ -212,10 +212,14 @@ impl Duties {
             return;
         };
         let gpu = self.containers.gpu_of(&container, lane);
+        let [need, left] = amounts;
         let what = match (lane, overdue) {
-            (Lane::HOST, _) => "pinned host memory",
-            (_, true) => "memory that others have beyond their caps",
-            _ => "GPU memory",
+            (Lane::HOST, _) => "pinned host memory".to_owned(),
+            (_, true) => {
+                let lent = need.saturating_sub(left);
+                format!("memory within its cap; others have {lent} of it, and did not give that back")
+            }
+            _ => "GPU memory".to_owned(),
         };
         let unused = match credit.others {
             Bytes::ZERO => String::new(),

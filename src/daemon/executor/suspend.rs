@@ -57,7 +57,7 @@ impl Duties {
         if let Some(why) = self.suspender.take_failure(&container) {
             let state = match away {
                 true => format!("it is suspended, gpuslice resume {container} tries again"),
-                false => "it goes on".to_owned(),
+                false => "it is not suspended".to_owned(),
             };
             let why = format!("{why}; {state}");
             self.note_not_moved(token, container, &why);

@@ -65,7 +65,10 @@ impl Call {
 /// The driver's calls, for a real driver and for tests.
 trait Checkpoints {
     /// The state of a process; `None` if it does not use the driver, or has ended.
-    fn state(&self, process: (u32, u64)) -> Option<CUprocessState>;
+    ///
+    /// # Errors
+    /// The driver does not tell.
+    fn state(&self, process: (u32, u64)) -> Result<Option<CUprocessState>, CUresult>;
     /// Makes a call.
     fn call(&self, pid: u32, call: Call) -> CUresult;
 }
@@ -99,17 +102,25 @@ impl Driver {
 const STATE: &[u8] = b"cuCheckpointProcessGetState\0";
 
 impl Checkpoints for Driver {
-    fn state(&self, (pid, born): (u32, u64)) -> Option<CUprocessState> {
-        if start_time(pid) != Some(born) {
-            return None;
+    fn state(&self, (pid, born): (u32, u64)) -> Result<Option<CUprocessState>, CUresult> {
+        let lives = || start_time(pid) == Some(born);
+        if !lives() {
+            return Ok(None);
         }
         let mut state = CUprocessState::MAX;
         // SAFETY: the table's signature, and a live local.
         let code = unsafe {
-            let call = self.0.get::<sig::cuCheckpointProcessGetState>(STATE).ok()?;
-            call(pid as i32, &mut state)
+            let call = self.0.get::<sig::cuCheckpointProcessGetState>(STATE);
+            call.map_or(CUresult::ERROR_NOT_SUPPORTED, |call| call(pid as i32, &mut state))
         };
-        (code == CUresult::SUCCESS).then_some(state)
+        match code {
+            CUresult::SUCCESS => Ok(Some(state)),
+            // The header's words for a process that is none, or has not initialised CUDA.
+            CUresult::ERROR_INVALID_VALUE | CUresult::ERROR_NOT_INITIALIZED => Ok(None),
+            // It ended meanwhile.
+            _ if !lives() => Ok(None),
+            code => Err(code),
+        }
     }
 
     fn call(&self, pid: u32, call: Call) -> CUresult {
@@ -145,15 +156,25 @@ fn each(
     call: Call,
 ) -> Result<(), String> {
     for &process in processes {
-        if driver.state(process) != Some(from) {
+        let state = driver.state(process).map_err(|code| untold(process.0, code))?;
+        if state != Some(from) {
             continue;
         }
         let code = driver.call(process.0, call);
-        if code != CUresult::SUCCESS && driver.state(process).is_some() {
+        if code != CUresult::SUCCESS && driver.state(process) != Ok(None) {
             return Err(refusal(process.0, call, code));
         }
     }
     Ok(())
+}
+
+/// Says that the driver does not tell what state a process is in.
+fn untold(pid: u32, code: CUresult) -> String {
+    let hint = match code {
+        CUresult::ERROR_NOT_SUPPORTED => ": it has no checkpoints; install release 570 or later",
+        _ => "",
+    };
+    format!("the driver refused cuCheckpointProcessGetState of process {pid} ({}){hint}", code.0)
 }
 
 /// Says which call the driver refused, and what may help.
@@ -162,7 +183,7 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
         (CUresult::ERROR_NOT_READY, _) => {
             format!(": its work did not end within {} s; try again when it has", LOCK_MS / 1000)
         }
-        (CUresult::ERROR_NOT_SUPPORTED, _) => {
+        (CUresult::ERROR_NOT_SUPPORTED, Call::Lock | Call::Checkpoint) => {
             ": the driver moves no managed memory and none shared between processes".to_owned()
         }
         (CUresult::ERROR_OUT_OF_MEMORY, Call::Restore) => {
@@ -176,15 +197,20 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
 /// Moves all memory to the host, or leaves all on the GPU. A worker that was killed may have left a lock before the
 /// process's work had ended, so each lock is taken anew.
 fn move_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
-    let moved = each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Unlock)
+    // A process that the driver has lost can only be ended.
+    let moved = lost(driver, processes)
+        .map_or(Ok(()), Err)
+        .and_then(|()| each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Unlock))
         .and_then(|()| each(driver, processes, CU_PROCESS_STATE_RUNNING, Call::Lock))
         .and_then(|()| each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Checkpoint));
     match moved {
         Ok(()) => Report { away: true, moved: moved_of(driver, processes), why: None },
         Err(why) => {
             let undone = put_back(driver, processes);
-            let rest = undone.err().map_or_else(String::new, |why| format!("; and back: {why}"));
-            shown(driver, processes, why + &rest)
+            let rest = undone.err().map(|why| format!("and back: {why}"));
+            let lost = lost(driver, processes).filter(|lost| *lost != why);
+            let all: Vec<String> = [Some(why), rest, lost].into_iter().flatten().collect();
+            shown(driver, processes, all.join("; "))
         }
     }
 }
@@ -198,7 +224,8 @@ fn shown(driver: &impl Checkpoints, processes: &[(u32, u64)], why: String) -> Re
 /// The processes that the driver reports as moved.
 fn moved_of(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Option<Vec<(u32, u64)>> {
     let moved = processes.iter().copied();
-    Some(moved.filter(|it| driver.state(*it) == Some(CU_PROCESS_STATE_CHECKPOINTED)).collect())
+    let is_moved = |it: &_| driver.state(*it) == Ok(Some(CU_PROCESS_STATE_CHECKPOINTED));
+    Some(moved.filter(is_moved).collect())
 }
 
 /// Moves all memory back to the GPU, or leaves all on the host.
@@ -221,12 +248,14 @@ fn put_back(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Result<(), S
 /// Whether a process still waits for its memory, or for its unlock.
 fn is_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> bool {
     let waits = [CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED];
-    processes.iter().any(|&it| driver.state(it).is_some_and(|state| waits.contains(&state)))
+    let state = |process| driver.state(process).ok().flatten();
+    processes.iter().any(|&it| state(it).is_some_and(|state| waits.contains(&state)))
 }
 
 /// Names the processes that the driver has lost.
 fn lost(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Option<String> {
-    let failed = processes.iter().filter(|it| driver.state(**it) == Some(CU_PROCESS_STATE_FAILED));
+    let is_failed = |it: &&_| driver.state(**it) == Ok(Some(CU_PROCESS_STATE_FAILED));
+    let failed = processes.iter().filter(is_failed);
     let pids: Vec<String> = failed.map(|(pid, _)| pid.to_string()).collect();
     (!pids.is_empty())
         .then(|| format!("the driver has lost the memory of process {}; end it", pids.join(", ")))

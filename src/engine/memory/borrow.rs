@@ -346,11 +346,17 @@ impl Engine {
         if over.is_empty() {
             return;
         }
+        let mut full = Vec::new();
         if self.config.reclaim == Reclaim::Suspend {
             let mut missing = self.missing(gpu, claims);
             for borrower in self.borrowers(gpu) {
-                if missing > Bytes::ZERO && self.suspend_borrower(borrower.index) {
-                    missing = self.missing(gpu, claims);
+                if missing == Bytes::ZERO {
+                    break;
+                }
+                match self.suspend_borrower(borrower.index) {
+                    Ok(true) => missing = self.missing(gpu, claims),
+                    Ok(false) => {}
+                    Err(no_room) => full.push(no_room),
                 }
             }
         }
@@ -361,6 +367,8 @@ impl Engine {
             if comes && self.now < last || self.has_room(gpu, &claim) {
                 continue;
             }
+            // Once for the claims that are refused for it.
+            actions.append(&mut full);
             let left = self.free_on(gpu);
             let Some(growth) = growth else {
                 self.end_resume(index, (gpu, need, left), actions);
@@ -373,14 +381,23 @@ impl Engine {
         }
     }
 
-    /// Begins to suspend a container, if its memory can be moved.
-    fn suspend_borrower(&mut self, index: ContainerIndex) -> bool {
+    /// Begins to suspend a container, if its memory can be moved; an error says that the host has no room for it.
+    fn suspend_borrower(&mut self, index: ContainerIndex) -> Result<bool, Action> {
         let Some(container) = self.containers.get(index) else {
-            return false;
+            return Ok(false);
         };
         let failed = container.not_moved.is_some_and(|at| self.now < at.plus(MOVE_AGAIN));
-        let id = container.record.container;
-        !failed && self.begin_suspension(Token::NONE, id).is_ok()
+        let (token, container) = (Token::NONE, container.record.container);
+        if failed {
+            return Ok(false);
+        }
+        match self.begin_suspension(token, container) {
+            Ok(()) => Ok(true),
+            Err(why @ Refusal::HostFull { .. }) => {
+                Err(Action::NoRoomToMove { token, container, why })
+            }
+            Err(_) => Ok(false),
+        }
     }
 
     /// Resumes suspended borrowers for which there is room again.

@@ -240,6 +240,17 @@ fn growth_waits_for_the_resume() {
     assert!(granted(&moved(&mut rig, "a", false)));
 }
 
+/// The memory of a slice that is shown as used, and as untracked.
+fn shown(rig: &Rig, name: &str) -> (Bytes, Bytes) {
+    let of_it = rig.engine.snapshot(Instant(rig.now)).into_iter().find_map(|row| match row {
+        Snapshot::Slice { container, used, untracked, .. } if container == id(name) => {
+            Some((used, untracked))
+        }
+        _ => None,
+    });
+    of_it.expect("a slice")
+}
+
 /// What a new process of it takes on the GPU is not free for others, and does not change its ledger.
 #[test]
 fn memory_left_behind_is_not_free() {
@@ -257,7 +268,9 @@ fn memory_left_behind_is_not_free() {
         rig.step(Event::Unattributed { container, lane, used: gib(strangers) });
         rig.step(Event::Looked { container, lane });
         let present = rig.engine.present_on(0);
-        (present.saturating_sub(gib(10)), state(&rig).expect("suspended").1)
+        let left = present.saturating_sub(gib(10));
+        assert_eq!(shown(&rig, "a"), (Bytes::ZERO, left), "what is used and untracked");
+        (left, state(&rig).expect("suspended").1)
     };
     assert_eq!(look(4, 0, 1_000), (gib(0), gib(4)), "it may be a figure from before the move");
     assert_eq!(look(0, 0, 100), (gib(0), gib(4)));

@@ -294,7 +294,7 @@ fn without_a_screen_there_are_rows() {
     // Its input is a terminal, and its output is not.
     let mut shell = Command::new("sh");
     shell.args(["-c", "\"$0\" top --every 0.1 --count 2 --runtime-dir \"$1\" | cat"]);
-    shell.arg(gpuslice().get_program()).arg(node.runtime_dir()).env("TERM", "xterm-256color");
+    shell.arg(env!("CARGO_BIN_EXE_gpuslice")).arg(node.runtime_dir()).env("TERM", "xterm-256color");
     let shown = Screen::start(shell, (80, 24)).whole();
     assert!(!shown.contains('\x1b') && shown.matches("NAME ").count() == 2, "{shown:?}");
     let mut piped = top(&node, &["--every", "0.1"]);

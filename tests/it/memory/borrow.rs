@@ -251,7 +251,7 @@ fn what_a_forked_child_keeps_is_not_granted_twice() {
     web.attach(Bytes::ZERO);
     assert_eq!(granted(&web.reserve(0, 2 * GIB, 2 * GIB)), None);
     assert!(must(&node, &["events", "--slice", "burst"]).contains("may still be on the GPU"));
-    assert!(must(&node, &["events", "--slice", "web"]).contains("memory that others have beyond"));
+    assert!(must(&node, &["events", "--slice", "web"]).contains(" of it, and did not give that back"));
     drop(inherited);
     eventually("it is free", || granted(&web.reserve(0, 2 * GIB, 2 * GIB)) == Some(2 * GIB));
 }
@@ -293,7 +293,7 @@ fn a_node_may_refuse_the_claim() {
     let got = web.filled();
     assert_eq!(got["refusal"], 2, "out of memory: {got}");
     assert!(got["got"].as_u64() < Some(2 * GIB), "{got}");
-    assert!(must(&node, &["events", "--slice", "web"]).contains("memory that others have beyond"));
+    assert!(must(&node, &["events", "--slice", "web"]).contains(" of it, and did not give that back"));
     assert!(shown(&node, "burst")["suspension"].is_null());
 }
 

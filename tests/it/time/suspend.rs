@@ -150,7 +150,7 @@ fn a_refusal_leaves_it_as_it_was() {
     for call in ["lock", "checkpoint"] {
         faults(&machine, &format!("refuse={call}"));
         let why = refused(&gpuslice(&node, &["suspend", "a"]));
-        assert!(why.contains("refused cuCheckpointProcess") && why.contains("it goes on"), "{why}");
+        assert!(why.contains("refused cuCheckpointProcess") && why.contains("it is not suspended"), "{why}");
         a.gets(&machine, MORE);
         assert!(!is_suspended(&node, "a"));
     }
@@ -170,6 +170,31 @@ fn a_refusal_leaves_it_as_it_was() {
     assert_eq!(kinds, ["not-moved", "not-moved", "suspended", "not-moved", "resumed"]);
 }
 
+/// A driver that exports the calls and has no checkpoints: nothing is moved, and nobody is told that it was.
+#[test]
+fn a_driver_without_checkpoints_moves_nothing() {
+    let (node, machine) = with_slices(Node::start_with("devices=1,mem=16GiB,driver=12.4"));
+    let a = Tenant::start(&node, &machine, "a", 500);
+    let why = refused(&gpuslice(&node, &["suspend", "a"]));
+    assert!(why.contains("has no checkpoints; install release 570 or later"), "{why}");
+    assert!(!is_suspended(&node, "a"));
+    a.gets(&machine, MORE);
+}
+
+/// A checkpoint that ends half-way loses the process's memory: that is said, each time.
+#[test]
+fn a_process_that_a_checkpoint_lost_is_named() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    faults(&machine, "half=checkpoint");
+    let why = refused(&gpuslice(&node, &["suspend", "a"]));
+    let lost = format!("has lost the memory of process {}; end it; it is not suspended", a.pid());
+    assert!(why.contains("refused cuCheckpointProcessCheckpoint") && why.contains(&lost), "{why}");
+    faults(&machine, "none");
+    let why = refused(&gpuslice(&node, &["suspend", "a"]));
+    assert!(why.contains(&lost), "{why}");
+}
+
 /// The driver does not return from a call: others have their turns meanwhile, and once it returns the container goes
 /// on.
 #[test]
@@ -184,7 +209,7 @@ fn a_driver_that_hangs_holds_up_no_other() {
     b.gets(&machine, MORE);
     b.gets(&machine, MORE);
     let why = refused(&suspend.wait_with_output().expect("ours"));
-    assert!(why.contains("did not answer in time") && why.contains("it goes on"), "{why}");
+    assert!(why.contains("did not answer in time") && why.contains("it is not suspended"), "{why}");
     a.gets(&machine, MORE);
     faults(&machine, "none");
     must(&node, &["suspend", "a"]);

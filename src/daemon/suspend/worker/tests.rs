@@ -9,21 +9,32 @@ const ALL: [(u32, u64); 3] = [(1, 1), (2, 1), (3, 1)];
 struct Fake {
     states: RefCell<[Option<CUprocessState>; 3]>,
     refused: Vec<(u32, Call)>,
+    /// The answer to every question for a state.
+    silent: Option<CUresult>,
+    /// The call that loses a process.
+    lost: Option<(u32, Call)>,
 }
 
 fn fake(refused: &[(u32, Call)]) -> Fake {
     let states = RefCell::new([Some(CU_PROCESS_STATE_RUNNING); 3]);
-    Fake { states, refused: refused.to_vec() }
+    Fake { states, refused: refused.to_vec(), silent: None, lost: None }
 }
 
 impl Checkpoints for Fake {
-    fn state(&self, (pid, _): (u32, u64)) -> Option<CUprocessState> {
-        self.states.borrow()[pid as usize - 1]
+    fn state(&self, (pid, _): (u32, u64)) -> Result<Option<CUprocessState>, CUresult> {
+        match self.silent {
+            Some(code) => Err(code),
+            None => Ok(self.states.borrow()[pid as usize - 1]),
+        }
     }
 
     fn call(&self, pid: u32, call: Call) -> CUresult {
         if self.refused.contains(&(pid, call)) {
             return CUresult::ERROR_NOT_SUPPORTED;
+        }
+        if self.lost == Some((pid, call)) {
+            self.states.borrow_mut()[pid as usize - 1] = Some(CU_PROCESS_STATE_FAILED);
+            return CUresult::ERROR_UNKNOWN;
         }
         let states = &mut self.states.borrow_mut();
         let (from, to) = match call {
@@ -108,6 +119,33 @@ fn processes_that_ended_or_failed_are_no_obstacle() {
     fake.states.borrow_mut()[1] = Some(CU_PROCESS_STATE_FAILED);
     let report = move_back(&fake, &ALL);
     assert!(!report.away && report.why.is_some_and(|why| why.contains("process 2")));
+}
+
+/// A driver that does not tell the states of processes has moved nothing, and is not taken for one whose processes
+/// have all ended.
+#[test]
+fn a_driver_that_tells_no_state_has_moved_nothing() {
+    let silent = Fake { silent: Some(CUresult::ERROR_NOT_SUPPORTED), ..fake(&[]) };
+    for report in [move_away(&silent, &ALL), move_back(&silent, &ALL)] {
+        let why = report.why.expect("a reason");
+        assert!(why.contains("process 1 (801): it has no checkpoints; install"), "{why}");
+        assert_eq!((report.away, report.moved), (false, Some(Vec::new())));
+    }
+}
+
+/// The checkpoint ends half-way. What is lost is said, then and at the next attempt.
+#[test]
+fn a_process_that_a_checkpoint_lost_is_named() {
+    let half = Fake { lost: Some((2, Call::Checkpoint)), ..fake(&[]) };
+    let report = move_away(&half, &ALL);
+    let why = report.why.expect("a reason");
+    assert!(why.contains("refused cuCheckpointProcessCheckpoint of process 2 (999)"), "{why}");
+    assert!(why.ends_with("; the driver has lost the memory of process 2; end it"), "{why}");
+    assert_eq!((report.away, report.moved), (false, Some(Vec::new())));
+    let again = move_away(&half, &ALL).why;
+    assert_eq!(again.as_deref(), Some("the driver has lost the memory of process 2; end it"));
+    let states = half.states.borrow();
+    assert_eq!([states[0], states[2]], [Some(CU_PROCESS_STATE_RUNNING); 2], "the others go on");
 }
 
 /// A worker was killed between its calls: some processes are moved, some locked, some neither.

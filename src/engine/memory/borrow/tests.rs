@@ -10,7 +10,7 @@ use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 use gpuslice_wire::units::{Bytes, Duration, GIB, Instant};
 
 use crate::tests::{MS, Rig, ask, id};
-use crate::{Action, Claims, Config, Event, Reclaim, SliceRequest, Token};
+use crate::{Action, Claims, Config, Event, Reclaim, Refusal, SliceRequest, Token};
 
 mod meets;
 mod walks;
@@ -401,7 +401,14 @@ fn a_claim_is_refused_where_nothing_can_be_suspended() {
     let (mut rig, burst, web) = rig(config);
     take(&mut rig, burst, 12);
     take(&mut rig, web, 6);
-    assert_eq!(answer(&pass(&mut rig, GRACE), web), Some(Err(true)));
+    let refused = pass(&mut rig, GRACE);
+    assert_eq!(answer(&refused, web), Some(Err(true)));
+    // The administrator is told of which container, and why.
+    let full = refused.iter().filter(|action| {
+        matches!(action, Action::NoRoomToMove { container, why: Refusal::HostFull { .. }, .. }
+            if *container == id("burst"))
+    });
+    assert_eq!(full.count(), 1, "{refused:?}");
 }
 
 #[test]
