@@ -317,8 +317,9 @@ mod tests {
 
     #[test]
     fn a_slice_with_turns_on_several_gpus_is_marked() {
-        let view = |gang| {
-            View { rows: vec![Row { gang, ..slice("a", 1, None, true, 0) }], ..View::default() }
+        let view = |gang| View {
+            rows: vec![Row { gang, ..slice("a", 1, None, true, 0) }],
+            ..View::default()
         };
         let last = |view: &View| lines(view, view, &standard(false)).pop().expect("a row");
         assert!(last(&view(1)).ends_with("  gang"), "{}", last(&view(1)));

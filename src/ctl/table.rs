@@ -119,6 +119,15 @@ pub struct Gpu {
 /// All of a GPU's time, parts per million.
 pub const WHOLE_PPM: u32 = 1_000_000;
 
+/// A request that waits for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryWait {
+    /// What it asks for.
+    pub need: Bytes,
+    /// Since when it waits, CLOCK_MONOTONIC ns.
+    pub since_ns: u64,
+}
+
 /// A snapshot, split into GPUs and slices.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -140,6 +149,8 @@ pub struct View {
     pub loads: BTreeMap<GpuUuid, f64>,
     /// Memory limits above caps, and what is wanted back of that, by container and GPU.
     pub limits: BTreeMap<(String, GpuUuid), MemoryLimit>,
+    /// What slices ask for within their caps and wait for, by container and GPU: others have borrowed it.
+    pub waits: BTreeMap<(String, GpuUuid), MemoryWait>,
     /// The daemon.
     pub daemon: Option<DaemonState>,
 }
@@ -216,6 +227,10 @@ impl View {
                 Snapshot::Frozen { container } => {
                     view.frozen.insert(container.to_string());
                 }
+                Snapshot::MemoryWait { container, gpu, need, since_ns, .. } => {
+                    let wait = MemoryWait { need, since_ns };
+                    view.waits.insert((container.to_string(), gpu), wait);
+                }
                 Snapshot::MemoryLimit { container, gpu, limit, wanted, .. } => {
                     let limit = MemoryLimit { limit, wanted };
                     view.limits.insert((container.to_string(), gpu), limit);
@@ -258,9 +273,14 @@ impl View {
         }
     }
 
-    /// The slice that has borrowed most of the memory that this one was refused last within its cap.
-    pub fn borrower_of(&self, row: &Row) -> Option<&Row> {
-        if row.reserved.saturating_add(row.denied_need) > row.cap {
+    /// A request of the slice that waits for memory that others have borrowed.
+    pub fn waits_for_memory(&self, row: &Row) -> Option<MemoryWait> {
+        self.waits.get(&(row.container.clone(), row.gpu)).copied()
+    }
+
+    /// The slice that has borrowed most of the memory that this one lacks for so many bytes more within its cap.
+    pub fn borrower_of(&self, row: &Row, need: Bytes) -> Option<&Row> {
+        if row.reserved.saturating_add(need) > row.cap {
             return None;
         }
         let others = self.rows.iter().filter(|it| it.gpu == row.gpu && !it.is_of(row));

@@ -276,6 +276,7 @@ impl Engine {
         gpus.chain(slices)
             .chain(suspended)
             .chain(self.limits())
+            .chain(self.memory_waits())
             .chain([Snapshot::End { now_ns: now.0 }])
             .collect()
     }

@@ -96,13 +96,8 @@ macro_rules! fill {
 }
 
 /// The element of an array that is not yet filled.
-const NO_ROW: Function = Function {
-    name: "",
-    since: 0,
-    shim: Shim::Pass,
-    sim: Sim::NotSupported,
-    takes_stream: false,
-};
+const NO_ROW: Function =
+    Function { name: "", since: 0, shim: Shim::Pass, sim: Sim::NotSupported, takes_stream: false };
 
 /// Number of driver functions: the length of an array with one element per row.
 pub const DRIVER_COUNT: usize = {

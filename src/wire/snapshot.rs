@@ -332,6 +332,19 @@ macro_rules! rows { ($($slice:tt)*) => { crate::frame::messages! {
             /// The container as its runtime names it.
             container: ContainerId,
         }
+        /// A slice of which a request within the cap waits for memory that others have borrowed.
+        211 MemoryWait {
+            /// The container as its runtime names it.
+            container: ContainerId,
+            /// Which GPU.
+            gpu: GpuUuid,
+            /// The GPU's number within the container.
+            lane: Lane,
+            /// What its oldest request asks for.
+            need: Bytes,
+            /// Since when that waits, CLOCK_MONOTONIC ns.
+            since_ns: u64,
+        }
         /// How much a GPU was used since the daemon's start.
         220 GpuUse {
             /// Which GPU.

@@ -33,7 +33,10 @@ fn a_container_that_asks_gets_its_slice() {
             .command(&["/bin/cat", "/proc/self/mountinfo", "/run/gpuslice/memory"])
             .run(&hook);
         let mounts = printed(&output);
-        assert!(mounts.contains(" limit=1073741824 used=0 free=1073741824 wanted=0 "), "{runtime}: {mounts}");
+        assert!(
+            mounts.contains(" limit=1073741824 used=0 free=1073741824 wanted=0 "),
+            "{runtime}: {mounts}"
+        );
         let at = |path: &str| {
             let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(path));
             line.unwrap_or_else(|| panic!("{runtime}: nothing at {path} in\n{mounts}")).to_owned()

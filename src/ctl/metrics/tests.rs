@@ -35,11 +35,8 @@ fn node() -> NodeView {
         untracked: Bytes(1 << 20),
         ..slice(name, 1, None, true, gpu_ns)
     };
-    let web = Row {
-        name: "a \"b\\c\n".into(),
-        wait_ns: 1_250_000_000,
-        ..held("web", 1_500_000_000)
-    };
+    let web =
+        Row { name: "a \"b\\c\n".into(), wait_ns: 1_250_000_000, ..held("web", 1_500_000_000) };
     let mut behind = [WaitBehind::default(); 3];
     behind[0] = WaitBehind {
         container: ContainerId::new("train").ok(),

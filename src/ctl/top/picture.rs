@@ -269,6 +269,7 @@ fn view(second: u64) -> View {
         suspensions: BTreeMap::new(),
         frozen: BTreeSet::new(),
         limits: BTreeMap::new(),
+        waits: BTreeMap::new(),
         loads: BTreeMap::new(),
         owners: BTreeMap::new(),
         daemon: Some(daemon()),

@@ -327,7 +327,9 @@ pub(super) fn reason_style(it: &Slice<'_>, look: Look) -> Style {
     match it.finding.why.name() {
         "nothing" => look.colour(Color::Green),
         "idle" | "no-process" => look.colour(Color::Blue),
-        "behind" | "beside" | "memory-refused" | "daemon-away" | "gang" => look.colour(Color::Red),
+        "behind" | "beside" | "memory-refused" | "memory-lent" | "daemon-away" | "gang" => {
+            look.colour(Color::Red)
+        }
         _ => look.colour(Color::Yellow),
     }
 }

@@ -74,6 +74,7 @@ fn view(seconds: u64) -> View {
         frozen: [].into(),
         suspensions: BTreeMap::new(),
         limits: BTreeMap::new(),
+        waits: BTreeMap::new(),
         loads: BTreeMap::new(),
         owners: BTreeMap::new(),
         now_ns: at,

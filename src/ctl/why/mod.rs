@@ -19,6 +19,8 @@
 //!
 //! A suspended container has no other reason: its memory is on the host. Neither has a frozen one: nothing of it runs.
 //!
+//! A request for memory that others have borrowed holds the program up, so while it waits it is the reason.
+//!
 //! A container that runs all the time is held back too if another one's work runs beside it: both count as running, so
 //! together they run longer than the stretch. Under turns, that is the work of a container that has overrun.
 //!
@@ -40,7 +42,7 @@ mod words;
 pub use growth::Growth;
 pub use words::{Told, duration, percent, quoted, with_dir};
 
-use crate::table::{Row, View, WHOLE_PPM};
+use crate::table::{MemoryWait, Row, View, WHOLE_PPM};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::SuspensionState;
@@ -103,6 +105,8 @@ pub enum Why {
     },
     /// An allocation was refused this long ago, ns.
     Refused(u64),
+    /// An allocation within its cap waits for memory that others have borrowed.
+    Lent(MemoryWait),
     /// The daemon was away.
     Away,
 }
@@ -126,6 +130,7 @@ impl Why {
             Why::Beside { .. } => "beside",
             Why::Gang { .. } => "gang",
             Why::Refused(_) => "memory-refused",
+            Why::Lent(_) => "memory-lent",
             Why::Away => "daemon-away",
         }
     }
@@ -190,6 +195,10 @@ fn reason(before: Option<&View>, now: &View, row: &Row, growth: &Growth) -> (Why
     }
     if now.frozen.contains(&row.container) {
         return (Why::Frozen, growth.wall);
+    }
+    // Its program stands in the call, so it has no work for the GPU meanwhile.
+    if let Some(wait) = now.waits_for_memory(row) {
+        return (Why::Lent(wait), growth.wall.min(now.now_ns.saturating_sub(wait.since_ns)));
     }
     if let Some(ago) = refused(now, row, growth) {
         return (Why::Refused(ago), 0);

@@ -4,7 +4,7 @@ mod advice;
 
 use super::*;
 use crate::table::tests::{gpu, slice};
-use crate::table::{DaemonState, Gpu, MemoryLimit};
+use crate::table::{DaemonState, Gpu, MemoryLimit, MemoryWait};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::ClassCaps;
@@ -373,6 +373,25 @@ fn a_refusal_is_the_reason_where_nothing_else_is() {
     // others leave memory unused, and no other slice has any
     assert_eq!(advice(&|_| ()), "gpuslice set a --memory-limit 1026MiB");
     assert_eq!(advice(&whole), "its cap is all of gpu 0: the program has to use less");
+}
+
+/// Its program stands in an allocation: that is not idleness.
+#[test]
+fn an_allocation_that_waits_for_lent_memory_is_the_reason() {
+    let (found, told) = why(parts(0, |it| it.idle = 100), |now| {
+        let of = |row: &Row| (row.container.clone(), row.gpu);
+        let (own, other) = (of(&now.rows[0]), of(&now.rows[1]));
+        let wait = MemoryWait { need: Bytes(512 << 20), since_ns: SECOND - 3 * S };
+        now.waits.insert(own, wait);
+        now.rows[1].used = Bytes(2 << 30);
+        now.limits.insert(other, MemoryLimit { limit: Bytes(4 << 30), wanted: Bytes(512 << 20) });
+    });
+    assert_eq!((found.name(), told.label.as_str()), ("memory-lent", "memory lent"));
+    assert_eq!(
+        told.sentence,
+        "waits for 512MiB within its cap since 3.0 s: b has 1GiB beyond its own, and is to give back what is missing"
+    );
+    assert_eq!(told.advice.as_deref(), Some("gpuslice suspend b"));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use super::advice::{behind_advice, higher_limit, larger_part, limit, more_memory, set};
 use super::{Finding, NOTABLE, Partner, Why, came_back, refused_ago};
-use crate::table::{Row, View};
+use crate::table::{MemoryWait, Row, View};
 use crate::text::{counted, cut};
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::SuspensionState;
@@ -101,6 +101,7 @@ impl Finding {
             Why::Suspended(state) => suspended(now, row, *state),
             Why::Frozen => frozen(now, row),
             Why::Refused(ago) => refused(now, row, *ago),
+            Why::Lent(wait) => lent(now, row, *wait),
             Why::Gang { gpu, behind } => {
                 let there = now
                     .rows
@@ -389,6 +390,23 @@ fn frozen(now: &View, row: &Row) -> (String, String, Option<String>) {
     ("frozen".to_owned(), sentence, Some(fits))
 }
 
+/// An allocation that waits for memory that others have borrowed.
+fn lent(now: &View, row: &Row, wait: MemoryWait) -> (String, String, Option<String>) {
+    let waited = duration(now.now_ns.saturating_sub(wait.since_ns));
+    let sentence = format!("waits for {} within its cap since {waited}", wait.need);
+    let Some(other) = now.borrower_of(row, wait.need) else {
+        return ("memory lent".to_owned(), sentence, None);
+    };
+    let (lent, other) = (now.borrowed(other), now.handle(&other.container));
+    (
+        "memory lent".to_owned(),
+        format!(
+            "{sentence}: {other} has {lent} beyond its own, and is to give back what is missing"
+        ),
+        Some(format!("gpuslice suspend {other}")),
+    )
+}
+
 /// A refused allocation.
 fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) {
     let (need, left) = (row.denied_need, row.denied_left);
@@ -401,11 +419,12 @@ fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) 
         duration(ago),
         row.cap
     );
-    let (sentence, advice) = match now.borrower_of(row) {
+    let (sentence, advice) = match now.borrower_of(row, need) {
         Some(other) => {
             let lent = now.borrowed(other);
             let other = now.handle(&other.container);
-            let lacks = format!("; {other} has {lent} beyond its own cap, and did not give it back");
+            let lacks =
+                format!("; {other} has {lent} beyond its own cap, and did not give it back");
             (sentence + &lacks, format!("gpuslice suspend {other}"))
         }
         None => (sentence, more_memory(now, row)),

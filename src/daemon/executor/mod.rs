@@ -217,7 +217,9 @@ impl Duties {
             (Lane::HOST, _) => "pinned host memory".to_owned(),
             (_, true) => {
                 let lent = need.saturating_sub(left);
-                format!("memory within its cap; others have {lent} of it, and did not give that back")
+                format!(
+                    "memory within its cap; others have {lent} of it, and did not give that back"
+                )
             }
             _ => "GPU memory".to_owned(),
         };

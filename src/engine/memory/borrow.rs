@@ -442,6 +442,19 @@ impl Engine {
         })
     }
 
+    /// The rows of slices of which a request waits for borrowed memory.
+    pub(crate) fn memory_waits(&self) -> impl Iterator<Item = Snapshot> + '_ {
+        let reclaims = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.lending.due.is_some());
+        reclaims.flat_map(|(at, gpu)| {
+            let requests = self.claims_on(at).into_iter().filter(|claim| claim.growth.is_some());
+            requests.filter_map(|Claim { index, lane, need, since, .. }| {
+                let container = self.containers.get(index)?.record.container;
+                let (gpu, since_ns) = (gpu.uuid, since.0);
+                Some(Snapshot::MemoryWait { container, gpu, lane, need, since_ns })
+            })
+        })
+    }
+
     /// Determines on which GPUs memory may be lent.
     pub(crate) fn find_lenders(&mut self) {
         for gpu in 0..self.gpus.len() {

@@ -310,11 +310,17 @@ fn what_does_not_fit_the_state_is_refused() {
     assert!(refused(&suspend(&mut rig, "x")).contains("has no slice"));
     assert!(refused(&resume(&mut rig, "x")).contains("has no slice"));
     let actions = suspend(&mut rig, "a");
-    assert!(refused(&suspend(&mut rig, "a")).contains("is suspended"));
-    assert!(refused(&resume(&mut rig, "a")).contains("on the way"));
+    for again in [suspend, resume] {
+        assert!(refused(&again(&mut rig, "a")).contains("is being suspended; try again when"));
+    }
     assert!(until_ordered(&mut rig, actions));
     moved(&mut rig, "a", true);
-    assert!(refused(&suspend(&mut rig, "a")).contains("is suspended"));
+    assert!(refused(&suspend(&mut rig, "a")).contains("is suspended; gpuslice resume a ends"));
+    resume(&mut rig, "a");
+    for again in [suspend, resume] {
+        assert!(refused(&again(&mut rig, "a")).contains("is being resumed, or waits for memory"));
+    }
+    moved(&mut rig, "a", true);
     let full = refused(&suspend(&mut rig, "b"));
     assert!(full.contains("its 2048MiB on the GPU") && full.contains("1024MiB are left"), "{full}");
     assert!(full.contains("resume one of them") && full.contains("suspended_memory"), "{full}");

@@ -122,6 +122,8 @@ fn a_claim_gets_what_the_borrower_gives_back() {
     eventually("nothing is lent", || free() == 0);
     assert_eq!(granted(&burst.reserve(0, MIB, MIB)), None, "it grows no more");
     assert!(must(&node, &["ps"]).contains("1GiB wanted back"));
+    let why = must(&node, &["explain", "web"]);
+    assert!(why.contains("waits for 2GiB within its cap since "), "{why}");
     assert!(events(&node, "burst").contains(&"memory-wanted".to_owned()));
     burst.release(0, GIB);
     assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
@@ -251,7 +253,9 @@ fn what_a_forked_child_keeps_is_not_granted_twice() {
     web.attach(Bytes::ZERO);
     assert_eq!(granted(&web.reserve(0, 2 * GIB, 2 * GIB)), None);
     assert!(must(&node, &["events", "--slice", "burst"]).contains("may still be on the GPU"));
-    assert!(must(&node, &["events", "--slice", "web"]).contains(" of it, and did not give that back"));
+    assert!(
+        must(&node, &["events", "--slice", "web"]).contains(" of it, and did not give that back")
+    );
     drop(inherited);
     eventually("it is free", || granted(&web.reserve(0, 2 * GIB, 2 * GIB)) == Some(2 * GIB));
 }
@@ -293,7 +297,9 @@ fn a_node_may_refuse_the_claim() {
     let got = web.filled();
     assert_eq!(got["refusal"], 2, "out of memory: {got}");
     assert!(got["got"].as_u64() < Some(2 * GIB), "{got}");
-    assert!(must(&node, &["events", "--slice", "web"]).contains(" of it, and did not give that back"));
+    assert!(
+        must(&node, &["events", "--slice", "web"]).contains(" of it, and did not give that back")
+    );
     assert!(shown(&node, "burst")["suspension"].is_null());
 }
 

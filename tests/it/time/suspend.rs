@@ -150,7 +150,10 @@ fn a_refusal_leaves_it_as_it_was() {
     for call in ["lock", "checkpoint"] {
         faults(&machine, &format!("refuse={call}"));
         let why = refused(&gpuslice(&node, &["suspend", "a"]));
-        assert!(why.contains("refused cuCheckpointProcess") && why.contains("it is not suspended"), "{why}");
+        assert!(
+            why.contains("refused cuCheckpointProcess") && why.contains("it is not suspended"),
+            "{why}"
+        );
         a.gets(&machine, MORE);
         assert!(!is_suspended(&node, "a"));
     }
