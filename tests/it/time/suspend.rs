@@ -176,7 +176,7 @@ fn a_refusal_leaves_it_as_it_was() {
 /// A driver that exports the calls and has no checkpoints: nothing is moved, and nobody is told that it was.
 #[test]
 fn a_driver_without_checkpoints_moves_nothing() {
-    let (node, machine) = with_slices(Node::start_with("devices=1,mem=16GiB,driver=12.4"));
+    let (node, machine) = super::with_slices(Node::start_with("devices=1,mem=16GiB,driver=12.4"));
     let a = Tenant::start(&node, &machine, "a", 500);
     let why = refused(&gpuslice(&node, &["suspend", "a"]));
     assert!(why.contains("has no checkpoints; install release 570 or later"), "{why}");
