@@ -15,9 +15,9 @@ use std::path::Path;
 /// Name of the record.
 const NOTE: &str = "container";
 
-/// Records this bundle as the owner in a slice's directory.
-pub(crate) fn note(dir: &Path, bundle: &Path) -> io::Result<()> {
-    file::create(&dir.join(NOTE))?.write_all(identity(bundle)?.as_bytes())
+/// Records this bundle as the owner beside the directory that the container sees.
+pub(crate) fn note(inside: &Path, bundle: &Path) -> io::Result<()> {
+    file::create(&inside.with_file_name(NOTE))?.write_all(identity(bundle)?.as_bytes())
 }
 
 /// Whether a container's slice belongs to another bundle; false without a record.
@@ -40,13 +40,13 @@ mod tests {
     #[test]
     fn a_note_keeps_others_away() {
         let dir = std::env::temp_dir().join(format!("gpuslice-claim-{}", std::process::id()));
-        let (slice, first, second) = (dir.join("c/web"), dir.join("1"), dir.join("2"));
-        for dir in [&slice, &first, &second] {
+        let (inside, first, second) = (dir.join("c/web/inside"), dir.join("1"), dir.join("2"));
+        for dir in [&inside, &first, &second] {
             fs::create_dir_all(dir).expect("a directory");
         }
         let web = ContainerId::new("web").expect("an id");
         assert!(!is_anothers(&dir, web, &second));
-        note(&slice, &first).expect("written");
+        note(&inside, &first).expect("written");
         assert!(is_anothers(&dir, web, &second));
         assert!(!is_anothers(&dir, web, &first));
         fs::remove_dir_all(&dir).expect("ours");

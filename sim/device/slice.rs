@@ -1,7 +1,7 @@
 //! The name of the slice that this process is in, for [`crate::high_water`].
 //!
-//! Each slice has a directory on the host, named as its container is, with the socket to which the shim connects. In a
-//! container it is mounted at [`MOUNTED`], and the kernel tells which directory that is. A process with a preloaded
+//! Each slice has a directory on the host, named as its container is. The directory in it has the socket to which the
+//! shim connects. In a container that one is mounted at [`MOUNTED`], and the kernel tells which directory that is. A process with a preloaded
 //! shim and no mount has the socket's path in its environment. The shim looks at both in the same order. A container
 //! that lives in the slice of a claim has the claim's id in its directory: such containers share one account.
 
@@ -23,7 +23,7 @@ pub(crate) fn own() -> Option<Vec<u8>> {
     if let Ok(claim) = std::fs::read(seen.join("claim")) {
         return Some([b"claim.".as_slice(), &claim].concat());
     }
-    Some(dir.file_name()?.as_bytes().to_owned())
+    Some(dir.parent()?.file_name()?.as_bytes().to_owned())
 }
 
 /// The directory that is mounted last at [`MOUNTED`]: the fourth and the fifth word of a line of proc(5).
@@ -47,12 +47,12 @@ mod tests {
     fn the_last_mount_names_the_slice() {
         let line =
             |root: &str, at: &str| format!("36 35 98:0 {root} {at} rw - ext4 /dev/root rw\n");
-        let text = line("/run/gpuslice/c/a", MOUNTED)
-            + &line("/run/gpuslice/c/b", MOUNTED)
+        let text = line("/run/gpuslice/c/a/inside", MOUNTED)
+            + &line("/run/gpuslice/c/b/inside", MOUNTED)
             + &line("/drv", "/run/gpuslice/driver/libcuda.so.1");
-        assert_eq!(mounted(text.as_bytes()), Some("/run/gpuslice/c/b".into()));
-        let gone = line("/run/gpuslice/c/a//deleted", MOUNTED);
-        assert_eq!(mounted(gone.as_bytes()), Some("/run/gpuslice/c/a".into()));
+        assert_eq!(mounted(text.as_bytes()), Some("/run/gpuslice/c/b/inside".into()));
+        let gone = line("/run/gpuslice/c/a/inside//deleted", MOUNTED);
+        assert_eq!(mounted(gone.as_bytes()), Some("/run/gpuslice/c/a/inside".into()));
         for other in ["", "36 35 98:0\n", "x y z /a /run/gpuslice2 rw\n"] {
             assert_eq!(mounted(other.as_bytes()), None, "{other}");
         }

@@ -20,9 +20,9 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 use std::fmt;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// This program's name.
@@ -93,14 +93,19 @@ impl LockHolder {
 
     /// Whether it is a gpusliced run by root. A user's process may have locked the file and then have executed a
     /// set-user-id program, which inherits the descriptor; or it may have exited, and its pid may have been reused,
-    /// even by this process. But no user can make root run this program.
+    /// even by this process. But no user can make root run this program. The root of a container, which sees the
+    /// driver's library, can give any program its name; its processes have their own namespace of pids.
     fn is_roots_daemon(&self) -> bool {
         let Some(pid) = self.pid.filter(|pid| *pid != std::process::id()) else {
             return false;
         };
         let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
-        self.user == Some(0) && name.split(' ').next() == Some(PROGRAM) // "(deleted)" after an upgrade
+        let pids =
+            |process: &str| fs::metadata(format!("/proc/{process}/ns/pid")).map(|it| it.ino());
+        let is_on_the_node = pids(&pid.to_string()).ok() == pids("self").ok();
+        let is_named_so = name.split(' ').next() == Some(PROGRAM); // "(deleted)" after an upgrade
+        self.user == Some(0) && is_named_so && is_on_the_node
     }
 }
 
@@ -209,7 +214,8 @@ fn lock(driver: &Driver, path: &Path, goes_on: bool) -> Result<Locked, DriverLoc
         tracing::warn!(file = %path.display(), %why, "cannot be locked: another daemon of these GPUs would not be detected");
         Ok(Locked::Unknown)
     };
-    let file = match File::open(path) {
+    // Without a wait for the end of a lease, which a container's root can take on a file that it sees.
+    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
         Ok(file) => file,
         Err(why) => return unknown(why),
     };

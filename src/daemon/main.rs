@@ -56,6 +56,7 @@ mod replies;
 mod restore;
 mod samples;
 mod service;
+mod shared_files;
 mod simulated;
 mod slab;
 mod socket_closer;

@@ -28,6 +28,7 @@ use crate::privileges::{Role, lower};
 use crate::recorder::Recorder;
 use crate::samples::Samples;
 use crate::service::{ActivatedSockets, ActivationError, Manager};
+use crate::shared_files::SharedFiles;
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Socket, can_refuse_descriptors};
 use crate::state::{Found, State, StateError};
@@ -330,6 +331,7 @@ fn assemble(
         events: Events::default(),
         samples: Samples::default(),
         recorder: Recorder::default(),
+        shared_files: SharedFiles::of(&paths),
         paths,
         tasks: Tasks::default(),
     };

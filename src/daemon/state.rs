@@ -9,7 +9,7 @@
 //!   gpus                    0644, the driver whose GPUs the node's daemon serves (`driver_lock.rs`)
 //!   policies                0600, policies of GPUs that were changed at run time
 //!   c/                      0700
-//!   c/<container>/          0711, mounted read-only into that container alone
+//!   c/<container>/          0711
 //!     record                0600, the slice (written beside, synced, renamed); a claim's slice is `claim.<id>`
 //!     claim                 0600, instead of a record: the claim in whose slice the container lives
 //!     owner                 0600, the container as Kubernetes names it (`containers/owner.rs`)
@@ -17,9 +17,17 @@
 //!     container             the hook's note of the container (`hook/claim.rs`)
 //!     first                 its first process, with which it ends (`containers/first_process.rs`)
 //!     members               which processes may connect (`containers/members.rs`)
-//!     tenant.sock           0666
-//!     driver/               empty files for the real driver to be mounted on
+//!     inside/               0711, mounted read-only into that container alone
+//!       tenant.sock         0666
+//!       memory              0644, what it may have of each GPU (`containers/memory_file.rs`)
+//!       ld.so.preload       the hook's, to be mounted at that place of `/etc`
+//!       claim               the claim in whose slice the container lives; nothing of the node reads it
+//!       driver/             empty files for the real driver to be mounted on
 //! ```
+//! A container whose root is the host's owns what it sees, and can take a lease on it (`F_SETLEASE`): whoever opens
+//! that file then waits for 45 s. So what the daemon reads and writes by name is out of its sight, and it opens
+//! nothing in `inside` without `O_NONBLOCK`.
+//!
 //! A directory without a record is left from an unfinished admission and is removed at the start. A record that
 //! cannot be read is logged and kept, and its container is refused.
 
@@ -44,7 +52,10 @@ const POLICIES_BYTES_MAX: u64 = 64 * 1024;
 /// Mount points for the real driver in a container's directory.
 const MOUNT_POINTS: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
-/// The name of a container's socket, in its directory.
+/// The directory that a container sees, in its directory.
+const INSIDE: &str = "inside";
+
+/// The name of a container's socket, in that.
 const TENANT_SOCKET: &str = "tenant.sock";
 
 /// The note of a container's members, in its directory.
@@ -140,6 +151,11 @@ impl State {
     /// A container's directory, whether it exists or not.
     pub fn container_dir(&self, container: &ContainerId) -> PathBuf {
         self.dir.join("c").join(container.as_str())
+    }
+
+    /// The directory that a container sees at `/run/gpuslice`.
+    pub fn inside(&self, container: &ContainerId) -> PathBuf {
+        self.container_dir(container).join(INSIDE)
     }
 
     fn forget_other_boots(&self) -> io::Result<()> {
@@ -243,6 +259,7 @@ impl State {
         let kept = make_container_dir(&dir)
             .and_then(|()| fs::write(dir.join(MEMBERS), members))
             .and_then(|()| self.link_socket(container, claim))
+            .and_then(|()| fs::write(self.inside(container).join(CLAIM), claim.as_str()))
             .and_then(|()| replace_file(&dir.join(CLAIM), claim.as_str().as_bytes()));
         if kept.is_err() {
             let _ = remove_tree(&dir); // the first error is the one to report
@@ -255,9 +272,9 @@ impl State {
     /// # Errors
     /// A system call failed.
     pub fn link_socket(&self, container: &ContainerId, claim: &ClaimId) -> io::Result<()> {
-        let socket = self.container_dir(container).join(TENANT_SOCKET);
+        let socket = self.inside(container).join(TENANT_SOCKET);
         remove_tree(&socket)?;
-        fs::hard_link(self.container_dir(&claim.slice()).join(TENANT_SOCKET), socket)
+        fs::hard_link(self.inside(&claim.slice()).join(TENANT_SOCKET), socket)
     }
 
     /// Replaces the record of a slice. If that fails, the old one is still there.
@@ -287,7 +304,7 @@ impl State {
     /// # Errors
     /// A system call failed.
     pub fn listen_tenants(&self, container: &ContainerId) -> io::Result<OwnedFd> {
-        listen_at(&self.container_dir(container), TENANT_SOCKET, 0o666)
+        listen_at(&self.inside(container), TENANT_SOCKET, 0o666)
     }
 
     /// The admin socket, listening.
@@ -339,7 +356,7 @@ impl State {
         let _ = fs::remove_file(self.agents_dir.join(NODE_SOCKET));
         let _ = fs::remove_file(self.dir.join(NODE_SOCKET));
         for container in containers {
-            let _ = fs::remove_file(self.container_dir(&container).join(TENANT_SOCKET));
+            let _ = fs::remove_file(self.inside(&container).join(TENANT_SOCKET));
         }
         if !ephemeral {
             return;
@@ -382,7 +399,7 @@ fn joined(dir: &Path) -> Option<(ContainerId, ClaimId)> {
 
 fn make_container_dir(dir: &Path) -> io::Result<()> {
     make_dir(dir)?;
-    let driver = dir.join("driver");
+    let driver = dir.join(INSIDE).join("driver");
     make_dir(&driver)?;
     for name in MOUNT_POINTS {
         let path = driver.join(name);

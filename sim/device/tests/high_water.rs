@@ -37,7 +37,7 @@ fn actor() {
 
 fn member(device: &Device, slice: &str) -> Actor {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.env("GPUSLICE_SOCKET", format!("/nowhere/c/{slice}/tenant.sock"));
+    command.env("GPUSLICE_SOCKET", format!("/nowhere/c/{slice}/inside/tenant.sock"));
     let mut actor = Actor::start_by(command, &device.0, "member");
     assert_eq!(actor.says(), "ready");
     actor

@@ -2,21 +2,22 @@
 //! descriptors of another. While a container floods its own socket, the admin socket still answers and the
 //! next container still starts.
 
+use crate::shared_files::SharedFiles;
 use crate::socket_closer;
 use gpuslice_engine::Quota;
 use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
 
-/// The daemon's own: epoll, timer, signals, admin socket, lock, log, spare, files being written, and the
-/// channels to the processes that close sockets.
-const OWN: u64 = 32 + socket_closer::DESCRIPTORS;
+/// The daemon's own: epoll, timer, signals, admin socket, lock, log, spare, files being written, the channels to the
+/// processes that close sockets, and the libraries that containers see.
+const OWN: u64 = 32 + socket_closer::DESCRIPTORS + SharedFiles::MOST;
 /// Connections of agents.
 const AGENTS_MAX: u64 = 32;
 /// Admin connections; this many containers can start at once.
 const ADMINS_MAX: u64 = 256;
-/// Per container: its socket, its page, its usage table, its first process's pidfd and its file of grants. A
-/// claim's slice has no first process, and a container that lives in it has nothing else; so these share what
+/// Per container: its socket, its page, its usage table, its first process's pidfd, its file of grants and its memory
+/// file. A claim's slice has no first process, and a container that lives in it has nothing else; so these share what
 /// containers leave.
-const PER_CONTAINER: u64 = 5;
+const PER_CONTAINER: u64 = 6;
 /// Per process: its connection, its doorbell and its pidfd; and one more from the end of a connection until
 /// the next connection takes over its memory.
 const PER_CLIENT: u64 = 4;
@@ -108,7 +109,7 @@ mod tests {
         let budget = Budget::new(1 << 20, 256);
         assert!(budget.has_descriptors(256, 0, 0) && !budget.has_descriptors(256, 0, 1));
         assert!(budget.has_descriptors(0, 256, 256) && !budget.has_descriptors(0, 256, 257));
-        assert!(budget.has_descriptors(0, 100, 880) && !budget.has_descriptors(1, 100, 880));
+        assert!(budget.has_descriptors(0, 100, 1036) && !budget.has_descriptors(1, 100, 1036));
     }
 
     #[test]

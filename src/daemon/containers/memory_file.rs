@@ -16,6 +16,9 @@
 //! inotify on the file itself (`IN_MODIFY`). For a file that takes the place of another it would have to watch the
 //! directory, which a container's users may not read.
 //!
+//! A container's root may own the file and take a lease on it, and whoever opens it then waits for 45 s. So it is kept
+//! open, which leaves no lease to be had, and a file that cannot be opened at once is replaced.
+//!
 //! It is rewritten when cap, limit or `wanted` change, and every second while another amount changes. Nothing reads it
 //! back.
 
@@ -25,12 +28,12 @@ use gpuslice_engine::{LaneRecord, MemoryShare, Record};
 use gpuslice_host::clock::now;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::units::Bytes;
-use std::fs::{OpenOptions, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// The file's name in a container's directory.
+/// The file's name in the directory that a container sees.
 const NAME: &str = "memory";
 /// Bytes of a line; the longest has 199.
 const LINE_BYTES: usize = 200;
@@ -38,6 +41,8 @@ const LINE_BYTES: usize = 200;
 /// What a container's memory file says.
 #[derive(Debug, Default)]
 pub(super) struct MemoryFile {
+    /// Open for writing.
+    file: Option<File>,
     shares: Vec<MemoryShare>,
     failed: LogLimit,
 }
@@ -76,20 +81,37 @@ impl MemoryFile {
     }
 
     fn write(&mut self, dir: &Path, shares: Vec<MemoryShare>) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o644).custom_flags(libc::O_NOFOLLOW);
-        let mut file = options.open(dir.join(NAME))?;
-        file.set_permissions(Permissions::from_mode(0o644))?;
-        file.write_all(text(&shares).as_bytes())?;
+        let file = match &self.file {
+            Some(file) => file,
+            None => self.file.insert(open(dir)?),
+        };
+        file.write_all_at(text(&shares).as_bytes(), 0)?;
         self.shares = shares;
         Ok(())
     }
 }
 
+/// Opens the file for writing; one on which a process has a lease is replaced.
+fn open(dir: &Path) -> io::Result<File> {
+    let path = dir.join(NAME);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o644);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = match options.open(&path) {
+        Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+            std::fs::remove_file(&path)?;
+            options.open(&path)?
+        }
+        opened => opened?,
+    };
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    Ok(file)
+}
+
 impl Containers {
     /// Tells a container's programs what it may have, has and should give back.
     pub fn show_memory(&mut self, container: &ContainerId, shares: Vec<MemoryShare>) {
-        let dir = self.state.container_dir(container);
+        let dir = self.state.inside(container);
         let Some(slice) = self.of_mut(container) else {
             return;
         };

@@ -167,7 +167,7 @@ impl Containers {
             grants: Grants::of(&dir, record.lanes.len()),
             first: None,
             owner: owner::noted(&dir),
-            memory: MemoryFile::of(&dir, record)?,
+            memory: MemoryFile::of(&self.state.inside(&container), record)?,
         };
         let full = |_| io::Error::other("more slices than there can be");
         let key = self.slots.insert(slice).map_err(full)?;

@@ -25,6 +25,7 @@ use crate::preempt::Preemption;
 use crate::recorder::Recorder;
 use crate::replies::{NO_REPLY, is_agents, key_of};
 use crate::samples::Samples;
+use crate::shared_files::SharedFiles;
 use crate::slab::Key;
 use crate::suspend::Suspender;
 use crate::tasks::{Task, Tasks};
@@ -72,6 +73,8 @@ pub struct Duties {
     pub gpu_table: GpuTable,
     /// Watches the GPUs' health.
     pub health: HealthWatch,
+    /// The libraries that containers see.
+    pub shared_files: SharedFiles,
     /// Paths of the runtime directory, the driver and the shim.
     pub paths: Paths,
     /// What follows from the event at hand.

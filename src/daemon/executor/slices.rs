@@ -43,6 +43,7 @@ impl Duties {
         let asked = self.admins.take_asked(key_of(token));
         let owner = self.admins.take_owner(key_of(token));
         self.expect_slice();
+        self.shared_files.open_leased();
         let container = record.container;
         if let Err(why) = self.containers.admit(now(), record, &owner, asked) {
             let text = self.on_disk(
@@ -135,7 +136,7 @@ impl Duties {
 
     /// The paths that a container needs mounted.
     fn mounts(&self, container: &ContainerId) -> Mounts {
-        let dir = self.containers.state().container_dir(container);
+        let dir = self.containers.state().inside(container);
         let (driver, shim) = (&self.paths.driver, &self.paths.shim);
         Mounts {
             dir: host_path(&dir).unwrap_or(HostPath::EMPTY),

@@ -142,7 +142,10 @@ impl Node {
     pub fn reporter(&mut self, words: Words<'_>) -> Result<(ChildStdout, PathBuf), Error> {
         let sockets = || -> BTreeSet<PathBuf> {
             let slices = std::fs::read_dir(self.dir.join("run/c")).into_iter().flatten().flatten();
-            slices.map(|slice| slice.path().join("tenant.sock")).filter(|it| it.exists()).collect()
+            slices
+                .map(|slice| slice.path().join("inside/tenant.sock"))
+                .filter(|it| it.exists())
+                .collect()
         };
         let before = sockets();
         let mut child = self.spawn(0, words, Stdio::piped())?;

@@ -127,6 +127,51 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     assert!(place.output(ONE, "driver", "two").status.success());
 }
 
+/// A program in a container locks the driver's library, which it sees, and has the daemon's name. Its root is the
+/// host's.
+#[test]
+fn a_containers_lock_never_excludes_the_nodes_daemon() {
+    if !is_root() {
+        return skip("locks of containers", "needs root, as containers have it");
+    }
+    let place = Place::new();
+    let program = place.path("gpusliced");
+    fs::copy("/usr/bin/flock", &program).expect("copied");
+    let held = place.path("held");
+    let lock = |in_container: bool| {
+        let mut command = Command::new("unshare");
+        command.args(if in_container {
+            &["--pid", "--fork", "--kill-child"][..]
+        } else {
+            &["--uts"]
+        });
+        command.arg(&program).arg("--close").arg(place.path("driver/libcuda.so.1"));
+        // Until the test's end of the pipe is closed.
+        command.args(["sh", "-c", "touch $0; read line"]).arg(&held);
+        let lock = Running(command.stdin(Stdio::piped()).spawn().expect("it starts"));
+        eventually("the lock", || held.exists());
+        fs::remove_file(&held).expect("a file");
+        lock
+    };
+    let start = || {
+        let node = Node::new();
+        let mut command = Command::new(place.path("bin/gpusliced"));
+        command.arg("--runtime-dir").arg(node.runtime_dir());
+        command.arg("--driver-dir").arg(place.path("driver"));
+        (node, command)
+    };
+    // On the node itself, root's program of that name is believed to be one.
+    let other = lock(false);
+    let output = start().1.output().expect("it starts");
+    assert!(!output.status.success() && said(&output).contains("another gpusliced"), "{output:?}");
+    other.end(Signal::SIGKILL);
+    let container = lock(true);
+    let (mut node, command) = start();
+    node.start_command(command);
+    assert!(node.log().contains("serves these GPUs too"), "{}", node.log());
+    container.end(Signal::SIGKILL);
+}
+
 /// A user's process locks the driver, then executes a set-user-id program of root's: by its user alone it
 /// could be a daemon of root's.
 #[test]

@@ -6,6 +6,7 @@ use crate::harness::{is_root, skip};
 use gpuslice_wire::admin::{Answer, Command, Denial, MemoryAsk};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, GIB};
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -16,7 +17,7 @@ fn an_admitted_container_has_all_it_needs_mounted() {
         panic!("not admitted")
     };
     let (dir, cuda, nvml, device) = (mounts.dir, mounts.cuda, mounts.nvml, mounts.device);
-    assert_eq!(Path::new(dir.as_str()), node.container_dir("web-1"));
+    assert_eq!(Path::new(dir.as_str()), node.inside("web-1"));
     assert!(cuda.as_str().ends_with("/driver/libcuda.so.1"), "{cuda}");
     assert!(nvml.as_str().ends_with("/driver/libnvidia-ml.so.1"), "{nvml}");
     assert_eq!(Path::new(device.as_str()), node.root().join("device/node"));
@@ -24,8 +25,12 @@ fn an_admitted_container_has_all_it_needs_mounted() {
         let meta = std::fs::metadata(Path::new(dir.as_str()).join(path)).expect(path);
         meta.permissions().mode() & 0o7777
     };
-    assert_eq!((mode(""), mode("tenant.sock"), mode("record")), (0o711, 0o666, 0o600));
+    assert_eq!((mode(""), mode("tenant.sock"), mode("../record")), (0o711, 0o666, 0o600));
     assert_eq!(mode("driver/libcuda.so.1"), 0o444);
+    // Nothing that the daemon reads again.
+    let entries = std::fs::read_dir(Path::new(dir.as_str())).expect("a directory");
+    let names: BTreeSet<_> = entries.map(|it| it.expect("an entry").file_name()).collect();
+    assert_eq!(names, ["driver", "memory", "tenant.sock"].map(Into::into).into());
     let admin = std::fs::metadata(node.runtime_dir().join("admin.sock")).expect("a socket");
     assert_eq!(admin.permissions().mode() & 0o7777, 0o600);
     assert_eq!(node.dismiss("web-1"), Answer::Dismissed {});
@@ -40,7 +45,7 @@ fn a_container_twice_is_refused() {
     let (why, text) = denied(node.admit("a", Bytes(GIB)));
     assert_eq!(why, Denial::Exists);
     assert!(text.contains("container a has a slice already"), "{text}");
-    assert!(node.container_dir("a").join("tenant.sock").exists(), "the first one is untouched");
+    assert!(node.socket("a").exists(), "the first one is untouched");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn a_clean_end_keeps_records_and_removes_sockets() {
     assert!(node.end_daemon(Signal::SIGTERM).success());
     assert!(!node.runtime_dir().join("admin.sock").exists());
     let dir = node.container_dir("a");
-    assert!(dir.join("record").exists() && !dir.join("tenant.sock").exists());
+    assert!(dir.join("record").exists() && !node.socket("a").exists());
     node.start_daemon(&[]);
     node.tenant("a").attach(Bytes::ZERO);
 }

@@ -219,6 +219,11 @@ impl Node {
         self.runtime_dir.join("c").join(container)
     }
 
+    /// The directory that a container sees at `/run/gpuslice`.
+    pub fn inside(&self, container: &str) -> PathBuf {
+        self.container_dir(container).join("inside")
+    }
+
     /// A new connection to a container's socket, of the test's own process.
     pub fn tenant(&self, container: &str) -> TenantClient {
         TenantClient::connect(&self.socket(container)).expect("the daemon listens")
@@ -233,7 +238,7 @@ impl Node {
 
     /// A container's socket.
     pub fn socket(&self, container: &str) -> PathBuf {
-        self.container_dir(container).join("tenant.sock")
+        self.inside(container).join("tenant.sock")
     }
 
     /// Gives a container a slice of GPU 0.

@@ -54,13 +54,14 @@ fn plan(node: &Node, bundle: &Path, rootfs: PathBuf, id: &str) -> Plan {
     reads.extend(parts.map(|name| crate::harness::target_dir().join(name)));
     reads.extend([
         node.root().join("device/node"),
-        node.container_dir(id),
-        node.container_dir(id).join("ld.so.preload"),
+        node.inside(id),
+        node.inside(id).join("ld.so.preload"),
         bundle.join("config.json"),
         bundle.to_owned(),
     ]);
     Plan {
-        tenant: node.container_dir(id),
+        note: node.container_dir(id).join("container"),
+        tenant: node.inside(id),
         socket: node.runtime_dir().join("admin.sock"),
         rootfs,
         reads,

@@ -59,8 +59,10 @@ const HARMLESS: &[&str] = &[
 
 /// What else the hook may do; paths are the host's.
 pub struct Plan {
-    /// The daemon's directory of the container, where the hook writes its notes.
+    /// The directory that the container sees, where the hook writes its preload list.
     pub tenant: PathBuf,
+    /// Its note of the container, beside that.
+    pub note: PathBuf,
     /// The admin socket.
     pub socket: PathBuf,
     /// The container's root.
@@ -179,7 +181,9 @@ fn is_the_hook(call: &Call) -> bool {
 }
 
 fn may_write(path: &Path, plan: &Plan) -> bool {
-    path.starts_with(&plan.tenant) || path.starts_with(&plan.rootfs) && path != plan.rootfs
+    path == plan.note
+        || path.starts_with(&plan.tenant)
+        || path.starts_with(&plan.rootfs) && path != plan.rootfs
 }
 
 fn may_read(path: &Path, plan: &Plan) -> bool {
@@ -200,7 +204,8 @@ fn may_read(path: &Path, plan: &Plan) -> bool {
 #[test]
 fn a_step_aside_is_found() {
     let plan = Plan {
-        tenant: "/r/c/x".into(),
+        tenant: "/r/c/x/inside".into(),
+        note: "/r/c/x/container".into(),
         socket: "/r/admin.sock".into(),
         rootfs: "/b/rootfs".into(),
         reads: vec!["/b/config.json".into()],

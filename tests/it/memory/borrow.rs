@@ -12,11 +12,11 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigHandler, Signal, signal};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -143,7 +143,7 @@ impl Program {
             .args(["--seconds", "100000", "--idle", "--step-mib", "64", "--most-mib"])
             .arg(most_mib.to_string())
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
+            .env("GPUSLICE_SOCKET", node.socket(container))
             .env("GPUSLICE_DRIVER_DIR", &driver)
             .env("LD_LIBRARY_PATH", &driver)
             .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
@@ -349,7 +349,7 @@ fn example(node: &Node, words: &[&str], modules: &std::path::Path) -> Program {
         .current_dir(&examples)
         .env("PYTHONPATH", paths.join(":"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("GPUSLICE_SOCKET", node.container_dir("burst").join("tenant.sock"))
+        .env("GPUSLICE_SOCKET", node.socket("burst"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     Program(command.spawn().expect("python3 starts"))
@@ -357,7 +357,7 @@ fn example(node: &Node, words: &[&str], modules: &std::path::Path) -> Program {
 
 /// The words of the only line of the container's memory file.
 fn told(node: &Node) -> Vec<String> {
-    let text = std::fs::read_to_string(node.container_dir("burst").join("memory")).expect("a file");
+    let text = std::fs::read_to_string(node.inside("burst").join("memory")).expect("a file");
     text.split_whitespace().skip(1).map(str::to_owned).collect()
 }
 
@@ -385,6 +385,31 @@ fn a_program_is_told_what_is_wanted_back() {
     burst.release(0, GIB);
     assert_eq!(granted(&web.0.message().expect("an answer").1), Some(2 * GIB));
     eventually("it is wanted no more", || told(&node)[4] == "wanted=0");
+}
+
+/// A container's root may own what it sees, and takes leases on it: whoever opens such a file waits for 45 s.
+#[test]
+fn a_lease_on_the_file_holds_up_no_daemon() {
+    // SAFETY: no handler is set. A lease that is broken sends SIGIO.
+    unsafe { signal(Signal::SIGIO, SigHandler::SigIgn).expect("ignored") };
+    let mut node = node("");
+    two_slices(&node);
+    let path = node.inside("burst").join("memory");
+    let lease = |kind: i32| {
+        let file = std::fs::File::open(&path).expect("a file");
+        // SAFETY: numbers, and a descriptor of ours.
+        let done = unsafe { nix::libc::fcntl(file.as_raw_fd(), nix::libc::F_SETLEASE, kind) };
+        nix::errno::Errno::result(done).map(|_| file)
+    };
+    for kind in [nix::libc::F_RDLCK, nix::libc::F_WRLCK] {
+        assert_eq!(lease(kind).map(drop), Err(nix::errno::Errno::EAGAIN), "the daemon has it open");
+    }
+    node.end_daemon(Signal::SIGKILL);
+    let held = lease(nix::libc::F_RDLCK).expect("nobody has it open");
+    start(&mut node, "");
+    must(&node, &["set", "burst", "--memory-limit", "3GiB"]);
+    eventually("the new limit", || told(&node)[1] == format!("limit={}", 3 * GIB));
+    drop(held);
 }
 
 /// The command that lowers a limit tells of the memory held above it, and so does the file, which is kept up without a

@@ -219,7 +219,8 @@ impl Container {
 
     /// What the daemon has of it, and of itself.
     fn rows(&self) -> Vec<Snapshot> {
-        let runtime_dir = self.socket.ancestors().nth(3).expect("c/ID/tenant.sock is below it");
+        let runtime_dir =
+            self.socket.ancestors().nth(4).expect("c/ID/inside/tenant.sock is below it");
         let admin = AdminClient::connect(&runtime_dir.join("admin.sock"));
         let mut rows = admin.map(|admin| admin.list()).unwrap_or_default();
         rows.retain(|row| match row {

@@ -116,7 +116,7 @@ fn another_user_cannot_take_the_memory_of_a_command() {
     let socket = node.socket("run");
     let by_path = Agent::start_after(|| as_nobody(Path::new("/")));
     assert!(by_path.try_connect(&socket).is_none(), "it got there");
-    let dir = node.container_dir("run");
+    let dir = node.inside("run");
     let inside = Agent::start_after(|| as_nobody(&dir));
     assert_refused(&inside.connect(Path::new("tenant.sock")));
     assert_served(Agent::start().connect(&socket));

@@ -23,7 +23,7 @@ pub fn program(node: &Node, words: &[&str], slice: bool) -> Command {
     if slice {
         command
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env("GPUSLICE_SOCKET", node.container_dir("a").join("tenant.sock"))
+            .env("GPUSLICE_SOCKET", node.socket("a"))
             .env("GPUSLICE_DRIVER_DIR", &driver);
     }
     command

@@ -28,7 +28,7 @@ fn start(node: &Node, seconds: u64, container: Option<&str>) -> Child {
     if let Some(container) = container {
         command
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
+            .env("GPUSLICE_SOCKET", node.socket(container))
             .env("GPUSLICE_DRIVER_DIR", &driver);
     }
     command.spawn().expect("collectives are staged")

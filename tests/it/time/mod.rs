@@ -77,7 +77,7 @@ fn put_in_slice(command: &mut Command, node: &Node, container: &str) {
     let driver = node.root().join("driver");
     command
         .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-        .env("GPUSLICE_SOCKET", node.container_dir(container).join("tenant.sock"))
+        .env("GPUSLICE_SOCKET", node.socket(container))
         .env("GPUSLICE_DRIVER_DIR", &driver)
         .env("LD_LIBRARY_PATH", &driver)
         .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))

@@ -271,7 +271,7 @@ fn more_than_there_is_room_for() {
 #[test]
 fn a_process_that_executes_another_program() {
     let scene = Scene::new();
-    let socket = scene.node.container_dir("a").join("tenant.sock");
+    let socket = scene.node.socket("a");
     let mut command = Command::new("sleep");
     command.arg("1000");
     let tells = move || {
