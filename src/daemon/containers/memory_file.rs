@@ -62,7 +62,8 @@ fn text(shares: &[MemoryShare]) -> String {
 }
 
 impl MemoryFile {
-    /// The file of a slice that begins, or goes on after a restart of the daemon: what is used is not known yet.
+    /// The file of a slice that begins, or goes on after a restart of the daemon: what is used is not known yet, and
+    /// of what is free only that the cap is promised. A program that starts at once may read this.
     ///
     /// # Errors
     /// A system call failed.
@@ -73,7 +74,7 @@ impl MemoryFile {
             cap: lane.cap,
             limit: lane.limit,
             used: Bytes::ZERO,
-            free: Bytes::ZERO,
+            free: lane.cap,
             wanted: Bytes::ZERO,
         };
         file.write(dir, record.lanes.iter().map(share).collect())?;

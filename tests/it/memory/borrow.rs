@@ -387,6 +387,19 @@ fn a_program_is_told_what_is_wanted_back() {
     eventually("it is wanted no more", || told(&node)[4] == "wanted=0");
 }
 
+/// A program that reads the file as soon as its slice is given finds its cap there.
+#[test]
+fn the_file_is_right_from_the_beginning() {
+    let node = node("");
+    for number in 0..50 {
+        let name = format!("c{number}");
+        node.must_admit(&name, Bytes(GIB / 2));
+        let text = std::fs::read_to_string(node.inside(&name).join("memory")).expect("a file");
+        assert!(text.contains(" used=0 free=536870912 wanted=0 "), "{name}: {text}");
+        node.dismiss(&name);
+    }
+}
+
 /// A container's root may own what it sees, and takes leases on it: whoever opens such a file waits for 45 s.
 #[test]
 fn a_lease_on_the_file_holds_up_no_daemon() {
