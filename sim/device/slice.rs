@@ -1,9 +1,9 @@
 //! The name of the slice that this process is in, for [`crate::high_water`].
 //!
 //! Each slice has a directory on the host, named as its container is. The directory in it has the socket to which the
-//! shim connects. In a container that one is mounted at [`MOUNTED`], and the kernel tells which directory that is. A process with a preloaded
-//! shim and no mount has the socket's path in its environment. The shim looks at both in the same order. A container
-//! that lives in the slice of a claim has the claim's id in its directory: such containers share one account.
+//! shim connects. In a container that one is mounted at [`MOUNTED`], and the kernel tells which directory that is. A
+//! process with a preloaded shim and no mount has the socket's path in its environment. The shim looks at both in the
+//! same order. A container that lives in the slice of a claim sees the claim's id: such containers share one account.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};

@@ -254,8 +254,8 @@ impl View {
         held.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
-    /// Memory of a slice that is on the host: of a suspended container, or of one on the way, for which the daemon keeps
-    /// room there. What a suspension left on the GPU is `untracked` then.
+    /// Memory of a slice that is on the host: of a suspended container, or of one on the way, for which the daemon
+    /// keeps room there. What a suspension left on the GPU is `untracked` then.
     pub fn on_host(&self, row: &Row) -> Bytes {
         match self.suspensions.get(&row.container) {
             Some(SuspensionState::Suspended) => row.reserved.saturating_sub(row.untracked),

@@ -2,7 +2,7 @@
 //!
 //! A container's root may be the host's, and then owns these files as the host's root does. A lease for writing on one
 //! of them (`F_SETLEASE`) would let every other process that opens it wait for 45 s, also another container's program
-//! as it starts. The kernel gives no such lease on a file that somebody has open.
+//! as it starts. The kernel gives no such lease on a file that another process has open.
 
 use crate::paths::Paths;
 use std::fs::{File, OpenOptions};

@@ -24,8 +24,8 @@
 //!       claim               the claim in whose slice the container lives; nothing of the node reads it
 //!       driver/             empty files for the real driver to be mounted on
 //! ```
-//! A container whose root is the host's owns what it sees, and can take a lease on it (`F_SETLEASE`): whoever opens
-//! that file then waits for 45 s. So what the daemon reads and writes by name is out of its sight, and it opens
+//! A container whose root is the host's owns what it sees, and can take a lease on it (`F_SETLEASE`): a process that
+//! opens that file then waits for 45 s. So what the daemon reads and writes by name is out of its sight, and it opens
 //! nothing in `inside` without `O_NONBLOCK`.
 //!
 //! A directory without a record is left from an unfinished admission and is removed at the start. A record that

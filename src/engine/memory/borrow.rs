@@ -71,6 +71,16 @@ struct Claim {
     growth: Option<Growth>,
 }
 
+/// What came of the suspension of a borrower.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one at a time
+enum Suspends {
+    Begun,
+    /// The host has no room; the action tells so.
+    HostFull(Action),
+    Not,
+}
+
 /// A container that has borrowed, by what decides which one gives back first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Borrower {
@@ -354,9 +364,9 @@ impl Engine {
                     break;
                 }
                 match self.suspend_borrower(borrower.index) {
-                    Ok(true) => missing = self.missing(gpu, claims),
-                    Ok(false) => {}
-                    Err(no_room) => full.push(no_room),
+                    Suspends::Begun => missing = self.missing(gpu, claims),
+                    Suspends::HostFull(action) => full.push(action),
+                    Suspends::Not => {}
                 }
             }
         }
@@ -381,22 +391,22 @@ impl Engine {
         }
     }
 
-    /// Begins to suspend a container, if its memory can be moved; an error says that the host has no room for it.
-    fn suspend_borrower(&mut self, index: ContainerIndex) -> Result<bool, Action> {
+    /// Begins to suspend a container, if its memory can be moved.
+    fn suspend_borrower(&mut self, index: ContainerIndex) -> Suspends {
         let Some(container) = self.containers.get(index) else {
-            return Ok(false);
+            return Suspends::Not;
         };
         let failed = container.not_moved.is_some_and(|at| self.now < at.plus(MOVE_AGAIN));
         let (token, container) = (Token::NONE, container.record.container);
         if failed {
-            return Ok(false);
+            return Suspends::Not;
         }
         match self.begin_suspension(token, container) {
-            Ok(()) => Ok(true),
+            Ok(()) => Suspends::Begun,
             Err(why @ Refusal::HostFull { .. }) => {
-                Err(Action::NoRoomToMove { token, container, why })
+                Suspends::HostFull(Action::NoRoomToMove { token, container, why })
             }
-            Err(_) => Ok(false),
+            Err(_) => Suspends::Not,
         }
     }
 

@@ -1,4 +1,5 @@
-//! How long a suspension and a resume of nearly a gibibyte take, beside what the link between GPU and host needs for the bytes.
+//! How long a suspension and a resume of nearly a gibibyte take, beside what the link between GPU and host needs for
+//! the bytes.
 //!
 //! A program in a slice holds the memory and is idle. The time is from the command to the daemon's answer. The program
 //! and the socket of the command are there before; what `gpuslice suspend` takes to start is not in it.

@@ -400,7 +400,7 @@ fn the_file_is_right_from_the_beginning() {
     }
 }
 
-/// A container's root may own what it sees, and takes leases on it: whoever opens such a file waits for 45 s.
+/// A container's root may own what it sees, and takes leases on it: a process that opens such a file waits for 45 s.
 #[test]
 fn a_lease_on_the_file_holds_up_no_daemon() {
     // SAFETY: no handler is set. A lease that is broken sends SIGIO.

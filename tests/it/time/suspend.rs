@@ -173,7 +173,7 @@ fn a_refusal_leaves_it_as_it_was() {
     assert_eq!(kinds, ["not-moved", "not-moved", "suspended", "not-moved", "resumed"]);
 }
 
-/// A driver that exports the calls and has no checkpoints: nothing is moved, and nobody is told that it was.
+/// A driver that exports the calls and has no checkpoints: nothing is moved, and the command says so.
 #[test]
 fn a_driver_without_checkpoints_moves_nothing() {
     let (node, machine) = super::with_slices(Node::start_with("devices=1,mem=16GiB,driver=12.4"));
