@@ -16,8 +16,8 @@
 //! inotify on the file itself (`IN_MODIFY`). For a file that takes the place of another it would have to watch the
 //! directory, which a container's users may not read.
 //!
-//! A container's root may own the file and take a lease on it, and each process that opens it then waits for 45 s. So it
-//! is kept open, which leaves no lease to be had, and a file that cannot be opened at once is replaced.
+//! A container's root may own the file and take a lease on it, and each process that opens it then waits for 45 s. So
+//! it is kept open, which leaves no lease to be had, and a file that cannot be opened at once is replaced.
 //!
 //! It is rewritten when cap, limit or `wanted` change, and every second while another amount changes. Nothing reads it
 //! back.
