@@ -150,12 +150,17 @@ impl Engine {
             let left = slice.account.left().saturating_sub(slice.withheld);
             // a suspended container needs room on the GPU when it is resumed
             let most = if self.is_away(index) { slice.account.promised() } else { left };
+            // where caps add up to more than the GPU has, none is a promise
+            let there = match self.config.oversubscribe {
+                true => self.free_on(slice.gpu?),
+                false => most,
+            };
             Some(MemoryShare {
                 gpu: self.gpus[slice.gpu?].uuid,
                 cap: slice.account.cap(),
                 limit: slice.account.limit(),
                 used: self.used(index, lane).saturating_add(slice.untracked()),
-                free: left.min(most),
+                free: left.min(most).min(there),
                 wanted: slice.wanted,
             })
         };

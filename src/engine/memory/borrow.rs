@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// Memory of a GPU that neither containers, nor ended ones, nor the driver have.
-    fn free_on(&self, gpu: usize) -> Bytes {
+    pub(crate) fn free_on(&self, gpu: usize) -> Bytes {
         let of = &self.gpus[gpu];
         let own = of.beside.own[0].max(of.beside.own[1]);
         let beside = of.beside.unfreed.sum().saturating_add(own);

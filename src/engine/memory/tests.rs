@@ -402,6 +402,22 @@ fn less_is_allowed_where_too_much_is_promised() {
     assert!(resize(&mut rig, Lane(0), exactly(12)).is_err());
 }
 
+/// Where caps add up to more than the GPU has, what is free is what the GPU has.
+#[test]
+fn on_an_oversubscribed_gpu_no_more_is_free_than_there_is() {
+    for (oversubscribe, cap, free) in [(true, 12, 6), (false, 6, 6)] {
+        let config = Config { oversubscribe, ..Config::default() };
+        let mut rig = Rig::new(config, &[16]);
+        for name in ["a", "b"] {
+            rig.admit(ask(name, "0", cap * GIB)).expect("fits");
+        }
+        let client = rig.attach("a", 0).expect("in");
+        rig.reserve(client, 10 * GIB, 10 * GIB);
+        let of = |name| rig.engine.memory_of(id(name))[0].free;
+        assert_eq!(of("b"), Bytes(free * GIB), "{oversubscribe}");
+    }
+}
+
 #[test]
 fn pinned_memory_has_a_ledger_of_its_own() {
     let mut rig = Rig::new(Config::default(), &[16]);
