@@ -6,7 +6,7 @@
 //! hierarchy, or without the right to write it, the command runs without a group. The group lies below
 //! the one that `gpuslice run` was started in, whose limits stay in force.
 
-use gpuslice_host::cgroup::{RUN_PREFIX, directory, mount, of};
+use gpuslice_host::cgroup::{RUN_PREFIX, directory, mount, of, remove};
 use gpuslice_host::process::exists;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ impl Drop for Group {
         // Processes that the command left running keep the group; the daemon or the next
         // `gpuslice run` removes it later.
         if move_to(&self.parent) {
-            let _ = fs::remove_dir(&self.dir);
+            let _ = remove(&self.dir);
         }
     }
 }
@@ -67,7 +67,7 @@ fn sweep(parent: &Path) {
     for entry in all {
         let gone = |pid| !exists(pid);
         if entry.file_name().to_str().and_then(maker).is_some_and(gone) {
-            let _ = fs::remove_dir(entry.path());
+            let _ = remove(&entry.path());
         }
     }
 }

@@ -143,6 +143,8 @@ pub struct View {
     pub owners: BTreeMap<String, Owner>,
     /// How far the suspension of containers is, by id; those that are not suspended are not in it.
     pub suspensions: BTreeMap<String, SuspensionState>,
+    /// Ids of suspended containers that the daemon resumes by itself when there is room.
+    pub reclaimed: BTreeSet<String>,
     /// Ids of the containers that are frozen because they are over their caps.
     pub frozen: BTreeSet<String>,
     /// What NVML shows of the use of GPUs, 0..=1; those of which it told nothing lately are not in it.
@@ -223,6 +225,9 @@ impl View {
                 }
                 Snapshot::Suspension { container, state, .. } => {
                     view.suspensions.insert(container.to_string(), state);
+                }
+                Snapshot::Reclaimed { container } => {
+                    view.reclaimed.insert(container.to_string());
                 }
                 Snapshot::Frozen { container } => {
                     view.frozen.insert(container.to_string());

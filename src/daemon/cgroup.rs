@@ -8,11 +8,10 @@
 //! group. Only an exiting process is in a removed group; a group whose real name ends so is recognised by its
 //! directory.
 
-use gpuslice_host::cgroup::{RUN_PREFIX, directory, mount, of, within};
+use gpuslice_host::cgroup::{RUN_PREFIX, directory, mount, of, remove, within};
 use gpuslice_wire::text::CgroupPath;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fs;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -110,14 +109,14 @@ impl Deref for Dir {
     }
 }
 
-/// Removes a group that `gpuslice run` made, if it is empty; leaves all other groups. Returns whether nothing
+/// Removes a group that `gpuslice run` made, if no process is in it; leaves all other groups. Returns whether nothing
 /// is left to remove.
 pub fn remove_own(mount: &Path, name: &[u8]) -> bool {
     let last = name.rsplit(|byte| *byte == b'/').next();
     let dir = directory(mount, name);
     // `gpuslice run` may have removed it already, or a process may still run in it.
     !last.is_some_and(|last| last.starts_with(RUN_PREFIX.as_bytes()))
-        || fs::remove_dir(&dir).is_ok()
+        || remove(&dir).is_ok()
         || !dir.exists()
 }
 

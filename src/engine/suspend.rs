@@ -403,10 +403,15 @@ impl Engine {
 
     /// The rows of suspended containers, as [`Engine::snapshot`] has them.
     pub fn suspensions(&self) -> impl Iterator<Item = Snapshot> + '_ {
-        self.containers.iter().filter_map(|(_, it)| {
+        let reclaimed = self.reclaimed.iter().filter_map(|(_, index)| {
+            let container = self.containers.get(*index)?.record.container;
+            Some(Snapshot::Reclaimed { container })
+        });
+        let all = self.containers.iter().filter_map(|(_, it)| {
             let (state, container) = (it.suspension.shown()?, it.record.container);
             Some(Snapshot::Suspension { container, state, memory: memory_of(it) })
-        })
+        });
+        all.chain(reclaimed)
     }
 }
 

@@ -56,6 +56,33 @@ pub fn within(inner: &[u8], outer: &[u8]) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
+/// Groups that one call of [`remove`] looks at: a container may have made any number.
+const REMOVED_MOST: usize = 64;
+
+/// Removes a group in which no process is, with the groups that were made below it.
+///
+/// # Errors
+/// There are processes in one of them, or too many groups for one call; those that are removed are gone.
+pub fn remove(dir: &Path) -> io::Result<()> {
+    remove_below(dir, &mut 0)
+}
+
+fn remove_below(dir: &Path, seen: &mut usize) -> io::Result<()> {
+    match fs::remove_dir(dir) {
+        Err(why) if why.raw_os_error() == Some(libc::EBUSY) && *seen < REMOVED_MOST => {
+            *seen += 1;
+            for entry in fs::read_dir(dir)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    remove_below(&entry.path(), seen)?;
+                }
+            }
+            fs::remove_dir(dir)
+        }
+        done => done,
+    }
+}
+
 /// A group's directory.
 pub fn directory(mount: &Path, name: &[u8]) -> PathBuf {
     let below = name.strip_prefix(b"/").unwrap_or(name);

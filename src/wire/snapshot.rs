@@ -345,6 +345,12 @@ macro_rules! rows { ($($slice:tt)*) => { crate::frame::messages! {
             /// Since when that waits, CLOCK_MONOTONIC ns.
             since_ns: u64,
         }
+        /// A suspended container whose memory the daemon itself moved to the host, because others lacked what they are
+        /// promised: it resumes the container when there is room.
+        212 Reclaimed {
+            /// The container as its runtime names it.
+            container: ContainerId,
+        }
         /// How much a GPU was used since the daemon's start.
         220 GpuUse {
             /// Which GPU.

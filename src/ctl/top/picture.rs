@@ -270,6 +270,7 @@ fn view(second: u64) -> View {
         frozen: BTreeSet::new(),
         limits: BTreeMap::new(),
         waits: BTreeMap::new(),
+        reclaimed: [].into(),
         loads: BTreeMap::new(),
         owners: BTreeMap::new(),
         daemon: Some(daemon()),

@@ -75,6 +75,7 @@ fn view(seconds: u64) -> View {
         suspensions: BTreeMap::new(),
         limits: BTreeMap::new(),
         waits: BTreeMap::new(),
+        reclaimed: [].into(),
         loads: BTreeMap::new(),
         owners: BTreeMap::new(),
         now_ns: at,

@@ -360,14 +360,17 @@ fn suspended(now: &View, row: &Row, state: SuspensionState) -> (String, String, 
         SuspensionState::Suspending => {
             (format!("is being suspended: {memory} move to the host, and its processes wait"), None)
         }
+        // It has no room yet: a command to resume it would be refused.
+        SuspensionState::Suspended if now.reclaimed.contains(&row.container) => (
+            format!(
+                "is suspended, with {memory} on the host, because others lacked what is promised to them: the daemon \
+                 resumes it when there is room"
+            ),
+            None,
+        ),
         SuspensionState::Suspended => (
             format!(
-                "is suspended, with {memory} on the host: its processes wait until it is resumed{}",
-                // It may have been suspended for other containers.
-                match now.limit(row).limit > row.cap {
-                    true => ", by the daemon if that suspended it, when there is room",
-                    false => "",
-                }
+                "is suspended, with {memory} on the host: its processes wait until it is resumed"
             ),
             Some(format!("gpuslice resume {}", now.handle(&row.container))),
         ),

@@ -186,6 +186,11 @@ fn a_borrower_that_keeps_it_is_suspended_and_resumed_when_there_is_room() {
     let order = ["memory-wanted", "suspended"].map(|kind| kinds.iter().position(|it| it == kind));
     assert!(order[0].is_some() && order[0] < order[1], "{kinds:?}");
     assert!(refused(&node, &["resume", "burst"]).contains("no room"));
+    let by_itself = || {
+        let why = must(&node, &["explain", "burst"]);
+        why.contains("the daemon resumes it when there is room") && !why.contains("gpuslice resume")
+    };
+    assert!(by_itself());
     // The next daemon knows that it is to be resumed.
     node.end_daemon(Signal::SIGKILL);
     start(&mut node, "reclaim_grace_s = 1");

@@ -326,4 +326,10 @@ fn a_plain_command_gets_its_own_leaf_which_is_removed_at_its_end() {
     assert!(child.wait().expect("it ends").success());
     assert_eq!(leaves_of(child.id()), 0);
     assert!(!leaf.exists(), "the leaf of the killed command is not removed");
+    // With groups that the command made below its own.
+    let deeper = r#"own=$(sed -n s/^0:://p /proc/self/cgroup); mkdir -p "$0$own/a/b" "$0$own/c""#;
+    let mut child = run(&["sh", "-c", deeper, mount.to_str().expect("plain")]).spawn();
+    let child = child.as_mut().expect("gpuslice starts");
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(leaves_of(child.id()), 0);
 }
