@@ -19,7 +19,8 @@
 //! locking its process. `Away`, the driver holds it back, and the GPU needs no turns for it.
 //!
 //! Its ledger stays as it is: its grants are still its own, and NVML, which shows nothing of memory on the host, does
-//! not change it meanwhile. Requests for more wait until it is resumed. What NVML nevertheless shows of it, `Away`, is
+//! not change it meanwhile. What its processes give back there still counts where its memory is (`memory::on_host`).
+//! Requests for more wait until it is resumed. What NVML nevertheless shows of it, `Away`, is
 //! of processes that took memory after the move (`memory::left_behind`). A process of which the driver does not tell
 //! that its memory was moved counts as being on the GPU with all that it was granted, until NVML shows less. For
 //! others, its memory counts to a host account with a limit of its own. Its cap stays promised, so there is room for
@@ -47,12 +48,6 @@ use crate::refusal::Refusal;
 const RESUME_AFTER: Duration = Duration::from_millis(1_000);
 /// The next attempt, after one that failed.
 const RESUME_AGAIN: Duration = Duration::from_millis(10_000);
-
-/// A container's memory on all its GPUs.
-fn memory_of(container: &Container) -> Bytes {
-    let all = container.slices.gpus.iter().map(|slice| slice.account.reserved());
-    all.fold(Bytes::ZERO, Bytes::saturating_add)
-}
 
 /// Why a container is not suspended another time, if it is suspended or on the way to or from it.
 fn suspended(container: &Container) -> Option<Refusal> {
@@ -108,8 +103,8 @@ impl Engine {
             return Err(why);
         }
         let away = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::None);
-        let away = away.map(|(_, it)| memory_of(it)).fold(Bytes::ZERO, Bytes::saturating_add);
-        let (memory, limit) = (memory_of(container), self.config.suspended_memory);
+        let away = away.map(|(of, _)| self.kept_by(of)).fold(Bytes::ZERO, Bytes::saturating_add);
+        let (memory, limit) = (self.kept_by(index), self.config.suspended_memory);
         let left = limit.saturating_sub(away);
         match memory > left {
             true => Err(Refusal::HostFull { memory, left, limit }),
@@ -155,9 +150,9 @@ impl Engine {
         let Ok((index, container)) = self.named(id) else {
             return false;
         };
-        let mut slices = container.slices.gpus.iter();
+        let mut lanes = (0..).map(Lane).zip(&container.slices.gpus);
         let mut gpus = container.slices.gpus.iter().filter_map(|slice| slice.gpu);
-        slices.all(|slice| slice.account.borrowed() == Bytes::ZERO)
+        lanes.all(|(lane, slice)| self.kept(index, lane) <= slice.account.cap())
             && gpus.any(|gpu| self.is_lent(gpu, index))
     }
 
@@ -214,27 +209,24 @@ impl Engine {
             let not = Refusal::NotSuspended(beginning(id, NAME_BYTES_MAX));
             return Err(suspended(container).unwrap_or(not));
         }
-        for slice in &container.slices.gpus {
+        for (lane, slice) in (0..).map(Lane).zip(&container.slices.gpus) {
             let Some(at) = slice.gpu else { continue };
             let gpu = &self.gpus[at];
             let others = self.present_on(at).saturating_sub(slice.stays());
             let left = gpu.total.saturating_sub(others);
-            let memory = slice.account.reserved();
+            let memory = self.kept(index, lane);
             if memory > left {
                 return Err(Refusal::NoRoom { gpu: gpu.index, memory, left });
             }
         }
-        Ok((index, memory_of(container)))
+        Ok((index, self.kept_by(index)))
     }
 
     /// Memory of all containers on a GPU, without what is on the host.
     pub(crate) fn present_on(&self, gpu: usize) -> Bytes {
-        let present = self.containers.iter().flat_map(|(_, it)| {
-            let on_it = it.slices.gpus.iter().filter(|slice| slice.gpu == Some(gpu));
-            on_it.map(|slice| match it.suspension {
-                Suspension::Away => slice.stays(),
-                _ => slice.account.reserved(),
-            })
+        let present = self.slices_on(gpu).map(|(index, lane, slice)| match self.is_away(index) {
+            true => slice.stays(),
+            false => self.kept(index, lane),
         });
         present.fold(Bytes::ZERO, Bytes::saturating_add)
     }
@@ -261,7 +253,7 @@ impl Engine {
         else {
             return;
         };
-        let memory = memory_of(container);
+        let memory = self.kept_by(index);
         let leaves = matches!(container.suspension, Suspension::Leaving { .. });
         self.note_reclaimed(index, token, (leaves, away));
         match stays {
@@ -275,6 +267,7 @@ impl Engine {
         let left = if away { self.left_behind(index) } else { Bytes::ZERO };
         actions.push(Action::SuspensionSettled { token, container: id, away, memory, left });
         if !away {
+            self.forget_kept(index, actions);
             self.wait_anew(index);
             self.count_strangers(index, actions);
         }
@@ -341,6 +334,11 @@ impl Engine {
         self.containers.get(index).is_some_and(|it| it.suspension == Suspension::Away)
     }
 
+    /// Whether a container is suspended, or on the way to or from it.
+    pub(crate) fn is_suspended(&self, index: ContainerIndex) -> bool {
+        self.containers.get(index).is_some_and(|it| it.suspension != Suspension::None)
+    }
+
     /// Whether growth of an account waits until its container is resumed.
     pub(crate) fn waits_for_resume(&self, index: ContainerIndex, lane: Lane) -> bool {
         let container = self.containers.get(index).filter(|_| lane != Lane::HOST);
@@ -371,9 +369,10 @@ impl Engine {
         let ready: Vec<_> = self.draining.iter().filter_map(ready).collect();
         for (index, token) in ready {
             self.draining.retain(|of| *of != index);
+            let memory = self.kept_by(index);
             if let Some(container) = self.containers.get_mut(index) {
                 container.suspension = Suspension::Leaving { token };
-                let (container, memory) = (container.record.container, memory_of(container));
+                let container = container.record.container;
                 actions.push(Action::MoveMemory { token, container, away: true, memory });
             }
         }
@@ -397,15 +396,14 @@ impl Engine {
             | Event::Unattributed { container, .. } => self.containers.find(container),
             _ => None,
         };
-        let container = index.and_then(|index| self.containers.get(index));
-        container.is_some_and(|it| it.suspension != Suspension::None)
+        index.is_some_and(|index| self.is_suspended(index))
     }
 
     /// The rows of suspended containers, as [`Engine::snapshot`] has them.
     pub fn suspensions(&self) -> impl Iterator<Item = Snapshot> + '_ {
-        self.containers.iter().filter_map(|(_, it)| {
+        self.containers.iter().filter_map(|(index, it)| {
             let (state, container) = (it.suspension.shown()?, it.record.container);
-            Some(Snapshot::Suspension { container, state, memory: memory_of(it) })
+            Some(Snapshot::Suspension { container, state, memory: self.kept_by(index) })
         })
     }
 }

@@ -103,26 +103,29 @@ impl Engine {
     /// Whether containers other than this one have borrowed memory of a GPU.
     pub(crate) fn is_lent(&self, gpu: usize, index: ContainerIndex) -> bool {
         let mut others = self.slices_on(gpu).filter(|(of, ..)| *of != index);
-        let mut behind = self.away_on(gpu).filter(|(of, _)| *of != index);
-        others.any(|(.., other)| other.lent() > Bytes::ZERO)
-            || behind.any(|(_, other)| other.lent_behind() > Bytes::ZERO)
+        others.any(|(of, lane, other)| {
+            let lent = other.lent(self.kept(of, lane));
+            // The part of the loan still on the GPU while the container is suspended.
+            let behind = other.left_behind.charged().saturating_sub(other.account.cap());
+            let there = if self.is_away(of) { lent.min(behind) } else { lent };
+            there > Bytes::ZERO
+        })
     }
 
-    /// The slices on a GPU of suspended containers: their memory is on the host, except the part left behind.
-    fn away_on(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, &Slice)> {
-        let away = self.containers.iter().filter(|(_, it)| it.suspension == Suspension::Away);
-        let slices = away.flat_map(|(index, it)| it.slices.gpus.iter().map(move |it| (index, it)));
-        slices.filter(move |(_, slice)| slice.gpu == Some(gpu))
+    /// The slices on a GPU. Each has an entity there, so those of other GPUs are not walked.
+    pub(crate) fn slices_on(
+        &self,
+        gpu: usize,
+    ) -> impl Iterator<Item = (ContainerIndex, Lane, &Slice)> {
+        self.gpus[gpu].turns.entities.iter().filter_map(|entity| {
+            let slices = &self.containers.get(entity.index)?.slices;
+            Some((entity.index, entity.lane, slices.get(entity.lane)?))
+        })
     }
 
-    /// The slices on a GPU whose memory is there.
-    fn slices_on(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, Lane, &Slice)> {
-        let present = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::Away);
-        let slices = present.flat_map(|(index, it)| {
-            let lanes = (0..).map(Lane).zip(&it.slices.gpus);
-            lanes.map(move |(lane, slice)| (index, lane, slice))
-        });
-        slices.filter(move |(.., slice)| slice.gpu == Some(gpu))
+    /// Those whose memory is there.
+    fn present(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, Lane, &Slice)> {
+        self.slices_on(gpu).filter(|(index, ..)| !self.is_away(*index))
     }
 
     /// Memory of a GPU that neither containers, nor ended ones, nor the driver have.
@@ -187,7 +190,7 @@ impl Engine {
         let first = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
             slice.waiting.front().map(|growth| (growth.at, index, lane))
         };
-        let mut queues: Vec<_> = self.slices_on(gpu).filter_map(first).collect();
+        let mut queues: Vec<_> = self.present(gpu).filter_map(first).collect();
         queues.sort_unstable();
         queues.into_iter().for_each(|(_, index, lane)| self.serve(index, lane, actions));
     }
@@ -200,7 +203,7 @@ impl Engine {
             let claim = Claim { index, lane, need, since, growth: Some(growth) };
             self.is_claim(index, lane, need).then_some(claim)
         };
-        self.slices_on(gpu).filter_map(claim).chain(self.returns_to(gpu)).collect()
+        self.present(gpu).filter_map(claim).chain(self.returns_to(gpu)).collect()
     }
 
     /// The resumes that wait for borrowed memory of a GPU.
@@ -211,7 +214,7 @@ impl Engine {
             let lanes = (0..).map(Lane).zip(&it.slices.gpus);
             let here = lanes.filter(move |(_, slice)| slice.gpu == Some(gpu));
             here.map(move |(lane, slice)| {
-                let need = slice.account.reserved().saturating_sub(slice.stays());
+                let need = self.kept(index, lane).saturating_sub(slice.stays());
                 Claim { index, lane, need, since, growth: None }
             })
         })
@@ -257,11 +260,12 @@ impl Engine {
                 matches!(it.suspension, Suspension::Draining { .. } | Suspension::Leaving { .. })
             })
         };
-        let leaving = self.slices_on(gpu).filter(|(index, ..)| leaves(*index));
-        let leaving = leaving.map(|(.., slice)| slice.account.reserved());
-        let assumed = self.away_on(gpu).filter(|(_, slice)| slice.assumed);
-        let assumed = assumed.map(|(_, slice)| slice.left_behind.charged());
-        leaving.chain(assumed).fold(Bytes::ZERO, Bytes::saturating_add)
+        let leaving = self.slices_on(gpu).map(|(index, lane, slice)| match self.is_away(index) {
+            true if slice.assumed => slice.left_behind.charged(),
+            false if leaves(index) => self.kept(index, lane),
+            _ => Bytes::ZERO,
+        });
+        leaving.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     /// Whether memory leaves a GPU, or returns to it: a borrower that returns can be asked only then.
@@ -270,14 +274,14 @@ impl Engine {
             let container = self.containers.get(index);
             container.is_some_and(|it| matches!(it.suspension, Suspension::Returning { .. }))
         };
-        self.leaving(gpu) > Bytes::ZERO || self.slices_on(gpu).any(|(index, ..)| returns(index))
+        self.leaving(gpu) > Bytes::ZERO || self.present(gpu).any(|(index, ..)| returns(index))
     }
 
     /// Those that may give something back, in the order in which they are asked for it.
     fn borrowers(&self, gpu: usize) -> Vec<Borrower> {
         let borrower = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
             let container = self.containers.get(index)?;
-            let borrowed = slice.lent();
+            let borrowed = slice.lent(slice.account.reserved());
             let stays = container.suspension == Suspension::None;
             let class = match container.record.class {
                 Class::BestEffort => 0,
@@ -287,7 +291,7 @@ impl Engine {
             let borrowed = (stays && borrowed > Bytes::ZERO).then_some(Reverse(borrowed))?;
             Some(Borrower { class, borrowed, index, lane })
         };
-        let mut all: Vec<Borrower> = self.slices_on(gpu).filter_map(borrower).collect();
+        let mut all: Vec<Borrower> = self.present(gpu).filter_map(borrower).collect();
         all.sort_unstable();
         all
     }
@@ -404,10 +408,10 @@ impl Engine {
     fn resume_reclaimed(&mut self, all: bool, actions: &mut Actions) {
         let fits = |index: ContainerIndex| {
             let slices = self.containers.get(index).map_or(&[][..], |it| &it.slices.gpus);
-            slices.iter().all(|slice| {
+            (0..).map(Lane).zip(slices).all(|(lane, slice)| {
                 let gpu = slice.gpu.filter(|gpu| self.gpus[*gpu].lending.due.is_none());
                 let left = |gpu| self.free_on(gpu).saturating_add(slice.stays());
-                gpu.is_some_and(|gpu| slice.account.reserved() <= left(gpu))
+                gpu.is_some_and(|gpu| self.kept(index, lane) <= left(gpu))
             })
         };
         let fitting = self.reclaimed.iter().filter(|(_, index)| fits(*index));
