@@ -156,8 +156,9 @@ impl Engine {
             && gpus.any(|gpu| self.is_lent(gpu, index))
     }
 
-    /// Begins the waiting resumes for which there is room now.
-    pub(crate) fn begin_returns(&mut self, actions: &mut Actions) {
+    /// Begins the waiting resumes for which there is room now. Returns whether there was one.
+    pub(crate) fn begin_returns(&mut self, actions: &mut Actions) -> bool {
+        let mut any = false;
         let waiting = self.containers.iter().filter(|(_, it)| it.resume.is_some());
         let waiting: Vec<_> = waiting.map(|(index, it)| (index, it.record.container)).collect();
         for (index, id) in waiting {
@@ -165,8 +166,10 @@ impl Engine {
             let container = self.containers.get_mut(index);
             if let Some((token, _)) = container.and_then(|it| it.resume.take()) {
                 self.begin_return(token, found, actions);
+                any = true;
             }
         }
+        any
     }
 
     /// A resume has waited for long enough: it is refused.

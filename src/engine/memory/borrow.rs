@@ -26,7 +26,7 @@
 //! A container that borrows sees its limit as the GPU's total. What it cannot have now counts as used there
 //! ([`Slice::withheld`]), as on a GPU that it shares without gpuslice.
 //!
-//! GPUs on which no limit is above its cap have none of this, and pay one comparison.
+//! GPUs on which no limit is above its cap have none of this. [`settle`] says which other ones a step settles.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -43,9 +43,10 @@ use crate::config::{RECLAIM_MOVE_MAX, Reclaim};
 use crate::engine::Engine;
 use crate::event::Token;
 use crate::index::ContainerIndex;
-use crate::lending::Lending;
 use crate::lifecycle::{Growth, Slice, Suspension};
 use crate::refusal::Refusal;
+
+mod settle;
 
 /// Unused credit of borrowers is recalled this often.
 const RECALL_EVERY: Duration = Duration::from_millis(100);
@@ -136,23 +137,6 @@ impl Engine {
         of.total.saturating_sub(beside.saturating_add(self.present_on(gpu)))
     }
 
-    /// Takes the steps of reclaims that are due, on all GPUs; `all` if each may decide on turns in this step.
-    pub(crate) fn settle_loans(&mut self, all: bool, actions: &mut Actions) {
-        if all {
-            self.begin_returns(actions);
-        }
-        let lends = |lending: &Lending| lending.elastic || lending.due.is_some();
-        let gpus = (0..self.gpus.len()).filter(|gpu| lends(&self.gpus[*gpu].lending));
-        let gpus: Vec<usize> = gpus.collect();
-        gpus.iter().for_each(|gpu| self.serve_claims(*gpu, all, actions));
-        // A container that is suspended for one of its GPUs gives back memory of all.
-        gpus.iter().for_each(|gpu| self.ask_borrowers(*gpu, actions));
-        // The last of them may have been resumed by an administrator, or ended.
-        if !self.reclaimed.is_empty() || self.resumes_at.is_some() {
-            self.resume_reclaimed(all, actions);
-        }
-    }
-
     /// Whether a step of a reclaim is due.
     pub(crate) fn reclaim_due(&self) -> bool {
         self.reclaims_at().is_some_and(|at| at <= self.now)
@@ -161,28 +145,6 @@ impl Engine {
     /// When the next step of a reclaim is due.
     pub(crate) fn reclaims_at(&self) -> Option<Instant> {
         self.gpus.iter().filter_map(|gpu| gpu.lending.due).chain(self.resumes_at).min()
-    }
-
-    /// Decides the requests that wait on a GPU, and ends the grace of those that have waited for it.
-    fn serve_claims(&mut self, gpu: usize, all: bool, actions: &mut Actions) {
-        let Some(due) = self.gpus[gpu].lending.due else {
-            return;
-        };
-        self.serve_gpu(gpu, actions);
-        let claims = self.claims_on(gpu);
-        if !claims.is_empty() && all && due <= self.now {
-            self.enforce(gpu, &claims, actions);
-        }
-    }
-
-    /// Asks the borrowers of a GPU for the memory that claims lack, and shows the rest as free.
-    fn ask_borrowers(&mut self, gpu: usize, actions: &mut Actions) {
-        let claims = self.claims_on(gpu);
-        let missing = self.missing(gpu, &claims);
-        let next = claims.iter().map(|claim| self.next_step(gpu, claim)).min();
-        self.gpus[gpu].lending.due = next;
-        self.ask_back(gpu, missing, actions);
-        self.withhold(gpu);
     }
 
     /// Decides the waiting requests on a GPU, in order of arrival.
@@ -208,15 +170,10 @@ impl Engine {
 
     /// The resumes that wait for borrowed memory of a GPU.
     fn returns_to(&self, gpu: usize) -> impl Iterator<Item = Claim> + '_ {
-        let resumes =
-            self.containers.iter().filter_map(|(index, it)| Some((index, it, it.resume?)));
-        resumes.flat_map(move |(index, it, (_, since))| {
-            let lanes = (0..).map(Lane).zip(&it.slices.gpus);
-            let here = lanes.filter(move |(_, slice)| slice.gpu == Some(gpu));
-            here.map(move |(lane, slice)| {
-                let need = self.kept(index, lane).saturating_sub(slice.stays());
-                Claim { index, lane, need, since, growth: None }
-            })
+        self.slices_on(gpu).filter_map(|(index, lane, slice)| {
+            let (_, since) = self.containers.get(index)?.resume?;
+            let need = self.kept(index, lane).saturating_sub(slice.stays());
+            Some(Claim { index, lane, need, since, growth: None })
         })
     }
 
@@ -246,6 +203,9 @@ impl Engine {
 
     /// What claims lack, without the memory that suspensions under way will free.
     fn missing(&self, gpu: usize, claims: &[Claim]) -> Bytes {
+        if claims.is_empty() {
+            return Bytes::ZERO;
+        }
         let claimed = claims.iter().map(|claim| claim.need);
         let claimed = claimed.fold(Bytes::ZERO, Bytes::saturating_add);
         let there = self.free_on(gpu).saturating_add(self.leaving(gpu));
@@ -296,52 +256,6 @@ impl Engine {
         all
     }
 
-    /// Asks borrowers for what is missing.
-    fn ask_back(&mut self, gpu: usize, missing: Bytes, actions: &mut Actions) {
-        let borrowers = self.borrowers(gpu);
-        let recalls = self.gpus[gpu].lending.recalls(self.now, RECALL_EVERY, missing);
-        let (mut rest, mut asked) = (missing, Vec::new());
-        for it in &borrowers {
-            let part = it.borrowed.0.min(rest);
-            rest = rest.saturating_sub(part);
-            if part > Bytes::ZERO {
-                asked.push((it.index, it.lane, part));
-                if recalls {
-                    self.recall_all(it.index, it.lane);
-                }
-            }
-        }
-        for (index, container) in self.containers.iter_mut() {
-            let id = container.record.container;
-            let lanes = (0..).map(Lane).zip(&mut container.slices.gpus);
-            for (lane, slice) in lanes.filter(|(_, slice)| slice.gpu == Some(gpu)) {
-                let part = asked.iter().find(|(of, at, _)| (*of, *at) == (index, lane));
-                let bytes = part.map_or(Bytes::ZERO, |part| part.2);
-                if slice.wanted != bytes {
-                    slice.wanted = bytes;
-                    actions.push(Action::Wanted { container: id, lane, bytes });
-                }
-            }
-        }
-    }
-
-    /// Notes what each container with a larger limit cannot have of it now.
-    fn withhold(&mut self, gpu: usize) {
-        let (free, reclaims) = (self.free_on(gpu), self.gpus[gpu].lending.due.is_some());
-        for (index, container) in self.containers.iter_mut() {
-            let lanes = (0..).map(Lane).zip(&mut container.slices.gpus);
-            for (lane, slice) in lanes.filter(|(_, it)| it.gpu == Some(gpu) && it.elastic) {
-                let (left, promised) = (slice.account.left(), slice.account.promised());
-                let lent = if reclaims { Bytes::ZERO } else { free.min(left) };
-                let withheld = left.saturating_sub(lent.max(promised));
-                if slice.withheld != withheld {
-                    slice.withheld = withheld;
-                    self.changed.push((index, lane));
-                }
-            }
-        }
-    }
-
     /// The grace of a claim is over: suspends borrowers, or refuses the claims that can wait no longer.
     fn enforce(&mut self, gpu: usize, claims: &[Claim], actions: &mut Actions) {
         let ends = |claim: &&Claim| claim.since.plus(self.config.reclaim_grace);
@@ -360,7 +274,13 @@ impl Engine {
                 match self.suspend_borrower(borrower.index) {
                     Ok(true) => missing = self.missing(gpu, claims),
                     Ok(false) => {}
-                    Err(no_room) => full.push(no_room),
+                    Err(why) => {
+                        let container = self.containers.get(borrower.index);
+                        let container = container.map(|it| it.record.container);
+                        let token = Token::NONE;
+                        let full_for = |container| Action::NoRoomToMove { token, container, why };
+                        full.extend(container.map(full_for));
+                    }
                 }
             }
         }
@@ -386,7 +306,7 @@ impl Engine {
     }
 
     /// Begins to suspend a container, if its memory can be moved; an error says that the host has no room for it.
-    fn suspend_borrower(&mut self, index: ContainerIndex) -> Result<bool, Action> {
+    fn suspend_borrower(&mut self, index: ContainerIndex) -> Result<bool, Refusal> {
         let Some(container) = self.containers.get(index) else {
             return Ok(false);
         };
@@ -397,36 +317,8 @@ impl Engine {
         }
         match self.begin_suspension(token, container) {
             Ok(()) => Ok(true),
-            Err(why @ Refusal::HostFull { .. }) => {
-                Err(Action::NoRoomToMove { token, container, why })
-            }
+            Err(why @ Refusal::HostFull { .. }) => Err(why),
             Err(_) => Ok(false),
-        }
-    }
-
-    /// Resumes suspended borrowers for which there is room again.
-    fn resume_reclaimed(&mut self, all: bool, actions: &mut Actions) {
-        let fits = |index: ContainerIndex| {
-            let slices = self.containers.get(index).map_or(&[][..], |it| &it.slices.gpus);
-            (0..).map(Lane).zip(slices).all(|(lane, slice)| {
-                let gpu = slice.gpu.filter(|gpu| self.gpus[*gpu].lending.due.is_none());
-                let left = |gpu| self.free_on(gpu).saturating_add(slice.stays());
-                gpu.is_some_and(|gpu| self.kept(index, lane) <= left(gpu))
-            })
-        };
-        let fitting = self.reclaimed.iter().filter(|(_, index)| fits(*index));
-        let next = fitting.min().copied();
-        match next {
-            Some((at, index)) if all && at <= self.now => {
-                self.reclaimed.retain(|(_, of)| *of != index);
-                let id = self.containers.get(index).map(|it| it.record.container);
-                id.into_iter().for_each(|id| self.end_suspension(Token::NONE, id, actions));
-                // its memory is on the GPUs from now on, and the others see that in this step
-                (0..self.gpus.len()).for_each(|gpu| self.withhold(gpu));
-                // the next one fits beside it, or does not
-                self.resumes_at = (!self.reclaimed.is_empty()).then_some(self.now);
-            }
-            next => self.resumes_at = next.map(|(at, _)| at.max(self.now)),
         }
     }
 

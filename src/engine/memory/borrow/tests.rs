@@ -12,6 +12,7 @@ use gpuslice_wire::units::{Bytes, Duration, GIB, Instant};
 use crate::tests::{MS, Rig, ask, id};
 use crate::{Action, Claims, Config, Event, Reclaim, Refusal, SliceRequest, Token};
 
+mod effort;
 mod meets;
 mod walks;
 
