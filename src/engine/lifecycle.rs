@@ -376,7 +376,7 @@ pub(crate) struct ClientLane {
     pub(crate) own: Bytes,
     /// NVML's figure for the process while its container is suspended; before the first one, its memory that stayed.
     pub(crate) left_behind: Bytes,
-    /// While its container is suspended: the most that was charged to it by then; see `memory::on_host`.
+    /// While its container is suspended: what was charged to it when that began; see `memory::on_host`.
     pub(crate) moved: u128,
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
@@ -419,7 +419,7 @@ impl ClientLane {
     pub(crate) fn reserved(&self) -> u128 {
         u128::from(self.granted.0) + u128::from(self.residual.charged().0)
     }
-    /// The memory that counts for it wherever it is: while its container is suspended, the most of that time.
+    /// The memory that counts for it wherever it is.
     pub(crate) fn kept(&self) -> u128 {
         self.reserved().max(self.moved)
     }

@@ -19,12 +19,12 @@
 //! locking its process. `Away`, the driver holds it back, and the GPU needs no turns for it.
 //!
 //! Its ledger stays as it is: its grants are still its own, and NVML, which shows nothing of memory on the host, does
-//! not change it meanwhile. What its processes give back there still counts where its memory is (`memory::on_host`).
-//! Requests for more wait until it is resumed. What NVML nevertheless shows of it, `Away`, is
-//! of processes that took memory after the move (`memory::left_behind`). A process of which the driver does not tell
-//! that its memory was moved counts as being on the GPU with all that it was granted, until NVML shows less. For
-//! others, its memory counts to a host account with a limit of its own. Its cap stays promised, so there is room for
-//! its return at any time, unless the node oversubscribes, or memory is borrowed (`memory::borrow`).
+//! not change it meanwhile. So requests for more wait until the state is `None` again, and what its processes give back
+//! still counts where its memory is (`memory::on_host`). What NVML nevertheless shows of it, `Away`, is of processes
+//! that took memory after the move (`memory::left_behind`). A process of which the driver does not tell that its memory
+//! was moved counts as being on the GPU with all that it was granted, until NVML shows less. For others, its memory
+//! counts to a host account with a limit of its own. Its cap stays promised, so there is room for its return at any
+//! time, unless the node oversubscribes, or memory is borrowed (`memory::borrow`).
 //!
 //! A restart of the daemon keeps the states `None` and `Away`. From `Leaving` and `Returning` the container goes back
 //! to `Draining`: its memory counts as on the GPU until the move to the host, ordered again, is done.
@@ -344,10 +344,7 @@ impl Engine {
 
     /// Whether growth of an account waits until its container is resumed.
     pub(crate) fn waits_for_resume(&self, index: ContainerIndex, lane: Lane) -> bool {
-        let container = self.containers.get(index).filter(|_| lane != Lane::HOST);
-        container.is_some_and(|it| {
-            matches!(it.suspension, Suspension::Away | Suspension::Returning { .. })
-        })
+        lane != Lane::HOST && self.is_suspended(index)
     }
 
     fn set_suspension(&mut self, index: ContainerIndex, suspension: Suspension) {

@@ -71,7 +71,10 @@ impl Engine {
         let rebuilding = self.must_wait(index);
         let believed = container.slices.iter().all(|(lane, slice)| {
             let more = held[usize::from(lane.0)].saturating_sub(self.granted(&former, lane));
-            more == Bytes::ZERO || !container.complete && more <= slice.left_to_claims(rebuilding)
+            // What was given back while it is suspended still counts, and may not be claimed again.
+            let given_back = self.kept(index, lane).saturating_sub(slice.account.reserved());
+            let left = slice.left_to_claims(rebuilding).saturating_sub(given_back);
+            more == Bytes::ZERO || !container.complete && more <= left
         });
         if !believed {
             return Err(Rejection::Overdrawn);

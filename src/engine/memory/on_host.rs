@@ -6,10 +6,13 @@
 //! the host's room for it, or the GPU's room for its return.
 //!
 //! # Idea
-//! From the moment that a container begins to be suspended until it is back, the most that was charged to each of its
-//! processes in that time counts wherever its memory is: on the GPU, on the way, and on the host. It decides whether
-//! the host has room, what a resume needs, and how long a move may take. Only the end of the process ends that; its
-//! next connection takes it over. When the container is back, its ledger alone counts, and NVML judges it.
+//! From the moment that a container begins to be suspended until it is back, it is granted nothing, and what was
+//! charged to each of its processes then counts wherever its memory is: on the GPU, on the way, and on the host. It
+//! decides whether the host has room, what a resume needs, and how long a move may take. Only the end of the process
+//! ends that; its next connection takes it over. When the container is back, its ledger alone counts, and NVML judges
+//! it.
+//!
+//! Were it granted more meanwhile, one process could give back what the next one takes, and each would count.
 //!
 //! Unused credit that a process gives back meanwhile counts until the resume, too: it cannot be told apart. After a
 //! restart of the daemon the grants on disk are what counts.

@@ -354,7 +354,7 @@ impl Loans {
         let Some(home) = ledger.home(client).filter(|_| lane != Lane::HOST) else {
             return Ok(());
         };
-        if matches!(self.place(&home), Some(Place::Away | Place::Returning)) {
+        if self.place(&home).is_some() {
             return Err(format!("{home} is suspended and was granted {bytes} bytes"));
         }
         let key = (home, lane);

@@ -215,7 +215,8 @@ impl Engine {
                 );
                 let withheld = if slice.elastic { withheld(slice, free) } else { slice.withheld };
                 assert_eq!(slice.withheld, withheld, "GPU {gpu}: {index:?} sees what was free");
-                let first = slice.waiting.front().map(|growth| growth.need);
+                // Without a claim, each request is decided when its own account changes.
+                let first = slice.waiting.front().filter(|_| due.is_some()).map(|it| it.need);
                 let fits = first.is_some_and(|need| self.could_grow(index, lane, need));
                 assert!(!fits, "GPU {gpu}: {index:?} waits for {first:?}, which are free");
             }

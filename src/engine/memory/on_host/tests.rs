@@ -152,18 +152,25 @@ fn what_is_given_back_is_still_on_the_host() {
     }
 }
 
-/// A part counts once, however often and in whatever parts it is given back.
+/// A part counts once, in whatever parts it is given back, and nothing is granted in its place.
 #[test]
-fn the_most_of_that_time_counts() {
-    let (mut rig, a) = two();
-    leaves(&mut rig, "a");
-    // What is granted before the driver holds the process may be moved, too.
-    give_back(&mut rig, Way::Release, "a", a, 1);
-    rig.reserve(a, 2 * GIB, 2 * GIB);
-    moved(&mut rig, "a", true);
-    for (way, gib) in [(Way::Release, 2), (Way::Yield, 2), (Way::Leave, 2)] {
-        give_back(&mut rig, way, "a", a, gib);
-        assert_eq!(state(&rig), Some((SuspensionState::Suspended, 6)));
+fn what_is_given_back_is_not_granted_again() {
+    for early in [true, false] {
+        let (mut rig, a) = two();
+        suspend(&mut rig, "a");
+        if !early {
+            pass(&mut rig, 3_000 * MS);
+        }
+        give_back(&mut rig, Way::Release, "a", a, 2);
+        let other = rig.attach("a", 0).expect("attaches");
+        assert!(!is_granted(&rig.reserve(other, GIB, GIB), other), "it waits for the resume");
+        give_back(&mut rig, Way::Yield, "a", a, 1);
+        pass(&mut rig, 3_000 * MS);
+        moved(&mut rig, "a", true);
+        give_back(&mut rig, Way::Leave, "a", a, 1);
+        assert_eq!(state(&rig), Some((SuspensionState::Suspended, 5)));
+        resume(&mut rig, "a");
+        assert!(is_granted(&moved(&mut rig, "a", false), other));
     }
 }
 
@@ -286,4 +293,19 @@ fn a_restarted_daemon_keeps_what_is_on_disk() {
         pass(&mut rig, 5_000 * MS);
         assert_eq!(state(&rig).expect("suspended").1, 5, "moved: {moved}");
     }
+}
+
+/// A daemon that does not know all grants believes each process, but none what another one gave back.
+#[test]
+fn what_is_given_back_is_not_claimed_again() {
+    let record = two().0.engine.containers.iter().next().expect("a slice").1.record.clone();
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let (token, container) = (TOKEN, id("a"));
+    rig.step(Event::Restore(record));
+    rig.step(Event::WasSuspended { container, token, moved: false });
+    let first = rig.attach("a", 5 * GIB).expect("it is believed");
+    give_back(&mut rig, Way::Leave, "a", first, 5);
+    rig.attach("a", 2 * GIB).expect_err("6 GiB are its cap");
+    rig.attach("a", GIB).expect("it is believed");
+    assert_eq!(state(&rig).expect("suspended").1, 6);
 }

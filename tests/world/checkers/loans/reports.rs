@@ -51,8 +51,7 @@ impl Loans {
             let Some(gpu) = promised.and_then(|it| it.gpu).filter(|_| ledger.lends(key)) else {
                 continue;
             };
-            let suspended = matches!(self.place(&key.0), Some(Place::Away | Place::Returning));
-            if !suspended {
+            if !seen.suspended.contains_key(&key.0) {
                 let (key, client) = (*key, Some(client));
                 let sure = !requests.may_wait(ledger, &key);
                 claims.push(Claim { key, client, gpu, need, sure, since, claims: seen.now });
