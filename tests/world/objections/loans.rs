@@ -246,7 +246,7 @@ fn to_a_return_with_less_than_was_moved() {
         story.tell(MS, gives(A, 30), &[sees(A, 50)]).expect("it is believed in the ledger");
         story.tell(MS, gives(B, 30), &[sees(A, 50), sees(B, 0)]).expect("it is free");
         story.suspends(Some(SuspensionState::Resuming));
-        story.then(MS, &[order(false, memory)])
+        story.then(MS, &[order(false, memory), sees(A, 80)])
     };
     assert_eq!(returns(80), Ok(()));
     objects(returns(50), "is moved with 50 bytes, and has 80");

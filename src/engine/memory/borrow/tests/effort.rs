@@ -104,3 +104,31 @@ fn a_claim_costs_other_gpus_its_own_steps_alone() {
     assert!(steps > 100, "{steps}");
     assert_eq!((times[0], times[1]), (0, steps));
 }
+
+/// A resume that waited begins in a step that changes no memory: its GPU is settled. `check` finds it otherwise.
+#[test]
+fn a_resume_that_begins_is_settled() {
+    let (mut rig, burst, web) = rig(Config::default());
+    take(&mut rig, web, 10);
+    let (token, container) = (Token(9), id("web"));
+    rig.step(Event::Suspend { token, container });
+    pass(&mut rig, 3_000 * MS);
+    moved(&mut rig, "web", true);
+    take(&mut rig, burst, 14);
+    assert_eq!(wanted(&rig.step(Event::EndSuspension { token, container }), "burst"), Some(8));
+    give(&mut rig, burst, 8);
+    let answer = Event::Stopped { container: id("burst"), lane: Lane(0), order: 0, ok: false };
+    rig.step(answer);
+    assert_eq!(state(&rig), Some(SuspensionState::Resuming));
+}
+
+/// What a container left on its GPU is no longer charged, and no account tells that.
+#[test]
+fn what_a_container_left_behind_is_free_again() {
+    let (mut rig, _, web) = rig(Config { sees_devices: true, ..Config::default() });
+    take(&mut rig, web, 12);
+    rig.step(Event::Dismiss { token: Token(4), container: id("web") });
+    assert_eq!(seen(&rig, "burst"), (16, 4));
+    pass(&mut rig, 6_000 * MS);
+    assert_eq!(seen(&rig, "burst"), (16, 16));
+}
