@@ -104,6 +104,7 @@ impl Engine {
         let reclaims = if self.reclaim_due() { ALL } else { 0 };
         let touched = self.concerned(&event) | self.overdue() | reclaims;
         let touched = gang::closure(&self.gangs, touched);
+        let unsettled = self.unsettled(&event) | reclaims;
         self.pass_time(touched);
         self.follow_recording(actions);
         if matches!(event, Event::Tick) {
@@ -113,7 +114,7 @@ impl Engine {
             self.end_grace(actions);
         }
         self.apply(event, actions);
-        self.settle_loans(touched == ALL, actions);
+        self.settle_loans(unsettled, touched == ALL, actions);
         let told = actions.len() - from;
         self.turn_over(touched, actions);
         self.show_ledgers(actions);

@@ -30,6 +30,7 @@ impl Engine {
         self.gpus.iter().for_each(|gpu| check_turns(&gpu.turns));
         self.check_gangs();
         self.check_shown();
+        self.check_loans();
         self.capacities().iter().for_each(|capacity| {
             assert!(
                 capacity.shares <= 100,

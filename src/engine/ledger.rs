@@ -59,10 +59,6 @@ impl MemoryAccount {
     pub(crate) fn measured(&mut self) {
         self.kept = self.kept.min(self.reserved().saturating_add(Bytes(CONTEXT_BYTES_MAX)));
     }
-    /// Bytes beyond the cap.
-    pub(crate) fn borrowed(&self) -> Bytes {
-        self.reserved().saturating_sub(self.cap)
-    }
     /// Bytes that are promised and not reserved.
     pub(crate) fn promised(&self) -> Bytes {
         self.cap.saturating_sub(self.reserved())
@@ -214,10 +210,10 @@ mod tests {
         let mut ledger = MemoryAccount::new(Bytes(100));
         ledger.set_cap(Bytes(100), Bytes(150));
         assert_eq!(ledger.reserve(Bytes(90), Bytes(90), Bytes(200)), Ok(Bytes(90)));
-        assert_eq!((ledger.promised(), ledger.borrowed()), (Bytes(10), Bytes(0)));
+        assert_eq!((ledger.promised(), ledger.reserved()), (Bytes(10), Bytes(90)));
         assert_eq!(ledger.reserve(Bytes(40), Bytes(40), Bytes(39)), Err(Bytes(39)));
         assert_eq!(ledger.reserve(Bytes(40), Bytes(90), Bytes(40)), Ok(Bytes(40)));
-        assert_eq!((ledger.promised(), ledger.borrowed()), (Bytes(0), Bytes(30)));
+        assert_eq!((ledger.promised(), ledger.reserved()), (Bytes(0), Bytes(130)));
         assert_eq!(ledger.reserve(Bytes(21), Bytes(21), Bytes(200)), Err(Bytes(20)));
         assert!(ledger.would_fit(Bytes(21), 1) && !ledger.would_fit(Bytes(21), 0));
         ledger.set_cap(Bytes(120), Bytes(110));

@@ -11,6 +11,9 @@ pub(crate) struct Lending {
     pub(crate) due: Option<Instant>,
     /// When unused credit of borrowers was recalled last.
     recalled: Option<Instant>,
+    /// How often it was settled: for tests of effort.
+    #[cfg(test)]
+    pub(crate) settled: u64,
 }
 
 impl Lending {

@@ -263,13 +263,10 @@ impl Slice {
         self.account.recount(was, u128::from(held.0));
         self.granted = self.granted.saturating_sub(was) + u128::from(held.0);
     }
-    /// What it has borrowed. A slice above a cap that was lowered, and never with a larger limit, owes nothing.
-    pub(crate) fn lent(&self) -> Bytes {
-        if self.elastic { self.account.borrowed() } else { Bytes::ZERO }
-    }
-    /// The part of that loan still on the GPU while the container is suspended.
-    pub(crate) fn lent_behind(&self) -> Bytes {
-        self.lent().min(self.left_behind.charged().saturating_sub(self.account.cap()))
+    /// What it has borrowed with so much. A slice above a cap that was lowered, and never with a larger limit, owes
+    /// nothing.
+    pub(crate) fn lent(&self, kept: Bytes) -> Bytes {
+        if self.elastic { kept.saturating_sub(self.account.cap()) } else { Bytes::ZERO }
     }
     /// What is on the GPU while its container's memory is on the host: the memory of ended processes was not moved.
     pub(crate) fn stays(&self) -> Bytes {
@@ -379,6 +376,8 @@ pub(crate) struct ClientLane {
     pub(crate) own: Bytes,
     /// NVML's figure for the process while its container is suspended; before the first one, its memory that stayed.
     pub(crate) left_behind: Bytes,
+    /// While its container is suspended: what was charged to it when that began; see `memory::on_host`.
+    pub(crate) moved: u128,
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
     pub(crate) read_at: u32,
@@ -420,6 +419,14 @@ impl ClientLane {
     pub(crate) fn reserved(&self) -> u128 {
         u128::from(self.granted.0) + u128::from(self.residual.charged().0)
     }
+    /// The memory that counts for it wherever it is.
+    pub(crate) fn kept(&self) -> u128 {
+        self.reserved().max(self.moved)
+    }
+    /// Its container is suspended, and its charges are about to fall: its memory stays where it is.
+    pub(crate) fn keep(&mut self) {
+        self.moved = self.kept();
+    }
     /// Whether NVML or its own claim has shown memory of it.
     pub(crate) fn had_memory(&self) -> bool {
         self.claims.held > Bytes::ZERO || self.seen.unwrap_or_default() > Bytes::ZERO
@@ -429,10 +436,10 @@ impl ClientLane {
     /// it counts at most as much as the cap has left: a false claim costs no other container.
     pub(crate) fn leaves(&self, slice: &Slice) -> u128 {
         let shown = self.own.saturating_sub(self.residual.charged());
-        let is_known = self.had_memory() || self.reserved() > 0 || self.claims.contexts == 0;
+        let is_known = self.had_memory() || self.kept() > 0 || self.claims.contexts == 0;
         let context = if is_known { Bytes::ZERO } else { slice.context.unwrap_or(CONTEXT_MOST) };
         let context = context.min(slice.account.promised());
-        self.reserved() + u128::from(shown.max(context).min(slice.account.left()).0)
+        self.kept() + u128::from(shown.max(context).min(slice.account.left()).0)
     }
     /// The state for its next connection: the driver's measurements stay, it claims all else anew.
     pub(crate) fn go_on(&self) -> ClientLane {

@@ -16,6 +16,7 @@
 //! | `measure` | memory that NVML shows counts, granted or not |
 //! | `look` | NVML's sum over all processes, against the sum of grants at that time |
 //! | `left_behind` | memory that NVML shows of suspended containers |
+//! | `on_host` | what such containers have on the host, whatever they give back in the ledger |
 //! | `unfreed` | memory of ended processes counts until the driver has freed it |
 //! | `resize` | a changed cap |
 
@@ -26,6 +27,7 @@ mod grow;
 mod left_behind;
 mod look;
 mod measure;
+mod on_host;
 mod recall;
 mod resize;
 mod restore;
@@ -127,11 +129,15 @@ impl Engine {
         let Some(index) = self.clients.get(client).map(|it| it.index) else {
             return;
         };
+        let is_suspended = self.is_suspended(index);
         let Some((mine, slice)) = self.share(client, lane) else {
             return self.cut(client, Rejection::NoSuchLane, actions);
         };
         if bytes > mine.granted {
             return self.cut(client, Rejection::Overdrawn, actions);
+        }
+        if is_suspended && slice.gpu.is_some() {
+            mine.keep();
         }
         mine.granted = mine.granted.saturating_sub(bytes);
         slice.give_back(bytes);

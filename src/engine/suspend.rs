@@ -19,11 +19,12 @@
 //! locking its process. `Away`, the driver holds it back, and the GPU needs no turns for it.
 //!
 //! Its ledger stays as it is: its grants are still its own, and NVML, which shows nothing of memory on the host, does
-//! not change it meanwhile. Requests for more wait until it is resumed. What NVML nevertheless shows of it, `Away`, is
-//! of processes that took memory after the move (`memory::left_behind`). A process of which the driver does not tell
-//! that its memory was moved counts as being on the GPU with all that it was granted, until NVML shows less. For
-//! others, its memory counts to a host account with a limit of its own. Its cap stays promised, so there is room for
-//! its return at any time, unless the node oversubscribes, or memory is borrowed (`memory::borrow`).
+//! not change it meanwhile. So requests for more wait until the state is `None` again, and what its processes give back
+//! still counts where its memory is (`memory::on_host`). What NVML nevertheless shows of it, `Away`, is of processes
+//! that took memory after the move (`memory::left_behind`). A process of which the driver does not tell that its memory
+//! was moved counts as being on the GPU with all that it was granted, until NVML shows less. For others, its memory
+//! counts to a host account with a limit of its own. Its cap stays promised, so there is room for its return at any
+//! time, unless the node oversubscribes, or memory is borrowed (`memory::borrow`).
 //!
 //! A restart of the daemon keeps the states `None` and `Away`. From `Leaving` and `Returning` the container goes back
 //! to `Draining`: its memory counts as on the GPU until the move to the host, ordered again, is done.
@@ -47,12 +48,6 @@ use crate::refusal::Refusal;
 const RESUME_AFTER: Duration = Duration::from_millis(1_000);
 /// The next attempt, after one that failed.
 const RESUME_AGAIN: Duration = Duration::from_millis(10_000);
-
-/// A container's memory on all its GPUs.
-fn memory_of(container: &Container) -> Bytes {
-    let all = container.slices.gpus.iter().map(|slice| slice.account.reserved());
-    all.fold(Bytes::ZERO, Bytes::saturating_add)
-}
 
 /// Why a container is not suspended another time, if it is suspended or on the way to or from it.
 fn suspended(container: &Container) -> Option<Refusal> {
@@ -108,8 +103,8 @@ impl Engine {
             return Err(why);
         }
         let away = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::None);
-        let away = away.map(|(_, it)| memory_of(it)).fold(Bytes::ZERO, Bytes::saturating_add);
-        let (memory, limit) = (memory_of(container), self.config.suspended_memory);
+        let away = away.map(|(of, _)| self.kept_by(of)).fold(Bytes::ZERO, Bytes::saturating_add);
+        let (memory, limit) = (self.kept_by(index), self.config.suspended_memory);
         let left = limit.saturating_sub(away);
         match memory > left {
             true => Err(Refusal::HostFull { memory, left, limit }),
@@ -155,14 +150,15 @@ impl Engine {
         let Ok((index, container)) = self.named(id) else {
             return false;
         };
-        let mut slices = container.slices.gpus.iter();
+        let mut lanes = (0..).map(Lane).zip(&container.slices.gpus);
         let mut gpus = container.slices.gpus.iter().filter_map(|slice| slice.gpu);
-        slices.all(|slice| slice.account.borrowed() == Bytes::ZERO)
+        lanes.all(|(lane, slice)| self.kept(index, lane) <= slice.account.cap())
             && gpus.any(|gpu| self.is_lent(gpu, index))
     }
 
-    /// Begins the waiting resumes for which there is room now.
-    pub(crate) fn begin_returns(&mut self, actions: &mut Actions) {
+    /// Begins the waiting resumes for which there is room now. Returns whether there was one.
+    pub(crate) fn begin_returns(&mut self, actions: &mut Actions) -> bool {
+        let mut any = false;
         let waiting = self.containers.iter().filter(|(_, it)| it.resume.is_some());
         let waiting: Vec<_> = waiting.map(|(index, it)| (index, it.record.container)).collect();
         for (index, id) in waiting {
@@ -170,8 +166,10 @@ impl Engine {
             let container = self.containers.get_mut(index);
             if let Some((token, _)) = container.and_then(|it| it.resume.take()) {
                 self.begin_return(token, found, actions);
+                any = true;
             }
         }
+        any
     }
 
     /// A resume has waited for long enough: it is refused.
@@ -214,27 +212,24 @@ impl Engine {
             let not = Refusal::NotSuspended(beginning(id, NAME_BYTES_MAX));
             return Err(suspended(container).unwrap_or(not));
         }
-        for slice in &container.slices.gpus {
+        for (lane, slice) in (0..).map(Lane).zip(&container.slices.gpus) {
             let Some(at) = slice.gpu else { continue };
             let gpu = &self.gpus[at];
             let others = self.present_on(at).saturating_sub(slice.stays());
             let left = gpu.total.saturating_sub(others);
-            let memory = slice.account.reserved();
+            let memory = self.kept(index, lane);
             if memory > left {
                 return Err(Refusal::NoRoom { gpu: gpu.index, memory, left });
             }
         }
-        Ok((index, memory_of(container)))
+        Ok((index, self.kept_by(index)))
     }
 
     /// Memory of all containers on a GPU, without what is on the host.
     pub(crate) fn present_on(&self, gpu: usize) -> Bytes {
-        let present = self.containers.iter().flat_map(|(_, it)| {
-            let on_it = it.slices.gpus.iter().filter(|slice| slice.gpu == Some(gpu));
-            on_it.map(|slice| match it.suspension {
-                Suspension::Away => slice.stays(),
-                _ => slice.account.reserved(),
-            })
+        let present = self.slices_on(gpu).map(|(index, lane, slice)| match self.is_away(index) {
+            true => slice.stays(),
+            false => self.kept(index, lane),
         });
         present.fold(Bytes::ZERO, Bytes::saturating_add)
     }
@@ -261,7 +256,7 @@ impl Engine {
         else {
             return;
         };
-        let memory = memory_of(container);
+        let memory = self.kept_by(index);
         let leaves = matches!(container.suspension, Suspension::Leaving { .. });
         self.note_reclaimed(index, token, (leaves, away));
         match stays {
@@ -275,6 +270,7 @@ impl Engine {
         let left = if away { self.left_behind(index) } else { Bytes::ZERO };
         actions.push(Action::SuspensionSettled { token, container: id, away, memory, left });
         if !away {
+            self.forget_kept(index, actions);
             self.wait_anew(index);
             self.count_strangers(index, actions);
         }
@@ -341,12 +337,14 @@ impl Engine {
         self.containers.get(index).is_some_and(|it| it.suspension == Suspension::Away)
     }
 
+    /// Whether a container is suspended, or on the way to or from it.
+    pub(crate) fn is_suspended(&self, index: ContainerIndex) -> bool {
+        self.containers.get(index).is_some_and(|it| it.suspension != Suspension::None)
+    }
+
     /// Whether growth of an account waits until its container is resumed.
     pub(crate) fn waits_for_resume(&self, index: ContainerIndex, lane: Lane) -> bool {
-        let container = self.containers.get(index).filter(|_| lane != Lane::HOST);
-        container.is_some_and(|it| {
-            matches!(it.suspension, Suspension::Away | Suspension::Returning { .. })
-        })
+        lane != Lane::HOST && self.is_suspended(index)
     }
 
     fn set_suspension(&mut self, index: ContainerIndex, suspension: Suspension) {
@@ -371,9 +369,10 @@ impl Engine {
         let ready: Vec<_> = self.draining.iter().filter_map(ready).collect();
         for (index, token) in ready {
             self.draining.retain(|of| *of != index);
+            let memory = self.kept_by(index);
             if let Some(container) = self.containers.get_mut(index) {
                 container.suspension = Suspension::Leaving { token };
-                let (container, memory) = (container.record.container, memory_of(container));
+                let container = container.record.container;
                 actions.push(Action::MoveMemory { token, container, away: true, memory });
             }
         }
@@ -397,8 +396,7 @@ impl Engine {
             | Event::Unattributed { container, .. } => self.containers.find(container),
             _ => None,
         };
-        let container = index.and_then(|index| self.containers.get(index));
-        container.is_some_and(|it| it.suspension != Suspension::None)
+        index.is_some_and(|index| self.is_suspended(index))
     }
 
     /// The rows of suspended containers, as [`Engine::snapshot`] has them.
@@ -407,9 +405,9 @@ impl Engine {
             let container = self.containers.get(*index)?.record.container;
             Some(Snapshot::Reclaimed { container })
         });
-        let all = self.containers.iter().filter_map(|(_, it)| {
+        let all = self.containers.iter().filter_map(|(index, it)| {
             let (state, container) = (it.suspension.shown()?, it.record.container);
-            Some(Snapshot::Suspension { container, state, memory: memory_of(it) })
+            Some(Snapshot::Suspension { container, state, memory: self.kept_by(index) })
         });
         all.chain(reclaimed)
     }

@@ -71,7 +71,10 @@ impl Engine {
         let rebuilding = self.must_wait(index);
         let believed = container.slices.iter().all(|(lane, slice)| {
             let more = held[usize::from(lane.0)].saturating_sub(self.granted(&former, lane));
-            more == Bytes::ZERO || !container.complete && more <= slice.left_to_claims(rebuilding)
+            // What was given back while it is suspended still counts, and may not be claimed again.
+            let given_back = self.kept(index, lane).saturating_sub(slice.account.reserved());
+            let left = slice.left_to_claims(rebuilding).saturating_sub(given_back);
+            more == Bytes::ZERO || !container.complete && more <= left
         });
         if !believed {
             return Err(Rejection::Overdrawn);
@@ -142,6 +145,7 @@ impl Engine {
             })
             .collect();
         let anew = self.config.sees_devices && held.iter().all(|&bytes| bytes == Bytes::ZERO);
+        let is_suspended = self.is_suspended(index);
         let (gpus, now) = (&self.gpus, self.now);
         let container = self.containers.get_mut(index)?;
         let held_of = |lane: Lane| held[usize::from(lane.0)];
@@ -165,6 +169,10 @@ impl Engine {
             let before = former.first().and_then(|it| it.lanes.get(lane));
             let mut mine = before.map_or(ClientLane::default(), ClientLane::go_on);
             mine.take_over(held_of(lane));
+            if is_suspended && gpu.is_some() {
+                let lanes = former.iter().filter_map(|it| it.lanes.get(lane));
+                mine.moved = lanes.map(ClientLane::kept).sum();
+            }
             mine.read_at = entity.map_or(0, |entity| entity.turn);
             mine.order = entity.map_or(0, |entity| entity.order);
             mine

@@ -26,7 +26,7 @@
 //! A container that borrows sees its limit as the GPU's total. What it cannot have now counts as used there
 //! ([`Slice::withheld`]), as on a GPU that it shares without gpuslice.
 //!
-//! GPUs on which no limit is above its cap have none of this, and pay one comparison.
+//! GPUs on which no limit is above its cap have none of this. [`settle`] says which other ones a step settles.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -43,9 +43,10 @@ use crate::config::{RECLAIM_MOVE_MAX, Reclaim};
 use crate::engine::Engine;
 use crate::event::Token;
 use crate::index::ContainerIndex;
-use crate::lending::Lending;
 use crate::lifecycle::{Growth, Slice, Suspension};
 use crate::refusal::Refusal;
+
+mod settle;
 
 /// Unused credit of borrowers is recalled this often.
 const RECALL_EVERY: Duration = Duration::from_millis(100);
@@ -113,26 +114,29 @@ impl Engine {
     /// Whether containers other than this one have borrowed memory of a GPU.
     pub(crate) fn is_lent(&self, gpu: usize, index: ContainerIndex) -> bool {
         let mut others = self.slices_on(gpu).filter(|(of, ..)| *of != index);
-        let mut behind = self.away_on(gpu).filter(|(of, _)| *of != index);
-        others.any(|(.., other)| other.lent() > Bytes::ZERO)
-            || behind.any(|(_, other)| other.lent_behind() > Bytes::ZERO)
+        others.any(|(of, lane, other)| {
+            let lent = other.lent(self.kept(of, lane));
+            // The part of the loan still on the GPU while the container is suspended.
+            let behind = other.left_behind.charged().saturating_sub(other.account.cap());
+            let there = if self.is_away(of) { lent.min(behind) } else { lent };
+            there > Bytes::ZERO
+        })
     }
 
-    /// The slices on a GPU of suspended containers: their memory is on the host, except the part left behind.
-    fn away_on(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, &Slice)> {
-        let away = self.containers.iter().filter(|(_, it)| it.suspension == Suspension::Away);
-        let slices = away.flat_map(|(index, it)| it.slices.gpus.iter().map(move |it| (index, it)));
-        slices.filter(move |(_, slice)| slice.gpu == Some(gpu))
+    /// The slices on a GPU. Each has an entity there, so those of other GPUs are not walked.
+    pub(crate) fn slices_on(
+        &self,
+        gpu: usize,
+    ) -> impl Iterator<Item = (ContainerIndex, Lane, &Slice)> {
+        self.gpus[gpu].turns.entities.iter().filter_map(|entity| {
+            let slices = &self.containers.get(entity.index)?.slices;
+            Some((entity.index, entity.lane, slices.get(entity.lane)?))
+        })
     }
 
-    /// The slices on a GPU whose memory is there.
-    fn slices_on(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, Lane, &Slice)> {
-        let present = self.containers.iter().filter(|(_, it)| it.suspension != Suspension::Away);
-        let slices = present.flat_map(|(index, it)| {
-            let lanes = (0..).map(Lane).zip(&it.slices.gpus);
-            lanes.map(move |(lane, slice)| (index, lane, slice))
-        });
-        slices.filter(move |(.., slice)| slice.gpu == Some(gpu))
+    /// Those whose memory is there.
+    fn present(&self, gpu: usize) -> impl Iterator<Item = (ContainerIndex, Lane, &Slice)> {
+        self.slices_on(gpu).filter(|(index, ..)| !self.is_away(*index))
     }
 
     /// Memory of a GPU that neither containers, nor ended ones, nor the driver have.
@@ -141,23 +145,6 @@ impl Engine {
         let own = of.beside.own[0].max(of.beside.own[1]);
         let beside = of.beside.unfreed.sum().saturating_add(own);
         of.total.saturating_sub(beside.saturating_add(self.present_on(gpu)))
-    }
-
-    /// Takes the steps of reclaims that are due, on all GPUs; `all` if each may decide on turns in this step.
-    pub(crate) fn settle_loans(&mut self, all: bool, actions: &mut Actions) {
-        if all {
-            self.begin_returns(actions);
-        }
-        let lends = |lending: &Lending| lending.elastic || lending.due.is_some();
-        let gpus = (0..self.gpus.len()).filter(|gpu| lends(&self.gpus[*gpu].lending));
-        let gpus: Vec<usize> = gpus.collect();
-        gpus.iter().for_each(|gpu| self.serve_claims(*gpu, all, actions));
-        // A container that is suspended for one of its GPUs gives back memory of all.
-        gpus.iter().for_each(|gpu| self.ask_borrowers(*gpu, actions));
-        // The last of them may have been resumed by an administrator, or ended.
-        if !self.reclaimed.is_empty() || self.resumes_at.is_some() {
-            self.resume_reclaimed(all, actions);
-        }
     }
 
     /// Whether a step of a reclaim is due.
@@ -170,34 +157,12 @@ impl Engine {
         self.gpus.iter().filter_map(|gpu| gpu.lending.due).chain(self.resumes_at).min()
     }
 
-    /// Decides the requests that wait on a GPU, and ends the grace of those that have waited for it.
-    fn serve_claims(&mut self, gpu: usize, all: bool, actions: &mut Actions) {
-        let Some(due) = self.gpus[gpu].lending.due else {
-            return;
-        };
-        self.serve_gpu(gpu, actions);
-        let claims = self.claims_on(gpu);
-        if !claims.is_empty() && all && due <= self.now {
-            self.enforce(gpu, &claims, actions);
-        }
-    }
-
-    /// Asks the borrowers of a GPU for the memory that claims lack, and shows the rest as free.
-    fn ask_borrowers(&mut self, gpu: usize, actions: &mut Actions) {
-        let claims = self.claims_on(gpu);
-        let missing = self.missing(gpu, &claims);
-        let next = claims.iter().map(|claim| self.next_step(gpu, claim)).min();
-        self.gpus[gpu].lending.due = next;
-        self.ask_back(gpu, missing, actions);
-        self.withhold(gpu);
-    }
-
     /// Decides the waiting requests on a GPU, in order of arrival.
     fn serve_gpu(&mut self, gpu: usize, actions: &mut Actions) {
         let first = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
             slice.waiting.front().map(|growth| (growth.at, index, lane))
         };
-        let mut queues: Vec<_> = self.slices_on(gpu).filter_map(first).collect();
+        let mut queues: Vec<_> = self.present(gpu).filter_map(first).collect();
         queues.sort_unstable();
         queues.into_iter().for_each(|(_, index, lane)| self.serve(index, lane, actions));
     }
@@ -210,20 +175,15 @@ impl Engine {
             let claim = Claim { index, lane, need, since, growth: Some(growth) };
             self.is_claim(index, lane, need).then_some(claim)
         };
-        self.slices_on(gpu).filter_map(claim).chain(self.returns_to(gpu)).collect()
+        self.present(gpu).filter_map(claim).chain(self.returns_to(gpu)).collect()
     }
 
     /// The resumes that wait for borrowed memory of a GPU.
     fn returns_to(&self, gpu: usize) -> impl Iterator<Item = Claim> + '_ {
-        let resumes =
-            self.containers.iter().filter_map(|(index, it)| Some((index, it, it.resume?)));
-        resumes.flat_map(move |(index, it, (_, since))| {
-            let lanes = (0..).map(Lane).zip(&it.slices.gpus);
-            let here = lanes.filter(move |(_, slice)| slice.gpu == Some(gpu));
-            here.map(move |(lane, slice)| {
-                let need = slice.account.reserved().saturating_sub(slice.stays());
-                Claim { index, lane, need, since, growth: None }
-            })
+        self.slices_on(gpu).filter_map(|(index, lane, slice)| {
+            let (_, since) = self.containers.get(index)?.resume?;
+            let need = self.kept(index, lane).saturating_sub(slice.stays());
+            Some(Claim { index, lane, need, since, growth: None })
         })
     }
 
@@ -253,6 +213,9 @@ impl Engine {
 
     /// What claims lack, without the memory that suspensions under way will free.
     fn missing(&self, gpu: usize, claims: &[Claim]) -> Bytes {
+        if claims.is_empty() {
+            return Bytes::ZERO;
+        }
         let claimed = claims.iter().map(|claim| claim.need);
         let claimed = claimed.fold(Bytes::ZERO, Bytes::saturating_add);
         let there = self.free_on(gpu).saturating_add(self.leaving(gpu));
@@ -267,11 +230,12 @@ impl Engine {
                 matches!(it.suspension, Suspension::Draining { .. } | Suspension::Leaving { .. })
             })
         };
-        let leaving = self.slices_on(gpu).filter(|(index, ..)| leaves(*index));
-        let leaving = leaving.map(|(.., slice)| slice.account.reserved());
-        let assumed = self.away_on(gpu).filter(|(_, slice)| slice.assumed);
-        let assumed = assumed.map(|(_, slice)| slice.left_behind.charged());
-        leaving.chain(assumed).fold(Bytes::ZERO, Bytes::saturating_add)
+        let leaving = self.slices_on(gpu).map(|(index, lane, slice)| match self.is_away(index) {
+            true if slice.assumed => slice.left_behind.charged(),
+            false if leaves(index) => self.kept(index, lane),
+            _ => Bytes::ZERO,
+        });
+        leaving.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     /// Whether memory leaves a GPU, or returns to it: a borrower that returns can be asked only then.
@@ -280,14 +244,14 @@ impl Engine {
             let container = self.containers.get(index);
             container.is_some_and(|it| matches!(it.suspension, Suspension::Returning { .. }))
         };
-        self.leaving(gpu) > Bytes::ZERO || self.slices_on(gpu).any(|(index, ..)| returns(index))
+        self.leaving(gpu) > Bytes::ZERO || self.present(gpu).any(|(index, ..)| returns(index))
     }
 
     /// Those that may give something back, in the order in which they are asked for it.
     fn borrowers(&self, gpu: usize) -> Vec<Borrower> {
         let borrower = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
             let container = self.containers.get(index)?;
-            let borrowed = slice.lent();
+            let borrowed = slice.lent(slice.account.reserved());
             let stays = container.suspension == Suspension::None;
             let class = match container.record.class {
                 Class::BestEffort => 0,
@@ -297,55 +261,9 @@ impl Engine {
             let borrowed = (stays && borrowed > Bytes::ZERO).then_some(Reverse(borrowed))?;
             Some(Borrower { class, borrowed, index, lane })
         };
-        let mut all: Vec<Borrower> = self.slices_on(gpu).filter_map(borrower).collect();
+        let mut all: Vec<Borrower> = self.present(gpu).filter_map(borrower).collect();
         all.sort_unstable();
         all
-    }
-
-    /// Asks borrowers for what is missing.
-    fn ask_back(&mut self, gpu: usize, missing: Bytes, actions: &mut Actions) {
-        let borrowers = self.borrowers(gpu);
-        let recalls = self.gpus[gpu].lending.recalls(self.now, RECALL_EVERY, missing);
-        let (mut rest, mut asked) = (missing, Vec::new());
-        for it in &borrowers {
-            let part = it.borrowed.0.min(rest);
-            rest = rest.saturating_sub(part);
-            if part > Bytes::ZERO {
-                asked.push((it.index, it.lane, part));
-                if recalls {
-                    self.recall_all(it.index, it.lane);
-                }
-            }
-        }
-        for (index, container) in self.containers.iter_mut() {
-            let id = container.record.container;
-            let lanes = (0..).map(Lane).zip(&mut container.slices.gpus);
-            for (lane, slice) in lanes.filter(|(_, slice)| slice.gpu == Some(gpu)) {
-                let part = asked.iter().find(|(of, at, _)| (*of, *at) == (index, lane));
-                let bytes = part.map_or(Bytes::ZERO, |part| part.2);
-                if slice.wanted != bytes {
-                    slice.wanted = bytes;
-                    actions.push(Action::Wanted { container: id, lane, bytes });
-                }
-            }
-        }
-    }
-
-    /// Notes what each container with a larger limit cannot have of it now.
-    fn withhold(&mut self, gpu: usize) {
-        let (free, reclaims) = (self.free_on(gpu), self.gpus[gpu].lending.due.is_some());
-        for (index, container) in self.containers.iter_mut() {
-            let lanes = (0..).map(Lane).zip(&mut container.slices.gpus);
-            for (lane, slice) in lanes.filter(|(_, it)| it.gpu == Some(gpu) && it.elastic) {
-                let (left, promised) = (slice.account.left(), slice.account.promised());
-                let lent = if reclaims { Bytes::ZERO } else { free.min(left) };
-                let withheld = left.saturating_sub(lent.max(promised));
-                if slice.withheld != withheld {
-                    slice.withheld = withheld;
-                    self.changed.push((index, lane));
-                }
-            }
-        }
     }
 
     /// The grace of a claim is over: suspends borrowers, or refuses the claims that can wait no longer.
@@ -407,32 +325,6 @@ impl Engine {
                 Suspends::HostFull(Action::NoRoomToMove { token, container, why })
             }
             Err(_) => Suspends::Not,
-        }
-    }
-
-    /// Resumes suspended borrowers for which there is room again.
-    fn resume_reclaimed(&mut self, all: bool, actions: &mut Actions) {
-        let fits = |index: ContainerIndex| {
-            let slices = self.containers.get(index).map_or(&[][..], |it| &it.slices.gpus);
-            slices.iter().all(|slice| {
-                let gpu = slice.gpu.filter(|gpu| self.gpus[*gpu].lending.due.is_none());
-                let left = |gpu| self.free_on(gpu).saturating_add(slice.stays());
-                gpu.is_some_and(|gpu| slice.account.reserved() <= left(gpu))
-            })
-        };
-        let fitting = self.reclaimed.iter().filter(|(_, index)| fits(*index));
-        let next = fitting.min().copied();
-        match next {
-            Some((at, index)) if all && at <= self.now => {
-                self.reclaimed.retain(|(_, of)| *of != index);
-                let id = self.containers.get(index).map(|it| it.record.container);
-                id.into_iter().for_each(|id| self.end_suspension(Token::NONE, id, actions));
-                // its memory is on the GPUs from now on, and the others see that in this step
-                (0..self.gpus.len()).for_each(|gpu| self.withhold(gpu));
-                // the next one fits beside it, or does not
-                self.resumes_at = (!self.reclaimed.is_empty()).then_some(self.now);
-            }
-            next => self.resumes_at = next.map(|(at, _)| at.max(self.now)),
         }
     }
 

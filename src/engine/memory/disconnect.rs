@@ -15,8 +15,8 @@ use crate::lifecycle::{Client, Container};
 
 impl Client {
     /// Whether any memory counts for it.
-    fn holds(&self) -> bool {
-        self.lanes.iter().any(|(_, mine)| mine.reserved() > 0)
+    pub(crate) fn holds(&self) -> bool {
+        self.lanes.iter().any(|(_, mine)| mine.kept() > 0)
     }
 
     /// It loses its connection.

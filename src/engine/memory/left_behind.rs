@@ -65,7 +65,7 @@ impl Engine {
             let Some(client) = self.clients.get_mut(id) else { continue };
             let all = client.lanes.iter_mut().zip(left.iter_mut());
             for ((_, mine), (_, left)) in all {
-                let charged = Bytes(u64::try_from(mine.reserved()).unwrap_or(u64::MAX));
+                let charged = Bytes(u64::try_from(mine.kept()).unwrap_or(u64::MAX));
                 mine.left_behind = if stays.contains(&id) { charged } else { Bytes::ZERO };
                 *left = left.saturating_add(mine.left_behind);
             }

@@ -134,7 +134,7 @@ impl Loans {
         let total = ledger.gpus().find(|(of, _)| *of == gpu).map_or(0, |(_, total)| total);
         let (mut here, mut behind) = (0u128, 0u128);
         for (key, _) in ledger.on(gpu) {
-            let reserved = ledger.reserved(key.0, key.1);
+            let reserved = ledger.kept(key.0, key.1);
             match self.suspensions.get(&key.0).filter(|it| it.place == Place::Away) {
                 Some(it) => behind += it.behind.get(&key.1).copied().unwrap_or(0),
                 None => here += reserved,
@@ -155,7 +155,7 @@ impl Loans {
         let lent = move |(key, account): (&LaneKey, &super::memory::Account)| {
             let has = match self.suspensions.get(&key.0).filter(|it| it.place == Place::Away) {
                 Some(it) => it.behind.get(&key.1).copied().unwrap_or(0),
-                None => ledger.reserved(key.0, key.1),
+                None => ledger.kept(key.0, key.1),
             };
             (*key, has.saturating_sub(u128::from(account.cap)))
         };
@@ -296,10 +296,10 @@ impl Loans {
         self.wanted.retain(|(of, _), _| of != id);
     }
 
-    /// A suspended container's ledger is what it was.
+    /// A suspended container's memory is what it was, whatever its processes gave back meanwhile.
     fn has(&self, ledger: &Ledger, id: &ContainerId, memory: u64) -> Result<(), Objection> {
         let on_gpus = ledger.accounts_of(*id).filter(|(key, _)| key.1 != Lane::HOST);
-        let sum: u128 = on_gpus.map(|(key, _)| ledger.reserved(key.0, key.1)).sum();
+        let sum: u128 = on_gpus.map(|(key, _)| ledger.kept(key.0, key.1)).sum();
         match u128::from(memory) == sum || sum > u128::from(u64::MAX) {
             true => Ok(()),
             false => Err(format!("{id} is moved with {memory} bytes, and has {sum}")),
@@ -330,7 +330,7 @@ impl Loans {
         }
         for (key, account) in ledger.accounts_of(id) {
             let Some(gpu) = account.gpu else { continue };
-            let reserved = ledger.reserved(key.0, key.1);
+            let reserved = ledger.kept(key.0, key.1);
             if reserved > self.free(ledger, gpu).most {
                 return Err(format!(
                     "{id} returns to {gpu} with {reserved} bytes, and has no room"
@@ -354,7 +354,7 @@ impl Loans {
         let Some(home) = ledger.home(client).filter(|_| lane != Lane::HOST) else {
             return Ok(());
         };
-        if matches!(self.place(&home), Some(Place::Away | Place::Returning)) {
+        if self.place(&home).is_some() {
             return Err(format!("{home} is suspended and was granted {bytes} bytes"));
         }
         let key = (home, lane);

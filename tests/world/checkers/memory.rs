@@ -27,6 +27,14 @@ struct Share {
     seen: u64,
     own: u64,
     beyond: Seen,
+    /// While its container is suspended: the most that was charged to it by then.
+    kept: u128,
+}
+
+impl Share {
+    fn charged(&self) -> u128 {
+        u128::from(self.granted) + u128::from(self.beyond.counts)
+    }
 }
 
 /// One container's memory on one account.
@@ -148,7 +156,7 @@ impl Ledger {
             let shares =
                 self.shares.iter().filter(|((id, lane), _)| *id == client && *lane != Lane::HOST);
             for ((_, lane), share) in shares {
-                let charged = u128::from(share.granted) + u128::from(share.beyond.counts);
+                let charged = share.charged().max(share.kept);
                 self.unfreed.ended((home, *lane), self.now, charged);
             }
         }
@@ -183,7 +191,7 @@ impl Ledger {
     /// Whether any memory counts for a process.
     fn holds(&self, client: ClientId) -> bool {
         let mut its = self.shares.iter().filter(|((id, _), _)| *id == client);
-        its.any(|(_, share)| share.granted > 0 || share.beyond.counts > 0)
+        its.any(|(_, share)| share.charged() > 0 || share.kept > 0)
     }
 
     /// Whether it has a connection.
@@ -351,11 +359,12 @@ impl Ledger {
         taken.iter().for_each(|(old, _)| self.part(*old));
         for (lane, bytes) in (0u8..).map(Lane).zip(held) {
             let before = first.as_ref().and_then(|its| its.get(&lane)).copied();
-            if bytes.0 == 0 && before.is_none() {
+            let kept = taken.iter().filter_map(|(_, its)| its.get(&lane)).map(|it| it.kept).sum();
+            if bytes.0 == 0 && before.is_none() && kept == 0 {
                 continue;
             }
-            let share =
-                Share { granted: bytes.0, claims: Claims::default(), ..before.unwrap_or_default() };
+            let before = before.unwrap_or_default();
+            let share = Share { granted: bytes.0, claims: Claims::default(), kept, ..before };
             self.shares.insert((client, lane), share);
             self.hide((id, lane));
         }
@@ -470,9 +479,7 @@ impl Ledger {
         let account = self.accounts.get(&(container, lane));
         let beside = account.map_or(0, |it| u128::from(it.unattributed.counts) + it.hidden);
         let shares = self.of_key(container, lane);
-        shares.fold(beside, |sum, (_, share)| {
-            sum + u128::from(share.granted) + u128::from(share.beyond.counts)
-        })
+        shares.fold(beside, |sum, (_, share)| sum + share.charged())
     }
 
     fn part(&mut self, client: ClientId) {
@@ -506,7 +513,7 @@ impl Ledger {
             if let Some(home) = self.homes.get(client) {
                 let (granted, all) = sums.entry((*home, *lane)).or_default();
                 *granted += u128::from(share.granted);
-                *all += u128::from(share.granted) + u128::from(share.beyond.counts);
+                *all += share.charged();
             }
         }
         for ((container, lane), account) in &self.accounts {

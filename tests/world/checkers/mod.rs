@@ -121,6 +121,7 @@ impl Checkers {
         self.gangs.advance(&self.seen)?;
         self.requests.advance(&self.seen, &self.memory);
         self.wall_time.advance(&self.seen);
+        self.memory.keep(&self.seen);
         self.seen.event(event);
         if self.suspended != self.seen.suspended {
             self.seen.suspend(self.suspended.clone());

@@ -238,6 +238,20 @@ fn to_a_ledger_that_a_move_changes() {
     objects(suspended().checkers.loans(&row(0)), "is moved with 0 bytes");
 }
 
+/// What a suspended container's process gives back in the ledger is still on the host.
+#[test]
+fn to_a_return_with_less_than_was_moved() {
+    let returns = |memory| {
+        let mut story = suspended();
+        story.tell(MS, gives(A, 30), &[sees(A, 50)]).expect("it is believed in the ledger");
+        story.tell(MS, gives(B, 30), &[sees(A, 50), sees(B, 0)]).expect("it is free");
+        story.suspends(Some(SuspensionState::Resuming));
+        story.then(MS, &[order(false, memory), sees(A, 80)])
+    };
+    assert_eq!(returns(80), Ok(()));
+    objects(returns(50), "is moved with 50 bytes, and has 80");
+}
+
 #[test]
 fn to_a_return_without_room_or_none() {
     let mut early = suspended();

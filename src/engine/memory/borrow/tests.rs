@@ -12,6 +12,7 @@ use gpuslice_wire::units::{Bytes, Duration, GIB, Instant};
 use crate::tests::{MS, Rig, ask, id};
 use crate::{Action, Claims, Config, Event, Reclaim, Refusal, SliceRequest, Token};
 
+mod effort;
 mod meets;
 mod walks;
 
@@ -216,7 +217,11 @@ fn a_suspended_borrower_is_granted_nothing() {
     assert_eq!((answer(&given, web), answer(&given, burst)), (Some(Ok(5)), None));
     let until = rig.now + 20_000 * MS;
     pass(&mut rig, until);
-    assert_eq!(state(&rig), Some(SuspensionState::Resuming), "there is room for what it has");
+    assert_eq!(state(&rig), Some(SuspensionState::Suspended), "all of it may still be on the host");
+    give(&mut rig, web, 8);
+    let until = rig.now + 20_000 * MS;
+    pass(&mut rig, until);
+    assert_eq!(state(&rig), Some(SuspensionState::Resuming), "there is room for what was moved");
     assert_eq!(answer(&moved(&mut rig, "burst", false), burst), Some(Ok(3)));
 }
 

@@ -69,7 +69,7 @@ impl Loans {
     ) -> impl Iterator<Item = ContainerId> + 'a {
         let all = ledger.on(gpu).map(|(key, _)| *key);
         let moving = all.filter(move |key| match seen.suspended.get(&key.0) {
-            Some(SuspensionState::Suspending) => ledger.reserved(key.0, key.1) > 0,
+            Some(SuspensionState::Suspending) => ledger.kept(key.0, key.1) > 0,
             Some(SuspensionState::Resuming) => true,
             _ => false,
         });
@@ -85,7 +85,7 @@ impl Loans {
     ) -> Option<ContainerId> {
         let memory = |id: &ContainerId| -> u128 {
             let its = ledger.accounts_of(*id).filter(|(key, _)| key.1 != Lane::HOST);
-            its.map(|(key, _)| ledger.reserved(key.0, key.1)).sum()
+            its.map(|(key, _)| ledger.kept(key.0, key.1)).sum()
         };
         let away: u128 = seen.suspended.keys().map(memory).sum();
         let left = u128::from(seen.config.suspended_memory.0).saturating_sub(away);

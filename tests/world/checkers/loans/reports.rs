@@ -51,8 +51,7 @@ impl Loans {
             let Some(gpu) = promised.and_then(|it| it.gpu).filter(|_| ledger.lends(key)) else {
                 continue;
             };
-            let suspended = matches!(self.place(&key.0), Some(Place::Away | Place::Returning));
-            if !suspended {
+            if !seen.suspended.contains_key(&key.0) {
                 let (key, client) = (*key, Some(client));
                 let sure = !requests.may_wait(ledger, &key);
                 claims.push(Claim { key, client, gpu, need, sure, since, claims: seen.now });
@@ -62,7 +61,7 @@ impl Loans {
         for (id, (_, since)) in &self.resumes {
             for (key, account) in ledger.accounts_of(*id) {
                 let Some(gpu) = account.gpu else { continue };
-                let need = u64::try_from(ledger.reserved(key.0, key.1)).unwrap_or(u64::MAX);
+                let need = u64::try_from(ledger.kept(key.0, key.1)).unwrap_or(u64::MAX);
                 let (key, since) = (*key, *since);
                 let (client, sure, claims_at) = (None, true, seen.now);
                 claims.push(Claim { key, client, gpu, need, sure, since, claims: claims_at });
@@ -149,7 +148,7 @@ impl Loans {
         let state = |key: &LaneKey| seen.suspended.get(&key.0);
         let leaving = ledger.on(gpu).map(|(key, _)| key);
         let leaving = leaving.filter(|key| state(key) == Some(&SuspensionState::Suspending));
-        let leaving: u128 = leaving.map(|key| ledger.reserved(key.0, key.1)).sum();
+        let leaving: u128 = leaving.map(|key| ledger.kept(key.0, key.1)).sum();
         let claims = self.claims.iter().filter(|it| it.gpu == gpu);
         let needed: u128 = claims.clone().map(|it| u128::from(it.need)).sum();
         // a resume does not claim what has stayed on the GPU
@@ -217,7 +216,7 @@ impl Loans {
             let mut its = ledger.accounts_of(id).filter_map(|(key, it)| Some((key, it.gpu?)));
             let fits = its.all(|(key, gpu)| {
                 let free = self.free(ledger, gpu).least;
-                !claimed(gpu) && ledger.reserved(key.0, key.1) <= free
+                !claimed(gpu) && ledger.kept(key.0, key.1) <= free
             });
             let Some(it) = self.suspensions.get_mut(&id) else { continue };
             let fits = fits && it.place == Place::Away && it.reclaimed;

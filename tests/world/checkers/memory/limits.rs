@@ -1,14 +1,15 @@
 //! Changed caps and limits, and the ledgers of suspended containers.
 //!
 //! A suspended container's grants are of memory on the host, which NVML does not show. So its figures change nothing in
-//! the ledger of such a container. What they show of its processes that are not attached counts when it goes on.
+//! the ledger of such a container. What they show of its processes that are not attached counts when it goes on. What
+//! its processes give back meanwhile still counts where their memory is, until they end or it goes on.
 
 use gpuslice_engine::{CapChange, Event, Record};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::Bytes;
 
-use super::{Account, Ledger, Objection};
+use super::{Account, Ledger, Objection, Share};
 use crate::observer::{LaneKey, Observer};
 
 impl Account {
@@ -132,7 +133,28 @@ impl Ledger {
     #[must_use]
     pub fn charged(&self, client: ClientId, lane: Lane) -> u128 {
         let share = self.shares.get(&(client, lane));
-        share.map_or(0, |it| u128::from(it.granted) + u128::from(it.beyond.counts))
+        share.map_or(0, |it| it.charged().max(it.kept))
+    }
+
+    /// Before a step: what is charged to processes of suspended containers counts on, whatever the step takes away.
+    pub fn keep(&mut self, seen: &Observer) {
+        if seen.suspended.is_empty() {
+            return;
+        }
+        for ((client, lane), share) in &mut self.shares {
+            let home = self.homes.get(client);
+            if *lane != Lane::HOST && home.is_some_and(|it| seen.suspended.contains_key(it)) {
+                share.kept = share.kept.max(share.charged());
+            }
+        }
+    }
+
+    /// The memory of an account, wherever it is.
+    #[must_use]
+    pub fn kept(&self, container: ContainerId, lane: Lane) -> u128 {
+        let given_back = |(_, it): (ClientId, &Share)| it.kept.saturating_sub(it.charged());
+        let given_back: u128 = self.of_key(container, lane).map(given_back).sum();
+        self.reserved(container, lane) + given_back
     }
 
     /// What NVML has shown last of processes of a suspended container that are not attached.
@@ -159,7 +181,8 @@ impl Ledger {
         suspended
     }
 
-    /// A container goes on: what NVML has shown meanwhile of its processes that are not attached counts now.
+    /// A container goes on: what NVML has shown meanwhile of its processes that are not attached counts now. Accounts
+    /// without a connection and with nothing in them end.
     pub(super) fn goes_on(&mut self, container: ContainerId) {
         let now = self.now;
         let its = self
@@ -169,6 +192,13 @@ impl Ledger {
         for (key, account) in its {
             let shown = self.strangers.remove(key).unwrap_or(account.unattributed.counts);
             account.unattributed.look(now, shown);
+        }
+        let its = |client: &ClientId| self.homes.get(client) == Some(&container);
+        let shares = self.shares.iter_mut().filter(|((client, _), _)| its(client));
+        shares.for_each(|(_, share)| share.kept = 0);
+        let apart: Vec<ClientId> = self.apart.iter().copied().filter(its).collect();
+        for client in apart.into_iter().filter(|client| !self.holds(*client)).collect::<Vec<_>>() {
+            self.ends(client);
         }
     }
 }

@@ -116,6 +116,13 @@ impl Walk {
 
     fn step(&mut self, event: Event) {
         let mut actions = std::collections::VecDeque::from(self.rig.step(event));
+        for it in &mut self.tenants {
+            let index = self.rig.engine.containers.find(id(it.name));
+            if index.is_some_and(|index| self.rig.engine.is_suspended(index)) {
+                // It waits for the resume from now on.
+                it.pending.iter_mut().for_each(|asked| asked.moved = true);
+            }
+        }
         while let Some(action) = actions.pop_front() {
             if let Some(answer) = self.action(&action) {
                 actions.extend(self.rig.step(answer));
