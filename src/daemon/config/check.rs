@@ -12,6 +12,8 @@ pub type Fault = (usize, String);
 
 /// What the last fault ends with if the search ended there.
 const UNCHECKED: &str = "; the other lines are not checked until this one is mended";
+/// How the parser begins about a value that is no number and has no quotes, as `5s`.
+const UNQUOTED: &str = "string values must be quoted";
 /// How the parser names a key that it does not know, and the keys that it knows.
 const UNKNOWN: &str = "unknown field `";
 const KNOWN: &str = ", expected one of ";
@@ -131,6 +133,9 @@ fn in_words(line: &str, message: &str) -> String {
         Some((integer, _)) => {
             let digits = integer.trim_start_matches(|c: char| !c.is_ascii_digit());
             format!("{} is too large a number", digits.trim_end_matches('`'))
+        }
+        None if what.starts_with(UNQUOTED) => {
+            "a text needs quotes, and a number has no unit".into()
         }
         None => what.replace("i64", "a whole number").replace("a string", "a text in quotes"),
     };
