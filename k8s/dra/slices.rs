@@ -155,11 +155,7 @@ fn taint(gpu: &GpuFacts) -> Option<Value> {
     let value = match gpu.health.state {
         HealthState::Healthy => return None,
         HealthState::Xid => format!("xid-{}", gpu.health.xid),
-        HealthState::Ecc => "ecc".to_owned(),
-        HealthState::Lost => "lost".to_owned(),
-        HealthState::Mig => "mig".to_owned(),
-        HealthState::Mps => "mps".to_owned(),
-        HealthState::Exclusive => "exclusive".to_owned(),
+        state => state.name().to_owned(),
     };
     let effect = match gpu.health.state {
         HealthState::Mps | HealthState::Exclusive => "NoSchedule",

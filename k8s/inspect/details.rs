@@ -33,7 +33,8 @@ pub fn render(cluster: &Cluster, extra: Extra) -> String {
     let (used, total) = cluster.totals();
     text.push_str("\n\nAllocated/Total GPU Memory In Cluster:\t");
     let _ = writeln!(text, "{used}/{total} ({}%)\t", percent(used, total));
-    align(&text)
+    let marks = cluster.nodes.iter().flat_map(Shared::marks);
+    align(&text) + &marks.map(|mark| mark + "\n").collect::<String>()
 }
 
 fn heading(node: &Shared, extra: Extra) -> String {

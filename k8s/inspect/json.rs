@@ -41,7 +41,9 @@ fn device(node: &Shared, gpu: Option<u64>) -> Value {
         })
         .collect();
     let told = gpu.and_then(|gpu| node.usage.get(&u32::try_from(gpu).ok()?));
+    let health = gpu.and_then(|gpu| node.health.get(&gpu));
     json!({
+        "health": health.map(|it| it.state.name()),
         "usedMiB": told.map(|it| it.used_mib),
         "claims": told.map(|it| it.claims),
         "id": gpu.map_or(json!(-1), |gpu| json!(gpu)),

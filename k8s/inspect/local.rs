@@ -42,6 +42,7 @@ pub fn cluster(rows: &Rows, name: String, address: Option<String>, unit: Unit) -
         add(&row.owner, &row.name, &row.gpus, row.memory, cores);
     }
     let gpus = inventory.cards.len() as u64;
+    let health = rows.gpus.iter().map(|gpu| (u64::from(gpu.index.0), gpu.health));
     let node = Shared {
         name,
         address,
@@ -50,6 +51,7 @@ pub fn cluster(rows: &Rows, name: String, address: Option<String>, unit: Unit) -
         cores: gpus * 100,
         tenants: tenants.into_values().collect(),
         usage: usage::of_rows(rows),
+        health: health.collect(),
     };
     Cluster { nodes: vec![node] }
 }
@@ -70,6 +72,7 @@ mod tests {
     use super::*;
     use crate::ledger::{Claimed, Own};
     use crate::testing::gpu;
+    use gpuslice_wire::node::HealthState;
     use gpuslice_wire::owner::ClaimId;
     use gpuslice_wire::text::Text;
     use gpuslice_wire::units::Percent;
@@ -125,5 +128,22 @@ Allocated/Total GPU Memory In Cluster:
         // 1000 and half of 600 MiB, in steps of 64.
         assert_eq!(rows[1][4..7], ["20/200", "1", "1664"], "{wide}");
         assert_eq!(json::of(&cluster)["nodes"][0]["devs"][0]["usedMiB"], 1344);
+    }
+
+    #[test]
+    fn a_gpu_that_takes_no_slices_has_a_line_and_a_field() {
+        let mut rows = rows();
+        rows.gpus[1].health.state = HealthState::Mig;
+        let unit: Unit = "GiB".parse().expect("a unit");
+        let cluster = cluster(&rows, "node-1".to_owned(), None, unit);
+        let more = Extra::default();
+        for text in [summary::render(&cluster, more), details::render(&cluster, more)] {
+            assert!(text.ends_with("\nGPU1: MIG mode, no slices\n"), "{text}");
+        }
+        let devices = &json::of(&cluster)["nodes"][0]["devs"];
+        assert_eq!(
+            (&devices[0]["health"], &devices[1]["health"]),
+            (&"healthy".into(), &"mig".into())
+        );
     }
 }

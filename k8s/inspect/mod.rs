@@ -1,8 +1,9 @@
 //! `kubectl inspect cgpu` and `kubectl inspect gpushare`: the cluster's GPUs and what pods have of them.
 //!
-//! Scripts read these tables, so every byte is gpushare's own, with three differences. Nodes have a stable
+//! Scripts read these tables, so every byte is gpushare's own, with four differences. Nodes have a stable
 //! order. A GPU that a node lacks counts as unknown, where gpushare drops it. A GPU with 141 GiB is not taken for
-//! MiB. Columns that gpushare lacks appear on request only.
+//! MiB. On the node itself, a line after the table names each GPU that is not healthy. Columns that gpushare
+//! lacks appear on request only.
 
 pub mod columns;
 pub mod details;

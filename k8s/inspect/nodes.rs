@@ -4,6 +4,7 @@ use super::usage::{self, Usage};
 use crate::allocation;
 use crate::api::objects::{List, Node, Pod, amount};
 use crate::names::{CORES, COUNT, MEMORY};
+use gpuslice_wire::node::{Health, HealthState};
 use std::collections::BTreeMap;
 
 /// Memory of a GPU above which the unit must be MiB. gpushare's limit is 100, and it takes the 141 GiB of an H200
@@ -30,6 +31,8 @@ pub struct Shared {
     pub tenants: Vec<Tenant>,
     /// What the node's agent tells of its GPUs; empty without one.
     pub usage: Usage,
+    /// The health of its GPUs, as the node's daemon tells it; empty from the API server, which does not.
+    pub health: BTreeMap<u64, Health>,
 }
 
 /// A pod with shares.
@@ -98,6 +101,7 @@ fn shared(node: &Node, pods: &[Pod]) -> Shared {
             .annotations
             .get(usage::ANNOTATION)
             .map_or_else(Usage::default, |it| usage::parse(it)),
+        health: BTreeMap::new(),
     }
 }
 
@@ -150,6 +154,12 @@ impl Shared {
     pub fn real(&self) -> Option<(u64, u64)> {
         let sum = |of: fn(&usage::Gpu) -> u64| self.usage.values().map(of).sum();
         (!self.usage.is_empty()).then(|| (sum(|gpu| gpu.claims), sum(|gpu| gpu.used_mib)))
+    }
+
+    /// A line for each GPU that is not healthy.
+    pub fn marks(&self) -> impl Iterator<Item = String> + '_ {
+        let sick = self.health.iter().filter(|(_, health)| health.state != HealthState::Healthy);
+        sick.map(|(gpu, health)| format!("GPU{gpu}: {health}"))
     }
 
     /// Whether a pod's GPU is unknown.

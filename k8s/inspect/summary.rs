@@ -36,7 +36,8 @@ pub fn render(cluster: &Cluster, extra: Extra) -> String {
     let _ = writeln!(text, "{}", "-".repeat(dashes));
     let _ = writeln!(text, "Allocated/Total GPU Memory In Cluster:");
     let _ = writeln!(text, "{used}/{total} ({}%)\t", percent(used, total));
-    align(&text)
+    let marks = cluster.nodes.iter().flat_map(Shared::marks);
+    align(&text) + &marks.map(|mark| mark + "\n").collect::<String>()
 }
 
 fn line(node: &Shared, gpus: u64, pending: bool, extra: Extra) -> String {

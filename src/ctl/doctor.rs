@@ -6,6 +6,7 @@
 //! slices need. A part that only a higher enforcement level needs is reported, but not needed.
 
 mod cdi;
+mod driver;
 mod enforcement;
 mod no_slices;
 mod owners;
@@ -16,6 +17,7 @@ use crate::node;
 use crate::out;
 use crate::setup;
 use crate::table::View;
+use crate::why::quoted;
 use anyhow::{Context, Result, bail};
 use enforcement::{describe_memory, describe_time, of_slices};
 use gpuslice_wire::ids::GpuUuid;
@@ -105,6 +107,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     checks.extend(of_required_limits(options, &facts));
     match view {
         Ok(list) => {
+            driver::of_another_configuration(options, &mut checks);
             checks.push(there("daemon", format!("answers at {}", dir.display())));
             checks.extend(of_slices(&View::of(list)));
         }
@@ -181,7 +184,7 @@ fn text(value: &Value) -> Option<String> {
 
 /// Turns the facts about driver and kernel into checks.
 fn of_facts(facts: &Value) -> Vec<Check> {
-    let mut checks = vec![configuration(facts), driver(facts), kernel(&facts["kernel"])];
+    let mut checks = vec![configuration(facts), driver::of_facts(facts), kernel(&facts["kernel"])];
     let nvml = &facts["nvml"];
     checks.push(match (text(&nvml["error"]), nvml.is_null()) {
         (None, false) => there(
@@ -214,23 +217,9 @@ fn of_facts(facts: &Value) -> Vec<Check> {
 fn configuration(facts: &Value) -> Check {
     match text(&facts["config"]["error"]) {
         None => there("configuration", "valid".to_owned()),
-        Some(why) => needed("configuration", why, "gpusliced --check FILE until it says ok"),
-    }
-}
-
-fn driver(facts: &Value) -> Check {
-    let driver = &facts["driver"];
-    match text(&driver["error"]) {
-        Some(why) => needed(
-            "driver",
-            why,
-            "fix the driver; to simulate a GPU, use gpuslice run --sim, or set driver_dir in the \
-             configuration to the directory that gpuslice sim libraries prints",
-        ),
-        None => {
-            let dir = driver["dir"].as_str().unwrap_or_default();
-            let simulated = driver["simulated"] == true;
-            there("driver", format!("{dir}{}", if simulated { " (simulated)" } else { "" }))
+        Some(why) => {
+            let file = quoted(facts["config"]["file"].as_str().unwrap_or("FILE"));
+            needed("configuration", why, &format!("gpusliced --check {file} until it says ok"))
         }
     }
 }
@@ -468,6 +457,15 @@ mod tests {
             },
             "cgroup": { "mount": "/cg", "controller": "dmem", "gaps": [] },
         })
+    }
+
+    #[test]
+    fn a_bad_configuration_is_named_in_its_check() {
+        let mut facts = node();
+        facts["config"]["error"] = json!("/etc/my file.toml:2: no");
+        facts["config"]["file"] = json!("/etc/my file.toml");
+        let checks = of_facts(&facts);
+        assert_eq!(checks[0].fix, "gpusliced --check '/etc/my file.toml' until it says ok");
     }
 
     fn gpu_of(facts: &Value) -> Check {

@@ -5,6 +5,7 @@ use crate::out;
 use crate::table::{Gpu, View};
 use crate::text::cut;
 use anyhow::Result;
+use gpuslice_wire::node::{Health, HealthState};
 use gpuslice_wire::units::Bytes;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -32,7 +33,8 @@ Columns:
   USED        memory that slices hold: what their processes allocated, and what NVML shows beyond that; memory of
               suspended slices is on the host, and is shown at the end of the line
   PROMISED    the sum of the slices' caps
-  UNPROMISED  memory that can still be promised
+  UNPROMISED  memory that can still be promised: none of a GPU that takes no new slices, in MIG mode, with an MPS
+              server or in an exclusive compute mode; the end of the line tells this, and that a GPU is unhealthy
   BUSY        the part of the last 250 ms in which slices had the GPU by their turns; without turns, as with one slice alone,
               NVML's utilisation of the GPU over the last second or less, and - if NVML does not tell it";
 
@@ -44,10 +46,30 @@ pub struct Summary<'a> {
     pub used: Bytes,
     /// Memory of its suspended slices, on the host.
     pub on_host: Bytes,
+    /// Its health.
+    pub health: Health,
     /// Memory that can still be promised.
     pub unpromised: Bytes,
     /// The part of the time that its slices got, 0..=1; `None` if that is not known.
     pub busy: Option<f64>,
+}
+
+impl Summary<'_> {
+    /// That it is not healthy, or takes no new slices, after `before`; empty for a healthy GPU.
+    pub fn marks(&self, before: &str) -> String {
+        match self.health.state {
+            HealthState::Healthy => String::new(),
+            _ => format!("{before}{}", self.health),
+        }
+    }
+
+    /// The memory of its suspended slices, after `before`; empty for none.
+    pub fn away(&self, before: &str) -> String {
+        match self.on_host {
+            Bytes::ZERO => String::new(),
+            memory => format!("{before}{memory} suspended"),
+        }
+    }
 }
 
 /// The GPUs of `now`; their slices' time is measured since `before`.
@@ -57,11 +79,16 @@ pub fn summaries<'a>(before: &View, now: &'a View) -> Vec<Summary<'a>> {
         let on_host = rows().map(|row| now.on_host(row));
         let on_host = on_host.fold(Bytes::ZERO, Bytes::saturating_add);
         let busy = rows().try_fold(0.0, |busy, row| Some(busy + now.got(row, before)?));
-        let unpromised = Bytes(gpu.total.0.saturating_sub(gpu.promised.0));
+        let health = now.unhealthy.get(&gpu.uuid).copied().unwrap_or_default();
+        let unpromised = match health.state.refuses_slices() {
+            true => Bytes::ZERO,
+            false => gpu.total.saturating_sub(gpu.promised),
+        };
         Summary {
             gpu,
             used: now.held_on(gpu.uuid),
             on_host,
+            health,
             unpromised,
             busy: busy.map(|it| it.min(1.0)),
         }
@@ -107,10 +134,7 @@ fn lines(all: &[Summary<'_>], most: Option<usize>) -> Vec<String> {
         cells.chain([HEADS[at].len()]).max().unwrap_or(0)
     };
     let mut widths: [usize; 9] = std::array::from_fn(width);
-    let mark = |it: &Summary<'_>| match it.on_host {
-        Bytes::ZERO => it.gpu.mark("  "),
-        memory => format!("{}  {memory} suspended", it.gpu.mark("  ")),
-    };
+    let mark = |it: &Summary<'_>| it.marks("  ") + &it.gpu.mark("  ") + &it.away("  ");
     let marks: Vec<String> = all.iter().map(mark).collect();
     let longest = marks.iter().map(|mark| mark.width()).max().unwrap_or(0);
     let whole = widths.iter().sum::<usize>() + widths.len() - 1 + longest;
@@ -151,6 +175,7 @@ pub fn json_of(it: &Summary<'_>) -> Value {
     json!({
         "index": gpu.index, "uuid": gpu.uuid.to_string(), "simulated": gpu.uuid.is_simulated(),
         "profile": gpu.uuid.profile(), "product": gpu.product, "policy": gpu.policy.name(), "slices": gpu.slices,
+        "health": it.health.state.name(),
         "memory_total": gpu.total.0, "memory_used": it.used.0, "memory_promised": gpu.promised.0,
         "memory_unpromised": it.unpromised.0, "memory_suspended": it.on_host.0, "busy": it.busy,
     })
@@ -161,7 +186,7 @@ mod tests {
     use super::*;
     use crate::table::Row;
     use crate::table::tests::{gpu, slice};
-    use gpuslice_wire::snapshot::SuspensionState;
+    use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 
     #[test]
     fn a_gpu_has_the_sums_of_its_slices() {
@@ -205,6 +230,29 @@ mod tests {
         };
         assert_eq!(busy(&[0.02]), ("2.0%".to_owned(), 0.02.into()));
         assert_eq!(busy(&[]), ("-".to_owned(), Value::Null));
+    }
+
+    /// Nothing is promised of a GPU in MIG mode; a slice on one with an Xid is still given.
+    #[test]
+    fn a_gpu_that_takes_no_slices_has_no_memory_to_promise() {
+        for (state, mark, mib) in [
+            (HealthState::Mig, "  MIG mode, no slices", 0),
+            (HealthState::Mps, "  MPS, no new slices", 0),
+            (HealthState::Exclusive, "  exclusive compute mode, no new slices", 0),
+            (HealthState::Xid, "  unhealthy (Xid 79)", 1024),
+        ] {
+            let health = Health { state, xid: 79, since: 1 };
+            let row = Snapshot::GpuHealth { uuid: gpu(1, 0).uuid, health, errors: 0 };
+            let view = View { gpus: vec![gpu(1, 0), gpu(2, 1)], ..View::of((0, vec![row])) };
+            let all = summaries(&view, &view);
+            let told = lines(&all, None);
+            assert!(told[1].ends_with(mark) && told[2].ends_with("  1"), "{told:?}");
+            let json = all.iter().map(json_of).collect::<Vec<_>>();
+            assert_eq!((all[0].unpromised.0 >> 20, all[1].unpromised.0 >> 20), (mib, 1024));
+            assert_eq!(json[0]["memory_unpromised"], mib << 20);
+            let told = [&json[0]["health"], &json[1]["health"]];
+            assert_eq!(told, [&json!(state.name()), &json!("healthy")]);
+        }
     }
 
     #[test]

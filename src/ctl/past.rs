@@ -4,9 +4,11 @@
 //! what is new, so that a screen follows the daemon with little work.
 
 use crate::admin::Admin;
+use crate::table::{Row, View};
 use anyhow::Result;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::samples::{Sample, Samples};
+use gpuslice_wire::units::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The daemon keeps about this many samples of a slice: ten minutes.
@@ -23,6 +25,8 @@ pub struct Series {
     pub gpu: GpuUuid,
     /// Its memory cap, bytes.
     pub cap: u64,
+    /// Its memory on the host now, while it is suspended or on the way.
+    pub on_host: Bytes,
     /// The oldest first.
     pub samples: VecDeque<Sample>,
 }
@@ -63,7 +67,8 @@ impl Past {
                     };
                     let samples = self.series.remove(&number).map(|it| it.samples);
                     let samples = samples.unwrap_or_default();
-                    let series = Series { container, name, gpu, cap: cap.0, samples };
+                    let on_host = Bytes::ZERO;
+                    let series = Series { container, name, gpu, cap: cap.0, on_host, samples };
                     self.series.insert(number, series);
                 }
                 Samples::Rows { count, rows } => {
@@ -96,6 +101,14 @@ impl Past {
             while series.samples.pop_front_if(|it| it.end_ns < from).is_some() {}
         }
         self.series.retain(|_, series| !series.samples.is_empty());
+    }
+
+    /// Notes the memory of slices that are suspended in `now`.
+    pub fn note_suspended(&mut self, now: &View) {
+        for it in self.series.values_mut() {
+            let is_it = |row: &&Row| row.container == it.container && row.gpu == it.gpu;
+            it.on_host = now.rows.iter().find(is_it).map_or(Bytes::ZERO, |row| now.on_host(row));
+        }
     }
 
     /// Forgets everything: another daemon has other numbers and none of these samples.
@@ -146,7 +159,6 @@ pub mod tests {
     use gpuslice_wire::ids::ContainerId;
     use gpuslice_wire::samples::SAMPLES_OF_FRAME;
     use gpuslice_wire::text::Name;
-    use gpuslice_wire::units::Bytes;
 
     const S: u64 = 1_000_000_000;
 

@@ -10,6 +10,7 @@ use crate::text::counted;
 use crate::why::with_dir;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::snapshot::SuspensionState;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,7 +45,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         let id = find(&view, asked, &dir)?;
         let rows = view.rows.iter().filter(|row| row.container == id);
         let processes = rows.map(|row| row.clients).max().unwrap_or(0);
-        if processes > 0 && !options.force {
+        // The daemon refuses to remove a suspended one, and tells to resume it first: --force does not help.
+        let is_suspended = view.suspensions.get(&id) == Some(&SuspensionState::Suspended);
+        if processes > 0 && !options.force && !is_suspended {
             let processes = counted(processes.into(), "process");
             bail!("{asked} has {processes} on the GPU; end them first, or add --force");
         }

@@ -103,6 +103,10 @@ impl Drop for Admitted<'_> {
 /// # Errors
 /// The slice was refused.
 pub fn main(options: &Options) -> Result<ExitCode> {
+    if let Some(wrong) = options.slice.wrong() {
+        out::note(&wrong);
+        return Ok(ExitCode::from(out::WRONG_WORDS));
+    }
     child::catch_signals()?;
     let id = unique_id();
     // Rejects a malformed request before anything is created for it.

@@ -13,13 +13,13 @@ use crate::admin::Admin;
 use crate::node;
 use crate::out;
 use crate::rm::find;
-use crate::slice::{CapError, parse_cap, parse_gpus, parse_memory};
+use crate::slice::{parse_cap, parse_gpus, parse_memory};
 use crate::table::{Row, View};
 use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::policy::{Change, Class};
-use gpuslice_wire::units::{Bytes, Percent, Weight};
+use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
 use memory::Step;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -69,8 +69,8 @@ struct OrNone<T>(Option<T>);
 
 /// A parser of `none`, and of what `parse` takes.
 fn or_none<T>(
-    parse: fn(&str) -> Result<T, CapError>,
-) -> impl Fn(&str) -> Result<OrNone<T>, CapError> + Clone {
+    parse: fn(&str) -> Result<T, UnitError>,
+) -> impl Fn(&str) -> Result<OrNone<T>, UnitError> + Clone {
     move |text| match text {
         "none" => Ok(OrNone(None)),
         _ => parse(text).map(|amount| OrNone(Some(amount))),
@@ -121,11 +121,20 @@ pub fn lines(view: &View, id: &str, told: &[Told]) -> Vec<String> {
 }
 
 impl Options {
-    /// Whether an option asks for a change.
-    fn changes(&self) -> bool {
-        let memory = self.memory.is_some() || self.memory_limit.is_some() || self.pinned.is_some();
+    /// Why the words ask for nothing that can be done.
+    fn wrong(&self) -> Option<&'static str> {
+        let of_gpus = self.memory.is_some() || self.memory_limit.is_some();
         let share = self.share.is_some() || self.share_limit.is_some();
-        memory || share || self.weight.is_some() || self.priority.is_some()
+        let others = self.pinned.is_some() || self.weight.is_some() || self.priority.is_some();
+        match (of_gpus, share || others) {
+            (false, false) => Some(
+                "nothing to set; give --memory, --memory-limit, --pinned, --weight, --share, --share-limit or --priority",
+            ),
+            (false, true) if self.gpus.is_some() => {
+                Some("--gpus restricts --memory and --memory-limit; give one of them")
+            }
+            _ => None,
+        }
     }
 }
 
@@ -140,10 +149,8 @@ fn called<'a>(id: &'a str, rows: &[&'a Row]) -> &'a str {
 /// # Errors
 /// No daemon answers; no slice or GPU matches, or several do; the request does not fit.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    if !options.changes() {
-        out::note(
-            "nothing to set; give --memory, --memory-limit, --pinned, --weight, --share, --share-limit or --priority",
-        );
+    if let Some(wrong) = options.wrong() {
+        out::note(wrong);
         return Ok(ExitCode::from(out::WRONG_WORDS));
     }
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
@@ -161,7 +168,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     for line in lines(&view, &id, &told) {
         out::line(&line)?;
     }
-    done.map(|()| ExitCode::SUCCESS)
+    let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
+    done.map(|()| ExitCode::SUCCESS).with_context(|| called(&id, &rows).to_owned())
 }
 
 /// The options of `gpuslice set` for a container: one option and its value, as on its command line.
@@ -192,9 +200,6 @@ pub fn change(
     told: &mut Vec<Told>,
 ) -> Result<()> {
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
-    if options.gpus.is_some() && options.memory.is_none() && options.memory_limit.is_none() {
-        bail!("--gpus restricts --memory and --memory-limit; give one of them");
-    }
     let mut made: Vec<(Step, Told)> = Vec::new();
     let done = memory::steps(options, view, (id, &rows)).and_then(|steps| {
         steps.into_iter().try_for_each(|step| {
@@ -333,6 +338,30 @@ mod tests {
             gone,
             ["weight: unknown -> 1", "share: unknown -> none", "share-limit: unknown -> none"]
         );
+    }
+
+    /// The exit status is that of wrong words, and no daemon is asked.
+    #[test]
+    fn words_that_change_nothing_are_wrong() {
+        let wrong = |words: &[&str]| {
+            let words = [&["set", "a", "--runtime-dir", "/nonexistent"], words].concat();
+            let command = <Options as clap::Args>::augment_args(clap::Command::new("set"));
+            let matches = command.get_matches_from(words);
+            let options = <Options as clap::FromArgMatches>::from_arg_matches(&matches);
+            let options = options.expect("options");
+            let wrong = options.wrong();
+            let code = main(&options).ok();
+            assert_eq!(wrong.is_some(), code == Some(ExitCode::from(out::WRONG_WORDS)));
+            wrong
+        };
+        for words in [&[][..], &["--gpus", "0"]] {
+            assert!(wrong(words).is_some_and(|why| why.starts_with("nothing to set")));
+        }
+        let weight = wrong(&["--gpus", "0", "--weight", "3"]);
+        assert!(weight.is_some_and(|why| why.starts_with("--gpus restricts")));
+        for words in [&["--gpus", "0", "--memory-limit", "none"][..], &["--pinned", "none"]] {
+            assert_eq!(wrong(words), None);
+        }
     }
 
     /// Two caps were changed and a third one was refused: all are set back, or the rest is named.

@@ -54,13 +54,19 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         Action::Create { dir, config } => {
             let config = chosen(config.as_deref(), self::config)?;
             device::create(dir, &config)?;
-            out::line(&format!("GPUSLICE_SIM_DEVICE={}", dir.display()))?;
+            out::line(&variable(dir)?)?;
         }
         Action::Mps { dir, gpus } => device::set_mps(dir, *gpus)?,
         Action::Remove { dir } => device::destroy(dir)?,
         Action::Libraries => out::line(&crate::node::part("sim")?.display().to_string())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The variable by which programs find a device, also those that run in other directories.
+fn variable(dir: &Path) -> Result<String> {
+    let dir = std::path::absolute(dir)?;
+    Ok(format!("GPUSLICE_SIM_DEVICE={}", dir.display()))
 }
 
 /// The bits of GPUs.
@@ -143,6 +149,14 @@ mod tests {
         let environment = || device::Config::parse("profile=strict").context("a profile");
         let is_strict = |given| chosen(given, environment).is_ok_and(|it| it.strict);
         assert!(is_strict(None) && !is_strict(Some("")) && !is_strict(Some("profile=kind")));
+    }
+
+    #[test]
+    fn a_relative_directory_is_told_as_an_absolute_one() {
+        let told = |dir: &str| variable(Path::new(dir)).expect("a current directory");
+        let here = std::env::current_dir().expect("a current directory");
+        assert_eq!(told("dev"), format!("GPUSLICE_SIM_DEVICE={}/dev", here.display()));
+        assert_eq!(told("/dev/shm/x"), "GPUSLICE_SIM_DEVICE=/dev/shm/x");
     }
 
     /// A child of a killed daemon opens the device after its removal.

@@ -7,8 +7,8 @@ use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::{GpuSelector, SelectError};
-use gpuslice_wire::text::{Name, Selector};
-use gpuslice_wire::units::{Bytes, MIB, Percent, UnitError, Weight};
+use gpuslice_wire::text::{Name, Selector, TextError};
+use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight, plausible};
 
 /// Options that describe a slice, shared by the commands that create one.
 #[derive(Args, Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct SliceOptions {
     #[arg(long, value_name = "WHEN", default_value = "auto", add = crate::complete::gangs())]
     pub gang: Gangs,
     /// Display name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
 }
 
@@ -51,34 +51,25 @@ pub fn parse_gpus(text: &str) -> Result<String, SelectError> {
     GpuSelector::parse(text).map(|_| text.to_owned())
 }
 
-/// Why a size of a cap is not taken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CapError {
-    /// It is malformed.
-    #[error("{0}")]
-    Malformed(#[from] UnitError),
-    /// Too little for any program: the unit was forgotten.
-    #[error("{0} is less than 1MiB; did you mean {1}GiB?")]
-    Tiny(Bytes, u64),
+/// Checks a display name.
+fn parse_name(text: &str) -> Result<String, TextError> {
+    Name::new(text).map(|_| text.to_owned())
 }
 
-/// Refuses a cap in which no program can run.
-fn plausible(text: &str, bytes: Bytes) -> Result<Bytes, CapError> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    match bytes.0 {
-        0 => Err(UnitError::SizeZero.into()),
-        1..MIB => Err(CapError::Tiny(bytes, digits.parse().unwrap_or(1))),
-        _ => Ok(bytes),
-    }
+/// The refusal of a limit below a cap; the daemon has the same words.
+pub fn limit_below_cap(limit: &str, cap: &str) -> String {
+    format!(
+        "memory limit {limit} is below the cap {cap}; ask for a limit of at least {cap}, or for a cap of at most {limit}"
+    )
 }
 
 /// Parses a size of 1 MiB or more.
-pub fn parse_memory(text: &str) -> Result<Bytes, CapError> {
+pub fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
     plausible(text, text.parse()?)
 }
 
 /// Parses a size of 1 MiB or more, or a part of the GPU's memory.
-pub fn parse_cap(text: &str) -> Result<MemoryAsk, CapError> {
+pub fn parse_cap(text: &str) -> Result<MemoryAsk, UnitError> {
     match text.parse()? {
         MemoryAsk::Exactly(bytes) => plausible(text, bytes).map(MemoryAsk::Exactly),
         part @ MemoryAsk::Ratio { .. } => Ok(part),
@@ -86,6 +77,23 @@ pub fn parse_cap(text: &str) -> Result<MemoryAsk, CapError> {
 }
 
 impl SliceOptions {
+    /// That the limit is below the cap, if that holds on every GPU. Of a size and a part the daemon decides.
+    pub fn wrong(&self) -> Option<String> {
+        let limit = self.memory_limit?;
+        let is_below = match (limit, self.memory) {
+            (MemoryAsk::Exactly(limit), MemoryAsk::Exactly(cap)) => limit < cap,
+            (MemoryAsk::Ratio { part, whole }, MemoryAsk::Ratio { part: cap, whole: of }) => {
+                u64::from(part) * u64::from(of) < u64::from(cap) * u64::from(whole)
+            }
+            _ => false,
+        };
+        let short = |asked| match asked {
+            MemoryAsk::Exactly(bytes) => bytes.to_string(),
+            MemoryAsk::Ratio { part, whole } => format!("{part}/{whole}"),
+        };
+        is_below.then(|| limit_below_cap(&short(limit), &short(self.memory)))
+    }
+
     /// The command that requests this slice under the id `container`. `pid` is a process in the
     /// slice's own control group, or 0 without one.
     ///
@@ -139,6 +147,7 @@ impl SliceOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuslice_wire::units::MIB;
 
     #[test]
     fn what_was_asked_for_is_told() {
@@ -158,6 +167,33 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_limit_below_the_cap_is_wrong() {
+        use clap::FromArgMatches as _;
+        let wrong = |cap, limit| {
+            let words = ["run", "--memory", cap, "--memory-limit", limit];
+            let command = SliceOptions::augment_args(clap::Command::new("run"));
+            let matches = command.get_matches_from(words);
+            SliceOptions::from_arg_matches(&matches).expect("options").wrong()
+        };
+        let why = wrong("1/2", "1/4").expect("wrong");
+        assert!(why.starts_with("memory limit 1/4 is below the cap 1/2; "), "{why}");
+        assert!(wrong("5GiB", "4GiB").is_some());
+        for (cap, limit) in [("4GiB", "5GiB"), ("1/2", "2/4"), ("1/2", "1GiB"), ("1GiB", "1/9")] {
+            assert_eq!(wrong(cap, limit), None);
+        }
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_shown_is_wrong_words() {
+        for name in ["a\tb".to_owned(), "x".repeat(65)] {
+            let command = SliceOptions::augment_args(clap::Command::new("run"));
+            let words = ["run", "--memory", "1GiB", "--name", &name];
+            let why = command.try_get_matches_from(words).expect_err("no name");
+            assert!(why.exit_code() == 2 && why.to_string().contains("--name"), "{why}");
+        }
+    }
+
     /// The parser refuses them, with the exit status of wrong words.
     #[test]
     fn wrong_gpus_are_wrong_words() {
@@ -175,6 +211,8 @@ mod tests {
         assert!(said("1048575B").is_err_and(|why| why.contains("less than 1MiB")));
         assert!(said("512KiB").is_err_and(|why| why.ends_with("did you mean 512GiB?")));
         assert!(said("0").is_err_and(|why| why.contains("the size is 0")));
+        let percent = said("50%").expect_err("no size");
+        assert!(percent.ends_with("or a part of the GPU's memory, as in 1/4"), "{percent}");
         assert!(said("8GB").is_err_and(|why| why.contains("write 8GiB")));
         assert_eq!(said("1MiB"), Ok(MemoryAsk::Exactly(Bytes(MIB))));
         assert_eq!(said("8589934592"), Ok(MemoryAsk::Exactly(Bytes(8 << 30))));

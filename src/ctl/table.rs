@@ -11,6 +11,7 @@ pub use json::{json, pod as owner_json};
 
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::node::Health;
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, ClassCaps, Policy};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, SuspensionState, TimeEnforcement};
@@ -147,6 +148,8 @@ pub struct View {
     pub reclaimed: BTreeSet<String>,
     /// Ids of the containers that are frozen because they are over their caps.
     pub frozen: BTreeSet<String>,
+    /// The health of GPUs that are not healthy.
+    pub unhealthy: BTreeMap<GpuUuid, Health>,
     /// What NVML shows of the use of GPUs, 0..=1; those of which it told nothing lately are not in it.
     pub loads: BTreeMap<GpuUuid, f64>,
     /// Memory limits above caps, and what is wanted back of that, by container and GPU.
@@ -222,6 +225,9 @@ impl View {
                 }
                 Snapshot::GpuLoad { uuid, percent, .. } => {
                     view.loads.insert(uuid, f64::from(percent) / 100.0);
+                }
+                Snapshot::GpuHealth { uuid, health, .. } => {
+                    view.unhealthy.insert(uuid, health);
                 }
                 Snapshot::Suspension { container, state, .. } => {
                     view.suspensions.insert(container.to_string(), state);

@@ -1,12 +1,15 @@
 //! The configuration file, in TOML. Every key is optional; an unknown key or an invalid value is an error with its
 //! line. `packaging/gpusliced.toml` explains each key and holds every default.
 
+mod check;
+
+use check::{Fault, listed};
 use gpuslice_engine::{RECLAIM_GRACE_MAX, Reclaim};
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
 use gpuslice_wire::policy::{BadPolicy, ClassCaps, Policy};
-use gpuslice_wire::units::{Bytes, Duration, Percent, UnitError};
+use gpuslice_wire::units::{Bytes, Duration, Percent, UnitError, plausible};
 use serde::Deserialize;
 use std::fs;
 use std::io::Read;
@@ -58,19 +61,36 @@ impl TryFrom<PathBuf> for Absolute {
     }
 }
 
-/// A size above zero, as `"4GiB"`.
+/// A size of 1 MiB or more, as `"4GiB"`; `without` is what holds without the key.
+fn size(text: &str, without: &str) -> Result<Bytes, String> {
+    let bytes = text.parse().and_then(|bytes| plausible(text, bytes));
+    bytes.map_err(|why| match why {
+        UnitError::SizeZero => format!("the size is 0; omit the key for {without}"),
+        why => why.to_string(),
+    })
+}
+
+/// A cap on pinned host memory.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
-pub struct Size(pub Bytes);
+pub struct PinnedMemory(pub Bytes);
 
-impl TryFrom<String> for Size {
+impl TryFrom<String> for PinnedMemory {
     type Error = String;
-    fn try_from(text: String) -> Result<Size, String> {
-        match text.parse::<Bytes>() {
-            Ok(Bytes::ZERO) => Err("a cap is above zero; omit the key for no cap".to_owned()),
-            Ok(bytes) => Ok(Size(bytes)),
-            Err(why) => Err(why.to_string()),
-        }
+    fn try_from(text: String) -> Result<PinnedMemory, String> {
+        size(&text, "no cap").map(PinnedMemory)
+    }
+}
+
+/// Most memory of suspended containers.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub struct SuspendedMemory(pub Bytes);
+
+impl TryFrom<String> for SuspendedMemory {
+    type Error = String;
+    fn try_from(text: String) -> Result<SuspendedMemory, String> {
+        size(&text, "half of the host's memory").map(SuspendedMemory)
     }
 }
 
@@ -111,8 +131,11 @@ pub struct Cap(pub MemoryAsk);
 impl TryFrom<String> for Cap {
     type Error = String;
     fn try_from(text: String) -> Result<Cap, String> {
-        let cap = text.parse().map(Cap);
-        cap.map_err(|why: UnitError| why.to_string())
+        let cap = text.parse().and_then(|cap| match cap {
+            MemoryAsk::Exactly(bytes) => plausible(&text, bytes).map(MemoryAsk::Exactly),
+            part @ MemoryAsk::Ratio { .. } => Ok(part),
+        });
+        cap.map(Cap).map_err(|why: UnitError| why.to_string())
     }
 }
 
@@ -219,7 +242,7 @@ pub struct DaemonConfig {
     pub requests_from: Vec<SourceName>,
     /// Most GPUs that variables of a container's environment may ask for.
     pub environment_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
-    /// Largest cap that they may ask for.
+    /// Largest cap, and largest limit above it, that they may ask for.
     pub environment_memory_max: Option<Cap>,
     /// Whether `CGPU_DISABLE` starts a container without limits; the hook decides.
     pub allow_cgpu_disable: bool,
@@ -240,9 +263,9 @@ pub struct DaemonConfig {
     /// Whether such a limit is also a guarantee.
     pub cgroup_guarantees: bool,
     /// Cap on pinned host memory of containers that do not ask for one.
-    pub pinned_memory: Option<Size>,
+    pub pinned_memory: Option<PinnedMemory>,
     /// Most memory of suspended containers on the host; half of the host's memory if not given.
-    pub suspended_memory: Option<Size>,
+    pub suspended_memory: Option<SuspendedMemory>,
     /// How memory beyond caps returns to the container to which it is promised.
     pub reclaim: ReclaimMode,
     /// How long the containers that have it may take, s.
@@ -300,7 +323,7 @@ impl Default for DaemonConfig {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: {why}; give the configuration with --config FILE", .file.display())]
+    #[error("{}: {why}", .file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,
@@ -317,27 +340,28 @@ pub enum ConfigError {
     },
 }
 
-/// A wrong line: its number, from 1, and what is wrong with it.
-type Fault = (usize, String);
-
-/// One line for each fault.
-fn listed(file: &Path, faults: &[Fault]) -> String {
-    let one = |(line, what): &Fault| format!("{}:{line}: {what}", file.display());
-    faults.iter().map(one).collect::<Vec<_>>().join("\n")
-}
-
 impl DaemonConfig {
+    /// The file that is read: the given one, or the node's if there is one.
+    pub fn file(given: Option<&Path>) -> Option<&Path> {
+        let default = Path::new(DEFAULT_FILE);
+        given.or_else(|| default.exists().then_some(default))
+    }
+
     /// Reads `file`, or without one the node's file if there is one.
     ///
     /// # Errors
     /// [`ConfigError`].
     pub fn load(file: Option<&Path>) -> Result<DaemonConfig, ConfigError> {
-        let default = Path::new(DEFAULT_FILE);
-        match file {
-            Some(file) => DaemonConfig::read(file),
-            None if default.exists() => DaemonConfig::read(default),
-            None => Ok(DaemonConfig::default()),
-        }
+        let Some(found) = DaemonConfig::file(file) else {
+            return Ok(DaemonConfig::default());
+        };
+        DaemonConfig::read(found).map_err(|why| match why {
+            ConfigError::Unreadable { file: unread, why } if file.is_none() => {
+                let why = format!("{why}; give another configuration with --config FILE");
+                ConfigError::Unreadable { file: unread, why }
+            }
+            why => why,
+        })
     }
 
     /// Reads one file.
@@ -397,175 +421,5 @@ impl DaemonConfig {
     pub fn suspended_memory(&self) -> Bytes {
         let half = || Bytes(gpuslice_host::memory::total() / 2);
         self.suspended_memory.map_or_else(half, |size| size.0)
-    }
-
-    /// Parses a file's text; an error lists every wrong line.
-    fn parse(text: &str) -> Result<DaemonConfig, Vec<Fault>> {
-        let mut rest = text.to_owned();
-        let mut faults: Vec<Fault> = Vec::new();
-        // Without the wrong lines so far, the parser finds the next one. What is no TOML has one error.
-        let config = loop {
-            let error = match toml::from_str(&rest) {
-                Ok(config) => break config,
-                Err(error) => error,
-            };
-            let (line, what) = fault(&rest, &error);
-            let begun: Vec<&str> = rest.split('\n').collect();
-            let again = faults.iter().any(|(known, _)| *known == line);
-            let is_toml = rest.parse::<toml::Table>().is_ok();
-            if !again && (is_toml || faults.is_empty()) {
-                faults.push((line, what));
-            }
-            if again || !is_toml || line > begun.len() {
-                faults.sort();
-                return Err(faults);
-            }
-            let blank = |(at, text): (usize, &str)| {
-                if at + 1 == line { String::new() } else { text.to_owned() }
-            };
-            rest = begun.into_iter().enumerate().map(blank).collect::<Vec<_>>().join("\n");
-        };
-        let config: DaemonConfig = config;
-        // A wrong line has its default here, which says nothing about the other one.
-        let both = faults.iter().all(|(_, what)| !what.starts_with("turn_m"));
-        if both && config.turn_min_ms.get() > config.turn_max_ms.get() {
-            let (min, max) = (config.turn_min_ms.get(), config.turn_max_ms.get());
-            let what = format!("turn_min_ms = {min} is above turn_max_ms = {max}");
-            faults.push((line_of(text, "turn_m"), what));
-        }
-        faults.sort();
-        if faults.is_empty() { Ok(config) } else { Err(faults) }
-    }
-}
-
-/// The line of a parser's error, and what is wrong with it.
-fn fault(text: &str, error: &toml::de::Error) -> Fault {
-    let at = error.span().map_or(0, |span| span.start);
-    let what = error.message().trim_end().replace('\n', "; ");
-    let line = text[..at.min(text.len())].matches('\n').count();
-    let key = text.lines().nth(line).and_then(|line| line.split_once('='));
-    let what = match key {
-        Some((key, _)) if !what.contains(key.trim()) => format!("{}: {what}", key.trim()),
-        _ => what,
-    };
-    (1 + line, what.replace("i64", "a whole number"))
-}
-
-/// The line of the last key that begins with `key`, from 1.
-fn line_of(text: &str, key: &str) -> usize {
-    let is_it = |line: &str| line.trim_start().starts_with(key);
-    let lines = text.lines().enumerate().filter(|(_, line)| is_it(line));
-    lines.last().map_or(1, |(at, _)| at + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(text: &str) -> (usize, String) {
-        let faults = DaemonConfig::parse(text).expect_err("refused");
-        assert_eq!(faults.len(), 1, "{faults:?}");
-        faults[0].clone()
-    }
-
-    #[test]
-    fn every_wrong_line_is_named() {
-        let text = "idle_us = 50\nperiod = 3\nwindow_us = -1\n\nturn_min_ms = 9\nturn_max_ms = 2\npolicy = \"x\"";
-        let faults = DaemonConfig::parse(text).expect_err("refused");
-        let lines: Vec<usize> = faults.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [2, 3, 6, 7], "{faults:?}");
-        let faults = DaemonConfig::parse("turn_min_ms = 50\nturn_max_ms = 0").expect_err("refused");
-        assert_eq!(faults.len(), 1, "one wrong line: {faults:?}");
-        let faults = DaemonConfig::parse("a = 1\nb = [\n2,\nx").expect_err("refused");
-        assert_eq!(faults.len(), 1, "what is no TOML has one error: {faults:?}");
-        let faults =
-            DaemonConfig::parse("requests_from = [\n\"x\",\n]\nperiod = 3").expect_err("refused");
-        assert!(!faults.is_empty(), "a value of several lines ends the search: {faults:?}");
-    }
-
-    #[test]
-    fn the_packaged_file_holds_exactly_the_defaults() {
-        let packaged = include_str!("../../packaging/gpusliced.toml");
-        assert_eq!(DaemonConfig::parse(packaged), Ok(DaemonConfig::default()));
-        let plain: String = packaged
-            .lines()
-            .filter(|line| !line.starts_with("# ") && *line != "#")
-            .map(|line| format!("{}\n", line.strip_prefix('#').unwrap_or(line)))
-            .collect();
-        let all = DaemonConfig::parse(&plain).expect("the commented examples are valid too");
-        assert_eq!(all.runtime_dir, Some(Absolute("/run/gpuslice".into())));
-    }
-
-    #[test]
-    fn errors_name_the_line() {
-        assert_eq!(error("\nperiod = 3\n").0, 2);
-        assert!(error("\nperiod = 3\n").1.contains("unknown field `period`"));
-        assert_eq!(
-            error("idle_us = 50\nperiod_ms = 0"),
-            (2, "period_ms: 0 is outside 2 to 1000".into())
-        );
-        assert_eq!(error("window_us = -1").1, "window_us: -1 is outside 10 to 1000000");
-        let what = error("idle_us = 1.5").1;
-        assert!(what.ends_with("expected a whole number"), "{what}");
-        assert_eq!(error("\n\nruntime_dir = \"x\"").0, 3);
-        assert_eq!(error("turn_min_ms = 9\nturn_max_ms = 3").0, 2);
-        assert_eq!(error("period_ms = 30\nperiod_ms = 30").0, 2);
-        assert_eq!(error("oversubscribe = 1").0, 1);
-        assert!(error("policy = \"hard\"").1.contains("preemptive"));
-        assert_eq!(error("slices_per_gpu = 0").1, "slices_per_gpu: 0 is outside 1 to 256");
-        for key in ["high_cap", "normal_cap"] {
-            for value in [19, 101] {
-                let what = format!("{key}: {value} is outside 20 to 100");
-                assert_eq!(error(&format!("{key} = {value}")).1, what);
-            }
-        }
-        let caps = DaemonConfig::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
-        let caps = caps.engine();
-        let ClassCaps { high, normal } = caps.class_caps;
-        assert_eq!((high.get(), normal.get()), (20, 100));
-        assert_eq!(error("\ncgroup_limits = \"maybe\"").0, 2);
-        assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
-        let unknown = error("\nrequests_from = [\"labels\"]");
-        assert!(unknown.0 == 2 && unknown.1.contains("no source \"labels\""), "{unknown:?}");
-        assert!(error("requests_from = \"cgpu\"").1.contains("requests_from"));
-        assert!(error("environment_gpus_max = 0").1.contains("1 to 16"));
-        for bad in ["0", "5/4", "all"] {
-            let what = error(&format!("environment_memory_max = {bad:?}")).1;
-            assert!(what.starts_with("environment_memory_max: "), "{what}");
-        }
-        assert!(error("pinned_memory = \"much\"").1.starts_with("pinned_memory: "));
-        assert!(error("accounting_interval_ms = -1").1.contains("0 to 3600000"));
-        assert_eq!(error("[x").0, 1);
-    }
-
-    #[test]
-    fn the_defaults_are_the_engines() {
-        assert_eq!(DaemonConfig::default().engine(), gpuslice_engine::Config::default());
-    }
-
-    #[test]
-    fn an_endless_file_is_refused() {
-        let error = DaemonConfig::read(Path::new("/dev/zero")).expect_err("refused");
-        assert!(error.to_string().contains("longer than"), "{error}");
-    }
-
-    #[test]
-    fn an_empty_file_is_the_default() {
-        assert_eq!(DaemonConfig::parse(""), Ok(DaemonConfig::default()));
-    }
-
-    /// Each fault names a line of the file, and the file is parsed in finite time.
-    #[test]
-    fn any_text_is_a_configuration_or_named_faults() {
-        gpuslice_fuzz::fuzz!("daemon-config", |bytes| {
-            let Ok(text) = std::str::from_utf8(bytes) else { return };
-            if let Err(faults) = DaemonConfig::parse(text) {
-                assert!(!faults.is_empty());
-                let lines = text.split('\n').count();
-                for (line, what) in faults {
-                    assert!(line <= lines && !what.is_empty(), "{line}: {what}");
-                }
-            }
-        });
     }
 }

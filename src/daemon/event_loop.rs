@@ -484,8 +484,9 @@ impl Daemon {
         duties.cgroup_limits.set_memory_enforcement(&mut rows, measures);
         duties.preemption.set_time_enforcement(&mut rows);
         duties.add_owners(&mut rows);
-        if observes {
-            duties.add_metrics(&self.engine, at, &mut rows);
+        match observes {
+            true => duties.add_metrics(&self.engine, at, &mut rows),
+            false => duties.add_unhealthy(&mut rows),
         }
         duties.admins.answer_all(key, &rows, &mut duties.tasks);
     }

@@ -14,6 +14,7 @@
 //!   container with few events loses none to one with many.
 
 use crate::peer::Asker;
+use crate::replies::shortened;
 use gpuslice_wire::history::{EventKind, History, NO_GPU, NO_UID};
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::limits::EVENT_TEXT_BYTES_MAX;
@@ -367,7 +368,7 @@ fn escaped(text: &str) -> Text<EVENT_TEXT_BYTES_MAX> {
             false => all.extend(c.escape_unicode()),
         }
     }
-    Text::new(&all[..all.floor_char_boundary(EVENT_TEXT_BYTES_MAX)]).unwrap_or(Text::EMPTY)
+    Text::new(&shortened(all, EVENT_TEXT_BYTES_MAX)).unwrap_or(Text::EMPTY)
 }
 
 #[cfg(test)]
@@ -465,6 +466,20 @@ mod tests {
         assert!(refused <= BURST as usize, "{refused} refusals of one second");
     }
 
+    /// Also where the bound is inside of a character of several bytes.
+    #[test]
+    fn a_long_text_ends_after_a_word() {
+        let words = "na\u{ef}ve caf\u{e9}s ".repeat(30);
+        for more in 0..20 {
+            let text = escaped(&("x".repeat(more) + " " + &words));
+            let begin = text.as_str().strip_suffix('\u{2026}').expect("an ellipsis");
+            assert!(text.as_str().len() <= EVENT_TEXT_BYTES_MAX && begin.len() > 230, "{text}");
+            assert!(begin.ends_with("na\u{ef}ve") || begin.ends_with("caf\u{e9}s"), "{text}");
+        }
+        let fits = "ab ".repeat(EVENT_TEXT_BYTES_MAX / 3) + "c";
+        assert_eq!(escaped(&fits).as_str(), fits);
+    }
+
     #[test]
     fn texts_are_escaped_and_names_are_those_of_the_slice() {
         let mut events = Events::default();
@@ -487,6 +502,7 @@ mod tests {
         assert_eq!((name.as_str(), uid, login_uid, pid, amounts), ("web", 7, 8, 5, [1, 2]));
         let History::Entry { text, name, .. } = rows[1] else { panic!("an entry") };
         assert_eq!((name.as_str(), text.as_str().len() <= EVENT_TEXT_BYTES_MAX), ("db", true));
+        assert!(text.as_str().ends_with('\u{2026}'), "one word is cut anywhere: {text}");
         events.forget(&id(1));
         assert_eq!(events.after(1).len(), 2, "one entry and the end");
     }

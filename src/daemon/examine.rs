@@ -42,6 +42,7 @@ pub fn facts(options: &CommandLine) -> Value {
         "mps": crate::mps::processes(|it| may_be_one_of(&slices, it)),
         "config": {
             "error": wrong,
+            "file": DaemonConfig::file(options.config.as_deref()).map(|it| it.display().to_string()),
             "node_group": config.node_group,
             "cdi_dir": paths.as_ref().ok().map(|paths| {
                 Directories::of(&config, &paths.runtime_dir).cdi.display().to_string()

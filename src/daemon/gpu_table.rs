@@ -107,6 +107,14 @@ impl GpuTable {
         })
     }
 
+    /// Of these rows those of GPUs that are not healthy.
+    pub fn unhealthy_rows(&self) -> impl Iterator<Item = Snapshot> {
+        self.health_rows().filter(|row| match row {
+            Snapshot::GpuHealth { health, .. } => health.state != HealthState::Healthy,
+            _ => false,
+        })
+    }
+
     fn health_of(&self, gpu: GpuUuid) -> Health {
         let no_slices = self.no_slices.get(&gpu);
         let no_slices =
@@ -237,8 +245,11 @@ mod tests {
         assert_eq!(gpus.no_slices(GPU), Some(NoSlices::Exclusive));
         gpus.set_no_slices(GPU, None, 8);
         assert_eq!(gpus.health_of(GPU), xid);
+        let row = Snapshot::GpuHealth { uuid: GPU, health: xid, errors: 0 };
+        assert_eq!(gpus.unhealthy_rows().collect::<Vec<_>>(), [row]);
         gpus.set_health(GPU, Health::default());
         assert_eq!(gpus.unhealthy(&[GPU]), None);
+        assert_eq!((gpus.health_rows().count(), gpus.unhealthy_rows().count()), (1, 0));
         let exclusive = Health { state: HealthState::Exclusive, xid: 0, since: 7 };
         let told = [mps, exclusive, xid, Health::default()].map(|health| (GPU, health));
         assert_eq!(gpus.take_changes(), told);

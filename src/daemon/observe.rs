@@ -30,6 +30,13 @@ impl Duties {
         rows.extend(end);
     }
 
+    /// Adds the health of each GPU that is not healthy to a snapshot, before its end.
+    pub fn add_unhealthy(&self, rows: &mut Vec<Snapshot>) {
+        let end = rows.pop();
+        rows.extend(self.gpu_table.unhealthy_rows());
+        rows.extend(end);
+    }
+
     /// GPUs have failed, or recovered: agents and `gpuslice events` are told.
     pub fn health_changed(&mut self) {
         for (gpu, health) in self.gpu_table.take_changes() {

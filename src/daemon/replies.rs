@@ -40,5 +40,21 @@ pub fn key_of(token: Token) -> Key {
 /// A refusal's text without control characters and invisible ones, cut to 512 bytes.
 pub fn plain(text: &str) -> Text<512> {
     let clean: String = text.chars().filter(|c| is_seen(*c)).collect();
-    Text::new(&clean[..clean.floor_char_boundary(512)]).unwrap_or(Text::EMPTY)
+    Text::new(&shortened(clean, 512)).unwrap_or(Text::EMPTY)
+}
+
+/// A text of `most` bytes at most. A longer one ends after a word, with an ellipsis.
+pub fn shortened(text: String, most: usize) -> String {
+    const ELLIPSIS: &str = "\u{2026}";
+    if text.len() <= most {
+        return text;
+    }
+    let room = text.floor_char_boundary(most.saturating_sub(ELLIPSIS.len()));
+    let begin = &text[..room];
+    // One word that is longer than all the room is cut inside.
+    let end = match text[room..].starts_with(' ') {
+        true => room,
+        false => begin.rfind(' ').filter(|at| *at > 0).unwrap_or(room),
+    };
+    begin[..end].trim_end().to_owned() + ELLIPSIS
 }

@@ -66,8 +66,7 @@ impl fmt::Display for Described {
                 "is in MIG mode: its instances are no slices, and programs see no other part of it"
             }
             NoSlices::Mps => {
-                "has an MPS server: that runs its clients' work at once and has their memory, so no cap and no turn \
-                 of theirs can be kept"
+                "has an MPS server, which runs its clients' work at once: no cap and no turn can be kept"
             }
             NoSlices::Exclusive => {
                 "is in an exclusive compute mode: it admits one process at a time, and no second slice"
@@ -84,6 +83,23 @@ impl fmt::Display for EndCommand {
             NoSlices::Mig => write!(f, "nvidia-smi -i {gpu} -mig 0"),
             NoSlices::Mps => f.write_str("echo quit | nvidia-cuda-mps-control"),
             NoSlices::Exclusive => write!(f, "nvidia-smi -i {gpu} -c DEFAULT"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal::Refusal;
+    use gpuslice_wire::limits::EVENT_TEXT_BYTES_MAX;
+    use std::string::ToString;
+
+    /// The end of the sentence is the advice, so an event must hold all of it.
+    #[test]
+    fn an_event_holds_the_refusal() {
+        for why in [NoSlices::Mig, NoSlices::Mps, NoSlices::Exclusive] {
+            let text = Refusal::NoSlices(NvmlIndex(15), why).to_string();
+            assert!(text.len() <= EVENT_TEXT_BYTES_MAX, "{} bytes: {text}", text.len());
         }
     }
 }

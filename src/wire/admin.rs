@@ -34,9 +34,11 @@ impl FromStr for MemoryAsk {
     /// A size above zero, or a fraction of the GPU's memory: `8GiB`, `1/4`.
     fn from_str(text: &str) -> Result<MemoryAsk, UnitError> {
         let Some((part, whole)) = text.split_once('/') else {
-            return match text.parse()? {
-                Bytes::ZERO => Err(UnitError::SizeZero),
-                bytes => Ok(MemoryAsk::Exactly(bytes)),
+            return match text.parse() {
+                Ok(Bytes::ZERO) => Err(UnitError::SizeZero),
+                Ok(bytes) => Ok(MemoryAsk::Exactly(bytes)),
+                Err(UnitError::SizeGrammar) => Err(UnitError::CapGrammar),
+                Err(why) => Err(why),
             };
         };
         let number = |text: &str| {

@@ -15,6 +15,7 @@ use crate::owner::{ClaimId, Owner};
 use crate::policy::{Class, Gangs, Policy};
 use crate::text::{Name, Text};
 use crate::units::{Bytes, Percent, Weight};
+use core::fmt;
 
 /// GPUs by their number in [`GpuFacts`], bit `n` for the GPU of number `n`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,6 +119,28 @@ numbered! {
     }
 }
 
+impl HealthState {
+    /// Its name in JSON, and in taints.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            HealthState::Healthy => "healthy",
+            HealthState::Xid => "xid",
+            HealthState::Ecc => "ecc",
+            HealthState::Lost => "lost",
+            HealthState::Mig => "mig",
+            HealthState::Mps => "mps",
+            HealthState::Exclusive => "exclusive",
+        }
+    }
+
+    /// Whether the daemon refuses every new slice on a GPU of this state.
+    #[must_use]
+    pub const fn refuses_slices(self) -> bool {
+        matches!(self, HealthState::Mig | HealthState::Mps | HealthState::Exclusive)
+    }
+}
+
 record! {
     /// A GPU's health.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +151,21 @@ record! {
         xid: u32,
         /// Since when, seconds since 1970; 0 for the daemon's start.
         since: u64,
+    }
+}
+
+impl fmt::Display for Health {
+    /// The mark beside a GPU in lists; empty for a healthy one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.state {
+            HealthState::Healthy => Ok(()),
+            HealthState::Xid => write!(f, "unhealthy (Xid {})", self.xid),
+            HealthState::Ecc => f.write_str("unhealthy (memory error)"),
+            HealthState::Lost => f.write_str("unhealthy (lost)"),
+            HealthState::Mig => f.write_str("MIG mode, no slices"),
+            HealthState::Mps => f.write_str("MPS, no new slices"),
+            HealthState::Exclusive => f.write_str("exclusive compute mode, no new slices"),
+        }
     }
 }
 

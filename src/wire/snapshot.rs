@@ -219,7 +219,7 @@ macro_rules! slice_fields {
 
 macro_rules! rows { ($($slice:tt)*) => { crate::frame::messages! {
     /// Rows of a snapshot, ended by `End`. Kinds from 220 to 224 are only in the answer to
-    /// [`crate::admin::Command::Observe`].
+    /// [`crate::admin::Command::Observe`], except `GpuHealth`: a list has it for each GPU that is not healthy.
     Snapshot {
         /// A GPU of the node.
         201 Gpu {

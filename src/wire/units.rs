@@ -53,6 +53,10 @@ pub enum UnitError {
     SizeTooLarge,
     /// Zero bytes were asked for.
     SizeZero,
+    /// Too little for any program: the unit was forgotten. The size, and the GiB that are mostly meant.
+    SizeTiny(Bytes, u64),
+    /// Neither a size nor a fraction of the GPU's memory.
+    CapGrammar,
     /// An invalid fraction of the GPU's memory: `0/4`, `5/4`, `1/`.
     Part,
     /// A weight outside 1..=1000.
@@ -74,6 +78,13 @@ impl fmt::Display for UnitError {
             ),
             UnitError::SizeTooLarge => f.write_str("the size does not fit in 64 bits of bytes"),
             UnitError::SizeZero => f.write_str("the size is 0; ask for at least one byte"),
+            UnitError::SizeTiny(bytes, count) => {
+                write!(f, "{bytes} is less than 1MiB; did you mean {count}GiB?")
+            }
+            UnitError::CapGrammar => f.write_str(
+                "a size is whole bytes or a whole number of KiB, MiB or GiB, as in 8GiB, or a part of the GPU's memory, \
+                 as in 1/4",
+            ),
             UnitError::Part => f.write_str(
                 "a part of the GPU's memory is two whole numbers, as in 1/4, the first from 1 to the second",
             ),
@@ -84,6 +95,19 @@ impl fmt::Display for UnitError {
 }
 
 impl core::error::Error for UnitError {}
+
+/// `bytes`, written as `text`, unless no program could run in so little.
+///
+/// # Errors
+/// [`UnitError::SizeZero`] and [`UnitError::SizeTiny`] below 1 MiB.
+pub fn plausible(text: &str, bytes: Bytes) -> Result<Bytes, UnitError> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    match bytes.0 {
+        0 => Err(UnitError::SizeZero),
+        1..MIB => Err(UnitError::SizeTiny(bytes, digits.parse().unwrap_or(1))),
+        _ => Ok(bytes),
+    }
+}
 
 impl FromStr for Bytes {
     type Err = UnitError;

@@ -9,7 +9,7 @@ mod tests;
 use crate::elsewhere;
 use crate::node;
 use crate::out;
-use crate::past::{Past, part};
+use crate::past::{Past, Series, part};
 use crate::rm::find;
 use crate::spark::{resampled, sparkline};
 use crate::table::View;
@@ -18,6 +18,7 @@ use crate::why::percent;
 use anyhow::{Result, bail};
 use chart::{GpuFacts, due_us, mean};
 use gpuslice_wire::samples::Sample;
+use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::WaitCause;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -59,7 +60,8 @@ The daemon remembers ten minutes, second by second, also of slices that have end
         NVML's utilisation shows (if NVML does not tell it, all the time in which its processes claim work)
   DUE   the part that was due to it while it had work
   WAIT  the part of the time in which it had work and not the GPU, because of others or of its limit
-MEMORY is USED and UNTRACKED of gpuslice ps together.";
+MEMORY is USED and UNTRACKED of gpuslice ps together. The memory of a suspended slice is on the host, and is shown
+beside it; the column suspended_s of FILE.csv tells where memory_bytes is without it.";
 
 fn parse_since(text: &str) -> Result<Duration, String> {
     let since =
@@ -89,6 +91,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let asked = options.slice.as_deref();
     let container = asked.map(|asked| container_of(&past, &view, asked, &dir)).transpose()?;
     past.narrow(options.since.as_nanos() as u64, container.as_deref());
+    past.note_suspended(&view);
     let gpus = facts(&past, &view);
     let seconds = options.since.as_secs_f64();
     match &options.output {
@@ -163,7 +166,7 @@ fn json_of(past: &Past, view: &View) -> Value {
     let series = past.series.values().map(|it| {
         json!({
             "container": it.container, "name": it.name, "gpu": it.gpu.to_string(),
-            "index": view.index(it.gpu), "memory_cap": it.cap,
+            "index": view.index(it.gpu), "memory_cap": it.cap, "memory_suspended": it.on_host.0,
             "samples": it.samples.iter().map(sample).collect::<Vec<_>>(),
         })
     });
@@ -176,7 +179,12 @@ fn lines(past: &Past, gpus: &[GpuFacts], (seconds, most): (usize, usize)) -> Vec
     if past.series.is_empty() {
         return vec!["no slice has used a GPU in this time".to_owned()];
     }
-    let room = most.saturating_sub(FIGURES);
+    let away = |it: &Series| match it.on_host {
+        Bytes::ZERO => String::new(),
+        memory => format!(", {memory} suspended"),
+    };
+    let marks = past.series.values().map(|it| away(it).len());
+    let room = most.saturating_sub(FIGURES + marks.max().unwrap_or(0));
     let widths = past.series.values().map(|it| it.name.width());
     let longest = room.saturating_sub(*CELLS.start()).max(4);
     let width = widths.max().unwrap_or(0).clamp(4, longest);
@@ -196,7 +204,10 @@ fn lines(past: &Past, gpus: &[GpuFacts], (seconds, most): (usize, usize)) -> Vec
             let space = " ".repeat(width - name.width());
             let memory = it.samples.back().map_or(String::new(), |it| it.memory.to_string());
             let line = sparkline(&resampled(&parts, cells, seconds));
-            let line = format!("  {name}{space}  {line} {got:>5} {due:>5} {wait:>5}  {memory}");
+            let line = format!(
+                "  {name}{space}  {line} {got:>5} {due:>5} {wait:>5}  {memory}{}",
+                away(it)
+            );
             lines.push(cut(&line, most));
         }
     }

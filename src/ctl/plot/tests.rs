@@ -2,10 +2,14 @@
 
 use super::chart::{self, GpuFacts};
 use super::csv::csv;
-use super::lines;
+use super::{json_of, lines};
 use crate::past::tests::past;
+use crate::table::tests::slice;
+use crate::table::{Row, View};
 use crate::top::picture::assert_picture;
 use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::snapshot::SuspensionState;
+use gpuslice_wire::units::Bytes;
 use unicode_width::UnicodeWidthStr;
 
 const GIB: u64 = 1 << 30;
@@ -28,6 +32,27 @@ fn lines_have_the_means() {
     assert!(told[3].ends_with("  34 %  50 %  66 %  2GiB"), "{told:#?}");
     assert!(told[6].ends_with("  40 % 100 %   1 %  3GiB"), "{told:#?}");
     assert_eq!(lines(&past(0), &gpus(), (40, 80)), ["no slice has used a GPU in this time"]);
+}
+
+/// Memory of a suspended slice is on the host, and is told beside the 0B on the GPU.
+#[test]
+fn a_suspended_slice_is_marked() {
+    let mut past = past(40);
+    let web = past.series[&2].clone();
+    let rows =
+        vec![Row { gpu: web.gpu, reserved: Bytes(3 * GIB), ..slice("web", 1, None, true, 0) }];
+    let suspensions = [("web".to_owned(), SuspensionState::Suspended)].into();
+    let view = View { rows, suspensions, ..View::default() };
+    past.note_suspended(&view);
+    past.series.get_mut(&2).and_then(|it| it.samples.back_mut()).expect("one").memory = Bytes::ZERO;
+    for most in [60, 80, usize::MAX] {
+        let told = lines(&past, &gpus(), (40, most));
+        assert!(told[3].ends_with("  34 %  50 %  66 %  0B, 3GiB suspended"), "{told:#?}");
+        assert!(told[2].ends_with("  1GiB") && told[3].width() <= most, "{told:#?}");
+    }
+    let json = json_of(&past, &view);
+    let away: Vec<_> = (0..3).map(|at| &json["series"][at]["memory_suspended"]).collect();
+    assert_eq!(away, [&0.into(), &(3 * GIB).into(), &serde_json::Value::from(0)]);
 }
 
 /// The line is shorter on a narrow terminal, then the name; the figures stay.

@@ -4,13 +4,18 @@
 
 use super::{Options, OrNone, Told};
 use crate::admin::Admin;
+use crate::slice::limit_below_cap;
 use crate::table::{Row, View};
+use crate::why::with_dir;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk, NO_CAP};
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::select::{GpuRef, GpuSelector};
-use gpuslice_wire::units::Bytes;
+use gpuslice_wire::units::{Bytes, MIB};
 use serde_json::Value;
+
+/// What follows a GPU's name where its memory limit is meant.
+const LIMIT: &str = ": memory limit";
 
 /// What is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +59,14 @@ pub(super) fn steps(
     let of_gpu = |amount, new, row: &Row| {
         let (gpu, limit) = (view.called(row.gpu), view.limit(row).limit);
         let (label, was) = match amount {
-            Amount::Limit => (format!("{gpu}: memory limit"), limit),
+            Amount::Limit => (format!("{gpu}{LIMIT}"), limit),
             _ => (gpu, row.cap),
         };
         let (lane, gpu, cap) = (row.lane, Some(row.gpu), row.cap);
         Step { amount, container, lane, gpu, label, was, cap, limit, new }
     };
-    let chosen = || chosen(view, rows, options.gpus.as_deref());
+    let chosen = || chosen(view, rows, options);
+    limit_holds_cap(options, view, rows)?;
     let (mut caps, mut limits) = (Vec::new(), Vec::new());
     if let Some(cap) = options.memory {
         caps.extend(chosen()?.into_iter().map(|row| of_gpu(Amount::Cap, Some(cap), row)));
@@ -128,7 +134,9 @@ impl Step {
             (_, Some(memory)) => Command::Resize { container, lane, memory },
             (_, None) => bail!("{}: there is no cap to set", self.label),
         };
-        match admin.ask(&command).with_context(|| self.label.clone())? {
+        // A refusal of a limit begins with what it is; the GPU is missing.
+        let place = self.label.strip_suffix(LIMIT).unwrap_or(&self.label);
+        match admin.ask(&command).with_context(|| place.to_owned())? {
             Answer::Resized { cap, reserved } => Ok((cap, reserved)),
             _ => bail!("unexpected answer from the daemon; check that it has the same version"),
         }
@@ -159,23 +167,47 @@ fn limit_first(options: &Options, view: &View, rows: &[&Row]) -> bool {
     let Some(OrNone(Some(limit))) = options.memory_limit else {
         return false;
     };
-    rows.iter().any(|row| match limit {
-        MemoryAsk::Exactly(limit) => limit > view.limit(row).limit,
+    rows.iter().any(|row| amount(view, row, limit) > view.limit(row).limit)
+}
+
+/// An amount of memory on a slice's GPU: of a part as many MiB as fit in it.
+fn amount(view: &View, row: &Row, asked: MemoryAsk) -> Bytes {
+    match asked {
+        MemoryAsk::Exactly(bytes) => bytes,
         MemoryAsk::Ratio { part, whole } => {
             let total = view.gpu(row.gpu).map_or(0, |gpu| gpu.total.0);
-            u128::from(total) * u128::from(part)
-                > u128::from(view.limit(row).limit.0) * u128::from(whole)
+            let mib = u128::from(total / MIB) * u128::from(part) / u128::from(whole.max(1));
+            Bytes(u64::try_from(mib).unwrap_or(u64::MAX).saturating_mul(MIB))
         }
-    })
+    }
+}
+
+/// Refuses a new limit below a new cap before the first of them is changed.
+fn limit_holds_cap(options: &Options, view: &View, rows: &[&Row]) -> Result<()> {
+    let (Some(cap), Some(OrNone(Some(limit)))) = (options.memory, options.memory_limit) else {
+        return Ok(());
+    };
+    for row in chosen(view, rows, options)? {
+        let [cap, limit] = [cap, limit].map(|asked| amount(view, row, asked));
+        if limit < cap {
+            let gpu = view.called(row.gpu);
+            bail!("{gpu}: {}", limit_below_cap(&limit.to_string(), &cap.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// The rows to change: all of the slice's, or those of the GPUs that are named.
-fn chosen<'a>(view: &View, rows: &[&'a Row], gpus: Option<&str>) -> Result<Vec<&'a Row>> {
+fn chosen<'a>(view: &View, rows: &[&'a Row], options: &Options) -> Result<Vec<&'a Row>> {
     if rows.is_empty() {
         bail!("the slice exists only as a record without a daemon; gpuslice rm removes it");
     }
+    let gpus = options.gpus.as_deref();
     let Some(GpuSelector::List(list)) = gpus.map(GpuSelector::parse).transpose()? else {
         return Ok(rows.to_vec());
+    };
+    let command = |words: &str| {
+        with_dir(Some(words.to_owned()), options.runtime_dir.as_deref()).unwrap_or_default()
     };
     let one = |gpu: GpuRef| {
         let is_meant = |row: &&&Row| match gpu {
@@ -185,10 +217,11 @@ fn chosen<'a>(view: &View, rows: &[&'a Row], gpus: Option<&str>) -> Result<Vec<&
         match (rows.iter().find(is_meant), gpu) {
             (Some(row), _) => Ok(*row),
             (None, GpuRef::Index(index)) => {
-                bail!("the slice has no GPU {}; gpuslice ps lists its GPUs", index.0)
+                bail!("the slice has no GPU {}; {} lists its GPUs", index.0, command("gpuslice ps"))
             }
             (None, GpuRef::Uuid(uuid)) => {
-                bail!("the slice has no {uuid}; gpuslice ps -o NAME,UUID lists its GPUs")
+                let list = command("gpuslice ps -o NAME,UUID");
+                bail!("the slice has no {uuid}; {list} lists its GPUs")
             }
         }
     };
@@ -212,7 +245,7 @@ fn above(what: &str, value: Bytes, limit: Bytes, held: Bytes) -> String {
 mod tests {
     use super::*;
     use crate::table::tests::{gpu, slice};
-    use gpuslice_wire::units::{GIB, MIB};
+    use gpuslice_wire::units::GIB;
 
     #[test]
     fn the_rows_of_some_gpus_or_all() {
@@ -224,7 +257,8 @@ mod tests {
         };
         let all: Vec<&Row> = view.rows.iter().collect();
         let lanes = |gpu: Option<&str>| {
-            let rows = chosen(&view, &all, gpu);
+            let gpu = gpu.map(|gpu| ["--gpus", gpu, "--runtime-dir", "/d"]);
+            let rows = chosen(&view, &all, &options(gpu.as_ref().map_or(&[], |words| &words[..])));
             rows.map(|rows| rows.iter().map(|row| row.lane).collect::<Vec<_>>())
         };
         assert_eq!(lanes(None).ok(), Some(vec![Lane(0), Lane(1)]));
@@ -236,8 +270,10 @@ mod tests {
         assert_eq!(named(&uuid(1)).ok(), Some(vec![Lane(0)]));
         assert!(named(&uuid(3)).is_err());
         let none = named("4,1").expect_err("a lane is no index").to_string();
-        assert!(none.contains("no GPU 1"), "{none}");
-        assert!(chosen(&view, &[], None).is_err());
+        assert_eq!(none, "the slice has no GPU 1; gpuslice ps --runtime-dir /d lists its GPUs");
+        let none = named(&uuid(3)).expect_err("none of its GPUs").to_string();
+        assert!(none.ends_with("; gpuslice ps -o NAME,UUID --runtime-dir /d lists its GPUs"));
+        assert!(chosen(&view, &[], &options(&[])).is_err());
     }
 
     #[test]
@@ -277,6 +313,26 @@ mod tests {
         assert_eq!(labels(&less), [cap, limit]);
         let pinned = ("pinned host memory".to_owned(), NO_CAP);
         assert_eq!(labels(&["--pinned", "1GiB"]), [pinned]);
+    }
+
+    /// Nothing is changed first: the daemon would refuse the second step.
+    #[test]
+    fn a_limit_below_the_cap_of_the_same_command_is_refused() {
+        let view = View {
+            gpus: vec![gpu(1, 4)],
+            rows: vec![slice("a", 1, None, true, 0)],
+            ..View::default()
+        };
+        let rows: Vec<&Row> = view.rows.iter().collect();
+        let of = |cap, limit| {
+            let words = ["--memory", cap, "--memory-limit", limit];
+            steps(&options(&words), &view, ("a", &rows)).map_err(|why| why.to_string())
+        };
+        let advice = "ask for a limit of at least 5GiB, or for a cap of at most 4GiB";
+        let why = of("5GiB", "4GiB").expect_err("below");
+        assert_eq!(why, format!("gpu 4: memory limit 4GiB is below the cap 5GiB; {advice}"));
+        assert!(of("1/2", "1/4").is_err() && of("1/2", "256MiB").is_err());
+        assert!(of("1/2", "512MiB").is_ok() && of("5GiB", "none").is_ok());
     }
 
     #[test]

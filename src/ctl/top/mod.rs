@@ -55,10 +55,11 @@ Keys:
   space            pause
   w, s, l, c, p    set weight, share, limit, cap or priority, after a question
 
-Columns: * has the GPU now; MEM memory held, of the cap; DUE the part of the GPU's time that it is due; GOT the part
-that it got, as in gpuslice ps; WAIT the part of the time in which it had work and not the GPU, because of others or of
-its limit; IDLE the part in which it had no work; WHY as gpuslice explain. The figures are those of about two seconds;
-WHY, and the time of a slice in full, are of about five. NO_COLOR is respected.";
+Columns: * has the GPU now; MEM a bar of the memory held, as a part of the cap, and the cap; with a memory limit the bar
+is a part of the limit, + is memory beyond the cap, and cap/limit follow; DUE the part of the GPU's time that it is due;
+GOT the part that it got, as in gpuslice ps; WAIT the part of the time in which it had work and not the GPU, because of
+others or of its limit; IDLE the part in which it had no work; WHY as gpuslice explain. The figures are those of about
+two seconds; WHY, and the time of a slice in full, are of about five. NO_COLOR is respected.";
 
 fn parse_every(text: &str) -> Result<Duration> {
     let seconds: f64 = text.parse().context("not a number of seconds")?;

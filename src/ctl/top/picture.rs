@@ -267,6 +267,7 @@ fn view(second: u64) -> View {
         rows: all.iter().map(|it| row(it, now_ns, second)).collect(),
         times: all.iter().map(|it| time(it, now_ns)).collect(),
         suspensions: BTreeMap::new(),
+        unhealthy: BTreeMap::new(),
         frozen: BTreeSet::new(),
         limits: BTreeMap::new(),
         waits: BTreeMap::new(),

@@ -233,22 +233,20 @@ fn gpu_line(model: &Model, it: &Summary<'_>, width: usize) -> String {
         false => format!(" | * {}", holders.join(", ")), // marked so in their rows too
     };
     let busy = it.busy.map_or("-".to_owned(), percent);
-    let away = match it.on_host {
-        Bytes::ZERO => String::new(),
-        memory => format!(" | {memory} suspended"),
-    };
+    // A narrow screen cuts the end of the line.
+    let state = it.marks(" | ") + &it.away(" | ");
     let [used, promised, total] = [it.used, gpu.promised, gpu.total].map(gib);
     if width < WITH_SPARKLINE {
         let short = cut(product, 14);
         return format!(
-            "GPU{} {short} {} | mem {used} used, {promised} promised of {total} GiB | busy {busy}{away}{simulated}{turn}",
+            "GPU{} {short} {} | mem {used} used, {promised} promised of {total} GiB{state} | busy {busy}{simulated}{turn}",
             gpu.index, gpu.policy
         );
     }
     let history = spark(&model.busy(gpu.uuid, SHORT.1), SHORT);
     let unpromised = gib(it.unpromised);
     format!(
-        "GPU{} {product} {} | mem {used} used, {promised} promised, {unpromised} unpromised of {total} GiB | busy {busy} {history}{away}{simulated}{turn}",
+        "GPU{} {product} {} | mem {used} used, {promised} promised, {unpromised} unpromised of {total} GiB{state} | busy {busy} {history}{simulated}{turn}",
         gpu.index, gpu.policy
     )
 }

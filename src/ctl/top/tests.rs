@@ -9,6 +9,7 @@ use crate::table::tests::{gpu, slice};
 use crate::table::{DaemonState, Gpu, MemoryLimit, Row, View};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::node::{Health, HealthState};
 use gpuslice_wire::policy::{Class, ClassCaps};
 use gpuslice_wire::snapshot::SuspensionState;
 use gpuslice_wire::units::Bytes;
@@ -71,6 +72,7 @@ fn view(seconds: u64) -> View {
     };
     let names = ["web", "train", "loader"];
     View {
+        unhealthy: BTreeMap::new(),
         frozen: [].into(),
         suspensions: BTreeMap::new(),
         limits: BTreeMap::new(),
@@ -185,6 +187,8 @@ fn a_loan_is_in_the_bar_and_in_full_below() {
     model.see(lent);
     let told = lines(&model, (80, 24));
     assert!(told[4].contains(" [||++  ] 8/24G "), "{told:#?}");
+    let explained = super::HELP.replace('\n', " ");
+    assert!(explained.contains("+ is memory beyond the cap, and cap/limit follow"), "{explained}");
     press(&mut model, "jj\n");
     let full = lines(&model, (120, 40)).join(" ");
     assert!(full.contains("cap 8GiB, limit 24GiB, 8GiB borrowed, 1GiB wanted back"), "{full}");
@@ -200,8 +204,26 @@ fn suspended_memory_is_beside_what_is_used() {
     let container = row.container.clone();
     away.suspensions.insert(container, SuspensionState::Suspended);
     model.see(away);
-    let first = &lines(&model, (120, 24))[0];
-    assert!(first.contains("mem 6 used") && first.contains(" | 3GiB suspended"), "{first}");
+    for width in [80, 120] {
+        let first = &lines(&model, (width, 24))[0];
+        assert!(first.contains("mem 6 used") && first.contains(" | 3GiB suspended"), "{first}");
+    }
+    // The amount and the mark come before the history: the end of the line is cut.
+    let mut first_of = |change: &dyn Fn(&mut View)| {
+        let mut now = model.now().clone();
+        change(&mut now);
+        model.see(now);
+        lines(&model, (120, 24)).swap_remove(0)
+    };
+    let health = Health { state: HealthState::Mig, xid: 0, since: 0 };
+    let first = first_of(&|now| now.unhealthy = [(now.gpus[0].uuid, health)].into());
+    let mark = " 0 unpromised of 80 GiB | MIG mode, no slices | 3GiB suspended | busy ";
+    assert!(first.contains(mark), "{first}");
+    let first = first_of(&|now| {
+        now.unhealthy.clear();
+        now.gpus[0].product = "gpuslice simulated GPU".to_owned();
+    });
+    assert!(first.contains(" 56 unpromised of 80 GiB | 3GiB suspended | busy "), "{first}");
 }
 
 /// A cap that is no whole number of GiB has room beside the bar.

@@ -104,6 +104,7 @@ function gpuCard(gpu) {
   card.append(node("h3", `GPU ${gpu.index}  ${gpu.product || ""}${gpu.simulated ? ` (simulated, ${gpu.profile})` : ""}`));
   const facts = [
     `policy ${gpu.policy}`, `busy ${percent(gpu.busy)}`, `memory ${size(gpu.memory_used)} used, ${size(gpu.memory_promised)} promised of ${size(gpu.memory_total)}`,
+    ...(gpu.health === "healthy" ? [] : [`health: ${gpu.health}`]),
     ...(gpu.memory_suspended > 0 ? [`${size(gpu.memory_suspended)} suspended`] : []),
   ];
   card.append(node("p", facts.join("  ·  ")));

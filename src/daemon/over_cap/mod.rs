@@ -154,6 +154,7 @@ fn has_groups(groups: Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Bounded;
 
     fn excess(container: &str, held: u64) -> Excess {
         let container = ContainerId::new(container).expect("an id");
@@ -184,11 +185,12 @@ mod tests {
 
     #[test]
     fn without_samples_nothing_is_known_and_nothing_done() {
-        let config = "accounting_interval_ms = 0\nover_cap_kill_s = 1\n";
-        let file = std::env::temp_dir().join(format!("gpuslice-over-cap-{}", std::process::id()));
-        fs::write(&file, config).expect("written");
-        let config = DaemonConfig::read(&file).expect("good");
-        fs::remove_file(&file).expect("removed");
+        // No file may have both; nothing is done with them all the same.
+        let config = DaemonConfig {
+            accounting_interval_ms: Bounded::try_from(0).expect("in its bounds"),
+            over_cap_kill_s: Bounded::try_from(1).ok(),
+            ..DaemonConfig::default()
+        };
         assert_eq!(OverCap::new(&config).limits, Limits::default());
     }
 }

@@ -146,7 +146,7 @@ fn a_configuration_is_checked_with_its_line() {
     assert!(error.starts_with(&format!("{}:2: ", file.display())), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
     let (code, _, error) = check("colour = 3");
-    assert!(code == Some(1) && error.contains("unknown field `colour`"), "{error}");
+    assert!(code == Some(1) && error.contains("unknown key `colour`"), "{error}");
 }
 
 /// Nothing to do is nothing done: an idle daemon sleeps.

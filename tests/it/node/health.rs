@@ -8,6 +8,7 @@ use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::history::{EventKind, History};
 use gpuslice_wire::node::{Health, HealthState, NodeAnswer, NodeDenial, NodeRequest, Reservation};
 use gpuslice_wire::owner::Owner;
+use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, GIB};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -107,6 +108,11 @@ fn a_gpu_in_mig_mode_has_no_slices() {
     let case = Case::start("devices=2,mem=16GiB,mig=0", "");
     let agent = AgentClient::of(&case.node);
     assert_eq!(health(&agent).state, HealthState::Mig);
+    let listed = case.node.admin().list().into_iter().filter_map(|row| match row {
+        Snapshot::GpuHealth { health, .. } => Some(health.state),
+        _ => None,
+    });
+    assert_eq!(listed.collect::<Vec<_>>(), [HealthState::Mig], "the healthy one has no row");
     let gpus = agent.gpus();
     let one = |gpu: usize| Reservation { share: None, ..words("claim", &gpus[gpu..=gpu]) };
     let (why, text) = agent.reserve(one(0)).expect_err("refused");
