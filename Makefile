@@ -27,7 +27,7 @@ test: ; @tests/run
 test-k8s: ; @tests/k8s/run
 # All of them, also when one misses its figure.
 bench: build
-	@status=0; for bench in run init hook node metrics time; do tests/bench/$$bench || status=1; done; exit $$status
+	@status=0; for bench in run nvml init hook node metrics time; do tests/bench/$$bench || status=1; done; exit $$status
 soak: ; @tests/soak $(SECONDS)
 docs: ; @packaging/mdbook
 gpu: ; @tests/gpu/bundle
