@@ -7,10 +7,12 @@
 //! Without a daemon the numbers are unknown, and the call fails.
 #![allow(non_snake_case, missing_docs)] // NVML's names; NVIDIA documents them
 
+mod devices;
 mod memory;
 mod peers;
 mod processes;
 
+pub use devices::nvmlShutdown;
 pub use memory::*;
 pub use processes::*;
 
@@ -55,6 +57,9 @@ fn lane(device: nvmlDevice_t) -> Result<Option<(&'static Session, Lane)>, nvmlRe
     let Some(session) = session()? else {
         return Ok(None);
     };
+    if let Some(lane) = devices::known(device) {
+        return Ok(Some((session, lane)));
+    }
     let mut text = [0 as c_char; UUID_BYTES];
     let result = real!(nvmlDeviceGetUUID(device, text.as_mut_ptr(), UUID_BYTES as u32));
     if result != nvmlReturn_t::SUCCESS {
@@ -63,5 +68,6 @@ fn lane(device: nvmlDevice_t) -> Result<Option<(&'static Session, Lane)>, nvmlRe
     let text = text.map(|byte| byte as u8);
     let uuid = text.split(|&byte| byte == 0).next().and_then(|text| str::from_utf8(text).ok());
     let lane = uuid.and_then(|uuid| uuid.parse().ok()).and_then(|gpu| session.lane_of(gpu));
+    lane.into_iter().for_each(|lane| devices::note(device, lane));
     Ok(lane.map(|lane| (session, lane)))
 }

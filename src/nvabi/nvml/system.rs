@@ -9,7 +9,7 @@ macro_rules! for_each_nvml_system_fn {
             [pass, sim, 11080] nvmlInit() -> nvmlReturn_t;
             [pass, sim, 11080] nvmlInit_v2() -> nvmlReturn_t;
             [pass, sim, 11080] nvmlInitWithFlags(flags: u32) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlShutdown() -> nvmlReturn_t;
+            [hook, sim, 11080] nvmlShutdown() -> nvmlReturn_t;
             [pass, sim, 11080] nvmlErrorString(result: nvmlReturn_t) -> *const c_char;
             [pass, sim, 11080] nvmlSystemGetDriverVersion(
                 version: *mut c_char, length: u32,
