@@ -8,8 +8,8 @@ use nix::unistd::Pid;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
-/// Signals that end a process which does not handle them. Programs in Rust handle SIGSEGV, and those that a shell starts
-/// in the background ignore SIGINT and SIGQUIT.
+/// Signals that end a process which does not handle them. Programs in Rust handle SIGSEGV, and those that a shell
+/// starts in the background ignore SIGINT and SIGQUIT.
 const SIGNALS: [Signal; 4] = [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGABRT, Signal::SIGUSR1];
 
 /// How long the daemon and the device take to release a dead process's memory. The promise is
