@@ -393,21 +393,27 @@ fn frozen(now: &View, row: &Row) -> (String, String, Option<String>) {
     ("frozen".to_owned(), sentence, Some(fits))
 }
 
+/// The slice that has borrowed what this one lacks, by its handle; how much it has beyond its cap, and what frees that.
+fn borrower(now: &View, row: &Row, need: Bytes) -> Option<(String, Bytes, String)> {
+    let other = now.borrower_of(row, need)?;
+    let name = now.handle(&other.container);
+    let frees = format!("gpuslice suspend {name}");
+    Some((name, now.borrowed(other), frees))
+}
+
 /// An allocation that waits for memory that others have borrowed.
 fn lent(now: &View, row: &Row, wait: MemoryWait) -> (String, String, Option<String>) {
     let waited = duration(now.now_ns.saturating_sub(wait.since_ns));
     let sentence = format!("waits for {} within its cap since {waited}", wait.need);
-    let Some(other) = now.borrower_of(row, wait.need) else {
-        return ("memory lent".to_owned(), sentence, None);
+    let (sentence, advice) = match borrower(now, row, wait.need) {
+        Some((other, lent, frees)) => {
+            let has =
+                format!(": {other} has {lent} beyond its own, and is to give back what is missing");
+            (sentence + &has, Some(frees))
+        }
+        None => (sentence, None),
     };
-    let (lent, other) = (now.borrowed(other), now.handle(&other.container));
-    (
-        "memory lent".to_owned(),
-        format!(
-            "{sentence}: {other} has {lent} beyond its own, and is to give back what is missing"
-        ),
-        Some(format!("gpuslice suspend {other}")),
-    )
+    ("memory lent".to_owned(), sentence, advice)
 }
 
 /// A refused allocation.
@@ -422,13 +428,10 @@ fn refused(now: &View, row: &Row, ago: u64) -> (String, String, Option<String>) 
         duration(ago),
         row.cap
     );
-    let (sentence, advice) = match now.borrower_of(row, need) {
-        Some(other) => {
-            let lent = now.borrowed(other);
-            let other = now.handle(&other.container);
-            let lacks =
-                format!("; {other} has {lent} beyond its own cap, and did not give it back");
-            (sentence + &lacks, format!("gpuslice suspend {other}"))
+    let (sentence, advice) = match borrower(now, row, need) {
+        Some((other, lent, frees)) => {
+            let has = format!("; {other} has {lent} beyond its own cap, and did not give it back");
+            (sentence + &has, frees)
         }
         None => (sentence, more_memory(now, row)),
     };
