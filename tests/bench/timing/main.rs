@@ -12,6 +12,7 @@
 //! (`tests/apps/loads`), and this program itself: one that lies ([`liar`]), attackers ([`attackers`]), and one that
 //! measures how long a grant of memory takes ([`hostile::asks`]).
 
+mod allocating;
 mod attackers;
 mod attacks;
 mod client;

@@ -4,9 +4,9 @@
 //! A program in a slice holds the memory and is idle. The time is from the command to the daemon's answer. The program
 //! and the socket of the command are there before; what `gpuslice suspend` takes to start is not in it.
 
+use crate::allocating::{Program, gather, order};
 use crate::client::Client;
 use crate::node::Node;
-use crate::restart::{Program, gather, order};
 use crate::{Error, Pace, Row};
 use gpuslice_sim_device::limits::LINK_BYTES_PER_US;
 use gpuslice_wire::admin::Command;
