@@ -16,9 +16,12 @@ use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use gpuslice_wire::limits::PAGE_BYTES;
 use gpuslice_wire::units::Instant;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
+use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Descriptors sent with one frame.
@@ -141,15 +144,24 @@ pub fn same_file(one: RawFd, other: RawFd) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, own, own, FILE, one, other) == 0 }
 }
 
-/// Connects to a SOCK_SEQPACKET socket, in non-blocking mode afterwards.
-///
-/// # Errors
-/// Of `socket` and `connect`; a daemon whose backlog is full counts as away.
-pub fn connect(path: &Path) -> Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
+/// The address of the socket at `path`. One with a longer path than an address holds is reached through its
+/// directory, by a path that lasts as long as the second value.
+fn address(path: &Path) -> Result<(libc::sockaddr_un, Option<File>)> {
     // SAFETY: all-zero bytes are a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let mut directory = None;
+    let mut path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    if path.as_bytes_with_nul().len() > address.sun_path.len() {
+        let whole = Path::new(OsStr::from_bytes(path.to_bytes()));
+        let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
+            return Err(ErrorKind::InvalidInput.into());
+        };
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(parent)?;
+        let short = Path::new("/proc/self/fd").join(opened.as_raw_fd().to_string()).join(name);
+        path = CString::new(short.into_os_string().into_encoded_bytes())?;
+        directory = Some(opened);
+    }
     let bytes = path.as_bytes_with_nul();
     if bytes.len() > address.sun_path.len() {
         return Err(ErrorKind::InvalidInput.into());
@@ -157,6 +169,15 @@ pub fn connect(path: &Path) -> Result<OwnedFd> {
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
+    Ok((address, directory))
+}
+
+/// Connects to a SOCK_SEQPACKET socket, in non-blocking mode afterwards.
+///
+/// # Errors
+/// Of `socket` and `connect`; a daemon whose backlog is full counts as away.
+pub fn connect(path: &Path) -> Result<OwnedFd> {
+    let (address, _directory) = address(path)?;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: plain arguments.
     let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };

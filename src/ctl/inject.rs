@@ -22,8 +22,6 @@ use std::process::Command;
 const TENANT_DIR: &str = "/run/gpuslice";
 /// A name of the shim in a slice's own directory, for installations in paths that LD_PRELOAD cannot hold.
 const PRELOADED: &str = "libgpuslice.so";
-/// Longest path of a socket, bytes.
-const SOCKET_BYTES_MAX: usize = 107;
 /// Advice for a directory that preload injection cannot use.
 const ELSEWHERE: &str = "use another TMPDIR for a private daemon, another --runtime-dir of gpusliced, or --inject mount";
 
@@ -167,9 +165,6 @@ fn inject_by_preload(command: &mut Command, mounts: &Mounts) -> Result<(&'static
         bail!("{}: LD_PRELOAD holds no path with spaces or colons; {ELSEWHERE}", links.display());
     }
     let socket = path(&mounts.dir).join("tenant.sock");
-    if socket.as_os_str().len() > SOCKET_BYTES_MAX {
-        bail!("{}: too long for a socket; {ELSEWHERE}", socket.display());
-    }
     preload_first(command, &preload);
     command.env("GPUSLICE_SOCKET", socket);
     command.env("GPUSLICE_DRIVER_DIR", driver_dir(mounts));
