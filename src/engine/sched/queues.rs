@@ -205,7 +205,8 @@ impl Turns {
     /// `index`, of `class`, begins to be runnable. If a gang is called that waits for other GPUs, the
     /// virtual times advance to the least start tag of those that wait: the gang goes next, and would have
     /// run already on this GPU alone. Otherwise `index` would come before it, and have the turns that
-    /// the gang has had before it, in addition to those that the gang owes for its last turn.
+    /// the gang has had before it, in addition to those that the gang owes for its last turn. They do not pass
+    /// a container that is charged, runnable or not: it owes its present turn to `index`, too.
     fn pass_called(&mut self, index: ContainerIndex, class: Class) {
         let called = |it: &Entity| it.gang.is_some_and(|member| member.called);
         let others = self.entities.iter().filter(|it| it.index != index);
@@ -213,7 +214,11 @@ impl Turns {
         if !all.clone().any(called) {
             return;
         }
-        let waiting = all.filter(|it| it.eligible() && (it.gang.is_none() || called(it)));
+        let counts = |it: &&Entity| match it.eligible() {
+            true => it.gang.is_none() || called(it),
+            false => self.charged(it),
+        };
+        let waiting = all.filter(counts);
         let tags = waiting.map(|it| self.least_tags(it));
         let pooled = tags.clone().filter_map(|(_, lower)| lower).min();
         let upper = tags.map(|(upper, _)| upper).min();
@@ -226,7 +231,10 @@ impl Turns {
     /// pool. Overhead of a switch may still be taken from the charges of a turn.
     fn least_tags(&self, entity: &Entity) -> (Virtual, Option<Virtual>) {
         let overhead = Duration(self.config.turn_min.0 / 2);
-        let runs = |it: &Entity| self.on_gpu() == Some(it.index) || it.untracked.is_some();
+        let runs = |it: &Entity| match it.eligible() {
+            true => self.on_gpu() == Some(it.index) || it.untracked.is_some(),
+            false => self.charged(it),
+        };
         let own = match runs(entity) {
             true => entity.finish.before(overhead, entity.weight),
             false => entity.start,

@@ -114,6 +114,34 @@ fn who_begins_to_be_runnable_queues_behind_a_called_gang() {
     assert!(position(&rig, 1) < position(&rig, 2));
 }
 
+/// A gang owes its last turn, and is called all the same: the holder has no more work to launch. It does not
+/// drain. A container that begins to be runnable then is owed the holder's turn.
+#[test]
+fn a_turn_that_drains_is_owed_to_a_container_that_begins_to_be_runnable() {
+    let (mut rig, [gang, single, other]) = node([("a", "0,1", 1), ("b", "0", 50), ("c", "1", 50)]);
+    (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, BUSY));
+    for client in [single, other] {
+        claim(&mut rig, client, 0, true, 0);
+    }
+    rig.now += 10 * MS;
+    (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, 0));
+    for client in [single, other] {
+        claim(&mut rig, client, 0, true, 0);
+    }
+    rig.now += MS;
+    claim(&mut rig, single, 0, false, BUSY);
+    assert!(matches!(first(&rig).phase, Phase::Closing { .. }));
+    assert!(on_first(&rig, 0).gang.is_some_and(|member| member.called));
+    rig.admit(ask("d", "0", GIB)).expect("fits");
+    let next = rig.attach("d", 0).expect("in");
+    claim(&mut rig, next, 0, true, 0);
+    rig.now += 50 * MS;
+    claim(&mut rig, single, 0, true, 0); // it drains
+    let (single, next) = (on_first(&rig, 1), on_first(&rig, 2));
+    let lead = single.start.max(single.finish).ahead(next.start, single.weight).0;
+    assert!(lead >= 50 * MS, "{lead} ns of 50 ms");
+}
+
 /// A gang waits for one of its GPUs, while others use the other one, until the process that used the first
 /// one is gone: it has no credit for the wait.
 #[test]
