@@ -1,4 +1,4 @@
-//! What the daemon and a worker that moves memory send each other: one packet of JSON each, and the worker ends.
+//! What the daemon and a worker that moves memory send each other: one packet of JSON each.
 
 use gpuslice_engine::Process;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,9 @@
 //! Moves the GPU memory of containers to the host and back, for `gpuslice suspend` and `resume`.
 //!
-//! The engine decides when (`gpuslice_engine`, module `suspend`). Each move is the job of a [`worker`] of its own, so
-//! that a driver that hangs holds up nothing but that container. A worker that is too late is killed; after a move to
-//! the host, another one then moves back what it has left there, and if that one is late as well, the container counts
-//! as suspended, and `gpuslice resume` tries again.
+//! The engine decides when (`gpuslice_engine`, module `suspend`). Each move is the job of a [`worker`] that has no other
+//! job, so that a driver that hangs holds up nothing but that container. A worker that is too late is killed; after a
+//! move to the host, another one then moves back what it has left there, and if that one is late as well, the container
+//! counts as suspended, and `gpuslice resume` tries again.
 //!
 //! A file in the container's directory says that it is suspended. It is made before the first call and removed after
 //! the last one, so after a crash at any moment the next daemon finds each container that may have memory on the host.
@@ -12,27 +12,21 @@
 
 mod jobs;
 pub mod worker;
+mod workers;
 
-use crate::descriptors::stops_blocking;
 use crate::poll::{Source, Watch};
 use crate::slab::{Key, Slab};
 use gpuslice_engine::Process;
 use gpuslice_host::clock::now;
-use gpuslice_host::seqpacket;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
-use jobs::{Job, PACKET_BYTES_MAX, Report};
-use nix::errno::Errno;
-use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
-use nix::sys::socket::{MsgFlags, recv};
+use jobs::{Job, Report};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use workers::{Worker, Workers};
 
 /// The file in the directory of a suspended container, and its words.
 const MARK: &str = "suspended";
@@ -40,8 +34,6 @@ const MARK: &str = "suspended";
 const RECLAIMED: &str = "reclaimed";
 /// All memory is on the host.
 const MOVED: &str = "moved";
-/// Killed workers that have not ended; with so many, none is started.
-const ABANDONED_MAX: usize = 16;
 
 /// A move.
 #[derive(Debug)]
@@ -56,8 +48,7 @@ struct Move {
 #[derive(Debug)]
 struct Run {
     it: Move,
-    child: Child,
-    channel: OwnedFd,
+    worker: Worker,
     deadline: Instant,
 }
 
@@ -76,23 +67,20 @@ pub struct Moved {
 #[derive(Debug)]
 pub struct Suspender {
     watch: Watch,
-    /// The driver's library.
-    library: PathBuf,
+    workers: Workers,
     runs: Slab<Run>,
     /// Why a container's last move was not done, until the engine has settled it.
     failures: BTreeMap<ContainerId, String>,
-    abandoned: Vec<Child>,
 }
 
 impl Suspender {
-    /// Moves nothing yet.
+    /// Moves nothing yet; `library` is the driver's.
     pub fn new(watch: &Watch, library: PathBuf) -> Suspender {
         Suspender {
             watch: watch.clone(),
-            library,
+            workers: Workers::new(library),
             runs: Slab::new(2 * CONTAINERS_MAX as u16),
             failures: BTreeMap::new(),
-            abandoned: Vec::new(),
         }
     }
 
@@ -117,12 +105,12 @@ impl Suspender {
 
     /// When [`Suspender::due`] must be called next.
     pub fn deadline(&self) -> Option<Instant> {
-        self.runs.iter().map(|(_, run)| run.deadline).min()
+        self.runs.iter().map(|(_, run)| run.deadline).chain(self.workers.deadline()).min()
     }
 
     /// Replaces workers that are too late.
     pub fn due(&mut self, now: Instant) -> Vec<Moved> {
-        self.abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        self.workers.due(now);
         let late = self.runs.iter().filter(|(_, run)| run.deadline <= now);
         let late: Vec<Key> = late.map(|(key, _)| key).collect();
         late.into_iter().filter_map(|key| self.lost(key, "did not answer in time")).collect()
@@ -130,17 +118,16 @@ impl Suspender {
 
     /// Reads a worker's answer.
     pub fn read(&mut self, key: Key) -> Option<Moved> {
-        let run = self.runs.get(key)?;
-        let mut packet = vec![0; PACKET_BYTES_MAX];
-        let len = match recv(run.channel.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
-            Err(Errno::EAGAIN | Errno::EINTR) => return None,
-            Err(_) => 0,
-            Ok(len) => len,
-        };
-        let Ok(Report { away, moved, why }) = serde_json::from_slice(&packet[..len]) else {
+        let answer = self.runs.get(key)?.worker.answer()?;
+        let Ok(Report { away, moved, why }) = serde_json::from_slice(&answer) else {
             return self.lost(key, "ended");
         };
-        let run = self.remove(key)?;
+        let Run { it: run, worker, .. } = self.runs.remove(key)?;
+        let works = why.is_none() && self.watch.forget(&worker).is_ok();
+        match works {
+            true => self.workers.keep(worker, now()),
+            false => self.workers.end(worker),
+        }
         let whys: Vec<String> = run.undoes.into_iter().chain(why).collect();
         if whys.is_empty() {
             return Some(Moved { container: run.container, away, moved });
@@ -186,41 +173,25 @@ impl Suspender {
     }
 
     fn remove(&mut self, key: Key) -> Option<Move> {
-        let Run { it, mut child, .. } = self.runs.remove(key)?;
-        // It has ended, or hangs; nothing more can be done if the kernel does not end it.
-        let _ = child.kill();
-        self.abandoned.push(child);
+        let Run { it, worker, .. } = self.runs.remove(key)?;
+        self.workers.end(worker);
         Some(it)
     }
 
-    #[allow(unsafe_code)]
     fn start(
         &mut self,
         container: ContainerId,
         job: Job,
         undoes: Option<String>,
     ) -> io::Result<()> {
-        self.abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        if self.abandoned.len() >= ABANDONED_MAX {
-            return Err(io::Error::other("too many processes that call the driver hang"));
-        }
-        let (channel, theirs) = seqpacket::pair()?;
-        stops_blocking(&channel)?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("--move-memory").arg(&self.library);
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        // Two workers, of this daemon and of the next one, would undo each other's calls.
-        // SAFETY: one system call between fork and exec.
-        unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
         let packet = serde_json::to_vec(&job).map_err(io::Error::other)?;
-        let child = command.spawn()?;
-        seqpacket::send(&channel, &packet, &[])?;
+        let worker = self.workers.start(&packet)?;
         let deadline = now().plus(Duration(job.within().as_nanos() as u64));
         let it = Move { container, job, undoes };
-        let run = Run { it, child, channel, deadline };
+        let run = Run { it, worker, deadline };
         let key = self.runs.insert(run).map_err(|_| io::Error::other("too many moves"))?;
         if let Some(run) = self.runs.get(key) {
-            self.watch.add(run.channel.as_fd(), Source::Suspension(key))?;
+            self.watch.add(run.worker.as_fd(), Source::Suspension(key))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The worker: a process that loads the driver and moves the memory of a container's processes, once.
+//! The worker: a process that loads the driver and moves the memory of a container's processes.
 //!
 //! A driver maps hundreds of megabytes and starts threads, and any of its calls may hang, so none is made in the
 //! daemon. A move is all or nothing: all processes are locked before the first one's memory is moved, and what has
@@ -23,23 +23,29 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::null_mut;
 
-/// The worker's program: reads a job from standard input, and answers.
+/// The worker's program: reads a job from standard input and answers, until the daemon closes it.
 ///
 /// # Errors
 /// The channel fails.
 pub fn serve_child(library: &Path) -> Result<(), String> {
     let channel = io::stdin();
     let mut packet = vec![0; PACKET_BYTES_MAX];
-    let len =
-        recv(channel.as_raw_fd(), &mut packet, MsgFlags::empty()).map_err(|why| why.to_string())?;
-    let job: Job = serde_json::from_slice(&packet[..len]).map_err(|why| why.to_string())?;
-    let report = match Driver::load(library) {
-        Ok(driver) if job.away => move_away(&driver, &job.processes),
-        Ok(driver) => move_back(&driver, &job.processes),
-        Err(why) => Report { away: !job.away, moved: None, why: Some(why) },
-    };
-    let answer = serde_json::to_vec(&report).map_err(|why| why.to_string())?;
-    seqpacket::send(&channel, &answer, &[]).map_err(|why| why.to_string())
+    let mut loaded = None;
+    loop {
+        let len = recv(channel.as_raw_fd(), &mut packet, MsgFlags::empty());
+        let len = len.map_err(|why| why.to_string())?;
+        if len == 0 {
+            return Ok(());
+        }
+        let job: Job = serde_json::from_slice(&packet[..len]).map_err(|why| why.to_string())?;
+        let report = match loaded.get_or_insert_with(|| Driver::load(library)) {
+            Ok(driver) if job.away => move_away(driver, &job.processes),
+            Ok(driver) => move_back(driver, &job.processes),
+            Err(why) => Report { away: !job.away, moved: None, why: Some(why.clone()) },
+        };
+        let answer = serde_json::to_vec(&report).map_err(|why| why.to_string())?;
+        seqpacket::send(&channel, &answer, &[]).map_err(|why| why.to_string())?;
+    }
 }
 
 /// What is done to a process.

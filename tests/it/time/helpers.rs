@@ -35,7 +35,7 @@ const TEST: &str = "a_helper_that_hangs_stops_nothing";
 
 /// A thread or child of the daemon.
 #[derive(Clone, Copy, Debug)]
-enum Helper {
+pub(super) enum Helper {
     Thread(i32),
     Child(i32),
 }
@@ -118,7 +118,7 @@ fn state(helper: Helper) -> Option<char> {
 }
 
 /// The daemon's helpers by name: a thread's own, or the word that tells a child what to do.
-fn helpers(daemon: Pid) -> BTreeMap<String, Helper> {
+pub(super) fn helpers(daemon: Pid) -> BTreeMap<String, Helper> {
     let mut found = BTreeMap::new();
     let tasks = fs::read_dir(format!("/proc/{daemon}/task")).expect("it lives");
     for task in tasks.map_while(Result::ok).map(|task| task.path()) {
@@ -232,7 +232,7 @@ fn a_helper_that_hangs_stops_nothing() {
         all_goes_on(&scene, name);
         drop((hung, long));
     }
-    // A worker that moves memory ends with its move, so it is the driver that hangs.
+    // A worker that moves memory waits only after a move, and not for long, so it is the driver that hangs.
     let moved = Tenant::start(&scene.node, &scene.machine, "a", 500);
     scene.faults("hang=checkpoint");
     let mut suspend =

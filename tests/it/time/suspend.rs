@@ -2,11 +2,13 @@
 //! work goes on afterwards, and nothing is lost whatever ends, refuses or hangs in between. That each byte is back is
 //! tested with the simulated driver (`sim/cuda/tests/driver/checkpoints.rs`).
 
+use super::helpers::{Helper, helpers};
 use super::{Tenant, must, node};
 use crate::harness::eventually;
 use crate::harness::node::Node;
 use gpuslice_sim_device::{Config, Machine};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -171,6 +173,39 @@ fn a_refusal_leaves_it_as_it_was() {
     a.gets(&machine, MORE);
     let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, ["not-moved", "not-moved", "suspended", "not-moved", "resumed"]);
+}
+
+/// The process that calls the driver, while it has or waits for a move.
+fn worker(node: &Node) -> Option<Pid> {
+    match helpers(node.pid()).get("--move-memory")? {
+        Helper::Child(pid) => Some(Pid::from_raw(*pid)),
+        Helper::Thread(_) => panic!("a thread calls the driver"),
+    }
+}
+
+/// It stays for the next move, of any container, unless the driver refused something; and another one is started if it
+/// was killed while it waited.
+#[test]
+fn a_worker_stays_for_the_next_move() {
+    let (node, machine) = node();
+    let [a, b] = ["a", "b"].map(|name| Tenant::start(&node, &machine, name, 500));
+    must(&node, &["suspend", "a"]);
+    let first = worker(&node).expect("it waits");
+    for words in [["suspend", "b"], ["resume", "a"], ["resume", "b"]] {
+        must(&node, &words);
+        assert_eq!(worker(&node), Some(first), "{words:?}");
+    }
+    kill(first, Signal::SIGKILL).expect("it lives");
+    must(&node, &["suspend", "a"]);
+    let second = worker(&node).expect("it waits");
+    assert_ne!(second, first);
+    faults(&machine, "refuse=lock");
+    refused(&gpuslice(&node, &["suspend", "b"]));
+    eventually("its end", || worker(&node).is_none());
+    faults(&machine, "none");
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+    b.gets(&machine, MORE);
 }
 
 /// A driver that exports the calls and has no checkpoints: nothing is moved, and the command says so.
