@@ -437,4 +437,36 @@ mod tests {
         let pauses: [u64; 6] = core::array::from_fn(|_| backoff.next() / 1_000_000);
         assert_eq!(pauses, [5, 10, 20, 40, 40, 40], "ms");
     }
+
+    #[repr(C, align(4096))]
+    struct Page([u8; PAGE_BYTES]);
+
+    /// The process's mappings of the file with this name.
+    fn mappings(name: &str) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
+        maps.lines().filter(|line| line.contains(name)).count()
+    }
+
+    #[test]
+    fn a_second_mapping_shows_the_same_page_and_ends() {
+        // SAFETY: a constant name with a terminating null.
+        let fd = unsafe { libc::memfd_create(c"mapped-twice".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: the kernel just made it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; PAGE_BYTES], 0).expect("written");
+        let page: &Page = map(&file.into(), false, None).expect("mapped");
+        let again = SecondMapping::of(page).expect("mapped again");
+        assert_ne!(again.address(), ptr::from_ref(page).cast_mut().cast());
+        assert_eq!((*again).0[9], 7);
+        assert_eq!(mappings("mapped-twice"), 2);
+        drop(again);
+        assert_eq!(mappings("mapped-twice"), 1);
+    }
+
+    #[test]
+    fn private_memory_has_no_second_mapping() {
+        let page = Box::leak(Box::new(Page([0; PAGE_BYTES])));
+        let again = SecondMapping::of(page).map(|_| ());
+        assert_eq!(again.map_err(|error| error.raw_os_error()), Err(Some(libc::EINVAL)));
+    }
 }
