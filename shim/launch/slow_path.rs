@@ -144,12 +144,12 @@ pub struct Ticket {
     fence: bool,
     now: u64,
     /// The first launch in a turn wakes the gate thread, after the driver's call.
-    wake: WakeOnDrop,
+    pub(super) wake: WakeOnDrop,
 }
 
 /// Wakes the gate thread, which waits on the futex, when dropped.
 #[derive(Debug, Default)]
-struct WakeOnDrop(Option<&'static AtomicU32>);
+pub(super) struct WakeOnDrop(pub(super) Option<&'static AtomicU32>);
 
 impl Drop for WakeOnDrop {
     fn drop(&mut self) {
@@ -256,9 +256,7 @@ impl Gate {
         let mut stage = Stage::Arrives;
         loop {
             let now = os::now();
-            // The daemon may have returned with other pages while this launch waited.
-            let pages = self.backend.pages();
-            let pending = PendingLaunch { gates: self.gates(&pending), pages, ..pending };
+            let pending = PendingLaunch { gates: self.gates(&pending), ..pending };
             let mut lane = self.lane(index);
             let words = self.looks(&pending, &mut lane, now, &mut stage);
             let verdict = match words.claim(&pending.words(), now) {

@@ -1,6 +1,5 @@
 //! The gate against a fake driver and a test's page, with real threads and real waits.
 
-use super::DefaultStream;
 use super::backend::Stream;
 use super::estimate::{Key, Task};
 use super::fake::{Fake, at_work};
@@ -14,6 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 mod gates;
+mod launches;
 mod streams;
 
 const US: u64 = 1_000;
@@ -80,27 +80,6 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
         assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
         std::thread::sleep(Duration::from_micros(200));
     }
-}
-
-/// The functions that the hooks call: the gate of the process, of which there is one.
-#[test]
-fn a_launch_through_the_process_s_gate_is_tracked_if_the_driver_accepted_it() {
-    use gpuslice_nvabi::types::{CUfunction, CUresult, CUstream};
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    let (fake, null) = (rig.fake, (CUstream(std::ptr::null_mut()), DefaultStream::Legacy));
-    let function = CUfunction(std::ptr::null_mut());
-    let launch = |result: CUresult| {
-        let work = Work::kernel(function, [1; 3], [1; 3], 0, null);
-        at_work(Stream::LEGACY, || super::launch(fake, work, || result))
-    };
-    assert!(!super::takes_turns());
-    assert_eq!(launch(CUresult::ERROR_INVALID_VALUE), CUresult::ERROR_INVALID_VALUE);
-    assert_eq!(fake.gpu().recorded, 0);
-    assert!(super::takes_turns() && !super::open());
-    assert_eq!(launch(CUresult::SUCCESS), CUresult::SUCCESS);
-    assert_eq!(fake.gpu().recorded, 1, "the fence of an unknown kernel");
-    assert_eq!(rig.claims().launches.load(SeqCst), 2);
 }
 
 #[test]

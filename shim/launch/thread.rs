@@ -353,3 +353,26 @@ impl Gate {
         words.idle_ns.saturating_sub(idle).clamp(1_000_000, LOOK_NS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::backend::Event;
+    use super::super::estimate::{Estimate, Key, Task};
+    use super::*;
+
+    const US: u64 = 1_000;
+
+    #[test]
+    fn the_last_part_of_a_drain_is_watched_for_a_limited_time() {
+        let begun = 1_000_000 * US;
+        let mut lane = Lane::default();
+        let (task, expected) = (Task::launch(Key(1)), Estimate::measured(1_000 * US));
+        lane.fences.in_flight.launched(begun, 0, task, expected, None);
+        assert_eq!(lane.fences.in_flight.fence(0, Event(1)), None);
+        let pauses = [0, 800, 920, 939, 940, 1_059, 1_060, 9_000]
+            .map(|us| lane.drain_pause(begun + us * US, false) / US);
+        assert_eq!(pauses, [500, 140, 30, 30, 0, 0, 30, 30]);
+        lane.watched_since = 0;
+        assert_eq!(lane.drain_pause(begun, true), 0, "gates may be closed: the end is not known");
+    }
+}
