@@ -143,6 +143,18 @@ fn a_thread_that_waited_knows_the_end_of_the_work() {
     assert_eq!(in_flight.ended(), 450 * US);
 }
 
+/// Its run time is counted from the fence before it.
+#[test]
+fn a_group_follows_another_one_of_its_stream() {
+    let mut in_flight = InFlight::default();
+    for (stream_index, event) in [(0, 1), (1, 2), (1, 3), (0, 4)] {
+        launch(&mut in_flight, 0, stream_index, 200 * US);
+        in_flight.fence(stream_index, Event(event));
+    }
+    let mut next = || in_flight.retire(0, |_| Some(Progress::Done)).expect("done");
+    assert_eq!([(); 4].map(|()| next().follows), [false, false, true, true]);
+}
+
 #[test]
 fn retires_in_order_within_a_stream_and_freely_between() {
     let mut in_flight = InFlight::default();
