@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_recall_is_answered_once_with_all_credit() {
-        let (Fake { session, daemon, container }, credit_return) =
+        let (Fake { session, daemon, container, .. }, credit_return) =
             (with_credit(), CreditReturn::default());
         assert!(credit_return.answer_recalls(&session, || panic!("no recall")));
         for (recall, bytes) in [(1, Bytes(8 * MIB)), (2, Bytes::ZERO)] {

@@ -13,7 +13,7 @@ use gpuslice_wire::page::{
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, Instant};
 use gpuslice_wire::usage::{USAGE_TABLE_MAGIC, USAGE_VERSION, UsageTable};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 /// The lane of the session's GPU, and another one.
@@ -61,6 +61,7 @@ pub struct Fake {
     pub daemon: Daemon,
     /// The container's page, which the daemon writes.
     pub container: &'static ContainerPage,
+    pub doorbell: OwnedFd,
 }
 
 impl Fake {
@@ -68,13 +69,14 @@ impl Fake {
     pub fn new() -> Fake {
         let (conn, daemon) = Daemon::connected();
         let (welcome, container) = welcome();
+        let doorbell = welcome.doorbell.try_clone().expect("a descriptor");
         container.lane[0].cap.store(GIB, SeqCst);
         container.clients.store(1, SeqCst);
         let callbacks =
             Callbacks { credit_begins: || (), reclaim: || false, report: |_, _| Ok(()) };
         let rest = (Path::new("/nonexistent"), Purpose::Use, callbacks);
         let session = Session::over(conn, welcome, rest).expect("pages");
-        Fake { session, daemon, container }
+        Fake { session, daemon, container, doorbell }
     }
 }
 
@@ -100,9 +102,9 @@ pub fn welcome() -> (Welcome, &'static ContainerPage) {
 }
 
 /// How often an eventfd was written to since the last call.
-pub fn rung(eventfd: RawFd) -> u64 {
+pub fn rung(eventfd: &OwnedFd) -> u64 {
     let mut count = 0_u64;
     // SAFETY: `count` has 8 bytes.
-    unsafe { libc::read(eventfd, (&raw mut count).cast(), 8) };
+    unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
     count
 }

@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_process_keeps_its_credit_unless_it_has_siblings() {
-        let Fake { session, daemon, container } = Fake::new();
+        let Fake { session, daemon, container, .. } = Fake::new();
         daemon.grants(1, 9 * MIB);
         session.reserve(LANE, MIB).expect("granted").commit();
         assert_eq!(daemon.asked(), [asks(MIB, 9 * MIB)]);
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn surplus_goes_back_if_there_are_siblings() {
-        let Fake { session, daemon, container } = Fake::new();
+        let Fake { session, daemon, container, .. } = Fake::new();
         daemon.grants(1, 64 * MIB);
         session.reserve(LANE, 64 * MIB).expect("granted").commit();
         session.release(LANE, 32 * MIB);

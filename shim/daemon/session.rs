@@ -444,14 +444,14 @@ mod tests {
         let fake = Fake::new();
         let number = fake.session.doorbell.get();
         fake.session.ring();
-        assert_eq!(rung(number.expect("open")), 1);
+        assert_eq!(rung(&fake.doorbell), 1);
         let (again, _) = welcome();
         let fresh = again.doorbell.try_clone().expect("a descriptor");
         fake.session.take_over(again).expect("taken over");
         assert_eq!(fake.session.doorbell.get(), number);
         fake.session.ring();
         fake.session.ring();
-        assert_eq!(rung(fresh.as_raw_fd()), 2);
+        assert_eq!(rung(&fresh), 2);
     }
 
     #[test]

@@ -172,6 +172,18 @@ fn address(path: &Path) -> Result<(libc::sockaddr_un, Option<File>)> {
     Ok((address, directory))
 }
 
+/// The descriptor that a system call returned, or its error.
+///
+/// # Safety
+/// A descriptor has no other owner.
+unsafe fn made(fd: RawFd) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: as the caller promises.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Connects to a SOCK_SEQPACKET socket, in non-blocking mode afterwards.
 ///
 /// # Errors
@@ -179,13 +191,8 @@ fn address(path: &Path) -> Result<(libc::sockaddr_un, Option<File>)> {
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     let (address, _directory) = address(path)?;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: plain arguments.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if fd < 0 {
-        return Err(Error::last_os_error());
-    }
-    // SAFETY: `fd` was just created and belongs to nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: plain arguments; the kernel makes a descriptor.
+    let fd = unsafe { made(libc::socket(libc::AF_UNIX, kind, 0)) }?;
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: `address` is a NUL-terminated sockaddr_un of `len` bytes.
     let failed = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0;
@@ -436,6 +443,15 @@ mod tests {
         let mut backoff = Backoff::default();
         let pauses: [u64; 6] = core::array::from_fn(|_| backoff.next() / 1_000_000);
         assert_eq!(pauses, [5, 10, 20, 40, 40, 40], "ms");
+    }
+
+    #[test]
+    fn the_number_of_a_descriptor_is_not_negative() {
+        // SAFETY: no descriptor.
+        assert!(unsafe { made(-1) }.is_err());
+        // SAFETY: the number is given up before it is closed.
+        let first = unsafe { made(0) }.map(std::os::fd::IntoRawFd::into_raw_fd);
+        assert_eq!(first.ok(), Some(0));
     }
 
     #[repr(C, align(4096))]

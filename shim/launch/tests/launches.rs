@@ -75,3 +75,13 @@ fn with_several_gpus_the_word_stays_closed_for_a_moment() {
         assert_eq!(open, opens, "{lanes} GPUs, closed at {closed}");
     }
 }
+
+#[test]
+fn the_word_is_open_to_graphs_unless_they_need_memory() {
+    use launch::word::{METERED, is_open, is_open_to_graphs};
+    let states = [CLOSED, OPEN, METERED, OPEN | METERED].map(|word| {
+        let word = AtomicU32::new(word);
+        (is_open(&word), is_open_to_graphs(&word))
+    });
+    assert_eq!(states, [(false, false), (true, true), (false, false), (true, false)]);
+}
