@@ -256,7 +256,9 @@ impl Gate {
         let mut stage = Stage::Arrives;
         loop {
             let now = os::now();
-            let pending = PendingLaunch { gates: self.gates(&pending), ..pending };
+            // The daemon may have returned with other pages while this launch waited.
+            let pages = self.backend.pages();
+            let pending = PendingLaunch { gates: self.gates(&pending), pages, ..pending };
             let mut lane = self.lane(index);
             let words = self.looks(&pending, &mut lane, now, &mut stage);
             let verdict = match words.claim(&pending.words(), now) {

@@ -77,6 +77,25 @@ fn with_several_gpus_the_word_stays_closed_for_a_moment() {
 }
 
 #[test]
+fn a_waiting_launch_looks_at_the_pages_of_a_new_connection() {
+    let (rig, again) = (Rig::new(MODE_TURNS), Rig::new(MODE_TURNS));
+    let old = &rig.page().lane[0];
+    rig.turn(2, 0);
+    again.turn(1, 60_000_000 * US);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| rig.launch(1, 0, US));
+        eventually("it waits", || rig.gate.lane(0).waiting == 1);
+        let pages = *again.fake.pages.lock().expect("unpoisoned");
+        *rig.fake.pages.lock().expect("unpoisoned") = pages;
+        old.turn_end_ns.store(os::now() + 60_000_000 * US, SeqCst);
+        old.turn.store(3, SeqCst);
+        os::wake(&old.turn);
+        held.join().expect("it launches");
+    });
+    assert_eq!(again.claims().launches.load(SeqCst), 1);
+}
+
+#[test]
 fn the_word_is_open_to_graphs_unless_they_need_memory() {
     use launch::word::{METERED, is_open, is_open_to_graphs};
     let states = [CLOSED, OPEN, METERED, OPEN | METERED].map(|word| {
