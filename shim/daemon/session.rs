@@ -455,6 +455,16 @@ mod tests {
     }
 
     #[test]
+    fn a_request_has_time_for_its_reply_and_a_failed_one_ends_the_connection() {
+        let (session, before) = (Fake::new().session, sys::now());
+        let left = session.request(|_, deadline| Ok(deadline.since(before).0));
+        assert!(left >= Some(2 * HELLO_DEADLINE_NS), "{left:?}");
+        let failed = session.request(|_, _| Err::<(), _>(std::io::ErrorKind::TimedOut.into()));
+        assert_eq!(failed, None);
+        assert_eq!(session.request(|_, _| Ok(())), None, "there is no connection");
+    }
+
+    #[test]
     fn held_memory_is_claimed_by_use() {
         let (session, family) = (Fake::new().session, Family::ALL[1]);
         session.hold_contexts(LANE, 3);
