@@ -250,6 +250,9 @@ mod tests {
         assert_eq!(daemon.asked(), [asks(MIB, 9 * MIB)], "nothing to return");
         let account = session.account(LANE);
         assert_eq!((account.granted(), account.credit()), (19 * MIB, 0));
+        assert_eq!(session.claims(LANE).held.load(Relaxed), 19 * MIB);
+        container.untracked[0].store(MIB, SeqCst);
+        assert_eq!(session.used(LANE), 20 * MIB);
     }
 
     /// The driver took more, or less, than was asked for.

@@ -22,6 +22,14 @@ fn a_launch_through_the_process_s_gate_is_tracked_if_the_driver_accepted_it() {
     assert_eq!(call(CUresult::SUCCESS), CUresult::SUCCESS);
     assert_eq!(fake.gpu().recorded, 1, "the fence of an unknown kernel");
     assert_eq!(rig.claims().launches.load(SeqCst), 2);
+    // The turns end.
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    rig.page().lane[0].mode.store(MODE_OPEN, SeqCst);
+    rig.page().gated.store(0, SeqCst);
+    assert_eq!(call(CUresult::SUCCESS), CUresult::SUCCESS);
+    assert!(launch::open() && launch::open_to_graphs() && !launch::takes_turns());
+    launch::meter_graphs();
+    assert!(launch::open() && !launch::open_to_graphs());
 }
 
 /// The gate thread would contend with the driver's call for the processor.
