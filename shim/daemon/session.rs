@@ -465,6 +465,16 @@ mod tests {
     }
 
     #[test]
+    fn a_background_thread_learns_whether_there_is_a_connection() {
+        let Fake { session, daemon, .. } = Fake::new();
+        assert!(session.tend());
+        let busy = session.lock();
+        assert!(session.tend(), "a request is under way");
+        drop((busy, daemon));
+        assert!(!session.tend(), "nor is there a socket to attach to");
+    }
+
+    #[test]
     fn held_memory_is_claimed_by_use() {
         let (session, family) = (Fake::new().session, Family::ALL[1]);
         session.hold_contexts(LANE, 3);

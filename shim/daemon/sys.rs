@@ -454,6 +454,17 @@ mod tests {
         assert_eq!(first.ok(), Some(0));
     }
 
+    /// All eventfds of a machine share one inode.
+    #[test]
+    fn an_eventfd_of_the_program_is_no_doorbell() {
+        // SAFETY: plain numbers; the kernel makes a descriptor.
+        let eventfd = unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC)) }.expect("an eventfd");
+        let doorbell = Doorbell::new(eventfd.as_raw_fd());
+        assert_eq!(doorbell.get(), None);
+        tag(&eventfd);
+        assert_eq!(doorbell.get(), Some(eventfd.as_raw_fd()));
+    }
+
     #[repr(C, align(4096))]
     struct Page([u8; PAGE_BYTES]);
 
