@@ -131,6 +131,13 @@ mod tests {
         }
     }
 
+    /// The test is in the namespace of its children. A kernel without time namespaces has no such file.
+    #[test]
+    fn the_kernel_shows_the_offset_of_this_process() {
+        let shown = std::fs::read_to_string("/proc/self/timens_offsets").ok();
+        assert_eq!(exact(), shown.and_then(|offsets| monotonic(&offsets)));
+    }
+
     #[test]
     fn no_value_overflows() {
         for heartbeat in [1, S, u64::MAX - 1, 1 << 63] {

@@ -39,14 +39,18 @@ pub struct Welcome {
 }
 
 impl Conn {
+    /// A connection over a connected socket.
+    pub(super) fn over(fd: OwnedFd) -> Conn {
+        let stamp = sys::stamp(fd.as_raw_fd());
+        Conn { fd: Some(fd), stamp, next: 0 }
+    }
+
     /// Connects, and attaches by `request`: with the memory that the process holds, or for reading alone.
     ///
     /// # Errors
     /// Of the connection; `PermissionDenied` when the daemon rejected the attach.
     pub fn attach(path: &Path, request: &Request, deadline: Instant) -> Result<(Conn, Welcome)> {
-        let fd = sys::connect(path)?;
-        let stamp = sys::stamp(fd.as_raw_fd());
-        let mut conn = Conn { fd: Some(fd), stamp, next: 0 };
+        let mut conn = Conn::over(sys::connect(path)?);
         let id = conn.send(request, deadline)?;
         let (reply, descriptors) = conn.reply(id, deadline)?;
         let descriptors: std::result::Result<[OwnedFd; sys::DESCRIPTORS], _> =
@@ -167,5 +171,96 @@ impl Drop for Conn {
     fn drop(&mut self) {
         // Closes the descriptor only if the application did not; see `fd`.
         let _ = self.fd();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Daemon, LANE, OTHER};
+    use super::*;
+    use gpuslice_wire::tenant::Rejection;
+
+    fn soon() -> Instant {
+        sys::now().plus(Duration(60_000_000_000))
+    }
+
+    fn reserved(lane: Lane) -> Reply {
+        Reply::Reserved { lane, bytes: Bytes(7) }
+    }
+
+    fn refused(lane: Lane) -> Reply {
+        Reply::Refused { lane, need: Bytes(7), left: Bytes(3) }
+    }
+
+    fn measured(lane: Lane) -> Reply {
+        Reply::Measured { lane, used: Some(Bytes(5)) }
+    }
+
+    /// What becomes of the first request of a connection with this reply.
+    fn after<T>(
+        reply: &Reply,
+        ask: impl Fn(&mut Conn) -> Result<T>,
+    ) -> std::result::Result<T, ErrorKind> {
+        let (mut conn, daemon) = Daemon::connected();
+        daemon.answers(1, reply);
+        ask(&mut conn).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn a_reply_about_another_lane_or_request_is_invalid() {
+        let reserve = |conn: &mut Conn| conn.reserve(LANE, (7, 9), soon(), || true);
+        assert_eq!(after(&reserved(LANE), reserve), Ok(CreditReply::Granted(7)));
+        assert_eq!(after(&refused(LANE), reserve), Ok(CreditReply::Refused));
+        let measure = |conn: &mut Conn| conn.measure(LANE, soon());
+        assert_eq!(after(&measured(LANE), measure), Ok(Some(5)));
+        let origin = |conn: &mut Conn| conn.origin(HandleKey(1), soon());
+        assert_eq!(after(&Reply::Origin { ours: true }, origin), Ok(true));
+        for reply in [reserved(OTHER), refused(OTHER), measured(LANE)] {
+            assert_eq!(after(&reply, reserve), Err(ErrorKind::InvalidData), "{reply:?}");
+        }
+        for reply in [measured(OTHER), reserved(LANE)] {
+            assert_eq!(after(&reply, measure), Err(ErrorKind::InvalidData), "{reply:?}");
+        }
+        assert_eq!(after(&reserved(LANE), origin), Err(ErrorKind::InvalidData));
+    }
+
+    #[test]
+    fn a_rejection_is_no_answer() {
+        let rejected = Reply::Rejected { why: Rejection::Overdrawn };
+        let denied = ErrorKind::PermissionDenied;
+        assert_eq!(after(&rejected, |it| it.reserve(LANE, (7, 9), soon(), || true)), Err(denied));
+        assert_eq!(after(&rejected, |it| it.measure(LANE, soon())), Err(denied));
+        assert_eq!(after(&rejected, |it| it.origin(HandleKey(1), soon())), Err(denied));
+    }
+
+    #[test]
+    fn each_request_has_a_number_of_its_own() {
+        let (mut conn, daemon) = Daemon::connected();
+        daemon.answers(1, &measured(LANE));
+        daemon.answers(1, &measured(LANE));
+        assert_eq!(conn.measure(LANE, soon()).ok(), Some(Some(5)));
+        let late = conn.measure(LANE, soon()).map_err(|error| error.kind());
+        assert_eq!(late, Err(ErrorKind::InvalidData), "the answer to the first one");
+    }
+
+    #[test]
+    fn a_connection_is_alive_until_the_daemon_ends_it() {
+        let (mut conn, daemon) = Daemon::connected();
+        assert!(conn.is_alive());
+        drop(daemon);
+        assert!(!conn.is_alive());
+        let (mut conn, daemon) = Daemon::connected();
+        daemon.answers(1, &measured(LANE));
+        assert!(!conn.is_alive(), "no request was sent");
+    }
+
+    /// A daemon that lives is waited for, however long it takes; one that does not, until the deadline.
+    #[test]
+    fn the_deadline_of_a_reservation_ends_only_with_the_daemon() {
+        let (mut conn, _daemon) = Daemon::connected();
+        let looks = core::cell::Cell::new(0);
+        let lives = || looks.replace(looks.get() + 1) == 0;
+        let gone = conn.reserve(LANE, (7, 9), Instant(0), lives).map_err(|error| error.kind());
+        assert_eq!((gone, looks.get()), (Err(ErrorKind::TimedOut), 2));
     }
 }

@@ -108,3 +108,66 @@ fn take_all_credit(session: &Session, lane: Lane) -> u64 {
     session.publish(lane);
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Fake, LANE};
+    use super::*;
+    use core::sync::atomic::Ordering::SeqCst;
+    use gpuslice_wire::units::MIB;
+
+    /// A session that holds 1 MiB and has 8 MiB of credit.
+    fn with_credit() -> Fake {
+        let fake = Fake::new();
+        fake.daemon.grants(1, 9 * MIB);
+        fake.session.reserve(LANE, MIB).expect("granted").commit();
+        assert_eq!(fake.daemon.asked().len(), 1);
+        fake
+    }
+
+    #[test]
+    fn credit_is_idle_once_it_is_the_same_at_two_looks() {
+        let (Fake { session, daemon, .. }, credit_return) =
+            (with_credit(), CreditReturn::default());
+        credit_return.return_idle(&session);
+        session.release(LANE, MIB / 2);
+        credit_return.return_idle(&session);
+        assert_eq!(daemon.asked(), [], "it changed");
+        credit_return.return_idle(&session);
+        assert_eq!(daemon.asked(), [reservation::release(LANE, 8 * MIB + MIB / 2)]);
+        credit_return.return_idle(&session);
+        credit_return.return_idle(&session);
+        assert_eq!(daemon.asked(), [], "there is none");
+        assert_eq!(session.account(LANE).granted(), MIB / 2);
+    }
+
+    #[test]
+    fn looks_for_idle_credit_have_a_pace() {
+        let credit_return = CreditReturn::default();
+        assert!(credit_return.is_due());
+        let looked = credit_return.looked.load(Relaxed);
+        assert!(looked > 0 && looked <= sys::now().0);
+        let later = looked + 3_600_000_000_000;
+        credit_return.looked.store(later, Relaxed);
+        assert!(!credit_return.is_due());
+        assert_eq!(credit_return.looked.load(Relaxed), later);
+    }
+
+    #[test]
+    fn a_recall_is_answered_once_with_all_credit() {
+        let (Fake { session, daemon, container, .. }, credit_return) =
+            (with_credit(), CreditReturn::default());
+        assert!(credit_return.answer_recalls(&session, || panic!("no recall")));
+        for (recall, bytes) in [(1, Bytes(8 * MIB)), (2, Bytes::ZERO)] {
+            container.lane[0].recall.store(recall, SeqCst);
+            assert!(credit_return.answer_recalls(&session, || ()));
+            assert_eq!(daemon.asked(), [Request::Yield { lane: LANE, recall, bytes }]);
+            assert!(credit_return.answer_recalls(&session, || panic!("answered")));
+        }
+        container.lane[0].recall.store(3, SeqCst);
+        let busy = session.lock();
+        assert!(!credit_return.answer_recalls(&session, || panic!("a request is under way")));
+        drop(busy);
+        assert_eq!(daemon.asked(), []);
+    }
+}

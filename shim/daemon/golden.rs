@@ -115,7 +115,7 @@ fn golden(name: &str, version: u32) -> Vec<u8> {
     bytes
 }
 
-fn memfd(bytes: &[u8]) -> OwnedFd {
+pub fn memfd(bytes: &[u8]) -> OwnedFd {
     // SAFETY: a constant name with a terminating null.
     let fd = unsafe { libc::memfd_create(c"golden".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "a memfd");

@@ -15,6 +15,8 @@ pub mod conn;
 pub mod credit;
 pub mod credit_return;
 #[cfg(test)]
+mod fake;
+#[cfg(test)]
 mod golden;
 mod measure;
 pub mod place;

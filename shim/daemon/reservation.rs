@@ -218,3 +218,82 @@ pub(super) fn release(lane: Lane, bytes: u64) -> Request {
     let bytes = Bytes(bytes);
     Request::Release { lane, bytes }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Fake, LANE};
+    use super::*;
+    use core::sync::atomic::Ordering::SeqCst;
+    use gpuslice_wire::tenant::Reply;
+    use gpuslice_wire::units::MIB;
+
+    fn asks(need: u64, wish: u64) -> Request {
+        Request::Reserve { lane: LANE, need: Bytes(need), wish: Bytes(wish) }
+    }
+
+    #[test]
+    fn a_process_keeps_its_credit_unless_it_has_siblings() {
+        let Fake { session, daemon, container, .. } = Fake::new();
+        daemon.grants(1, 9 * MIB);
+        session.reserve(LANE, MIB).expect("granted").commit();
+        assert_eq!(daemon.asked(), [asks(MIB, 9 * MIB)]);
+        daemon.grants(2, 8 * MIB);
+        session.reserve(LANE, 16 * MIB).expect("granted").commit();
+        assert_eq!(daemon.asked(), [asks(8 * MIB, 16 * MIB)], "8 of the 16 are there");
+        container.clients.store(2, SeqCst);
+        session.release(LANE, 4 * MIB);
+        daemon.grants(4, 5 * MIB);
+        session.reserve(LANE, 5 * MIB).expect("granted").commit();
+        assert_eq!(daemon.asked(), [release(LANE, 4 * MIB), asks(5 * MIB, 13 * MIB)]);
+        daemon.grants(5, MIB);
+        session.reserve(LANE, MIB).expect("granted").commit();
+        assert_eq!(daemon.asked(), [asks(MIB, 9 * MIB)], "nothing to return");
+        let account = session.account(LANE);
+        assert_eq!((account.granted(), account.credit()), (19 * MIB, 0));
+        assert_eq!(session.claims(LANE).held.load(Relaxed), 19 * MIB);
+        container.untracked[0].store(MIB, SeqCst);
+        assert_eq!(session.used(LANE), 20 * MIB);
+    }
+
+    /// The driver took more, or less, than was asked for.
+    #[test]
+    fn a_reservation_is_adjusted_both_ways() {
+        let Fake { session, daemon, .. } = Fake::new();
+        daemon.grants(1, 8 * MIB);
+        let mut reservation = session.reserve(LANE, 4096).expect("granted");
+        for (bytes, held) in [(10_000, 10_240), (10_240, 10_240), (1, 512), (0, 0), (513, 1024)] {
+            assert_eq!(reservation.adjust(bytes), Ok(()));
+            assert_eq!((reservation.bytes, session.account(LANE).held()), (held, held));
+        }
+        drop(reservation);
+        assert_eq!(session.account(LANE).held(), 0);
+        assert_eq!(daemon.asked().len(), 1);
+    }
+
+    #[test]
+    fn surplus_goes_back_if_there_are_siblings() {
+        let Fake { session, daemon, container, .. } = Fake::new();
+        daemon.grants(1, 64 * MIB);
+        session.reserve(LANE, 64 * MIB).expect("granted").commit();
+        session.release(LANE, 32 * MIB);
+        assert_eq!(daemon.asked(), [asks(64 * MIB, 72 * MIB)], "alone");
+        container.clients.store(2, SeqCst);
+        session.release(LANE, 2 * MIB);
+        assert_eq!(daemon.asked(), [release(LANE, 26 * MIB)], "all but a chunk");
+        session.release(LANE, MIB);
+        assert_eq!(daemon.asked(), []);
+    }
+
+    #[test]
+    fn a_refusal_is_counted_and_an_absurd_request_is_not_sent() {
+        let Fake { session, daemon, .. } = Fake::new();
+        let (need, left) = (Bytes(MIB), Bytes(0));
+        daemon.answers(1, &Reply::Refused { lane: LANE, need, left });
+        assert_eq!(session.reserve(LANE, MIB).err(), Some(OutOfMemory));
+        assert_eq!(daemon.asked(), [asks(MIB, 9 * MIB)]);
+        assert_eq!(session.reserve(LANE, BYTES_MAX + 1).err(), Some(OutOfMemory));
+        assert_eq!(session.reserve(LANE, u64::MAX).err(), Some(OutOfMemory));
+        assert_eq!(daemon.asked(), []);
+        assert_eq!(session.claims(LANE).denied.load(Relaxed), 3);
+    }
+}

@@ -133,8 +133,18 @@ impl Session {
         let asked = clock::asked();
         let request = purpose.request([Bytes::ZERO; ACCOUNTS_MAX]);
         let (conn, welcome) = Conn::attach(socket, &request, deadline)?;
+        let session = Session::over(conn, welcome, (socket, purpose, callbacks))?;
+        asked.answered(session.container.heartbeat_ns.load(Relaxed));
+        Ok(session)
+    }
+
+    /// A session over an attached connection.
+    pub(super) fn over(
+        conn: Conn,
+        welcome: Welcome,
+        (socket, purpose, callbacks): (&Path, Purpose, Callbacks),
+    ) -> Result<Session> {
         let (container, client, usage) = map_pages(&welcome, None)?;
-        asked.answered(container.heartbeat_ns.load(Relaxed));
         Ok(Session {
             socket: socket.to_path_buf(),
             purpose,
@@ -426,7 +436,60 @@ fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::{Fake, LANE, rung, welcome};
     use super::*;
+
+    #[test]
+    fn the_number_of_the_doorbell_stays_and_rings_for_the_new_daemon() {
+        let fake = Fake::new();
+        let number = fake.session.doorbell.get();
+        fake.session.ring();
+        assert_eq!(rung(&fake.doorbell), 1);
+        let (again, _) = welcome();
+        let fresh = again.doorbell.try_clone().expect("a descriptor");
+        fake.session.take_over(again).expect("taken over");
+        assert_eq!(fake.session.doorbell.get(), number);
+        fake.session.ring();
+        fake.session.ring();
+        assert_eq!(rung(&fresh), 2);
+    }
+
+    #[test]
+    fn a_request_has_time_for_its_reply_and_a_failed_one_ends_the_connection() {
+        let (session, before) = (Fake::new().session, sys::now());
+        let left = session.request(|_, deadline| Ok(deadline.since(before).0));
+        assert!(left >= Some(2 * HELLO_DEADLINE_NS), "{left:?}");
+        let failed = session.request(|_, _| Err::<(), _>(std::io::ErrorKind::TimedOut.into()));
+        assert_eq!(failed, None);
+        assert_eq!(session.request(|_, _| Ok(())), None, "there is no connection");
+    }
+
+    #[test]
+    fn a_background_thread_learns_whether_there_is_a_connection() {
+        let Fake { session, daemon, .. } = Fake::new();
+        assert!(session.tend());
+        let busy = session.lock();
+        assert!(session.tend(), "a request is under way");
+        drop((busy, daemon));
+        assert!(!session.tend(), "nor is there a socket to attach to");
+    }
+
+    #[test]
+    fn held_memory_is_claimed_by_use() {
+        let (session, family) = (Fake::new().session, Family::ALL[1]);
+        session.hold_contexts(LANE, 3);
+        session.hold(LANE, family, 4096);
+        session.hold(LANE, family, -512);
+        let claims = &session.client.families[0];
+        assert_eq!(claims.contexts.load(Relaxed), 3);
+        assert_eq!(claims.bytes[family as usize].load(Relaxed), 3584);
+        let (again, _) = welcome();
+        session.take_over(again).expect("taken over");
+        assert_eq!(claims.contexts.load(Relaxed), 0, "a new page");
+        session.settle();
+        assert_eq!(claims.contexts.load(Relaxed), 3);
+        assert_eq!(claims.bytes[family as usize].load(Relaxed), 3584);
+    }
 
     #[test]
     fn a_lock_in_which_a_thread_ended_is_free() {

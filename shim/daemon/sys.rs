@@ -172,6 +172,18 @@ fn address(path: &Path) -> Result<(libc::sockaddr_un, Option<File>)> {
     Ok((address, directory))
 }
 
+/// The descriptor that a system call returned, or its error.
+///
+/// # Safety
+/// A descriptor has no other owner.
+unsafe fn made(fd: RawFd) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: as the caller promises.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Connects to a SOCK_SEQPACKET socket, in non-blocking mode afterwards.
 ///
 /// # Errors
@@ -179,13 +191,8 @@ fn address(path: &Path) -> Result<(libc::sockaddr_un, Option<File>)> {
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     let (address, _directory) = address(path)?;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: plain arguments.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if fd < 0 {
-        return Err(Error::last_os_error());
-    }
-    // SAFETY: `fd` was just created and belongs to nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: plain arguments; the kernel makes a descriptor.
+    let fd = unsafe { made(libc::socket(libc::AF_UNIX, kind, 0)) }?;
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: `address` is a NUL-terminated sockaddr_un of `len` bytes.
     let failed = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0;
@@ -436,5 +443,57 @@ mod tests {
         let mut backoff = Backoff::default();
         let pauses: [u64; 6] = core::array::from_fn(|_| backoff.next() / 1_000_000);
         assert_eq!(pauses, [5, 10, 20, 40, 40, 40], "ms");
+    }
+
+    #[test]
+    fn the_number_of_a_descriptor_is_not_negative() {
+        // SAFETY: no descriptor.
+        assert!(unsafe { made(-1) }.is_err());
+        // SAFETY: the number is given up before it is closed.
+        let first = unsafe { made(0) }.map(std::os::fd::IntoRawFd::into_raw_fd);
+        assert_eq!(first.ok(), Some(0));
+    }
+
+    /// All eventfds of a machine share one inode.
+    #[test]
+    fn an_eventfd_of_the_program_is_no_doorbell() {
+        // SAFETY: plain numbers; the kernel makes a descriptor.
+        let eventfd = unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC)) }.expect("an eventfd");
+        let doorbell = Doorbell::new(eventfd.as_raw_fd());
+        assert_eq!(doorbell.get(), None);
+        tag(&eventfd);
+        assert_eq!(doorbell.get(), Some(eventfd.as_raw_fd()));
+    }
+
+    #[repr(C, align(4096))]
+    struct Page([u8; PAGE_BYTES]);
+
+    /// The process's mappings of the file with this name.
+    fn mappings(name: &str) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
+        maps.lines().filter(|line| line.contains(name)).count()
+    }
+
+    #[test]
+    fn a_second_mapping_shows_the_same_page_and_ends() {
+        // SAFETY: a constant name with a terminating null.
+        let fd = unsafe { libc::memfd_create(c"mapped-twice".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: the kernel just made it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; PAGE_BYTES], 0).expect("written");
+        let page: &Page = map(&file.into(), false, None).expect("mapped");
+        let again = SecondMapping::of(page).expect("mapped again");
+        assert_ne!(again.address(), ptr::from_ref(page).cast_mut().cast());
+        assert_eq!((*again).0[9], 7);
+        assert_eq!(mappings("mapped-twice"), 2);
+        drop(again);
+        assert_eq!(mappings("mapped-twice"), 1);
+    }
+
+    #[test]
+    fn private_memory_has_no_second_mapping() {
+        let page = Box::leak(Box::new(Page([0; PAGE_BYTES])));
+        let again = SecondMapping::of(page).map(|_| ());
+        assert_eq!(again.map_err(|error| error.raw_os_error()), Err(Some(libc::EINVAL)));
     }
 }

@@ -207,13 +207,12 @@ impl Estimates {
             self.entries = vec![Entry::default(); SETS * WAYS];
         }
         let first = Self::set(key);
-        let age = |entry: &Entry| match entry.key {
-            k if k == key.0 => u32::MAX,
-            0 => u32::MAX - 1,
-            _ => self.clock.wrapping_sub(entry.used).min(u32::MAX - 2),
-        };
-        let (a, b) = (age(&self.entries[first]), age(&self.entries[first + 1]));
-        let entry = &mut self.entries[if a >= b { first } else { first + 1 }];
+        let (a, b) = (&self.entries[first], &self.entries[first + 1]);
+        // The first entry is filled first, so no key is behind an empty one.
+        let fits = |entry: &Entry| entry.key == key.0 || entry.key == 0;
+        let age = |entry: &Entry| self.clock.wrapping_sub(entry.used);
+        let takes_first = fits(a) || (!fits(b) && age(a) >= age(b));
+        let entry = &mut self.entries[if takes_first { first } else { first + 1 }];
         if entry.key != key.0 {
             *entry = Entry { key: key.0, used: self.clock, ..Entry::default() };
         }
@@ -314,10 +313,14 @@ mod tests {
 
     #[test]
     fn keys_are_spread_over_the_sets() {
-        let mut sets: Vec<usize> = (0..256).map(|n| Estimates::set(Key::of(&[n]))).collect();
-        sets.sort_unstable();
-        sets.dedup();
-        assert!(sets.len() > 128 && sets.iter().all(|first| first % WAYS == 0), "{sets:?}");
+        // A number, or the first of a pair, as the width of a grid is.
+        for shift in [0, 32] {
+            let mut sets: Vec<usize> =
+                (0..256).map(|n| Estimates::set(Key::of(&[n << shift]))).collect();
+            sets.sort_unstable();
+            sets.dedup();
+            assert!(sets.len() > 128 && sets.iter().all(|first| first % WAYS == 0), "{sets:?}");
+        }
     }
 
     #[test]

@@ -416,7 +416,7 @@ mod tests {
     use super::*;
     use crate::launch::backend::Progress;
     use crate::launch::estimate::{Estimate, Key, Task};
-    use crate::launch::fake::Fake;
+    use crate::launch::fake::{Fake, at_work};
 
     const US: u64 = 1_000;
 
@@ -445,5 +445,31 @@ mod tests {
         assert_eq!(stalled(1_000, 3), Some(50 * US), "another context's");
         assert_eq!(stalled(949, 3), None, "faster than expected");
         assert_eq!(stalled(1_000, 4), None, "another stream's work was the last");
+    }
+
+    #[test]
+    fn spare_events_have_a_limit() {
+        let (fake, mut fences) = (Fake::new(), Fences::default());
+        for event in 0..SPARE_MAX + 2 {
+            fake.gpu().events.insert(event, 0);
+            fences.recycle(fake, Context(1), Event(event));
+        }
+        assert_eq!((fences.spare.len(), fake.gpu().events.len()), (SPARE_MAX, SPARE_MAX));
+    }
+
+    /// The driver may give its handle to a new stream.
+    #[test]
+    fn a_destroyed_stream_is_not_one_created_later() {
+        let (fake, mut fences) = (Fake::new(), Fences::default());
+        let stream_id = StreamId { context: Context(1), stream: Stream(7), thread: 0 };
+        let old = fences.stream_index(fake, stream_id).expect("room");
+        let expected = Estimate::measured(50 * US);
+        fences.in_flight.launched(0, old, Task::launch(Key(1)), expected, None);
+        at_work(Stream(7), || {
+            fences.close_streams(fake, 0, |stream_id| stream_id.stream == Stream(7));
+        });
+        assert!(fences.in_flight.busy(old) && !fences.in_flight.is_open(old));
+        assert!(!fences.busy(stream_id));
+        assert_ne!(fences.stream_index(fake, stream_id), Some(old));
     }
 }

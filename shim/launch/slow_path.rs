@@ -144,12 +144,12 @@ pub struct Ticket {
     fence: bool,
     now: u64,
     /// The first launch in a turn wakes the gate thread, after the driver's call.
-    wake: WakeOnDrop,
+    pub(super) wake: WakeOnDrop,
 }
 
 /// Wakes the gate thread, which waits on the futex, when dropped.
 #[derive(Debug, Default)]
-struct WakeOnDrop(Option<&'static AtomicU32>);
+pub(super) struct WakeOnDrop(pub(super) Option<&'static AtomicU32>);
 
 impl Drop for WakeOnDrop {
     fn drop(&mut self) {

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 mod gates;
+mod launches;
 mod streams;
 
 const US: u64 = 1_000;

@@ -87,6 +87,18 @@ impl Lane {
         if fresh { 0 } else { DRAIN_NS.0 }
     }
 
+    /// Pause before the next check in the process's own turn, of which `rest` is left if nothing is in flight, ns.
+    fn turn_pause(&self, words: &LaneFacts, now: u64, rest: u64) -> u64 {
+        let in_flight = &self.fences.in_flight;
+        let pause = match (in_flight.empty(), in_flight.due(now)) {
+            (true, _) => rest,
+            // The end is known only as exactly as the last check before it.
+            (false, true) => ASK_NS.min(words.idle_ns / 2),
+            (false, false) => in_flight.outstanding(now).max(CHECK_NS.min(words.idle_ns)),
+        };
+        pause.clamp(TURN_NS.0, TURN_NS.1).min(words.left(now))
+    }
+
     /// Whether all work in flight is blocked at closed gates, which counts as drained.
     fn is_blocked(&mut self, backend: &dyn DriverBackend, claims: &ClientLane, now: u64) -> bool {
         let closed = claims.gate.load(SeqCst) == GATE_CLOSED;
@@ -228,14 +240,7 @@ impl Gate {
             let waits = words.patience(now).min(LOOK_NS);
             return if lane.parked { waits } else { DRAIN_NS.1 };
         }
-        let in_flight = &lane.fences.in_flight;
-        let pause = match (drained, in_flight.due(now)) {
-            (true, _) => hold - idle,
-            // The end is known only as exactly as the last check before it.
-            (false, true) => ASK_NS.min(words.idle_ns / 2),
-            (false, false) => in_flight.outstanding(now).max(CHECK_NS.min(words.idle_ns)),
-        };
-        let pause = pause.clamp(TURN_NS.0, TURN_NS.1).min(words.left(now));
+        let pause = lane.turn_pause(&words, now, hold.saturating_sub(idle));
         lane.next_look = now.saturating_add(pause);
         pause
     }
@@ -351,5 +356,57 @@ impl Gate {
             return REST_NS;
         }
         words.idle_ns.saturating_sub(idle).clamp(1_000_000, LOOK_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::backend::Event;
+    use super::super::estimate::{Estimate, Key, Task};
+    use super::*;
+    use gpuslice_wire::page::MODE_TURNS;
+
+    const US: u64 = 1_000;
+
+    const BEGUN: u64 = 1_000_000 * US;
+
+    /// A kernel of 1 ms was launched.
+    fn at_work() -> Lane {
+        let mut lane = Lane::default();
+        let (task, expected) = (Task::launch(Key(1)), Estimate::measured(1_000 * US));
+        lane.fences.in_flight.launched(BEGUN, 0, task, expected, None);
+        assert_eq!(lane.fences.in_flight.fence(0, Event(1)), None);
+        lane
+    }
+
+    #[test]
+    fn the_last_part_of_a_drain_is_watched_for_a_limited_time() {
+        let mut lane = at_work();
+        let pauses = [0, 800, 920, 939, 940, 1_059, 1_060, 9_000]
+            .map(|us| lane.drain_pause(BEGUN + us * US, false) / US);
+        assert_eq!(pauses, [500, 140, 30, 30, 0, 0, 30, 30]);
+        lane.watched_since = 0;
+        assert_eq!(lane.drain_pause(BEGUN, true), 0, "gates may be closed: the end is not known");
+    }
+
+    #[test]
+    fn a_turn_is_checked_when_its_work_or_its_gap_or_itself_may_end() {
+        let words = |idle_us: u64, end_us: u64| LaneFacts {
+            mode: MODE_TURNS,
+            turn: 1,
+            turn_end_ns: BEGUN + end_us * US,
+            window_ns: 500 * US,
+            idle_ns: idle_us * US,
+            heartbeat_ns: BEGUN,
+            hard: false,
+        };
+        let (lane, long, now) = (at_work(), 1_000_000, |us: u64| BEGUN + us * US);
+        let pause = |idle_us, us| lane.turn_pause(&words(idle_us, long), now(us), 7_000 * US) / US;
+        assert_eq!([pause(2_000, 100), pause(2_000, 900), pause(300, 900)], [900, 500, 300]);
+        assert_eq!([pause(2_000, 1_000), pause(300, 1_000), pause(50, 1_000)], [250, 150, 50]);
+        let idle = Lane::default();
+        let pause = |end_us, rest| idle.turn_pause(&words(2_000, end_us), now(0), rest * US) / US;
+        assert_eq!([pause(long, 800), pause(long, 0), pause(long, 7_000)], [800, 50, 5_000]);
+        assert_eq!(pause(300, 800), 320, "the turn ends sooner");
     }
 }

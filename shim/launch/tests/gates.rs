@@ -158,3 +158,13 @@ fn a_context_is_destroyed_without_a_turn() {
     });
     eventually("drained", || rig.reported().2 == 1);
 }
+
+#[test]
+fn each_lane_has_a_word_of_its_own() {
+    let (fake, gates) = (Fake::new(), super::super::gates::Gates::default());
+    let context = super::super::backend::Context(1);
+    let [first, second, third] =
+        [0, 1, 2].map(|lane| gates.word(fake, context, lane).expect("a page"));
+    let size = size_of::<ClientLane>() as u64;
+    assert_eq!([second - first, third - second], [size; 2]);
+}

@@ -120,6 +120,41 @@ fn an_overdue_group_keeps_counting() {
     assert_eq!(in_flight.outstanding(9_000 * US), 100 * US);
 }
 
+/// Before, a query is not worth its cost.
+#[test]
+fn work_is_asked_about_when_it_may_be_over() {
+    let mut in_flight = InFlight::default();
+    assert!(!in_flight.may_be_over(9_000 * US), "there is none");
+    launch(&mut in_flight, 0, 0, 400 * US);
+    launch(&mut in_flight, 0, 1, 400 * US);
+    assert_eq!([599, 600].map(|us| in_flight.may_be_over(us * US)), [false, true]);
+    in_flight.enter(US);
+    assert!(!in_flight.may_be_over(9_000 * US), "a launch is inside the driver");
+}
+
+#[test]
+fn a_thread_that_waited_knows_the_end_of_the_work() {
+    let mut in_flight = InFlight::default();
+    launch(&mut in_flight, 0, 0, 400 * US);
+    in_flight.retire(500 * US, |_| Some(Progress::Done)).expect("done");
+    assert_eq!(in_flight.ended(), 400 * US, "as expected");
+    in_flight.ended_at(450 * US);
+    in_flight.ended_at(420 * US);
+    assert_eq!(in_flight.ended(), 450 * US);
+}
+
+/// Its run time is counted from the fence before it.
+#[test]
+fn a_group_follows_another_one_of_its_stream() {
+    let mut in_flight = InFlight::default();
+    for (stream_index, event) in [(0, 1), (1, 2), (1, 3), (0, 4)] {
+        launch(&mut in_flight, 0, stream_index, 200 * US);
+        in_flight.fence(stream_index, Event(event));
+    }
+    let mut next = || in_flight.retire(0, |_| Some(Progress::Done)).expect("done");
+    assert_eq!([(); 4].map(|()| next().follows), [false, false, true, true]);
+}
+
 #[test]
 fn retires_in_order_within_a_stream_and_freely_between() {
     let mut in_flight = InFlight::default();

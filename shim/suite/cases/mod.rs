@@ -92,7 +92,8 @@ macro_rules! conformance {
             unused_pool_memory_is_reclaimed_when_short a_pool_on_the_host_has_the_host_s_account
             // recall.rs
             unused_credit_of_a_sibling_is_available two_churning_processes_share_the_cap
-            idle_credit_is_returned before_initialisation_the_driver_answers
+            idle_credit_is_returned idle_credit_of_a_forked_child_is_returned
+            before_initialisation_the_driver_answers
         }
     };
     ($injection:expr; $($case:ident)*) => {$(

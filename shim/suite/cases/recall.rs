@@ -47,6 +47,15 @@ pub fn idle_credit_is_returned(injection: Injection) {
     assert_eq!(probe.lines(), [format!("info 0 {} {CAP}", CAP - 4096)]);
 }
 
+/// A child has a gate thread of its own, which returns its credit.
+pub fn idle_credit_of_a_forked_child_is_returned(injection: Injection) {
+    let slice = slice(injection);
+    let steps = ["init", "ctx:0", "alloc:4096", "fork", "init", "ctx:0", "alloc:8192", "wait"];
+    let mut probe = slice.start(&steps);
+    assert_eq!(probe.lines().last().map(String::as_str), Some("alloc 0 0 0"));
+    slice.daemon.until("no unused credit of both", |state| state.reserved(0) == 4096 + 8192);
+}
+
 pub fn before_initialisation_the_driver_answers(injection: Injection) {
     let slice = slice(injection);
     let lines = slice.run(&["alloc:1", "pin:1", "free:0", "freeraw:0x1234", "info", "async:1"]);

@@ -1,0 +1,114 @@
+//! What the gate does before and after the driver's call.
+
+use super::*;
+use crate::launch;
+use gpuslice_nvabi::types::{CUfunction, CUresult, CUstream};
+
+/// The functions that the hooks call: the gate of the process, of which there is one.
+#[test]
+fn a_launch_through_the_process_s_gate_is_tracked_if_the_driver_accepted_it() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    let (fake, null) = (rig.fake, (CUstream(std::ptr::null_mut()), launch::DefaultStream::Legacy));
+    let function = CUfunction(std::ptr::null_mut());
+    let call = |result: CUresult| {
+        let work = Work::kernel(function, [1; 3], [1; 3], 0, null);
+        at_work(Stream::LEGACY, || launch::launch(fake, work, || result))
+    };
+    assert!(!launch::takes_turns());
+    assert_eq!(call(CUresult::ERROR_INVALID_VALUE), CUresult::ERROR_INVALID_VALUE);
+    assert_eq!(fake.gpu().recorded, 0);
+    assert!(launch::takes_turns() && !launch::open());
+    assert_eq!(call(CUresult::SUCCESS), CUresult::SUCCESS);
+    assert_eq!(fake.gpu().recorded, 1, "the fence of an unknown kernel");
+    assert_eq!(rig.claims().launches.load(SeqCst), 2);
+    // The turns end.
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    rig.page().lane[0].mode.store(MODE_OPEN, SeqCst);
+    rig.page().gated.store(0, SeqCst);
+    assert_eq!(call(CUresult::SUCCESS), CUresult::SUCCESS);
+    assert!(launch::open() && launch::open_to_graphs() && !launch::takes_turns());
+    launch::meter_graphs();
+    assert!(launch::open() && !launch::open_to_graphs());
+}
+
+/// The gate thread would contend with the driver's call for the processor.
+#[test]
+fn the_first_launch_of_a_turn_wakes_the_gate_thread_after_the_call() {
+    let rig = Rig::new(MODE_TURNS);
+    let work = Work { task: Task::launch(Key(1)), stream: Stream::LEGACY, over_bus: false };
+    let wakes = || {
+        let ticket = rig.gate.enter(&work).expect("tracked");
+        let wakes = ticket.wake.0.is_some();
+        rig.gate.leave(ticket, false);
+        wakes
+    };
+    for turn in [1, 3] {
+        rig.turn(turn, 60_000_000 * US);
+        assert_eq!([wakes(), wakes()], [true, false], "{turn}");
+    }
+}
+
+/// Short kernels are fenced together, but the last ones of a turn are fenced at once.
+#[test]
+fn long_kernels_and_the_last_ones_of_a_turn_are_fenced() {
+    let rig = Rig::new(MODE_TURNS);
+    let is_open = || rig.gate.lane(0).fences.in_flight.is_open(0);
+    for (key, ns) in [(1, 10 * US), (2, 2_000 * US)] {
+        rig.turn(1, 60_000_000 * US);
+        for _ in 0..8 {
+            rig.launch(key, 5, ns);
+            eventually("it is done", || os::now() > rig.fake.gpu().busy_until);
+            assert!(ns < 100 * US || !is_open(), "a long one");
+        }
+        rig.turn(1, 0); // over by the clock, but not closed yet
+        rig.launch(key, 5, ns);
+        assert!(!is_open(), "the last one");
+    }
+}
+
+/// Launches on each GPU are to be observed, so one of another GPU does not open the word at once.
+#[test]
+fn with_several_gpus_the_word_stays_closed_for_a_moment() {
+    let (now, long_ago) = (u64::MAX, 0);
+    for (lanes, closed, opens) in
+        [(1, now, true), (1, long_ago, true), (2, now, false), (2, long_ago, true)]
+    {
+        let rig = Rig::new(MODE_OPEN);
+        rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+        rig.page().lanes.store(lanes, SeqCst);
+        rig.gate.closed.store(closed, SeqCst);
+        rig.launch(1, 0, US);
+        let open = rig.gate.word.load(SeqCst) == OPEN;
+        assert_eq!(open, opens, "{lanes} GPUs, closed at {closed}");
+    }
+}
+
+#[test]
+fn a_waiting_launch_looks_at_the_pages_of_a_new_connection() {
+    let (rig, again) = (Rig::new(MODE_TURNS), Rig::new(MODE_TURNS));
+    let old = &rig.page().lane[0];
+    rig.turn(2, 0);
+    again.turn(1, 60_000_000 * US);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| rig.launch(1, 0, US));
+        eventually("it waits", || rig.gate.lane(0).waiting == 1);
+        let pages = *again.fake.pages.lock().expect("unpoisoned");
+        *rig.fake.pages.lock().expect("unpoisoned") = pages;
+        old.turn_end_ns.store(os::now() + 60_000_000 * US, SeqCst);
+        old.turn.store(3, SeqCst);
+        os::wake(&old.turn);
+        held.join().expect("it launches");
+    });
+    assert_eq!(again.claims().launches.load(SeqCst), 1);
+}
+
+#[test]
+fn the_word_is_open_to_graphs_unless_they_need_memory() {
+    use launch::word::{METERED, is_open, is_open_to_graphs};
+    let states = [CLOSED, OPEN, METERED, OPEN | METERED].map(|word| {
+        let word = AtomicU32::new(word);
+        (is_open(&word), is_open_to_graphs(&word))
+    });
+    assert_eq!(states, [(false, false), (true, true), (false, false), (true, false)]);
+}
