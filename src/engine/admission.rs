@@ -332,8 +332,9 @@ fn any(
         // above every GPU: the answer names the largest, which is the most that can be asked for
         (all, None) => {
             let size = |why: &Refusal| match *why {
-                Refusal::CapAboveGpu { total, .. } => (0, total),
-                _ => (1, Bytes::ZERO),
+                Refusal::NoSlices(..) => (0, Bytes::ZERO),
+                Refusal::CapAboveGpu { total, .. } => (1, total),
+                _ => (2, Bytes::ZERO),
             };
             Err(all.iter().copied().max_by_key(size).unwrap_or(Refusal::NoGpu))
         }
@@ -467,7 +468,7 @@ mod tests {
         rig.admit(ask("full", "1", 12 * GIB)).expect("fits");
         rig.step(Event::GpuWithoutSlices { uuid: uuid(0), why: NoSlices::Xid(79) });
         let (kind, said) = rig.admit(ask("a", "any", 12 * GIB)).expect_err("refused");
-        let begin = "only GPU 0 has room, and it is unhealthy: the driver reported Xid 79; end another slice, or wait";
+        let begin = "only GPU 0 has room, and is unhealthy: the driver reported Xid 79; end another slice, or wait";
         assert!(kind == Denial::Capacity && said.starts_with(begin), "{said}");
         // Memory is not all that a slice needs room of.
         let part = |ask, share| SliceRequest { share: Percent::new(share).ok(), ..ask };

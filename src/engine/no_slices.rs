@@ -104,7 +104,7 @@ impl fmt::Display for Condition {
                 "is in MIG mode: its instances are no slices, and programs see no other part of it"
             }
             NoSlices::Mps => {
-                "has an MPS server, which runs its clients' work at once: no cap and no turn can be kept"
+                "has an MPS server, which runs its clients' work at once: no cap or turn can be kept"
             }
             NoSlices::Exclusive => {
                 "is in an exclusive compute mode: it admits one process at a time, and no second slice"
@@ -123,7 +123,7 @@ impl fmt::Display for Remedy {
             write!(f, "end that ({end})")?;
             return f.write_str(match why.is_sampled() {
                 true => {
-                    "; gpusliced sees that with its next samples, without accounting after its restart"
+                    "; gpusliced sees that by its next samples, without accounting at its restart"
                 }
                 false => " and restart gpusliced",
             });

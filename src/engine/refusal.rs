@@ -246,7 +246,7 @@ impl fmt::Display for Refusal {
                 write!(f, "{}; name another GPU, or {}", why.of(gpu), why.remedy(gpu))
             }
             Refusal::OnlyNoSlices(gpu, why) => {
-                write!(f, "only GPU {} has room, and it {}; ", gpu.0, why.condition())?;
+                write!(f, "only GPU {} has room, and {}; ", gpu.0, why.condition())?;
                 write!(f, "end another slice, or {}", why.remedy(gpu))
             }
             Refusal::Taken(gpu) => write!(

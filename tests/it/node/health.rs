@@ -159,7 +159,7 @@ fn is_refused(case: &Case) {
     let says = why.starts_with(begin) && why.contains("unhealthy_s");
     assert!(kind == Denial::Capacity && says, "{why}");
     let (kind, why) = denied(ask(case, "other", "any", 12));
-    let begin = "only GPU 0 has room, and it is unhealthy: the driver reported Xid 79; end another";
+    let begin = "only GPU 0 has room, and is unhealthy: the driver reported Xid 79; end another";
     assert!(kind == Denial::Capacity && why.starts_with(begin), "{why}");
 }
 
