@@ -342,11 +342,7 @@ fn any(
 }
 
 /// The refusal that names the first GPU that has room for the slice, and of which none are given.
-fn only_room(
-    order: &[&GpuCapacity],
-    ask: &SliceRequest,
-    oversubscribe: bool,
-) -> Option<Refusal> {
+fn only_room(order: &[&GpuCapacity], ask: &SliceRequest, oversubscribe: bool) -> Option<Refusal> {
     order.iter().find_map(|&&capacity| {
         let why = capacity.no_slices?;
         let with_slices = GpuCapacity { no_slices: None, ..capacity };

@@ -1,15 +1,15 @@
 //! The health of GPUs: which of them no container may be given.
 //!
 //! # Problem
-//! A GPU can fail while containers use it. No more containers may come there, and they may again when
-//! it works. The driver reports critical errors (Xid) and uncorrectable memory errors as events, but nothing
-//! tells that a GPU has recovered.
+//! A GPU can fail while containers use it. No more containers may come there, and they may again when it works. The
+//! driver reports critical errors (Xid) and uncorrectable memory errors as events, but nothing tells that a GPU has
+//! recovered.
 //!
 //! # Idea
 //! A child process waits for the events ([`watcher`]), because NVML may block or crash on a failing GPU. It is
 //! started when the daemon begins to serve. Some Xids are a program's own errors ([`OF_PROGRAMS`]): the GPU stays
-//! healthy. After any other the GPU is unhealthy until it has worked for `unhealthy_s` without another error. A GPU that
-//! the driver no longer finds is unhealthy until it is found again. The engine gives no slices of an unhealthy GPU.
+//! healthy. After any other the GPU is unhealthy until it has worked for `unhealthy_s` without another error. A GPU
+//! that the driver no longer finds is unhealthy until it is found again. The engine gives no slices of an unhealthy GPU.
 //!
 //! Whether MPS uses a GPU is seen by the accounting ([`crate::accounting::mps`]).
 
