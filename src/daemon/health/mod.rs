@@ -9,7 +9,8 @@
 //! A child process waits for the events ([`watcher`]), because NVML may block or crash on a failing GPU. It is
 //! started when the daemon begins to serve. Some Xids are a program's own errors ([`OF_PROGRAMS`]): the GPU stays
 //! healthy. After any other the GPU is unhealthy until it has worked for `unhealthy_s` without another error. A GPU
-//! that the driver no longer finds is unhealthy until it is found again. The engine gives no slices of an unhealthy GPU.
+//! that the driver no longer finds is unhealthy until it is found again. The engine gives no slices of an unhealthy
+//! GPU.
 //!
 //! Whether MPS uses a GPU is seen by the accounting ([`crate::accounting::mps`]).
 
