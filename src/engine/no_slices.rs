@@ -130,10 +130,10 @@ impl fmt::Display for Remedy {
         }
         f.write_str(match why {
             NoSlices::Lost => {
-                "reset it or boot the node: it takes slices again when the driver lists it (nvidia-smi -L)"
+                "reset that GPU or boot the node: it takes slices again when the driver lists it (nvidia-smi -L)"
             }
             _ => {
-                "wait: it takes slices again when it has worked for unhealthy_s (in gpusliced's configuration) \
+                "wait: that GPU takes slices again when it has worked for unhealthy_s (in gpusliced's configuration) \
                  without another error"
             }
         })

@@ -57,6 +57,8 @@ pub struct HealthWatch {
     library: PathBuf,
     unhealthy: Duration,
     child: Option<(Child, ChildStdout)>,
+    /// Killed children that have not ended yet.
+    abandoned: Vec<Child>,
     /// The beginning of the child's next line.
     line: Vec<u8>,
     /// When a child is started again.
@@ -75,6 +77,7 @@ impl HealthWatch {
             library,
             unhealthy: Duration(unhealthy_s.saturating_mul(1_000_000_000)),
             child: None,
+            abandoned: Vec::new(),
             line: Vec::new(),
             start_at: None,
             recover_at: BTreeMap::new(),
@@ -91,6 +94,7 @@ impl HealthWatch {
 
     fn start_child(&mut self) {
         self.start_at = None;
+        self.abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let started = self.spawn().and_then(|mut child| {
             let from = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
             crate::descriptors::stops_blocking(&from)?;
@@ -196,9 +200,9 @@ impl HealthWatch {
     fn end_child(&mut self) {
         self.line.clear();
         if let Some((mut child, _)) = self.child.take() {
-            // A child that is blocked in the kernel stays a zombie of the daemon's until that ends.
             let _ = child.kill();
-            let _ = child.try_wait();
+            // It may be blocked in the kernel.
+            self.abandoned.push(child);
             self.start_at = Some(now().plus(AGAIN_AFTER));
         }
     }
