@@ -129,7 +129,7 @@ impl Shown {
                 let what = if self.text.is_empty() { "" } else { " of " };
                 format!("{}{what}{} -> {}", cap(first), self.text, cap(second))
             }
-            EventKind::GpuFailed => format!("{}; no container joins a claim on it", self.text),
+            EventKind::GpuFailed => format!("{}; it takes no new slices", self.text),
             EventKind::GpuRecovered => "it is healthy again".to_owned(),
             EventKind::Suspended => {
                 let more = if self.text.is_empty() { "" } else { "; " };
@@ -367,7 +367,7 @@ mod tests {
             ),
             (EventKind::SliceBegan, [2, 0], "", "2 GPUs", "gpus"),
             (EventKind::SliceBegan, [1, 0], "", "1 GPU ", "gpus"),
-            (EventKind::GpuFailed, [79, 0], "Xid 79", "Xid 79; no container joins", "xid"),
+            (EventKind::GpuFailed, [79, 0], "Xid 79", "Xid 79; it takes no new slices", "xid"),
             (EventKind::GpuRecovered, [0, 0], "", "healthy again", "event"),
             (EventKind::Suspended, [3 * mib, 0], "", "3MiB moved to the host", "bytes"),
             (EventKind::Resumed, [mib, 0], "", "1MiB moved back", "bytes"),

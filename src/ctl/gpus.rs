@@ -33,8 +33,8 @@ Columns:
   USED        memory that slices hold: what their processes allocated, and what NVML shows beyond that; memory of
               suspended slices is on the host, and is shown at the end of the line
   PROMISED    the sum of the slices' caps
-  UNPROMISED  memory that can still be promised: none of a GPU that takes no new slices, in MIG mode, with an MPS
-              server or in an exclusive compute mode; the end of the line tells this, and that a GPU is unhealthy
+  UNPROMISED  memory that can still be promised: none of a GPU that takes no new slices, because it is unhealthy, in
+              MIG mode, in an exclusive compute mode or has an MPS server; the end of the line tells this
   BUSY        the part of the last 250 ms in which slices had the GPU by their turns; without turns, as with one slice alone,
               NVML's utilisation of the GPU over the last second or less, and - if NVML does not tell it";
 
@@ -232,14 +232,16 @@ mod tests {
         assert_eq!(busy(&[]), ("-".to_owned(), Value::Null));
     }
 
-    /// Nothing is promised of a GPU in MIG mode; a slice on one with an Xid is still given.
     #[test]
     fn a_gpu_that_takes_no_slices_has_no_memory_to_promise() {
         for (state, mark, mib) in [
             (HealthState::Mig, "  MIG mode, no slices", 0),
             (HealthState::Mps, "  MPS, no new slices", 0),
             (HealthState::Exclusive, "  exclusive compute mode, no new slices", 0),
-            (HealthState::Xid, "  unhealthy (Xid 79)", 1024),
+            (HealthState::Xid, "  unhealthy (Xid 79)", 0),
+            (HealthState::Ecc, "  unhealthy (memory error)", 0),
+            (HealthState::Lost, "  unhealthy (lost)", 0),
+            (HealthState::Healthy, "  1", 1024),
         ] {
             let health = Health { state, xid: 79, since: 1 };
             let row = Snapshot::GpuHealth { uuid: gpu(1, 0).uuid, health, errors: 0 };

@@ -93,6 +93,7 @@ impl Daemon {
     pub fn serve(&mut self) -> io::Result<()> {
         let mut sources = Vec::new();
         self.started = now();
+        self.duties.health.start();
         let started = Happening::of_node(EventKind::DaemonStarted);
         let restored = self.duties.containers.len() as u64;
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -146,10 +147,7 @@ impl Daemon {
                 duties.memory_moved(moved);
             }
             Source::ClaimsWritten => duties.claims_written(),
-            Source::AgentListener => {
-                duties.agents.accept(spare);
-                duties.health.start();
-            }
+            Source::AgentListener => duties.agents.accept(spare),
             Source::Health => {
                 if duties.health.read(&mut duties.gpu_table) {
                     duties.health_changed();
@@ -391,10 +389,7 @@ impl Daemon {
                 Ok(Event::Retune { token, container, change, undoes: false })
             }
             Command::List {} => return self.list(key, false),
-            Command::Observe {} => {
-                duties.health.start();
-                return self.list(key, true);
-            }
+            Command::Observe {} => return self.list(key, true),
             Command::Samples { after_ns } => {
                 let rows = duties.samples.after(after_ns, (now(), unix_ns()));
                 return duties.admins.answer_all(key, &rows, &mut duties.tasks);
@@ -550,9 +545,6 @@ impl Daemon {
         }
         self.duties.end_orphans();
         self.settle();
-        if self.duties.claims.reserved().next().is_some() {
-            self.duties.health.start();
-        }
     }
 
     /// Ends the daemon: closes all connections and removes sockets; if `ephemeral`, removes all files.

@@ -109,7 +109,7 @@ fn gpu(nvml: &Nvml, index: u32, slices: &[Members]) -> Value {
             let no_slices = no_slices.map(|why| {
                 json!({
                     "why": why.of(at).to_string(),
-                    "end": why.end_command(at).to_string(),
+                    "end": why.end_command(at).map(|end| end.to_string()),
                     "sampled": why.is_sampled(),
                 })
             });

@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct GpuTable {
     gpus: Vec<Gpu>,
-    /// Those that have no slices, and since when, in seconds since 1970; 0: the daemon's start.
+    /// Those that the driver runs so that they have no slices, and since when, in seconds since 1970; 0: the daemon's
+    /// start.
     no_slices: BTreeMap<GpuUuid, (NoSlices, u64)>,
     /// The health of each, apart from that.
     health: BTreeMap<GpuUuid, Health>,
@@ -26,26 +27,30 @@ pub struct GpuTable {
 /// What is known of a slice beside its promise: owner, claim, whether the claim is released.
 type About = (Owner, Option<ClaimId>, bool);
 
-/// Why a GPU of this health cannot be used; `None` for a healthy one.
-pub fn trouble(health: Health) -> Option<String> {
+/// Why no slices are given of a GPU of this health; `None` for a healthy one.
+pub fn trouble(health: Health) -> Option<NoSlices> {
     match health.state {
         HealthState::Healthy => None,
-        HealthState::Xid => Some(format!("the driver reported Xid {}", health.xid)),
-        HealthState::Ecc => Some("it has an uncorrectable memory error".to_owned()),
-        HealthState::Lost => Some("the driver does not list it any more".to_owned()),
-        HealthState::Mig => Some("it is in MIG mode".to_owned()),
-        HealthState::Mps => Some("an MPS server uses it, whose clients keep no turn".to_owned()),
-        HealthState::Exclusive => Some("its compute mode is exclusive".to_owned()),
+        HealthState::Xid => Some(NoSlices::Xid(health.xid)),
+        HealthState::Ecc => Some(NoSlices::Ecc),
+        HealthState::Lost => Some(NoSlices::Lost),
+        HealthState::Mig => Some(NoSlices::Mig),
+        HealthState::Mps => Some(NoSlices::Mps),
+        HealthState::Exclusive => Some(NoSlices::Exclusive),
     }
 }
 
-/// A GPU without slices, as its health shows it.
-fn state_of(why: NoSlices) -> HealthState {
-    match why {
-        NoSlices::Mig => HealthState::Mig,
-        NoSlices::Mps => HealthState::Mps,
-        NoSlices::Exclusive => HealthState::Exclusive,
-    }
+/// A GPU without slices since then, as its health shows it.
+fn shown(why: NoSlices, since: u64) -> Health {
+    let (state, xid) = match why {
+        NoSlices::Mig => (HealthState::Mig, 0),
+        NoSlices::Mps => (HealthState::Mps, 0),
+        NoSlices::Exclusive => (HealthState::Exclusive, 0),
+        NoSlices::Xid(xid) => (HealthState::Xid, xid),
+        NoSlices::Ecc => (HealthState::Ecc, 0),
+        NoSlices::Lost => (HealthState::Lost, 0),
+    };
+    Health { state, xid, since }
 }
 
 impl GpuTable {
@@ -61,7 +66,7 @@ impl GpuTable {
         self.gpus.iter().map(|gpu| (gpu.uuid, gpu.about.minor))
     }
 
-    /// Why a GPU has no slices, if it has none.
+    /// Why a GPU has no slices by how the driver runs it, if it has none.
     pub fn no_slices(&self, gpu: GpuUuid) -> Option<NoSlices> {
         self.no_slices.get(&gpu).map(|(why, _)| *why)
     }
@@ -116,9 +121,7 @@ impl GpuTable {
     }
 
     fn health_of(&self, gpu: GpuUuid) -> Health {
-        let no_slices = self.no_slices.get(&gpu);
-        let no_slices =
-            no_slices.map(|&(why, since)| Health { state: state_of(why), xid: 0, since });
+        let no_slices = self.no_slices.get(&gpu).map(|&(why, since)| shown(why, since));
         no_slices.or_else(|| self.health.get(&gpu).copied()).unwrap_or_default()
     }
 

@@ -7,7 +7,7 @@ use crate::claims::Claim;
 use crate::events::Happening;
 use crate::executor::Duties;
 use crate::gpu_table::trouble;
-use gpuslice_engine::Engine;
+use gpuslice_engine::{Engine, Event};
 use gpuslice_host::clock::now;
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::owner::ClaimId;
@@ -37,15 +37,19 @@ impl Duties {
         rows.extend(end);
     }
 
-    /// GPUs have failed, or recovered: agents and `gpuslice events` are told.
+    /// GPUs have failed, or recovered: the engine, agents and `gpuslice events` are told.
     pub fn health_changed(&mut self) {
-        for (gpu, health) in self.gpu_table.take_changes() {
-            let what = trouble(health);
-            let is_well = what.is_none();
-            let kind = if is_well { EventKind::GpuRecovered } else { EventKind::GpuFailed };
-            let happened = Happening::of_node(kind).on(Some(gpu));
-            let happened = happened.with([health.xid.into(), 0], what.unwrap_or_default());
-            self.events.record(now(), happened);
+        for (uuid, health) in self.gpu_table.take_changes() {
+            let (kind, text, event) = match trouble(health) {
+                Some(why) => {
+                    let event = Event::GpuWithoutSlices { uuid, why };
+                    (EventKind::GpuFailed, why.to_string(), event)
+                }
+                None => (EventKind::GpuRecovered, String::new(), Event::GpuWithSlices { uuid }),
+            };
+            let happened = Happening::of_node(kind).on(Some(uuid));
+            self.events.record(now(), happened.with([health.xid.into(), 0], text));
+            self.tasks.step(event);
         }
         self.agents.changed();
     }

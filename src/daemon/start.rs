@@ -250,8 +250,8 @@ fn tell_gpus(daemon: &mut Daemon, gpus: &[Gpu]) {
         let &Gpu { uuid, index, total, .. } = gpu;
         daemon.deliver(Event::GpuFound { uuid, index, total });
         if let Some(why) = gpu.no_slices {
-            let (is, end, after) = (why.of(index), why.end_command(index), why.after_end());
-            tracing::warn!(%uuid, "no slices are given: {is}; end that ({end}){after}");
+            let (is, remedy) = (why.of(index), why.remedy(index));
+            tracing::warn!(%uuid, "no slices are given: {is}; {remedy}");
             if why == NoSlices::Mps {
                 daemon.duties.accounting.mps.found(uuid);
             }

@@ -5,8 +5,9 @@
 //! promises too, and stay within 100 %. Weights and limits promise nothing and need no capacity; a limit
 //! below the share would break that promise.
 //!
-//! Nothing is promised of a GPU that the driver runs so that caps and turns mean nothing (`no_slices`). Slices that it
-//! had before go on after a restart of the daemon, except in MIG mode, where CUDA shows no such GPU.
+//! Nothing is promised of a GPU that has failed, or that the driver runs so that caps and turns mean nothing
+//! (`no_slices`). Slices that it had before go on, also after a restart of the daemon, except in MIG mode, where CUDA
+//! shows no such GPU.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -318,6 +319,9 @@ fn any(
             Err(why) => reasons.push(why),
         }
     }
+    if let ([_, _, ..], Some(only)) = (reasons.as_slice(), only_room(&order, ask, oversubscribe)) {
+        return Err(only);
+    }
     let promised = reasons.iter().find_map(|why| match *why {
         Refusal::Promised { cap, left, .. } => Some(Refusal::PromisedAll { cap, left }),
         _ => None,
@@ -328,12 +332,23 @@ fn any(
         // above every GPU: the answer names the largest, which is the most that can be asked for
         (all, None) => {
             let size = |why: &Refusal| match *why {
-                Refusal::CapAboveGpu { total, .. } => (0, total),
-                _ => (1, Bytes::ZERO),
+                Refusal::NoSlices(..) => (0, Bytes::ZERO),
+                Refusal::CapAboveGpu { total, .. } => (1, total),
+                _ => (2, Bytes::ZERO),
             };
             Err(all.iter().copied().max_by_key(size).unwrap_or(Refusal::NoGpu))
         }
     }
+}
+
+/// The refusal that names the first GPU that has room for the slice, and of which none are given.
+fn only_room(order: &[&GpuCapacity], ask: &SliceRequest, oversubscribe: bool) -> Option<Refusal> {
+    order.iter().find_map(|&&capacity| {
+        let why = capacity.no_slices?;
+        let with_slices = GpuCapacity { no_slices: None, ..capacity };
+        with_slices.lane(ask, oversubscribe).ok()?;
+        Some(Refusal::OnlyNoSlices(capacity.index, why))
+    })
 }
 
 fn each(
@@ -404,6 +419,7 @@ mod tests {
     use super::*;
     use crate::tests::{Rig, ask, uuid};
     use crate::{Action, Config, Event};
+    use gpuslice_wire::admin::Denial;
     use gpuslice_wire::units::GIB;
 
     #[test]
@@ -412,10 +428,17 @@ mod tests {
             (NoSlices::Mig, "is in MIG mode", "nvidia-smi -i 0 -mig 0", false),
             (NoSlices::Mps, "has an MPS server", "quit | nvidia-cuda-mps-control", true),
             (NoSlices::Exclusive, "an exclusive compute", "nvidia-smi -i 0 -c DEFAULT", true),
+            (NoSlices::Xid(79), "is unhealthy: the driver reported Xid 79", "unhealthy_s", true),
+            (NoSlices::Ecc, "is unhealthy: it has an uncorrectable", "unhealthy_s", true),
+            (NoSlices::Lost, "is unhealthy: the driver does not list it", "nvidia-smi -L", true),
         ] {
             let mut rig = Rig::new(Config::default(), &[16, 8]);
             let record = rig.admit(ask("before", "0", GIB)).expect("fits");
             rig.step(Event::GpuWithoutSlices { uuid: uuid(0), why });
+            let client = rig.attach("before", 0).expect("it goes on");
+            let granted = rig.reserve(client, GIB / 2, GIB / 2);
+            let granted = granted.iter().any(|it| matches!(it, Action::Reserved { .. }));
+            assert!(granted, "{why:?}: the slice that is there goes on");
             let whole = SliceRequest { whole: Some(GpuSelector::All), ..ask("a", "1", GIB) };
             for refused in [ask("a", "0", GIB), ask("a", "all", GIB), whole] {
                 let said = rig.admit(refused).expect_err("refused").1;
@@ -432,6 +455,30 @@ mod tests {
             let has = kept.iter().any(|it| matches!(it, Action::Restored { .. }));
             assert_eq!(has, restored, "{kept:?}");
         }
+    }
+
+    /// What a person can do then is not told by the memory that other GPUs have left.
+    #[test]
+    fn a_refusal_names_the_gpu_that_alone_has_room_and_has_no_slices() {
+        let mut rig = Rig::new(Config::default(), &[16, 16, 8]);
+        rig.admit(ask("full", "1", 12 * GIB)).expect("fits");
+        rig.step(Event::GpuWithoutSlices { uuid: uuid(0), why: NoSlices::Xid(79) });
+        let (kind, said) = rig.admit(ask("a", "any", 12 * GIB)).expect_err("refused");
+        let begin = "only GPU 0 has room, and is unhealthy: the driver reported Xid 79; end another slice, or wait";
+        assert!(kind == Denial::Capacity && said.starts_with(begin), "{said}");
+        // Memory is not all that a slice needs room of.
+        let part = |ask, share| SliceRequest { share: Percent::new(share).ok(), ..ask };
+        for gpu in ["1", "2"] {
+            rig.admit(part(ask(gpu, gpu, GIB), 80)).expect("fits");
+        }
+        let (_, said) = rig.admit(part(ask("a", "any", GIB), 30)).expect_err("refused");
+        assert!(said.starts_with("only GPU 0 has room"), "{said}");
+        // Where it has none either, more memory is the answer.
+        let (kind, said) = rig.admit(ask("a", "any", 20 * GIB)).expect_err("refused");
+        assert!(kind == Denial::Memory && said.contains("is above"), "{said}");
+        rig.step(Event::GpuWithSlices { uuid: uuid(0) });
+        let lane = rig.admit(ask("a", "any", 12 * GIB)).expect("it is healthy again").lanes[0].gpu;
+        assert_eq!(lane, uuid(0));
     }
 
     /// The node bounds a request that comes from an image, on each GPU by that GPU's memory.

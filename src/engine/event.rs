@@ -135,7 +135,7 @@ pub enum Event {
         /// Physical memory.
         total: Bytes,
     },
-    /// No slice of the GPU is given.
+    /// No slice of the GPU is given from now on; those that it has go on.
     GpuWithoutSlices {
         /// Identity.
         uuid: GpuUuid,

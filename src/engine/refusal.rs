@@ -160,8 +160,10 @@ pub enum Refusal {
         /// The largest cap allowed.
         most: Bytes,
     },
-    /// The driver runs the GPU so that it has no slices.
+    /// No slices of the GPU are given.
     NoSlices(NvmlIndex, NoSlices),
+    /// Any GPU would do, and of the only one with room no slices are given.
+    OnlyNoSlices(NvmlIndex, NoSlices),
     /// Another container has the whole GPU.
     Taken(NvmlIndex),
     /// The GPU is asked for as a whole, and there are slices of it.
@@ -202,6 +204,7 @@ impl Refusal {
             | Refusal::NoRoom { .. } => Denial::Memory,
             Refusal::Shares { .. }
             | Refusal::NoSlices(..)
+            | Refusal::OnlyNoSlices(..)
             | Refusal::Taken(_)
             | Refusal::Sliced(_)
             | Refusal::TooManyContainers => Denial::Capacity,
@@ -240,8 +243,11 @@ impl fmt::Display for Refusal {
             ),
             Refusal::NoSuchGpu { asked, present } => no_such_gpu(f, asked, present),
             Refusal::NoSlices(gpu, why) => {
-                let (is, end) = (why.of(gpu), why.end_command(gpu));
-                write!(f, "{is}; name another GPU, or end that ({end}){}", why.after_end())
+                write!(f, "{}; name another GPU, or {}", why.of(gpu), why.remedy(gpu))
+            }
+            Refusal::OnlyNoSlices(gpu, why) => {
+                write!(f, "only GPU {} has room, and {}; ", gpu.0, why.condition())?;
+                write!(f, "end another slice, or {}", why.remedy(gpu))
             }
             Refusal::Taken(gpu) => write!(
                 f,

@@ -207,8 +207,7 @@ messages! {
             /// Number of the last event that the client has; 0 for none.
             after: u64,
         }
-        /// Asks for a [`crate::snapshot::Snapshot`] with the rows of metrics, and lets the daemon watch the health of
-        /// its GPUs from now on.
+        /// Asks for a [`crate::snapshot::Snapshot`] with the rows of metrics.
         320 Observe {}
         /// Lets a container live in the slice of a claim. Idempotent for the same first process.
         309 Join {

@@ -34,8 +34,8 @@ pub enum EventKind {
     Retuned,
     /// The policy of GPUs was changed. Text: the new policy, and each GPU's former one.
     PolicySet,
-    /// A GPU has failed, or an MPS server uses it: no container joins a claim on it. Amounts: the Xid, 0 for another
-    /// cause. Text: the cause.
+    /// A GPU has failed, or an MPS server uses it: it takes no new slices. Amounts: the Xid, 0 for another cause. Text:
+    /// the cause.
     GpuFailed,
     /// It is healthy again.
     GpuRecovered,

@@ -137,7 +137,7 @@ impl HealthState {
     /// Whether the daemon refuses every new slice on a GPU of this state.
     #[must_use]
     pub const fn refuses_slices(self) -> bool {
-        matches!(self, HealthState::Mig | HealthState::Mps | HealthState::Exclusive)
+        !matches!(self, HealthState::Healthy)
     }
 }
 

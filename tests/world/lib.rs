@@ -33,6 +33,8 @@ mod debts;
 #[cfg(test)]
 mod gangs;
 #[cfg(test)]
+mod health;
+#[cfg(test)]
 mod objections;
 #[cfg(test)]
 mod overruns;

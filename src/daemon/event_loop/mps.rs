@@ -6,7 +6,7 @@
 use super::Daemon;
 use crate::accounting::attribute::Attached;
 use crate::accounting::questions::Sample;
-use gpuslice_engine::{Event, NoSlices};
+use gpuslice_engine::NoSlices;
 use gpuslice_host::clock::now;
 use gpuslice_wire::ids::GpuUuid;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,22 +45,23 @@ impl Daemon {
             Some(why @ NoSlices::Mps) => tracing::warn!(
                 %uuid,
                 pid,
-                "no more slices are given: {}; those that are there go on with their memory accounted; {} ends that",
+                "no more slices are given: {}; those that are there go on with their memory accounted; {}",
                 why.of(index),
-                why.end_command(index)
+                why.remedy(index)
             ),
             Some(why) => tracing::warn!(
                 %uuid,
-                "the MPS server has ended, and no slices are given: {}; {} ends that, then restart gpusliced",
+                "the MPS server has ended, and no slices are given: {}; {}",
                 why.of(index),
-                why.end_command(index)
+                why.remedy(index)
             ),
-            None => tracing::info!(%uuid, "the MPS server has ended; slices are given again"),
+            None => match table.unhealthy(&[uuid]) {
+                Some(why) => {
+                    tracing::warn!(%why, "the MPS server has ended, and no slices are given");
+                }
+                None => tracing::info!(%uuid, "the MPS server has ended; slices are given again"),
+            },
         }
-        self.deliver(match why {
-            Some(why) => Event::GpuWithoutSlices { uuid, why },
-            None => Event::GpuWithSlices { uuid },
-        });
         self.duties.health_changed();
     }
 }

@@ -1,15 +1,16 @@
 //! The health of GPUs: which of them no container may be given.
 //!
 //! # Problem
-//! A GPU can fail while containers use it. A cluster must not place more containers there, and must use it again when
-//! it works. The driver reports critical errors (Xid) and uncorrectable memory errors as events, but nothing
-//! tells that a GPU has recovered.
+//! A GPU can fail while containers use it. No more containers may come there, and they may again when it works. The
+//! driver reports critical errors (Xid) and uncorrectable memory errors as events, but nothing tells that a GPU has
+//! recovered.
 //!
 //! # Idea
 //! A child process waits for the events ([`watcher`]), because NVML may block or crash on a failing GPU. It is
-//! started when the first agent or `gpuslice metrics` connects, so other nodes pay nothing. Some Xids are a program's
-//! own errors ([`OF_PROGRAMS`]): the GPU stays healthy. After any other the GPU is unhealthy until it has worked for
-//! `unhealthy_s` without another error. A GPU that the driver no longer finds is unhealthy until it is found again.
+//! started when the daemon begins to serve. Some Xids are a program's own errors ([`OF_PROGRAMS`]): the GPU stays
+//! healthy. After any other the GPU is unhealthy until it has worked for `unhealthy_s` without another error. A GPU
+//! that the driver no longer finds is unhealthy until it is found again. The engine gives no slices of an unhealthy
+//! GPU.
 //!
 //! Whether MPS uses a GPU is seen by the accounting ([`crate::accounting::mps`]).
 
@@ -23,7 +24,7 @@ use gpuslice_wire::node::{Health, HealthState};
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -56,12 +57,16 @@ pub struct HealthWatch {
     library: PathBuf,
     unhealthy: Duration,
     child: Option<(Child, ChildStdout)>,
+    /// Killed children that have not ended yet.
+    abandoned: Vec<Child>,
     /// The beginning of the child's next line.
     line: Vec<u8>,
     /// When a child is started again.
     start_at: Option<Instant>,
     /// When each unhealthy GPU has worked for long enough.
     recover_at: BTreeMap<GpuUuid, Instant>,
+    /// GPUs that the driver does not find.
+    lost: BTreeSet<GpuUuid>,
 }
 
 impl HealthWatch {
@@ -72,22 +77,24 @@ impl HealthWatch {
             library,
             unhealthy: Duration(unhealthy_s.saturating_mul(1_000_000_000)),
             child: None,
+            abandoned: Vec::new(),
             line: Vec::new(),
             start_at: None,
             recover_at: BTreeMap::new(),
+            lost: BTreeSet::new(),
         }
     }
 
-    /// Starts to watch, if there is a library and no child yet.
+    /// Starts to watch, if there is a library.
     pub fn start(&mut self) {
-        let is_on = self.child.is_some() || self.start_at.is_some();
-        if !is_on && !self.library.as_os_str().is_empty() {
+        if !self.library.as_os_str().is_empty() {
             self.start_child();
         }
     }
 
     fn start_child(&mut self) {
         self.start_at = None;
+        self.abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let started = self.spawn().and_then(|mut child| {
             let from = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
             crate::descriptors::stops_blocking(&from)?;
@@ -160,6 +167,15 @@ impl HealthWatch {
     }
 
     fn hear(&mut self, gpus: &mut GpuTable, gpu: GpuUuid, news: News) -> bool {
+        let is_news = match news {
+            News::Found => self.lost.remove(&gpu),
+            News::Lost => self.lost.insert(gpu),
+            // Time ends an error, and not a loss.
+            News::Xid(_) | News::Ecc => !self.lost.contains(&gpu),
+        };
+        if !is_news {
+            return false;
+        }
         let state = match news {
             News::Xid(xid) if OF_PROGRAMS.contains(&xid) => return false,
             News::Xid(_) => HealthState::Xid,
@@ -184,9 +200,9 @@ impl HealthWatch {
     fn end_child(&mut self) {
         self.line.clear();
         if let Some((mut child, _)) = self.child.take() {
-            // A child that is blocked in the kernel stays a zombie of the daemon's until that ends.
             let _ = child.kill();
-            let _ = child.try_wait();
+            // It may be blocked in the kernel.
+            self.abandoned.push(child);
             self.start_at = Some(now().plus(AGAIN_AFTER));
         }
     }
@@ -206,7 +222,7 @@ fn set(gpus: &mut GpuTable, gpu: GpuUuid, state: HealthState, xid: u32) {
     match state {
         HealthState::Healthy => tracing::info!(%gpu, "the GPU is healthy again"),
         _ => {
-            tracing::warn!(%gpu, ?state, xid, "the GPU is unhealthy: no container joins a claim on it")
+            tracing::warn!(%gpu, ?state, xid, "the GPU is unhealthy: no more slices of it are given; those that are there go on")
         }
     }
     gpus.set_health(gpu, Health { state, xid, since });
@@ -268,7 +284,11 @@ mod tests {
         // A lost GPU recovers when it is found, and not by time.
         assert!(health.hear(&mut gpus, GPU, News::Ecc) && health.hear(&mut gpus, GPU, News::Lost));
         assert!(!health.due(late, &mut gpus) && gpus.unhealthy(&[GPU]).is_some());
+        assert!(!health.hear(&mut gpus, GPU, News::Xid(79)) && health.deadline().is_none());
         assert!(health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_none());
+        // A child that starts finds all GPUs, which ends no error.
+        assert!(health.hear(&mut gpus, GPU, News::Ecc));
+        assert!(!health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_some());
     }
 
     #[test]

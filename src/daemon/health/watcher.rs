@@ -4,7 +4,7 @@
 //! GPU-… xid 79       a critical error of the driver
 //! GPU-… ecc          an uncorrectable memory error
 //! GPU-… lost         the driver does not find the GPU any more
-//! GPU-… found        it finds it again
+//! GPU-… found        it finds it, at the start or again
 //! ```
 //! It ends with its parent. A call on a GPU that fell off the bus may never return; the event that tells of it comes
 //! before.
@@ -44,6 +44,10 @@ fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
     let Some((events, gpus)) = registered(nvml) else {
         return Ok(());
     };
+    // An earlier watch may have told that one of them was lost.
+    for gpu in &gpus {
+        say(&format!("{gpu} found"))?;
+    }
     let mut lost: BTreeSet<&str> = BTreeSet::new();
     loop {
         match events.wait(WAIT_MS) {
@@ -60,7 +64,9 @@ fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
                     None => {}
                 }
             }
-            Err(NvmlError::Timeout | NvmlError::GpuLost) => {}
+            Err(NvmlError::Timeout) => {}
+            // Each wait may fail at once from then on.
+            Err(NvmlError::GpuLost) => std::thread::sleep(Duration::from_millis(WAIT_MS.into())),
             Err(_) => return Ok(()),
         }
         for gpu in &gpus {

@@ -1,6 +1,5 @@
 //! What the daemon and its children may do, as the kernel says of each process (/proc/PID/status).
 
-use crate::harness::agent_client::AgentClient;
 use crate::harness::eventually;
 use crate::harness::node::Node;
 use gpuslice_wire::units::{Bytes, GIB};
@@ -70,7 +69,6 @@ fn the_daemon_and_its_children_keep_what_they_need() {
         let thread = thread.file_name().to_string_lossy().parse().expect("a number");
         expect_lowered("a thread", thread, 1, kept);
     }
-    let _agent = AgentClient::of(&node);
     node.must_admit("web", Bytes(GIB));
     let _process = node.process("web");
     eventually("the children run", || {

@@ -1,4 +1,5 @@
-//! A GPU whose driver reports a critical error takes no more containers, until it has worked for long enough.
+//! A GPU whose driver reports a critical error takes no more containers, until it has worked for long enough. The
+//! daemon sees the error by itself.
 
 use super::cases::Case;
 use crate::harness::agent_client::{AgentClient, claim, words};
@@ -9,7 +10,10 @@ use gpuslice_wire::history::{EventKind, History};
 use gpuslice_wire::node::{Health, HealthState, NodeAnswer, NodeDenial, NodeRequest, Reservation};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::units::{Bytes, GIB};
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::{Bytes, GIB, MIB};
+use nix::sys::signal::Signal;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -100,6 +104,104 @@ fn an_unhealthy_gpu_takes_no_containers_until_it_recovers() {
         }
     }
     assert!(seen.contains(&HealthState::Xid), "{seen:?}");
+}
+
+/// The state of GPU 0 as `gpuslice gpus` and a list show it, neither of which starts a watch.
+fn listed(case: &Case) -> Health {
+    let rows = case.node.admin().list().into_iter();
+    let mut unhealthy = rows.filter_map(|row| match row {
+        Snapshot::GpuHealth { health, .. } => Some(health),
+        _ => None,
+    });
+    unhealthy.next().unwrap_or_default()
+}
+
+/// Lets GPU 0 fail until the daemon has seen it, whose child may not watch yet.
+fn fail_until_listed(case: &Case) {
+    eventually("the error is seen", || {
+        fail(case, 79);
+        std::thread::sleep(Duration::from_millis(300));
+        listed(case).state == HealthState::Xid
+    });
+}
+
+fn ask(case: &Case, container: &str, gpus: &str, gib: u64) -> Answer {
+    case.node.admin().ask(&admit(container, gpus, MemoryAsk::Exactly(Bytes(gib * GIB))))
+}
+
+fn is_admitted(answer: &Answer) -> bool {
+    matches!(answer, Answer::Admitted { .. })
+}
+
+/// NVML's index of the GPU of a slice.
+fn gpu_of(case: &Case, container: &str) -> Option<u32> {
+    let rows = case.node.admin().list();
+    let uuid = rows.iter().find_map(|row| match row {
+        Snapshot::Slice { container: whose, gpu, .. } if *whose == id(container) => Some(*gpu),
+        _ => None,
+    })?;
+    rows.iter().find_map(|row| match row {
+        Snapshot::Gpu { uuid: it, index, .. } if *it == uuid => Some(index.0),
+        _ => None,
+    })
+}
+
+/// What `gpuslice gpus` shows as unpromised, MiB.
+fn unpromised(case: &Case) -> Vec<u64> {
+    let json: Value = serde_json::from_str(&case.says(&["gpus", "--json"])).expect("JSON");
+    let gpus = json["gpus"].as_array().expect("GPUs");
+    gpus.iter().map(|gpu| gpu["memory_unpromised"].as_u64().expect("bytes") >> 20).collect()
+}
+
+fn is_refused(case: &Case) {
+    let (kind, why) = denied(ask(case, "other", "0", 1));
+    let begin = "GPU 0 is unhealthy: the driver reported Xid 79; name another GPU, or wait";
+    let says = why.starts_with(begin) && why.contains("unhealthy_s");
+    assert!(kind == Denial::Capacity && says, "{why}");
+    let (kind, why) = denied(ask(case, "other", "any", 12));
+    let begin = "only GPU 0 has room, and is unhealthy: the driver reported Xid 79; end another";
+    assert!(kind == Denial::Capacity && why.starts_with(begin), "{why}");
+}
+
+/// No agent and no reader of metrics is there.
+#[test]
+fn containers_without_a_claim_avoid_an_unhealthy_gpu() {
+    let mut case = Case::start("devices=2,mem=16GiB", &format!("unhealthy_s = {UNHEALTHY_S}"));
+    assert!(is_admitted(&ask(&case, "web", "0", 1)) && is_admitted(&ask(&case, "full", "1", 8)));
+    let client = case.node.tenant("web");
+    client.attach(Bytes::ZERO);
+    fail_until_listed(&case);
+    is_refused(&case);
+    let mut run = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    run.args(["run", "--gpus", "0", "--memory", "1GiB", "--runtime-dir"]);
+    let output = run.arg(case.node.runtime_dir()).args(["--", "true"]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("GPU 0 is unhealthy"), "{said}");
+    // The healthy GPU has less memory left.
+    assert!(is_admitted(&ask(&case, "second", "any", 1)));
+    assert_eq!((gpu_of(&case, "second"), unpromised(&case)), (Some(1), vec![0, 7 * 1024]));
+    // What is there goes on, also with the next daemon, which sees the next error.
+    assert!(matches!(client.reserve(0, MIB, MIB), Reply::Reserved { .. }));
+    case.node.end_daemon(Signal::SIGKILL);
+    case.start_again();
+    assert_eq!((gpu_of(&case, "web"), gpu_of(&case, "second")), (Some(0), Some(1)));
+    fail_until_listed(&case);
+    is_refused(&case);
+    let client = case.node.tenant("web");
+    client.attach(Bytes::ZERO);
+    assert!(matches!(client.reserve(0, MIB, MIB), Reply::Reserved { .. }));
+    eventually("it recovers", || listed(&case).state == HealthState::Healthy);
+    assert_eq!(unpromised(&case), [15 * 1024, 7 * 1024]);
+    assert!(is_admitted(&ask(&case, "other", "any", 12)));
+    assert_eq!(gpu_of(&case, "other"), Some(0));
+    let events = case.node.admin().events();
+    let has = |wanted| {
+        events.iter().any(|it| matches!(it, History::Entry { kind, .. } if *kind == wanted))
+    };
+    assert!(has(EventKind::GpuFailed) && has(EventKind::GpuRecovered), "{events:?}");
+    let metrics = case.says(&["metrics"]);
+    let healthy = metrics.lines().filter(|it| it.starts_with("gpuslice_gpu_healthy{"));
+    assert!(healthy.into_iter().all(|it| it.ends_with(" 1")), "{metrics}");
 }
 
 /// CUDA shows the instances of a GPU in MIG mode in its place: caps and turns of it would mean nothing.

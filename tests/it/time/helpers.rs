@@ -220,8 +220,6 @@ fn a_helper_that_hangs_stops_nothing() {
     let scene = Scene::of(CONFIG, as_on_an_old_kernel);
     let daemon = scene.node.pid();
     the_thread_that_freezes_groups(&scene);
-    // An observer's question starts the child that watches the GPUs' health.
-    scene.node.admin().0.send(9, &AdminCommand::Observe {}).expect("it is asked");
     // The connections that end meanwhile wait for the child that closes sockets, which is killed and replaced.
     let known = ["claims", "nvml", "--ask-nvml", "--close-sockets", "--stop-work", "--watch-nvml"];
     for name in known {
