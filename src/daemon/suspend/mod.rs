@@ -1,9 +1,9 @@
 //! Moves the GPU memory of containers to the host and back, for `gpuslice suspend` and `resume`.
 //!
-//! The engine decides when (`gpuslice_engine`, module `suspend`). Each move is the job of a [`worker`] that has no other
-//! job, so that a driver that hangs holds up nothing but that container. A worker that is too late is killed; after a
-//! move to the host, another one then moves back what it has left there, and if that one is late as well, the container
-//! counts as suspended, and `gpuslice resume` tries again.
+//! The engine decides when (`gpuslice_engine`, module `suspend`). Each move is the job of a [`worker`] that has no
+//! other job, so that a driver that hangs holds up nothing but that container. A worker that is too late is killed;
+//! after a move to the host, another one then moves back what it has left there, and if that one is late as well, the
+//! container counts as suspended, and `gpuslice resume` tries again.
 //!
 //! A file in the container's directory says that it is suspended. It is made before the first call and removed after
 //! the last one, so after a crash at any moment the next daemon finds each container that may have memory on the host.

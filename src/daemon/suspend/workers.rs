@@ -1,9 +1,9 @@
 //! The processes of workers: one for each move, and one that waits for the next move.
 //!
-//! A worker loads the driver and initialises it, which takes milliseconds, and longer on a node with many GPUs. What was
-//! moved to the host is often moved back soon, and one container's move is often for another one. So the last worker
-//! that did its job stays for [`KEPT`]. It stays no longer, because a process that has the driver open keeps it from
-//! being unloaded or replaced. One that failed never stays: what it has seen of the driver may be out of date.
+//! A worker loads the driver and initialises it, which takes milliseconds, and longer on a node with many GPUs. What
+//! was moved to the host is often moved back soon, and one container's move is often for another one. So the last
+//! worker that did its job stays for [`KEPT`]. It stays no longer, because a process that has the driver open keeps it
+//! from being unloaded or replaced. One that failed never stays: what it has seen of the driver may be out of date.
 
 use super::jobs::PACKET_BYTES_MAX;
 use crate::descriptors::stops_blocking;

@@ -66,8 +66,8 @@ fn takes_turns(test: &str, seconds: i64) {
     share(&light, &heavy, &machine);
 }
 
-/// Weights 1 and 3: a misread clock would give all to one, or the same to both. On a busy machine one that is woken late
-/// loses parts of its turns.
+/// Weights 1 and 3: a misread clock would give all to one, or the same to both. On a busy machine one that is woken
+/// late loses parts of its turns.
 fn share(light: &Tenant, heavy: &Tenant, machine: &Machine) {
     light.gets(machine, Duration::from_millis(100));
     let before = [light, heavy].map(|tenant| tenant.busy(machine));
