@@ -164,14 +164,22 @@ fn made(stream: *const CUstream, result: CUresult) -> CUresult {
     result
 }
 
+/// Before a stream is destroyed.
+fn closing(stream: CUstream) {
+    launch::stream_closing(stream);
+    if let Some(slice) = slice::attached() {
+        slice.pools.stream_closes(stream);
+    }
+}
+
 hooks! {
     guard cuStreamDestroy(h_stream: CUstream) as |call| {
-        launch::stream_closing(h_stream);
+        closing(h_stream);
         Ok(call())
     };
 
     guard cuStreamDestroy_v2(h_stream: CUstream) as |call| {
-        launch::stream_closing(h_stream);
+        closing(h_stream);
         Ok(call())
     };
 }

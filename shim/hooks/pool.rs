@@ -13,7 +13,7 @@ use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
 
 /// The stream that a null handle means in the `_ptsz` forms.
-fn per_thread(stream: CUstream) -> CUstream {
+pub(super) fn per_thread(stream: CUstream) -> CUstream {
     if stream.is_null() { CU_STREAM_PER_THREAD } else { stream }
 }
 
@@ -61,6 +61,7 @@ unsafe fn allocated(
     let pointer = unsafe { *pointer };
     if let Err(refused) = pool.end(&slice.daemon, &begun) {
         let _ = undo(pointer);
+        slice.pools.frees_in(stream);
         pool.reservation.freed(begun.bytes);
         pool.trim(&slice.daemon);
         return Err(refused);
@@ -73,6 +74,15 @@ unsafe fn allocated(
     };
     slice.record(allocation, pointer);
     Ok(result)
+}
+
+/// Frees by `call` in `stream`.
+#[inline(always)]
+fn freed_in(pointer: CUdeviceptr, stream: CUstream, call: impl FnOnce() -> CUresult) -> Outcome {
+    if let Some(slice) = slice::attached() {
+        slice.pools.frees_in(stream);
+    }
+    freed(pointer, call)
 }
 
 hooks! {
@@ -107,9 +117,13 @@ hooks! {
         unsafe { allocated(dptr, bytesize, Some(pool), stream, call, undo) }
     };
 
-    quick cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream) as |call| freed(dptr, call);
+    quick cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream) as |call| {
+        freed_in(dptr, h_stream, call)
+    };
 
-    quick cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) as |call| freed(dptr, call);
+    quick cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) as |call| {
+        freed_in(dptr, per_thread(h_stream), call)
+    };
 }
 
 /// The lane of a pool, and whether NVML does not show its memory. Managed memory without a device of its own

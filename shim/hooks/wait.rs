@@ -1,17 +1,59 @@
 //! Calls that wait for the GPU: never held. Afterwards the gate learns that work has ended, and ends the turn of a
 //! program that will not launch again soon. Pools return unused memory to the device at a wait, so their charges are
-//! updated: NVML and other processes show the difference at once.
+//! updated: NVML and other processes show the difference at once. They also learn that streams have freed what they
+//! were to free.
 
+use super::pool::per_thread;
 use crate::guard::guard;
 use crate::memory::followed;
-use crate::{launch, real, slice};
+use crate::memory::pools::Awaited;
+use crate::slice::{self, Slice};
+use crate::{launch, real};
 use gpuslice_nvabi::types::*;
 
+/// What a call waits for.
+enum Wait {
+    /// The current context.
+    Current,
+    Context(CUcontext),
+    Stream(CUstream),
+    Event,
+}
+
+impl Wait {
+    /// The device, and what the wait means for its pools.
+    fn of(self, slice: &Slice) -> Option<(CUdevice, Awaited)> {
+        match self {
+            Wait::Current => {
+                let mut device = 0;
+                let known = real!(cuCtxGetDevice(&raw mut device)) == CUresult::SUCCESS;
+                known.then_some((device, Awaited::All))
+            }
+            Wait::Context(context) => Some((slice.contexts.device(context)?, Awaited::All)),
+            Wait::Stream(stream) => {
+                let (_, device) = slice.of_stream(stream).ok()?;
+                Some((device, Awaited::Stream(stream)))
+            }
+            Wait::Event => None,
+        }
+    }
+}
+
 /// Waits by `call`, and does what follows from the end of work.
-fn waiting(call: impl FnOnce() -> CUresult) -> CUresult {
+fn waiting(what: Wait, call: impl FnOnce() -> CUresult) -> CUresult {
     guard(|| {
+        let slice = slice::attached();
+        let pools = slice.filter(|_| followed::any());
+        let frees = pools.and_then(|slice| {
+            let (device, awaited) = what.of(slice)?;
+            let lane = slice.lane_of(device).ok()??;
+            slice.contexts.is_only(device).then(|| slice.pools.awaited(lane, awaited))
+        });
         let result = launch::wait(call);
-        if let Some(slice) = slice::attached() {
+        if let Some(frees) = frees.filter(|_| result == CUresult::SUCCESS) {
+            frees.executed();
+        }
+        if let Some(slice) = slice {
             slice.settle_all();
         }
         Ok(result)
@@ -21,12 +63,12 @@ fn waiting(call: impl FnOnce() -> CUresult) -> CUresult {
 /// Defines hooks: a jump to the driver while no turns are taken and there are no pools, since a thread may be
 /// cancelled there; else [`waiting`].
 macro_rules! waits {
-    ($($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
+    ($($name:ident($($arg:ident: $ty:ty),* $(,)?) as $wait:expr;)*) => {$(
         #[inline(always)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
             let known = crate::resolve::slot::$name.known();
             if launch::takes_turns() || known.is_null() || followed::any() {
-                return waiting(|| real!($name($($arg),*)));
+                return waiting($wait, || real!($name($($arg),*)));
             }
             // SAFETY: the real function of that name, with its row's signature.
             let known: gpuslice_nvabi::sig::$name = unsafe { core::mem::transmute(known) };
@@ -37,9 +79,9 @@ macro_rules! waits {
 }
 
 waits! {
-    cuCtxSynchronize();
-    cuCtxSynchronize_v2(ctx: CUcontext);
-    cuEventSynchronize(h_event: CUevent);
-    cuStreamSynchronize(h_stream: CUstream);
-    cuStreamSynchronize_ptsz(h_stream: CUstream);
+    cuCtxSynchronize() as Wait::Current;
+    cuCtxSynchronize_v2(ctx: CUcontext) as Wait::Context(ctx);
+    cuEventSynchronize(h_event: CUevent) as Wait::Event;
+    cuStreamSynchronize(h_stream: CUstream) as Wait::Stream(h_stream);
+    cuStreamSynchronize_ptsz(h_stream: CUstream) as Wait::Stream(per_thread(h_stream));
 }

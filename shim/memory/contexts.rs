@@ -144,6 +144,16 @@ impl Contexts {
         known.contexts.iter().filter(own).count()
     }
 
+    /// Whether all streams of the device are of one context: it has no other one, and has had no green one.
+    #[must_use]
+    pub fn is_only(&self, device: CUdevice) -> bool {
+        let known = self.open();
+        let has_green = known.stand_ins.contains_key(&device)
+            || known.greens.values().any(|green| green.device == device);
+        let contexts = known.contexts.values().filter(|noted| noted.device == device);
+        !has_green && contexts.count() == 1
+    }
+
     /// Notes a new context. Returns the entries of a context with the same handle, which ended unseen.
     pub fn insert(&self, context: CUcontext, device: CUdevice, charge: ContextCharge) -> Closing {
         let gone = self.remove(context);

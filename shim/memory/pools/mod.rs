@@ -31,6 +31,7 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use reservation::{PoolBackend, PoolReservation, Step};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 /// The number of a pool in the allocation table; reused after the pool's end.
@@ -212,6 +213,41 @@ pub struct Pools {
     known: Mutex<Known>,
     /// The growth step of pools, by lane.
     steps: Steps,
+    /// The only stream in which the program has freed memory; 0 before the first one, [`MANY`] after a second one.
+    freeing: AtomicUsize,
+}
+
+/// In place of a stream's handle.
+const MANY: usize = usize::MAX;
+
+/// A stream's handle; [`MANY`] for the one of which each thread has its own.
+fn name(stream: CUstream) -> usize {
+    match stream {
+        CUstream::NULL => CU_STREAM_LEGACY.0.addr(),
+        CU_STREAM_PER_THREAD => MANY,
+        stream => stream.0.addr(),
+    }
+}
+
+/// What a program waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum Awaited {
+    /// All streams of a context, the only one on this lane.
+    All,
+    /// One of its streams.
+    Stream(CUstream),
+}
+
+/// Frees that streams will have executed after a wait, by pool.
+#[derive(Debug)]
+#[must_use]
+pub struct AwaitedFrees(Vec<(Arc<Pool>, u64)>);
+
+impl AwaitedFrees {
+    /// The wait has ended.
+    pub fn executed(self) {
+        self.0.iter().for_each(|(pool, frees)| pool.reservation.executed(*frees));
+    }
 }
 
 #[derive(Debug, Default)]
@@ -285,6 +321,42 @@ impl Pools {
 
     fn all(&self) -> Vec<Arc<Pool>> {
         self.open().by_id.iter().flatten().map(Arc::clone).collect()
+    }
+
+    /// Notes that memory is freed in a stream.
+    #[inline]
+    pub fn frees_in(&self, stream: CUstream) {
+        let name = name(stream);
+        let known = self.freeing.load(Relaxed);
+        if known != name && known != MANY {
+            // Of two threads that come first, one finds the other's.
+            let first = self.freeing.compare_exchange(0, name, Relaxed, Relaxed);
+            if first.is_err_and(|other| other != name) {
+                self.freeing.store(MANY, Relaxed);
+            }
+        }
+    }
+
+    /// Notes that a stream is destroyed. It may still have memory to free, and another stream may get its handle.
+    pub fn stream_closes(&self, stream: CUstream) {
+        let _ = self.freeing.compare_exchange(name(stream), MANY, Relaxed, Relaxed);
+    }
+
+    /// Before a wait: the frees of a lane that are executed when it has ended.
+    pub fn awaited(&self, lane: Lane, what: Awaited) -> AwaitedFrees {
+        let mut pools = self.all();
+        pools.retain(|pool| pool.lane == lane);
+        // Counted first: a free in another stream that is among them has been noted before.
+        let frees = pools.into_iter().map(|pool| (Arc::clone(&pool), pool.reservation.frees()));
+        let frees = frees.collect();
+        let is_all = match what {
+            Awaited::All => true,
+            Awaited::Stream(stream) => {
+                let name = name(stream);
+                name != MANY && self.freeing.load(Relaxed) == name
+            }
+        };
+        AwaitedFrees(if is_all { frees } else { Vec::new() })
     }
 
     fn forget(&self, id: PoolId) {

@@ -16,9 +16,10 @@
 //! # Near the cap
 //! The cap may leave no step to set aside while the pool has plenty of freed memory. Counting then shows
 //! which sizes surely fit: with a bounded number of gaps, the largest gap is at least the average
-//! (`State::has_gap`). Such a call has exclusive use of the pool, so that no other call takes its gap. If
-//! no gap is certain, the call is refused: a fragmented pool may be unable to use its free memory, but no
-//! pool exceeds the cap.
+//! (`State::has_gap`). Such a call has exclusive use of the pool, so that no other call takes its gap. What a
+//! stream has not freed yet is no gap: the driver would rather grow the pool. So gaps count once the program has
+//! waited for its streams. If no gap is certain, the call is refused: a fragmented pool may be unable to use its
+//! free memory, but no pool exceeds the cap.
 //!
 //! Waiting for exclusive use is bounded. The driver may block the exclusive call until a stream's queue has
 //! room, and the stream may wait for a thread that waits here. A call that has waited long enough proceeds
@@ -123,6 +124,8 @@ struct State {
     live: u64,
     /// Number of frees.
     freed: u64,
+    /// The number of frees before the program last waited for the streams of all of them.
+    executed: u64,
     /// Contiguous bytes left in the pool's last growth, at least. Unknown (0) after a free: the driver may
     /// drop an unused block without notice.
     tail: u64,
@@ -178,14 +181,10 @@ impl State {
     ///
     /// A gap is certain up to the rest of the last growth, or up to the average gap. There is at most one
     /// gap for each step of the charge and one for each free, and allocations bound the latter number.
-    /// After a free only a quarter of the average is certain: streams may not have executed all frees yet.
     fn has_gap(&self, bytes: u64, step: u64) -> bool {
         let (growths, room) = (self.charged.div_ceil(step), self.charged.saturating_sub(self.used));
-        let gaps = match self.freed.min(self.live) {
-            0 if self.freed == 0 => growths.max(1),
-            freed => 4 * (growths + freed).max(1),
-        };
-        let average = room / gaps;
+        let gaps = (growths + self.freed.min(self.live)).max(1);
+        let average = if self.executed == self.freed { room / gaps } else { 0 };
         !self.exclusive && self.owed == 0 && (bytes <= self.tail || bytes <= average)
     }
 
@@ -409,6 +408,18 @@ impl PoolReservation {
         let mut state = lock(&self.state);
         state.free(bytes);
         state.destroyed
+    }
+
+    /// Number of frees so far, for [`PoolReservation::executed`].
+    #[must_use]
+    pub fn frees(&self) -> u64 {
+        lock(&self.state).freed
+    }
+
+    /// Notes that streams have executed the first `frees` frees.
+    pub fn executed(&self, frees: u64) {
+        let mut state = lock(&self.state);
+        state.executed = state.executed.max(frees);
     }
 
     /// Brings the charge up to date from unspent bytes alone, without a request to the daemon, and keeps

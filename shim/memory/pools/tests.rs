@@ -237,12 +237,17 @@ fn fragmented_room_does_not_count() {
     }
     free(&pool, &fake, 8 * MIB);
     free(&pool, &fake, 8 * MIB);
+    assert!(pool.begin(&fake, 512).is_err(), "no stream need have freed anything yet");
+    pool.executed(1);
+    assert!(pool.begin(&fake, 512).is_err(), "nor the second one");
+    pool.executed(pool.frees());
+    pool.executed(1);
     assert!(pool.begin(&fake, 16 * MIB).is_err());
-    // At most four gaps, and a quarter of 16 MiB is certain.
-    assert!(pool.begin(&fake, MIB + 1).is_err());
-    let call = pool.begin(&fake, MIB).expect("there is a gap");
+    // At most four gaps in 16 MiB.
+    assert!(pool.begin(&fake, 4 * MIB + 1).is_err());
+    let call = pool.begin(&fake, 4 * MIB).expect("there is a gap");
     assert!(pool.begin(&fake, 512).is_err(), "one at a time");
-    fake.alloc(MIB);
+    fake.alloc(4 * MIB);
     pool.end(&fake, &call).expect("it took nothing");
     let call = pool.begin(&fake, 512).expect("that one is over");
     pool.cancel(&fake, &call);

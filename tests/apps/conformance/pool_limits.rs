@@ -13,7 +13,7 @@ family!("pool_limits":
     closed_export_gives_back, access_reads_back, reserved_covers_used, highs_stay, highs_reset,
     highs_are_only_reset, threshold_reads_back, threshold_keeps, kept_is_reused,
     kept_is_given_under_pressure, kept_is_given_to_another_pool, trimmed_to_nothing,
-    trimmed_to_a_part, trim_spares_the_living;
+    trimmed_to_a_part, trim_spares_the_living, gaps_of_a_full_pool;
 );
 
 fn figure(pool: CUmemoryPool, attribute: CUmemPool_attribute) -> Outcome<u64> {
@@ -36,6 +36,27 @@ fn passes_through(gpu: Gpu, pool: CUmemoryPool, bytes: usize) -> Outcome {
     let at = of_pool(pool, bytes)?;
     ok!(cuMemFreeAsync(at, CUstream::NULL));
     gpu.synchronize()
+}
+
+/// A pool has all memory there is, in which each second allocation is freed.
+fn gaps_of_a_full_pool(gpu: Gpu) -> Outcome {
+    let (pool, mut freed) = (keeper(gpu)?, Vec::new());
+    for bytes in [8 << 20, 24 << 20].into_iter().cycle() {
+        let mut at = 0;
+        let stream = CUstream::NULL;
+        match says!([SUCCESS, OOM], cuMemAllocFromPoolAsync(&mut at, bytes, pool, stream)) {
+            SUCCESS if bytes > 8 << 20 => freed.push(at),
+            SUCCESS => {}
+            _ => break,
+        }
+    }
+    that!(freed.len() > 4, "only {} allocations fit", freed.len());
+    for &at in &freed {
+        ok!(cuMemFreeAsync(at, CUstream::NULL));
+    }
+    gpu.synchronize()?;
+    of_pool(pool, 8 << 20)?;
+    Ok(())
 }
 
 fn figures_when_new(gpu: Gpu) -> Outcome {
