@@ -6,7 +6,6 @@
 use super::pool::per_thread;
 use crate::guard::guard;
 use crate::memory::followed;
-use crate::memory::pools::Awaited;
 use crate::slice::{self, Slice};
 use crate::{launch, real};
 use gpuslice_nvabi::types::*;
@@ -21,18 +20,18 @@ enum Wait {
 }
 
 impl Wait {
-    /// The device, and what the wait means for its pools.
-    fn of(self, slice: &Slice) -> Option<(CUdevice, Awaited)> {
+    /// The device, and the stream if it is for one; `None` where that is not known.
+    fn of(self, slice: &Slice) -> Option<(CUdevice, Option<CUstream>)> {
         match self {
             Wait::Current => {
                 let mut device = 0;
                 let known = real!(cuCtxGetDevice(&raw mut device)) == CUresult::SUCCESS;
-                known.then_some((device, Awaited::All))
+                known.then_some((device, None))
             }
-            Wait::Context(context) => Some((slice.contexts.device(context)?, Awaited::All)),
+            Wait::Context(context) => Some((slice.contexts.device(context)?, None)),
             Wait::Stream(stream) => {
                 let (_, device) = slice.of_stream(stream).ok()?;
-                Some((device, Awaited::Stream(stream)))
+                Some((device, Some(stream)))
             }
             Wait::Event => None,
         }
@@ -45,9 +44,9 @@ fn waiting(what: Wait, call: impl FnOnce() -> CUresult) -> CUresult {
         let slice = slice::attached();
         let pools = slice.filter(|_| followed::any());
         let frees = pools.and_then(|slice| {
-            let (device, awaited) = what.of(slice)?;
+            let (device, stream) = what.of(slice)?;
             let lane = slice.lane_of(device).ok()??;
-            slice.contexts.is_only(device).then(|| slice.pools.awaited(lane, awaited))
+            slice.contexts.is_only(device).then(|| slice.pools.awaited(lane, stream))
         });
         let result = launch::wait(call);
         if let Some(frees) = frees.filter(|_| result == CUresult::SUCCESS) {

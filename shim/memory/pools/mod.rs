@@ -229,15 +229,6 @@ fn name(stream: CUstream) -> usize {
     }
 }
 
-/// What a program waits for.
-#[derive(Clone, Copy, Debug)]
-pub enum Awaited {
-    /// All streams of a context, the only one on this lane.
-    All,
-    /// One of its streams.
-    Stream(CUstream),
-}
-
 /// Frees that streams will have executed after a wait, by pool.
 #[derive(Debug)]
 #[must_use]
@@ -342,20 +333,15 @@ impl Pools {
         let _ = self.freeing.compare_exchange(name(stream), MANY, Relaxed, Relaxed);
     }
 
-    /// Before a wait: the frees of a lane that are executed when it has ended.
-    pub fn awaited(&self, lane: Lane, what: Awaited) -> AwaitedFrees {
+    /// Before a wait for a stream, or for all of a lane's: the frees of the lane that are executed when it has ended.
+    pub fn awaited(&self, lane: Lane, stream: Option<CUstream>) -> AwaitedFrees {
         let mut pools = self.all();
         pools.retain(|pool| pool.lane == lane);
         // Counted first: a free in another stream that is among them has been noted before.
         let frees = pools.into_iter().map(|pool| (Arc::clone(&pool), pool.reservation.frees()));
         let frees = frees.collect();
-        let is_all = match what {
-            Awaited::All => true,
-            Awaited::Stream(stream) => {
-                let name = name(stream);
-                name != MANY && self.freeing.load(Relaxed) == name
-            }
-        };
+        let is_all =
+            stream.map(name).is_none_or(|name| name != MANY && self.freeing.load(Relaxed) == name);
         AwaitedFrees(if is_all { frees } else { Vec::new() })
     }
 
