@@ -9,10 +9,14 @@
 //! process, so that a crash, a hang or a leak is one failed case and nothing more. Each case also
 //! tests the end of a process once more.
 //!
-//!     conformance [--list] [--only PREFIX] [--json]
+//!     conformance [--list] [--only PREFIX] [--without NAME]... [--part K/N] [--each SECONDS] [--json]
+//!
+//! `--part 2/8` runs every eighth case from the second on: eight programs, each in a slice of its own,
+//! then run all cases at the same time. On a bare device cases must not run beside each other.
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 use words::{Case, Stop};
 
 mod alloc;
@@ -68,26 +72,57 @@ const FAMILIES: &[&[Case]] = &[
 ];
 
 /// The command line's options.
-#[derive(Default)]
 struct Options {
     list: bool,
     json: bool,
     only: String,
+    /// Cases that are left out, by their whole names.
+    without: Vec<String>,
+    /// The first case of this part, from 0, and the number of parts.
+    part: (usize, usize),
+    /// How long a case may take.
+    each: Duration,
 }
 
 fn options(words: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options = Options::default();
+    let mut options = Options {
+        list: false,
+        json: false,
+        only: String::new(),
+        without: Vec::new(),
+        part: (0, 1),
+        each: child::LONGEST,
+    };
     let mut words = words;
     while let Some(word) = words.next() {
+        let mut value = |what: &str| words.next().ok_or(format!("{word} needs {what}"));
         match word.as_str() {
             "--list" => options.list = true,
             "--json" => options.json = true,
-            "--only" => {
-                options.only = words.next().ok_or("--only needs the beginning of a name")?;
+            "--only" => options.only = value("the beginning of a name")?,
+            "--without" => {
+                let name = value("the name of a case")?;
+                if !cases().any(|case| case.name == name) {
+                    return Err(format!("no case {name}; --list names them"));
+                }
+                options.without.push(name);
+            }
+            "--part" => {
+                let part = value("a part, as in 2/8")?;
+                options.part =
+                    parsed_part(&part).ok_or(format!("{part} is no part; write 2/8"))?;
+            }
+            "--each" => {
+                let seconds = value("seconds")?;
+                let whole = seconds.parse().ok().filter(|seconds| *seconds > 0);
+                options.each = Duration::from_secs(
+                    whole.ok_or(format!("{seconds} is no number of seconds"))?,
+                );
             }
             _ => {
                 return Err(format!(
-                    "unknown option {word}; there are --list, --only PREFIX and --json"
+                    "unknown option {word}; there are --list, --only PREFIX, --without NAME, \
+                     --part K/N, --each SECONDS and --json"
                 ));
             }
         }
@@ -95,8 +130,25 @@ fn options(words: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(options)
 }
 
+/// The first case from 0 and the number of parts, of a part as in 2/8.
+fn parsed_part(word: &str) -> Option<(usize, usize)> {
+    let (part, parts) = word.split_once('/')?;
+    let (part, parts) = (part.parse::<usize>().ok()?, parts.parse::<usize>().ok()?);
+    (1..=parts).contains(&part).then(|| (part - 1, parts))
+}
+
 fn cases() -> impl Iterator<Item = &'static Case> {
     FAMILIES.iter().flat_map(|family| family.iter())
+}
+
+/// The cases that the options choose.
+fn chosen(options: &Options) -> impl Iterator<Item = &'static Case> {
+    let (first, parts) = options.part;
+    cases()
+        .filter(|case| case.name.starts_with(&options.only))
+        .filter(|case| !options.without.iter().any(|name| name == case.name))
+        .skip(first)
+        .step_by(parts)
 }
 
 /// Runs one case in this process; its last line is the verdict.
@@ -130,12 +182,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let chosen = cases().filter(|case| case.name.starts_with(&options.only));
     if options.list {
-        let names: Vec<&str> = chosen.map(|case| case.name).collect();
+        let names: Vec<&str> = chosen(&options).map(|case| case.name).collect();
         return report::list(&names);
     }
-    let done = report::all(chosen, options.json);
+    let done = report::all(chosen(&options), options.each, options.json);
     child::forget();
     done
 }

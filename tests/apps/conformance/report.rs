@@ -4,6 +4,7 @@ use crate::child::{self, Ended};
 use crate::words::Case;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Prints names.
 pub fn list(names: &[&str]) -> ExitCode {
@@ -27,11 +28,15 @@ fn quoted(text: &str) -> String {
 }
 
 /// Runs all these cases; fails if one of them does, or if there is none.
-pub fn all(cases: impl Iterator<Item = &'static Case>, json: bool) -> ExitCode {
+pub fn all(
+    cases: impl Iterator<Item = &'static Case>,
+    each: Duration,
+    json: bool,
+) -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0u32, 0u32, 0u32);
     let mut out = std::io::stdout().lock();
     for case in cases {
-        let (word, why) = match child::run(case.name) {
+        let (word, why) = match child::run(case.name, each) {
             Ended::Pass => ("pass", String::new()),
             Ended::Skip(why) => ("skip", why),
             Ended::Fail(why) => ("FAIL", why),

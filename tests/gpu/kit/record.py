@@ -4,6 +4,7 @@ A check is right or wrong anywhere; a promise is a figure, which only a real car
 import json
 import os
 import platform
+import threading
 import time
 
 
@@ -12,6 +13,7 @@ class Result:
 
     def __init__(self, out, stage, place):
         self.path = out / f"{stage}.json"
+        self.lock = threading.Lock()  # some cases of a stage run side by side
         self.data = {
             "stage": stage,
             "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -73,10 +75,11 @@ class Result:
 
     def _write(self):
         """Beside, then renamed: a run that is cut off leaves a whole file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".new")
-        beside.write_text(json.dumps(self.data, indent=1) + "\n")
-        beside.replace(self.path)
+        with self.lock:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside = self.path.with_suffix(".new")
+            beside.write_text(json.dumps(self.data, indent=1) + "\n")
+            beside.replace(self.path)
 
 
 def show(name, rows):

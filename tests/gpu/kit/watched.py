@@ -1,4 +1,5 @@
 """Tenants whose progress is read while they run."""
+import subprocess
 import threading
 
 from kit import place

@@ -1,4 +1,5 @@
 """Frameworks in slices: they see the cap, are held to it, and compute bit for bit what they compute without us."""
+import concurrent.futures
 import importlib.util
 import pathlib
 import shutil
@@ -17,8 +18,14 @@ def run(here, result):
         raise place.Skip("the simulated driver serves driver-API programs only")
     methods = [method for method, why in here.injection_methods() if why is None]
     viewers(here, result, methods)
-    for name, allocator in CASES:
-        case(here, result, methods, name, allocator)
+    together(lambda one: case(here, result, methods, *one), CASES)
+
+
+def together(do, cases):
+    """These are about results, not time: some run side by side. The first error is raised after all have ended."""
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(do, case) for case in cases]:
+            done.result()
 
 
 def case(here, result, methods, name, allocator):

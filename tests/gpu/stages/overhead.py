@@ -6,7 +6,7 @@ import sys
 from kit import place, stats
 
 PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "programs"
-# Workloads on PyTorch. Each prints {"seconds": …} of its own measured part.
+# Workloads on PyTorch. Each prints {"work": …, "seconds": …} of its own measured part; all run in one process, which takes seconds to start.
 WORKLOADS = [("decode, launches", "decode"), ("decode, graphs", "decode-graphs")]
 PROMISED = 0.005
 # What a stage may use for the calls of each injection method, and for all of its workloads.
@@ -46,21 +46,22 @@ def workloads(here, result, methods, names, seconds):
     if here.run([sys.executable, "-c", "import torch"]).returncode != 0:
         result.value("workloads", "PyTorch is not installed here")
         return
-    for name, word in names:
-        workload(here, result, methods[-1], name, word, seconds / len(names))
-
-
-def workload(here, result, method, name, word, seconds):
-    line = [sys.executable, str(PROGRAMS / "torch_work.py"), word]
+    method, line = methods[-1], [sys.executable, str(PROGRAMS / "torch_work.py")] + [word for _, word in names]
 
     def once(sliced):
         done = here.sliced(method, memory(here), line) if sliced else here.run(line)
-        found = place.lines(done.stdout)
-        if done.returncode != 0 or not found:
+        found = {row["work"]: row for row in place.lines(done.stdout)}
+        if done.returncode != 0 or len(found) < len(names):
             raise RuntimeError(done.stderr[-800:])
-        return found[-1]["seconds"]
+        return found
 
     bare, ours = stats.abba(1 if here.quick else 5, lambda: once(False), lambda: once(True), seconds)
+    result.value(f"parts of the workloads, {method}", {"bare": bare, "sliced": ours})
+    for name, word in names:
+        workload(result, method, name, [run[word]["seconds"] for run in bare], [run[word]["seconds"] for run in ours])
+
+
+def workload(result, method, name, bare, ours):
     ratio, low, high = stats.ratio(bare, ours)
     result.row(f"workloads, {method}", what=name, runs=len(bare), bare_s=stats.median(bare), sliced_s=stats.median(ours), ratio=ratio, low=low, high=high)
     result.promise(f"{name}, {method}: at most {PROMISED:.1%} slower", low <= 1 + PROMISED, f"{ratio - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})")

@@ -17,12 +17,11 @@ def run(here, result):
     if importlib.util.find_spec("torch") is None:
         raise place.Skip("PyTorch is not installed here")
     methods = [method for method, why in here.injection_methods() if why is None]
-    for at, (name, allocator) in enumerate(CASES):
-        # Each start takes seconds: both methods once, then the one closer to the driver.
-        frameworks.case(here, result, methods if at == 0 else methods[-1:], name, allocator)
-    for at, allocator in enumerate(FILLS):
-        for method in methods if at == 0 else methods[-1:]:
-            fill(here, result, method, allocator)
+    # Each start takes seconds: both methods once, then the one closer to the driver.
+    cases = [(methods if at == 0 else methods[-1:], name, allocator) for at, (name, allocator) in enumerate(CASES)]
+    frameworks.together(lambda case: frameworks.case(here, result, *case), cases)
+    fills = [(method, allocator) for at, allocator in enumerate(FILLS) for method in (methods if at == 0 else methods[-1:])]
+    frameworks.together(lambda one: fill(here, result, *one), fills)
 
 
 def fill(here, result, method, allocator):

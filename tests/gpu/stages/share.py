@@ -14,6 +14,9 @@ CASES = [
     ("1:2:4:8", [1, 2, 4, 8], [100, 200, 400, 50]),
     ("1:1, 200 µs beside 100 ms", [1, 1], [200, 100_000]),
 ]
+# The same for tenants that wait for each kernel before they launch the next, as a decode loop does: they have nothing queued
+# when their turn comes. Due to each is its part of what all together got.
+WAITING = [("1:1", [1, 1], [200, 200]), ("1:3", [1, 3], [1000, 1000]), ("1:1, 200 µs beside 5 ms", [1, 1], [200, 5000])]
 # Of these, the ones in which a turn can run over: there it matters whether late work is stopped.
 WITH_PREEMPTION = ["1:3", "1:1, 20 µs beside 5 ms", "1:1, 200 µs beside 100 ms"]
 # Policies of a GPU of 4 slots: options of each tenant, and the part of the whole GPU that is due to it. Where the parts do not
@@ -27,6 +30,7 @@ POLICIES = [
 ]
 PROMISED_SECOND = 0.01
 PROMISED_TEN = 0.002
+PROMISED_WAITING = 0.05
 PREEMPTION = 'preemption = "probe"\n'
 
 
@@ -37,7 +41,10 @@ def run(here, result):
         options = [["--weight", str(weight)] for weight in weights]
         for config in ["", PREEMPTION] if name in WITH_PREEMPTION else [""]:
             case(here, result, name, options, kernels, due, seconds, config)
-    for policy, options, due in POLICIES:
+    for name, weights, kernels in WAITING:
+        due = [weight / sum(weights) for weight in weights]
+        waiting(here, result, name, [["--weight", str(weight)] for weight in weights], kernels, due, seconds)
+    for policy, options, due in POLICIES[3:4] if here.quick and not here.sim else POLICIES:
         case(here, result, policy, options, [200] * len(due), due, 4 if here.quick else 8, f'policy = "{policy}"\n')
     native(here, result, seconds)
 
@@ -57,6 +64,21 @@ def case(here, result, name, options, kernels, due, seconds, config):
     result.promise(f"{with_preemption}: within {PROMISED_SECOND:.0%} of the device in every second", found["second"] <= PROMISED_SECOND, f"{found['second']:.2%}")
     if found["ten"] is not None:
         result.promise(f"{with_preemption}: within {PROMISED_TEN:.1%} over 10 s", found["ten"] <= PROMISED_TEN, f"{found['ten']:.2%}")
+
+
+def waiting(here, result, name, options, kernels, due, seconds):
+    with place.Node(here, "slices_per_gpu = 4\n") as node:
+        tenants = []
+        for at, (wish, kernel) in enumerate(zip(options, kernels)):
+            tenants.append(Watched(node.start(f"t{at}", ["--memory", "1GiB"] + wish, here.tenant(kernel, seconds) + ["--pause-us", "0"])))
+        for one in tenants:
+            one.wait(seconds + 60)
+    found = shares(tenants, due)
+    start, end = found["start"], found["end"]
+    busy = sum(one.busy(end) - one.busy(start) for one in tenants) / (end - start)
+    worst = max(abs(got / share - 1) for got, share in zip(found["whole"], due))
+    result.row("shares of tenants that wait", case=name, due=show(due), got=show(found["whole"]), busy=busy, worst_of_due=worst, worst_second=found["second"])
+    result.promise(f"{name}, waiting for each kernel: within {PROMISED_WAITING:.0%} of what is due", worst <= PROMISED_WAITING, f"{worst:.1%}")
 
 
 def ledger(node, count, seconds):
