@@ -9,7 +9,7 @@
 //! process, so that a crash, a hang or a leak is one failed case and nothing more. Each case also
 //! tests the end of a process once more.
 //!
-//!     conformance [--list] [--only PREFIX] [--without NAME]... [--part K/N] [--each SECONDS] [--json]
+//!     conformance [--list] [--only PREFIX]... [--without NAME]... [--part K/N] [--each SECONDS] [--json]
 //!
 //! `--part 2/8` runs every eighth case from the second on: eight programs, each in a slice of its own,
 //! then run all cases at the same time. On a bare device cases must not run beside each other.
@@ -75,7 +75,8 @@ const FAMILIES: &[&[Case]] = &[
 struct Options {
     list: bool,
     json: bool,
-    only: String,
+    /// Beginnings of names; empty for all cases.
+    only: Vec<String>,
     /// Cases that are left out, by their whole names.
     without: Vec<String>,
     /// The first case of this part, from 0, and the number of parts.
@@ -88,7 +89,7 @@ fn options(words: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut options = Options {
         list: false,
         json: false,
-        only: String::new(),
+        only: Vec::new(),
         without: Vec::new(),
         part: (0, 1),
         each: child::LONGEST,
@@ -99,7 +100,7 @@ fn options(words: impl Iterator<Item = String>) -> Result<Options, String> {
         match word.as_str() {
             "--list" => options.list = true,
             "--json" => options.json = true,
-            "--only" => options.only = value("the beginning of a name")?,
+            "--only" => options.only.push(value("the beginning of a name")?),
             "--without" => {
                 let name = value("the name of a case")?;
                 if !cases().any(|case| case.name == name) {
@@ -145,7 +146,10 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 fn chosen(options: &Options) -> impl Iterator<Item = &'static Case> {
     let (first, parts) = options.part;
     cases()
-        .filter(|case| case.name.starts_with(&options.only))
+        .filter(|case| {
+            let begins = |only: &String| case.name.starts_with(only.as_str());
+            options.only.is_empty() || options.only.iter().any(begins)
+        })
         .filter(|case| !options.without.iter().any(|name| name == case.name))
         .skip(first)
         .step_by(parts)
