@@ -26,7 +26,9 @@ use core::mem::transmute;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
-use gpuslice_nvabi::control::{self, Alloc, AllocShort, Control, Free, Schedule, command, request};
+use gpuslice_nvabi::control::{
+    self, Alloc, AllocShort, Control, DisableChannels, Free, command, request,
+};
 use gpuslice_wire::ids::Lane;
 use objects::{ChannelGroup, DriverObject, Objects};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -120,9 +122,10 @@ pub unsafe fn control<T>(
 /// Resumes this process's work, which a daemon may have stopped before it died.
 pub fn resume() {
     for group in groups(1) {
-        let mut schedule = Schedule { enable: 1, ..Schedule::default() };
+        let channels = group.channels.into_iter().take_while(|channel| *channel != 0);
+        let mut enable = DisableChannels::of(group.client, channels, false);
         // SAFETY: the structure of this command, and a group there is.
-        let _ = unsafe { control(&group, group.group, command::SCHEDULE, &mut schedule) };
+        let _ = unsafe { control(&group, group.subdevice, command::DISABLE_CHANNELS, &mut enable) };
     }
 }
 

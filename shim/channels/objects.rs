@@ -11,7 +11,7 @@
 
 use gpuslice_nvabi::control::class;
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
+use gpuslice_wire::limits::{CHANNELS_PER_GROUP_MAX, GROUPS_PER_CLIENT_MAX};
 use std::os::fd::RawFd;
 
 /// More than the driver creates for the largest number of reported groups.
@@ -49,6 +49,8 @@ pub struct ChannelGroup {
     pub group: u32,
     /// The handle of its GPU's subdevice in that tree.
     pub subdevice: u32,
+    /// The handles of its channels; 0 after the last one.
+    pub channels: [u32; CHANNELS_PER_GROUP_MAX],
     /// Index of the driver's pointer through which it was created.
     pub got_slot: u8,
 }
@@ -148,6 +150,7 @@ impl Objects {
             (it.client, it.parent, it.class) == (client, group.parent, class::SUBDEVICE)
         };
         let subdevice = self.all.iter().find(is_subdevice)?;
+        let channels = self.channels_of(client, group.handle)?;
         let known = is_channel(channel.class) && group.class == class::GROUP;
         known.then_some(ChannelGroup {
             lane: only.or(group.lane)?,
@@ -155,8 +158,20 @@ impl Objects {
             client,
             group: group.handle,
             subdevice: subdevice.handle,
+            channels,
             got_slot: group.got_slot,
         })
+    }
+
+    /// The channels of a group; `None` if there are too many.
+    fn channels_of(&self, client: u32, group: u32) -> Option<[u32; CHANNELS_PER_GROUP_MAX]> {
+        let its =
+            |it: &&DriverObject| (it.client, it.parent) == (client, group) && is_channel(it.class);
+        let mut channels = [0; CHANNELS_PER_GROUP_MAX];
+        for (at, channel) in self.all.iter().filter(its).enumerate() {
+            *channels.get_mut(at)? = channel.handle;
+        }
+        Some(channels)
     }
 }
 
@@ -190,6 +205,10 @@ mod tests {
         objects
     }
 
+    fn channels<const N: usize>(handles: [u32; N]) -> [u32; CHANNELS_PER_GROUP_MAX] {
+        std::array::from_fn(|at| handles.get(at).copied().unwrap_or(0))
+    }
+
     fn names(objects: &Objects) -> Vec<u32> {
         let groups = objects.groups(Some(Lane(0)));
         groups.iter().map(|group| group.group).collect()
@@ -203,6 +222,7 @@ mod tests {
             client: CLIENT,
             group: 102,
             subdevice: 101,
+            channels: channels([103]),
             got_slot: 0,
         };
         assert_eq!(with(1).groups(Some(Lane(0))), [group]);
@@ -221,6 +241,22 @@ mod tests {
         assert_eq!(objects.all.len(), 5, "what was not below it: {objects:?}");
         objects.freed(CLIENT, CLIENT);
         assert!(objects.all.is_empty());
+    }
+
+    #[test]
+    fn a_group_has_all_its_channels_as_they_come_and_go() {
+        let mut objects = with(1);
+        let listed = |objects: &Objects| objects.groups(Some(Lane(0)))[0].channels;
+        for more in 0..CHANNELS_PER_GROUP_MAX as u32 - 1 {
+            assert!(objects.made(made(102, 200 + more, class::CHANNELS[2])));
+        }
+        assert_eq!(listed(&objects)[..3], [103, 200, 201]);
+        assert!(!listed(&objects).contains(&0));
+        assert!(objects.made(made(102, 300, class::CHANNELS[2])));
+        assert!(names(&objects).is_empty(), "more than can be reported");
+        objects.freed(CLIENT, 300);
+        objects.freed(CLIENT, 200);
+        assert_eq!(listed(&objects)[..2], [103, 201]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use crate::channels::{self, objects::ChannelGroup};
 use crate::daemon::{Session, conn::Conn};
 use core::sync::atomic::Ordering::Relaxed;
+use gpuslice_wire::page::STOP_CHANNELS;
 use gpuslice_wire::tenant::{ObjectName, Request};
 use gpuslice_wire::units::Instant;
 use std::io::{ErrorKind, Result};
@@ -27,8 +28,7 @@ impl ReportedGroups {
     /// Reports changes of groups, if the daemon uses them.
     pub fn report(&self, daemon: &Session) {
         if wanted(daemon) {
-            let lanes = daemon.lanes();
-            let _ = daemon.request(|conn, deadline| self.report_changes(lanes, conn, deadline));
+            let _ = daemon.request(|conn, deadline| self.report_changes(daemon, conn, deadline));
         }
     }
 
@@ -41,10 +41,12 @@ impl ReportedGroups {
         if !wanted(daemon) {
             return Ok(());
         }
-        self.report_changes(daemon.lanes(), conn, deadline)
+        self.report_changes(daemon, conn, deadline)
     }
 
-    fn report_changes(&self, lanes: u8, conn: &mut Conn, deadline: Instant) -> Result<()> {
+    fn report_changes(&self, daemon: &Session, conn: &mut Conn, deadline: Instant) -> Result<()> {
+        let with_channels = daemon.container().stop.load(Relaxed) >= STOP_CHANNELS;
+        let lanes = daemon.lanes();
         let (now, mut reported) = (channels::groups(lanes), self.list());
         for gone in reported.iter().filter(|group| !now.contains(group)) {
             let (client, group) = (ObjectName(gone.client), ObjectName(gone.group));
@@ -59,6 +61,11 @@ impl ReportedGroups {
                 subdevice: ObjectName(new.subdevice),
             };
             conn.tell(&request, deadline)?;
+            if with_channels {
+                let (client, group) = (ObjectName(new.client), ObjectName(new.group));
+                let channels = new.channels.map(ObjectName);
+                conn.tell(&Request::Channels { client, group, channels }, deadline)?;
+            }
         }
         *reported = now;
         Ok(())

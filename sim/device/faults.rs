@@ -34,10 +34,10 @@ pub struct Faults {
 pub(crate) const FAULT_FORM: &str =
     "none, oom-every=N, slow-launch=DURATION, xid:X@launch=N, hang=CALL, refuse=CALL or half=CALL";
 /// Controls that can hang, and calls of checkpoints, which can also be refused or fail half-way.
-const HANGS: [&str; 9] =
-    ["stats", "stop", "preempt", "resume", "slice", "lock", "checkpoint", "restore", "unlock"];
+const HANGS: [&str; 8] =
+    ["stats", "stop", "resume", "slice", "lock", "checkpoint", "restore", "unlock"];
 /// The first call of checkpoints among these.
-const CHECKPOINTS: usize = 5;
+const CHECKPOINTS: usize = 4;
 
 impl Faults {
     /// Several are joined by `+`: `oom-every=10+slow-launch=5ms`.

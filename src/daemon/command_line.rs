@@ -1,6 +1,7 @@
 //! The command line: paths and modes. All other settings are in the configuration file.
 
 use clap::Parser;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// A format of the log.
@@ -56,7 +57,7 @@ pub struct CommandLine {
     /// Stop and resume work on GPUs as asked on standard input, with the controls of this simulated driver or, if it is
     /// empty, of the machine's; used by the daemon itself
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
-    pub stop_work: Option<PathBuf>,
+    pub stop_work: Option<OsString>,
 
     /// Move the GPU memory of processes to the host or back as asked on standard input, with this libcuda.so.1; used by
     /// the daemon itself

@@ -112,7 +112,7 @@ pub fn main() -> ExitCode {
     }
     if let Some(library) = &options.stop_work {
         lower(Role::StopWork);
-        return print(crate::preempt::worker::serve_child(library));
+        return print(crate::preempt::worker::serve_child(Path::new(library)));
     }
     if let Some(library) = &options.move_memory {
         lower(Role::MoveMemory);

@@ -189,6 +189,27 @@ pub struct DisableChannels {
     pub channels: [u32; 64],
 }
 
+impl DisableChannels {
+    /// Disables these channels of one client, or enables them; at most 64.
+    #[must_use]
+    pub fn of(client: u32, names: impl IntoIterator<Item = u32>, disable: bool) -> DisableChannels {
+        let mut it = DisableChannels {
+            disable: u8::from(disable),
+            count: 0,
+            only_scheduling: 0,
+            rewind: 0,
+            event: 0,
+            clients: [0; 64],
+            channels: [0; 64],
+        };
+        for ((to, channel), name) in it.clients.iter_mut().zip(&mut it.channels).zip(names) {
+            (*to, *channel) = (client, name);
+            it.count += 1;
+        }
+        it
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SwitchStats {
@@ -210,6 +231,7 @@ pub mod status {
     pub const INVALID_PARAM_STRUCT: u32 = 0x3c;
     pub const NOT_SUPPORTED: u32 = 0x56;
     pub const OBJECT_NOT_FOUND: u32 = 0x57;
+    pub const TIMEOUT: u32 = 0x65;
 }
 
 /// What the simulated driver's library exports in place of a kernel side, which it does not have.

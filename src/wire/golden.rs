@@ -154,7 +154,19 @@ fn every_kind_has_this_length() {
     };
     assert_eq!(
         lengths(Request::payload_bytes),
-        [(1, 136), (2, 17), (3, 9), (4, 13), (5, 1), (6, 8), (7, 8), (8, 17), (9, 8), (10, 0)]
+        [
+            (1, 136),
+            (2, 17),
+            (3, 9),
+            (4, 13),
+            (5, 1),
+            (6, 8),
+            (7, 8),
+            (8, 17),
+            (9, 8),
+            (10, 0),
+            (11, 136)
+        ]
     );
     assert_eq!(
         lengths(Reply::payload_bytes),

@@ -23,6 +23,9 @@ pub const HANDLES_PER_CLIENT_MAX: usize = 1024;
 
 /// Channel groups that the daemon remembers of one process; one with more is not stopped.
 pub const GROUPS_PER_CLIENT_MAX: usize = 16;
+/// Channels of one group; a process with more in one is not stopped. A context has eight for kernels, or as many as
+/// `CUDA_DEVICE_MAX_CONNECTIONS` says, 32 at most.
+pub const CHANNELS_PER_GROUP_MAX: usize = 32;
 
 /// Longest frame on any socket, header included, bytes.
 pub const FRAME_BYTES_MAX: usize = 4096;

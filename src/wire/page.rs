@@ -93,7 +93,8 @@ pub struct ContainerPage {
     /// Attached processes of the container. A single process keeps freed memory as credit until a recall or
     /// until the credit is idle, since no other process could use it.
     pub clients: AtomicU32,
-    /// 1 if processes report their channel groups, so that the daemon can stop their work.
+    /// Not 0 if processes report their channel groups, so that the daemon can stop their work; [`STOP_CHANNELS`] if
+    /// they report the groups' channels, too.
     pub stop: AtomicU32,
     /// One per GPU of the slice, and one for the host at [`crate::ids::Lane::HOST`], which has no turns.
     pub lane: [ContainerLane; ACCOUNTS_MAX],
@@ -101,6 +102,9 @@ pub struct ContainerPage {
     /// that NVML shows beyond all grants.
     pub untracked: [AtomicU64; ACCOUNTS_MAX],
 }
+
+/// The daemon stops work by the channels of groups. Older ones, which stopped groups, have 1 here.
+pub const STOP_CHANNELS: u32 = 2;
 
 /// The facts of one GPU of a container.
 #[repr(C, align(64))]

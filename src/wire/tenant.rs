@@ -11,7 +11,7 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ClientId, Lane};
-use crate::limits::ACCOUNTS_MAX;
+use crate::limits::{ACCOUNTS_MAX, CHANNELS_PER_GROUP_MAX};
 use crate::units::Bytes;
 
 /// A digest of a shareable handle's bytes. Handles are not secret; a process that reports a foreign handle only gets
@@ -95,6 +95,16 @@ messages! {
             client: ObjectName,
             /// As reported.
             group: ObjectName,
+        }
+        /// Reports the channels of a reported group, which the daemon disables to stop its work. Sent only to a daemon
+        /// whose page asks for them ([`crate::page::STOP_CHANNELS`]). No answer.
+        11 Channels {
+            /// As reported.
+            client: ObjectName,
+            /// As reported.
+            group: ObjectName,
+            /// Their names; 0 after the last one.
+            channels: [ObjectName; CHANNELS_PER_GROUP_MAX],
         }
         /// Asks for the driver's present figure of this process's memory on a GPU: sent after a context was created,
         /// or another object whose size only the driver knows.

@@ -158,7 +158,10 @@ fn converse(fd: &OwnedFd) {
             }
             Request::Measure { lane } => (Reply::Measured { lane, used: None }, vec![]),
             Request::Open { .. } => (Reply::Origin { ours: false }, vec![]),
-            Request::Share { .. } | Request::Group { .. } | Request::GroupGone { .. } => continue,
+            Request::Share { .. }
+            | Request::Group { .. }
+            | Request::Channels { .. }
+            | Request::GroupGone { .. } => continue,
         };
         let mut out = [0_u8; FRAME_BYTES_MAX];
         let Ok(len) = encode(id, &reply, &mut out) else {

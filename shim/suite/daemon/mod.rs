@@ -252,7 +252,7 @@ impl Talk {
                 let used = state.measured.pop_front().map(Bytes);
                 send(&self.fd, id, &Reply::Measured { lane, used }, &[]);
             }
-            Request::Group { .. } | Request::GroupGone { .. } => {
+            Request::Group { .. } | Request::Channels { .. } | Request::GroupGone { .. } => {
                 panic!("told of groups that nobody wants to stop")
             }
             Request::Share { key } => state.shared.push(key),

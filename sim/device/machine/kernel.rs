@@ -36,6 +36,11 @@ const CLIENT: u32 = 0xc1d0_0000;
 const SPACE: u32 = 0x9000_0000;
 /// Duration of a control on a slow driver.
 const SLOW_NS: u64 = 5_000_000;
+/// Duration of controls on a card: disabling channels with a kernel on them, enabling them, setting a time slice (H200,
+/// driver 580).
+const STOP_NS: u64 = 345_000;
+const RESUME_NS: u64 = 220_000;
+const SLICE_NS: u64 = 140_000;
 /// Pause between two looks whether a control still hangs.
 const HANG_LOOK: Duration = Duration::from_millis(20);
 /// Bits of a file position that name a slot; those above are the process's identity. Some file systems
@@ -203,12 +208,12 @@ impl Machine {
                 Controls::Stops if change == command::SET_TIME_SLICE => {
                     return Ok(status::NOT_SUPPORTED);
                 }
-                Controls::On | Controls::Stops => {
+                way @ (Controls::On | Controls::Stops | Controls::Slow) => {
                     // SAFETY: as above.
-                    return Ok(unsafe { self.change(slot, group, change, params) });
-                }
-                Controls::Slow => {
-                    sleep_until_ns(now_ns() + SLOW_NS);
+                    let took_ns = unsafe { duration_of(change, params) };
+                    sleep_until_ns(
+                        now_ns() + if way == Controls::Slow { SLOW_NS } else { took_ns },
+                    );
                     // SAFETY: as above.
                     return Ok(unsafe { self.change(slot, group, change, params) });
                 }
@@ -231,10 +236,8 @@ impl Machine {
         let channel = move |_: usize, c: &Context| group != 0 && c.channel == group;
         found_or_not(match change {
             command::SCHEDULE => {
-                // SAFETY: the caller's promise: the parameters of this command.
-                let schedule = unsafe { params.cast::<Schedule>().read_unaligned() };
-                let off = schedule.enable == 0;
-                self.with_contexts(slot, its, |gpu, c, at| time::disable(gpu, c, at, off))
+                // It answers, and what runs goes on (H200, driver 580).
+                self.with_contexts(slot, its, |_, _, _| ())
             }
             command::SET_TIME_SLICE => {
                 // SAFETY: as above.
@@ -246,8 +249,11 @@ impl Machine {
             command::SCHEDULE_CHANNEL => {
                 // SAFETY: as above.
                 let schedule = unsafe { params.cast::<Schedule>().read_unaligned() };
-                let off = schedule.enable == 0;
-                self.with_contexts(slot, channel, |gpu, c, at| time::disable(gpu, c, at, off))
+                // A card answers so after 4 s, and what runs goes on.
+                if schedule.enable == 0 {
+                    return status::TIMEOUT;
+                }
+                self.with_contexts(slot, channel, |_, _, _| ())
             }
             // For root alone, whichever process opened the file. Their effect on others is not simulated.
             command::SET_INTERLEAVE | command::MAKE_REALTIME | command::RESTART_RUN_LIST
@@ -260,18 +266,36 @@ impl Machine {
                 self.with_contexts(slot, its, |_, _, _| ())
             }
             command::RESTART_RUN_LIST => self.with_contexts(slot, channel, |_, _, _| ()),
-            // A group off the run list is off the GPU; a group on it comes back at once.
-            command::PREEMPT => self.with_contexts(slot, its, |_, _, _| ()),
+            // Its work is put away once, and comes back at once.
+            command::PREEMPT => self.with_contexts(slot, its, |_, c, _| {
+                c.saves += u32::from(c.is_ready());
+            }),
             command::DISABLE_CHANNELS => {
                 // SAFETY: as above.
                 let it = unsafe { params.cast::<DisableChannels>().read_unaligned() };
-                let channels = &it.channels[..(it.count as usize).min(it.channels.len())];
-                let its = |_: usize, c: &Context| c.channel != 0 && channels.contains(&c.channel);
-                let off = it.disable != 0;
-                self.with_contexts(slot, its, |gpu, c, at| time::disable(gpu, c, at, off))
+                self.disable_channels(&it)
             }
             _ => return status::NOT_SUPPORTED,
         })
+    }
+
+    /// Each channel is found in the client that the list names, whichever file the control came through: the driver's
+    /// kernel side passes the list to the GPU's own processor as it is. Without the preemption nothing that runs stops.
+    fn disable_channels(&self, it: &DisableChannels) -> bool {
+        let off = it.disable != 0;
+        let named = it.clients.iter().zip(&it.channels).take(it.count as usize);
+        let mut all = true;
+        for (&client, &channel) in named {
+            let slot = (client ^ CLIENT) as usize;
+            let its = |_: usize, c: &Context| channel != 0 && c.channel == channel;
+            all &= slot < MAX_PROCESSES
+                && self.with_contexts(slot, its, |gpu, c, at| {
+                    if it.only_scheduling == 0 || !off {
+                        time::disable(gpu, c, at, off);
+                    }
+                });
+        }
+        all
     }
 
     /// Does `work` with every context of a process of which `which` is true, its GPU and its place;
@@ -353,16 +377,29 @@ fn place(slot: usize, identity: u64) -> u64 {
 unsafe fn name_of(command: u32, params: *const c_void) -> &'static str {
     match command {
         command::SWITCH_STATS => "stats",
-        command::PREEMPT => "preempt",
         command::GET_TIME_SLICE | command::SET_TIME_SLICE => "slice",
-        command::SCHEDULE => {
+        command::DISABLE_CHANNELS => {
             // SAFETY: the caller's promise.
-            match unsafe { params.cast::<Schedule>().read_unaligned() }.enable {
-                0 => "stop",
-                _ => "resume",
+            match unsafe { params.cast::<DisableChannels>().read_unaligned() }.disable {
+                0 => "resume",
+                _ => "stop",
             }
         }
         _ => "",
+    }
+}
+
+/// How long a card takes for a control, ns.
+///
+/// # Safety
+/// `params` are the parameters of this command.
+unsafe fn duration_of(command: u32, params: *const c_void) -> u64 {
+    // SAFETY: the caller's promise.
+    match unsafe { name_of(command, params) } {
+        "stop" => STOP_NS,
+        "resume" => RESUME_NS,
+        "slice" => SLICE_NS,
+        _ => 0,
     }
 }
 

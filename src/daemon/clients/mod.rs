@@ -34,7 +34,7 @@ pub use rings::Ring;
 use rings::{RingQueue, Rings};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
-pub use tenant::{ChannelGroup, Tenant};
+pub use tenant::{ChannelGroup, Channels, Tenant, channels_of};
 
 /// Where the daemon keeps a client of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

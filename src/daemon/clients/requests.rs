@@ -1,6 +1,6 @@
 //! The requests of processes.
 
-use super::{ChannelGroup, Clients};
+use super::{ChannelGroup, Channels, Clients};
 use crate::replies::token_of;
 use crate::slab::Key;
 use crate::sockets::{Received, id_of};
@@ -150,8 +150,12 @@ impl Clients {
                 self.reply(client, id, &Reply::Origin { ours }, out);
             }
             Request::Group { lane, fd, client, group, subdevice } => {
-                let named = ChannelGroup { lane, fd, client, group, subdevice };
+                let channels = Channels::default();
+                let named = ChannelGroup { lane, fd, client, group, subdevice, channels };
                 tenant.name_group(named)?;
+            }
+            Request::Channels { client, group, channels } => {
+                tenant.name_channels(client, group, channels);
             }
             Request::GroupGone { client, group } => tenant.forget_group(client, group),
             Request::Measure { lane } => out.push(Task::Measure(Measure {

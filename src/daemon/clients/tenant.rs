@@ -11,7 +11,9 @@ use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, GROUPS_PER_CLIENT_MAX, WIRE_VERSION};
+use gpuslice_wire::limits::{
+    CHANNELS_PER_GROUP_MAX, FRAME_BYTES_MAX, GROUPS_PER_CLIENT_MAX, WIRE_VERSION,
+};
 use gpuslice_wire::tenant::{ObjectName, Rejection, Reply};
 use gpuslice_wire::usage::NO_SLOT;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -21,6 +23,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 /// The first version of frames whose processes know the usage table. For an older one the daemon writes the slot,
 /// from the claims in the process's page.
 const USAGE_SINCE: u16 = 2;
+
+/// The channels of a group, 0 after the last one; none if its process did not report them.
+pub type Channels = [ObjectName; CHANNELS_PER_GROUP_MAX];
 
 /// A channel group, as its process reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,22 +41,42 @@ pub struct ChannelGroup {
     pub group: ObjectName,
     /// The object of its GPU in that client.
     pub subdevice: ObjectName,
+    /// Its channels.
+    pub channels: Channels,
 }
 
-/// A channel group in a message to the process that stops work: lane, fd, client, group, subdevice.
-type GroupWords = (u8, u32, u32, u32, u32);
+impl ChannelGroup {
+    /// Its channels, as far as they were reported.
+    pub fn channels(&self) -> impl Iterator<Item = ObjectName> + Clone {
+        self.channels.into_iter().take_while(|channel| channel.0 != 0)
+    }
+}
+
+/// A channel group in a message to the process that stops work: lane, fd, client, group, subdevice, channels.
+type GroupWords = (u8, u32, u32, u32, u32, Vec<u32>);
 
 impl From<ChannelGroup> for GroupWords {
     fn from(it: ChannelGroup) -> GroupWords {
-        (it.lane.0, it.fd, it.client.0, it.group.0, it.subdevice.0)
+        let channels = it.channels().map(|channel| channel.0).collect();
+        (it.lane.0, it.fd, it.client.0, it.group.0, it.subdevice.0, channels)
     }
 }
 
 impl From<GroupWords> for ChannelGroup {
-    fn from((lane, fd, client, group, subdevice): GroupWords) -> ChannelGroup {
+    fn from((lane, fd, client, group, subdevice, names): GroupWords) -> ChannelGroup {
         let [client, group, subdevice] = [client, group, subdevice].map(ObjectName);
-        ChannelGroup { lane: Lane(lane), fd, client, group, subdevice }
+        let channels = channels_of(names);
+        ChannelGroup { lane: Lane(lane), fd, client, group, subdevice, channels }
     }
+}
+
+/// The channels of these names, as many as a group has at most.
+pub fn channels_of(names: impl IntoIterator<Item = u32>) -> Channels {
+    let mut channels = Channels::default();
+    for (channel, name) in channels.iter_mut().zip(names) {
+        *channel = ObjectName(name);
+    }
+    channels
 }
 
 /// See the file's head.
@@ -160,6 +185,19 @@ impl Tenant {
         }
         self.groups.push(named);
         Ok(())
+    }
+
+    /// Stores the channels of a group that the process has reported; of another one they are ignored.
+    pub(super) fn name_channels(
+        &mut self,
+        client: ObjectName,
+        group: ObjectName,
+        channels: Channels,
+    ) {
+        let its = |it: &&mut ChannelGroup| (it.client, it.group) == (client, group);
+        if let Some(named) = self.groups.iter_mut().find(its) {
+            named.channels = channels;
+        }
     }
 
     /// Removes a channel group that the process reports as gone.

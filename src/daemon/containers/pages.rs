@@ -21,7 +21,7 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, GATE_CLOSED, GATE_OPEN,
-    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, RUNNABLE_PARKED, may_launch,
+    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, RUNNABLE_PARKED, STOP_CHANNELS, may_launch,
 };
 use gpuslice_wire::units::{Bytes, Instant, KIB};
 use nix::errno::Errno;
@@ -170,7 +170,7 @@ impl ContainerWriter {
         field!(page, epoch).store(settings.epoch, Relaxed);
         field!(page, hard).store(u32::from(settings.hard), Relaxed);
         field!(page, foreign).store(settings.foreign, Relaxed);
-        field!(page, stop).store(u32::from(settings.stop), Relaxed);
+        field!(page, stop).store(if settings.stop { STOP_CHANNELS } else { 0 }, Relaxed);
         field!(page, heartbeat_ns).store(now.0, Relaxed);
         field!(page, magic).store(CONTAINER_PAGE_MAGIC, Release);
         Ok(ContainerWriter { page, fd, usage: UsageWriter::new()? })
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
     use gpuslice_engine::LaneRecord;
     use gpuslice_wire::ids::{ContainerId, GpuUuid};
-    use gpuslice_wire::page::FOREIGN_CHARGE;
+    use gpuslice_wire::page::{FOREIGN_CHARGE, STOP_CHANNELS};
     use gpuslice_wire::policy::{Class, Gangs};
     use gpuslice_wire::text::{CgroupPath, Name};
 
@@ -428,7 +428,7 @@ mod tests {
         let host = usize::from(Lane::HOST.0);
         assert_eq!(field!(reader, lane[host].cap).load(Relaxed), u64::MAX);
         assert_eq!(field!(reader, foreign).load(Relaxed), FOREIGN_CHARGE);
-        assert_eq!(field!(reader, stop).load(Relaxed), 1);
+        assert_eq!(field!(reader, stop).load(Relaxed), STOP_CHANNELS);
         let mut view = view(0, Mode::Open);
         (view.recall, view.context) = (3, Bytes(KIB + 1));
         writer.set_lane(Lane::HOST, &view);

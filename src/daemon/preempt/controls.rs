@@ -8,16 +8,14 @@ use crate::simulated;
 use gpuslice_host::{control_node, process};
 use gpuslice_nvabi::control::simulated::ControlFn;
 use gpuslice_nvabi::control::{
-    CONTROL, Control, Preempt, Schedule, SwitchStats, TimeSlice, command, status,
+    CONTROL, Control, DisableChannels, SwitchStats, TimeSlice, command, status,
 };
+use gpuslice_wire::tenant::ObjectName;
 use nix::errno::Errno;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
-
-/// Longest time for a group to leave the GPU, µs.
-const PREEMPT_US: u32 = 100_000;
 
 /// The receiver of controls.
 #[derive(Clone, Copy)]
@@ -150,37 +148,46 @@ impl Controls {
         }
     }
 
-    fn schedule(&self, file: &OwnedFd, of: &ChannelGroup, on: bool) -> Result<(), ControlError> {
-        let mut schedule = Schedule { enable: u8::from(on), ..Schedule::default() };
-        let names = (of.client.0, of.group.0);
-        self.control(file, names, command::SCHEDULE, &mut schedule)
+    /// Disables channels of a group's client, or enables them again. All are names in this client, which the driver
+    /// finds only by its own file: so a process can name no channel of another one.
+    fn switch(
+        &self,
+        file: &OwnedFd,
+        of: &ChannelGroup,
+        channels: impl Iterator<Item = ObjectName>,
+        disable: bool,
+    ) -> Result<(), ControlError> {
+        let mut it = DisableChannels::of(of.client.0, channels.map(|it| it.0), disable);
+        self.control(file, (of.client.0, of.subdevice.0), command::DISABLE_CHANNELS, &mut it)
     }
 
-    /// Takes a group off the run list.
+    /// Takes a group's work off the GPU and keeps it off: disables the group's channels. The driver preempts what runs
+    /// and saves its state before it answers.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub fn take_off(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
-        self.schedule(file, of, false)
+    pub fn stop(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
+        self.switch(file, of, of.channels(), true)
     }
 
-    /// Takes a group off the GPU.
+    /// Enables a group's channels. Where a channel has ended, each is enabled by itself.
     ///
     /// # Errors
-    /// [`ControlError`].
-    pub fn preempt(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
-        let mut preempt =
-            Preempt { wait: 1, manual_timeout: 1, timeout_us: PREEMPT_US, ..Preempt::default() };
-        let names = (of.client.0, of.group.0);
-        self.control(file, names, command::PREEMPT, &mut preempt)
-    }
-
-    /// Puts a group back on the run list.
-    ///
-    /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError`]; the last one of a channel that exists.
     pub fn resume(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
-        self.schedule(file, of, true)
+        let Err(together) = self.switch(file, of, of.channels(), false) else {
+            return Ok(());
+        };
+        let single = |channel| self.switch(file, of, core::iter::once(channel), false);
+        let mut gone = true;
+        for done in of.channels().map(single) {
+            match done {
+                Err(why) if why.is_gone() => {}
+                Err(why) => return Err(why),
+                Ok(()) => gone = false,
+            }
+        }
+        if gone { Err(together) } else { Ok(()) }
     }
 
     /// A group's time slice, µs.

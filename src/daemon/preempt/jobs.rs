@@ -15,7 +15,7 @@ pub const GROUPS_MAX: usize = 128;
 /// Groups whose time slices are set by one job, so that a stop waits for no more.
 pub const SLICES_TOGETHER: usize = 4;
 /// Longest packet, bytes: a stop of [`GROUPS_MAX`] groups, with room to spare.
-pub const PACKET_BYTES_MAX: usize = 64 << 10;
+pub const PACKET_BYTES_MAX: usize = 128 << 10;
 /// The time that any job may take. It normally takes microseconds.
 const JOB_WITHIN: Duration = Duration::from_secs(2);
 /// The time that each of its groups adds: the driver may wait 100 ms for one.
@@ -42,7 +42,7 @@ pub enum Job {
     /// A process's connection ended.
     Release(Key),
     /// Resume this group, or restore its time slice: an earlier worker has changed it.
-    Undo(JournalEntry),
+    Undo(Box<JournalEntry>),
     /// Remove the journal, all of which is undone.
     Clear,
     /// Resume everything.
@@ -81,8 +81,9 @@ pub enum WorkerAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::ChannelGroup;
+    use crate::clients::{ChannelGroup, channels_of};
     use gpuslice_wire::ids::Lane;
+    use gpuslice_wire::limits::CHANNELS_PER_GROUP_MAX;
     use gpuslice_wire::tenant::ObjectName;
 
     fn target() -> Target {
@@ -93,6 +94,7 @@ mod tests {
             client: name,
             group: name,
             subdevice: name,
+            channels: channels_of([u32::MAX; CHANNELS_PER_GROUP_MAX]),
         };
         let key = Key { slot: u16::MAX, generation: u32::MAX };
         Target { key, entry: JournalEntry::of(u32::MAX, u64::MAX, named) }
@@ -104,11 +106,11 @@ mod tests {
         let jobs = [
             Job::Stop(15, u32::MAX, vec![target(); GROUPS_MAX]),
             Job::Slices(vec![wanted; SLICES_TOGETHER], true),
-            Job::Undo(target().entry.with_slice(u64::MAX)),
+            Job::Undo(Box::new(target().entry.with_slice(u64::MAX))),
         ];
         for job in jobs {
             let packet = serde_json::to_vec(&job).expect("plain data");
-            assert!(packet.len() <= PACKET_BYTES_MAX / 2, "{} bytes", packet.len());
+            assert!(packet.len() <= PACKET_BYTES_MAX * 3 / 4, "{} bytes", packet.len());
             let back: Job = serde_json::from_slice(&packet).expect("the same");
             assert_eq!(back, job);
         }

@@ -1,16 +1,17 @@
 //! A journal of changed channel groups: the files `stopped` and `sliced` in the container's directory, written
 //! before each change.
 //!
-//! A stopped group, and a changed time slice, are the only state on a GPU that outlives a worker. Each line names a
+//! A group whose channels are disabled, and a changed time slice, are the only state on a GPU that outlives a worker. Each line names a
 //! group and how to reach it: its process, the process's start time (a pid can be reused) and its descriptor; for
 //! a time slice also the previous value. The next worker of the container resumes all these groups and restores their
 //! time slices, be it after a worker that hung or after a restart of the daemon.
 //! The files need not survive a reboot, which ends all groups, so they are not synced.
 
 use super::controls::{ControlError, Controls};
-use crate::clients::ChannelGroup;
+use crate::clients::{ChannelGroup, channels_of};
 use gpuslice_host::process;
 use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::limits::CHANNELS_PER_GROUP_MAX;
 use gpuslice_wire::tenant::ObjectName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -60,8 +61,8 @@ impl JournalEntry {
 
     /// The entry of a group whose time slice of `us` is about to be changed.
     pub fn with_slice(self, us: u64) -> JournalEntry {
-        let was_us = Some(us);
-        JournalEntry { was_us, ..self }
+        let named = ChannelGroup { channels: channels_of([]), ..self.named };
+        JournalEntry { was_us: Some(us), named, ..self }
     }
 
     /// Duplicates the process's descriptor; `None` if the process has exited.
@@ -94,29 +95,39 @@ impl JournalEntry {
         }
     }
 
+    /// A stop ends with the channels, a changed time slice with `was` and its previous value.
     fn text(&self) -> String {
         let JournalEntry { pid, born, named, was_us } = self;
         let (fd, lane) = (named.fd, named.lane.0);
-        let (client, group) = (named.client.0, named.group.0);
-        let was = was_us.map_or(String::new(), |us| format!(" {us}"));
-        format!("{pid} {born} {fd} {client} {group} {lane}{was}\n")
+        let (client, group, subdevice) = (named.client.0, named.group.0, named.subdevice.0);
+        let channels: String = named.channels().map(|channel| format!(" {}", channel.0)).collect();
+        let rest = was_us.map_or(channels, |us| format!(" was {us}"));
+        format!("{pid} {born} {fd} {client} {group} {subdevice} {lane}{rest}\n")
     }
 
     fn parse(line: &str) -> Option<JournalEntry> {
-        let mut numbers = line.split(' ').map(|word| word.parse::<u64>().ok());
-        let mut next = || numbers.next().flatten();
-        let (pid, born, fd) = (next()?, next()?, next()?);
-        let (client, group, lane) = (next()?, next()?, next()?);
-        let was_us = next();
-        let word = |number: u64| u32::try_from(number).ok();
+        let (line, was_us) = match line.split_once(" was ") {
+            Some((line, us)) => (line, Some(us.parse().ok()?)),
+            None => (line, None),
+        };
+        let numbers: Vec<u64> =
+            line.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let [pid, born, fd, client, group, subdevice, lane, names @ ..] = &numbers[..] else {
+            return None;
+        };
+        let word = |number: &u64| u32::try_from(*number).ok();
+        let names: Vec<u32> = names.iter().map(word).collect::<Option<_>>()?;
+        let fits = names.len() <= CHANNELS_PER_GROUP_MAX && !names.contains(&0);
         let named = ChannelGroup {
-            lane: Lane(u8::try_from(lane).ok()?),
+            lane: Lane(u8::try_from(*lane).ok()?),
             fd: word(fd)?,
             client: ObjectName(word(client)?),
             group: ObjectName(word(group)?),
-            subdevice: ObjectName(0),
+            subdevice: ObjectName(word(subdevice)?),
+            channels: channels_of(names),
         };
-        Some(JournalEntry { pid: word(pid)?, born, named, was_us })
+        let one = was_us.is_none() || named.channels().next().is_none();
+        (fits && one).then_some(JournalEntry { pid: word(pid)?, born: *born, named, was_us })
     }
 }
 
@@ -174,14 +185,16 @@ mod tests {
                 fd: 7,
                 client: ObjectName(0xc1d0_0001),
                 group: ObjectName(9),
-                subdevice: ObjectName(0),
+                subdevice: ObjectName(8),
+                channels: channels_of([5, 6]),
             },
             was_us: None,
         }
     }
 
     fn sliced() -> JournalEntry {
-        JournalEntry { was_us: Some(2_048), ..line() }
+        let named = ChannelGroup { channels: channels_of([]), ..line().named };
+        JournalEntry { was_us: Some(2_048), named, ..line() }
     }
 
     #[test]
@@ -206,7 +219,19 @@ mod tests {
 
     #[test]
     fn an_invalid_line_is_skipped_and_a_reused_pid_is_no_process() {
-        for text in ["", "1", "1 2 3 4 5", "a b c d e f", "-1 2 3 4 5 6", "1 2 3 4 5 300"] {
+        let many = "1 2 3 4 5 6 7".to_owned() + &" 8".repeat(CHANNELS_PER_GROUP_MAX + 1);
+        for text in [
+            "",
+            "1",
+            "1 2 3 4 5 6",
+            "a b c d e f g",
+            "-1 2 3 4 5 6 7",
+            "1 2 3 4 5 6 300",
+            "1 2 3 4 5 6 7 0",
+            "1 2 3 4 5 6 7 8 was 9",
+            "1 2 3 4 5 6 7 was",
+            &many,
+        ] {
             assert_eq!(JournalEntry::parse(text), None, "{text:?}");
         }
         for line in [line(), sliced()] {

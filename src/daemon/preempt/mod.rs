@@ -299,7 +299,7 @@ fn targets(clients: &Clients, container: &ContainerId, lane: Lane) -> Option<Vec
             return None;
         }
         for named in own {
-            if targets.len() >= GROUPS_MAX {
+            if targets.len() >= GROUPS_MAX || named.channels().next().is_none() {
                 return None;
             }
             let process = tenant.process()?;

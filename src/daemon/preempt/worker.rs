@@ -168,9 +168,8 @@ impl Worker {
         let done = (|| {
             let held = &self.stopped[&lane];
             for it in held {
-                self.controls.take_off(&it.file, it.line.named())?;
                 off += 1;
-                self.controls.preempt(&it.file, it.line.named())?;
+                self.controls.stop(&it.file, it.line.named())?;
             }
             match self.saves(held)? != before {
                 true => Ok(()),

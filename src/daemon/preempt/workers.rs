@@ -134,7 +134,7 @@ impl Workers {
         let Some(mut worker) = self.start(container) else {
             return lines.iter().for_each(|line| give_up(&container, line, "no process does it"));
         };
-        lines.into_iter().for_each(|line| worker.process.ask(Job::Undo(line)));
+        lines.into_iter().for_each(|line| worker.process.ask(Job::Undo(Box::new(line))));
         worker.process.ask(Job::Clear);
         self.insert(worker);
     }
@@ -296,7 +296,7 @@ pub fn is_last(lost: u32) -> bool {
 /// The lines that these jobs undo.
 fn lines_of(jobs: &[Job]) -> Vec<JournalEntry> {
     let line = |job: &Job| match job {
-        Job::Undo(line) => Some(*line),
+        Job::Undo(line) => Some(**line),
         _ => None,
     };
     jobs.iter().filter_map(line).collect()

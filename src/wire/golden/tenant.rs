@@ -3,7 +3,9 @@
 
 use crate::frame::{Message, RequestId, decode, encode_in, version_of};
 use crate::ids::{ClientId, Lane};
-use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_MIN};
+use crate::limits::{
+    ACCOUNTS_MAX, CHANNELS_PER_GROUP_MAX, FRAME_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_MIN,
+};
 use crate::tenant::{HandleKey, ObjectName, Rejection, Reply, Request};
 use crate::units::Bytes;
 use core::fmt::Debug;
@@ -25,6 +27,10 @@ fn bytes(seed: u8) -> Bytes {
     Bytes(number(seed))
 }
 
+fn channels() -> [ObjectName; CHANNELS_PER_GROUP_MAX] {
+    core::array::from_fn(|at| ObjectName(0x4443_0000 + 0x101 * at as u32))
+}
+
 fn requests() -> Vec<(&'static str, Request)> {
     let (lane, client, group) = (Lane(3), ObjectName(0x1413_1211), ObjectName(0x2423_2221));
     let subdevice = ObjectName(0x3433_3231);
@@ -41,6 +47,7 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("share", Request::Share { key }),
         ("open", Request::Open { key }),
         ("group", Request::Group { lane, fd: 0x0807_0605, client, group, subdevice }),
+        ("channels", Request::Channels { client, group, channels: channels() }),
         ("group-gone", Request::GroupGone { client, group }),
         ("look", Request::Look {}),
     ]

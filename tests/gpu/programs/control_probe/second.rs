@@ -20,7 +20,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The methods tried on another process's work: the daemon's, and its one alternative.
+/// The methods tried on another process's work: the daemon's is the last.
 const METHODS: [(StopMethod, &str); 2] = [
     (StopMethod::GroupNow, "group off the run list, preempted"),
     (StopMethod::Disable, "channels disabled"),
@@ -222,9 +222,28 @@ pub fn second(options: &Options) -> Result<bool, String> {
         privileged(way, &names);
         right &= other.settle(options.length + PATIENCE)? == (true, true);
     }
+    right &= strangers(options, &names, &mut other)?;
     other.ask = None;
     other.gone();
     Ok(right)
+}
+
+/// Whether the driver keeps a process from naming channels that are not its own, through its own file.
+fn strangers(options: &Options, names: &Names, other: &mut Other) -> Result<bool, String> {
+    let (_worker, control) = own::worker(options)?;
+    let Some((way, own)) = control else {
+        return Ok(true);
+    };
+    let none = Names { channels: vec![0xdead], ..own.clone() };
+    let answer = StopMethod::Disable.stop(&way, &none);
+    Row::of("strangers")
+        .word("named", "a channel that does not exist")
+        .word("status", &answer.status)
+        .us("took_us", Some(answer.us))
+        .say();
+    let theirs = Names { subdevice: own.subdevice, ..names.clone() };
+    let method = (StopMethod::Disable, "another process's channels disabled");
+    stop_one("strangers", method, (&way, &theirs), other, options.length)
 }
 
 /// The controls that the driver allows only root, each undone at once.
