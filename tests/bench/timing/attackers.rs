@@ -10,6 +10,7 @@ use crate::liar::claims_work;
 use crate::node::end_with_this;
 use gpuslice_host::seqpacket;
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::CHANNELS_PER_GROUP_MAX;
 use gpuslice_wire::tenant::{ObjectName, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -163,6 +164,8 @@ fn unanswering() -> Result<(), Error> {
         group: ObjectName(2),
         subdevice: ObjectName(2),
     })?;
+    let channels = [ObjectName(3); CHANNELS_PER_GROUP_MAX];
+    client.send(&Request::Channels { client: ObjectName(1), group: ObjectName(2), channels })?;
     loop {
         claims_work(&mut attached)?;
         std::thread::sleep(Duration::from_millis(1));

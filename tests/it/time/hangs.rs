@@ -100,7 +100,7 @@ fn a_descriptor_whose_server_never_answers() {
     let liar = scene.node.tenant("a");
     let attached = liar.attach(Bytes::ZERO);
     let fd = server.file().as_raw_fd().cast_unsigned();
-    tell(&liar, 0, Named { fd, client: 1, group: 2 });
+    tell(&liar, 0, Named { fd, client: 1, group: 2, channel: 3 });
     scene.share(|| drive(&attached));
     // Another container's work is stopped while that process hangs, and goes on.
     let late = Tenant::start(&scene.node, &scene.machine, "late", LONG_US);

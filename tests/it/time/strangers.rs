@@ -13,7 +13,7 @@ use gpuslice_nvabi::control::{
 };
 use gpuslice_sim_device::{ContextId, Machine, Role};
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
+use gpuslice_wire::limits::{CHANNELS_PER_GROUP_MAX, GROUPS_PER_CLIENT_MAX};
 use gpuslice_wire::page::may_launch;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::tenant::{ObjectName, Rejection, Request};
@@ -28,8 +28,9 @@ use std::time::Duration;
 
 /// Best effort soon has its part, and the others do not wait for it long.
 const CONFIG: &str = "preemption = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\ndrain_max_ms = 200\n";
-/// The name under which a group of this process's is made.
+/// The names under which a group of this process's and its channel are made.
 const GROUP: u32 = 0x77;
+const CHANNEL: u32 = 0x78;
 
 struct Scene {
     node: Node,
@@ -46,6 +47,7 @@ pub struct Named {
     pub fd: u32,
     pub client: u32,
     pub group: u32,
+    pub channel: u32,
 }
 
 impl Scene {
@@ -61,15 +63,15 @@ impl Scene {
     /// A file of the driver's with a client and a group of this process's own.
     fn own(&self) -> (File, Named) {
         let file = self.device.open_control().expect("the driver's file");
-        let client = alloc(&self.device, &file, (0, 0, class::ROOTS[1]), None);
+        let client = alloc(&self.device, &file, [0, 0, 0, class::ROOTS[1]], None);
         let params = GroupParams {
             address_space: self.device.address_space(self.context),
             ..GroupParams::default()
         };
-        alloc(&self.device, &file, (client, GROUP, class::GROUP), Some(&params));
+        alloc(&self.device, &file, [client, client, GROUP, class::GROUP], Some(&params));
+        alloc(&self.device, &file, [client, GROUP, CHANNEL, class::CHANNELS[2]], None);
         let fd = file.as_raw_fd().cast_unsigned();
-        let group = GROUP;
-        (file, Named { fd, client, group })
+        (file, Named { fd, client, group: GROUP, channel: CHANNEL })
     }
 
     /// The names of the victim's client and group in its driver: read through the victim's own file, as only root can.
@@ -106,7 +108,8 @@ impl Scene {
         };
         let group = (0..64).map(|serial| 0x5c00_0002 + 8 * serial).find(known);
         let group = group.expect("the victim's group");
-        Named { fd, client, group }
+        // The simulated driver's library names a group's channel next.
+        Named { fd, client, group, channel: group + 1 }
     }
 
     /// Attaches to `a` and says this.
@@ -151,8 +154,16 @@ pub fn drive(attached: &Attached) {
     nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
 }
 
-/// Reports a group.
+/// Reports a group and its channel.
 pub fn tell(liar: &TenantClient, lane: u8, lie: Named) {
+    tell_group(liar, lane, lie);
+    let mut channels = [ObjectName(0); CHANNELS_PER_GROUP_MAX];
+    channels[0] = ObjectName(lie.channel);
+    let (client, group) = (ObjectName(lie.client), ObjectName(lie.group));
+    let _ = liar.0.send(9, &Request::Channels { client, group, channels });
+}
+
+fn tell_group(liar: &TenantClient, lane: u8, lie: Named) {
     let request = Request::Group {
         lane: Lane(lane),
         fd: lie.fd,
@@ -167,12 +178,12 @@ pub fn tell(liar: &TenantClient, lane: u8, lie: Named) {
 fn alloc(
     device: &Machine,
     file: &File,
-    (client, object, class): (u32, u32, u32),
+    [client, parent, object, class]: [u32; 4],
     params: Option<&GroupParams>,
 ) -> u32 {
     let mut it = Alloc {
         client,
-        parent: client,
+        parent,
         object,
         class,
         params: params.map_or(0, |params| std::ptr::from_ref(params) as u64),
@@ -206,13 +217,15 @@ fn names_of_foreign_groups_stop_no_work() {
     let not_there = "the process named an object that does not exist";
     let lies = [
         (Named { fd: 1 << 20, ..own }, "Bad file descriptor"),
-        (Named { fd: u32::MAX, client: u32::MAX, group: u32::MAX }, "Bad file descriptor"),
+        (Named { fd: u32::MAX, client: u32::MAX, group: u32::MAX, ..own }, "Bad file descriptor"),
         (Named { fd: plain, ..own }, "the process named a file that is not the driver's"),
         (Named { fd: own.fd, ..victims }, "the process named an object of another process"),
         (Named { client: own.client + 1, ..own }, "the process named an object of another process"),
         (Named { group: victims.group, ..own }, not_there),
         (Named { group: u32::MAX, ..own }, not_there),
         (Named { group: 0, ..own }, not_there),
+        (Named { channel: victims.channel, ..own }, not_there),
+        (Named { channel: u32::MAX, ..own }, not_there),
     ];
     for (lie, why) in lies {
         let (liar, attached) = scene.liar(&[lie]);
@@ -252,12 +265,13 @@ fn more_than_there_is_room_for() {
     (0..4_000).for_each(|_| tell(&liar, 0, own));
     assert!(matches!(liar.reserve(0, 1, 1), gpuslice_wire::tenant::Reply::Reserved { .. }));
     for n in 0..100 * GROUPS_PER_CLIENT_MAX as u32 {
-        tell(&liar, 0, Named { group: GROUP + n, ..own });
+        tell_group(&liar, 0, Named { group: GROUP + n, ..own });
     }
     liar.0.expect_rejected(Rejection::Overdrawn);
     for lane in [1, 15, 16, 17, 255] {
         let (liar, _attached) = scene.liar(&[]);
-        tell(&liar, lane, own);
+        // A frame that follows would be lost with the connection, and the answer with it.
+        tell_group(&liar, lane, own);
         match lane {
             0..=16 => liar.0.expect_rejected(Rejection::NoSuchLane),
             _ => liar.0.expect_rejected(Rejection::Protocol),
@@ -277,7 +291,7 @@ fn a_process_that_executes_another_program() {
     let tells = move || {
         let liar = TenantClient::connect(&socket)?;
         let attached = liar.attach(Bytes::ZERO);
-        let lie = Named { fd: 1, client: 2, group: 3 };
+        let lie = Named { fd: 1, client: 2, group: 3, channel: 4 };
         tell(&liar, 0, lie);
         let claims = client_page(&attached);
         claims.lane[0].runnable.store(1, SeqCst);
