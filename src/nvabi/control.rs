@@ -226,6 +226,7 @@ pub struct SwitchStats {
 pub mod status {
     pub const OK: u32 = 0;
     pub const INSUFFICIENT_PERMISSIONS: u32 = 0x1b;
+    pub const INVALID_CHANNEL: u32 = 0x21;
     pub const INVALID_CLASS: u32 = 0x22;
     pub const INVALID_CLIENT: u32 = 0x23;
     pub const INVALID_PARAM_STRUCT: u32 = 0x3c;

@@ -273,7 +273,10 @@ impl Machine {
             command::DISABLE_CHANNELS => {
                 // SAFETY: as above.
                 let it = unsafe { params.cast::<DisableChannels>().read_unaligned() };
-                self.disable_channels(&it)
+                return match self.disable_channels(&it) {
+                    true => status::OK,
+                    false => status::INVALID_CHANNEL,
+                };
             }
             _ => return status::NOT_SUPPORTED,
         })

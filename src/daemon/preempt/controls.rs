@@ -61,7 +61,7 @@ impl fmt::Display for ControlError {
             ControlError::Driver(status::INVALID_CLIENT) => {
                 out.write_str("the process named an object of another process")
             }
-            ControlError::Driver(status::OBJECT_NOT_FOUND) => {
+            ControlError::Driver(status::OBJECT_NOT_FOUND | status::INVALID_CHANNEL) => {
                 out.write_str("the process named an object that does not exist")
             }
             ControlError::Driver(code) => write!(out, "the driver reports status {code:#x}"),
@@ -82,7 +82,7 @@ impl fmt::Display for ControlError {
 impl ControlError {
     /// Whether the group no longer exists.
     pub fn is_gone(&self) -> bool {
-        let gone = [status::INVALID_CLIENT, status::OBJECT_NOT_FOUND];
+        let gone = [status::INVALID_CHANNEL, status::INVALID_CLIENT, status::OBJECT_NOT_FOUND];
         matches!(self, ControlError::Driver(code) if gone.contains(code))
     }
 }

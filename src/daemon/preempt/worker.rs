@@ -18,6 +18,7 @@ use super::journal::{self, JournalEntry};
 use super::time_slicer::TimeSlicer;
 use crate::slab::Key;
 use gpuslice_host::seqpacket;
+use gpuslice_wire::tenant::ObjectName;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -38,11 +39,21 @@ struct StoppedGroup {
     line: JournalEntry,
 }
 
+impl StoppedGroup {
+    fn ident(&self) -> (Key, ObjectName, ObjectName) {
+        let named = self.line.named();
+        (self.key, named.client, named.group)
+    }
+}
+
 /// See the file's head.
 struct Worker {
     controls: Controls,
     /// By GPU.
     stopped: BTreeMap<u8, Vec<StoppedGroup>>,
+    /// How often each group had been taken off the GPU when it was last resumed. On a card each read takes 0.2 ms, for
+    /// which a container of a higher class would wait.
+    seen: BTreeMap<(Key, ObjectName, ObjectName), u32>,
     /// Groups whose resume has failed so far.
     refused: Vec<StoppedGroup>,
     /// The entries of the container's file: groups that are or were stopped.
@@ -66,6 +77,7 @@ pub fn serve_child(simulated: &Path) -> Result<(), String> {
         slicer: TimeSlicer::new(controls),
         controls,
         stopped: BTreeMap::new(),
+        seen: BTreeMap::new(),
         refused: Vec::new(),
         written: Vec::new(),
     };
@@ -161,7 +173,7 @@ impl Worker {
         };
         let held: Vec<StoppedGroup> =
             targets.iter().map(open).collect::<Result<_, ControlError>>()?;
-        let before = self.saves(&held)?;
+        let before = self.saves_before(&held)?;
         self.write_down(&held)?;
         self.stopped.entry(lane).or_default().extend(held);
         let mut off = 0;
@@ -184,6 +196,16 @@ impl Worker {
             self.resume(lane);
         }
         done
+    }
+
+    /// The sum of the counts at the last resumes, or now for groups that were not stopped yet. A group that its GPU has
+    /// taken off by itself since then is believed to be stopped; the next stop has a fresh count.
+    fn saves_before(&self, held: &[StoppedGroup]) -> Result<u64, ControlError> {
+        let before = |it: &StoppedGroup| match self.seen.get(&it.ident()) {
+            Some(saves) => Ok(*saves),
+            None => self.controls.saves(&it.file, it.line.named()),
+        };
+        held.iter().map(|it| before(it).map(u64::from)).sum()
     }
 
     fn saves(&self, held: &[StoppedGroup]) -> Result<u64, ControlError> {
@@ -224,7 +246,7 @@ impl Worker {
         let mut last = None;
         for held in self.stopped.remove(&lane).unwrap_or_default() {
             match self.controls.resume(&held.file, held.line.named()) {
-                Ok(()) => {}
+                Ok(()) => self.note_saves(&held),
                 Err(refused) if refused.is_gone() => {}
                 Err(refused) => {
                     last = Some(refused);
@@ -233,6 +255,17 @@ impl Worker {
             }
         }
         last
+    }
+
+    fn note_saves(&mut self, held: &StoppedGroup) {
+        let saves = self.controls.saves(&held.file, held.line.named());
+        if self.seen.len() >= 2 * GROUPS_MAX {
+            self.seen.clear(); // groups that come and go
+        }
+        match saves {
+            Ok(saves) => self.seen.insert(held.ident(), saves),
+            Err(_) => self.seen.remove(&held.ident()),
+        };
     }
 
     fn try_again(&mut self) {
@@ -254,6 +287,7 @@ impl Worker {
         }
         self.stopped.retain(|_, held| !held.is_empty());
         self.refused.retain(|held| held.key != key);
+        self.seen.retain(|(of, ..), _| *of != key);
         self.keep_entries(|of| of != key);
         self.slicer.release(key);
     }

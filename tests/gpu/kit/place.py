@@ -129,7 +129,7 @@ class Node:
         self.config.write_text(config)
 
     def __enter__(self):
-        command = [self.place.program("gpusliced"), "--runtime-dir", str(self.dir), "--driver-dir", str(self.place.driver), "--config", str(self.config), "--ephemeral"]
+        command = [self.place.program("gpusliced"), "--runtime-dir", str(self.dir), "--driver-dir", str(self.place.driver), "--config", str(self.config), "--ephemeral", "--verbose"]
         self.log = open(pathlib.Path(self.home.name) / "log", "w+")
         self.daemon = subprocess.Popen(command, env=self.place.environment(), stdout=self.log, stderr=self.log)
         for _ in range(200):

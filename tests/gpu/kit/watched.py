@@ -1,6 +1,7 @@
 """Tenants whose progress is read while they run."""
 import subprocess
 import threading
+import time
 
 from kit import place
 
@@ -52,6 +53,13 @@ class Watched(Points):
             self.process.wait()
         self.thread.join(20)
 
+    def begin_and_end(self, seconds):
+        """Lets it work for so long, ends it, and returns the part of the card that it had."""
+        self.wait_for_work()
+        time.sleep(seconds)
+        self.end()
+        return self.kept()
+
     def kept(self):
         """The part of the card that it had, of its time; None if it finished too little to tell."""
         if len(self.progress) < 10:
@@ -66,3 +74,17 @@ class Watched(Points):
             raise RuntimeError(f"a tenant ended with {self.process.returncode}: {self.process.stderr.read()[-500:]}")
         if not self.progress:
             raise RuntimeError("a tenant came to no end of a kernel")
+
+
+class Alone:
+    """What a tenant's kernels of each length keep of a card that they have for themselves, measured once each: between two short
+    kernels a card does nothing for some microseconds. What is due to a tenant is a part of this."""
+
+    def __init__(self, here, seconds):
+        self.here, self.seconds, self.known = here, seconds, {}
+
+    def __call__(self, kernel_us):
+        if kernel_us not in self.known:
+            kept = Watched(self.here.start(self.here.tenant(kernel_us, self.seconds + 10))).begin_and_end(self.seconds)
+            self.known[kernel_us] = kept or 1.0
+        return self.known[kernel_us]

@@ -3,7 +3,7 @@ slicing, in slices with priority, and in slices whose late work may be stopped o
 soon the card is the service's: a request of one short kernel is answered as much later than alone as the training took to be
 off the card."""
 from kit import place
-from kit.watched import Watched
+from kit.watched import Alone, Watched
 
 LONG_US = 5_000_000
 # The two services: one request, and the lengths of the training's kernels beside it, µs. Only the hardware can interrupt the
@@ -21,10 +21,11 @@ PROMISED_KEPT = 0.95
 
 def run(here, result):
     seconds = 3 if here.quick else 10
+    busy_alone = Alone(here, 1 if here.quick else 3)
     for name, request, kernels in SERVICES:
         command = [here.program("pulse")] + request + ["--seconds", str(seconds), "--rounds-per-us", str(here.rounds())]
         alone = answer(here.run(command, seconds + 60))
-        service = Service(result, name, command, seconds, alone)
+        service = Service(result, name, command, seconds, alone, busy_alone)
         service.report("alone", "", None, alone)
         for kernel in kernels if not here.quick else [50, LONG_US] if kernels[-1] == LONG_US else [50]:
             native(here, service, kernel)
@@ -35,8 +36,9 @@ def run(here, result):
 class Service:
     """One of the services: how it is asked, and what it answered alone."""
 
-    def __init__(self, result, name, command, seconds, alone):
+    def __init__(self, result, name, command, seconds, alone, busy_alone):
         self.result, self.name, self.command, self.seconds, self.alone = result, name, command, seconds, alone
+        self.busy_alone = busy_alone
 
     def report(self, case, level, training, found):
         alone = self.alone
@@ -80,7 +82,7 @@ def judge(service, kernel, config, with_preemption, numbers, training):
             promised = PROMISED_P99[config]
             result.promise(f"p99 beside kernels of {kernel} µs{with_preemption}: at most {promised:.0%} more than alone", more <= promised, f"{more:+.1%}")
         if kernel <= 50 and training is not None:
-            left = 1 - 100 * 20 * 50e-6
+            left = service.busy_alone(kernel) * (1 - 100 * 20 * 50e-6 / service.busy_alone(50))
             result.promise(f"training keeps {PROMISED_KEPT:.0%} of what is left{with_preemption}", training >= PROMISED_KEPT * left, f"{training / left:.1%}")
     elif kernel <= 50:
         result.promise(f"off the card within {PROMISED_PREEMPTION_US} µs, p99{with_preemption}", more_us <= PROMISED_PREEMPTION_US, f"{more_us:.0f} µs later than alone")

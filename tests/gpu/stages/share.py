@@ -3,7 +3,7 @@ preemption and with it."""
 import time
 
 from kit import place
-from kit.watched import Points, Watched
+from kit.watched import Alone, Points, Watched
 
 # Weights of tenants that are always busy, and the kernel length of each, µs.
 CASES = [
@@ -36,6 +36,7 @@ PREEMPTION = 'preemption = "probe"\n'
 
 def run(here, result):
     seconds = 4 if here.quick else 13
+    alone = Alone(here, 1 if here.quick else 3)
     for name, weights, kernels in CASES[: 2 if here.quick else None]:
         due = [weight / sum(weights) for weight in weights]
         options = [["--weight", str(weight)] for weight in weights]
@@ -45,8 +46,15 @@ def run(here, result):
         due = [weight / sum(weights) for weight in weights]
         waiting(here, result, name, [["--weight", str(weight)] for weight in weights], kernels, due, seconds)
     for policy, options, due in POLICIES[3:4] if here.quick and not here.sim else POLICIES:
-        case(here, result, policy, options, [200] * len(due), due, 4 if here.quick else 8, f'policy = "{policy}"\n')
+        kernels = [200] * len(due)
+        case(here, result, policy, options, kernels, of_alone(due, kernels, alone), 4 if here.quick else 8, f'policy = "{policy}"\n')
     native(here, result, seconds)
+
+
+def of_alone(due, kernels, alone):
+    """Where the policy leaves a part of the card unused, a tenant is due a part of what its kernels keep of a card alone."""
+    whole = abs(sum(due) - 1) < 1e-9
+    return due if whole else [share * alone(kernel) for share, kernel in zip(due, kernels)]
 
 
 def case(here, result, name, options, kernels, due, seconds, config):
@@ -110,7 +118,7 @@ def show(shares):
 
 
 def part(all_of, start, end, due):
-    """Everybody's part. Where everything is due to somebody, time that nobody got (hand-overs) is left out of the account."""
+    """The part of each. Where all is due to someone, time that was lost in hand-overs is left out of the account."""
     had = [one.busy(end) - one.busy(start) for one in all_of]
     of = sum(had) if abs(sum(due) - 1) < 1e-9 else end - start
     return [one / of for one in had] if of else []

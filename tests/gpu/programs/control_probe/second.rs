@@ -217,12 +217,13 @@ pub fn second(options: &Options) -> Result<bool, String> {
             right &= stop_one(&probe, method, (way, &names), &mut other, options.length)?;
         }
     }
+    right &= strangers(options, &names, &mut other)?;
+    // Last: after these controls a card preempts nothing of the group before its kernel ends.
     if let Some((_, way)) = ways.last() {
         other.launch(options.length)?;
         privileged(way, &names);
         right &= other.settle(options.length + PATIENCE)? == (true, true);
     }
-    right &= strangers(options, &names, &mut other)?;
     other.ask = None;
     other.gone();
     Ok(right)
