@@ -1,5 +1,8 @@
 //! The library and the system: start, versions, units, confidential computing, performance
 //! counters.
+//!
+//! No header has `nvmlInternalGetExportTable`, but `nvidia-smi` ends with "Mismatch in versions" in a process whose
+//! library lacks it (580.159.04). Its tables are the real library's: what they show is not narrowed.
 
 /// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
@@ -80,6 +83,15 @@ macro_rules! for_each_nvml_system_fn {
             [pass, none, 11080] nvmlGetExcludedDeviceCount(device_count: *mut u32) -> nvmlReturn_t;
             [pass, none, 11080] nvmlGetExcludedDeviceInfoByIndex(
                 index: u32, info: *mut c_void,
+            ) -> nvmlReturn_t;
+            [pass, none, 11080] nvmlGetBlacklistDeviceCount(
+                device_count: *mut u32,
+            ) -> nvmlReturn_t;
+            [pass, none, 11080] nvmlGetBlacklistDeviceInfoByIndex(
+                index: u32, info: *mut c_void,
+            ) -> nvmlReturn_t;
+            [pass, none, 11080] nvmlInternalGetExportTable(
+                table: *mut *const c_void, id: *const c_void,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlGpmMetricsGet(metrics_get: *mut c_void) -> nvmlReturn_t;
             [pass, none, 11080] nvmlGpmSampleFree(gpm_sample: nvmlGpmSample_t) -> nvmlReturn_t;
