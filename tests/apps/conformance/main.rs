@@ -110,15 +110,13 @@ fn options(words: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--part" => {
                 let part = value("a part, as in 2/8")?;
-                options.part =
-                    parsed_part(&part).ok_or(format!("{part} is no part; write 2/8"))?;
+                options.part = parsed_part(&part).ok_or(format!("{part} is no part; write 2/8"))?;
             }
             "--each" => {
                 let seconds = value("seconds")?;
                 let whole = seconds.parse().ok().filter(|seconds| *seconds > 0);
-                options.each = Duration::from_secs(
-                    whole.ok_or(format!("{seconds} is no number of seconds"))?,
-                );
+                options.each =
+                    Duration::from_secs(whole.ok_or(format!("{seconds} is no number of seconds"))?);
             }
             _ => {
                 return Err(format!(

@@ -28,11 +28,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Runs all these cases; fails if one of them does, or if there is none.
-pub fn all(
-    cases: impl Iterator<Item = &'static Case>,
-    each: Duration,
-    json: bool,
-) -> ExitCode {
+pub fn all(cases: impl Iterator<Item = &'static Case>, each: Duration, json: bool) -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0u32, 0u32, 0u32);
     let mut out = std::io::stdout().lock();
     for case in cases {
