@@ -137,7 +137,7 @@ const KEYS: [Key; 29] = [
     key("sms", "132", "1 to 1024", "multiprocessors"),
     key("slice", "2ms", SPAN_FORM, "time-slice between contexts that have work").or("1500us..2500us"),
     key("switch", "50us", SPAN_FORM, "cost of a change from one context to another").or("50us..500us"),
-    key("context", "64MiB", SIZE_FORM, "device memory every context takes for itself").or("300MiB"),
+    key("context", "64MiB", SIZE_FORM, "device memory every context takes for itself").or("524MiB"),
     key("first", "0B", SIZE_FORM, "what the first context of a process on a GPU takes on top"),
     key("create", "0ns", SPAN_FORM, "time of the creation of a context").or("100ms"),
     key(

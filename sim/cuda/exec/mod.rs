@@ -161,5 +161,5 @@ pub fn context_ends(context: &'static Context) {
 
 /// Frees memory that came from a pool or a graph, at once.
 pub fn free_ordered(address: u64) -> Outcome {
-    if pool::free(address, None)? { Ok(()) } else { graph::end_use(address) }
+    if pool::free(address, None)? { Ok(()) } else { graph::free(address) }
 }

@@ -67,7 +67,13 @@ pub mod imp {
         context::push(context);
         pctx.set(context.handle())
     }
-    pub use cuCtxCreate_v2 as cuCtxCreate;
+
+    /// The form of before CUDA 3.2, with which a card's driver makes no context.
+    pub fn cuCtxCreate(pctx: Out<CUcontext>, _flags: u32, dev: CUdevice) -> Outcome {
+        pctx.require()?;
+        process()?.gpu(dev)?;
+        Err(CUresult::ERROR_OUT_OF_MEMORY)
+    }
 
     pub fn cuCtxCreate_v3(
         pctx: Out<CUcontext>,

@@ -128,10 +128,11 @@ pub fn cuIpcOpenMemHandle_v2(
     pdptr.require()?;
     let context = exec::working()?;
     let ticket = Ticket::from_handle(&handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    refuse_if(flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)?;
+    // A card's driver looks at the maker before it looks at the flags.
     if ticket.maker == identity() {
         return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
+    refuse_if(flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)?;
     pdptr.set(open(context, ticket)?)
 }
 pub use cuIpcOpenMemHandle_v2 as cuIpcOpenMemHandle;

@@ -10,7 +10,7 @@ macro_rules! for_each_driver_memory_fn {
         $callback! {
             [hook, none, 2000] cuMemGetInfo(free: *mut u32, total: *mut u32);
             [hook, sim, 3020] cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
-            [hook, none, 2000] cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32);
+            [hook, sim, 2000] cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32);
             [hook, sim, 3020] cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
             [hook, none, 2000] cuMemAllocPitch(
                 dptr: *mut CUdeviceptr_v1, p_pitch: *mut u32, width_in_bytes: u32, height: u32,

@@ -223,23 +223,36 @@ fn answer(helper: &mut Helper, word: &str) -> Outcome<usize> {
     helper.hears()?.parse().or_else(fail)
 }
 
-/// After each step of one process, it and all others see the same, at once.
-fn eight_processes_fill_free_ask(gpu: Gpu) -> Outcome {
+/// Eight helpers, or as many as have contexts in three quarters of the memory: a card's take 0.5 GiB each.
+fn helpers(gpu: Gpu) -> Outcome<Vec<Helper>> {
+    let context = (gpu.total()? - gpu.before).max(GRAIN);
+    let count = (gpu.before / 4 * 3 / context).min(8);
+    if count < 2 {
+        return skip("the device has no room for the contexts of two processes more");
+    }
     let mut all: Vec<Helper> =
-        (0..8).map(|_| Helper::start("exact", &[])).collect::<Outcome<_>>()?;
+        (0..count).map(|_| Helper::start("exact", &[])).collect::<Outcome<_>>()?;
     for helper in &mut all {
         helper.says("ready")?;
     }
+    Ok(all)
+}
+
+/// After each step of one process, it and all others see the same, at once.
+fn eight_processes_fill_free_ask(gpu: Gpu) -> Outcome {
+    let mut all = helpers(gpu)?;
     let gpu = gpu.measured()?;
     let bytes = gpu.before / 10 / GRAIN * GRAIN;
+    let count = all.len();
     for _ in 0..3 {
-        for step in 1..=16 {
-            let (word, held) = match step {
-                1..=8 => (format!("take {bytes}"), step * bytes),
-                _ => ("free all".to_owned(), (16 - step) * bytes),
+        for step in 1..=2 * count {
+            let (word, held) = if step <= count {
+                (format!("take {bytes}"), step * bytes)
+            } else {
+                ("free all".to_owned(), (2 * count - step) * bytes)
             };
-            let seen = answer(&mut all[(step - 1) % 8], &word)?;
-            let there = answer(&mut all[step * 3 % 8], "ask")?;
+            let seen = answer(&mut all[(step - 1) % count], &word)?;
+            let there = answer(&mut all[step % count], "ask")?;
             that!(
                 (seen + held).abs_diff(gpu.before) <= 9 * GRAIN
                     && seen.abs_diff(there) <= 8 * GRAIN,
@@ -456,18 +469,15 @@ fn nvml_after_eight_threads(gpu: Gpu) -> Outcome {
 /// Each time one of eight processes has allocated or freed, NVML says so here.
 fn nvml_after_eight_processes(gpu: Gpu) -> Outcome {
     let device = nvml::nvml(gpu)?;
-    let mut all: Vec<Helper> =
-        (0..8).map(|_| Helper::start("exact", &[])).collect::<Outcome<_>>()?;
-    for helper in &mut all {
-        helper.says("ready")?;
-    }
+    let mut all = helpers(gpu)?;
     let (before, bytes) = (nvml::memory(device)?.used, gpu.free()? / 10 / GRAIN * GRAIN);
     for _ in 0..3 {
         for (helper, held) in all.iter_mut().zip(1..) {
             answer(helper, &format!("take {bytes}"))?;
             nvml_more(device, before, held * bytes)?;
         }
-        for (helper, held) in all.iter_mut().zip((0..8).rev()) {
+        let count = all.len();
+        for (helper, held) in all.iter_mut().zip((0..count).rev()) {
             answer(helper, "free all")?;
             nvml_more(device, before, held * bytes)?;
         }

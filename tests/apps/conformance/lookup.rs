@@ -1,5 +1,6 @@
 //! `cuGetProcAddress`: another way to the same functions, which refuse alike.
 
+use crate::child::refused_or_crashes;
 use crate::words::*;
 use gpuslice_apps::api::address;
 use gpuslice_nvabi::types::*;
@@ -8,10 +9,9 @@ use std::ffi::{CStr, CString};
 
 family!("lookup":
     same_as_by_name, every_hookable_name_answers, itself, alloc_refuses, managed_refuses,
-    create_refuses, array_refuses, ordered_refuses, info_agrees;
+    create_refuses, array_refuses, ordered_refuses, info_agrees, null_name, null_out;
     bare: before_initialisation, same_each_time, old_versions, per_thread_twins, unknown_name,
-    exact_names_are_unknown, too_new, bad_flags, null_name, null_out, no_version,
-    status_is_written,
+    exact_names_are_unknown, too_new, bad_flags, no_version, status_is_written,
 );
 
 const VERSION: i32 = 12000;
@@ -106,22 +106,34 @@ fn bad_flags() -> Outcome {
     Ok(())
 }
 
-fn null_name() -> Outcome {
+fn null_name(gpu: Gpu) -> Outcome {
+    refused_or_crashes(gpu, "null-name")
+}
+
+/// The helper of that case.
+pub fn null_name_asked(_: &[String]) -> Outcome {
     let mut entry = std::ptr::null_mut();
     says!(INVALID, cuGetProcAddress(std::ptr::null(), &mut entry, VERSION, 0));
     Ok(())
 }
 
-fn null_out() -> Outcome {
+fn null_out(gpu: Gpu) -> Outcome {
+    refused_or_crashes(gpu, "null-out")
+}
+
+/// The helper of that case.
+pub fn null_out_asked(_: &[String]) -> Outcome {
     says!(INVALID, cuGetProcAddress(c"cuMemAlloc".as_ptr(), std::ptr::null_mut(), VERSION, 0));
     Ok(())
 }
 
+/// A card's driver answers success for version -1.
 fn no_version() -> Outcome {
     let mut entry = std::ptr::null_mut();
     let (name, not_found) = (c"cuMemAlloc".as_ptr(), CUresult::ERROR_NOT_FOUND);
-    says!([INVALID, not_found], cuGetProcAddress(name, &mut entry, -1, 0));
-    says!([INVALID, not_found], cuGetProcAddress(name, &mut entry, 0, 0));
+    for version in [-1, 0] {
+        says!([SUCCESS, INVALID, not_found], cuGetProcAddress(name, &mut entry, version, 0));
+    }
     Ok(())
 }
 

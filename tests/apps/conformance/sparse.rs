@@ -1,6 +1,7 @@
 //! Sparse arrays: memory is put behind tiles of an array that has none. A tile holds its memory by
 //! itself, whatever becomes of the handle.
 
+use crate::child::refused_or_crashes;
 use crate::vmm::wanted;
 use crate::words::*;
 use gpuslice_apps::api::calls;
@@ -9,8 +10,8 @@ use gpuslice_nvabi::types::*;
 family!("sparse":
     tile, mapped_costs_nothing_more, released_while_mapped_is_charged, unmapped_gives_back,
     destroyed_gives_back, mapped_over, two_tiles_of_one_handle, context_destroyed, no_steps,
-    tail_of_a_mipmapped;
-    bare: outside, cut, too_little_memory, bad_handle, plain_array,
+    tail_of_a_mipmapped, bad_handle, plain_array;
+    bare: outside, cut, too_little_memory,
 );
 
 const SIDE: usize = 4096;
@@ -218,11 +219,21 @@ fn too_little_memory() -> Outcome {
     refused(|step| step.offset = BYTES as u64 / 2)
 }
 
-fn bad_handle() -> Outcome {
+fn bad_handle(gpu: Gpu) -> Outcome {
+    refused_or_crashes(gpu, "map-bad-handle")
+}
+
+/// The helper of that case.
+pub fn bad_handle_mapped(_: &[String]) -> Outcome {
     refused(|step| step.mem_handle = 77)
 }
 
-fn plain_array() -> Outcome {
+fn plain_array(gpu: Gpu) -> Outcome {
+    refused_or_crashes(gpu, "map-ended-array")
+}
+
+/// The helper of that case: an array that was not sparse, and is no more.
+pub fn ended_array_mapped(_: &[String]) -> Outcome {
     let mut plain = CUarray::NULL;
     refused(|step| {
         let _ = calls::cuArray3DCreate_v2(&mut plain, &shape(0));

@@ -1,6 +1,7 @@
 //! Physical memory by handle: created, mapped, unmapped, released, in every order. It lives until
 //! the last handle *and* the last mapping of it are gone, and as long it is charged.
 
+use crate::child::refused_or_crashes;
 use crate::words::*;
 use gpuslice_nvabi::types::*;
 
@@ -364,12 +365,24 @@ fn release_twice(gpu: Gpu) -> Outcome {
 }
 
 fn release_foreign(gpu: Gpu) -> Outcome {
+    refused_or_crashes(gpu, "release-foreign")
+}
+
+/// The helper of that case.
+pub fn foreign_released(_: &[String]) -> Outcome {
+    let gpu = gpu()?;
     says!(INVALID, cuMemRelease(0));
     says!(INVALID, cuMemRelease(u64::MAX));
     gpu.back()
 }
 
 fn map_a_released_handle(gpu: Gpu) -> Outcome {
+    refused_or_crashes(gpu, "map-released")
+}
+
+/// The helper of that case.
+pub fn released_mapped(_: &[String]) -> Outcome {
+    let gpu = gpu()?;
     let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(bytes)?);
     release(handle)?;
@@ -399,21 +412,24 @@ fn map_outside(gpu: Gpu) -> Outcome {
     gpu.back()
 }
 
+/// A card's driver answers at least one of these by "not supported".
 fn map_too_much(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let (handle, at) = (create(gpu, bytes)?, reserve(2 * bytes)?);
-    says!(INVALID, cuMemMap(at, 2 * bytes, 0, handle, 0));
-    says!(INVALID, cuMemMap(at, 0, 0, handle, 0));
-    says!(INVALID, cuMemMap(at, bytes, bytes, handle, 0));
+    for (size, offset) in [(2 * bytes, 0), (0, 0), (bytes, bytes)] {
+        let unsupported = CUresult::ERROR_NOT_SUPPORTED;
+        says!([INVALID, unsupported], cuMemMap(at, size, offset, handle, 0));
+    }
     release(handle)?;
     gpu.back()
 }
 
+/// A card's driver answers success for a range in which nothing is mapped.
 fn unmap_nothing(gpu: Gpu) -> Outcome {
     let bytes = gpu.part(8)?;
     let at = reserve(bytes)?;
-    says!(INVALID, cuMemUnmap(at, bytes));
-    says!(INVALID, cuMemUnmap(at, 0));
+    says!([SUCCESS, INVALID], cuMemUnmap(at, bytes));
+    says!([SUCCESS, INVALID], cuMemUnmap(at, 0));
     gpu.back()
 }
 

@@ -6,6 +6,9 @@ use gpuslice_nvabi::types::*;
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 /// Rows begin at multiples of this.
 const ROW_ALIGN: u64 = 64;
+/// Rows that an array of one dimension takes. An H200 (driver 580.159.04) took 16 MiB for each array of 131072
+/// elements of 16 bytes: memory comes in blocks of eight rows. What it takes for layers or few rows is not known.
+const LINE_ROWS: u64 = 8;
 /// Flags an array can have; video arrays need hardware there is none of.
 const FLAGS: u32 = CUDA_ARRAY3D_LAYERED
     | CUDA_ARRAY3D_SURFACE_LDST
@@ -109,6 +112,7 @@ pub fn pitch(row: u64) -> u64 {
 /// Bytes it takes in memory.
 pub fn bytes(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<u64, CUresult> {
     let [row, height, depth] = extent(shape)?;
+    let height = if shape.height == 0 && shape.depth == 0 { LINE_ROWS } else { height };
     let plane = pitch(row).checked_mul(height);
     plane.and_then(|plane| plane.checked_mul(depth)).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }
@@ -144,7 +148,8 @@ mod tests {
 
     #[test]
     fn sizes_and_levels() {
-        assert_eq!(bytes(&shape(3, 0, 0, 0)), Ok(64));
+        assert_eq!(bytes(&shape(3, 0, 0, 0)), Ok(64 * 8), "a block of 8 rows");
+        assert_eq!(bytes(&shape(131_072, 0, 0, 0)), Ok(16 << 20));
         assert_eq!(bytes(&shape(5, 2, 3, 0)), Ok(128 * 6));
         assert_eq!(most_levels(&shape(64, 16, 0, 0)), 7);
         let (format, num_channels) = (CU_AD_FORMAT_BC1_UNORM, 4);

@@ -89,7 +89,8 @@ pub fn key(handle: *mut std::ffi::c_void) -> Result<Key<Array>, CUresult> {
     Key::from_pointer(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// Looks at an array, or at a mipmapped one.
+/// Looks at an array, or at a mipmapped one. A handle that names none is refused here; a card's driver does not check
+/// it, and the process ends with SIGSEGV.
 pub fn with<R>(
     handle: *mut std::ffi::c_void,
     mipmapped: bool,

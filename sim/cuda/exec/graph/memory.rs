@@ -31,6 +31,8 @@ struct Behind {
     chunk: Option<Arc<Chunk>>,
     /// Held while the program may use it, whether or not its graph still exists.
     in_use: Option<Arc<Memory>>,
+    /// Freed by the program, and still counted as used: [`free`].
+    freed: bool,
 }
 
 #[derive(Default, Clone, Copy)]
@@ -64,7 +66,7 @@ impl Memory {
         let memory = Arc::new(Self { address, bytes, device, len, gpu });
         leave_empty(address, len);
         allocations::insert(address, Allocation::new(context, bytes, Kind::Graph, Home::Elsewhere));
-        let behind = Behind { device, len, chunk: None, in_use: None };
+        let behind = Behind { device, len, chunk: None, in_use: None, freed: false };
         ledger().memory.insert(address, behind);
         Ok(memory)
     }
@@ -91,6 +93,7 @@ impl Memory {
         let mut ledger = ledger();
         if let Some(behind) = ledger.memory.get_mut(&this.address) {
             behind.in_use = Some(Arc::clone(this));
+            behind.freed = false;
         }
         let used = ledger.sum(this.device).used;
         let high = ledger.high.entry(this.device).or_default();
@@ -131,12 +134,24 @@ pub fn end_use(address: u64) -> Outcome {
     used.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
+/// The program frees an allocation that its graph left. A card's driver still counts it as used after the context was
+/// synchronised. Until when is not known; here, until the memory is launched again or trimmed.
+pub fn free(address: u64) -> Outcome {
+    end_use(address)?;
+    // The end of use may be the end of the allocation too.
+    if let Some(behind) = ledger().memory.get_mut(&address) {
+        behind.freed = true;
+    }
+    Ok(())
+}
+
 impl Ledger {
     fn sum(&self, device: CUdevice) -> High {
         let mut sum = High::default();
         for behind in self.memory.values().filter(|behind| behind.device == device) {
             sum.reserved += if behind.chunk.is_some() { behind.len } else { 0 };
-            sum.used += if behind.in_use.is_some() { behind.len } else { 0 };
+            let counts = behind.in_use.is_some() || behind.freed;
+            sum.used += if counts { behind.len } else { 0 };
         }
         sum
     }
@@ -149,6 +164,7 @@ pub fn cuDeviceGraphMemTrim(device: CUdevice) -> Outcome {
     for (address, behind) in &mut ledger.memory {
         if behind.device == device && behind.in_use.is_none() && behind.chunk.is_some() {
             leave_empty(*address, behind.len);
+            behind.freed = false;
             unused.extend(behind.chunk.take());
         }
     }

@@ -27,7 +27,8 @@ fn key(handle: CUmemGenericAllocationHandle) -> Result<Key<Handle>, CUresult> {
     Key::from_pointer(handle as usize as *mut c_void).ok_or(INVALID)
 }
 
-/// The memory of a handle.
+/// The memory of a handle. A number that names none is refused here and in [`cuMemRelease`]; a card's driver does not
+/// check it, and the process ends with SIGSEGV.
 pub(super) fn physical(handle: CUmemGenericAllocationHandle) -> Result<Physical, CUresult> {
     let handles = handles();
     handles.get(key(handle)?).map(|one| one.physical.clone()).ok_or(INVALID)

@@ -43,6 +43,11 @@ impl Ranges {
         (at == address + len).then_some(bases)
     }
 
+    /// Whether a range is reserved and nothing is mapped in it.
+    fn is_empty(&self, address: u64, len: u64) -> bool {
+        self.is_reserved(address, len) && !self.overlaps(address, len)
+    }
+
     fn overlaps(&self, address: u64, len: u64) -> bool {
         let before = self.mapped.range(..address + len).next_back();
         before.is_some_and(|(&base, (size, _))| base + size > address)
@@ -119,8 +124,12 @@ pub fn cuMemMap(
     Ok(())
 }
 
+/// A reserved range in which nothing is mapped is unmapped with success, as a card's driver does.
 pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
     whole(&[ptr, size as u64])?;
+    if ranges().is_empty(ptr, size as u64) {
+        return Ok(());
+    }
     ranges().exactly(ptr, size as u64).ok_or(INVALID)?;
     exec::settle_all();
     let mut ranges = ranges();

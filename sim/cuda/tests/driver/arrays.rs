@@ -45,6 +45,16 @@ scenarios! {
         assert_eq!(free_bytes(), before);
     }
 
+    a_line_takes_eight_rows("mem=256MiB,context=64MiB") {
+        context_on(0);
+        let before = free_bytes();
+        let mut array = CUarray::NULL;
+        ok!(cuArray3DCreate_v2(&mut array, &shape(131_072, 0, 0)));
+        assert_eq!(before - free_bytes(), 4 * MIB);
+        ok!(cuArrayDestroy(array));
+        assert_eq!(before, free_bytes());
+    }
+
     an_array_takes_memory("mem=256MiB,context=64MiB") {
         context_on(0);
         let before = free_bytes();
@@ -84,7 +94,9 @@ scenarios! {
         assert_eq!((told.width, told.height), (256, 256));
         let bytes = pattern(1024, 8);
         ok!(cuMemcpyHtoA_v2(level, 0, bytes.as_ptr().cast(), 1024));
-        refused!(ERROR_INVALID_HANDLE, cuArrayDestroy(level));
+        let held = free_bytes();
+        ok!(cuArrayDestroy(level));
+        assert_eq!(free_bytes(), held, "a level has no memory of its own");
         refused!(ERROR_INVALID_HANDLE, cuArrayDestroy(CUarray(mipmap.0)));
         let mut other = CUarray::NULL;
         refused!(ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&mut other, mipmap, 4));

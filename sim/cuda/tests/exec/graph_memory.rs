@@ -89,6 +89,8 @@ scenarios! {
         ok!(cuCtxSynchronize());
         assert_eq!(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 10 * MIB);
         ok!(cuMemFree_v2(params.dptr));
+        assert_eq!(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 10 * MIB, "until it is trimmed");
+        ok!(cuDeviceGraphMemTrim(0));
         assert_eq!(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0);
         ok!(cuGraphExecDestroy(exec));
         ok!(cuGraphDestroy(graph));

@@ -50,7 +50,7 @@ scenarios! {
         let took = timed(|| { context_on(0); });
         assert!(took >= Duration::from_millis(100), "{took:?}");
         let used = (2 << 30) - free_bytes();
-        assert_eq!(used, 300 * MIB);
+        assert_eq!(used, 524 * MIB);
     }
 
     the_first_launch_of_a_function_loads_it("lazy=50ms,module=8MiB,mem=1GiB") {
