@@ -128,7 +128,7 @@ struct Key {
 const KIND: &str = "kind";
 const STRICT: &str = "strict";
 
-const KEYS: [Key; 29] = [
+const KEYS: [Key; 30] = [
     key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
@@ -140,6 +140,12 @@ const KEYS: [Key; 29] = [
     key("context", "64MiB", SIZE_FORM, "device memory every context takes for itself").or("524MiB"),
     key("first", "0B", SIZE_FORM, "what the first context of a process on a GPU takes on top"),
     key("create", "0ns", SPAN_FORM, "time of the creation of a context").or("100ms"),
+    key(
+        "part",
+        "0B",
+        SIZE_FORM,
+        "what a context takes until its creation is over, and the rest then; 0B for all at the beginning",
+    ),
     key(
         "module",
         "2MiB",
@@ -288,7 +294,8 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
     let most_late = |text: &str| short(text).filter(|span| span.is_fixed());
     Ok(Properties {
         seed: read(value("seed"), |v| v.parse().ok())?,
-        create: read(value("create"), short)?,
+        create: read(value("create"), long)?,
+        part_bytes: read(value("part"), overhead)?,
         lazy: read(value("lazy"), short)?,
         exit: read(value("exit"), long)?,
         nvml: read(value("nvml"), short)?,

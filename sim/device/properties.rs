@@ -99,6 +99,8 @@ pub struct Properties {
     pub seed: u64,
     /// The creation of a context blocks so long.
     pub create: Span,
+    /// What a context takes until its creation is over; 0: all of it, from the beginning.
+    pub part_bytes: u64,
     /// The first launch of a function blocks so long, while it is loaded; zero: modules are loaded as a whole.
     pub lazy: Span,
     /// What a process held is given back so long after its end.

@@ -100,7 +100,7 @@ impl Engine {
         if absent > Duration(0) {
             self.absence = Some((self.now, absent));
         }
-        let (from, comes) = (actions.len(), matches!(event, Event::Attach { .. }));
+        let from = actions.len();
         let reclaims = if self.reclaim_due() { ALL } else { 0 };
         let touched = self.concerned(&event) | self.overdue() | reclaims;
         let touched = gang::closure(&self.gangs, touched);
@@ -119,7 +119,7 @@ impl Engine {
         self.turn_over(touched, actions);
         self.show_ledgers(actions);
         self.move_drained(actions);
-        self.pages_first(comes, &mut actions[from..], told);
+        self.pages_first(&mut actions[from..], told);
         if cfg!(debug_assertions) {
             self.check();
         }
@@ -186,17 +186,20 @@ impl Engine {
     }
 
     /// Where turns begin because a container's first process attaches, it sees pages with turns, and
-    /// launches nothing before. The first `told` actions answer processes; the rest writes pages.
-    fn pages_first(&self, comes: bool, actions: &mut [Action], told: usize) {
-        if !comes {
-            return;
-        }
+    /// launches nothing before. A process whose grant covers its residual finds as much free on its page as it is told.
+    /// The first `told` actions answer processes; the rest writes pages.
+    fn pages_first(&self, actions: &mut [Action], told: usize) {
+        let covers = |client, lane| {
+            let mine = self.clients.get(client).and_then(|it| it.lanes.get(lane));
+            mine.is_some_and(|mine| mine.covered > Bytes::ZERO)
+        };
         let talks = |index| self.clients_of(index).filter(|it| it.connected).count();
         let first = |it: &Action| match it {
             Action::Attached { container, .. } => {
                 let index = self.containers.find(*container);
                 index.is_some_and(|index| talks(index) == 1)
             }
+            Action::Reserved { client, lane, .. } => covers(*client, *lane),
             _ => false,
         };
         if let Some(at) = actions[..told].iter().position(first) {

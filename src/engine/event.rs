@@ -235,6 +235,8 @@ pub enum Event {
         lane: Lane,
         /// What NVML shows for it.
         used: Bytes,
+        /// The process itself asked, and is told the figure: what it is granted next may be for memory that is in it.
+        requested: bool,
     },
     /// NVML is about to be asked for the memory of all attached processes of a container. `Looked` follows, if
     /// NVML answers.

@@ -95,7 +95,7 @@ impl Engine {
             );
             let returning = matches!(container.stage, Stage::Returning { .. });
             let first = slice.waiting.front();
-            let claims = first.is_some_and(|growth| self.is_claim(index, lane, growth.need));
+            let claims = first.is_some_and(|growth| self.is_claim(index, lane, self.lacks(growth)));
             let lending = slice.gpu.map(|gpu| self.gpus[gpu].lending);
             assert!(
                 !claims || lending.is_some_and(|it| it.due.is_some()),

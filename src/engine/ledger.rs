@@ -4,7 +4,7 @@
 //! decided one after the other, and only one can win. A grant stays until it is given back or its process
 //! ends, used or not:
 //! ```text
-//! reserved = sum over processes of (granted + residual) + unattributed
+//! reserved = sum over processes of (granted + residual that no grant covers) + unattributed
 //! ```
 //! The cap is promised. The limit is mostly the cap; a larger one lets the account borrow what other accounts
 //! leave unused (`memory::borrow`). Nothing is *granted* beyond the limit. Memory that exists without a grant is

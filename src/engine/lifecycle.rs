@@ -370,6 +370,10 @@ pub(crate) struct ClientLane {
     pub(crate) peaks: [Bytes; 2],
     /// NVML's figure for it beyond its grants.
     pub(crate) residual: Measured,
+    /// All its memory by a measurement that it requested, until the next sample.
+    pub(crate) answered: Option<Bytes>,
+    /// The part of its residual that is not charged, because its grants since then explain it.
+    pub(crate) covered: Bytes,
     /// NVML's figure for it at the last measurement; `None` before the first.
     pub(crate) seen: Option<Bytes>,
     /// The part of that beyond its own grants.
@@ -417,7 +421,11 @@ impl ClientLane {
     }
     /// All bytes that count for it.
     pub(crate) fn reserved(&self) -> u128 {
-        u128::from(self.granted.0) + u128::from(self.residual.charged().0)
+        u128::from(self.granted.0) + u128::from(self.untracked().0)
+    }
+    /// The part of its residual that is charged.
+    pub(crate) fn untracked(&self) -> Bytes {
+        self.residual.charged().saturating_sub(self.covered)
     }
     /// The memory that counts for it wherever it is.
     pub(crate) fn kept(&self) -> u128 {
@@ -435,7 +443,7 @@ impl ClientLane {
     /// The latter is what NVML has shown once, or the context that it was creating. Such a context rests on a claim, so
     /// it counts at most as much as the cap has left: a false claim costs no other container.
     pub(crate) fn leaves(&self, slice: &Slice) -> u128 {
-        let shown = self.own.saturating_sub(self.residual.charged());
+        let shown = self.own.saturating_sub(self.untracked());
         let is_known = self.had_memory() || self.kept() > 0 || self.claims.contexts == 0;
         let context = if is_known { Bytes::ZERO } else { slice.context.unwrap_or(CONTEXT_MOST) };
         let context = context.min(slice.account.promised());

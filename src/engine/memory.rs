@@ -86,7 +86,9 @@ impl Engine {
             Event::Complete { container } => self.complete(container, actions),
             Event::Left { client } => self.left(client, actions),
             Event::Gone { client } => self.forget(client, actions),
-            Event::Measured { client, lane, used } => self.measured(client, lane, used, actions),
+            Event::Measured { client, lane, used, requested } => {
+                self.measured(client, lane, (used, requested), actions)
+            }
             Event::Looking { container, lane } => self.looking(container, lane),
             Event::Looked { container, lane } => self.looked(container, lane, actions),
             Event::DeviceLooked { gpu, asked, least, most } => {
@@ -141,6 +143,7 @@ impl Engine {
         }
         mine.granted = mine.granted.saturating_sub(bytes);
         slice.give_back(bytes);
+        slice.cover(mine);
         if recall.is_some_and(|number| number == slice.recall.number()) {
             slice.recall.answered(client);
         }

@@ -135,7 +135,7 @@ impl Engine {
                     lane,
                     granted: its.granted,
                     held: its.held(),
-                    untracked: its.residual.charged(),
+                    untracked: its.untracked(),
                     launches: its.claims.launches,
                 })
             })

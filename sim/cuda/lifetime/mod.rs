@@ -20,9 +20,19 @@ pub fn begin(device: CUdevice, flags: u32, primary: bool) -> Result<&'static Con
     let process = process()?;
     let gpu = process.gpu(device)?;
     check_flags(flags)?;
-    let create = || process.machine.context_create(gpu.index);
-    let id = exec::sparing(gpu.index, || create().map_err(device_error))?;
-    strict::block(strict::properties().create);
+    let (machine, properties) = (process.machine, strict::properties());
+    let part = properties.part_bytes;
+    if part > 0 {
+        let begin = || machine.context_begin(gpu.index, part).map_err(device_error);
+        let begun = exec::sparing(gpu.index, begin)?;
+        strict::block(properties.create);
+        machine.context_destroy(begun).map_err(device_error)?;
+    }
+    let create = || machine.context_create(gpu.index).map_err(device_error);
+    let id = exec::sparing(gpu.index, create)?;
+    if part == 0 {
+        strict::block(properties.create);
+    }
     let context = Context::new(device, id, flags, primary);
     if let Some(client) = &process.client {
         client.context_begins(process.machine, id, context.serial);

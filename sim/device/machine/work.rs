@@ -4,7 +4,7 @@ use super::Machine;
 use crate::clock::{now_ns, sleep_until_ns};
 use crate::error::DeviceError;
 use crate::layout::State;
-use crate::limits::{MAX_PENDING, MAX_SLEEP_NS};
+use crate::limits::{MAX_PENDING, MAX_SLEEP_NS, PAGE_BYTES};
 use crate::types::{ContextId, ContextInfo, Kind, Seq, Status, Work};
 use crate::{lock, process, time};
 use std::sync::atomic::Ordering;
@@ -13,9 +13,17 @@ impl Machine {
     /// Makes a context; it takes its overhead from the GPU's memory, and from now on the process
     /// shows in the GPU's process list.
     pub fn context_create(&self, gpu: usize) -> Result<ContextId, DeviceError> {
-        let gpu = self.gpu(gpu)?;
         let header = self.mapping.header();
-        let overhead = (header.context_pages, header.first_context_pages);
+        self.create_context(gpu, (header.context_pages, header.first_context_pages))
+    }
+
+    /// Makes what a context is while the driver creates it: it takes so many bytes, and shows as one.
+    pub fn context_begin(&self, gpu: usize, bytes: u64) -> Result<ContextId, DeviceError> {
+        self.create_context(gpu, (bytes.div_ceil(PAGE_BYTES) as u32, 0))
+    }
+
+    fn create_context(&self, gpu: usize, overhead: (u32, u32)) -> Result<ContextId, DeviceError> {
+        let gpu = self.gpu(gpu)?;
         self.note_cgroup();
         self.retry_short(gpu, |state| {
             let made = process::create_context(state, gpu, self.slot, overhead);

@@ -94,7 +94,8 @@ fn divide(used: Bytes, accounts: &[&Attached], lane: Lane) -> Vec<Event> {
     }
     let clients = accounts.iter().map(|it| it.client);
     let all = clients.zip(parts);
-    all.map(|(client, used)| Event::Measured { client, lane, used }).collect()
+    let measured = |(client, used)| Event::Measured { client, lane, used, requested: false };
+    all.map(measured).collect()
 }
 
 /// Bytes granted to the process of a client through its other connections.
@@ -206,7 +207,8 @@ mod tests {
     }
 
     fn measured(slot: u16, used: u64) -> Event {
-        Event::Measured { client: process(slot, "a", 0).client, lane: Lane(0), used: Bytes(used) }
+        let client = process(slot, "a", 0).client;
+        Event::Measured { client, lane: Lane(0), used: Bytes(used), requested: false }
     }
 
     fn looked(container: &str) -> Event {

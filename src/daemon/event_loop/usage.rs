@@ -64,7 +64,7 @@ impl Daemon {
         duties.clients.read_claims(asked.key, &mut duties.tasks);
         let beside = granted_beside(client, lane, &self.attached_processes());
         let used = used.saturating_sub(beside);
-        self.deliver(Event::Measured { client, lane, used });
+        self.deliver(Event::Measured { client, lane, used, requested: true });
         self.answer_measure(asked, Some(used));
     }
 

@@ -154,6 +154,7 @@ impl Engine {
             let was: u128 = lanes.clone().map(|mine| u128::from(mine.granted.0)).sum();
             for (n, mine) in lanes.enumerate() {
                 slice.count_past(mine);
+                slice.uncover(mine);
                 if n > 0 {
                     slice.forget_residual(mine.residual, false);
                 }

@@ -171,7 +171,7 @@ impl Engine {
     fn claims_on(&self, gpu: usize) -> Vec<Claim> {
         let claim = |(index, lane, slice): (ContainerIndex, Lane, &Slice)| {
             let growth = *slice.waiting.front()?;
-            let (need, since) = (growth.need, growth.at);
+            let (need, since) = (self.lacks(&growth), growth.at);
             let claim = Claim { index, lane, need, since, growth: Some(growth) };
             self.is_claim(index, lane, need).then_some(claim)
         };

@@ -86,6 +86,7 @@ impl Engine {
         for ((_, slice), (_, mine)) in container.slices.iter_mut().zip(it.lanes.iter()) {
             let leaves = mine.leaves(slice);
             slice.give_back(mine.granted);
+            slice.uncover(mine);
             slice.forget_residual(mine.residual, last);
             slice.count_past(mine);
             slice.left_behind.reduce(mine.left_behind); // `leaves` has it, too

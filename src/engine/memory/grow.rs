@@ -85,23 +85,26 @@ impl Engine {
             let fresh = growth.after == slice.recall.number();
             let alone = slice.waiting.len() == 1 && fresh && !growth.waited;
             let wish = if alone { growth.wish } else { growth.need };
-            let Room::AtMost(most) = self.room(index, lane, growth.need) else {
+            let need = self.lacks(&growth);
+            let covers = growth.need.saturating_sub(need);
+            let Room::AtMost(most) = self.room(index, lane, need) else {
                 if fresh {
                     self.recall(index, lane, &growth);
                 }
                 return self.end_answered_recall(index, lane);
             };
             let Some(slice) = self.account(index, lane) else { return };
-            match slice.account.reserve(growth.need, wish, most) {
+            match slice.account.reserve(need, wish.saturating_sub(covers), most) {
                 Ok(bytes) => {
+                    slice.account.hold(covers);
                     slice.waiting.pop_front();
-                    self.grant(growth, bytes, actions);
+                    self.grant(growth, bytes.saturating_add(covers), actions);
                 }
                 Err(_) if slice.recall.is_on() || returning => {
                     return self.end_answered_recall(index, lane);
                 }
                 Err(_) if fresh && self.recall(index, lane, &growth) => return,
-                Err(_) if self.fits_when_freed(index, lane, (growth.need, most)) => {
+                Err(_) if self.fits_when_freed(index, lane, (need, most)) => {
                     return self.end_answered_recall(index, lane);
                 }
                 Err(left) => {
@@ -133,6 +136,7 @@ impl Engine {
         if let Some((mine, slice)) = self.share(client, lane) {
             mine.grant(bytes);
             slice.note_grant(bytes);
+            slice.cover(mine);
         }
         actions.push(Action::Reserved { client, token, lane, bytes });
     }

@@ -29,7 +29,7 @@ impl Engine {
     /// An event has NVML's figures of a suspended container.
     pub(crate) fn note_left_behind(&mut self, event: &Event, actions: &mut Actions) {
         match *event {
-            Event::Measured { client, lane, used } => {
+            Event::Measured { client, lane, used, .. } => {
                 let mine = self.clients.get_mut(client).and_then(|it| it.lanes.get_mut(lane));
                 mine.into_iter().for_each(|mine| mine.left_behind = used);
             }

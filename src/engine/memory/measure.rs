@@ -8,20 +8,67 @@
 //! back by then what it shows. So it is compared with the largest grant since the measurement before the
 //! last: memory that was requested is never taken for unrequested. A process's own claim can only add: to
 //! claim memory that NVML does not show makes the residual larger.
+//!
+//! # Memory that is granted after it was taken
+//! The driver takes a context's memory in steps, and may need seconds: samples charge the first steps as a residual.
+//! When the context is there, its process requests a measurement and is then granted what that shows. From the answer
+//! to the next sample, grants *cover* the residual: of it counts what the figure shows beyond the grants of this
+//! instant. A request needs no room for what it will cover. So a process is charged at least what NVML has shown of it
+//! last, and one that returns such a grant is charged its residual again in the same step. The residual itself stays
+//! for the sample to confirm, which needs no second one: a grant whose memory was not in the figure hides it until
+//! then, and no longer.
 
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::Bytes;
 
 use crate::action::Actions;
 use crate::engine::Engine;
+use crate::lifecycle::{ClientLane, Growth, Slice};
+
+impl ClientLane {
+    /// The part of its residual that grants of so much cover.
+    fn covers(&self, granted: Bytes) -> Bytes {
+        self.answered.map_or(Bytes::ZERO, |all| {
+            self.residual.charged().saturating_sub(all.saturating_sub(granted))
+        })
+    }
+}
+
+impl Slice {
+    /// The grants of a process changed, and with them the part of its residual that they cover.
+    pub(crate) fn cover(&mut self, mine: &mut ClientLane) {
+        self.uncover(mine);
+        mine.covered = mine.covers(mine.granted);
+        self.account.release(mine.covered);
+    }
+
+    /// Charges all of a process's residual again: `mine` is replaced, or covers nothing from now on.
+    pub(crate) fn uncover(&mut self, mine: &ClientLane) {
+        self.account.hold(mine.covered);
+    }
+}
 
 impl Engine {
-    /// NVML shows `used` of a process.
+    /// What a request needs beside the residual of its process that the grant will cover: all of it where the account
+    /// is above its limit, so that such an account is granted nothing.
+    pub(crate) fn lacks(&self, growth: &Growth) -> Bytes {
+        let client = self.clients.get(growth.client);
+        let slice = client.and_then(|it| self.containers.get(it.index)?.slices.get(growth.lane));
+        let fits = slice.is_some_and(|it| it.account.reserved() <= it.account.limit());
+        let mine = client.and_then(|it| it.lanes.get(growth.lane)).filter(|_| fits);
+        let covers = mine.map_or(Bytes::ZERO, |mine| {
+            let granted = mine.granted.saturating_add(growth.need);
+            mine.covers(granted).saturating_sub(mine.covered)
+        });
+        growth.need.saturating_sub(covers)
+    }
+
+    /// NVML shows `used` of a process, which has asked itself or is one of a sample.
     pub(crate) fn measured(
         &mut self,
         client: ClientId,
         lane: Lane,
-        used: Bytes,
+        (used, requested): (Bytes, bool),
         actions: &mut Actions,
     ) {
         let now = self.now;
@@ -36,7 +83,13 @@ impl Engine {
         }
         let first = !mine.had_memory();
         let beyond = mine.beyond(used);
-        slice.recount(&mut mine.residual, |it| it.look(now, beyond));
+        mine.answered = None;
+        slice.cover(mine);
+        // A sample alone makes a residual smaller. Until then the cover tells what of it counts.
+        let least = if requested { mine.residual.charged() } else { Bytes::ZERO };
+        slice.recount(&mut mine.residual, |it| it.look(now, beyond.max(least)));
+        mine.answered = requested.then(|| mine.all());
+        slice.cover(mine);
         if first {
             slice.note_first_context(used);
         }

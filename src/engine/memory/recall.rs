@@ -27,6 +27,7 @@ use crate::lifecycle::Growth;
 impl Engine {
     /// Recalls credit from the siblings of a process that is short. Returns whether that can help.
     pub(crate) fn recall(&mut self, index: ContainerIndex, lane: Lane, growth: &Growth) -> bool {
+        let need = self.lacks(growth);
         let Some(container) = self.containers.get_mut(index) else {
             return false;
         };
@@ -46,7 +47,7 @@ impl Engine {
             .collect();
         let theirs: u128 = owing.iter().map(|&id| u128::from(granted(id).0)).sum();
         let unfreed = u128::from(slice.unfreed.sum().0);
-        if owing.is_empty() || !slice.account.would_fit(growth.need, theirs + unfreed) {
+        if owing.is_empty() || !slice.account.would_fit(need, theirs + unfreed) {
             return false;
         }
         slice.recall.begin(owing);

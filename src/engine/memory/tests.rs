@@ -14,6 +14,7 @@ use crate::{Action, CapChange, Claims, Config, Cut, Event, LaneView, Record, Tok
 
 mod again;
 mod apart;
+mod residual;
 mod sums;
 mod unfreed;
 
@@ -59,7 +60,12 @@ fn release(client: ClientId, lane: Lane, bytes: u64) -> Event {
 }
 
 fn measured(client: ClientId, used: u64) -> Event {
-    Event::Measured { client, lane: Lane(0), used: Bytes(used) }
+    Event::Measured { client, lane: Lane(0), used: Bytes(used), requested: false }
+}
+
+/// The process itself has asked.
+fn requested(client: ClientId, used: u64) -> Event {
+    Event::Measured { client, lane: Lane(0), used: Bytes(used), requested: true }
 }
 
 fn unattributed(used: u64) -> Event {

@@ -95,7 +95,7 @@ fn memory_leaves_and_returns() {
     assert_eq!(state(&rig), Some((SuspensionState::Suspended, four)));
     // What NVML shows of it now is nothing, and changes nothing.
     let client = clients[0];
-    rig.step(Event::Measured { client, lane: Lane(0), used: Bytes::ZERO });
+    rig.step(Event::Measured { client, lane: Lane(0), used: Bytes::ZERO, requested: false });
     let resumed = resume(&mut rig, "a");
     assert!(matches!(resumed[..], [.., Action::MoveMemory { away: false, .. }]), "{resumed:?}");
     assert_eq!(state(&rig), Some((SuspensionState::Resuming, four)));
@@ -264,7 +264,7 @@ fn memory_left_behind_is_not_free() {
         rig.now += ms * MS;
         let (client, container, lane) = (clients[0], id("a"), Lane(0));
         rig.step(Event::Looking { container, lane });
-        rig.step(Event::Measured { client, lane, used: gib(attached) });
+        rig.step(Event::Measured { client, lane, used: gib(attached), requested: false });
         rig.step(Event::Unattributed { container, lane, used: gib(strangers) });
         rig.step(Event::Looked { container, lane });
         let present = rig.engine.present_on(0);
@@ -441,10 +441,10 @@ fn a_process_that_was_not_moved_counts_as_on_the_gpu() {
     assert_eq!(present(&rig), 2048);
     let container = id("a");
     let (lane, used) = (Lane(0), Bytes(GIB));
-    rig.step(Event::Measured { client: clients[0], lane, used: Bytes::ZERO });
+    rig.step(Event::Measured { client: clients[0], lane, used: Bytes::ZERO, requested: false });
     rig.step(Event::Looked { container, lane });
     assert_eq!(present(&rig), 2048, "NVML has no figure for it");
-    rig.step(Event::Measured { client: skipped, lane, used });
+    rig.step(Event::Measured { client: skipped, lane, used, requested: false });
     rig.step(Event::Looked { container, lane });
     assert_eq!(present(&rig), 1024);
     // A resume that is not even begun changes nothing, and the process's end leaves it to the driver to free.

@@ -13,6 +13,7 @@ mod full_node;
 mod kills;
 mod lifetimes;
 mod reattach;
+mod slow_context;
 mod unfreed;
 mod upgrades;
 

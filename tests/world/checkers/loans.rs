@@ -182,7 +182,7 @@ impl Loans {
             Event::EndSuspension { container, token } if self.is_away(container) => {
                 self.resumes.entry(*container).or_insert((*token, seen.now));
             }
-            Event::Measured { client, lane, used } => {
+            Event::Measured { client, lane, used, .. } => {
                 let home = ledger.home(*client);
                 home.into_iter().for_each(|home| self.shows(home, *lane, used.0));
             }

@@ -27,13 +27,16 @@ struct Share {
     seen: u64,
     own: u64,
     beyond: Seen,
+    /// All its memory by a measurement that it requested, until the next sample.
+    answered: Option<u64>,
     /// While its container is suspended: the most that was charged to it by then.
     kept: u128,
 }
 
 impl Share {
     fn charged(&self) -> u128 {
-        u128::from(self.granted) + u128::from(self.beyond.counts)
+        let most = self.answered.map_or(u64::MAX, |all| all.saturating_sub(self.granted));
+        u128::from(self.granted) + u128::from(self.beyond.counts.min(most))
     }
 }
 
@@ -120,7 +123,7 @@ impl Ledger {
             Event::Claims { client, lane, claims } if self.homes.contains_key(&client) => {
                 self.shares.entry((client, lane)).or_default().claims = claims;
             }
-            Event::Measured { client, lane, used }
+            Event::Measured { client, lane, used, requested }
                 if self.homes.contains_key(&client) && lane != Lane::HOST =>
             {
                 let share = self.shares.entry((client, lane)).or_default();
@@ -129,7 +132,9 @@ impl Ledger {
                 share.most = [share.granted, share.most[0]];
                 share.own = all.saturating_sub(asked_for);
                 share.seen = used.0;
-                share.beyond.look(seen.now, share.own);
+                let least = if requested { share.beyond.counts } else { 0 };
+                share.beyond.look(seen.now, share.own.max(least));
+                share.answered = requested.then_some(all);
                 self.hide_of(client, lane);
             }
             Event::Looking { container, lane } if lane != Lane::HOST => {
@@ -364,7 +369,8 @@ impl Ledger {
                 continue;
             }
             let before = before.unwrap_or_default();
-            let share = Share { granted: bytes.0, claims: Claims::default(), kept, ..before };
+            let (granted, claims, answered) = (bytes.0, Claims::default(), None);
+            let share = Share { granted, claims, answered, kept, ..before };
             self.shares.insert((client, lane), share);
             self.hide((id, lane));
         }

@@ -148,7 +148,12 @@ fn to_overtaking_a_waiting_request() {
 
 #[test]
 fn to_forgetting_the_drivers_figures() {
-    let seen = |used| Event::Measured { client: client(0), lane: Lane(0), used: Bytes(used) };
+    let seen = |used| Event::Measured {
+        client: client(0),
+        lane: Lane(0),
+        used: Bytes(used),
+        requested: false,
+    };
     let look = |second: u64, after: u64, ledger: u64| {
         let mut story = short(false);
         story.tell(0, seen(90), &[]).expect("one look is none");

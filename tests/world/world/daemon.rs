@@ -201,6 +201,7 @@ impl World {
                 client: self.processes[who].client?,
                 lane,
                 used: Bytes(self.driver_shows(who, lane)),
+                requested: self.rng.per_mille(500),
             },
             Letter::Looking(container, lane) => Event::Looking { container, lane },
             Letter::Looked(container, lane) => self.look_at(container, lane),

@@ -149,7 +149,7 @@ impl World {
             if self.mood.trouble && self.rng.per_mille(200) {
                 used = Bytes(used.0.saturating_add(self.rng.magnitude(1, GIB)));
             }
-            self.step(Event::Measured { client, lane, used });
+            self.step(Event::Measured { client, lane, used, requested: false });
         }
         Event::Looked { container, lane }
     }

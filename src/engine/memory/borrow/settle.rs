@@ -216,7 +216,8 @@ impl Engine {
                 let withheld = if slice.elastic { withheld(slice, free) } else { slice.withheld };
                 assert_eq!(slice.withheld, withheld, "GPU {gpu}: {index:?} sees what was free");
                 // Without a claim, each request is decided when its own account changes.
-                let first = slice.waiting.front().filter(|_| due.is_some()).map(|it| it.need);
+                let first = slice.waiting.front().filter(|_| due.is_some());
+                let first = first.map(|growth| self.lacks(growth));
                 let fits = first.is_some_and(|need| self.could_grow(index, lane, need));
                 assert!(!fits, "GPU {gpu}: {index:?} waits for {first:?}, which are free");
             }

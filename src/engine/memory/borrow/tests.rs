@@ -240,7 +240,12 @@ fn what_a_suspended_borrower_keeps_is_not_granted() {
         assert_eq!(answer(&settled, web), None, "it may be on the GPU");
         let until = rig.now + 5_000 * MS;
         assert_eq!(answer(&pass(&mut rig, until), web), None, "NVML was not asked yet");
-        rig.step(Event::Measured { client: burst, lane, used: Bytes(kept * GIB) });
+        rig.step(Event::Measured {
+            client: burst,
+            lane,
+            used: Bytes(kept * GIB),
+            requested: false,
+        });
         let mut looked = rig.step(Event::Looked { container, lane });
         let until = rig.now + 1_000 * MS;
         looked.extend(pass(&mut rig, until));

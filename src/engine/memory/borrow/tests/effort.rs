@@ -49,7 +49,7 @@ fn day(container: &str, client: ClientId) -> [Event; 7] {
         Event::Claims { client, lane, claims },
         Event::Release { client, lane, bytes },
         Event::Looking { container, lane },
-        Event::Measured { client, lane, used: Bytes::ZERO },
+        Event::Measured { client, lane, used: Bytes::ZERO, requested: false },
         Event::Looked { container, lane },
         Event::Tick,
     ]

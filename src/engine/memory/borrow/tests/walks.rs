@@ -297,7 +297,7 @@ impl Walk {
         let (container, client, lane) = (id(it.name), it.client, Lane(0));
         let used = Bytes(if it.away { 0 } else { it.granted });
         self.step(Event::Looking { container, lane });
-        self.step(Event::Measured { client, lane, used });
+        self.step(Event::Measured { client, lane, used, requested: false });
         self.step(Event::Looked { container, lane });
     }
 

@@ -1,0 +1,65 @@
+//! A driver that needs seconds for a first context, and takes its memory in steps: NVML samples the first step.
+
+use super::{CONTAINER, MIB, Tenant};
+use crate::harness::node::{Node, id};
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::units::Bytes;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const CAP: u64 = 1024 * MIB;
+const CONTEXT: u64 = 518 * MIB;
+
+/// Reserved bytes of the container, and what of them NVML shows beyond its grants.
+fn charged(node: &Node) -> (u64, u64) {
+    let rows = node.admin().list();
+    let of_it = rows.iter().find_map(|row| match row {
+        Snapshot::Slice { container, reserved, untracked, .. } if *container == id(CONTAINER) => {
+            Some((reserved.0, untracked.0))
+        }
+        _ => None,
+    });
+    of_it.expect("a slice")
+}
+
+/// The first process of a container makes a context; returns whether its first step was charged before, of so many MiB.
+/// What is free is exact when the context is there, and stays so while nothing happens.
+fn is_exact_after_samples(part: u64) -> bool {
+    let gpu = format!("devices=1,mem=2GiB,context=518MiB,part={part}MiB,create=4s");
+    let node = Node::start_with(&gpu);
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let begun = Instant::now();
+    let mut tenant = Tenant::spawn(&node, 1, 1, 1);
+    let sampled = || charged(&node) == (part * MIB, part * MIB);
+    while !sampled() && begun.elapsed() < Duration::from_millis(3_900) {
+        sleep(Duration::from_millis(5));
+    }
+    let sampled = sampled();
+    assert_eq!(tenant.answer().as_deref(), Some("ready"));
+    let ready = Instant::now();
+    while ready.elapsed() < Duration::from_millis(1_500) {
+        let after = ready.elapsed();
+        assert_eq!(tenant.numbers("info"), [CAP - CONTEXT, CAP], "{after:?} after the context");
+        assert_eq!(charged(&node).1, 0, "{after:?} after the context");
+    }
+    assert_eq!(charged(&node), (CONTEXT, 0));
+    tenant.end();
+    node.wait_refunded(CONTAINER);
+    sampled
+}
+
+/// On a busy machine the second sample may come after the context.
+fn check(part: u64) {
+    assert!((0..5).any(|_| is_exact_after_samples(part)), "two samples see the first step");
+}
+
+#[test]
+fn a_context_that_is_sampled_half_made_is_charged_once() {
+    check(14);
+}
+
+/// The cap has room for one context and not for two.
+#[test]
+fn a_context_that_is_sampled_before_its_call_returns_is_not_refused() {
+    check(518);
+}
