@@ -118,14 +118,8 @@ pub mod command {
     pub const GET_TIME_SLICE: u32 = 0xa06c_0104;
     /// On a group: preempt it now ([`super::Preempt`]).
     pub const PREEMPT: u32 = 0xa06c_0105;
-    /// On a group, for root alone: set how often it is on the run list ([`super::Interleave`]).
-    pub const SET_INTERLEAVE: u32 = 0xa06c_0107;
-    /// On a group, for root alone: run it before all others ([`super::Realtime`]).
-    pub const MAKE_REALTIME: u32 = 0xa06c_0110;
     /// On a channel: put it on the run list or remove it ([`super::Schedule`]).
     pub const SCHEDULE_CHANNEL: u32 = 0xa06f_0103;
-    /// On a channel, for root alone: restart its run list ([`super::Restart`]).
-    pub const RESTART_RUN_LIST: u32 = 0xa06f_0111;
     /// On a subdevice: disable channels, or enable them again ([`super::DisableChannels`]).
     pub const DISABLE_CHANNELS: u32 = 0x2080_110b;
     /// On a subdevice: read how often a group was preempted ([`super::SwitchStats`]).
@@ -154,26 +148,6 @@ pub struct Preempt {
     pub reserved: [u8; 2],
     /// At most a second.
     pub timeout_us: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Interleave {
-    /// 0 low, 1 middle, 2 high.
-    pub level: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Realtime {
-    pub on: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Restart {
-    pub force: u8,
-    pub bypass_wait: u8,
 }
 
 #[repr(C)]

@@ -186,7 +186,10 @@ impl Machine {
         let found = match it.command {
             command::GET_TIME_SLICE => {
                 let mut us = 0;
-                let get = |_: &mut Gpu, c: &mut Context, _| us = c.slice_ns / 1000;
+                let get = |gpu: &mut Gpu, c: &mut Context, _| {
+                    let own = if c.slice_ns == 0 { gpu.slice.least_ns } else { c.slice_ns };
+                    us = own / 1000;
+                };
                 let found = self.with_contexts(slot, named(group), get);
                 // SAFETY: the caller's promise: the parameters of this command.
                 unsafe { params.cast::<TimeSlice>().write_unaligned(TimeSlice { us }) };
@@ -242,9 +245,11 @@ impl Machine {
             command::SET_TIME_SLICE => {
                 // SAFETY: as above.
                 let TimeSlice { us } = unsafe { params.cast::<TimeSlice>().read_unaligned() };
-                // 0 is read back as 0, and is no shorter slice than the device's own.
+                // 0, and the device's own length, is no slice of its own.
                 let ns = us.min(10_000_000) * 1000;
-                self.with_contexts(slot, its, |_, c, _| c.slice_ns = ns)
+                self.with_contexts(slot, its, |gpu, c, _| {
+                    c.slice_ns = if ns == gpu.slice.least_ns { 0 } else { ns };
+                })
             }
             command::SCHEDULE_CHANNEL => {
                 // SAFETY: as above.
@@ -255,17 +260,6 @@ impl Machine {
                 }
                 self.with_contexts(slot, channel, |_, _, _| ())
             }
-            // For root alone, whichever process opened the file. Their effect on others is not simulated.
-            command::SET_INTERLEAVE | command::MAKE_REALTIME | command::RESTART_RUN_LIST
-                // SAFETY: takes nothing.
-                if unsafe { libc::geteuid() } != 0 =>
-            {
-                return status::INSUFFICIENT_PERMISSIONS;
-            }
-            command::SET_INTERLEAVE | command::MAKE_REALTIME => {
-                self.with_contexts(slot, its, |_, _, _| ())
-            }
-            command::RESTART_RUN_LIST => self.with_contexts(slot, channel, |_, _, _| ()),
             // Its work is put away once, and comes back at once.
             command::PREEMPT => self.with_contexts(slot, its, |_, c, _| {
                 c.saves += u32::from(c.is_ready());

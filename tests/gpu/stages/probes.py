@@ -65,7 +65,10 @@ def ask(here, probe, case):
         length = case if case in LENGTH_MS else "other"
         start = time.monotonic()
         process = subprocess.Popen(line(here, probe, length), env=here.environment(**device(here, case)), stdout=out, stderr=error)
-        status = ended(process, LIMIT_SECONDS)
+        try:
+            status = ended(process, LIMIT_SECONDS)
+        finally:
+            process.kill()  # also where the stage is over; without effect on one that has ended
         seconds = time.monotonic() - start
         out.seek(0)
         error.seek(0)
