@@ -2,8 +2,8 @@
 //!
 //! # Problem
 //! A daemon with access to the driver's open file can stop a process's work on the GPU, even within a
-//! kernel. For that it needs the handle of the work's *channel group* ([`gpuslice_nvabi::control`]). The
-//! driver library chooses those handles and does not publish them.
+//! kernel. For that it needs the handles of the work's *channel group* and its channels
+//! ([`gpuslice_nvabi::control`]). The driver library chooses those handles and does not publish them.
 //!
 //! # Idea
 //! The driver library passes them to the kernel: objects are created and ended by `ioctl`, which the library
@@ -14,7 +14,8 @@
 //!
 //! An ioctl of unknown form (a structure of another size, too many objects, an undetermined GPU) only makes
 //! the process's work impossible to stop. The daemon is not notified from here, where the driver may hold
-//! its locks, but when a context was created or ended.
+//! its locks, but when a context was created or ended. A card's driver made no channels later, for 48
+//! streams of two priorities (H200, driver 580).
 
 mod got;
 pub mod objects;

@@ -306,19 +306,15 @@ fn memory_enforcement(facts: &Value, gpu: &Value) -> Check {
 
 /// How turns are enforced, and whether preemption is tried.
 fn time_enforcement(facts: &Value) -> Check {
-    let unproven = match facts["driver"]["simulated"] == true {
-        true => "",
-        false => " (not yet shown to work on hardware)",
-    };
     let found = match facts["config"]["preemption"] == "probe" {
         true => format!(
-            "{}, and {} on each GPU where a stop was seen to work{unproven}; there hardware \
+            "{}, and {} on each GPU where a stop was seen to work; there hardware \
              time slices divide overlapping work by weight",
             describe_time(TimeEnforcement::Shim),
             describe_time(TimeEnforcement::Preempt),
         ),
         false => format!(
-            "{}; preemption = \"probe\" in the configuration tries to preempt it on the GPU{unproven}",
+            "{}; preemption = \"probe\" in the configuration tries to preempt it on the GPU",
             describe_time(TimeEnforcement::Shim)
         ),
     };
@@ -523,7 +519,6 @@ mod tests {
         };
         let off = turns(&facts);
         assert!(off.contains("preemption = \"probe\" in the configuration tries"), "{off}");
-        assert!(off.contains("not yet shown to work on hardware"), "{off}");
         facts["config"]["preemption"] = json!("probe");
         facts["driver"]["simulated"] = json!(true);
         let on = turns(&facts);

@@ -1,10 +1,10 @@
 //! A journal of changed channel groups: the files `stopped` and `sliced` in the container's directory, written
 //! before each change.
 //!
-//! Disabled channels of a group, and a changed time slice, are the only state on a GPU that outlives a worker. Each line
-//! names a group and how to reach it: its process, the process's start time (a pid can be reused) and its descriptor;
-//! for a stop its channels, for a time slice the previous value. The next worker of the container resumes all these groups and restores their
-//! time slices, be it after a worker that hung or after a restart of the daemon.
+//! Disabled channels of a group, and a changed time slice, are the only state on a GPU that outlives a worker. Each
+//! line names a group and how to reach it: its process, the process's start time (a pid can be reused) and its
+//! descriptor; for a stop its channels, for a time slice the previous value. The next worker of the container resumes
+//! all these groups and restores their time slices, be it after a worker that hung or after a restart of the daemon.
 //! The files need not survive a reboot, which ends all groups, so they are not synced.
 
 use super::controls::{ControlError, Controls};

@@ -6,10 +6,11 @@
 //!
 //! # Idea
 //! Root may duplicate a descriptor of another process (`pidfd_getfd`), and a duplicate is the same open file. So a
-//! process reports its descriptor's number and the names of its groups. When the engine wants its work stopped, the
-//! daemon duplicates the descriptor, checks that it is the driver's node, and issues the controls on it. The driver
-//! refuses names of another file's client, so a process can name only its own groups. The duplicate is closed
-//! afterwards: while it is open, the driver keeps a dead process's memory.
+//! process reports its descriptor's number and the names of its groups and their channels. When the engine wants its
+//! work stopped, the daemon duplicates the descriptor, checks that it is the driver's node, and disables the channels
+//! through it: of all controls that a card was asked (H200, driver 580), only this one keeps work off. The driver
+//! refuses another file's client, and the daemon names channels in no other one: so a process can name only its own.
+//! The duplicate is closed afterwards: while it is open, the driver keeps a dead process's memory.
 //!
 //! A control that reports success proves nothing: a stop counts only if the driver's statistics show that work was
 //! taken off the GPU by it; otherwise it is undone at once. After eight failed stops in a row a container is not

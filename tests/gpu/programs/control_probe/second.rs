@@ -189,8 +189,8 @@ fn machine(options: &Options) -> Result<Option<&'static Machine>, String> {
 }
 
 /// The methods on another process's work, by both ways to its file. Not asked are the controls for root alone, and
-/// channels that are named through a file not of their process: on an H200 one of these ended in Xid 109, a context that
-/// the GPU could not take off.
+/// channels that are named through a file not of their process: on an H200 one of these ended in Xid 109, a context
+/// that the GPU could not take off.
 pub fn second(options: &Options) -> Result<bool, String> {
     let (options, seen) = &own::calibrated(options)?;
     if !seen {
