@@ -94,3 +94,15 @@ pub struct CommandLine {
     #[arg(long, short)]
     pub verbose: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The daemon starts itself so where the driver is the machine's own.
+    #[test]
+    fn the_worker_that_stops_work_may_be_given_no_library() {
+        let parsed = CommandLine::try_parse_from(["gpusliced", "--stop-work", ""]);
+        assert_eq!(parsed.expect("understood").stop_work, Some(OsString::new()));
+    }
+}

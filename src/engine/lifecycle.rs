@@ -370,6 +370,8 @@ pub(crate) struct ClientLane {
     pub(crate) peaks: [Bytes; 2],
     /// NVML's figure for it beyond its grants.
     pub(crate) residual: Measured,
+    /// It has requested a measurement that showed memory: its first context was made.
+    pub(crate) asked: bool,
     /// All its memory by a measurement that it requested, until the next sample.
     pub(crate) answered: Option<Bytes>,
     /// The part of its residual that is not charged, because its grants since then explain it.
@@ -444,9 +446,11 @@ impl ClientLane {
     /// it counts at most as much as the cap has left: a false claim costs no other container.
     pub(crate) fn leaves(&self, slice: &Slice) -> u128 {
         let shown = self.own.saturating_sub(self.untracked());
-        let is_known = self.had_memory() || self.kept() > 0 || self.claims.contexts == 0;
+        // What a sample has shown of a context may be the half of it.
+        let is_known = self.asked || self.claims.held > Bytes::ZERO || self.claims.contexts == 0;
         let context = if is_known { Bytes::ZERO } else { slice.context.unwrap_or(CONTEXT_MOST) };
-        let context = context.min(slice.account.promised());
+        let kept = u64::try_from(self.kept()).unwrap_or(u64::MAX);
+        let context = context.saturating_sub(Bytes(kept)).min(slice.account.promised());
         self.kept() + u128::from(shown.max(context).min(slice.account.left()).0)
     }
     /// The state for its next connection: the driver's measurements stay, it claims all else anew.

@@ -245,11 +245,9 @@ impl Machine {
             command::SET_TIME_SLICE => {
                 // SAFETY: as above.
                 let TimeSlice { us } = unsafe { params.cast::<TimeSlice>().read_unaligned() };
-                // 0, and the device's own length, is no slice of its own.
+                // 0 is no shorter slice than the device's own.
                 let ns = us.min(10_000_000) * 1000;
-                self.with_contexts(slot, its, |gpu, c, _| {
-                    c.slice_ns = if ns == gpu.slice.least_ns { 0 } else { ns };
-                })
+                self.with_contexts(slot, its, |_, c, _| c.slice_ns = ns)
             }
             command::SCHEDULE_CHANNEL => {
                 // SAFETY: as above.

@@ -81,7 +81,10 @@ impl Engine {
         if slice.gpu.is_none() {
             return; // NVML does not show host memory
         }
-        let first = !mine.had_memory();
+        // It asks when its first context is made. A sample may show one that is half made.
+        let made = requested && used > Bytes::ZERO;
+        let first = made && mine.claims.held == Bytes::ZERO && !mine.asked;
+        mine.asked |= made;
         let beyond = mine.beyond(used);
         mine.answered = None;
         slice.cover(mine);

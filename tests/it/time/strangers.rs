@@ -239,6 +239,24 @@ fn names_of_foreign_groups_stop_no_work() {
     }
 }
 
+/// One of two channels does not exist: the other one is not left disabled.
+#[test]
+fn a_channel_that_is_gone_leaves_no_other_disabled() {
+    let scene = Scene::new();
+    let (_own, own) = scene.own();
+    let (liar, attached) = scene.liar(&[own]);
+    let mut channels = [ObjectName(0); CHANNELS_PER_GROUP_MAX];
+    channels[..2].copy_from_slice(&[ObjectName(own.channel), ObjectName(own.channel + 1)]);
+    let (client, group) = (ObjectName(own.client), ObjectName(own.group));
+    liar.0.send(9, &Request::Channels { client, group, channels }).expect("attached");
+    scene.late(&attached, "the process named an object that does not exist");
+    eventually("its own channel is enabled again", || {
+        !scene.device.is_disabled(scene.context).expect("alive")
+    });
+    assert!(!scene.device.stops(scene.context).expect("alive").is_empty(), "it was disabled");
+    scene.unharmed();
+}
+
 /// The descriptor becomes another file's after it was reported, or is closed.
 #[test]
 fn a_descriptor_that_changes_meanwhile() {
