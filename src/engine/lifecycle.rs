@@ -437,10 +437,6 @@ impl ClientLane {
     pub(crate) fn keep(&mut self) {
         self.moved = self.kept();
     }
-    /// Whether NVML or its own claim has shown memory of it.
-    pub(crate) fn had_memory(&self) -> bool {
-        self.claims.held > Bytes::ZERO || self.seen.unwrap_or_default() > Bytes::ZERO
-    }
     /// The most memory that it may have had on the device when it ended: its charges, and memory without a charge yet.
     /// The latter is what NVML has shown once, or the context that it was creating. Such a context rests on a claim, so
     /// it counts at most as much as the cap has left: a false claim costs no other container.

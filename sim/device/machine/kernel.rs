@@ -186,10 +186,7 @@ impl Machine {
         let found = match it.command {
             command::GET_TIME_SLICE => {
                 let mut us = 0;
-                let get = |gpu: &mut Gpu, c: &mut Context, _| {
-                    let own = if c.slice_ns == 0 { gpu.slice.least_ns } else { c.slice_ns };
-                    us = own / 1000;
-                };
+                let get = |gpu: &mut Gpu, c: &mut Context, _| us = slice_us(gpu, c);
                 let found = self.with_contexts(slot, named(group), get);
                 // SAFETY: the caller's promise: the parameters of this command.
                 unsafe { params.cast::<TimeSlice>().write_unaligned(TimeSlice { us }) };
@@ -338,12 +335,15 @@ impl Machine {
         })
     }
 
-    /// The time slice that a context's group was given, µs; 0 for none of its own.
+    /// The time slice of a context's group, µs: the device's own, unless it was given another.
     ///
     /// # Errors
     /// It is no context any more.
     pub fn time_slice(&self, id: ContextId) -> Result<u64, crate::DeviceError> {
-        self.with(None, |state, _| Ok(process::context(state, id)?.slice_ns / 1000))
+        self.with(None, |state, _| {
+            let context = process::context(state, id)?;
+            Ok(slice_us(&state.gpus[context.gpu as usize], context))
+        })
     }
 
     /// Sets that, as its process could through its own open file.
@@ -382,6 +382,12 @@ unsafe fn name_of(command: u32, params: *const c_void) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// The time slice that a group has, µs.
+fn slice_us(gpu: &Gpu, context: &Context) -> u64 {
+    let own = if context.slice_ns == 0 { gpu.slice.least_ns } else { context.slice_ns };
+    own / 1000
 }
 
 /// How long a card takes for a control, ns.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const PROBE: &str = "preemption = \"probe\"\n";
 /// The device's value for a context without a slice of its own.
-const OWN_US: u64 = 0;
+const OWN_US: u64 = 2_000;
 /// Kernels so long that they overrun, and are stopped, after every turn.
 const LONG_US: u64 = 300_000;
 
