@@ -22,8 +22,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time limit for one answer, seconds.
-const ANSWER_SECONDS: i64 = 5;
+/// Time limit for one answer, seconds. The daemon writes some changes to the disk first, which may be busy for seconds.
+const ANSWER_SECONDS: i64 = 15;
 
 /// A connection to a daemon.
 pub struct Admin {
