@@ -173,7 +173,7 @@ impl Controls {
     /// Enables a group's channels. Where a channel has ended, each is enabled by itself.
     ///
     /// # Errors
-    /// [`ControlError`]; the last one of a channel that exists.
+    /// [`ControlError`]; where channels have ended, the first one of a channel that exists.
     pub fn resume(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
         let Err(together) = self.switch(file, of, of.channels(), false) else {
             return Ok(());

@@ -9,6 +9,7 @@
 
 use super::controls::{ControlError, Controls};
 use crate::clients::{ChannelGroup, channels_of};
+use crate::slab::Key;
 use gpuslice_host::process;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::limits::CHANNELS_PER_GROUP_MAX;
@@ -27,6 +28,9 @@ pub const SLICED: &str = "sliced";
 /// Longest file, bytes; more than a container's groups need.
 const BYTES_MAX: u64 = 1 << 20;
 
+/// Identifies a group: connection, client, group.
+pub type Ident = (Key, ObjectName, ObjectName);
+
 /// A changed group and its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalEntry {
@@ -42,6 +46,11 @@ impl JournalEntry {
     /// The entry of a process's group that is not changed.
     pub fn of(pid: u32, born: u64, named: ChannelGroup) -> JournalEntry {
         JournalEntry { pid, born, named, was_us: None }
+    }
+
+    /// Identifies its group among those of the container's connections.
+    pub fn ident(&self, key: Key) -> Ident {
+        (key, self.named.client, self.named.group)
     }
 
     /// The group.

@@ -5,9 +5,8 @@
 //! counted. A group that the round does not name gets its previous time slice back. No file stays open between parts.
 
 use super::controls::{ControlError, Controls};
-use super::journal::{self, JournalEntry};
+use super::journal::{self, Ident, JournalEntry};
 use crate::slab::Key;
-use gpuslice_wire::tenant::ObjectName;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -33,9 +32,6 @@ pub struct Observed {
     /// Why one lacks the wanted time slice.
     pub refused: Option<String>,
 }
-
-/// Identifies a group: connection, client, group.
-type Ident = (Key, ObjectName, ObjectName);
 
 /// A group with a changed time slice.
 #[derive(Debug)]
@@ -160,6 +156,5 @@ impl TimeSlicer {
 }
 
 fn ident(wanted: &WantedSlice) -> Ident {
-    let named = wanted.entry.named();
-    (wanted.key, named.client, named.group)
+    wanted.entry.ident(wanted.key)
 }

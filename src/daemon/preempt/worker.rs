@@ -14,11 +14,10 @@
 
 use super::controls::{ControlError, Controls};
 use super::jobs::{GROUPS_MAX, Job, PACKET_BYTES_MAX, Target, WorkerAnswer};
-use super::journal::{self, JournalEntry};
+use super::journal::{self, Ident, JournalEntry};
 use super::time_slicer::TimeSlicer;
 use crate::slab::Key;
 use gpuslice_host::seqpacket;
-use gpuslice_wire::tenant::ObjectName;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -40,9 +39,8 @@ struct StoppedGroup {
 }
 
 impl StoppedGroup {
-    fn ident(&self) -> (Key, ObjectName, ObjectName) {
-        let named = self.line.named();
-        (self.key, named.client, named.group)
+    fn ident(&self) -> Ident {
+        self.line.ident(self.key)
     }
 }
 
@@ -53,7 +51,7 @@ struct Worker {
     stopped: BTreeMap<u8, Vec<StoppedGroup>>,
     /// How often each group had been taken off the GPU when it was last resumed. On a card each read takes 0.2 ms, for
     /// which a container of a higher class would wait.
-    seen: BTreeMap<(Key, ObjectName, ObjectName), u32>,
+    seen: BTreeMap<Ident, u32>,
     /// Groups whose resume has failed so far.
     refused: Vec<StoppedGroup>,
     /// The entries of the container's file: groups that are or were stopped.

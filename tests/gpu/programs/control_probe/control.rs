@@ -154,18 +154,9 @@ impl StopMethod {
                 whole
             }
             StopMethod::Disable | StopMethod::DisableLater => {
-                let mut it = DisableChannels {
-                    disable: u8::from(!on),
-                    count: names.channels.len().min(64) as u32,
-                    only_scheduling: u8::from(self == StopMethod::DisableLater),
-                    rewind: 0,
-                    event: 0,
-                    clients: [0; 64],
-                    channels: [0; 64],
-                };
-                for (at, channel) in names.channels.iter().take(64).enumerate() {
-                    (it.clients[at], it.channels[at]) = (names.client, *channel);
-                }
+                let channels = names.channels.iter().copied();
+                let mut it = DisableChannels::of(names.client, channels, !on);
+                it.only_scheduling = u8::from(self == StopMethod::DisableLater);
                 let command = command::DISABLE_CHANNELS;
                 // SAFETY: the structure of this command.
                 unsafe { way.control(names, names.subdevice, command, &mut it) }
