@@ -144,7 +144,7 @@ const KEYS: [Key; 30] = [
         "part",
         "0B",
         SIZE_FORM,
-        "what a context takes until its creation is over, and the rest then; 0B for all at the beginning",
+        "what a context takes when its creation begins; 0B for all of it",
     ),
     key(
         "module",

@@ -33,18 +33,21 @@ class Result:
             return False
 
     def value(self, name, value):
-        self.data["values"][name] = value
+        with self.lock:
+            self.data["values"][name] = value
         short = not isinstance(value, (dict, list)) and len(str(value)) < 120 and "\n" not in str(value).strip()
         print(f"   {name}: {str(value).strip() if short else '(see the file)'}", flush=True)
         self._write()
 
     def row(self, table, **cells):
-        self.data["tables"].setdefault(table, []).append(cells)
+        with self.lock:
+            self.data["tables"].setdefault(table, []).append(cells)
         self._write()
 
     def check(self, what, holds, seen):
         """A promise: `what` says it, `seen` is what was found."""
-        self.data["checks"].append({"what": what, "holds": bool(holds), "seen": seen})
+        with self.lock:
+            self.data["checks"].append({"what": what, "holds": bool(holds), "seen": seen})
         print(f"   {'ok  ' if holds else 'FAIL'} {what}: {seen}", flush=True)
         self._write()
 
