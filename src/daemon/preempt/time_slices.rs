@@ -53,9 +53,13 @@ impl TimeSlices {
         self.looking.insert(container);
     }
 
-    /// A container's round has no result: its worker was lost.
+    /// A container's round has no result: its worker was lost. The changes counted so far stay: a container can make
+    /// its worker hang.
     pub fn lost(&mut self, container: &ContainerId) {
-        self.forget(container);
+        self.looking.remove(container);
+        for (_, known) in self.known.iter_mut().filter(|(of, _)| of.0 == *container) {
+            known.us = 0;
+        }
     }
 
     /// Removes a container.
@@ -130,6 +134,8 @@ mod tests {
         slices.look(batch);
         slices.lost(&batch);
         assert!(!slices.is_looking(&batch));
+        assert_eq!(of(&slices, batch), (0, 3));
+        slices.forget(&batch);
         assert_eq!(of(&slices, batch), (0, 0));
     }
 }

@@ -92,6 +92,23 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
+/// Whether shares of programs that wait for their work can be judged: see [`go_before_other_work`]. Skips the test if
+/// not.
+pub fn can_go_before_other_work(test: &str) -> bool {
+    if !is_root() {
+        skip(test, "only root has a priority above the machine's other work");
+    }
+    is_root()
+}
+
+/// Gives this thread, and the processes that it starts, the lowest real-time priority. Only root may. Without it a
+/// holder that waits for its work is late when the machine is busy, and loses time that it did not want to give up.
+pub fn go_before_other_work() {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `priority` is ours; 0 is this thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
+}
+
 /// Reproducible noise (xorshift64*).
 pub struct Random(pub u64);
 

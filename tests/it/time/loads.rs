@@ -7,7 +7,7 @@
 use super::{Tenant, must, node, shown};
 use crate::harness::node::Node;
 use crate::harness::wire::{client_page, container_page};
-use crate::harness::{is_root, skip, target_dir};
+use crate::harness::{can_go_before_other_work, go_before_other_work, target_dir};
 use gpuslice_sim_device::Machine;
 use gpuslice_wire::page::{MODE_OPEN, may_launch};
 use gpuslice_wire::units::{Bytes, GIB};
@@ -22,20 +22,9 @@ const CELLS_IDLE_US: u64 = 4_000;
 /// the attacker rightly gets a turn.
 const HONEST_IDLE_US: u64 = 20_000;
 
-/// Gives this thread, and the processes that it starts, the lowest real-time priority. Only root may.
-fn go_before_other_work() {
-    let priority = libc::sched_param { sched_priority: 1 };
-    // SAFETY: `priority` is ours; 0 is this thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
-}
-
-/// Whether the tests can judge here. Without that priority a holder is late when the machine is busy, and loses time
-/// that it did not want to give up.
+/// Whether the tests can judge here.
 fn can_judge() -> bool {
-    if !is_root() {
-        skip("time::loads", "only root has a priority above the machine's other work");
-    }
-    is_root()
+    can_go_before_other_work("time::loads")
 }
 
 /// Two slices of a daemon that lets holders idle for so long.

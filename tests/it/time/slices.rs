@@ -36,6 +36,13 @@ fn slices(machine: &Machine, both: &[Tenant; 2]) -> [u64; 2] {
     [0, 1].map(|at| machine.time_slice(both[at].context).expect("alive"))
 }
 
+/// The daemon has set these and knows that it has. A's slice alone does not show it: its own is as long.
+fn wait_until_set(node: &Node, machine: &Machine, both: &[Tenant; 2], what: [u64; 2]) {
+    wait_for(machine, both, what);
+    let known = || ["a", "b"].map(|of| number(node, of, "time_slice_us"));
+    eventually("it is known", || known() == what);
+}
+
 fn wait_for(machine: &Machine, both: &[Tenant; 2], what: [u64; 2]) {
     let is = || slices(machine, both) == what;
     eventually(&format!("time slices of {what:?}"), is);
@@ -72,10 +79,7 @@ fn busy(machine: &Machine, both: &[Tenant; 2]) -> bool {
 #[test]
 fn a_dead_daemons_weights_stay() {
     let (mut node, machine, both) = two("on", LONG_US);
-    wait_for(&machine, &both, [2_000, 6_000]);
-    eventually("it is known", || {
-        number(&node, "a", "time_slice_us") == 2_000 && number(&node, "b", "time_slice_us") == 6_000
-    });
+    wait_until_set(&node, &machine, &both, [2_000, 6_000]);
     assert_eq!(number(&node, "b", "time_slice_changes"), 0);
     node.end_daemon(Signal::SIGKILL);
     let written = node.container_dir("b").join("sliced");
@@ -117,7 +121,7 @@ fn a_container_that_never_drains_has_its_part() {
 fn slices_follow_weights_and_not_tenants() {
     for controls in ["on", "slow"] {
         let (mut node, machine, both) = two(controls, LONG_US);
-        wait_for(&machine, &both, [2_000, 6_000]);
+        wait_until_set(&node, &machine, &both, [2_000, 6_000]);
         let greedy = both[0].context;
         machine.set_time_slice(greedy, 1_000_000).expect("alive");
         wait_for(&machine, &both, [2_000, 6_000]);
