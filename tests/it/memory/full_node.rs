@@ -10,9 +10,10 @@
 
 use super::{DeviceView, MIB, PAGE, Tenant, in_slice_of, numbers, program};
 use crate::harness::agent::Agent;
-use crate::harness::node::Node;
+use crate::harness::node::{Node, id};
 use crate::harness::wire::{AdminClient, TenantClient};
 use crate::harness::{PATIENCE, Random, eventually, setting, skip};
+use gpuslice_wire::admin::Command as AdminCommand;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::snapshot::Snapshot;
@@ -231,6 +232,20 @@ impl Container {
         rows
     }
 
+    /// For a person: what the ledger has of it, what each process holds, and what the daemon knows of each.
+    fn told(&self, node: &Node, booked: u64) -> String {
+        let peers = self.peers.iter();
+        let peers = peers.map(|it| (it.agent.pid(), it.holds, it.link.is_some(), it.life));
+        let peers: Vec<_> = peers.collect();
+        let admin = node.admin();
+        let container = id(&self.name);
+        admin.0.send(9, &AdminCommand::Processes { container }).expect("the daemon reads");
+        let next = || admin.0.message::<Snapshot>().map(|it| it.1);
+        let rows = std::iter::from_fn(next).take_while(|it| !matches!(it, Snapshot::End { .. }));
+        let rows: Vec<Snapshot> = rows.collect();
+        format!("{}: {booked} booked; pid, holds, attached, life: {peers:?}; {rows:?}", self.name)
+    }
+
     /// A request for the whole cap, which must be refused while others hold something.
     fn take_all(&mut self) -> Result<(), String> {
         let (lane, all) = (Lane(0), Bytes(CAP));
@@ -261,9 +276,12 @@ impl Container {
         }
     }
 
-    /// All its processes are idle and attached.
+    /// All its processes are idle and attached to the daemon that runs.
     fn settle(&mut self) {
         for peer in &mut self.peers {
+            if peer.life != LIFE.load(SeqCst) {
+                peer.link = None;
+            }
             self.broken.extend(peer.attached(&self.socket).err());
         }
         if let Some(program) = &mut self.program {
@@ -324,7 +342,11 @@ fn agree(node: &Node, device: &DeviceView, containers: &[Container]) {
         if booked == real {
             return;
         }
-        assert!(start.elapsed() < PATIENCE, "the ledger has {booked} bytes, processes {real}");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the ledger has {booked} bytes, processes {real}: {:#?}",
+            containers.iter().map(|it| it.told(node, ledger[&it.name])).collect::<Vec<_>>()
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -343,6 +365,8 @@ fn round(node: &mut Node, containers: &mut [Container], length: Duration, kill_a
         LIFE.fetch_add(1, SeqCst);
         node.start_daemon(&[]);
     });
+    // On a busy machine the daemon may have been killed after a container's work.
+    containers.iter_mut().for_each(Container::settle);
 }
 
 /// All processes end, half of them by SIGKILL with what they hold: nothing stays reserved or in use.
