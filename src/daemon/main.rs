@@ -32,6 +32,7 @@ mod events;
 mod examine;
 mod executor;
 mod fabric;
+mod first_messages;
 mod gpu_table;
 mod gpus;
 mod health;

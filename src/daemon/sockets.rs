@@ -94,6 +94,13 @@ impl Socket {
         }
         packet_of(self.as_fd(), buffer, MsgFlags::empty())
     }
+
+    /// Whether a packet waits to be received, or a violation.
+    pub fn has_packet(&self) -> bool {
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let waits = packet_of(self.as_fd(), &mut buffer, MsgFlags::MSG_PEEK);
+        matches!(waits, Received::Packet(_) | Received::Violation)
+    }
 }
 
 impl AsFd for Socket {

@@ -7,6 +7,7 @@ mod requests;
 
 use crate::config::DaemonConfig;
 use crate::containers::{FirstProcess, Members, examine_asker};
+use crate::first_messages::FirstMessages;
 use crate::peer::{Asker, Peer};
 use crate::poll::{Source, Watch};
 use crate::replies::{Denied, NO_REPLY, plain};
@@ -20,11 +21,11 @@ use gpuslice_host::seqpacket::send;
 use gpuslice_wire::admin::{Admission, Answer, Command, Denial, RequestSource};
 use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::select::{GpuSelector, SelectError};
 use gpuslice_wire::text::{CgroupPath, Name, Selector};
-use gpuslice_wire::units::{Bytes, Duration, Instant};
+use gpuslice_wire::units::{Bytes, Instant};
 use idle_exit::IdleExit;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
@@ -73,8 +74,7 @@ pub struct Admins {
     /// The observers' socket accepts nothing until closed connections are gone.
     is_paused: bool,
     connections: Slab<Admin>,
-    /// Deadlines for a connection's first message, the earliest first.
-    handshake_deadlines: VecDeque<(Instant, Key)>,
+    first_messages: FirstMessages,
     /// Commands that wait until an earlier slice of their container is removed.
     parked: Vec<(Key, Command)>,
     /// Sources and bounds of requests for slices.
@@ -119,7 +119,7 @@ impl Admins {
             observe_listener,
             is_paused: false,
             connections: Slab::new(connections),
-            handshake_deadlines: VecDeque::new(),
+            first_messages: FirstMessages::default(),
             parked: Vec::new(),
             requests: Requests::new(config),
             pinned_default: config.pinned_memory.map(|size| size.0),
@@ -196,8 +196,7 @@ impl Admins {
     }
 
     fn welcome(&mut self, key: Key, out: &mut Tasks) {
-        let by = now().plus(Duration(HELLO_DEADLINE_NS));
-        self.handshake_deadlines.push_back((by, key));
+        self.first_messages.expect(key, now());
         let Some(admin) = self.connections.get(key) else {
             return;
         };
@@ -208,16 +207,15 @@ impl Admins {
 
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        let first_message = self.handshake_deadlines.front().map(|(by, _)| *by);
+        let first_message = self.first_messages.deadline();
         first_message.into_iter().chain(self.idle_exit.deadline()).min()
     }
 
     /// Drops the connections that have sent no first message by `now`.
     pub fn due(&mut self, now: Instant, out: &mut Tasks) {
-        while let Some((_, key)) = self.handshake_deadlines.pop_front_if(|(by, _)| *by <= now) {
-            if self.connections.get(key).is_some_and(|it| !it.has_sent) {
-                self.drop(key, out);
-            }
+        let waiting = |key| self.connections.get(key).filter(|it| !it.has_sent).map(|it| &it.fd);
+        for key in self.first_messages.missing(now, waiting) {
+            self.drop(key, out);
         }
     }
 

@@ -13,6 +13,7 @@
 
 pub mod rows;
 
+use crate::first_messages::FirstMessages;
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
 use crate::replies::plain;
@@ -22,7 +23,7 @@ use crate::sockets::{Received, Socket, Spare, id_of, packet, peer_groups};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
 use gpuslice_wire::frame::{RequestId, decode};
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::node::{NodeAnswer, NodeDenial, NodeRequest};
 use gpuslice_wire::units::{Duration, Instant};
 use nix::errno::Errno;
@@ -65,8 +66,7 @@ pub struct Agents {
     connections: Slab<Agent>,
     /// Most connections of one user, so that a user of the group leaves room for others.
     of_one_user: usize,
-    /// Deadlines for a connection's first message, the earliest first.
-    handshake_deadlines: VecDeque<(Instant, Key)>,
+    first_messages: FirstMessages,
     /// The socket accepts nothing until closed connections are gone.
     is_paused: bool,
     /// The rows that watching agents have.
@@ -98,7 +98,7 @@ impl Agents {
             group,
             connections: Slab::new(connections),
             of_one_user: usize::from(connections).div_ceil(2),
-            handshake_deadlines: VecDeque::new(),
+            first_messages: FirstMessages::default(),
             is_paused: false,
             shown: Rows::default(),
             compare_at: None,
@@ -146,8 +146,7 @@ impl Agents {
             self.deny(key, NodeDenial::Protocol, text);
             return self.drop(key);
         }
-        let by = now().plus(Duration(HELLO_DEADLINE_NS));
-        self.handshake_deadlines.push_back((by, key));
+        self.first_messages.expect(key, now());
         let agent = self.connections.get(key);
         if agent.is_some_and(|it| self.watch.add(&it.fd, Source::Agent(key)).is_err()) {
             self.drop(key);
@@ -199,7 +198,7 @@ impl Agents {
 
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        let first_message = self.handshake_deadlines.front().map(|(by, _)| *by);
+        let first_message = self.first_messages.deadline();
         let waits = self.connections.iter().filter(|(_, agent)| !agent.out.is_empty());
         let unread = waits.map(|(_, agent)| agent.read_by);
         first_message.into_iter().chain(unread).chain(self.compare_at).min()
@@ -207,10 +206,9 @@ impl Agents {
 
     /// Drops the connections that have sent no first message, or read nothing, by `now`.
     pub fn due(&mut self, now: Instant) {
-        while let Some((_, key)) = self.handshake_deadlines.pop_front_if(|(by, _)| *by <= now) {
-            if self.connections.get(key).is_some_and(|it| !it.has_sent) {
-                self.drop(key);
-            }
+        let waiting = |key| self.connections.get(key).filter(|it| !it.has_sent).map(|it| &it.fd);
+        for key in self.first_messages.missing(now, waiting) {
+            self.drop(key);
         }
         let unread = |agent: &Agent| !agent.out.is_empty() && agent.read_by <= now;
         let all = self.connections.iter().filter(|(_, agent)| unread(agent));

@@ -12,6 +12,7 @@ mod rings;
 mod tenant;
 
 use crate::containers::{ContainerWriter, Containers, HeldFamilies, UsageSlot};
+use crate::first_messages::FirstMessages;
 use crate::log_limit::LogLimit;
 use crate::peer::Peer;
 use crate::poll::{Source, Watch};
@@ -23,16 +24,16 @@ use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::limits::{CLIENTS_MAX, FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::limits::{CLIENTS_MAX, FRAME_BYTES_MAX};
 use gpuslice_wire::tenant::{Rejection, Reply};
-use gpuslice_wire::units::{Duration, Instant};
+use gpuslice_wire::units::Instant;
 use handles::Handles;
 use lingering::LingeringClient;
 use nix::errno::Errno;
 pub use requests::BURST;
 pub use rings::Ring;
 use rings::{RingQueue, Rings};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 pub use tenant::{ChannelGroup, Channels, Tenant, channels_of};
 
@@ -65,8 +66,7 @@ pub struct Clients {
     holders: Vec<Option<(ClientId, ClientHolder)>>,
     siblings: BTreeMap<ContainerId, Siblings>,
     ring_queue: RingQueue,
-    /// Deadlines for a connection's first message, the earliest first.
-    handshake_deadlines: VecDeque<(Instant, Key)>,
+    first_messages: FirstMessages,
     /// A process released memory or exited since the last look.
     given_back: bool,
     /// Processes that could not be attached.
@@ -87,7 +87,7 @@ impl Clients {
             holders: vec![None; CLIENTS_MAX],
             siblings: BTreeMap::new(),
             ring_queue: RingQueue::default(),
-            handshake_deadlines: VecDeque::new(),
+            first_messages: FirstMessages::default(),
             given_back: false,
             unattached: LogLimit::default(),
             unsupported: LogLimit::default(),
@@ -146,8 +146,7 @@ impl Clients {
 
     fn welcome(&mut self, key: Key, container: ContainerId, out: &mut Tasks) {
         self.siblings.entry(container).or_default().keys.push(key);
-        let by = now().plus(Duration(HELLO_DEADLINE_NS));
-        self.handshake_deadlines.push_back((by, key));
+        self.first_messages.expect(key, now());
         let Some(tenant) = self.tenants.get(key) else {
             return;
         };
@@ -161,16 +160,15 @@ impl Clients {
 
     /// When the next connection must have sent its first message.
     pub fn deadline(&self) -> Option<Instant> {
-        self.handshake_deadlines.front().map(|(by, _)| *by)
+        self.first_messages.deadline()
     }
 
     /// Removes the connections that have sent no first message by `now`.
     pub fn due(&mut self, now: Instant, out: &mut Tasks) {
-        while let Some((_, key)) = self.handshake_deadlines.pop_front_if(|(by, _)| *by <= now) {
-            if self.tenants.get(key).is_some_and(|it| it.attached.is_none()) {
-                tracing::debug!("a process connected and sent nothing; disconnected");
-                self.remove(key, out);
-            }
+        let waiting = |key| self.tenants.get(key).filter(|it| !it.asked).map(|it| &it.fd);
+        for key in self.first_messages.missing(now, waiting) {
+            tracing::debug!("a process connected and sent nothing; disconnected");
+            self.remove(key, out);
         }
     }
 
