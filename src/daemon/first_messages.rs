@@ -1,8 +1,8 @@
 //! Deadlines for the first message of a connection.
 //!
-//! A connection that sends nothing takes a place, so it is closed after 1 s. Where the machine was busy for that second,
-//! what it sent may still be unread. Such a connection stays, since its message is read soon, and is looked at again
-//! after another second.
+//! A connection that sends nothing takes a place, so it is closed after 1 s. Where the machine was busy for that
+//! second, what it sent may still be unread. Such a connection stays, since its message is read soon, and is looked at
+//! again after another second.
 
 use crate::slab::Key;
 use crate::sockets::Socket;
