@@ -454,6 +454,20 @@ mod tests {
         assert_eq!(first.ok(), Some(0));
     }
 
+    /// Where the kernel does not compare a descriptor with itself, it compares none.
+    #[test]
+    fn a_copy_of_a_descriptor_is_the_same_file() {
+        let open = || File::open("/dev/null").expect("a device");
+        let (file, other) = (open(), open());
+        let copy = file.try_clone().expect("a copy");
+        let own = std::process::id();
+        let number = file.as_raw_fd();
+        // SAFETY: plain numbers; 0 is `KCMP_FILE`.
+        let told = unsafe { libc::syscall(libc::SYS_kcmp, own, own, 0, number, number) } == 0;
+        assert_eq!(same_file(copy.as_raw_fd(), number), told);
+        assert!(!same_file(other.as_raw_fd(), number), "opened separately");
+    }
+
     /// All eventfds of a machine share one inode.
     #[test]
     fn an_eventfd_of_the_program_is_no_doorbell() {

@@ -489,6 +489,27 @@ fn a_program_with_long_gaps_ends_its_turn_as_its_work_ends() {
     assert!((0..100).any(|_| try_once()), "this thread was kept from running in each try");
 }
 
+/// A call that waited for the GPU returns as the work ends, however long that was expected to take. One that did not
+/// wait says nothing about the end.
+#[test]
+fn the_end_of_work_is_known_from_a_call_that_waited_for_it() {
+    for waits in [true, false] {
+        let rig = Rig::new(MODE_TURNS);
+        rig.gate.stop(); // the gate thread would see the end too
+        rig.turn(1, 60_000_000 * US);
+        rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+        let since = os::now();
+        rig.launch(1, 5, 20_000 * US); // an unknown kernel, which is expected to be far shorter
+        let end = rig.fake.gpu().busy_until;
+        eventually("it is done", || os::now() > end);
+        // A begin that is still to come stands for a call that took no time.
+        rig.gate.waited(if waits { since } else { u64::MAX });
+        let lane = rig.gate.lane(0);
+        assert!(lane.fences.in_flight.empty());
+        assert_eq!(lane.fences.in_flight.ended() >= end, waits);
+    }
+}
+
 /// A program with short gaps keeps its turn over them, and ends it when it stops.
 #[test]
 fn a_program_with_short_gaps_keeps_its_turn() {

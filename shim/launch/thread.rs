@@ -361,10 +361,13 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::backend::Event;
+    use super::super::backend::{Context, Event, Stream};
     use super::super::estimate::{Estimate, Key, Task};
+    use super::super::fake::Fake;
+    use super::super::fences::StreamId;
     use super::*;
     use gpuslice_wire::page::MODE_TURNS;
+    use std::sync::atomic::AtomicU32;
 
     const US: u64 = 1_000;
 
@@ -408,5 +411,34 @@ mod tests {
         let pause = |end_us, rest| idle.turn_pause(&words(2_000, end_us), now(0), rest * US) / US;
         assert_eq!([pause(long, 800), pause(long, 0), pause(long, 7_000)], [800, 50, 5_000]);
         assert_eq!(pause(300, 800), 320, "the turn ends sooner");
+    }
+
+    /// Work without a fence behind it has finished, which only a query of its stream can tell.
+    #[test]
+    fn streams_are_queried_only_after_a_pause_in_launches() {
+        for (idle_us, pause_us) in [(2_000, 250), (300, 150)] {
+            let fake = Fake::new();
+            let gate = Gate::new(fake, Box::leak(Box::new(AtomicU32::new(word::CLOSED))));
+            let pages = fake.pages();
+            let shown = &pages.container.lane[0];
+            shown.mode.store(MODE_TURNS, SeqCst);
+            shown.turn.store(1, SeqCst);
+            shown.turn_end_ns.store(u64::MAX, SeqCst);
+            shown.idle_us.store(idle_us, SeqCst);
+            pages.client.lane[0].runnable.store(1, SeqCst);
+            assert!(pages.claim(0).take(1));
+            let mut lane = gate.lane(0);
+            let stream_id = StreamId { context: Context(1), stream: Stream(5), thread: 0 };
+            let stream_index = lane.fences.stream_index(fake, stream_id).expect("room");
+            let (task, short) = (Task::launch(Key(1)), Estimate::measured(10 * US));
+            lane.fences.in_flight.launched(BEGUN, stream_index, task, short, None);
+            lane.seen = BEGUN;
+            drop(lane);
+            let is_known = |us: u64| {
+                gate.service(&pages, 0, BEGUN + us * US, &mut 1);
+                gate.lane(0).fences.in_flight.empty()
+            };
+            assert_eq!([pause_us - 1, pause_us].map(is_known), [false, true], "{idle_us} us");
+        }
     }
 }

@@ -374,7 +374,6 @@ impl Turns {
         };
         match entity.reserved {
             true => (own, shares + pool),
-            false if shares == 0 => (own, weights),
             false => (own * pool, weights * (shares + pool)),
         }
     }

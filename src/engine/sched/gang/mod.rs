@@ -96,8 +96,8 @@ pub(crate) fn each(gpus: GpuSet) -> impl Iterator<Item = usize> + Clone {
 pub(crate) fn decide(gpus: &mut [Gpu], gangs: &mut [Gang], tied: GpuSet) {
     let mut node = Node { gpus, gangs, tied };
     each(tied).for_each(|at| node.gpus[at].turns.look(&mut node.gpus[at].notes));
-    // as many rounds as GPUs may have to wait for each other within one step
-    for _ in 0..8 + 2 * tied.count_ones() {
+    // far more rounds than GPUs wait for each other within one step; one that changes nothing is the last
+    for _ in 0..40 {
         let before = node.phases();
         node.plan(false);
         for at in each(tied) {

@@ -23,6 +23,8 @@ use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::units::GIB;
 
 use super::super::Phase;
+use super::super::entity::{Entity, Report};
+use super::{EXTEND, GpuSet};
 use crate::tests::{Rig, ask, id};
 use crate::{Action, Claims, Config, Event, Late, Mode, SliceRequest, Token};
 
@@ -338,6 +340,36 @@ fn half_a_collective_extends_its_turn_ever_later_and_overruns() {
     let ms: Vec<u64> = extensions.iter().map(|ns| ns / 1_000_000).collect();
     assert_eq!(ms, [20, 40, 80, 160, 320, 640]);
     assert_eq!(node.rig.now - closes[0], 2_000_000_000, "others go on");
+}
+
+/// How long after its end a gang's turn is extended, while the gang has work in flight on the GPUs of `busy` and no
+/// decision has been taken since the reports of the others.
+fn extended_after(busy: GpuSet) -> Option<u64> {
+    let mut node = Node::new(&[&[0, 1], &[0], &[1]]);
+    (0..3).for_each(|who| node.make(Move::Want(who)));
+    while !node.may_launch(0, 0) {
+        (1..3).for_each(|who| node.drain_all(who));
+        node.make(Move::Time);
+    }
+    (0..2).for_each(|part| node.launch(0, part));
+    while node.may_launch(0, 0) {
+        node.make(Move::Time);
+    }
+    let (engine, closed) = (&mut node.rig.engine, node.rig.now);
+    for at in (0..2).filter(|at| busy & (1 << at) == 0) {
+        let turns = &mut engine.gpus[at].turns;
+        let Entity { index, reported, .. } = turns.entities[0];
+        turns.report(index, Report { drained: true, ..reported });
+    }
+    let tied = super::Node { gpus: &mut engine.gpus, gangs: &mut engine.gangs, tied: 0b11 };
+    tied.extend_at(0).map(|at| at.0 - closed)
+}
+
+/// Work that runs on all GPUs of a gang waits for no launch, and where none runs any more, there is nothing to end.
+#[test]
+fn a_turn_is_extended_where_one_gpu_has_work_and_another_has_none() {
+    let extended = [0b11, 0b01, 0b10, 0b00].map(extended_after);
+    assert_eq!(extended, [None, Some(EXTEND.0), Some(EXTEND.0), None]);
 }
 
 /// The turn of a gang whose collective was cut in two was extended, and the clock jumps over its end: its

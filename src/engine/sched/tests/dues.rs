@@ -99,3 +99,19 @@ fn a_container_that_pauses_counts_while_it_has_a_lead() {
     rig.run(now + 150 * MS);
     assert_eq!(dues(&rig), [0, 1_000, 0, 0]);
 }
+
+/// The only runnable container of the pool pauses. It counts while the pool has a lead; then no container of the pool
+/// does, and the pool keeps the weight by which its tags were charged.
+#[test]
+fn the_pool_counts_while_it_has_a_lead_and_keeps_its_weight_after_that() {
+    let (mut rig, now) = (rig(&[(0, 50, 0), (1, 0, 0)]), 3 * MS);
+    [1, 0].into_iter().for_each(|n| rig.wake(0, n));
+    rig.run(now);
+    assert_eq!(rig.holder(), Some(1));
+    // it is asked whether it has drained as its turn is closed
+    (0..2).for_each(|_| rig.report(now, 1, false, true));
+    let weight = |rig: &Rig| rig.turns.queues(Class::Normal).pool_weight();
+    assert_eq!((dues(&rig), weight(&rig)), (std::vec![500, 500], 500_000));
+    rig.run(now + 50 * MS);
+    assert_eq!((dues(&rig), weight(&rig)), (std::vec![1_000, 0], 500_000));
+}

@@ -2,6 +2,7 @@
 //! interrupted, what is counted.
 
 use super::*;
+use gpuslice_wire::turns::TurnKind;
 
 impl Rig {
     /// The length of the present turn, µs.
@@ -231,4 +232,59 @@ fn an_overrun_container_is_read_when_turns_end() {
         rig.at(due.0);
     }
     assert_eq!(rig.notes, [Note::Closed(ContainerIndex(0))]);
+}
+
+#[test]
+fn streams_have_gates_while_turns_are_taken_beside_a_high_container() {
+    let gates = |stream_gates: bool, who: &[(u32, u32, bool)]| {
+        let mut rig = Rig::with(Config { stream_gates, ..Config::default() }, who);
+        (0..who.len()).for_each(|who| rig.wake(0, who));
+        (rig.turns.mode(), rig.turns.gates())
+    };
+    let (normal, high) = ((1, 0, false), (1, 0, true));
+    assert_eq!(gates(true, &[normal, high]), (Mode::Turns, true));
+    assert_eq!(gates(false, &[normal, high]), (Mode::Turns, false));
+    assert_eq!(gates(true, &[normal, normal]), (Mode::Turns, false));
+    assert_eq!(gates(true, &[high]), (Mode::Open, false));
+}
+
+/// Another kind of time, another turn or a gap ends a recorded stretch, and nothing else does.
+#[test]
+fn what_is_charged_without_a_change_is_one_stretch() {
+    let stretches = |kind, turns: u32, gap: u64| {
+        let mut rig = Rig::new(&[(1, 0, false)]);
+        rig.turns.set_recording(true);
+        let charged = |kind| Some((kind, Duration(3)));
+        rig.turns.now = Instant(10);
+        rig.turns.note_charge(0, Instant(0), charged(TurnKind::Turn));
+        rig.turns.entities[0].turn += turns;
+        rig.turns.now = Instant(20);
+        rig.turns.note_charge(0, Instant(10 + gap), charged(kind));
+        rig.turns.set_recording(false);
+        let told = rig.turns.take_recorded();
+        told.map(|(_, it)| (it.from.0, it.to.0, it.charged.0)).collect::<Vec<_>>()
+    };
+    assert_eq!(stretches(TurnKind::Turn, 0, 0), [(0, 20, 6)]);
+    assert_eq!(stretches(TurnKind::Drain, 0, 0), [(0, 10, 3), (10, 20, 3)]);
+    assert_eq!(stretches(TurnKind::Turn, 2, 0), [(0, 10, 3), (10, 20, 3)]);
+    assert_eq!(stretches(TurnKind::Turn, 0, 1), [(0, 10, 3), (11, 20, 3)]);
+}
+
+/// Containers that run at the same time without turns share that time, and so do those whose untracked work runs. One
+/// that has overrun is charged in full: how much it uses beside others is not known.
+#[test]
+fn time_without_turns_is_divided_among_those_that_run() {
+    let mut rig = Rig::new(&[(1, 0, false); 3]);
+    let at_work = Report { attached: true, runnable: true, ..Report::default() };
+    (0..3).for_each(|who| rig.turns.report(ContainerIndex(who), at_work));
+    rig.turns.entities[0].overrun = Some(Instant(0));
+    let billed = |rig: &Rig| {
+        let of = |entity| rig.turns.bill(entity, Duration(6)).0;
+        rig.turns.entities.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!((rig.turns.mode(), billed(&rig)), (Mode::Open, std::vec![2, 2, 2]));
+    rig.turns.report(ContainerIndex(0), Report { runnable: false, ..at_work });
+    assert_eq!(billed(&rig), [6, 3, 3]);
+    rig.turns.revoke(&mut rig.notes);
+    assert_eq!((rig.turns.mode(), billed(&rig)), (Mode::Turns, std::vec![6, 3, 3]));
 }

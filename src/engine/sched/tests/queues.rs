@@ -254,3 +254,35 @@ fn an_overrun_container_goes_before_its_pool_whatever_that_weighs() {
     let position = |who: usize| rig.turns.position(&rig.turns.entities[who]);
     assert!(position(0) < position(2), "{:?} and {:?}", position(0), position(2));
 }
+
+/// The pool leads its queue by a kernel of 400 ms when turns end for good. When they come back, no container owes
+/// anything.
+#[test]
+fn the_pool_owes_nothing_after_a_time_without_turns() {
+    let mut rig = Rig::new(&[(1, 50, false), (1, 0, false)]);
+    let policy = rig.turns.policy();
+    (0..2).for_each(|who| rig.wake(0, who));
+    let it = rig.turns.entities[1].clone();
+    rig.turns.queues[Class::Normal as usize].charge(&it, Duration::from_millis(400));
+    assert!(rig.turns.queues(Class::Normal).pool_leads());
+    rig.turns.set_policy(Policy::Native);
+    rig.turns.set_policy(policy);
+    assert!(!rig.turns.queues(Class::Normal).pool_leads());
+}
+
+/// What is due to the runnable containers of a class is all of its time, whichever of them have shares.
+#[test]
+fn the_fractions_of_a_class_add_up_to_one() {
+    let rows: [&[(u32, u32, bool)]; 3] = [
+        &[(1, 20, false), (1, 30, false)],
+        &[(1, 0, false), (3, 0, false)],
+        &[(1, 50, false), (1, 0, false), (3, 0, false)],
+    ];
+    for who in rows {
+        let mut rig = Rig::new(who);
+        (0..who.len()).for_each(|at| rig.wake(0, at));
+        let due = rig.turns.entities.iter().map(|it| rig.turns.due(it));
+        let per_million: u64 = due.map(|(own, all)| own * 1_000_000 / all).sum();
+        assert!(per_million.abs_diff(1_000_000) <= 3, "{who:?}: {per_million}");
+    }
+}

@@ -162,3 +162,59 @@ fn a_gang_that_ends_has_no_credit() {
     assert!(on_first(&rig, 0).gang.is_none());
     assert_eq!(lag(&rig), 0);
 }
+
+/// Turns end for good while a gang waits for the holders of its GPUs: it needs none on a GPU that becomes free, and
+/// begins none that would end at once.
+#[test]
+fn a_gang_begins_no_turn_where_turns_have_ended_for_good() {
+    let (mut rig, [_, single, other]) = called();
+    let (token, gpus, policy) = (Token(9), GpuSelector::All, Policy::Native);
+    rig.step(Event::SetPolicy { token, gpus, policy });
+    let before = on_first(&rig, 0).turn;
+    assert!(matches!(first(&rig).phase, Phase::Closing { .. }));
+    for client in [single, other] {
+        claim(&mut rig, client, 0, true, 0);
+        assert_eq!((first(&rig).phase, on_first(&rig, 0).turn), (Phase::Open, before));
+    }
+}
+
+/// The first GPU has a holder, and the second one a container that drains: when that ends is a guess, for the first GPU
+/// too.
+#[test]
+fn a_gpu_is_reserved_until_a_guess_while_another_one_drains() {
+    let (mut rig, [_, single, _]) = called();
+    let kept = |rig: &Rig| {
+        let of = |at: usize| rig.engine.gpus[at].turns.demand.kept.map(|kept| kept.guessed);
+        [of(0), of(1)]
+    };
+    let drains = |rig: &Rig| matches!(rig.engine.gpus[1].turns.phase, Phase::Closing { .. });
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        seen.push((drains(&rig), kept(&rig)));
+        passes(&mut rig, single);
+    }
+    seen.retain(|(_, kept)| kept[0].is_some());
+    assert!(seen.iter().any(|it| it.0), "it never drains");
+    let guessed = |it: &(bool, [Option<bool>; 2])| it.1 == [Some(it.0); 2];
+    assert!(seen.iter().all(guessed), "{seen:?}");
+}
+
+/// Two gangs wait for the same GPUs, of which one has a holder. The first gang is ready; behind it the second one is
+/// first in no queue.
+#[test]
+fn of_two_gangs_that_wait_for_a_holder_one_is_ready() {
+    let (mut rig, clients) = node([("a", "0,1", 1), ("b", "0,1", 1), ("c", "0", 1)]);
+    let mut most = 0;
+    for _ in 0..60 {
+        for (client, lanes) in clients.into_iter().zip([2, 2, 1]) {
+            (0..lanes).for_each(|lane| _ = claim(&mut rig, client, lane, true, 0));
+        }
+        rig.now += MS;
+        rig.step(Event::Tick);
+        if first(&rig).held_by(on_first(&rig, 2).index).is_some() {
+            let ready = rig.engine.gangs.iter().filter(|gang| gang.ready.is_some());
+            most = most.max(ready.count());
+        }
+    }
+    assert_eq!(most, 1);
+}
