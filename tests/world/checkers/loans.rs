@@ -68,6 +68,8 @@ struct Claim {
     key: LaneKey,
     client: Option<ClientId>,
     gpu: GpuUuid,
+    /// What it asked for, and what of that is not charged yet.
+    asked: u64,
     need: u64,
     /// It does not wait for NVML, or for processes that attach again.
     sure: bool,
@@ -362,6 +364,10 @@ impl Loans {
             return Ok(());
         };
         let Some(gpu) = account.gpu else { return Ok(()) };
+        let bytes = ledger.lacks(&key, client, bytes);
+        if bytes == 0 {
+            return Ok(()); // it is charged already: nothing is lent
+        }
         let after = ledger.reserved(home, lane) + u128::from(bytes);
         let borrows = after > u128::from(account.cap);
         let free = self.free(ledger, gpu).most;
@@ -388,7 +394,7 @@ impl Loans {
             None => self.resumes.contains_key(&claim.key.0),
             Some(client) => requests
                 .heads()
-                .any(|(key, of, need, _)| (*key, of, need) == (claim.key, client, claim.need)),
+                .any(|(key, of, asked, _)| (*key, of, asked) == (claim.key, client, claim.asked)),
         }
     }
 }

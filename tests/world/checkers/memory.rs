@@ -35,8 +35,13 @@ struct Share {
 
 impl Share {
     fn charged(&self) -> u128 {
-        let most = self.answered.map_or(u64::MAX, |all| all.saturating_sub(self.granted));
-        u128::from(self.granted) + u128::from(self.beyond.counts.min(most))
+        self.charged_with(self.granted)
+    }
+
+    /// What would count for it with so much granted.
+    fn charged_with(&self, granted: u64) -> u128 {
+        let most = self.answered.map_or(u64::MAX, |all| all.saturating_sub(granted));
+        u128::from(granted) + u128::from(self.beyond.counts.min(most))
     }
 }
 

@@ -26,6 +26,7 @@ impl Loans {
         let Some(((_, _, need, since), account)) = asked.zip(account) else {
             return Ok(());
         };
+        let need = ledger.lacks(&key, client, need);
         let promised = ledger.reserved(home, lane) + u128::from(need) <= u128::from(account.cap);
         if promised != overdue {
             return Err(format!(

@@ -44,7 +44,8 @@ impl Loans {
     /// The claims that wait.
     fn waiting(&mut self, seen: &Observer, ledger: &Ledger, requests: &Requests) -> Vec<Claim> {
         let mut claims = Vec::new();
-        for (key, client, need, since) in requests.heads() {
+        for (key, client, asked, since) in requests.heads() {
+            let need = ledger.lacks(key, client, asked);
             let promised = ledger.account(key).filter(|account| {
                 ledger.reserved(key.0, key.1) + u128::from(need) <= u128::from(account.cap)
             });
@@ -54,7 +55,7 @@ impl Loans {
             if !seen.suspended.contains_key(&key.0) {
                 let (key, client) = (*key, Some(client));
                 let sure = !requests.may_wait(ledger, &key);
-                claims.push(Claim { key, client, gpu, need, sure, since, claims: seen.now });
+                claims.push(Claim { key, client, gpu, asked, need, sure, since, claims: seen.now });
             }
         }
         self.resumes.retain(|id, _| seen.suspended.get(id) == Some(&SuspensionState::Suspended));
@@ -63,8 +64,8 @@ impl Loans {
                 let Some(gpu) = account.gpu else { continue };
                 let need = u64::try_from(ledger.kept(key.0, key.1)).unwrap_or(u64::MAX);
                 let (key, since) = (*key, *since);
-                let (client, sure, claims_at) = (None, true, seen.now);
-                claims.push(Claim { key, client, gpu, need, sure, since, claims: claims_at });
+                let (client, sure, asked) = (None, true, need);
+                claims.push(Claim { key, client, gpu, asked, need, sure, since, claims: seen.now });
             }
         }
         for claim in &mut claims {

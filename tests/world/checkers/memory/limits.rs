@@ -1,4 +1,4 @@
-//! Changed caps and limits, and the ledgers of suspended containers.
+//! Changed caps and limits, what requests need, and the ledgers of suspended containers.
 //!
 //! A suspended container's grants are of memory on the host, which NVML does not show. So its figures change nothing in
 //! the ledger of such a container. What they show of its processes that are not attached counts when it goes on. What
@@ -21,6 +21,19 @@ impl Account {
 }
 
 impl Ledger {
+    /// What a request needs: less where a part of it is charged already, as memory that NVML showed before it was
+    /// granted. An account above its limit is granted nothing.
+    #[must_use]
+    pub fn lacks(&self, key: &LaneKey, client: ClientId, need: u64) -> u64 {
+        let limit = self.accounts.get(key).map_or(0, |it| u128::from(it.limit));
+        let share =
+            self.shares.get(&(client, key.1)).filter(|_| self.reserved(key.0, key.1) <= limit);
+        let more = share.map_or(u128::from(need), |share| {
+            share.charged_with(share.granted.saturating_add(need)).saturating_sub(share.charged())
+        });
+        u64::try_from(more).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn resized(
         &mut self,
         seen: &Observer,
