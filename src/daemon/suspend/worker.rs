@@ -201,8 +201,12 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
 }
 
 /// Moves all memory to the host, or leaves all on the GPU. A worker that was killed may have left a lock before the
-/// process's work had ended, so each lock is taken anew.
+/// process's work had ended, so each lock is taken anew. What was on the host already, by an earlier daemon's move, stays
+/// there: another container may have its room by now.
 fn move_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
+    let state = |it: &_| driver.state(*it).ok().flatten();
+    let is_here = |it: &(u32, u64)| state(it) != Some(CU_PROCESS_STATE_CHECKPOINTED);
+    let here: Vec<(u32, u64)> = processes.iter().copied().filter(is_here).collect();
     // A process that the driver has lost can only be ended.
     let moved = lost(driver, processes)
         .map_or(Ok(()), Err)
@@ -212,7 +216,7 @@ fn move_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
     match moved {
         Ok(()) => Report { away: true, moved: moved_of(driver, processes), why: None },
         Err(why) => {
-            let undone = put_back(driver, processes);
+            let undone = put_back(driver, &here);
             let rest = undone.err().map(|why| format!("and back: {why}"));
             let lost = lost(driver, processes).filter(|lost| *lost != why);
             let all: Vec<String> = [Some(why), rest, lost].into_iter().flatten().collect();

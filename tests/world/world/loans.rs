@@ -223,27 +223,31 @@ impl World {
         if it.away && runs {
             it.done = Done::Back;
         }
+        let mut its = self.processes.iter().filter(|it| it.alive && it.container == container);
+        // an earlier daemon's move
+        let was_away = it.away && its.any(|it| it.on_host);
         self.put(&it, &container);
         let known = self.processes.iter().filter(|it| it.alive && it.container == container);
         let stays: Vec<ClientId> =
             known.filter(|it| !it.on_host).filter_map(|it| it.account).collect();
         // of a move back that failed, the driver tells again, or the daemon does not ask
         let told = it.away || self.rng.per_mille(500);
-        let away = it.done != Done::Back;
+        let away = was_away || it.done != Done::Back;
         self.deliver(Letter::Moved(container, away, told.then_some(stays)));
     }
 
-    /// Puts the memory of a container's processes where the move has left it.
+    /// Puts the memory of a container's processes where the move has left it. A refused move to the host leaves each
+    /// process's where it was.
     fn put(&mut self, it: &Move, container: &ContainerId) {
         let skipped = if it.done == Done::Skipped { it.reached.first() } else { None };
         for (who, process) in self.processes.iter_mut().enumerate() {
             if process.container != *container || !process.alive {
                 continue;
             }
-            match it.done {
-                Done::Back => process.on_host = false,
-                _ if !it.away => {}
-                _ => process.on_host |= it.reached.contains(&who) && Some(&who) != skipped,
+            match (it.away, it.done) {
+                (false, Done::Back) => process.on_host = false,
+                (true, Done::Back) | (false, _) => {}
+                (true, _) => process.on_host |= it.reached.contains(&who) && Some(&who) != skipped,
             }
         }
     }

@@ -159,3 +159,20 @@ fn a_move_that_was_cut_short_is_done_again() {
     ];
     assert_eq!(move_away(&fake, &ALL), done(true, &ALL));
 }
+
+/// A part of the memory was moved by an earlier daemon, and others have its room. The move is ordered again and refused:
+/// that part stays where it is, and the rest is unlocked.
+#[test]
+fn a_refused_repetition_moves_nothing_back() {
+    for refused in [(2, Call::Lock), (3, Call::Checkpoint)] {
+        let mut fake = fake(&[refused]);
+        fake.states.borrow_mut()[0] = Some(CU_PROCESS_STATE_CHECKPOINTED);
+        let report = move_away(&fake, &ALL);
+        assert!(report.why.is_some_and(|why| why.contains(refused.1.name())));
+        assert_eq!((report.away, report.moved), (true, Some(ALL[..1].to_vec())));
+        assert_eq!(fake.states.borrow()[1..], [Some(CU_PROCESS_STATE_RUNNING); 2]);
+        fake.refused.clear();
+        assert_eq!(move_back(&fake, &ALL), done(false, &[]));
+        assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
+    }
+}
