@@ -201,8 +201,8 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
 }
 
 /// Moves all memory to the host, or leaves all on the GPU. A worker that was killed may have left a lock before the
-/// process's work had ended, so each lock is taken anew. What was on the host already, by an earlier daemon's move, stays
-/// there: another container may have its room by now.
+/// process's work had ended, so each lock is taken anew. What an earlier daemon's move has brought to the host stays
+/// there also if the driver refuses the rest: another container may have its room by now.
 fn move_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
     let state = |it: &_| driver.state(*it).ok().flatten();
     let is_here = |it: &(u32, u64)| state(it) != Some(CU_PROCESS_STATE_CHECKPOINTED);

@@ -160,8 +160,8 @@ fn a_move_that_was_cut_short_is_done_again() {
     assert_eq!(move_away(&fake, &ALL), done(true, &ALL));
 }
 
-/// A part of the memory was moved by an earlier daemon, and others have its room. The move is ordered again and refused:
-/// that part stays where it is, and the rest is unlocked.
+/// A part of the memory was moved by an earlier daemon, and others have its room. The move is ordered again and
+/// refused: that part stays where it is, and the rest is unlocked.
 #[test]
 fn a_refused_repetition_moves_nothing_back() {
     for refused in [(2, Call::Lock), (3, Call::Checkpoint)] {
