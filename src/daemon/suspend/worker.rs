@@ -204,9 +204,8 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
 /// process's work had ended, so each lock is taken anew. What an earlier daemon's move has brought to the host stays
 /// there also if the driver refuses the rest: another container may have its room by now.
 fn move_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
-    let state = |it: &_| driver.state(*it).ok().flatten();
-    let is_here = |it: &(u32, u64)| state(it) != Some(CU_PROCESS_STATE_CHECKPOINTED);
-    let here: Vec<(u32, u64)> = processes.iter().copied().filter(is_here).collect();
+    let here = processes.iter().copied().filter(|it| !is_moved(driver, *it));
+    let here: Vec<(u32, u64)> = here.collect();
     // A process that the driver has lost can only be ended.
     let moved = lost(driver, processes)
         .map_or(Ok(()), Err)
@@ -233,9 +232,12 @@ fn shown(driver: &impl Checkpoints, processes: &[(u32, u64)], why: String) -> Re
 
 /// The processes that the driver reports as moved.
 fn moved_of(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Option<Vec<(u32, u64)>> {
-    let moved = processes.iter().copied();
-    let is_moved = |it: &_| driver.state(*it) == Ok(Some(CU_PROCESS_STATE_CHECKPOINTED));
-    Some(moved.filter(is_moved).collect())
+    Some(processes.iter().copied().filter(|it| is_moved(driver, *it)).collect())
+}
+
+/// Whether the driver reports that a process's memory is on the host.
+fn is_moved(driver: &impl Checkpoints, process: (u32, u64)) -> bool {
+    driver.state(process) == Ok(Some(CU_PROCESS_STATE_CHECKPOINTED))
 }
 
 /// Moves all memory back to the GPU, or leaves all on the host.
