@@ -21,8 +21,15 @@
 //! words before it is sent, which may be hundreds of MiB that the process freed, and puts it back into both
 //! afterwards. So the difference is right also while another thread waits for the daemon's answer. Changes of
 //! both words are marked by a sequence counter, with which every reader sees both before or both after.
+//!
+//! The difference is published for the container's other processes and for the daemon, by one of the threads that
+//! change the common credit at the same time ([`common`]). What moves between a thread and its cache is not published.
 #![forbid(unsafe_code)]
 
+mod atomic;
+mod common;
+
+use common::{Change, Common};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use gpuslice_wire::units::MIB;
@@ -45,13 +52,11 @@ const CHUNK_MIN: u64 = 2 * MIB;
 const CHUNK_MAX: u64 = 32 * MIB;
 
 /// The credit of one process on one lane.
-///
-/// The order of `common` is sequentially consistent: `Session::publish` relies on it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct CreditAccount {
     granted: AtomicU64,
-    common: AtomicU64,
+    common: Common,
     /// Odd while credit and `granted` change together.
     changes: AtomicU64,
     caches: [ThreadCache; THREAD_CACHES],
@@ -95,8 +100,22 @@ fn thread_index() -> usize {
 pub enum CreditSource {
     /// The thread's cache alone.
     ThreadCache,
-    /// The common credit, with its new value, bytes.
-    Common(u64),
+    /// The common credit.
+    Common {
+        /// Its new value, bytes.
+        left: u64,
+        /// Whether the caller has to publish the account. Else another thread does, after this change.
+        publish: bool,
+    },
+}
+
+/// The account at one moment, to be published.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Bytes held.
+    pub held: u64,
+    common: u64,
+    changes: u64,
 }
 
 /// A request to the daemon for credit.
@@ -161,16 +180,16 @@ impl CreditAccount {
             let left = there.checked_sub(bytes)?;
             Some(left.checked_sub(refill).unwrap_or(left))
         };
-        let order = Ordering::SeqCst;
-        let before = self.common.fetch_update(order, order, both).ok()?;
+        let Change { before, mut publish } = self.common.change(both)?;
         let mut left = before - bytes;
         if left >= refill && refill > 0 {
             left -= refill;
             if !cache.add(refill) {
-                left = self.put_common(refill);
+                let back = self.put_common(refill);
+                (left, publish) = (back.before + refill, publish || back.publish);
             }
         }
-        Some(CreditSource::Common(left))
+        Some(CreditSource::Common { left, publish })
     }
 
     /// Puts `bytes` back into credit.
@@ -189,13 +208,16 @@ impl CreditAccount {
         let keep =
             |there: u64| (bytes <= REFILL_BYTES && there > REFILL_BYTES).then_some(REFILL_BYTES);
         let spilt = cache.change(keep).map_or(0, |there| there - REFILL_BYTES);
-        CreditSource::Common(self.put_common(bytes.saturating_add(spilt)))
+        let bytes = bytes.saturating_add(spilt);
+        let Change { before, publish } = self.put_common(bytes);
+        CreditSource::Common { left: before.saturating_add(bytes), publish }
     }
 
-    /// Adds `bytes` to the common credit, and returns its new value.
-    fn put_common(&self, bytes: u64) -> u64 {
-        let before = self.common.fetch_add(bytes, Ordering::SeqCst);
-        before.saturating_add(bytes)
+    /// Adds `bytes` to the common credit.
+    #[inline]
+    fn put_common(&self, bytes: u64) -> Change {
+        let sum = |there: u64| Some(there.saturating_add(bytes).min(BYTES_MAX));
+        self.common.change(sum).unwrap_or(Change { before: 0, publish: true })
     }
 
     /// Takes all credit, for the caller to return to the daemon. The caller holds the slow path's lock.
@@ -212,7 +234,7 @@ impl CreditAccount {
     fn put_back(&self, granted: u64, credit: u64) {
         self.change_both(|| {
             self.granted.fetch_add(granted, Ordering::Relaxed);
-            self.put_common(credit);
+            self.common.add(credit);
         });
     }
 
@@ -227,9 +249,8 @@ impl CreditAccount {
 
     /// Collects the common credit and that of all thread caches.
     fn collect(&self) -> u64 {
-        let caches = self.caches.iter().map(|cache| &cache.0);
-        let words = core::iter::once(&self.common).chain(caches);
-        words.map(|word| word.swap(0, Ordering::SeqCst)).sum()
+        let caches = self.caches.iter().map(|cache| cache.0.swap(0, Ordering::SeqCst));
+        self.common.take_all() + caches.sum::<u64>()
     }
 
     /// Bytes granted and not returned.
@@ -241,36 +262,52 @@ impl CreditAccount {
     /// Unused credit, bytes. Bytes that another thread is moving may be counted twice, or not at all.
     #[must_use]
     pub fn credit(&self) -> u64 {
-        let caches = self.caches.iter().map(|cache| &cache.0);
-        let words = caches.chain(core::iter::once(&self.common));
-        words.map(|word| word.load(Ordering::Relaxed)).sum()
+        self.common.bytes() + self.cached()
+    }
+
+    /// Credit in the caches of threads, bytes.
+    #[inline]
+    fn cached(&self) -> u64 {
+        self.caches.iter().map(|cache| cache.0.load(Ordering::Relaxed)).sum()
     }
 
     /// Bytes held by allocations and by reservations in flight.
     #[inline]
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.between_changes(|| self.granted().saturating_sub(self.credit()))
+        self.look().held
     }
 
-    /// Bytes that are not in the common credit: held, or in the cache of a thread.
+    /// What a thread that publishes has to write, and [`CreditAccount::publication_ends`] needs afterwards.
     #[inline]
     #[must_use]
-    pub fn taken(&self) -> u64 {
-        let taken = || self.granted().saturating_sub(self.common.load(Ordering::SeqCst));
-        self.between_changes(taken)
+    pub fn look(&self) -> Look {
+        self.between_changes(|changes| {
+            let common = self.common.bytes();
+            let credit = common + self.cached();
+            Look { held: self.granted().saturating_sub(credit), common, changes }
+        })
+    }
+
+    /// Ends the publication of a look. Returns whether nothing is left to do; if not, the caller looks again. The
+    /// words that were written before are visible to other threads before the account is compared with the look.
+    #[inline]
+    #[must_use]
+    pub fn publication_ends(&self, look: &Look) -> bool {
+        let same = || self.changes.load(Ordering::Relaxed) == look.changes;
+        self.common.publication_ends(look.common, same)
     }
 
     /// Reads several words between changes of two of them.
     #[inline(always)]
-    fn between_changes<T>(&self, read: impl Fn() -> T) -> T {
+    fn between_changes<T>(&self, read: impl Fn(u64) -> T) -> T {
         self.unless_changed(&read).unwrap_or_else(|| self.after_change(read))
     }
 
     #[inline(always)]
-    fn unless_changed<T>(&self, read: impl Fn() -> T) -> Option<T> {
+    fn unless_changed<T>(&self, read: impl Fn(u64) -> T) -> Option<T> {
         let before = self.changes.load(Ordering::Acquire);
-        let value = read();
+        let value = read(before);
         fence(Ordering::Acquire);
         let same = before.is_multiple_of(2) && self.changes.load(Ordering::Relaxed) == before;
         same.then_some(value)
@@ -279,7 +316,7 @@ impl CreditAccount {
     /// Tries again. A change is a few instructions; a thread that was interrupted in the middle of one is not
     /// waited for without limit.
     #[cold]
-    fn after_change<T>(&self, read: impl Fn() -> T) -> T {
+    fn after_change<T>(&self, read: impl Fn(u64) -> T) -> T {
         for attempt in 0..CHANGE_SPINS + CHANGE_YIELDS {
             if let Some(value) = self.unless_changed(&read) {
                 return value;
@@ -289,7 +326,7 @@ impl CreditAccount {
                 _ => std::thread::yield_now(),
             }
         }
-        read()
+        read(self.changes.load(Ordering::Relaxed))
     }
 
     /// Takes `bytes`, requesting the missing part. The caller holds the slow path's lock; other threads take
@@ -351,12 +388,11 @@ impl CreditAccount {
     #[must_use]
     pub fn take_surplus(&self, chunk: u64) -> u64 {
         let rich = |common| CreditAccount::has_surplus(common, chunk).then_some(chunk);
-        let relaxed = Ordering::Relaxed;
         self.change_both(|| {
-            let Ok(before) = self.common.fetch_update(relaxed, relaxed, rich) else {
+            let Some(before) = self.common.change_unpublished(rich) else {
                 return 0;
             };
-            self.granted.fetch_sub(before - chunk, relaxed);
+            self.granted.fetch_sub(before - chunk, Ordering::Relaxed);
             before - chunk
         })
     }

@@ -94,8 +94,8 @@ impl Session {
     pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, OutOfMemory> {
         let bytes = grains(bytes);
         match self.account(lane).take(bytes) {
-            Some(CreditSource::ThreadCache) => {}
-            Some(CreditSource::Common(_)) => self.publish(lane),
+            Some(CreditSource::ThreadCache | CreditSource::Common { publish: false, .. }) => {}
+            Some(CreditSource::Common { publish: true, .. }) => self.publish(lane),
             None => {
                 self.reserve_slowly(lane, bytes)?;
                 self.publish(lane);
@@ -107,11 +107,13 @@ impl Session {
     /// Releases `bytes` of a lane.
     #[inline]
     pub fn release(&self, lane: Lane, bytes: u64) {
-        let CreditSource::Common(credit) = self.account(lane).put(bytes) else {
+        let CreditSource::Common { left, publish } = self.account(lane).put(bytes) else {
             return;
         };
-        self.publish(lane);
-        if CreditAccount::has_surplus(credit, self.chunk(lane)) && !self.is_alone() {
+        if publish {
+            self.publish(lane);
+        }
+        if CreditAccount::has_surplus(left, self.chunk(lane)) && !self.is_alone() {
             self.return_surplus(lane);
         }
     }

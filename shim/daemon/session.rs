@@ -280,36 +280,36 @@ impl Session {
     /// within a thread cache are not written immediately (all threads would write one word), but by
     /// [`Session::settle`]; they are smaller than the granularity of a driver's allocations.
     ///
-    /// Of threads that publish at the same time the slowest writes last. So each reads the account again after it
-    /// has written: a thread that changed the account later either has been seen here, or writes later.
+    /// Several threads may write at the same time: see [`super::credit::common`].
     pub(super) fn publish(&self, lane: Lane) {
         let (claims, account) = (self.claims(lane), self.account(lane));
         write(&claims.unseen, self.unseen_of(lane));
         loop {
-            let (taken, held) = (account.taken(), account.held());
-            write(&claims.held, held);
-            self.write_slot(lane, held);
-            if account.taken() == taken {
+            let look = account.look();
+            write(&claims.held, look.held);
+            let written = self.write_slot(lane, look.held);
+            let ends = account.publication_ends(&look);
+            if let Some(written) = written {
+                written.undo_if_moved(&self.slot);
+            }
+            if ends {
                 return;
             }
         }
     }
 
-    /// Writes into the slot, unless a new attach replaces it at this moment: that publishes all lanes afterwards.
-    fn write_slot(&self, lane: Lane, held: u64) {
+    /// Writes into the slot, if the process has one and another number is there.
+    #[inline]
+    fn write_slot(&self, lane: Lane, held: u64) -> Option<Written> {
         let number = self.slot.load(SeqCst);
-        let Some(slot) = self.usage.slot.get(number as usize) else {
-            return;
-        };
+        let slot = self.usage.slot.get(number as usize)?;
         let word = &slot.held[usize::from(lane.0) % ACCOUNTS_MAX];
-        if word.load(SeqCst) == held {
-            return;
+        let before = word.load(Relaxed);
+        if before == held {
+            return None;
         }
-        let before = word.swap(held, SeqCst);
-        if self.slot.load(SeqCst) != number {
-            // It may be another process's by now.
-            let _ = word.compare_exchange(held, before, SeqCst, Relaxed);
-        }
+        word.store(held, Relaxed);
+        Some(Written { number, word, before, held })
     }
 
     pub(super) fn unseen_of(&self, lane: Lane) -> u64 {
@@ -413,6 +413,26 @@ impl Session {
     pub fn close_in_child(&self) {
         if let Some(doorbell) = self.doorbell.get() {
             sys::close(doorbell);
+        }
+    }
+}
+
+/// A number written into a slot.
+struct Written {
+    number: u32,
+    word: &'static AtomicU64,
+    before: u64,
+    held: u64,
+}
+
+impl Written {
+    /// Takes the number back if a new attach has replaced the slot at this moment, which may be another process's by
+    /// now. That attach publishes all lanes afterwards. Called behind an operation that orders the write before this
+    /// look.
+    #[inline]
+    fn undo_if_moved(&self, slot: &AtomicU32) {
+        if slot.load(SeqCst) != self.number {
+            let _ = self.word.compare_exchange(self.held, self.before, SeqCst, Relaxed);
         }
     }
 }

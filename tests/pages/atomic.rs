@@ -50,6 +50,33 @@ macro_rules! atomic {
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 
+/// For types of the shim that derive it. Tests say where the fence is.
+impl Default for AtomicU64 {
+    fn default() -> AtomicU64 {
+        AtomicU64::new(0, Fence::BehindStores)
+    }
+}
+
+impl AtomicU64 {
+    pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+        self.0.fetch_or(bits, order)
+    }
+    pub fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
+        self.0.fetch_and(bits, order)
+    }
+    pub fn fetch_add(&self, add: u64, order: Ordering) -> u64 {
+        self.0.fetch_add(add, order)
+    }
+    pub fn fetch_update(
+        &self,
+        set: Ordering,
+        fetch: Ordering,
+        to: impl FnMut(u64) -> Option<u64>,
+    ) -> Result<u64, u64> {
+        self.0.fetch_update(set, fetch, to)
+    }
+}
+
 impl AtomicU32 {
     pub fn fetch_or(&self, bits: u32, order: Ordering) -> u32 {
         self.0.fetch_or(bits, order)

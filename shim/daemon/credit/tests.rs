@@ -34,8 +34,8 @@ fn reserve(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u
 }
 
 fn release(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) {
-    if let CreditSource::Common(credit) = account.put(bytes)
-        && CreditAccount::has_surplus(credit, chunk)
+    if let CreditSource::Common { left, .. } = account.put(bytes)
+        && CreditAccount::has_surplus(left, chunk)
     {
         let mut ledger = ledger.lock().expect("no panic under it");
         ledger.reserved -= account.take_surplus(chunk);
@@ -94,7 +94,7 @@ fn freed_memory_is_not_held_while_a_request_waits_for_its_answer() {
         let _ = account.take_or_request(300 * MIB, 0, false, |_| CreditReply::Granted(300 * MIB));
         account.put(200 * MIB);
         let _ = account.take_or_request(400 * MIB, 0, siblings, |_| {
-            assert_eq!((account.held(), account.taken()), (100 * MIB, 100 * MIB));
+            assert_eq!(account.held(), 100 * MIB);
             reply
         });
         let held = if let CreditReply::Granted(_) = reply { 500 } else { 100 };
@@ -115,16 +115,16 @@ fn a_reader_never_sees_half_of_a_change() {
         std::thread::scope(|scope| {
             let reader = || {
                 comes.wait();
-                (account.held(), account.taken())
+                account.held()
             };
             let reader = account.change_both(|| {
                 account.granted.fetch_add(GIB, Ordering::Relaxed);
                 let reader = scope.spawn(reader);
                 comes.wait();
-                account.put_common(GIB);
+                account.common.add(GIB);
                 reader
             });
-            assert_eq!(reader.join().expect("it reads"), (7 * MIB, 7 * MIB));
+            assert_eq!(reader.join().expect("it reads"), 7 * MIB);
         });
         assert_eq!(account.take_all(), GIB);
     }
@@ -138,7 +138,10 @@ fn small_amounts_stay_in_the_thread_s_cache() {
         CreditReply::Granted(asked.wish)
     });
     assert_eq!(granted, TakeOutcome::Taken);
-    assert_eq!(account.take(4096), Some(CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES)));
+    let common = |left, publish| CreditSource::Common { left, publish };
+    assert_eq!(account.take(4096), Some(common(CHUNK_MIN - 4096 - REFILL_BYTES, true)));
+    let look = account.look();
+    assert!(account.publication_ends(&look));
     for _ in 0..100 {
         assert_eq!(account.take(4096), Some(CreditSource::ThreadCache));
         assert_eq!(account.put(4096), CreditSource::ThreadCache);
@@ -149,10 +152,10 @@ fn small_amounts_stay_in_the_thread_s_cache() {
         "common credit and caches together"
     );
     // Large ones pass the cache by, and an overfull cache keeps a refill.
-    assert_eq!(account.take(MIB), Some(CreditSource::Common(MIB - 4096 - REFILL_BYTES)));
-    assert_eq!(account.put(MIB), CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES));
+    assert_eq!(account.take(MIB), Some(common(MIB - 4096 - REFILL_BYTES, true)));
+    assert_eq!(account.put(MIB), common(CHUNK_MIN - 4096 - REFILL_BYTES, false));
     assert_eq!(account.put(REFILL_BYTES), CreditSource::ThreadCache);
-    assert_eq!(account.put(4096), CreditSource::Common(CHUNK_MIN));
+    assert_eq!(account.put(4096), common(CHUNK_MIN, false));
     assert_eq!(
         account.caches[thread_index() % THREAD_CACHES].0.load(Ordering::Relaxed),
         REFILL_BYTES
@@ -166,12 +169,74 @@ fn thread_caches_are_collected_before_the_daemon_is_asked() {
     for cache in &account.caches {
         assert!(cache.add(THREAD_CACHE_BYTES) && !cache.add(1));
     }
-    // What the process writes for its siblings may be older by all that caches take or give.
-    assert_eq!((account.taken(), account.held()), (MIB, 0));
+    assert_eq!(account.held(), 0);
     assert_eq!(account.take(MIB), None);
     let no_request = |_: CreditRequest| -> CreditReply { panic!("credit was enough") };
     assert_eq!(account.take_or_request(MIB, 0, true, no_request), TakeOutcome::Taken);
     assert_eq!(account.credit(), 0);
+}
+
+/// One thread publishes for all that change the credit until it ends.
+#[test]
+fn a_change_is_published_by_one_thread() {
+    let account = CreditAccount::default();
+    let publishes = |source| matches!(source, CreditSource::Common { publish: true, .. });
+    let _ = account.take_or_request(8 * MIB, 0, false, |asked| CreditReply::Granted(asked.need));
+    assert!(publishes(account.put(4 * MIB)));
+    let look = account.look();
+    assert!(!publishes(account.put(MIB)));
+    assert!(!account.publication_ends(&look), "less is held than it saw");
+    let again = account.look();
+    assert_eq!((look.held, again.held), (4 * MIB, 3 * MIB));
+    // A grant that leaves the common credit as it is changes what is held all the same.
+    account.put_back(GIB, 0);
+    assert!(!account.publication_ends(&again));
+    // Another thread ends in its place. What begins then does not end the first one, which has an old number.
+    assert!(account.publication_ends(&account.look()));
+    assert!(account.take(MIB).is_some_and(publishes));
+    assert!(!account.publication_ends(&again));
+    assert_eq!(account.take_all(), 4 * MIB);
+    assert!(account.publication_ends(&account.look()));
+    assert!(publishes(account.put(MIB)));
+}
+
+/// Threads change the credit and publish as they are told, one more publishes unasked: the last number written is the
+/// held memory.
+#[test]
+fn the_last_number_published_is_the_held_memory() {
+    for _ in 0..50 {
+        let (account, written) = (CreditAccount::default(), AtomicU64::new(0));
+        let publish = || {
+            loop {
+                let look = account.look();
+                written.store(look.held, Ordering::Relaxed);
+                if account.publication_ends(&look) {
+                    return;
+                }
+            }
+        };
+        let publish_if = |source| {
+            if matches!(source, CreditSource::Common { publish: true, .. }) {
+                publish();
+            }
+        };
+        let _ = account.take_or_request(GIB, 0, false, |asked| CreditReply::Granted(asked.need));
+        std::thread::scope(|scope| {
+            for thread in 1..5 {
+                let (account, publish_if) = (&account, &publish_if);
+                scope.spawn(move || {
+                    for _ in 0..500 {
+                        publish_if(account.put(thread * MIB));
+                        account.take(thread * MIB).into_iter().for_each(publish_if);
+                    }
+                    publish_if(account.put(thread * MIB));
+                });
+            }
+            scope.spawn(|| (0..500).for_each(|_| publish()));
+        });
+        assert_eq!(written.into_inner(), account.held());
+        assert_eq!(account.held(), GIB - 10 * MIB);
+    }
 }
 
 #[test]
