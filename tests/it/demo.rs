@@ -92,9 +92,9 @@ fn the_demo_of_a_memory_limit() {
     }
 }
 
-/// Every figure is there and the caps held. Shares are judged by the demo's own verdict on a quiet machine; here, beside
-/// other tests, only their order is, where the tenants go before the machine's other work. A container has a control
-/// group of its own, whose processes wait for the other ones: there the time that the daemon gave is in order.
+/// Every figure is there and the caps held. Shares are judged by the demo's own verdict on a quiet machine; here,
+/// beside other tests, only their order is, where the tenants go before the machine's other work. A container has a
+/// control group of its own, whose processes wait for the other ones: there the time that the daemon gave is in order.
 #[test]
 fn the_demo_reports_three_tenants_within_their_caps() {
     let _alone = alone();

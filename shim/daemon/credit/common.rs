@@ -6,12 +6,13 @@
 //! that write at the same time the slowest writes last: its number may be an old one, and would stay.
 //!
 //! # Idea
-//! One bit of the word of credit says that a thread publishes. The operation that changes the credit sets it too. Who
-//! finds it clear publishes; who finds it set need not, since that thread has not ended: ending is an operation on the
-//! same word, and shows it what changed since it looked. Then it goes on, unless another thread has begun meanwhile.
+//! One bit of the word of credit says that a thread publishes. The operation that changes the credit sets it too. A
+//! thread that finds it clear publishes. One that finds it set need not: the thread that publishes has not ended, since
+//! it ends with an operation on the same word, which shows it what has changed since it looked. Then it goes on, unless
+//! another thread has begun meanwhile.
 //!
-//! So whatever a thread writes late, the same thread ends afterwards, and either nothing has changed since its look, or
-//! somebody looks and writes again. Several may publish at the same time. The bit saves work and excludes nothing: a
+//! So each thread that writes compares the word afterwards. Either nothing has changed since its look, or it or another
+//! thread looks and writes again. Several may publish at the same time: the bit saves work and excludes nothing. A
 //! thread that was killed with it set leaves it to the next one that publishes unasked (`Session::settle`).
 //!
 //! `tests/pages` runs this file on atomics that show every value a weak memory allows.

@@ -4,9 +4,10 @@
 //! at the claims of all of them, on all GPUs, 255 processes on 16 GPUs took the thread that gives turns for
 //! themselves. A ring must cost as much as the claims of the process that rang, however many processes there are.
 //!
-//! The measure is the processor time of that thread for a ring, among many processes in proportion to among few. In a
-//! debug build the engine checks all that it has after each step, and nothing else can be measured: `make soak` runs
-//! this test.
+//! The measure is the processor time of that thread for a ring, among many processes in proportion to among few. It is
+//! taken in rounds, of which the cheapest counts: other programs on the same core make any of them dearer. In a debug
+//! build the engine checks all that it has after each step, and nothing else can be measured: `make soak` runs this
+//! test.
 
 use crate::harness::agent::Agent;
 use crate::harness::node::{Node, admit};
@@ -25,8 +26,9 @@ const GPUS: usize = 16;
 const FEW: usize = 8;
 /// Of one container, as many as it may have.
 const MANY: usize = CLIENTS_PER_CONTAINER_MAX - 1;
-/// In one measurement.
-const RINGS: usize = 4 * MANY;
+/// In one round of a measurement.
+const RINGS: usize = MANY;
+const ROUNDS: usize = 8;
 
 /// A process with claims about all GPUs.
 struct Process {
@@ -63,11 +65,17 @@ fn processor_time(node: &Node) -> Duration {
     Duration::from_nanos(ns.expect("a number"))
 }
 
-/// Processor time for a ring of these processes, one after the other. The daemon has seen each before the next one,
-/// since it answers another container in between.
+/// Processor time for a ring of these processes in the cheapest round.
 fn cost(node: &Node, processes: &[Process], other: &TenantClient) -> Duration {
+    let rounds = (0..ROUNDS).map(|round| cost_in(node, processes, other, round * RINGS));
+    rounds.min().expect("rounds")
+}
+
+/// Processor time for a ring of these processes, one after the other, from this number on. The daemon has seen each
+/// before the next one, since it answers another container in between.
+fn cost_in(node: &Node, processes: &[Process], other: &TenantClient, first: usize) -> Duration {
     let before = processor_time(node);
-    for number in 0..RINGS {
+    for number in first..first + RINGS {
         processes[number % processes.len()].ring(number / processes.len());
         let answer = other.reserve(0, 1, 1);
         assert!(matches!(answer, Reply::Reserved { .. }), "{number}: {answer:?}");
