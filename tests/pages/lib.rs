@@ -7,8 +7,9 @@
 //! The modules `claim`, `turn` and `word` below are the shim's own files: all that a launch reads, decides and claims,
 //! on the fast path and at each look of the slow one. So is `common`, whose threads publish what the process holds.
 //! Only the module `atomic` that they import is another one: [loom](https://docs.rs/loom) runs the tests again and
-//! again, with every order of the threads up to a bound, and with every value that each load may return. The daemon and the GPU are written here: a close and a look at the
-//! claims, and a count of the work in flight, which no thread of the protocol reads.
+//! again, with every order of the threads up to a bound, and with every value that each load may return. The daemon
+//! and the GPU are written here: a close and a look at the claims, and a count of the work in flight, which no thread
+//! of the protocol reads.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
