@@ -98,6 +98,10 @@ impl Daemon {
         let restored = self.duties.containers.len() as u64;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         self.duties.events.record(self.started, started.with([restored, 0], version));
+        if self.duties.health.restore(&mut self.duties.gpu_table) {
+            self.duties.health_changed();
+            self.settle();
+        }
         while !self.ending {
             self.poll.wake_at(self.next_deadline())?;
             self.poll.wait(&mut sources)?;

@@ -87,15 +87,18 @@ impl GpuTable {
 
     /// A GPU's health has changed. One without slices shows nothing of it until it has slices again.
     pub fn set_health(&mut self, gpu: GpuUuid, health: Health) {
-        if self.no_slices(gpu).is_some() {
-            self.health.insert(gpu, health);
-            return;
-        }
-        if health.state != HealthState::Healthy {
+        if self.no_slices(gpu).is_none() && health.state != HealthState::Healthy {
             *self.errors.entry(gpu).or_default() += 1;
         }
+        self.restore_health(gpu, health);
+    }
+
+    /// As [`GpuTable::set_health`], for an error that an earlier daemon has counted.
+    pub fn restore_health(&mut self, gpu: GpuUuid, health: Health) {
         self.health.insert(gpu, health);
-        self.changes.push((gpu, health));
+        if self.no_slices(gpu).is_none() {
+            self.changes.push((gpu, health));
+        }
     }
 
     /// The changes of health since the last call.

@@ -16,6 +16,7 @@ use crate::executor::Duties;
 use crate::gpu_table::GpuTable;
 use crate::gpus::{self, Gpu, GpuError};
 use crate::health::HealthWatch;
+use crate::health::record::ErrorRecord;
 use crate::journal::Journal;
 use crate::log_writer::LogWriter;
 use crate::mps::may_be_one_of;
@@ -292,7 +293,8 @@ fn assemble(
     let node = node.map(|fd| Socket::listening(fd, SocketOwner::Agents, &closer));
     let claims = claims(config, state.dir(), &gpu_table, &watch)?;
     let library = PathBuf::from(paths.driver.nvml.as_str());
-    let health = HealthWatch::new(library, config.unhealthy_s.get(), watch.clone());
+    let errors = ErrorRecord::new(Some(state.gpu_errors_path()));
+    let health = HealthWatch::new(library, config.unhealthy_s.get(), errors, watch.clone());
     let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
     let accounting = Accounting::new(nvml.as_str(), interval_ms, &watch)?;
     let preemption = Preemption::new(config.preemption, &paths.driver, state.dir(), &watch);

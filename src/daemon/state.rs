@@ -8,6 +8,7 @@
 //!   observe.sock            0660, only where the service manager makes it
 //!   gpus                    0644, the driver whose GPUs the node's daemon serves (`driver_lock.rs`)
 //!   policies                0600, policies of GPUs that were changed at run time
+//!   gpu_errors              0600, errors from which GPUs have not recovered (`health/record.rs`)
 //!   c/                      0700
 //!   c/<container>/          0711
 //!     record                0600, the slice (written beside, synced, renamed); a claim's slice is `claim.<id>`
@@ -165,12 +166,18 @@ impl State {
             return Ok(());
         }
         remove_tree(&self.dir.join("c"))?;
+        remove_tree(&self.gpu_errors_path())?;
         replace_file(&path, now.as_bytes())
     }
 
     /// The file of recorded policies.
     pub fn policies_path(&self) -> PathBuf {
         self.dir.join("policies")
+    }
+
+    /// The file of recorded errors of GPUs.
+    pub fn gpu_errors_path(&self) -> PathBuf {
+        self.dir.join("gpu_errors")
     }
 
     /// The text of the recorded policies; empty without a file.
@@ -364,6 +371,7 @@ impl State {
         let whole = removed
             .and_then(|()| remove_tree(&self.dir.join("c")))
             .and_then(|()| remove_tree(&self.policies_path()))
+            .and_then(|()| remove_tree(&self.gpu_errors_path()))
             .and_then(|()| fs::remove_file(self.dir.join("boot")))
             .and_then(|()| fs::remove_file(self.dir.join("lock")));
         match whole {

@@ -8,12 +8,13 @@
 //! # Idea
 //! A child process waits for the events ([`watcher`]), because NVML may block or crash on a failing GPU. It is
 //! started when the daemon begins to serve. Some Xids are a program's own errors ([`OF_PROGRAMS`]): the GPU stays
-//! healthy. After any other the GPU is unhealthy until it has worked for `unhealthy_s` without another error. A GPU
-//! that the driver no longer finds is unhealthy until it is found again. The engine gives no slices of an unhealthy
-//! GPU.
+//! healthy. After any other the GPU is unhealthy until it has worked for `unhealthy_s` without another error, also
+//! if the daemon is started again meanwhile ([`record`]). A GPU that the driver no longer finds is unhealthy until it
+//! is found again. The engine gives no slices of an unhealthy GPU.
 //!
 //! Whether MPS uses a GPU is seen by the accounting ([`crate::accounting::mps`]).
 
+pub mod record;
 pub mod watcher;
 
 use crate::gpu_table::GpuTable;
@@ -24,6 +25,7 @@ use gpuslice_wire::node::{Health, HealthState};
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
+use record::ErrorRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -49,6 +51,14 @@ enum News {
     Found,
 }
 
+/// An error from which a GPU has not recovered.
+#[derive(Clone, Copy, Debug)]
+struct GpuError {
+    health: Health,
+    /// When the GPU has worked for long enough.
+    recovers: Instant,
+}
+
 /// See the file's head.
 #[derive(Debug)]
 pub struct HealthWatch {
@@ -63,15 +73,20 @@ pub struct HealthWatch {
     line: Vec<u8>,
     /// When a child is started again.
     start_at: Option<Instant>,
-    /// When each unhealthy GPU has worked for long enough.
-    recover_at: BTreeMap<GpuUuid, Instant>,
+    errors: BTreeMap<GpuUuid, GpuError>,
+    record: ErrorRecord,
     /// GPUs that the driver does not find.
     lost: BTreeSet<GpuUuid>,
 }
 
 impl HealthWatch {
     /// Watches nothing yet. A GPU is unhealthy for `unhealthy_s` seconds after an error.
-    pub fn new(library: PathBuf, unhealthy_s: u64, watch: Watch) -> HealthWatch {
+    pub fn new(
+        library: PathBuf,
+        unhealthy_s: u64,
+        record: ErrorRecord,
+        watch: Watch,
+    ) -> HealthWatch {
         HealthWatch {
             watch,
             library,
@@ -80,7 +95,8 @@ impl HealthWatch {
             abandoned: Vec::new(),
             line: Vec::new(),
             start_at: None,
-            recover_at: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            record,
             lost: BTreeSet::new(),
         }
     }
@@ -90,6 +106,27 @@ impl HealthWatch {
         if !self.library.as_os_str().is_empty() {
             self.start_child();
         }
+    }
+
+    /// Takes up the errors that an earlier daemon has recorded and from which the GPUs have not recovered. Returns
+    /// whether there are any.
+    pub fn restore(&mut self, gpus: &mut GpuTable) -> bool {
+        for (gpu, health) in self.record.read() {
+            let had = unix_now().saturating_sub(health.since).saturating_mul(1_000_000_000);
+            let left = Duration(self.unhealthy.0.saturating_sub(had));
+            if left.0 > 0 && gpus.index(gpu).is_some() {
+                self.errors.insert(gpu, GpuError { health, recovers: now().plus(left) });
+                gpus.restore_health(gpu, health);
+                tell(gpu, health);
+            }
+        }
+        self.keep();
+        !self.errors.is_empty()
+    }
+
+    /// Records the errors as they are now.
+    fn keep(&self) {
+        self.record.write(self.errors.iter().map(|(gpu, error)| (*gpu, error.health)));
     }
 
     fn start_child(&mut self) {
@@ -123,7 +160,8 @@ impl HealthWatch {
 
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.recover_at.values().copied().chain(self.start_at).min()
+        let recovers = self.errors.values().map(|error| error.recovers);
+        recovers.chain(self.start_at).min()
     }
 
     /// Starts the child again, and lets GPUs recover, if that is due; returns whether a GPU's health changed.
@@ -131,11 +169,14 @@ impl HealthWatch {
         if self.start_at.is_some_and(|at| at <= now) {
             self.start_child();
         }
-        let due = self.recover_at.iter().filter(|(_, at)| **at <= now);
+        let due = self.errors.iter().filter(|(_, error)| error.recovers <= now);
         let due: Vec<GpuUuid> = due.map(|(gpu, _)| *gpu).collect();
         for gpu in &due {
-            self.recover_at.remove(gpu);
+            self.errors.remove(gpu);
             set(gpus, *gpu, HealthState::Healthy, 0);
+        }
+        if !due.is_empty() {
+            self.keep();
         }
         !due.is_empty()
     }
@@ -183,16 +224,18 @@ impl HealthWatch {
             News::Lost => HealthState::Lost,
             News::Found => HealthState::Healthy,
         };
+        let xid = if let News::Xid(xid) = news { xid } else { 0 };
+        let health = set(gpus, gpu, state, xid);
         match state {
             HealthState::Xid | HealthState::Ecc => {
-                self.recover_at.insert(gpu, now().plus(self.unhealthy));
+                let recovers = now().plus(self.unhealthy);
+                self.errors.insert(gpu, GpuError { health, recovers });
             }
             _ => {
-                let _ = self.recover_at.remove(&gpu);
+                let _ = self.errors.remove(&gpu);
             }
         }
-        let xid = if let News::Xid(xid) = news { xid } else { 0 };
-        set(gpus, gpu, state, xid);
+        self.keep();
         true
     }
 
@@ -217,15 +260,25 @@ impl Drop for HealthWatch {
     }
 }
 
-fn set(gpus: &mut GpuTable, gpu: GpuUuid, state: HealthState, xid: u32) {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+fn set(gpus: &mut GpuTable, gpu: GpuUuid, state: HealthState, xid: u32) -> Health {
+    let health = Health { state, xid, since: unix_now() };
+    tell(gpu, health);
+    gpus.set_health(gpu, health);
+    health
+}
+
+fn tell(gpu: GpuUuid, Health { state, xid, since }: Health) {
     match state {
         HealthState::Healthy => tracing::info!(%gpu, "the GPU is healthy again"),
         _ => {
-            tracing::warn!(%gpu, ?state, xid, "the GPU is unhealthy: no more slices of it are given; those that are there go on")
+            tracing::warn!(%gpu, ?state, xid, since, "the GPU is unhealthy: no more slices of it are given; those that are there go on")
         }
     }
-    gpus.set_health(gpu, Health { state, xid, since });
+}
+
+/// Seconds since 1970.
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// A line of the child; `None` for one that is not of the table in [`watcher`].
@@ -268,10 +321,8 @@ mod tests {
     #[test]
     fn a_gpu_recovers_when_it_has_worked_long_enough() {
         let poll = Poll::new().expect("a poll");
-        let mut health = HealthWatch::new(PathBuf::new(), 10, poll.watch());
-        let about = About::default();
-        let gpu = Gpu { uuid: GPU, index: NvmlIndex(0), total: Bytes(1), no_slices: None, about };
-        let mut gpus = GpuTable::new(vec![gpu]);
+        let mut health = HealthWatch::new(PathBuf::new(), 10, ErrorRecord::new(None), poll.watch());
+        let mut gpus = table();
         for of_a_program in OF_PROGRAMS {
             assert!(!health.hear(&mut gpus, GPU, News::Xid(of_a_program)));
         }
@@ -289,6 +340,43 @@ mod tests {
         // A child that starts finds all GPUs, which ends no error.
         assert!(health.hear(&mut gpus, GPU, News::Ecc));
         assert!(!health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_some());
+    }
+
+    /// The driver tells an error once, and the next daemon must know it for as long as the first would have.
+    #[test]
+    fn a_daemon_that_is_started_again_knows_the_errors() {
+        let (poll, place) = (Poll::new().expect("a poll"), tempfile::tempdir().expect("a place"));
+        let file = place.path().join("gpu_errors");
+        let start = |unhealthy_s| {
+            let record = ErrorRecord::new(Some(file.clone()));
+            let mut health = HealthWatch::new(PathBuf::new(), unhealthy_s, record, poll.watch());
+            let mut gpus = table();
+            let known = health.restore(&mut gpus);
+            assert_eq!(gpus.unhealthy(&[GPU]).is_some(), known);
+            (health, gpus, known)
+        };
+        let (mut first, mut gpus, known) = start(1000);
+        assert!(!known && first.hear(&mut gpus, GPU, News::Xid(79)));
+        let (second, mut gpus, known) = start(1000);
+        assert!(known && gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("Xid 79")));
+        assert_eq!(gpus.take_changes().len(), 1);
+        let (early, late) = (second.deadline(), first.deadline());
+        assert!(early <= late.map(|at| at.plus(Duration(1_000_000_000))), "no later");
+        // It was reported an hour ago, by a GPU that was there then and by one that is not.
+        let since = unix_now() - 3600;
+        let other = GpuUuid([8; 16]);
+        std::fs::write(&file, format!("{GPU} ecc {since}\n{other} xid 79 {since}\n")).expect("it");
+        let (mut third, mut gpus, known) = start(3605);
+        assert!(known && gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("memory")));
+        assert!(third.due(now().plus(Duration(6_000_000_000)), &mut gpus) && !file.exists());
+        std::fs::write(&file, format!("{GPU} ecc {since}\n")).expect("written");
+        assert!(!start(3600).2 && !file.exists(), "it has recovered meanwhile");
+    }
+
+    fn table() -> GpuTable {
+        let about = About::default();
+        let (index, total) = (NvmlIndex(0), Bytes(1));
+        GpuTable::new(vec![Gpu { uuid: GPU, index, total, no_slices: None, about }])
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn containers_without_a_claim_avoid_an_unhealthy_gpu() {
     // The healthy GPU has less memory left.
     assert!(is_admitted(&ask(&case, "second", "any", 1)));
     assert_eq!((gpu_of(&case, "second"), unpromised(&case)), (Some(1), vec![0, 7 * 1024]));
-    // What is there goes on, also with the next daemon, which sees the next error.
+    // What is there goes on, also with the next daemon, which sees the next error too.
     assert!(matches!(client.reserve(0, MIB, MIB), Reply::Reserved { .. }));
     case.node.end_daemon(Signal::SIGKILL);
     case.start_again();
@@ -202,6 +202,24 @@ fn containers_without_a_claim_avoid_an_unhealthy_gpu() {
     let metrics = case.says(&["metrics"]);
     let healthy = metrics.lines().filter(|it| it.starts_with("gpuslice_gpu_healthy{"));
     assert!(healthy.into_iter().all(|it| it.ends_with(" 1")), "{metrics}");
+}
+
+/// The driver tells an error once.
+#[test]
+fn a_daemon_that_is_started_again_knows_that_a_gpu_has_failed() {
+    let mut case = Case::start("devices=2,mem=16GiB", "unhealthy_s = 3600");
+    assert!(is_admitted(&ask(&case, "web", "0", 1)) && is_admitted(&ask(&case, "full", "1", 8)));
+    fail_until_listed(&case);
+    let before = listed(&case);
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        case.node.end_daemon(signal);
+        case.start_again();
+        assert_eq!(listed(&case), before, "{signal}");
+        is_refused(&case);
+        let events = case.node.admin().events();
+        let failed = |it: &History| matches!(it, History::Entry { kind, .. } if *kind == EventKind::GpuFailed);
+        assert!(events.iter().any(failed), "{events:?}");
+    }
 }
 
 /// CUDA shows the instances of a GPU in MIG mode in its place: caps and turns of it would mean nothing.
