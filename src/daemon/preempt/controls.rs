@@ -170,24 +170,29 @@ impl Controls {
         self.switch(file, of, of.channels(), true)
     }
 
-    /// Enables a group's channels. Where a channel has ended, each is enabled by itself.
+    /// Enables a group's channels. If that fails, as where a channel has ended, each is enabled by itself: one that the
+    /// driver refuses keeps no other one stopped.
     ///
     /// # Errors
-    /// [`ControlError`]; where channels have ended, the first one of a channel that exists.
+    /// [`ControlError`]; of single channels, the first one of a channel that exists.
     pub fn resume(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
         let Err(together) = self.switch(file, of, of.channels(), false) else {
             return Ok(());
         };
         let single = |channel| self.switch(file, of, core::iter::once(channel), false);
-        let mut gone = true;
+        let (mut gone, mut refused) = (true, None);
         for done in of.channels().map(single) {
             match done {
                 Err(why) if why.is_gone() => {}
-                Err(why) => return Err(why),
+                Err(why) => refused = refused.or(Some(why)),
                 Ok(()) => gone = false,
             }
         }
-        if gone { Err(together) } else { Ok(()) }
+        match refused {
+            Some(why) => Err(why),
+            None if gone => Err(together),
+            None => Ok(()),
+        }
     }
 
     /// A group's time slice, µs.
@@ -229,5 +234,64 @@ impl Controls {
         let names = (of.client.0, of.subdevice.0);
         self.control(file, names, command::SWITCH_STATS, &mut stats)?;
         Ok(stats.saves)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::{c_int, c_void};
+    use gpuslice_wire::ids::Lane;
+    use std::cell::RefCell;
+
+    thread_local! {
+        /// Channels that were enabled.
+        static ENABLED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// A driver without channel 1, which cannot enable channel 2.
+    #[allow(unsafe_code)]
+    extern "C" fn driver(_: c_int, _: u64, control: *mut c_void) -> c_int {
+        // SAFETY: the caller's, which lives until the answer.
+        let it = unsafe { &mut *control.cast::<Control>() };
+        // SAFETY: the parameters of the one command that is sent here.
+        let params = unsafe { &*(it.params as *const DisableChannels) };
+        assert_eq!((it.command, params.disable), (command::DISABLE_CHANNELS, 0));
+        let channels = &params.channels[..params.count as usize];
+        it.status = match channels {
+            [1] => status::INVALID_CHANNEL,
+            [2] => status::NOT_SUPPORTED,
+            [other] => {
+                ENABLED.with_borrow_mut(|all| all.push(*other));
+                status::OK
+            }
+            _ => status::INVALID_CHANNEL,
+        };
+        0
+    }
+
+    fn resume(channels: Vec<u32>) -> (Result<(), String>, Vec<u32>) {
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").expect("there"));
+        let group = ChannelGroup {
+            lane: Lane(0),
+            fd: 0,
+            client: ObjectName(10),
+            group: ObjectName(11),
+            subdevice: ObjectName(12),
+            channels: crate::clients::channels_of(channels),
+        };
+        let done = Controls::Simulated(driver).resume(&file, &group);
+        (done.map_err(|why| why.to_string()), ENABLED.take())
+    }
+
+    #[test]
+    fn a_channel_that_cannot_be_enabled_keeps_no_other_one_stopped() {
+        let cannot = || Err("the driver cannot do it".to_owned());
+        assert_eq!(resume(vec![3, 4]), (Ok(()), vec![3, 4]));
+        assert_eq!(resume(vec![1, 3, 4]), (Ok(()), vec![3, 4]));
+        assert_eq!(resume(vec![2, 3, 1, 4]), (cannot(), vec![3, 4]));
+        assert_eq!(resume(vec![2]), (cannot(), vec![]));
+        let (gone, enabled) = resume(vec![1, 1]);
+        assert!(gone.is_err_and(|why| why.contains("does not exist")) && enabled.is_empty());
     }
 }
