@@ -22,8 +22,8 @@
 //! afterwards. So the difference is right also while another thread waits for the daemon's answer. Changes of
 //! both words are marked by a sequence counter, with which every reader sees both before or both after.
 //!
-//! The difference is published for the container's other processes and for the daemon, by one of the threads that
-//! change the common credit at the same time ([`common`]). What moves between a thread and its cache is not published.
+//! The difference is published for the container's other processes and for the daemon, mostly by one of the threads
+//! that change the common credit at the same time ([`common`]). What moves between a thread and its cache is not.
 #![forbid(unsafe_code)]
 
 mod atomic;
@@ -104,8 +104,8 @@ pub enum CreditSource {
     Common {
         /// Its new value, bytes.
         left: u64,
-        /// Whether the caller has to publish the account. Else another thread does, after this change.
-        publish: bool,
+        /// Whether no other thread was publishing the account.
+        first: bool,
     },
 }
 
@@ -180,16 +180,16 @@ impl CreditAccount {
             let left = there.checked_sub(bytes)?;
             Some(left.checked_sub(refill).unwrap_or(left))
         };
-        let Change { before, mut publish } = self.common.change(both)?;
+        let Change { before, mut first } = self.common.take(both)?;
         let mut left = before - bytes;
         if left >= refill && refill > 0 {
             left -= refill;
             if !cache.add(refill) {
-                let back = self.put_common(refill);
-                (left, publish) = (back.before + refill, publish || back.publish);
+                let back = self.common.put(refill);
+                (left, first) = (back.before + refill, first || back.first);
             }
         }
-        Some(CreditSource::Common { left, publish })
+        Some(CreditSource::Common { left, first })
     }
 
     /// Puts `bytes` back into credit.
@@ -209,15 +209,8 @@ impl CreditAccount {
             |there: u64| (bytes <= REFILL_BYTES && there > REFILL_BYTES).then_some(REFILL_BYTES);
         let spilt = cache.change(keep).map_or(0, |there| there - REFILL_BYTES);
         let bytes = bytes.saturating_add(spilt);
-        let Change { before, publish } = self.put_common(bytes);
-        CreditSource::Common { left: before.saturating_add(bytes), publish }
-    }
-
-    /// Adds `bytes` to the common credit.
-    #[inline]
-    fn put_common(&self, bytes: u64) -> Change {
-        let sum = |there: u64| Some(there.saturating_add(bytes).min(BYTES_MAX));
-        self.common.change(sum).unwrap_or(Change { before: 0, publish: true })
+        let Change { before, first } = self.common.put(bytes);
+        CreditSource::Common { left: before.saturating_add(bytes), first }
     }
 
     /// Takes all credit, for the caller to return to the daemon. The caller holds the slow path's lock.
@@ -289,13 +282,20 @@ impl CreditAccount {
         })
     }
 
+    /// After a change: whether another thread has published it, which is waited for a moment.
+    #[inline]
+    #[must_use]
+    pub fn another_publishes(&self) -> bool {
+        self.common.another_publishes()
+    }
+
     /// Ends the publication of a look. Returns whether nothing is left to do; if not, the caller looks again. The
     /// words that were written before are visible to other threads before the account is compared with the look.
     #[inline]
     #[must_use]
     pub fn publication_ends(&self, look: &Look) -> bool {
-        let same = || self.changes.load(Ordering::Relaxed) == look.changes;
-        self.common.publication_ends(look.common, same)
+        self.common.publication_ends(look.common)
+            && self.changes.load(Ordering::Relaxed) == look.changes
     }
 
     /// Reads several words between changes of two of them.
@@ -389,7 +389,7 @@ impl CreditAccount {
     pub fn take_surplus(&self, chunk: u64) -> u64 {
         let rich = |common| CreditAccount::has_surplus(common, chunk).then_some(chunk);
         self.change_both(|| {
-            let Some(before) = self.common.change_unpublished(rich) else {
+            let Some(before) = self.common.take_unpublished(rich) else {
                 return 0;
             };
             self.granted.fetch_sub(before - chunk, Ordering::Relaxed);

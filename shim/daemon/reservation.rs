@@ -94,11 +94,12 @@ impl Session {
     pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, OutOfMemory> {
         let bytes = grains(bytes);
         match self.account(lane).take(bytes) {
-            Some(CreditSource::ThreadCache | CreditSource::Common { publish: false, .. }) => {}
-            Some(CreditSource::Common { publish: true, .. }) => self.publish(lane),
+            Some(CreditSource::ThreadCache) => {}
+            Some(CreditSource::Common { first, .. }) => self.publish_change(lane, first),
             None => {
-                self.reserve_slowly(lane, bytes)?;
+                let done = self.reserve_slowly(lane, bytes);
                 self.publish(lane);
+                done?;
             }
         }
         Ok(Reservation { session: self, lane, bytes })
@@ -107,12 +108,10 @@ impl Session {
     /// Releases `bytes` of a lane.
     #[inline]
     pub fn release(&self, lane: Lane, bytes: u64) {
-        let CreditSource::Common { left, publish } = self.account(lane).put(bytes) else {
+        let CreditSource::Common { left, first } = self.account(lane).put(bytes) else {
             return;
         };
-        if publish {
-            self.publish(lane);
-        }
+        self.publish_change(lane, first);
         if CreditAccount::has_surplus(left, self.chunk(lane)) && !self.is_alone() {
             self.return_surplus(lane);
         }
@@ -208,6 +207,8 @@ impl Session {
             return;
         };
         let extra = self.account(lane).take_surplus(self.chunk(lane));
+        // A thread that has looked in the middle of this has an old number.
+        self.publish(lane);
         if extra > 0 {
             // Without a daemon, the next attach reports the smaller total.
             let _ = request(&mut conn, |open, deadline| open.tell(&release(lane, extra), deadline));

@@ -1,7 +1,9 @@
 //! A process's session with the daemon: one connection, two pages, and the accounts of its credit.
 //!
 //! The addresses of the pages and the descriptor number of the doorbell never change. After a restart of the
-//! daemon the new ones atomically replace the old ones, while other threads may be reading.
+//! daemon the new ones atomically replace the old ones, while other threads may be reading. The new usage table has a
+//! new address, since this process's slot may be another process's there: a thread that is about to write into the
+//! old slot writes into memory that no other process has. It costs 100 KiB of addresses for each restart, and no memory.
 
 use super::clock;
 use super::conn::{Conn, Welcome};
@@ -18,7 +20,7 @@ use gpuslice_wire::page::{
 };
 use gpuslice_wire::tenant::Request;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
-use gpuslice_wire::usage::{NO_SLOT, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageTable};
+use gpuslice_wire::usage::{NO_SLOT, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageSlot, UsageTable};
 use std::io::Result;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
@@ -73,9 +75,11 @@ pub struct Session {
     generation: AtomicU32,
     container: &'static ContainerPage,
     client: &'static ClientPage,
-    usage: &'static UsageTable,
-    /// The process's slot of the usage table.
+    usage: sys::Replaceable<UsageTable>,
+    /// The number of the process's slot of the usage table.
     slot: AtomicU32,
+    /// That slot.
+    own: sys::Replaceable<UsageSlot>,
     lanes: u8,
     /// Not part of this value, which is made on the stack of the thread that attaches: 20 KiB, several times, are
     /// more than some threads have.
@@ -93,16 +97,20 @@ struct HeldFamilies {
     contexts: AtomicU32,
 }
 
-type Pages = (&'static ContainerPage, &'static ClientPage, &'static UsageTable);
+type Pages = (&'static ContainerPage, &'static ClientPage);
 
-/// Checks the heads of the shared mappings and maps them, in place of `over` if given.
-fn map_pages(welcome: &Welcome, over: Option<Pages>) -> Result<Pages> {
+/// Checks the heads of the shared mappings and maps them: the pages in place of `over` if given, the usage table at a
+/// new address.
+fn map_pages(
+    welcome: &Welcome,
+    over: Option<Pages>,
+) -> Result<(&'static ContainerPage, &'static ClientPage, &'static UsageTable)> {
     sys::check_head(&welcome.container, CONTAINER_PAGE_MAGIC, PAGE_VERSION)?;
     sys::check_head(&welcome.client, CLIENT_PAGE_MAGIC, PAGE_VERSION)?;
     sys::check_head(&welcome.usage, USAGE_TABLE_MAGIC, USAGE_VERSION)?;
     let container = sys::map(&welcome.container, false, over.map(|pages| pages.0))?;
     let client = sys::map(&welcome.client, true, over.map(|pages| pages.1))?;
-    let usage = sys::map(&welcome.usage, true, over.map(|pages| pages.2))?;
+    let usage = sys::map(&welcome.usage, true, None)?;
     Ok((container, client, usage))
 }
 
@@ -145,6 +153,7 @@ impl Session {
         (socket, purpose, callbacks): (&Path, Purpose, Callbacks),
     ) -> Result<Session> {
         let (container, client, usage) = map_pages(&welcome, None)?;
+        let slot = client.slot.load(Relaxed);
         Ok(Session {
             socket: socket.to_path_buf(),
             purpose,
@@ -154,8 +163,9 @@ impl Session {
             generation: AtomicU32::new(1),
             container,
             client,
-            usage,
-            slot: AtomicU32::new(client.slot.load(Relaxed)),
+            usage: sys::Replaceable::new(Some(usage)),
+            slot: AtomicU32::new(slot),
+            own: sys::Replaceable::new(usage.slot.get(slot as usize)),
             lanes: welcome.lanes.min(LANES_MAX as u8),
             accounts: (0..ACCOUNTS_MAX).map(|_| CreditAccount::default()).collect(),
             unseen: Default::default(),
@@ -243,7 +253,8 @@ impl Session {
     #[must_use]
     pub fn used(&self, lane: Lane) -> u64 {
         let at = usize::from(lane.0) % ACCOUNTS_MAX;
-        let others = self.usage.others(at, self.slot.load(Relaxed));
+        let own = self.slot.load(Relaxed);
+        let others = self.usage.get().map_or(0, |table| table.others(at, own));
         let untracked = self.container.untracked[at].load(Relaxed);
         self.account(lane).held().saturating_add(others).saturating_add(untracked)
     }
@@ -276,6 +287,14 @@ impl Session {
         claims.contexts.store(held.contexts.load(Relaxed), Relaxed);
     }
 
+    /// Publishes a change of the credit, before the call that made it returns.
+    #[inline]
+    pub(super) fn publish_change(&self, lane: Lane, first: bool) {
+        if first || !self.account(lane).another_publishes() {
+            self.publish(lane);
+        }
+    }
+
     /// Writes the held memory for the daemon, as a claim, and for the container's processes, into the slot. Changes
     /// within a thread cache are not written immediately (all threads would write one word), but by
     /// [`Session::settle`]; they are smaller than the granularity of a driver's allocations.
@@ -287,29 +306,13 @@ impl Session {
         loop {
             let look = account.look();
             write(&claims.held, look.held);
-            let written = self.write_slot(lane, look.held);
-            let ends = account.publication_ends(&look);
-            if let Some(written) = written {
-                written.undo_if_moved(&self.slot);
+            if let Some(slot) = self.own.get() {
+                write(&slot.held[usize::from(lane.0) % ACCOUNTS_MAX], look.held);
             }
-            if ends {
+            if account.publication_ends(&look) {
                 return;
             }
         }
-    }
-
-    /// Writes into the slot, if the process has one and another number is there.
-    #[inline]
-    fn write_slot(&self, lane: Lane, held: u64) -> Option<Written> {
-        let number = self.slot.load(SeqCst);
-        let slot = self.usage.slot.get(number as usize)?;
-        let word = &slot.held[usize::from(lane.0) % ACCOUNTS_MAX];
-        let before = word.load(Relaxed);
-        if before == held {
-            return None;
-        }
-        word.store(held, Relaxed);
-        Some(Written { number, word, before, held })
     }
 
     pub(super) fn unseen_of(&self, lane: Lane) -> u64 {
@@ -395,8 +398,14 @@ impl Session {
 
     fn take_over(&self, welcome: Welcome) -> Result<()> {
         self.slot.store(NO_SLOT, SeqCst);
-        map_pages(&welcome, Some((self.container, self.client, self.usage)))?;
-        self.slot.store(self.client.slot.load(Relaxed), SeqCst);
+        let (_, client, usage) = map_pages(&welcome, Some((self.container, self.client)))?;
+        let slot = client.slot.load(Relaxed);
+        let before = self.usage.get();
+        // All lanes are published after this: a thread that still has the old slot changed its account before.
+        self.own.set(usage.slot.get(slot as usize));
+        self.usage.set(Some(usage));
+        self.slot.store(slot, SeqCst);
+        before.into_iter().for_each(sys::blank);
         match self.doorbell.get() {
             // If the application has closed the old one, the new one may have its number.
             Some(old) if old != welcome.doorbell.as_raw_fd() => {
@@ -413,26 +422,6 @@ impl Session {
     pub fn close_in_child(&self) {
         if let Some(doorbell) = self.doorbell.get() {
             sys::close(doorbell);
-        }
-    }
-}
-
-/// A number written into a slot.
-struct Written {
-    number: u32,
-    word: &'static AtomicU64,
-    before: u64,
-    held: u64,
-}
-
-impl Written {
-    /// Takes the number back if a new attach has replaced the slot at this moment, which may be another process's by
-    /// now. That attach publishes all lanes afterwards. Called behind an operation that orders the write before this
-    /// look.
-    #[inline]
-    fn undo_if_moved(&self, slot: &AtomicU32) {
-        if slot.load(SeqCst) != self.number {
-            let _ = self.word.compare_exchange(self.held, self.before, SeqCst, Relaxed);
         }
     }
 }
@@ -472,6 +461,22 @@ mod tests {
         fake.session.ring();
         fake.session.ring();
         assert_eq!(rung(&fresh), 2);
+    }
+
+    /// The number of its slot may be another process's in the new daemon's table.
+    #[test]
+    fn a_thread_that_has_the_old_slot_writes_into_no_table() {
+        let session = Fake::new().session;
+        let (before, old) = (session.usage.get().expect("a table"), session.own.get());
+        let (again, _) = welcome();
+        session.take_over(again).expect("taken over");
+        let (now, own) = (session.usage.get().expect("a table"), session.own.get());
+        old.expect("a slot").held[0].store(7, SeqCst);
+        own.expect("a slot").held[0].store(5, SeqCst);
+        assert!(!std::ptr::eq(before, now) && before.magic.load(SeqCst) == 0);
+        assert_eq!(now.magic.load(SeqCst), USAGE_TABLE_MAGIC);
+        now.slots.store(u32::MAX, SeqCst);
+        assert_eq!(now.others(0, NO_SLOT), 5);
     }
 
     #[test]

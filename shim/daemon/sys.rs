@@ -13,7 +13,8 @@
 pub use super::clock::now;
 use core::ffi::c_void;
 use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering::{self, SeqCst};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64};
 use gpuslice_wire::limits::PAGE_BYTES;
 use gpuslice_wire::units::Instant;
 use std::ffi::{CString, OsStr};
@@ -355,6 +356,39 @@ pub fn map<T>(fd: &OwnedFd, writable: bool, over: Option<&'static T>) -> Result<
     }
     // SAFETY: whole pages, mapped for good, of a type that is valid for any bytes (atomics).
     Ok(unsafe { &*pages.cast::<T>() })
+}
+
+/// Puts empty memory of this process in place of pages that [`map`] has mapped: what a thread still writes
+/// there is read by no other process, and the file behind them can go.
+pub fn blank<T>(pages: &'static T) {
+    let at = ptr::from_ref(pages).cast_mut().cast::<c_void>();
+    let (prot, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: pages as in `map`, whose contents are atomics only. If it fails, they stay as they are.
+    unsafe { libc::mmap(at, size_of::<T>(), prot, how | libc::MAP_FIXED, -1, 0) };
+}
+
+/// A reference that another one can replace, while other threads use it.
+#[derive(Debug)]
+pub struct Replaceable<T: 'static>(AtomicPtr<T>);
+
+impl<T: Sync> Replaceable<T> {
+    /// This reference, or none.
+    pub fn new(to: Option<&'static T>) -> Replaceable<T> {
+        Replaceable(AtomicPtr::new(to.map_or(ptr::null_mut(), |it| ptr::from_ref(it).cast_mut())))
+    }
+
+    /// Replaces it, in the one order of all sequentially consistent operations.
+    pub fn set(&self, to: Option<&'static T>) {
+        let to = to.map_or(ptr::null_mut(), |it| ptr::from_ref(it).cast_mut());
+        self.0.store(to, SeqCst);
+    }
+
+    /// The present one, in the same order.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: it is null, or was a shared reference that is valid for ever.
+        unsafe { self.0.load(SeqCst).as_ref() }
+    }
 }
 
 /// A second mapping of a shared page; unmapped when dropped.

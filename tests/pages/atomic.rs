@@ -7,6 +7,7 @@
 
 pub use loom::sync::atomic::Ordering;
 use loom::sync::atomic::fence;
+pub use loom::thread::yield_now as pause;
 
 /// Where the fence is that sequentially consistent accesses have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +59,14 @@ impl Default for AtomicU64 {
 }
 
 impl AtomicU64 {
-    pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
-        self.0.fetch_or(bits, order)
+    pub fn compare_exchange(
+        &self,
+        from: u64,
+        to: u64,
+        done: Ordering,
+        failed: Ordering,
+    ) -> Result<u64, u64> {
+        self.0.compare_exchange(from, to, done, failed)
     }
     pub fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
         self.0.fetch_and(bits, order)

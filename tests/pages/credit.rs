@@ -3,7 +3,7 @@
 
 use crate::atomic::Ordering::Relaxed;
 use crate::atomic::{AtomicU64, Fence};
-use crate::common::Common;
+use crate::common::{Change, Common};
 use crate::in_every_order;
 use loom::sync::Arc;
 use loom::thread;
@@ -27,23 +27,25 @@ impl Process {
         loop {
             let seen = self.common.bytes();
             self.slot.store(GRANTED - seen, Relaxed);
-            if self.common.publication_ends(seen, || true) {
+            if self.common.publication_ends(seen) {
                 return;
             }
         }
     }
 
-    fn allocate(&self, bytes: u64) {
-        let change = self.common.change(|there| there.checked_sub(bytes)).expect("credit");
-        if change.publish {
+    fn publish_change(&self, change: Change) {
+        if change.first || !self.common.another_publishes() {
             self.publish();
         }
     }
 
+    fn allocate(&self, bytes: u64) {
+        let change = self.common.take(|there| there.checked_sub(bytes)).expect("credit");
+        self.publish_change(change);
+    }
+
     fn free(&self, bytes: u64) {
-        if self.common.change(|there| Some(there + bytes)).expect("a sum").publish {
-            self.publish();
-        }
+        self.publish_change(self.common.put(bytes));
     }
 }
 
@@ -88,7 +90,7 @@ fn three_threads_of_which_one_publishes_unasked() {
 #[test]
 fn a_publication_that_no_thread_ends() {
     let killed = |it: &Process| {
-        it.common.change(|there| there.checked_sub(7)).expect("credit");
+        it.common.take(|there| there.checked_sub(7)).expect("credit");
     };
     for fence in Fence::ALL {
         in_every_order(3, move || {

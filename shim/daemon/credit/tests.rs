@@ -138,7 +138,7 @@ fn small_amounts_stay_in_the_thread_s_cache() {
         CreditReply::Granted(asked.wish)
     });
     assert_eq!(granted, TakeOutcome::Taken);
-    let common = |left, publish| CreditSource::Common { left, publish };
+    let common = |left, first| CreditSource::Common { left, first };
     assert_eq!(account.take(4096), Some(common(CHUNK_MIN - 4096 - REFILL_BYTES, true)));
     let look = account.look();
     assert!(account.publication_ends(&look));
@@ -180,24 +180,38 @@ fn thread_caches_are_collected_before_the_daemon_is_asked() {
 #[test]
 fn a_change_is_published_by_one_thread() {
     let account = CreditAccount::default();
-    let publishes = |source| matches!(source, CreditSource::Common { publish: true, .. });
+    let first = |source| matches!(source, CreditSource::Common { first: true, .. });
     let _ = account.take_or_request(8 * MIB, 0, false, |asked| CreditReply::Granted(asked.need));
-    assert!(publishes(account.put(4 * MIB)));
+    assert!(first(account.put(4 * MIB)));
     let look = account.look();
-    assert!(!publishes(account.put(MIB)));
+    assert!(!first(account.put(MIB)));
+    assert!(!account.another_publishes(), "it takes too long");
     assert!(!account.publication_ends(&look), "less is held than it saw");
     let again = account.look();
     assert_eq!((look.held, again.held), (4 * MIB, 3 * MIB));
     // A grant that leaves the common credit as it is changes what is held all the same.
     account.put_back(GIB, 0);
     assert!(!account.publication_ends(&again));
-    // Another thread ends in its place. What begins then does not end the first one, which has an old number.
-    assert!(account.publication_ends(&account.look()));
-    assert!(account.take(MIB).is_some_and(publishes));
-    assert!(!account.publication_ends(&again));
+    let last = account.look();
+    assert_eq!(last.held, GIB + 3 * MIB);
+    assert!(account.publication_ends(&last) && account.another_publishes());
+    // A thread that publishes in its place ends it, and the next change is the first one again.
+    assert!(account.publication_ends(&last));
+    assert!(account.take(MIB).is_some_and(first));
+    assert!(!account.publication_ends(&last), "that was before this change");
     assert_eq!(account.take_all(), 4 * MIB);
     assert!(account.publication_ends(&account.look()));
-    assert!(publishes(account.put(MIB)));
+    assert!(first(account.put(MIB)));
+}
+
+/// Of absurd sizes too.
+#[test]
+fn all_credit_that_is_put_back_is_there() {
+    let account = CreditAccount::default();
+    let most = |asked: CreditRequest| CreditReply::Granted(asked.wish);
+    assert_eq!(account.take_or_request(BYTES_MAX, 32 * MIB, false, most), TakeOutcome::Taken);
+    account.put(BYTES_MAX);
+    assert_eq!((account.held(), account.take_all()), (0, BYTES_MAX + 32 * MIB));
 }
 
 /// Threads change the credit and publish as they are told, one more publishes unasked: the last number written is the
@@ -215,21 +229,22 @@ fn the_last_number_published_is_the_held_memory() {
                 }
             }
         };
-        let publish_if = |source| {
-            if matches!(source, CreditSource::Common { publish: true, .. }) {
+        let publish_change = |source| {
+            let CreditSource::Common { first, .. } = source else { panic!("{source:?}") };
+            if first || !account.another_publishes() {
                 publish();
             }
         };
         let _ = account.take_or_request(GIB, 0, false, |asked| CreditReply::Granted(asked.need));
         std::thread::scope(|scope| {
             for thread in 1..5 {
-                let (account, publish_if) = (&account, &publish_if);
+                let (account, publish_change) = (&account, &publish_change);
                 scope.spawn(move || {
                     for _ in 0..500 {
-                        publish_if(account.put(thread * MIB));
-                        account.take(thread * MIB).into_iter().for_each(publish_if);
+                        publish_change(account.put(thread * MIB));
+                        account.take(thread * MIB).into_iter().for_each(publish_change);
                     }
-                    publish_if(account.put(thread * MIB));
+                    publish_change(account.put(thread * MIB));
                 });
             }
             scope.spawn(|| (0..500).for_each(|_| publish()));

@@ -55,8 +55,7 @@ enum News {
 #[derive(Clone, Copy, Debug)]
 struct GpuError {
     health: Health,
-    /// When the GPU has worked for long enough.
-    recovers: Instant,
+    reported: Instant,
 }
 
 /// See the file's head.
@@ -111,22 +110,26 @@ impl HealthWatch {
     /// Takes up the errors that an earlier daemon has recorded and from which the GPUs have not recovered. Returns
     /// whether there are any.
     pub fn restore(&mut self, gpus: &mut GpuTable) -> bool {
-        for (gpu, health) in self.record.read() {
-            let had = unix_now().saturating_sub(health.since).saturating_mul(1_000_000_000);
-            let left = Duration(self.unhealthy.0.saturating_sub(had));
-            if left.0 > 0 && gpus.index(gpu).is_some() {
-                self.errors.insert(gpu, GpuError { health, recovers: now().plus(left) });
+        let mut any = false;
+        for (gpu, (health, reported)) in self.record.read() {
+            if reported.plus(self.unhealthy) <= now() {
+                continue;
+            }
+            // One that the driver does not list at present may be listed again.
+            self.errors.insert(gpu, GpuError { health, reported });
+            if gpus.index(gpu).is_some() {
                 gpus.restore_health(gpu, health);
                 tell(gpu, health);
+                any = true;
             }
         }
-        self.keep();
-        !self.errors.is_empty()
+        any
     }
 
     /// Records the errors as they are now.
     fn keep(&self) {
-        self.record.write(self.errors.iter().map(|(gpu, error)| (*gpu, error.health)));
+        let errors = self.errors.iter();
+        self.record.write(errors.map(|(gpu, error)| (*gpu, (error.health, error.reported))));
     }
 
     fn start_child(&mut self) {
@@ -160,7 +163,7 @@ impl HealthWatch {
 
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        let recovers = self.errors.values().map(|error| error.recovers);
+        let recovers = self.errors.values().map(|error| error.reported.plus(self.unhealthy));
         recovers.chain(self.start_at).min()
     }
 
@@ -169,11 +172,13 @@ impl HealthWatch {
         if self.start_at.is_some_and(|at| at <= now) {
             self.start_child();
         }
-        let due = self.errors.iter().filter(|(_, error)| error.recovers <= now);
+        let due = self.errors.iter().filter(|(_, it)| it.reported.plus(self.unhealthy) <= now);
         let due: Vec<GpuUuid> = due.map(|(gpu, _)| *gpu).collect();
         for gpu in &due {
             self.errors.remove(gpu);
-            set(gpus, *gpu, HealthState::Healthy, 0);
+            if gpus.index(*gpu).is_some() {
+                set(gpus, *gpu, HealthState::Healthy, 0);
+            }
         }
         if !due.is_empty() {
             self.keep();
@@ -228,8 +233,7 @@ impl HealthWatch {
         let health = set(gpus, gpu, state, xid);
         match state {
             HealthState::Xid | HealthState::Ecc => {
-                let recovers = now().plus(self.unhealthy);
-                self.errors.insert(gpu, GpuError { health, recovers });
+                self.errors.insert(gpu, GpuError { health, reported: now() });
             }
             _ => {
                 let _ = self.errors.remove(&gpu);
@@ -362,15 +366,17 @@ mod tests {
         assert_eq!(gpus.take_changes().len(), 1);
         let (early, late) = (second.deadline(), first.deadline());
         assert!(early <= late.map(|at| at.plus(Duration(1_000_000_000))), "no later");
-        // It was reported an hour ago, by a GPU that was there then and by one that is not.
-        let since = unix_now() - 3600;
-        let other = GpuUuid([8; 16]);
-        std::fs::write(&file, format!("{GPU} ecc {since}\n{other} xid 79 {since}\n")).expect("it");
-        let (mut third, mut gpus, known) = start(3605);
+        // Of a GPU that is listed, and of one that is not at present. The clock on the wall has been set meanwhile.
+        let (other, at) = (GpuUuid([8; 16]), now().0);
+        std::fs::write(&file, format!("{GPU} ecc 5 {at}\n{other} xid 79 5 {at}\n")).expect("it");
+        let (mut third, mut gpus, known) = start(1000);
         assert!(known && gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("memory")));
-        assert!(third.due(now().plus(Duration(6_000_000_000)), &mut gpus) && !file.exists());
-        std::fs::write(&file, format!("{GPU} ecc {since}\n")).expect("written");
-        assert!(!start(3600).2 && !file.exists(), "it has recovered meanwhile");
+        third.keep();
+        assert_eq!(third.record.read().len(), 2);
+        assert!(third.due(now().plus(Duration(1_001_000_000_000)), &mut gpus) && !file.exists());
+        assert!(gpus.unhealthy(&[GPU]).is_none() && gpus.take_changes().len() == 2);
+        std::fs::write(&file, format!("{GPU} ecc 5 0\n")).expect("written");
+        assert!(!start(1).2, "it has recovered meanwhile");
     }
 
     fn table() -> GpuTable {

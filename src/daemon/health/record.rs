@@ -1,15 +1,17 @@
 //! Errors of GPUs on disk, for a daemon that is started again while a GPU is unhealthy: the driver tells an error once.
 //!
 //! The runtime directory has a small file with one line for each GPU that has not recovered: its error, and when the
-//! driver reported it, in seconds since 1970. A reboot ends all of them.
+//! driver reported it, in seconds since 1970 to be shown, and in nanoseconds of the monotonic clock to be counted.
+//! A reboot ends all of them.
 //! ```text
-//! GPU-8932f937-d72c-4106-c12f-20bd9faed9f6 xid 79 1764201600
-//! GPU-67707573-696d-802b-9901-e609dc434c2e ecc 1764201655
+//! GPU-8932f937-d72c-4106-c12f-20bd9faed9f6 xid 79 1764201600 81207655120773
+//! GPU-67707573-696d-802b-9901-e609dc434c2e ecc 1764201655 81262003110942
 //! ```
 
 use crate::state::replace_passing_file;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::node::{Health, HealthState};
+use gpuslice_wire::units::Instant;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -18,6 +20,9 @@ use std::path::{Path, PathBuf};
 
 /// Longest file, bytes; more than a node's GPUs need.
 const BYTES_MAX: u64 = 64 * 1024;
+
+/// An error, and when the driver reported it.
+pub type Reported = (Health, Instant);
 
 /// The file; none for a daemon that keeps nothing.
 #[derive(Debug)]
@@ -29,21 +34,28 @@ impl ErrorRecord {
         ErrorRecord(file)
     }
 
-    /// The recorded errors; none, and a line of the log, if the file cannot be read or has another line.
-    pub fn read(&self) -> BTreeMap<GpuUuid, Health> {
+    /// The recorded errors. What cannot be read is logged, and its GPUs count as healthy.
+    pub fn read(&self) -> BTreeMap<GpuUuid, Reported> {
         let Some(file) = &self.0 else {
             return BTreeMap::new();
         };
-        let errors = read(file).and_then(|text| parse(&text));
-        errors.unwrap_or_else(|why| {
-            let file = file.display();
-            tracing::error!("{file}: {why}; all GPUs count as healthy");
-            BTreeMap::new()
-        })
+        let place = file.display();
+        let text = read(file).unwrap_or_else(|why| {
+            tracing::error!("{place}: {why}; all GPUs count as healthy");
+            String::new()
+        });
+        let lines = text.lines().map(|line| (line, parse(line)));
+        let good = lines.filter_map(|(line, parsed)| {
+            if parsed.is_none() {
+                tracing::error!("{place}: {line:?} is not the error of a GPU");
+            }
+            parsed
+        });
+        good.collect()
     }
 
-    /// Replaces the recorded errors. If that fails, the next daemon does not know these, and the log says so.
-    pub fn write(&self, errors: impl Iterator<Item = (GpuUuid, Health)>) {
+    /// Replaces the recorded errors. If that fails, the old ones stay for the next daemon, and the log says so.
+    pub fn write(&self, errors: impl Iterator<Item = (GpuUuid, Reported)>) {
         let Some(file) = &self.0 else {
             return;
         };
@@ -76,56 +88,40 @@ fn read(file: &Path) -> Result<String, String> {
     }
 }
 
-fn text(errors: impl Iterator<Item = (GpuUuid, Health)>) -> String {
+fn text(errors: impl Iterator<Item = (GpuUuid, Reported)>) -> String {
     let mut text = String::new();
-    for (gpu, Health { state, xid, since }) in errors {
+    for (gpu, (Health { state, xid, since }, Instant(at))) in errors {
         let _infallible = match state {
-            HealthState::Xid => writeln!(text, "{gpu} xid {xid} {since}"),
-            HealthState::Ecc => writeln!(text, "{gpu} ecc {since}"),
+            HealthState::Xid => writeln!(text, "{gpu} xid {xid} {since} {at}"),
+            HealthState::Ecc => writeln!(text, "{gpu} ecc {since} {at}"),
             _ => Ok(()),
         };
     }
     text
 }
 
-fn parse(text: &str) -> Result<BTreeMap<GpuUuid, Health>, String> {
-    let line = |line: &str| {
-        let words: Vec<&str> = line.split(' ').collect();
-        let (state, xid, since) = match words.get(1..)? {
-            ["xid", xid, since] => (HealthState::Xid, xid.parse().ok()?, since),
-            ["ecc", since] => (HealthState::Ecc, 0, since),
-            _ => return None,
-        };
-        Some((words[0].parse().ok()?, Health { state, xid, since: since.parse().ok()? }))
+fn parse(line: &str) -> Option<(GpuUuid, Reported)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let (state, xid, since, at) = match words.get(1..)? {
+        ["xid", xid, since, at] => (HealthState::Xid, xid.parse().ok()?, since, at),
+        ["ecc", since, at] => (HealthState::Ecc, 0, since, at),
+        _ => return None,
     };
-    let lines = text.lines();
-    lines.map(|it| line(it).ok_or_else(|| format!("{it:?} is not the error of a GPU"))).collect()
+    let health = Health { state, xid, since: since.parse().ok()? };
+    Some((words[0].parse().ok()?, (health, Instant(at.parse().ok()?))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn errors() -> BTreeMap<GpuUuid, Health> {
+    fn errors() -> BTreeMap<GpuUuid, Reported> {
         let xid = Health { state: HealthState::Xid, xid: 79, since: 1_764_201_600 };
         let ecc = Health { state: HealthState::Ecc, xid: 0, since: 1_764_201_655 };
-        BTreeMap::from([(GpuUuid([1; 16]), xid), (GpuUuid([2; 16]), ecc)])
-    }
-
-    #[test]
-    fn errors_are_read_back_and_nonsense_is_refused() {
-        assert_eq!(parse(&text(errors().into_iter())), Ok(errors()));
-        assert_eq!(parse(""), Ok(BTreeMap::new()));
-        let gpu = GpuUuid([1; 16]);
-        for bad in ["\n", "x", "xid 79 1", "GPU-1 xid 79 1"].map(String::from).into_iter().chain([
-            format!("{gpu}"),
-            format!("{gpu} xid 79"),
-            format!("{gpu} ecc 0 1"),
-            format!("{gpu} ecc -1"),
-            format!("{gpu} lost 1"),
-        ]) {
-            assert!(parse(&bad).is_err(), "{bad}");
-        }
+        BTreeMap::from([
+            (GpuUuid([1; 16]), (xid, Instant(7))),
+            (GpuUuid([2; 16]), (ecc, Instant(8))),
+        ])
     }
 
     #[test]
@@ -139,8 +135,29 @@ mod tests {
         record.write(std::iter::empty());
         record.write(std::iter::empty());
         assert_eq!((file.exists(), record.read()), (false, BTreeMap::new()));
-        fs::write(&file, "nonsense").expect("written");
-        assert_eq!(record.read(), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_line_that_is_nonsense_takes_no_other_one_away() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("gpu_errors");
+        let gpu = GpuUuid([1; 16]);
+        for bad in
+            ["", "x", "xid 79 1 2", "GPU-1 xid 79 1 2"].map(String::from).into_iter().chain([
+                format!("{gpu}"),
+                format!("{gpu} xid 79 1"),
+                format!("{gpu} ecc 0 1 2"),
+                format!("{gpu} ecc -1 2"),
+                format!("{gpu} lost 1 2"),
+            ])
+        {
+            fs::write(&file, format!("{bad}\n{}{bad}", text(errors().into_iter())))
+                .expect("written");
+            let record = ErrorRecord::new(Some(file.clone()));
+            assert_eq!(record.read(), errors(), "{bad}");
+        }
+        fs::write(&file, [0xff; 10]).expect("written");
+        assert_eq!(ErrorRecord::new(Some(file)).read(), BTreeMap::new());
     }
 
     #[test]

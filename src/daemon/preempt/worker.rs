@@ -173,6 +173,8 @@ impl Worker {
             targets.iter().map(open).collect::<Result<_, ControlError>>()?;
         let before = self.saves_before(&held)?;
         self.write_down(&held)?;
+        // Else the next attempt would resume it in the middle of this stop.
+        self.refused.retain(|it| held.iter().all(|held| held.ident() != it.ident()));
         self.stopped.entry(lane).or_default().extend(held);
         let mut off = 0;
         let done = (|| {

@@ -27,8 +27,8 @@ const FEW: usize = 8;
 /// Of one container, as many as it may have.
 const MANY: usize = CLIENTS_PER_CONTAINER_MAX - 1;
 /// In one round of a measurement.
-const RINGS: usize = MANY;
-const ROUNDS: usize = 8;
+const RINGS: usize = 2 * MANY;
+const ROUNDS: usize = 5;
 
 /// A process with claims about all GPUs.
 struct Process {
@@ -67,16 +67,16 @@ fn processor_time(node: &Node) -> Duration {
 
 /// Processor time for a ring of these processes in the cheapest round.
 fn cost(node: &Node, processes: &[Process], other: &TenantClient) -> Duration {
-    let rounds = (0..ROUNDS).map(|round| cost_in(node, processes, other, round * RINGS));
+    let rounds = (0..ROUNDS).map(|_| cost_in(node, processes, other));
     rounds.min().expect("rounds")
 }
 
-/// Processor time for a ring of these processes, one after the other, from this number on. The daemon has seen each
-/// before the next one, since it answers another container in between.
-fn cost_in(node: &Node, processes: &[Process], other: &TenantClient, first: usize) -> Duration {
+/// Processor time for a ring of these processes, one after the other: each claims work, and then none. The daemon has
+/// seen each before the next one, since it answers another container in between.
+fn cost_in(node: &Node, processes: &[Process], other: &TenantClient) -> Duration {
     let before = processor_time(node);
-    for number in first..first + RINGS {
-        processes[number % processes.len()].ring(number / processes.len());
+    for number in 0..RINGS {
+        processes[number % processes.len()].ring(1 + number / processes.len());
         let answer = other.reserve(0, 1, 1);
         assert!(matches!(answer, Reply::Reserved { .. }), "{number}: {answer:?}");
     }

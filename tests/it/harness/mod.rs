@@ -95,18 +95,20 @@ pub fn is_root() -> bool {
 /// Whether shares of programs that wait for their work can be judged: see [`go_before_other_work`]. Skips the test if
 /// not.
 pub fn can_go_before_other_work(test: &str) -> bool {
-    if !is_root() {
+    let can = std::thread::spawn(go_before_other_work).join().is_ok_and(|done| done);
+    if !can {
         skip(test, "only root has a priority above the machine's other work");
     }
-    is_root()
+    can
 }
 
 /// Gives this thread, and the processes that it starts, the lowest real-time priority. Only root may. Without it a
 /// holder that waits for its work is late when the machine is busy, and loses time that it did not want to give up.
-pub fn go_before_other_work() {
+/// Returns whether it could be done.
+pub fn go_before_other_work() -> bool {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: `priority` is ours; 0 is this thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) == 0 }
 }
 
 /// Reproducible noise (xorshift64*).
