@@ -1,9 +1,9 @@
 //! A process's session with the daemon: one connection, two pages, and the accounts of its credit.
 //!
-//! The addresses of the pages and the descriptor number of the doorbell never change. After a restart of the
-//! daemon the new ones atomically replace the old ones, while other threads may be reading. The new usage table has a
-//! new address, since this process's slot may be another process's there: a thread that is about to write into the
-//! old slot writes into memory that no other process has. It costs 100 KiB of addresses for each restart, and no memory.
+//! The addresses of the pages and the descriptor number of the doorbell never change. After a restart of the daemon
+//! the new ones atomically replace the old ones, while other threads may be reading. The new usage table has a new
+//! address, since this process's slot may be another process's there: a thread that is about to write into the old
+//! slot writes into memory that no other process has. It costs 100 KiB of addresses for each restart, and no memory.
 
 use super::clock;
 use super::conn::{Conn, Welcome};
