@@ -23,7 +23,8 @@
 //! both words are marked by a sequence counter, with which every reader sees both before or both after.
 //!
 //! The difference is published for the container's other processes and for the daemon, mostly by one of the threads
-//! that change the common credit at the same time ([`common`]). What moves between a thread and its cache is not.
+//! that change the common credit at the same time (`credit/common.rs`). What moves between a thread and its cache is
+//! not.
 #![forbid(unsafe_code)]
 
 mod atomic;

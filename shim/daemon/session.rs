@@ -299,7 +299,7 @@ impl Session {
     /// within a thread cache are not written immediately (all threads would write one word), but by
     /// [`Session::settle`]; they are smaller than the granularity of a driver's allocations.
     ///
-    /// Several threads may write at the same time: see [`super::credit::common`].
+    /// Several threads may write at the same time: see `credit/common.rs`.
     pub(super) fn publish(&self, lane: Lane) {
         let (claims, account) = (self.claims(lane), self.account(lane));
         write(&claims.unseen, self.unseen_of(lane));
