@@ -293,7 +293,7 @@ fn assemble(
     let node = node.map(|fd| Socket::listening(fd, SocketOwner::Agents, &closer));
     let claims = claims(config, state.dir(), &gpu_table, &watch)?;
     let library = PathBuf::from(paths.driver.nvml.as_str());
-    let errors = ErrorRecord::new(Some(state.gpu_errors_path()));
+    let errors = ErrorRecord::new(state.gpu_errors_path());
     let health = HealthWatch::new(library, config.unhealthy_s.get(), errors, watch.clone());
     let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
     let accounting = Accounting::new(nvml.as_str(), interval_ms, &watch)?;

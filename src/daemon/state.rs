@@ -434,8 +434,11 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a directory tree, if it exists, without following links.
-fn remove_tree(dir: &Path) -> io::Result<()> {
+/// Removes a file or a directory tree, if it exists, without following links.
+///
+/// # Errors
+/// A system call failed.
+pub fn remove_tree(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(why) if why.kind() == io::ErrorKind::NotADirectory => fs::remove_file(dir),

@@ -1,5 +1,5 @@
-//! The common credit of a process, whose threads change it and publish what is held: is the number that is written last
-//! an old one?
+//! The common credit of a process, whose threads change it and publish the held memory: is the number that they write
+//! last an old one?
 
 use crate::atomic::Ordering::Relaxed;
 use crate::atomic::{AtomicU64, Fence};

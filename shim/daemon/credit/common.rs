@@ -34,6 +34,14 @@ pub struct Change {
     pub first: bool,
 }
 
+impl Change {
+    /// The change of this word.
+    #[inline]
+    fn of(word: u64) -> Change {
+        Change { before: word & !PUBLISHING, first: word & PUBLISHING == 0 }
+    }
+}
+
 /// Bytes, and [`PUBLISHING`].
 #[derive(Debug, Default)]
 pub struct Common(pub(super) AtomicU64);
@@ -48,17 +56,16 @@ impl Common {
     /// Takes what `to` leaves out of the credit; `None`, and nothing changed, if that is `None`.
     #[inline]
     pub fn take(&self, to: impl Fn(u64) -> Option<u64>) -> Option<Change> {
-        let word = self.update(PUBLISHING, to)?;
-        Some(Change { before: word & !PUBLISHING, first: word & PUBLISHING == 0 })
+        self.update(PUBLISHING, to).map(Change::of)
     }
 
     /// Adds to the credit.
     #[inline]
     pub fn put(&self, bytes: u64) -> Change {
-        let sum = |there: u64| Some(there.saturating_add(bytes).min(PUBLISHING - 1));
-        let set = |word: u64| Some(sum(word & !PUBLISHING)? | PUBLISHING);
+        let sum = |there: u64| there.saturating_add(bytes).min(PUBLISHING - 1);
+        let set = |word: u64| Some(sum(word & !PUBLISHING) | PUBLISHING);
         let (Ok(word) | Err(word)) = self.0.fetch_update(SeqCst, SeqCst, set);
-        Change { before: word & !PUBLISHING, first: word & PUBLISHING == 0 }
+        Change::of(word)
     }
 
     /// As [`Common::take`], where what the process holds stays the same. Returns the credit before.
@@ -91,7 +98,7 @@ impl Common {
         })
     }
 
-    /// Ends a publication of what was held when the credit was `seen`. Returns whether the credit is still that.
+    /// Ends the publication of a number that belongs to the credit `seen`. Returns whether the credit is still `seen`.
     #[inline]
     pub fn publication_ends(&self, seen: u64) -> bool {
         self.0.compare_exchange(seen | PUBLISHING, seen, SeqCst, SeqCst).is_ok()

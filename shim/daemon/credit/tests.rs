@@ -189,7 +189,7 @@ fn a_change_is_published_by_one_thread() {
     assert!(!account.publication_ends(&look), "less is held than it saw");
     let again = account.look();
     assert_eq!((look.held, again.held), (4 * MIB, 3 * MIB));
-    // A grant that leaves the common credit as it is changes what is held all the same.
+    // A grant that leaves the common credit unchanged changes the held memory.
     account.put_back(GIB, 0);
     assert!(!account.publication_ends(&again));
     let last = account.look();

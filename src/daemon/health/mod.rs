@@ -25,7 +25,7 @@ use gpuslice_wire::node::{Health, HealthState};
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use record::ErrorRecord;
+use record::{ErrorRecord, GpuFailure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -51,13 +51,6 @@ enum News {
     Found,
 }
 
-/// An error from which a GPU has not recovered.
-#[derive(Clone, Copy, Debug)]
-struct GpuError {
-    health: Health,
-    reported: Instant,
-}
-
 /// See the file's head.
 #[derive(Debug)]
 pub struct HealthWatch {
@@ -72,7 +65,7 @@ pub struct HealthWatch {
     line: Vec<u8>,
     /// When a child is started again.
     start_at: Option<Instant>,
-    errors: BTreeMap<GpuUuid, GpuError>,
+    errors: BTreeMap<GpuUuid, GpuFailure>,
     record: ErrorRecord,
     /// GPUs that the driver does not find.
     lost: BTreeSet<GpuUuid>,
@@ -111,15 +104,15 @@ impl HealthWatch {
     /// whether there are any.
     pub fn restore(&mut self, gpus: &mut GpuTable) -> bool {
         let mut any = false;
-        for (gpu, (health, reported)) in self.record.read() {
-            if reported.plus(self.unhealthy) <= now() {
+        for (gpu, failure) in self.record.read() {
+            if failure.reported.plus(self.unhealthy) <= now() {
                 continue;
             }
             // One that the driver does not list at present may be listed again.
-            self.errors.insert(gpu, GpuError { health, reported });
+            self.errors.insert(gpu, failure);
             if gpus.index(gpu).is_some() {
-                gpus.restore_health(gpu, health);
-                tell(gpu, health);
+                gpus.restore_health(gpu, failure.health);
+                tell(gpu, failure.health);
                 any = true;
             }
         }
@@ -128,8 +121,7 @@ impl HealthWatch {
 
     /// Records the errors as they are now.
     fn keep(&self) {
-        let errors = self.errors.iter();
-        self.record.write(errors.map(|(gpu, error)| (*gpu, (error.health, error.reported))));
+        self.record.write(&self.errors);
     }
 
     fn start_child(&mut self) {
@@ -233,7 +225,7 @@ impl HealthWatch {
         let health = set(gpus, gpu, state, xid);
         match state {
             HealthState::Xid | HealthState::Ecc => {
-                self.errors.insert(gpu, GpuError { health, reported: now() });
+                self.errors.insert(gpu, GpuFailure { health, reported: now() });
             }
             _ => {
                 let _ = self.errors.remove(&gpu);
@@ -325,7 +317,9 @@ mod tests {
     #[test]
     fn a_gpu_recovers_when_it_has_worked_long_enough() {
         let poll = Poll::new().expect("a poll");
-        let mut health = HealthWatch::new(PathBuf::new(), 10, ErrorRecord::new(None), poll.watch());
+        let place = tempfile::tempdir().expect("a place");
+        let record = ErrorRecord::new(place.path().join("gpu_errors"));
+        let mut health = HealthWatch::new(PathBuf::new(), 10, record, poll.watch());
         let mut gpus = table();
         for of_a_program in OF_PROGRAMS {
             assert!(!health.hear(&mut gpus, GPU, News::Xid(of_a_program)));
@@ -352,7 +346,7 @@ mod tests {
         let (poll, place) = (Poll::new().expect("a poll"), tempfile::tempdir().expect("a place"));
         let file = place.path().join("gpu_errors");
         let start = |unhealthy_s| {
-            let record = ErrorRecord::new(Some(file.clone()));
+            let record = ErrorRecord::new(file.clone());
             let mut health = HealthWatch::new(PathBuf::new(), unhealthy_s, record, poll.watch());
             let mut gpus = table();
             let known = health.restore(&mut gpus);

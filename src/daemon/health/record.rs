@@ -8,39 +8,42 @@
 //! GPU-67707573-696d-802b-9901-e609dc434c2e ecc 1764201655 81262003110942
 //! ```
 
-use crate::state::replace_passing_file;
+use crate::state::{remove_tree, replace_passing_file};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::node::{Health, HealthState};
 use gpuslice_wire::units::Instant;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Longest file, bytes; more than a node's GPUs need.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// An error, and when the driver reported it.
-pub type Reported = (Health, Instant);
+/// An error from which a GPU has not recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuFailure {
+    /// The error.
+    pub health: Health,
+    /// When the driver reported it.
+    pub reported: Instant,
+}
 
-/// The file; none for a daemon that keeps nothing.
+/// The file.
 #[derive(Debug)]
-pub struct ErrorRecord(Option<PathBuf>);
+pub struct ErrorRecord(PathBuf);
 
 impl ErrorRecord {
     /// The record of this file, which there may not be yet.
-    pub fn new(file: Option<PathBuf>) -> ErrorRecord {
+    pub fn new(file: PathBuf) -> ErrorRecord {
         ErrorRecord(file)
     }
 
     /// The recorded errors. What cannot be read is logged, and its GPUs count as healthy.
-    pub fn read(&self) -> BTreeMap<GpuUuid, Reported> {
-        let Some(file) = &self.0 else {
-            return BTreeMap::new();
-        };
-        let place = file.display();
-        let text = read(file).unwrap_or_else(|why| {
+    pub fn read(&self) -> BTreeMap<GpuUuid, GpuFailure> {
+        let place = self.0.display();
+        let text = read(&self.0).unwrap_or_else(|why| {
             tracing::error!("{place}: {why}; all GPUs count as healthy");
             String::new()
         });
@@ -55,13 +58,10 @@ impl ErrorRecord {
     }
 
     /// Replaces the recorded errors. If that fails, the old ones stay for the next daemon, and the log says so.
-    pub fn write(&self, errors: impl Iterator<Item = (GpuUuid, Reported)>) {
-        let Some(file) = &self.0 else {
-            return;
-        };
-        let text = text(errors);
+    pub fn write(&self, errors: &BTreeMap<GpuUuid, GpuFailure>) {
+        let (file, text) = (&self.0, text(errors));
         let done = match text.is_empty() {
-            true => remove(file),
+            true => remove_tree(file),
             false => {
                 replace_passing_file(file, (&file.with_extension("new"), 0o600), text.as_bytes())
             }
@@ -73,13 +73,6 @@ impl ErrorRecord {
     }
 }
 
-fn remove(file: &Path) -> io::Result<()> {
-    match fs::remove_file(file) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
-        _ => Ok(()),
-    }
-}
-
 fn read(file: &Path) -> Result<String, String> {
     let mut text = String::new();
     match File::open(file).and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text)) {
@@ -88,9 +81,10 @@ fn read(file: &Path) -> Result<String, String> {
     }
 }
 
-fn text(errors: impl Iterator<Item = (GpuUuid, Reported)>) -> String {
+fn text(errors: &BTreeMap<GpuUuid, GpuFailure>) -> String {
     let mut text = String::new();
-    for (gpu, (Health { state, xid, since }, Instant(at))) in errors {
+    for (gpu, GpuFailure { health: Health { state, xid, since }, reported: Instant(at) }) in errors
+    {
         let _infallible = match state {
             HealthState::Xid => writeln!(text, "{gpu} xid {xid} {since} {at}"),
             HealthState::Ecc => writeln!(text, "{gpu} ecc {since} {at}"),
@@ -100,7 +94,7 @@ fn text(errors: impl Iterator<Item = (GpuUuid, Reported)>) -> String {
     text
 }
 
-fn parse(line: &str) -> Option<(GpuUuid, Reported)> {
+fn parse(line: &str) -> Option<(GpuUuid, GpuFailure)> {
     let words: Vec<&str> = line.split(' ').collect();
     let (state, xid, since, at) = match words.get(1..)? {
         ["xid", xid, since, at] => (HealthState::Xid, xid.parse().ok()?, since, at),
@@ -108,19 +102,21 @@ fn parse(line: &str) -> Option<(GpuUuid, Reported)> {
         _ => return None,
     };
     let health = Health { state, xid, since: since.parse().ok()? };
-    Some((words[0].parse().ok()?, (health, Instant(at.parse().ok()?))))
+    let reported = Instant(at.parse().ok()?);
+    Some((words[0].parse().ok()?, GpuFailure { health, reported }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
-    fn errors() -> BTreeMap<GpuUuid, Reported> {
+    fn errors() -> BTreeMap<GpuUuid, GpuFailure> {
         let xid = Health { state: HealthState::Xid, xid: 79, since: 1_764_201_600 };
         let ecc = Health { state: HealthState::Ecc, xid: 0, since: 1_764_201_655 };
         BTreeMap::from([
-            (GpuUuid([1; 16]), (xid, Instant(7))),
-            (GpuUuid([2; 16]), (ecc, Instant(8))),
+            (GpuUuid([1; 16]), GpuFailure { health: xid, reported: Instant(7) }),
+            (GpuUuid([2; 16]), GpuFailure { health: ecc, reported: Instant(8) }),
         ])
     }
 
@@ -128,12 +124,12 @@ mod tests {
     fn the_file_is_there_while_a_gpu_has_not_recovered() {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("gpu_errors");
-        let record = ErrorRecord::new(Some(file.clone()));
+        let record = ErrorRecord::new(file.clone());
         assert_eq!(record.read(), BTreeMap::new());
-        record.write(errors().into_iter());
+        record.write(&errors());
         assert_eq!(record.read(), errors());
-        record.write(std::iter::empty());
-        record.write(std::iter::empty());
+        record.write(&BTreeMap::new());
+        record.write(&BTreeMap::new());
         assert_eq!((file.exists(), record.read()), (false, BTreeMap::new()));
     }
 
@@ -151,19 +147,11 @@ mod tests {
                 format!("{gpu} lost 1 2"),
             ])
         {
-            fs::write(&file, format!("{bad}\n{}{bad}", text(errors().into_iter())))
-                .expect("written");
-            let record = ErrorRecord::new(Some(file.clone()));
+            fs::write(&file, format!("{bad}\n{}{bad}", text(&errors()))).expect("written");
+            let record = ErrorRecord::new(file.clone());
             assert_eq!(record.read(), errors(), "{bad}");
         }
         fs::write(&file, [0xff; 10]).expect("written");
-        assert_eq!(ErrorRecord::new(Some(file)).read(), BTreeMap::new());
-    }
-
-    #[test]
-    fn a_daemon_that_keeps_nothing_has_no_file() {
-        let record = ErrorRecord::new(None);
-        record.write(errors().into_iter());
-        assert_eq!(record.read(), BTreeMap::new());
+        assert_eq!(ErrorRecord::new(file).read(), BTreeMap::new());
     }
 }
