@@ -6,34 +6,32 @@
 //!
 //! # Idea
 //! The daemon grants more than requested, as credit. Taking from credit and returning to it is one atomic
-//! operation on a word of this process; only an empty account asks the daemon. A large surplus is returned
-//! immediately if the container has other processes. All credit is returned when one of them is short, or
-//! when it is idle ([`super::credit_return`]). The cap is not enforced here: all credit was granted, so the sum over
-//! all processes never exceeds the cap.
+//! operation on a word of this process ([`balance`]); only an empty account asks the daemon. A large surplus is returned immediately if the container has
+//! other processes. All credit is returned when one of them is short, or when it is idle
+//! ([`super::credit_return`]). The cap is not enforced here: all credit was granted, so the sum over all processes
+//! never exceeds the cap.
 //!
 //! Threads that change that word concurrently would contend for its cache line, at ten times the cost of the
 //! operation itself. So each thread has a cache of its own for small amounts, on a separate cache line, and
-//! refills it from the common credit. Caches are bounded. A thread that finds too little common credit
-//! collects the contents of all caches before it asks the daemon, so the last byte under the cap is usable.
+//! refills it from the common credit. Caches are bounded; for other processes their contents are held. A thread that
+//! finds too little common credit collects the contents of all caches before it asks the daemon, so the last byte
+//! under the cap is usable.
 //!
-//! `granted` changes only on the slow path (under the connection's lock), credit at any time; the
-//! difference is held by allocations and by reservations in flight. A request takes all credit out of both
-//! words before it is sent, which may be hundreds of MiB that the process freed, and puts it back into both
-//! afterwards. So the difference is right also while another thread waits for the daemon's answer. Changes of
-//! both words are marked by a sequence counter, with which every reader sees both before or both after.
+//! What is held is published for the container's other processes and for the daemon. What moves between a thread and
+//! its cache is not.
 //!
-//! The difference is published for the container's other processes and for the daemon, mostly by one of the threads
-//! that change the common credit at the same time (`credit/common.rs`). What moves between a thread and its cache is
-//! not.
+//! A request takes all credit out of the account before it is sent, which may be hundreds of MiB that the process
+//! freed, and puts it back afterwards. What is held stays as it is meanwhile.
 #![forbid(unsafe_code)]
 
 mod atomic;
-mod common;
+mod balance;
 
-use common::{Change, Common};
+use balance::Balance;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gpuslice_wire::units::MIB;
+use gpuslice_wire::usage::SLOT_BYTES;
 
 /// Thread caches of an account; further threads share them.
 const THREAD_CACHES: usize = 8;
@@ -42,12 +40,9 @@ const THREAD_CACHE_BYTES: u64 = MIB / THREAD_CACHES as u64;
 /// Size of a refill from the common credit, and the rest in a cache that overflows.
 const REFILL_BYTES: u64 = THREAD_CACHE_BYTES / 2;
 const _: () = assert!(THREAD_CACHES as u64 * THREAD_CACHE_BYTES * 2 <= CHUNK_MIN);
-/// The largest request: no address space is larger, and sums of several requests do not overflow.
-pub const BYTES_MAX: u64 = 1 << 56;
-/// How often a reader tries again while credit and `granted` change together: first at once, then after other
-/// threads have run, since the one that makes the change may be interrupted.
-const CHANGE_SPINS: u32 = 100;
-const CHANGE_YIELDS: u32 = 100_000;
+/// The largest request: no machine has as much memory.
+pub const BYTES_MAX: u64 = 1 << 47;
+const _: () = assert!(BYTES_MAX < SLOT_BYTES);
 /// Bounds of [`chunk`].
 const CHUNK_MIN: u64 = 2 * MIB;
 const CHUNK_MAX: u64 = 32 * MIB;
@@ -56,10 +51,7 @@ const CHUNK_MAX: u64 = 32 * MIB;
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct CreditAccount {
-    granted: AtomicU64,
-    common: Common,
-    /// Odd while credit and `granted` change together.
-    changes: AtomicU64,
+    balance: Balance,
     caches: [ThreadCache; THREAD_CACHES],
 }
 
@@ -96,27 +88,13 @@ fn thread_index() -> usize {
     thread_index
 }
 
-/// Where credit was taken from or returned to.
+/// Whether a change is to be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreditSource {
-    /// The thread's cache alone.
-    ThreadCache,
-    /// The common credit.
-    Common {
-        /// Its new value, bytes.
-        left: u64,
-        /// Whether no other thread was publishing the account.
-        first: bool,
-    },
-}
-
-/// The account at one moment, to be published.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// Bytes held.
-    pub held: u64,
-    common: u64,
-    changes: u64,
+pub enum Publish {
+    /// It is in the thread's cache alone.
+    No,
+    /// It is one of the common credit.
+    Yes,
 }
 
 /// A request to the daemon for credit.
@@ -163,100 +141,76 @@ pub fn chunk(cap: u64) -> u64 {
 }
 
 impl CreditAccount {
-    /// Takes `bytes` from credit; `None`, and nothing taken, when cache and common credit hold less.
+    /// Takes `bytes` from credit; `None`, and nothing is taken, when cache and common credit hold less. Says whether
+    /// the change is to be published.
     #[inline]
-    pub fn take(&self, bytes: u64) -> Option<CreditSource> {
+    #[must_use]
+    pub fn take(&self, bytes: u64) -> Option<Publish> {
         let cache = &self.caches[thread_index() % THREAD_CACHES];
         match cache.change(|there| there.checked_sub(bytes)) {
-            Ok(_) => Some(CreditSource::ThreadCache),
-            Err(_) => self.take_common(cache, bytes),
+            Ok(_) => Some(Publish::No),
+            Err(_) => self.take_common(cache, bytes).then_some(Publish::Yes),
         }
     }
 
     /// Takes `bytes` from the common credit, and for a small request also a refill for the cache.
     #[inline(never)]
-    fn take_common(&self, cache: &ThreadCache, bytes: u64) -> Option<CreditSource> {
+    fn take_common(&self, cache: &ThreadCache, bytes: u64) -> bool {
         let refill = if bytes <= REFILL_BYTES { REFILL_BYTES } else { 0 };
-        let both = |there: u64| {
-            let left = there.checked_sub(bytes)?;
-            Some(left.checked_sub(refill).unwrap_or(left))
+        let with_refill = |credit: u64| match credit.checked_sub(bytes)? {
+            left if left < refill => Some(bytes),
+            _ => Some(bytes + refill),
         };
-        let Change { before, mut first } = self.common.take(both)?;
-        let mut left = before - bytes;
-        if left >= refill && refill > 0 {
-            left -= refill;
-            if !cache.add(refill) {
-                let back = self.common.put(refill);
-                (left, first) = (back.before + refill, first || back.first);
-            }
+        let Some(taken) = self.balance.take(with_refill) else {
+            return false;
+        };
+        if taken > bytes && !cache.add(taken - bytes) {
+            self.balance.put(taken - bytes);
         }
-        Some(CreditSource::Common { left, first })
+        true
     }
 
-    /// Puts `bytes` back into credit.
+    /// Puts `bytes` back into credit. Returns the common credit afterwards, which is to be published, unless they fit
+    /// into the thread's cache.
     #[inline]
-    pub fn put(&self, bytes: u64) -> CreditSource {
+    pub fn put(&self, bytes: u64) -> Option<u64> {
         let cache = &self.caches[thread_index() % THREAD_CACHES];
-        if cache.add(bytes) {
-            return CreditSource::ThreadCache;
-        }
-        self.put_uncached(cache, bytes)
+        if cache.add(bytes) { None } else { Some(self.put_uncached(cache, bytes)) }
     }
 
     /// Puts `bytes` into the common credit, and for a small number also the cache's excess over a refill.
     #[inline(never)]
-    fn put_uncached(&self, cache: &ThreadCache, bytes: u64) -> CreditSource {
+    fn put_uncached(&self, cache: &ThreadCache, bytes: u64) -> u64 {
         let keep =
             |there: u64| (bytes <= REFILL_BYTES && there > REFILL_BYTES).then_some(REFILL_BYTES);
         let spilt = cache.change(keep).map_or(0, |there| there - REFILL_BYTES);
-        let bytes = bytes.saturating_add(spilt);
-        let Change { before, first } = self.common.put(bytes);
-        CreditSource::Common { left: before.saturating_add(bytes), first }
+        self.balance.put(bytes.saturating_add(spilt))
     }
 
     /// Takes all credit, for the caller to return to the daemon. The caller holds the slow path's lock.
     #[must_use]
     pub fn take_all(&self) -> u64 {
-        self.change_both(|| {
-            let credit = self.collect();
-            self.granted.fetch_sub(credit, Ordering::Relaxed);
-            credit
-        })
+        let caches = self.caches.iter().map(|cache| cache.0.swap(0, Ordering::Relaxed));
+        self.balance.put(caches.sum());
+        self.balance.lower(|credit| credit)
     }
 
-    /// Puts back `granted` bytes, of which `credit` are unused. The caller holds the slow path's lock.
-    fn put_back(&self, granted: u64, credit: u64) {
-        self.change_both(|| {
-            self.granted.fetch_add(granted, Ordering::Relaxed);
-            self.common.add(credit);
-        });
-    }
-
-    /// Marks a change of credit and `granted` together. The caller holds the slow path's lock.
-    fn change_both<T>(&self, change: impl FnOnce() -> T) -> T {
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        let done = change();
-        self.changes.fetch_add(1, Ordering::Release);
-        done
-    }
-
-    /// Collects the common credit and that of all thread caches.
-    fn collect(&self) -> u64 {
-        let caches = self.caches.iter().map(|cache| cache.0.swap(0, Ordering::SeqCst));
-        self.common.take_all() + caches.sum::<u64>()
+    /// Publishes what is held, in the word that other processes read.
+    #[inline]
+    pub fn publish(&self, copy: &AtomicU64) {
+        self.balance.publish(copy);
     }
 
     /// Bytes granted and not returned.
     #[must_use]
     pub fn granted(&self) -> u64 {
-        self.granted.load(Ordering::Relaxed)
+        self.balance.granted()
     }
 
     /// Unused credit, bytes. Bytes that another thread is moving may be counted twice, or not at all.
     #[must_use]
     pub fn credit(&self) -> u64 {
-        self.common.bytes() + self.cached()
+        self.balance.credit() + self.cached()
     }
 
     /// Credit in the caches of threads, bytes.
@@ -269,65 +223,7 @@ impl CreditAccount {
     #[inline]
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.look().held
-    }
-
-    /// What a thread that publishes has to write, and [`CreditAccount::publication_ends`] needs afterwards.
-    #[inline]
-    #[must_use]
-    pub fn look(&self) -> Look {
-        self.between_changes(|changes| {
-            let common = self.common.bytes();
-            let credit = common + self.cached();
-            Look { held: self.granted().saturating_sub(credit), common, changes }
-        })
-    }
-
-    /// After a change: whether another thread has published it, which is waited for a moment.
-    #[inline]
-    #[must_use]
-    pub fn another_publishes(&self) -> bool {
-        self.common.another_publishes()
-    }
-
-    /// Ends the publication of a look. Returns whether nothing is left to do; if not, the caller looks again. The
-    /// words that were written before are visible to other threads before the account is compared with the look.
-    #[inline]
-    #[must_use]
-    pub fn publication_ends(&self, look: &Look) -> bool {
-        self.common.publication_ends(look.common)
-            && self.changes.load(Ordering::Relaxed) == look.changes
-    }
-
-    /// Reads several words between changes of two of them.
-    #[inline(always)]
-    fn between_changes<T>(&self, read: impl Fn(u64) -> T) -> T {
-        self.unless_changed(&read).unwrap_or_else(|| self.after_change(read))
-    }
-
-    #[inline(always)]
-    fn unless_changed<T>(&self, read: impl Fn(u64) -> T) -> Option<T> {
-        let before = self.changes.load(Ordering::Acquire);
-        let value = read(before);
-        fence(Ordering::Acquire);
-        let same = before.is_multiple_of(2) && self.changes.load(Ordering::Relaxed) == before;
-        same.then_some(value)
-    }
-
-    /// Tries again. A change is a few instructions; a thread that was interrupted in the middle of one is not
-    /// waited for without limit.
-    #[cold]
-    fn after_change<T>(&self, read: impl Fn(u64) -> T) -> T {
-        for attempt in 0..CHANGE_SPINS + CHANGE_YIELDS {
-            if let Some(value) = self.unless_changed(&read) {
-                return value;
-            }
-            match attempt {
-                ..CHANGE_SPINS => core::hint::spin_loop(),
-                _ => std::thread::yield_now(),
-            }
-        }
-        read(self.changes.load(Ordering::Relaxed))
+        self.balance.held().saturating_sub(self.cached())
     }
 
     /// Takes `bytes`, requesting the missing part. The caller holds the slow path's lock; other threads take
@@ -345,32 +241,32 @@ impl CreditAccount {
         ask: impl FnOnce(CreditRequest) -> CreditReply,
     ) -> TakeOutcome {
         let have = self.take_all();
-        if let Some(left) = have.checked_sub(bytes) {
-            self.put_back(have, left);
+        if have >= bytes {
+            self.balance.raise(have, bytes);
             return TakeOutcome::Taken;
         }
         let (mut kept, returned) = if siblings { (0, have) } else { (have, 0) };
         let need = bytes - kept;
         match ask(CreditRequest { returned, need, wish: need.saturating_add(chunk) }) {
             CreditReply::Granted(granted) if granted >= need => {
-                self.put_back(kept + granted, granted - need);
+                self.balance.raise(kept + granted, bytes);
                 TakeOutcome::Taken
             }
             // A daemon that grants less than needed violates the protocol; the grant still counts.
             CreditReply::Granted(granted) => {
-                self.put_back(kept + granted, kept + granted);
+                self.balance.raise(kept + granted, 0);
                 TakeOutcome::Refused
             }
             CreditReply::Refused => {
                 // A thread may have been moving a refill from the common credit to its cache.
                 kept += self.take_all();
-                let left = kept.checked_sub(bytes);
-                self.put_back(kept, left.unwrap_or(kept));
-                left.map_or(TakeOutcome::Refused, |_| TakeOutcome::Taken)
+                let enough = kept >= bytes;
+                self.balance.raise(kept, if enough { bytes } else { 0 });
+                if enough { TakeOutcome::Taken } else { TakeOutcome::Refused }
             }
             // The returned credit may have arrived: counting it as held could exceed the daemon's record.
             CreditReply::Gone => {
-                self.put_back(kept, kept);
+                self.balance.raise(kept, 0);
                 TakeOutcome::Gone
             }
         }
@@ -388,14 +284,11 @@ impl CreditAccount {
     /// the next few frees need no message. The caller holds the slow path's lock.
     #[must_use]
     pub fn take_surplus(&self, chunk: u64) -> u64 {
-        let rich = |common| CreditAccount::has_surplus(common, chunk).then_some(chunk);
-        self.change_both(|| {
-            let Some(before) = self.common.take_unpublished(rich) else {
-                return 0;
-            };
-            self.granted.fetch_sub(before - chunk, Ordering::Relaxed);
-            before - chunk
-        })
+        let surplus = |credit: u64| match CreditAccount::has_surplus(credit, chunk) {
+            true => credit - chunk,
+            false => 0,
+        };
+        self.balance.lower(surplus)
     }
 }
 

@@ -105,7 +105,7 @@ fn return_all_credit(session: &Session, lane: Lane) {
 /// the connection.
 fn take_all_credit(session: &Session, lane: Lane) -> u64 {
     let bytes = session.account(lane).take_all();
-    session.publish(lane);
+    session.claim(lane);
     bytes
 }
 

@@ -19,7 +19,7 @@ impl Session {
     pub fn unaccounted(&self, lane: Lane, apart: u64) -> Option<u64> {
         let before = self.accounted(lane);
         let used = self.request(|open, deadline| {
-            self.publish(lane);
+            self.claim(lane);
             open.measure(lane, deadline)
         })??;
         let accounted = before.max(self.accounted(lane)).saturating_sub(apart);

@@ -9,7 +9,7 @@
 
 use super::conn::Conn;
 use super::credit::{
-    BYTES_MAX, CreditAccount, CreditReply, CreditRequest, CreditSource, TakeOutcome, chunk,
+    BYTES_MAX, CreditAccount, CreditReply, CreditRequest, Publish, TakeOutcome, chunk,
 };
 use super::session::{Session, request};
 use super::sys::{self, Backoff};
@@ -94,11 +94,11 @@ impl Session {
     pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, OutOfMemory> {
         let bytes = grains(bytes);
         match self.account(lane).take(bytes) {
-            Some(CreditSource::ThreadCache) => {}
-            Some(CreditSource::Common { first, .. }) => self.publish_change(lane, first),
+            Some(Publish::No) => {}
+            Some(Publish::Yes) => self.publish(lane),
             None => {
                 let done = self.reserve_slowly(lane, bytes);
-                self.publish(lane);
+                self.claim(lane);
                 done?;
             }
         }
@@ -108,11 +108,11 @@ impl Session {
     /// Releases `bytes` of a lane.
     #[inline]
     pub fn release(&self, lane: Lane, bytes: u64) {
-        let CreditSource::Common { left, first } = self.account(lane).put(bytes) else {
+        let Some(credit) = self.account(lane).put(bytes) else {
             return;
         };
-        self.publish_change(lane, first);
-        if CreditAccount::has_surplus(left, self.chunk(lane)) && !self.is_alone() {
+        self.publish(lane);
+        if CreditAccount::has_surplus(credit, self.chunk(lane)) && !self.is_alone() {
             self.return_surplus(lane);
         }
     }
@@ -188,7 +188,7 @@ impl Session {
     }
 
     fn ask(&self, conn: &mut Option<Conn>, lane: Lane, asked: CreditRequest) -> CreditReply {
-        self.publish(lane);
+        self.claim(lane);
         let reply = request(conn, |open, deadline| {
             if asked.returned > 0 {
                 open.tell(&release(lane, asked.returned), deadline)?;
@@ -207,8 +207,7 @@ impl Session {
             return;
         };
         let extra = self.account(lane).take_surplus(self.chunk(lane));
-        // A thread that has looked in the middle of this has an old number.
-        self.publish(lane);
+        self.claim(lane);
         if extra > 0 {
             // Without a daemon, the next attach reports the smaller total.
             let _ = request(&mut conn, |open, deadline| open.tell(&release(lane, extra), deadline));

@@ -244,7 +244,7 @@ impl Session {
     pub fn unseen(&self, lane: Lane, change: i64) {
         let words = &self.unseen[usize::from(lane.0) % ACCOUNTS_MAX];
         words.fetch_add(change as u64, Relaxed);
-        self.publish(lane);
+        self.claim(lane);
     }
 
     /// Bytes that all processes of the container use on a lane, without credit. The own part is exact, those of
@@ -287,32 +287,24 @@ impl Session {
         claims.contexts.store(held.contexts.load(Relaxed), Relaxed);
     }
 
-    /// Publishes a change of the credit, before the call that made it returns.
+    /// Publishes the held memory for the daemon and the container's processes, in the slot. Changes within a thread
+    /// cache are not (all threads would write one word); they are smaller than the granularity of a driver's
+    /// allocations.
     #[inline]
-    pub(super) fn publish_change(&self, lane: Lane, first: bool) {
-        if first || !self.account(lane).another_publishes() {
-            self.publish(lane);
+    pub(super) fn publish(&self, lane: Lane) {
+        if let Some(slot) = self.own.get() {
+            self.account(lane).publish(&slot.held[usize::from(lane.0) % ACCOUNTS_MAX]);
         }
     }
 
-    /// Writes the held memory for the daemon, as a claim, and for the container's processes, into the slot. Changes
-    /// within a thread cache are not written immediately (all threads would write one word), but by
-    /// [`Session::settle`]; they are smaller than the granularity of a driver's allocations.
-    ///
-    /// Several threads may write at the same time: see `credit/common.rs`.
-    pub(super) fn publish(&self, lane: Lane) {
-        let (claims, account) = (self.claims(lane), self.account(lane));
+    /// Publishes the held memory and writes the claims of it. A daemon that is older, or has no slot for this process,
+    /// knows what is held by its claim. Of two threads that write at the same time the older sum may stay, until
+    /// [`Session::settle`].
+    pub(super) fn claim(&self, lane: Lane) {
+        let claims = self.claims(lane);
         write(&claims.unseen, self.unseen_of(lane));
-        loop {
-            let look = account.look();
-            write(&claims.held, look.held);
-            if let Some(slot) = self.own.get() {
-                write(&slot.held[usize::from(lane.0) % ACCOUNTS_MAX], look.held);
-            }
-            if account.publication_ends(&look) {
-                return;
-            }
-        }
+        write(&claims.held, self.account(lane).held());
+        self.publish(lane);
     }
 
     pub(super) fn unseen_of(&self, lane: Lane) -> u64 {
@@ -327,7 +319,7 @@ impl Session {
     /// Writes the held memory of all lanes; from any thread.
     pub fn settle(&self) {
         for lane in self.all_lanes() {
-            self.publish(lane);
+            self.claim(lane);
             self.publish_families(lane);
         }
     }

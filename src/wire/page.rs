@@ -169,7 +169,8 @@ pub struct ClientFamilies {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ClientLane {
-    /// Bytes held in allocations (credit not included).
+    /// Bytes held in allocations (credit not included), as of the last request or later. What counts is the process's
+    /// slot of the [`crate::usage::UsageTable`], where it has one.
     pub held: AtomicU64,
     /// Launches on the gate's slow path: all while turns are taken, one in some milliseconds in
     /// [`MODE_OPEN`], where the fast path counts nothing.

@@ -11,8 +11,8 @@
 //! is the sum of the slots and of [`crate::page::ContainerPage::untracked`], which no process knows. No message
 //! is sent and nothing is estimated.
 //!
-//! A slot is a claim. It informs the container's own processes and decides nothing: the daemon never reads it
-//! to grant memory, and a process that writes to a sibling's slot misleads its own container alone.
+//! A slot is a claim. It informs the container's own processes and the daemon, and decides nothing: the daemon never
+//! reads it to grant memory, and a process that writes to a sibling's slot misleads its own container alone.
 //!
 //! # Consistency
 //! A byte is in one slot or in `untracked`, and moves between the two only when a measurement changes. So a sum
@@ -30,6 +30,8 @@ pub const USAGE_TABLE_MAGIC: u64 = u64::from_le_bytes(*b"GSLUSAGE");
 pub const USAGE_VERSION: u32 = 1;
 /// Slots of a table: one for each process, and as many for those that a restarted daemon finds running.
 pub const USAGE_SLOTS: usize = 2 * CLIENTS_PER_CONTAINER_MAX;
+/// The bytes in a word of a slot. Above them is a version, by which threads of the process see which number is newer.
+pub const SLOT_BYTES: u64 = (1 << 48) - 1;
 /// In place of a slot's number: the process has none.
 pub const NO_SLOT: u32 = u32::MAX;
 
@@ -52,7 +54,7 @@ pub struct UsageTable {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct UsageSlot {
-    /// Bytes in use, by account: allocations, contexts and pools, without credit.
+    /// Bytes in use, by account: allocations, contexts and pools, without credit. See [`SLOT_BYTES`].
     pub held: [AtomicU64; ACCOUNTS_MAX],
 }
 
@@ -61,8 +63,15 @@ const _: () = {
     assert!(size_of::<UsageSlot>() == 192 && core::mem::offset_of!(UsageTable, slot) == 64);
 };
 
+/// The bytes in a word of a slot.
+#[inline]
+#[must_use]
+pub const fn slot_bytes(word: u64) -> u64 {
+    word & SLOT_BYTES
+}
+
 impl UsageTable {
-    /// The sum of an account over all slots but `own`. A false claim does not overflow it.
+    /// The sum of an account over all slots but `own`. False claims do not overflow it.
     #[inline]
     #[must_use]
     pub fn others(&self, account: usize, own: u32) -> u64 {
@@ -74,8 +83,8 @@ impl UsageTable {
     fn sum(&self, account: usize, own: u32, slots: u32) -> u64 {
         let slots = slots.min(USAGE_SLOTS as u32);
         let others = (0..slots).zip(&self.slot).filter(|(number, _)| *number != own);
-        let held = others.filter_map(|(_, slot)| Some(slot.held.get(account)?.load(Relaxed)));
-        held.fold(0, u64::saturating_add)
+        let words = others.filter_map(|(_, slot)| Some(slot.held.get(account)?.load(Relaxed)));
+        words.map(slot_bytes).sum()
     }
 }
 
@@ -99,7 +108,7 @@ mod tests {
     fn others_are_all_slots_in_use_but_the_own() {
         let table = table();
         for (number, slot) in table.slot.iter().enumerate() {
-            slot.held[1].store(1 << number.min(60), Relaxed);
+            slot.held[1].store(1 << number.min(40), Relaxed);
         }
         assert_eq!(table.others(1, 0), 0, "no slot is in use");
         table.slots.store(3, Relaxed);
@@ -114,6 +123,6 @@ mod tests {
         let table = table();
         table.slots.store(u32::MAX, Relaxed);
         table.slot.iter().for_each(|slot| slot.held[0].store(u64::MAX, Relaxed));
-        assert_eq!(table.others(0, 5), u64::MAX);
+        assert_eq!(table.others(0, 5), SLOT_BYTES * (USAGE_SLOTS as u64 - 1));
     }
 }

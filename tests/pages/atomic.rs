@@ -7,7 +7,6 @@
 
 pub use loom::sync::atomic::Ordering;
 use loom::sync::atomic::fence;
-pub use loom::thread::yield_now as pause;
 
 /// Where the fence is that sequentially consistent accesses have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +50,6 @@ macro_rules! atomic {
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 
-/// For types of the shim that derive it. Tests say where the fence is.
-impl Default for AtomicU64 {
-    fn default() -> AtomicU64 {
-        AtomicU64::new(0, Fence::BehindStores)
-    }
-}
-
 impl AtomicU64 {
     pub fn compare_exchange(
         &self,
@@ -66,21 +58,16 @@ impl AtomicU64 {
         done: Ordering,
         failed: Ordering,
     ) -> Result<u64, u64> {
-        self.0.compare_exchange(from, to, done, failed)
+        let done_with = self.0.compare_exchange(from, to, done, failed);
+        self.1.at(Fence::BehindStores, done);
+        done_with
     }
-    pub fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
-        self.0.fetch_and(bits, order)
-    }
-    pub fn fetch_add(&self, add: u64, order: Ordering) -> u64 {
-        self.0.fetch_add(add, order)
-    }
-    pub fn fetch_update(
-        &self,
-        set: Ordering,
-        fetch: Ordering,
-        to: impl FnMut(u64) -> Option<u64>,
-    ) -> Result<u64, u64> {
-        self.0.fetch_update(set, fetch, to)
+}
+
+/// For types of the shim that derive it. Tests say where the fence is.
+impl Default for AtomicU64 {
+    fn default() -> AtomicU64 {
+        AtomicU64::new(0, Fence::BehindStores)
     }
 }
 

@@ -1,106 +1,142 @@
-//! The common credit of a process, whose threads change it and publish the held memory: is the number that they write
-//! last an old one?
+//! What a process holds and what it was granted, which its threads change: is memory that went back to the daemon in
+//! use, and what do other processes see?
 
-use crate::atomic::Ordering::Relaxed;
+use crate::atomic::Ordering::SeqCst;
 use crate::atomic::{AtomicU64, Fence};
-use crate::common::{Change, Common};
+use crate::balance::Balance;
 use crate::in_every_order;
+use gpuslice_wire::usage::slot_bytes;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Bytes granted to the process.
-const GRANTED: u64 = 100;
-
 struct Process {
-    common: Common,
-    /// What the other processes of the container read.
-    slot: AtomicU64,
+    balance: Balance,
+    /// What other processes read.
+    copy: AtomicU64,
 }
 
 impl Process {
-    fn new(credit: u64, fence: Fence) -> Arc<Process> {
-        let word = |value| AtomicU64::new(value, fence);
-        Arc::new(Process { common: Common(word(credit)), slot: word(GRANTED - credit) })
+    /// It was granted 100 bytes and holds 50.
+    fn new(fence: Fence) -> Arc<Process> {
+        let word = || AtomicU64::new(0, fence);
+        let balance = Balance { granted: word(), held: word() };
+        let process = Process { balance, copy: word() };
+        process.balance.raise(100, 50);
+        process.balance.publish(&process.copy);
+        Arc::new(process)
     }
 
-    fn publish(&self) {
-        loop {
-            let seen = self.common.bytes();
-            self.slot.store(GRANTED - seen, Relaxed);
-            if self.common.publication_ends(seen) {
-                return;
-            }
-        }
+    /// Returns the bytes taken.
+    fn take(&self, bytes: u64) -> u64 {
+        let taken = self.balance.take(|credit| (bytes <= credit).then_some(bytes));
+        self.balance.publish(&self.copy);
+        taken.unwrap_or(0)
     }
 
-    fn publish_change(&self, change: Change) {
-        if change.first || !self.common.another_publishes() {
-            self.publish();
-        }
+    /// Returns what is added to the bytes held.
+    fn put(&self, bytes: u64) -> u64 {
+        self.balance.put(bytes);
+        self.balance.publish(&self.copy);
+        bytes.wrapping_neg()
     }
 
-    fn allocate(&self, bytes: u64) {
-        let change = self.common.take(|there| there.checked_sub(bytes)).expect("credit");
-        self.publish_change(change);
-    }
-
-    fn free(&self, bytes: u64) {
-        self.publish_change(self.common.put(bytes));
+    fn published(&self) -> u64 {
+        slot_bytes(self.copy.load(SeqCst))
     }
 }
 
-fn together(preemptions: usize, held: u64, threads: &'static [fn(&Process)]) {
+/// What a thread does. Returns what it has added to the bytes held.
+type Run = fn(&Process) -> u64;
+
+/// Runs the threads and, on this one, `main`, which returns what it has added to the bytes held and to those granted.
+fn together(preemptions: usize, threads: &'static [Run], main: fn(&Process) -> (u64, u64)) {
     for fence in Fence::ALL {
         in_every_order(preemptions, move || {
-            let process = Process::new(50, fence);
+            let process = Process::new(fence);
             let started = threads.iter().map(|&run| {
                 let process = Arc::clone(&process);
                 thread::spawn(move || run(&process))
             });
             let started: Vec<_> = started.collect();
-            started.into_iter().for_each(|thread| thread.join().expect("it ends"));
-            assert_eq!(process.slot.load(Relaxed), held);
-            assert_eq!(process.common.bytes(), GRANTED - held);
+            let (mine, granted) = main(&process);
+            let ended = started.into_iter().map(|thread| thread.join().expect("it ends"));
+            let held = ended.fold(50_u64.wrapping_add(mine), u64::wrapping_add);
+            let granted = 100_u64.wrapping_add(granted);
+            assert_eq!((process.balance.held(), process.balance.granted()), (held, granted));
+            assert!(held <= granted, "{held} held, {granted} granted");
+            assert_eq!(process.published(), held);
         });
     }
 }
 
 #[test]
-fn two_threads_that_change_the_credit() {
-    together(3, 50 + 7 - 4, &[|it| it.allocate(7), |it| it.free(4)]);
+fn threads_share_the_credit() {
+    together(3, &[|it| it.take(30), |it| it.take(30)], |_| (0, 0));
+    together(2, &[|it| it.take(30), |it| it.put(20)], |it| (it.take(30), 0));
 }
 
-/// The credit is twice the same, and another number is there between the two.
 #[test]
-fn a_thread_that_changes_it_back() {
-    const BOTH: fn(&Process) = |it| {
-        it.allocate(7);
-        it.free(7);
+fn credit_that_is_returned_is_not_in_use() {
+    let all = |it: &Process| (0, it.balance.lower(|credit| credit).wrapping_neg());
+    together(4, &[|it| it.take(30)], all);
+    together(3, &[|it| it.take(30), |it| it.take(15)], all);
+}
+
+/// What is held is the same before and after.
+#[test]
+fn credit_that_is_returned_while_as_much_is_held_as_before() {
+    const BOTH: Run = |it| {
+        let taken = it.take(30);
+        it.put(taken);
+        it.take(30)
     };
-    together(3, 50 - 4, &[BOTH, |it| it.free(4)]);
-    together(3, 50, &[BOTH, Process::publish]);
+    let some = |it: &Process| (0, it.balance.lower(|credit| credit.min(20)).wrapping_neg());
+    together(3, &[BOTH], some);
+    together(2, &[BOTH, |it| it.take(40)], some);
 }
 
+/// A request: credit is taken out, and comes back with more, of which the one that asked has its part.
 #[test]
-fn three_threads_of_which_one_publishes_unasked() {
-    together(2, 50 + 7 + 9, &[|it| it.allocate(7), |it| it.allocate(9), Process::publish]);
-}
-
-/// A thread was killed that had to publish.
-#[test]
-fn a_publication_that_no_thread_ends() {
-    let killed = |it: &Process| {
-        it.common.take(|there| there.checked_sub(7)).expect("credit");
+fn credit_that_comes_goes_to_the_thread_that_asked() {
+    let asks = |it: &Process| {
+        let kept = it.balance.lower(|credit| credit);
+        it.balance.raise(kept + 5, kept + 5);
+        it.balance.publish(&it.copy);
+        (kept + 5, 5)
     };
+    together(4, &[|it| it.take(20)], asks);
+    together(3, &[|it| it.take(20), |it| it.put(10)], asks);
+}
+
+/// When a call has returned, what it changed is there, and no older number comes after it.
+#[test]
+fn a_change_is_seen_when_its_call_has_returned() {
+    let watches = |it: &Process| {
+        let before = it.take(20);
+        let seen = it.published();
+        assert!((50 + before..=100).contains(&seen), "{seen} after {before}");
+        assert!(it.published() >= seen, "{seen}, and less afterwards");
+        (before, 0)
+    };
+    together(4, &[|it| it.take(5)], watches);
+    together(3, &[|it| it.take(5), |it| it.take(7)], watches);
+}
+
+/// A thread was killed that had to publish, and another process has written into the copy.
+#[test]
+fn a_publication_that_is_missing() {
     for fence in Fence::ALL {
         in_every_order(3, move || {
-            let process = Process::new(50, fence);
-            killed(&process);
+            let process = Process::new(fence);
             let other = Arc::clone(&process);
-            let other = thread::spawn(move || other.allocate(9));
-            process.publish();
+            let other = thread::spawn(move || {
+                other.balance.put(20);
+                other.copy.store(7, SeqCst);
+            });
+            process.take(9);
             other.join().expect("it ends");
-            assert_eq!(process.slot.load(Relaxed), 50 + 7 + 9);
+            process.balance.publish(&process.copy);
+            assert_eq!((process.published(), process.balance.held()), (39, 39));
         });
     }
 }

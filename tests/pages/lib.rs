@@ -5,7 +5,7 @@
 //! alone: each side may read *before* its own write has reached the other.
 //!
 //! The modules `claim`, `turn` and `word` below are the shim's own files: all that a launch reads, decides and claims,
-//! on the fast path and at each look of the slow one. So is `common`, whose threads publish what the process holds.
+//! on the fast path and at each look of the slow one. So is `balance`, whose word other processes read.
 //! Only the module `atomic` that they import is another one: [loom](https://docs.rs/loom) runs the tests again and
 //! again, with every order of the threads up to a bound, and with every value that each load may return. The daemon
 //! and the GPU are written here: a close and a look at the claims, and a count of the work in flight, which no thread
@@ -17,12 +17,11 @@
 #[cfg(test)]
 mod atomic;
 #[cfg(test)]
+#[path = "../../shim/daemon/credit/balance.rs"]
+mod balance;
+#[cfg(test)]
 #[path = "../../shim/launch/claim.rs"]
 mod claim;
-#[cfg(test)]
-#[path = "../../shim/daemon/credit/common.rs"]
-#[expect(dead_code, reason = "all credit is taken by threads that publish unasked")]
-mod common;
 #[cfg(test)]
 mod credit;
 #[cfg(test)]

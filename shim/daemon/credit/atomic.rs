@@ -1,5 +1,4 @@
-//! The atomics of [`super::common`]. `tests/pages` compiles that module as it is with a module of its own in this one's
-//! place, whose atomics show every value that a weak memory may show.
+//! The atomics of [`super::balance`]. `tests/pages` compiles that module as it is with a module of its own in this
+//! one's place, whose atomics show every value that a weak memory may show.
 
-pub use std::hint::spin_loop as pause;
 pub use std::sync::atomic::{AtomicU64, Ordering};

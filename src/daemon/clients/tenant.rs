@@ -216,10 +216,13 @@ impl Tenant {
 
     /// The present claims, unless they are known to be unchanged.
     pub(super) fn claims(&mut self, lane: Lane) -> Option<Event> {
+        let (writes_slot, account) = (self.writes_slot(), usize::from(lane.0));
         let attached = self.attached.as_mut()?;
-        let claims = attached.claims.read(lane);
-        if let Some(slot) = self.slot.as_ref().filter(|_| self.version < USAGE_SINCE) {
-            slot.set_account(usize::from(lane.0), claims.held);
+        let mut claims = attached.claims.read(lane);
+        match &self.slot {
+            Some(slot) if writes_slot => claims.held = slot.account(account),
+            Some(slot) => slot.set_account(account, claims.held),
+            None => {}
         }
         if lane == Lane::HOST && std::mem::replace(&mut attached.host, claims) == claims {
             return None;

@@ -4,7 +4,7 @@ use super::{answer, granted};
 use crate::harness::agent::Agent;
 use crate::harness::eventually;
 use crate::harness::node::Node;
-use crate::harness::wire::{TenantClient, client_page};
+use crate::harness::wire::{TenantClient, own_slot};
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 use gpuslice_wire::tenant::{Rejection, Reply};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
@@ -29,9 +29,9 @@ fn node() -> Node {
 fn holder(node: &Node) -> (Agent, TenantClient) {
     let agent = Agent::start();
     let tenant = agent.tenant(&node.socket("a"));
-    let page = client_page(&tenant.attach(Bytes::ZERO));
+    let slot = own_slot(&tenant.attach(Bytes::ZERO));
     assert!(granted(&tenant.reserve(0, HELD, HELD)));
-    page.lane[0].held.store(HELD, SeqCst);
+    slot.held[0].store(HELD, SeqCst);
     (agent, tenant)
 }
 

@@ -5,7 +5,7 @@ use crate::harness::agent::Agent;
 use crate::harness::eventually;
 use crate::harness::node::Node;
 use crate::harness::wire::{
-    Attached, Heard, TenantClient, client_page, container_page, usage_table,
+    Attached, Heard, TenantClient, client_page, container_page, own_slot, usage_table,
 };
 use gpuslice_wire::frame::{RequestId, decode, encode, version_of};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, WIRE_VERSION_MIN};
@@ -27,7 +27,7 @@ fn slot(attached: &Attached) -> u32 {
 }
 
 fn says(attached: &Attached, held: u64) {
-    usage_table(attached).slot[slot(attached) as usize].held[0].store(held, SeqCst);
+    own_slot(attached).held[0].store(held, SeqCst);
 }
 
 /// Bytes in all slots.

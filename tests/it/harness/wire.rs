@@ -273,6 +273,12 @@ pub fn usage_table(attached: &Attached) -> &'static gpuslice_wire::usage::UsageT
     unsafe { at.as_ref() }
 }
 
+/// The words in which a process counts what it holds, by account.
+pub fn own_slot(attached: &Attached) -> &'static gpuslice_wire::usage::UsageSlot {
+    let number = client_page(attached).slot.load(std::sync::atomic::Ordering::SeqCst);
+    &usage_table(attached).slot[number as usize]
+}
+
 /// Maps whole pages for the rest of the process's life.
 pub fn map<T>(page: &OwnedFd, access: ProtFlags) -> nix::Result<NonNull<T>> {
     assert!(size_of::<T>().is_multiple_of(PAGE_BYTES));

@@ -4,7 +4,7 @@
 use super::program;
 use crate::harness::agent::Agent;
 use crate::harness::node::{Node, denied, id};
-use crate::harness::wire::{TenantClient, client_page, container_page};
+use crate::harness::wire::{TenantClient, container_page, own_slot};
 use crate::harness::{eventually, target_dir};
 use gpuslice_sim_device::{Config, Machine, Role};
 use gpuslice_wire::admin::{Answer, Command as Admin, Denial, MemoryAsk};
@@ -440,7 +440,7 @@ fn a_lowered_limit_is_told() {
     let node = node("");
     two_slices(&node);
     let burst = node.process("burst");
-    let held = &client_page(&burst.attach(Bytes::ZERO)).lane[0].held;
+    let held = &own_slot(&burst.attach(Bytes::ZERO)).held[0];
     assert_eq!(granted(&burst.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
     held.store(3 * GIB, SeqCst);
     let set = |limit| must(&node, &["set", "burst", "--memory-limit", limit]);

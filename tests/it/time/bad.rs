@@ -2,7 +2,7 @@
 
 use super::{DRAIN_MAX, Ends, Hiccups, TURNS, Tenant, bill, late_turns, node};
 use crate::harness::node::Node;
-use crate::harness::wire::{TenantClient, client_page, container_page};
+use crate::harness::wire::{TenantClient, client_page, container_page, own_slot};
 use crate::harness::{Random, eventually};
 use gpuslice_sim_device::{Kind, Machine, Role, Work};
 use gpuslice_wire::page::{ClientLane, ContainerLane, may_launch};
@@ -199,7 +199,9 @@ fn a_process_with_random_claims() {
             let any = [0, 1, near, near, random.next() as u32][random.below(5) as usize];
             word.store(any, SeqCst);
         }
-        for word in [&lane.held, &lane.launches, &lane.unseen, &lane.began_ns, &lane.drained_ns] {
+        let held = &own_slot(&attached).held[0];
+        let words = [&lane.held, &lane.launches, &lane.unseen, &lane.began_ns, &lane.drained_ns];
+        for word in words.into_iter().chain([held]) {
             word.store(random.next(), SeqCst);
         }
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");

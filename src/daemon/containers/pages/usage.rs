@@ -8,7 +8,7 @@ use super::Shared;
 use gpuslice_engine::Granted;
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::Bytes;
-use gpuslice_wire::usage::{USAGE_SLOTS, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageTable};
+use gpuslice_wire::usage::{USAGE_SLOTS, USAGE_TABLE_MAGIC, USAGE_VERSION, UsageTable, slot_bytes};
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use std::cell::RefCell;
@@ -93,6 +93,13 @@ impl UsageSlot {
         self.usage.set(self.number, held);
     }
 
+    /// What its process says that it holds of an account.
+    pub fn account(&self, account: usize) -> Bytes {
+        let account = account.min(ACCOUNTS_MAX - 1);
+        let word = field!(self.usage.table, slot[self.number].held[account]).load(Relaxed);
+        Bytes(slot_bytes(word))
+    }
+
     /// Writes one account, for a process that does not write its slot.
     pub fn set_account(&self, account: usize, held: Bytes) {
         let account = account.min(ACCOUNTS_MAX - 1);
@@ -136,6 +143,7 @@ mod tests {
         drop(two);
         assert_eq!(sum(&writer), (3, 4));
         three.set_account(1, Bytes(10));
+        assert_eq!(three.account(1), Bytes(10));
         assert_eq!(sum(&writer), (3, 11));
         let again = writer.slot(&held(5)).expect("a free one");
         assert_eq!((again.number(), sum(&writer)), (1, (3, 16)));

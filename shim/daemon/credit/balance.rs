@@ -1,0 +1,131 @@
+//! What a process holds on one lane against what it was granted, and the copy of it that others read.
+//!
+//! # Problem
+//! The container's other processes, and the daemon, read in a word of the usage table how much this process holds. A
+//! call that changes it returns when they can see the change. If each thread wrote what it has counted, a slower one
+//! could write an older number after a newer one, and it would stay.
+//!
+//! # Idea
+//! The number has a version, in the same word of this process; each change makes it the next. The copy has it too. A
+//! thread that publishes reads the copy and then the word, and exchanges one for the other if the copy is still what
+//! it has read. So the copy becomes newer only, and no thread waits for another one: where an exchange fails, a newer
+//! number is there. What is written into the copy by others, which may be anything, lasts until the next publication.
+//!
+//! `granted` is a word that one thread at a time changes. Memory may be taken while that much is held or less. Two
+//! words do not change together, so both sides look after they have written: who takes reads `granted` once more and
+//! then what is held, and gives back what it took if that is too much; who lowers `granted` reads what is held, and
+//! raises it again if that is more. At least one of the two sees the other, and memory that was returned to the daemon
+//! is not in use.
+//!
+//! `tests/pages` runs this file on atomics that show every value a weak memory allows.
+
+use super::atomic::AtomicU64;
+use super::atomic::Ordering::{Relaxed, SeqCst};
+use gpuslice_wire::usage::{SLOT_BYTES, slot_bytes};
+
+/// Bytes granted and bytes held.
+#[derive(Debug, Default)]
+pub struct Balance {
+    /// Bytes granted and not returned. One thread at a time changes it: the one that holds the slow path's lock.
+    pub(super) granted: AtomicU64,
+    /// Bytes held, and above them the version.
+    pub(super) held: AtomicU64,
+}
+
+impl Balance {
+    /// Bytes granted and not returned.
+    #[inline]
+    pub fn granted(&self) -> u64 {
+        self.granted.load(Relaxed)
+    }
+
+    /// Bytes held, with those in the caches of threads.
+    #[inline]
+    pub fn held(&self) -> u64 {
+        slot_bytes(self.held.load(SeqCst))
+    }
+
+    /// Granted and not held, bytes.
+    #[inline]
+    pub fn credit(&self) -> u64 {
+        self.credit_beside(self.held())
+    }
+
+    /// The credit where so many bytes are held: what is granted beyond the room of the word is of no use.
+    #[inline]
+    fn credit_beside(&self, held: u64) -> u64 {
+        self.granted().min(SLOT_BYTES).saturating_sub(held)
+    }
+
+    /// Takes the bytes that `of` makes of the credit, at most all of it, and returns them; `None`, and nothing is
+    /// taken, if that is `None`, or if credit is just being returned to the daemon.
+    #[inline]
+    pub fn take(&self, of: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+        let mut bytes = 0;
+        self.change(|held| {
+            bytes = of(self.credit_beside(held))?;
+            Some(held + bytes)
+        })?;
+        let granted = self.granted.load(SeqCst);
+        if self.held() > granted {
+            self.put(bytes);
+            return None;
+        }
+        Some(bytes)
+    }
+
+    /// Gives back bytes that are held. Returns the credit afterwards.
+    #[inline]
+    pub fn put(&self, bytes: u64) -> u64 {
+        let before = self.change(|held| Some(held.saturating_sub(bytes)));
+        self.credit_beside(before.unwrap_or_default().saturating_sub(bytes))
+    }
+
+    /// Lowers what is granted by the bytes that `of` makes of the credit, at most all of it. Returns them; no thread
+    /// holds them then. The caller holds the slow path's lock.
+    pub fn lower(&self, of: impl Fn(u64) -> u64) -> u64 {
+        loop {
+            let granted = self.granted();
+            let bytes = of(granted.saturating_sub(self.held()));
+            self.granted.store(granted - bytes, SeqCst);
+            if self.held() <= granted - bytes || bytes == 0 {
+                return bytes;
+            }
+            self.granted.store(granted, SeqCst);
+        }
+    }
+
+    /// Raises what is granted, of which the caller takes `taken` bytes: before another thread finds them. The caller
+    /// holds the slow path's lock.
+    pub fn raise(&self, bytes: u64, taken: u64) {
+        self.change(|held| Some(held.saturating_add(taken).min(SLOT_BYTES)));
+        self.granted.store(self.granted().saturating_add(bytes), SeqCst);
+    }
+
+    /// Makes the copy as new as what is held now, or newer.
+    #[inline]
+    pub fn publish(&self, copy: &AtomicU64) {
+        loop {
+            // In this order: a copy that does not change before the exchange is then older.
+            let there = copy.load(SeqCst);
+            let is = self.held.load(SeqCst);
+            if there == is || copy.compare_exchange(there, is, SeqCst, SeqCst).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Changes the bytes held, and makes the version the next one. Returns the bytes before; `None`, and nothing is
+    /// changed, if `to` is `None`.
+    #[inline]
+    fn change(&self, mut to: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+        let mut word = self.held.load(Relaxed);
+        loop {
+            let next = (word & !SLOT_BYTES).wrapping_add(SLOT_BYTES + 1) | to(slot_bytes(word))?;
+            match self.held.compare_exchange(word, next, SeqCst, SeqCst) {
+                Ok(_) => return Some(slot_bytes(word)),
+                Err(now) => word = now,
+            }
+        }
+    }
+}
