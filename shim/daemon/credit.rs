@@ -6,10 +6,10 @@
 //!
 //! # Idea
 //! The daemon grants more than requested, as credit. Taking from credit and returning to it is one atomic
-//! operation on a word of this process ([`balance`]); only an empty account asks the daemon. A large surplus is returned immediately if the container has
-//! other processes. All credit is returned when one of them is short, or when it is idle
-//! ([`super::credit_return`]). The cap is not enforced here: all credit was granted, so the sum over all processes
-//! never exceeds the cap.
+//! operation on a word of this process ([`balance`]); only an empty account asks the daemon. A large surplus is
+//! returned immediately if the container has other processes. All credit is returned when one of them is short, or
+//! when it is idle ([`super::credit_return`]). The cap is not enforced here: all credit was granted, so the sum over
+//! all processes never exceeds the cap.
 //!
 //! Threads that change that word concurrently would contend for its cache line, at ten times the cost of the
 //! operation itself. So each thread has a cache of its own for small amounts, on a separate cache line, and
@@ -241,6 +241,11 @@ impl CreditAccount {
         ask: impl FnOnce(CreditRequest) -> CreditReply,
     ) -> TakeOutcome {
         let have = self.take_all();
+        // The word has no room for it. With all credit taken out, no other thread makes that less.
+        if bytes > SLOT_BYTES - self.balance.held() {
+            self.balance.raise(have, 0);
+            return TakeOutcome::Refused;
+        }
         if have >= bytes {
             self.balance.raise(have, bytes);
             return TakeOutcome::Taken;

@@ -97,6 +97,8 @@ impl Session {
             Some(Publish::No) => {}
             Some(Publish::Yes) => self.publish(lane),
             None => {
+                // Another thread may have published what this one took for a moment.
+                self.publish(lane);
                 let done = self.reserve_slowly(lane, bytes);
                 self.claim(lane);
                 done?;

@@ -247,8 +247,8 @@ impl Session {
         self.claim(lane);
     }
 
-    /// Bytes that all processes of the container use on a lane, without credit. The own part is exact, those of
-    /// other processes lack what is in the caches of their threads.
+    /// Bytes that all processes of the container use on a lane, without credit. The own part is exact, but while
+    /// another thread moves what is in caches; those of other processes have what is in the caches of their threads.
     #[inline]
     #[must_use]
     pub fn used(&self, lane: Lane) -> u64 {
@@ -297,9 +297,8 @@ impl Session {
         }
     }
 
-    /// Publishes the held memory and writes the claims of it. A daemon that is older, or has no slot for this process,
-    /// knows what is held by its claim. Of two threads that write at the same time the older sum may stay, until
-    /// [`Session::settle`].
+    /// Publishes the held memory and writes the claims of it, by which a daemon of an older build knows it. Of two
+    /// threads that write at the same time the older sum may stay, until [`Session::settle`].
     pub(super) fn claim(&self, lane: Lane) {
         let claims = self.claims(lane);
         write(&claims.unseen, self.unseen_of(lane));

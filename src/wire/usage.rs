@@ -7,12 +7,13 @@
 //!
 //! # Idea
 //! All processes of a container share one table, in a sealed memfd that each maps writable. Each has a *slot*,
-//! assigned by the daemon, to which it writes the bytes that it uses itself, without credit. The container's use
-//! is the sum of the slots and of [`crate::page::ContainerPage::untracked`], which no process knows. No message
-//! is sent and nothing is estimated.
+//! assigned by the daemon, to which it writes the bytes that it uses itself, without credit but for what is in caches
+//! of its threads (1 MiB at most). The container's use is the sum of the slots and of
+//! [`crate::page::ContainerPage::untracked`], which no process knows. No message is sent and nothing is estimated.
 //!
-//! A slot is a claim. It informs the container's own processes and the daemon, and decides nothing: the daemon never
-//! reads it to grant memory, and a process that writes to a sibling's slot misleads its own container alone.
+//! A slot is a claim. It informs the container's own processes. The daemon grants nothing by it; it takes it for what
+//! the process uses where NVML has no figure of that, at most what was granted. So a process that writes to a
+//! sibling's slot misleads its own container alone.
 //!
 //! # Consistency
 //! A byte is in one slot or in `untracked`, and moves between the two only when a measurement changes. So a sum

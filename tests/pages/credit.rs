@@ -64,6 +64,7 @@ fn together(preemptions: usize, threads: &'static [Run], main: fn(&Process) -> (
             let granted = 100_u64.wrapping_add(granted);
             assert_eq!((process.balance.held(), process.balance.granted()), (held, granted));
             assert!(held <= granted, "{held} held, {granted} granted");
+            assert_eq!(process.balance.credit(), granted - held);
             assert_eq!(process.published(), held);
         });
     }

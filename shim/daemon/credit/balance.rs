@@ -8,14 +8,17 @@
 //! # Idea
 //! The number has a version, in the same word of this process; each change makes it the next. The copy has it too. A
 //! thread that publishes reads the copy and then the word, and exchanges one for the other if the copy is still what
-//! it has read. So the copy becomes newer only, and no thread waits for another one: where an exchange fails, a newer
-//! number is there. What is written into the copy by others, which may be anything, lasts until the next publication.
+//! it has read. So the copy becomes newer only, and no thread waits for another one: where two exchanges fail, another
+//! thread has published the change, since the second one that came first has read the word after it. A version comes
+//! again after 65,536 changes: a thread that is interrupted between its steps for just as many, which end at the same
+//! number, makes the copy older until the next change. What other processes write into the copy, which may be
+//! anything, lasts as long.
 //!
 //! `granted` is a word that one thread at a time changes. Memory may be taken while that much is held or less. Two
-//! words do not change together, so both sides look after they have written: who takes reads `granted` once more and
-//! then what is held, and gives back what it took if that is too much; who lowers `granted` reads what is held, and
-//! raises it again if that is more. At least one of the two sees the other, and memory that was returned to the daemon
-//! is not in use.
+//! words do not change together, so both sides look after they have written. A thread that takes reads `granted` once
+//! more and then what is held, and gives back what it took if that is too much. A thread that lowers `granted` reads
+//! what is held, and raises it again if that is more. At least one of the two sees the other, and memory that was
+//! returned to the daemon is not in use.
 //!
 //! `tests/pages` runs this file on atomics that show every value a weak memory allows.
 
@@ -95,17 +98,17 @@ impl Balance {
         }
     }
 
-    /// Raises what is granted, of which the caller takes `taken` bytes: before another thread finds them. The caller
-    /// holds the slow path's lock.
+    /// Raises what is granted, of which the caller takes `taken` bytes, for which there is room: before another thread
+    /// finds them. The caller holds the slow path's lock.
     pub fn raise(&self, bytes: u64, taken: u64) {
-        self.change(|held| Some(held.saturating_add(taken).min(SLOT_BYTES)));
+        self.change(|held| Some(held + taken));
         self.granted.store(self.granted().saturating_add(bytes), SeqCst);
     }
 
     /// Makes the copy as new as what is held now, or newer.
     #[inline]
     pub fn publish(&self, copy: &AtomicU64) {
-        loop {
+        for _ in 0..2 {
             // In this order: a copy that does not change before the exchange is then older.
             let there = copy.load(SeqCst);
             let is = self.held.load(SeqCst);

@@ -148,6 +148,19 @@ fn thread_caches_are_collected_before_the_daemon_is_asked() {
     assert_eq!(account.credit(), 0);
 }
 
+/// An account without a cap is granted whatever is asked for.
+#[test]
+fn what_does_not_fit_into_the_word_is_refused() {
+    let account = CreditAccount::default();
+    let take = |bytes| account.take_or_request(bytes, 0, false, |it| CreditReply::Granted(it.need));
+    assert_eq!(take(GIB), TakeOutcome::Taken);
+    let taken = (0..4).filter(|_| take(BYTES_MAX) == TakeOutcome::Taken).count();
+    assert_eq!((taken, account.held()), (1, BYTES_MAX + GIB));
+    account.put(BYTES_MAX);
+    assert_eq!((account.held(), account.credit()), (GIB, BYTES_MAX));
+    assert_eq!(account.take_all(), BYTES_MAX);
+}
+
 /// Of absurd sizes too.
 #[test]
 fn all_credit_that_is_put_back_is_there() {

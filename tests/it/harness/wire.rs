@@ -273,7 +273,7 @@ pub fn usage_table(attached: &Attached) -> &'static gpuslice_wire::usage::UsageT
     unsafe { at.as_ref() }
 }
 
-/// The words in which a process counts what it holds, by account.
+/// The words to which a process writes what it holds, by account.
 pub fn own_slot(attached: &Attached) -> &'static gpuslice_wire::usage::UsageSlot {
     let number = client_page(attached).slot.load(std::sync::atomic::Ordering::SeqCst);
     &usage_table(attached).slot[number as usize]
