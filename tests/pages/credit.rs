@@ -105,8 +105,8 @@ fn credit_that_comes_goes_to_the_thread_that_asked() {
         it.balance.publish(&it.copy);
         (kept + 5, 5)
     };
-    together(4, &[|it| it.take(20)], asks);
-    together(3, &[|it| it.take(20), |it| it.put(10)], asks);
+    together(3, &[|it| it.take(20)], asks);
+    together(2, &[|it| it.take(20), |it| it.put(10)], asks);
 }
 
 /// When a call has returned, what it changed is there, and no older number comes after it.
@@ -119,8 +119,8 @@ fn a_change_is_seen_when_its_call_has_returned() {
         assert!(it.published() >= seen, "{seen}, and less afterwards");
         (before, 0)
     };
-    together(4, &[|it| it.take(5)], watches);
-    together(3, &[|it| it.take(5), |it| it.take(7)], watches);
+    together(3, &[|it| it.take(5)], watches);
+    together(2, &[|it| it.take(5), |it| it.take(7)], watches);
 }
 
 /// A thread was killed that had to publish, and another process has written into the copy.
