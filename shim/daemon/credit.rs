@@ -6,7 +6,7 @@
 //!
 //! # Idea
 //! The daemon grants more than requested, as credit. Taking from credit and returning to it is one atomic
-//! operation on a word of this process ([`balance`]); only an empty account asks the daemon. A large surplus is
+//! operation on a word of this process (`credit/balance.rs`); only an empty account asks the daemon. A large surplus is
 //! returned immediately if the container has other processes. All credit is returned when one of them is short, or
 //! when it is idle ([`super::credit_return`]). The cap is not enforced here: all credit was granted, so the sum over
 //! all processes never exceeds the cap.
