@@ -17,11 +17,11 @@
 //! finds too little common credit collects the contents of all caches before it asks the daemon, so the last byte
 //! under the cap is usable.
 //!
-//! What is held is published for the container's other processes and for the daemon. What moves between a thread and
-//! its cache is not.
+//! The held bytes are published for the container's other processes and for the daemon. Moves between a thread and
+//! its cache are not.
 //!
 //! A request takes all credit out of the account before it is sent, which may be hundreds of MiB that the process
-//! freed, and puts it back afterwards. What is held stays as it is meanwhile.
+//! freed, and puts it back afterwards. The held bytes stay the same meanwhile.
 #![forbid(unsafe_code)]
 
 mod atomic;
@@ -195,7 +195,7 @@ impl CreditAccount {
         self.balance.lower(|credit| credit)
     }
 
-    /// Publishes what is held, in the word that other processes read.
+    /// Publishes the held bytes, in the word that other processes read.
     #[inline]
     pub fn publish(&self, copy: &AtomicU64) {
         self.balance.publish(copy);

@@ -417,7 +417,7 @@ impl Session {
     }
 }
 
-/// Writes a word that siblings or the daemon read, unless it is as it should be.
+/// Writes a word that the daemon reads, unless it is as it should be.
 #[inline]
 fn write(word: &AtomicU64, is: u64) {
     if word.load(Relaxed) != is {

@@ -1,4 +1,4 @@
-//! What a process holds on one lane against what it was granted, and the copy of it that others read.
+//! The bytes that a process holds on one lane, the bytes that it was granted, and the copy that other processes read.
 //!
 //! # Problem
 //! The container's other processes, and the daemon, read in a word of the usage table how much this process holds. A
@@ -11,14 +11,14 @@
 //! it has read. So the copy becomes newer only, and no thread waits for another one: where two exchanges fail, another
 //! thread has published the change, since the second one that came first has read the word after it. A version comes
 //! again after 65,536 changes: a thread that is interrupted between its steps for just as many, which end at the same
-//! number, makes the copy older until the next change. What other processes write into the copy, which may be
-//! anything, lasts as long.
+//! number, makes the copy older until the next change. A number that another process writes into the copy lasts as
+//! long.
 //!
 //! `granted` is a word that one thread at a time changes. Memory may be taken while that much is held or less. Two
-//! words do not change together, so both sides look after they have written. A thread that takes reads `granted` once
-//! more and then what is held, and gives back what it took if that is too much. A thread that lowers `granted` reads
-//! what is held, and raises it again if that is more. At least one of the two sees the other, and memory that was
-//! returned to the daemon is not in use.
+//! words do not change together, so both sides look after they have written. A thread that takes memory
+//! reads `granted` once more and then the held bytes, and gives the memory back if they exceed `granted`. A thread that
+//! lowers `granted` reads the held bytes, and raises `granted` again if they exceed it. At least one of the two sees
+//! the other, and memory that was returned to the daemon is not in use.
 //!
 //! `tests/pages` runs this file on atomics that show every value a weak memory allows.
 
@@ -105,7 +105,7 @@ impl Balance {
         self.granted.store(self.granted().saturating_add(bytes), SeqCst);
     }
 
-    /// Makes the copy as new as what is held now, or newer.
+    /// Makes the copy as new as the held bytes are now, or newer.
     #[inline]
     pub fn publish(&self, copy: &AtomicU64) {
         for _ in 0..2 {

@@ -172,7 +172,7 @@ fn all_credit_that_is_put_back_is_there() {
 }
 
 /// Threads change the credit and publish, one more publishes all the time: after each change the copy is at least as
-/// new as that, and the last one is what is held.
+/// new as that, and the last one has the held bytes.
 #[test]
 fn the_last_number_published_is_the_held_memory() {
     for _ in 0..50 {
@@ -199,7 +199,7 @@ fn the_last_number_published_is_the_held_memory() {
     }
 }
 
-/// What other processes write into the copy lasts until the next publication.
+/// A number that another process writes into the copy lasts until the next publication.
 #[test]
 fn a_copy_is_mended() {
     let (account, copy) = (CreditAccount::default(), AtomicU64::new(0));
