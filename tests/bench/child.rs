@@ -5,6 +5,7 @@
 //! symbols and that an allocation over the cap is refused.
 
 use crate::daemon::CAP;
+use crate::stats;
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::*;
 use std::ffi::{CStr, CString, c_void};
@@ -59,8 +60,8 @@ impl Call {
     /// Batches per thread, and calls per batch: short enough that most batches run undisturbed.
     fn plan(self) -> (usize, usize) {
         match self {
-            Call::Pair(bytes) if bytes > 2 << 20 => (40, 20),
-            _ => (200, 1_000),
+            Call::Pair(bytes) if bytes > 2 << 20 => (stats::rounds(40), 20),
+            _ => (stats::rounds(200), 1_000),
         }
     }
 }
@@ -119,7 +120,7 @@ fn owner(address: *const c_void) -> String {
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(address, &raw mut info) == 0 || info.dli_fname.is_null() {
-            return String::from("nobody");
+            return String::from("no library");
         }
         let path = CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned();
         std::fs::canonicalize(&path).map_or(path, |real| real.to_string_lossy().into_owned())

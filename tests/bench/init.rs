@@ -12,7 +12,7 @@ mod stats;
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::{CUcontext, CUresult};
 use serde_json::json;
-use stats::quantile;
+use stats::{quantile, rounds};
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -113,7 +113,7 @@ impl Place<'_> {
             command.arg("one").arg(&gun).stdout(Stdio::piped());
             command.spawn()
         };
-        let batch: Result<Vec<Child>, _> = (0..PROCESSES).map(start).collect();
+        let batch: Result<Vec<Child>, _> = (0..rounds(PROCESSES)).map(start).collect();
         let fired = fire(batch?, &gun);
         std::fs::remove_file(&gun)?;
         fired
@@ -159,7 +159,7 @@ fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {
     let place = Place { directory, shim, sockets };
     let (mut batches, mut shells) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     // The shells first, while nothing else runs.
-    for index in 0..SHELLS {
+    for index in 0..rounds(SHELLS) {
         shells[0].push(place.shell(None)?);
         shells[1].push(place.shell(Some(index))?);
     }

@@ -4,6 +4,7 @@
 //! child runs in a private mount namespace where that path exists.
 
 use crate::child::ROWS;
+use crate::stats;
 use std::ffi::CString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -49,6 +50,9 @@ impl Injection {
         }
         command.args(["child", library, capped, &threads]);
         command.env_clear().env("LD_LIBRARY_PATH", directory).env("LD_BIND_NOW", "1");
+        if let Some(most) = std::env::var_os(stats::ROUNDS) {
+            command.env(stats::ROUNDS, most);
+        }
         match self {
             Injection::Bare => {}
             Injection::Preload => {

@@ -62,7 +62,7 @@ fn bench(directory: &Path) -> Result<ExitCode, String> {
     let mut rows = Vec::new();
     for threads in THREADS {
         let mut rounds: Vec<Vec<Vec<f64>>> = Vec::new();
-        for round in 0..ROUNDS {
+        for round in 0..stats::rounds(ROUNDS) {
             rounds.push(measure(&methods, round, &directory, threads)?);
         }
         for (index, row) in child::ROWS.iter().enumerate() {
@@ -113,7 +113,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Prints the table to standard error and one JSON object to standard output.
 fn report(rows: &[Row]) -> ExitCode {
-    eprintln!("added ns per call over the bare stub driver, medians of {ROUNDS} rounds");
+    let rounds = stats::rounds(ROUNDS);
+    eprintln!("added ns per call over the bare stub driver, medians of {rounds} rounds");
     eprintln!("threads call                bare  injection      added  ratio  promised");
     let mut missed = false;
     let mut list = Vec::new();
