@@ -307,7 +307,7 @@ impl Daemon {
                     self.duties.show_clients(&container);
                     self.duties.preemption.release(&container, key);
                 }
-                Task::Command(key, command) => self.command(key, command),
+                Task::Command(key, command) => self.command(key, *command),
                 Task::ShowMemory(container) => self.show_memory(&container),
                 Task::UpdateLimits(container) => {
                     let nvml = &mut self.duties.accounting;
@@ -458,7 +458,7 @@ impl Daemon {
         duties.admins.hold_owner(key, asked.owner);
         let cgroup = |container: &_, pid| duties.cgroup_limits.cgroup_of(container, pid);
         let ask = lives.and_then(|()| duties.admins.ask_of(source, asked, cgroup));
-        self.pass(key, ask.map(|ask| Event::Admit { token: token_of(key), ask }));
+        self.pass(key, ask.map(|ask| Event::Admit { token: token_of(key), ask: ask.into() }));
     }
 
     /// Answers with a snapshot, and with the rows of metrics if `observes`.

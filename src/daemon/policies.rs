@@ -48,7 +48,7 @@ impl FromStr for Policies {
 fn wish(gpu: GpuUuid, policy: Policy) -> Event {
     let mut list = [None; gpuslice_wire::limits::GPUS_MAX];
     list[0] = Some(GpuRef::Uuid(gpu));
-    Event::SetPolicy { token: NO_REPLY, gpus: GpuSelector::List(list), policy }
+    Event::SetPolicy { token: NO_REPLY, gpus: GpuSelector::List(list).into(), policy }
 }
 
 /// The event for a command to change a policy.
@@ -58,7 +58,7 @@ fn wish(gpu: GpuUuid, policy: Policy) -> Event {
 pub fn wanted(token: Token, gpu: Selector, policy: Policy) -> Result<Event, Denied> {
     let gpus = GpuSelector::parse(gpu.as_str());
     let gpus = gpus.map_err(|why| (Denial::Invalid, why.to_string()))?;
-    Ok(Event::SetPolicy { token, gpus, policy })
+    Ok(Event::SetPolicy { token, gpus: gpus.into(), policy })
 }
 
 impl Policies {

@@ -13,7 +13,7 @@ use gpuslice_wire::units::Bytes;
 pub fn restore(engine: &mut Engine, duties: &mut Duties, record: &Record) {
     let container = record.container;
     let mut actions = Vec::new();
-    engine.step(now(), Event::Restore(record.clone()), &mut actions);
+    engine.step(now(), Event::Restore(record.clone().into()), &mut actions);
     for action in actions {
         let failed = match &action {
             Action::Restored { .. } => duties.reopen(record).err().map(|why| why.to_string()),

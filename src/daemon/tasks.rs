@@ -33,7 +33,6 @@ pub struct Measure {
 
 /// A task of the event loop.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // one or two at a time
 pub enum Task {
     /// Pass this event to the engine.
     Step(Event),
@@ -46,7 +45,7 @@ pub enum Task {
     /// A process's connection has ended: let go of its work on GPUs.
     Disconnected(Key, ContainerId),
     /// Execute a command that waited.
-    Command(Key, Command),
+    Command(Key, Box<Command>),
     /// Tell a container's programs what memory it may have, has and should give back.
     ShowMemory(ContainerId),
     /// Bring the limits of a container's cgroup to its caps.

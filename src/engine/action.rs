@@ -1,5 +1,6 @@
 //! Actions: the only outputs of the engine, to be performed in the order given.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::Policy;
@@ -120,14 +121,13 @@ pub struct CapChange {
 
 /// An action for the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant)] // a few per step, in a vector that is reused
 pub enum Action {
     /// The slice exists. Write the record down and make the pages before answering.
     Admitted {
         /// Of the `Admit`.
         token: Token,
         /// The promise.
-        record: Record,
+        record: Box<Record>,
     },
     /// Refused; nothing changed.
     Denied {
@@ -155,7 +155,7 @@ pub enum Action {
         /// Of the `Resize`.
         token: Token,
         /// The promise from now on.
-        record: Record,
+        record: Box<Record>,
         /// The change.
         change: CapChange,
     },
@@ -164,7 +164,7 @@ pub enum Action {
         /// Of the `Relimit`.
         token: Token,
         /// The promise from now on.
-        record: Record,
+        record: Box<Record>,
         /// The change; its `was` and `cap` are limits.
         change: CapChange,
     },
@@ -191,7 +191,7 @@ pub enum Action {
         /// Of the `Retune`.
         token: Token,
         /// The promise from now on.
-        record: Record,
+        record: Box<Record>,
         /// The change that undoes it.
         was: TimeChange,
     },

@@ -451,7 +451,7 @@ mod tests {
             rig.admit(ask("b", "0", GIB)).expect("it has slices again");
             let mut next = Rig::new(Config::default(), &[16]);
             next.step(Event::GpuWithoutSlices { uuid: uuid(0), why });
-            let kept = next.step(Event::Restore(record));
+            let kept = next.step(Event::Restore(record.into()));
             let has = kept.iter().any(|it| matches!(it, Action::Restored { .. }));
             assert_eq!(has, restored, "{kept:?}");
         }

@@ -60,6 +60,8 @@ pub struct Engine {
     pub(crate) reclaimed: Vec<(Instant, ContainerIndex)>,
     /// When one of them can be resumed.
     pub(crate) resumes_at: Option<Instant>,
+    /// There may be unfreed memory: each step asks for its deadline, and mostly there is none.
+    pub(crate) has_unfreed: bool,
 }
 
 /// All GPUs.
@@ -87,6 +89,7 @@ impl Engine {
             draining: Vec::new(),
             reclaimed: Vec::new(),
             resumes_at: None,
+            has_unfreed: false,
         }
     }
 
@@ -131,7 +134,7 @@ impl Engine {
             Event::GpuWithoutSlices { uuid, why } => self.set_no_slices(uuid, Some(why)),
             Event::GpuWithSlices { uuid } => self.set_no_slices(uuid, None),
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
-            Event::Restore(record) => self.restore(record, actions),
+            Event::Restore(record) => self.restore(*record, actions),
             Event::Dismiss { token, container } => self.dismiss(token, container, actions),
             Event::Attach { token, container, process, held } => {
                 self.attach(token, container, process, &held, actions);
@@ -155,7 +158,7 @@ impl Engine {
                 self.relimit(token, (container, lane), limit, actions)
             }
             Event::SetPolicy { token, gpus, policy } => {
-                self.set_policy(token, gpus, policy, actions)
+                self.set_policy(token, *gpus, policy, actions)
             }
             Event::Retune { token, container, change, undoes } => {
                 self.retune(token, container, (change, undoes), actions)
@@ -310,7 +313,7 @@ impl Engine {
             .and_then(|()| admit(&self.capacities(), ask, self.config.oversubscribe));
         match granted {
             Ok(record) => {
-                actions.push(Action::Admitted { token, record: record.clone() });
+                actions.push(Action::Admitted { token, record: record.clone().into() });
                 self.insert_container(record, Stage::Settled, true);
             }
             Err(why) => actions.push(Action::Denied { token, why }),

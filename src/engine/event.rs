@@ -3,6 +3,7 @@
 //! An event that asks for an answer carries a [`Token`] of the caller's choice, and the answering action
 //! carries the same token. Nothing else connects the two.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
@@ -124,7 +125,6 @@ pub struct Claims {
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant)] // one exists at a time, on the stack
 pub enum Event {
     /// The node has this GPU. Twice is the same as once.
     GpuFound {
@@ -152,11 +152,11 @@ pub enum Event {
         /// For the answer.
         token: Token,
         /// The request.
-        ask: SliceRequest,
+        ask: Box<SliceRequest>,
     },
     /// A slice from before a restart of the daemon. Answered by `Restored` or `NotRestored`. To be given
     /// after all `GpuFound` and before any event of the container's processes.
-    Restore(Record),
+    Restore(Box<Record>),
     /// A living process of a restored container, and its grants. Answered by `ProcessRestored`; to be given
     /// before any other event of the container's processes.
     RestoreProcess {
@@ -300,7 +300,7 @@ pub enum Event {
         /// For the answer.
         token: Token,
         /// The GPUs; `Any` means all, too.
-        gpus: GpuSelector,
+        gpus: Box<GpuSelector>,
         /// The new policy.
         policy: Policy,
     },

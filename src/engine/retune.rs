@@ -68,7 +68,7 @@ impl Engine {
                 for (lane, gpu) in gpus.filter_map(|(lane, slice)| Some((lane, slice.gpu?))) {
                     self.gpus[gpu].turns.retune(index, record.entitlement(lane));
                 }
-                actions.push(Action::Retuned { token, record, was });
+                actions.push(Action::Retuned { token, record: record.into(), was });
             }
             Err(why) => actions.push(Action::Denied { token, why }),
         }
@@ -283,7 +283,7 @@ mod tests {
         }
         let mut set = |gpus: &str, policy| {
             let gpus = GpuSelector::parse(gpus).expect("a selector");
-            let done = rig.step(Event::SetPolicy { token: Token(1), gpus, policy });
+            let done = rig.step(Event::SetPolicy { token: Token(1), gpus: gpus.into(), policy });
             let caps = ["a", "b"].map(|name| shown(&rig, name).0);
             (done, caps)
         };

@@ -64,9 +64,9 @@ impl Rig {
         actions
     }
     pub(crate) fn admit(&mut self, ask: SliceRequest) -> Result<Record, (Denial, String)> {
-        let answer = self.step(Event::Admit { token: Token(1), ask });
+        let answer = self.step(Event::Admit { token: Token(1), ask: ask.into() });
         match answer.into_iter().next() {
-            Some(Action::Admitted { record, .. }) => Ok(record),
+            Some(Action::Admitted { record, .. }) => Ok(*record),
             Some(Action::Denied { why, .. }) => Err((why.denial(), why.to_string())),
             other => panic!("no answer but {other:?}"),
         }
@@ -330,7 +330,7 @@ fn growth_waits_for_returning_processes() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
-    let restored = rig.step(Event::Restore(record.clone()));
+    let restored = rig.step(Event::Restore(record.clone().into()));
     assert!(matches!(restored[0], Action::Restored { lanes: 1, .. }), "{restored:?}");
     let early = rig.attach("a", 0).expect("in");
     assert!(rig.reserve(early, 50, 50).is_empty(), "not yet");
@@ -343,7 +343,7 @@ fn growth_waits_for_returning_processes() {
     rig.now = asked;
     let answers = rig.step(Event::Tick);
     assert!(matches!(answers[0], Action::Refused { left: Bytes(30), .. }), "{answers:?}");
-    let again = rig.step(Event::Restore(record));
+    let again = rig.step(Event::Restore(record.into()));
     assert!(matches!(again[0], Action::NotRestored { .. }), "{again:?}");
 }
 
@@ -453,7 +453,7 @@ fn whole_gpus_beside_a_slice() {
     denied(&mut rig, beside("b", "2", "0"), Denial::Capacity, taken);
     for policy in Policy::ALL {
         let gpus = GpuSelector::All;
-        rig.step(Event::SetPolicy { token: Token(1), gpus, policy });
+        rig.step(Event::SetPolicy { token: Token(1), gpus: gpus.into(), policy });
         let rows = rig.engine.snapshot(Instant(rig.now));
         let time = |row: &Snapshot| match row {
             Snapshot::Slice { lane, cap_ppm, .. } if *lane != Lane(0) => Some(*cap_ppm),

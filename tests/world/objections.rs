@@ -86,7 +86,7 @@ fn admitted(n: usize, weight: u32, share: u32, class: Class) -> Action {
         pinned: None,
         cgroup: CgroupPath::EMPTY,
     };
-    Action::Admitted { token: Token(0), record }
+    Action::Admitted { token: Token(0), record: record.into() }
 }
 
 fn client(n: usize) -> ClientId {

@@ -176,7 +176,7 @@ fn changes_count_at_once() {
         assert!(close, "{got:?}, not {expected:?}");
     };
     let policy =
-        |policy| Some(Event::SetPolicy { token: Token(0), gpus: GpuSelector::All, policy });
+        |policy| Some(Event::SetPolicy { token: Token(0), gpus: GpuSelector::All.into(), policy });
     let retune = |who, weight, share, class| {
         Some(Event::Retune {
             token: Token(0),

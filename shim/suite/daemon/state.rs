@@ -181,7 +181,7 @@ impl State {
         }
         match self.record.clone() {
             None => self.admit(),
-            Some(record) => self.step(Event::Restore(record)),
+            Some(record) => self.step(Event::Restore(record.into())),
         }
         let container = self.container;
         let mut restored = Vec::new();
@@ -226,7 +226,7 @@ impl State {
             cgroup: CgroupPath::EMPTY,
         };
         let token = NO_TOKEN;
-        self.step(Event::Admit { token, ask });
+        self.step(Event::Admit { token, ask: ask.into() });
         for (lane, &cap) in caps.iter().enumerate() {
             self.set_cap(Lane(lane as u8), cap);
         }
@@ -351,7 +351,7 @@ impl State {
                 }
             }
             Action::Admitted { record, .. } | Action::Resized { record, .. } => {
-                self.record = Some(record)
+                self.record = Some(*record)
             }
             Action::NotRestored { why, .. } => panic!("the slice was not restored: {why}"),
             Action::Rejected { why, .. } => panic!("an attach was rejected: {why:?}"),

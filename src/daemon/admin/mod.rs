@@ -350,7 +350,7 @@ impl Admins {
         for (key, command) in self.parked.extract_if(.., waits) {
             // A client that disconnected meanwhile is skipped.
             if self.connections.get(key).is_some() {
-                out.push(Task::Command(key, command));
+                out.push(Task::Command(key, Box::new(command)));
             }
         }
     }

@@ -209,7 +209,7 @@ impl CgroupLimits {
     /// The changes that have waited [`ANSWER_WITHIN`] for NVML and continue without it. NVML still performs
     /// their steps when it gets to them.
     pub fn expired(&mut self, now: Instant) -> Vec<Finished> {
-        let silent = NvmlError { call: "NVML".to_owned(), answer: nvmlReturn_t::ERROR_TIMEOUT };
+        let silent = || NvmlError { call: "NVML".to_owned(), answer: nvmlReturn_t::ERROR_TIMEOUT };
         let mut over = Vec::new();
         for one in self.pending.iter_mut().filter(|one| one.by <= now) {
             let after = std::mem::replace(&mut one.after, After::Nothing);
@@ -217,7 +217,7 @@ impl CgroupLimits {
                 let container = one.container;
                 tracing::warn!(%container, "NVML does not answer; continuing without the driver's limit");
                 self.leftover.extend(one.left.take());
-                over.push(Finished { container, after, failed: Some(silent.clone()) });
+                over.push(Finished { container, after, failed: Some(silent()) });
             }
         }
         if !over.is_empty() {

@@ -193,13 +193,12 @@ impl CgroupLimits {
         let mut owners = Vec::new();
         for (container, known) in &self.known {
             for (at, (gpu, _, limit)) in known.lanes.iter().enumerate() {
-                let in_force = limit.hard().is_some();
                 owners.push(SliceOwner {
                     container: *container,
                     lane: Lane(at as u8),
                     gpu: *gpu,
                     cgroups: Some(known.cgroup).filter(|it| !it.is_empty()).into_iter().collect(),
-                    limited_dir: self.dir(&known.cgroup).filter(|_| in_force),
+                    limited_dir: limit.hard().and_then(|_| self.dir(&known.cgroup)),
                 });
             }
         }
@@ -336,6 +335,9 @@ impl CgroupLimits {
 
     /// Takes in the limits that the driver has in a sample: another program may have changed one that was set.
     pub fn note_sample(&mut self, sample: &Sample) {
+        if sample.limited.is_empty() {
+            return;
+        }
         let gpu = GpuUuid(sample.gpu);
         for owner in self.owners().into_iter().filter(|owner| owner.gpu == gpu) {
             let is_its = |group: &&LimitedGroup| owner.limited_dir.as_ref() == Some(&group.dir);

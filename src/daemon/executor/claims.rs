@@ -86,7 +86,7 @@ impl Duties {
         }
         let ask = request_of(&words)?;
         self.claims.ask(words);
-        self.tasks.step(Event::Admit { token: agent_token(key), ask });
+        self.tasks.step(Event::Admit { token: agent_token(key), ask: ask.into() });
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl Duties {
     pub fn reserve_again(&mut self, words: Reservation) -> Result<Event, NodeDenied> {
         let ask = request_of(&words)?;
         self.claims.ask(words);
-        Ok(Event::Admit { token: agent_token(key_of(NO_REPLY)), ask })
+        Ok(Event::Admit { token: agent_token(key_of(NO_REPLY)), ask: ask.into() })
     }
 
     /// The slice of a claim exists in the engine: writes its record and its files.

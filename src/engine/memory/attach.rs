@@ -162,6 +162,7 @@ impl Engine {
             slice.regrant(was, held_of(lane));
             if anew && slice.gpu.is_some() {
                 slice.end(now, was); // of the program that this one replaced
+                self.has_unfreed = true;
             }
         }
         let lanes = container.slices.map(|lane, slice| {

@@ -428,7 +428,7 @@ impl Engine {
             (promised.limit, promised.elastic) = (limit, slice.elastic);
         }
         let change = CapChange { lane, was, cap: limit, reserved: slice.account.reserved() };
-        actions.push(Action::Relimited { token, record: container.record.clone(), change });
+        actions.push(Action::Relimited { token, record: container.record.clone().into(), change });
     }
 }
 

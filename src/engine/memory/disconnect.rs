@@ -92,6 +92,7 @@ impl Engine {
             slice.left_behind.reduce(mine.left_behind); // `leaves` has it, too
             if let Some(gpu) = slice.gpu.filter(|_| late) {
                 slice.end(now, leaves);
+                self.has_unfreed = true;
                 self.gpus[gpu].beside.ended(now);
             }
         }

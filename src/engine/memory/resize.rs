@@ -89,7 +89,7 @@ impl Engine {
         }
         actions.push(Action::Resized {
             token,
-            record: container.record.clone(),
+            record: container.record.clone().into(),
             change: CapChange { lane, was, cap, reserved: slice.account.reserved() },
         });
     }

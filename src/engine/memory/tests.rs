@@ -83,7 +83,7 @@ fn says(rig: &mut Rig, client: ClientId, held: u64, unseen: u64) {
 fn resize(rig: &mut Rig, lane: Lane, memory: MemoryAsk) -> Result<(CapChange, Record), Denial> {
     let answer = rig.step(Event::Resize { token: Token(5), container: id("a"), lane, memory });
     match answer.into_iter().next() {
-        Some(Action::Resized { change, record, .. }) => Ok((change, record)),
+        Some(Action::Resized { change, record, .. }) => Ok((change, *record)),
         Some(Action::Denied { why, .. }) => Err(why.denial()),
         other => panic!("no answer but {other:?}"),
     }
@@ -408,7 +408,7 @@ fn less_is_allowed_where_too_much_is_promised() {
     let records = ["a", "b"].map(|name| rich.admit(ask(name, "0", 12 * GIB)).expect("fits"));
     let mut rig = Rig::new(Config::default(), &[16]);
     for record in records {
-        rig.step(Event::Restore(record));
+        rig.step(Event::Restore(record.into()));
     }
     let exactly = |gib| MemoryAsk::Exactly(Bytes(gib * GIB));
     assert!(resize(&mut rig, Lane(0), exactly(13)).is_err());
@@ -489,7 +489,7 @@ fn liars_of_any_size_are_counted_and_forgotten() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
-    rig.step(Event::Restore(record));
+    rig.step(Event::Restore(record.into()));
     let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
     (held[0], held[ACCOUNTS_MAX - 1]) = (Bytes(u64::MAX), Bytes(u64::MAX));
     assert_eq!(apart::attach(&mut rig, None, held), Err(Rejection::Overdrawn));

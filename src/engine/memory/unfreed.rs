@@ -48,8 +48,7 @@ impl Engine {
     /// When the device should be looked at for unfreed memory, if there is any.
     #[must_use]
     pub fn look_due(&self) -> Option<Instant> {
-        let gpus = self.gpus.iter().filter_map(|gpu| gpu.beside.unfreed.visible());
-        self.unfreed().filter_map(Unfreed::visible).chain(gpus).min()
+        self.unfreed().filter_map(Unfreed::visible).min()
     }
 
     /// The GPUs with slices or unfreed memory.
@@ -76,13 +75,23 @@ impl Engine {
 
     /// When unfreed memory is no longer charged.
     pub(crate) fn unfreed_until(&self) -> Option<Instant> {
-        let gpus = self.gpus.iter().filter_map(|gpu| gpu.beside.unfreed.deadline());
-        self.unfreed().filter_map(Unfreed::deadline).chain(gpus).min()
+        self.unfreed().filter_map(Unfreed::deadline).min()
     }
 
+    /// Of all slices, and of ended containers on each GPU.
     fn unfreed(&self) -> impl Iterator<Item = &Unfreed> {
         let slices = self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
-        slices.map(|slice| &slice.unfreed)
+        let all = slices.map(|slice| &slice.unfreed);
+        let all = all.chain(self.gpus.iter().map(|gpu| &gpu.beside.unfreed));
+        self.has_unfreed.then_some(all).into_iter().flatten()
+    }
+
+    /// Whether no memory is unfreed but what [`Engine::unfreed`] shows.
+    pub(crate) fn knows_unfreed(&self) -> bool {
+        let slices = self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
+        let none = slices.map(|slice| &slice.unfreed).all(|it| it.sum() == Bytes::ZERO);
+        self.has_unfreed
+            || none && self.gpus.iter().all(|gpu| gpu.beside.unfreed.sum() == Bytes::ZERO)
     }
 
     /// A look at a device that was asked for at `asked` shows so much in use beside living processes.
@@ -119,8 +128,9 @@ impl Engine {
 
     /// Ends what has been charged for too long.
     pub(crate) fn end_unfreed(&mut self, actions: &mut Actions) {
-        let now = self.now;
-        if self.unfreed_until().is_some_and(|until| until <= now) {
+        let (now, until) = (self.now, self.unfreed_until());
+        self.has_unfreed = until.is_some();
+        if until.is_some_and(|until| until <= now) {
             self.settle_unfreed(actions, |_, it| it.expire(now));
         }
     }
@@ -142,6 +152,7 @@ impl Engine {
                 }
             }
         }
+        self.has_unfreed = self.unfreed_until().is_some();
         changed.into_iter().for_each(|(index, lane)| self.serve(index, lane, actions));
     }
 

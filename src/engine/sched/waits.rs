@@ -116,11 +116,11 @@ impl Waits {
 
     /// The row of `behind`, a new one if it has none.
     fn row(&mut self, behind: ContainerIndex) -> &mut Wait {
-        let known = |row: &Option<Wait>| row.is_some_and(|row| row.behind == behind);
-        let rank = |row: &Option<Wait>| row.map(|row| row.rank); // a free row comes first
+        let known = |row: &Option<Wait>| row.as_ref().is_some_and(|row| row.behind == behind);
+        let rank = |row: &Option<Wait>| row.as_ref().map(|row| row.rank); // a free row comes first
         let ranks = || self.rows.iter().enumerate().map(|(at, row)| (rank(row), at));
         let at = self.rows.iter().position(known);
-        let at = at.or(ranks().min().map(|(_, at)| at)).unwrap_or(0);
+        let at = at.or_else(|| ranks().min().map(|(_, at)| at)).unwrap_or(0);
         let row = &mut self.rows[at];
         let old = row.take_if(|row| row.behind != behind);
         self.others = Duration(self.others.0 + old.map_or(0, |row| row.total().0));

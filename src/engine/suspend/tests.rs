@@ -405,7 +405,7 @@ fn a_move_ordered_again_waits_for_processes_to_attach() {
     granted[0] = Bytes(4 * GIB);
     for complete in [false, true] {
         let mut rig = Rig::new(Config::default(), &[16]);
-        rig.step(Event::Restore(record.clone()));
+        rig.step(Event::Restore(record.clone().into()));
         if complete {
             rig.step(Event::RestoreProcess { token, container, process, granted });
             rig.step(Event::Complete { container });

@@ -44,7 +44,7 @@ impl World {
             // the restored record is the one on disk
             let record = Record::decode(&record.encode()).expect("a record of our own");
             let container = record.container;
-            self.step(Event::Restore(record));
+            self.step(Event::Restore(record.into()));
             self.count_again(container);
             self.suspend_again(container);
         }
@@ -140,7 +140,7 @@ impl World {
     pub(super) fn open(&mut self, letter: Letter) -> Option<Event> {
         Some(match letter {
             Letter::Tick => Event::Tick,
-            Letter::Admin(n) => Event::Admit { token: Token(n), ask: self.ask(n) },
+            Letter::Admin(n) => Event::Admit { token: Token(n), ask: self.ask(n).into() },
             Letter::Dismiss(container) => Event::Dismiss { token: Token(0), container },
             Letter::Attach(who) => {
                 let process = &self.processes[who];
@@ -245,7 +245,7 @@ impl World {
     pub(super) fn act(&mut self, action: Action) {
         match action {
             Action::Admitted { record, .. } => {
-                self.records.insert(record.container, record.clone());
+                self.records.insert(record.container, (*record).clone());
                 if self.mood.fate {
                     let many = self.rng.range(1, if self.mood.few { 1 } else { 3 });
                     (0..many).for_each(|_| self.spawn(record.container));
@@ -255,7 +255,7 @@ impl World {
                 self.policies.extend(was.into_iter().map(|(gpu, _)| (gpu, policy)));
             }
             Action::Resized { record, .. } | Action::Retuned { record, .. } => {
-                self.records.insert(record.container, record);
+                self.records.insert(record.container, *record);
             }
             Action::Dismissed { container, .. } => self.dismissed(container),
             Action::Attached { token, client, .. } => self.attached(token, client),

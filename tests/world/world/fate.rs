@@ -90,7 +90,7 @@ impl World {
     /// # Panics
     /// If the engine refuses it.
     pub fn admit(&mut self, ask: SliceRequest) {
-        self.step(Event::Admit { token: Token(0), ask });
+        self.step(Event::Admit { token: Token(0), ask: ask.into() });
         self.perform();
         assert!(self.records.contains_key(&ask.container), "{ask:?} was refused");
     }

@@ -121,7 +121,7 @@ impl World {
     pub(super) fn act_on_limits(&mut self, action: Action) {
         match action {
             Action::Relimited { record, .. } => {
-                self.records.insert(record.container, record);
+                self.records.insert(record.container, *record);
             }
             Action::Wanted { container, lane, bytes } if bytes > Bytes::ZERO => {
                 self.want(container, lane, bytes.0);

@@ -42,12 +42,12 @@ impl Wish {
 pub(super) fn policy(gpu: Option<u32>, number: u8) -> Event {
     let gpus = gpu.map_or(GpuSelector::All, |gpu| one(GpuRef::Index(NvmlIndex(gpu))));
     let policy = Policy::of(number).unwrap_or_default();
-    Event::SetPolicy { token: Token(0), gpus, policy }
+    Event::SetPolicy { token: Token(0), gpus: gpus.into(), policy }
 }
 
 /// A policy restored from disk.
 pub(super) fn kept(gpu: GpuUuid, policy: Policy) -> Event {
-    Event::SetPolicy { token: Token(0), gpus: one(GpuRef::Uuid(gpu)), policy }
+    Event::SetPolicy { token: Token(0), gpus: one(GpuRef::Uuid(gpu)).into(), policy }
 }
 
 fn one(gpu: GpuRef) -> GpuSelector {

@@ -512,7 +512,7 @@ fn borrowed_memory_survives_a_restart() {
     let record = first.engine.containers.iter().next().expect("a slice").1.record.clone();
     let _ = &mut first;
     let mut rig = Rig::new(Config::default(), &[16]);
-    rig.step(Event::Restore(record));
+    rig.step(Event::Restore(record.into()));
     rig.attach("burst", 17 * GIB).expect_err("beyond the limit");
     rig.attach("burst", 12 * GIB).expect("within the limit");
     rig.now += Duration::from_millis(1_000).0;

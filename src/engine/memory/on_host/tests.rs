@@ -283,7 +283,7 @@ fn a_restarted_daemon_keeps_what_is_on_disk() {
         let (token, container, process) = (TOKEN, id("a"), process("a"));
         let mut granted = [Bytes::ZERO; ACCOUNTS_MAX];
         granted[0] = Bytes(5 * GIB);
-        rig.step(Event::Restore(record.clone()));
+        rig.step(Event::Restore(record.clone().into()));
         rig.step(Event::RestoreProcess { token, container, process, granted });
         rig.step(Event::Complete { container });
         rig.step(Event::WasSuspended { container, token, moved });
@@ -301,7 +301,7 @@ fn what_is_given_back_is_not_claimed_again() {
     let record = two().0.engine.containers.iter().next().expect("a slice").1.record.clone();
     let mut rig = Rig::new(Config::default(), &[16]);
     let (token, container) = (TOKEN, id("a"));
-    rig.step(Event::Restore(record));
+    rig.step(Event::Restore(record.into()));
     rig.step(Event::WasSuspended { container, token, moved: false });
     let first = rig.attach("a", 5 * GIB).expect("it is believed");
     give_back(&mut rig, Way::Leave, "a", first, 5);

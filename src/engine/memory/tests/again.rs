@@ -22,7 +22,7 @@ fn restored(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
-    rig.step(Event::Restore(record));
+    rig.step(Event::Restore(record.into()));
     let known = (1..).zip(granted);
     let known = known.map(|(pid, bytes)| account(&mut rig, pid, *bytes)).collect();
     rig.step(Event::Complete { container: id("a") });
@@ -117,7 +117,7 @@ fn without_all_grants_growth_waits_and_claims_count() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
-    rig.step(Event::Restore(record));
+    rig.step(Event::Restore(record.into()));
     let known = account(&mut rig, 1, 30);
     let other = attach(&mut rig, Some(2), held(0)).expect("in");
     assert!(stays(&rig.reserve(other, 10, 10)), "not yet");

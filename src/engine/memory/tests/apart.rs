@@ -260,7 +260,7 @@ fn returning_memory_may_fill_the_cap_and_not_exceed_it() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
-    rig.step(Event::Restore(record));
+    rig.step(Event::Restore(record.into()));
     let claims = |rig: &mut Rig, says| attach(rig, None, held(says)).map(drop);
     for says in [101, u64::MAX] {
         assert_eq!(claims(&mut rig, says), Err(Rejection::Overdrawn), "{says}");

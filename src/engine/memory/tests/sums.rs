@@ -186,7 +186,7 @@ fn a_claim_at_the_attach_raises_no_peak() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
-    rig.step(Event::Restore(record));
+    rig.step(Event::Restore(record.into()));
     let client = rig.attach("a", 100).expect("the grants are unknown");
     rig.step(Event::Looking { container: id("a"), lane: Lane(0) });
     rig.give_back(client, 0, 100);

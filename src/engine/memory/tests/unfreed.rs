@@ -155,7 +155,7 @@ fn the_drivers_own_memory_is_known_from_two_looks() {
 fn memory_from_before_a_restart_hides_none_that_ends_after_it() {
     let record = Rig::new(config(), &[16]).admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(config(), &[16]);
-    rig.step(Event::Restore(record));
+    rig.step(Event::Restore(record.into()));
     rig.step(Event::Complete { container: id("a") });
     let client = rig.attach("a", 0).expect("in");
     rig.reserve(client, 40, 40);

@@ -435,7 +435,7 @@ fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);
     let policy = |rig: &mut Rig, policy| {
         let (token, gpus) = (Token(9), GpuSelector::All);
-        rig.step(Event::SetPolicy { token, gpus, policy });
+        rig.step(Event::SetPolicy { token, gpus: gpus.into(), policy });
     };
     policy(&mut rig, Policy::Native);
     rig.admit(ask("a", "0,1", GIB)).expect("fits");

@@ -401,7 +401,7 @@ fn a_restart_begins_accounts_anew() {
     let mut node = Node::new(&[]);
     node.rig.now = 9_000 * MS;
     for record in records {
-        node.step(Event::Restore(record));
+        node.step(Event::Restore(record.into()));
     }
     node.run(100);
     node.attach("a");

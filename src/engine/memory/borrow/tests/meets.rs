@@ -91,7 +91,7 @@ fn a_recall_ends_while_processes_may_attach_again() {
     let process = |pid| Process { pid, born: 1 };
     for record in records {
         let container = record.container;
-        rig.step(Event::Restore(record));
+        rig.step(Event::Restore(record.into()));
         for pid in (1..4).filter(|_| container == id("burst")) {
             let (token, process, granted) = (Token(1), process(pid), held);
             rig.step(Event::RestoreProcess { token, container, process, granted });

@@ -188,7 +188,7 @@ impl Walk {
                     it.pending.iter_mut().for_each(|asked| asked.moved = true);
                 }
                 (it.cap, it.limit) = (lane.cap.0, lane.limit.0);
-                it.record = record.clone();
+                it.record = (**record).clone();
                 *self.met.entry("changed").or_default() += 1;
             }
             Action::SetLane { container, lane: Lane(0), view } => {
@@ -334,7 +334,7 @@ impl Walk {
         let mut granted = [Bytes::ZERO; ACCOUNTS_MAX];
         granted[0] = Bytes(it.granted);
         let record = it.record.clone();
-        self.step(Event::Restore(record));
+        self.step(Event::Restore(record.into()));
         self.step(Event::RestoreProcess { token, container, process, granted });
         self.step(Event::Complete { container });
         if let Some(Mark { reclaimed, moved }) = mark {

@@ -169,7 +169,7 @@ fn a_gang_that_ends_has_no_credit() {
 fn a_gang_begins_no_turn_where_turns_have_ended_for_good() {
     let (mut rig, [_, single, other]) = called();
     let (token, gpus, policy) = (Token(9), GpuSelector::All, Policy::Native);
-    rig.step(Event::SetPolicy { token, gpus, policy });
+    rig.step(Event::SetPolicy { token, gpus: gpus.into(), policy });
     let before = on_first(&rig, 0).turn;
     assert!(matches!(first(&rig).phase, Phase::Closing { .. }));
     for client in [single, other] {
