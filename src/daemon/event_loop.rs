@@ -53,6 +53,8 @@ pub struct Daemon {
     pub products: BTreeMap<GpuUuid, Name>,
     /// When it began to serve: older slices were restored.
     started: Instant,
+    /// When something else is due than a step of the engine.
+    duties_due: Option<Instant>,
     spare: Spare,
     /// A signal asked for the end, or no command needs the daemon any more.
     ending: bool,
@@ -80,6 +82,7 @@ impl Daemon {
             manager,
             products: BTreeMap::new(),
             started: now(),
+            duties_due: None,
             spare: Spare::new(),
             ending: false,
             actions: Vec::new(),
@@ -103,7 +106,9 @@ impl Daemon {
             self.settle();
         }
         while !self.ending {
-            self.poll.wake_at(self.next_deadline())?;
+            self.duties_due = self.duties_deadline();
+            let step = self.engine.next_deadline();
+            self.poll.wake_at(self.duties_due.into_iter().chain(step).min())?;
             self.poll.wait(&mut sources)?;
             for source in sources.drain(..) {
                 self.dispatch(source);
@@ -177,11 +182,10 @@ impl Daemon {
         self.settle();
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
+    fn duties_deadline(&self) -> Option<Instant> {
         let duties = &self.duties;
         let serves = duties.accounting.takes_samples(duties.containers.len());
         [
-            self.engine.next_deadline(),
             duties.containers.deadline(),
             duties.containers.accept_deadline(),
             duties.clients.deadline(),
@@ -212,6 +216,16 @@ impl Daemon {
     }
 
     fn time_passed(&mut self, now: Instant) {
+        // Most timers are of turns.
+        if self.duties_due.is_some_and(|by| by <= now) {
+            self.do_what_is_due(now);
+        }
+        if self.engine.next_deadline().is_some_and(|by| by <= now) {
+            self.duties.tasks.step(Event::Tick);
+        }
+    }
+
+    fn do_what_is_due(&mut self, now: Instant) {
         let heartbeat = self.duties.containers.deadline();
         if heartbeat.is_some_and(|by| by <= now) {
             self.beat(now);
@@ -239,9 +253,6 @@ impl Daemon {
         self.closer.due(now);
         self.account(now);
         self.manager.due(now, self.duties.containers.len());
-        if self.engine.next_deadline().is_some_and(|by| by <= now) {
-            self.duties.tasks.step(Event::Tick);
-        }
     }
 
     /// Writes the heartbeat to every page, and does what follows from it.

@@ -91,6 +91,8 @@ pub struct LaneState {
     pub longest: u64,
     /// How long it took to drain after a turn, lately: the longest, halved each time, ns.
     pub tail: u64,
+    /// Turns in a row after which it drained because its work was stopped.
+    pub stopped_turns: u32,
     /// Since when it is runnable without being on the GPU.
     pub waits: Option<u64>,
     /// Its cap on the GPU's time, as a fraction.
@@ -396,6 +398,7 @@ impl Observer {
                     state.freely |= state.untracked;
                     (state.overrun, state.untracked) = (true, false);
                     state.tail = state.tail.max(self.config.drain_max.0);
+                    state.stopped_turns = 0;
                 }
             }
             _ => {}
@@ -435,6 +438,7 @@ impl Observer {
                 last: 0,
                 longest: 0,
                 tail: 0,
+                stopped_turns: 0,
                 waits: None,
                 cap: (1, 1),
                 weight: 1,
@@ -554,6 +558,8 @@ impl Observer {
                 if !state.overrun && !was_off {
                     let waited = (self.now - state.shut).min(self.config.drain_max.0);
                     state.tail = (state.tail / 2).max(waited);
+                    let was_stopped = state.preemption == Preemption::Stopped;
+                    state.stopped_turns = if was_stopped { state.stopped_turns + 1 } else { 0 };
                 }
                 if state.untracked {
                     state.adds_to_last();

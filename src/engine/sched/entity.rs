@@ -201,6 +201,8 @@ pub(crate) struct Entity {
     pub(crate) order: u32,
     /// Attempts to stop its work since its turn was closed.
     pub(crate) stop_tries: u32,
+    /// Turns in a row after which its work had to be stopped.
+    pub(crate) stuck: u32,
     /// GPU time charged to it, as shown to observers.
     pub(crate) gpu_time: Duration,
     /// The part of `gpu_time` to subtract from the next charges, as compensation.
@@ -280,6 +282,8 @@ impl Entity {
     /// Records how long it took to drain after a close. No drain is waited for longer than `most`; a longer
     /// time is a clock jump.
     pub(crate) fn drained_in(&mut self, waited: Duration, most: Duration) {
+        let stopped = self.preemption == Preemption::Stopped;
+        self.stuck = if stopped { self.stuck.saturating_add(1) } else { 0 };
         self.tail = Duration(self.tail.0 / 2).max(waited.min(most));
     }
 

@@ -200,6 +200,7 @@ impl Turns {
             preemption: Preemption::None,
             order: 0,
             stop_tries: 0,
+            stuck: 0,
             gpu_time: Duration(0),
             compensated: Duration(0),
             runnable_time: Duration(0),

@@ -21,6 +21,10 @@
 //! attached later and launched before the answer is waited for. Without an answer, turns go on as without
 //! preemption. A failed stop is tried again after ever longer waits: a launch that was on its way at that
 //! moment arrives later.
+//!
+//! A container whose work had to be stopped after each of its last turns runs long kernels: the wait for an honest drain
+//! is in vain then. It is stopped as soon as its claims after the close can have been read, and waited for again after
+//! every eighth turn, since its kernels may have become shorter.
 
 use alloc::vec::Vec;
 use gpuslice_wire::units::{Duration, Instant};
@@ -29,6 +33,13 @@ use super::entity::Entity;
 use super::untracked::Untracked;
 use super::{Note, Phase, Turns};
 use crate::index::ContainerIndex;
+
+/// So many turns in a row that ended with a stop show long kernels.
+const STUCK: u32 = 2;
+/// Of such turns, each of this number is waited for as an honest one.
+const WAITS_EVERY: u32 = 8;
+/// From a close to the reading of the claims that answer it.
+const CLAIMED: Duration = Duration::from_micros(25);
 
 /// Whether a container's work is stopped on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +96,9 @@ impl Turns {
     /// How long `entity` is waited for when a container of a higher class waits. If its streams have gates, the work
     /// between two of them drains sooner than a window.
     fn patience(&self, entity: &Entity) -> Duration {
+        if entity.stuck >= STUCK && !entity.stuck.is_multiple_of(WAITS_EVERY) {
+            return CLAIMED;
+        }
         match self.gates() && entity.may_have_gates() {
             true => Duration::from_micros(u64::from(self.window_us()) / 3 + 100),
             false => self.honest_drain(),
@@ -243,6 +257,40 @@ mod tests {
         rig.report(now + 2 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0));
         assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
+    }
+
+    /// What the next late turn is waited for, after `stuck` ones that ended with a stop, µs.
+    fn patience_after(rig: &mut Rig, stuck: u32) -> u64 {
+        let entity = &mut rig.turns.entities[0];
+        entity.stuck = stuck;
+        rig.turns.patience(&rig.turns.entities[0].clone()).0 / US
+    }
+
+    #[test]
+    fn one_that_is_always_late_is_stopped_at_once_and_waited_for_now_and_then() {
+        let mut rig = late(true);
+        let honest = rig.turns.honest_drain().0 / US;
+        let waits = [0, 1, 2, 7, 8, 9, 16].map(|stuck| patience_after(&mut rig, stuck));
+        assert_eq!(waits, [honest, honest, 25, 25, honest, 25, honest]);
+        rig.turns.entities[0].stuck = 2;
+        let closed = rig.turns.now.0;
+        rig.at(closed + 24 * US);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 0);
+        assert_eq!(rig.turns.deadline().map(|at| at.0), Some(closed + 25 * US));
+        rig.at(closed + 25 * US);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 1);
+        let done = stopped(&rig, true);
+        answer(&mut rig, closed + 300 * US, done);
+        assert_eq!(rig.turns.entities[0].stuck, 3);
+    }
+
+    #[test]
+    fn one_that_drains_by_itself_is_waited_for_again() {
+        let mut rig = late(true);
+        rig.turns.entities[0].stuck = 5;
+        let now = rig.turns.now.0 + 20 * US;
+        rig.report(now, 0, true, true);
+        assert_eq!((rig.holder(), rig.turns.entities[0].stuck), (Some(1), 0));
     }
 
     /// A container with several GPUs has no gates, nor has one that is not best-effort.

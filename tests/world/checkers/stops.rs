@@ -1,5 +1,6 @@
-//! Preemption: late work is stopped on the GPU no sooner than an honest drain takes, but the engine has a
-//! deadline then; never that of a gang; and it resumes in its next turn, and only then.
+//! Preemption: late work is stopped on the GPU no sooner than an honest drain takes, or its claims take to be read if
+//! its last turns ended so, but the engine has a deadline then; never that of a gang; and it resumes in its next turn,
+//! and only then.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,8 @@ pub struct Stops {
 fn patience(seen: &Observer, state: &LaneState, such: impl Fn(&LaneState) -> bool) -> u64 {
     let above = |other: &LaneState| other.record.class < state.record.class && such(other);
     match seen.on(state.gpu).any(|(_, other)| above(other)) {
+        // its last turns ended with a stop, and this is not the eighth of them
+        true if state.stopped_turns >= 2 && state.stopped_turns % 8 != 0 => 25_000,
         // the work allowed in flight and half of it again, or that between two gates; and 0.1 ms
         true => state.view.map_or(0, |view| {
             let window = u64::from(view.window_us) * 1_000;
