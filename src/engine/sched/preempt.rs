@@ -22,9 +22,9 @@
 //! preemption. A failed stop is tried again after ever longer waits: a launch that was on its way at that
 //! moment arrives later.
 //!
-//! A container whose work had to be stopped after each of its last turns runs long kernels: the wait for an honest drain
-//! is in vain then. It is stopped as soon as its claims after the close can have been read, and waited for again after
-//! every eighth turn, since its kernels may have become shorter.
+//! A container whose work had to be stopped after each of its last turns runs long kernels: the wait for an honest
+//! drain is in vain then. It is stopped as soon as its claims after the close can have been read, and waited for again
+//! after every eighth turn, since its kernels may have become shorter.
 
 use alloc::vec::Vec;
 use gpuslice_wire::units::{Duration, Instant};
