@@ -24,7 +24,8 @@
 //!
 //! A container whose work had to be stopped after each of its last turns runs long kernels: the wait for an honest
 //! drain is in vain then. It is stopped as soon as its claims after the close can have been read, and waited for again
-//! after every eighth turn, since its kernels may have become shorter.
+//! after every 128th turn, since its kernels may have become shorter. Mostly that shows before: it drains before the
+//! stop.
 
 use alloc::vec::Vec;
 use gpuslice_wire::units::{Duration, Instant};
@@ -37,7 +38,7 @@ use crate::index::ContainerIndex;
 /// So many turns in a row that ended with a stop show long kernels.
 const STUCK: u32 = 2;
 /// Of such turns, each of this number is waited for as an honest one.
-const WAITS_EVERY: u32 = 8;
+const WAITS_EVERY: u32 = 128;
 /// From a close to the reading of the claims that answer it.
 const CLAIMED: Duration = Duration::from_micros(25);
 
@@ -270,7 +271,7 @@ mod tests {
     fn one_that_is_always_late_is_stopped_at_once_and_waited_for_now_and_then() {
         let mut rig = late(true);
         let honest = rig.turns.honest_drain().0 / US;
-        let waits = [0, 1, 2, 7, 8, 9, 16].map(|stuck| patience_after(&mut rig, stuck));
+        let waits = [0, 1, 2, 127, 128, 129, 256].map(|stuck| patience_after(&mut rig, stuck));
         assert_eq!(waits, [honest, honest, 25, 25, honest, 25, honest]);
         rig.turns.entities[0].stuck = 2;
         let closed = rig.turns.now.0;

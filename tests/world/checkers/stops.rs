@@ -25,8 +25,8 @@ pub struct Stops {
 fn patience(seen: &Observer, state: &LaneState, such: impl Fn(&LaneState) -> bool) -> u64 {
     let above = |other: &LaneState| other.record.class < state.record.class && such(other);
     match seen.on(state.gpu).any(|(_, other)| above(other)) {
-        // its last turns ended with a stop, and this is not the eighth of them
-        true if state.stopped_turns >= 2 && !state.stopped_turns.is_multiple_of(8) => 25_000,
+        // its last turns ended with a stop, and this is not the 128th of them
+        true if state.stopped_turns >= 2 && !state.stopped_turns.is_multiple_of(128) => 25_000,
         // the work allowed in flight and half of it again, or that between two gates; and 0.1 ms
         true => state.view.map_or(0, |view| {
             let window = u64::from(view.window_us) * 1_000;
