@@ -7,6 +7,7 @@ samples for every row. A target that is missed is no failure here. Exit status 1
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -45,6 +46,8 @@ def fault(words):
 
 
 def main():
+    made = re.search(r"for bench in ([a-z ]+);", (HERE.parents[1] / "Makefile").read_text()).group(1).split()
+    assert {words[0] for words in BENCHES} == set(made), f"make bench has {made}"
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     for words in BENCHES:
         start = time.monotonic()

@@ -78,20 +78,21 @@ impl Engine {
         self.unfreed().filter_map(Unfreed::deadline).min()
     }
 
-    /// Of all slices, and of ended containers on each GPU.
+    /// Unfreed memory, if there may be any.
     fn unfreed(&self) -> impl Iterator<Item = &Unfreed> {
-        let slices = self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
-        let all = slices.map(|slice| &slice.unfreed);
-        let all = all.chain(self.gpus.iter().map(|gpu| &gpu.beside.unfreed));
-        self.has_unfreed.then_some(all).into_iter().flatten()
+        self.has_unfreed.then(|| self.all_unfreed()).into_iter().flatten()
     }
 
-    /// Whether no memory is unfreed but what [`Engine::unfreed`] shows.
-    pub(crate) fn knows_unfreed(&self) -> bool {
+    /// Of each slice, and of ended containers on each GPU.
+    fn all_unfreed(&self) -> impl Iterator<Item = &Unfreed> {
         let slices = self.containers.iter().flat_map(|(_, it)| &it.slices.gpus);
-        let none = slices.map(|slice| &slice.unfreed).all(|it| it.sum() == Bytes::ZERO);
-        self.has_unfreed
-            || none && self.gpus.iter().all(|gpu| gpu.beside.unfreed.sum() == Bytes::ZERO)
+        let slices = slices.map(|slice| &slice.unfreed);
+        slices.chain(self.gpus.iter().map(|gpu| &gpu.beside.unfreed))
+    }
+
+    /// Whether unfreed memory is looked for if there is any.
+    pub(crate) fn knows_unfreed(&self) -> bool {
+        self.has_unfreed || self.all_unfreed().all(|it| it.sum() == Bytes::ZERO)
     }
 
     /// A look at a device that was asked for at `asked` shows so much in use beside living processes.
@@ -152,7 +153,6 @@ impl Engine {
                 }
             }
         }
-        self.has_unfreed = self.unfreed_until().is_some();
         changed.into_iter().for_each(|(index, lane)| self.serve(index, lane, actions));
     }
 

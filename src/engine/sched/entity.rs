@@ -279,8 +279,8 @@ impl Entity {
         self.start.max(self.finish).ahead(queue_time, self.weight)
     }
 
-    /// Records how long it took to drain after a close. No drain is waited for longer than `most`; a longer
-    /// time is a clock jump.
+    /// Records how long it took to drain after a close, and whether its work was stopped for that. No drain is
+    /// waited for longer than `most`; a longer time is a clock jump.
     pub(crate) fn drained_in(&mut self, waited: Duration, most: Duration) {
         let stopped = self.preemption == Preemption::Stopped;
         self.stuck = if stopped { self.stuck.saturating_add(1) } else { 0 };

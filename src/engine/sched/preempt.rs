@@ -264,7 +264,7 @@ mod tests {
     fn patience_after(rig: &mut Rig, stuck: u32) -> u64 {
         let entity = &mut rig.turns.entities[0];
         entity.stuck = stuck;
-        rig.turns.patience(&rig.turns.entities[0].clone()).0 / US
+        rig.turns.patience(&rig.turns.entities[0]).0 / US
     }
 
     #[test]
