@@ -33,6 +33,17 @@ pub struct CreditReturn {
 }
 
 impl CreditReturn {
+    /// Of a process that has just attached: it has no credit that an earlier recall could mean.
+    #[must_use]
+    pub fn new(session: &Session) -> CreditReturn {
+        let credit_return = CreditReturn::default();
+        for lane in session.all_lanes() {
+            let recall = session.facts(lane).recall.load(Relaxed);
+            credit_return.answered[usize::from(lane.0)].store(recall, Relaxed);
+        }
+        credit_return
+    }
+
     fn recall(&self, session: &Session, lane: Lane) -> Option<u32> {
         let recall = session.facts(lane).recall.load(Relaxed);
         (self.answered[usize::from(lane.0)].load(Relaxed) != recall).then_some(recall)
@@ -151,6 +162,18 @@ mod tests {
         credit_return.looked.store(later, Relaxed);
         assert!(!credit_return.is_due());
         assert_eq!(credit_return.looked.load(Relaxed), later);
+    }
+
+    #[test]
+    fn a_recall_of_before_is_not_answered() {
+        let Fake { session, daemon, container, .. } = Fake::new();
+        container.lane[0].recall.store(5, SeqCst);
+        let credit_return = CreditReturn::new(&session);
+        assert!(credit_return.answer_recalls(&session, || panic!("nothing is recalled")));
+        container.lane[0].recall.store(6, SeqCst);
+        assert!(credit_return.answer_recalls(&session, || ()));
+        let answer = Request::Yield { lane: LANE, recall: 6, bytes: Bytes::ZERO };
+        assert_eq!(daemon.asked(), [answer]);
     }
 
     #[test]

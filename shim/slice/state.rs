@@ -42,8 +42,8 @@ impl Slice {
     #[must_use]
     pub fn new(daemon: Session) -> Slice {
         Slice {
+            credit_return: CreditReturn::new(&daemon),
             daemon,
-            credit_return: CreditReturn::default(),
             handles: SharedHandles::default(),
             groups: ReportedGroups::default(),
             allocations: AllocationTable::default(),

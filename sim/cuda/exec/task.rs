@@ -6,7 +6,7 @@
 //! ([`Task::requests`]).
 
 use super::cost::{self, Nanos};
-use super::graph::{GraphKey, Memory};
+use super::graph::{GraphKey, Memory, Queued};
 use super::module::{Function, FunctionKey};
 use super::pool::{self, Pool};
 use super::stream::{Body, Effect, EventKey, Request};
@@ -235,9 +235,9 @@ impl Task {
                 Box::new(move || run())
             }
             Self::Alloc(memory) => {
-                let memory = Arc::clone(memory);
+                let queued = Queued::new(memory);
                 Box::new(move || {
-                    Memory::begin_use(&memory);
+                    queued.begin_use();
                     Ok(())
                 })
             }

@@ -8,7 +8,7 @@ use gpuslice_nvabi::types::*;
 family!("graph":
     charged_when_launched, given_back_by_trimming, kept_until_trimmed, relaunched_costs_once,
     allocated_and_kept, kept_is_freed_in_a_stream, kept_is_freed_at_once,
-    trim_spares_the_living, captured, captured_and_freed_outside, over_the_device,
+    trim_spares_the_living, trim_spares_what_is_launched, captured, captured_and_freed_outside, over_the_device,
     over_the_device_captured, refusals_change_nothing, uploaded, destroyed, many_graphs,
     freed_by_another_graph, freed_at_each_launch, not_launched_twice, figures, highs_reset,
     highs_are_only_reset, other_memory_under_pressure, params_read_back, zero, largest_number,
@@ -159,6 +159,19 @@ fn trim_spares_the_living(gpu: Gpu) -> Outcome {
     let (exec, at) = graph(gpu, bytes, true)?;
     launch(gpu, exec)?;
     trim(gpu)?;
+    gpu.usable(at, bytes)
+}
+
+fn trim_spares_what_is_launched(gpu: Gpu) -> Outcome {
+    let (bytes, other) = (gpu.part(8)?, gpu.part(4)?);
+    let ((exec, at), before) = (graph(gpu, bytes, true)?, gpu.alloc(other)?);
+    for _ in 0..8 {
+        ok!(cuMemsetD32Async(before, 5, other / 4, CUstream::NULL));
+    }
+    ok!(cuGraphLaunch(exec, CUstream::NULL));
+    ok!(cuDeviceGraphMemTrim(gpu.device));
+    gpu.synchronize()?;
+    gpu.took(other + bytes, PIECE)?;
     gpu.usable(at, bytes)
 }
 

@@ -111,8 +111,10 @@ pub fn cuGraphLaunch(h_graph: CUgraphExec, h_stream: CUstream) -> Outcome {
         return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     let (requests, last) = with_exec(h_graph, |exec| {
+        // First, so that nothing of it is trimmed once it is there.
+        let requests = exec.requests()?;
         exec.prepare()?;
-        Ok((exec.requests()?, exec.last))
+        Ok((requests, exec.last))
     })?;
     let after = last.into_iter().collect();
     let end = shared()?.push(stream, after, requests)?;

@@ -31,6 +31,8 @@ struct Behind {
     chunk: Option<Arc<Chunk>>,
     /// Held while the program may use it, whether or not its graph still exists.
     in_use: Option<Arc<Memory>>,
+    /// Launches to whose allocation the stream has not come yet: they have the memory already.
+    queued: usize,
     /// Freed by the program, and still counted as used: [`free`].
     freed: bool,
 }
@@ -66,7 +68,7 @@ impl Memory {
         let memory = Arc::new(Self { address, bytes, device, len, gpu });
         leave_empty(address, len);
         allocations::insert(address, Allocation::new(context, bytes, Kind::Graph, Home::Elsewhere));
-        let behind = Behind { device, len, chunk: None, in_use: None, freed: false };
+        let behind = Behind { device, len, chunk: None, in_use: None, queued: 0, freed: false };
         ledger().memory.insert(address, behind);
         Ok(memory)
     }
@@ -89,7 +91,7 @@ impl Memory {
     }
 
     /// The stream has come to the allocation.
-    pub fn begin_use(this: &Arc<Self>) {
+    fn begin_use(this: &Arc<Self>) {
         let mut ledger = ledger();
         if let Some(behind) = ledger.memory.get_mut(&this.address) {
             behind.in_use = Some(Arc::clone(this));
@@ -103,6 +105,31 @@ impl Memory {
     /// Whether the program may use it now.
     pub fn is_in_use(&self) -> bool {
         ledger().memory.get(&self.address).is_some_and(|behind| behind.in_use.is_some())
+    }
+}
+
+/// A launch that a stream is to do: what it allocates is not trimmed meanwhile.
+pub struct Queued(Arc<Memory>);
+
+impl Queued {
+    pub fn new(memory: &Arc<Memory>) -> Self {
+        if let Some(behind) = ledger().memory.get_mut(&memory.address) {
+            behind.queued += 1;
+        }
+        Self(Arc::clone(memory))
+    }
+
+    /// The stream has come to the allocation.
+    pub fn begin_use(self) {
+        Memory::begin_use(&self.0);
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if let Some(behind) = ledger().memory.get_mut(&self.0.address) {
+            behind.queued -= 1;
+        }
     }
 }
 
@@ -162,7 +189,8 @@ pub fn cuDeviceGraphMemTrim(device: CUdevice) -> Outcome {
     let mut unused = Vec::new();
     let mut ledger = ledger();
     for (address, behind) in &mut ledger.memory {
-        if behind.device == device && behind.in_use.is_none() && behind.chunk.is_some() {
+        let is_used = behind.in_use.is_some() || behind.queued > 0;
+        if behind.device == device && !is_used && behind.chunk.is_some() {
             leave_empty(*address, behind.len);
             behind.freed = false;
             unused.extend(behind.chunk.take());

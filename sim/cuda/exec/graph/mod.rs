@@ -22,7 +22,7 @@ pub use capture::{
     forget_stream, is_capturing, refuse_captured, refuse_capturing, refuse_capturing_in,
 };
 pub use capture_calls::refuse_unsafe;
-pub use memory::{Memory, end_use, free};
+pub use memory::{Memory, Queued, end_use, free};
 pub use model::GraphKey;
 
 use super::named;

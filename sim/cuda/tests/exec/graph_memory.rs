@@ -1,6 +1,6 @@
 //! Memory that graphs allocate.
 
-use crate::common::{World, stream};
+use crate::common::{World, pinned, stream};
 use crate::graphs::{copy_params, graph, instantiate};
 use crate::harness::{MIB, free_bytes, get, put};
 use gpuslice_nvabi::types::*;
@@ -95,6 +95,29 @@ scenarios! {
         ok!(cuGraphExecDestroy(exec));
         ok!(cuGraphDestroy(graph));
         refused!(ERROR_INVALID_VALUE, cuMemFree_v2(params.dptr));
+    }
+
+    a_launch_that_waits_keeps_its_memory_when_all_is_trimmed("mem=1GiB") {
+        let _world = World::new();
+        let (graph, mut made, gate) = (graph(), CUgraphNode::NULL, pinned());
+        let mut params = alloc_params(10 * MIB);
+        ok!(cuGraphAddMemAllocNode(&mut made, graph, null(), 0, &mut params));
+        let (exec, stream) = (instantiate(graph), stream(CU_STREAM_NON_BLOCKING));
+        ok!(cuGraphUpload(exec, stream));
+        ok!(cuDeviceGraphMemTrim(0));
+        assert_eq!(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0, "uploaded only");
+        ok!(cuStreamWaitValue32_v2(stream, gate as u64, 1, 0));
+        ok!(cuGraphLaunch(exec, stream));
+        ok!(cuDeviceGraphMemTrim(0));
+        assert_eq!(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 10 * MIB);
+        // SAFETY: pinned memory of four bytes, which the stream reads.
+        unsafe { gate.write_volatile(1) };
+        ok!(cuStreamSynchronize(stream));
+        put(params.dptr, b"kept");
+        assert_eq!(get(params.dptr, 4), b"kept");
+        ok!(cuMemFree_v2(params.dptr));
+        ok!(cuDeviceGraphMemTrim(0));
+        assert_eq!(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0);
     }
 
     a_launch_can_run_out_of_memory("mem=1GiB") {
