@@ -28,6 +28,7 @@ mod atomic;
 mod balance;
 
 use balance::Balance;
+pub use balance::Change;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gpuslice_wire::units::MIB;
@@ -94,7 +95,7 @@ pub enum Publish {
     /// It is in the thread's cache alone.
     No,
     /// It is one of the common credit.
-    Yes,
+    Yes(Change),
 }
 
 /// A request to the daemon for credit.
@@ -149,38 +150,36 @@ impl CreditAccount {
         let cache = &self.caches[thread_index() % THREAD_CACHES];
         match cache.change(|there| there.checked_sub(bytes)) {
             Ok(_) => Some(Publish::No),
-            Err(_) => self.take_common(cache, bytes).then_some(Publish::Yes),
+            Err(_) => self.take_common(cache, bytes).map(Publish::Yes),
         }
     }
 
     /// Takes `bytes` from the common credit, and for a small request also a refill for the cache.
     #[inline(never)]
-    fn take_common(&self, cache: &ThreadCache, bytes: u64) -> bool {
+    fn take_common(&self, cache: &ThreadCache, bytes: u64) -> Option<Change> {
         let refill = if bytes <= REFILL_BYTES { REFILL_BYTES } else { 0 };
         let with_refill = |credit: u64| match credit.checked_sub(bytes)? {
             left if left < refill => Some(bytes),
             _ => Some(bytes + refill),
         };
-        let Some(taken) = self.balance.take(with_refill) else {
-            return false;
-        };
+        let (taken, change) = self.balance.take(with_refill)?;
         if taken > bytes && !cache.add(taken - bytes) {
-            self.balance.put(taken - bytes);
+            return Some(self.balance.put(taken - bytes).1);
         }
-        true
+        Some(change)
     }
 
-    /// Puts `bytes` back into credit. Returns the common credit afterwards, which is to be published, unless they fit
-    /// into the thread's cache.
+    /// Puts `bytes` back into credit. Returns the common credit afterwards and the change to be published, unless they
+    /// fit into the thread's cache.
     #[inline]
-    pub fn put(&self, bytes: u64) -> Option<u64> {
+    pub fn put(&self, bytes: u64) -> Option<(u64, Change)> {
         let cache = &self.caches[thread_index() % THREAD_CACHES];
         if cache.add(bytes) { None } else { Some(self.put_uncached(cache, bytes)) }
     }
 
     /// Puts `bytes` into the common credit, and for a small number also the cache's excess over a refill.
     #[inline(never)]
-    fn put_uncached(&self, cache: &ThreadCache, bytes: u64) -> u64 {
+    fn put_uncached(&self, cache: &ThreadCache, bytes: u64) -> (u64, Change) {
         let keep =
             |there: u64| (bytes <= REFILL_BYTES && there > REFILL_BYTES).then_some(REFILL_BYTES);
         let spilt = cache.change(keep).map_or(0, |there| there - REFILL_BYTES);
@@ -191,12 +190,17 @@ impl CreditAccount {
     #[must_use]
     pub fn take_all(&self) -> u64 {
         let caches = self.caches.iter().map(|cache| cache.0.swap(0, Ordering::Relaxed));
-        self.balance.put(caches.sum());
+        let _ = self.balance.put(caches.sum());
         self.balance.lower(|credit| credit)
     }
 
-    /// Publishes the held bytes, in the word that other processes read.
+    /// Publishes a change, in the word that other processes read.
     #[inline]
+    pub fn publish_change(&self, copy: &AtomicU64, change: Change) {
+        self.balance.publish_change(copy, change);
+    }
+
+    /// Publishes the held bytes as they are.
     pub fn publish(&self, copy: &AtomicU64) {
         self.balance.publish(copy);
     }

@@ -95,7 +95,7 @@ impl Session {
         let bytes = grains(bytes);
         match self.account(lane).take(bytes) {
             Some(Publish::No) => {}
-            Some(Publish::Yes) => self.publish(lane),
+            Some(Publish::Yes(change)) => self.publish_change(lane, change),
             None => {
                 // Another thread may have published what this one took for a moment.
                 self.publish(lane);
@@ -110,10 +110,10 @@ impl Session {
     /// Releases `bytes` of a lane.
     #[inline]
     pub fn release(&self, lane: Lane, bytes: u64) {
-        let Some(credit) = self.account(lane).put(bytes) else {
+        let Some((credit, change)) = self.account(lane).put(bytes) else {
             return;
         };
-        self.publish(lane);
+        self.publish_change(lane, change);
         if CreditAccount::has_surplus(credit, self.chunk(lane)) && !self.is_alone() {
             self.return_surplus(lane);
         }

@@ -7,7 +7,7 @@
 
 use super::clock;
 use super::conn::{Conn, Welcome};
-use super::credit::CreditAccount;
+use super::credit::{Change, CreditAccount};
 use super::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -287,10 +287,18 @@ impl Session {
         claims.contexts.store(held.contexts.load(Relaxed), Relaxed);
     }
 
-    /// Publishes the held memory for the daemon and the container's processes, in the slot. Changes within a thread
-    /// cache are not (all threads would write one word); they are smaller than the granularity of a driver's
+    /// Publishes a change of the held memory for the daemon and the container's processes, in the slot. Changes within
+    /// a thread cache are not (all threads would write one word); they are smaller than the granularity of a driver's
     /// allocations.
     #[inline]
+    pub(super) fn publish_change(&self, lane: Lane, change: Change) {
+        if let Some(slot) = self.own.get() {
+            let copy = &slot.held[usize::from(lane.0) % ACCOUNTS_MAX];
+            self.account(lane).publish_change(copy, change);
+        }
+    }
+
+    /// Publishes the held memory as it is.
     pub(super) fn publish(&self, lane: Lane) {
         if let Some(slot) = self.own.get() {
             self.account(lane).publish(&slot.held[usize::from(lane.0) % ACCOUNTS_MAX]);

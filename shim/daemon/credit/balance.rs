@@ -7,12 +7,13 @@
 //!
 //! # Idea
 //! The number has a version, in the same word of this process; each change makes it the next. The copy has it too. A
-//! thread that publishes reads the copy and then the word, and exchanges one for the other if the copy is still what
-//! it has read. So the copy becomes newer only, and no thread waits for another one: where two exchanges fail, another
-//! thread has published the change, since the second one that came first has read the word after it. A version comes
-//! again after 65,536 changes: a thread that is interrupted between its steps for just as many, which end at the same
-//! number, makes the copy older until the next change. A number that another process writes into the copy lasts as
-//! long.
+//! thread that has changed the word exchanges, in the copy, the word before its change for the word after it. Where
+//! nothing else happens that is all, and it takes the copy's cache line once. Otherwise the exchange fails, and the
+//! thread exchanges what the copy has for what the word has by now, until one succeeds or the two are the same. So the
+//! copy becomes newer only. An exchange fails because another thread's has succeeded: no thread waits for another one.
+//! A version comes again after 65,536 changes: a thread that is interrupted between its steps for just as many, which
+//! end at the same number, makes the copy older until the next change. What another process writes into the copy lasts
+//! until the next change, too.
 //!
 //! `granted` is a word that one thread at a time changes. Memory may be taken while that much is held or less. Two
 //! words do not change together, so both sides look after they have written. A thread that takes memory
@@ -25,6 +26,14 @@
 use super::atomic::AtomicU64;
 use super::atomic::Ordering::{Relaxed, SeqCst};
 use gpuslice_wire::usage::{SLOT_BYTES, slot_bytes};
+
+/// A change of the bytes held: the words before and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "other processes do not see it yet"]
+pub struct Change {
+    before: u64,
+    after: u64,
+}
 
 /// Bytes granted and bytes held.
 #[derive(Debug, Default)]
@@ -63,25 +72,30 @@ impl Balance {
     /// Takes the bytes that `of` makes of the credit, at most all of it, and returns them; `None`, and nothing is
     /// taken, if that is `None`, or if credit is just being returned to the daemon.
     #[inline]
-    pub fn take(&self, of: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    pub fn take(&self, of: impl Fn(u64) -> Option<u64>) -> Option<(u64, Change)> {
         let mut bytes = 0;
-        self.change(|held| {
+        let change = self.change(|held| {
             bytes = of(self.credit_beside(held))?;
             Some(held + bytes)
         })?;
         let granted = self.granted.load(SeqCst);
         if self.held() > granted {
-            self.put(bytes);
+            let _ = self.put(bytes);
             return None;
         }
-        Some(bytes)
+        Some((bytes, change))
     }
 
     /// Gives back bytes that are held. Returns the credit afterwards.
     #[inline]
-    pub fn put(&self, bytes: u64) -> u64 {
-        let before = self.change(|held| Some(held.saturating_sub(bytes)));
-        self.credit_beside(before.unwrap_or_default().saturating_sub(bytes))
+    pub fn put(&self, bytes: u64) -> (u64, Change) {
+        let mut word = self.held.load(Relaxed);
+        loop {
+            match self.exchange(word, slot_bytes(word).saturating_sub(bytes)) {
+                Ok(change) => return (self.credit_beside(slot_bytes(change.after)), change),
+                Err(now) => word = now,
+            }
+        }
     }
 
     /// Lowers what is granted by the bytes that `of` makes of the credit, at most all of it. Returns them; no thread
@@ -101,34 +115,59 @@ impl Balance {
     /// Raises what is granted, of which the caller takes `taken` bytes, for which there is room: before another thread
     /// finds them. The caller holds the slow path's lock.
     pub fn raise(&self, bytes: u64, taken: u64) {
-        self.change(|held| Some(held + taken));
+        let _ = self.change(|held| Some(held + taken));
         self.granted.store(self.granted().saturating_add(bytes), SeqCst);
     }
 
     /// Makes the copy as new as the held bytes are now, or newer.
-    #[inline]
     pub fn publish(&self, copy: &AtomicU64) {
-        for _ in 0..2 {
-            // In this order: a copy that does not change before the exchange is then older.
-            let there = copy.load(SeqCst);
+        self.publish_over(copy, copy.load(SeqCst));
+    }
+
+    /// Makes the copy as new as `change`, or newer.
+    #[inline]
+    pub fn publish_change(&self, copy: &AtomicU64, change: Change) {
+        if let Err(there) = copy.compare_exchange(change.before, change.after, SeqCst, SeqCst) {
+            self.publish_over(copy, there);
+        }
+    }
+
+    /// Makes a copy that had `there` as new as the held bytes are now, or newer.
+    #[inline(never)]
+    fn publish_over(&self, copy: &AtomicU64, mut there: u64) {
+        loop {
+            // After `there` was read: a copy that does not change before the exchange is then older.
             let is = self.held.load(SeqCst);
-            if there == is || copy.compare_exchange(there, is, SeqCst, SeqCst).is_ok() {
+            if there == is {
                 return;
+            }
+            match copy.compare_exchange(there, is, SeqCst, SeqCst) {
+                Ok(_) => return,
+                Err(now) => there = now,
             }
         }
     }
 
-    /// Changes the bytes held, and makes the version the next one. Returns the bytes before; `None`, and nothing is
-    /// changed, if `to` is `None`.
+    /// Changes the bytes held. `None`, and nothing is changed, if `to` is `None`.
     #[inline]
-    fn change(&self, mut to: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+    fn change(&self, mut to: impl FnMut(u64) -> Option<u64>) -> Option<Change> {
         let mut word = self.held.load(Relaxed);
         loop {
-            let next = (word & !SLOT_BYTES).wrapping_add(SLOT_BYTES + 1) | to(slot_bytes(word))?;
-            match self.held.compare_exchange(word, next, SeqCst, SeqCst) {
-                Ok(_) => return Some(slot_bytes(word)),
+            match self.exchange(word, to(slot_bytes(word))?) {
+                Ok(change) => return Some(change),
                 Err(now) => word = now,
             }
         }
+    }
+
+    /// Changes the bytes held from those of `word` to `bytes`, and makes the version the next one.
+    ///
+    /// # Errors
+    /// The word, which is another one.
+    #[inline]
+    fn exchange(&self, word: u64, bytes: u64) -> Result<Change, u64> {
+        let after = (word & !SLOT_BYTES).wrapping_add(SLOT_BYTES + 1) | bytes;
+        let exchanged = self.held.compare_exchange(word, after, SeqCst, SeqCst);
+        exchanged.map(|before| Change { before, after })
     }
 }

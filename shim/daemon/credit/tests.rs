@@ -35,7 +35,7 @@ fn reserve(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u
 }
 
 fn release(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) {
-    if account.put(bytes).is_some_and(|credit| CreditAccount::has_surplus(credit, chunk)) {
+    if account.put(bytes).is_some_and(|(credit, _)| CreditAccount::has_surplus(credit, chunk)) {
         let mut ledger = ledger.lock().expect("no panic under it");
         ledger.reserved -= account.take_surplus(chunk);
     }
@@ -91,14 +91,14 @@ fn freed_memory_is_not_held_while_a_request_waits_for_its_answer() {
         (false, CreditReply::Granted(400 * MIB)),
     ] {
         let _ = account.take_or_request(300 * MIB, 0, false, |_| CreditReply::Granted(300 * MIB));
-        account.put(200 * MIB);
+        let _ = account.put(200 * MIB);
         let _ = account.take_or_request(400 * MIB, 0, siblings, |_| {
             assert_eq!(account.held(), 100 * MIB);
             reply
         });
         let held = if let CreditReply::Granted(_) = reply { 500 } else { 100 };
         assert_eq!(account.held(), held * MIB, "{siblings} {reply:?}");
-        account.put(held * MIB);
+        let _ = account.put(held * MIB);
         let _ = account.take_all();
     }
     assert_eq!((account.granted(), account.held()), (0, 0));
@@ -112,7 +112,7 @@ fn small_amounts_stay_in_the_thread_s_cache() {
         CreditReply::Granted(asked.wish)
     });
     assert_eq!(granted, TakeOutcome::Taken);
-    assert_eq!(account.take(4096), Some(Publish::Yes));
+    assert!(matches!(account.take(4096), Some(Publish::Yes(_))));
     assert_eq!(account.balance.credit(), CHUNK_MIN - 4096 - REFILL_BYTES);
     for _ in 0..100 {
         assert_eq!(account.take(4096), Some(Publish::No));
@@ -124,11 +124,12 @@ fn small_amounts_stay_in_the_thread_s_cache() {
         "common credit and caches together"
     );
     // Large ones pass the cache by, and an overfull cache keeps a refill.
-    assert_eq!(account.take(MIB), Some(Publish::Yes));
+    assert!(matches!(account.take(MIB), Some(Publish::Yes(_))));
     assert_eq!(account.balance.credit(), MIB - 4096 - REFILL_BYTES);
-    assert_eq!(account.put(MIB), Some(CHUNK_MIN - 4096 - REFILL_BYTES));
-    assert_eq!(account.put(REFILL_BYTES), None);
-    assert_eq!(account.put(4096), Some(CHUNK_MIN));
+    let put = |bytes| account.put(bytes).map(|(credit, _)| credit);
+    assert_eq!(put(MIB), Some(CHUNK_MIN - 4096 - REFILL_BYTES));
+    assert_eq!(put(REFILL_BYTES), None);
+    assert_eq!(put(4096), Some(CHUNK_MIN));
     assert_eq!(
         account.caches[thread_index() % THREAD_CACHES].0.load(Ordering::Relaxed),
         REFILL_BYTES
@@ -156,7 +157,7 @@ fn what_does_not_fit_into_the_word_is_refused() {
     assert_eq!(take(GIB), TakeOutcome::Taken);
     let taken = (0..4).filter(|_| take(BYTES_MAX) == TakeOutcome::Taken).count();
     assert_eq!((taken, account.held()), (1, BYTES_MAX + GIB));
-    account.put(BYTES_MAX);
+    let _ = account.put(BYTES_MAX);
     assert_eq!((account.held(), account.credit()), (GIB, BYTES_MAX));
     assert_eq!(account.take_all(), BYTES_MAX);
 }
@@ -167,7 +168,7 @@ fn all_credit_that_is_put_back_is_there() {
     let account = CreditAccount::default();
     let most = |asked: CreditRequest| CreditReply::Granted(asked.wish);
     assert_eq!(account.take_or_request(BYTES_MAX, 32 * MIB, false, most), TakeOutcome::Taken);
-    account.put(BYTES_MAX);
+    let _ = account.put(BYTES_MAX);
     assert_eq!((account.held(), account.take_all()), (0, BYTES_MAX + 32 * MIB));
 }
 
@@ -182,14 +183,18 @@ fn the_last_number_published_is_the_held_memory() {
         std::thread::scope(|scope| {
             for thread in 1..5 {
                 scope.spawn(move || {
+                    let put = || {
+                        let (_, change) = account.put(thread * MIB).expect("it is in no cache");
+                        account.publish_change(copy, change);
+                    };
                     for _ in 0..500 {
-                        assert!(account.put(thread * MIB).is_some());
-                        account.publish(copy);
-                        assert_eq!(account.take(thread * MIB), Some(Publish::Yes));
-                        account.publish(copy);
+                        put();
+                        let Some(Publish::Yes(change)) = account.take(thread * MIB) else {
+                            panic!("it was put back");
+                        };
+                        account.publish_change(copy, change);
                     }
-                    account.put(thread * MIB);
-                    account.publish(copy);
+                    put();
                 });
             }
             scope.spawn(|| (0..500).for_each(|_| account.publish(copy)));
@@ -199,7 +204,8 @@ fn the_last_number_published_is_the_held_memory() {
     }
 }
 
-/// A number that another process writes into the copy lasts until the next publication.
+/// A number that another process writes into the copy lasts until the next publication, also with the version of a
+/// later change.
 #[test]
 fn a_copy_is_mended() {
     let (account, copy) = (CreditAccount::default(), AtomicU64::new(0));
@@ -208,6 +214,24 @@ fn a_copy_is_mended() {
         copy.store(nonsense, Ordering::SeqCst);
         account.publish(&copy);
         assert_eq!(slot_bytes(copy.load(Ordering::SeqCst)), 8 * MIB);
+        copy.store(nonsense, Ordering::SeqCst);
+        let (_, change) = account.put(MIB).expect("it is in no cache");
+        account.publish_change(&copy, change);
+        assert_eq!(slot_bytes(copy.load(Ordering::SeqCst)), 7 * MIB);
+        assert!(matches!(account.take(MIB), Some(Publish::Yes(_))));
+    }
+}
+
+/// The first of two changes is published after the second one.
+#[test]
+fn an_older_change_does_not_replace_a_newer_one() {
+    let (account, copy) = (CreditAccount::default(), AtomicU64::new(0));
+    let _ = account.take_or_request(8 * MIB, 0, false, |asked| CreditReply::Granted(asked.need));
+    account.publish(&copy);
+    let changes = [2, 3].map(|mib| account.put(mib * MIB).expect("it is in no cache").1);
+    for change in changes.into_iter().rev() {
+        account.publish_change(&copy, change);
+        assert_eq!(slot_bytes(copy.load(Ordering::SeqCst)), 3 * MIB);
     }
 }
 
@@ -219,8 +243,8 @@ fn versions_end() {
     let first = account.balance.held.load(Ordering::SeqCst);
     let all = u64::MAX / (SLOT_BYTES + 1) + 1;
     for _ in 0..all / 2 {
-        assert_eq!(account.put(MIB), Some(2 * MIB));
-        assert_eq!(account.take(MIB), Some(Publish::Yes));
+        assert!(matches!(account.put(MIB), Some((credit, _)) if credit == 2 * MIB));
+        assert!(matches!(account.take(MIB), Some(Publish::Yes(_))));
     }
     assert_eq!((account.held(), account.balance.held.load(Ordering::SeqCst)), (MIB, first));
 }
@@ -254,9 +278,9 @@ fn credit_that_was_seen_before_a_request() {
             for number in 1..=ROUNDS {
                 meet(2 * number - 1);
                 pause(number, 5);
-                let taken = balance.take(|credit| (credit >= 20).then_some(20)).unwrap_or(0);
+                let taken = balance.take(|credit| (credit >= 20).then_some(20));
                 meet(2 * number);
-                balance.put(taken);
+                let _ = balance.put(taken.map_or(0, |(bytes, _)| bytes));
             }
         });
         for number in 1..=ROUNDS {
@@ -266,7 +290,7 @@ fn credit_that_was_seen_before_a_request() {
             balance.raise(kept + 5, kept + 5);
             meet(2 * number);
             most = most.max(balance.held());
-            balance.put(kept + 5);
+            let _ = balance.put(kept + 5);
             while balance.lower(|credit| credit.min(5)) < 5 {}
         }
     });
