@@ -29,6 +29,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::unistd::ftruncate;
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -141,6 +142,8 @@ pub struct ContainerWriter {
     fd: OwnedFd,
     /// The table in which its processes tell each other what they use.
     pub usage: UsageWriter,
+    /// Lanes whose gates are closed, a bit each.
+    closed: Cell<u32>,
 }
 
 impl ContainerWriter {
@@ -173,7 +176,7 @@ impl ContainerWriter {
         field!(page, stop).store(if settings.stop { STOP_CHANNELS } else { 0 }, Relaxed);
         field!(page, heartbeat_ns).store(now.0, Relaxed);
         field!(page, magic).store(CONTAINER_PAGE_MAGIC, Release);
-        Ok(ContainerWriter { page, fd, usage: UsageWriter::new()? })
+        Ok(ContainerWriter { page, fd, usage: UsageWriter::new()?, closed: Cell::default() })
     }
 
     /// The descriptor to send to the container's processes.
@@ -189,6 +192,17 @@ impl ContainerWriter {
     /// Writes the number of attached processes.
     pub fn set_clients(&self, count: usize) {
         field!(self.page, clients).store(count as u32, Relaxed);
+    }
+
+    /// Whether the gates in the streams of the container's processes are to be set for this view, which the caller
+    /// does then. Where none of a higher class is on the GPU, no stream has gates: they are open, and stay so.
+    pub fn moves_gates(&self, lane: Lane, view: &LaneView) -> bool {
+        let (bit, closed) = (1 << lane.0, self.closed.get());
+        let moves = view.gates || closed & bit != 0;
+        if moves {
+            self.closed.set(if view.gate_open { closed & !bit } else { closed | bit });
+        }
+        moves
     }
 
     /// Writes a lane, and wakes the threads that wait for a change of turn or mode, or for a recall.
@@ -486,5 +500,27 @@ mod tests {
         assert_eq!(gate(), GATE_CLOSED);
         drop(claims);
         assert_eq!(gate(), GATE_OPEN);
+    }
+
+    /// Closed gates are opened also where no new ones are made any more.
+    #[test]
+    fn gates_move_where_there_are_any() {
+        let writer = page();
+        for (gates, gate_open, moves) in [
+            (false, true, false),
+            (false, false, false),
+            (true, true, true),
+            (true, false, true),
+            (false, false, true),
+            (false, true, true),
+            (false, false, false),
+        ] {
+            let view = LaneView { gates, gate_open, ..view(2, Mode::Turns) };
+            assert_eq!(writer.moves_gates(Lane(1), &view), moves, "{gates} {gate_open}");
+            assert!(
+                !writer.moves_gates(Lane(0), &LaneView { gates: false, ..view }),
+                "another lane"
+            );
+        }
     }
 }

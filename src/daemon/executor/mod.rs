@@ -88,7 +88,9 @@ impl Duties {
             Action::SetLane { container, lane, view } => {
                 if let Some(page) = self.containers.page(&container) {
                     // Update the GPU gates first; they take effect without waking a thread.
-                    self.clients.set_gates(&container, lane, view.gate_open);
+                    if page.moves_gates(lane, &view) {
+                        self.clients.set_gates(&container, lane, view.gate_open);
+                    }
                     page.set_lane(lane, &view);
                 }
             }
