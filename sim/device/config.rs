@@ -128,7 +128,7 @@ struct Key {
 const KIND: &str = "kind";
 const STRICT: &str = "strict";
 
-const KEYS: [Key; 30] = [
+const KEYS: [Key; 31] = [
     key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
@@ -190,6 +190,7 @@ const KEYS: [Key; 30] = [
     key("mig", "none", "none, or numbers joined by +", "GPUs that NVML says are in MIG mode; CUDA shows them as others"),
     key("mps", "none", "none, or numbers joined by +", "GPUs on which NVML lists a client of an MPS server; CUDA shows them as others"),
     key("exclusive", "none", "none, or numbers joined by +", "GPUs whose compute mode NVML calls exclusive; CUDA admits all processes"),
+    key("lost", "none", "none, or numbers joined by +", "GPUs that NVML counts and does not open; CUDA shows them as others"),
     key("seed", "1", "a whole number", "of what differs from one time to the next"),
     key(
         "limits",
@@ -308,6 +309,7 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
         mig: read(value("mig"), numbers)?,
         mps: read(value("mps"), numbers)?,
         exclusive: read(value("exclusive"), numbers)?,
+        lost: read(value("lost"), numbers)?,
     })
 }
 

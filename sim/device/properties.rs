@@ -125,6 +125,8 @@ pub struct Properties {
     pub mps: u32,
     /// Of those whose compute mode NVML calls exclusive.
     pub exclusive: u32,
+    /// Of those that NVML counts and does not open.
+    pub lost: u32,
 }
 
 impl Properties {

@@ -10,6 +10,7 @@
 
 use crate::gpus::About;
 use crate::nvml::{Device, Nvml};
+use gpuslice_wire::ids::NvmlIndex;
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::text::Text;
 
@@ -36,17 +37,21 @@ pub struct Fabric {
     near: Vec<[u8; GPUS_MAX]>,
 }
 
-/// Asks NVML about the first `count` GPUs. What it does not answer is unknown.
-pub fn of(nvml: &Nvml, count: u32) -> Fabric {
-    let devices: Vec<Device<'_>> = (0..count).filter_map(|index| nvml.at(index).ok()).collect();
-    let ends = |device: &Device<'_>| Ends {
-        address: device.pci().unwrap_or_default(),
-        links: device.nvlinks(),
-        reaches: devices.iter().map(|it| device.has_nvlink_to(it).unwrap_or(false)).collect(),
-        near: devices.iter().map(|it| device.ancestor_with(it).ok()).collect(),
+/// Asks NVML about the GPUs with these indices. What it does not answer is unknown.
+pub fn of(nvml: &Nvml, gpus: impl Iterator<Item = NvmlIndex>) -> Fabric {
+    let devices: Vec<Option<Device<'_>>> = gpus.map(|index| nvml.at(index.0).ok()).collect();
+    let ends = |device: &Device<'_>| {
+        let reaches = |to: &Device<'_>| device.has_nvlink_to(to).unwrap_or(false);
+        let near = |to: &Device<'_>| device.ancestor_with(to).ok();
+        Ends {
+            address: device.pci().unwrap_or_default(),
+            links: device.nvlinks(),
+            reaches: devices.iter().map(|it| it.as_ref().is_some_and(reaches)).collect(),
+            near: devices.iter().map(|it| it.as_ref().and_then(near)).collect(),
+        }
     };
-    let all: Vec<Ends> = devices.iter().map(ends).collect();
-    Fabric::of_ends(&all)
+    let all = devices.iter().map(|it| it.as_ref().map(ends).unwrap_or_default());
+    Fabric::of_ends(&all.collect::<Vec<Ends>>())
 }
 
 impl Fabric {

@@ -207,8 +207,23 @@ fn ask(driver: &Driver, may_be_slices: &dyn Fn(&MpsProcess) -> bool) -> Result<V
         let index = NvmlIndex(index);
         Ok(Gpu { uuid, index, total, no_slices, about: About::of(&nvml, &device) })
     };
-    let mut gpus: Vec<Gpu> = (0..count).map(gpu).collect::<Result<_, _>>()?;
-    fabric::of(&nvml, count).describe(gpus.iter_mut().map(|gpu| &mut gpu.about));
+    let (mut gpus, mut left_out) = (Vec::new(), None);
+    for index in 0..count {
+        match gpu(index) {
+            Ok(gpu) => gpus.push(gpu),
+            // One that fell off the bus keeps none of the others from being served.
+            Err(GpuError::Nvml { library, why }) => {
+                tracing::error!(gpu = index, %why, "this GPU does not answer and has no slices; once nvidia-smi -i {index} works, start gpusliced again");
+                left_out.get_or_insert(GpuError::Nvml { library, why });
+            }
+            Err(why) => return Err(why),
+        }
+    }
+    if let (Some(why), true) = (left_out, gpus.is_empty()) {
+        return Err(why);
+    }
+    let indices: Vec<NvmlIndex> = gpus.iter().map(|gpu| gpu.index).collect();
+    fabric::of(&nvml, indices.into_iter()).describe(gpus.iter_mut().map(|gpu| &mut gpu.about));
     Ok(gpus)
 }
 

@@ -13,8 +13,15 @@ const UUID_BINARY: u32 = 2;
 
 fn find(wanted: impl Fn(&GpuInfo) -> bool, device: Out<nvmlDevice_t>) -> Outcome {
     let found = machine()?.gpus().iter().find(|gpu| wanted(gpu));
-    let found = found.ok_or(nvmlReturn_t::ERROR_NOT_FOUND)?;
-    device.put(handle(found.index))
+    open(found.ok_or(nvmlReturn_t::ERROR_NOT_FOUND)?, device)
+}
+
+/// Gives a handle, unless the GPU has fallen off the bus.
+fn open(gpu: &GpuInfo, device: Out<nvmlDevice_t>) -> Outcome {
+    match machine()?.properties().lost >> gpu.index & 1 {
+        0 => device.put(handle(gpu.index)),
+        _ => Err(nvmlReturn_t::ERROR_GPU_IS_LOST),
+    }
 }
 
 pub(crate) fn nvmlDeviceGetCount(count: Out<u32>) -> Outcome {
@@ -27,7 +34,7 @@ pub(crate) fn nvmlDeviceGetCount_v2(count: Out<u32>) -> Outcome {
 
 pub(crate) fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<nvmlDevice_t>) -> Outcome {
     match machine()?.gpus().get(index as usize) {
-        Some(found) => device.put(handle(found.index)),
+        Some(found) => open(found, device),
         None => Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT),
     }
 }

@@ -39,9 +39,9 @@ pub fn serve(library: &Path) -> io::Result<()> {
     }
 }
 
-/// Watches until NVML fails.
+/// Watches until NVML fails, or a GPU opens that did not.
 fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
-    let Some((events, gpus)) = registered(nvml) else {
+    let Some(Watched { events, gpus, closed }) = registered(nvml) else {
         return Ok(());
     };
     // An earlier watch may have told that one of them was lost.
@@ -69,6 +69,9 @@ fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
             Err(NvmlError::GpuLost) => std::thread::sleep(Duration::from_millis(WAIT_MS.into())),
             Err(_) => return Ok(()),
         }
+        if closed.iter().any(|index| nvml.device_by_index(*index).is_ok()) {
+            return Ok(()); // to register for it, too
+        }
         for gpu in &gpus {
             let there = nvml.device_by_uuid(gpu.as_str()).and_then(|it| it.memory_info()).is_ok();
             match (there, lost.contains(gpu.as_str())) {
@@ -86,20 +89,50 @@ fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
     }
 }
 
-/// A set of events of all GPUs, and the GPUs.
-fn registered(nvml: &nvml_wrapper::Nvml) -> Option<(EventSet<'_>, Vec<String>)> {
+/// What is watched.
+struct Watched<'a> {
+    /// Events of the GPUs that have any.
+    events: EventSet<'a>,
+    /// UUIDs.
+    gpus: Vec<String>,
+    /// The NVML indices of GPUs that do not open.
+    closed: Vec<u32>,
+}
+
+/// Registers for the events of all GPUs that open. One that does not keeps none of the others from being watched.
+fn registered(nvml: &nvml_wrapper::Nvml) -> Option<Watched<'_>> {
+    let mut without_events = BTreeSet::new();
+    let count = nvml.device_count().ok()?;
+    // A refusal ends the set, so that another one is made without that GPU.
+    (0..=count).find_map(|_| register(nvml, count, &mut without_events))
+}
+
+fn register<'a>(
+    nvml: &'a nvml_wrapper::Nvml,
+    count: u32,
+    without_events: &mut BTreeSet<u32>,
+) -> Option<Watched<'a>> {
     let wanted = EventTypes::CRITICAL_XID_ERROR | EventTypes::DOUBLE_BIT_ECC_ERROR;
     let mut events = nvml.create_event_set().ok()?;
-    let mut gpus = Vec::new();
-    for index in 0..nvml.device_count().ok()? {
-        let device = nvml.device_by_index(index).ok()?;
-        gpus.push(device.uuid().ok()?);
+    let (mut gpus, mut closed) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let opened = nvml.device_by_index(index).and_then(|it| it.uuid().map(|uuid| (it, uuid)));
+        let Ok((device, uuid)) = opened else {
+            closed.push(index);
+            continue;
+        };
+        gpus.push(uuid);
         let supported = device.supported_event_types().unwrap_or(EventTypes::empty()) & wanted;
-        if !supported.is_empty() {
-            events = device.register_events(supported, events).ok()?;
+        if supported.is_empty() || without_events.contains(&index) {
+            continue;
         }
+        let Ok(registered) = device.register_events(supported, events) else {
+            without_events.insert(index);
+            return None;
+        };
+        events = registered;
     }
-    Some((events, gpus))
+    Some(Watched { events, gpus, closed })
 }
 
 /// Writes a line.

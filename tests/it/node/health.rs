@@ -222,6 +222,23 @@ fn a_daemon_that_is_started_again_knows_that_a_gpu_has_failed() {
     }
 }
 
+/// NVML counts a GPU that fell off the bus, and answers no more about it.
+#[test]
+fn a_gpu_that_does_not_answer_leaves_the_others_served_and_watched() {
+    let mut case = Case::start("devices=3,mem=16GiB,lost=1", "");
+    let agent = AgentClient::of(&case.node);
+    assert_eq!(agent.gpus().len(), 2);
+    assert!(is_admitted(&ask(&case, "web", "0", 1)) && is_admitted(&ask(&case, "other", "2", 2)));
+    assert!(!is_admitted(&ask(&case, "none", "1", 1)));
+    assert_eq!(unpromised(&case), [15 * 1024, 14 * 1024]);
+    assert!(case.node.log().contains("GPU_IS_LOST"), "{}", case.node.log());
+    fail_until_listed(&case);
+    // The next daemon finds the same ones.
+    case.node.end_daemon(Signal::SIGKILL);
+    case.start_again();
+    assert_eq!((gpu_of(&case, "web"), gpu_of(&case, "other")), (Some(0), Some(2)));
+}
+
 /// CUDA shows the instances of a GPU in MIG mode in its place: caps and turns of it would mean nothing.
 #[test]
 fn a_gpu_in_mig_mode_has_no_slices() {
