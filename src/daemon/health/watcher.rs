@@ -69,7 +69,7 @@ fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
             Err(NvmlError::GpuLost) => std::thread::sleep(Duration::from_millis(WAIT_MS.into())),
             Err(_) => return Ok(()),
         }
-        if closed.iter().any(|index| nvml.device_by_index(*index).is_ok()) {
+        if closed.iter().any(|index| opened(nvml, *index).is_ok()) {
             return Ok(()); // to register for it, too
         }
         for gpu in &gpus {
@@ -99,6 +99,16 @@ struct Watched<'a> {
     closed: Vec<u32>,
 }
 
+/// A GPU by NVML's index, and its UUID.
+fn opened(
+    nvml: &nvml_wrapper::Nvml,
+    index: u32,
+) -> Result<(nvml_wrapper::Device<'_>, String), NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    let uuid = device.uuid()?;
+    Ok((device, uuid))
+}
+
 /// Registers for the events of all GPUs that open. One that does not keeps none of the others from being watched.
 fn registered(nvml: &nvml_wrapper::Nvml) -> Option<Watched<'_>> {
     let mut without_events = BTreeSet::new();
@@ -116,8 +126,7 @@ fn register<'a>(
     let mut events = nvml.create_event_set().ok()?;
     let (mut gpus, mut closed) = (Vec::new(), Vec::new());
     for index in 0..count {
-        let opened = nvml.device_by_index(index).and_then(|it| it.uuid().map(|uuid| (it, uuid)));
-        let Ok((device, uuid)) = opened else {
+        let Ok((device, uuid)) = opened(nvml, index) else {
             closed.push(index);
             continue;
         };
