@@ -1,4 +1,5 @@
 """The place where the suite runs: its driver, its programs, and how a command runs in a slice."""
+import contextlib
 import json
 import os
 import pathlib
@@ -99,7 +100,17 @@ class Place:
 
     def run(self, command, timeout=300, first=None, **environment):
         """Runs a command outside any slice and returns the finished process. `first` runs in the child before exec."""
-        return subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, timeout=timeout, preexec_fn=first)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        environment = self.environment(**environment)
+        with subprocess.Popen(command, env=environment, preexec_fn=first, start_new_session=True, **streams) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except BaseException:
+                # What it has started goes with it: a daemon that is left would have the next stage's card.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def wrap(self, method, options, command, runtime_dir=None):
         """The command line that runs `command` in a slice."""

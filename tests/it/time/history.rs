@@ -149,7 +149,11 @@ fn a_recording_has_the_turns_of_a_stretch() {
     }
     let sum = number(&of("a")["gpu_ns"]) + number(&of("b")["gpu_ns"]);
     assert!(sum <= length && sum > length * 8 / 10, "{sum} of {length}");
-    assert!(number(&of("b")["gpu_ns"]) > 2 * number(&of("a")["gpu_ns"]), "{about}");
+    // Both were billed a little longer than they were recorded.
+    let share = |[a, b]: [u64; 2]| 100 * b / (a + b);
+    let recorded = share(["a", "b"].map(|it| number(&of(it)["gpu_ns"])));
+    let billed = share([0, 1].map(|at| (after[at] - before[at]).as_nanos() as u64));
+    assert!(recorded.abs_diff(billed) <= 10, "{recorded} % recorded of {billed} %: {about}");
     // turns are exclusive: no two of them overlap
     let events = trace["traceEvents"].as_array().expect("a list");
     let turns = events.iter().filter(|it| it["ph"] == "X");
