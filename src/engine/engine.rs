@@ -60,8 +60,15 @@ pub struct Engine {
     pub(crate) reclaimed: Vec<(Instant, ContainerIndex)>,
     /// When one of them can be resumed.
     pub(crate) resumes_at: Option<Instant>,
+    /// When the next step of a reclaim is due.
+    pub(crate) reclaims_at: Option<Instant>,
     /// There may be unfreed memory: each step asks for its deadline, and mostly there is none.
     pub(crate) has_unfreed: bool,
+    /// When the turns of each GPU are due for a step without an event; here, and not with the GPU, since every step
+    /// asks for all of them.
+    pub(crate) due: Vec<Option<Instant>>,
+    /// The first of all deadlines, as the last step left them.
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// All GPUs.
@@ -89,7 +96,10 @@ impl Engine {
             draining: Vec::new(),
             reclaimed: Vec::new(),
             resumes_at: None,
+            reclaims_at: None,
             has_unfreed: false,
+            due: Vec::new(),
+            deadline: None,
         }
     }
 
@@ -123,6 +133,7 @@ impl Engine {
         self.show_ledgers(actions);
         self.move_drained(actions);
         self.pages_first(&mut actions[from..], told);
+        self.deadline = self.first_deadline();
         if cfg!(debug_assertions) {
             self.check();
         }
@@ -210,16 +221,6 @@ impl Engine {
         }
     }
 
-    /// When to step with [`Event::Tick`] if nothing else happens before.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let due = self.gpus.iter().filter_map(|gpu| gpu.due);
-        let memory =
-            [self.grace, self.recalled_until(), self.held_back_until(), self.unfreed_until()];
-        let moves = [self.drained_until(), self.reclaims_at()];
-        due.chain(memory.into_iter().chain(moves).flatten()).min()
-    }
-
     /// The last time that a step came too late for the tenants: when it came, and by how much.
     #[must_use]
     pub fn last_absence(&self) -> Option<(Instant, Duration)> {
@@ -280,22 +281,15 @@ impl Engine {
         }
     }
 
-    /// GPUs whose deadline has come.
-    fn overdue(&self) -> GpuSet {
-        let due = |gpu: &Gpu| gpu.due.is_some_and(|due| due <= self.now);
-        let bits = self.gpus.iter().enumerate().filter(|(_, gpu)| due(gpu));
-        bits.fold(0, |all, (at, _)| all | 1 << at)
-    }
-
     fn found(&mut self, uuid: GpuUuid, index: NvmlIndex, total: Bytes) {
         if let Some(gpu) = self.gpus.iter_mut().find(|gpu| gpu.uuid == uuid) {
             gpu.index = index;
         } else if self.gpus.len() < GPUS_MAX {
             let turns = Turns::new(self.config, self.now, self.charged);
+            self.due.push(None);
             self.gpus.push(Gpu {
                 shown: None,
                 notes: Vec::new(),
-                due: None,
                 uuid,
                 index,
                 total,
@@ -563,7 +557,7 @@ impl Engine {
         }
         for at in gang::each(known) {
             self.show(at, actions);
-            self.gpus[at].due = self.gpus[at].turns.deadline();
+            self.due[at] = self.gpus[at].turns.deadline();
             let mut notes = core::mem::take(&mut self.gpus[at].notes);
             let closed = notes.drain(..).filter(|note| !late(note));
             closed.for_each(|note| self.tell(at, note, actions));

@@ -31,6 +31,7 @@ impl Engine {
         self.check_gangs();
         self.check_shown();
         self.check_loans();
+        self.check_deadline();
         assert!(self.knows_unfreed(), "unfreed memory that no deadline ends");
         self.capacities().iter().for_each(|capacity| {
             assert!(

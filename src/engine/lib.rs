@@ -20,6 +20,7 @@ mod action;
 mod admission;
 mod config;
 mod crc;
+mod deadlines;
 mod engine;
 mod event;
 mod grants;

@@ -231,7 +231,7 @@ impl Engine {
                 idle: account.idle,
                 suspended: account.suspended,
                 absent: account.absent,
-                waits: account.waits.by_cause(),
+                waits: account.waits.table().by_cause(),
             })
         };
         let slices = self.containers.iter().flat_map(|(index, container)| {
@@ -298,7 +298,8 @@ impl Engine {
             rows.push(Snapshot::GpuUse { uuid: gpu.uuid, busy_ns });
             rows.extend(turns.entities.iter().filter_map(|entity| {
                 let container = self.containers.get(entity.index)?.record.container;
-                let by_cause_ns = turns.time_account(entity, now, charged_at).waits.by_cause();
+                let by_cause_ns =
+                    turns.time_account(entity, now, charged_at).waits.table().by_cause();
                 Some(Snapshot::SliceWaits { container, gpu: gpu.uuid, by_cause_ns })
             }));
         }
@@ -326,7 +327,7 @@ impl Engine {
         let gpu = &self.gpus[slice.gpu?];
         let turns = &gpu.turns;
         let account = turns.time_account(turns.find(index)?, now, self.charged_at(now));
-        let (largest, others) = account.waits.largest();
+        let (largest, others) = account.waits.table().largest();
         let behind = largest.map(|wait| {
             let shown = wait.and_then(|wait| {
                 let container = self.containers.get(wait.behind)?.record.container;

@@ -149,11 +149,11 @@ impl Engine {
 
     /// Whether a step of a reclaim is due.
     pub(crate) fn reclaim_due(&self) -> bool {
-        self.reclaims_at().is_some_and(|at| at <= self.now)
+        self.reclaims_at.is_some_and(|at| at <= self.now)
     }
 
-    /// When the next step of a reclaim is due.
-    pub(crate) fn reclaims_at(&self) -> Option<Instant> {
+    /// When the next step of a reclaim is due, by the state of all GPUs.
+    pub(crate) fn first_reclaim(&self) -> Option<Instant> {
         self.gpus.iter().filter_map(|gpu| gpu.lending.due).chain(self.resumes_at).min()
     }
 

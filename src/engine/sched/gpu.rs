@@ -28,8 +28,6 @@ pub(crate) struct Gpu {
     pub(crate) shown: Option<ToAll>,
     /// Notices and orders of its turns.
     pub(crate) notes: Vec<Note>,
-    /// When its turns are due for a step without an event; cached, because every step asks.
-    pub(crate) due: Option<Instant>,
 }
 
 /// The part of the page that is the same for all containers of a GPU.

@@ -117,7 +117,7 @@ impl TimeAccount {
 
     /// The time waited behind other containers.
     pub(crate) fn waiting(&self) -> Duration {
-        self.waits.total()
+        self.waits.table().total()
     }
 
     /// The time in which it had work and not the GPU: `wait_ns` of a snapshot, and WAIT in lists.

@@ -17,6 +17,9 @@
 //!
 //! A *single wait* is a stretch of time behind one container. The wait for a drain in the ordinary time does
 //! not interrupt it. Its cause is that of its larger part: the other container's turn, or its undrained work.
+//!
+//! A step of the engine adds time to every container that waits, and a single wait lasts for several. So a step adds
+//! to the single wait alone, whose end adds it to the table. A reader has a copy of the table, with it ([`Waits::table`]).
 
 use core::cmp::Reverse;
 
@@ -53,65 +56,102 @@ impl Wait {
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     behind: ContainerIndex,
-    /// Time in turns of the other container, or while the GPU was reserved for it, ns.
-    queued: u64,
-    /// Time in which it had not drained after the close of its turn, ns.
-    undrained: u64,
-    /// Why it had the turn.
+    /// In the order of [`WaitCause::ALL`], ns.
+    by_cause: [u64; WaitCause::ALL.len()],
+    /// Why the other container had the turn, at last.
     turn: WaitCause,
-    /// Why it had not drained.
+    /// Why it had not drained, at last.
     drain: WaitCause,
 }
 
 impl Stretch {
+    fn behind(behind: ContainerIndex) -> Stretch {
+        let (turn, drain) = (WaitCause::Queue, WaitCause::LongKernel);
+        Stretch { behind, by_cause: Default::default(), turn, drain }
+    }
+
+    fn add(&mut self, cause: WaitCause, ns: u64) {
+        self.by_cause[cause as usize] += ns;
+        let last = if is_drain(cause) { &mut self.drain } else { &mut self.turn };
+        *last = cause;
+    }
+
     fn length(&self) -> u64 {
-        self.queued + self.undrained
+        self.by_cause.iter().sum()
     }
 
     fn cause(&self) -> WaitCause {
-        if self.undrained > self.queued { self.drain } else { self.turn }
+        let undrained = WaitCause::ALL.into_iter().filter(|cause| is_drain(*cause));
+        let undrained: u64 = undrained.map(|cause| self.by_cause[cause as usize]).sum();
+        if undrained > self.length() - undrained { self.drain } else { self.turn }
+    }
+}
+
+/// Whether the other container's work is the cause, after its turn.
+fn is_drain(cause: WaitCause) -> bool {
+    match cause {
+        WaitCause::LongKernel | WaitCause::NoDrain => true,
+        WaitCause::Queue | WaitCause::HigherClass | WaitCause::Gang => false,
     }
 }
 
 /// The waits of one container on one GPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waits {
-    rows: [Option<Wait>; KEPT],
-    /// Time behind containers that are not in the table, or not on the GPU any more.
-    others: Duration,
-    /// All time waited, by cause, in the order of [`WaitCause::ALL`], ns.
-    by_cause: [u64; WaitCause::ALL.len()],
     stretch: Option<Stretch>,
+    ended: Table,
 }
 
 impl Waits {
     /// Adds `ns` of waiting behind `behind`.
     pub(super) fn add(&mut self, behind: ContainerIndex, cause: WaitCause, ns: u64) {
-        let stretch = self.stretch.filter(|stretch| stretch.behind == behind);
-        let (turn, drain) = (WaitCause::Queue, WaitCause::LongKernel);
-        let new = Stretch { behind, queued: 0, undrained: 0, turn, drain };
-        let mut stretch = stretch.unwrap_or(new);
-        match cause {
-            WaitCause::LongKernel | WaitCause::NoDrain => {
-                (stretch.undrained, stretch.drain) = (stretch.undrained + ns, cause);
-            }
-            WaitCause::Queue | WaitCause::HigherClass | WaitCause::Gang => {
-                (stretch.queued, stretch.turn) = (stretch.queued + ns, cause);
-            }
+        if self.stretch.is_some_and(|stretch| stretch.behind != behind) {
+            self.ends();
         }
-        self.stretch = Some(stretch);
-        self.by_cause[cause as usize] += ns;
-        let row = self.row(behind);
-        row.rank += ns;
-        row.by_cause[cause as usize] += ns;
-        if stretch.length() >= row.longest.0 {
-            (row.longest, row.cause) = (Duration(stretch.length()), stretch.cause());
-        }
+        self.stretch.get_or_insert(Stretch::behind(behind)).add(cause, ns);
     }
 
     /// The single wait is over.
     pub(super) fn ends(&mut self) {
-        self.stretch = None;
+        let stretch = self.stretch.take();
+        stretch.into_iter().for_each(|stretch| self.ended.add(&stretch));
+    }
+
+    /// `index` has left the GPU; another container may get its index.
+    pub(super) fn forget(&mut self, index: ContainerIndex) {
+        if self.stretch.is_some_and(|stretch| stretch.behind == index) {
+            self.ends();
+        }
+        self.ended.forget(index);
+    }
+
+    /// All waits, as if the present one ended now.
+    pub(crate) fn table(&self) -> Table {
+        let mut table = self.ended.clone();
+        self.stretch.iter().for_each(|stretch| table.add(stretch));
+        table
+    }
+}
+
+/// See the file's head.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    rows: [Option<Wait>; KEPT],
+    /// Time behind containers that have no row.
+    others: Duration,
+    /// All time waited, by cause, in the order of [`WaitCause::ALL`], ns.
+    by_cause: [u64; WaitCause::ALL.len()],
+}
+
+impl Table {
+    fn add(&mut self, wait: &Stretch) {
+        let row = self.row(wait.behind);
+        row.rank += wait.length();
+        add(&mut row.by_cause, &wait.by_cause);
+        if wait.length() >= row.longest.0 {
+            (row.longest, row.cause) = (Duration(wait.length()), wait.cause());
+        }
+        add(&mut self.by_cause, &wait.by_cause);
     }
 
     /// The row of `behind`, a new one if it has none.
@@ -133,13 +173,11 @@ impl Waits {
         })
     }
 
-    /// `index` has left the GPU; another container may get its index.
-    pub(super) fn forget(&mut self, index: ContainerIndex) {
+    fn forget(&mut self, index: ContainerIndex) {
         for row in &mut self.rows {
             let gone = row.take_if(|row| row.behind == index);
             self.others = Duration(self.others.0 + gone.map_or(0, |row| row.total().0));
         }
-        self.stretch = self.stretch.filter(|stretch| stretch.behind != index);
     }
 
     /// All time waited, by cause, in the order of [`WaitCause::ALL`], ns.
@@ -149,8 +187,7 @@ impl Waits {
 
     /// All time waited.
     pub(super) fn total(&self) -> Duration {
-        let rows = self.rows.iter().flatten().map(|row| row.total().0);
-        Duration(self.others.0 + rows.sum::<u64>())
+        Duration(self.by_cause.iter().sum())
     }
 
     /// The containers behind which most time was spent, the largest first, and the time behind all others.
@@ -166,6 +203,10 @@ impl Waits {
     }
 }
 
+fn add(sums: &mut [u64], parts: &[u64]) {
+    sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,7 +214,7 @@ mod tests {
     const QUEUE: WaitCause = WaitCause::Queue;
 
     fn names(waits: &Waits) -> [Option<u16>; WAITS_SHOWN] {
-        waits.largest().0.map(|row| row.map(|row| row.behind.0))
+        waits.table().largest().0.map(|row| row.map(|row| row.behind.0))
     }
 
     /// Forty containers in turn, and one behind which a fifth of the time is spent, which comes last.
@@ -190,10 +231,10 @@ mod tests {
                 all += 2_000;
             }
         }
-        assert_eq!((waits.total().0, waits.by_cause()), (all, [all, 0, 0, 0, 0]));
+        assert_eq!((waits.table().total().0, waits.table().by_cause()), (all, [all, 0, 0, 0, 0]));
         assert_eq!(names(&waits)[0], Some(99));
-        let ([first, ..], others) = waits.largest();
-        let shown: u64 = waits.largest().0.iter().flatten().map(|row| row.total().0).sum();
+        let ([first, ..], others) = waits.table().largest();
+        let shown: u64 = waits.table().largest().0.iter().flatten().map(|row| row.total().0).sum();
         assert_eq!(shown + others.0, all);
         let total = first.expect("the largest").total().0;
         assert!((190_000..=200_000).contains(&total), "{total}: measured, not the rank");
@@ -205,18 +246,18 @@ mod tests {
         let train = ContainerIndex(1);
         let mut wait = |cause, ns: u64| {
             waits.add(train, cause, ns);
-            waits.largest().0[0].map(|row| (row.longest.0, row.cause))
+            waits.table().largest().0[0].map(|row| (row.longest.0, row.cause))
         };
         assert_eq!(wait(QUEUE, 4), Some((4, QUEUE)));
         assert_eq!(wait(WaitCause::LongKernel, 1_500), Some((1_504, WaitCause::LongKernel)));
         assert_eq!(wait(WaitCause::NoDrain, 500), Some((2_004, WaitCause::NoDrain)));
         waits.ends();
         waits.add(train, WaitCause::HigherClass, 2_003);
-        let row = waits.largest().0[0].expect("a row");
+        let row = waits.table().largest().0[0].expect("a row");
         assert_eq!((row.longest.0, row.cause), (2_004, WaitCause::NoDrain));
         assert_eq!(row.by_cause, [4, 2_003, 1_500, 500, 0], "in the order of the causes");
         waits.add(train, WaitCause::HigherClass, 2);
-        let row = waits.largest().0[0].expect("a row");
+        let row = waits.table().largest().0[0].expect("a row");
         assert_eq!((row.longest.0, row.cause), (2_005, WaitCause::HigherClass));
     }
 
@@ -227,9 +268,9 @@ mod tests {
         waits.add(ContainerIndex(2), QUEUE, 5);
         waits.forget(ContainerIndex(1));
         waits.add(ContainerIndex(2), WaitCause::Gang, 5);
-        assert_eq!(waits.by_cause(), [15, 0, 0, 0, 5], "whoever has left");
-        assert_eq!((names(&waits), waits.largest().1.0), ([Some(2), None, None], 10));
-        let row = waits.largest().0[0].expect("a row");
+        assert_eq!(waits.table().by_cause(), [15, 0, 0, 0, 5], "whoever has left");
+        assert_eq!((names(&waits), waits.table().largest().1.0), ([Some(2), None, None], 10));
+        let row = waits.table().largest().0[0].expect("a row");
         assert_eq!(row.longest.0, 10, "its wait went on");
     }
 }

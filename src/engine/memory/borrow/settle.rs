@@ -74,6 +74,9 @@ impl Engine {
     pub(crate) fn settle_loans(&mut self, unsettled: GpuSet, all: bool, actions: &mut Actions) {
         let returns = all && self.begin_returns(actions);
         let on = if returns { GpuSet::MAX } else { unsettled | self.changed_on() };
+        if on == 0 {
+            return;
+        }
         let lends = |lending: &Lending| lending.elastic || lending.due.is_some();
         let gpus = (0..self.gpus.len()).filter(|gpu| on & 1 << gpu != 0);
         let gpus: Vec<usize> = gpus.filter(|gpu| lends(&self.gpus[*gpu].lending)).collect();
@@ -86,6 +89,7 @@ impl Engine {
         if on == GpuSet::MAX || on & self.reclaimed_on() != 0 {
             self.resume_reclaimed(all, actions);
         }
+        self.reclaims_at = self.first_reclaim();
     }
 
     /// The GPUs of the containers that the engine has suspended.

@@ -26,7 +26,7 @@ impl Rig {
 
     /// The wait behind the container that cost it most.
     fn worst(&self, who: usize) -> Wait {
-        let ([worst, ..], _) = self.turns.entities[who].time.waits.largest();
+        let ([worst, ..], _) = self.turns.entities[who].time.waits.table().largest();
         worst.expect("it waited")
     }
 
@@ -54,7 +54,7 @@ fn without_work_a_container_is_idle() {
     rig.run(1_000 * MS);
     assert_eq!(rig.parts(0), [1_000, 0, 0, 0, 0, 0, 0]);
     assert_eq!(rig.parts(1), [0, 0, 0, 0, 0, 1_000, 0]);
-    assert_eq!(rig.turns.entities[1].time.waits.largest(), ([None; 3], Duration(0)));
+    assert_eq!(rig.turns.entities[1].time.waits.table().largest(), ([None; 3], Duration(0)));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_new_container_of_an_old_index_inherits_no_wait() {
     rig.run(100 * MS);
     let waited = rig.worst(0).total();
     rig.turns.leave(ContainerIndex(1));
-    let (shown, others) = rig.turns.entities[0].time.waits.largest();
+    let (shown, others) = rig.turns.entities[0].time.waits.table().largest();
     assert_eq!((shown, others), ([None; 3], waited));
 }
 
