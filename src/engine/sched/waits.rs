@@ -19,7 +19,8 @@
 //! not interrupt it. Its cause is that of its larger part: the other container's turn, or its undrained work.
 //!
 //! A step of the engine adds time to every container that waits, and a single wait lasts for several. So a step adds
-//! to the single wait alone, whose end adds it to the table. A reader has a copy of the table, with it ([`Waits::table`]).
+//! to the single wait alone, whose end adds it to the table. A reader has a copy of the table that includes it
+//! ([`Waits::table`]).
 
 use core::cmp::Reverse;
 
