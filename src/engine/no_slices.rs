@@ -45,7 +45,14 @@ pub struct Remedy(NoSlices, NvmlIndex);
 
 /// The command that ends the state of a GPU.
 #[derive(Clone, Copy, Debug)]
-pub struct EndCommand(NoSlices, NvmlIndex);
+pub enum EndCommand {
+    /// MIG mode.
+    Mig(NvmlIndex),
+    /// MPS: one server has all GPUs.
+    Mps,
+    /// An exclusive compute mode.
+    Exclusive(NvmlIndex),
+}
 
 impl NoSlices {
     /// The sentence about a GPU.
@@ -71,7 +78,9 @@ impl NoSlices {
     #[must_use]
     pub fn end_command(self, gpu: NvmlIndex) -> Option<EndCommand> {
         match self {
-            NoSlices::Mig | NoSlices::Mps | NoSlices::Exclusive => Some(EndCommand(self, gpu)),
+            NoSlices::Mig => Some(EndCommand::Mig(gpu)),
+            NoSlices::Mps => Some(EndCommand::Mps),
+            NoSlices::Exclusive => Some(EndCommand::Exclusive(gpu)),
             NoSlices::Xid(_) | NoSlices::Ecc | NoSlices::Lost => None,
         }
     }
@@ -142,11 +151,10 @@ impl fmt::Display for Remedy {
 
 impl fmt::Display for EndCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let EndCommand(why, NvmlIndex(gpu)) = self;
-        match why {
-            NoSlices::Mig => write!(f, "nvidia-smi -i {gpu} -mig 0"),
-            NoSlices::Mps => f.write_str("echo quit | nvidia-cuda-mps-control"),
-            _ => write!(f, "nvidia-smi -i {gpu} -c DEFAULT"),
+        match self {
+            EndCommand::Mig(NvmlIndex(gpu)) => write!(f, "nvidia-smi -i {gpu} -mig 0"),
+            EndCommand::Mps => f.write_str("echo quit | nvidia-cuda-mps-control"),
+            EndCommand::Exclusive(NvmlIndex(gpu)) => write!(f, "nvidia-smi -i {gpu} -c DEFAULT"),
         }
     }
 }

@@ -25,6 +25,7 @@
 
 use super::atomic::AtomicU64;
 use super::atomic::Ordering::{Relaxed, SeqCst};
+use core::convert::Infallible;
 use gpuslice_wire::usage::{SLOT_BYTES, slot_bytes};
 
 /// A change of the bytes held: the words before and after it.
@@ -74,10 +75,11 @@ impl Balance {
     #[inline]
     pub fn take(&self, of: impl Fn(u64) -> Option<u64>) -> Option<(u64, Change)> {
         let mut bytes = 0;
-        let change = self.change(|held| {
-            bytes = of(self.credit_beside(held))?;
-            Some(held + bytes)
-        })?;
+        let change = self.change::<()>(|held| {
+            bytes = of(self.credit_beside(held)).ok_or(())?;
+            Ok(held + bytes)
+        });
+        let change = change.ok()?;
         let granted = self.granted.load(SeqCst);
         if self.held() > granted {
             let _ = self.put(bytes);
@@ -89,13 +91,8 @@ impl Balance {
     /// Gives back bytes that are held. Returns the credit afterwards.
     #[inline]
     pub fn put(&self, bytes: u64) -> (u64, Change) {
-        let mut word = self.held.load(Relaxed);
-        loop {
-            match self.exchange(word, slot_bytes(word).saturating_sub(bytes)) {
-                Ok(change) => return (self.credit_beside(slot_bytes(change.after)), change),
-                Err(now) => word = now,
-            }
-        }
+        let Ok(change) = self.change::<Infallible>(|held| Ok(held.saturating_sub(bytes)));
+        (self.credit_beside(slot_bytes(change.after)), change)
     }
 
     /// Lowers what is granted by the bytes that `of` makes of the credit, at most all of it. Returns them; no thread
@@ -115,7 +112,7 @@ impl Balance {
     /// Raises what is granted, of which the caller takes `taken` bytes, for which there is room: before another thread
     /// finds them. The caller holds the slow path's lock.
     pub fn raise(&self, bytes: u64, taken: u64) {
-        let _ = self.change(|held| Some(held + taken));
+        let Ok(_) = self.change::<Infallible>(|held| Ok(held + taken));
         self.granted.store(self.granted().saturating_add(bytes), SeqCst);
     }
 
@@ -148,26 +145,20 @@ impl Balance {
         }
     }
 
-    /// Changes the bytes held. `None`, and nothing is changed, if `to` is `None`.
-    #[inline]
-    fn change(&self, mut to: impl FnMut(u64) -> Option<u64>) -> Option<Change> {
-        let mut word = self.held.load(Relaxed);
-        loop {
-            match self.exchange(word, to(slot_bytes(word))?) {
-                Ok(change) => return Some(change),
-                Err(now) => word = now,
-            }
-        }
-    }
-
-    /// Changes the bytes held from those of `word` to `bytes`, and makes the version the next one.
+    /// Changes the bytes held to those that `to` makes of them.
     ///
     /// # Errors
-    /// The word, which is another one.
+    /// That of `to`; nothing is changed then.
     #[inline]
-    fn exchange(&self, word: u64, bytes: u64) -> Result<Change, u64> {
-        let after = (word & !SLOT_BYTES).wrapping_add(SLOT_BYTES + 1) | bytes;
-        let exchanged = self.held.compare_exchange(word, after, SeqCst, SeqCst);
-        exchanged.map(|before| Change { before, after })
+    fn change<E>(&self, mut to: impl FnMut(u64) -> Result<u64, E>) -> Result<Change, E> {
+        let mut before = self.held.load(Relaxed);
+        loop {
+            let bytes = to(slot_bytes(before))?;
+            let after = (before & !SLOT_BYTES).wrapping_add(SLOT_BYTES + 1) | bytes;
+            match self.held.compare_exchange(before, after, SeqCst, SeqCst) {
+                Ok(_) => return Ok(Change { before, after }),
+                Err(now) => before = now,
+            }
+        }
     }
 }

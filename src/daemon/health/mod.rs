@@ -39,7 +39,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const OF_PROGRAMS: [u32; 6] = [13, 31, 43, 45, 68, 109];
 /// Longest line of the child, bytes.
 const LINE_BYTES_MAX: usize = 128;
-/// Pause before a child that has ended is replaced.
+/// Pause before a child that has ended is replaced, and before what could not be recorded is recorded.
 const AGAIN_AFTER: Duration = Duration(5_000_000_000);
 
 /// What the child tells of a GPU.
@@ -67,6 +67,8 @@ pub struct HealthWatch {
     start_at: Option<Instant>,
     errors: BTreeMap<GpuUuid, GpuFailure>,
     record: ErrorRecord,
+    /// When the record is written again, since that failed.
+    record_at: Option<Instant>,
     /// GPUs that the driver does not find.
     lost: BTreeSet<GpuUuid>,
 }
@@ -89,6 +91,7 @@ impl HealthWatch {
             start_at: None,
             errors: BTreeMap::new(),
             record,
+            record_at: None,
             lost: BTreeSet::new(),
         }
     }
@@ -119,9 +122,22 @@ impl HealthWatch {
         any
     }
 
-    /// Records the errors as they are now.
-    fn keep(&self) {
-        self.record.write(&self.errors);
+    /// Records the errors as they are now. If that fails, it is tried again.
+    fn keep(&mut self, now: Instant) {
+        let failed_before = self.record_at.take().is_some();
+        match self.record.write(&self.errors) {
+            Ok(()) if failed_before => tracing::info!("the errors of GPUs are recorded again"),
+            Ok(()) => {}
+            Err(why) => {
+                self.record_at = Some(now.plus(AGAIN_AFTER));
+                if !failed_before {
+                    tracing::error!(
+                        "{why}; a daemon that is started again will not know the errors of GPUs. Free some room, or make the \
+                         directory writable: gpusliced tries again every 5 s"
+                    );
+                }
+            }
+        }
     }
 
     fn start_child(&mut self) {
@@ -156,7 +172,7 @@ impl HealthWatch {
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
         let recovers = self.errors.values().map(|error| error.reported.plus(self.unhealthy));
-        recovers.chain(self.start_at).min()
+        recovers.chain(self.start_at).chain(self.record_at).min()
     }
 
     /// Starts the child again, and lets GPUs recover, if that is due; returns whether a GPU's health changed.
@@ -172,8 +188,8 @@ impl HealthWatch {
                 set(gpus, *gpu, HealthState::Healthy, 0);
             }
         }
-        if !due.is_empty() {
-            self.keep();
+        if !due.is_empty() || self.record_at.is_some_and(|at| at <= now) {
+            self.keep(now);
         }
         !due.is_empty()
     }
@@ -231,7 +247,7 @@ impl HealthWatch {
                 let _ = self.errors.remove(&gpu);
             }
         }
-        self.keep();
+        self.keep(now());
         true
     }
 
@@ -365,12 +381,36 @@ mod tests {
         std::fs::write(&file, format!("{GPU} ecc 5 {at}\n{other} xid 79 5 {at}\n")).expect("it");
         let (mut third, mut gpus, known) = start(1000);
         assert!(known && gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("memory")));
-        third.keep();
+        third.keep(now());
         assert_eq!(third.record.read().len(), 2);
         assert!(third.due(now().plus(Duration(1_001_000_000_000)), &mut gpus) && !file.exists());
         assert!(gpus.unhealthy(&[GPU]).is_none() && gpus.take_changes().len() == 2);
         std::fs::write(&file, format!("{GPU} ecc 5 0\n")).expect("written");
         assert!(!start(1).2, "it has recovered meanwhile");
+    }
+
+    /// A full disk has room again.
+    #[test]
+    fn errors_that_could_not_be_recorded_are_recorded_later() {
+        let (poll, place) = (Poll::new().expect("a poll"), tempfile::tempdir().expect("a place"));
+        let (dir, file) = (place.path().join("run"), place.path().join("run/gpu_errors"));
+        let record = || ErrorRecord::new(file.clone());
+        let mut health = HealthWatch::new(PathBuf::new(), 1000, record(), poll.watch());
+        let (mut gpus, before) = (table(), now());
+        assert!(health.hear(&mut gpus, GPU, News::Xid(79)) && !file.exists());
+        let again = health.deadline().expect("a second try");
+        assert!(
+            again >= before.plus(AGAIN_AFTER)
+                && again < before.plus(Duration(1_000 * 1_000_000_000))
+        );
+        assert!(!health.due(again, &mut gpus) && !file.exists(), "no room yet");
+        std::fs::create_dir(&dir).expect("a directory");
+        assert!(!health.due(again, &mut gpus) && !file.exists(), "not due");
+        assert!(!health.due(again.plus(AGAIN_AFTER), &mut gpus) && record().read().len() == 1);
+        assert_eq!(
+            health.deadline(),
+            health.errors.values().next().map(|it| it.reported.plus(health.unhealthy))
+        );
     }
 
     fn table() -> GpuTable {

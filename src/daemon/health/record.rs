@@ -57,8 +57,11 @@ impl ErrorRecord {
         good.collect()
     }
 
-    /// Replaces the recorded errors. If that fails, the old ones stay for the next daemon, and the log says so.
-    pub fn write(&self, errors: &BTreeMap<GpuUuid, GpuFailure>) {
+    /// Replaces the recorded errors.
+    ///
+    /// # Errors
+    /// Why the file cannot be written, with its path. The old ones stay for the next daemon then.
+    pub fn write(&self, errors: &BTreeMap<GpuUuid, GpuFailure>) -> Result<(), String> {
         let (file, text) = (&self.0, text(errors));
         let done = match text.is_empty() {
             true => remove_tree(file),
@@ -66,10 +69,7 @@ impl ErrorRecord {
                 replace_passing_file(file, (&file.with_extension("new"), 0o600), text.as_bytes())
             }
         };
-        if let Err(why) = done {
-            let file = file.display();
-            tracing::error!("{file}: {why}; a daemon that is started again will not know it");
-        }
+        done.map_err(|why| format!("{}: {why}", file.display()))
     }
 }
 
@@ -126,10 +126,10 @@ mod tests {
         let file = place.path().join("gpu_errors");
         let record = ErrorRecord::new(file.clone());
         assert_eq!(record.read(), BTreeMap::new());
-        record.write(&errors());
+        record.write(&errors()).expect("room");
         assert_eq!(record.read(), errors());
-        record.write(&BTreeMap::new());
-        record.write(&BTreeMap::new());
+        record.write(&BTreeMap::new()).expect("gone");
+        record.write(&BTreeMap::new()).expect("gone");
         assert_eq!((file.exists(), record.read()), (false, BTreeMap::new()));
     }
 
