@@ -71,6 +71,8 @@ pub struct HealthWatch {
     record_at: Option<Instant>,
     /// GPUs that the driver does not find.
     lost: BTreeSet<GpuUuid>,
+    /// GPUs that did not answer when the daemon started, and do now.
+    unserved: BTreeSet<GpuUuid>,
 }
 
 impl HealthWatch {
@@ -93,6 +95,7 @@ impl HealthWatch {
             record,
             record_at: None,
             lost: BTreeSet::new(),
+            unserved: BTreeSet::new(),
         }
     }
 
@@ -221,6 +224,9 @@ impl HealthWatch {
     }
 
     fn hear(&mut self, gpus: &mut GpuTable, gpu: GpuUuid, news: News) -> bool {
+        if gpus.index(gpu).is_none() && news == News::Found && self.unserved.insert(gpu) {
+            tracing::warn!(%gpu, "this GPU answers now and did not when gpusliced started: start gpusliced again to have slices of it; the slices that are there go on");
+        }
         let is_news = match news {
             News::Found => self.lost.remove(&gpu),
             News::Lost => self.lost.insert(gpu),
@@ -351,6 +357,9 @@ mod tests {
         assert!(!health.due(late, &mut gpus) && gpus.unhealthy(&[GPU]).is_some());
         assert!(!health.hear(&mut gpus, GPU, News::Xid(79)) && health.deadline().is_none());
         assert!(health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_none());
+        // Another GPU answers for the first time.
+        let other = GpuUuid([8; 16]);
+        assert!(!health.hear(&mut gpus, other, News::Found) && health.unserved.contains(&other));
         // A child that starts finds all GPUs, which ends no error.
         assert!(health.hear(&mut gpus, GPU, News::Ecc));
         assert!(!health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_some());
