@@ -275,10 +275,10 @@ pub enum Action {
         /// The new content.
         view: LaneView,
     },
-    /// Read this lane of all pages of the container's processes now, each as a `Claims` event.
+    /// Read this lane of the process's page now, as a `Claims` event.
     ReadClaims {
-        /// The container.
-        container: ContainerId,
+        /// The process.
+        client: ClientId,
         /// The lane.
         lane: Lane,
     },

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::sched::gang::GpuSet;
 
 impl Engine {
-    /// When to step with [`Event::Tick`] if nothing else happens before.
+    /// When to step with [`Event::Tick`](crate::Event::Tick) if nothing else happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadline

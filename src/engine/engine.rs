@@ -583,8 +583,9 @@ impl Engine {
             return;
         };
         let (container, lane) = (it.record.container, entity.lane);
+        let read = |&client| Action::ReadClaims { client, lane };
         actions.push(match note {
-            Note::Closed(_) => Action::ReadClaims { container, lane },
+            Note::Closed(_) => return actions.extend(it.clients.iter().map(read)),
             Note::Stop(_) => Action::Stop { container, lane, order: entity.order },
             Note::Resume(_) => Action::Resume { container, lane },
             Note::Late(_, stage, after) => Action::Late { container, lane, stage, after },

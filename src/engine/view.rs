@@ -58,7 +58,11 @@ impl Engine {
                 let Some(slice) = container.slices.get_mut(lane) else {
                     continue;
                 };
-                let view = view(Some((all, one)), slice, config);
+                // Mostly the turn alone has changed. Where the ledger has, too, `show_ledgers` follows.
+                let view = match slice.shown.filter(|_| !anew) {
+                    Some(shown) => with_turn(shown, one),
+                    None => view(Some((all, one)), slice, config),
+                };
                 show(id, lane, slice, view, actions);
             }
         }
@@ -134,12 +138,8 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
     let Some((all, one)) = on else {
         return ledger;
     };
-    LaneView {
+    let of_all = LaneView {
         mode: all.mode,
-        gates: one.gates,
-        gate_open: one.gate_open,
-        turn: one.turn,
-        turn_end: one.turn_end,
         window_us: all.window_us,
         idle_us: match all.mode {
             Mode::Open => config.idle_open_us,
@@ -148,5 +148,11 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
         // A figure that includes other memory must not keep the container from ever trying.
         context: slice.context.unwrap_or_default().min(Bytes(cap.0 / 2)),
         ..ledger
-    }
+    };
+    with_turn(of_all, one)
+}
+
+/// A page with this turn.
+fn with_turn(view: LaneView, ToOne { turn, turn_end, gates, gate_open }: ToOne) -> LaneView {
+    LaneView { turn, turn_end, gates, gate_open, ..view }
 }

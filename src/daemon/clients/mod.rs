@@ -336,9 +336,9 @@ impl Clients {
         }
     }
 
-    /// Queues reading the claims of a container's processes about a GPU.
-    pub fn read_lane(&self, container: &ContainerId, lane: Lane, out: &mut Tasks) {
-        for (key, _) in self.of(container) {
+    /// Queues reading the claims of a process about a GPU.
+    pub fn read_lane(&self, client: ClientId, lane: Lane, out: &mut Tasks) {
+        if let Some(ClientHolder::Connected(key)) = self.holder_of(client) {
             out.push(Task::ReadClaims(key, lane));
         }
     }

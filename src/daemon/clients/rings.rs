@@ -77,13 +77,17 @@ impl Default for RingQueue {
 impl RingQueue {
     /// Which bucket pays for a ring of a container now. If none does, the ring must wait.
     fn payer(&self, container: &Rings, now: Instant) -> Option<Payer> {
-        if !container.waiting.is_empty() {
-            None
-        } else if self.waiting.is_empty() && self.node.next() <= now {
+        if self.node_pays(now) {
             Some(Payer::Node)
         } else {
-            (container.own.next() <= now).then_some(Payer::Container)
+            let own = container.waiting.is_empty() && container.own.next() <= now;
+            own.then_some(Payer::Container)
         }
+    }
+
+    /// Whether the node's bucket pays for a ring now: rings of any container that wait go first.
+    fn node_pays(&self, now: Instant) -> bool {
+        self.waiting.is_empty() && self.node.next() <= now
     }
 
     /// Has a process's ring wait for its turn. None of its waits already.
@@ -121,6 +125,9 @@ impl Clients {
     pub fn rang(&mut self, process: Key, now: Instant) -> Option<Ring> {
         let tenant = self.tenants.get_mut(process).filter(|it| !it.rung)?;
         let container = tenant.container;
+        if self.ring_queue.node_pays(now) {
+            return Some(Ring { process, container, payer: Payer::Node }); // mostly
+        }
         let rings = &mut self.siblings.get_mut(&container)?.rings;
         let payer = self.ring_queue.payer(rings, now);
         if payer.is_none() {

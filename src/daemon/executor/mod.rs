@@ -94,8 +94,8 @@ impl Duties {
                     page.set_lane(lane, &view);
                 }
             }
-            Action::ReadClaims { container, lane } => {
-                self.clients.read_lane(&container, lane, &mut self.tasks);
+            Action::ReadClaims { client, lane } => {
+                self.clients.read_lane(client, lane, &mut self.tasks);
             }
             Action::Stop { container, lane, order } => {
                 let tasks = &mut self.tasks;

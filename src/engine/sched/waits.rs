@@ -22,6 +22,7 @@
 //! to the single wait alone, whose end adds it to the table. A reader has a copy of the table that includes it
 //! ([`Waits::table`]).
 
+use alloc::boxed::Box;
 use core::cmp::Reverse;
 
 use gpuslice_wire::units::Duration;
@@ -100,7 +101,8 @@ fn is_drain(cause: WaitCause) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waits {
     stretch: Option<Stretch>,
-    ended: Table,
+    /// Of the waits that are over. Apart, since each step walks all containers of a GPU, and few waits end in it.
+    ended: Box<Table>,
 }
 
 impl Waits {
@@ -128,7 +130,7 @@ impl Waits {
 
     /// All waits, as if the present one ended now.
     pub(crate) fn table(&self) -> Table {
-        let mut table = self.ended.clone();
+        let mut table = (*self.ended).clone();
         self.stretch.iter().for_each(|stretch| table.add(stretch));
         table
     }

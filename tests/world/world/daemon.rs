@@ -285,7 +285,7 @@ impl World {
             Action::Disconnect { why: Cut::Over, .. } => {}
             Action::Disconnect { client, .. } => self.disconnect(client),
             Action::SetLane { container, lane, view } => self.set_page(container, lane, view),
-            Action::ReadClaims { container, lane } => self.reread(container, lane),
+            Action::ReadClaims { client, lane } => self.reread(client, lane),
             Action::Stop { container, lane, order } => self.order_stop(container, lane, order),
             Action::Resume { container, lane } => self.order_resume(container, lane),
             action @ (Action::Relimited { .. }
@@ -370,12 +370,9 @@ impl World {
         }
     }
 
-    pub(super) fn reread(&mut self, container: ContainerId, lane: Lane) {
-        let all: Vec<usize> = self.clients.values().copied().collect();
-        for who in all {
-            if self.processes[who].container == container {
-                self.daemon.inbox.push_front(Letter::Read(who, usize::from(lane.0)));
-            }
+    pub(super) fn reread(&mut self, client: ClientId, lane: Lane) {
+        if let Some(who) = self.clients.get(&client) {
+            self.daemon.inbox.push_front(Letter::Read(*who, usize::from(lane.0)));
         }
     }
 }

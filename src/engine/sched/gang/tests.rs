@@ -112,9 +112,9 @@ impl Node {
                     let part = &mut self.programs[who].parts[usize::from(lane.0)];
                     (part.open, part.turn) = (view.mode == Mode::Open, view.turn);
                 }
-                Action::ReadClaims { container, lane } => {
-                    let who: usize = container.as_str().parse().expect("a number");
-                    read.push((who, usize::from(lane.0)));
+                Action::ReadClaims { client, lane } => {
+                    let who = self.programs.iter().position(|it| it.client == client);
+                    read.push((who.expect("a process"), usize::from(lane.0)));
                 }
                 _ => {}
             }

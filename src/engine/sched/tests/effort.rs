@@ -81,10 +81,10 @@ impl Busy {
                             (view.turn, view.turn);
                     }
                 }
-                Action::ReadClaims { container, .. } => {
+                Action::ReadClaims { client, .. } => {
                     self.seen.read += 1;
-                    let who = container.as_str().parse().expect("a number");
-                    self.to_read.push_back(who);
+                    let who = self.clients.iter().position(|it| *it == client);
+                    self.to_read.push_back(who.expect("a process"));
                 }
                 other => panic!("{other:?} was not ordered"),
             }

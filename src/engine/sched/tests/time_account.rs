@@ -246,15 +246,10 @@ impl Node {
 
     fn step(&mut self, event: Event) {
         for action in self.rig.step(event) {
-            if let Action::ReadClaims { container, lane } = action {
-                let all = self.processes.iter().filter(|it| it.0 == container);
-                let read: Vec<Event> = all
-                    .map(|(_, client, claims)| {
-                        let claims = claims[usize::from(lane.0)];
-                        Event::Claims { client: *client, lane, claims }
-                    })
-                    .collect();
-                read.into_iter().for_each(|event| self.step(event));
+            if let Action::ReadClaims { client, lane } = action {
+                let process = self.processes.iter().find(|it| it.1 == client);
+                let claims = process.expect("a process").2[usize::from(lane.0)];
+                self.step(Event::Claims { client, lane, claims });
             }
         }
     }

@@ -71,10 +71,9 @@ fn walk(seed: u64) {
                 Action::SetLane { container, lane, view } => {
                     _ = pages.insert((container, lane), view.turn);
                 }
-                Action::ReadClaims { container, lane } => {
-                    let at = lanes.iter().position(|it| id(it.0) == container && it.2 == lane);
-                    let at = at.expect("a lane");
-                    let (claims, client) = (claims[at], lanes[at].1);
+                Action::ReadClaims { client, lane } => {
+                    let at = lanes.iter().position(|it| (it.1, it.2) == (client, lane));
+                    let claims = claims[at.expect("a lane")];
                     actions.extend(step(&mut rig, Event::Claims { client, lane, claims }));
                 }
                 _ => {}
