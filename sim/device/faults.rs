@@ -7,6 +7,7 @@
 //! | `xid:X@launch=N` | the Nth kernel of a process kills its context with Xid X |
 //! | `hang=CALL` | a control of a channel group hangs meanwhile: `stats`, `stop`, `preempt`, `resume` or `slice`; |
 //! | | or a call of checkpoints: `lock`, `checkpoint`, `restore` or `unlock` |
+//! | `hang=CALL@PID` | the same, only on what is that process's |
 //! | `refuse=CALL` | that call of checkpoints is refused as not supported |
 //! | `half=CALL` | `checkpoint` or `restore` moves a part of the memory, and fails |
 //! | `none` | nothing |
@@ -26,13 +27,14 @@ pub struct Faults {
     pub xid_at_launch: u64,
     /// A place in `HANGS`, from 1.
     pub hang: u64,
+    /// The process on which it hangs, in the pid namespace of who looks; 0 for all.
+    pub hang_on: u64,
     /// The same of a call that is refused, and of one that fails half-way.
     pub refuse: u64,
     pub half: u64,
 }
 
-pub(crate) const FAULT_FORM: &str =
-    "none, oom-every=N, slow-launch=DURATION, xid:X@launch=N, hang=CALL, refuse=CALL or half=CALL";
+pub(crate) const FAULT_FORM: &str = "none, oom-every=N, slow-launch=DURATION, xid:X@launch=N, hang=CALL, hang=CALL@PID, refuse=CALL or half=CALL";
 /// Controls that can hang, and calls of checkpoints, which can also be refused or fail half-way.
 const HANGS: [&str; 8] =
     ["stats", "stop", "resume", "slice", "lock", "checkpoint", "restore", "unlock"];
@@ -61,7 +63,11 @@ impl Faults {
         } else if let Some(duration) = text.strip_prefix("slow-launch=") {
             self.slow_launch_ns = units::duration(duration).filter(|&ns| ns > 0)?;
         } else if let Some(control) = text.strip_prefix("hang=") {
-            self.hang = place(control)?;
+            let (control, pid) = match control.split_once('@') {
+                Some((control, pid)) => (control, positive(pid)?),
+                None => (control, 0),
+            };
+            (self.hang, self.hang_on) = (place(control)?, pid);
         } else if let Some(call) = text.strip_prefix("refuse=") {
             self.refuse = place(call).filter(|&at| at > CHECKPOINTS as u64)?;
         } else if let Some(call) = text.strip_prefix("half=") {
@@ -75,9 +81,9 @@ impl Faults {
         Some(())
     }
 
-    /// Whether a control of this name hangs.
-    pub(crate) fn hangs(&self, control: &str) -> bool {
-        place(control) == Some(self.hang)
+    /// Whether a control of this name hangs on a process, by its pid.
+    pub(crate) fn hangs(&self, control: &str, pid: u64) -> bool {
+        place(control) == Some(self.hang) && (self.hang_on == 0 || self.hang_on == pid)
     }
 
     /// Whether a call of checkpoints is refused.
@@ -109,14 +115,20 @@ mod tests {
         assert_eq!(faults.slow_launch_ns, 5_000_000);
         assert_eq!(Faults::parse("none"), Ok(Faults::default()));
         let faults = Faults::parse("hang=resume").unwrap();
-        assert!(faults.hangs("resume") && !faults.hangs("stop"));
-        assert!(!Faults::default().hangs("stats"));
+        assert!(faults.hangs("resume", 7) && !faults.hangs("stop", 7));
+        assert!(!Faults::default().hangs("stats", 7));
+        let faults = Faults::parse("hang=stop@7").unwrap();
+        assert!(faults.hangs("stop", 7) && !faults.hangs("stop", 8) && !faults.hangs("stats", 7));
         let faults = Faults::parse("refuse=lock+half=restore").unwrap();
-        assert!(faults.refuses("lock") && faults.is_half("restore") && !faults.hangs("lock"));
+        assert!(faults.refuses("lock") && faults.is_half("restore") && !faults.hangs("lock", 7));
         assert!(!faults.refuses("unlock") && !faults.is_half("checkpoint"));
         for bad in [
             "hang=",
             "hang=now",
+            "hang=stop@",
+            "hang=stop@0",
+            "hang=stop@-1",
+            "hang=@7",
             "refuse=stop",
             "half=lock",
             "",

@@ -77,7 +77,7 @@ impl Machine {
     /// Locks a running process once its work is done, within `timeout_ms`; 0 for as long as it takes.
     pub fn lock_process(&self, pid: i32, timeout_ms: u32) -> Done {
         let target = self.target(pid)?;
-        self.faulty("lock")?;
+        self.faulty("lock", target)?;
         self.pass(target, 0, LOCKING)?;
         let deadline = now_ns() + u64::from(timeout_ms) * 1_000_000;
         loop {
@@ -114,7 +114,7 @@ impl Machine {
     /// Lets a locked process go on.
     pub fn unlock_process(&self, pid: i32) -> Done {
         let target = self.target(pid)?;
-        self.faulty("unlock")?;
+        self.faulty("unlock", target)?;
         // Left by a process that died while it locked this one.
         if self.pass(target, LOCKING, 0).is_ok() {
             return Ok(());
@@ -187,8 +187,8 @@ impl Machine {
     }
 
     /// Hangs or refuses, where a fault asks for that.
-    fn faulty(&self, call: &str) -> Done {
-        self.hang_if_asked(call);
+    fn faulty(&self, call: &str, target: Target) -> Done {
+        self.hang_if_asked(call, target.slot);
         let faults = self.faults.unwrap_or_else(|| self.lock().faults);
         if faults.refuses(call) { Err(CheckpointError::NotSupported) } else { Ok(()) }
     }
@@ -209,7 +209,7 @@ impl Machine {
         if self.frozen(target.slot) != from {
             return Err(CheckpointError::WrongState);
         }
-        self.faulty(call)?;
+        self.faulty(call, target)?;
         let half = self.faults.unwrap_or_else(|| self.lock().faults).is_half(call);
         let pages = self.with(None, |state, _| -> Done<u64> {
             self.check(target)?;

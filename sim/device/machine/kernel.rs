@@ -179,7 +179,7 @@ impl Machine {
         }
         let (group, params) = (it.object, it.params as *mut c_void);
         // SAFETY: the caller's promise: the parameters of this command.
-        self.hang_if_asked(unsafe { name_of(it.command, params) });
+        self.hang_if_asked(unsafe { name_of(it.command, params) }, slot);
         let named = |handle: u32| {
             move |_: usize, c: &Context| handle != 0 && (c.group == handle || c.channel == handle)
         };
@@ -222,9 +222,10 @@ impl Machine {
         Ok(found_or_not(found))
     }
 
-    /// Returns from a control that the machine's faults let hang once they no longer do.
-    pub(super) fn hang_if_asked(&self, control: &str) {
-        while self.faults.unwrap_or_else(|| self.lock().faults).hangs(control) {
+    /// Returns from a control of a process that the machine's faults let hang once they no longer do.
+    pub(super) fn hang_if_asked(&self, control: &str, slot: usize) {
+        let pid = u64::from(self.pid_of(slot).unwrap_or(0));
+        while self.faults.unwrap_or_else(|| self.lock().faults).hangs(control, pid) {
             std::thread::sleep(HANG_LOOK);
         }
     }

@@ -66,12 +66,17 @@ impl Machine {
     }
 
     fn with_pid(&self, slot: usize, info: ProcessInfo) -> Option<ProcessInfo> {
+        Some(ProcessInfo { pid: self.pid_of(slot)?, ..info })
+    }
+
+    /// The pid of a slot's process, if the caller's pid namespace shows it.
+    pub(super) fn pid_of(&self, slot: usize) -> Option<u32> {
         if self.is_own(slot) {
-            return Some(ProcessInfo { pid: self.pid, ..info });
+            return Some(self.pid);
         }
         match self.locks.holder(slot) {
-            Holder::Process(pid) if pid > 0 => Some(ProcessInfo { pid: pid as u32, ..info }),
-            _ => None,
+            Holder::Process(pid) => u32::try_from(pid).ok().filter(|pid| *pid > 0),
+            Holder::None => None,
         }
     }
 
