@@ -27,9 +27,9 @@ pub struct Faults {
     pub xid_at_launch: u64,
     /// A place in `HANGS`, from 1.
     pub hang: u64,
-    /// The process on which it hangs, in the pid namespace of who looks; 0 for all.
+    /// The pid of the process on which it hangs, as the caller sees it; 0 for all.
     pub hang_on: u64,
-    /// The same of a call that is refused, and of one that fails half-way.
+    /// A call that is refused, and one that fails half-way: places in `HANGS`, too.
     pub refuse: u64,
     pub half: u64,
 }
@@ -81,9 +81,10 @@ impl Faults {
         Some(())
     }
 
-    /// Whether a control of this name hangs on a process, by its pid.
-    pub(crate) fn hangs(&self, control: &str, pid: u64) -> bool {
-        place(control) == Some(self.hang) && (self.hang_on == 0 || self.hang_on == pid)
+    /// Whether a control of this name hangs on a process. Its pid takes a system call, and is asked for if it matters.
+    pub(crate) fn hangs(&self, control: &str, pid: impl FnOnce() -> Option<u32>) -> bool {
+        let on = || self.hang_on == 0 || pid().is_some_and(|pid| u64::from(pid) == self.hang_on);
+        place(control) == Some(self.hang) && on()
     }
 
     /// Whether a call of checkpoints is refused.
@@ -115,12 +116,14 @@ mod tests {
         assert_eq!(faults.slow_launch_ns, 5_000_000);
         assert_eq!(Faults::parse("none"), Ok(Faults::default()));
         let faults = Faults::parse("hang=resume").unwrap();
-        assert!(faults.hangs("resume", 7) && !faults.hangs("stop", 7));
-        assert!(!Faults::default().hangs("stats", 7));
+        let hangs = |faults: &Faults, control, pid| faults.hangs(control, || Some(pid));
+        assert!(hangs(&faults, "resume", 7) && !hangs(&faults, "stop", 7));
+        assert!(!hangs(&Faults::default(), "stats", 7));
         let faults = Faults::parse("hang=stop@7").unwrap();
-        assert!(faults.hangs("stop", 7) && !faults.hangs("stop", 8) && !faults.hangs("stats", 7));
+        assert!(hangs(&faults, "stop", 7) && !hangs(&faults, "stop", 8));
+        assert!(!hangs(&faults, "stats", 7) && !faults.hangs("stop", || None));
         let faults = Faults::parse("refuse=lock+half=restore").unwrap();
-        assert!(faults.refuses("lock") && faults.is_half("restore") && !faults.hangs("lock", 7));
+        assert!(faults.refuses("lock") && faults.is_half("restore") && !hangs(&faults, "lock", 7));
         assert!(!faults.refuses("unlock") && !faults.is_half("checkpoint"));
         for bad in [
             "hang=",

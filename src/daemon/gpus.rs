@@ -213,7 +213,7 @@ fn ask(driver: &Driver, may_be_slices: &dyn Fn(&MpsProcess) -> bool) -> Result<V
             Ok(gpu) => gpus.push(gpu),
             // One that fell off the bus keeps none of the others from being served.
             Err(GpuError::Nvml { library, why }) => {
-                tracing::error!(gpu = index, %why, "this GPU does not answer and has no slices; gpusliced logs when it answers");
+                tracing::error!(gpu = index, %why, "this GPU does not answer and has no slices: check it with nvidia-smi -i {index}; gpusliced logs when it answers");
                 left_out.get_or_insert(GpuError::Nvml { library, why });
             }
             Err(why) => return Err(why),

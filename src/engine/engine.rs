@@ -60,7 +60,7 @@ pub struct Engine {
     pub(crate) reclaimed: Vec<(Instant, ContainerIndex)>,
     /// When one of them can be resumed.
     pub(crate) resumes_at: Option<Instant>,
-    /// When the next step of a reclaim is due.
+    /// When the next step of a reclaim is due, as the last settlement left it.
     pub(crate) reclaims_at: Option<Instant>,
     /// There may be unfreed memory: each step asks for its deadline, and mostly there is none.
     pub(crate) has_unfreed: bool,

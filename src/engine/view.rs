@@ -138,7 +138,7 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
     let Some((all, one)) = on else {
         return ledger;
     };
-    let of_all = LaneView {
+    let without_turn = LaneView {
         mode: all.mode,
         window_us: all.window_us,
         idle_us: match all.mode {
@@ -149,7 +149,7 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, config: &Config) -> LaneView 
         context: slice.context.unwrap_or_default().min(Bytes(cap.0 / 2)),
         ..ledger
     };
-    with_turn(of_all, one)
+    with_turn(without_turn, one)
 }
 
 /// A page with this turn.

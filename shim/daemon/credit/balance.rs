@@ -75,11 +75,11 @@ impl Balance {
     #[inline]
     pub fn take(&self, of: impl Fn(u64) -> Option<u64>) -> Option<(u64, Change)> {
         let mut bytes = 0;
-        let change = self.change::<()>(|held| {
+        let taken = self.change::<()>(|held| {
             bytes = of(self.credit_beside(held)).ok_or(())?;
             Ok(held + bytes)
         });
-        let change = change.ok()?;
+        let change = taken.ok()?;
         let granted = self.granted.load(SeqCst);
         if self.held() > granted {
             let _ = self.put(bytes);

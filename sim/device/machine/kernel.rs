@@ -224,7 +224,7 @@ impl Machine {
 
     /// Returns from a control of a process that the machine's faults let hang once they no longer do.
     pub(super) fn hang_if_asked(&self, control: &str, slot: usize) {
-        let pid = u64::from(self.pid_of(slot).unwrap_or(0));
+        let pid = || self.pid_of(slot);
         while self.faults.unwrap_or_else(|| self.lock().faults).hangs(control, pid) {
             std::thread::sleep(HANG_LOOK);
         }

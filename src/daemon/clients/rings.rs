@@ -75,19 +75,20 @@ impl Default for RingQueue {
 }
 
 impl RingQueue {
-    /// Which bucket pays for a ring of a container now. If none does, the ring must wait.
-    fn payer(&self, container: &Rings, now: Instant) -> Option<Payer> {
-        if self.node_pays(now) {
-            Some(Payer::Node)
-        } else {
-            let own = container.waiting.is_empty() && container.own.next() <= now;
-            own.then_some(Payer::Container)
+    /// Which bucket pays for a ring of a container now. If none does, the ring must wait. Mostly the node's does, and
+    /// the container is not looked for.
+    fn payer<'a>(
+        &self,
+        container: impl FnOnce() -> Option<&'a Rings>,
+        now: Instant,
+    ) -> Option<Payer> {
+        // Rings that wait, of whatever container, go first.
+        if self.waiting.is_empty() && self.node.next() <= now {
+            return Some(Payer::Node);
         }
-    }
-
-    /// Whether the node's bucket pays for a ring now: rings of any container that wait go first.
-    fn node_pays(&self, now: Instant) -> bool {
-        self.waiting.is_empty() && self.node.next() <= now
+        let container = container()?;
+        let pays = container.waiting.is_empty() && container.own.next() <= now;
+        pays.then_some(Payer::Container)
     }
 
     /// Has a process's ring wait for its turn. None of its waits already.
@@ -125,12 +126,10 @@ impl Clients {
     pub fn rang(&mut self, process: Key, now: Instant) -> Option<Ring> {
         let tenant = self.tenants.get_mut(process).filter(|it| !it.rung)?;
         let container = tenant.container;
-        if self.ring_queue.node_pays(now) {
-            return Some(Ring { process, container, payer: Payer::Node }); // mostly
-        }
-        let rings = &mut self.siblings.get_mut(&container)?.rings;
+        let rings = || self.siblings.get(&container).map(|it| &it.rings);
         let payer = self.ring_queue.payer(rings, now);
         if payer.is_none() {
+            let rings = &mut self.siblings.get_mut(&container)?.rings;
             tenant.rung = true;
             self.ring_queue.wait(container, rings, process);
         }
@@ -201,7 +200,7 @@ mod tests {
                 took[at] += cost.0;
             }
             for (at, (id, rings)) in containers.iter_mut().enumerate() {
-                let payer = queue.payer(rings, now);
+                let payer = queue.payer(|| Some(&*rings), now);
                 if payer.is_some() {
                     now = now.plus(cost);
                     took[at] += cost.0;
@@ -251,7 +250,7 @@ mod tests {
         let mut now = Instant(2 * SECOND);
         let rings = &mut all[8].1;
         for number in 0..5_000 {
-            assert!(queue.payer(rings, now).is_some(), "{number}");
+            assert!(queue.payer(|| Some(&*rings), now).is_some(), "{number}");
             now = now.plus(Duration(3_000));
             rings.own.spend(now, 3_000);
             now = now.plus(Duration(192_000));
@@ -265,7 +264,7 @@ mod tests {
         let now = Instant(SECOND);
         queue.node.spend(now, 2 * NODE_MOST);
         rings.own.spend(now, 2 * OWN_MOST);
-        assert_eq!((queue.payer(rings, now), queue.deadline()), (None, None));
+        assert_eq!((queue.payer(|| Some(&*rings), now), queue.deadline()), (None, None));
         queue.wait(*id, rings, key(3));
         queue.wait(*id, rings, key(4));
         let next = queue.deadline().expect("one waits");
@@ -275,6 +274,6 @@ mod tests {
             assert_eq!(queue.next_of(*id, rings), Some(key(at)));
             assert_eq!(queue.deadline().is_some(), more);
         }
-        assert!(queue.payer(rings, next).is_some());
+        assert!(queue.payer(|| Some(&*rings), next).is_some());
     }
 }
