@@ -113,14 +113,15 @@ impl Suspender {
         self.workers.due(now);
         let late = self.runs.iter().filter(|(_, run)| run.deadline <= now);
         let late: Vec<Key> = late.map(|(key, _)| key).collect();
-        late.into_iter().filter_map(|key| self.lost(key, "did not answer in time")).collect()
+        let late: Vec<Move> = late.into_iter().filter_map(|key| self.remove(key)).collect();
+        late.into_iter().filter_map(|run| self.lost(run, "did not answer in time")).collect()
     }
 
     /// Reads a worker's answer.
     pub fn read(&mut self, key: Key) -> Option<Moved> {
         let answer = self.runs.get(key)?.worker.answer()?;
         let Ok(Report { away, moved, why }) = serde_json::from_slice(&answer) else {
-            return self.lost(key, "ended");
+            return self.ended(key);
         };
         let Run { it: run, worker, .. } = self.runs.remove(key)?;
         let works = why.is_none() && self.watch.forget(&worker).is_ok();
@@ -158,9 +159,19 @@ impl Suspender {
         Moved { container, away, moved }
     }
 
-    /// A worker has ended, or is given up.
-    fn lost(&mut self, key: Key, what: &str) -> Option<Moved> {
+    /// A worker has ended without an answer. One that had waited for a job may have been killed before it took this
+    /// one, and says nothing of the job; so a new worker does the job.
+    fn ended(&mut self, key: Key) -> Option<Moved> {
+        let has_waited = self.runs.get(key)?.worker.has_waited();
         let run = self.remove(key)?;
+        if has_waited && self.start(run.container, run.job.clone(), run.undoes.clone()).is_ok() {
+            return None;
+        }
+        self.lost(run, "ended")
+    }
+
+    /// The worker of a move has ended, or is given up.
+    fn lost(&mut self, run: Move, what: &str) -> Option<Moved> {
         let why = format!("the process that calls the driver {what}");
         if !run.job.away {
             let why = run.undoes.map_or(why.clone(), |first| format!("{first}; and back: {why}"));
@@ -190,10 +201,9 @@ impl Suspender {
         let it = Move { container, job, undoes };
         let run = Run { it, worker, deadline };
         let key = self.runs.insert(run).map_err(|_| io::Error::other("too many moves"))?;
-        if let Some(run) = self.runs.get(key) {
-            self.watch.add(run.worker.as_fd(), Source::Suspension(key))?;
-        }
-        Ok(())
+        let Some(run) = self.runs.get(key) else { return Ok(()) };
+        let watched = self.watch.add(run.worker.as_fd(), Source::Suspension(key));
+        Ok(watched.inspect_err(|_| drop(self.remove(key)))?)
     }
 }
 

@@ -29,6 +29,8 @@ const KEPT: Duration = Duration::from_millis(30_000);
 pub(super) struct Worker {
     child: Child,
     channel: OwnedFd,
+    /// It has done a job, and was kept for this one.
+    has_waited: bool,
 }
 
 impl Worker {
@@ -42,6 +44,11 @@ impl Worker {
         };
         packet.truncate(len);
         Some(packet)
+    }
+
+    /// Whether it waited for its job, and may thus have been killed before it took it.
+    pub(super) fn has_waited(&self) -> bool {
+        self.has_waited
     }
 }
 
@@ -101,6 +108,7 @@ impl Workers {
 
     /// `worker` has done its job, and is not watched any more.
     pub(super) fn keep(&mut self, worker: Worker, now: Instant) {
+        let worker = Worker { has_waited: true, ..worker };
         if let Some((other, _)) = self.spare.replace((worker, now.plus(KEPT))) {
             self.end(other);
         }
@@ -123,7 +131,7 @@ impl Workers {
         // Two workers, of this daemon and of the next one, would undo each other's calls.
         // SAFETY: one system call between fork and exec.
         unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
-        Ok(Worker { child: command.spawn()?, channel })
+        Ok(Worker { child: command.spawn()?, channel, has_waited: false })
     }
 }
 
@@ -135,7 +143,7 @@ mod tests {
     fn waiting() -> Worker {
         let (channel, theirs) = seqpacket::pair().expect("sockets");
         let child = Command::new("cat").stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn();
-        Worker { child: child.expect("it starts"), channel }
+        Worker { child: child.expect("it starts"), channel, has_waited: false }
     }
 
     #[test]

@@ -208,6 +208,27 @@ fn a_worker_stays_for_the_next_move() {
     b.gets(&machine, MORE);
 }
 
+/// The worker that waits is given a job and is killed before it takes it: another one does the job.
+#[test]
+fn a_worker_that_dies_before_its_next_move() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    let mark = node.container_dir("a").join("suspended");
+    must(&node, &["suspend", "a"]);
+    for word in ["resume", "suspend", "resume"] {
+        let kept = worker(&node).expect("it waits");
+        kill(kept, Signal::SIGSTOP).expect("it lives");
+        let mut moved = command(&node, &[word, "a"]).spawn().expect("it starts");
+        eventually("its job", || matches!(std::fs::read_to_string(&mark).as_deref(), Ok("")));
+        kill(kept, Signal::SIGKILL).expect("it lives");
+        assert!(moved.wait().expect("ours").success(), "{word}");
+        assert_ne!(worker(&node), Some(kept));
+    }
+    a.gets(&machine, MORE);
+    let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, ["suspended", "resumed", "suspended", "resumed"]);
+}
+
 /// A driver that exports the calls and has no checkpoints: nothing is moved, and the command says so.
 #[test]
 fn a_driver_without_checkpoints_moves_nothing() {
