@@ -50,6 +50,7 @@ Reasons:
   idle            it has no work for the GPU: it loads data, or computes on the CPU
   no process      no process of it uses the GPU
   memory refused  an allocation did not fit under its cap, and nothing else is the reason
+  memory lent     an allocation within its cap waits for memory that another slice has borrowed
   gang            another of its GPUs is not free
   suspending, suspended, resuming
                   its memory is on the host, or on the way; its processes wait

@@ -272,6 +272,7 @@ impl Daemon {
             duties.samples.take(at, &self.engine.figures(at), load);
             duties.accounting.ask_loads(at, &gpus);
             duties.recorder.due(at);
+            duties.containers.write_lost_grants();
             let containers: Vec<ContainerId> = self.duties.containers.ids().copied().collect();
             containers.iter().for_each(|container| self.show_memory(container));
         }

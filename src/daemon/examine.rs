@@ -162,7 +162,8 @@ fn shown(paths: Vec<PathBuf>) -> Vec<String> {
 /// The cgroups of all recorded slices.
 fn leaves(runtime_dir: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(runtime_dir.join("c")).into_iter().flatten().flatten();
-    let records = all.filter_map(|entry| state::read_record(&entry.path().join("record")).ok());
+    let records =
+        all.filter_map(|entry| state::read_record(&entry.path().join(state::RECORD)).ok());
     let names = records.map(|record| cgroup::directory(Path::new(""), record.cgroup.as_bytes()));
     names.filter(|name| name.components().next().is_some()).collect()
 }

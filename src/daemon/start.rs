@@ -39,7 +39,6 @@ use clap::Parser;
 use gpuslice_engine::{Engine, Event, NoSlices};
 use gpuslice_host::clock::now;
 use gpuslice_host::layout::ADMIN_SOCKET;
-use gpuslice_wire::ids::ContainerId;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -382,10 +381,13 @@ fn listeners(
 
 /// Restores the slices from their records.
 fn take_up(daemon: &mut Daemon) -> io::Result<()> {
-    let mut joined = Vec::new();
+    let (mut joined, mut records) = (Vec::new(), Vec::new());
     for found in daemon.duties.containers.state().records()? {
         match found {
-            Found::Record(record) => daemon.restore(&record),
+            Found::Record(record) => {
+                daemon.restore(&record);
+                records.push(record);
+            }
             Found::Joined(container, claim) => joined.push((container, claim)),
             Found::Unreadable(path, why) => {
                 tracing::error!(path = %path.display(), why, "record not restored; it is kept until gpuslice rm of its container");
@@ -393,8 +395,8 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
         }
     }
     daemon.restore_claims(&joined);
-    let containers: Vec<ContainerId> = daemon.duties.containers.ids().copied().collect();
-    containers.into_iter().for_each(|it| daemon.duties.restore_over_cap(it));
+    // After the claims: a claim's groups are those of its containers.
+    records.iter().for_each(|it| daemon.duties.restore_over_cap(it));
     Ok(())
 }
 

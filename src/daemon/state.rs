@@ -32,7 +32,11 @@
 //! A directory without a record is left from an unfinished admission and is removed at the start. A record that
 //! cannot be read is logged and kept, and its container is refused.
 
+mod files;
+
 use crate::sockets::listen_at;
+use files::{make_dir, replace_file};
+pub use files::{remove_tree, replace_file_through, replace_passing_file};
 use gpuslice_engine::{RECORD_BYTES, Record};
 use gpuslice_host::layout::{ADMIN_SOCKET, NODE_SOCKET, TAKEN};
 use gpuslice_wire::ids::ContainerId;
@@ -42,7 +46,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{Gid, chown, geteuid};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -61,6 +65,10 @@ const TENANT_SOCKET: &str = "tenant.sock";
 
 /// The note of a container's members, in its directory.
 pub const MEMBERS: &str = "members";
+/// A slice's record, in its container's directory.
+pub const RECORD: &str = "record";
+/// Names and contents of small files in a container's directory.
+pub type Notes = [(&'static str, Vec<u8>)];
 
 /// The runtime directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -215,7 +223,7 @@ impl State {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.dir.join("c"))? {
             let path = entry?.path();
-            let record = path.join("record");
+            let record = path.join(RECORD);
             if !record.exists() {
                 match joined(&path) {
                     Some((container, claim)) => found.push(Found::Joined(container, claim)),
@@ -234,18 +242,24 @@ impl State {
 
     /// A container's record, if there is one that can be read.
     pub fn record(&self, container: &ContainerId) -> Option<Record> {
-        read_record(&self.container_dir(container).join("record")).ok()
+        read_record(&self.container_dir(container).join(RECORD)).ok()
     }
 
-    /// Writes a slice's record and the note of its members, and creates the mount points that its container needs.
+    /// Whether a container has a record, be it one that cannot be read.
+    pub fn has_record(&self, container: &ContainerId) -> bool {
+        self.container_dir(container).join(RECORD).exists()
+    }
+
+    /// Writes what is noted of a container and then its slice's record, and creates the mount points that its container
+    /// needs. So a record that is there has all of its notes, whenever a daemon is killed.
     ///
     /// # Errors
     /// A file operation failed, such as on a full disk; created files are removed.
-    pub fn keep(&self, record: &Record, members: &[u8]) -> io::Result<()> {
+    pub fn keep(&self, record: &Record, notes: &Notes) -> io::Result<()> {
         let dir = self.container_dir(&record.container);
         let kept = make_container_dir(&dir)
-            .and_then(|()| fs::write(dir.join(MEMBERS), members))
-            .and_then(|()| replace_file(&dir.join("record"), &record.encode()));
+            .and_then(|()| write_notes(&dir, notes))
+            .and_then(|()| replace_file(&dir.join(RECORD), &record.encode()));
         if kept.is_err() {
             let _ = remove_tree(&dir); // the first error is the one to report
         }
@@ -260,11 +274,11 @@ impl State {
         &self,
         container: &ContainerId,
         claim: &ClaimId,
-        members: &[u8],
+        notes: &Notes,
     ) -> io::Result<()> {
         let dir = self.container_dir(container);
         let kept = make_container_dir(&dir)
-            .and_then(|()| fs::write(dir.join(MEMBERS), members))
+            .and_then(|()| write_notes(&dir, notes))
             .and_then(|()| self.link_socket(container, claim))
             .and_then(|()| fs::write(self.inside(container).join(CLAIM), claim.as_str()))
             .and_then(|()| replace_file(&dir.join(CLAIM), claim.as_str().as_bytes()));
@@ -290,7 +304,7 @@ impl State {
     /// A system call failed.
     pub fn rewrite(&self, record: &Record) -> io::Result<()> {
         let dir = self.container_dir(&record.container);
-        replace_file(&dir.join("record"), &record.encode())
+        replace_file(&dir.join(RECORD), &record.encode())
     }
 
     /// Deletes a container's directory, if it exists.
@@ -300,7 +314,7 @@ impl State {
     pub fn forget(&self, container: &ContainerId) -> io::Result<()> {
         let dir = self.container_dir(container);
         // Delete the record first: a partial directory without one is removed at the next start.
-        match fs::remove_file(dir.join("record")) {
+        match fs::remove_file(dir.join(RECORD)) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
             _ => remove_tree(&dir),
         }
@@ -405,6 +419,10 @@ fn joined(dir: &Path) -> Option<(ContainerId, ClaimId)> {
     Some((container, ClaimId::new(&note).ok()?))
 }
 
+fn write_notes(dir: &Path, notes: &Notes) -> io::Result<()> {
+    notes.iter().try_for_each(|(name, bytes)| fs::write(dir.join(name), bytes))
+}
+
 fn make_container_dir(dir: &Path) -> io::Result<()> {
     make_dir(dir)?;
     let driver = dir.join(INSIDE).join("driver");
@@ -415,86 +433,6 @@ fn make_container_dir(dir: &Path) -> io::Result<()> {
         fs::set_permissions(&path, Permissions::from_mode(0o444))?;
     }
     Ok(())
-}
-
-/// Creates a directory and its parents with mode 0711, whatever the umask.
-fn make_dir(dir: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o711).create(dir) {
-        Ok(()) => fs::set_permissions(dir, Permissions::from_mode(0o711)),
-        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        // Some file systems report this for a directory that cannot be created in an existing parent.
-        Err(why) if why.kind() == io::ErrorKind::NotFound => match dir.parent() {
-            Some(parent) if !parent.exists() => {
-                make_dir(parent)?;
-                make_dir(dir)
-            }
-            _ => Err(why),
-        },
-        Err(why) => Err(why),
-    }
-}
-
-/// Removes a file or a directory tree, if it exists, without following links.
-///
-/// # Errors
-/// A system call failed.
-pub fn remove_tree(dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(why) if why.kind() == io::ErrorKind::NotADirectory => fs::remove_file(dir),
-        done => done,
-    }
-}
-
-/// Replaces a file atomically and durably.
-fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    replace_file_through(path, (&path.with_extension("new"), 0o600), bytes)
-}
-
-/// Replaces a file atomically and durably, through a file in the same directory, with this mode whatever the umask.
-///
-/// # Errors
-/// A system call failed; the old file is unchanged.
-pub fn replace_file_through(
-    path: &Path,
-    (beside, mode): (&Path, u32),
-    bytes: &[u8],
-) -> io::Result<()> {
-    replace(path, (beside, mode), bytes, File::sync_all)?;
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-}
-
-/// As [`replace_file_through`], and does not wait for a disk: for a file that is made again after a loss of power.
-///
-/// # Errors
-/// A system call failed; the old file is unchanged.
-pub fn replace_passing_file(path: &Path, beside: (&Path, u32), bytes: &[u8]) -> io::Result<()> {
-    replace(path, beside, bytes, |_| Ok(()))
-}
-
-fn replace(
-    path: &Path,
-    (beside, mode): (&Path, u32),
-    bytes: &[u8],
-    sync: impl FnOnce(&File) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    let written = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(beside)
-        .and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.set_permissions(Permissions::from_mode(mode))?;
-            sync(&file)
-        })
-        .and_then(|()| fs::rename(beside, path));
-    if written.is_err() {
-        let _ = fs::remove_file(beside); // the first error is the one to report
-    }
-    written
 }
 
 #[cfg(test)]
@@ -532,7 +470,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let state = State::open(&dir.path().join("run")).expect("ours");
         for id in ["good", "torn", "moved"] {
-            state.keep(&record(id), b"").expect("kept");
+            state.keep(&record(id), &[]).expect("kept");
         }
         let c = dir.path().join("run/c");
         let bytes = fs::read(c.join("torn/record")).expect("a record");
@@ -570,7 +508,7 @@ mod tests {
     fn the_records_of_another_boot_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let state = State::open(&dir.path().join("run")).expect("ours");
-        state.keep(&record("old"), b"").expect("kept");
+        state.keep(&record("old"), &[]).expect("kept");
         fs::write(dir.path().join("run/boot"), "another").expect("written");
         drop(state);
         let state = State::open(&dir.path().join("run")).expect("ours");
@@ -589,7 +527,7 @@ mod tests {
     fn an_ephemeral_end_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut state = State::open(&dir.path().join("run")).expect("ours");
-        state.keep(&record("a"), b"").expect("kept");
+        state.keep(&record("a"), &[]).expect("kept");
         let _admin = state.listen_admin().expect("listening");
         let _tenant = state.listen_tenants(&record("a").container).expect("listening");
         state.close([record("a").container].into_iter(), true);

@@ -88,7 +88,7 @@ pub const FAMILIES: &[Family] = &[
     family("gpu_busy_seconds_total", Counter, Gpu(|it| Some(*it.node.busy.get(&it.gpu.uuid)? as f64 / NS)), &[], "GPU time charged to slices, those that have ended included; without turns also time in which no kernel ran: see `gpu_utilisation_ratio`."),
     family("gpu_utilisation_ratio", Gauge, Gpu(|it| it.node.view.loads.get(&it.gpu.uuid).copied()), &[], "Part of the last second or less in which a kernel ran on the GPU, as NVML shows it, while slices of it exist."),
     family("gpu_slices", Gauge, Gpu(|it| Some(f64::from(it.gpu.slices))), &[], "Slices of the GPU."),
-    family("gpu_healthy", Gauge, Gpu(|it| Some(f64::from(it.health()?.0.state == HealthState::Healthy))), &[], "1 if the GPU takes containers, 0 after a critical error."),
+    family("gpu_healthy", Gauge, Gpu(|it| Some(f64::from(it.health()?.0.state == HealthState::Healthy))), &[], "1 if the GPU takes new slices; 0 after a critical error, in MIG or an exclusive compute mode, or with an MPS server."),
     family("gpu_xid", Gauge, Gpu(|it| Some(f64::from(it.health()?.0.xid))), &[], "Number of the Xid that made the GPU unhealthy, 0 for none."),
     family("gpu_errors_total", Counter, Gpu(|it| Some(it.health()?.1 as f64)), &[], "Critical errors (Xid), uncorrectable memory errors and losses of the GPU."),
 

@@ -315,6 +315,10 @@ impl Clients {
             }
         }
         out.push(Task::Disconnected(key, container));
+        if let Some(attached) = &tenant.attached {
+            // The process has it open as well, so closing it would not end this.
+            let _ = self.watch.forget(&attached.doorbell);
+        }
         if let Some(client) = tenant.client() {
             self.free(client);
         }
@@ -364,6 +368,13 @@ impl Clients {
     /// The attached processes of a container.
     pub fn attached_of(&self, container: &ContainerId) -> impl Iterator<Item = (Key, &Tenant)> {
         self.of(container).filter(|(_, it)| it.attached.is_some())
+    }
+
+    /// Whether a container has a process that can hold memory, connected or not.
+    pub fn has_processes(&self, container: &ContainerId) -> bool {
+        let absent = |it: &LingeringClient| it.container == *container && it.pid().is_some();
+        self.attached_of(container).next().is_some()
+            || self.lingering.iter().any(|(_, it)| absent(it))
     }
 
     /// All attached processes.

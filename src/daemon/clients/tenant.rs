@@ -113,8 +113,8 @@ pub(super) struct Attached {
     claims: ClaimsReader,
     /// The last claims about host memory passed to the engine; unchanged ones are not passed again.
     host: Claims,
-    /// Kept open for epoll; see `Watch::add_edge_triggered`.
-    _doorbell: EventFd,
+    /// Watched for its rings; see `Watch::add_edge_triggered`.
+    pub(super) doorbell: EventFd,
 }
 
 impl Tenant {
@@ -162,7 +162,7 @@ impl Tenant {
         let known = if self.writes_slot() { fds.len() } else { fds.len() - 1 };
         send(self.fd.as_fd(), &buffer[..len], &fds[..known])?;
         self.attached =
-            Some(Attached { client, lanes, claims, host: Claims::default(), _doorbell: bell });
+            Some(Attached { client, lanes, claims, host: Claims::default(), doorbell: bell });
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// The note's name in a container's directory.
-const NOTE: &str = "first";
+pub(super) const NOTE: &str = "first";
 /// The warning for a container whose end cannot be detected.
 const UNSEEN: &str = "the end of this container cannot be detected: the process that asked for its slice is in another pid namespace than gpusliced; \
      run gpusliced in the host's, or register the hook for poststop as well. The container's processes cannot be identified either: \
@@ -105,27 +105,15 @@ pub fn examine_asker(
     }
 }
 
-/// Writes the note of a first process into a container's directory.
-pub(super) fn write_note(dir: &Path, pid: u32) -> io::Result<()> {
-    match (start_time(pid), own_pid_namespace()) {
-        (Some(start), Some(within)) => {
-            fs::write(dir.join(NOTE), format!("{pid} {start} {within}\n"))
-        }
-        _ => Ok(()),
+impl FirstProcess {
+    /// The note of it; `None` if it has ended, or nothing is known of it.
+    pub(super) fn note(&self) -> Option<String> {
+        let (start, within) = (start_time(self.pid)?, own_pid_namespace()?);
+        Some(format!("{} {start} {within}\n", self.pid))
     }
 }
 
 impl Containers {
-    /// Watches the first process of a new slice, which ends with it.
-    pub(super) fn watch_first_process(
-        &mut self,
-        container: &ContainerId,
-        FirstProcess { pid, pidfd }: FirstProcess,
-    ) -> io::Result<()> {
-        write_note(&self.state.container_dir(container), pid)?;
-        self.watch_first(container, pidfd)
-    }
-
     /// Watches the first process of a restored slice; returns whether it has exited.
     pub fn has_ended_meanwhile(&mut self, container: &ContainerId) -> bool {
         let noted =
@@ -141,7 +129,12 @@ impl Containers {
         false
     }
 
-    fn watch_first(&mut self, container: &ContainerId, first: OwnedFd) -> io::Result<()> {
+    /// Watches the first process of a slice, which ends with it.
+    pub(super) fn watch_first(
+        &mut self,
+        container: &ContainerId,
+        first: OwnedFd,
+    ) -> io::Result<()> {
         let Some(&key) = self.by_id.get(container) else {
             return Ok(());
         };

@@ -125,11 +125,7 @@ impl Grants {
 
     /// Writes reduced grants; `now` returns a client's present grants, if it exists.
     pub fn follow(&mut self, now: impl Fn(ClientId) -> Option<Granted>) {
-        if self.file.is_none()
-            && let Ok(()) = self.begin()
-        {
-            tracing::info!(path = %self.path.display(), "grants of processes are written to disk again");
-        }
+        self.write_if_lost();
         for at in 0..self.entries.len() {
             let entry = &self.entries[at];
             let Some(client) = entry.client else { continue };
@@ -139,6 +135,15 @@ impl Grants {
                 self.entries[at].client = None;
             }
             self.write(at, granted.map(|granted| Grant { process, granted }));
+        }
+    }
+
+    /// Writes all grants if they could not be written before, and that works again.
+    pub fn write_if_lost(&mut self) {
+        if self.file.is_none()
+            && let Ok(()) = self.begin()
+        {
+            tracing::info!(path = %self.path.display(), "grants of processes are written to disk again");
         }
     }
 
@@ -290,6 +295,21 @@ mod tests {
 
     /// A process that attaches again takes over its clients: their entries are reused, so that the file does not grow
     /// however often it attaches between two heartbeats.
+    #[test]
+    fn grants_that_could_not_be_written_are_written_when_that_works_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut grants = begun(dir.path());
+        grants.file = None; // as after a write that failed
+        fs::remove_file(&grants.path).expect("it was there");
+        grants.note(client(1), Some(WHO), granted(5), |_| true);
+        grants.path = dir.path().join("none").join(NAME);
+        grants.write_if_lost();
+        assert!(grants.file.is_none(), "it cannot be written");
+        grants.path = dir.path().join(NAME);
+        grants.write_if_lost();
+        assert_eq!(says(dir.path()), [5]);
+    }
+
     #[test]
     fn a_grant_that_is_taken_over_is_written_once() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -5,8 +5,8 @@
 //! mounted. The claim's socket is in it as a hard link, which leads to the same listener. Which processes belong to
 //! the container, and when it ends, is noted in it as for any other container.
 
-use super::first_process::{FirstProcess, NotedProcess, write_note};
-use super::{Containers, Members, owner};
+use super::first_process::{FirstProcess, NotedProcess};
+use super::{Containers, Members, notes, owner};
 use crate::poll::Source;
 use crate::replies::Denied;
 use crate::slab::Key;
@@ -70,14 +70,12 @@ impl Containers {
         (members, first): (Members, Option<FirstProcess>),
     ) -> io::Result<()> {
         let Joining { container, claim, owner, cgroup, pid } = joining;
-        self.state.keep_joined(&container, &claim, &members.note())?;
-        let dir = self.state.container_dir(&container);
-        let noted = owner::note(&dir, &owner)
-            .and_then(|()| fs::write(dir.join(CGROUP), cgroup.as_bytes()))
-            .and_then(|()| first.as_ref().map_or(Ok(()), |first| write_note(&dir, first.pid)));
+        let mut notes = notes(&members, first.as_ref(), &owner);
+        notes.push((CGROUP, cgroup.as_bytes().to_vec()));
+        self.state.keep_joined(&container, &claim, &notes)?;
         let first = first.map(|first| first.pidfd);
         let joined = Joined { container, claim, members, pid, first, cgroup, owner };
-        let done = noted.and_then(|()| self.add_joined(joined));
+        let done = self.add_joined(joined);
         if done.is_err() {
             let _ = self.state.forget(&container); // the first error is the one to report
         }
@@ -99,19 +97,25 @@ impl Containers {
     }
 
     /// Restores a container that lived in a claim before a restart; removes its files if it has ended, or if the
-    /// claim has no slice.
+    /// claim's slice is gone. A slice that is only not restored, such as one of a GPU that does not answer, has its
+    /// record: its containers connect to the next daemon that restores it.
     ///
     /// # Errors
     /// Its files cannot be read or changed.
     pub fn rejoin(&mut self, container: ContainerId, claim: ClaimId) -> io::Result<()> {
         let dir = self.state.container_dir(&container);
+        let has_slice = self.has(&claim.slice());
         let (pid, first) = match NotedProcess::of(&dir) {
-            _ if !self.has(&claim.slice()) => return self.state.forget(&container),
+            _ if !has_slice && !self.state.has_record(&claim.slice()) => {
+                return self.state.forget(&container);
+            }
             NotedProcess::Ended => return self.state.forget(&container),
             NotedProcess::Lives(pid, first) => (pid, Some(first)),
             NotedProcess::Unknown => (0, None),
         };
-        self.state.link_socket(&container, &claim)?;
+        if has_slice {
+            self.state.link_socket(&container, &claim)?;
+        }
         let cgroup = fs::read(dir.join(CGROUP)).unwrap_or_default();
         self.add_joined(Joined {
             container,
@@ -196,6 +200,14 @@ impl Containers {
         let claim = *claim;
         let all = self.joined.iter().filter(move |(_, joined)| joined.claim == claim);
         all.map(|(_, joined)| joined.container).collect()
+    }
+
+    /// Lets the containers of a claim, whose slice was lost and has been made anew, reach it.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn link_members(&self, claim: &ClaimId) -> io::Result<()> {
+        self.members_of(claim).iter().try_for_each(|it| self.state.link_socket(it, claim))
     }
 
     /// All containers in claims.

@@ -20,7 +20,7 @@
 //! other container's group may connect, and the log reports this once.
 
 use crate::peer::Peer;
-use crate::state::{MEMBERS, read_record};
+use crate::state::{MEMBERS, RECORD, read_record};
 use gpuslice_engine::Record;
 use gpuslice_host::cgroup::{UNIFIED, text_of, within};
 use gpuslice_host::process::{namespace, pid_of};
@@ -88,7 +88,7 @@ impl Members {
     /// The notes of all containers in a daemon's directory.
     pub fn all_noted(runtime_dir: &Path) -> Vec<Members> {
         let dirs = fs::read_dir(runtime_dir.join("c")).into_iter().flatten().flatten();
-        let noted = dirs.map(|dir| match read_record(&dir.path().join("record")) {
+        let noted = dirs.map(|dir| match read_record(&dir.path().join(RECORD)) {
             Ok(record) => Members::noted(&dir.path(), &record),
             Err(_) => Members::noted_in(&dir.path()),
         });

@@ -22,7 +22,7 @@ use crate::replies::Denied;
 use crate::slab::{Key, Slab};
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Socket, Spare};
-use crate::state::State;
+use crate::state::{MEMBERS, State};
 use accept_queue::{AcceptQueue, Allowance};
 pub use budget::Budget;
 pub use first_process::{FirstProcess, examine_asker};
@@ -192,14 +192,13 @@ impl Containers {
         owner: &Owner,
         (members, first): (Members, Option<FirstProcess>),
     ) -> io::Result<()> {
-        self.state.keep(record, &members.note())?;
-        owner::note(&self.state.container_dir(&record.container), owner)?;
+        self.state.keep(record, &notes(&members, first.as_ref(), owner))?;
         self.open(now, record)?;
         if let Some(slice) = self.of_mut(&record.container) {
             slice.grants.begin()?;
         }
         match first {
-            Some(first) => self.watch_first_process(&record.container, first),
+            Some(first) => self.watch_first(&record.container, first.pidfd),
             None => Ok(()),
         }
     }
@@ -239,7 +238,7 @@ impl Containers {
             );
             return Err((Denial::Capacity, text));
         }
-        if dir.join("record").exists() {
+        if self.state.has_record(container) {
             let text = format!(
                 "{}: its record could not be restored, see the daemon's log; delete it with \
                  gpuslice rm {container}",
@@ -392,6 +391,11 @@ impl Containers {
         }
     }
 
+    /// Writes the grants that could not be written, if that works again.
+    pub fn write_lost_grants(&mut self) {
+        self.slots.iter_mut().for_each(|slice| slice.grants.write_if_lost());
+    }
+
     /// The page of a container.
     pub fn page(&self, container: &ContainerId) -> Option<&ContainerWriter> {
         Some(&self.of(container)?.page)
@@ -447,4 +451,14 @@ impl Containers {
         let containers = self.by_id.keys().chain(self.joined_by_id.keys()).copied();
         self.state.close(containers, ephemeral);
     }
+}
+/// What is noted of a new container beside its record: by these a restarted daemon knows its processes and its end.
+fn notes(
+    members: &Members,
+    first: Option<&FirstProcess>,
+    owner: &Owner,
+) -> Vec<(&'static str, Vec<u8>)> {
+    let first = first.and_then(FirstProcess::note).map(|it| (first_process::NOTE, it.into_bytes()));
+    let owner = owner::note(owner).map(|it| (owner::NOTE, it.into_bytes()));
+    [(MEMBERS, members.note())].into_iter().chain(first).chain(owner).collect()
 }

@@ -3,21 +3,17 @@
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::text::Text;
 use std::fs;
-use std::io;
 use std::path::Path;
 
 /// The note's name in a container's directory.
-const NOTE: &str = "owner";
+pub const NOTE: &str = "owner";
 
-/// Writes the note of an owner that is known.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn note(dir: &Path, owner: &Owner) -> io::Result<()> {
+/// The note of an owner that is known.
+pub fn note(owner: &Owner) -> Option<String> {
     let Owner { namespace, pod, uid, container } = owner;
     // No text has a newline.
-    let lines = format!("namespace {namespace}\npod {pod}\nuid {uid}\ncontainer {container}\n");
-    if owner.is_empty() { Ok(()) } else { fs::write(dir.join(NOTE), lines) }
+    let lines = || format!("namespace {namespace}\npod {pod}\nuid {uid}\ncontainer {container}\n");
+    (!owner.is_empty()).then(lines)
 }
 
 /// Reads the note; of a part that is missing or malformed nothing is known.
@@ -53,7 +49,9 @@ mod tests {
             uid: Text::EMPTY,
             container: Text::new("main").expect("short"),
         };
-        note(dir.path(), &owner).expect("written");
+        assert_eq!(note(&Owner::default()), None);
+        let lines = note(&owner).expect("it is known");
+        fs::write(dir.path().join(NOTE), lines).expect("written");
         assert_eq!(noted(dir.path()), owner);
         let long = format!("pod {}\n", "x".repeat(300));
         for damaged in ["", "pod", "podweb", "pod \u{202e}\n", &long, "\0"] {

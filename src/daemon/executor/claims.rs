@@ -112,9 +112,11 @@ impl Duties {
         let nobody = (Members::default(), None);
         let opened = self.containers.admit(now(), record, &words.owner, nobody);
         let dir = self.containers.state().container_dir(&record.container);
-        let done = opened
-            .map_err(|why| format!("{}: {why}", dir.display()))
-            .and_then(|()| self.claims.keep(words));
+        let done = opened.map_err(|why| format!("{}: {why}", dir.display())).and_then(|()| {
+            let linked = self.containers.link_members(&claim);
+            linked.map_err(|why| why.to_string())?;
+            self.claims.keep(words)
+        });
         if let Err(why) = done {
             let text = format!("{why}; free disk space or raise the limit there");
             return self.give_up(key, &claim, text);

@@ -3,11 +3,12 @@
 use super::Duties;
 use crate::events::Happening;
 use crate::over_cap::{Due, Step};
-use gpuslice_engine::Excess;
+use gpuslice_engine::{Excess, Record};
 use gpuslice_host::cgroup::{directory, mount};
 use gpuslice_host::clock::now;
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::Bytes;
 use std::path::PathBuf;
 
@@ -26,7 +27,8 @@ impl Duties {
             None => (None, Bytes::ZERO, Bytes::ZERO),
         };
         let dir = self.containers.state().container_dir(&container);
-        let groups = self.groups_of(&container);
+        let own = self.cgroup_limits.own_cgroup(&container);
+        let groups = self.groups_of(&container, own);
         let (kind, done) = match step {
             Step::Warn => (EventKind::OverCap, Ok(true)),
             Step::Freeze => {
@@ -42,26 +44,30 @@ impl Duties {
                 self.events.record(now(), event.with([held.0, cap.0], String::new()));
             }
             Ok(false) => {}
-            Err(why) => {
+            // It is tried again at each look, and told once.
+            Err(why) if self.over_cap.refuse(&container, step) => {
                 tracing::error!(%container, %held, %cap, ?step, why, "a container over its cap stays as it is");
             }
+            Err(_) => {}
         }
     }
 
-    /// A restored container may have been frozen by an earlier daemon.
-    pub fn restore_over_cap(&mut self, container: ContainerId) {
+    /// A container with a record, restored or not, may have been frozen by an earlier daemon.
+    pub fn restore_over_cap(&mut self, record: &Record) {
+        let container = record.container;
         let dir = self.containers.state().container_dir(&container);
-        let groups = self.groups_of(&container);
-        self.over_cap.restore(container, &dir, groups);
+        let own = (!record.cgroup.is_empty()).then_some(record.cgroup);
+        let groups = self.groups_of(&container, own);
+        self.over_cap.restore(container, self.containers.has(&container), &dir, groups);
     }
 
-    /// The directories of a slice's own control groups.
-    fn groups_of(&self, container: &ContainerId) -> Vec<PathBuf> {
+    /// The directories of a slice's own control groups: `own`, and those of the containers in its claim.
+    fn groups_of(&self, container: &ContainerId, own: Option<CgroupPath>) -> Vec<PathBuf> {
         let Some(mount) = mount() else {
             return Vec::new();
         };
-        let mut all = self.cgroup_limits.own_cgroup(container).into_iter().collect::<Vec<_>>();
-        all.extend(self.containers.joined_cgroups(container));
-        all.iter().map(|cgroup| directory(&mount, cgroup.as_bytes())).collect()
+        let joined = self.containers.joined_cgroups(container);
+        let all = own.iter().chain(&joined);
+        all.map(|cgroup| directory(&mount, cgroup.as_bytes())).collect()
     }
 }

@@ -86,7 +86,6 @@ impl Duties {
     /// Whether processes of a container wait for its resume: its slice must not end before.
     pub fn is_suspended(&self, container: &ContainerId) -> bool {
         let dir = self.containers.state().container_dir(container);
-        crate::suspend::read_mark(&dir).is_some()
-            && self.clients.attached_of(container).next().is_some()
+        crate::suspend::read_mark(&dir).is_some() && self.clients.has_processes(container)
     }
 }

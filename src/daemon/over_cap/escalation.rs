@@ -55,6 +55,8 @@ pub struct Escalation {
     warned: bool,
     frozen: bool,
     killed: bool,
+    /// The last step that was due could not be taken.
+    refused: bool,
     /// An earlier daemon froze it: looks since then, and when the first one was.
     inherited: Option<(u32, Option<Instant>)>,
 }
@@ -84,6 +86,16 @@ impl Escalation {
         self.over.0 == 0 && !self.frozen
     }
 
+    /// A step that was due could not be taken, and is due again at the next look. Returns whether that is new.
+    pub fn refuse(&mut self, step: Step) -> bool {
+        match step {
+            Step::Freeze => self.frozen = false,
+            Step::Kill => self.killed = false,
+            Step::Warn | Step::Thaw => {}
+        }
+        !std::mem::replace(&mut self.refused, true)
+    }
+
     /// Takes a look at the container; returns the next step if one is due.
     pub fn look(&mut self, now: Instant, is_over: bool, limits: &Limits) -> Option<Step> {
         if limits.freeze.is_some() && self.is_unsure(now, is_over) {
@@ -94,7 +106,7 @@ impl Escalation {
         let over = if is_over { self.over.0 + since } else { self.over.0.saturating_sub(since) };
         self.over = Duration(over).min(limits.last());
         if self.over.0 == 0 {
-            (self.warned, self.killed) = (false, false);
+            (self.warned, self.killed, self.refused) = (false, false, false);
         }
         if self.frozen && (!is_over || limits.freeze.is_none()) {
             self.frozen = false;
@@ -103,8 +115,9 @@ impl Escalation {
         let is_due = |limit: Option<Duration>| limit.is_some_and(|limit| self.over >= limit);
         let (step, done) = [
             (Step::Warn, limits.warn, &mut self.warned),
-            (Step::Freeze, limits.freeze, &mut self.frozen),
+            // First: what cannot be frozen is due to be frozen at each look.
             (Step::Kill, limits.kill, &mut self.killed),
+            (Step::Freeze, limits.freeze, &mut self.frozen),
         ]
         .into_iter()
         .find_map(|(step, limit, done)| {
@@ -178,6 +191,27 @@ mod tests {
         assert!(first(Step::Kill) > first(Step::Freeze), "{steps:?}");
         assert_eq!(steps.iter().filter(|(_, it)| *it == Step::Warn).count(), 1, "{steps:?}");
         assert_eq!(steps.iter().filter(|(_, it)| *it == Step::Kill).count(), 1, "{steps:?}");
+    }
+
+    /// Such as a freeze while another program has frozen the container.
+    #[test]
+    fn a_step_that_cannot_be_taken_is_due_again() {
+        let mut escalation = Escalation::default();
+        let mut look = |at: u64, fails: bool| {
+            let step = escalation.look(Instant((100 + at) * S), true, &ALL)?;
+            let is_new = fails && escalation.refuse(step);
+            Some((at, step, is_new))
+        };
+        let steps: Vec<_> = (0..12).filter_map(|at| look(at, [5, 6, 9].contains(&at))).collect();
+        let expected = [
+            (2, Step::Warn, false),
+            (5, Step::Freeze, true),
+            (6, Step::Freeze, false),
+            (7, Step::Freeze, false),
+            (9, Step::Kill, false),
+            (10, Step::Kill, false),
+        ];
+        assert_eq!(steps, expected);
     }
 
     #[test]

@@ -77,17 +77,29 @@ impl OverCap {
         due
     }
 
-    /// A restored container: if an earlier daemon froze it, this one thaws it, now or when it fits.
-    pub fn restore(&mut self, container: ContainerId, dir: &Path, groups: Vec<PathBuf>) {
+    /// A container with a record: if an earlier daemon froze it, this one thaws it, now or when it fits. Only one that
+    /// `has_slice`, since it was restored, is looked at from then on.
+    pub fn restore(
+        &mut self,
+        container: ContainerId,
+        has_slice: bool,
+        dir: &Path,
+        groups: Vec<PathBuf>,
+    ) {
         if !dir.join(MARK).exists() {
             return;
         }
         self.frozen.insert(container, groups);
-        if self.limits.freeze.is_some() {
+        if has_slice && self.limits.freeze.is_some() {
             self.escalations.insert(container, Escalation::of_frozen(&self.limits));
         } else {
             self.thaw(&container, Some(dir));
         }
+    }
+
+    /// A step that was due could not be taken. Returns whether the one before could.
+    pub fn refuse(&mut self, container: &ContainerId, step: Step) -> bool {
+        self.escalations.get_mut(container).is_none_or(|it| it.refuse(step))
     }
 
     /// Freezes the groups of a container, and notes it in its directory `dir`.

@@ -74,7 +74,7 @@ pub const ATTACKS: [Attack; 13] = [
     Attack { word: Word::Churn, ..attack("hostile: closes descriptors", "attack closefrom") },
     attack("hostile: requests without end", "attack requests"),
     attack("hostile: 128 requests that wait", "attack waiters"),
-    attack("hostile: wants without work", "liar 1950 30"),
+    attack("hostile: runnable without work", "liar 1950 30"),
 ];
 
 /// Percent that a neighbour keeps.

@@ -3,7 +3,7 @@
 //! The first daemon's calls are counted. Then each of them ends a daemon, so that a record is cut at every place where
 //! it can be. The next daemon has each answered change, and of an unanswered one all or nothing.
 
-use crate::harness::node::{Node, admit, id};
+use crate::harness::node::{Node, admit, admit_first, id};
 use crate::harness::wire::TenantClient;
 use crate::harness::{eventually, skip};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
@@ -80,12 +80,12 @@ fn traced(node: &Node, words: &[&str], to: &Path) -> Child {
     child
 }
 
-/// Each call that changes a file, as its name and its number among the calls of this name.
-fn changes(node: &mut Node, root: &Path) -> Vec<(String, usize)> {
+/// Each call of a daemon that serves `serve` by which it changes a file, as its name and its number among the calls of
+/// this name.
+fn changes(node: &mut Node, root: &Path, serve: impl FnOnce(&Node)) -> Vec<(String, usize)> {
     let trace = root.join("trace");
     let mut strace = traced(node, &["-e", &format!("trace={CALLS}")], &trace);
-    let promised = Promised::by(node);
-    assert!(promised.dismissed, "{promised:?}");
+    serve(node);
     node.end_daemon(Signal::SIGKILL);
     strace.wait().expect("ours");
     let (mut changes, mut counts) = (Vec::new(), BTreeMap::<String, usize>::new());
@@ -100,6 +100,51 @@ fn changes(node: &mut Node, root: &Path) -> Vec<(String, usize)> {
     changes
 }
 
+/// A daemon that is to end before a call, and the strace that ends it.
+fn doomed(node: &Node, root: &Path, (call, when): &(String, usize)) -> Child {
+    let inject = format!("inject={call}:signal=SIGKILL:when={when}");
+    traced(node, &["-e", &format!("trace={call}"), "-e", &inject], &root.join("killed"))
+}
+
+/// The first process of a container, and the answer to the request for its slice.
+fn with_first_process(node: &Node) -> (Child, Option<Answer>) {
+    let first = Command::new("sleep").arg("600").spawn().expect("it starts");
+    let ask = admit_first("a", "0", MemoryAsk::Exactly(Bytes(GIB)), first.id());
+    let answer = node.try_admin().ok().and_then(|admin| admin.try_ask(&ask));
+    (first, answer)
+}
+
+fn ends(mut first: Child) {
+    first.kill().and_then(|()| first.wait()).expect("ours");
+}
+
+/// The container's first process ends while no daemon is there: wherever the one before was killed, the next one has no
+/// slice of it.
+#[test]
+fn a_kill_before_each_change_of_a_file_leaves_no_slice_behind() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        let test = "a_kill_before_each_change_of_a_file_leaves_no_slice_behind";
+        return skip(test, "strace is not installed");
+    }
+    let root = tempfile::tempdir().expect("a directory");
+    let mut node = Node::start();
+    let changes = changes(&mut node, root.path(), |node| ends(with_first_process(node).0));
+    let mut answered = 0;
+    for change in &changes {
+        node.start_daemon(&[]);
+        assert_eq!(node.slice("a"), None, "before {change:?}");
+        let mut strace = doomed(&node, root.path(), change);
+        let (first, answer) = with_first_process(&node);
+        answered += usize::from(answer.is_some());
+        node.end_daemon(Signal::SIGKILL);
+        strace.wait().expect("ours");
+        ends(first);
+    }
+    node.start_daemon(&[]);
+    assert_eq!(node.slice("a"), None);
+    assert!(answered * 2 < changes.len(), "{answered} answers, with {changes:?}");
+}
+
 #[test]
 fn a_kill_before_each_change_of_a_file_loses_nothing() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -108,22 +153,21 @@ fn a_kill_before_each_change_of_a_file_loses_nothing() {
     }
     let root = tempfile::tempdir().expect("a directory");
     let mut node = Node::start();
-    let changes = changes(&mut node, root.path());
+    let all = |node: &Node| assert!(Promised::by(node).dismissed, "nothing ends it");
+    let changes = changes(&mut node, root.path(), all);
     for call in ["openat", "write", "fsync", "pwrite64"] {
         assert!(changes.iter().any(|(it, _)| it == call), "{call}: {changes:?}");
     }
     node.start_daemon(&[]);
     let mut killed = 0;
-    for (call, when) in &changes {
-        let inject = format!("inject={call}:signal=SIGKILL:when={when}");
-        let words = ["-e", &format!("trace={call}"), "-e", &inject];
-        let mut strace = traced(&node, &words, &root.path().join("killed"));
+    for change in &changes {
+        let mut strace = doomed(&node, root.path(), change);
         let promised = Promised::by(&node);
         killed += usize::from(!promised.dismissed);
         node.end_daemon(Signal::SIGKILL);
         strace.wait().expect("ours");
         node.start_daemon(&[]);
-        promised.is_kept(&node, &format!("before {call} {when}"));
+        promised.is_kept(&node, &format!("before {change:?}"));
     }
     eprintln!("{killed} kills before the last answer, of {changes:?}");
     // The end of a slice is answered before all of its files are gone.

@@ -320,6 +320,11 @@ pub fn id(container: &str) -> ContainerId {
 
 /// An `Admit` with nothing special.
 pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
+    admit_first(container, gpus, memory, 0)
+}
+
+/// The same of a container whose first process is `pid`.
+pub fn admit_first(container: &str, gpus: &str, memory: MemoryAsk, pid: u32) -> AdminCommand {
     AdminCommand::Admit {
         asked: Admission {
             container: id(container),
@@ -334,7 +339,7 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
             class: Class::Normal,
             gang: Gangs::Auto,
             pinned: None,
-            pid: 0,
+            pid,
             owner: Owner::default(),
         },
     }

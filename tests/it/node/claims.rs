@@ -133,6 +133,41 @@ fn a_claim_that_cannot_be_kept_is_reported() {
     assert!(text.contains("c-1"), "{text}");
 }
 
+/// A GPU that does not answer while a daemon starts: the claim has no slice, and the container in it keeps its files.
+/// It reaches the next daemon that has the GPU.
+#[test]
+fn a_gpu_that_is_away_for_a_start_costs_a_claims_container_nothing() {
+    let mut case = Case::start(SIMULATED, "");
+    let agent = AgentClient::of(&case.node);
+    let gpus = agent.gpus();
+    for (claim, container) in [("c-1", "web"), ("c-2", "ends")] {
+        agent.reserve(words(claim, &gpus[1..])).expect("it fits");
+        let joined = join(&case.node, container, &[claim]);
+        assert!(matches!(joined, Answer::Admitted { .. }), "{joined:?}");
+    }
+    let member = |claim: &str, container: &str| NodeAnswer::Member {
+        claim: self::claim(claim),
+        container: id(container),
+    };
+    case.node.end_daemon(Signal::SIGKILL);
+    let config = case.node.root().join("config");
+    let mut command = case.node.daemon_command(&["--config", config.to_str().expect("plain")]);
+    command.env("GPUSLICE_SIM", "devices=1,mem=16GiB");
+    command.env("GPUSLICE_SIM_DEVICE", case.node.root().join("smaller"));
+    case.node.start_command(command);
+    let agent = AgentClient::of(&case.node);
+    assert!(agent.slice("c-1").is_none());
+    assert!(agent.list().contains(&member("c-1", "web")), "{:?}", agent.list());
+    assert_eq!(agent.release("c-2"), 1, "its container lives");
+    assert!(case.node.inside("web").exists());
+    case.node.end_daemon(Signal::SIGKILL);
+    case.start_again();
+    let agent = AgentClient::of(&case.node);
+    assert!(agent.slice("c-1").is_some());
+    assert!(agent.list().contains(&member("c-1", "web")), "{:?}", agent.list());
+    case.node.tenant("web").attach(Bytes::ZERO);
+}
+
 #[test]
 fn cdi_files_are_remade_and_reported_once() {
     let case = Case::start(SIMULATED, "");

@@ -116,6 +116,41 @@ fn nothing_stays_frozen_that_no_daemon_would_thaw() {
     }
 }
 
+/// A slice that is not restored, since its GPU does not answer, is looked at no more: its processes go on.
+#[test]
+fn a_frozen_container_whose_slice_is_not_restored_goes_on() {
+    let Some(mut scene) = Scene::start("over the cap", "over_cap_freeze_s = 2\n") else {
+        return;
+    };
+    eventually("a frozen group", || scene.is_frozen());
+    scene.case.node.end_daemon(Signal::SIGKILL);
+    let config = scene.case.node.root().join("config");
+    let mut command =
+        scene.case.node.daemon_command(&["--config", config.to_str().expect("plain")]);
+    command.env("GPUSLICE_SIM", "devices=1,mem=1GiB,mig=0");
+    command.env("GPUSLICE_SIM_DEVICE", scene.case.node.root().join("other"));
+    scene.case.node.start_command(command);
+    eventually("a group that runs", || !scene.is_frozen());
+    assert!(scene.case.node.log().contains("slice not restored"));
+}
+
+/// Another program has frozen the container when that is due, and lets it go on later: then it is frozen.
+#[test]
+fn a_freeze_that_fails_is_tried_again() {
+    let Some(scene) = Scene::start("over the cap", "over_cap_freeze_s = 2\n") else {
+        return;
+    };
+    let freezes = |it: &str| fs::write(scene.group.dir.join("cgroup.freeze"), it).expect("ours");
+    freezes("1");
+    let refused = "another program has frozen it already";
+    eventually("a refused step", || scene.case.node.log().contains(refused));
+    std::thread::sleep(std::time::Duration::from_secs(1)); // fifty looks
+    assert_eq!(scene.case.node.log().matches(refused).count(), 1);
+    freezes("0");
+    eventually("the event", || scene.events(EventKind::Frozen).len() == 1);
+    eventually("a frozen group", || scene.is_frozen());
+}
+
 #[test]
 fn a_container_is_killed_only_where_the_configuration_says_so() {
     let Some(scene) = Scene::start("over the cap", "over_cap_kill_s = 2\n") else {

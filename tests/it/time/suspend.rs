@@ -130,6 +130,22 @@ fn a_restarted_daemon_knows_it() {
     a.gets(&machine, MORE);
 }
 
+/// A process that has not reconnected to a restarted daemon waits for the resume as well: its slice is not removed.
+#[test]
+fn a_suspended_process_without_a_connection_keeps_its_slice() {
+    let (mut node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    must(&node, &["suspend", "a"]);
+    kill(a.pid(), Signal::SIGSTOP).expect("it lives");
+    node.end_daemon(Signal::SIGKILL);
+    node.start_daemon(&[]);
+    let why = refused(&gpuslice(&node, &["rm", "a"]));
+    assert!(why.contains("is suspended, and its processes wait"), "{why}");
+    kill(a.pid(), Signal::SIGCONT).expect("it lives");
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+}
+
 /// Its process is killed: what it had on the host is gone, and the container can be used again.
 #[test]
 fn a_container_that_dies_is_over() {
