@@ -61,6 +61,11 @@ impl GpuTable {
         GpuTable { gpus, no_slices, ..GpuTable::default() }
     }
 
+    /// All GPUs.
+    pub fn uuids(&self) -> impl Iterator<Item = GpuUuid> {
+        self.minors().map(|(gpu, _)| gpu)
+    }
+
     /// Each GPU's device node number, if it has one.
     pub fn minors(&self) -> impl Iterator<Item = (GpuUuid, Option<u32>)> {
         self.gpus.iter().map(|gpu| (gpu.uuid, gpu.about.minor))

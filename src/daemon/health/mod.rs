@@ -8,9 +8,10 @@
 //! # Idea
 //! A child process waits for the events ([`watcher`]), because NVML may block or crash on a failing GPU. It is
 //! started when the daemon begins to serve. Some Xids are a program's own errors ([`OF_PROGRAMS`]): the GPU stays
-//! healthy. After any other the GPU is unhealthy until it has worked for `unhealthy_s` without another error, also
-//! if the daemon is started again meanwhile ([`record`]). A GPU that the driver no longer finds is unhealthy until it
-//! is found again. The engine gives no slices of an unhealthy GPU.
+//! healthy. After any other the GPU is unhealthy until `unhealthy_s` have gone by without another error, also if the
+//! daemon is started again meanwhile ([`record`]), and it is seen to answer then. A GPU that does not answer while others
+//! do is lost, and unhealthy until it answers again. A child that tells nothing for [`SILENT_MAX`] hangs, and another one
+//! is started. The engine gives no slices of an unhealthy GPU.
 //!
 //! Whether MPS uses a GPU is seen by the accounting ([`crate::accounting::mps`]).
 
@@ -21,6 +22,7 @@ use crate::gpu_table::GpuTable;
 use crate::poll::{Source, Watch};
 use gpuslice_host::clock::now;
 use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::node::{Health, HealthState};
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::prctl::set_pdeathsig;
@@ -37,18 +39,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// (43, 45), an error of the video decoder (68), a context switch that timed out (109). Device plugins of Kubernetes
 /// ignore the same.
 const OF_PROGRAMS: [u32; 6] = [13, 31, 43, 45, 68, 109];
-/// Longest line of the child, bytes.
-const LINE_BYTES_MAX: usize = 128;
+/// Longest line of the child, bytes: `works` and the UUIDs of all GPUs.
+const LINE_BYTES_MAX: usize = 48 * (GPUS_MAX + 1);
 /// Pause before a child that has ended is replaced, and before what could not be recorded is recorded.
 const AGAIN_AFTER: Duration = Duration(5_000_000_000);
+/// The child tells something once a second.
+const SILENT_MAX: Duration = Duration(10_000_000_000);
+/// Killed children that have not ended; with so many, none is started.
+const ABANDONED_MAX: usize = 4;
 
-/// What the child tells of a GPU.
+/// An error that the child tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Xid(u32),
     Ecc,
-    Lost,
-    Found,
+}
+
+/// A line of the child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    Error(GpuUuid, News),
+    /// All GPUs that answer.
+    Works(Vec<GpuUuid>),
 }
 
 /// See the file's head.
@@ -63,13 +75,15 @@ pub struct HealthWatch {
     abandoned: Vec<Child>,
     /// The beginning of the child's next line.
     line: Vec<u8>,
+    /// When the child told something last.
+    heard: Instant,
     /// When a child is started again.
     start_at: Option<Instant>,
     errors: BTreeMap<GpuUuid, GpuFailure>,
     record: ErrorRecord,
     /// When the record is written again, since that failed.
     record_at: Option<Instant>,
-    /// GPUs that the driver does not find.
+    /// GPUs that do not answer.
     lost: BTreeSet<GpuUuid>,
     /// GPUs that did not answer when the daemon started, and do now.
     unserved: BTreeSet<GpuUuid>,
@@ -90,6 +104,7 @@ impl HealthWatch {
             child: None,
             abandoned: Vec::new(),
             line: Vec::new(),
+            heard: Instant(0),
             start_at: None,
             errors: BTreeMap::new(),
             record,
@@ -146,6 +161,10 @@ impl HealthWatch {
     fn start_child(&mut self) {
         self.start_at = None;
         self.abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        if self.abandoned.len() >= ABANDONED_MAX {
+            self.start_at = Some(now().plus(AGAIN_AFTER));
+            return;
+        }
         let started = self.spawn().and_then(|mut child| {
             let from = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
             crate::descriptors::stops_blocking(&from)?;
@@ -153,7 +172,7 @@ impl HealthWatch {
             Ok((child, from))
         });
         match started {
-            Ok(child) => self.child = Some(child),
+            Ok(child) => (self.child, self.heard) = (Some(child), now()),
             Err(why) => {
                 tracing::error!(%why, "the health of GPUs is not watched");
                 self.start_at = Some(now().plus(AGAIN_AFTER));
@@ -174,27 +193,25 @@ impl HealthWatch {
 
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        let recovers = self.errors.values().map(|error| error.reported.plus(self.unhealthy));
-        recovers.chain(self.start_at).chain(self.record_at).min()
+        let silent = self.child.as_ref().map(|_| self.heard.plus(SILENT_MAX));
+        silent.into_iter().chain(self.start_at).chain(self.record_at).min()
     }
 
-    /// Starts the child again, and lets GPUs recover, if that is due; returns whether a GPU's health changed.
-    pub fn due(&mut self, now: Instant, gpus: &mut GpuTable) -> bool {
+    /// Starts the child again, replaces one that hangs, and records what could not be recorded, if that is due.
+    pub fn due(&mut self, now: Instant) {
         if self.start_at.is_some_and(|at| at <= now) {
             self.start_child();
         }
-        let due = self.errors.iter().filter(|(_, it)| it.reported.plus(self.unhealthy) <= now);
-        let due: Vec<GpuUuid> = due.map(|(gpu, _)| *gpu).collect();
-        for gpu in &due {
-            self.errors.remove(gpu);
-            if gpus.index(*gpu).is_some() {
-                set(gpus, *gpu, HealthState::Healthy, 0);
-            }
+        if self.child.is_some() && self.heard.plus(SILENT_MAX) <= now {
+            tracing::error!(
+                "the process that watches the health of GPUs hangs: until another one answers, errors are not seen, and no \
+                 unhealthy GPU recovers; check that nvidia-smi works on this node"
+            );
+            self.end_child();
         }
-        if !due.is_empty() || self.record_at.is_some_and(|at| at <= now) {
+        if self.record_at.is_some_and(|at| at <= now) {
             self.keep(now);
         }
-        !due.is_empty()
     }
 
     /// Reads what the child tells; returns whether a GPU's health changed.
@@ -206,16 +223,21 @@ impl HealthWatch {
         };
         match read {
             Ok(0) => self.end_child(),
-            Ok(len) => self.line.extend_from_slice(&part[..len]),
+            Ok(len) => {
+                self.heard = now();
+                self.line.extend_from_slice(&part[..len]);
+            }
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => self.end_child(),
         }
         let mut changed = false;
         while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.line.drain(..=end).collect();
-            if let Some((gpu, news)) = parse(&line) {
-                changed |= self.hear(gpus, gpu, news);
-            }
+            changed |= match parse(&line) {
+                Some(Told::Error(gpu, news)) => self.failed(gpus, gpu, news),
+                Some(Told::Works(all)) => self.work(gpus, &all, now()),
+                None => false,
+            };
         }
         if self.line.len() > LINE_BYTES_MAX {
             self.end_child();
@@ -223,38 +245,55 @@ impl HealthWatch {
         changed
     }
 
-    fn hear(&mut self, gpus: &mut GpuTable, gpu: GpuUuid, news: News) -> bool {
-        if gpus.index(gpu).is_none() && news == News::Found && self.unserved.insert(gpu) {
-            tracing::warn!(%gpu, "this GPU answers now and did not when gpusliced started: start gpusliced again to have slices of it; the slices that are there go on");
-        }
-        let is_news = match news {
-            News::Found => self.lost.remove(&gpu),
-            News::Lost => self.lost.insert(gpu),
-            // Time ends an error, and not a loss.
-            News::Xid(_) | News::Ecc => !self.lost.contains(&gpu),
-        };
-        if !is_news {
-            return false;
-        }
-        let state = match news {
+    /// An error of a GPU. One of a GPU that is lost is no news: that it answers ends the loss, and not time.
+    fn failed(&mut self, gpus: &mut GpuTable, gpu: GpuUuid, news: News) -> bool {
+        let (state, xid) = match news {
             News::Xid(xid) if OF_PROGRAMS.contains(&xid) => return false,
-            News::Xid(_) => HealthState::Xid,
-            News::Ecc => HealthState::Ecc,
-            News::Lost => HealthState::Lost,
-            News::Found => HealthState::Healthy,
+            _ if self.lost.contains(&gpu) => return false,
+            News::Xid(xid) => (HealthState::Xid, xid),
+            News::Ecc => (HealthState::Ecc, 0),
         };
-        let xid = if let News::Xid(xid) = news { xid } else { 0 };
         let health = set(gpus, gpu, state, xid);
-        match state {
-            HealthState::Xid | HealthState::Ecc => {
-                self.errors.insert(gpu, GpuFailure { health, reported: now() });
-            }
-            _ => {
-                let _ = self.errors.remove(&gpu);
-            }
-        }
+        self.errors.insert(gpu, GpuFailure { health, reported: now() });
         self.keep(now());
         true
+    }
+
+    /// `all`: the GPUs that answer `now`. Returns whether a GPU's health changed.
+    fn work(&mut self, gpus: &mut GpuTable, all: &[GpuUuid], now: Instant) -> bool {
+        for gpu in all {
+            if gpus.index(*gpu).is_none() && self.unserved.insert(*gpu) {
+                tracing::warn!(%gpu, "this GPU answers now and did not when gpusliced started: start gpusliced again to have slices of it; the slices that are there go on");
+            }
+        }
+        let errors = self.errors.len();
+        let unhealthy = self.unhealthy;
+        let is_over = |it: &GpuFailure| it.reported.plus(unhealthy) <= now;
+        let mut changes = Vec::new();
+        for gpu in gpus.uuids() {
+            let recovers = self.errors.get(&gpu).is_some_and(is_over);
+            let state = match (all.contains(&gpu), self.lost.contains(&gpu)) {
+                (false, false) => HealthState::Lost,
+                (true, true) => HealthState::Healthy,
+                (true, false) if recovers => HealthState::Healthy,
+                _ => continue,
+            };
+            changes.push((gpu, state));
+        }
+        for (gpu, state) in &changes {
+            set(gpus, *gpu, *state, 0);
+            self.errors.remove(gpu);
+            match state {
+                HealthState::Lost => self.lost.insert(*gpu),
+                _ => self.lost.remove(gpu),
+            };
+        }
+        // One that the daemon does not serve need not be seen to answer.
+        self.errors.retain(|gpu, it| gpus.index(*gpu).is_some() || !is_over(it));
+        if self.errors.len() != errors {
+            self.keep(now);
+        }
+        !changes.is_empty()
     }
 
     /// Ends a child that has closed its output or talks nonsense; another one follows.
@@ -300,17 +339,20 @@ fn unix_now() -> u64 {
 }
 
 /// A line of the child; `None` for one that is not of the table in [`watcher`].
-fn parse(line: &[u8]) -> Option<(GpuUuid, News)> {
+fn parse(line: &[u8]) -> Option<Told> {
     let line = std::str::from_utf8(line).ok()?;
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
-    let news = match words.get(1..)? {
+    let (first, rest) = words.split_first()?;
+    if *first == "works" {
+        let all: Result<Vec<GpuUuid>, _> = rest.iter().map(|gpu| gpu.parse()).collect();
+        return all.ok().map(Told::Works);
+    }
+    let news = match rest {
         ["xid", number] => News::Xid(number.parse().ok()?),
         ["ecc"] => News::Ecc,
-        ["lost"] => News::Lost,
-        ["found"] => News::Found,
         _ => return None,
     };
-    Some((words.first()?.parse().ok()?, news))
+    Some(Told::Error(first.parse().ok()?, news))
 }
 
 #[cfg(test)]
@@ -325,44 +367,47 @@ mod tests {
 
     #[test]
     fn lines_are_parsed_and_nonsense_is_not() {
-        let line = |what: &str| parse(format!("{GPU} {what}\n").as_bytes()).map(|(_, news)| news);
-        assert_eq!(line("xid 79"), Some(News::Xid(79)));
-        assert_eq!(line("ecc"), Some(News::Ecc));
-        assert_eq!((line("lost"), line("found")), (Some(News::Lost), Some(News::Found)));
-        for bad in ["", "xid", "xid x", "xid 1 2", "xid 99999999999", "fine"] {
+        let line = |what: &str| parse(format!("{GPU} {what}\n").as_bytes());
+        assert_eq!(line("xid 79"), Some(Told::Error(GPU, News::Xid(79))));
+        assert_eq!(line("ecc"), Some(Told::Error(GPU, News::Ecc)));
+        for bad in ["", "xid", "xid x", "xid 1 2", "xid 99999999999", "fine", "works"] {
             assert_eq!(line(bad), None, "{bad}");
         }
-        assert_eq!(parse(b"\xff lost"), None);
-        assert_eq!(parse(b""), None);
+        let all = vec![GPU; GPUS_MAX];
+        let works =
+            format!("works {}\n", all.iter().map(|it| format!("{it} ")).collect::<String>());
+        assert!(works.len() <= LINE_BYTES_MAX);
+        assert_eq!(parse(works.as_bytes()), Some(Told::Works(all)));
+        assert_eq!(parse(b"works"), Some(Told::Works(Vec::new())));
+        assert_eq!((parse(b"works GPU-1"), parse(b"\xff ecc"), parse(b"")), (None, None, None));
     }
 
     #[test]
-    fn a_gpu_recovers_when_it_has_worked_long_enough() {
+    fn a_gpu_recovers_when_it_is_seen_to_work_after_a_time_without_errors() {
         let poll = Poll::new().expect("a poll");
         let place = tempfile::tempdir().expect("a place");
         let record = ErrorRecord::new(place.path().join("gpu_errors"));
         let mut health = HealthWatch::new(PathBuf::new(), 10, record, poll.watch());
         let mut gpus = table();
         for of_a_program in OF_PROGRAMS {
-            assert!(!health.hear(&mut gpus, GPU, News::Xid(of_a_program)));
+            assert!(!health.failed(&mut gpus, GPU, News::Xid(of_a_program)));
         }
         assert_eq!(gpus.unhealthy(&[GPU]), None);
-        assert!(health.hear(&mut gpus, GPU, News::Xid(79)));
+        assert!(health.failed(&mut gpus, GPU, News::Xid(79)));
         assert!(gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("Xid 79")));
         let (early, late) = (now(), now().plus(Duration(11_000_000_000)));
-        assert!(!health.due(early, &mut gpus) && gpus.unhealthy(&[GPU]).is_some());
-        assert!(health.due(late, &mut gpus) && gpus.unhealthy(&[GPU]).is_none());
-        // A lost GPU recovers when it is found, and not by time.
-        assert!(health.hear(&mut gpus, GPU, News::Ecc) && health.hear(&mut gpus, GPU, News::Lost));
-        assert!(!health.due(late, &mut gpus) && gpus.unhealthy(&[GPU]).is_some());
-        assert!(!health.hear(&mut gpus, GPU, News::Xid(79)) && health.deadline().is_none());
-        assert!(health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_none());
+        assert!(!health.work(&mut gpus, &[GPU], early) && gpus.unhealthy(&[GPU]).is_some());
+        health.due(late);
+        assert!(gpus.unhealthy(&[GPU]).is_some(), "time alone shows nothing");
+        assert!(health.work(&mut gpus, &[GPU], late) && gpus.unhealthy(&[GPU]).is_none());
+        // One that does not answer recovers when it does, and not by time.
+        assert!(health.failed(&mut gpus, GPU, News::Ecc) && health.work(&mut gpus, &[], early));
+        assert!(!health.work(&mut gpus, &[], late) && gpus.unhealthy(&[GPU]).is_some());
+        assert!(!health.failed(&mut gpus, GPU, News::Xid(79)) && health.errors.is_empty());
+        assert!(health.work(&mut gpus, &[GPU], early) && gpus.unhealthy(&[GPU]).is_none());
         // Another GPU answers for the first time.
         let other = GpuUuid([8; 16]);
-        assert!(!health.hear(&mut gpus, other, News::Found) && health.unserved.contains(&other));
-        // A child that starts finds all GPUs, which ends no error.
-        assert!(health.hear(&mut gpus, GPU, News::Ecc));
-        assert!(!health.hear(&mut gpus, GPU, News::Found) && gpus.unhealthy(&[GPU]).is_some());
+        assert!(!health.work(&mut gpus, &[GPU, other], early) && health.unserved.contains(&other));
     }
 
     /// The driver tells an error once, and the next daemon must know it for as long as the first would have.
@@ -379,12 +424,13 @@ mod tests {
             (health, gpus, known)
         };
         let (mut first, mut gpus, known) = start(1000);
-        assert!(!known && first.hear(&mut gpus, GPU, News::Xid(79)));
-        let (second, mut gpus, known) = start(1000);
+        assert!(!known && first.failed(&mut gpus, GPU, News::Xid(79)));
+        let (mut second, mut gpus, known) = start(1000);
         assert!(known && gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("Xid 79")));
         assert_eq!(gpus.take_changes().len(), 1);
-        let (early, late) = (second.deadline(), first.deadline());
-        assert!(early <= late.map(|at| at.plus(Duration(1_000_000_000))), "no later");
+        let late = first.errors[&GPU].reported.plus(Duration(1_001_000_000_000));
+        assert!(second.work(&mut gpus, &[GPU], late), "no later");
+        assert!(first.failed(&mut table(), GPU, News::Xid(79)));
         // Of a GPU that is listed, and of one that is not at present. The clock on the wall has been set meanwhile.
         let (other, at) = (GpuUuid([8; 16]), now().0);
         std::fs::write(&file, format!("{GPU} ecc 5 {at}\n{other} xid 79 5 {at}\n")).expect("it");
@@ -392,7 +438,10 @@ mod tests {
         assert!(known && gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("memory")));
         third.keep(now());
         assert_eq!(third.record.read().len(), 2);
-        assert!(third.due(now().plus(Duration(1_001_000_000_000)), &mut gpus) && !file.exists());
+        assert!(
+            third.work(&mut gpus, &[GPU], now().plus(Duration(1_001_000_000_000)))
+                && !file.exists()
+        );
         assert!(gpus.unhealthy(&[GPU]).is_none() && gpus.take_changes().len() == 2);
         std::fs::write(&file, format!("{GPU} ecc 5 0\n")).expect("written");
         assert!(!start(1).2, "it has recovered meanwhile");
@@ -406,20 +455,19 @@ mod tests {
         let record = || ErrorRecord::new(file.clone());
         let mut health = HealthWatch::new(PathBuf::new(), 1000, record(), poll.watch());
         let (mut gpus, before) = (table(), now());
-        assert!(health.hear(&mut gpus, GPU, News::Xid(79)) && !file.exists());
+        assert!(health.failed(&mut gpus, GPU, News::Xid(79)) && !file.exists());
         let again = health.deadline().expect("a second try");
         assert!(
             again >= before.plus(AGAIN_AFTER)
                 && again < before.plus(Duration(1_000 * 1_000_000_000))
         );
-        assert!(!health.due(again, &mut gpus) && !file.exists(), "no room yet");
+        health.due(again);
+        assert!(!file.exists(), "no room yet");
         std::fs::create_dir(&dir).expect("a directory");
-        assert!(!health.due(again, &mut gpus) && !file.exists(), "not due");
-        assert!(!health.due(again.plus(AGAIN_AFTER), &mut gpus) && record().read().len() == 1);
-        assert_eq!(
-            health.deadline(),
-            health.errors.values().next().map(|it| it.reported.plus(health.unhealthy))
-        );
+        health.due(again);
+        assert!(!file.exists(), "not due");
+        health.due(again.plus(AGAIN_AFTER));
+        assert!(record().read().len() == 1 && health.deadline().is_none());
     }
 
     fn table() -> GpuTable {
@@ -431,14 +479,15 @@ mod tests {
     #[test]
     fn any_line_is_news_or_none() {
         gpuslice_fuzz::fuzz!("health", |bytes| {
-            if let Some((gpu, news)) = parse(bytes) {
-                let text = match news {
-                    News::Xid(number) => format!("{gpu} xid {number}"),
-                    News::Ecc => format!("{gpu} ecc"),
-                    News::Lost => format!("{gpu} lost"),
-                    News::Found => format!("{gpu} found"),
+            if let Some(told) = parse(bytes) {
+                let text = match &told {
+                    Told::Error(gpu, News::Xid(number)) => format!("{gpu} xid {number}"),
+                    Told::Error(gpu, News::Ecc) => format!("{gpu} ecc"),
+                    Told::Works(all) => {
+                        all.iter().fold("works".to_owned(), |text, gpu| format!("{text} {gpu}"))
+                    }
                 };
-                assert_eq!(parse(text.as_bytes()), Some((gpu, news)));
+                assert_eq!(parse(text.as_bytes()), Some(told));
             }
         });
     }

@@ -1,13 +1,13 @@
-//! The child's program (`--watch-nvml`): waits for NVML's events and writes a line for each.
+//! The child's program (`--watch-nvml`): waits for NVML's events and writes a line for each, and once a second which
+//! GPUs answer.
 //!
 //! ```text
 //! GPU-… xid 79       a critical error of the driver
 //! GPU-… ecc          an uncorrectable memory error
-//! GPU-… lost         the driver does not find the GPU any more
-//! GPU-… found        it finds it, at the start or again
+//! works GPU-… GPU-…  all GPUs that answer now
 //! ```
 //! It ends with its parent. A call on a GPU that fell off the bus may never return; the event that tells of it comes
-//! before.
+//! before. The parent then reads nothing more, and no GPU recovers that is not seen to answer.
 
 use crate::nvml::Nvml;
 use nvml_wrapper::EventSet;
@@ -16,6 +16,7 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,11 +45,7 @@ fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
     let Some(Watched { events, gpus, closed }) = registered(nvml) else {
         return Ok(());
     };
-    // An earlier watch may have told that one of them was lost.
-    for gpu in &gpus {
-        say(&format!("{gpu} found"))?;
-    }
-    let mut lost: BTreeSet<&str> = BTreeSet::new();
+    tell_which_work(nvml, &gpus)?;
     loop {
         match events.wait(WAIT_MS) {
             Ok(event) => {
@@ -72,21 +69,17 @@ fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
         if closed.iter().any(|index| opened(nvml, *index).is_ok()) {
             return Ok(()); // to register for it, too
         }
-        for gpu in &gpus {
-            let there = nvml.device_by_uuid(gpu.as_str()).and_then(|it| it.memory_info()).is_ok();
-            match (there, lost.contains(gpu.as_str())) {
-                (false, false) => {
-                    lost.insert(gpu);
-                    say(&format!("{gpu} lost"))?;
-                }
-                (true, true) => {
-                    lost.remove(gpu.as_str());
-                    say(&format!("{gpu} found"))?;
-                }
-                _ => {}
-            }
-        }
+        tell_which_work(nvml, &gpus)?;
     }
+}
+
+/// Writes which of the GPUs answer.
+fn tell_which_work(nvml: &nvml_wrapper::Nvml, gpus: &[String]) -> io::Result<()> {
+    let works = |gpu: &&String| {
+        nvml.device_by_uuid(gpu.as_str()).and_then(|device| device.memory_info()).is_ok()
+    };
+    let words = gpus.iter().filter(works).map(String::as_str);
+    say(&iter::once("works").chain(words).collect::<Vec<_>>().join(" "))
 }
 
 /// What is watched.

@@ -5,6 +5,7 @@ use super::cases::Case;
 use crate::harness::agent_client::{AgentClient, claim, words};
 use crate::harness::node::{admit, denied, id};
 use crate::harness::{eventually, target_dir};
+use crate::time::helpers::{Helper, helpers};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::history::{EventKind, History};
 use gpuslice_wire::node::{Health, HealthState, NodeAnswer, NodeDenial, NodeRequest, Reservation};
@@ -12,7 +13,8 @@ use gpuslice_wire::owner::Owner;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -261,6 +263,25 @@ fn a_gpu_in_mig_mode_has_no_slices() {
     assert!(matches!(case.node.admin().ask(&any), Answer::Admitted { .. }));
     fail(&case, 79);
     assert_eq!(health(&agent).state, HealthState::Mig, "an error does not end the mode");
+}
+
+/// NVML hangs when a GPU fails: no GPU recovers that is not seen to answer, and another process takes over in the end.
+#[test]
+fn a_gpu_that_is_not_seen_to_work_does_not_recover() {
+    let case = Case::start("devices=1,mem=16GiB", "unhealthy_s = 2");
+    fail_until_listed(&case);
+    let watcher = || match helpers(case.node.pid()).get("--watch-nvml") {
+        Some(Helper::Child(pid)) => Some(Pid::from_raw(*pid)),
+        _ => None,
+    };
+    let hung = watcher().expect("it runs");
+    kill(hung, Signal::SIGSTOP).expect("it lives");
+    fail(&case, 79); // not heard
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(listed(&case).state, HealthState::Xid);
+    eventually("another one", || watcher().is_some_and(|pid| pid != hung));
+    eventually("it recovers", || listed(&case).state == HealthState::Healthy);
+    assert!(case.node.log().contains("watches the health of GPUs hangs"), "{}", case.node.log());
 }
 
 /// Errors of programs say nothing about the GPU.

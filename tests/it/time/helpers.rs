@@ -35,7 +35,7 @@ const TEST: &str = "a_helper_that_hangs_stops_nothing";
 
 /// A thread or child of the daemon.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Helper {
+pub enum Helper {
     Thread(i32),
     Child(i32),
 }
@@ -118,7 +118,7 @@ fn state(helper: Helper) -> Option<char> {
 }
 
 /// The daemon's helpers by name: a thread's own, or the word that tells a child what to do.
-pub(super) fn helpers(daemon: Pid) -> BTreeMap<String, Helper> {
+pub fn helpers(daemon: Pid) -> BTreeMap<String, Helper> {
     let mut found = BTreeMap::new();
     let tasks = fs::read_dir(format!("/proc/{daemon}/task")).expect("it lives");
     for task in tasks.map_while(Result::ok).map(|task| task.path()) {

@@ -13,7 +13,7 @@ mod explain;
 mod gang;
 mod gates;
 mod hangs;
-mod helpers;
+pub mod helpers;
 mod history;
 mod loads;
 mod namespaces;
