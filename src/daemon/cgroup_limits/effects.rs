@@ -22,12 +22,33 @@ const GROUPS_REST: std::time::Duration = std::time::Duration::from_millis(20);
 
 impl CgroupLimits {
     /// Removes a slice; returns the steps that clear its limits.
-    fn remove_slice(&mut self, container: &ContainerId, record: Option<&Record>) -> Vec<Step> {
+    pub(super) fn remove_slice(
+        &mut self,
+        container: &ContainerId,
+        record: Option<&Record>,
+    ) -> Vec<Step> {
         match self.known.remove(container) {
             Some(known) => self.clear_steps_of(&known),
             // A slice of an earlier daemon that was not restored may have left limits.
             None => record.map(|record| self.clear_steps(record)).unwrap_or_default(),
         }
+    }
+
+    /// The steps that clear the limits a slice has or may have.
+    pub(super) fn clear_steps(&self, record: &Record) -> Vec<Step> {
+        let Some(dir) = self.dir(&record.cgroup) else {
+            return Vec::new();
+        };
+        let able = |gpu| matches!(self.support.get(gpu), Some(Ok(())));
+        let lanes = record.lanes.iter().filter(|lane| able(&lane.gpu));
+        lanes.flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.limit.0)).collect()
+    }
+
+    /// Whether limits of an ended slice of this container are still being cleared.
+    pub fn is_clearing(&self, container: &ContainerId) -> bool {
+        let ends =
+            |one: &Pending| one.container == *container && matches!(one.after, After::Dismiss(..));
+        self.pending.iter().any(ends)
     }
 
     /// Removes groups of `gpuslice run` that have become empty.
@@ -66,6 +87,7 @@ impl CgroupLimits {
             by: now().plus(ANSWER_WITHIN),
             container,
             steps: steps.clone(),
+            ends: !self.known.contains_key(&container),
             after,
             left,
         };
@@ -200,6 +222,7 @@ impl CgroupLimits {
             failed = failed.or(done.as_ref().err().cloned());
             match step.hard {
                 NO_LIMIT => log_cleared(&one.container, step, done, self.soft),
+                _ if one.ends => {}
                 hard => self.set(&one.container, (GpuUuid(step.gpu), hard), done),
             }
         }

@@ -91,6 +91,8 @@ struct Pending {
     container: ContainerId,
     steps: Vec<Step>,
     after: After,
+    /// Its slice ends. Another one of the same id may exist when NVML answers.
+    ends: bool,
     /// The cgroup of a slice that ends.
     left: Option<CgroupPath>,
 }
@@ -220,13 +222,6 @@ impl CgroupLimits {
         }
     }
 
-    /// Whether limits of an ended slice of this container are still being cleared.
-    pub fn is_clearing(&self, container: &ContainerId) -> bool {
-        let ends =
-            |one: &Pending| one.container == *container && matches!(one.after, After::Dismiss(..));
-        self.pending.iter().any(ends)
-    }
-
     /// The earliest time at which a waiting request is answered without NVML.
     pub fn deadline(&self) -> Option<Instant> {
         let waited = self.pending.iter().filter(|one| !matches!(one.after, After::Nothing));
@@ -279,16 +274,6 @@ impl CgroupLimits {
     ) -> Step {
         let soft = if self.soft { cap } else { 0 };
         Step { gpu: gpu.0, dir, soft, hard: cap, above_used, keeps_all_but }
-    }
-
-    /// The steps that clear the limits a slice has or may have.
-    fn clear_steps(&self, record: &Record) -> Vec<Step> {
-        let Some(dir) = self.dir(&record.cgroup) else {
-            return Vec::new();
-        };
-        let able = |gpu| matches!(self.support.get(gpu), Some(Ok(())));
-        let lanes = record.lanes.iter().filter(|lane| able(&lane.gpu));
-        lanes.flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.limit.0)).collect()
     }
 
     /// Stores NVML's answer for one limit of `asked` bytes.
@@ -461,6 +446,34 @@ mod tests {
 
     fn error(answer: nvmlReturn_t) -> NvmlError {
         NvmlError { call: "nvmlDeviceSetMemoryLimits_v1".to_owned(), answer }
+    }
+
+    /// NVML answers about an ended slice when its container has been started again.
+    #[test]
+    fn a_late_answer_about_an_ended_slice_says_nothing_of_its_successor() {
+        let mut limits = limits_of_one_gpu(CgroupLimitMode::Require, false);
+        let it = record("/pods/web", GIB);
+        limits.add_slice(&it, false);
+        limits.set(&it.container, (A, GIB), Ok(GIB));
+        let steps = limits.remove_slice(&it.container, Some(&it));
+        let done = steps.iter().map(|step| Ok(step.hard)).collect();
+        let (ticket, container) = (Ticket::default(), it.container);
+        let (by, after) = (Instant(0), After::Nothing); // it has been given up
+        limits.pending.push_back(Pending {
+            ticket,
+            by,
+            container,
+            steps,
+            after,
+            ends: true,
+            left: None,
+        });
+        limits.add_slice(&it, false);
+        assert!(limits.answered(ticket, done).is_none());
+        let level = |limits: &CgroupLimits| limits.memory_enforcement(&container, Lane(0), true);
+        assert_eq!(level(&limits), MemoryEnforcement::Accounted, "requested still");
+        limits.set(&container, (A, GIB), Err(error(nvmlReturn_t::ERROR_NOT_SUPPORTED)));
+        assert!(limits.verdict(&container).is_err(), "the node requires it");
     }
 
     #[test]
