@@ -374,12 +374,13 @@ impl Fences {
     }
 
     /// Puts the last fences into streams that are about to be destroyed, those for which `gone` is true, and
-    /// never uses the streams again. No work can wait for such a stream any more, so its fence orders
-    /// nothing.
+    /// never uses the streams again. With `untracked`, they may hold work that was not tracked. No work can wait for
+    /// such a stream any more, so its fence orders nothing.
     pub fn close_streams(
         &mut self,
         backend: &dyn DriverBackend,
         now: u64,
+        untracked: bool,
         gone: impl Fn(&StreamId) -> bool,
     ) {
         for index in 0..self.streams.len() {
@@ -388,9 +389,14 @@ impl Fences {
             };
             let stream_index = index as StreamIndex;
             let close = &mut || {
-                if !backend.capturing(stream_id.stream) {
-                    self.close(backend, now, stream_index);
+                if backend.capturing(stream_id.stream) {
+                    return;
                 }
+                // An idle stream gets no fence: its end is not the end of work.
+                if untracked && stream_id.finished(backend) == Some(Progress::Pending) {
+                    self.in_flight.untracked(now, stream_index);
+                }
+                self.close(backend, now, stream_index);
             };
             if !backend.within(stream_id.context, close) {
                 self.forget_tail(backend, now, stream_index);
@@ -466,7 +472,7 @@ mod tests {
         let expected = Estimate::measured(50 * US);
         fences.in_flight.launched(0, old, Task::launch(Key(1)), expected, None);
         at_work(Stream(7), || {
-            fences.close_streams(fake, 0, |stream_id| stream_id.stream == Stream(7));
+            fences.close_streams(fake, 0, false, |stream_id| stream_id.stream == Stream(7));
         });
         assert!(fences.in_flight.busy(old) && !fences.in_flight.is_open(old));
         assert!(!fences.busy(stream_id));

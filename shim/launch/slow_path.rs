@@ -508,9 +508,11 @@ impl Gate {
     pub fn stream_closing(&self, stream: Stream) {
         let now = os::now();
         for index in self.used() {
-            self.lane(index)
-                .fences
-                .close_streams(self.backend, now, |stream_id| stream_id.stream == stream);
+            let mut lane = self.lane(index);
+            let untracked = lane.untracked;
+            lane.fences.close_streams(self.backend, now, untracked, |stream_id| {
+                stream_id.stream == stream
+            });
         }
     }
 

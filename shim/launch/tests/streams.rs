@@ -108,3 +108,38 @@ fn per_thread_streams_of_many_threads_drain() {
         assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
     }
 }
+
+impl Rig {
+    /// Turns begin, with another container's: the process must drain first.
+    fn turns_begin(&self) {
+        self.page().lane[0].mode.store(MODE_TURNS, SeqCst);
+        self.page().gated.store(1, SeqCst);
+        self.turn(2, 0);
+    }
+    /// Waits for the drain before the first turn. Returns when it was reported.
+    fn drains(&self) -> u64 {
+        let claims = self.claims();
+        let reported = || claims.active.load(SeqCst) == claims.drained.load(SeqCst);
+        eventually("drained", reported);
+        os::now()
+    }
+}
+
+/// A stream may be destroyed with work in it that bypassed the gate; the work goes on.
+#[test]
+fn untracked_work_of_a_destroyed_stream_drains_before_the_first_turn() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    [5, 6].into_iter().for_each(|stream| rig.gate.stream_made(Stream(stream)));
+    rig.launch(1, 5, 50 * US);
+    rig.fake.launch(Stream(5), 200_000 * US);
+    let end = rig.fake.gpu().busy_until;
+    for stream in [5, 6].map(Stream) {
+        let recorded = rig.fake.gpu().recorded;
+        at_work(stream, || rig.gate.stream_closing(stream));
+        rig.fake.gpu().dead.push(stream);
+        assert_eq!(rig.fake.gpu().recorded > recorded, stream == Stream(5), "{stream:?}");
+    }
+    rig.turns_begin();
+    assert!(rig.drains() >= end, "the drain was reported too early");
+}
