@@ -111,11 +111,32 @@ impl Fences {
     }
 
     /// Notes a new stream, as long as there is room: work that bypasses the gate is then found too.
-    pub fn made(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) {
-        let known = self.streams.iter().any(|stream| stream.stream_id == Some(stream_id));
-        if !known && self.streams.len() < STREAMS_MAX {
+    pub fn made(&mut self, backend: &dyn DriverBackend, now: u64, stream_id: StreamId) {
+        if self.streams.iter().any(|stream| stream.stream_id == Some(stream_id)) {
+            return;
+        }
+        if !self.has_room() {
+            self.collect(backend, now, false); // of destroyed streams
+        }
+        if self.has_room() {
             self.fresh(backend, stream_id);
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.streams.len() < STREAMS_MAX || self.unused_index().is_some()
+    }
+
+    /// The index of a stream that is gone and has nothing in flight.
+    fn unused_index(&self) -> Option<usize> {
+        let gone = |stream: &TrackedStream| {
+            stream.stream_id.is_none_or(|stream_id| stream_id.stream == Stream::GONE)
+        };
+        let mut streams = self.streams.iter().enumerate();
+        let unused = |(index, stream): &(usize, &TrackedStream)| {
+            gone(stream) && !self.in_flight.busy(*index as StreamIndex)
+        };
+        Some(streams.find(unused)?.0)
     }
 
     fn fresh(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) -> Option<usize> {
@@ -128,10 +149,8 @@ impl Fences {
             self.streams.push(stream);
             return Some(self.streams.len() - 1);
         }
-        let idle = |(index, stream): &(usize, &TrackedStream)| {
-            stream.stream_id.is_none() || !self.in_flight.busy(*index as StreamIndex)
-        };
-        let index = self.streams.iter().enumerate().find(idle)?.0;
+        let is_idle = |index: &usize| !self.in_flight.busy(*index as StreamIndex);
+        let index = self.unused_index().or_else(|| (0..STREAMS_MAX).find(is_idle))?;
         let old = std::mem::replace(&mut self.streams[index], stream);
         if let (Some(stream_id), Some(event)) = (old.stream_id, old.last) {
             self.recycle(backend, stream_id.context, event);

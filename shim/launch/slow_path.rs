@@ -500,7 +500,7 @@ impl Gate {
         let index = self.backend.lane().filter(|index| *index < LANES_MAX);
         if let (Some(index), Some(context)) = (index, self.backend.context()) {
             let stream_id = StreamId { context, stream, thread: 0 };
-            self.lane(index).fences.made(self.backend, stream_id);
+            self.lane(index).fences.made(self.backend, os::now(), stream_id);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Events and gates in captured, destroyed and per-thread streams.
 
 use super::*;
+use crate::launch::window::STREAMS_MAX;
 
 /// The gate puts nothing into a stream for a launch that the driver refuses; once such a launch has
 /// succeeded, its time is measured.
@@ -140,6 +141,23 @@ fn untracked_work_of_a_destroyed_stream_drains_before_the_first_turn() {
         rig.fake.gpu().dead.push(stream);
         assert_eq!(rig.fake.gpu().recorded > recorded, stream == Stream(5), "{stream:?}");
     }
+    rig.turns_begin();
+    assert!(rig.drains() >= end, "the drain was reported too early");
+}
+
+/// The gate knows a limited number of streams; destroyed ones do not count.
+#[test]
+fn a_stream_is_known_however_many_were_destroyed_before() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    for stream in (100..100 + STREAMS_MAX).map(Stream) {
+        rig.gate.stream_made(stream);
+        at_work(stream, || rig.gate.stream_closing(stream));
+    }
+    rig.gate.stream_made(Stream(5));
+    rig.launch(1, 0, 50 * US);
+    rig.fake.launch(Stream(5), 200_000 * US);
+    let end = rig.fake.gpu().busy_until;
     rig.turns_begin();
     assert!(rig.drains() >= end, "the drain was reported too early");
 }
