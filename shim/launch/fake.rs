@@ -79,6 +79,8 @@ pub struct Fake {
     pub reconnects: AtomicU32,
     /// Number of times that a recall cannot be answered.
     pub recalls: AtomicU32,
+    /// Number of times that no thread can be created.
+    pub threadless: AtomicU32,
     /// Lane of every thread's context.
     pub lane: AtomicU32,
 }
@@ -94,6 +96,7 @@ impl Fake {
             rings: AtomicU32::new(0),
             reconnects: AtomicU32::new(0),
             recalls: AtomicU32::new(0),
+            threadless: AtomicU32::new(0),
             lane: AtomicU32::new(0),
         }))
     }
@@ -156,6 +159,11 @@ impl DriverBackend for Fake {
     }
     fn ring(&self) {
         self.rings.fetch_add(1, SeqCst);
+    }
+    fn spawn(&self, work: Box<dyn FnOnce() + Send>) -> bool {
+        let down = |left: u32| left.checked_sub(1);
+        let fails = self.threadless.fetch_update(SeqCst, SeqCst, down).is_ok();
+        !fails && super::os::spawn(work)
     }
     fn reconnect(&self) {
         self.reconnects.fetch_add(1, SeqCst);

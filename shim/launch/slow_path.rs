@@ -27,7 +27,7 @@ use super::word;
 use gpuslice_wire::limits::LANES_MAX;
 use gpuslice_wire::page::{ClientLane, MODE_OPEN, RUNNABLE_PARKED};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Longest sleep at the gate between two checks of the heartbeat.
@@ -38,6 +38,13 @@ const SAMPLE_NS: u64 = 5_000_000;
 const DEPTH_NS: u64 = 2_000_000;
 /// With several GPUs the word stays closed this long, so that launches on each GPU are observed.
 const SEEN_NS: u64 = 1_000_000;
+
+/// States of the gate thread.
+const NO_THREAD: u32 = 0;
+/// See [`NO_THREAD`].
+const STARTING: u32 = 1;
+/// See [`NO_THREAD`].
+const RUNNING: u32 = 2;
 
 /// A launch.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +131,8 @@ pub struct Gate {
     lanes: [Mutex<Lane>; LANES_MAX],
     /// The words that the GPU reads.
     pub gates: Gates,
-    thread: AtomicBool,
+    /// The state of the gate thread.
+    thread: AtomicU32,
     /// Held by the gate thread while it may be inside the driver; true once it must stay outside.
     pub(super) driving: Mutex<bool>,
     /// Times at which the word was last opened and closed, ns.
@@ -213,7 +221,7 @@ impl Gate {
             word,
             lanes: Default::default(),
             gates: Gates::default(),
-            thread: AtomicBool::new(false),
+            thread: AtomicU32::new(NO_THREAD),
             driving: Mutex::new(false),
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
@@ -405,7 +413,8 @@ impl Gate {
         let container = pending.pages.container;
         lane.untracked = true;
         let seen = now.saturating_sub(self.closed.load(Relaxed)) >= SEEN_NS;
-        if seen || container.lanes.load(Relaxed) <= 1 {
+        let closes = self.thread.load(Relaxed) == RUNNING;
+        if closes && (seen || container.lanes.load(Relaxed) <= 1) {
             self.opened.store(now, Relaxed);
             word::open(self.word, &container.gated);
         }
@@ -540,11 +549,14 @@ impl Gate {
         0..(lanes as usize).min(LANES_MAX)
     }
 
-    /// Starts the gate thread with the first launch. If that fails, launches still take turns, but the daemon
-    /// learns of each drain only from its own deadlines.
+    /// Starts the gate thread with the first launch. If that fails, the next launch tries again. Until then the
+    /// word stays closed, since no thread would close it when turns begin: launches take turns, but the daemon
+    /// learns of most drains only from its own deadlines.
     pub(super) fn start_thread(&'static self) {
-        if !self.thread.load(Relaxed) && !self.thread.swap(true, SeqCst) {
-            os::spawn(|| self.run());
+        let begins = |from, to| self.thread.compare_exchange(from, to, SeqCst, Relaxed).is_ok();
+        if self.thread.load(Relaxed) == NO_THREAD && begins(NO_THREAD, STARTING) {
+            let started = self.backend.spawn(Box::new(|| self.run()));
+            self.thread.store(if started { RUNNING } else { NO_THREAD }, SeqCst);
         }
     }
 }

@@ -49,6 +49,21 @@ fn the_first_launch_of_a_turn_wakes_the_gate_thread_after_the_call() {
     }
 }
 
+/// Without the gate thread no thread would close the word when turns begin.
+#[test]
+fn the_word_stays_closed_until_the_gate_thread_runs() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    rig.fake.threadless.store(2, SeqCst);
+    let words = [(); 3].map(|()| {
+        rig.launch(1, 0, US);
+        rig.gate.word.load(SeqCst)
+    });
+    assert_eq!(words, [CLOSED, CLOSED, OPEN]);
+    rig.turns_begin();
+    eventually("the word closes", || rig.gate.word.load(SeqCst) == CLOSED);
+}
+
 /// Short kernels are fenced together, but the last ones of a turn are fenced at once.
 #[test]
 fn long_kernels_and_the_last_ones_of_a_turn_are_fenced() {

@@ -112,7 +112,7 @@ fn per_thread_streams_of_many_threads_drain() {
 
 impl Rig {
     /// Turns begin, with another container's: the process must drain first.
-    fn turns_begin(&self) {
+    pub(super) fn turns_begin(&self) {
         self.page().lane[0].mode.store(MODE_TURNS, SeqCst);
         self.page().gated.store(1, SeqCst);
         self.turn(2, 0);
