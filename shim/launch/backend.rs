@@ -124,6 +124,10 @@ pub trait DriverBackend: Send + Sync {
 
     /// The calling thread's current context.
     fn context(&self) -> Option<Context>;
+    /// The context of `stream`, which has a handle of its own, and its lane; `None` if it is the `current` one, or
+    /// unknown.
+    fn foreign(&self, stream: Stream, current: Option<Context>)
+    -> Option<(Context, Option<usize>)>;
     /// Runs `work` with `context` current and restores the thread's own; `false` if the context is gone.
     fn within(&self, context: Context, work: &mut dyn FnMut()) -> bool;
     /// Whether a launch into `stream` would be captured into a graph instead of executed.

@@ -151,6 +151,8 @@ pub struct Ticket {
     base: Option<Event>,
     fence: bool,
     now: u64,
+    /// The context of its stream, if that is not the current one.
+    foreign: Option<Context>,
     /// The first launch in a turn wakes the gate thread, after the driver's call.
     pub(super) wake: WakeOnDrop,
 }
@@ -233,16 +235,19 @@ impl Gate {
         self.lanes[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Describes a launch; `None` if it needs no gate.
-    fn describe<'a>(&self, work: &'a Work) -> Option<PendingLaunch<'a>> {
+    /// Describes a launch on the GPU of `index` into a stream of the current `context`; `None` if it needs no gate.
+    fn describe<'a>(
+        &self,
+        work: &'a Work,
+        (context, index): (Context, usize),
+    ) -> Option<PendingLaunch<'a>> {
         let pages = self.backend.pages();
         if self.backend.capturing(work.stream) {
             return None; // Becomes a node of a graph; the launch of that graph is gated.
         }
-        let index = self.backend.lane().filter(|index| *index < LANES_MAX)?;
-        let context = self.backend.context()?;
         let thread = if work.stream == Stream::PER_THREAD { os::thread_id() } else { 0 };
         let stream_id = StreamId { context, stream: work.stream, thread };
+        let index = Some(index).filter(|index| *index < LANES_MAX)?;
         Some(PendingLaunch { pages, index, work, stream_id, gates: None })
     }
 
@@ -254,9 +259,24 @@ impl Gate {
         Some((word, distance))
     }
 
-    /// Waits until the launch may go. A ticket must be passed to [`Gate::leave`].
+    /// Waits until the launch may go. A ticket must be passed to [`Gate::leave`]. The driver may take a launch into a
+    /// stream of another context than the current one, and runs it on that context's GPU.
     pub fn enter(&'static self, work: &Work) -> Option<Ticket> {
-        let pending = self.describe(work)?;
+        let current = self.backend.context();
+        let own_handle = work.stream.0 > Stream::PER_THREAD.0;
+        let foreign = own_handle.then(|| self.backend.foreign(work.stream, current)).flatten();
+        let Some((context, lane)) = foreign else {
+            return self.enter_current(work, (current?, self.backend.lane()?));
+        };
+        let (lane, mut ticket) = (lane?, None);
+        let mut enter = || ticket = self.enter_current(work, (context, lane));
+        self.backend.within(context, &mut enter);
+        Some(Ticket { foreign: Some(context), ..ticket? })
+    }
+
+    /// [`Gate::enter`] into a stream of the current context.
+    fn enter_current(&'static self, work: &Work, target: (Context, usize)) -> Option<Ticket> {
+        let pending = self.describe(work, target)?;
         let index = pending.index;
         self.start_thread();
         // Time spent waiting for turns, and held back by a full window, ns.
@@ -378,6 +398,18 @@ impl Gate {
 
     /// Ends a launch after the driver's call; `done` is true if the driver accepted it.
     pub fn leave(&self, ticket: Ticket, done: bool) {
+        let Some(context) = ticket.foreign else {
+            return self.leave_current(ticket, done);
+        };
+        let mut ticket = Some(ticket);
+        let mut leave =
+            |done| ticket.take().into_iter().for_each(|it| self.leave_current(it, done));
+        if !self.backend.within(context, &mut || leave(done)) {
+            leave(false); // its work has ended with the context
+        }
+    }
+
+    fn leave_current(&self, ticket: Ticket, done: bool) {
         drop(ticket.wake);
         let mut lane = self.lane(ticket.lane);
         let fences = &mut lane.fences;
@@ -471,7 +503,7 @@ impl Gate {
         lane.limit.admitted(expected.ns);
         let fence = fence || !expected.known || pending.stream_id.stream == Stream::PER_THREAD;
         let (task, lane, wake) = (pending.work.task, pending.index, WakeOnDrop::default());
-        Some(Ticket { lane, stream_index, task, expected, base, fence, now, wake })
+        Some(Ticket { lane, stream_index, task, expected, base, fence, now, foreign: None, wake })
     }
 
     /// Whether another thread began to capture the stream while a launch into it was held here.
