@@ -253,7 +253,9 @@ impl Fences {
         }
     }
 
-    /// Notes that turns begin: earlier launches were not tracked, so every known stream may have work in it.
+    /// Notes that turns begin: earlier launches were not tracked, so every known stream may have work in it. Per-thread
+    /// streams are left out: only their threads can tell, and a thread that launches nothing more never does. Waiting
+    /// for it would delay the other containers' first turn each time, mostly for no work.
     pub fn untracked(&mut self, now: u64) {
         for (index, stream) in self.streams.iter().enumerate() {
             if stream.stream_id.as_ref().is_some_and(StreamId::can_be_asked) {
@@ -411,7 +413,7 @@ impl Fences {
                 if backend.capturing(stream_id.stream) {
                     return;
                 }
-                // An idle stream gets no fence: its end is not the end of work.
+                // An idle stream gets no fence, which would count as work that ends now.
                 if untracked && stream_id.finished(backend) == Some(Progress::Pending) {
                     self.in_flight.untracked(now, stream_index);
                 }
