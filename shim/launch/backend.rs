@@ -5,6 +5,7 @@
 //! plain numbers here: the gate never dereferences them.
 
 use super::claim::ClaimWords;
+use super::os;
 use super::turn::{LaneFacts, LaneWords};
 use crate::daemon::sys::SecondMapping;
 use gpuslice_nvabi::types::{CUcontext, CUstream};
@@ -110,6 +111,10 @@ pub trait DriverBackend: Send + Sync {
     fn lane(&self) -> Option<usize>;
     /// Notifies the daemon that the claims changed.
     fn ring(&self);
+    /// Starts the gate thread; `false` if no thread can be created now.
+    fn spawn(&self, work: Box<dyn FnOnce() + Send>) -> bool {
+        os::spawn(work)
+    }
     /// Reconnects if the daemon is back, after its heartbeat was stale. Called repeatedly.
     fn reconnect(&self);
     /// Returns credit that the daemon recalls; `false` if the caller must retry soon.
@@ -119,6 +124,10 @@ pub trait DriverBackend: Send + Sync {
 
     /// The calling thread's current context.
     fn context(&self) -> Option<Context>;
+    /// The context of `stream`, which has a handle of its own, and its lane; `None` if it is the `current` one, or
+    /// unknown.
+    fn foreign(&self, stream: Stream, current: Option<Context>)
+    -> Option<(Context, Option<usize>)>;
     /// Runs `work` with `context` current and restores the thread's own; `false` if the context is gone.
     fn within(&self, context: Context, work: &mut dyn FnMut()) -> bool;
     /// Whether a launch into `stream` would be captured into a graph instead of executed.

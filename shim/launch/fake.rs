@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard};
 thread_local! {
     /// The stream into which this thread launches, or which it destroys: the gate may put something into no other.
     static AT_WORK: Cell<Option<Stream>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<Context>> = const { Cell::new(Some(Context(1))) };
 }
 
 /// Makes a call of a program that launches into `stream`, or destroys it.
@@ -21,6 +22,14 @@ pub fn at_work<R>(stream: Stream, call: impl FnOnce() -> R) -> R {
     let before = AT_WORK.replace(Some(stream));
     let result = call();
     AT_WORK.set(before);
+    result
+}
+
+/// Runs `call` with another current context, or with none.
+pub fn in_context<R>(context: Option<Context>, call: impl FnOnce() -> R) -> R {
+    let before = CURRENT.replace(context);
+    let result = call();
+    CURRENT.set(before);
     result
 }
 
@@ -70,6 +79,8 @@ pub struct Gpu {
     /// Operations behind gates that were closed when they were put; an open gate is passed immediately.
     behind: HashMap<usize, Vec<Behind>>,
     pub no_waits: bool,
+    /// Streams of other contexts than the first, with those and their lanes.
+    pub elsewhere: HashMap<usize, (Context, usize)>,
 }
 
 pub struct Fake {
@@ -79,6 +90,8 @@ pub struct Fake {
     pub reconnects: AtomicU32,
     /// Number of times that a recall cannot be answered.
     pub recalls: AtomicU32,
+    /// Number of times that no thread can be created.
+    pub threadless: AtomicU32,
     /// Lane of every thread's context.
     pub lane: AtomicU32,
 }
@@ -94,6 +107,7 @@ impl Fake {
             rings: AtomicU32::new(0),
             reconnects: AtomicU32::new(0),
             recalls: AtomicU32::new(0),
+            threadless: AtomicU32::new(0),
             lane: AtomicU32::new(0),
         }))
     }
@@ -135,6 +149,10 @@ impl Fake {
 }
 
 impl Gpu {
+    fn context_of(&self, stream: Stream) -> (Context, usize) {
+        self.elsewhere.get(&stream.0).copied().unwrap_or((Context(1), 0))
+    }
+
     fn run(&mut self, stream: usize, ns: u64) {
         let end = self.busy_until.max(super::os::now()) + ns;
         self.busy_until = end;
@@ -152,10 +170,16 @@ impl DriverBackend for Fake {
         *self.pages.lock().expect("unpoisoned")
     }
     fn lane(&self) -> Option<usize> {
+        CURRENT.get()?;
         Some(self.lane.load(SeqCst) as usize)
     }
     fn ring(&self) {
         self.rings.fetch_add(1, SeqCst);
+    }
+    fn spawn(&self, work: Box<dyn FnOnce() + Send>) -> bool {
+        let down = |left: u32| left.checked_sub(1);
+        let fails = self.threadless.fetch_update(SeqCst, SeqCst, down).is_ok();
+        !fails && super::os::spawn(work)
     }
     fn reconnect(&self) {
         self.reconnects.fetch_add(1, SeqCst);
@@ -166,12 +190,20 @@ impl DriverBackend for Fake {
     }
     fn settle(&self) {}
     fn context(&self) -> Option<Context> {
-        Some(Context(1))
+        CURRENT.get()
     }
-    fn within(&self, _: Context, work: &mut dyn FnMut()) -> bool {
+    fn foreign(
+        &self,
+        stream: Stream,
+        current: Option<Context>,
+    ) -> Option<(Context, Option<usize>)> {
+        let (context, lane) = self.gpu().context_of(stream);
+        (current != Some(context)).then_some((context, Some(lane)))
+    }
+    fn within(&self, context: Context, work: &mut dyn FnMut()) -> bool {
         let lost = self.gpu().lost;
         if !lost {
-            work();
+            in_context(Some(context), work);
         }
         !lost
     }
@@ -191,6 +223,9 @@ impl DriverBackend for Fake {
         }
         if AT_WORK.get() != Some(stream) {
             gpu.misuse.push("recorded into another stream than that of the launch");
+        }
+        if CURRENT.get() != Some(gpu.context_of(stream).0) {
+            gpu.misuse.push("recorded into another context's stream");
         }
         if gpu.capturing.contains(&stream) {
             gpu.misuse.push("recorded into a stream under capture");

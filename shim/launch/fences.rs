@@ -111,11 +111,32 @@ impl Fences {
     }
 
     /// Notes a new stream, as long as there is room: work that bypasses the gate is then found too.
-    pub fn made(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) {
-        let known = self.streams.iter().any(|stream| stream.stream_id == Some(stream_id));
-        if !known && self.streams.len() < STREAMS_MAX {
+    pub fn made(&mut self, backend: &dyn DriverBackend, now: u64, stream_id: StreamId) {
+        if self.streams.iter().any(|stream| stream.stream_id == Some(stream_id)) {
+            return;
+        }
+        if !self.has_room() {
+            self.collect(backend, now, false); // of destroyed streams
+        }
+        if self.has_room() {
             self.fresh(backend, stream_id);
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.streams.len() < STREAMS_MAX || self.unused_index().is_some()
+    }
+
+    /// The index of a stream that is gone and has nothing in flight.
+    fn unused_index(&self) -> Option<usize> {
+        let gone = |stream: &TrackedStream| {
+            stream.stream_id.is_none_or(|stream_id| stream_id.stream == Stream::GONE)
+        };
+        let mut streams = self.streams.iter().enumerate();
+        let unused = |(index, stream): &(usize, &TrackedStream)| {
+            gone(stream) && !self.in_flight.busy(*index as StreamIndex)
+        };
+        Some(streams.find(unused)?.0)
     }
 
     fn fresh(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) -> Option<usize> {
@@ -128,10 +149,8 @@ impl Fences {
             self.streams.push(stream);
             return Some(self.streams.len() - 1);
         }
-        let idle = |(index, stream): &(usize, &TrackedStream)| {
-            stream.stream_id.is_none() || !self.in_flight.busy(*index as StreamIndex)
-        };
-        let index = self.streams.iter().enumerate().find(idle)?.0;
+        let is_idle = |index: &usize| !self.in_flight.busy(*index as StreamIndex);
+        let index = self.unused_index().or_else(|| (0..STREAMS_MAX).find(is_idle))?;
         let old = std::mem::replace(&mut self.streams[index], stream);
         if let (Some(stream_id), Some(event)) = (old.stream_id, old.last) {
             self.recycle(backend, stream_id.context, event);
@@ -234,7 +253,9 @@ impl Fences {
         }
     }
 
-    /// Notes that turns begin: earlier launches were not tracked, so every known stream may have work in it.
+    /// Notes that turns begin: earlier launches were not tracked, so every known stream may have work in it. Per-thread
+    /// streams are left out: only their threads can tell, and a thread that launches nothing more never does. Waiting
+    /// for it would delay the other containers' first turn each time, mostly for no work.
     pub fn untracked(&mut self, now: u64) {
         for (index, stream) in self.streams.iter().enumerate() {
             if stream.stream_id.as_ref().is_some_and(StreamId::can_be_asked) {
@@ -374,12 +395,13 @@ impl Fences {
     }
 
     /// Puts the last fences into streams that are about to be destroyed, those for which `gone` is true, and
-    /// never uses the streams again. No work can wait for such a stream any more, so its fence orders
-    /// nothing.
+    /// never uses the streams again. With `untracked`, they may hold work that was not tracked. No work can wait for
+    /// such a stream any more, so its fence orders nothing.
     pub fn close_streams(
         &mut self,
         backend: &dyn DriverBackend,
         now: u64,
+        untracked: bool,
         gone: impl Fn(&StreamId) -> bool,
     ) {
         for index in 0..self.streams.len() {
@@ -388,9 +410,14 @@ impl Fences {
             };
             let stream_index = index as StreamIndex;
             let close = &mut || {
-                if !backend.capturing(stream_id.stream) {
-                    self.close(backend, now, stream_index);
+                if backend.capturing(stream_id.stream) {
+                    return;
                 }
+                // An idle stream gets no fence, which would count as work that ends now.
+                if untracked && stream_id.finished(backend) == Some(Progress::Pending) {
+                    self.in_flight.untracked(now, stream_index);
+                }
+                self.close(backend, now, stream_index);
             };
             if !backend.within(stream_id.context, close) {
                 self.forget_tail(backend, now, stream_index);
@@ -466,7 +493,7 @@ mod tests {
         let expected = Estimate::measured(50 * US);
         fences.in_flight.launched(0, old, Task::launch(Key(1)), expected, None);
         at_work(Stream(7), || {
-            fences.close_streams(fake, 0, |stream_id| stream_id.stream == Stream(7));
+            fences.close_streams(fake, 0, false, |stream_id| stream_id.stream == Stream(7));
         });
         assert!(fences.in_flight.busy(old) && !fences.in_flight.is_open(old));
         assert!(!fences.busy(stream_id));

@@ -27,7 +27,7 @@ use super::word;
 use gpuslice_wire::limits::LANES_MAX;
 use gpuslice_wire::page::{ClientLane, MODE_OPEN, RUNNABLE_PARKED};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Longest sleep at the gate between two checks of the heartbeat.
@@ -38,6 +38,13 @@ const SAMPLE_NS: u64 = 5_000_000;
 const DEPTH_NS: u64 = 2_000_000;
 /// With several GPUs the word stays closed this long, so that launches on each GPU are observed.
 const SEEN_NS: u64 = 1_000_000;
+
+/// States of the gate thread.
+const NO_THREAD: u32 = 0;
+/// See [`NO_THREAD`].
+const STARTING: u32 = 1;
+/// See [`NO_THREAD`].
+const RUNNING: u32 = 2;
 
 /// A launch.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +131,8 @@ pub struct Gate {
     lanes: [Mutex<Lane>; LANES_MAX],
     /// The words that the GPU reads.
     pub gates: Gates,
-    thread: AtomicBool,
+    /// The state of the gate thread.
+    thread: AtomicU32,
     /// Held by the gate thread while it may be inside the driver; true once it must stay outside.
     pub(super) driving: Mutex<bool>,
     /// Times at which the word was last opened and closed, ns.
@@ -143,6 +151,8 @@ pub struct Ticket {
     base: Option<Event>,
     fence: bool,
     now: u64,
+    /// The context of its stream, if that is not the current one.
+    foreign: Option<Context>,
     /// The first launch in a turn wakes the gate thread, after the driver's call.
     pub(super) wake: WakeOnDrop,
 }
@@ -213,7 +223,7 @@ impl Gate {
             word,
             lanes: Default::default(),
             gates: Gates::default(),
-            thread: AtomicBool::new(false),
+            thread: AtomicU32::new(NO_THREAD),
             driving: Mutex::new(false),
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
@@ -225,16 +235,19 @@ impl Gate {
         self.lanes[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Describes a launch; `None` if it needs no gate.
-    fn describe<'a>(&self, work: &'a Work) -> Option<PendingLaunch<'a>> {
+    /// Describes a launch on the GPU of `index` into a stream of the current `context`; `None` if it needs no gate.
+    fn describe<'a>(
+        &self,
+        work: &'a Work,
+        (context, index): (Context, usize),
+    ) -> Option<PendingLaunch<'a>> {
         let pages = self.backend.pages();
         if self.backend.capturing(work.stream) {
             return None; // Becomes a node of a graph; the launch of that graph is gated.
         }
-        let index = self.backend.lane().filter(|index| *index < LANES_MAX)?;
-        let context = self.backend.context()?;
         let thread = if work.stream == Stream::PER_THREAD { os::thread_id() } else { 0 };
         let stream_id = StreamId { context, stream: work.stream, thread };
+        let index = Some(index).filter(|index| *index < LANES_MAX)?;
         Some(PendingLaunch { pages, index, work, stream_id, gates: None })
     }
 
@@ -246,9 +259,24 @@ impl Gate {
         Some((word, distance))
     }
 
-    /// Waits until the launch may go. A ticket must be passed to [`Gate::leave`].
+    /// Waits until the launch may go. A ticket must be passed to [`Gate::leave`]. The driver may take a launch into a
+    /// stream of another context than the current one, and runs it on that context's GPU.
     pub fn enter(&'static self, work: &Work) -> Option<Ticket> {
-        let pending = self.describe(work)?;
+        let current = self.backend.context();
+        let own_handle = work.stream.0 > Stream::PER_THREAD.0;
+        let foreign = own_handle.then(|| self.backend.foreign(work.stream, current)).flatten();
+        let Some((context, lane)) = foreign else {
+            return self.enter_current(work, (current?, self.backend.lane()?));
+        };
+        let (lane, mut ticket) = (lane?, None);
+        let mut enter = || ticket = self.enter_current(work, (context, lane));
+        self.backend.within(context, &mut enter);
+        Some(Ticket { foreign: Some(context), ..ticket? })
+    }
+
+    /// [`Gate::enter`] into a stream of the current context.
+    fn enter_current(&'static self, work: &Work, target: (Context, usize)) -> Option<Ticket> {
+        let pending = self.describe(work, target)?;
         let index = pending.index;
         self.start_thread();
         // Time spent waiting for turns, and held back by a full window, ns.
@@ -370,6 +398,18 @@ impl Gate {
 
     /// Ends a launch after the driver's call; `done` is true if the driver accepted it.
     pub fn leave(&self, ticket: Ticket, done: bool) {
+        let Some(context) = ticket.foreign else {
+            return self.leave_current(ticket, done);
+        };
+        let mut ticket = Some(ticket);
+        let mut leave =
+            |done| ticket.take().into_iter().for_each(|it| self.leave_current(it, done));
+        if !self.backend.within(context, &mut || leave(done)) {
+            leave(false); // its work has ended with the context
+        }
+    }
+
+    fn leave_current(&self, ticket: Ticket, done: bool) {
         drop(ticket.wake);
         let mut lane = self.lane(ticket.lane);
         let fences = &mut lane.fences;
@@ -405,7 +445,8 @@ impl Gate {
         let container = pending.pages.container;
         lane.untracked = true;
         let seen = now.saturating_sub(self.closed.load(Relaxed)) >= SEEN_NS;
-        if seen || container.lanes.load(Relaxed) <= 1 {
+        let closes = self.thread.load(Relaxed) == RUNNING;
+        if closes && (seen || container.lanes.load(Relaxed) <= 1) {
             self.opened.store(now, Relaxed);
             word::open(self.word, &container.gated);
         }
@@ -462,7 +503,7 @@ impl Gate {
         lane.limit.admitted(expected.ns);
         let fence = fence || !expected.known || pending.stream_id.stream == Stream::PER_THREAD;
         let (task, lane, wake) = (pending.work.task, pending.index, WakeOnDrop::default());
-        Some(Ticket { lane, stream_index, task, expected, base, fence, now, wake })
+        Some(Ticket { lane, stream_index, task, expected, base, fence, now, foreign: None, wake })
     }
 
     /// Whether another thread began to capture the stream while a launch into it was held here.
@@ -500,7 +541,7 @@ impl Gate {
         let index = self.backend.lane().filter(|index| *index < LANES_MAX);
         if let (Some(index), Some(context)) = (index, self.backend.context()) {
             let stream_id = StreamId { context, stream, thread: 0 };
-            self.lane(index).fences.made(self.backend, stream_id);
+            self.lane(index).fences.made(self.backend, os::now(), stream_id);
         }
     }
 
@@ -508,9 +549,11 @@ impl Gate {
     pub fn stream_closing(&self, stream: Stream) {
         let now = os::now();
         for index in self.used() {
-            self.lane(index)
-                .fences
-                .close_streams(self.backend, now, |stream_id| stream_id.stream == stream);
+            let mut lane = self.lane(index);
+            let untracked = lane.untracked;
+            lane.fences.close_streams(self.backend, now, untracked, |stream_id| {
+                stream_id.stream == stream
+            });
         }
     }
 
@@ -538,11 +581,14 @@ impl Gate {
         0..(lanes as usize).min(LANES_MAX)
     }
 
-    /// Starts the gate thread with the first launch. If that fails, launches still take turns, but the daemon
-    /// learns of each drain only from its own deadlines.
+    /// Starts the gate thread with the first launch. If that fails, the next launch tries again. Until then the
+    /// word stays closed, since no thread would close it when turns begin: launches take turns, but the daemon
+    /// learns of most drains only from its own deadlines.
     pub(super) fn start_thread(&'static self) {
-        if !self.thread.load(Relaxed) && !self.thread.swap(true, SeqCst) {
-            os::spawn(|| self.run());
+        let begins = |from, to| self.thread.compare_exchange(from, to, SeqCst, Relaxed).is_ok();
+        if self.thread.load(Relaxed) == NO_THREAD && begins(NO_THREAD, STARTING) {
+            let started = self.backend.spawn(Box::new(|| self.run()));
+            self.thread.store(if started { RUNNING } else { NO_THREAD }, SeqCst);
         }
     }
 }

@@ -303,6 +303,31 @@ fn each_lane_is_runnable_by_itself() {
     });
 }
 
+/// Work that bypassed the gate on one GPU keeps the process runnable there, although the word stays open for launches
+/// on another one. The open word is no proof that no more work follows, so no drain is reported.
+#[test]
+fn work_on_the_fast_path_of_one_gpu_keeps_it_runnable_while_another_opens_the_word() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lanes.store(2, SeqCst);
+    (0..2).for_each(|lane| rig.page().lane[lane].idle_us.store(5_000, SeqCst));
+    let client = rig.fake.pages.lock().expect("unpoisoned").client;
+    let claims = &client.lane[1];
+    rig.fake.lane.store(1, SeqCst);
+    eventually("GPU 1 is runnable", || {
+        rig.launch(1, 5, US);
+        claims.runnable.load(SeqCst) == 1
+    });
+    rig.fake.launch(Stream(5), 500_000 * US);
+    let end = std::mem::take(&mut rig.fake.gpu().busy_until); // GPU 0 runs beside it
+    rig.fake.lane.store(0, SeqCst);
+    eventually("GPU 1 is not runnable", || {
+        rig.launch(1, 0, US);
+        claims.runnable.load(SeqCst) == 0
+    });
+    assert!(os::now() >= end, "with work in flight");
+    assert_ne!(claims.active.load(SeqCst), claims.drained.load(SeqCst));
+}
+
 #[test]
 fn a_stopped_gate_thread_queries_nothing() {
     let rig = Rig::new(MODE_TURNS);

@@ -316,6 +316,17 @@ impl Gate {
         true
     }
 
+    /// Whether nothing is in flight, although launches go past the open word untracked. They may go on doing so:
+    /// the lane still has untracked work.
+    fn is_idle_while_open(&self, lane: &mut Lane, now: u64) -> bool {
+        if !lane.fences.in_flight.empty() {
+            return false;
+        }
+        lane.fences.untracked(now);
+        lane.fences.collect_elsewhere(self.backend, now, true);
+        lane.fences.in_flight.empty()
+    }
+
     /// Without turns: closes the word to observe launches, and clears `runnable` when none came.
     fn service_open(
         &self,
@@ -331,7 +342,8 @@ impl Gate {
             // With several GPUs the others keep the word open; this one was checked several times.
             let several = pages.container.lanes.load(Relaxed) > 1;
             let unseen = now.saturating_sub(lane.seen) >= 4 * words.idle_ns;
-            if several && unseen && lane.waiting == 0 && lane.fences.in_flight.empty() {
+            if several && unseen && lane.waiting == 0 && self.is_idle_while_open(lane, now) {
+                // No drain is reported: work may still come past the open word, and it must drain before turns.
                 claims.runnable.store(0, SeqCst);
                 self.backend.ring();
                 return REST_NS;

@@ -72,6 +72,20 @@ impl DriverBackend for Slice {
         (found && !context.is_null()).then(|| context.into())
     }
 
+    fn foreign(
+        &self,
+        stream: Stream,
+        current: Option<Context>,
+    ) -> Option<(Context, Option<usize>)> {
+        let mut context = CUcontext::NULL;
+        if !succeeded(real!(cuStreamGetCtx(stream_of(stream), &raw mut context))) {
+            return None;
+        }
+        let its = Some(Context::from(context)).filter(|its| current != Some(*its))?;
+        let lane = self.lane_of(self.contexts.device(context)?).ok()?;
+        Some((its, lane.map(|lane| usize::from(lane.0))))
+    }
+
     fn within(&self, context: Context, work: &mut dyn FnMut()) -> bool {
         let context = CUcontext(pointer(context.0));
         if !succeeded(real!(cuCtxPushCurrent_v2(context))) {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::launch;
+use crate::launch::backend::Context;
+use crate::launch::fake::in_context;
 use gpuslice_nvabi::types::{CUfunction, CUresult, CUstream};
 
 /// The functions that the hooks call: the gate of the process, of which there is one.
@@ -46,6 +48,49 @@ fn the_first_launch_of_a_turn_wakes_the_gate_thread_after_the_call() {
     for turn in [1, 3] {
         rig.turn(turn, 60_000_000 * US);
         assert_eq!([wakes(), wakes()], [true, false], "{turn}");
+    }
+}
+
+/// Without the gate thread no thread would close the word when turns begin.
+#[test]
+fn the_word_stays_closed_until_the_gate_thread_runs() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    rig.fake.threadless.store(2, SeqCst);
+    let words = [(); 3].map(|()| {
+        rig.launch(1, 0, US);
+        rig.gate.word.load(SeqCst)
+    });
+    assert_eq!(words, [CLOSED, CLOSED, OPEN]);
+    rig.turns_begin();
+    eventually("the word closes", || rig.gate.word.load(SeqCst) == CLOSED);
+}
+
+/// The driver takes the context of a kernel of a library from the stream: the current one may be of another GPU, or
+/// there may be none.
+#[test]
+fn a_launch_waits_for_the_turn_of_its_stream_s_gpu() {
+    for current in [None, Some(Context(1))] {
+        let rig = Rig::new(MODE_OPEN);
+        rig.page().lanes.store(2, SeqCst);
+        rig.page().gated.store(1, SeqCst);
+        rig.page().lane[1].mode.store(MODE_TURNS, SeqCst);
+        rig.page().lane[1].turn.store(2, SeqCst);
+        rig.fake.gpu().elsewhere.insert(7, (Context(2), 1));
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| in_context(current, || rig.launch(1, 7, US)));
+            eventually("it waits for GPU 1", || {
+                assert!(!held.is_finished(), "it went without a turn, in {current:?}");
+                rig.gate.lane(1).waiting == 1
+            });
+            rig.page().lane[1].turn_end_ns.store(u64::MAX, SeqCst);
+            rig.page().lane[1].turn.store(3, SeqCst);
+            os::wake(&rig.page().lane[1].turn);
+        });
+        assert_eq!(rig.fake.gpu().recorded, 1, "the fence of an unknown kernel");
+        let client = rig.fake.pages.lock().expect("unpoisoned").client;
+        assert_eq!(client.lane[1].active.load(SeqCst), 3);
+        assert_eq!(client.lane[0].runnable.load(SeqCst), 0);
     }
 }
 

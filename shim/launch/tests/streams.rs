@@ -1,6 +1,7 @@
 //! Events and gates in captured, destroyed and per-thread streams.
 
 use super::*;
+use crate::launch::window::STREAMS_MAX;
 
 /// The gate puts nothing into a stream for a launch that the driver refuses; once such a launch has
 /// succeeded, its time is measured.
@@ -107,4 +108,56 @@ fn per_thread_streams_of_many_threads_drain() {
         });
         assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
     }
+}
+
+impl Rig {
+    /// Turns begin, with another container's: the process must drain first.
+    pub(super) fn turns_begin(&self) {
+        self.page().lane[0].mode.store(MODE_TURNS, SeqCst);
+        self.page().gated.store(1, SeqCst);
+        self.turn(2, 0);
+    }
+    /// Waits for the drain before the first turn. Returns when it was reported.
+    fn drains(&self) -> u64 {
+        let claims = self.claims();
+        let reported = || claims.active.load(SeqCst) == claims.drained.load(SeqCst);
+        eventually("drained", reported);
+        os::now()
+    }
+}
+
+/// A stream may be destroyed with work in it that bypassed the gate; the work goes on.
+#[test]
+fn untracked_work_of_a_destroyed_stream_drains_before_the_first_turn() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    [5, 6].into_iter().for_each(|stream| rig.gate.stream_made(Stream(stream)));
+    rig.launch(1, 5, 50 * US);
+    rig.fake.launch(Stream(5), 200_000 * US);
+    let end = rig.fake.gpu().busy_until;
+    for stream in [5, 6].map(Stream) {
+        let recorded = rig.fake.gpu().recorded;
+        at_work(stream, || rig.gate.stream_closing(stream));
+        rig.fake.gpu().dead.push(stream);
+        assert_eq!(rig.fake.gpu().recorded > recorded, stream == Stream(5), "{stream:?}");
+    }
+    rig.turns_begin();
+    assert!(rig.drains() >= end, "the drain was reported too early");
+}
+
+/// The gate knows a limited number of streams; destroyed ones do not count.
+#[test]
+fn a_stream_is_known_however_many_were_destroyed_before() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    for stream in (100..100 + STREAMS_MAX).map(Stream) {
+        rig.gate.stream_made(stream);
+        at_work(stream, || rig.gate.stream_closing(stream));
+    }
+    rig.gate.stream_made(Stream(5));
+    rig.launch(1, 0, 50 * US);
+    rig.fake.launch(Stream(5), 200_000 * US);
+    let end = rig.fake.gpu().busy_until;
+    rig.turns_begin();
+    assert!(rig.drains() >= end, "the drain was reported too early");
 }
