@@ -7,9 +7,10 @@
 //! afterwards the driver's own number for the GPU (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`) is charged and
 //! the rest released, as for a pool ([`super::pools`]).
 //!
-//! A graph launched before is *backed*: nothing is set aside for it until graph memory was trimmed. The driver
-//! may still take more for such a launch, which cannot be rolled back. Growth that cannot be paid then stays
-//! owed, and the next launch that needs memory is refused.
+//! A graph launched before has its memory, except for what graph memory of the device was released since then.
+//! The driver does not report whose memory it released, so up to that many bytes are set aside for the next launch.
+//! The driver may still take more for such a launch, which cannot be rolled back. Growth that cannot be paid then
+//! stays owed, and the next launch that needs memory is refused.
 //!
 //! Launches of executables without memory nodes must not pay for this. Only from the first executable
 //! with such nodes on does the gate's word send graph launches through the longer path.
@@ -38,9 +39,12 @@ pub type Needs = Vec<(CUdevice, u64)>;
 #[derive(Debug)]
 struct Exec {
     needs: Arc<Needs>,
-    /// Value of [`Graphs::shrinks`] at its last launch; `None` before the first.
-    backed: Option<u64>,
+    /// [`Graphs::released`] before its last launch; `None` before the first.
+    launched: Option<Released>,
 }
+
+/// Bytes of graph memory returned to each device, in total.
+type Released = HashMap<CUdevice, u64>;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -142,30 +146,62 @@ impl Graphs {
         !self.open().execs.is_empty()
     }
 
-    /// Number of observed releases of graph memory to the device.
-    fn shrinks(&self) -> u64 {
+    /// Bytes of graph memory that were seen to return to each device.
+    fn released(&self) -> Released {
         let known = self.open();
-        known.devices.values().map(|pool| pool.reservation.shrinks()).sum()
+        known.devices.iter().map(|(device, pool)| (*device, pool.reservation.released())).collect()
+    }
+
+    /// For each device of `needs` the most bytes that a launch may take there, if the last launch was at `launched`.
+    fn limits(&self, needs: &Needs, launched: Option<&Released>) -> Released {
+        let now = self.released();
+        let of = |all: &Released, device| all.get(&device).copied().unwrap_or_default();
+        let since = |device| match launched {
+            Some(launched) => of(&now, device).saturating_sub(of(launched, device)),
+            None => u64::MAX,
+        };
+        by_device(needs).into_keys().map(|device| (device, since(device))).collect()
     }
 
     fn devices(&self) -> Vec<Arc<Pool>> {
         self.open().devices.values().map(Arc::clone).collect()
     }
 
-    /// Sets aside the bytes of `needs`, or nothing if they are `backed`.
+    /// Sets aside the bytes of `needs` for a launch, or less if the last launch was at `launched`.
     fn begin(
         &self,
         daemon: &Session,
         devices: &Devices,
         needs: &Needs,
-        backed: bool,
+        launched: Option<&Released>,
+    ) -> Result<Growing, CUresult> {
+        let mut limits = self.limits(needs, launched);
+        loop {
+            let growing = self.set_aside(daemon, devices, needs, &limits)?;
+            // A request that was refused at first has trimmed graph memory, perhaps this executable's.
+            let after = self.limits(needs, launched);
+            if after == limits {
+                return Ok(growing);
+            }
+            let _ = end(daemon, growing, CUresult::ERROR_OUT_OF_MEMORY);
+            limits = after;
+        }
+    }
+
+    /// Sets aside the bytes of `needs`, at most `limits` on each device, and nothing without a limit.
+    fn set_aside(
+        &self,
+        daemon: &Session,
+        devices: &Devices,
+        needs: &Needs,
+        limits: &Released,
     ) -> Result<Growing, CUresult> {
         let mut growing = Growing::new();
         for (device, bytes) in by_device(needs) {
-            let bytes = if backed { 0 } else { bytes };
+            let limit = limits.get(&device).copied().unwrap_or_default();
             let begun = self
                 .device(daemon, devices, device)
-                .and_then(|pool| Ok((Arc::clone(&pool), pool.begin_growth(daemon, bytes)?)));
+                .and_then(|pool| Ok((Arc::clone(&pool), pool.begin_growth(daemon, bytes, limit)?)));
             match begun {
                 Ok(one) => growing.push(one),
                 Err(refused) => {
@@ -188,22 +224,22 @@ impl Graphs {
         exec: CUgraphExec,
         call: impl FnOnce() -> CUresult,
     ) -> Outcome {
-        let shrinks = self.shrinks();
         let known = self.open().execs.get(&exec).map(|exec| {
-            let backed = exec.backed == Some(shrinks);
-            (Arc::clone(&exec.needs), backed)
+            let needs = Arc::clone(&exec.needs);
+            (needs, exec.launched.clone())
         });
-        let Some((needs, backed)) = known else {
+        let Some((needs, launched)) = known else {
             return Ok(call()); // It allocates nothing.
         };
-        let growing = self.begin(daemon, devices, &needs, backed)?;
+        let growing = self.begin(daemon, devices, &needs, launched.as_ref())?;
+        let released = self.released();
         let result = call();
         // A launch cannot be undone: growth that cannot be paid stays owed.
         let _ = end(daemon, growing, result);
         if done(result)
             && let Some(exec) = self.open().execs.get_mut(&exec)
         {
-            exec.backed = Some(shrinks);
+            exec.launched = Some(released);
         }
         Ok(result)
     }
@@ -229,8 +265,12 @@ impl Graphs {
         if needs.is_empty() {
             return Ok(call());
         }
-        let shrinks = self.shrinks();
-        let growing = self.begin(daemon, devices, &needs, !upload)?;
+        let growing = if upload {
+            self.begin(daemon, devices, &needs, None)?
+        } else {
+            self.set_aside(daemon, devices, &needs, &Released::new())? // Only learns each GPU's lane.
+        };
+        let released = self.released();
         let result = call();
         let paid = end(daemon, growing, result);
         if !done(result) {
@@ -243,7 +283,7 @@ impl Graphs {
             self.settle_all(daemon);
             return Err(refused);
         }
-        let exec_known = Exec { needs: Arc::new(needs), backed: upload.then_some(shrinks) };
+        let exec_known = Exec { needs: Arc::new(needs), launched: upload.then_some(released) };
         self.open().execs.insert(exec, exec_known);
         Ok(result)
     }
@@ -260,8 +300,7 @@ impl Graphs {
             return;
         }
         let needs = Arc::new(needs);
-        let backed = None;
-        known.execs.insert(exec, Exec { needs, backed });
+        known.execs.insert(exec, Exec { needs, launched: None });
     }
 
     /// Destroys an executable by `call`. It is removed first: its handle may be reused immediately

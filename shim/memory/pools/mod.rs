@@ -154,8 +154,9 @@ impl Pool {
         &self,
         daemon: &Session,
         bytes: u64,
+        limit: u64,
     ) -> Result<reservation::PoolCall, CUresult> {
-        self.reservation.begin_growth(&AccountBackend(daemon, self), bytes)
+        self.reservation.begin_growth(&AccountBackend(daemon, self), bytes, limit)
     }
 
     /// See [`PoolReservation::end`].

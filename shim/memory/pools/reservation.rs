@@ -131,8 +131,8 @@ struct State {
     tail: u64,
     /// Number of calls begun.
     begun: u64,
-    /// Number of observed shrinkages.
-    shrinks: u64,
+    /// Bytes that the pool was seen to return to the device, in total.
+    released: u64,
     /// Reserved bytes beyond the charge, at the last refresh.
     owed: u64,
     /// The pool is destroyed: its handle must not be passed to the driver any more.
@@ -159,7 +159,7 @@ impl State {
         let shrunk = self.charged.saturating_sub(reserved);
         self.charged -= shrunk;
         if shrunk > 0 {
-            self.shrinks += 1;
+            self.released = self.released.saturating_add(shrunk);
             self.tail = 0;
         }
         self.owed = reserved - self.charged;
@@ -318,7 +318,8 @@ impl PoolReservation {
         }
     }
 
-    /// Begins a call that grows the pool by at most `bytes` and makes no allocation recorded here.
+    /// Begins a call that grows the pool by at most `bytes`, rounded up to a step, and by at most `limit`. It makes no
+    /// allocation recorded here.
     ///
     /// # Errors
     /// As [`PoolBackend::reserve`].
@@ -326,14 +327,12 @@ impl PoolReservation {
         &self,
         backend: &impl PoolBackend,
         bytes: u64,
+        limit: u64,
     ) -> Result<PoolCall, CUresult> {
         if lock(&self.state).owed > 0 {
             self.pay(backend)?;
         }
-        let set_aside = match bytes {
-            0 => 0,
-            _ => self.set_aside(backend, backend.step().round(bytes))?,
-        };
+        let set_aside = self.set_aside(backend, backend.step().round(bytes).min(limit))?;
         Ok(lock(&self.state).enter(0, set_aside))
     }
 
@@ -482,10 +481,11 @@ impl PoolReservation {
         !state.destroyed && state.charged + state.owed > state.used
     }
 
-    /// Number of observed shrinkages. While it does not change, the pool keeps all memory it had.
+    /// Bytes that the pool was seen to return to the device, in total. A pool that grows by as many bytes as this has
+    /// increased by is at most as large as before.
     #[must_use]
-    pub fn shrinks(&self) -> u64 {
-        lock(&self.state).shrinks
+    pub fn released(&self) -> u64 {
+        lock(&self.state).released
     }
 
     /// Charged now, bytes.

@@ -261,12 +261,31 @@ fn growth_that_cannot_be_paid_is_owed() {
     fake.alloc(30 * MIB); // The pool grew despite the gap.
     assert!(pool.end(&fake, &call).is_err());
     assert_eq!(pool.settle(&fake), 32 * MIB);
-    assert!(pool.begin_growth(&fake, 512).is_err(), "pay first");
+    assert!(pool.begin_growth(&fake, 512, u64::MAX).is_err(), "pay first");
     fake.free(30 * MIB);
     fake.trim();
-    let call = pool.begin_growth(&fake, 0).expect("nothing is owed");
+    let call = pool.begin_growth(&fake, 0, u64::MAX).expect("nothing is owed");
     pool.cancel(&fake, &call);
     assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
+}
+
+/// A pool that has returned some of its memory needs no more than that to be as large as before.
+#[test]
+fn growth_is_limited_to_the_bytes_released() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(70 * MIB, 2 * MIB));
+    let call = pool.begin_growth(&fake, 60 * MIB, u64::MAX).expect("two steps fit");
+    fake.alloc(60 * MIB);
+    assert!(pool.end(&fake, &call).is_ok());
+    let before = pool.released();
+    fake.free(6 * MIB);
+    fake.trim();
+    pool.settle(&fake);
+    assert_eq!(pool.released() - before, 6 * MIB);
+    assert!(pool.begin_growth(&fake, 60 * MIB, u64::MAX).is_err(), "all of it again does not fit");
+    let call = pool.begin_growth(&fake, 60 * MIB, 6 * MIB).expect("the difference fits");
+    fake.alloc(6 * MIB);
+    assert!(pool.end(&fake, &call).is_ok());
+    assert_eq!((pool.charged(), fake.state().taken, fake.above()), (60 * MIB, 60 * MIB, 0));
 }
 
 #[test]

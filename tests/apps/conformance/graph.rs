@@ -10,7 +10,7 @@ family!("graph":
     allocated_and_kept, kept_is_freed_in_a_stream, kept_is_freed_at_once,
     trim_spares_the_living, trim_spares_what_is_launched, captured, captured_and_freed_outside, over_the_device,
     over_the_device_captured, refusals_change_nothing, uploaded, destroyed, many_graphs,
-    freed_by_another_graph, freed_at_each_launch, not_launched_twice, figures, highs_reset,
+    freed_by_another_graph, freed_at_each_launch, relaunched_after_anothers_trim, not_launched_twice, figures, highs_reset,
     highs_are_only_reset, other_memory_under_pressure, params_read_back, zero, largest_number,
     null_params, free_node_of_nothing, bad_device, instantiated_by_each_function,
     refused_by_each_function;
@@ -338,6 +338,27 @@ fn freed_at_each_launch(gpu: Gpu) -> Outcome {
     }
     gpu.release(at)?;
     ok!(cuGraphExecDestroy(exec));
+    trim(gpu)?;
+    gpu.back()
+}
+
+/// Of two graphs the first has most of the device, and keeps it until its next launch. A trim that releases only the
+/// memory of the second does not cost the first a second allocation.
+fn relaunched_after_anothers_trim(gpu: Gpu) -> Outcome {
+    let (bytes, holder) = (gpu.before / 8 * 5, new_graph()?);
+    let (_, at) = add_alloc(gpu, holder, bytes)?;
+    let exec = instantiate(holder, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH as u64)?;
+    let (other, _) = graph(gpu, gpu.part(16)?, false)?;
+    for _ in 0..3 {
+        launch(gpu, exec)?;
+        launch(gpu, other)?;
+        trim(gpu)?;
+        gpu.took(bytes, PIECE)?;
+    }
+    launch(gpu, exec)?;
+    gpu.release(at)?;
+    ok!(cuGraphExecDestroy(exec));
+    ok!(cuGraphExecDestroy(other));
     trim(gpu)?;
     gpu.back()
 }
