@@ -8,7 +8,7 @@ use gpuslice_nvabi::types::*;
 family!("graph":
     charged_when_launched, given_back_by_trimming, kept_until_trimmed, relaunched_costs_once,
     allocated_and_kept, kept_is_freed_in_a_stream, kept_is_freed_at_once,
-    trim_spares_the_living, trim_spares_what_is_launched, captured, captured_and_freed_outside, over_the_device,
+    trim_spares_the_living, trim_spares_what_is_launched, captured, captured_and_freed_outside, captured_in_turn, over_the_device,
     over_the_device_captured, refusals_change_nothing, uploaded, destroyed, many_graphs,
     freed_by_another_graph, freed_at_each_launch, relaunched_after_anothers_trim, not_launched_twice, figures, highs_reset,
     highs_are_only_reset, other_memory_under_pressure, params_read_back, zero, largest_number,
@@ -199,6 +199,29 @@ fn captured(gpu: Gpu) -> Outcome {
     }
     let high = figure(gpu, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)?;
     that!(high >= bytes as u64, "{high} bytes used at most");
+    ok!(cuGraphExecDestroy(exec));
+    ok!(cuGraphDestroy(graph));
+    trim(gpu)?;
+    gpu.back()
+}
+
+/// Allocations that are freed before the next one use the same memory: together they have more than the device.
+fn captured_in_turn(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
+    let graph = capture(gpu, |stream| {
+        for value in 0..12 {
+            let mut at = 0;
+            ok!(cuMemAllocAsync(&mut at, bytes, stream));
+            ok!(cuMemsetD32Async(at, value, bytes / 4, stream));
+            ok!(cuMemFreeAsync(at, stream));
+        }
+        Ok(())
+    })?;
+    let exec = instantiate(graph, 0)?;
+    for _ in 0..3 {
+        launch(gpu, exec)?;
+        gpu.took_at_most(2 * bytes)?;
+    }
     ok!(cuGraphExecDestroy(exec));
     ok!(cuGraphDestroy(graph));
     trim(gpu)?;
