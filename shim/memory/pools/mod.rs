@@ -201,7 +201,9 @@ impl Pool {
         let _no_trim = self.trimming.write().unwrap_or_else(PoisonError::into_inner);
         self.reservation.close();
         let result = call();
-        if result != CUresult::SUCCESS {
+        if result == CUresult::SUCCESS {
+            self.reservation.destroyed();
+        } else {
             self.reservation.reopen();
         }
         result

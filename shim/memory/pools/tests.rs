@@ -294,6 +294,7 @@ fn a_destroyed_pool_is_charged_until_its_last_allocation_is_freed() {
     assert!(allocate(&pool, &fake, MIB) && allocate(&pool, &fake, MIB));
     assert!(!pool.release_destroyed(&fake), "it is not destroyed");
     pool.close();
+    pool.destroyed();
     fake.state().reserved = 0; // Must not be read any more.
     pool.settle(&fake);
     pool.freed(MIB);
@@ -303,6 +304,32 @@ fn a_destroyed_pool_is_charged_until_its_last_allocation_is_freed() {
     assert!(pool.release_destroyed(&fake));
     assert_eq!(fake.state().taken, 0);
     assert_eq!(fake.state().unseen, 0);
+}
+
+/// One thread frees the last allocation while another destroys the pool, and both then look for the pool's end. Its
+/// number may be another pool's when the second one does.
+#[test]
+fn a_destroyed_pool_is_released_once() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(100 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, MIB));
+    pool.close();
+    pool.destroyed();
+    assert!(pool.freed(MIB), "it is destroyed");
+    assert!(pool.release_destroyed(&fake));
+    assert!(!pool.release_destroyed(&fake), "it was released before");
+    assert_eq!(fake.state().taken, 0);
+}
+
+/// The driver may refuse to destroy a pool. Until it has answered, a free does not end the pool.
+#[test]
+fn a_pool_that_is_not_destroyed_in_the_end_keeps_its_charge() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(100 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, MIB));
+    pool.close();
+    assert!(!pool.freed(MIB), "the driver has not destroyed it yet");
+    assert!(!pool.release_destroyed(&fake));
+    pool.reopen();
+    assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
 }
 
 #[test]
