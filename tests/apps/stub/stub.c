@@ -225,7 +225,7 @@ API R cuMemGetInfo_v2(size_t *avail, size_t *total) {
     return OK;
 }
 static R from_pool(P *p, size_t n, struct pool *pool) {
-    R r = current ? take(p, n, NO_DEVICE, current) : NO_CONTEXT;
+    R r = current ? take(p, n, NO_DEVICE, NULL) : NO_CONTEXT; /* it outlives all contexts */
     if (r != OK) return r;
     pthread_mutex_lock(&lock);
     int device = pool < pools + DEVICES ? (int)(pool - pools) : pool->device;
