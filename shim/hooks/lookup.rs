@@ -5,8 +5,9 @@
 //! driver. So the real function is called, unchanged, and the *address* it returns is replaced if it is
 //! that of a hooked function: the right form by construction. Any other address is returned as is.
 //!
-//! In addition, the requested name must be the hook's own. Linkers fold functions with the same code into
-//! one (all that return "not supported", for example), so an address alone is ambiguous.
+//! In addition, the requested name must be the hook's own, or one that CUDA has given to the hook's function.
+//! Linkers fold functions with the same code into one (all that return "not supported", for example), so an
+//! address alone is ambiguous.
 //!
 //! The map is filled once, from the exported name of every hook, and then from the real
 //! `cuGetProcAddress` for forms to which it gives an address of its own.
@@ -47,7 +48,14 @@ pub fn hooked(real: *mut c_void, asked: &CStr) -> *mut c_void {
     if MAP.state.load(Ordering::Acquire) != FILLED {
         fill();
     }
-    MAP.get(real as usize, asked).unwrap_or(real)
+    let own = MAP.get(real as usize, asked);
+    own.or_else(|| MAP.get(real as usize, renamed(asked)?)).unwrap_or(real)
+}
+
+/// The function that a name means from some version on, if it is no form of the name. `cuda.h` of CUDA 12 and later
+/// defines `cuGraphInstantiate` as this function, and so does the driver.
+fn renamed(asked: &CStr) -> Option<&'static CStr> {
+    (asked == c"cuGraphInstantiate").then_some(c"cuGraphInstantiateWithFlags")
 }
 
 impl Map {

@@ -6,7 +6,6 @@
 
 use crate::guard::Outcome;
 use crate::memory::allocations::{Allocation, Kind};
-use crate::memory::contexts::key;
 use crate::real;
 use crate::slice::{self, Slice, freed};
 use gpuslice_nvabi::types::*;
@@ -39,7 +38,7 @@ unsafe fn allocated(
     let Some(slice) = slice::get()? else {
         return Ok(call());
     };
-    let (context, device) = slice.of_stream(stream)?;
+    let (_, device) = slice.of_stream(stream)?;
     let lane = slice.devices.limited(&slice.daemon, device)?;
     // No bytes take no memory, and the driver, which answers success, need not write a pointer.
     if capturing(stream) || bytes == 0 {
@@ -70,7 +69,7 @@ unsafe fn allocated(
     let allocation = Allocation {
         lane: pool.lane,
         bytes: begun.bytes,
-        context: key(context),
+        context: 0, // The driver frees it with no context (`cuCtxDestroy`).
         kind: Kind::Pool(pool.id()),
     };
     slice.record(allocation, pointer);

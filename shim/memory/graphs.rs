@@ -7,9 +7,14 @@
 //! afterwards the driver's own number for the GPU (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`) is charged and
 //! the rest released, as for a pool ([`super::pools`]).
 //!
-//! A graph launched before is *backed*: nothing is set aside for it until graph memory was trimmed. The driver
-//! may still take more for such a launch, which cannot be rolled back. Growth that cannot be paid then stays
-//! owed, and the next launch that needs memory is refused.
+//! The driver gives allocations of a graph whose lifetimes cannot overlap the same addresses, and so the same memory
+//! (CUDA programming guide, "Address Reuse within a Graph"). A graph needs the memory of its addresses, each counted
+//! once, not the sum of its allocations.
+//!
+//! A graph launched before has its memory, except for what graph memory of the device was released since then.
+//! The driver does not report whose memory it released, so up to that many bytes are set aside for the next launch.
+//! The driver may still take more for such a launch, which cannot be rolled back. Growth that cannot be paid then
+//! stays owed, and the next launch that needs memory is refused.
 //!
 //! Launches of executables without memory nodes must not pay for this. Only from the first executable
 //! with such nodes on does the gate's word send graph launches through the longer path.
@@ -32,14 +37,31 @@ const GRANULARITY: u64 = 2 * MIB;
 /// Depth to which nested child graphs are followed.
 const DEPTH_MAX: u32 = 64;
 
-/// Memory that an executable may need, by device.
-pub type Needs = Vec<(CUdevice, u64)>;
+/// The memory of one allocation node.
+#[derive(Clone, Copy, Debug)]
+struct Allocated {
+    device: CUdevice,
+    /// 0 if the driver does not report it.
+    address: CUdeviceptr,
+    bytes: u64,
+}
+
+/// Bytes by device.
+type Bytes = HashMap<CUdevice, u64>;
 
 #[derive(Debug)]
 struct Exec {
-    needs: Arc<Needs>,
-    /// Value of [`Graphs::shrinks`] at its last launch; `None` before the first.
-    backed: Option<u64>,
+    allocations: Vec<Allocated>,
+    /// Memory that it may need.
+    needs: Arc<Bytes>,
+    /// [`Graphs::released`] before its last launch; `None` before the first.
+    launched: Option<Bytes>,
+}
+
+impl Exec {
+    fn new(allocations: Vec<Allocated>, launched: Option<Bytes>) -> Exec {
+        Exec { needs: Arc::new(needs_of(&allocations)), allocations, launched }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -56,19 +78,18 @@ pub struct Graphs {
     steps: Steps,
 }
 
-/// Total of the allocation nodes of `graph`, by device; empty if the driver does not report them.
-#[must_use]
-pub fn needs_of(graph: CUgraph) -> Needs {
-    let mut needs = Needs::new();
-    walk(graph, DEPTH_MAX, &mut needs);
-    needs
+/// The allocation nodes of `graph`; none if the driver does not report them.
+fn allocations_of(graph: CUgraph) -> Vec<Allocated> {
+    let mut all = Vec::new();
+    walk(graph, DEPTH_MAX, &mut all);
+    all
 }
 
 fn done(result: CUresult) -> bool {
     result == CUresult::SUCCESS
 }
 
-fn walk(graph: CUgraph, depth: u32, needs: &mut Needs) {
+fn walk(graph: CUgraph, depth: u32, all: &mut Vec<Allocated>) {
     let mut count = 0;
     if depth == 0 || !done(real!(cuGraphGetNodes(graph, null_mut(), &raw mut count))) {
         return;
@@ -84,32 +105,53 @@ fn walk(graph: CUgraph, depth: u32, needs: &mut Needs) {
             continue;
         }
         if kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC {
-            needs.extend(need_of(node));
+            all.extend(allocation_of(node));
         } else if kind == CU_GRAPH_NODE_TYPE_GRAPH {
             let mut child = CUgraph::NULL;
             if done(real!(cuGraphChildGraphNodeGetGraph(node, &raw mut child))) {
-                walk(child, depth - 1, needs);
+                walk(child, depth - 1, all);
             }
         }
     }
 }
 
-fn need_of(node: CUgraphNode) -> Option<(CUdevice, u64)> {
+fn allocation_of(node: CUgraphNode) -> Option<Allocated> {
     let mut params = MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
     if !done(real!(cuGraphMemAllocNodeGetParams(node, params.as_mut_ptr()))) {
         return None;
     }
     // SAFETY: numbers and pointers, of which zeros are values too; the driver has written them.
     let params = unsafe { params.assume_init() };
-    let bytes = (params.bytesize as u64).checked_next_multiple_of(GRANULARITY);
-    Some((params.pool_props.location.id, bytes.unwrap_or(u64::MAX)))
+    Some(Allocated {
+        device: params.pool_props.location.id,
+        address: params.dptr,
+        bytes: params.bytesize as u64,
+    })
 }
 
-fn by_device(needs: &Needs) -> HashMap<CUdevice, u64> {
-    let mut sums = HashMap::new();
-    for (device, bytes) in needs {
-        let sum: &mut u64 = sums.entry(*device).or_default();
-        *sum = sum.saturating_add(*bytes);
+/// Bytes of the addresses of `allocations`, each address counted once.
+fn needs_of(allocations: &[Allocated]) -> Bytes {
+    let round_up = |to: u64| to.checked_next_multiple_of(GRANULARITY).unwrap_or(u64::MAX);
+    let mut sums = Bytes::new();
+    let mut ranges = Vec::with_capacity(allocations.len());
+    for &Allocated { device, address, bytes } in allocations {
+        let sum = sums.entry(device).or_default();
+        if address == 0 {
+            *sum = sum.saturating_add(round_up(bytes));
+        } else {
+            let start = address / GRANULARITY * GRANULARITY;
+            ranges.push((device, start, round_up(address.saturating_add(bytes))));
+        }
+    }
+    ranges.sort_unstable();
+    let (mut on, mut counted) = (None, 0);
+    for (device, start, end) in ranges {
+        if on != Some(device) {
+            (on, counted) = (Some(device), 0);
+        }
+        let sum = sums.entry(device).or_default();
+        *sum = sum.saturating_add(end.saturating_sub(start.max(counted)));
+        counted = counted.max(end);
     }
     sums
 }
@@ -142,30 +184,62 @@ impl Graphs {
         !self.open().execs.is_empty()
     }
 
-    /// Number of observed releases of graph memory to the device.
-    fn shrinks(&self) -> u64 {
+    /// Bytes of graph memory that were seen to return to each device.
+    fn released(&self) -> Bytes {
         let known = self.open();
-        known.devices.values().map(|pool| pool.reservation.shrinks()).sum()
+        known.devices.iter().map(|(device, pool)| (*device, pool.reservation.released())).collect()
+    }
+
+    /// For each device of `needs` the most bytes that a launch may take there, if the last launch was at `launched`.
+    fn limits(&self, needs: &Bytes, launched: Option<&Bytes>) -> Bytes {
+        let now = self.released();
+        let of = |all: &Bytes, device| all.get(device).copied().unwrap_or_default();
+        let since = |device| match launched {
+            Some(launched) => of(&now, device).saturating_sub(of(launched, device)),
+            None => u64::MAX,
+        };
+        needs.keys().map(|device| (*device, since(device))).collect()
     }
 
     fn devices(&self) -> Vec<Arc<Pool>> {
         self.open().devices.values().map(Arc::clone).collect()
     }
 
-    /// Sets aside the bytes of `needs`, or nothing if they are `backed`.
+    /// Sets aside the bytes of `needs` for a launch, or less if the last launch was at `launched`.
     fn begin(
         &self,
         daemon: &Session,
         devices: &Devices,
-        needs: &Needs,
-        backed: bool,
+        needs: &Bytes,
+        launched: Option<&Bytes>,
+    ) -> Result<Growing, CUresult> {
+        let mut limits = self.limits(needs, launched);
+        loop {
+            let growing = self.set_aside(daemon, devices, needs, &limits)?;
+            // A request that was refused at first has trimmed graph memory, perhaps this executable's.
+            let after = self.limits(needs, launched);
+            if after == limits {
+                return Ok(growing);
+            }
+            let _ = end(daemon, growing, CUresult::ERROR_OUT_OF_MEMORY);
+            limits = after;
+        }
+    }
+
+    /// Sets aside the bytes of `needs`, at most `limits` on each device, and nothing without a limit.
+    fn set_aside(
+        &self,
+        daemon: &Session,
+        devices: &Devices,
+        needs: &Bytes,
+        limits: &Bytes,
     ) -> Result<Growing, CUresult> {
         let mut growing = Growing::new();
-        for (device, bytes) in by_device(needs) {
-            let bytes = if backed { 0 } else { bytes };
+        for (&device, &bytes) in needs {
+            let limit = limits.get(&device).copied().unwrap_or_default();
             let begun = self
                 .device(daemon, devices, device)
-                .and_then(|pool| Ok((Arc::clone(&pool), pool.begin_growth(daemon, bytes)?)));
+                .and_then(|pool| Ok((Arc::clone(&pool), pool.begin_growth(daemon, bytes, limit)?)));
             match begun {
                 Ok(one) => growing.push(one),
                 Err(refused) => {
@@ -188,22 +262,22 @@ impl Graphs {
         exec: CUgraphExec,
         call: impl FnOnce() -> CUresult,
     ) -> Outcome {
-        let shrinks = self.shrinks();
         let known = self.open().execs.get(&exec).map(|exec| {
-            let backed = exec.backed == Some(shrinks);
-            (Arc::clone(&exec.needs), backed)
+            let needs = Arc::clone(&exec.needs);
+            (needs, exec.launched.clone())
         });
-        let Some((needs, backed)) = known else {
+        let Some((needs, launched)) = known else {
             return Ok(call()); // It allocates nothing.
         };
-        let growing = self.begin(daemon, devices, &needs, backed)?;
+        let growing = self.begin(daemon, devices, &needs, launched.as_ref())?;
+        let released = self.released();
         let result = call();
         // A launch cannot be undone: growth that cannot be paid stays owed.
         let _ = end(daemon, growing, result);
         if done(result)
             && let Some(exec) = self.open().execs.get_mut(&exec)
         {
-            exec.backed = Some(shrinks);
+            exec.launched = Some(released);
         }
         Ok(result)
     }
@@ -225,12 +299,17 @@ impl Graphs {
         upload: bool,
         call: impl FnOnce() -> CUresult,
     ) -> Outcome {
-        let needs = needs_of(graph);
-        if needs.is_empty() {
+        let allocations = allocations_of(graph);
+        if allocations.is_empty() {
             return Ok(call());
         }
-        let shrinks = self.shrinks();
-        let growing = self.begin(daemon, devices, &needs, !upload)?;
+        let needs = needs_of(&allocations);
+        let growing = if upload {
+            self.begin(daemon, devices, &needs, None)?
+        } else {
+            self.set_aside(daemon, devices, &needs, &Bytes::new())? // Only learns each GPU's lane.
+        };
+        let released = self.released();
         let result = call();
         let paid = end(daemon, growing, result);
         if !done(result) {
@@ -243,25 +322,23 @@ impl Graphs {
             self.settle_all(daemon);
             return Err(refused);
         }
-        let exec_known = Exec { needs: Arc::new(needs), backed: upload.then_some(shrinks) };
-        self.open().execs.insert(exec, exec_known);
+        let known = Exec::new(allocations, upload.then_some(released));
+        self.open().execs.insert(exec, known);
         Ok(result)
     }
 
     /// Notes a changed executable: it may need the memory of `graph`, in addition to its own if `beside`.
     pub fn changed(&self, exec: CUgraphExec, graph: CUgraph, beside: bool) {
-        let mut needs = needs_of(graph);
+        let mut allocations = allocations_of(graph);
         let mut known = self.open();
         if beside && let Some(exec) = known.execs.get(&exec) {
-            needs.extend(exec.needs.iter());
+            allocations.extend(&exec.allocations);
         }
-        if needs.is_empty() {
+        if allocations.is_empty() {
             known.execs.remove(&exec);
             return;
         }
-        let needs = Arc::new(needs);
-        let backed = None;
-        known.execs.insert(exec, Exec { needs, backed });
+        known.execs.insert(exec, Exec::new(allocations, None));
     }
 
     /// Destroys an executable by `call`. It is removed first: its handle may be reused immediately
@@ -311,4 +388,50 @@ fn end(daemon: &Session, growing: Growing, result: CUresult) -> Result<(), CUres
         }
     }
     paid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAR: CUdeviceptr = 1 << 40;
+
+    /// Needs of allocations of device 0, in MiB: address after `FAR` and size.
+    fn needs(ranges: &[(u64, u64)]) -> u64 {
+        let allocated = |&(after, bytes): &(u64, u64)| Allocated {
+            device: 0,
+            address: FAR + after * MIB,
+            bytes: bytes * MIB,
+        };
+        let allocations: Vec<_> = ranges.iter().map(allocated).collect();
+        needs_of(&allocations)[&0] / MIB
+    }
+
+    #[test]
+    fn addresses_are_counted_once() {
+        assert_eq!(needs(&[(0, 4), (100, 6)]), 10, "disjoint");
+        assert_eq!(needs(&[(0, 1024); 12]), 1024, "equal");
+        assert_eq!(needs(&[(0, 8), (4, 8), (6, 2)]), 12, "overlapping");
+        assert_eq!(needs(&[(4, 4), (0, 4), (8, 4)]), 12, "adjacent");
+        assert_eq!(needs(&[(0, 20), (2, 2), (10, 4)]), 20, "one within another");
+        assert_eq!(needs(&[(1, 2)]), 4, "a range across a boundary has both sides");
+    }
+
+    #[test]
+    fn small_allocations_of_one_granule_need_one() {
+        let small = |n: u64| Allocated { device: 0, address: FAR + n * 511, bytes: 500 };
+        let allocations: Vec<_> = (0..4100).map(small).collect();
+        assert_eq!(needs_of(&allocations), Bytes::from([(0, GRANULARITY)]));
+    }
+
+    #[test]
+    fn unknown_addresses_and_other_devices_are_counted_in_full() {
+        let one = |device, address, bytes| Allocated { device, address, bytes };
+        let unknown = [one(0, 0, 1), one(0, 0, 4 * MIB), one(0, FAR, 2 * MIB)];
+        assert_eq!(needs_of(&unknown), Bytes::from([(0, 8 * MIB)]));
+        let devices = [one(1, FAR, MIB), one(0, FAR, MIB), one(1, FAR, MIB)];
+        assert_eq!(needs_of(&devices), Bytes::from([(0, 2 * MIB), (1, 2 * MIB)]));
+        let largest = [one(0, 0, u64::MAX), one(0, FAR, u64::MAX)];
+        assert_eq!(needs_of(&largest), Bytes::from([(0, u64::MAX)]));
+    }
 }

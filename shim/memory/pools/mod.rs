@@ -154,8 +154,9 @@ impl Pool {
         &self,
         daemon: &Session,
         bytes: u64,
+        limit: u64,
     ) -> Result<reservation::PoolCall, CUresult> {
-        self.reservation.begin_growth(&AccountBackend(daemon, self), bytes)
+        self.reservation.begin_growth(&AccountBackend(daemon, self), bytes, limit)
     }
 
     /// See [`PoolReservation::end`].
@@ -200,7 +201,9 @@ impl Pool {
         let _no_trim = self.trimming.write().unwrap_or_else(PoisonError::into_inner);
         self.reservation.close();
         let result = call();
-        if result != CUresult::SUCCESS {
+        if result == CUresult::SUCCESS {
+            self.reservation.destroyed();
+        } else {
             self.reservation.reopen();
         }
         result

@@ -131,12 +131,24 @@ struct State {
     tail: u64,
     /// Number of calls begun.
     begun: u64,
-    /// Number of observed shrinkages.
-    shrinks: u64,
+    /// Bytes that the pool was seen to return to the device, in total.
+    released: u64,
     /// Reserved bytes beyond the charge, at the last refresh.
     owed: u64,
-    /// The pool is destroyed: its handle must not be passed to the driver any more.
-    destroyed: bool,
+    life: Life,
+}
+
+/// How far the end of a pool has come. Its handle is passed to the driver only while it is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Life {
+    #[default]
+    Open,
+    /// The driver is destroying it, and may refuse.
+    Closed,
+    /// The driver has destroyed it. Its allocations still have their memory.
+    Destroyed,
+    /// Its last allocation is freed and its charge released.
+    Released,
 }
 
 /// The result of settling a pool.
@@ -159,7 +171,7 @@ impl State {
         let shrunk = self.charged.saturating_sub(reserved);
         self.charged -= shrunk;
         if shrunk > 0 {
-            self.shrinks += 1;
+            self.released = self.released.saturating_add(shrunk);
             self.tail = 0;
         }
         self.owed = reserved - self.charged;
@@ -318,7 +330,8 @@ impl PoolReservation {
         }
     }
 
-    /// Begins a call that grows the pool by at most `bytes` and makes no allocation recorded here.
+    /// Begins a call that grows the pool by at most `bytes`, rounded up to a step, and by at most `limit`. It makes no
+    /// allocation recorded here.
     ///
     /// # Errors
     /// As [`PoolBackend::reserve`].
@@ -326,14 +339,12 @@ impl PoolReservation {
         &self,
         backend: &impl PoolBackend,
         bytes: u64,
+        limit: u64,
     ) -> Result<PoolCall, CUresult> {
         if lock(&self.state).owed > 0 {
             self.pay(backend)?;
         }
-        let set_aside = match bytes {
-            0 => 0,
-            _ => self.set_aside(backend, backend.step().round(bytes))?,
-        };
+        let set_aside = self.set_aside(backend, backend.step().round(bytes).min(limit))?;
         Ok(lock(&self.state).enter(0, set_aside))
     }
 
@@ -407,7 +418,7 @@ impl PoolReservation {
     pub fn freed(&self, bytes: u64) -> bool {
         let mut state = lock(&self.state);
         state.free(bytes);
-        state.destroyed
+        state.life == Life::Destroyed
     }
 
     /// Number of frees so far, for [`PoolReservation::executed`].
@@ -454,20 +465,27 @@ impl PoolReservation {
 
     /// Marks the pool as about to be destroyed: the driver is no longer asked about it.
     pub fn close(&self) {
-        lock(&self.state).destroyed = true;
+        lock(&self.state).life = Life::Closed;
+    }
+
+    /// Notes that the driver has destroyed the pool.
+    pub fn destroyed(&self) {
+        lock(&self.state).life = Life::Destroyed;
     }
 
     /// Reverts [`PoolReservation::close`] when the driver refused to destroy the pool.
     pub fn reopen(&self) {
-        lock(&self.state).destroyed = false;
+        lock(&self.state).life = Life::Open;
     }
 
-    /// Releases the charge of a destroyed pool if its last allocation is freed. Returns whether it did.
+    /// Releases the charge of a destroyed pool if its last allocation is freed. Returns whether it did: of two threads
+    /// that come to the pool's end, one.
     pub fn release_destroyed(&self, backend: &impl PoolBackend) -> bool {
         let mut state = lock(&self.state);
-        if !state.destroyed || state.live > 0 {
+        if state.life != Life::Destroyed || state.live > 0 {
             return false;
         }
+        state.life = Life::Released;
         let (charged, unspent) = (state.charged, state.unspent);
         (state.charged, state.unspent) = (0, 0);
         backend.changed(-(charged as i64));
@@ -479,13 +497,14 @@ impl PoolReservation {
     #[must_use]
     pub fn has_slack(&self) -> bool {
         let state = lock(&self.state);
-        !state.destroyed && state.charged + state.owed > state.used
+        state.life == Life::Open && state.charged + state.owed > state.used
     }
 
-    /// Number of observed shrinkages. While it does not change, the pool keeps all memory it had.
+    /// Bytes that the pool was seen to return to the device, in total. A pool that grows by as many bytes as this has
+    /// increased by is at most as large as before.
     #[must_use]
-    pub fn shrinks(&self) -> u64 {
-        lock(&self.state).shrinks
+    pub fn released(&self) -> u64 {
+        lock(&self.state).released
     }
 
     /// Charged now, bytes.
@@ -500,7 +519,7 @@ impl State {
     /// Settles with what the driver reports, and changes the account under the same lock: a thread that finds
     /// nothing to settle reads an account that has it. Returns the bytes owed.
     fn refresh(&mut self, backend: &impl PoolBackend) -> u64 {
-        if self.destroyed {
+        if self.life != Life::Open {
             return 0;
         }
         let reserved = backend.reserved().unwrap_or(self.used);

@@ -261,12 +261,31 @@ fn growth_that_cannot_be_paid_is_owed() {
     fake.alloc(30 * MIB); // The pool grew despite the gap.
     assert!(pool.end(&fake, &call).is_err());
     assert_eq!(pool.settle(&fake), 32 * MIB);
-    assert!(pool.begin_growth(&fake, 512).is_err(), "pay first");
+    assert!(pool.begin_growth(&fake, 512, u64::MAX).is_err(), "pay first");
     fake.free(30 * MIB);
     fake.trim();
-    let call = pool.begin_growth(&fake, 0).expect("nothing is owed");
+    let call = pool.begin_growth(&fake, 0, u64::MAX).expect("nothing is owed");
     pool.cancel(&fake, &call);
     assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
+}
+
+/// A pool that has returned some of its memory needs no more than that to be as large as before.
+#[test]
+fn growth_is_limited_to_the_bytes_released() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(70 * MIB, 2 * MIB));
+    let call = pool.begin_growth(&fake, 60 * MIB, u64::MAX).expect("two steps fit");
+    fake.alloc(60 * MIB);
+    assert!(pool.end(&fake, &call).is_ok());
+    let before = pool.released();
+    fake.free(6 * MIB);
+    fake.trim();
+    pool.settle(&fake);
+    assert_eq!(pool.released() - before, 6 * MIB);
+    assert!(pool.begin_growth(&fake, 60 * MIB, u64::MAX).is_err(), "all of it again does not fit");
+    let call = pool.begin_growth(&fake, 60 * MIB, 6 * MIB).expect("the difference fits");
+    fake.alloc(6 * MIB);
+    assert!(pool.end(&fake, &call).is_ok());
+    assert_eq!((pool.charged(), fake.state().taken, fake.above()), (60 * MIB, 60 * MIB, 0));
 }
 
 #[test]
@@ -275,6 +294,7 @@ fn a_destroyed_pool_is_charged_until_its_last_allocation_is_freed() {
     assert!(allocate(&pool, &fake, MIB) && allocate(&pool, &fake, MIB));
     assert!(!pool.release_destroyed(&fake), "it is not destroyed");
     pool.close();
+    pool.destroyed();
     fake.state().reserved = 0; // Must not be read any more.
     pool.settle(&fake);
     pool.freed(MIB);
@@ -284,6 +304,32 @@ fn a_destroyed_pool_is_charged_until_its_last_allocation_is_freed() {
     assert!(pool.release_destroyed(&fake));
     assert_eq!(fake.state().taken, 0);
     assert_eq!(fake.state().unseen, 0);
+}
+
+/// One thread frees the last allocation while another destroys the pool, and both then look for the pool's end. Its
+/// number may be another pool's when the second one does.
+#[test]
+fn a_destroyed_pool_is_released_once() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(100 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, MIB));
+    pool.close();
+    pool.destroyed();
+    assert!(pool.freed(MIB), "it is destroyed");
+    assert!(pool.release_destroyed(&fake));
+    assert!(!pool.release_destroyed(&fake), "it was released before");
+    assert_eq!(fake.state().taken, 0);
+}
+
+/// The driver may refuse to destroy a pool. Until it has answered, a free does not end the pool.
+#[test]
+fn a_pool_that_is_not_destroyed_in_the_end_keeps_its_charge() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(100 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, MIB));
+    pool.close();
+    assert!(!pool.freed(MIB), "the driver has not destroyed it yet");
+    assert!(!pool.release_destroyed(&fake));
+    pool.reopen();
+    assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
 }
 
 #[test]

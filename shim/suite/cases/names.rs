@@ -19,6 +19,8 @@ pub fn names_resolve_to_hooks_by_version_and_stream_variant(injection: Injection
             "whichby:cuLaunchKernel:4000",
             "whichby:cuMemsetD8Async:12000",
             "whichby:cuGetProcAddress:12000",
+            "whichby:cuGraphInstantiate:11040",
+            "whichby:cuGraphInstantiate:12000",
             "whichby:cuInit:2000",
         ],
     );

@@ -79,14 +79,16 @@ pub fn a_destroyed_pool_is_charged_until_its_last_allocation(injection: Injectio
             "info",
             "pool:1:0",
             "pooled:3:0x100000",
-            "destroy", // ends the context's memory, not the pool
+            "destroy", // ends neither the pool nor its memory
             "ctx:0",
             "info",
             "unpool:3",
             "info",
+            "free:4",
+            "info",
         ],
     );
-    for (at, mib) in [(4, 64), (6, 64), (8, 0), (13, 0), (15, 0)] {
+    for (at, mib) in [(4, 64), (6, 64), (8, 0), (13, 32), (15, 32), (17, 0)] {
         assert_eq!(lines[at], left(mib), "{at}: {lines:?}");
     }
 }

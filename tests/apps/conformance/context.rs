@@ -7,6 +7,7 @@ use gpuslice_nvabi::types::*;
 family!("context":
     costs_memory, attached_and_detached, fifty_in_turn, several_at_once,
     takes_allocations_along, takes_pitched_and_managed_along, takes_ordered_memory_along,
+    ordered_memory_outlives_its_context,
     unknown_limit, current_after_destroy, destroy_twice, destroy_nothing, null_out,
     use_after_destroy, of_another_thread, green, given_back, old_create, with_affinity,
     with_params, primary, primary_counts, primary_reset, primary_state, refused_when_full,
@@ -217,6 +218,22 @@ fn takes_ordered_memory_along(gpu: Gpu) -> Outcome {
     ok!(cuMemFreeAsync(at, CUstream::NULL));
     destroy(context)?;
     set_current(gpu.context)?;
+    gpu.synchronize()?;
+    gpu.back()
+}
+
+/// Memory of a pool belongs to no context: it is there until it is freed, though the pool and the context are gone.
+fn ordered_memory_outlives_its_context(gpu: Gpu) -> Outcome {
+    let pool = crate::pool::new_pool(gpu, 0, CU_MEM_HANDLE_TYPE_NONE)?;
+    let (context, bytes) = (create(gpu)?, gpu.part(8)?);
+    let at = crate::pool::of_pool(pool, bytes)?;
+    gpu.synchronize()?;
+    ok!(cuMemPoolDestroy(pool));
+    destroy(context)?;
+    set_current(gpu.context)?;
+    gpu.took(bytes, 32 << 20)?;
+    gpu.usable(at, bytes)?;
+    ok!(cuMemFree_v2(at));
     gpu.synchronize()?;
     gpu.back()
 }

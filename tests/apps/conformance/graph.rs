@@ -8,9 +8,9 @@ use gpuslice_nvabi::types::*;
 family!("graph":
     charged_when_launched, given_back_by_trimming, kept_until_trimmed, relaunched_costs_once,
     allocated_and_kept, kept_is_freed_in_a_stream, kept_is_freed_at_once,
-    trim_spares_the_living, trim_spares_what_is_launched, captured, captured_and_freed_outside, over_the_device,
+    trim_spares_the_living, trim_spares_what_is_launched, captured, captured_and_freed_outside, captured_in_turn, over_the_device,
     over_the_device_captured, refusals_change_nothing, uploaded, destroyed, many_graphs,
-    freed_by_another_graph, freed_at_each_launch, not_launched_twice, figures, highs_reset,
+    freed_by_another_graph, freed_at_each_launch, relaunched_after_anothers_trim, not_launched_twice, figures, highs_reset,
     highs_are_only_reset, other_memory_under_pressure, params_read_back, zero, largest_number,
     null_params, free_node_of_nothing, bad_device, instantiated_by_each_function,
     refused_by_each_function;
@@ -205,6 +205,29 @@ fn captured(gpu: Gpu) -> Outcome {
     gpu.back()
 }
 
+/// Allocations that are freed before the next one use the same memory: together they have more than the device.
+fn captured_in_turn(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
+    let graph = capture(gpu, |stream| {
+        for value in 0..12 {
+            let mut at = 0;
+            ok!(cuMemAllocAsync(&mut at, bytes, stream));
+            ok!(cuMemsetD32Async(at, value, bytes / 4, stream));
+            ok!(cuMemFreeAsync(at, stream));
+        }
+        Ok(())
+    })?;
+    let exec = instantiate(graph, 0)?;
+    for _ in 0..3 {
+        launch(gpu, exec)?;
+        gpu.took_at_most(2 * bytes)?;
+    }
+    ok!(cuGraphExecDestroy(exec));
+    ok!(cuGraphDestroy(graph));
+    trim(gpu)?;
+    gpu.back()
+}
+
 fn captured_and_freed_outside(gpu: Gpu) -> Outcome {
     let (bytes, mut at) = (gpu.part(8)?, 0);
     let graph = capture(gpu, |stream| {
@@ -338,6 +361,27 @@ fn freed_at_each_launch(gpu: Gpu) -> Outcome {
     }
     gpu.release(at)?;
     ok!(cuGraphExecDestroy(exec));
+    trim(gpu)?;
+    gpu.back()
+}
+
+/// Of two graphs the first has most of the device, and keeps it until its next launch. A trim that releases only the
+/// memory of the second does not cost the first a second allocation.
+fn relaunched_after_anothers_trim(gpu: Gpu) -> Outcome {
+    let (bytes, holder) = (gpu.before / 8 * 5, new_graph()?);
+    let (_, at) = add_alloc(gpu, holder, bytes)?;
+    let exec = instantiate(holder, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH as u64)?;
+    let (other, _) = graph(gpu, gpu.part(16)?, false)?;
+    for _ in 0..3 {
+        launch(gpu, exec)?;
+        launch(gpu, other)?;
+        trim(gpu)?;
+        gpu.took(bytes, PIECE)?;
+    }
+    launch(gpu, exec)?;
+    gpu.release(at)?;
+    ok!(cuGraphExecDestroy(exec));
+    ok!(cuGraphExecDestroy(other));
     trim(gpu)?;
     gpu.back()
 }

@@ -225,7 +225,7 @@ API R cuMemGetInfo_v2(size_t *avail, size_t *total) {
     return OK;
 }
 static R from_pool(P *p, size_t n, struct pool *pool) {
-    R r = current ? take(p, n, NO_DEVICE, current) : NO_CONTEXT;
+    R r = current ? take(p, n, NO_DEVICE, NULL) : NO_CONTEXT; /* it outlives all contexts */
     if (r != OK) return r;
     pthread_mutex_lock(&lock);
     int device = pool < pools + DEVICES ? (int)(pool - pools) : pool->device;
@@ -484,6 +484,10 @@ API R cuGraphInstantiateWithFlags(H *e, H g, uint64_t flags) {
         }
     return NO_MEMORY;
 }
+API R cuGraphInstantiate_v2(H *e, H g, H *bad, char *log, size_t n) {
+    (void)bad; (void)log; (void)n;
+    return cuGraphInstantiateWithFlags(e, g, 0);
+}
 API R cuGraphLaunch(H e, H s) {
     struct graph *exec = e;
     (void)s;
@@ -535,6 +539,8 @@ API R cuGetProcAddress_v2(const char *name, void **at, int version, uint64_t fla
         {"cuMemGetInfo", 3020, 0, (void *)cuMemGetInfo_v2},
         {"cuLaunchKernel", 7000, 2, (void *)cuLaunchKernel_ptsz},
         {"cuLaunchKernel", 4000, 0, (void *)cuLaunchKernel},
+        {"cuGraphInstantiate", 12000, 0, (void *)cuGraphInstantiateWithFlags},
+        {"cuGraphInstantiate", 11000, 0, (void *)cuGraphInstantiate_v2},
         {"cuStreamWriteValue32", 11070, 0, (void *)cuStreamWriteValue32_v2},
         {"cuMemsetD8Async", 3020, 0, (void *)cuMemsetD8Async},
         {"cuFromTheFuture", 12090, 0, (void *)cuFromTheFuture},

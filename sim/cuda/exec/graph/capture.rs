@@ -9,12 +9,13 @@
 use super::super::stream::{EventKey, Manner, StreamKey, shared};
 use super::super::task::Task;
 use super::super::{context_of, threads};
-use super::memory::Memory;
+use super::memory::{Memory, uses};
 use super::{GraphKey, NodeKey, State, state};
 use crate::entry::{Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::ContextId;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
@@ -123,10 +124,38 @@ pub fn capture_alloc(stream: StreamKey, bytes: usize) -> Result<Option<u64>, CUr
     if !is_capturing(stream) {
         return Ok(None);
     }
-    let memory = Memory::new(context_of(stream)?, bytes as u64)?;
+    let context = context_of(stream)?;
+    let memory = match freed_before(stream, context.device, bytes as u64) {
+        Some(memory) => memory,
+        None => Memory::new(context, bytes as u64)?,
+    };
     let address = memory.address;
     capture(stream, &Task::Alloc(memory))?;
     Ok(Some(address))
+}
+
+/// Memory of the captured graph that was freed before the stream's next node in every order of execution. As a card's
+/// driver may, an allocation there has its addresses again; here only one of the same size.
+fn freed_before(stream: StreamKey, device: CUdevice, bytes: u64) -> Option<Arc<Memory>> {
+    let State { graphs, captures, .. } = &mut *state();
+    let (_, capture) = captures.of(stream)?;
+    let earlier = ancestors(graphs, capture.tips.get(&stream.id())?.clone());
+    let tasks = |nodes: &[NodeKey]| -> Vec<Task> {
+        let nodes = nodes.iter().filter_map(|node| graphs.node(*node).ok());
+        nodes.map(|node| node.task.clone()).collect()
+    };
+    let (earlier, all) = (tasks(&earlier), tasks(graphs.nodes(capture.graph).ok()?));
+    let is_free = |memory: &Memory| {
+        let (allocs, _) = uses(&all, memory.address);
+        let (_, frees) = uses(&earlier, memory.address);
+        allocs == frees
+    };
+    earlier.iter().find_map(|task| match task {
+        Task::Alloc(memory) if memory.device == device && memory.bytes == bytes => {
+            is_free(memory).then(|| Arc::clone(memory))
+        }
+        _ => None,
+    })
 }
 
 /// Records an event in a captured stream; false where the stream is not captured.
@@ -353,7 +382,13 @@ pub fn end(stream: StreamKey) -> Result<GraphKey, CUresult> {
 
 /// Whether a stream that joined did something the first stream does not wait for.
 fn unjoined(graphs: &super::Graphs<Task>, capture: &Capture) -> bool {
-    let mut seen = capture.tips.get(&capture.first.id()).cloned().unwrap_or_default();
+    let tips = capture.tips.get(&capture.first.id()).cloned().unwrap_or_default();
+    let seen = ancestors(graphs, tips);
+    capture.tips.values().flatten().any(|tip| !seen.contains(tip))
+}
+
+/// The given nodes and all that come before them.
+fn ancestors(graphs: &super::Graphs<Task>, mut seen: Vec<NodeKey>) -> Vec<NodeKey> {
     let mut at = 0;
     while let Some(node) = seen.get(at).copied() {
         for before in graphs.before(node).unwrap_or_default() {
@@ -363,7 +398,7 @@ fn unjoined(graphs: &super::Graphs<Task>, capture: &Capture) -> bool {
         }
         at += 1;
     }
-    capture.tips.values().flatten().any(|tip| !seen.contains(tip))
+    seen
 }
 
 /// The state of a stream's capture.

@@ -5,7 +5,7 @@
 use super::super::cost::Nanos;
 use super::super::stream::{Body, Mark, Request};
 use super::super::task::Task;
-use super::memory::end_use;
+use super::memory::{end_use, uses};
 use super::model::{GraphKey, Graphs, Refusal};
 use super::plan::{self, Step};
 use super::{Key, NodeKey};
@@ -104,7 +104,8 @@ impl Exec {
     /// Sees to the memory a launch allocates.
     pub fn prepare(&self) -> Result<(), CUresult> {
         let freed = |address: u64| {
-            self.parts.iter().any(|part| matches!(part.task, Task::Free(other) if other == address))
+            let (allocs, frees) = uses(self.parts.iter().map(|part| &part.task), address);
+            allocs == frees
         };
         let auto = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         for part in &self.parts {

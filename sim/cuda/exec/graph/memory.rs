@@ -3,8 +3,10 @@
 //! The address of a graph's allocation is fixed when its node is made, so that other nodes can use
 //! it; the memory behind it is taken from the device at the first launch and kept for the next
 //! one until the program trims it. In between the addresses map to host memory: a program that uses
-//! them too early reads zeros and does not crash.
+//! them too early reads zeros and does not crash. Allocations of a graph, one of which is made after the
+//! other was freed, may have one address.
 
+use super::super::task::Task;
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::Context;
 use crate::driver::process;
@@ -149,6 +151,19 @@ impl Drop for Memory {
         space::give(self.address, self.len);
         drop(behind);
     }
+}
+
+/// How often `tasks` allocate and free the memory at an address.
+pub fn uses<'a>(tasks: impl IntoIterator<Item = &'a Task>, address: u64) -> (usize, usize) {
+    let (mut allocs, mut frees) = (0, 0);
+    for task in tasks {
+        match task {
+            Task::Alloc(memory) if memory.address == address => allocs += 1,
+            Task::Free(other) if *other == address => frees += 1,
+            _ => {}
+        }
+    }
+    (allocs, frees)
 }
 
 /// The stream has come to the free of an allocation; an address of none is a fault.

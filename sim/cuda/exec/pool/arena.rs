@@ -133,17 +133,14 @@ impl<P: Piece> Arena<P> {
         true
     }
 
-    /// A part is free, wherever it was.
-    pub fn forget(&mut self, address: u64) {
-        match self.limbo.iter().position(|one| one.address == address) {
-            Some(index) => {
-                self.limbo.swap_remove(index);
-                self.close(address);
-            }
-            None => {
-                self.give(address);
-            }
-        }
+    /// The stream does not come to the free of a part any more: it is free. False if it is not in limbo.
+    pub fn forget(&mut self, address: u64) -> bool {
+        let Some(index) = self.limbo.iter().position(|one| one.address == address) else {
+            return false;
+        };
+        self.limbo.swap_remove(index);
+        self.close(address);
+        true
     }
 
     /// The piece of the device's memory a part lies in.

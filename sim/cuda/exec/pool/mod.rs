@@ -65,8 +65,8 @@ struct Pools {
     table: Table<Pool>,
     /// Default and current pool of each device.
     of_device: HashMap<CUdevice, (PoolKey, PoolKey)>,
-    /// The context in whose stream each part was allocated, by serial.
-    owners: HashMap<u64, u64>,
+    /// The context in whose stream each part was last freed, by serial.
+    freed_in: HashMap<u64, u64>,
 }
 
 static POOLS: LazyLock<Mutex<Pools>> = LazyLock::new(Mutex::default);
@@ -143,9 +143,9 @@ fn alloc(key: PoolKey, bytes: usize, stream: StreamKey) -> Result<u64, CUresult>
             Ok((address, true)) => return Ok(address),
             Ok((address, false)) => {
                 let kind = Kind::Pool { pool: key.to_pointer() as u64 };
-                let allocation = Allocation::new(context, bytes, kind, Home::Elsewhere);
+                let allocation =
+                    Allocation::without_context(context.device, bytes, kind, Home::Elsewhere);
                 allocations::insert(address, allocation);
-                pools().owners.insert(address, context.serial);
                 return Ok(address);
             }
             Err(error) => last = error,
@@ -207,6 +207,7 @@ pub fn free(address: u64, stream: Option<StreamKey>) -> Result<bool, CUresult> {
     if share::close(key, address)? {
         return Ok(true);
     }
+    let context = stream.map(context_of).transpose()?;
     let mut pools = pools();
     let pool = pools.table.get_mut(key).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     refuse_if(pool.arena.in_limbo(address))?;
@@ -214,13 +215,14 @@ pub fn free(address: u64, stream: Option<StreamKey>) -> Result<bool, CUresult> {
         None => {
             pool.arena.give(address);
             allocations::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
-            pools.owners.remove(&address);
+            pools.freed_in.remove(&address);
             let buried = pools.bury(key);
             drop((pools, buried));
         }
         Some(stream) => {
             let ticket = pool.arena.give_later(address, bytes, stream.id());
             let ticket = ticket.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            pools.freed_in.extend(context.map(|context| (address, context.serial)));
             drop(pools);
             submit(stream, Task::Retire { pool: key, address, ticket })?;
         }
@@ -236,7 +238,7 @@ pub fn retire(key: PoolKey, address: u64, ticket: u64) {
     };
     if pool.arena.retire(ticket) {
         allocations::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
-        pools.owners.remove(&address);
+        pools.freed_in.remove(&address);
     }
     let buried = pools.bury(key);
     drop((pools, buried));
@@ -272,22 +274,24 @@ pub fn trim_unused(gpu: usize) -> bool {
     any
 }
 
-/// Ends the allocations of a context's streams together with the context.
+/// Ends the allocations that were freed in a context's streams, which do not come to the free any more. Others have no
+/// context and outlive it (CUDA driver API, `cuCtxDestroy`).
 pub fn context_ends(context: &'static Context) {
-    let owned: Vec<u64> = {
+    let freed: Vec<u64> = {
+        let of_it = |one: (&u64, &u64)| (*one.1 == context.serial).then_some(*one.0);
         let mut pools = pools();
-        let owned = |entry: &(u64, u64)| entry.1 == context.serial;
-        let owned: Vec<_> = pools.owners.iter().map(|one| (*one.0, *one.1)).filter(owned).collect();
-        pools.owners.retain(|_, serial| *serial != context.serial);
-        owned.into_iter().map(|one| one.0).collect()
+        let freed = pools.freed_in.iter().filter_map(of_it).collect();
+        pools.freed_in.retain(|_, serial| *serial != context.serial);
+        freed
     };
-    for address in owned {
+    for address in freed {
         let Some((key, _)) = pool_of(address) else {
             continue;
         };
         let mut pools = pools();
-        if let Some(pool) = pools.table.get_mut(key) {
-            pool.arena.forget(address);
+        if let Some(pool) = pools.table.get_mut(key)
+            && pool.arena.forget(address)
+        {
             allocations::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
         }
         let buried = pools.bury(key);

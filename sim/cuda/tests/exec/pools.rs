@@ -192,13 +192,19 @@ scenarios! {
         assert_eq!(found, default_pool());
     }
 
-    a_context_takes_its_allocations_along("mem=1GiB") {
+    allocations_outlive_their_context("mem=1GiB") {
         let context = context_on(0);
-        alloc_async(200 * MIB, CUstream::NULL);
+        let pointer = alloc_async(200 * MIB, CUstream::NULL);
+        let freed = alloc_async(100 * MIB, CUstream::NULL);
+        ok!(cuMemFreeAsync(freed, CUstream::NULL));
         let plain = crate::harness::alloc(MIB);
         ok!(cuMemFreeAsync(plain, CUstream::NULL));
         ok!(cuCtxDestroy_v2(context));
         context_on(0);
+        let held = (attribute(default_pool(), USED), attribute(default_pool(), RESERVED));
+        assert_eq!(held, (200 * MIB, 200 * MIB));
+        ok!(cuMemFreeAsync(pointer, CUstream::NULL));
+        ok!(cuCtxSynchronize());
         assert_eq!((attribute(default_pool(), USED), attribute(default_pool(), RESERVED)), (0, 0));
     }
 }
