@@ -9,9 +9,9 @@
 //! A child process waits for the events ([`watcher`]), because NVML may block or crash on a failing GPU. It is
 //! started when the daemon begins to serve. Some Xids are a program's own errors ([`OF_PROGRAMS`]): the GPU stays
 //! healthy. After any other the GPU is unhealthy until `unhealthy_s` have gone by without another error, also if the
-//! daemon is started again meanwhile ([`record`]), and it is seen to answer then. A GPU that does not answer while others
-//! do is lost, and unhealthy until it answers again. A child that tells nothing for [`SILENT_MAX`] hangs, and another one
-//! is started. The engine gives no slices of an unhealthy GPU.
+//! daemon is started again meanwhile ([`record`]), and it is seen to answer then. A GPU that does not answer while
+//! others do is lost, and unhealthy until it answers again. A child that tells nothing for [`SILENT_MAX`] hangs, and
+//! another one is started. The engine gives no slices of an unhealthy GPU.
 //!
 //! Whether MPS uses a GPU is seen by the accounting ([`crate::accounting::mps`]).
 
