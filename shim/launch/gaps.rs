@@ -41,7 +41,7 @@
 //! does, so each process decides for its own gaps.
 #![forbid(unsafe_code)]
 
-/// GPU time that a change of hands and the change back cost, ns: two hand-overs of 0.2 ms (SPECIFICATION, "How
+/// GPU time that giving the GPU up and getting it back costs, ns: two hand-overs of 0.2 ms (SPECIFICATION, "How
 /// exactly, how fast").
 pub const CHANGE_NS: u64 = 400_000;
 /// The balance at the beginning, ns.

@@ -243,7 +243,9 @@ impl Daemon {
         duties.memory_moved(moved);
         duties.agents.due(now);
         duties.claims.cdi.due(now);
-        duties.health.due(now);
+        if duties.health.due(now, &mut duties.gpu_table) {
+            duties.health_changed();
+        }
         if duties.agents.is_comparison_due(now) {
             let rows = duties.node_rows(&self.engine);
             duties.agents.show(rows, now);

@@ -31,7 +31,7 @@ pub struct Config {
     /// Streams of best-effort containers get gates while a high-priority one is attached.
     pub stream_gates: bool,
     /// Longest time for which a process with nothing on the GPU keeps its turn, µs. It decides by its own
-    /// history for how long: a shortest turn and two hand-overs are as much as a change of hands can cost.
+    /// history for how long: a shortest turn and two hand-overs are the most that giving the GPU up can cost.
     pub idle_us: u32,
     /// Idle time after which a process stops claiming work in open mode, µs.
     pub idle_open_us: u32,

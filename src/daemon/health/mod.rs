@@ -197,12 +197,16 @@ impl HealthWatch {
         silent.into_iter().chain(self.start_at).chain(self.record_at).min()
     }
 
-    /// Starts the child again, replaces one that hangs, and records what could not be recorded, if that is due.
-    pub fn due(&mut self, now: Instant) {
+    /// Starts the child again, replaces one that hangs, and records what could not be recorded, if that is due. Returns
+    /// whether a GPU's health changed.
+    pub fn due(&mut self, now: Instant, gpus: &mut GpuTable) -> bool {
         if self.start_at.is_some_and(|at| at <= now) {
             self.start_child();
         }
-        if self.child.is_some() && self.heard.plus(SILENT_MAX) <= now {
+        let is_silent = |it: &HealthWatch| it.child.is_some() && it.heard.plus(SILENT_MAX) <= now;
+        // What it told while the daemon itself stood still is read first.
+        let changed = is_silent(self) && self.read(gpus);
+        if is_silent(self) {
             tracing::error!(
                 "the process that watches the health of GPUs hangs: until another one answers, errors are not seen, and no \
                  unhealthy GPU recovers; check that nvidia-smi works on this node"
@@ -212,6 +216,7 @@ impl HealthWatch {
         if self.record_at.is_some_and(|at| at <= now) {
             self.keep(now);
         }
+        changed
     }
 
     /// Reads what the child tells; returns whether a GPU's health changed.
@@ -397,7 +402,7 @@ mod tests {
         assert!(gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("Xid 79")));
         let (early, late) = (now(), now().plus(Duration(11_000_000_000)));
         assert!(!health.work(&mut gpus, &[GPU], early) && gpus.unhealthy(&[GPU]).is_some());
-        health.due(late);
+        assert!(!health.due(late, &mut gpus));
         assert!(gpus.unhealthy(&[GPU]).is_some(), "time alone shows nothing");
         assert!(health.work(&mut gpus, &[GPU], late) && gpus.unhealthy(&[GPU]).is_none());
         // One that does not answer recovers when it does, and not by time.
@@ -461,13 +466,31 @@ mod tests {
             again >= before.plus(AGAIN_AFTER)
                 && again < before.plus(Duration(1_000 * 1_000_000_000))
         );
-        health.due(again);
-        assert!(!file.exists(), "no room yet");
+        assert!(!health.due(again, &mut gpus) && !file.exists(), "no room yet");
         std::fs::create_dir(&dir).expect("a directory");
-        health.due(again);
-        assert!(!file.exists(), "not due");
-        health.due(again.plus(AGAIN_AFTER));
+        assert!(!health.due(again, &mut gpus) && !file.exists(), "not due");
+        assert!(!health.due(again.plus(AGAIN_AFTER), &mut gpus));
         assert!(record().read().len() == 1 && health.deadline().is_none());
+    }
+
+    /// Of a daemon that stood still, the child is not late.
+    #[test]
+    fn a_child_of_which_something_is_unread_does_not_hang() {
+        let (poll, place) = (Poll::new().expect("a poll"), tempfile::tempdir().expect("a place"));
+        let record = ErrorRecord::new(place.path().join("gpu_errors"));
+        let mut health = HealthWatch::new(PathBuf::new(), 1000, record, poll.watch());
+        let (from, to) = nix::unistd::pipe().expect("a pipe");
+        crate::descriptors::stops_blocking(&from).expect("ours");
+        let child = Command::new("sleep").arg("600").spawn().expect("it starts");
+        health.child = Some((child, ChildStdout::from(from)));
+        nix::unistd::write(&to, b"works\n").expect("it fits");
+        let (mut gpus, late) = (table(), now());
+        health.heard = Instant(0);
+        assert!(health.due(late, &mut gpus), "the GPU does not answer");
+        assert!(health.child.is_some() && health.heard >= late);
+        health.heard = Instant(0);
+        assert!(!health.due(late, &mut gpus));
+        assert!(health.child.is_none() && health.start_at.is_some(), "it hangs");
     }
 
     fn table() -> GpuTable {

@@ -61,8 +61,8 @@ pub fn daemon(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     let (each, none) = (each.collect(), f64::INFINITY);
     Ok(vec![
         Row::of("daemon, 64 tenants on 8 GPUs", "% core", used, 2.0),
-        Row::of("daemon, changes of hands", "/s", turns, none),
-        Row::of("daemon, a change of hands", "µs", each, none),
+        Row::of("daemon, hand-overs", "/s", turns, none),
+        Row::of("daemon, a hand-over", "µs", each, none),
         Row::of("daemon, 64 idle tenants on 8 GPUs", "% core", idle, 2.0),
     ])
 }

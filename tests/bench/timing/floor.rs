@@ -1,14 +1,14 @@
-//! The least that a change of hands can cost on this machine: its wake-ups and system calls, without any decision.
+//! The least that a hand-over can cost on this machine: its wake-ups and system calls, without any decision.
 //!
 //! # Problem
 //! A tenant's want wakes the daemon, which wakes the holder; the holder's report wakes the daemon, which wakes the
-//! tenant. Each wake-up costs what the kernel and the machine say. A figure of a change of hands means little without
+//! tenant. Each wake-up costs what the kernel and the machine say. A figure of a hand-over means little without
 //! that part.
 //!
 //! # Idea
 //! Three threads do the same system calls as tenant, daemon and holder, and nothing else: eventfds in an epoll set
 //! towards the daemon, a timer that it sets once, and futexes towards the others. The time from the first call to the
-//! last wake-up is the floor of a change of hands; the processor time of the thread in the middle is the daemon's.
+//! last wake-up is the floor of a hand-over; the processor time of the thread in the middle is the daemon's.
 
 use crate::{Error, Pace, Row};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -93,7 +93,7 @@ pub fn wake_ups(pace: Pace) -> Result<Vec<Row>, Error> {
     let none = f64::INFINITY;
     Ok(vec![
         Row::of("floor: want to grant, four wake-ups alone", "µs", waits, none),
-        Row::of("floor: daemon, a change of hands", "µs", vec![used?], none),
+        Row::of("floor: daemon, a hand-over", "µs", vec![used?], none),
     ])
 }
 
