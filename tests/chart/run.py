@@ -124,11 +124,22 @@ class Chart(unittest.TestCase):
             ("resourceclaims", "get"),
         })
         for values in CHOICES.values():
+            agent = named(rendered(values), "ClusterRole", "gpuslice-agent")["rules"]
+            lists = [rule for rule in agent if "resourceslices" in rule["resources"] and "list" in rule["verbs"]]
+            self.assertTrue(lists, "it must see the GPUs that another driver offers")
             for one in rendered(values):
                 for rule in one.get("rules", []) if one["kind"].endswith("Role") else []:
                     words = rule["verbs"] + rule["resources"] + rule["apiGroups"]
                     self.assertNotIn("*", words, one["metadata"]["name"])
                     self.assertNotIn("secrets", rule["resources"])
+
+    def test_a_scheduler_starts_again_with_another_configuration(self):
+        def sums(*words):
+            spec = named(rendered(list(words)), "Deployment", "gpuslice-scheduler")["spec"]["template"]
+            return spec["metadata"]["annotations"]["checksum/config"]
+        self.assertEqual(sums(), sums("agent.resources.limits.memory=1Gi"))
+        self.assertNotEqual(sums(), sums("extender.enabled=false"))
+        self.assertNotEqual(sums(), sums("scheduler.name=another"))
 
     def test_only_schedulers_and_api_servers_are_let_in(self):
         def policy(name, choice):
@@ -238,6 +249,7 @@ class Node(unittest.TestCase):
         # What the node's programs would do, as far as the installer reads it.
         self.write(self.place / "run", f"""#!/bin/sh
 echo "$*" >>{self.place}/commands
+case "$*" in *"${{FAILS:-no such command}}"*) exit 1 ;; esac
 case "$*" in
     *"setup containerd --cdi"*) [ -e {self.place}/set ] && echo 'containerd: nothing to do' || echo 'containerd: done'
         touch {self.place}/set ;;
@@ -316,6 +328,18 @@ esac
         done, _ = self.node("check", DOCTOR="1")
         self.assertNotEqual(done.returncode, 0)
 
+    def test_an_installation_that_was_cut_short_is_completed(self):
+        for fails in ["daemon-reload", "enable", "restart gpusliced"]:
+            self.node("remove")
+            done, _ = self.node("install", FAILS=fails)
+            self.assertNotEqual(done.returncode, 0, fails)
+            done, ran = self.node("install")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for words in ["daemon-reload", "enable gpusliced", "restart gpusliced", "restart containerd"]:
+                self.assertIn(f"systemctl {words}", ran, fails)
+            done, ran = self.node("install")
+            self.assertEqual((done.returncode, "restart" in ran), (0, False), ran)
+
     def test_an_administrators_configuration_stays(self):
         path = self.host / "etc/gpuslice/gpusliced.toml"
         self.write(path, "oversubscribe = true\n", 0o644)
@@ -323,8 +347,9 @@ esac
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("add this line", done.stderr)
         self.write(path, 'node_socket_dir = "/run/gpuslice-node"\n', 0o644)
-        done, _ = self.node("install")
+        done, ran = self.node("install")
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("systemctl restart gpusliced.socket", ran)
         self.node("remove")
         self.assertTrue(path.exists())
 

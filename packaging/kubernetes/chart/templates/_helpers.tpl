@@ -31,3 +31,32 @@ nodeAffinity:
 {{- range $key, $value := . }}{{ $all = append $all (printf "%s=%s" $key $value) }}{{ end -}}
 {{- join "," $all -}}
 {{- end -}}
+
+{{- define "gpuslice.schedulerConfiguration" -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: gpuslice-scheduler
+profiles:
+  - schedulerName: {{ .Values.scheduler.name }}
+    pluginConfig:
+      # Nodes that have shares are filled first, so that whole nodes stay free.
+      - name: NodeResourcesFit
+        args:
+          scoringStrategy:
+            type: MostAllocated
+            resources: [{ name: aliyun.com/gpu-mem, weight: 1 }]
+{{- if .Values.extender.enabled }}
+extenders:
+  - urlPrefix: http://gpuslice-extender.{{ .Release.Namespace }}.svc:32766/gpushare-scheduler
+    filterVerb: filter
+    bindVerb: bind
+    nodeCacheCapable: true
+    ignorable: false
+    managedResources:
+      - { name: aliyun.com/gpu-mem, ignoredByScheduler: false }
+      - { name: aliyun.com/gpu-core.percentage, ignoredByScheduler: false }
+{{- end }}
+{{- end }}
