@@ -63,6 +63,7 @@ fn parse(text: &str) -> Option<u128> {
     if text.len() > LENGTH_MAX {
         return None;
     }
+    let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -70,8 +71,8 @@ fn parse(text: &str) -> Option<u128> {
         return None;
     }
     let thousandths = UNITS.iter().find(|it| it.0 == unit).map(|it| it.1);
-    let thousandths = match thousandths {
-        Some(thousandths) => thousandths,
+    let (thousandths, parts) = match thousandths {
+        Some(thousandths) => (thousandths, 1),
         None => power(unit)?,
     };
     let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u128>().ok() };
@@ -83,13 +84,18 @@ fn parse(text: &str) -> Option<u128> {
         sum = sum.saturating_add(part.div_ceil(10));
         place = place.div_ceil(10);
     }
-    Some(sum)
+    Some(sum.div_ceil(parts))
 }
 
-/// The thousandths of `e3` or `E3`.
-fn power(unit: &str) -> Option<u128> {
-    let exponent: u32 = unit.strip_prefix(['e', 'E'])?.trim_start_matches('+').parse().ok()?;
-    10u128.checked_pow(exponent)?.checked_mul(1000)
+/// The thousandths of a power of ten, `n` or `u`, and by how much they are divided.
+fn power(unit: &str) -> Option<(u128, u128)> {
+    let exponent: i32 = match unit {
+        "n" => -9,
+        "u" => -6,
+        _ => unit.strip_prefix(['e', 'E'])?.parse().ok()?, // with a sign or without one
+    };
+    let power = 10u128.checked_pow(exponent.unsigned_abs())?;
+    if exponent < 0 { Some((1000, power)) } else { Some((power.checked_mul(1000)?, 1)) }
 }
 
 impl fmt::Display for Quantity {
@@ -139,12 +145,21 @@ mod tests {
             ("1e3", 1000),
             ("12E", 12_000_000_000_000_000_000),
             ("16Ei", u64::MAX),
+            ("+1Ki", 1024),
+            ("100e-3", 1),
+            ("2500E-3", 3),
+            ("1e+3", 1000),
+            ("3000000001n", 4),
+            ("2000000u", 2),
             ("99999999999999999999999999999999", u64::MAX),
         ] {
             assert_eq!(read(text), Some(value), "{text}");
         }
         let long = "1".repeat(41);
-        for text in ["", "-1", "Gi", "1.2.3", "1 Gi", "1gi", "1e", "1e99", "0x10", "NaN", &long] {
+        for text in [
+            "", "-1", "++1", "+", "1e-99", "Gi", "1.2.3", "1 Gi", "1gi", "1e", "1e99", "0x10",
+            "NaN", &long,
+        ] {
             assert_eq!(read(text), None, "{text}");
         }
     }

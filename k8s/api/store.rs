@@ -9,6 +9,7 @@ use super::objects::{ConfigMap, List, Metadata, Namespace, Node, Pod};
 use anyhow::{Result, bail};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// After this time the server ends a watch, and the next begins.
 const WATCH_SECONDS: u32 = 290;
 /// A watch without any event for this long is dead: the server sends bookmarks each minute.
-const SILENCE: Duration = Duration::from_secs(300);
+pub const SILENCE: Duration = Duration::from_secs(100);
 
 /// An object with metadata.
 pub trait Object: DeserializeOwned + Clone + Send + Sync + 'static {
@@ -46,7 +47,7 @@ pub type Objects<T> = Option<Arc<BTreeMap<String, T>>>;
 struct Event {
     #[serde(rename = "type")]
     kind: String,
-    object: serde_json::Value,
+    object: Value,
 }
 
 /// Keeps a copy of the objects at a path of the API, until the receivers are gone.
@@ -65,10 +66,11 @@ async fn follow<T: Object>(
     path: &str,
     copy: &watch::Sender<Objects<T>>,
 ) -> Result<()> {
-    let list: List<T> = client.get(path).await?;
+    let list: List<Value> = client.get(path).await?;
     let uid = |object: T| (object.metadata().uid.clone(), object);
     let mut version = list.metadata.resource_version;
-    copy.send_replace(Some(Arc::new(list.items.into_iter().map(uid).collect())));
+    let all = list.items.into_iter().filter_map(read).map(uid);
+    copy.send_replace(Some(Arc::new(all.collect())));
     loop {
         let joint = if path.contains('?') { '&' } else { '?' };
         let watch = format!(
@@ -86,8 +88,9 @@ async fn follow<T: Object>(
             if let Some(now) = event.object["metadata"]["resourceVersion"].as_str() {
                 now.clone_into(&mut version);
             }
-            if event.kind != "BOOKMARK" {
-                let object: T = serde_json::from_value(event.object)?;
+            if event.kind != "BOOKMARK"
+                && let Some(object) = read::<T>(event.object)
+            {
                 copy.send_modify(|known| note(known, object, event.kind == "DELETED"));
             }
             if copy.is_closed() {
@@ -95,6 +98,14 @@ async fn follow<T: Object>(
             }
         }
     }
+}
+
+/// One object; `None`: it cannot be read. The others must not wait for it.
+fn read<T: Object>(object: Value) -> Option<T> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    serde_json::from_value(object)
+        .map_err(|error| warn!("{name:?} is left out, since it cannot be read: {error}"))
+        .ok()
 }
 
 /// Notes a change of one object.
@@ -106,4 +117,22 @@ fn note<T: Object>(known: &mut Objects<T>, object: T, deleted: bool) {
         true => all.remove(&uid),
         false => all.insert(uid, object),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_left_out() {
+        let pod = |amount: &str| {
+            let limits = json!({ "limits": { "cpu": amount } });
+            let metadata = json!({ "name": "one", "uid": "1" });
+            json!({ "metadata": metadata, "spec": { "containers": [{ "name": "c", "resources": limits }] } })
+        };
+        assert!(read::<Pod>(pod("100e-3")).is_some());
+        assert!(read::<Pod>(pod("much")).is_none());
+        assert!(read::<Pod>(json!([1])).is_none());
+    }
 }

@@ -161,7 +161,8 @@ fn prepared(claim: &Claim, group: &Group, cdi: &str) -> Vec<Device> {
     let results = claim.status.allocation.iter().flat_map(|it| &it.devices.results);
     let ours = results.enumerate().filter(|(at, _)| group.results.contains(at));
     let device = |(_, result): (usize, &claim::AllocatedDevice)| Device {
-        request_names: vec![result.request.clone()],
+        // Of alternatives the result names the one that was taken, as REQUEST/NAME; containers name the request.
+        request_names: result.request.split('/').take(1).map(str::to_owned).collect(),
         pool_name: result.pool.clone(),
         device_name: result.device.clone(),
         cdi_device_ids: vec![cdi.to_owned()],

@@ -12,7 +12,7 @@ pub mod lease;
 
 use crate::api::client::Client;
 use crate::api::objects::{ConfigMap, Node, Pod};
-use crate::api::store::{self, Objects};
+use crate::api::store::{self, Objects, SILENCE};
 use anyhow::{Context, Result};
 use cluster::Shared;
 use lease::{Elector, Leading, LeaseName};
@@ -81,7 +81,34 @@ pub struct Extender {
     /// Until when a binding may begin.
     pub leading: Leading,
     /// Pods that were bound and are not yet seen with their node, by uid.
-    assumed: Mutex<BTreeMap<String, Pod>>,
+    assumed: Mutex<Assumed>,
+}
+
+/// Pods by uid, and what the copy of the server's pods has had of each.
+type Assumed = BTreeMap<String, AssumedPod>;
+
+/// A pod that counts where it was bound.
+#[derive(Debug)]
+struct AssumedPod {
+    pod: Pod,
+    /// The copy has had it: when it has it no more, the pod is gone.
+    was_seen: bool,
+    /// A copy that does not have it by then is not merely late.
+    until: Instant,
+}
+
+/// How long a copy can be late: its watch is dead, is given up, and the list is read again.
+const LATE_MAX: Duration = SILENCE.saturating_mul(2);
+
+/// Leaves out the pods with which the copy has caught up, and those that are gone.
+fn catch_up(assumed: &mut Assumed, pods: &BTreeMap<String, Pod>, now: Instant) {
+    assumed.retain(|uid, it| match pods.get(uid) {
+        Some(pod) => {
+            it.was_seen = true;
+            pod.spec.node_name.is_empty()
+        }
+        None => !it.was_seen && now < it.until,
+    });
 }
 
 impl Extender {
@@ -98,21 +125,16 @@ impl Extender {
     }
 
     /// A node's object and its shares; `None`: no such node.
-    fn shared(
-        &self,
-        name: &str,
-        assumed: &mut BTreeMap<String, Pod>,
-    ) -> Result<Option<(Node, Shared)>> {
+    fn shared(&self, name: &str, assumed: &mut Assumed) -> Result<Option<(Node, Shared)>> {
         let (nodes, pods) = (self.nodes.borrow().clone(), self.pods.borrow().clone());
         let (nodes, pods) =
             nodes.zip(pods).context("the API server has not told its pods and nodes yet")?;
-        // The watch has caught up, or the pod is gone.
-        assumed.retain(|uid, _| pods.get(uid).is_some_and(|pod| pod.spec.node_name.is_empty()));
+        catch_up(assumed, &pods, Instant::now());
         let maps = self.maps.borrow().clone();
         let wanted = format!("unhealthy-gpu-{name}");
         let map = maps.iter().flat_map(|it| it.values()).find(|it| it.metadata.name == wanted);
         let node = nodes.values().find(|node| node.metadata.name == name);
-        let all = || pods.values().chain(assumed.values());
+        let all = || pods.values().chain(assumed.values().map(|it| &it.pod));
         Ok(node.map(|node| (node.clone(), cluster::shared(node, all(), map))))
     }
 
@@ -121,7 +143,7 @@ impl Extender {
         &self,
         pod: &Pod,
         node: &str,
-        assumed: &mut BTreeMap<String, Pod>,
+        assumed: &mut Assumed,
     ) -> Result<Result<(Shared, Vec<usize>), String>> {
         let Some((node, shared)) = self.shared(node, assumed)? else {
             return Ok(Err(format!("the node {node} is not known")));
@@ -199,7 +221,8 @@ impl Extender {
         info!(pod = %name, node = %args.node, ?gpus, "bound");
         pod.metadata.annotations.extend(annotations);
         pod.spec.node_name.clone_from(&args.node);
-        assumed.insert(pod.metadata.uid.clone(), pod);
+        let (was_seen, until) = (false, Instant::now() + LATE_MAX);
+        assumed.insert(pod.metadata.uid.clone(), AssumedPod { pod, was_seen, until });
         Ok(())
     }
 

@@ -191,7 +191,7 @@ fn ending(
     call: impl FnOnce() -> CUresult,
     alive: impl FnOnce(CUresult) -> bool,
 ) -> Outcome {
-    let Some(slice) = slice::attached() else {
+    let Some(slice) = slice::attached().filter(|_| !context.is_null()) else {
         return Ok(call());
     };
     let closing = slice.contexts.remove(context);

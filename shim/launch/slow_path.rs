@@ -265,13 +265,14 @@ impl Gate {
         let current = self.backend.context();
         let own_handle = work.stream.0 > Stream::PER_THREAD.0;
         let foreign = own_handle.then(|| self.backend.foreign(work.stream, current)).flatten();
-        let Some((context, lane)) = foreign else {
-            return self.enter_current(work, (current?, self.backend.lane()?));
-        };
-        let (lane, mut ticket) = (lane?, None);
-        let mut enter = || ticket = self.enter_current(work, (context, lane));
-        self.backend.within(context, &mut enter);
-        Some(Ticket { foreign: Some(context), ..ticket? })
+        if let Some((context, lane)) = foreign {
+            let (lane, mut ticket) = (lane?, None);
+            let mut enter = || ticket = self.enter_current(work, (context, lane));
+            if self.backend.within(context, &mut enter) {
+                return Some(Ticket { foreign: Some(context), ..ticket? });
+            }
+        }
+        self.enter_current(work, (current?, self.backend.lane()?))
     }
 
     /// [`Gate::enter`] into a stream of the current context.

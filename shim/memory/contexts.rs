@@ -283,6 +283,15 @@ impl Contexts {
         known.contexts.get(&key(context)).map(|noted| noted.device)
     }
 
+    /// The primary context for which the handle of a green one stands in.
+    #[must_use]
+    pub fn primary_of(&self, stand_in: CUcontext) -> Option<CUcontext> {
+        let known = self.open();
+        let mut all = known.stand_ins.iter();
+        let (device, _) = all.find(|(_, keys)| keys.contains(&key(stand_in)))?;
+        known.primary.get(device).map(|primary| primary.context)
+    }
+
     /// The primary context of a device, if it was retained.
     #[must_use]
     pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {

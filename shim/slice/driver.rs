@@ -81,6 +81,8 @@ impl DriverBackend for Slice {
         if !succeeded(real!(cuStreamGetCtx(stream_of(stream), &raw mut context))) {
             return None;
         }
+        // That of a green context's stream stands in for the primary one, and may be current to one thread only.
+        let context = self.contexts.primary_of(context).unwrap_or(context);
         let its = Some(Context::from(context)).filter(|its| current != Some(*its))?;
         let lane = self.lane_of(self.contexts.device(context)?).ok()?;
         Some((its, lane.map(|lane| usize::from(lane.0))))

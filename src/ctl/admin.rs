@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 
 /// Time limit for one answer, seconds. The daemon writes some changes to the disk first, which may be busy for seconds.
 const ANSWER_SECONDS: i64 = 15;
+/// How long a look waits for a daemon that is being restarted, and the pause between two tries.
+const RESTART_MAX: Duration = Duration::from_secs(10);
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection to a daemon.
 pub struct Admin {
@@ -185,12 +188,19 @@ impl Admin {
         Admin::connect(self.path.parent().unwrap_or(Path::new("/")))
     }
 
-    /// As [`Admin::list`], but reconnects to a daemon that was restarted meanwhile.
+    /// As [`Admin::list`], but reconnects to a daemon that was restarted meanwhile, and waits for one that is being
+    /// restarted.
     ///
     /// # Errors
-    /// As [`Admin::ask`].
+    /// As [`Admin::ask`], if no daemon has answered after [`RESTART_MAX`].
     pub fn list_again(&self) -> Result<(u64, Vec<Snapshot>)> {
-        self.list().or_else(|_| self.again()?.list())
+        let began = Instant::now();
+        let mut listed = self.list().or_else(|_| self.again()?.list());
+        while listed.is_err() && began.elapsed() < RESTART_MAX {
+            std::thread::sleep(RESTART_PAUSE);
+            listed = self.again().and_then(|admin| admin.list());
+        }
+        listed
     }
 
     /// The events after number `after`, oldest first, and the end of the answer. There may be more after these.

@@ -116,7 +116,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         return watch(&admin, first, &shown);
     }
     std::thread::sleep(SAMPLE);
-    let now = View::of(admin.list()?);
+    let now = View::of(admin.list_again()?);
     let mut told = lines((&first, &now), &shown);
     if now.rows.is_empty() {
         told.pop();
@@ -159,7 +159,7 @@ fn watch(admin: &Admin, mut before: View, shown: &(Vec<Column>, DropOrder)) -> R
     let mut drawn = 0;
     loop {
         std::thread::sleep(REFRESH);
-        let now = View::of(admin.list()?);
+        let now = View::of(admin.list_again()?);
         if !out::draw(&lines((&before, &now), shown), &mut drawn)? {
             return Ok(ExitCode::SUCCESS);
         }

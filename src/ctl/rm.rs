@@ -9,6 +9,7 @@ use crate::table::{Row, View};
 use crate::text::counted;
 use crate::why::with_dir;
 use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::Command;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::snapshot::SuspensionState;
 use serde_json::json;
@@ -39,10 +40,14 @@ pub struct Options {
 pub fn main(options: &Options) -> Result<ExitCode> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;
-    let mut removed = Vec::new();
+    // All are found before the first one is removed.
+    let view = View::of(admin.list()?);
+    let mut all: Vec<(&String, String)> = Vec::new();
     for asked in &options.containers {
-        let view = View::of(admin.list()?);
         let id = find(&view, asked, &dir)?;
+        if all.iter().any(|(_, other)| *other == id) {
+            continue;
+        }
         let rows = view.rows.iter().filter(|row| row.container == id);
         let processes = rows.map(|row| row.clients).max().unwrap_or(0);
         // The daemon refuses to remove a suspended one, and tells to resume it first: --force does not help.
@@ -51,19 +56,25 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             let processes = counted(processes.into(), "process");
             bail!("{asked} has {processes} on the GPU; end them first, or add --force");
         }
+        all.push((asked, id));
+    }
+    let mut removed = Vec::new();
+    let done = all.into_iter().try_for_each(|(asked, id)| {
         let container = ContainerId::new(&id).context(id.clone())?;
         admin
-            .ask(&gpuslice_wire::admin::Command::Dismiss { container })
+            .ask(&Command::Dismiss { container })
             .map_err(|why| reworded(&why, (&id, asked), options.runtime_dir.as_deref()))?;
         if !options.json {
             out::line(&id)?;
         }
         removed.push(id);
-    }
-    if options.json {
+        Ok(())
+    });
+    // What was removed before a refusal is told, too.
+    if options.json && (done.is_ok() || !removed.is_empty()) {
         out::line(&out::document("rm", 1, json!({ "removed": removed })).to_string())?;
     }
-    Ok(ExitCode::SUCCESS)
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Whether `asked` selects a slice.

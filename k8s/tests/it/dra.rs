@@ -100,6 +100,20 @@ async fn a_claim_is_prepared_and_released_any_number_of_times() {
     assert_eq!(world.kubelet.unprepare(&found, &named(&unknown)).await, "");
 }
 
+/// Of alternatives the result names the one that was taken, and the container the request.
+#[tokio::test]
+async fn a_claim_with_alternatives_has_its_request_s_name() {
+    let world = World::new(&[81_920; 2]).await;
+    let _agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    let mut one = claim("c", &[("gpu-1", "20Gi", "30")]);
+    one["status"]["allocation"]["devices"]["results"][0]["request"] = "gpu/small".into();
+    put(&world, &one);
+    let prepared = world.kubelet.prepare(&found, &named(&one)).await;
+    assert_eq!(prepared.error, "");
+    assert_eq!(prepared.devices[0].request_names, ["gpu"]);
+}
+
 #[tokio::test]
 async fn a_claim_that_is_not_the_pods_is_refused() {
     let world = World::new(&[81_920; 2]).await;

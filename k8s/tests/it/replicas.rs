@@ -221,6 +221,20 @@ async fn a_binding_counts_before_its_event_comes() {
     assert_eq!(fill(&api).into_values().collect::<Vec<_>>(), [3, 3]);
 }
 
+/// The copy of the pods is late and has none of those that are bound: they count all the same.
+#[tokio::test]
+async fn a_binding_counts_of_a_pod_that_the_copy_never_had() {
+    let api = cluster().await;
+    let (extender, _senders) = without_news(&api, Duration::from_secs(60));
+    let pods: Vec<Value> = (0..7).map(|n| pod(&api, &format!("p{n}"))).collect();
+    for one in &pods[..6] {
+        extender.bind(&asked(one)).await.expect("bound");
+    }
+    let full =
+        extender.bind(&asked(&pods[6])).await.expect_err("two GPUs of 15 hold six pods of 5");
+    assert!(format!("{full:#}").contains("insufficient"), "{full:#}");
+}
+
 /// A holder whose time is over binds nothing, whether or not it has heard of its successor.
 #[tokio::test]
 async fn an_extender_whose_lease_is_over_binds_nothing() {

@@ -133,7 +133,7 @@ fn untracked_work_of_a_destroyed_stream_drains_before_the_first_turn() {
     rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
     [5, 6].into_iter().for_each(|stream| rig.gate.stream_made(Stream(stream)));
     rig.launch(1, 5, 50 * US);
-    rig.fake.launch(Stream(5), 200_000 * US);
+    rig.fake.launch(Stream(5), 3_000_000 * US);
     let end = rig.fake.gpu().busy_until;
     for stream in [5, 6].map(Stream) {
         let recorded = rig.fake.gpu().recorded;
@@ -156,7 +156,7 @@ fn a_stream_is_known_however_many_were_destroyed_before() {
     }
     rig.gate.stream_made(Stream(5));
     rig.launch(1, 0, 50 * US);
-    rig.fake.launch(Stream(5), 200_000 * US);
+    rig.fake.launch(Stream(5), 3_000_000 * US);
     let end = rig.fake.gpu().busy_until;
     rig.turns_begin();
     assert!(rig.drains() >= end, "the drain was reported too early");

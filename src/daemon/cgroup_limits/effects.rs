@@ -27,6 +27,9 @@ impl CgroupLimits {
         container: &ContainerId,
         record: Option<&Record>,
     ) -> Vec<Step> {
+        // What NVML has yet to answer is of the slice that ends.
+        let pending = self.pending.iter_mut().filter(|one| one.container == *container);
+        pending.for_each(|one| one.ends = true);
         match self.known.remove(container) {
             Some(known) => self.clear_steps_of(&known),
             // A slice of an earlier daemon that was not restored may have left limits.

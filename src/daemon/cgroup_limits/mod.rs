@@ -451,29 +451,32 @@ mod tests {
     /// NVML answers about an ended slice when its container has been started again.
     #[test]
     fn a_late_answer_about_an_ended_slice_says_nothing_of_its_successor() {
-        let mut limits = limits_of_one_gpu(CgroupLimitMode::Require, false);
-        let it = record("/pods/web", GIB);
-        limits.add_slice(&it, false);
-        limits.set(&it.container, (A, GIB), Ok(GIB));
-        let steps = limits.remove_slice(&it.container, Some(&it));
-        let done = steps.iter().map(|step| Ok(step.hard)).collect();
-        let (ticket, container) = (Ticket::default(), it.container);
-        let (by, after) = (Instant(0), After::Nothing); // it has been given up
-        limits.pending.push_back(Pending {
-            ticket,
-            by,
-            container,
-            steps,
-            after,
-            ends: true,
-            left: None,
-        });
-        limits.add_slice(&it, false);
-        assert!(limits.answered(ticket, done).is_none());
-        let level = |limits: &CgroupLimits| limits.memory_enforcement(&container, Lane(0), true);
-        assert_eq!(level(&limits), MemoryEnforcement::Accounted, "requested still");
-        limits.set(&container, (A, GIB), Err(error(nvmlReturn_t::ERROR_NOT_SUPPORTED)));
-        assert!(limits.verdict(&container).is_err(), "the node requires it");
+        let (it, done) = (record("/pods/web", GIB), Ok(GIB));
+        let container = it.container;
+        // Of its end, and of its beginning, which had not been answered by then.
+        for ends in [true, false] {
+            let mut limits = limits_of_one_gpu(CgroupLimitMode::Require, false);
+            let begin = limits.add_slice(&it, false);
+            let late = |limits: &mut CgroupLimits, steps, ends| {
+                // It has been given up.
+                let (ticket, by, after) = (Ticket::default(), Instant(0), After::Nothing);
+                let one = Pending { ticket, by, container, steps, after, ends, left: None };
+                limits.pending.push_back(one);
+            };
+            if !ends {
+                late(&mut limits, begin, false);
+            }
+            let end = limits.remove_slice(&container, Some(&it));
+            if ends {
+                late(&mut limits, end, true);
+            }
+            limits.add_slice(&it, false);
+            assert!(limits.answered(Ticket::default(), vec![done.clone(), done.clone()]).is_none());
+            let level = limits.memory_enforcement(&container, Lane(0), true);
+            assert_eq!(level, MemoryEnforcement::Accounted, "requested still");
+            limits.set(&container, (A, GIB), Err(error(nvmlReturn_t::ERROR_NOT_SUPPORTED)));
+            assert!(limits.verdict(&container).is_err(), "the node requires it");
+        }
     }
 
     #[test]

@@ -202,12 +202,13 @@ impl Containers {
         all.map(|(_, joined)| joined.container).collect()
     }
 
-    /// Lets the containers of a claim, whose slice was lost and has been made anew, reach it.
-    ///
-    /// # Errors
-    /// A system call failed.
-    pub fn link_members(&self, claim: &ClaimId) -> io::Result<()> {
-        self.members_of(claim).iter().try_for_each(|it| self.state.link_socket(it, claim))
+    /// Lets new processes of a claim's containers reach its slice, which was lost and has been made anew.
+    pub fn link_members(&self, claim: &ClaimId) {
+        for container in self.members_of(claim) {
+            if let Err(why) = self.state.link_socket(&container, claim) {
+                tracing::error!(%container, %claim, %why, "a container in a claim cannot reach it: its new processes are refused");
+            }
+        }
     }
 
     /// All containers in claims.

@@ -112,15 +112,14 @@ impl Duties {
         let nobody = (Members::default(), None);
         let opened = self.containers.admit(now(), record, &words.owner, nobody);
         let dir = self.containers.state().container_dir(&record.container);
-        let done = opened.map_err(|why| format!("{}: {why}", dir.display())).and_then(|()| {
-            let linked = self.containers.link_members(&claim);
-            linked.map_err(|why| why.to_string())?;
-            self.claims.keep(words)
-        });
+        let done = opened
+            .map_err(|why| format!("{}: {why}", dir.display()))
+            .and_then(|()| self.claims.keep(words));
         if let Err(why) = done {
             let text = format!("{why}; free disk space or raise the limit there");
             return self.give_up(key, &claim, text);
         }
+        self.containers.link_members(&claim);
         tracing::info!(%claim, gpus = record.lanes.len(), "claim reserved");
         self.events.know(record.container, record.name);
         let began = Happening::of(EventKind::SliceBegan, record.container);
@@ -219,7 +218,10 @@ impl Duties {
         self.claims.release(claim, members > 0);
         tracing::info!(%claim, members, "claim released");
         self.agents.changed();
-        if members == 0 && self.containers.has(&claim.slice()) {
+        // A slice that was not restored is in no table, and has its record.
+        let slice = claim.slice();
+        let exists = self.containers.has(&slice) || self.containers.state().has_record(&slice);
+        if members == 0 && exists {
             self.dismiss(claim.slice());
         }
         u32::try_from(members).unwrap_or(u32::MAX)

@@ -43,8 +43,8 @@ const OF_PROGRAMS: [u32; 6] = [13, 31, 43, 45, 68, 109];
 const LINE_BYTES_MAX: usize = 48 * (GPUS_MAX + 1);
 /// Pause before a child that has ended is replaced, and before what could not be recorded is recorded.
 const AGAIN_AFTER: Duration = Duration(5_000_000_000);
-/// The child tells something once a second.
-const SILENT_MAX: Duration = Duration(10_000_000_000);
+/// The child tells something once a second, and between two calls into NVML, each of which may take long.
+const SILENT_MAX: Duration = Duration(60_000_000_000);
 /// Killed children that have not ended; with so many, none is started.
 const ABANDONED_MAX: usize = 4;
 
@@ -73,6 +73,8 @@ pub struct HealthWatch {
     child: Option<(Child, ChildStdout)>,
     /// Killed children that have not ended yet.
     abandoned: Vec<Child>,
+    /// They are too many, which was told.
+    is_stuck: bool,
     /// The beginning of the child's next line.
     line: Vec<u8>,
     /// When the child told something last.
@@ -103,6 +105,7 @@ impl HealthWatch {
             unhealthy: Duration(unhealthy_s.saturating_mul(1_000_000_000)),
             child: None,
             abandoned: Vec::new(),
+            is_stuck: false,
             line: Vec::new(),
             heard: Instant(0),
             start_at: None,
@@ -125,6 +128,9 @@ impl HealthWatch {
     /// whether there are any.
     pub fn restore(&mut self, gpus: &mut GpuTable) -> bool {
         let mut any = false;
+        if self.library.as_os_str().is_empty() {
+            return false; // No GPU would ever be seen to work.
+        }
         for (gpu, failure) in self.record.read() {
             if failure.reported.plus(self.unhealthy) <= now() {
                 continue;
@@ -162,9 +168,15 @@ impl HealthWatch {
         self.start_at = None;
         self.abandoned.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         if self.abandoned.len() >= ABANDONED_MAX {
+            if !std::mem::replace(&mut self.is_stuck, true) {
+                tracing::error!(
+                    "{ABANDONED_MAX} processes that watched the health of GPUs hang in the kernel: no more are started until one of them ends"
+                );
+            }
             self.start_at = Some(now().plus(AGAIN_AFTER));
             return;
         }
+        self.is_stuck = false;
         let started = self.spawn().and_then(|mut child| {
             let from = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
             crate::descriptors::stops_blocking(&from)?;
@@ -422,7 +434,8 @@ mod tests {
         let file = place.path().join("gpu_errors");
         let start = |unhealthy_s| {
             let record = ErrorRecord::new(file.clone());
-            let mut health = HealthWatch::new(PathBuf::new(), unhealthy_s, record, poll.watch());
+            let mut health =
+                HealthWatch::new(PathBuf::from("nvml"), unhealthy_s, record, poll.watch());
             let mut gpus = table();
             let known = health.restore(&mut gpus);
             assert_eq!(gpus.unhealthy(&[GPU]).is_some(), known);

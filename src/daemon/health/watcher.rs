@@ -10,13 +10,13 @@
 //! before. The parent then reads nothing more, and no GPU recovers that is not seen to answer.
 
 use crate::nvml::Nvml;
+use gpuslice_wire::ids::GpuUuid;
 use nvml_wrapper::EventSet;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,20 +32,20 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub fn serve(library: &Path) -> io::Result<()> {
     loop {
         if let Ok(nvml) = Nvml::open(library) {
-            watch(nvml.wrapper())?;
+            watch(&nvml)?;
         }
         std::thread::sleep(AGAIN);
-        // A parent that is gone reads nothing.
-        say("")?;
+        lives()?; // A parent that is gone reads nothing.
     }
 }
 
 /// Watches until NVML fails, or a GPU opens that did not.
-fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
-    let Some(Watched { events, gpus, closed }) = registered(nvml) else {
+fn watch(library: &Nvml) -> io::Result<()> {
+    let nvml = library.wrapper();
+    let Some(Watched { events, gpus, closed }) = registered(nvml)? else {
         return Ok(());
     };
-    tell_which_work(nvml, &gpus)?;
+    tell_which_work(library, &gpus)?;
     loop {
         match events.wait(WAIT_MS) {
             Ok(event) => {
@@ -66,20 +66,35 @@ fn watch(nvml: &nvml_wrapper::Nvml) -> io::Result<()> {
             Err(NvmlError::GpuLost) => std::thread::sleep(Duration::from_millis(WAIT_MS.into())),
             Err(_) => return Ok(()),
         }
-        if closed.iter().any(|index| opened(nvml, *index).is_ok()) {
-            return Ok(()); // to register for it, too
+        for index in &closed {
+            let opens = opened(nvml, *index).is_ok();
+            lives()?;
+            if opens {
+                return Ok(()); // to register for it, too
+            }
         }
-        tell_which_work(nvml, &gpus)?;
+        tell_which_work(library, &gpus)?;
     }
 }
 
 /// Writes which of the GPUs answer.
-fn tell_which_work(nvml: &nvml_wrapper::Nvml, gpus: &[String]) -> io::Result<()> {
-    let works = |gpu: &&String| {
-        nvml.device_by_uuid(gpu.as_str()).and_then(|device| device.memory_info()).is_ok()
-    };
-    let words = gpus.iter().filter(works).map(String::as_str);
-    say(&iter::once("works").chain(words).collect::<Vec<_>>().join(" "))
+fn tell_which_work(nvml: &Nvml, gpus: &[String]) -> io::Result<()> {
+    let mut line = "works".to_owned();
+    for gpu in gpus {
+        let uuid = gpu.parse::<GpuUuid>().ok();
+        if uuid.is_some_and(|uuid| nvml.of(uuid).is_ok_and(|device| device.total().is_ok())) {
+            line.push(' ');
+            line.push_str(gpu);
+        }
+        lives()?;
+    }
+    say(&line)
+}
+
+/// Tells that this process does not hang in a call. A GPU that is initialised takes seconds for the first one, and a
+/// failing one more; the parent gives up a child that tells nothing meanwhile.
+fn lives() -> io::Result<()> {
+    say("")
 }
 
 /// What is watched.
@@ -103,23 +118,33 @@ fn opened(
 }
 
 /// Registers for the events of all GPUs that open. One that does not keeps none of the others from being watched.
-fn registered(nvml: &nvml_wrapper::Nvml) -> Option<Watched<'_>> {
+fn registered(nvml: &nvml_wrapper::Nvml) -> io::Result<Option<Watched<'_>>> {
     let mut without_events = BTreeSet::new();
-    let count = nvml.device_count().ok()?;
+    let count = nvml.device_count().unwrap_or(0);
     // A refusal ends the set, so that another one is made without that GPU.
-    (0..=count).find_map(|_| register(nvml, count, &mut without_events))
+    for _ in 0..=count {
+        let watched = register(nvml, count, &mut without_events)?;
+        if watched.is_some() {
+            return Ok(watched);
+        }
+    }
+    Ok(None)
 }
 
 fn register<'a>(
     nvml: &'a nvml_wrapper::Nvml,
     count: u32,
     without_events: &mut BTreeSet<u32>,
-) -> Option<Watched<'a>> {
+) -> io::Result<Option<Watched<'a>>> {
     let wanted = EventTypes::CRITICAL_XID_ERROR | EventTypes::DOUBLE_BIT_ECC_ERROR;
-    let mut events = nvml.create_event_set().ok()?;
+    let Ok(mut events) = nvml.create_event_set() else {
+        return Ok(None);
+    };
     let (mut gpus, mut closed) = (Vec::new(), Vec::new());
     for index in 0..count {
-        let Ok((device, uuid)) = opened(nvml, index) else {
+        let found = opened(nvml, index);
+        lives()?;
+        let Ok((device, uuid)) = found else {
             closed.push(index);
             continue;
         };
@@ -130,11 +155,11 @@ fn register<'a>(
         }
         let Ok(registered) = device.register_events(supported, events) else {
             without_events.insert(index);
-            return None;
+            return Ok(None);
         };
         events = registered;
     }
-    Some(Watched { events, gpus, closed })
+    Ok(Some(Watched { events, gpus, closed }))
 }
 
 /// Writes a line.

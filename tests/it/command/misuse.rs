@@ -250,6 +250,13 @@ fn a_leftover_slice_can_be_removed() {
     assert!(!node.containers().contains("nobodys"));
     let again = rm(&node, &["nobodys"]);
     assert!(said(&again).contains("no slice is called \"nobodys\""), "{again:?}");
+    // Of several none is removed before all are found.
+    node.must_admit("one", Bytes(GIB));
+    let wrong = rm(&node, &["one", "another", "--json"]);
+    assert!(!wrong.status.success() && said(&wrong).contains("\"another\""), "{wrong:?}");
+    assert!(node.containers().contains("one"));
+    let twice = rm(&node, &["one", "on", "--json"]);
+    assert!(twice.status.success() && !node.containers().contains("one"), "{twice:?}");
 
     let mut forced = tenant_of(&node, "forced", "60");
     eventually("it works", || idle("forced") == Some(false));

@@ -63,6 +63,7 @@ fn connections_without_end_are_bounded() {
     // A machine that is too busy to connect as often as is allowed has no container that is slowed.
     let log = node.log();
     let told = log.matches("its processes connect very often").count();
+    eprintln!("{told} containers told of, at last {more} connections a second");
     assert!(told == 2 || more < 0.9 * EACH_SECOND, "{told} told, at last {more} a second: {log}");
 }
 
