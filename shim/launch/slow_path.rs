@@ -39,11 +39,11 @@ const DEPTH_NS: u64 = 2_000_000;
 /// With several GPUs the word stays closed this long, so that launches on each GPU are observed.
 const SEEN_NS: u64 = 1_000_000;
 
-/// States of the gate thread.
+/// States of the gate thread: none, or it could not be created.
 const NO_THREAD: u32 = 0;
-/// See [`NO_THREAD`].
+/// A launch creates it.
 const STARTING: u32 = 1;
-/// See [`NO_THREAD`].
+/// It closes the word when turns begin.
 const RUNNING: u32 = 2;
 
 /// A launch.
@@ -410,6 +410,7 @@ impl Gate {
         }
     }
 
+    /// [`Gate::leave`] from a stream of the current context.
     fn leave_current(&self, ticket: Ticket, done: bool) {
         drop(ticket.wake);
         let mut lane = self.lane(ticket.lane);

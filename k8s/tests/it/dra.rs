@@ -102,7 +102,7 @@ async fn a_claim_is_prepared_and_released_any_number_of_times() {
 
 /// Of alternatives the result names the one that was taken, and the container the request.
 #[tokio::test]
-async fn a_claim_with_alternatives_has_its_request_s_name() {
+async fn a_claim_with_alternatives_has_the_name_of_its_request() {
     let world = World::new(&[81_920; 2]).await;
     let _agent = driver(&world, Placement::Binpack);
     let found = world.kubelet.find_driver().await;

@@ -31,7 +31,7 @@ use record::{ErrorRecord, GpuFailure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -117,9 +117,13 @@ impl HealthWatch {
         }
     }
 
+    fn has_nvml(&self) -> bool {
+        self.library != Path::new("")
+    }
+
     /// Starts to watch, if there is a library.
     pub fn start(&mut self) {
-        if !self.library.as_os_str().is_empty() {
+        if self.has_nvml() {
             self.start_child();
         }
     }
@@ -128,7 +132,7 @@ impl HealthWatch {
     /// whether there are any.
     pub fn restore(&mut self, gpus: &mut GpuTable) -> bool {
         let mut any = false;
-        if self.library.as_os_str().is_empty() {
+        if !self.has_nvml() {
             return false; // No GPU would ever be seen to work.
         }
         for (gpu, failure) in self.record.read() {

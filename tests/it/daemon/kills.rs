@@ -69,6 +69,15 @@ impl Promised {
     }
 }
 
+/// Whether strace is there; if not, that is printed as the reason why a test is skipped.
+fn has_strace(test: &str) -> bool {
+    let is_there = Command::new("strace").arg("-V").output().is_ok();
+    if !is_there {
+        skip(test, "strace is not installed");
+    }
+    is_there
+}
+
 /// Attaches strace to the thread that serves.
 fn traced(node: &Node, words: &[&str], to: &Path) -> Child {
     let mut command = Command::new("strace");
@@ -122,9 +131,8 @@ fn ends(mut first: Child) {
 /// slice of it.
 #[test]
 fn a_kill_before_each_change_of_a_file_leaves_no_slice_behind() {
-    if Command::new("strace").arg("-V").output().is_err() {
-        let test = "a_kill_before_each_change_of_a_file_leaves_no_slice_behind";
-        return skip(test, "strace is not installed");
+    if !has_strace("a_kill_before_each_change_of_a_file_leaves_no_slice_behind") {
+        return;
     }
     let root = tempfile::tempdir().expect("a directory");
     let mut node = Node::start();
@@ -147,9 +155,8 @@ fn a_kill_before_each_change_of_a_file_leaves_no_slice_behind() {
 
 #[test]
 fn a_kill_before_each_change_of_a_file_loses_nothing() {
-    if Command::new("strace").arg("-V").output().is_err() {
-        let test = "a_kill_before_each_change_of_a_file_loses_nothing";
-        return skip(test, "strace is not installed");
+    if !has_strace("a_kill_before_each_change_of_a_file_loses_nothing") {
+        return;
     }
     let root = tempfile::tempdir().expect("a directory");
     let mut node = Node::start();

@@ -42,6 +42,15 @@ impl Case {
         case
     }
 
+    /// Starts the daemon again beside another simulated machine, whose device has this name.
+    pub fn start_beside(&mut self, simulated: &str, device: &str) {
+        let config = self.node.root().join("config");
+        let mut command = self.node.daemon_command(&["--config", config.to_str().expect("plain")]);
+        command.env("GPUSLICE_SIM", simulated);
+        command.env("GPUSLICE_SIM_DEVICE", self.node.root().join(device));
+        self.node.start_command(command);
+    }
+
     /// Starts the daemon again.
     pub fn start_again(&mut self) {
         let config = self.node.root().join("config");

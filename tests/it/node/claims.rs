@@ -120,11 +120,7 @@ fn a_claim_that_cannot_be_kept_is_reported() {
     agent.reserve(words("c-2", &agent.gpus()[..1])).expect("it fits");
     case.node.end_daemon(Signal::SIGKILL);
     fs::write(case.node.runtime_dir().join("boot"), "another").expect("a reboot");
-    let config = case.node.root().join("config");
-    let mut command = case.node.daemon_command(&["--config", config.to_str().expect("plain")]);
-    command.env("GPUSLICE_SIM", "devices=1,mem=16GiB");
-    command.env("GPUSLICE_SIM_DEVICE", case.node.root().join("smaller"));
-    case.node.start_command(command);
+    case.start_beside("devices=1,mem=16GiB", "smaller");
     let agent = AgentClient::of(&case.node);
     assert!(agent.slice("c-1").is_none() && agent.slice("c-2").is_some());
     assert!(case.node.log().contains("claim not restored"));
@@ -150,11 +146,7 @@ fn a_gpu_that_is_away_for_a_start_costs_a_claims_container_nothing() {
         container: id(container),
     };
     case.node.end_daemon(Signal::SIGKILL);
-    let config = case.node.root().join("config");
-    let mut command = case.node.daemon_command(&["--config", config.to_str().expect("plain")]);
-    command.env("GPUSLICE_SIM", "devices=1,mem=16GiB");
-    command.env("GPUSLICE_SIM_DEVICE", case.node.root().join("smaller"));
-    case.node.start_command(command);
+    case.start_beside("devices=1,mem=16GiB", "smaller");
     let agent = AgentClient::of(&case.node);
     assert!(agent.slice("c-1").is_none());
     assert!(agent.list().contains(&member("c-1", "web")), "{:?}", agent.list());

@@ -124,12 +124,7 @@ fn a_frozen_container_whose_slice_is_not_restored_goes_on() {
     };
     eventually("a frozen group", || scene.is_frozen());
     scene.case.node.end_daemon(Signal::SIGKILL);
-    let config = scene.case.node.root().join("config");
-    let mut command =
-        scene.case.node.daemon_command(&["--config", config.to_str().expect("plain")]);
-    command.env("GPUSLICE_SIM", "devices=1,mem=1GiB,mig=0");
-    command.env("GPUSLICE_SIM_DEVICE", scene.case.node.root().join("other"));
-    scene.case.node.start_command(command);
+    scene.case.start_beside("devices=1,mem=1GiB,mig=0", "other");
     eventually("a group that runs", || !scene.is_frozen());
     assert!(scene.case.node.log().contains("slice not restored"));
 }
