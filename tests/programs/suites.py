@@ -30,7 +30,7 @@ KERNELS = [
 KIND, STRICT = "profile=kind", "profile=strict"
 GPUS = "devices=2,mem=16GiB"
 CAP = "6GiB"
-PATIENCE_S = 20
+PATIENCE_S = 60
 LIMIT_SECONDS, WHOLE_SECONDS = 600, 7200
 # Fewer would mean that the suite never had to wait for its turn.
 LEAST_TURNS = 50

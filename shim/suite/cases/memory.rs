@@ -2,6 +2,7 @@
 
 use super::{CAP, MIB, slice, steps};
 use crate::suite::{Injection, Slice, Started};
+use std::time::{Duration, Instant};
 
 pub fn the_cap_is_exact(injection: Injection) {
     let slice = slice(injection);
@@ -25,11 +26,15 @@ pub fn the_cap_is_exact(injection: Injection) {
     slice.daemon.until("the end of the process", |state| state.is_empty());
 }
 
+/// A request, and one more for each time in which the process may have stood still for so long that its credit was idle.
 pub fn most_allocations_need_no_request(injection: Injection) {
+    const IDLE: Duration = Duration::from_millis(200);
     let slice = slice(injection);
+    let begin = Instant::now();
     assert_eq!(steps(&slice, &["churn:10000:0x10000"]), ["churn 0 10000 0"]);
-    let asked = slice.daemon.state().reserves;
-    assert!(asked <= 2, "asked {asked} times");
+    let idle = begin.elapsed().as_nanos().div_ceil(IDLE.as_nanos());
+    let asked = u128::from(slice.daemon.state().reserves);
+    assert!(asked <= 1 + idle.min(100), "asked {asked} times in {:?}", begin.elapsed());
 }
 
 pub fn small_allocations_are_charged_the_driver_s_granularity(injection: Injection) {

@@ -12,9 +12,9 @@ use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, KIB, MIB};
 use nix::sys::signal::Signal;
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
+use std::sync::{Barrier, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -164,16 +164,25 @@ fn processes_that_pulse_in_turn_are_charged_for_what_they_hold() {
     });
 }
 
-/// All ask at once, and wait for each other.
+/// All ask at once, and wait for each other. Then none has a grant for three times as long, however fast the machine is.
 #[test]
 fn sixty_four_processes_that_pulse_are_charged_for_what_they_hold() {
     pulses(64, |clients, over| {
+        let (together, ends) = (Barrier::new(clients.len()), AtomicBool::new(false));
+        let round = |client: &TenantClient| {
+            let begin = Instant::now();
+            pulse(client, CAP);
+            if together.wait().is_leader() {
+                ends.store(over.load(Relaxed), Relaxed);
+            }
+            together.wait();
+            sleep((3 * begin.elapsed()).max(Duration::from_millis(50)));
+        };
         std::thread::scope(|scope| {
             for client in clients {
-                scope.spawn(move || {
-                    while !over.load(Relaxed) {
-                        pulse(client, CAP);
-                        sleep(Duration::from_millis(50));
+                scope.spawn(|| {
+                    while !ends.load(Relaxed) {
+                        round(client);
                     }
                 });
             }
