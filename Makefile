@@ -53,7 +53,7 @@ install:
 		$(BUILD)/libgpuslice_sim_nvml.so
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/gpuslice/sim
 	cp -P $(BUILD)/sim/lib*.so* $(DESTDIR)$(PREFIX)/lib/gpuslice/sim/
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/hooks packaging/hooks/*.json
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/hooks packaging/hooks/*.json packaging/hooks/README.md
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/prometheus packaging/prometheus/gpuslice.rules.yml
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/grafana packaging/grafana/gpuslice.json
 	install -D -m 644 packaging/completions/gpuslice.bash \

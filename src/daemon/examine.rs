@@ -31,7 +31,8 @@ pub fn facts(options: &CommandLine) -> Value {
     let config = DaemonConfig::load(options.config.as_deref());
     let wrong = config.as_ref().err().map(ToString::to_string);
     let config = config.unwrap_or_default();
-    let paths = Paths::find(options, &config);
+    let paths = Paths::runtime_dir(options, &config);
+    let paths = paths.and_then(|dir| Paths::find(options, &config, dir));
     let library = paths.as_ref().ok().map(|paths| paths.driver.nvml.as_str().to_owned());
     let slices =
         paths.as_ref().map_or_else(|_| Vec::new(), |it| Members::all_noted(&it.runtime_dir));

@@ -66,6 +66,7 @@ mod start;
 mod state;
 mod suspend;
 mod tasks;
+mod unavailable;
 
 fn main() -> std::process::ExitCode {
     start::main()

@@ -5,7 +5,7 @@
 //! the simulated GPU's driver, which the build puts beside the programs in `sim/`, must be named.
 
 use crate::command_line::CommandLine;
-use crate::config::DaemonConfig;
+use crate::config::{Absolute, DaemonConfig};
 use crate::simulated;
 use gpuslice_host::layout::{self, NoDriver};
 use gpuslice_wire::text::{HostPath, Text};
@@ -91,17 +91,26 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Finds all paths; the command line overrides the configuration.
+    /// The directory of sockets and records; the command line overrides the configuration.
+    ///
+    /// # Errors
+    /// [`PathError::NoSelf`].
+    pub fn runtime_dir(options: &CommandLine, config: &DaemonConfig) -> Result<PathBuf, PathError> {
+        let runtime = options.runtime_dir.clone().or_else(|| configured(&config.runtime_dir));
+        std::path::absolute(runtime.unwrap_or_else(layout::runtime_dir)).map_err(PathError::NoSelf)
+    }
+
+    /// Finds the other paths, in the same way.
     ///
     /// # Errors
     /// [`PathError`].
-    pub fn find(options: &CommandLine, config: &DaemonConfig) -> Result<Paths, PathError> {
+    pub fn find(
+        options: &CommandLine,
+        config: &DaemonConfig,
+        runtime_dir: PathBuf,
+    ) -> Result<Paths, PathError> {
         let exe = env::current_exe().map_err(PathError::NoSelf)?;
         let beside = exe.parent().unwrap_or(Path::new("/"));
-        let configured = |value: &Option<crate::config::Absolute>| value.clone().map(|dir| dir.0);
-        let runtime = options.runtime_dir.clone().or_else(|| configured(&config.runtime_dir));
-        let runtime_dir = std::path::absolute(runtime.unwrap_or_else(layout::runtime_dir))
-            .map_err(PathError::NoSelf)?;
         let driver = options.driver_dir.clone().or_else(|| configured(&config.driver_dir));
         let driver = match driver {
             Some(dir) => Driver::at(&dir)?,
@@ -110,6 +119,10 @@ impl Paths {
         let shim = configured(&config.shim_dir).unwrap_or_else(|| default_shim_dir(beside));
         Ok(Paths { runtime_dir, driver, shim: Shim::at(&shim)? })
     }
+}
+
+fn configured(value: &Option<Absolute>) -> Option<PathBuf> {
+    value.as_ref().map(|dir| dir.0.clone())
 }
 
 impl Driver {

@@ -35,6 +35,7 @@ use crate::sockets::{Socket, can_refuse_descriptors};
 use crate::state::{Found, State, StateError};
 use crate::suspend::Suspender;
 use crate::tasks::Tasks;
+use crate::unavailable::refuse_all;
 use clap::Parser;
 use gpuslice_engine::{Engine, Event, NoSlices};
 use gpuslice_host::clock::now;
@@ -81,6 +82,15 @@ enum Failure {
     NoGroup(String),
     #[error("{0}")]
     System(#[from] nix::Error),
+}
+
+impl Failure {
+    /// Whether the driver is missing or does not work.
+    fn is_no_driver(&self) -> bool {
+        let no_path =
+            |why: &PathError| matches!(why, PathError::NoDriver { .. } | PathError::Missing { .. });
+        matches!(self, Failure::Gpu(_)) || matches!(self, Failure::Place(why) if no_path(why))
+    }
 }
 
 /// The program.
@@ -135,10 +145,9 @@ pub fn main() -> ExitCode {
         Err(failure) => {
             complain(&format!("gpusliced: {failure}"));
             crate::service::failed(&failure.to_string());
-            match failure {
-                Failure::Place(PathError::NoDriver { .. } | PathError::Missing { .. })
-                | Failure::Gpu(_) => ExitCode::from(NO_DRIVER),
-                _ => ExitCode::FAILURE,
+            match failure.is_no_driver() {
+                true => ExitCode::from(NO_DRIVER),
+                false => ExitCode::FAILURE,
             }
         }
     }
@@ -185,16 +194,14 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     if config.allow_cgpu_disable {
         tracing::warn!("images may opt out with CGPU_DISABLE, if the hook has the flag for it too");
     }
-    let paths = Paths::find(options, &config)?;
-    let service = (ActivatedSockets::take(&paths.runtime_dir)?, Manager::new());
-    let state = State::open(&paths.runtime_dir)?;
-    let (claim, gpus) = match claimed(&paths, options) {
-        Ok(claimed) => claimed,
-        Err(failure) => {
-            state.close(std::iter::empty(), options.ephemeral);
-            return Err(failure);
+    let runtime_dir = Paths::runtime_dir(options, &config)?;
+    let service = (ActivatedSockets::take(&runtime_dir)?, Manager::new());
+    let found = found(options, &config, runtime_dir).inspect_err(|failure| {
+        if failure.is_no_driver() {
+            refuse_all(&service.0, &failure.to_string());
         }
-    };
+    });
+    let (paths, state, claim, gpus) = found?;
     let driver = paths.driver.dir.clone();
     let simulated = paths.driver.is_simulated();
     let group = node_group(&config)?;
@@ -232,6 +239,23 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     }
     daemon.close(options.ephemeral);
     Ok(served?)
+}
+
+/// The paths, the runtime directory, which no other daemon has, and the driver's GPUs.
+fn found(
+    options: &CommandLine,
+    config: &DaemonConfig,
+    runtime_dir: PathBuf,
+) -> Result<(Paths, State, DriverLock, Vec<Gpu>), Failure> {
+    let paths = Paths::find(options, config, runtime_dir)?;
+    let state = State::open(&paths.runtime_dir)?;
+    match claimed(&paths, options) {
+        Ok((claim, gpus)) => Ok((paths, state, claim, gpus)),
+        Err(failure) => {
+            state.close(std::iter::empty(), options.ephemeral);
+            Err(failure)
+        }
+    }
 }
 
 /// Removes the directories that the command line gives to the daemon, also one that has not started: the program that

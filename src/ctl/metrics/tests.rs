@@ -134,6 +134,33 @@ fn labels_join_with_other_exporters() {
     assert!(!text.contains("pinned_cap_bytes"), "there is none");
 }
 
+/// Of a container with two GPUs, its pinned memory and the cap are told once, so that a sum over its GPUs is right.
+#[test]
+fn what_a_whole_container_has_is_told_once() {
+    let mut node = node();
+    let first = &mut node.view.rows[0];
+    (first.pinned, first.pinned_cap, first.stops_missed) =
+        (Bytes(1 << 30), Some(Bytes(2 << 30)), 5);
+    let mut second = first.clone();
+    second.lane = gpuslice_wire::ids::Lane(1);
+    node.view.rows.push(second);
+    let text = text_of(node);
+    for (family, want) in [
+        ("pinned_bytes", "1073741824"),
+        ("pinned_cap_bytes", "2147483648"),
+        ("stops_missed_total", "5"),
+    ] {
+        let all = text.lines().filter(|line| {
+            line.starts_with(&format!("gpuslice_slice_{family}{{"))
+                && line.contains("slice=\"web\"")
+        });
+        let values: Vec<_> = all.filter_map(|line| line.rsplit(' ').next()).collect();
+        assert_eq!(values, [want], "{family}");
+    }
+    let caps = text.lines().filter(|line| line.starts_with("gpuslice_slice_memory_cap_bytes"));
+    assert_eq!(caps.filter(|line| line.contains("slice=\"web\"")).count(), 2);
+}
+
 #[test]
 fn memory_of_a_suspended_slice_is_on_the_host() {
     let mut node = node();

@@ -70,6 +70,17 @@ impl Containerd {
         Ok(list.iter().any(|name| names.contains(name)))
     }
 
+    /// The program that gpuslice-runtime takes the place of, if the handler to copy names one.
+    ///
+    /// # Errors
+    /// It is not TOML, or no table is where one must be.
+    pub fn replaced(&self, text: &str) -> Result<Vec<String>> {
+        let read = Read::parse(text)?;
+        let named = self.model(&read)?.and_then(program);
+        let named = named.filter(|it| !it.is_empty() && !is_nvidia(it));
+        Ok(named.map(str::to_owned).into_iter().collect())
+    }
+
     fn at<'a>(&self, more: &[&'a str]) -> Vec<&'a str> {
         [&["plugins", self.plugin, "containerd"], more].concat()
     }
@@ -217,11 +228,14 @@ impl Part for Containerd {
 
     fn behind(&self, text: &str) -> Result<Option<String>> {
         let read = Read::parse(text)?;
-        let model = self.model(&read)?;
-        let options = model.and_then(|model| model.get("options")?.as_table_like());
-        let binary = options.and_then(|options| options.get("BinaryName")?.as_str());
+        let binary = self.model(&read)?.and_then(program);
         Ok(binary.filter(|binary| is_nvidia(binary)).map(str::to_owned))
     }
+}
+
+/// The program of a handler, if it names one.
+fn program(handler: &dyn TableLike) -> Option<&str> {
+    handler.get("options")?.as_table_like()?.get("BinaryName")?.as_str()
 }
 
 /// A copy of a table, without the original's comments.

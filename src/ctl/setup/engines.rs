@@ -100,6 +100,14 @@ pub fn crio_behind(dir: &Path) -> Result<Option<String>> {
     Ok(model(dir)?.map(|(_, path)| path).filter(|path| is_nvidia(path)))
 }
 
+/// The program that gpuslice-runtime takes the place of in CRI-O's handler.
+///
+/// # Errors
+/// As [`crio`].
+pub fn crio_replaced(dir: &Path) -> Result<Vec<String>> {
+    Ok(model(dir)?.map(|(_, path)| path).filter(|path| !is_nvidia(path)).into_iter().collect())
+}
+
 /// The handler to copy, and its program: NVIDIA's, else the default one.
 fn model(dir: &Path) -> Result<Option<(Table, String)>> {
     let (mut default, mut all) = ("crun".to_owned(), Vec::new());
@@ -117,7 +125,8 @@ fn model(dir: &Path) -> Result<Option<(Table, String)>> {
         for (name, item) in runtimes.into_iter().flat_map(|table| table.iter()) {
             if let Some(table) = item.as_table_like().filter(|_| name != NAME) {
                 let program = table.get("runtime_path").and_then(Item::as_str);
-                let program = program.unwrap_or_default().to_owned();
+                // Without a path CRI-O looks for the handler's name in PATH.
+                let program = program.filter(|it| !it.is_empty()).unwrap_or(name).to_owned();
                 all.push((name.to_owned(), super::containerd::plain(table), program));
             }
         }

@@ -15,6 +15,7 @@ mod imports;
 mod json;
 #[cfg(test)]
 mod mutations;
+mod next;
 mod nvidia;
 mod part;
 mod toml;
@@ -266,6 +267,8 @@ fn targets(options: &Options, wish: &Wish, plan: &mut Plan) -> Result<Vec<Target
             told_of(&sources, source, plan)?;
             let named = || source.path.display().to_string();
             let behind = source.part()?.behind(&source.text).with_context(named)?;
+            let replaced = source.part()?.replaced(&source.text).with_context(named)?;
+            check_next(options, &replaced)?;
             // Removed from the file that took effect when it was added.
             let all = sources.iter().filter(|one| options.undo || one.path == source.path);
             let all = all.map(|one| Target::of(&one.path, one.part()?));
@@ -274,16 +277,30 @@ fn targets(options: &Options, wish: &Wish, plan: &mut Plan) -> Result<Vec<Target
         Engine::Podman => (None, of_podman(options, &config, wish)?),
         Engine::Crio => {
             let text = engines::crio(&config, wish)?;
+            check_next(options, &engines::crio_replaced(&config)?)?;
             let path = config.join("crio.conf.d").join(engines::CRIO_FILE);
             (engines::crio_behind(&config)?, vec![Target::of(&path, Own { text })?])
         }
-        Engine::Nvidia => (None, vec![Target::of(of_nvidia(options), nvidia::Nvidia)?]),
+        Engine::Nvidia => (None, Vec::new()),
     };
-    if behind.is_some() {
+    if behind.is_some() || options.engine == Engine::Nvidia {
+        let target = Target::of(of_nvidia(options), nvidia::Nvidia)?;
+        let text = file::read(&target.path)?.unwrap_or_default();
+        let replaced =
+            nvidia::replaced(&text).with_context(|| target.path.display().to_string())?;
+        check_next(options, &replaced)?;
         // First, because the engine's file relies on it.
-        targets.insert(0, Target::of(of_nvidia(options), nvidia::Nvidia)?);
+        targets.insert(0, target);
     }
     Ok(targets)
+}
+
+/// Checks that gpuslice-runtime calls the runtime whose place it takes: see [`next`].
+fn check_next(options: &Options, replaced: &[String]) -> Result<()> {
+    match options.undo {
+        true => Ok(()),
+        false => next::check(options.engine.name(), replaced),
+    }
 }
 
 fn of_podman(options: &Options, config: &Path, wish: &Wish) -> Result<Vec<Target>> {

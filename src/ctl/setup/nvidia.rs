@@ -54,6 +54,16 @@ fn lead(entry: &Value) -> String {
     prefix.unwrap_or_default().to_owned()
 }
 
+/// The programs that gpuslice-runtime takes the place of: the first one that exists is called now.
+///
+/// # Errors
+/// It is not TOML, or the list is none.
+pub fn replaced(text: &str) -> Result<Vec<String>> {
+    let read = Read::parse(text)?;
+    let list = read.list(&LIST)?.unwrap_or_else(|| USUAL.to_vec());
+    Ok(list.into_iter().filter(|it| !is_ours(it)).map(str::to_owned).collect())
+}
+
 impl Part for Nvidia {
     fn put(&self, text: &str, wish: &Wish) -> Result<String> {
         let read = Read::parse(text)?;

@@ -56,6 +56,8 @@ pub struct CdiFiles {
     runtime_dir: PathBuf,
     /// The device node of each GPU that has one.
     nodes: BTreeMap<GpuUuid, PathBuf>,
+    /// Those of [`COMMON_NODES`] that exist, as of the last look.
+    common: Vec<&'static str>,
     files: BTreeMap<ClaimId, CdiFile>,
     /// When the files are looked at next.
     look_at: Instant,
@@ -79,6 +81,7 @@ impl CdiFiles {
             hook: hook.unwrap_or_else(|| beside.join("gpuslice-hook")),
             runtime_dir: runtime_dir.to_owned(),
             nodes: nodes.filter(|(_, node)| node.exists()).collect(),
+            common: existing(&COMMON_NODES),
             files: BTreeMap::new(),
             look_at: Instant(0),
         }
@@ -164,6 +167,7 @@ impl CdiFiles {
             return;
         }
         self.look_at = now.plus(LOOK_EVERY);
+        self.look_at_nodes(existing(&COMMON_NODES));
         // A file that could not be written has no stamp.
         let altered = |(claim, file): &(&ClaimId, &CdiFile)| {
             file.stamp.is_none() || stamp_of(&self.path(claim)) != file.stamp
@@ -189,6 +193,23 @@ impl CdiFiles {
         }
     }
 
+    /// Writes all files again if other device nodes exist than before: the driver makes some of them late.
+    fn look_at_nodes(&mut self, common: Vec<&'static str>) {
+        if self.nodes.is_empty() || common == self.common {
+            return;
+        }
+        tracing::info!(nodes = ?common, "the driver's device nodes changed; the CDI files of claims are written again");
+        self.common = common;
+        let all: Vec<_> =
+            self.files.iter().map(|(claim, file)| (*claim, file.gpus.clone())).collect();
+        for (claim, gpus) in all {
+            if let (Err(why), Some(file)) = (self.keep(&claim, &gpus), self.files.get_mut(&claim)) {
+                tracing::error!(%claim, %why, "cannot write a claim's CDI file");
+                file.stamp = None;
+            }
+        }
+    }
+
     fn text(&self, claim: &ClaimId, gpus: &[GpuUuid]) -> String {
         const STAGE: &str = "createRuntime";
         let words = [
@@ -200,8 +221,8 @@ impl CdiFiles {
         ];
         let args: Vec<&str> = ["gpuslice-hook"].into_iter().chain(words).collect();
         let own = gpus.iter().filter_map(|gpu| self.nodes.get(gpu));
-        let common = COMMON_NODES.iter().map(Path::new).filter(|_| !self.nodes.is_empty());
-        let nodes = own.map(PathBuf::as_path).chain(common.filter(|node| node.exists()));
+        let common = self.common.iter().map(Path::new).filter(|_| !self.nodes.is_empty());
+        let nodes = own.map(PathBuf::as_path).chain(common);
         let nodes: Vec<Value> = nodes.map(|node| json!({ "path": node })).collect();
         let mut edits = json!({ "hooks": [{
             "hookName": STAGE, "path": self.hook, "args": args, "env": ["PATH=/usr/bin:/bin"], "timeout": 10,
@@ -213,6 +234,11 @@ impl CdiFiles {
         let spec = json!({ "cdiVersion": VERSION, "kind": KIND, "devices": [device] });
         format!("{spec:#}\n")
     }
+}
+
+/// Those of these files that exist.
+fn existing(nodes: &[&'static str]) -> Vec<&'static str> {
+    nodes.iter().copied().filter(|node| Path::new(node).exists()).collect()
 }
 
 fn stamp_of(path: &Path) -> Option<Stamp> {
@@ -288,6 +314,28 @@ mod tests {
             running.due(Instant(1));
             assert_eq!(is_mended(), !obstacle);
         }
+    }
+
+    /// The module nvidia-uvm is often loaded by the first program that uses CUDA.
+    #[test]
+    fn a_device_node_that_comes_later_is_in_the_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let gpu = GpuUuid([1; 16]);
+        let mut files = CdiFiles::new(dir.path().into(), Path::new("/run/x"), std::iter::empty());
+        files.nodes = BTreeMap::from([(gpu, "/dev/null".into())]);
+        let claim = ClaimId::new("one").expect("a claim id");
+        files.look_at_nodes(vec!["/dev/nvidiactl"]);
+        files.keep(&claim, &[gpu]).expect("written");
+        let nodes = || {
+            let text = fs::read_to_string(dir.path().join("gpuslice.io-one.json")).expect("there");
+            let spec: Value = serde_json::from_str(&text).expect("JSON");
+            spec["devices"][0]["containerEdits"]["deviceNodes"].clone()
+        };
+        let node = |path: &str| json!({ "path": path });
+        assert_eq!(nodes(), json!([node("/dev/null"), node("/dev/nvidiactl")]));
+        files.look_at_nodes(vec!["/dev/nvidiactl", "/dev/nvidia-uvm"]);
+        let all = ["/dev/null", "/dev/nvidiactl", "/dev/nvidia-uvm"].map(node);
+        assert_eq!(nodes(), json!(all));
     }
 
     #[test]
