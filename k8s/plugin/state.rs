@@ -135,9 +135,9 @@ impl Pair {
             let key = (pod.metadata.uid.clone(), at, self.name(resource).to_owned());
             self.answered.lock().await.insert(key);
         }
-        let memory = &self.settings.names.memory;
+        let names = &self.settings.names;
         let device = (self.settings.offer != Offer::Share).then_some(device.as_str());
-        let answer = answer::answer(&inventory, &pod, &decision, memory, device);
+        let answer = answer::answer(&inventory, &pod, &decision, names, device);
         self.annotate(&inventory, &pod, &decision).await;
         Ok(answer)
     }
@@ -254,8 +254,8 @@ impl Pair {
         given.retain(|it| it.position != position);
         given.push(now);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let memory = &self.settings.names.memory;
-        let annotations = answer::annotations(inventory, pod, given, memory, now);
+        let names = &self.settings.names;
+        let annotations = answer::annotations(inventory, pod, given, names, now);
         let meta = &pod.metadata;
         let path = format!("/api/v1/namespaces/{}/pods/{}", meta.namespace, meta.name);
         // The uid keeps another pod with the same name from being annotated.
