@@ -3,6 +3,8 @@
 //! A request has a connection of its own. An agent sends a few a minute, and a connection that lasts would have to
 //! notice that the server went away.
 
+use super::objects::List;
+use super::pages::{BEGINNINGS, Pages};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -99,6 +101,30 @@ impl Client {
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let text = self.call(Method::GET, path, "", None).await?;
         serde_json::from_slice(&text).with_context(|| format!("the answer to GET {path}"))
+    }
+
+    /// Reads a list in pages.
+    ///
+    /// # Errors
+    /// As [`Client::get`], or the list has too many pages.
+    pub async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<List<T>> {
+        let mut begun = 1;
+        loop {
+            match self.pages(path).await {
+                Err(error) if status(&error) == Some(StatusCode::GONE) && begun < BEGINNINGS => {
+                    begun += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn pages<T: DeserializeOwned>(&self, path: &str) -> Result<List<T>> {
+        let mut pages = Pages::of(path);
+        while let Some(next) = pages.next() {
+            pages.add(self.get(&next).await?)?;
+        }
+        Ok(pages.done())
     }
 
     /// Changes the named fields of an object.

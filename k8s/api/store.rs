@@ -1,8 +1,8 @@
 //! A copy of some of the server's objects, kept up to date by a watch.
 //!
-//! A watch continues from the version of a list, and the server ends it after some minutes or when it has forgotten
-//! that version. Then the list is read again. Without the server the copy stays as it was: pods run on without it
-//! too.
+//! The list is read in pages. A watch continues from its version, and the server ends it after some minutes or when it
+//! has forgotten that version. Then the list is read again. Without the server the copy stays as it was: pods run on
+//! without it too.
 
 use super::client::Client;
 use super::objects::{ConfigMap, List, Metadata, Namespace, Node, Pod};
@@ -66,7 +66,7 @@ async fn follow<T: Object>(
     path: &str,
     copy: &watch::Sender<Objects<T>>,
 ) -> Result<()> {
-    let list: List<Value> = client.get(path).await?;
+    let list: List<Value> = client.list(path).await?;
     let uid = |object: T| (object.metadata().uid.clone(), object);
     let mut version = list.metadata.resource_version;
     let all = list.items.into_iter().filter_map(read).map(uid);
