@@ -17,6 +17,7 @@ pub mod http;
 pub mod inspect;
 pub mod kubelet;
 pub mod ledger;
+mod listen;
 pub mod names;
 pub mod place;
 pub mod plugin;

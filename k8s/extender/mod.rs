@@ -13,6 +13,7 @@ pub mod lease;
 use crate::api::client::Client;
 use crate::api::objects::{ConfigMap, Node, Pod};
 use crate::api::store::{self, Objects, SILENCE};
+use crate::listen::listen;
 use anyhow::{Context, Result};
 use cluster::Shared;
 use lease::{Elector, Leading, LeaseName};
@@ -36,7 +37,7 @@ const NODES_MAX: usize = 15_000;
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Address to listen at
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:32766")]
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:32766")]
     listen: SocketAddr,
     /// Serve only while holding this Lease, NAMESPACE/NAME; for several replicas
     #[arg(long, value_name = "LEASE")]
@@ -267,8 +268,7 @@ pub async fn run(options: &Options) -> Result<()> {
         Some(url) => Client::plain(url)?,
         None => Client::in_cluster()?,
     };
-    let listener = TcpListener::bind(options.listen).await;
-    let listener = listener.with_context(|| format!("listening at {}", options.listen))?;
+    let listener = listen(options.listen).await?;
     let elector = options.lease.clone().map(|lease| {
         let (api, me) = (api.clone(), lease::identity());
         Elector { api, lease, me, duration: lease::DURATION }

@@ -12,10 +12,11 @@ pub mod tls;
 
 use crate::api::client::Client;
 use crate::http::{self, Bodies, Body, Limits, Peer, reply};
+use crate::listen::listen;
 use crate::names;
 use crate::plugin::devices::Unit;
 use crate::plugin::identity::ResourceNames;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use decide::Settings;
@@ -42,7 +43,7 @@ const LIMITS: Limits = Limits { connections: 64, body: 4 << 20, bodies: 12 << 20
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Address to listen at
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:8443")]
     listen: SocketAddr,
     /// Certificate of the server, PEM; read again when it changes
     #[arg(long, value_name = "FILE")]
@@ -95,8 +96,7 @@ pub async fn run(options: &Options) -> Result<()> {
         scheduler: options.scheduler.clone(),
     };
     let files = Files::read(&options.certificate, &options.key, options.client_ca.as_deref())?;
-    let listener = TcpListener::bind(options.listen).await;
-    let listener = listener.with_context(|| format!("listening at {}", options.listen))?;
+    let listener = listen(options.listen).await?;
     let class = options.device_class.clone();
     let templates = Templates { api, class, namespaces: options.namespaces.clone() };
     tokio::select! {

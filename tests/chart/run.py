@@ -141,6 +141,12 @@ class Chart(unittest.TestCase):
         self.assertNotEqual(sums(), sums("extender.enabled=false"))
         self.assertNotEqual(sums(), sums("scheduler.name=another"))
 
+    def test_services_listen_on_both_protocols(self):
+        found = [word for one in rendered(CHOICES["claims"]) if one["kind"] in ("DaemonSet", "Deployment")
+                 for container in one["spec"]["template"]["spec"]["containers"]
+                 for word in container.get("args", []) if word.startswith(("--listen=", "--metrics="))]
+        self.assertEqual(sorted(found), ["--listen=[::]:32766", "--listen=[::]:8443", "--metrics=[::]:9878"])
+
     def test_only_schedulers_and_api_servers_are_let_in(self):
         def policy(name, choice):
             spec = named(rendered(CHOICES[choice]), "NetworkPolicy", name)["spec"]
