@@ -74,6 +74,9 @@ pub struct Options {
     /// Serve the agent's own metrics at http://ADDRESS/metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
+    /// Namespace of the ConfigMaps that schedulers read
+    #[arg(long, value_name = "NAMESPACE", default_value = names::CONFIG_MAPS)]
+    config_maps: String,
     /// Name of the resource for memory
     #[arg(long, value_name = "NAME", default_value = names::MEMORY)]
     memory_resource: String,
@@ -102,6 +105,8 @@ pub async fn run(options: &Options) -> Result<Ended> {
     let name = &options.node_name;
     let valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     ensure!(!name.is_empty() && name.chars().all(valid), "{name:?} is no node's name");
+    let namespace = &options.config_maps;
+    ensure!(namespace.chars().all(valid), "{namespace:?} is no namespace's name");
     let api = match &options.api {
         Some(url) => Client::plain(url)?,
         None => Client::in_cluster()?,
@@ -237,6 +242,7 @@ impl Part<'_> {
             unit,
             placement: self.placement,
             kubelet: Directories::new(&self.options.kubelet_dir),
+            config_maps: self.options.config_maps.clone(),
         };
         let alarm = self.alarm(names);
         let alarm = async {

@@ -54,17 +54,17 @@ pub enum Unfit {
     Count(String),
 }
 
-/// The node with the shares of its pods.
+/// The node with the shares of its pods, without the GPUs that ConfigMaps exclude.
 #[must_use]
 pub fn shared<'a>(
     node: &Node,
     pods: impl IntoIterator<Item = &'a Pod>,
-    unhealthy: Option<&ConfigMap>,
+    unhealthy: impl IntoIterator<Item = &'a ConfigMap>,
 ) -> Shared {
     let capacity = |resource| amount(&node.status.capacity, resource);
     let count = capacity(COUNT).min(GPUS_MAX);
     let memory = Bytes(capacity(MEMORY).checked_div(count).unwrap_or(0));
-    let sick = unhealthy.map(sick).unwrap_or_default();
+    let sick: BTreeSet<u64> = unhealthy.into_iter().flat_map(sick).collect();
     let gpu = |at: u64| Gpu { unhealthy: sick.contains(&at), ..Gpu::new(memory) };
     let label = node.metadata.labels.get(PLACEMENT);
     let mut shared = Shared {

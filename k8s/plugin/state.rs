@@ -33,6 +33,8 @@ pub struct Settings {
     pub unit: Unit,
     pub placement: Placement,
     pub kubelet: Directories,
+    /// Namespace of the ConfigMaps that schedulers read.
+    pub config_maps: String,
 }
 
 /// The state of the pair.

@@ -133,6 +133,23 @@ class Chart(unittest.TestCase):
                     self.assertNotIn("*", words, one["metadata"]["name"])
                     self.assertNotIn("secrets", rule["resources"])
 
+    def test_agents_change_config_maps_of_their_own_namespace_alone(self):
+        for values, namespace in [([], "gpuslice-system"), (["agent.configMapNamespace=kube-system"], "kube-system")]:
+            objects = rendered(values)
+            writers = [(one["metadata"]["namespace"], one["metadata"]["name"]) for one in objects
+                       if one["kind"] == "Role" for rule in one["rules"]
+                       if "configmaps" in rule["resources"] and {"create", "patch", "update"} & set(rule["verbs"])]
+            self.assertEqual(writers, [(namespace, "gpuslice-agent")])
+            def words(kind, name):
+                container, = named(objects, kind, name)["spec"]["template"]["spec"]["containers"]
+                return [it for it in container["args"] if "config-maps" in it]
+            self.assertEqual(words("DaemonSet", "gpuslice-agent"), [f"--config-maps={namespace}"])
+            read = sorted({"kube-system", namespace})
+            readers = [one["metadata"]["namespace"] for one in objects
+                       if (one["kind"], one["metadata"]["name"]) == ("Role", "gpuslice-extender")]
+            self.assertEqual(sorted(readers), read)
+            self.assertEqual(sorted(words("Deployment", "gpuslice-extender")), [f"--config-maps={it}" for it in read])
+
     def test_a_scheduler_starts_again_with_another_configuration(self):
         def sums(*words):
             spec = named(rendered(list(words)), "Deployment", "gpuslice-scheduler")["spec"]["template"]
@@ -193,16 +210,22 @@ class Chart(unittest.TestCase):
                     self.assertFalse(context.get("privileged", False))
                     self.assertIn("limits", container["resources"])
 
+    def scheduler_configuration(self, objects):
+        """That of the ConfigMap that the scheduler's pods have."""
+        spec = named(objects, "Deployment", "gpuslice-scheduler")["spec"]["template"]["spec"]
+        one = named(objects, "ConfigMap", spec["volumes"][0]["configMap"]["name"])
+        self.assertTrue(one["immutable"], "agents may change ConfigMaps of the namespace")
+        return yaml.safe_load(one["data"]["config.yaml"])
+
     def test_the_scheduler_has_acks_name(self):
-        config = named(rendered([]), "ConfigMap", "gpuslice-scheduler")["data"]["config.yaml"]
-        config = yaml.safe_load(config)
+        config = self.scheduler_configuration(rendered([]))
         self.assertEqual(config["profiles"][0]["schedulerName"], "ack-co-scheduler")
         extender, = config["extenders"]
         self.assertTrue(extender["urlPrefix"].endswith(":32766/gpushare-scheduler"))
         names = {one["name"] for one in extender["managedResources"]}
         self.assertEqual(names, {"aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"})
         without = rendered(["extender.enabled=false"])
-        config = yaml.safe_load(named(without, "ConfigMap", "gpuslice-scheduler")["data"]["config.yaml"])
+        config = self.scheduler_configuration(without)
         self.assertNotIn("extenders", config)
 
 

@@ -3,7 +3,7 @@
 use crate::api::Server;
 use crate::world::{Agent, container};
 use gpuslice_k8s::api::client::{Client, status};
-use gpuslice_k8s::extender::serve;
+use gpuslice_k8s::extender::{Choices, serve};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +12,11 @@ use tokio::net::TcpStream;
 
 const BASE: &str = "/gpushare-scheduler";
 const SCHEDULER: &str = "ack-co-scheduler";
+
+fn choices() -> Choices {
+    let namespaces = ["kube-system", "gpuslice-system"].map(str::to_owned);
+    Choices { schedulers: vec![SCHEDULER.to_owned()], config_maps: namespaces.into() }
+}
 
 struct Scheduler {
     api: Arc<Server>,
@@ -46,7 +51,7 @@ impl Scheduler {
         let address = self.address;
         self.agent = Some(Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
-            serve(api, listener, vec![SCHEDULER.to_owned()], None).await.expect("serves");
+            serve(api, listener, choices(), None).await.expect("serves");
         }));
         for _ in 0..2000 {
             if self
@@ -207,6 +212,15 @@ async fn excluded_gpus_ended_pods_and_strange_requests() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     scheduler.bind(&second, "n1").await.expect("the room of the pod that ended");
+    let map = json!({ "metadata": { "name": "unhealthy-gpu-n2" }, "data": { "gpus": "1" } });
+    scheduler.api.put("/api/v1/namespaces/gpuslice-system/configmaps/unhealthy-gpu-n2", map);
+    let map = json!({ "metadata": { "name": "unhealthy-gpu-n2" }, "data": { "gpus": "0" } });
+    scheduler.api.put("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n2", map);
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let none = scheduler.filter(&scheduler.pod("nowhere", 1, 0)).await;
+    assert_eq!(none["NodeNames"], json!([]), "each namespace excludes one, and n1 is full");
+    assert!(scheduler.api.delete("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n2"));
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     let mut other = scheduler.pod("third", 1, 0);
     other["metadata"]["uid"] = json!("of-its-predecessor");
     assert!(scheduler.bind(&other, "n2").await.expect_err("another").contains("made again"));

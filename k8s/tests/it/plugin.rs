@@ -252,7 +252,7 @@ async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
         of("capacity") && of("allocatable")
     };
     until("counted", count).await;
-    let map = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n";
+    let map = "/api/v1/namespaces/gpuslice-system/configmaps/unhealthy-gpu-n";
     assert!(world.api.get(map).is_none());
     world.ledger.health(1, HealthState::Xid);
     let gpus = || world.api.get(map).map(|it| it["data"]["gpus"].clone());
@@ -316,7 +316,7 @@ async fn whole_gpus_are_chosen_by_their_links() {
     world.ledger.link(1, 3, 4);
     let _plugins = world.offering(Offer::Whole);
     until("its devices", || world.kubelet.allocatable(WHOLE) == 4).await;
-    let map = "/api/v1/namespaces/kube-system/configmaps/gpu-topology-n";
+    let map = "/api/v1/namespaces/gpuslice-system/configmaps/gpu-topology-n";
     until("the map", || world.api.get(map).is_some()).await;
     let map = world.api.get(map).expect("the map");
     assert_eq!(map["metadata"]["labels"]["nodename"], "n");
