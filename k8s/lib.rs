@@ -21,6 +21,7 @@ mod listen;
 pub mod names;
 pub mod place;
 pub mod plugin;
+mod signals;
 #[cfg(test)]
 mod testing;
 pub mod webhook;

@@ -92,7 +92,7 @@ impl Metrics {
             };
             std::future::ready(response)
         };
-        http::serve(listener, Plain, CONNECTIONS_MAX, answer).await
+        http::serve(listener, Plain, CONNECTIONS_MAX, answer, std::future::pending()).await
     }
 }
 

@@ -31,6 +31,7 @@ use crate::place::Placement;
 use crate::plugin::devices::{Offer, Unit};
 use crate::plugin::identity::ResourceNames;
 use crate::plugin::{self, state};
+use crate::signals::terminated;
 use anyhow::{Result, ensure};
 use exclusive::Exclusive;
 use gpuslice_host::layout::{NODE_DIR, NODE_SOCKET};
@@ -279,17 +280,5 @@ impl Part<'_> {
             () = publisher.run() => Ok(()),
             ended = driver.run(&directories) => ended,
         }
-    }
-}
-
-/// Waits for a signal that ends the process.
-async fn terminated() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut term) = signal(SignalKind::terminate()) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
     }
 }

@@ -325,7 +325,7 @@ mod tests {
             let host = request.headers()[header::HOST].to_str().expect("text").to_owned();
             std::future::ready(reply(StatusCode::OK, &json!(host)))
         };
-        tokio::spawn(serve(listener, Plain, 4, answer));
+        tokio::spawn(serve(listener, Plain, 4, answer, std::future::pending()));
         let told: String = Client::plain(&url).expect("a URL").get("/").await.expect("an answer");
         assert_eq!(format!("http://{told}"), url);
     }

@@ -108,7 +108,7 @@ mod tests {
                 other => panic!("{other}"),
             })
         };
-        tokio::spawn(serve(listener, Plain, 4, answer));
+        tokio::spawn(serve(listener, Plain, 4, answer, std::future::pending()));
         let client = Client::plain(&format!("http://{at}")).expect("a URL");
         (client.list("/pods?fieldSelector=a").await, count.load(Ordering::Relaxed))
     }

@@ -15,6 +15,7 @@ use crate::api::objects::{ConfigMap, Node, Pod};
 use crate::api::store::{self, Objects, SILENCE};
 use crate::listen::listen;
 use crate::names;
+use crate::signals::terminated;
 use anyhow::{Context, Result};
 use cluster::Shared;
 use lease::{Elector, Leading, LeaseName};
@@ -264,7 +265,7 @@ impl Extender {
     }
 }
 
-/// Runs the extender until it fails.
+/// Runs the extender until it fails or is told to end.
 ///
 /// # Errors
 /// The address is in use, or the API server's credentials cannot be read.
@@ -279,7 +280,7 @@ pub async fn run(options: &Options) -> Result<()> {
         Elector { api, lease, me, duration: lease::DURATION }
     });
     let (schedulers, config_maps) = (options.schedulers.clone(), options.config_maps.clone());
-    serve(api, listener, Choices { schedulers, config_maps }, elector).await
+    serve(api, listener, Choices { schedulers, config_maps }, elector, terminated()).await
 }
 
 /// What an administrator chooses.
@@ -291,7 +292,7 @@ pub struct Choices {
     pub config_maps: Vec<String>,
 }
 
-/// Serves the extender on a socket; without an elector it always leads.
+/// Serves the extender on a socket, until `stop` is ready; without an elector it always leads.
 ///
 /// # Errors
 /// The socket fails.
@@ -300,6 +301,7 @@ pub async fn serve(
     listener: TcpListener,
     choices: Choices,
     elector: Option<Elector>,
+    stop: impl Future<Output = ()>,
 ) -> Result<()> {
     let (led, leading) = watch::channel(None);
     let elect = async {
@@ -316,7 +318,7 @@ pub async fn serve(
     tokio::select! {
         () = elect => Ok(()),
         () = lead(api, choices, leading, current) => Ok(()),
-        ended = http::serve(extender, listener) => ended,
+        ended = http::serve(extender, listener, stop) => ended,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::listen::listen;
 use crate::names;
 use crate::plugin::devices::Unit;
 use crate::plugin::identity::ResourceNames;
+use crate::signals::terminated;
 use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -77,7 +78,7 @@ pub struct Options {
     scheduler: String,
 }
 
-/// Runs the webhook until it fails.
+/// Runs the webhook until it fails or is told to end.
 ///
 /// # Errors
 /// The address is in use, or the certificate or the API server's credentials cannot be read.
@@ -100,7 +101,7 @@ pub async fn run(options: &Options) -> Result<()> {
     let class = options.device_class.clone();
     let templates = Templates { api, class, namespaces: options.namespaces.clone() };
     tokio::select! {
-        ended = serve(settings, listener, files) => ended,
+        ended = serve(settings, listener, files, terminated()) => ended,
         () = templates.run() => Ok(()),
     }
 }
@@ -113,15 +114,20 @@ struct Webhook {
     demands_certificate: bool,
 }
 
-/// Serves reviews with TLS.
+/// Serves reviews with TLS, until `stop` is ready.
 ///
 /// # Errors
 /// The socket fails.
-pub async fn serve(settings: Settings, listener: TcpListener, files: Files) -> Result<()> {
+pub async fn serve(
+    settings: Settings,
+    listener: TcpListener,
+    files: Files,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
     let demands_certificate = files.demands_certificate();
     let webhook = Arc::new(Webhook { settings, bodies: Bodies::new(LIMITS), demands_certificate });
     let answer = move |request| answer(webhook.clone(), request);
-    http::serve(listener, files, LIMITS.connections, answer).await
+    http::serve(listener, files, LIMITS.connections, answer, stop).await
 }
 
 /// What the API server sends.

@@ -202,8 +202,11 @@ async fn removed_sockets_are_made_again() {
     std::fs::remove_file(&found.announcement).expect("removed");
     until("announced", || found.announcement.exists()).await;
     let again = world.kubelet.find_driver().await;
+    let made = || again.announcement.metadata().and_then(|it| it.modified()).ok();
+    let before = made();
     std::fs::remove_file(Path::new(&again.info.endpoint)).expect("removed");
-    until("listening", || Path::new(&again.info.endpoint).exists()).await;
+    // The announcement is made again after the driver's socket.
+    until("announced again", || made().is_some_and(|it| Some(it) != before)).await;
     // The announcement's name has an @, without which no kubelet could register the driver.
     let dial =
         async |authority: String| authority::raw(&again.announcement, &authority, "/x").await;

@@ -1,11 +1,15 @@
 //! The scheduler extender, asked as a scheduler asks.
 
 use crate::api::Server;
-use crate::world::{Agent, container};
+use crate::programs::Process;
+use crate::world::{Agent, container, until};
 use gpuslice_k8s::api::client::{Client, status};
 use gpuslice_k8s::extender::{Choices, serve};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::process::Stdio;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -51,7 +55,7 @@ impl Scheduler {
         let address = self.address;
         self.agent = Some(Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
-            serve(api, listener, choices(), None).await.expect("serves");
+            serve(api, listener, choices(), None, std::future::pending()).await.expect("serves");
         }));
         for _ in 0..2000 {
             if self
@@ -281,4 +285,27 @@ async fn a_pod_is_bound_only_where_its_scheduler_would_bind_it() {
     let whole = json!({ "Pod": bound, "Nodes": { "items": [] } });
     let answer = scheduler.client.create(&format!("{BASE}/filter"), &whole).await.expect("JSON");
     assert!(answer["Error"].as_str().is_some_and(|it| it.contains("nodeCacheCapable")), "{answer}");
+}
+
+/// As the kubelet ends it: by SIGTERM, with a grace of 30 s.
+#[tokio::test]
+async fn the_program_ends_with_success_when_it_is_told() {
+    let api = Server::start().await;
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice-k8s"));
+    program.args(["extender", "--listen", "127.0.0.1:0", "--api", &api.url()]);
+    program.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut process = Process(program.spawn().expect("it starts"));
+    until("it reads the cluster", || api.log().iter().any(|it| it.contains("/api/v1/pods"))).await;
+    let pid = Pid::from_raw(process.0.id().cast_signed());
+    kill(pid, Signal::SIGTERM).expect("it lives");
+    let mut ended = || process.0.try_wait().expect("its state").map(|it| it.code());
+    let mut status = None;
+    for _ in 0..500 {
+        status = ended();
+        if status.is_some() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(status, Some(Some(0)), "within 5 s");
 }

@@ -38,9 +38,15 @@ impl Replica {
         let agent = Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
             let (schedulers, config_maps) = (vec![SCHEDULER.to_owned()], Vec::new());
-            serve(client, listener, Choices { schedulers, config_maps }, Some(elector))
-                .await
-                .expect("serves");
+            serve(
+                client,
+                listener,
+                Choices { schedulers, config_maps },
+                Some(elector),
+                std::future::pending(),
+            )
+            .await
+            .expect("serves");
         });
         let client = Client::plain(&format!("http://{address}")).expect("a URL");
         Replica { client, _agent: agent }
