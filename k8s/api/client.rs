@@ -264,6 +264,12 @@ pub fn status(error: &anyhow::Error) -> Option<StatusCode> {
     error.downcast_ref::<Refused>().map(|refused| refused.status)
 }
 
+/// Whether the same request may succeed a moment later: it met another change, the server is busy, or does not answer.
+#[must_use]
+pub fn is_temporary(error: &anyhow::Error) -> bool {
+    status(error).is_none_or(|it| matches!(it.as_u16(), 409 | 429) || it.is_server_error())
+}
+
 /// Texts that end with a newline.
 #[derive(Debug)]
 pub struct Lines {
@@ -302,6 +308,18 @@ mod tests {
     use crate::http::{Plain, reply, serve};
     use serde_json::json;
     use tokio::net::TcpListener;
+
+    #[test]
+    fn a_refusal_for_good_is_not_temporary() {
+        let refused = |status: u16| {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let (path, message) = (String::new(), String::new());
+            is_temporary(&Refused { status, method: Method::GET, path, message }.into())
+        };
+        assert!([409, 429, 500, 503].into_iter().all(refused));
+        assert!(![400, 401, 403, 404, 410, 422].into_iter().any(refused));
+        assert!(is_temporary(&anyhow!("no answer in time")));
+    }
 
     #[test]
     fn an_address_of_ipv6_has_brackets() {

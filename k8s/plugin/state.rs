@@ -4,7 +4,7 @@ use super::answer::{self, Given};
 use super::decide::{self, Decision, Node};
 use super::devices::{Inventory, Offer, Resource, Unit};
 use super::identity::{self, Admitted, Answered, Position, ResourceNames};
-use crate::api::client::Client;
+use crate::api::client::{Client, is_temporary};
 use crate::api::objects::Pod;
 use crate::api::store::Objects;
 use crate::kubelet::device_plugin::ContainerAllocateResponse;
@@ -22,6 +22,10 @@ use tracing::{info, warn};
 
 /// How long a call waits for a pod that the kubelet admits already and this process has not seen yet.
 const POD_WAIT: Duration = Duration::from_secs(2);
+
+/// How often a pod's annotations are written until they are there, and the first pause after a failure: 8 s in all.
+const WRITES: u32 = 6;
+const WRITE_PAUSE: Duration = Duration::from_millis(250);
 
 /// What an administrator chooses.
 #[derive(Debug, Clone)]
@@ -255,19 +259,38 @@ impl Pair {
         }
         given.retain(|it| it.position != position);
         given.push(now);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let names = &self.settings.names;
-        let annotations = answer::annotations(inventory, pod, given, names, now);
-        let meta = &pod.metadata;
-        let path = format!("/api/v1/namespaces/{}/pods/{}", meta.namespace, meta.name);
-        // The uid keeps another pod with the same name from being annotated.
-        let fields = json!({ "metadata": { "uid": meta.uid, "annotations": annotations } });
-        let api = self.api.clone();
+        let (pair, inventory, pod) = (self.clone(), inventory.clone(), pod.clone());
         tokio::spawn(async move {
-            if let Err(error) = api.merge(&path, &fields).await {
+            if let Err(error) = pair.write_annotations(&inventory, &pod).await {
                 warn!("the pod has its GPUs, and its annotations are not written: {error:#}");
             }
         });
+    }
+
+    /// Writes a pod's annotations as they are now, until they are written.
+    async fn write_annotations(&self, inventory: &Inventory, pod: &Pod) -> Result<()> {
+        let (meta, names) = (&pod.metadata, &self.settings.names);
+        let path = format!("/api/v1/namespaces/{}/pods/{}", meta.namespace, meta.name);
+        let mut pause = WRITE_PAUSE;
+        for left in (0..WRITES).rev() {
+            let Some(given) = self.given.lock().await.get(&meta.uid).cloned() else {
+                return Ok(()); // the pod has ended
+            };
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+            let annotations = answer::annotations(inventory, pod, &given, names, now);
+            // The uid keeps another pod with the same name from being annotated.
+            let fields = json!({ "metadata": { "uid": meta.uid, "annotations": annotations } });
+            match self.api.merge(&path, &fields).await {
+                // The call for another container may have written more meanwhile, and before this.
+                Ok(()) if self.given.lock().await.get(&meta.uid) != Some(&given) => {}
+                Err(error) if left > 0 && is_temporary(&error) => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                done => return done,
+            }
+        }
+        Ok(())
     }
 
     /// Releases the claims of pods that are gone.

@@ -266,6 +266,26 @@ async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
     until("counted again", count).await;
 }
 
+/// The server may be busy, or have another change of the pod at the same time.
+#[tokio::test]
+async fn annotations_are_written_again_after_a_failure() {
+    let world = World::new(&[16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    world.api.refuse("/namespaces/default/pods/p");
+    let two = pod("p", &[container("a", 2, 10), container("b", 3, 0)]);
+    world.run(&two).await.expect("admitted");
+    let tried =
+        || world.api.log().iter().any(|it| it.starts_with("PATCH ") && it.contains("/pods/p"));
+    until("tried", tried).await;
+    world.api.refuse("");
+    let key = "scheduler.framework.gpushare.allocation";
+    let written = || {
+        world.api.get("/api/v1/namespaces/default/pods/p").expect("the pod")["metadata"]["annotations"][key].clone()
+    };
+    until("both are told", || written() == r#"{"0":{"0":2},"1":{"0":3}}"#).await;
+}
+
 /// The kubelet asks before each start, and knows by then which container has the devices.
 #[tokio::test]
 async fn a_container_starts_with_its_own_claim_alone() {
