@@ -199,6 +199,19 @@ class Chart(unittest.TestCase):
         service = named(rendered([]), "Service", "gpuslice-extender")["spec"]
         self.assertEqual(service["type"], "ClusterIP", "no node's port leads to it unless it is asked for")
 
+    def test_every_workload_has_the_secrets_of_the_registry(self):
+        for one in rendered(CHOICES["claims"] + ["imagePullSecrets[0].name=registry"]):
+            if one["kind"] in ("DaemonSet", "Deployment"):
+                spec = one["spec"]["template"]["spec"]
+                self.assertEqual(spec.get("imagePullSecrets"), [{"name": "registry"}], one["metadata"]["name"])
+
+    def test_one_value_names_the_scheduler(self):
+        objects = rendered(CHOICES["claims"] + ["scheduler.name=mine"])
+        for name in ("gpuslice-webhook", "gpuslice-extender"):
+            container, = named(objects, "Deployment", name)["spec"]["template"]["spec"]["containers"]
+            self.assertEqual([it for it in container["args"] if "--scheduler" in it], ["--scheduler=mine"])
+        self.assertEqual(self.scheduler_configuration(objects)["profiles"][0]["schedulerName"], "mine")
+
     def test_nothing_but_the_installer_is_privileged(self):
         for values in CHOICES.values():
             for one in rendered(values):
