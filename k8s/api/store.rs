@@ -22,6 +22,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const WATCH_SECONDS: u32 = 290;
 /// A watch without any event for this long is dead: the server sends bookmarks each minute.
 pub const SILENCE: Duration = Duration::from_secs(100);
+/// How long a copy can be late: its watch is dead, is given up, and the list is read again.
+pub const LATE_MAX: Duration = SILENCE.saturating_mul(2);
 
 /// An object with metadata.
 pub trait Object: DeserializeOwned + Clone + Send + Sync + 'static {

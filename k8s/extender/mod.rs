@@ -12,7 +12,7 @@ pub mod lease;
 
 use crate::api::client::Client;
 use crate::api::objects::{ConfigMap, Node, Pod};
-use crate::api::store::{self, Objects, SILENCE};
+use crate::api::store::{self, LATE_MAX, Objects};
 use crate::listen::listen;
 use crate::names;
 use crate::signals::terminated;
@@ -103,9 +103,6 @@ struct AssumedPod {
     /// A copy that does not have it by then is not merely late.
     until: Instant,
 }
-
-/// How long a copy can be late: its watch is dead, is given up, and the list is read again.
-const LATE_MAX: Duration = SILENCE.saturating_mul(2);
 
 /// Leaves out the pods with which the copy has caught up, and those that are gone.
 fn catch_up(assumed: &mut Assumed, pods: &BTreeMap<String, Pod>, now: Instant) {

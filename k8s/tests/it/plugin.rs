@@ -266,6 +266,25 @@ async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
     until("counted again", count).await;
 }
 
+/// A connection to the server may be open and silent. Pods that it does not tell are read once before they are refused.
+#[tokio::test]
+async fn a_pod_that_a_silent_watch_does_not_tell_is_read() {
+    let world = World::new(&[16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    world.run(&pod("told", &[container("main", 1, 0)])).await.expect("admitted");
+    world.api.silence();
+    world.run(&pod("untold", &[container("main", 2, 10)])).await.expect("admitted");
+    let all = ["uid-told-c0 on 0 with 1024 and 0", "uid-untold-c0 on 0 with 2048 and 10"];
+    assert_eq!(world.ledger.told(), all);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(
+        world.ledger.told(),
+        all,
+        "its claim is kept, although the watch has not told the pod"
+    );
+}
+
 /// The server may be busy, or have another change of the pod at the same time.
 #[tokio::test]
 async fn annotations_are_written_again_after_a_failure() {
