@@ -159,10 +159,28 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Offers the GPUs.
+    /// Offers the GPUs. What pods have from another mode goes on until they end.
     async fn serve(&self, mode: Mode, node: &Node) -> Result<()> {
+        let finished = async {
+            if mode != Mode::Dra {
+                self.driver().finish(&Directories::new(&self.options.kubelet_dir)).await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            ended = self.offer(mode, node) => ended,
+            () = finished => Ok(()),
+        }
+    }
+
+    fn driver(&self) -> Arc<Driver> {
+        let (node, api) = (self.options.node_name.clone(), self.api.clone());
+        Arc::new(Driver { node, api, ledger: self.ledger.clone() })
+    }
+
+    async fn offer(&self, mode: Mode, node: &Node) -> Result<()> {
         if mode != Mode::Dra {
-            publish::withdraw(&self.api, node, &Directories::new(&self.options.kubelet_dir)).await;
+            publish::withdraw(&self.api, node).await;
         }
         if matches!(mode, Mode::Dra | Mode::Off) {
             plugin::report::withdraw(&self.api, node).await;
@@ -236,15 +254,7 @@ impl Part<'_> {
             names.memory.clone_from(&self.options.whole_resource);
             unit = Unit::WHOLE;
         }
-        let settings = state::Settings {
-            node: self.options.node_name.clone(),
-            names: names.clone(),
-            offer,
-            unit,
-            placement: self.placement,
-            kubelet: Directories::new(&self.options.kubelet_dir),
-            config_maps: self.options.config_maps.clone(),
-        };
+        let pair = self.pair(offer, names.clone(), unit);
         let alarm = self.alarm(names);
         let alarm = async {
             match offer {
@@ -253,12 +263,24 @@ impl Part<'_> {
                 Offer::Memory | Offer::Both | Offer::Whole => alarm.run().await,
             }
         };
-        let (ledger, pods) = (self.ledger.clone(), self.pods.clone());
-        let pair = state::Pair::new(settings, ledger, self.api.clone(), pods);
         tokio::select! {
             () = alarm => Ok(()),
             ended = plugin::run(Arc::new(pair)) => ended,
         }
+    }
+
+    fn pair(&self, offer: Offer, names: ResourceNames, unit: Unit) -> state::Pair {
+        let settings = state::Settings {
+            node: self.options.node_name.clone(),
+            names,
+            offer,
+            unit,
+            placement: self.placement,
+            kubelet: Directories::new(&self.options.kubelet_dir),
+            config_maps: self.options.config_maps.clone(),
+        };
+        let (ledger, pods) = (self.ledger.clone(), self.pods.clone());
+        state::Pair::new(settings, ledger, self.api.clone(), pods)
     }
 
     async fn dra(&self, node: &Node) -> Result<()> {
@@ -268,16 +290,19 @@ impl Part<'_> {
         let publisher = Publisher {
             node: NodeName { name: name.clone(), uid: node.metadata.uid.clone() },
             api: api.clone(),
-            ledger: ledger.clone(),
+            ledger,
             placement: self.placement,
             slices,
         };
-        let driver = Arc::new(Driver { node: name.clone(), api: api.clone(), ledger });
+        let driver = self.driver();
+        // Pods that got their claims from device plugins run on, and end.
+        let pair = self.pair(Offer::Both, self.names(), self.options.memory_unit);
         let directories = Directories::new(&self.options.kubelet_dir);
         tokio::select! {
             () = store::keep(api, publish::watch_path(name), copy) => Ok(()),
             () = self.alarm(self.names()).run() => Ok(()),
             () = publisher.run() => Ok(()),
+            () = plugin::release(&pair) => Ok(()),
             ended = driver.run(&directories) => ended,
         }
     }
