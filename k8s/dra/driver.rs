@@ -157,8 +157,8 @@ impl Driver {
 }
 
 impl Driver {
-    /// Serves the claims that are prepared, where the node's GPUs are offered in another way now, and then withdraws the
-    /// driver. A pod with such a claim ends only when the kubelet has had it unprepared by its driver.
+    /// Serves the claims that are prepared, where the node's GPUs are offered in another way now, and then withdraws
+    /// the driver. A pod with such a claim ends only when the kubelet has had it unprepared by its driver.
     pub async fn finish(self: Arc<Self>, directories: &Directories) {
         let unprepared = async {
             while self.has_claims().await {

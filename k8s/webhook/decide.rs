@@ -1,5 +1,6 @@
-//! What a pod's limits become: a claim for each container, from a template that says the amounts. An init container that
-//! ends before the others start uses the claim of the first that wants at least as much, as with the device plugin.
+//! What a pod's limits become: a claim for each container, from a template that says the amounts. An init container
+//! that ends before the others start uses the claim of the first that wants at least as much. So it is with the device
+//! plugin too.
 //!
 //! A container gives up the extended resources, which the stock scheduler would look for in vain, and names a claim.
 //! The operations name only what changes, so an answer is short whatever else the pod has. A claim has `count` GPUs
