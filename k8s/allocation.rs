@@ -5,7 +5,8 @@
 //! is checked against the node, and the daemon's ledger decides.
 
 use crate::api::objects::Pod;
-use crate::names::{GPU_GROUP, V1_INDEX, V2_CORES, V2_MEMORY};
+use crate::names::{GPU_GROUP, OURS, V1_INDEX, V2_CORES, V2_MEMORY};
+use crate::plugin::identity::{self, ResourceNames};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Amounts by the index of the GPU.
@@ -31,20 +32,33 @@ impl BadAnnotation {
 
 /// The memory of the whole pod on each GPU. Empty: no scheduler chose one.
 ///
+/// v2 numbers the main containers only. What a scheduler chose for the rest of the pod is as for [`of_init`].
+///
 /// # Errors
 /// An annotation is malformed.
 pub fn of_pod(pod: &Pod) -> Result<ByGpu, BadAnnotation> {
+    let need = identity::need(pod, ResourceNames::usual()).memory;
     if let Some(text) = pod.annotation(V2_MEMORY) {
+        let by_container = v2(V2_MEMORY, text)?;
         let mut sum = ByGpu::new();
-        for (gpu, amount) in v2(V2_MEMORY, text)?.into_values().flatten() {
+        let mut add = |gpu: u32, amount: u64| {
             let entry = sum.entry(gpu).or_default();
             *entry = entry.saturating_add(amount);
+        };
+        by_container.values().flatten().for_each(|(&gpu, &amount)| add(gpu, amount));
+        let told = by_container.values().flat_map(ByGpu::values).copied();
+        let told = told.fold(0, u64::saturating_add);
+        if let Some(first) = by_container.values().find(|it| !it.is_empty())
+            && pod.annotation(OURS).is_none()
+        {
+            let rest = need.saturating_sub(told).div_ceil(first.len() as u64);
+            first.keys().for_each(|&gpu| add(gpu, rest));
         }
         if !sum.is_empty() {
             return Ok(sum);
         }
     }
-    Ok(v1(pod)?.map(|gpu| (gpu, pod.limit(crate::names::MEMORY))).into_iter().collect())
+    Ok(v1(pod)?.map(|gpu| (gpu, need)).into_iter().collect())
 }
 
 /// The GPUs of one container, by its position among the pod's containers; the amount is 0 where v1 does not tell it.
@@ -62,6 +76,22 @@ pub fn of_container(pod: &Pod, container: usize) -> Result<ByGpu, BadAnnotation>
         }
     }
     Ok(v1(pod)?.map(|gpu| (gpu, 0)).into_iter().collect())
+}
+
+/// The GPUs of init containers and sidecars: those of the first container that has any.
+///
+/// # Errors
+/// An annotation is malformed.
+pub fn of_init(pod: &Pod) -> Result<BTreeSet<u32>, BadAnnotation> {
+    for key in [V2_MEMORY, V2_CORES] {
+        if let Some(text) = pod.annotation(key) {
+            let mut all = v2(key, text)?.into_values();
+            if let Some(first) = all.find(|it| !it.is_empty()) {
+                return Ok(first.into_keys().collect());
+            }
+        }
+    }
+    Ok(v1(pod)?.into_iter().collect())
 }
 
 /// The whole GPUs that a scheduler chose for the pod. Empty: none did.

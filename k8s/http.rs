@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
@@ -30,7 +30,7 @@ const BODY_LIMIT: Duration = Duration::from_secs(4);
 /// A connection's age at which it takes no further request. So a client that does not read keeps its place for a
 /// while only.
 const AGE_LIMIT: Duration = Duration::from_secs(60);
-/// Time limit for the last request of an old connection.
+/// Time limit for the last request of an old connection, and for those of all connections when the server ends.
 const LAST_LIMIT: Duration = Duration::from_secs(10);
 
 /// A response's body.
@@ -83,7 +83,8 @@ impl Security for Plain {
     }
 }
 
-/// Serves until the socket fails.
+/// Serves until the socket fails, or `stop` is ready. Then it accepts no connection, and ends when the requests that it
+/// has are answered.
 ///
 /// # Errors
 /// No connection can be accepted.
@@ -92,36 +93,53 @@ pub async fn serve<F, R>(
     security: impl Security,
     connections: usize,
     answer: F,
+    stop: impl Future<Output = ()>,
 ) -> Result<()>
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Response<Body>> + Send + 'static,
 {
     let room = Arc::new(Semaphore::new(connections));
+    let (ending, ended) = watch::channel(());
+    let mut stop = std::pin::pin!(stop);
     loop {
-        let (stream, _) = listener.accept().await?;
-        let room = room.clone().acquire_owned().await?;
-        let (answer, acceptor) = (answer.clone(), security.acceptor());
+        let next = async {
+            let (stream, _) = listener.accept().await?;
+            anyhow::Ok((stream, room.clone().acquire_owned().await?))
+        };
+        let (stream, place) = tokio::select! {
+            next = next => next?,
+            () = &mut stop => break,
+        };
+        let (answer, acceptor, ended) = (answer.clone(), security.acceptor(), ended.clone());
         tokio::spawn(async move {
             match acceptor {
-                Ok(None) => connection(stream, Peer { is_certified: false }, answer).await,
+                Ok(None) => connection(stream, Peer { is_certified: false }, answer, ended).await,
                 Ok(Some(tls)) => {
                     if let Ok(Ok(stream)) = timeout(HEAD_LIMIT, tls.accept(stream)).await {
                         let is_certified = stream.get_ref().1.peer_certificates().is_some();
-                        connection(stream, Peer { is_certified }, answer).await;
+                        connection(stream, Peer { is_certified }, answer, ended).await;
                     }
                 }
                 Err(error) => tracing::error!("no connection is accepted: {error:#}"),
             }
-            drop(room);
+            drop(place);
         });
     }
+    drop((listener, ending));
+    let all = u32::try_from(connections).unwrap_or(u32::MAX);
+    if timeout(LAST_LIMIT, room.acquire_many(all)).await.is_err() {
+        tracing::warn!("requests are still without an answer after {LAST_LIMIT:?}");
+    }
+    Ok(())
 }
 
+/// `ended` closes when the server ends.
 async fn connection<F, R>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
     answer: F,
+    mut ended: watch::Receiver<()>,
 ) where
     F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
     R: Future<Output = Response<Body>> + Send + 'static,
@@ -134,11 +152,14 @@ async fn connection<F, R>(
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(BUFFER_MAX);
     let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
-    // A client that goes away is no concern of others.
-    if timeout(AGE_LIMIT, connection.as_mut()).await.is_err() {
-        connection.as_mut().graceful_shutdown();
-        let _ = timeout(LAST_LIMIT, connection).await;
+    tokio::select! {
+        // A client that goes away is no concern of others.
+        _ = connection.as_mut() => return,
+        () = tokio::time::sleep(AGE_LIMIT) => {}
+        _ = ended.changed() => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(LAST_LIMIT, connection).await;
 }
 
 impl Bodies {
@@ -241,7 +262,8 @@ mod tests {
             Err(why) => text(StatusCode::BAD_REQUEST, "text/plain", format!("{why:#}")),
         };
         let answer = move |request| Box::pin(answer(bodies.clone(), request));
-        tokio::spawn(serve(listener, Plain, LIMITS.connections, answer));
+        let never = std::future::pending();
+        tokio::spawn(serve(listener, Plain, LIMITS.connections, answer, never));
         at
     }
 
@@ -298,6 +320,29 @@ mod tests {
         let many = end(begin(at, 20, "[1,2,3,4,5,6,7,8, 9]").await).await;
         assert!(many.contains("has 10 values, and 9 are read"), "{many}");
         assert!(end(begin(at, 17, "[1,2,3,4,5,6,7,8]").await).await.contains("200 OK"));
+    }
+
+    /// What was asked is answered, idle connections end, and new ones are refused.
+    #[tokio::test]
+    async fn a_server_that_is_told_to_end_answers_what_it_has() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let answer = |_| async {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            text(StatusCode::OK, "text/plain", "late".to_owned())
+        };
+        let served = tokio::spawn(serve(listener, Plain, 2, answer, async { drop(stopped.await) }));
+        let mut asked = TcpStream::connect(at).await.expect("connected");
+        asked.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").await.expect("sent");
+        let idle = TcpStream::connect(at).await.expect("connected");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(stop);
+        assert!(end(asked).await.ends_with("late"));
+        assert_eq!(end(idle).await, "");
+        let ended = timeout(LAST_LIMIT / 2, served).await.expect("in time").expect("no panic");
+        assert!(ended.is_ok());
+        assert!(TcpStream::connect(at).await.is_err());
     }
 
     #[test]

@@ -17,9 +17,11 @@ pub mod http;
 pub mod inspect;
 pub mod kubelet;
 pub mod ledger;
+mod listen;
 pub mod names;
 pub mod place;
 pub mod plugin;
+mod signals;
 #[cfg(test)]
 mod testing;
 pub mod webhook;

@@ -37,6 +37,15 @@ pub const V2_ASSIGNED: &str = "scheduler.framework.gpushare.assigned";
 /// On a pod: the annotations above are this plugin's, not a scheduler's.
 pub const OURS: &str = "gpuslice.io/assigned";
 
+/// gpushare: the namespace of the ConfigMaps by which nodes and schedulers tell each other of GPUs.
+pub const CONFIG_MAPS: &str = "kube-system";
+
+/// The path of a namespace's ConfigMaps.
+#[must_use]
+pub fn config_maps(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/configmaps")
+}
+
 /// Node label: how shares are distributed over the node's GPUs.
 pub const PLACEMENT: &str = "ack.node.gpu.placement";
 /// Node label: the one program that offers the node's GPUs.

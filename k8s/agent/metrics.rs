@@ -3,12 +3,12 @@
 use super::owners::Owners;
 use super::unadmitted::Unadmitted;
 use crate::http::{self, Plain};
+use crate::listen::listen;
 use anyhow::{Context, Result};
 use hyper::{Method, StatusCode};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// Connections at a time, at most.
@@ -79,8 +79,7 @@ impl Metrics {
     /// # Errors
     /// The address is in use.
     pub async fn serve(self, address: SocketAddr) -> Result<()> {
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.with_context(|| format!("listening at {address} for metrics"))?;
+        let listener = listen(address).await.context("metrics")?;
         let answer = move |request: hyper::Request<hyper::body::Incoming>| {
             let found = request.method() == Method::GET && request.uri().path() == "/metrics";
             let response = match found {
@@ -93,7 +92,7 @@ impl Metrics {
             };
             std::future::ready(response)
         };
-        http::serve(listener, Plain, CONNECTIONS_MAX, answer).await
+        http::serve(listener, Plain, CONNECTIONS_MAX, answer, std::future::pending()).await
     }
 }
 

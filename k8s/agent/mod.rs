@@ -31,6 +31,7 @@ use crate::place::Placement;
 use crate::plugin::devices::{Offer, Unit};
 use crate::plugin::identity::ResourceNames;
 use crate::plugin::{self, state};
+use crate::signals::terminated;
 use anyhow::{Result, ensure};
 use exclusive::Exclusive;
 use gpuslice_host::layout::{NODE_DIR, NODE_SOCKET};
@@ -74,6 +75,9 @@ pub struct Options {
     /// Serve the agent's own metrics at http://ADDRESS/metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
+    /// Namespace of the ConfigMaps that schedulers read
+    #[arg(long, value_name = "NAMESPACE", default_value = names::CONFIG_MAPS)]
+    config_maps: String,
     /// Name of the resource for memory
     #[arg(long, value_name = "NAME", default_value = names::MEMORY)]
     memory_resource: String,
@@ -102,6 +106,8 @@ pub async fn run(options: &Options) -> Result<Ended> {
     let name = &options.node_name;
     let valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     ensure!(!name.is_empty() && name.chars().all(valid), "{name:?} is no node's name");
+    let namespace = &options.config_maps;
+    ensure!(namespace.chars().all(valid), "{namespace:?} is no namespace's name");
     let api = match &options.api {
         Some(url) => Client::plain(url)?,
         None => Client::in_cluster()?,
@@ -153,10 +159,28 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Offers the GPUs.
+    /// Offers the GPUs. What pods have from another mode goes on until they end.
     async fn serve(&self, mode: Mode, node: &Node) -> Result<()> {
+        let finished = async {
+            if mode != Mode::Dra {
+                self.driver().finish(&Directories::new(&self.options.kubelet_dir)).await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            ended = self.offer(mode, node) => ended,
+            () = finished => Ok(()),
+        }
+    }
+
+    fn driver(&self) -> Arc<Driver> {
+        let (node, api) = (self.options.node_name.clone(), self.api.clone());
+        Arc::new(Driver { node, api, ledger: self.ledger.clone() })
+    }
+
+    async fn offer(&self, mode: Mode, node: &Node) -> Result<()> {
         if mode != Mode::Dra {
-            publish::withdraw(&self.api, node, &Directories::new(&self.options.kubelet_dir)).await;
+            publish::withdraw(&self.api, node).await;
         }
         if matches!(mode, Mode::Dra | Mode::Off) {
             plugin::report::withdraw(&self.api, node).await;
@@ -230,14 +254,7 @@ impl Part<'_> {
             names.memory.clone_from(&self.options.whole_resource);
             unit = Unit::WHOLE;
         }
-        let settings = state::Settings {
-            node: self.options.node_name.clone(),
-            names: names.clone(),
-            offer,
-            unit,
-            placement: self.placement,
-            kubelet: Directories::new(&self.options.kubelet_dir),
-        };
+        let pair = self.pair(offer, names.clone(), unit);
         let alarm = self.alarm(names);
         let alarm = async {
             match offer {
@@ -246,12 +263,24 @@ impl Part<'_> {
                 Offer::Memory | Offer::Both | Offer::Whole => alarm.run().await,
             }
         };
-        let (ledger, pods) = (self.ledger.clone(), self.pods.clone());
-        let pair = state::Pair::new(settings, ledger, self.api.clone(), pods);
         tokio::select! {
             () = alarm => Ok(()),
             ended = plugin::run(Arc::new(pair)) => ended,
         }
+    }
+
+    fn pair(&self, offer: Offer, names: ResourceNames, unit: Unit) -> state::Pair {
+        let settings = state::Settings {
+            node: self.options.node_name.clone(),
+            names,
+            offer,
+            unit,
+            placement: self.placement,
+            kubelet: Directories::new(&self.options.kubelet_dir),
+            config_maps: self.options.config_maps.clone(),
+        };
+        let (ledger, pods) = (self.ledger.clone(), self.pods.clone());
+        state::Pair::new(settings, ledger, self.api.clone(), pods)
     }
 
     async fn dra(&self, node: &Node) -> Result<()> {
@@ -261,29 +290,20 @@ impl Part<'_> {
         let publisher = Publisher {
             node: NodeName { name: name.clone(), uid: node.metadata.uid.clone() },
             api: api.clone(),
-            ledger: ledger.clone(),
+            ledger,
             placement: self.placement,
             slices,
         };
-        let driver = Arc::new(Driver { node: name.clone(), api: api.clone(), ledger });
+        let driver = self.driver();
+        // Pods that got their claims from device plugins run on, and end.
+        let pair = self.pair(Offer::Both, self.names(), self.options.memory_unit);
         let directories = Directories::new(&self.options.kubelet_dir);
         tokio::select! {
             () = store::keep(api, publish::watch_path(name), copy) => Ok(()),
             () = self.alarm(self.names()).run() => Ok(()),
             () = publisher.run() => Ok(()),
+            () = plugin::release(&pair) => Ok(()),
             ended = driver.run(&directories) => ended,
         }
-    }
-}
-
-/// Waits for a signal that ends the process.
-async fn terminated() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut term) = signal(SignalKind::terminate()) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::api::client::{Client, status};
 use crate::api::event::Warning;
-use crate::api::objects::{List, Node, Pod, amount};
+use crate::api::objects::{Node, Pod, amount};
 use crate::api::store::Objects;
 use crate::kubelet::pod_resources::{self, ContainerDevices};
 use crate::ledger::Ledger;
@@ -195,7 +195,7 @@ impl Search {
             // A kubelet before 1.23 lists none.
             evidence.devices = listed.unwrap_or_default();
         }
-        evidence.slices = match self.api.get::<List<Value>>(&path).await {
+        evidence.slices = match self.api.list::<Value>(&path).await {
             Ok(list) => list.items,
             // A server without these objects, or an account that does not use them.
             Err(error) if status(&error).is_some_and(|it| matches!(it.as_u16(), 403 | 404)) => {

@@ -3,6 +3,8 @@
 //! A request has a connection of its own. An agent sends a few a minute, and a connection that lasts would have to
 //! notice that the server went away.
 
+use super::objects::List;
+use super::pages::{BEGINNINGS, Pages};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -41,6 +43,7 @@ pub struct Refused {
 /// The API server.
 #[derive(Clone)]
 pub struct Client {
+    /// A name or an address; one of IPv6 without brackets, as a pod's environment has it.
     host: String,
     port: u16,
     tls: Option<TlsConnector>,
@@ -56,7 +59,8 @@ impl Client {
     pub fn plain(url: &str) -> Result<Client> {
         let uri: Uri = url.parse().with_context(|| format!("{url:?} is no URL"))?;
         ensure!(uri.scheme_str() == Some("http"), "{url:?} must begin with http://");
-        let host = uri.host().with_context(|| format!("{url:?} names no server"))?.to_owned();
+        let host = uri.host().with_context(|| format!("{url:?} names no server"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         Ok(Client { host, port: uri.port_u16().unwrap_or(80), tls: None, token: None })
     }
 
@@ -99,6 +103,30 @@ impl Client {
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let text = self.call(Method::GET, path, "", None).await?;
         serde_json::from_slice(&text).with_context(|| format!("the answer to GET {path}"))
+    }
+
+    /// Reads a list in pages.
+    ///
+    /// # Errors
+    /// As [`Client::get`], or the list has too many pages.
+    pub async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<List<T>> {
+        let mut begun = 1;
+        loop {
+            match self.pages(path).await {
+                Err(error) if status(&error) == Some(StatusCode::GONE) && begun < BEGINNINGS => {
+                    begun += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn pages<T: DeserializeOwned>(&self, path: &str) -> Result<List<T>> {
+        let mut pages = Pages::of(path);
+        while let Some(next) = pages.next() {
+            pages.add(self.get(&next).await?)?;
+        }
+        Ok(pages.done())
     }
 
     /// Changes the named fields of an object.
@@ -160,7 +188,7 @@ impl Client {
             let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
             Ok(body.map_err(|error| anyhow!("the answer to {path}: {error}"))?.to_bytes())
         };
-        let late = || format!("{}:{}: no answer within {LIMIT:?}", self.host, self.port);
+        let late = || format!("{}: no answer within {LIMIT:?}", self.authority());
         tokio::time::timeout(LIMIT, answer).await.with_context(late)?
     }
 
@@ -173,7 +201,7 @@ impl Client {
     ) -> Result<Response<Incoming>> {
         let text = body.map(Value::to_string).unwrap_or_default();
         let mut request = Request::builder().method(method.clone()).uri(path);
-        request = request.header(header::HOST, format!("{}:{}", self.host, self.port));
+        request = request.header(header::HOST, self.authority());
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, kind);
         }
@@ -183,7 +211,7 @@ impl Client {
         }
         let request = request.body(Full::new(Bytes::from(text)))?;
         let response = tokio::time::timeout(LIMIT, self.exchange(request));
-        let at = || format!("the API server at {}:{}", self.host, self.port);
+        let at = || format!("the API server at {}", self.authority());
         let response = response.await.context("no answer in time").with_context(at)?;
         let response = response.with_context(at)?;
         let status = response.status();
@@ -197,6 +225,14 @@ impl Client {
         let other = || String::from_utf8_lossy(&text).chars().take(200).collect();
         let message = told["message"].as_str().map_or_else(other, str::to_owned);
         bail!(Refused { status, method, path: path.to_owned(), message })
+    }
+
+    /// The server as a URL has it.
+    fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
@@ -228,6 +264,12 @@ pub fn status(error: &anyhow::Error) -> Option<StatusCode> {
     error.downcast_ref::<Refused>().map(|refused| refused.status)
 }
 
+/// Whether the same request may succeed a moment later: it met another change, the server is busy, or does not answer.
+#[must_use]
+pub fn is_temporary(error: &anyhow::Error) -> bool {
+    status(error).is_none_or(|it| matches!(it.as_u16(), 409 | 429) || it.is_server_error())
+}
+
 /// Texts that end with a newline.
 #[derive(Debug)]
 pub struct Lines {
@@ -257,5 +299,52 @@ impl Lines {
                 self.rest.extend_from_slice(&data);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::{Plain, reply, serve};
+    use serde_json::json;
+    use tokio::net::TcpListener;
+
+    #[test]
+    fn a_refusal_for_good_is_not_temporary() {
+        let refused = |status: u16| {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let (path, message) = (String::new(), String::new());
+            is_temporary(&Refused { status, method: Method::GET, path, message }.into())
+        };
+        assert!([409, 429, 500, 503].into_iter().all(refused));
+        assert!(![400, 401, 403, 404, 410, 422].into_iter().any(refused));
+        assert!(is_temporary(&anyhow!("no answer in time")));
+    }
+
+    #[test]
+    fn an_address_of_ipv6_has_brackets() {
+        let client = |url: &str| Client::plain(url).expect("a URL");
+        assert_eq!(client("http://[fd00::1]:8001").host, "fd00::1", "as it is connected to");
+        for (host, authority) in [("fd00::1", "[fd00::1]:443"), ("10.0.0.1", "10.0.0.1:443")] {
+            let host = host.to_owned();
+            let told = Client { host, port: 443, tls: None, token: None }.authority();
+            assert_eq!(told, authority);
+            assert!(told.parse::<hyper::http::uri::Authority>().is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_of_ipv6_is_reached_by_its_url() {
+        let Ok(listener) = TcpListener::bind("[::1]:0").await else {
+            return; // this machine has no IPv6
+        };
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let answer = |request: Request<Incoming>| {
+            let host = request.headers()[header::HOST].to_str().expect("text").to_owned();
+            std::future::ready(reply(StatusCode::OK, &json!(host)))
+        };
+        tokio::spawn(serve(listener, Plain, 4, answer, std::future::pending()));
+        let told: String = Client::plain(&url).expect("a URL").get("/").await.expect("an answer");
+        assert_eq!(format!("http://{told}"), url);
     }
 }

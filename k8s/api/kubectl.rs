@@ -3,6 +3,8 @@
 //! A user's credentials may come from a token, a certificate, or a cloud's own program. kubectl knows them all, and a
 //! plugin of kubectl runs where kubectl is. So the tools of administrators ask it, and read no kubeconfig themselves.
 
+use super::objects::List;
+use super::pages::{BEGINNINGS, Pages};
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use std::io::ErrorKind;
@@ -18,7 +20,32 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// The object or list at a path of the API.
+    /// The list at a path of the API, read in pages.
+    ///
+    /// # Errors
+    /// As [`Kubectl::get`], or the list has too many pages.
+    pub fn list<T: DeserializeOwned>(&self, path: &str) -> Result<List<T>> {
+        let mut begun = 1;
+        loop {
+            match self.pages(path) {
+                // kubectl's word for the status 410.
+                Err(error) if error.to_string().contains("(Expired)") && begun < BEGINNINGS => {
+                    begun += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn pages<T: DeserializeOwned>(&self, path: &str) -> Result<List<T>> {
+        let mut pages = Pages::of(path);
+        while let Some(next) = pages.next() {
+            pages.add(self.get(&next)?)?;
+        }
+        Ok(pages.done())
+    }
+
+    /// The object at a path of the API.
     ///
     /// # Errors
     /// kubectl is not there, reaches no server or may not read the path; its answer is no such object.

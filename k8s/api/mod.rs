@@ -7,5 +7,6 @@ pub mod client;
 pub mod event;
 pub mod kubectl;
 pub mod objects;
+pub mod pages;
 pub mod quantity;
 pub mod store;

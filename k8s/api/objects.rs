@@ -210,13 +210,6 @@ impl Pod {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// The sum of a resource over the pod's containers. Init containers end before these start and count nothing.
-    #[must_use]
-    pub fn limit(&self, resource: &str) -> u64 {
-        let of = |it: &Container| amount(&it.resources.limits, resource);
-        self.spec.containers.iter().map(of).fold(0, u64::saturating_add)
-    }
-
     /// The containers that run now: name, and the id in their runtime.
     pub fn running(&self) -> impl Iterator<Item = (&str, &str)> {
         let all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);

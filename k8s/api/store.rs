@@ -1,8 +1,8 @@
 //! A copy of some of the server's objects, kept up to date by a watch.
 //!
-//! A watch continues from the version of a list, and the server ends it after some minutes or when it has forgotten
-//! that version. Then the list is read again. Without the server the copy stays as it was: pods run on without it
-//! too.
+//! The list is read in pages. A watch continues from its version, and the server ends it after some minutes or when it
+//! has forgotten that version. Then the list is read again. Without the server the copy stays as it was: pods run on
+//! without it too.
 
 use super::client::Client;
 use super::objects::{ConfigMap, List, Metadata, Namespace, Node, Pod};
@@ -22,6 +22,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const WATCH_SECONDS: u32 = 290;
 /// A watch without any event for this long is dead: the server sends bookmarks each minute.
 pub const SILENCE: Duration = Duration::from_secs(100);
+/// How long a copy can be late: its watch is dead, is given up, and the list is read again.
+pub const LATE_MAX: Duration = SILENCE.saturating_mul(2);
 
 /// An object with metadata.
 pub trait Object: DeserializeOwned + Clone + Send + Sync + 'static {
@@ -66,7 +68,7 @@ async fn follow<T: Object>(
     path: &str,
     copy: &watch::Sender<Objects<T>>,
 ) -> Result<()> {
-    let list: List<Value> = client.get(path).await?;
+    let list: List<Value> = client.list(path).await?;
     let uid = |object: T| (object.metadata().uid.clone(), object);
     let mut version = list.metadata.resource_version;
     let all = list.items.into_iter().filter_map(read).map(uid);

@@ -12,7 +12,7 @@ use crate::kubelet::dra::{
     CLAIMS_MAX, ClaimsRequest, DRIVER, Device, PluginInfo, PrepareResponse, Prepared,
     RegistrationStatus, SUPPORTED, UnprepareResponse, Unprepared,
 };
-use crate::ledger::Ledger;
+use crate::ledger::{Claimed, Ledger};
 use anyhow::{Context, Result, ensure};
 use gpuslice_wire::owner::ClaimId;
 use std::path::{Path, PathBuf};
@@ -152,6 +152,47 @@ impl Driver {
                 tokio::time::sleep(LOOK).await;
             }
             info!("a socket of the driver was removed; it is made again");
+        }
+    }
+}
+
+impl Driver {
+    /// Serves the claims that are prepared, where the node's GPUs are offered in another way now, and then withdraws
+    /// the driver. A pod with such a claim ends only when the kubelet has had it unprepared by its driver.
+    pub async fn finish(self: Arc<Self>, directories: &Directories) {
+        let unprepared = async {
+            while self.has_claims().await {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let serve = async {
+            // Where none is prepared, the kubelet must not see the driver again.
+            if self.has_claims().await {
+                info!("the driver serves the claims that are prepared, until they are unprepared");
+                return self.clone().run(directories).await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            ended = serve => {
+                if let Err(error) = ended {
+                    warn!("pods with claims that are prepared cannot end: {error:#}");
+                }
+            }
+            () = unprepared => {}
+        }
+        let announcement = directories.plugins_registry().join(socket_name(NAME));
+        let _ = std::fs::remove_file(announcement);
+    }
+
+    /// Whether the ledger has a claim of this driver; it is waited for.
+    async fn has_claims(&self) -> bool {
+        let prepared = |row: &Claimed| !row.released && uid_of_claim(row.claim.as_str()).is_some();
+        loop {
+            match self.ledger.rows().await {
+                Ok(rows) => return rows.claims.iter().any(prepared),
+                Err(_) => tokio::time::sleep(LOOK).await,
+            }
         }
     }
 }

@@ -9,8 +9,6 @@ use super::{NAME, uid_of_claim};
 use crate::api::client::{Client, status};
 use crate::api::objects::{Metadata, Node};
 use crate::api::store::{Object, Objects};
-use crate::grpc::socket_name;
-use crate::kubelet::Directories;
 use crate::ledger::Ledger;
 use crate::place::Placement;
 use anyhow::Result;
@@ -156,9 +154,7 @@ impl Publisher {
 
 /// Takes back what this agent published before its node's GPUs were to be offered in another way. A node that never
 /// published any has nothing there, and its account may not even look.
-pub async fn withdraw(api: &Client, node: &Node, directories: &Directories) {
-    let announcement = directories.plugins_registry().join(socket_name(NAME));
-    let _ = std::fs::remove_file(announcement);
+pub async fn withdraw(api: &Client, node: &Node) {
     let done = api.delete(&format!("{PATH}/{}", slices::name(&node.metadata.name))).await;
     if let Err(error) = done
         && status(&error).is_none_or(|it| !matches!(it.as_u16(), 403 | 404))

@@ -4,7 +4,8 @@
 //! what asks to bind a pod may want it on a node that was closed to it.
 
 use crate::api::objects::{Node, Pod, Taint, Toleration};
-use crate::names::{CORES, MEMORY};
+use crate::names::MEMORY;
+use crate::plugin::identity::{self, Need, ResourceNames};
 
 /// Why a pod is not bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +41,7 @@ pub fn check_pod(pod: &Pod, schedulers: &[String]) -> Result<(), Forbidden> {
         let served = schedulers.join(", ");
         return Err(Forbidden::Scheduler(pod.spec.scheduler_name.clone(), served));
     }
-    if pod.limit(MEMORY) == 0 && pod.limit(CORES) == 0 {
+    if identity::need(pod, ResourceNames::usual()) == Need::default() {
         return Err(Forbidden::NoRequest);
     }
     Ok(())

@@ -10,6 +10,7 @@ use crate::names::{
     V2_MEMORY,
 };
 use crate::place::{self, Ask, Gpu, Links, Placement};
+use crate::plugin::identity::{self, Need, ResourceNames};
 use gpuslice_wire::units::Bytes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,17 +54,17 @@ pub enum Unfit {
     Count(String),
 }
 
-/// The node with the shares of its pods.
+/// The node with the shares of its pods, without the GPUs that ConfigMaps exclude.
 #[must_use]
 pub fn shared<'a>(
     node: &Node,
     pods: impl IntoIterator<Item = &'a Pod>,
-    unhealthy: Option<&ConfigMap>,
+    unhealthy: impl IntoIterator<Item = &'a ConfigMap>,
 ) -> Shared {
     let capacity = |resource| amount(&node.status.capacity, resource);
     let count = capacity(COUNT).min(GPUS_MAX);
     let memory = Bytes(capacity(MEMORY).checked_div(count).unwrap_or(0));
-    let sick = unhealthy.map(sick).unwrap_or_default();
+    let sick: BTreeSet<u64> = unhealthy.into_iter().flat_map(sick).collect();
     let gpu = |at: u64| Gpu { unhealthy: sick.contains(&at), ..Gpu::new(memory) };
     let label = node.metadata.labels.get(PLACEMENT);
     let mut shared = Shared {
@@ -89,7 +90,7 @@ impl Shared {
     pub fn add(&mut self, pod: &Pod) {
         let memory = allocation::of_pod(pod).unwrap_or_default();
         let count = memory.len() as u64;
-        let cores = pod.limit(CORES).checked_div(count).unwrap_or(0);
+        let cores = need(pod).cores.checked_div(count).unwrap_or(0);
         for (&gpu, &amount) in &memory {
             if let Some(gpu) = self.gpus.get_mut(gpu as usize) {
                 let cores = u32::try_from(cores).unwrap_or(u32::MAX);
@@ -145,9 +146,13 @@ impl Shared {
     }
 }
 
+fn need(pod: &Pod) -> Need {
+    identity::need(pod, ResourceNames::usual())
+}
+
 /// What a pod asks for on each of its GPUs.
 fn ask(pod: &Pod) -> Result<Ask, Unfit> {
-    let (memory, cores) = (pod.limit(MEMORY), pod.limit(CORES));
+    let Need { memory, cores } = need(pod);
     let label = pod.metadata.labels.get(COUNT).map_or("1", String::as_str);
     let count = label.parse::<u64>().ok().filter(|count| (1..=COUNT_MAX).contains(count));
     let even = |count: &u64| memory.is_multiple_of(*count) && cores.is_multiple_of(*count);
@@ -173,7 +178,8 @@ pub fn annotations(
     let mut set = |key: &str, value: String| drop(all.insert(key.to_owned(), value));
     set(V1_ASSIGNED, "false".to_owned());
     set(V1_ASSUME_TIME, now_ns.to_string());
-    set(V1_POD, pod.limit(MEMORY).to_string());
+    let whole = need(pod).memory;
+    set(V1_POD, whole.to_string());
     let device = gpus.first().and_then(|&gpu| shared.gpus.get(gpu)).map_or(0, |gpu| gpu.memory.0);
     set(V1_DEVICE, device.to_string());
     if let [gpu] = gpus {
@@ -184,11 +190,15 @@ pub fn annotations(
         gpus.iter().map(|gpu| (*gpu, amount / gpus.len() as u64)).collect()
     };
     let containers = pod.spec.containers.iter().enumerate();
-    let by_container: BTreeMap<usize, BTreeMap<usize, u64>> = containers
+    let mut by_container: BTreeMap<usize, BTreeMap<usize, u64>> = containers
         .map(|(at, it)| (at, amount(&it.resources.limits, MEMORY)))
         .filter(|(_, memory)| *memory > 0)
         .map(|(at, memory)| (at, each(memory)))
         .collect();
+    if by_container.is_empty() {
+        // Only main containers have numbers; what its init containers get stands at the first one's.
+        by_container.insert(0, each(whole));
+    }
     set(V2_MEMORY, json!(by_container).to_string());
     all
 }

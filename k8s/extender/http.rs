@@ -18,8 +18,12 @@ const LIMITS: Limits = Limits { connections: 16, body: 4 << 20, bodies: 16 << 20
 /// The version of gpushare's extender whose answers these are.
 const VERSION: &str = "0.1.0";
 
-/// Serves until the socket fails.
-pub async fn serve(current: Current, listener: TcpListener) -> Result<()> {
+/// Serves until the socket fails, or `stop` is ready and what was asked is answered.
+pub async fn serve(
+    current: Current,
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
     let bodies = Arc::new(Bodies::new(LIMITS));
     let answer = move |request: Request<Incoming>| {
         let (extender, bodies) = (current.borrow().clone(), bodies.clone());
@@ -40,7 +44,7 @@ pub async fn serve(current: Current, listener: TcpListener) -> Result<()> {
             }
         }
     };
-    http::serve(listener, Plain, LIMITS.connections, answer).await
+    http::serve(listener, Plain, LIMITS.connections, answer, stop).await
 }
 
 async fn answer(

@@ -12,7 +12,10 @@ pub mod lease;
 
 use crate::api::client::Client;
 use crate::api::objects::{ConfigMap, Node, Pod};
-use crate::api::store::{self, Objects, SILENCE};
+use crate::api::store::{self, LATE_MAX, Objects};
+use crate::listen::listen;
+use crate::names;
+use crate::signals::terminated;
 use anyhow::{Context, Result};
 use cluster::Shared;
 use lease::{Elector, Leading, LeaseName};
@@ -24,6 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::info;
 
@@ -36,7 +40,7 @@ const NODES_MAX: usize = 15_000;
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Address to listen at
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:32766")]
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:32766")]
     listen: SocketAddr,
     /// Serve only while holding this Lease, NAMESPACE/NAME; for several replicas
     #[arg(long, value_name = "LEASE")]
@@ -44,6 +48,9 @@ pub struct Options {
     /// Scheduler whose pods are bound; may be repeated
     #[arg(long = "scheduler", value_name = "NAME", default_values = SCHEDULERS)]
     schedulers: Vec<String>,
+    /// Namespace with ConfigMaps that exclude GPUs; may be repeated
+    #[arg(long, value_name = "NAMESPACE", default_values = [names::CONFIG_MAPS])]
+    config_maps: Vec<String>,
     /// URL of an API server without TLS, as of kubectl proxy [default: the cluster's own]
     #[arg(long, value_name = "URL")]
     api: Option<String>,
@@ -74,8 +81,8 @@ pub struct Extender {
     pub api: Client,
     pub nodes: watch::Receiver<Objects<Node>>,
     pub pods: watch::Receiver<Objects<Pod>>,
-    /// Those of `kube-system`, of which some exclude GPUs.
-    pub maps: watch::Receiver<Objects<ConfigMap>>,
+    /// Those of each namespace, of which some exclude GPUs.
+    pub maps: Vec<watch::Receiver<Objects<ConfigMap>>>,
     /// Those whose pods are bound.
     pub schedulers: Vec<String>,
     /// Until when a binding may begin.
@@ -97,9 +104,6 @@ struct AssumedPod {
     until: Instant,
 }
 
-/// How long a copy can be late: its watch is dead, is given up, and the list is read again.
-const LATE_MAX: Duration = SILENCE.saturating_mul(2);
-
 /// Leaves out the pods with which the copy has caught up, and those that are gone.
 fn catch_up(assumed: &mut Assumed, pods: &BTreeMap<String, Pod>, now: Instant) {
     assumed.retain(|uid, it| match pods.get(uid) {
@@ -117,7 +121,7 @@ impl Extender {
         api: Client,
         nodes: watch::Receiver<Objects<Node>>,
         pods: watch::Receiver<Objects<Pod>>,
-        maps: watch::Receiver<Objects<ConfigMap>>,
+        maps: Vec<watch::Receiver<Objects<ConfigMap>>>,
         schedulers: Vec<String>,
         leading: Leading,
     ) -> Extender {
@@ -130,12 +134,12 @@ impl Extender {
         let (nodes, pods) =
             nodes.zip(pods).context("the API server has not told its pods and nodes yet")?;
         catch_up(assumed, &pods, Instant::now());
-        let maps = self.maps.borrow().clone();
+        let maps: Vec<_> = self.maps.iter().filter_map(|it| it.borrow().clone()).collect();
         let wanted = format!("unhealthy-gpu-{name}");
-        let map = maps.iter().flat_map(|it| it.values()).find(|it| it.metadata.name == wanted);
+        let maps = maps.iter().flat_map(|it| it.values()).filter(|it| it.metadata.name == wanted);
         let node = nodes.values().find(|node| node.metadata.name == name);
         let all = || pods.values().chain(assumed.values().map(|it| &it.pod));
-        Ok(node.map(|node| (node.clone(), cluster::shared(node, all(), map))))
+        Ok(node.map(|node| (node.clone(), cluster::shared(node, all(), maps))))
     }
 
     /// The GPUs for a pod on a node, if it may be there.
@@ -157,7 +161,7 @@ impl Extender {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let known = self.nodes.borrow().is_some() && self.pods.borrow().is_some();
-        known && self.maps.borrow().is_some()
+        known && self.maps.iter().all(|it| it.borrow().is_some())
     }
 
     /// Which nodes have room for a pod.
@@ -258,7 +262,7 @@ impl Extender {
     }
 }
 
-/// Runs the extender until it fails.
+/// Runs the extender until it fails or is told to end.
 ///
 /// # Errors
 /// The address is in use, or the API server's credentials cannot be read.
@@ -267,24 +271,34 @@ pub async fn run(options: &Options) -> Result<()> {
         Some(url) => Client::plain(url)?,
         None => Client::in_cluster()?,
     };
-    let listener = TcpListener::bind(options.listen).await;
-    let listener = listener.with_context(|| format!("listening at {}", options.listen))?;
+    let listener = listen(options.listen).await?;
     let elector = options.lease.clone().map(|lease| {
         let (api, me) = (api.clone(), lease::identity());
         Elector { api, lease, me, duration: lease::DURATION }
     });
-    serve(api, listener, options.schedulers.clone(), elector).await
+    let (schedulers, config_maps) = (options.schedulers.clone(), options.config_maps.clone());
+    serve(api, listener, Choices { schedulers, config_maps }, elector, terminated()).await
 }
 
-/// Serves the extender on a socket; without an elector it always leads.
+/// What an administrator chooses.
+#[derive(Debug, Clone)]
+pub struct Choices {
+    /// Those whose pods are bound.
+    pub schedulers: Vec<String>,
+    /// Namespaces with ConfigMaps that exclude GPUs.
+    pub config_maps: Vec<String>,
+}
+
+/// Serves the extender on a socket, until `stop` is ready; without an elector it always leads.
 ///
 /// # Errors
 /// The socket fails.
 pub async fn serve(
     api: Client,
     listener: TcpListener,
-    schedulers: Vec<String>,
+    choices: Choices,
     elector: Option<Elector>,
+    stop: impl Future<Output = ()>,
 ) -> Result<()> {
     let (led, leading) = watch::channel(None);
     let elect = async {
@@ -300,8 +314,8 @@ pub async fn serve(
     let (current, extender) = watch::channel(None);
     tokio::select! {
         () = elect => Ok(()),
-        () = lead(api, schedulers, leading, current) => Ok(()),
-        ended = http::serve(extender, listener) => ended,
+        () = lead(api, choices, leading, current) => Ok(()),
+        ended = http::serve(extender, listener, stop) => ended,
     }
 }
 
@@ -312,22 +326,27 @@ pub type Current = watch::Receiver<Option<Arc<Extender>>>;
 /// have all that the predecessor bound.
 async fn lead(
     api: Client,
-    schedulers: Vec<String>,
+    choices: Choices,
     mut leading: Leading,
     current: watch::Sender<Option<Arc<Extender>>>,
 ) {
     while leading.wait_for(Option::is_some).await.is_ok() {
         let (nodes_copy, nodes) = watch::channel(None);
         let (pods_copy, pods) = watch::channel(None);
-        let (maps_copy, maps) = watch::channel(None);
-        let extender =
-            Extender::new(api.clone(), nodes, pods, maps, schedulers.clone(), leading.clone());
+        let mut kept = JoinSet::new();
+        let maps = choices.config_maps.iter().map(|namespace| {
+            let (copy, maps) = watch::channel(None);
+            kept.spawn(store::keep(api.clone(), names::config_maps(namespace), copy));
+            maps
+        });
+        let maps = maps.collect();
+        let (schedulers, leads) = (choices.schedulers.clone(), leading.clone());
+        let extender = Extender::new(api.clone(), nodes, pods, maps, schedulers, leads);
         current.send_replace(Some(Arc::new(extender)));
-        let maps = "/api/v1/namespaces/kube-system/configmaps".to_owned();
         tokio::select! {
             () = store::keep(api.clone(), "/api/v1/nodes".to_owned(), nodes_copy) => {}
             () = store::keep(api.clone(), "/api/v1/pods".to_owned(), pods_copy) => {}
-            () = store::keep(api.clone(), maps, maps_copy) => {}
+            Some(_) = kept.join_next() => {}
             _ = leading.wait_for(Option::is_none) => {}
         }
         current.send_replace(None);

@@ -10,6 +10,7 @@ use crate::plugin::devices::{Inventory, Unit};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::units::Bytes;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// The namespace of a slice that is no pod's.
 const NONE: &str = "-";
@@ -60,10 +61,22 @@ pub fn cluster(rows: &Rows, name: String, address: Option<String>, unit: Unit) -
 #[must_use]
 pub fn identity() -> (String, Option<String>) {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    let addresses = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let v4 = addresses.filter_map(|it| Some(it.address?.as_sockaddr_in()?.ip()));
-    let address = v4.into_iter().find(|ip| !ip.is_loopback() && !ip.is_link_local());
+    let addresses = nix::ifaddrs::getifaddrs().into_iter().flatten().filter_map(|it| it.address);
+    let ips = addresses.filter_map(|it| match (it.as_sockaddr_in(), it.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
+        (None, v6) => v6.map(|it| IpAddr::V6(it.ip())),
+    });
+    let address = reachable(ips);
     (name.unwrap_or_else(|| "localhost".to_owned()), address.map(|ip| ip.to_string()))
+}
+
+/// The first address of IPv4 that other machines can reach, else the first of IPv6.
+fn reachable(ips: impl Iterator<Item = IpAddr>) -> Option<IpAddr> {
+    let near = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+    };
+    ips.filter(|ip| !near(ip)).min_by_key(IpAddr::is_ipv6)
 }
 
 #[cfg(test)]
@@ -105,6 +118,19 @@ mod tests {
             share: None,
         }];
         Rows { gpus, claims, own }
+    }
+
+    #[test]
+    fn a_node_without_ipv4_has_an_address() {
+        let first = |ips: &[&str]| {
+            let ips = ips.iter().map(|it| it.parse().expect("an address"));
+            reachable(ips).map(|ip| ip.to_string())
+        };
+        let v6 = ["127.0.0.1", "::1", "fe80::1", "fd00::1", "fd00::2"];
+        assert_eq!(first(&v6).as_deref(), Some("fd00::1"));
+        let both = ["fd00::1", "169.254.0.1", "10.0.0.1", "10.0.0.2"];
+        assert_eq!(first(&both).as_deref(), Some("10.0.0.1"));
+        assert_eq!(first(&v6[..3]), None);
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn local(options: &Options) -> Result<Cluster> {
 fn read(kubectl: &Kubectl, node: Option<&str>) -> Result<Cluster> {
     use crate::api::objects::List;
     let (nodes, pods) = match node {
-        None => (kubectl.get("/api/v1/nodes")?, "/api/v1/pods".to_owned()),
+        None => (kubectl.list("/api/v1/nodes")?, "/api/v1/pods".to_owned()),
         Some(name) => {
             // A name with other characters is none, and would be another path.
             let valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
@@ -113,7 +113,7 @@ fn read(kubectl: &Kubectl, node: Option<&str>) -> Result<Cluster> {
             (List::of(vec![node]), format!("/api/v1/pods?fieldSelector=spec.nodeName={name}"))
         }
     };
-    Ok(Cluster::of(&nodes, &kubectl.get(&pods)?))
+    Ok(Cluster::of(&nodes, &kubectl.list(&pods)?))
 }
 
 /// A part of a whole in percent, rounded down; 0 of nothing.

@@ -4,6 +4,7 @@ use super::usage::{self, Usage};
 use crate::allocation;
 use crate::api::objects::{List, Node, Pod, amount};
 use crate::names::{CORES, COUNT, MEMORY};
+use crate::plugin::identity::{self, Need, ResourceNames};
 use gpuslice_wire::node::{Health, HealthState};
 use std::collections::BTreeMap;
 
@@ -85,9 +86,7 @@ fn shared(node: &Node, pods: &[Pod]) -> Shared {
     let capacity = |resource| amount(&node.status.capacity, resource);
     let gpus = capacity(COUNT);
     let here = |pod: &&Pod| {
-        pod.spec.node_name == node.metadata.name
-            && !pod.ended()
-            && (pod.limit(MEMORY) > 0 || pod.limit(CORES) > 0)
+        pod.spec.node_name == node.metadata.name && !pod.ended() && need(pod) != Need::default()
     };
     Shared {
         name: node.metadata.name.clone(),
@@ -105,6 +104,10 @@ fn shared(node: &Node, pods: &[Pod]) -> Shared {
     }
 }
 
+fn need(pod: &Pod) -> Need {
+    identity::need(pod, ResourceNames::usual())
+}
+
 /// A malformed annotation, or one that names a GPU that the node lacks, tells nothing.
 fn tenant(pod: &Pod, gpus: u64) -> Tenant {
     let told = allocation::of_pod(pod).unwrap_or_default();
@@ -114,13 +117,13 @@ fn tenant(pod: &Pod, gpus: u64) -> Tenant {
         *memory.entry(gpu).or_default() += amount;
     }
     if memory.is_empty() {
-        memory.insert(None, pod.limit(MEMORY));
+        memory.insert(None, need(pod).memory);
     }
     Tenant {
         name: pod.metadata.name.clone(),
         namespace: pod.metadata.namespace.clone(),
         memory,
-        cores: pod.limit(CORES),
+        cores: need(pod).cores,
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::decide::Decision;
 use super::devices::{Inventory, Unit};
+use super::identity::{ResourceNames, need};
 use crate::api::objects::Pod;
 use crate::kubelet::device_plugin::{CdiDevice, ContainerAllocateResponse};
 use crate::names;
@@ -19,7 +20,7 @@ pub fn answer(
     inventory: &Inventory,
     pod: &Pod,
     decision: &Decision,
-    memory_name: &str,
+    resources: &ResourceNames,
     device: Option<&str>,
 ) -> ContainerAllocateResponse {
     let cards = || decision.cards.iter().map(|&at| &inventory.cards[at]);
@@ -30,7 +31,7 @@ pub fn answer(
     let visible = [("NVIDIA_VISIBLE_DEVICES", uuids.clone())];
     let share = [
         (names::V1_INDEX, indices),
-        (names::V1_POD, pod.limit(memory_name).to_string()),
+        (names::V1_POD, need(pod, resources).memory.to_string()),
         (names::V1_CONTAINER, decision.units.to_string()),
         (names::V1_DEVICE, whole.to_string()),
         ("NVIDIA_VISIBLE_DEVICES", uuids),
@@ -66,7 +67,7 @@ pub fn annotations(
     inventory: &Inventory,
     pod: &Pod,
     given: &[Given],
-    memory_name: &str,
+    resources: &ResourceNames,
     now_ns: u128,
 ) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
@@ -107,7 +108,7 @@ pub fn annotations(
     if let [gpu] = gpus[..] {
         let card = inventory.cards.iter().find(|card| card.index == gpu);
         set(names::V1_INDEX, gpu.to_string());
-        set(names::V1_POD, pod.limit(memory_name).to_string());
+        set(names::V1_POD, need(pod, resources).memory.to_string());
         set(names::V1_DEVICE, card.map_or(0, |card| card.units).to_string());
         set(names::V1_ASSIGNED, "true".to_owned());
         set(names::V1_ASSUME_TIME, now_ns.to_string());

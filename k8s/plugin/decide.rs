@@ -160,8 +160,8 @@ fn chosen(node: &Node<'_>, claimant: &Admitted<'_>, ask: &Wanted) -> Result<Vec<
     }
     let Position::Main(at) = claimant.position else {
         // Annotations number the main containers only. An init container goes where they go.
-        let first = allocation::of_container(claimant.pod, 0)?;
-        return checked(node, first.into_keys().map(|gpu| (gpu, 0)), ask);
+        let first = allocation::of_init(claimant.pod)?;
+        return checked(node, first.into_iter().map(|gpu| (gpu, 0)), ask);
     };
     checked(node, allocation::of_container(claimant.pod, at)?.into_iter(), ask)
 }

@@ -13,6 +13,7 @@ use crate::ledger::Claimed;
 use crate::names;
 use gpuslice_wire::owner::ClaimId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 /// The names of the two resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,15 @@ pub struct ResourceNames {
 impl Default for ResourceNames {
     fn default() -> ResourceNames {
         ResourceNames { memory: names::MEMORY.to_owned(), cores: names::CORES.to_owned() }
+    }
+}
+
+impl ResourceNames {
+    /// The names that gpushare's users know.
+    #[must_use]
+    pub fn usual() -> &'static ResourceNames {
+        static USUAL: LazyLock<ResourceNames> = LazyLock::new(ResourceNames::default);
+        &USUAL
     }
 }
 
@@ -54,6 +64,47 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = Admitted<'_>> {
     });
     let main = pod.spec.containers.iter().enumerate();
     init.chain(main.map(move |(at, container)| admitted(container, Position::Main(at))))
+}
+
+/// What a pod needs on its node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Units.
+    pub memory: u64,
+    /// Percent.
+    pub cores: u64,
+}
+
+/// What the claims of a pod take together.
+///
+/// Kubernetes counts containers and sidecars, and no less than an init container beside the sidecars that started
+/// before it. So does this, except for an init container that wants more than each container alone. It has a claim of
+/// its own beside theirs, and all are reserved when the pod is admitted: it is added.
+#[must_use]
+pub fn need(pod: &Pod, names: &ResourceNames) -> Need {
+    let wants = |it: &Admitted<'_>| (it.wants(&names.memory), it.wants(&names.cores));
+    let is_main = |it: &Admitted<'_>| matches!(it.position, Position::Main(_));
+    let mut mains: Vec<(u64, u64)> = containers(pod).filter(is_main).map(|it| wants(&it)).collect();
+    mains.sort_unstable_by(|a, b| b.cmp(a));
+    let mut most = 0;
+    for it in &mut mains {
+        most = most.max(it.1);
+        it.1 = most; // the most compute of those with at least as much memory
+    }
+    // As `claimant` finds it, without a look at each container: a pod may have thousands.
+    let has_a_claimant = |(memory, cores)| {
+        let enough = mains.partition_point(|it| it.0 >= memory);
+        enough > 0 && mains[enough - 1].1 >= cores
+    };
+    let counts = |it: &Admitted<'_>| match it.position {
+        Position::Init(_) => !has_a_claimant(wants(it)),
+        Position::Sidecar(_) | Position::Main(_) => true,
+    };
+    containers(pod).filter(counts).fold(Need::default(), |sum, it| {
+        let (memory, cores) = wants(&it);
+        let (memory, cores) = (sum.memory.saturating_add(memory), sum.cores.saturating_add(cores));
+        Need { memory, cores }
+    })
 }
 
 /// Init containers that have their devices: uid of the pod, number, resource.

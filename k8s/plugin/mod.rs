@@ -48,7 +48,8 @@ pub async fn run(pair: Arc<Pair>) -> Result<()> {
     }
 }
 
-async fn release(pair: &Pair) {
+/// Releases the claims of pods that have ended, until the process ends.
+pub async fn release(pair: &Pair) {
     let (mut pods, mut living) = (pair.pods.clone(), BTreeSet::new());
     loop {
         // Without a watch there is no news, and the pods of its last copy stay.

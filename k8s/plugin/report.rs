@@ -10,7 +10,7 @@ use super::state::Pair;
 use super::topology;
 use crate::api::client::{Client, status};
 use crate::api::objects::{ConfigMap, Node, amount};
-use crate::names::COUNT;
+use crate::names::{self, COUNT};
 use anyhow::Result;
 use gpuslice_wire::node::GpuFacts;
 use serde_json::{Value, json};
@@ -21,8 +21,6 @@ use tracing::{info, warn};
 const SETTLED: Duration = Duration::from_secs(15);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Where schedulers look for GPUs that are excluded.
-const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
 
 /// Reports until the process ends.
 pub async fn run(pair: &Pair) {
@@ -33,9 +31,9 @@ pub async fn run(pair: &Pair) {
         let inventory = pair.inventory();
         let facts = gpus.borrow().clone();
         let done = async {
-            report(&pair.api, &pair.settings.node, &inventory).await?;
+            report(pair, &inventory).await?;
             match pair.settings.offer {
-                Offer::Whole => connect(&pair.api, &pair.settings.node, &facts).await,
+                Offer::Whole => connect(pair, &facts).await,
                 _ => Ok(()),
             }
         };
@@ -82,7 +80,8 @@ fn excluded(inventory: &Inventory) -> String {
     sick.map(|card| card.index.to_string()).collect::<Vec<_>>().join(",")
 }
 
-async fn report(api: &Client, node: &str, inventory: &Inventory) -> Result<()> {
+async fn report(pair: &Pair, inventory: &Inventory) -> Result<()> {
+    let (api, node) = (&pair.api, &pair.settings.node);
     let count = inventory.cards.len();
     let path = format!("/api/v1/nodes/{node}");
     let told: Node = api.get(&path).await?;
@@ -93,42 +92,47 @@ async fn report(api: &Client, node: &str, inventory: &Inventory) -> Result<()> {
         api.merge(&format!("{path}/status"), &fields).await?;
         info!(count, "wrote the number of GPUs into the node's status");
     }
-    exclude(api, node, &excluded(inventory)).await
+    exclude(pair, &excluded(inventory)).await
 }
 
 /// Writes how the GPUs are connected.
-async fn connect(api: &Client, node: &str, facts: &[GpuFacts]) -> Result<()> {
-    let name = topology::name(node);
-    let path = format!("{MAPS}/{name}");
-    let data = topology::data(facts);
-    match api.get::<ConfigMap>(&path).await {
-        Ok(map) if map.data == data => Ok(()),
-        Ok(_) => api.merge(&path, &json!({ "data": data })).await,
-        Err(error) if status(&error).is_some_and(|it| it.as_u16() == 404) => {
-            let labels = json!({ "ack.node.gpu.schedule": "topology", "nodename": node });
-            let metadata = json!({ "name": name, "namespace": "kube-system", "labels": labels });
-            let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
-            api.create(MAPS, &map).await.map(drop)
-        }
-        Err(error) => Err(error),
-    }
+async fn connect(pair: &Pair, facts: &[GpuFacts]) -> Result<()> {
+    let node = &pair.settings.node;
+    let (name, data) = (topology::name(node), topology::data(facts));
+    let same = |map: &ConfigMap| map.data == data;
+    let labels = json!({ "ack.node.gpu.schedule": "topology", "nodename": node });
+    write(pair, json!({ "name": name, "labels": labels }), &json!(data), same, true).await
 }
 
 /// Writes the ConfigMap. Without an excluded GPU there is none, unless an administrator made one.
-async fn exclude(api: &Client, node: &str, gpus: &str) -> Result<()> {
-    let name = format!("unhealthy-gpu-{node}");
-    let path = format!("{MAPS}/{name}");
+async fn exclude(pair: &Pair, gpus: &str) -> Result<()> {
+    let name = format!("unhealthy-gpu-{}", pair.settings.node);
+    let same = |map: &ConfigMap| map.data.get("gpus").is_some_and(|it| it == gpus);
     let data = json!({ "gpus": gpus });
+    write(pair, json!({ "name": name }), &data, same, !gpus.is_empty()).await
+}
+
+/// Changes a ConfigMap that is not the same, and makes one that is not there and `needed`.
+async fn write(
+    pair: &Pair,
+    mut metadata: Value,
+    data: &Value,
+    same: impl Fn(&ConfigMap) -> bool,
+    needed: bool,
+) -> Result<()> {
+    let (api, namespace) = (&pair.api, &pair.settings.config_maps);
+    let all = names::config_maps(namespace);
+    let path = format!("{all}/{}", metadata["name"].as_str().unwrap_or_default());
     match api.get::<ConfigMap>(&path).await {
-        Ok(map) if map.data.get("gpus").is_some_and(|it| it == gpus) => Ok(()),
+        Ok(map) if same(&map) => Ok(()),
         Ok(_) => api.merge(&path, &json!({ "data": data })).await,
         Err(error) if status(&error).is_some_and(|it| it.as_u16() == 404) => {
-            if gpus.is_empty() {
+            if !needed {
                 return Ok(());
             }
-            let metadata = json!({ "name": name, "namespace": "kube-system" });
-            let map: Value = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
-            api.create(MAPS, &map).await.map(drop)
+            metadata["namespace"] = json!(namespace);
+            let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
+            api.create(&all, &map).await.map(drop)
         }
         Err(error) => Err(error),
     }

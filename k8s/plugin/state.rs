@@ -4,14 +4,16 @@ use super::answer::{self, Given};
 use super::decide::{self, Decision, Node};
 use super::devices::{Inventory, Offer, Resource, Unit};
 use super::identity::{self, Admitted, Answered, Position, ResourceNames};
-use crate::api::client::Client;
+use crate::api::client::{Client, is_temporary};
 use crate::api::objects::Pod;
-use crate::api::store::Objects;
+use crate::api::store::{LATE_MAX, Objects};
 use crate::kubelet::device_plugin::ContainerAllocateResponse;
+use crate::kubelet::pod_resources::PodResources;
 use crate::kubelet::{Directories, pod_resources};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Rows};
 use crate::place::Placement;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use gpuslice_wire::owner::ClaimId;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +25,10 @@ use tracing::{info, warn};
 /// How long a call waits for a pod that the kubelet admits already and this process has not seen yet.
 const POD_WAIT: Duration = Duration::from_secs(2);
 
+/// How often a pod's annotations are written until they are there, and the first pause after a failure: 8 s in all.
+const WRITES: u32 = 6;
+const WRITE_PAUSE: Duration = Duration::from_millis(250);
+
 /// What an administrator chooses.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -33,6 +39,8 @@ pub struct Settings {
     pub unit: Unit,
     pub placement: Placement,
     pub kubelet: Directories,
+    /// Namespace of the ConfigMaps that schedulers read.
+    pub config_maps: String,
 }
 
 /// The state of the pair.
@@ -48,6 +56,8 @@ pub struct Pair {
     given: Mutex<BTreeMap<String, Vec<Given>>>,
     /// Init containers whose calls were answered.
     answered: Mutex<Answered>,
+    /// By uid, pods that the watch had not told when their containers were decided for, and until when it may be late.
+    untold: Mutex<BTreeMap<String, Instant>>,
     /// One decision at a time. A kubelet asks one after the other; its restart may leave a call behind. The decision is
     /// that of the last call, if that was for advice.
     turn: Mutex<Option<Advised>>,
@@ -61,8 +71,17 @@ impl Pair {
         api: Client,
         pods: watch::Receiver<Objects<Pod>>,
     ) -> Pair {
-        let (given, answered, turn) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Pair { settings, ledger, api, pods, registered: Notify::new(), given, answered, turn }
+        Pair {
+            settings,
+            ledger,
+            api,
+            pods,
+            registered: Notify::new(),
+            given: Mutex::default(),
+            answered: Mutex::default(),
+            untold: Mutex::default(),
+            turn: Mutex::default(),
+        }
     }
 
     /// The resource's name.
@@ -135,9 +154,9 @@ impl Pair {
             let key = (pod.metadata.uid.clone(), at, self.name(resource).to_owned());
             self.answered.lock().await.insert(key);
         }
-        let memory = &self.settings.names.memory;
+        let names = &self.settings.names;
         let device = (self.settings.offer != Offer::Share).then_some(device.as_str());
-        let answer = answer::answer(&inventory, &pod, &decision, memory, device);
+        let answer = answer::answer(&inventory, &pod, &decision, names, device);
         self.annotate(&inventory, &pod, &decision).await;
         Ok(answer)
     }
@@ -185,7 +204,6 @@ impl Pair {
         listing: &mut Duration,
     ) -> Result<Found> {
         let rows = self.ledger.rows().await?;
-        let inventory = Inventory::of(&rows.gpus, self.settings.unit);
         let until = Instant::now() + POD_WAIT;
         let mut pods = self.pods.clone();
         loop {
@@ -195,31 +213,72 @@ impl Pair {
             let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
             let known = pods.borrow_and_update().clone();
             if let Some(known) = &known {
-                let all = known.values();
                 let call = (self.name(resource), amount);
-                let answered = self.answered.lock().await;
-                let found = identity::candidates(all, &listed, &answered, call);
-                if found.len() > 1 {
-                    let pods: Vec<&str> =
-                        found.iter().map(|it| it.pod.metadata.name.as_str()).collect();
-                    warn!(?pods, "several containers wait for the same amount; the first is taken");
-                }
-                if let Some(first) = found.first() {
-                    let node = Node {
-                        inventory: &inventory,
-                        rows: &rows,
-                        names: &self.settings.names,
-                        placement: self.settings.placement,
-                    };
-                    let decision = decide::decide(&node, first)?;
-                    let (pod, position) = (first.pod.clone(), first.position);
-                    return Ok(Found { inventory, pod, position, decision });
+                if let Some(found) = self.waiting(known.values(), &listed, call, &rows).await? {
+                    return Ok(found);
                 }
             }
             if tokio::time::timeout_at(until, pods.changed()).await.is_err() {
-                bail!(self.unknown(resource, amount, known.is_some()));
+                let found = self.read_pods(resource, amount, &rows).await;
+                return found?.with_context(|| self.unknown(resource, amount, known.is_some()));
             }
         }
+    }
+
+    /// Decides for the first container that waits for an amount; `None`: no container of these pods does.
+    async fn waiting(
+        &self,
+        pods: impl IntoIterator<Item = &Pod>,
+        listed: &[PodResources],
+        call: (&str, u64),
+        rows: &Rows,
+    ) -> Result<Option<Found>> {
+        let answered = self.answered.lock().await;
+        let found = identity::candidates(pods, listed, &answered, call);
+        if found.len() > 1 {
+            let pods: Vec<&str> = found.iter().map(|it| it.pod.metadata.name.as_str()).collect();
+            warn!(?pods, "several containers wait for the same amount; the first is taken");
+        }
+        let Some(first) = found.first() else {
+            return Ok(None);
+        };
+        let inventory = Inventory::of(&rows.gpus, self.settings.unit);
+        let node = Node {
+            inventory: &inventory,
+            rows,
+            names: &self.settings.names,
+            placement: self.settings.placement,
+        };
+        let decision = decide::decide(&node, first)?;
+        let (pod, position) = (first.pod.clone(), first.position);
+        Ok(Some(Found { inventory, pod, position, decision }))
+    }
+
+    /// Reads the node's pods once without the watch, whose connection may be silent, and decides by them.
+    async fn read_pods(
+        &self,
+        resource: Resource,
+        amount: u64,
+        rows: &Rows,
+    ) -> Result<Option<Found>> {
+        let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.settings.node);
+        let pods = match self.api.list::<Pod>(&path).await {
+            Ok(list) => list.items,
+            Err(error) => {
+                warn!("the node's pods cannot be read: {error:#}");
+                return Ok(None);
+            }
+        };
+        let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
+        let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
+        let call = (self.name(resource), amount);
+        let found = self.waiting(&pods, &listed, call, rows).await?;
+        if let Some(found) = &found {
+            let (uid, until) = (found.pod.metadata.uid.clone(), Instant::now() + LATE_MAX);
+            self.untold.lock().await.insert(uid, until);
+            warn!(pod = %found.pod.metadata.name, "the watch of the node's pods has not told this one");
+        }
+        Ok(found)
     }
 
     fn unknown(&self, resource: Resource, amount: u64, answered: bool) -> String {
@@ -253,19 +312,38 @@ impl Pair {
         }
         given.retain(|it| it.position != position);
         given.push(now);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let memory = &self.settings.names.memory;
-        let annotations = answer::annotations(inventory, pod, given, memory, now);
-        let meta = &pod.metadata;
-        let path = format!("/api/v1/namespaces/{}/pods/{}", meta.namespace, meta.name);
-        // The uid keeps another pod with the same name from being annotated.
-        let fields = json!({ "metadata": { "uid": meta.uid, "annotations": annotations } });
-        let api = self.api.clone();
+        let (pair, inventory, pod) = (self.clone(), inventory.clone(), pod.clone());
         tokio::spawn(async move {
-            if let Err(error) = api.merge(&path, &fields).await {
+            if let Err(error) = pair.write_annotations(&inventory, &pod).await {
                 warn!("the pod has its GPUs, and its annotations are not written: {error:#}");
             }
         });
+    }
+
+    /// Writes a pod's annotations as they are now, until they are written.
+    async fn write_annotations(&self, inventory: &Inventory, pod: &Pod) -> Result<()> {
+        let (meta, names) = (&pod.metadata, &self.settings.names);
+        let path = format!("/api/v1/namespaces/{}/pods/{}", meta.namespace, meta.name);
+        let mut pause = WRITE_PAUSE;
+        for left in (0..WRITES).rev() {
+            let Some(given) = self.given.lock().await.get(&meta.uid).cloned() else {
+                return Ok(()); // the pod has ended
+            };
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+            let annotations = answer::annotations(inventory, pod, &given, names, now);
+            // The uid keeps another pod with the same name from being annotated.
+            let fields = json!({ "metadata": { "uid": meta.uid, "annotations": annotations } });
+            match self.api.merge(&path, &fields).await {
+                // The call for another container may have written more meanwhile, and before this.
+                Ok(()) if self.given.lock().await.get(&meta.uid) != Some(&given) => {}
+                Err(error) if left > 0 && is_temporary(&error) => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                done => return done,
+            }
+        }
+        Ok(())
     }
 
     /// Releases the claims of pods that are gone.
@@ -285,13 +363,21 @@ impl Pair {
         let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
         let listed = listed.map_err(|status| anyhow!("{}", status.message()))?;
         let _turn = self.turn.lock().await;
-        let ended = identity::ended(&rows.claims, &pods, &listed, &self.settings.names);
+        let mut untold = self.untold.lock().await;
+        untold.retain(|uid, until| !pods.contains_key(uid) && Instant::now() < *until);
+        let mut ended = identity::ended(&rows.claims, &pods, &listed, &self.settings.names);
+        // Where the watch is silent it has not told that a pod is gone either.
+        let is_late = |claim: &ClaimId| {
+            identity::pod_of_claim(claim.as_str()).is_some_and(|uid| untold.contains_key(uid))
+        };
+        ended.retain(|claim| !is_late(claim));
         for claim in &ended {
             self.ledger.release(*claim).await?;
             info!(%claim, "released: its pod has ended");
         }
-        self.given.lock().await.retain(|uid, _| pods.contains_key(uid));
-        self.answered.lock().await.retain(|(uid, ..)| pods.contains_key(uid));
+        let lives = |uid: &String| pods.contains_key(uid) || untold.contains_key(uid);
+        self.given.lock().await.retain(|uid, _| lives(uid));
+        self.answered.lock().await.retain(|(uid, ..)| lives(uid));
         Ok(ended.len())
     }
 }

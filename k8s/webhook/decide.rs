@@ -1,4 +1,6 @@
-//! What a pod's limits become: a claim for each container, from a template that says the amounts.
+//! What a pod's limits become: a claim for each container, from a template that says the amounts. An init container
+//! that ends before the others start uses the claim of the first that wants at least as much. So it is with the device
+//! plugin too.
 //!
 //! A container gives up the extended resources, which the stock scheduler would look for in vain, and names a claim.
 //! The operations name only what changes, so an answer is short whatever else the pod has. A claim has `count` GPUs
@@ -71,6 +73,11 @@ impl Template {
         format!("gpuslice-{count}x-{mib}mi-{cores}pc")
     }
 
+    /// Whether a container that wants `other` can use a claim from this one.
+    fn covers(&self, other: &Template) -> bool {
+        self.mib >= other.mib && self.cores >= other.cores && self.count == other.count
+    }
+
     /// The template that a name tells; `None`: another name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Template> {
@@ -116,15 +123,26 @@ impl Template {
 /// [`Refusal`], with the sentence for the pod's creator.
 pub fn decide(pod: &Value, settings: &Settings) -> Result<Vec<Value>, Refusal> {
     let (mut operations, mut claims) = (Vec::new(), Vec::new());
+    let mains = listed(&pod["spec"], "containers")?.iter().map(|it| wanted(pod, it, settings));
+    let mains: Vec<Option<Template>> = mains.collect::<Result<_, _>>()?;
     for (list, letter) in [("initContainers", 'i'), ("containers", 'c')] {
         for (at, container) in listed(&pod["spec"], list)?.iter().enumerate() {
             let Some(template) = wanted(pod, container, settings)? else {
                 continue;
             };
-            let name = format!("gpuslice-{letter}{at}");
+            let ends = letter == 'i' && container["restartPolicy"] != "Always";
+            let successor = mains.iter().position(|it| it.is_some_and(|it| it.covers(&template)));
+            let name = match successor.filter(|_| ends) {
+                Some(main) => format!("gpuslice-c{main}"),
+                None => {
+                    let name = format!("gpuslice-{letter}{at}");
+                    let from = template.name();
+                    claims.push(json!({ "name": name, "resourceClaimTemplateName": from }));
+                    name
+                }
+            };
             let path = format!("/spec/{list}/{at}/resources");
             operations.extend(exchange(&container["resources"], &path, settings, &name));
-            claims.push(json!({ "name": name, "resourceClaimTemplateName": template.name() }));
         }
     }
     if claims.is_empty() {

@@ -12,10 +12,12 @@ pub mod tls;
 
 use crate::api::client::Client;
 use crate::http::{self, Bodies, Body, Limits, Peer, reply};
+use crate::listen::listen;
 use crate::names;
 use crate::plugin::devices::Unit;
 use crate::plugin::identity::ResourceNames;
-use anyhow::{Context, Result};
+use crate::signals::terminated;
+use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use decide::Settings;
@@ -42,7 +44,7 @@ const LIMITS: Limits = Limits { connections: 64, body: 4 << 20, bodies: 12 << 20
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Address to listen at
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    #[arg(long, value_name = "ADDRESS", default_value = "[::]:8443")]
     listen: SocketAddr,
     /// Certificate of the server, PEM; read again when it changes
     #[arg(long, value_name = "FILE")]
@@ -76,7 +78,7 @@ pub struct Options {
     scheduler: String,
 }
 
-/// Runs the webhook until it fails.
+/// Runs the webhook until it fails or is told to end.
 ///
 /// # Errors
 /// The address is in use, or the certificate or the API server's credentials cannot be read.
@@ -95,12 +97,11 @@ pub async fn run(options: &Options) -> Result<()> {
         scheduler: options.scheduler.clone(),
     };
     let files = Files::read(&options.certificate, &options.key, options.client_ca.as_deref())?;
-    let listener = TcpListener::bind(options.listen).await;
-    let listener = listener.with_context(|| format!("listening at {}", options.listen))?;
+    let listener = listen(options.listen).await?;
     let class = options.device_class.clone();
     let templates = Templates { api, class, namespaces: options.namespaces.clone() };
     tokio::select! {
-        ended = serve(settings, listener, files) => ended,
+        ended = serve(settings, listener, files, terminated()) => ended,
         () = templates.run() => Ok(()),
     }
 }
@@ -113,15 +114,20 @@ struct Webhook {
     demands_certificate: bool,
 }
 
-/// Serves reviews with TLS.
+/// Serves reviews with TLS, until `stop` is ready.
 ///
 /// # Errors
 /// The socket fails.
-pub async fn serve(settings: Settings, listener: TcpListener, files: Files) -> Result<()> {
+pub async fn serve(
+    settings: Settings,
+    listener: TcpListener,
+    files: Files,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
     let demands_certificate = files.demands_certificate();
     let webhook = Arc::new(Webhook { settings, bodies: Bodies::new(LIMITS), demands_certificate });
     let answer = move |request| answer(webhook.clone(), request);
-    http::serve(listener, files, LIMITS.connections, answer).await
+    http::serve(listener, files, LIMITS.connections, answer, stop).await
 }
 
 /// What the API server sends.

@@ -9,6 +9,7 @@ use super::decide::Template;
 use crate::api::client::{Client, status};
 use crate::api::event::Warning;
 use crate::api::objects::{Namespace, Pod};
+use crate::api::pages::escaped;
 use crate::api::store::{self, Objects};
 use crate::dra::slices::covers;
 use anyhow::Result;
@@ -141,14 +142,6 @@ fn differs<'a>(namespace: &str, template: &Template, pod: &Pod) -> Warning<'a> {
     }
 }
 
-/// A selector as part of a query.
-fn escaped(selector: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let one =
-        |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    selector.bytes().map(one).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,10 +176,5 @@ mod tests {
             it.status.resource_claim_statuses = vec![claim];
         };
         assert_eq!(changed(made), 0, "its claim was made");
-    }
-
-    #[test]
-    fn selectors_in_queries() {
-        assert_eq!(escaped("gpuslice.io/claims=enabled,a"), "gpuslice.io%2Fclaims%3Denabled%2Ca");
     }
 }

@@ -133,6 +133,23 @@ class Chart(unittest.TestCase):
                     self.assertNotIn("*", words, one["metadata"]["name"])
                     self.assertNotIn("secrets", rule["resources"])
 
+    def test_agents_change_config_maps_of_their_own_namespace_alone(self):
+        for values, namespace in [([], "gpuslice-system"), (["agent.configMapNamespace=kube-system"], "kube-system")]:
+            objects = rendered(values)
+            writers = [(one["metadata"]["namespace"], one["metadata"]["name"]) for one in objects
+                       if one["kind"] == "Role" for rule in one["rules"]
+                       if "configmaps" in rule["resources"] and {"create", "patch", "update"} & set(rule["verbs"])]
+            self.assertEqual(writers, [(namespace, "gpuslice-agent")])
+            def words(kind, name):
+                container, = named(objects, kind, name)["spec"]["template"]["spec"]["containers"]
+                return [it for it in container["args"] if "config-maps" in it]
+            self.assertEqual(words("DaemonSet", "gpuslice-agent"), [f"--config-maps={namespace}"])
+            read = sorted({"kube-system", namespace})
+            readers = [one["metadata"]["namespace"] for one in objects
+                       if (one["kind"], one["metadata"]["name"]) == ("Role", "gpuslice-extender")]
+            self.assertEqual(sorted(readers), read)
+            self.assertEqual(sorted(words("Deployment", "gpuslice-extender")), [f"--config-maps={it}" for it in read])
+
     def test_a_scheduler_starts_again_with_another_configuration(self):
         def sums(*words):
             spec = named(rendered(list(words)), "Deployment", "gpuslice-scheduler")["spec"]["template"]
@@ -140,6 +157,12 @@ class Chart(unittest.TestCase):
         self.assertEqual(sums(), sums("agent.resources.limits.memory=1Gi"))
         self.assertNotEqual(sums(), sums("extender.enabled=false"))
         self.assertNotEqual(sums(), sums("scheduler.name=another"))
+
+    def test_services_listen_on_both_protocols(self):
+        found = [word for one in rendered(CHOICES["claims"]) if one["kind"] in ("DaemonSet", "Deployment")
+                 for container in one["spec"]["template"]["spec"]["containers"]
+                 for word in container.get("args", []) if word.startswith(("--listen=", "--metrics="))]
+        self.assertEqual(sorted(found), ["--listen=[::]:32766", "--listen=[::]:8443", "--metrics=[::]:9878"])
 
     def test_only_schedulers_and_api_servers_are_let_in(self):
         def policy(name, choice):
@@ -176,6 +199,19 @@ class Chart(unittest.TestCase):
         service = named(rendered([]), "Service", "gpuslice-extender")["spec"]
         self.assertEqual(service["type"], "ClusterIP", "no node's port leads to it unless it is asked for")
 
+    def test_every_workload_has_the_secrets_of_the_registry(self):
+        for one in rendered(CHOICES["claims"] + ["imagePullSecrets[0].name=registry"]):
+            if one["kind"] in ("DaemonSet", "Deployment"):
+                spec = one["spec"]["template"]["spec"]
+                self.assertEqual(spec.get("imagePullSecrets"), [{"name": "registry"}], one["metadata"]["name"])
+
+    def test_one_value_names_the_scheduler(self):
+        objects = rendered(CHOICES["claims"] + ["scheduler.name=mine"])
+        for name in ("gpuslice-webhook", "gpuslice-extender"):
+            container, = named(objects, "Deployment", name)["spec"]["template"]["spec"]["containers"]
+            self.assertEqual([it for it in container["args"] if "--scheduler" in it], ["--scheduler=mine"])
+        self.assertEqual(self.scheduler_configuration(objects)["profiles"][0]["schedulerName"], "mine")
+
     def test_nothing_but_the_installer_is_privileged(self):
         for values in CHOICES.values():
             for one in rendered(values):
@@ -187,16 +223,22 @@ class Chart(unittest.TestCase):
                     self.assertFalse(context.get("privileged", False))
                     self.assertIn("limits", container["resources"])
 
+    def scheduler_configuration(self, objects):
+        """That of the ConfigMap that the scheduler's pods have."""
+        spec = named(objects, "Deployment", "gpuslice-scheduler")["spec"]["template"]["spec"]
+        one = named(objects, "ConfigMap", spec["volumes"][0]["configMap"]["name"])
+        self.assertTrue(one["immutable"], "agents may change ConfigMaps of the namespace")
+        return yaml.safe_load(one["data"]["config.yaml"])
+
     def test_the_scheduler_has_acks_name(self):
-        config = named(rendered([]), "ConfigMap", "gpuslice-scheduler")["data"]["config.yaml"]
-        config = yaml.safe_load(config)
+        config = self.scheduler_configuration(rendered([]))
         self.assertEqual(config["profiles"][0]["schedulerName"], "ack-co-scheduler")
         extender, = config["extenders"]
         self.assertTrue(extender["urlPrefix"].endswith(":32766/gpushare-scheduler"))
         names = {one["name"] for one in extender["managedResources"]}
         self.assertEqual(names, {"aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"})
         without = rendered(["extender.enabled=false"])
-        config = yaml.safe_load(named(without, "ConfigMap", "gpuslice-scheduler")["data"]["config.yaml"])
+        config = self.scheduler_configuration(without)
         self.assertNotIn("extenders", config)
 
 

@@ -35,6 +35,36 @@ fn the_smallest_sufficient_room_is_taken() {
     assert_eq!(shared.choose(&wants(16, 0)), Err(Unfit::NoRoom));
 }
 
+/// A sidecar runs beside the containers: a GPU has room for all of them, and counts all of them.
+#[test]
+fn sidecars_and_init_containers_count() {
+    let with = |mut pod: Pod, always: bool, memory: u64| {
+        let mut one = container("i", memory, 10);
+        one["restartPolicy"] = if always { "Always" } else { "" }.into();
+        pod.spec.init_containers = vec![serde_json::from_value(one).expect("a container")];
+        pod
+    };
+    let empty = shared(&node(15, 1), &[], None);
+    assert_eq!(empty.choose(&with(wants(10, 0), true, 6)), Err(Unfit::NoRoom));
+    assert_eq!(empty.choose(&with(wants(10, 10), false, 6)), Ok(vec![0]));
+    assert_eq!(empty.choose(&with(wants(0, 0), true, 16)), Err(Unfit::NoRoom));
+    let pods = [with(bound("a", "0", 6, 0), true, 6)];
+    let used = shared(&node(15, 1), &pods, None);
+    assert_eq!(used.choose(&wants(4, 0)), Err(Unfit::NoRoom));
+    assert_eq!(used.choose(&wants(3, 91)), Err(Unfit::NoRoom));
+    assert_eq!(used.choose(&wants(3, 90)), Ok(vec![0]));
+    // v2 has no number for a sidecar.
+    let two = shared(&node(30, 2), &[], None);
+    for (mut pod, on) in [
+        (with(wants(4, 0), true, 6), [(0, 5), (1, 5)]),
+        (with(wants(0, 0), true, 6), [(0, 3), (1, 3)]),
+    ] {
+        pod.metadata.annotations = annotations(&two, &pod, &[0, 1], 7);
+        assert_eq!(allocation::of_pod(&pod), Ok(on.into()));
+        assert_eq!(allocation::of_init(&pod), Ok([0, 1].into()));
+    }
+}
+
 #[test]
 fn a_nodes_label_spreads() {
     let mut node = node(45, 3);

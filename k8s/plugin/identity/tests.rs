@@ -5,6 +5,7 @@ use crate::testing::{container, listed, pod};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::text::Text;
 use gpuslice_wire::units::Bytes;
+use serde_json::Value;
 
 const MEMORY: &str = names::MEMORY;
 const CORES: &str = names::CORES;
@@ -97,6 +98,54 @@ fn an_init_container_has_the_claim_of_its_successor() {
     let mut sidecar = same;
     sidecar.spec.init_containers[0].restart_policy = "Always".to_owned();
     assert_eq!(claims(&sidecar)[0], "uid-p-i0", "a sidecar runs beside the others");
+}
+
+/// Kubernetes' own sum, and the room that the ledger reserves, for small pods of every shape.
+#[test]
+fn a_pod_needs_what_its_claims_take_and_no_less_than_kubernetes_counts() {
+    let names = ResourceNames::default();
+    let sidecar = |number: &str, memory, cores| {
+        let mut one = container(number, memory, cores);
+        one["restartPolicy"] = "Always".into();
+        one
+    };
+    let needs = |init: &[Value], main: &[Value]| {
+        let need = need(&pod("p", init, main), &names);
+        (need.memory, need.cores)
+    };
+    let mains = [container("a", 4, 20), container("b", 2, 30)];
+    assert_eq!(needs(&[], &mains), (6, 50));
+    assert_eq!(needs(&[sidecar("s", 3, 5)], &mains), (9, 55));
+    assert_eq!(needs(&[container("i", 4, 20), sidecar("s", 3, 5)], &mains), (9, 55), "a's claim");
+    assert_eq!(needs(&[container("i", 5, 0)], &mains), (11, 50), "a claim of its own");
+    assert_eq!(needs(&[container("i", 4, 30)], &mains), (10, 80), "neither container has both");
+    assert_eq!(needs(&[sidecar("s", 3, 5)], &[container("a", 0, 0)]), (3, 5));
+    for shape in 0..3_usize.pow(5) {
+        let digit = |at: u32| (shape / 3_usize.pow(at) % 3) as u64;
+        let first =
+            if digit(4) == 0 { sidecar("s", digit(0), 1) } else { container("s", digit(0), 1) };
+        let init = [first, container("i", digit(1), digit(4))];
+        let pod = pod("p", &init, &[container("a", digit(2), 1), container("b", digit(3), 2)]);
+        let claims: BTreeMap<String, u64> = containers(&pod)
+            .map(|it| it.claimant(&names))
+            .map(|it| (it.claim(), it.wants(MEMORY)))
+            .collect();
+        let need = need(&pod, &names).memory;
+        assert_eq!(need, claims.into_values().sum::<u64>(), "{pod:?}");
+        assert!(need >= kubernetes(&pod), "{pod:?}");
+    }
+}
+
+/// The memory that a scheduler of Kubernetes counts.
+fn kubernetes(pod: &Pod) -> u64 {
+    let (mut sidecars, mut most) = (0, 0);
+    for it in containers(pod) {
+        match it.position {
+            Position::Init(_) => most = most.max(sidecars + it.wants(MEMORY)),
+            _ => sidecars += it.wants(MEMORY),
+        }
+    }
+    most.max(sidecars)
 }
 
 fn claimed(claim: &str, uid: &str, pod: &str) -> Claimed {

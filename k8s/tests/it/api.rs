@@ -34,6 +34,8 @@ struct State {
     events: Vec<(u64, &'static str, String, Value)>,
     /// Fields of `DRAConsumableCapacity` are dropped.
     gate_off: bool,
+    /// Watches tell nothing.
+    silent: bool,
     /// Requests for paths with this text get 500; empty: none.
     refused: String,
     /// Each request, as `METHOD PATH`.
@@ -72,6 +74,11 @@ impl Server {
     /// Answers requests for paths with this text with an error from now on; none for an empty text.
     pub fn refuse(&self, text: &str) {
         text.clone_into(&mut self.state.lock().expect("no panic").refused);
+    }
+
+    /// Keeps watches open and tells them nothing from now on, as a connection that a firewall has forgotten.
+    pub fn silence(&self) {
+        self.state.lock().expect("no panic").silent = true;
     }
 
     /// Forgets what watches could continue from.
@@ -242,6 +249,9 @@ impl Server {
     /// Events after a version, and the version after them; none if that version is forgotten.
     fn since(&self, collection: &str, seen: u64) -> (Vec<String>, Option<u64>) {
         let state = self.state.lock().expect("no panic");
+        if state.silent {
+            return (Vec::new(), Some(seen));
+        }
         if seen < state.oldest {
             let status = json!({ "code": 410, "message": "too old resource version" });
             return (vec![format!("{}\n", json!({ "type": "ERROR", "object": status }))], None);

@@ -159,7 +159,7 @@ async fn the_nodes_labels_are_obeyed_as_they_change() {
     assert_eq!(devices(), ["gpu-0", "gpu-1"]);
     mode("off");
     until("no slice", || world.api.get(SLICE).is_none()).await;
-    assert_eq!(announced(), 0);
+    until("no driver", || announced() == 0).await;
     let count = || {
         world.api.get(NODE).expect("the node")["status"]["capacity"]["aliyun.com/gpu-count"].clone()
     };
@@ -167,4 +167,23 @@ async fn the_nodes_labels_are_obeyed_as_they_change() {
     mode("core_mem");
     world.kubelet.until("once more", |it| it.plugins[MEMORY].registrations == 3).await;
     assert!(running.0.try_wait().expect("ours").is_none() && running.0.id() == pid, "one process");
+}
+
+/// Pods that device plugins admitted run on when the mode changes, and their claims end with them.
+#[tokio::test]
+async fn claims_of_device_plugins_end_with_their_pods_in_dra_mode() {
+    let Some((root, _daemon)) = two_gpus("claims of another mode") else {
+        return;
+    };
+    let world = World::new(&[]).await;
+    let _running = agent(&world, root.path());
+    world.registered().await;
+    let cdi = || fs::read_dir(root.path().join("run/cdi")).map_or(0, |all| all.count());
+    let old = pod("old", &[container("main", 3, 25)]);
+    world.run(&old).await.expect("admitted");
+    change(&world, "metadata/labels", json!({ "gpuslice.io/mode": "dra" }));
+    until("a slice", || world.api.get(SLICE).is_some()).await;
+    assert_eq!(cdi(), 1, "it runs on");
+    world.end(&old, "Succeeded");
+    until("its claim is gone", || cdi() == 0).await;
 }

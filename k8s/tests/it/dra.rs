@@ -194,6 +194,34 @@ async fn a_gate_that_is_off_leaves_nothing_published() {
     assert!(world.api.list(PATH).is_empty(), "and it stays so");
 }
 
+/// The node's GPUs are offered in another way, and a pod with a claim runs on: the kubelet can end it.
+#[tokio::test]
+async fn the_driver_stays_until_its_claims_are_unprepared() {
+    let world = World::new(&[81_920]).await;
+    let finish = || {
+        let (api, ledger) = (world.client(), world.ledger.clone());
+        let driver = Arc::new(Driver { node: "n".to_owned(), api, ledger });
+        let directories = Directories::new(world.kubelet.root());
+        Agent::run(async move { driver.finish(&directories).await })
+    };
+    let agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    let one = claim("c", &[("gpu-0", "20Gi", "30")]);
+    put(&world, &one);
+    let prepared = world.kubelet.prepare(&found, &named(&one)).await;
+    assert_eq!(prepared.error, "");
+    drop(agent);
+    let _finishing = finish();
+    let again = world.kubelet.find_driver().await;
+    assert_eq!(world.kubelet.unprepare(&again, &named(&one)).await, "");
+    assert!(world.ledger.told().is_empty(), "{:?}", world.ledger.told());
+    until("withdrawn", || !again.announcement.exists()).await;
+    // Without a claim the kubelet does not see the driver again.
+    std::fs::write(&again.announcement, "").expect("a file that is left");
+    let _finishing = finish();
+    until("withdrawn at once", || !again.announcement.exists()).await;
+}
+
 #[tokio::test]
 async fn removed_sockets_are_made_again() {
     let world = World::new(&[81_920]).await;
@@ -202,8 +230,11 @@ async fn removed_sockets_are_made_again() {
     std::fs::remove_file(&found.announcement).expect("removed");
     until("announced", || found.announcement.exists()).await;
     let again = world.kubelet.find_driver().await;
+    let made = || again.announcement.metadata().and_then(|it| it.modified()).ok();
+    let before = made();
     std::fs::remove_file(Path::new(&again.info.endpoint)).expect("removed");
-    until("listening", || Path::new(&again.info.endpoint).exists()).await;
+    // The announcement is made again after the driver's socket.
+    until("announced again", || made().is_some_and(|it| Some(it) != before)).await;
     // The announcement's name has an @, without which no kubelet could register the driver.
     let dial =
         async |authority: String| authority::raw(&again.announcement, &authority, "/x").await;

@@ -1,17 +1,26 @@
 //! The scheduler extender, asked as a scheduler asks.
 
 use crate::api::Server;
-use crate::world::{Agent, container};
+use crate::programs::Process;
+use crate::world::{Agent, container, until};
 use gpuslice_k8s::api::client::{Client, status};
-use gpuslice_k8s::extender::serve;
+use gpuslice_k8s::extender::{Choices, serve};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::process::Stdio;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const BASE: &str = "/gpushare-scheduler";
 const SCHEDULER: &str = "ack-co-scheduler";
+
+fn choices() -> Choices {
+    let namespaces = ["kube-system", "gpuslice-system"].map(str::to_owned);
+    Choices { schedulers: vec![SCHEDULER.to_owned()], config_maps: namespaces.into() }
+}
 
 struct Scheduler {
     api: Arc<Server>,
@@ -46,7 +55,7 @@ impl Scheduler {
         let address = self.address;
         self.agent = Some(Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
-            serve(api, listener, vec![SCHEDULER.to_owned()], None).await.expect("serves");
+            serve(api, listener, choices(), None, std::future::pending()).await.expect("serves");
         }));
         for _ in 0..2000 {
             if self
@@ -207,6 +216,15 @@ async fn excluded_gpus_ended_pods_and_strange_requests() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     scheduler.bind(&second, "n1").await.expect("the room of the pod that ended");
+    let map = json!({ "metadata": { "name": "unhealthy-gpu-n2" }, "data": { "gpus": "1" } });
+    scheduler.api.put("/api/v1/namespaces/gpuslice-system/configmaps/unhealthy-gpu-n2", map);
+    let map = json!({ "metadata": { "name": "unhealthy-gpu-n2" }, "data": { "gpus": "0" } });
+    scheduler.api.put("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n2", map);
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let none = scheduler.filter(&scheduler.pod("nowhere", 1, 0)).await;
+    assert_eq!(none["NodeNames"], json!([]), "each namespace excludes one, and n1 is full");
+    assert!(scheduler.api.delete("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n2"));
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     let mut other = scheduler.pod("third", 1, 0);
     other["metadata"]["uid"] = json!("of-its-predecessor");
     assert!(scheduler.bind(&other, "n2").await.expect_err("another").contains("made again"));
@@ -267,4 +285,27 @@ async fn a_pod_is_bound_only_where_its_scheduler_would_bind_it() {
     let whole = json!({ "Pod": bound, "Nodes": { "items": [] } });
     let answer = scheduler.client.create(&format!("{BASE}/filter"), &whole).await.expect("JSON");
     assert!(answer["Error"].as_str().is_some_and(|it| it.contains("nodeCacheCapable")), "{answer}");
+}
+
+/// As the kubelet ends it: by SIGTERM, with a grace of 30 s.
+#[tokio::test]
+async fn the_program_ends_with_success_when_it_is_told() {
+    let api = Server::start().await;
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice-k8s"));
+    program.args(["extender", "--listen", "127.0.0.1:0", "--api", &api.url()]);
+    program.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut process = Process(program.spawn().expect("it starts"));
+    until("it reads the cluster", || api.log().iter().any(|it| it.contains("/api/v1/pods"))).await;
+    let pid = Pid::from_raw(process.0.id().cast_signed());
+    kill(pid, Signal::SIGTERM).expect("it lives");
+    let mut ended = || process.0.try_wait().expect("its state").map(|it| it.code());
+    let mut status = None;
+    for _ in 0..500 {
+        status = ended();
+        if status.is_some() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(status, Some(Some(0)), "within 5 s");
 }

@@ -252,7 +252,7 @@ async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
         of("capacity") && of("allocatable")
     };
     until("counted", count).await;
-    let map = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n";
+    let map = "/api/v1/namespaces/gpuslice-system/configmaps/unhealthy-gpu-n";
     assert!(world.api.get(map).is_none());
     world.ledger.health(1, HealthState::Xid);
     let gpus = || world.api.get(map).map(|it| it["data"]["gpus"].clone());
@@ -264,6 +264,45 @@ async fn schedulers_are_told_the_number_of_gpus_and_the_sick_ones() {
     world.api.put("/api/v1/nodes/n", json!({ "metadata": { "name": "n" }, "status": status }));
     world.kubelet.restart().await;
     until("counted again", count).await;
+}
+
+/// A connection to the server may be open and silent. Pods that it does not tell are read once before they are refused.
+#[tokio::test]
+async fn a_pod_that_a_silent_watch_does_not_tell_is_read() {
+    let world = World::new(&[16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    world.run(&pod("told", &[container("main", 1, 0)])).await.expect("admitted");
+    world.api.silence();
+    world.run(&pod("untold", &[container("main", 2, 10)])).await.expect("admitted");
+    let all = ["uid-told-c0 on 0 with 1024 and 0", "uid-untold-c0 on 0 with 2048 and 10"];
+    assert_eq!(world.ledger.told(), all);
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(
+        world.ledger.told(),
+        all,
+        "its claim is kept, although the watch has not told the pod"
+    );
+}
+
+/// The server may be busy, or have another change of the pod at the same time.
+#[tokio::test]
+async fn annotations_are_written_again_after_a_failure() {
+    let world = World::new(&[16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    world.api.refuse("/namespaces/default/pods/p");
+    let two = pod("p", &[container("a", 2, 10), container("b", 3, 0)]);
+    world.run(&two).await.expect("admitted");
+    let tried =
+        || world.api.log().iter().any(|it| it.starts_with("PATCH ") && it.contains("/pods/p"));
+    until("tried", tried).await;
+    world.api.refuse("");
+    let key = "scheduler.framework.gpushare.allocation";
+    let written = || {
+        world.api.get("/api/v1/namespaces/default/pods/p").expect("the pod")["metadata"]["annotations"][key].clone()
+    };
+    until("both are told", || written() == r#"{"0":{"0":2},"1":{"0":3}}"#).await;
 }
 
 /// The kubelet asks before each start, and knows by then which container has the devices.
@@ -316,7 +355,7 @@ async fn whole_gpus_are_chosen_by_their_links() {
     world.ledger.link(1, 3, 4);
     let _plugins = world.offering(Offer::Whole);
     until("its devices", || world.kubelet.allocatable(WHOLE) == 4).await;
-    let map = "/api/v1/namespaces/kube-system/configmaps/gpu-topology-n";
+    let map = "/api/v1/namespaces/gpuslice-system/configmaps/gpu-topology-n";
     until("the map", || world.api.get(map).is_some()).await;
     let map = world.api.get(map).expect("the map");
     assert_eq!(map["metadata"]["labels"]["nodename"], "n");

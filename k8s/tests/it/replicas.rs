@@ -5,7 +5,7 @@ use crate::world::{Agent, container, until};
 use gpuslice_k8s::api::client::Client;
 use gpuslice_k8s::api::store::Objects;
 use gpuslice_k8s::extender::lease::Elector;
-use gpuslice_k8s::extender::{BindArgs, Extender, serve};
+use gpuslice_k8s::extender::{BindArgs, Choices, Extender, serve};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -37,9 +37,16 @@ impl Replica {
         let client = Client::plain(&api.url()).expect("a URL");
         let agent = Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
-            serve(client, listener, vec![SCHEDULER.to_owned()], Some(elector))
-                .await
-                .expect("serves");
+            let (schedulers, config_maps) = (vec![SCHEDULER.to_owned()], Vec::new());
+            serve(
+                client,
+                listener,
+                Choices { schedulers, config_maps },
+                Some(elector),
+                std::future::pending(),
+            )
+            .await
+            .expect("serves");
         });
         let client = Client::plain(&format!("http://{address}")).expect("a URL");
         Replica { client, _agent: agent }
@@ -189,7 +196,7 @@ fn without_news(api: &Server, leads_for: Duration) -> (Extender, impl Sized) {
         client,
         nodes_copy,
         pods_copy,
-        maps_copy,
+        vec![maps_copy],
         vec![SCHEDULER.to_owned()],
         leading,
     );

@@ -99,7 +99,7 @@ impl Running {
         let agent = Agent::run(async move {
             let listener = TcpListener::from_std(free).expect("a socket");
             tokio::select! {
-                ended = serve(settings, listener, files) => ended.expect("serves"),
+                ended = serve(settings, listener, files, std::future::pending()) => ended.expect("serves"),
                 () = templates.run() => {}
             }
         });

@@ -110,6 +110,7 @@ impl World {
             },
             placement: Placement::Binpack,
             kubelet: self.kubelet.directories(),
+            config_maps: "gpuslice-system".to_owned(),
         }
     }
 

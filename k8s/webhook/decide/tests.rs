@@ -82,7 +82,6 @@ fn limits_become_claims_and_all_else_stays() {
         spec["resourceClaims"],
         json!([
             { "name": "nic", "resourceClaimName": "n" },
-            { "name": "gpuslice-i0", "resourceClaimTemplateName": "gpuslice-1x-3072mi-20pc" },
             { "name": "gpuslice-c0", "resourceClaimTemplateName": "gpuslice-1x-3072mi-20pc" },
             { "name": "gpuslice-c2", "resourceClaimTemplateName": "gpuslice-1x-5120mi-0pc" },
         ])
@@ -133,6 +132,29 @@ fn a_name_tells_one_template() {
     ] {
         assert_eq!(Template::of_name(other), None, "{other:?}");
     }
+}
+
+/// Both run one after the other, so the pod needs room for one of them.
+#[test]
+fn an_init_container_uses_its_successors_claim() {
+    let none = Value::Null;
+    let main = [container("a", &json!("3"), &none), container("b", &json!("4"), &json!("20"))];
+    let mut before = pod(&main);
+    before["spec"]["initContainers"] = json!([
+        container("same", &json!("3"), &none),
+        container("more", &json!("4"), &none),
+        container("largest", &json!("5"), &none),
+        container("sidecar", &json!("3"), &none),
+    ]);
+    before["spec"]["initContainers"][3]["restartPolicy"] = json!("Always");
+    let after = patched(&before);
+    let init = after["spec"]["initContainers"].as_array().expect("a list");
+    let used: Vec<&Value> = init.iter().map(|it| &it["resources"]["claims"][0]["name"]).collect();
+    assert_eq!(used, ["gpuslice-c0", "gpuslice-c1", "gpuslice-i2", "gpuslice-i3"]);
+    let template = |gib: u64, cores| Template { mib: gib << 10, cores, count: 1 };
+    let all = [template(5, 0), template(3, 0), template(3, 0), template(4, 20)];
+    assert_eq!(templates(&after), all);
+    assert_eq!(init[0]["resources"]["limits"], json!({ "cpu": "1" }));
 }
 
 #[test]

@@ -16,6 +16,11 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- /* Where agents write ConfigMaps. */ -}}
+{{- define "gpuslice.configMapNamespace" -}}
+{{ .Values.agent.configMapNamespace | default .Release.Namespace }}
+{{- end }}
+
 {{- /* Each term alone suffices, so each label is a term of its own. */ -}}
 {{- define "gpuslice.affinity" -}}
 nodeAffinity:
@@ -31,6 +36,10 @@ nodeAffinity:
 {{- range $key, $value := . }}{{ $all = append $all (printf "%s=%s" $key $value) }}{{ end -}}
 {{- join "," $all -}}
 {{- end -}}
+
+{{- define "gpuslice.schedulerConfigMap" -}}
+gpuslice-scheduler-{{ include "gpuslice.schedulerConfiguration" . | sha256sum | trunc 10 }}
+{{- end }}
 
 {{- define "gpuslice.schedulerConfiguration" -}}
 apiVersion: kubescheduler.config.k8s.io/v1
