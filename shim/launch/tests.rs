@@ -163,6 +163,7 @@ fn an_idle_process_gives_its_turn_back_and_a_new_launch_claims_it_again() {
     eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
     assert_eq!(rig.claims().drained.load(SeqCst), 1);
     rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    rig.gate.stop(); // from here on, no other thread can end it
     rig.launch(1, 0, US);
     assert_eq!(rig.claims().runnable.load(SeqCst), 1);
     assert_ne!(rig.claims().drained.load(SeqCst), 1, "active again, yet reported as drained");
@@ -332,10 +333,10 @@ fn work_on_the_fast_path_of_one_gpu_keeps_it_runnable_while_another_opens_the_wo
 fn a_stopped_gate_thread_queries_nothing() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 1_000_000 * US);
-    rig.launch(1, 5, 100_000 * US);
+    rig.launch(1, 5, 1_000_000 * US);
     rig.gate.stop();
     rig.turn(2, 0);
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(1_300));
     let claims = rig.claims();
     assert_ne!(claims.drained.load(SeqCst), claims.active.load(SeqCst));
     rig.gate.stop();
@@ -344,11 +345,12 @@ fn a_stopped_gate_thread_queries_nothing() {
 #[test]
 fn a_turn_drains_only_after_the_work_launched_before_turns() {
     let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(10_000_000, SeqCst);
     rig.launch(1, 5, 50 * US); // observed, so that its stream is known
     assert_eq!(rig.gate.word.load(SeqCst), OPEN);
     rig.fake.launch(Stream(5), 200_000 * US); // and a launch that bypassed the gate
-    let free_until = os::now() + 150_000 * US;
-    rig.fake.gpu.lock().expect("unpoisoned").busy_until = 0; // others run beside it
+    // others run beside it
+    let free_until = std::mem::take(&mut rig.fake.gpu().busy_until) - 50_000 * US;
     rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
     rig.page().gated.store(1, SeqCst);
     rig.gate.word.store(CLOSED, SeqCst);
@@ -373,7 +375,7 @@ fn the_open_mode_drains_before_the_first_turn() {
     let (active, drained) = (&claims.active, &claims.drained);
     assert_ne!(active.load(SeqCst), drained.load(SeqCst));
     rig.fake.launch(Stream(5), 200_000 * US); // and a launch that bypassed the gate
-    let free_until = os::now() + 150_000 * US;
+    let free_until = rig.fake.gpu().busy_until - 50_000 * US;
     rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
     rig.page().gated.store(1, SeqCst);
     rig.turn(2, 0);
@@ -386,10 +388,11 @@ fn the_open_mode_drains_before_the_first_turn() {
 #[test]
 fn a_process_without_turns_is_runnable_until_it_has_drained() {
     let rig = Rig::new(MODE_OPEN);
-    rig.page().lane[0].idle_us.store(20_000, SeqCst);
+    rig.page().lane[0].idle_us.store(10_000_000, SeqCst);
     rig.launch(1, 5, 50 * US);
     rig.fake.launch(Stream(5), 300_000 * US);
-    let free_until = os::now() + 250_000 * US;
+    let free_until = rig.fake.gpu().busy_until - 50_000 * US;
+    rig.page().lane[0].idle_us.store(20_000, SeqCst);
     eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
     assert!(os::now() >= free_until, "runnable was cleared too early");
     let claims = rig.claims();
@@ -454,7 +457,7 @@ fn copies_over_the_bus_are_tracked_and_never_held_for_long() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     for _ in 0..20 {
-        rig.start(1, 5, 20_000 * US, true);
+        rig.start(1, 5, 200_000 * US, true);
     }
     rig.turn(2, 0);
     rig.start(1, 6, 20_000 * US, true);
@@ -535,34 +538,46 @@ fn the_end_of_work_is_known_from_a_call_that_waited_for_it() {
     }
 }
 
-/// A program with short gaps keeps its turn over them, and ends it when it stops.
+/// A program of five long kernels and short gaps, which waits for their ends or not: whether it kept its turn, and the
+/// longest gap, ns.
+fn short_gaps(rig: &Rig, waits: bool) -> (bool, u64) {
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    rig.turn(1, 60_000_000 * US);
+    rig.launch(1, 5, 400_000 * US);
+    let mut longest = 0;
+    let kept = std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            for _ in 0..4 {
+                let (since, end) = (os::now(), rig.fake.gpu().busy_until);
+                std::thread::sleep(Duration::from_nanos(end.saturating_sub(os::now())));
+                if waits {
+                    rig.gate.waited(since);
+                }
+                std::thread::sleep(Duration::from_millis(2));
+                rig.launch(1, 5, 400_000 * US);
+                longest = longest.max(os::now().saturating_sub(end));
+            }
+        });
+        let mut kept = true;
+        while !busy.is_finished() {
+            kept &= rig.claims().runnable.load(SeqCst) == 1;
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        kept
+    });
+    (kept, longest)
+}
+
+/// A program with short gaps keeps its turn over them, and ends it when it stops. A try whose gaps the machine made long
+/// says nothing.
 #[test]
 fn a_program_with_short_gaps_keeps_its_turn() {
-    for wait in [true, false] {
-        let rig = Rig::new(MODE_TURNS);
-        rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
-        rig.turn(1, 60_000_000 * US);
-        rig.launch(1, 5, 400_000 * US);
-        let kept = std::thread::scope(|scope| {
-            let busy = scope.spawn(|| {
-                for _ in 0..4 {
-                    let (since, end) = (os::now(), rig.fake.gpu().busy_until);
-                    std::thread::sleep(Duration::from_nanos(end.saturating_sub(os::now())));
-                    if wait {
-                        rig.gate.waited(since);
-                    }
-                    std::thread::sleep(Duration::from_millis(2));
-                    rig.launch(1, 5, 400_000 * US);
-                }
-            });
-            let mut kept = true;
-            while !busy.is_finished() {
-                kept &= rig.claims().runnable.load(SeqCst) == 1;
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            kept
-        });
-        assert!(kept, "it lost its turn; waits: {wait}");
+    for waits in [true, false] {
+        let tries = (0..20).map(|_| Rig::new(MODE_TURNS));
+        let mut judged = tries.map(|rig| (short_gaps(&rig, waits), rig));
+        let found = judged.find(|((_, longest), _)| *longest < 100_000 * US);
+        let ((kept, _), rig) = found.expect("no gap was short");
+        assert!(kept, "it lost its turn; waits: {waits}");
         eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
     }
 }
