@@ -3,7 +3,6 @@
 use super::backend::Stream;
 use super::estimate::{Key, Task};
 use super::fake::{Fake, at_work};
-use super::gaps::CHANGE_NS;
 use super::os;
 use super::slow_path::{Gate, Work};
 use super::word::{CLOSED, OPEN};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 mod gates;
 mod launches;
+mod pauses;
 mod streams;
 
 const US: u64 = 1_000;
@@ -474,49 +474,6 @@ fn copies_over_the_bus_are_tracked_and_never_held_for_long() {
     assert_eq!(rig.claims().active.load(SeqCst), 3);
 }
 
-/// A kernel of 50 us, `meanwhile`, and the call that waits for its end. Returns whether all was done so soon that it is
-/// no reason to keep a turn: where the machine lets this thread wait, that counts as work.
-fn waits_for_a_kernel(rig: &Rig, meanwhile: impl FnOnce()) -> bool {
-    let began = os::now();
-    rig.launch(1, 5, 50 * US);
-    meanwhile();
-    let (since, end) = (os::now(), rig.fake.gpu().busy_until);
-    while os::now() < end {
-        std::hint::spin_loop();
-    }
-    rig.gate.waited(since);
-    os::now() - began < CHANGE_NS
-}
-
-/// Once its gaps are known to be long, a program that waits for its work ends its turn in the call that waits. A try in
-/// which the machine kept this thread from running says nothing.
-#[test]
-fn a_program_with_long_gaps_ends_its_turn_as_its_work_ends() {
-    let try_once = || {
-        let rig = Rig::new(MODE_TURNS);
-        rig.turn(1, 60_000_000 * US);
-        for _ in 0..8 {
-            if !waits_for_a_kernel(&rig, || {}) {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        rig.gate.stop(); // from here on, no other thread can end it
-        let mut rings = 0;
-        let in_time = waits_for_a_kernel(&rig, || {
-            assert_eq!(rig.claims().runnable.load(SeqCst), 1);
-            rings = rig.fake.rings.load(SeqCst);
-        });
-        if in_time {
-            assert_eq!(rig.claims().runnable.load(SeqCst), 0);
-            assert_eq!(rig.claims().drained.load(SeqCst), 1);
-            assert!(rig.fake.rings.load(SeqCst) > rings, "the daemon is not told");
-        }
-        in_time
-    };
-    assert!((0..100).any(|_| try_once()), "this thread was kept from running in each try");
-}
-
 /// A call that waited for the GPU returns as the work ends, however long that was expected to take. One that did not
 /// wait says nothing about the end.
 #[test]
@@ -535,50 +492,6 @@ fn the_end_of_work_is_known_from_a_call_that_waited_for_it() {
         let lane = rig.gate.lane(0);
         assert!(lane.fences.in_flight.empty());
         assert_eq!(lane.fences.in_flight.ended() >= end, waits);
-    }
-}
-
-/// A program of five long kernels and short gaps, which waits for their ends or not: whether it kept its turn, and the
-/// longest gap, ns.
-fn short_gaps(rig: &Rig, waits: bool) -> (bool, u64) {
-    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
-    rig.turn(1, 60_000_000 * US);
-    rig.launch(1, 5, 400_000 * US);
-    let mut longest = 0;
-    let kept = std::thread::scope(|scope| {
-        let busy = scope.spawn(|| {
-            for _ in 0..4 {
-                let (since, end) = (os::now(), rig.fake.gpu().busy_until);
-                std::thread::sleep(Duration::from_nanos(end.saturating_sub(os::now())));
-                if waits {
-                    rig.gate.waited(since);
-                }
-                std::thread::sleep(Duration::from_millis(2));
-                rig.launch(1, 5, 400_000 * US);
-                longest = longest.max(os::now().saturating_sub(end));
-            }
-        });
-        let mut kept = true;
-        while !busy.is_finished() {
-            kept &= rig.claims().runnable.load(SeqCst) == 1;
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        kept
-    });
-    (kept, longest)
-}
-
-/// A program with short gaps keeps its turn over them, and ends it when it stops. A try whose gaps the machine made long
-/// says nothing.
-#[test]
-fn a_program_with_short_gaps_keeps_its_turn() {
-    for waits in [true, false] {
-        let tries = (0..20).map(|_| Rig::new(MODE_TURNS));
-        let mut judged = tries.map(|rig| (short_gaps(&rig, waits), rig));
-        let found = judged.find(|((_, longest), _)| *longest < 100_000 * US);
-        let ((kept, _), rig) = found.expect("no gap was short");
-        assert!(kept, "it lost its turn; waits: {waits}");
-        eventually("runnable is cleared", || rig.claims().runnable.load(SeqCst) == 0);
     }
 }
 

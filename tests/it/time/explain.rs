@@ -46,7 +46,7 @@ fn in_seconds(node: &Node, seconds: &str) -> Value {
     answer(&command(node, &words).output().expect("it starts")).remove(0)
 }
 
-/// The first of five answers that `fits`, or the last one: a machine that stands still gives one stretch another reason.
+/// The first of five answers that `fits`, or the first: a machine that stands still gives one stretch another reason.
 fn explained_as(node: &Node, fits: impl Fn(&Value) -> bool) -> Value {
     let mut answers = (0..5).map(|_| explained(node));
     let first = answers.next().expect("five");

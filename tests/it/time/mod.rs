@@ -358,7 +358,7 @@ fn stopped_only_when_late(node: &Node, container: &str) {
     assert!(stops <= late, "{container} was stopped {stops} times and late {late} times");
 }
 
-/// The ratio of the heavy one's GPU time to the light one's settles, over stretches in which the light one has a second.
+/// The ratio of the heavy one's GPU time to the light one's settles, over stretches in which the light one has 1 s.
 fn ratio_settles(machine: &Machine, light: &Tenant, heavy: &Tenant, range: Range<f64>) {
     let ratio = || {
         let got = during(machine, &[light, heavy], Duration::from_secs(1));

@@ -63,8 +63,8 @@ pub fn moves(meter: &Meter, within: Duration) -> Option<f64> {
     None
 }
 
-/// Microseconds from `since` to the work's last progress; `None` if it makes progress after `TOO_LATE`. Where this thread
-/// waited for a processor, progress counts from the look before it.
+/// Microseconds from `since` to the work's last progress; `None` if it makes progress after `TOO_LATE`. Where this
+/// thread waited for a processor, progress counts from the look before it.
 pub fn stopped_after(meter: &Meter, since: Instant) -> Option<f64> {
     let (mut value, mut last) = (meter.read(), Instant::now());
     let (mut before, mut stopped_us) = (last, us_since(since));
