@@ -205,6 +205,22 @@ impl Started {
     pub fn go_on(&mut self) {
         self.input.write_all(b"\n").expect("it waits");
     }
+
+    /// Waits until it waits in another system call than the read of its input.
+    ///
+    /// # Panics
+    /// After a minute.
+    pub fn waits_for_no_input(&self) {
+        let path = format!("/proc/{}/syscall", self.child.id());
+        let waits = |text: &str| text.split(' ').next()?.parse::<u64>().ok().filter(|it| *it != 0);
+        for _ in 0..6000 {
+            if std::fs::read_to_string(&path).is_ok_and(|text| waits(&text).is_some()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("it never waits");
+    }
 }
 
 impl Drop for Started {

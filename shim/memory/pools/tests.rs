@@ -185,10 +185,13 @@ fn what_another_thread_has_settled_is_in_the_account() {
         scope.spawn(move || pool.settle(&late));
         begun.recv().expect("it settles");
         let (tells, told) = channel();
+        let (comes, there) = channel();
         scope.spawn(move || {
+            let _ = comes.send(());
             pool.settle(fake);
             let _ = tells.send(fake.state().taken);
         });
+        there.recv().expect("it begins");
         let early = told.recv_timeout(Duration::from_millis(50));
         assert!(early.is_err(), "{early:?} bytes are taken, before the account has changed");
         word.send(()).expect("it waits");

@@ -139,6 +139,7 @@ pub fn work_waits_for_its_turn(injection: Injection) {
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| send.send(probe.lines()));
+        slice.daemon.until("a launch that waits", |state| state.is_runnable());
         let soon = std::time::Duration::from_millis(300);
         assert!(receive.recv_timeout(soon).is_err(), "it did not wait");
         assert_eq!(slice.daemon.state().launches(), 0);

@@ -46,6 +46,7 @@ pub fn growth_waits_for_an_absent_daemon(injection: Injection) {
     probe.lines();
     slice.daemon.go_away();
     probe.go_on();
+    probe.waits_for_no_input();
     std::thread::sleep(std::time::Duration::from_millis(200));
     slice.daemon.come_back();
     assert_eq!(probe.lines(), ["alloc 0 0 0"]);
@@ -169,8 +170,8 @@ pub fn reused_descriptor_numbers_belong_to_the_program(injection: Injection) {
     slice.daemon.turn(8);
     std::thread::sleep(std::time::Duration::from_millis(200));
     slice.daemon.go_away();
-    slice.daemon.come_back();
     let again = slice.daemon.state().attaches + 1;
+    slice.daemon.come_back();
     slice.daemon.until("the process", |state| state.attaches >= again);
     probe.go_on();
     let lines = probe.lines();

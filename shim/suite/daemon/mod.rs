@@ -122,9 +122,9 @@ impl Daemon {
     /// Waits until the state satisfies `wanted`.
     ///
     /// # Panics
-    /// After ten seconds.
+    /// After a minute.
     pub fn until(&self, what: &str, wanted: impl Fn(&State) -> bool) {
-        for _ in 0..1000 {
+        for _ in 0..6000 {
             if wanted(&self.state()) {
                 return;
             }

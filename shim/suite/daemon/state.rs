@@ -318,6 +318,11 @@ impl State {
         self.word(64 + 8)
     }
 
+    /// Whether the only process claims to have work for lane 0, in flight or not launched yet.
+    pub fn is_runnable(&self) -> bool {
+        self.word(64 + 40) as u32 != 0
+    }
+
     /// Gives the engine an event, and performs its actions.
     pub(super) fn step(&mut self, event: Event) {
         let mut actions = Vec::new();

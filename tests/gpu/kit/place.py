@@ -143,7 +143,7 @@ class Node:
         command = [self.place.program("gpusliced"), "--runtime-dir", str(self.dir), "--driver-dir", str(self.place.driver), "--config", str(self.config), "--ephemeral", "--verbose"]
         self.log = open(pathlib.Path(self.home.name) / "log", "w+")
         self.daemon = subprocess.Popen(command, env=self.place.environment(), stdout=self.log, stderr=self.log)
-        for _ in range(200):
+        for _ in range(1200):  # a minute
             if (self.dir / "admin.sock").exists():
                 return self
             if self.daemon.poll() is not None:

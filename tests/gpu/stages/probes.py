@@ -24,11 +24,13 @@ OTHERWISE = {"denied": "0x1b not permitted", "unsupported": "0x56 not supported"
 # The way in which the daemon stops work.
 USED = "channels disabled"
 LIMIT_SECONDS = 60
+# A simulated GPU shares its machine with other work.
+SIM_LIMIT_SECONDS = 300
 CHECKPOINT_MIB = [64, 1024, 10240, 61440]
 # After so many seconds a stage begins nothing more.
 LAST_SECONDS = 220
-# Length of the work that is stopped: on a card too long to end by chance while it is watched.
-LENGTH_MS = {"card": 5000, "on": 1000, "other": 500}
+# Length of the work that is stopped: too long to end by chance while it is watched.
+LENGTH_MS = {"card": 5000, "on": 3000, "other": 500}
 
 
 def run(here, result):
@@ -66,7 +68,7 @@ def ask(here, probe, case):
         start = time.monotonic()
         process = subprocess.Popen(line(here, probe, length), env=here.environment(**device(here, case)), stdout=out, stderr=error)
         try:
-            status = ended(process, LIMIT_SECONDS)
+            status = ended(process, SIM_LIMIT_SECONDS if here.sim else LIMIT_SECONDS)
         finally:
             process.kill()  # also where the stage is over; without effect on one that has ended
         seconds = time.monotonic() - start

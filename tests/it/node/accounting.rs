@@ -72,6 +72,7 @@ fn the_memory_of_a_process_with_several_connections_is_charged_once() {
             assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
             *kept.lock().expect("ours") = Some(both);
         });
+        eventually("samples", || case.row("web")["memory_enforcement"] == "accounted");
         // Two samples that must agree are 300 ms apart.
         std::thread::sleep(Duration::from_millis(1_000));
         let row = case.row("web");

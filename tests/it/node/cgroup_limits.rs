@@ -40,10 +40,10 @@ fn the_limit_is_on_the_leaf_before_the_answer_and_holds_a_program_without_the_sh
     let idle = group.idle();
     case.must_admit("web", CAP, idle.pid());
     let machine = machine(&case);
-    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)));
+    case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
     let above = limits(&machine, group.parent());
     assert_eq!(above, Err(LimitError::NotFound), "on the leaf alone");
-    assert_eq!(case.row("web")["memory_enforcement"], "driver");
+    case.is_enforced_by("web", "driver");
     let stranger = Stranger::start(&case.node, &group);
     assert!(stranger.got < CAP && stranger.total == CAP, "{}", stranger.got);
     eventually("what the driver counts in ps", || {
@@ -51,7 +51,7 @@ fn the_limit_is_on_the_leaf_before_the_answer_and_holds_a_program_without_the_sh
     });
     drop(stranger);
     assert!(matches!(case.node.dismiss("web"), Answer::Dismissed {}));
-    assert_eq!(limits(&machine, &group.dir), Err(LimitError::NotFound));
+    case.has(|| limits(&machine, &group.dir), Err(LimitError::NotFound));
     assert!(Stranger::start(&case.node, &group).got > CAP, "a limit is left");
 }
 
@@ -66,8 +66,9 @@ fn a_group_whose_name_is_not_text_has_its_limit() {
     let group = Group::within(around.parent(), OsStr::from_bytes(b"x\xff\x1b"));
     let idle = group.idle();
     case.must_admit("web", CAP, idle.pid());
-    assert_eq!(limits(&machine(&case), &group.dir), Ok((0, CAP)));
-    assert_eq!(case.row("web")["memory_enforcement"], "driver");
+    let machine = machine(&case);
+    case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
+    case.is_enforced_by("web", "driver");
     let stranger = Stranger::start(&case.node, &group);
     assert!(stranger.got < CAP, "{}", stranger.got);
     eventually("what the driver counts in ps", || {
@@ -87,7 +88,7 @@ fn a_limit_is_raised_at_once_and_lowered_as_memory_is_freed() {
     let machine = machine(&case);
     let said = case.says(&["set", "web", "--memory", "512MiB"]);
     assert_eq!(said, "web: gpu 0 (simulated): 256MiB -> 512MiB\n");
-    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)));
+    case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
 
     let stranger = Stranger::start(&case.node, &group);
     let held = machine.limits_of(0, &group.dir).expect("limits").used;
@@ -117,8 +118,8 @@ fn a_guarantee_is_not_left_behind() {
     for _ in 0..2 {
         let idle = group.idle();
         case.must_admit("web", CAP, idle.pid());
-        assert_eq!(limits(&machine, &group.dir), Ok((CAP, CAP)));
-        assert_eq!(limits(&machine, group.parent()).map(|both| both.0), Ok(CAP));
+        case.has(|| limits(&machine, &group.dir), Ok((CAP, CAP)));
+        case.has(|| limits(&machine, group.parent()).map(|both| both.0), Ok(CAP));
         case.node.dismiss("web");
         // Cleared before the answer, unless NVML was too slow.
         eventually("nothing left above", || {
@@ -138,9 +139,8 @@ fn a_refused_guarantee_is_logged_and_the_slice_works_without() {
     let (one, two) = (group.idle(), other.idle());
     case.must_admit("one", GIB, one.pid());
     case.must_admit("two", GIB, two.pid());
-    assert_eq!(case.row("one")["memory_enforcement"], "driver");
-    let log = case.node.log();
-    assert!(log.contains("NVML_ERROR_INVALID_ARGUMENT"), "{log}");
+    case.is_enforced_by("one", "driver");
+    case.has(|| case.node.log().contains("NVML_ERROR_INVALID_ARGUMENT"), true);
     eventually("its enforcement level, once NVML has answered", || {
         case.row("two")["memory_enforcement"] == "accounted"
     });
@@ -156,6 +156,7 @@ fn a_restarted_daemon_restores_limits_and_clears_them_later() {
     let idle = group.idle();
     case.must_admit("web", CAP, idle.pid());
     let machine = machine(&case);
+    case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
     case.node.end_daemon(Signal::SIGKILL);
     assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)), "it outlives the daemon");
     machine.set_limits(0, &group.dir, 0, CAP + CAP / 2).expect("set by another program");
@@ -179,10 +180,10 @@ fn the_smaller_of_two_programs_limits_stays() {
     let theirs = |bytes| machine.set_limits(0, &group.dir, 0, bytes).expect("set by a program");
     theirs(CAP / 2);
     case.must_admit("web", CAP, idle.pid());
-    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP / 2)));
+    case.has(|| limits(&machine, &group.dir), Ok((0, CAP / 2)));
     let told = "memory limit 512MiB -> 256MiB: another program's";
     eventually("the event", || case.says(&["events"]).contains(told));
-    assert_eq!(case.row("web")["memory_enforcement"], "driver");
+    case.is_enforced_by("web", "driver");
     case.node.end_daemon(Signal::SIGKILL);
     case.start_again();
     eventually("the event", || case.says(&["events"]).contains(told));

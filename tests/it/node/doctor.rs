@@ -32,6 +32,7 @@ fn doctor_shows_memory_enforcement_of_gpus_and_slices() {
     let group = Group::new(&mount);
     let idle = group.idle();
     case.must_admit("web", GIB / 2, idle.pid());
+    case.is_enforced_by("web", "driver");
     let output = doctor(&case, &["--json"]);
     assert!(output.status.success(), "{output:?}");
     let checks = checks(&output);
@@ -110,9 +111,11 @@ fn doctor_names_sources_of_requests_and_the_toolkit() {
         ("echo NVIDIA Container Toolkit CLI version 1.17.8", true, "the toolkit does not read it"),
         ("echo no library >&2; exit 1", false, "no library"),
     ] {
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("written");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&program, mode).expect("a mode");
+        // By a child: another test's process, forked meanwhile, would keep a file of ours open for writing, and it
+        // could not be executed.
+        let write = "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+        let written = Command::new("sh").args(["-c", write]).arg(&program).arg(script).status();
+        assert!(written.expect("a shell").success());
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
         doctor.args(["doctor", "--json", "--driver-dir"]).arg(target_dir().join("sim"));
         doctor.arg("--config").arg(&config).arg("--runtime-dir").arg(case.node.runtime_dir());

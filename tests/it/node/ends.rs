@@ -51,13 +51,13 @@ fn the_next_container_waits_until_the_limits_are_cleared() {
         let (group, another) = (Group::new(&mount), Group::new(&mount));
         let first = group.idle();
         case.must_admit("web", CAP, first.pid());
-        assert_eq!(case.row("web")["memory_enforcement"], "driver");
+        case.is_enforced_by("web", "driver");
         drop(first);
         let next = another.idle();
         case.must_admit("web", CAP, next.pid());
         let limit = |group: &Group| machine.limits_of(0, &group.dir).map(|limits| limits.hard);
-        assert_eq!(limit(&group), Err(LimitError::NotFound));
-        assert_eq!(limit(&another), Ok(CAP));
+        case.has(|| limit(&group), Err(LimitError::NotFound));
+        case.has(|| limit(&another), Ok(CAP));
         drop(next);
         eventually("no slice", || case.node.containers().is_empty());
     }

@@ -164,7 +164,7 @@ fn processes_that_pulse_in_turn_are_charged_for_what_they_hold() {
     });
 }
 
-/// All ask at once, and wait for each other. Then none has a grant for three times as long, on any machine.
+/// All ask at once, and wait for each other. Then none has a grant for three times as long, on a machine of any speed.
 #[test]
 fn sixty_four_processes_that_pulse_are_charged_for_what_they_hold() {
     pulses(64, |clients, over| {
@@ -203,9 +203,11 @@ fn measured(case: &Case, container: &str, mib: u64) -> (Stranger, Attached) {
         *client.lock().expect("ours") = Some((tenant, attached));
     });
     let (tenant, attached) = client.into_inner().expect("ours").expect("it is attached");
-    tenant.0.send(7, &Request::Measure { lane: Lane(0) }).expect("sent");
-    let reply: Reply = reply_within_patience(&tenant);
-    assert!(matches!(reply, Reply::Measured { used: Some(_), .. }), "{reply:?}");
+    // Where NVML does not answer in time, no use is known.
+    eventually("a measure", || {
+        tenant.0.send(7, &Request::Measure { lane: Lane(0) }).expect("sent");
+        matches!(reply_within_patience(&tenant), Reply::Measured { used: Some(_), .. })
+    });
     (holder, attached)
 }
 

@@ -76,7 +76,7 @@ fn by_default_an_event_tells_of_it_and_nothing_is_stopped() {
 /// A frozen container goes on once it fits its cap, and a restarted daemon knows that it is frozen.
 #[test]
 fn a_frozen_container_goes_on_when_it_fits_its_cap() {
-    let Some(mut scene) = Scene::start("over the cap", "over_cap_freeze_s = 2\n") else {
+    let Some(mut scene) = Scene::start("over the cap", "over_cap_freeze_s = 5\n") else {
         return;
     };
     eventually("a frozen group", || scene.is_frozen());
@@ -100,7 +100,7 @@ fn a_frozen_container_goes_on_when_it_fits_its_cap() {
 #[test]
 fn nothing_stays_frozen_that_no_daemon_would_thaw() {
     for removed in [true, false] {
-        let Some(mut scene) = Scene::start("over the cap", "over_cap_freeze_s = 2\n") else {
+        let Some(mut scene) = Scene::start("over the cap", "over_cap_freeze_s = 5\n") else {
             return;
         };
         eventually("a frozen group", || scene.is_frozen());
@@ -119,7 +119,7 @@ fn nothing_stays_frozen_that_no_daemon_would_thaw() {
 /// A slice that is not restored, since its GPU does not answer, is looked at no more: its processes go on.
 #[test]
 fn a_frozen_container_whose_slice_is_not_restored_goes_on() {
-    let Some(mut scene) = Scene::start("over the cap", "over_cap_freeze_s = 2\n") else {
+    let Some(mut scene) = Scene::start("over the cap", "over_cap_freeze_s = 5\n") else {
         return;
     };
     eventually("a frozen group", || scene.is_frozen());
@@ -132,7 +132,7 @@ fn a_frozen_container_whose_slice_is_not_restored_goes_on() {
 /// Another program has frozen the container when that is due, and lets it go on later: then it is frozen.
 #[test]
 fn a_freeze_that_fails_is_tried_again() {
-    let Some(scene) = Scene::start("over the cap", "over_cap_freeze_s = 2\n") else {
+    let Some(scene) = Scene::start("over the cap", "over_cap_freeze_s = 5\n") else {
         return;
     };
     let freezes = |it: &str| fs::write(scene.group.dir.join("cgroup.freeze"), it).expect("ours");
@@ -148,7 +148,7 @@ fn a_freeze_that_fails_is_tried_again() {
 
 #[test]
 fn a_container_is_killed_only_where_the_configuration_says_so() {
-    let Some(scene) = Scene::start("over the cap", "over_cap_kill_s = 2\n") else {
+    let Some(scene) = Scene::start("over the cap", "over_cap_kill_s = 5\n") else {
         return;
     };
     eventually("its processes' end", || scene.processes() == 0);

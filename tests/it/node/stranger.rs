@@ -3,12 +3,13 @@
 use super::group::Group;
 use crate::harness::agent::Promised;
 use crate::harness::node::Node;
-use crate::harness::target_dir;
 use crate::harness::wire::TenantClient;
+use crate::harness::{PATIENCE, target_dir};
 use gpuslice_wire::units::Bytes;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::channel;
 
 pub struct Stranger {
     child: Child,
@@ -93,8 +94,17 @@ impl Stranger {
 
     fn of(mut child: Child) -> Stranger {
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut line = String::new();
-        lines.read_line(&mut line).expect("a line");
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            lines.read_line(&mut line).expect("a line");
+            let _ = sender.send((line, lines));
+        });
+        // One that the daemon has frozen before says nothing.
+        let (line, lines) = receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+            let _ = child.kill();
+            panic!("it has not told what it got")
+        });
         let memory: Value = serde_json::from_str(&line).expect("a memory event");
         let number = |name: &str| memory[name].as_u64().expect("a number");
         Stranger { got: number("got"), total: number("total"), child, _lines: lines }

@@ -108,7 +108,7 @@ impl Stage {
         std::thread::sleep(Duration::from_millis(300));
         let (start, before) = (gpuslice_sim_device::now_ns(), self.busy(tenants));
         std::thread::sleep(SPAN);
-        let (end, after) = (gpuslice_sim_device::now_ns(), self.busy(tenants));
+        let (after, end) = (self.busy(tenants), gpuslice_sim_device::now_ns());
         let gained = after.iter().zip(before).map(|(now, then)| now - then);
         gained.map(|ns| ns as f64 / (end - start) as f64).collect()
     }

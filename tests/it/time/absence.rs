@@ -18,13 +18,13 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
     let mut random = Random(seed | 1 << 32);
     let (mut node, machine) = node();
     // The device keeps the ends of 4,096 kernels. They last so long that none is missed while a daemon starts.
-    let tenants = [("a", 600), ("b", 900)]
+    let tenants = [("a", 1_500), ("b", 2_000)]
         .map(|(container, us)| Tenant::start(&node, &machine, container, us));
     let mut ends = [0, 1].map(|at: usize| Ends::of(&tenants[at], &machine));
     // The longest gaps, and the hiccups allowed for.
     let mut gaps = Vec::new();
     for round in 0..setting("KILLS", 20) {
-        let hiccups = Hiccups::watch();
+        let hiccups = Hiccups::of(&[&node], &tenants.each_ref());
         std::thread::sleep(Duration::from_micros(50_000 + random.below(40_000)));
         node.end_daemon(Signal::SIGKILL);
         // Restarted soon, after all tenants have noticed, or at any time between.

@@ -28,17 +28,38 @@ fn watch(ends: &mut Ends, machine: &Machine, long: Duration) -> Duration {
     ends.longest_gap(machine)
 }
 
+/// Kernels of a good tenant: the device keeps their ends for 6 s, while the test waits for something else.
+const GOOD_US: u64 = 1_500;
+/// Processes are caught in a turn of theirs after so many tries.
+const TRIES: usize = 30;
+
+/// Repeats the step of an attack for so long. Returns the time of all steps but those that the machine held up.
+fn ran_for(long: Duration, mut step: impl FnMut()) -> Duration {
+    let (start, mut ran) = (Instant::now(), Duration::ZERO);
+    while start.elapsed() < long {
+        let begin = Instant::now();
+        step();
+        let took = begin.elapsed();
+        ran += if took > Duration::from_millis(50) { Duration::ZERO } else { took };
+    }
+    ran
+}
+
 /// A process is stopped in the middle of its turn: the others wait for it, but not for ever, and it is charged
 /// for all that time. When it continues, so do its turns.
 #[test]
 fn stopped_in_its_turn() {
     let (node, machine) = node();
     let bad = Tenant::start(&node, &machine, "a", 500);
-    let good = Tenant::start(&node, &machine, "b", 500);
+    let good = Tenant::start(&node, &machine, "b", GOOD_US);
     let (turn, _observer) = lane(&node, "a");
     let hiccups = Hiccups::watch();
     let mut held_up = Duration::ZERO;
-    for _ in 0..5 {
+    let was_late = |held_up| held_up > Duration::from_millis(100) && late_turns(&node, "a") > 0;
+    for round in 0..TRIES {
+        if round >= 5 && was_late(held_up) {
+            break;
+        }
         let mut ends = Ends::of(&good, &machine);
         let before = bill(&node, "a");
         eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
@@ -56,22 +77,27 @@ fn stopped_in_its_turn() {
         good.gets(&machine, Duration::from_millis(50));
         bad.gets(&machine, Duration::from_millis(20));
     }
-    assert!(held_up > Duration::from_millis(100), "never stopped in its turn");
-    assert!(late_turns(&node, "a") > 0);
+    assert!(was_late(held_up), "never stopped in its turn: {held_up:?}");
 }
 
 /// A process is killed in the middle of its turn: the others go on at once, and its charge ends.
 #[test]
 fn killed_in_its_turn() {
     let (node, machine) = node();
-    let good = Tenant::start(&node, &machine, "b", 500);
-    let hiccups = Hiccups::watch();
-    for _ in 0..5 {
+    let good = Tenant::start(&node, &machine, "b", GOOD_US);
+    let mut hits = 0;
+    for round in 0..TRIES {
+        if round >= 5 && hits > 0 {
+            break;
+        }
         let mut bad = Tenant::start(&node, &machine, "a", 500);
         let (turn, observer) = lane(&node, "a");
+        let hiccups = Hiccups::of(&[&node], &[&good]);
         let mut ends = Ends::of(&good, &machine);
         eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
         bad.child.kill().expect("ours");
+        // Where the machine was slow, its turn was over by then.
+        hits += u32::from(may_launch(turn.turn.load(SeqCst)));
         bad.child.wait().expect("ours");
         let gap = watch(&mut ends, &machine, Duration::from_millis(400));
         let allowed = Duration::from_millis(200) + hiccups.allowance();
@@ -82,13 +108,14 @@ fn killed_in_its_turn() {
         good.gets(&machine, Duration::from_millis(100));
         assert_eq!(bill(&node, "a"), before, "the dead are charged");
     }
+    assert!(hits > 0, "never killed in its turn");
 }
 
 /// Kernels of several seconds: each delays the others for 2 s at most, and is charged in full.
 #[test]
 fn kernels_that_last_for_seconds() {
     let (node, machine) = node();
-    let good = Tenant::start(&node, &machine, "b", 500);
+    let good = Tenant::start(&node, &machine, "b", GOOD_US);
     let (mut ends, before) = (Ends::of(&good, &machine), bill(&node, "b"));
     let got = good.busy(&machine);
     let hiccups = Hiccups::watch();
@@ -123,17 +150,16 @@ fn a_process_that_never_drains() {
     let (claims, page) = (client_page(&attached), container_page(&attached));
     let hiccups = Hiccups::watch();
     let (mut ends, before) = (Ends::of(&good, &machine), bill(&node, "a"));
-    let end = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < end {
+    let ran = ran_for(Duration::from_secs(4), || {
         mute(&claims.lane[0], page.lane[0].turn.load(SeqCst));
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
         ends.longest_gap(&machine);
         std::thread::sleep(Duration::from_millis(1));
-    }
+    });
     let gap = ends.longest_gap(&machine);
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
     let billed = bill(&node, "a") - before;
-    assert!(billed > Duration::from_secs(3), "only {billed:?} of four seconds");
+    assert!(billed > ran * 3 / 4, "only {billed:?} of {ran:?}");
     good.gets(&machine, Duration::from_millis(200));
 }
 
@@ -153,9 +179,9 @@ fn a_process_that_reports_drained_and_is_not() {
     let mut ends = Ends::of(&good, &machine);
     let (before, billed) = (good.busy(&machine), bill(&node, "a"));
     let billed_good = bill(&node, "b");
-    let hiccups = Hiccups::watch();
+    let hiccups = Hiccups::of(&[&node], &[&good]);
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(3) {
+    let ran = ran_for(Duration::from_secs(3), || {
         let (lane, turn) = (&claims.lane[0], page.lane[0].turn.load(SeqCst));
         mute(lane, turn);
         lane.drained.store(lane.active.load(SeqCst), SeqCst);
@@ -165,7 +191,7 @@ fn a_process_that_reports_drained_and_is_not() {
         }
         ends.longest_gap(&machine);
         std::thread::sleep(Duration::from_millis(1));
-    }
+    });
     let (took, got) = (start.elapsed(), good.busy(&machine) - before);
     device.context_destroy(context).expect("ours");
     let gap = ends.longest_gap(&machine);
@@ -174,7 +200,7 @@ fn a_process_that_reports_drained_and_is_not() {
         .map(|(container, before)| bill(&node, container) - before);
     // Half of the turns, and in them every second slice, less the waits for a slice at their ends.
     assert!(got > took / 20, "the good one got {got:?} of {took:?}");
-    assert!(billed[0] > took / 4, "only {billed:?} of {took:?} on its bill");
+    assert!(billed[0] > ran / 4, "only {billed:?} of {ran:?} on its bill");
     eprintln!("got {got:?} of {took:?}, longest gap {gap:?}, bills {billed:?}");
 }
 

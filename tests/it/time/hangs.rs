@@ -3,9 +3,9 @@
 //!
 //! Beside the container that hangs them two others share the GPU 1:3, and must go on so.
 
-use super::Tenant;
 use super::preempt::{node_started, number, start, start_with_fault};
 use super::strangers::{Named, drive, tell};
+use super::{Tenant, settles};
 use crate::harness::fuse::Unanswering;
 use crate::harness::node::Node;
 use crate::harness::{eventually, skip};
@@ -57,11 +57,8 @@ impl Scene {
     /// The honest ones divide their time 1:3 while `meanwhile` is called again and again: in one of twenty
     /// stretches, because debts of the time before are paid in the first ones.
     pub fn share(&self, mut meanwhile: impl FnMut()) {
-        let mut parts = Vec::new();
-        while !parts.last().is_some_and(|part| (0.18..=0.32).contains(part)) {
-            assert!(parts.len() < 20, "never a quarter: {parts:?}; {}", self.node.log());
-            parts.push(self.part(&mut meanwhile));
-        }
+        let part = || self.part(&mut meanwhile);
+        settles("a quarter", part, |part| (0.18..=0.32).contains(part));
     }
 
     /// The part of `one` in the time of both, over a second of it.

@@ -100,8 +100,8 @@ const WAITS: [i64; 8] = [
     libc::SYS_nanosleep,
 ];
 
-/// The system call in which a stopped process is, if it is in one.
-fn waits_in(id: Pid) -> Option<i64> {
+/// The system call in which a process that does not run is, if it is in one.
+pub fn waits_in(id: Pid) -> Option<i64> {
     let call = fs::read_to_string(format!("/proc/{id}/syscall")).ok()?;
     call.split_whitespace().next()?.parse().ok().filter(|call| *call >= 0)
 }
@@ -137,6 +137,16 @@ pub fn helpers(daemon: Pid) -> BTreeMap<String, Helper> {
         }
     }
     found
+}
+
+/// One of them, as soon as it is there.
+fn helper(daemon: Pid, name: &str) -> Helper {
+    let mut found = None;
+    eventually(name, || {
+        found = helpers(daemon).remove(name);
+        found.is_some()
+    });
+    found.expect("just seen")
 }
 
 /// Everything that the two containers and new ones have of the daemon goes on.
@@ -198,7 +208,7 @@ impl OverCap {
 /// The thread that freezes groups hangs, and is asked to let a group go on: it does so when it does not hang any more.
 fn the_thread_that_freezes_groups(scene: &Scene) {
     let Some(over) = OverCap::start(&scene.node) else { return };
-    let hung = Hung::new(helpers(scene.node.pid())["over-cap"]);
+    let hung = Hung::new(helper(scene.node.pid(), "over-cap"));
     let set = command(&scene.node, &["set", "over", "--memory", "1GiB"]).output();
     assert!(set.expect("it starts").status.success());
     eventually("the thread is asked", || {
@@ -225,8 +235,7 @@ fn a_helper_that_hangs_stops_nothing() {
     for name in known {
         let long = (name == "--stop-work")
             .then(|| Tenant::start(&scene.node, &scene.machine, "a", LONG_US));
-        eventually(name, || helpers(daemon).contains_key(name));
-        let hung = Hung::new(helpers(daemon)[name]);
+        let hung = Hung::new(helper(daemon, name));
         all_goes_on(&scene, name);
         drop((hung, long));
     }
@@ -235,8 +244,7 @@ fn a_helper_that_hangs_stops_nothing() {
     scene.faults("hang=checkpoint");
     let mut suspend =
         command(&scene.node, &["suspend", "a"]).stderr(Stdio::null()).spawn().expect("it starts");
-    eventually("--move-memory", || helpers(daemon).contains_key("--move-memory"));
-    let Helper::Child(mover) = helpers(daemon)["--move-memory"] else {
+    let Helper::Child(mover) = helper(daemon, "--move-memory") else {
         panic!("a thread moves memory")
     };
     // The old kernel is a filter more.

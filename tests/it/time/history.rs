@@ -1,6 +1,6 @@
 //! The last minutes and recorded turns: what `gpuslice plot` and `gpuslice record` show is what the tenants got.
 
-use super::{Tenant, bill, must, node};
+use super::{Tenant, bill, must, node, settles};
 use crate::harness::eventually;
 use crate::harness::node::{Node, denied};
 use gpuslice_wire::admin::{Answer, Command, Denial};
@@ -8,7 +8,7 @@ use gpuslice_wire::family::Family;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::Bytes;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn run(node: &Node, words: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice"));
@@ -46,6 +46,7 @@ fn the_last_minutes_show_what_each_slice_got() {
     light.gets(&machine, Duration::from_millis(10));
     std::thread::sleep(Duration::from_secs(4));
     for container in ["a", "b"] {
+        let asked = Instant::now();
         let all = samples(&node, container);
         assert!(all.len() >= 3, "{all:?}");
         for sample in &all {
@@ -58,7 +59,8 @@ fn the_last_minutes_show_what_each_slice_got() {
         // what was charged outside of the samples is at most the begin and the present second
         let got: u64 = all.iter().map(|it| number(&it["got_us"])).sum();
         let charged = bill(&node, container).as_micros() as u64;
-        assert!(got <= charged && charged < got + 4_000_000, "{container}: {got} of {charged}");
+        let most = got + 2_000_000 + asked.elapsed().as_micros() as u64;
+        assert!(got <= charged && charged < most, "{container}: {got} of {charged}");
     }
     // On a busy machine a program may have no work for a part of a second, and is due less of it.
     eventually("a second in which both had work all the time", || {
@@ -123,17 +125,35 @@ fn a_program_is_shown_with_its_memory() {
     assert!(text.contains("nosuch"), "{text}");
 }
 
-#[test]
-fn a_recording_has_the_turns_of_a_stretch() {
-    let (node, machine) = node();
-    must(&node, &["set", "b", "--weight", "3"]);
-    let _heavy = Tenant::start(&node, &machine, "b", 500);
-    let light = Tenant::start(&node, &machine, "a", 500);
-    light.gets(&machine, Duration::from_millis(50));
+/// What a recording shows that a busy machine disturbs.
+#[derive(Debug)]
+struct Recorded {
+    fewest_turns: u64,
+    /// Recorded of the length, %.
+    busy: u64,
+    /// Of b in the time of both, recorded and billed, %.
+    shares: [u64; 2],
+    /// No stretch overlaps another one: of programs that the machine holds up work may end beside turns.
+    are_exclusive: bool,
+}
+
+/// Whether no two stretches of these kinds overlap.
+fn are_exclusive(events: &[Value], kinds: &[&str]) -> bool {
+    let is_meant = |it: &&Value| kinds.iter().any(|kind| it["name"] == *kind);
+    let stretches = events.iter().filter(|it| it["ph"] == "X").filter(is_meant);
+    let number = |it: &Value| it.as_f64().expect("a number");
+    let mut stretches: Vec<(f64, f64)> =
+        stretches.map(|it| (number(&it["ts"]), number(&it["dur"]))).collect();
+    stretches.sort_by(|a, b| a.0.total_cmp(&b.0));
+    stretches.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0 + 0.01)
+}
+
+/// Records, and asserts what holds on any machine.
+fn recorded(node: &Node) -> Recorded {
     let file = node.root().join("turns.json").display().to_string();
-    let before = ["a", "b"].map(|it| bill(&node, it));
-    run(&node, &["record", "--for", "1500ms", "-o", &file]);
-    let after = ["a", "b"].map(|it| bill(&node, it));
+    let before = ["a", "b"].map(|it| bill(node, it));
+    run(node, &["record", "--for", "1500ms", "-o", &file]);
+    let after = ["a", "b"].map(|it| bill(node, it));
     let text = std::fs::read_to_string(&file).expect("a trace");
     let trace: Value = serde_json::from_str(&text).expect("JSON");
     let about = &trace["otherData"];
@@ -142,32 +162,43 @@ fn a_recording_has_the_turns_of_a_stretch() {
     assert_eq!(about["dropped"], 0);
     let slices = about["slices"].as_array().expect("a list");
     let of = |name: &str| slices.iter().find(|it| it["container"] == name).expect("a slice");
-    for (at, name) in ["a", "b"].into_iter().enumerate() {
-        let got = number(&of(name)["gpu_ns"]);
-        let grown = (after[at] - before[at]).as_nanos() as u64;
-        assert!(got <= grown, "{name}: {got} recorded of {grown}");
-        assert!(number(&of(name)["turns"]) > 20, "{about}");
-    }
-    let sum = number(&of("a")["gpu_ns"]) + number(&of("b")["gpu_ns"]);
-    assert!(sum <= length && sum > length * 8 / 10, "{sum} of {length}");
-    // Both were billed a little longer than they were recorded.
-    let share = |[a, b]: [u64; 2]| 100 * b / (a + b);
-    let recorded = share(["a", "b"].map(|it| number(&of(it)["gpu_ns"])));
-    let billed = share([0, 1].map(|at| (after[at] - before[at]).as_nanos() as u64));
-    assert!(recorded.abs_diff(billed) <= 10, "{recorded} % recorded of {billed} %: {about}");
-    // turns are exclusive: no two of them overlap
+    let got = ["a", "b"].map(|it| number(&of(it)["gpu_ns"]));
+    let grown = [0, 1].map(|at| (after[at] - before[at]).as_nanos() as u64);
+    assert!(got[0] <= grown[0] && got[1] <= grown[1], "{got:?} recorded of {grown:?}");
+    let sum = got[0] + got[1];
+    assert!(sum <= length, "{sum} of {length}");
     let events = trace["traceEvents"].as_array().expect("a list");
-    let turns = events.iter().filter(|it| it["ph"] == "X");
-    let mut turns: Vec<(f64, f64)> = turns
-        .map(|it| (it["ts"].as_f64().expect("a number"), it["dur"].as_f64().expect("a number")))
-        .collect();
-    turns.sort_by(|a, b| a.0.total_cmp(&b.0));
-    assert!(turns.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0 + 0.01), "they overlap");
+    assert!(are_exclusive(events, &["turn"]), "turns overlap");
+    let share = |[a, b]: [u64; 2]| 100 * b / (a + b).max(1);
+    Recorded {
+        fewest_turns: ["a", "b"].map(|it| number(&of(it)["turns"])).into_iter().min().expect("two"),
+        busy: 100 * sum / length,
+        shares: [share(got), share(grown)],
+        are_exclusive: are_exclusive(events, &["turn", "drain", "overrun", "open"]),
+    }
+}
+
+#[test]
+fn a_recording_has_the_turns_of_a_stretch() {
+    let (node, machine) = node();
+    must(&node, &["set", "b", "--weight", "3"]);
+    let _heavy = Tenant::start(&node, &machine, "b", 500);
+    let light = Tenant::start(&node, &machine, "a", 500);
+    light.gets(&machine, Duration::from_millis(50));
+    settles(
+        "a recording",
+        || recorded(&node),
+        |it| {
+            // Both were billed a little longer than they were recorded.
+            let shares = it.shares[0].abs_diff(it.shares[1]) <= 10;
+            it.fewest_turns > 20 && it.busy >= 80 && shares && it.are_exclusive
+        },
+    );
     let picture = node.root().join("turns.svg").display().to_string();
-    run(&node, &["record", "--for", "200ms", "-o", &picture]);
+    run(&node, &["record", "--for", "2s", "-o", &picture]);
     let picture = std::fs::read_to_string(&picture).expect("a picture");
     assert!(picture.contains("turns of ") && picture.contains(">a</text>"), "{picture}");
-    let told = run(&node, &["record", "--for", "100ms"]);
+    let told = run(&node, &["record", "--for", "2s"]);
     assert!(told.starts_with("NAME ") && told.contains("\na "), "{told}");
 }
 

@@ -4,7 +4,7 @@
 //! `tests/bench/timing` has the whole table, and exact bounds. Here the machine may be busy, so a holder may be idle
 //! for longer than its pause: `idle_us` is long enough for that, and root's daemon and tenants go before other work.
 
-use super::{Tenant, must, node, shown};
+use super::{Tenant, during, must, node, ratio_settles, settles, shown};
 use crate::harness::node::Node;
 use crate::harness::wire::{client_page, container_page};
 use crate::harness::{can_go_before_other_work, go_before_other_work, target_dir};
@@ -52,14 +52,6 @@ fn steps(
     Tenant::run(command, node, machine, container, Duration::from_millis(20))
 }
 
-/// GPU time of each over a time in which the first one has had so much.
-fn during(machine: &Machine, tenants: &[&Tenant], first: Duration) -> Vec<f64> {
-    let look = || tenants.iter().map(|tenant| tenant.busy(machine)).collect::<Vec<_>>();
-    let before = look();
-    tenants[0].gets(machine, first);
-    look().iter().zip(&before).map(|(now, then)| (*now - *then).as_secs_f64()).collect()
-}
-
 /// Each load can use more than three quarters of a GPU. The work between two pauses is long enough that a holder keeps
 /// its turn over a pause which the machine makes longer.
 #[test]
@@ -73,9 +65,7 @@ fn weights_hold_in_cells_of_the_matrix() {
         let light = steps(&node, &machine, "a", load);
         let heavy = steps(&node, &machine, "b", load);
         light.gets(&machine, Duration::from_millis(100));
-        let got = during(&machine, &[&light, &heavy], Duration::from_millis(600));
-        let ratio = got[1] / got[0];
-        assert!((2.4..3.6).contains(&ratio), "{load:?}: {got:?} s, {ratio}");
+        ratio_settles(&machine, &light, &heavy, 2.4..3.6);
     }
 }
 
@@ -90,9 +80,11 @@ fn a_share_holds_beside_weights() {
     must(&node, &["set", "a", "--share", "50"]);
     must(&node, &["set", "c", "--weight", "3"]);
     let tenants = ["a", "b", "c"].map(|name| steps(&node, &machine, name, [1_000, 100, 1]));
-    let got = during(&machine, &tenants.each_ref(), Duration::from_secs(1));
-    let part = got[0] / got.iter().sum::<f64>();
-    assert!((0.44..0.56).contains(&part), "{got:?} s, {part}");
+    let part = || {
+        let got = during(&machine, &tenants.each_ref(), Duration::from_secs(1));
+        got[0] / got.iter().sum::<f64>()
+    };
+    settles("half of the GPU time", part, |part| (0.44..0.56).contains(part));
 }
 
 /// What an attack may cost once: a long kernel, or a claim of one.
@@ -102,10 +94,11 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// The honest tenant's time beside an attack of 6 s: at least nine tenths of its due.
 fn honest(machine: &Machine, tenant: &Tenant, attack: impl FnOnce(Duration)) {
-    let (start, before) = (Instant::now(), tenant.busy(machine));
+    let (before, start) = (tenant.busy(machine), Instant::now());
     attack(Duration::from_secs(6));
+    let took = start.elapsed();
     let got = tenant.busy(machine) - before;
-    let due = (start.elapsed() - ONCE - Duration::from_millis(100)).mul_f64(100.0 / 101.0);
+    let due = (took - ONCE - Duration::from_millis(100)).mul_f64(100.0 / 101.0);
     assert!(got >= due.mul_f64(0.9), "{got:?} of {due:?}");
 }
 

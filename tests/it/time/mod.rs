@@ -34,6 +34,8 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -216,6 +218,8 @@ impl Ends {
 
     /// The longest gap so far; one that lasts counts up to now.
     fn longest_gap(&mut self, machine: &Machine) -> Duration {
+        // First: what this thread waits for a processor from here on is no gap.
+        let now = now_ns();
         let completed = machine.context_info(self.context).expect("alive").completed;
         // The device does not keep older times.
         assert!(completed - self.next < 4096, "looked too seldom");
@@ -227,7 +231,7 @@ impl Ends {
             self.last = end_ns.max(self.last);
         }
         self.next = completed;
-        Duration::from_nanos(self.longest.max(now_ns().saturating_sub(self.last)))
+        Duration::from_nanos(self.longest.max(now.saturating_sub(self.last)))
     }
 }
 
@@ -242,22 +246,39 @@ fn a_stall_counts_before_it_ends() {
     assert!(ends.longest_gap(&machine) >= Duration::from_millis(20));
 }
 
-/// Pauses of this machine: the longest delay of a thread that sleeps for a millisecond.
+/// Pauses of this machine: the longest delay of a thread that sleeps for a millisecond, and how long threads of
+/// processes waited for a processor in the worst second.
 struct Hiccups {
     stop: Arc<AtomicBool>,
-    worst: Arc<AtomicU64>,
+    worst: Arc<[AtomicU64; 2]>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Hiccups {
     fn watch() -> Hiccups {
-        let (stop, worst) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        Hiccups::of(&[], &[])
+    }
+
+    /// The same with the run delays of these tenants and of the daemon of these nodes.
+    fn of(nodes: &[&Node], tenants: &[&Tenant]) -> Hiccups {
+        let pids = nodes.iter().map(|node| node.pid()).chain(tenants.iter().map(|it| it.pid()));
+        let pids: Vec<Pid> = pids.flat_map(|pid| [vec![pid], children(pid)].concat()).collect();
+        let (stop, worst) = (Arc::<AtomicBool>::default(), Arc::<[AtomicU64; 2]>::default());
         let (ended, seen) = (stop.clone(), worst.clone());
         let thread = std::thread::spawn(move || {
+            let mut second = VecDeque::from([(Instant::now(), run_delay_ns(&pids))]);
             while !ended.load(Relaxed) {
                 let start = Instant::now();
                 std::thread::sleep(Duration::from_millis(1));
-                seen.fetch_max(start.elapsed().as_nanos() as u64, Relaxed);
+                seen[0].fetch_max(start.elapsed().as_nanos() as u64, Relaxed);
+                if second[second.len() - 1].0.elapsed() > Duration::from_millis(20) {
+                    second.push_back((Instant::now(), run_delay_ns(&pids)));
+                    let grown = second[second.len() - 1].1.saturating_sub(second[0].1);
+                    seen[1].fetch_max(grown, Relaxed);
+                    if second[0].0.elapsed() > Duration::from_secs(1) {
+                        second.pop_front();
+                    }
+                }
             }
         });
         Hiccups { stop, worst, thread: Some(thread) }
@@ -265,8 +286,27 @@ impl Hiccups {
 
     /// Several threads have to run one after the other until work goes on.
     fn allowance(&self) -> Duration {
-        4 * Duration::from_nanos(self.worst.load(Relaxed))
+        let [pause, delay] = [0, 1].map(|at| Duration::from_nanos(self.worst[at].load(Relaxed)));
+        4 * pause + delay
     }
+}
+
+/// How long the threads of these processes have waited for a processor, all together.
+fn run_delay_ns(pids: &[Pid]) -> u64 {
+    let tasks = |pid: &Pid| std::fs::read_dir(format!("/proc/{pid}/task")).ok();
+    let tasks = pids.iter().filter_map(tasks).flat_map(|it| it.flatten());
+    let delay = |task: std::fs::DirEntry| -> Option<u64> {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse().ok()
+    };
+    tasks.filter_map(delay).sum()
+}
+
+/// The processes that this one's first thread has started: a tenant may be one of its command's.
+fn children(pid: Pid) -> Vec<Pid> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let words = text.unwrap_or_default();
+    words.split_whitespace().filter_map(|it| it.parse().ok().map(Pid::from_raw)).collect()
 }
 
 impl Drop for Hiccups {
@@ -306,4 +346,49 @@ fn bill(node: &Node, container: &str) -> Duration {
 /// How often a container was not quiet in time after a turn of its own.
 fn late_turns(node: &Node, container: &str) -> u64 {
     shown(node, container)["late_turns"].as_u64().expect("a number")
+}
+
+/// Asserts that a container's work was stopped, or to be stopped, in late turns of its own alone: a machine that stands
+/// still lets an honest one be late.
+fn stopped_only_when_late(node: &Node, container: &str) {
+    let now = shown(node, container);
+    let [stops, missed] = ["stops", "stops_missed"].map(|what| now[what].as_u64());
+    let stops = stops.zip(missed).map(|(stops, missed)| stops + missed).expect("numbers");
+    let late = late_turns(node, container);
+    assert!(stops <= late, "{container} was stopped {stops} times and late {late} times");
+}
+
+/// The ratio of the heavy one's GPU time to the light one's settles, over stretches in which the light one has 1 s.
+fn ratio_settles(machine: &Machine, light: &Tenant, heavy: &Tenant, range: Range<f64>) {
+    let ratio = || {
+        let got = during(machine, &[light, heavy], Duration::from_secs(1));
+        got[1] / got[0]
+    };
+    settles("the ratio of two", ratio, |ratio| range.contains(ratio));
+}
+
+/// GPU time of each over a time in which the first one has had so much.
+fn during(machine: &Machine, tenants: &[&Tenant], first: Duration) -> Vec<f64> {
+    let look = || tenants.iter().map(|tenant| tenant.busy(machine)).collect::<Vec<_>>();
+    let before = look();
+    tenants[0].gets(machine, first);
+    look().iter().zip(&before).map(|(now, then)| (*now - *then).as_secs_f64()).collect()
+}
+
+/// Measures up to twenty times, until what was measured `fits`: weights and shares hold in the long run, and a machine
+/// that stands still disturbs one stretch.
+fn settles<T: std::fmt::Debug>(
+    what: &str,
+    mut measure: impl FnMut() -> T,
+    fits: impl Fn(&T) -> bool,
+) -> T {
+    let mut seen = Vec::new();
+    while seen.len() < 20 {
+        let got = measure();
+        if fits(&got) {
+            return got;
+        }
+        seen.push(got);
+    }
+    panic!("{what}: {seen:?}");
 }

@@ -1,7 +1,7 @@
 //! A process in a time namespace, whose clock is hours ahead of the daemon's or behind it, takes turns like any other.
 //! It notices a dead daemon as soon.
 
-use super::{Ends, Hiccups, TURNS, Tenant, must, node};
+use super::{Ends, Hiccups, TURNS, Tenant, must, node, ratio_settles};
 use crate::harness::{is_root, skip, target_dir};
 use gpuslice_sim_device::Machine;
 use nix::sys::signal::Signal;
@@ -52,7 +52,7 @@ fn takes_turns(test: &str, seconds: i64) {
     let heavy = Tenant::start(&node, &machine, "b", 500);
     share(&light, &heavy, &machine);
     let mut ends = [&light, &heavy].map(|tenant| Ends::of(tenant, &machine));
-    let hiccups = Hiccups::watch();
+    let hiccups = Hiccups::of(&[&node], &[&light, &heavy]);
     node.end_daemon(Signal::SIGKILL);
     for tenant in [&light, &heavy] {
         tenant.gets(&machine, Duration::from_millis(300));
@@ -71,12 +71,7 @@ fn takes_turns(test: &str, seconds: i64) {
 /// processor.
 fn share(light: &Tenant, heavy: &Tenant, machine: &Machine) {
     light.gets(machine, Duration::from_millis(100));
-    let before = [light, heavy].map(|tenant| tenant.busy(machine));
-    light.gets(machine, Duration::from_secs(1));
-    let after = [light, heavy].map(|tenant| tenant.busy(machine));
-    let [light, heavy] = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
-    let ratio = heavy / light;
-    assert!((1.5..6.0).contains(&ratio), "{heavy} s : {light} s = {ratio}");
+    ratio_settles(machine, light, heavy, 1.5..6.0);
 }
 
 #[test]

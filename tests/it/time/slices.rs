@@ -14,7 +14,7 @@ use gpuslice_wire::units::Bytes;
 use nix::sys::signal::Signal;
 use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PROBE: &str = "preemption = \"probe\"\n";
 /// The device's value for a context without a slice of its own.
@@ -48,16 +48,18 @@ fn wait_for(machine: &Machine, both: &[Tenant; 2], what: [u64; 2]) {
     eventually(&format!("time slices of {what:?}"), is);
 }
 
-/// The first one's part of both tenants' GPU time, while `overlap` finds that both have work.
+/// The first one's part of both tenants' GPU time, while `overlap` finds that both have work. Between two looks that
+/// the machine has kept apart one of them may have had none.
 fn part(machine: &Machine, both: &[Tenant; 2], overlap: impl Fn() -> bool) -> f64 {
     let (mut had, mut all) = (Duration::ZERO, Duration::ZERO);
-    let look = || (overlap(), [0, 1].map(|at| both[at].busy(machine)));
+    let look = || (Instant::now(), overlap(), [0, 1].map(|at| both[at].busy(machine)));
     let mut before = look();
     while all < Duration::from_secs(2) {
         std::thread::sleep(Duration::from_millis(5));
         let now = look();
-        if before.0 && now.0 {
-            let more = [0, 1].map(|at| now.1[at] - before.1[at]);
+        let apart = now.0.elapsed() + (now.0 - before.0);
+        if before.1 && now.1 && apart < Duration::from_millis(50) {
+            let more = [0, 1].map(|at| now.2[at] - before.2[at]);
             had += more[0];
             all += more[0] + more[1];
         }

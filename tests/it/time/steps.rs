@@ -1,7 +1,7 @@
 //! Programs that wait for each kernel before they launch the next one get GPU time by their weights, as those do
 //! that keep the GPU's queue full.
 
-use super::{Tenant, must, node};
+use super::{Tenant, must, node, ratio_settles};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
@@ -18,10 +18,5 @@ fn weights_hold_for_programs_that_synchronise() {
     let light = Tenant::with(&node, &machine, "a", 30_000, &step);
     let heavy = Tenant::with(&node, &machine, "b", 30_000, &step);
     light.gets(&machine, Duration::from_millis(200));
-    let before = [&light, &heavy].map(|tenant| tenant.busy(&machine));
-    light.gets(&machine, Duration::from_secs(1));
-    let after = [&light, &heavy].map(|tenant| tenant.busy(&machine));
-    let [light, heavy] = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
-    let ratio = heavy / light;
-    assert!((2.4..3.6).contains(&ratio), "{heavy} s : {light} s = {ratio}");
+    ratio_settles(&machine, &light, &heavy, 2.4..3.6);
 }

@@ -42,7 +42,7 @@ class Cri(node.Case):
         self.assertEqual(ids, {one.id, two.id})
         self.judge_plain(*pod.run(containerd.IMAGE, "plain", node.PRINT_MOUNTS).ends())
         one.stop()
-        self.assertEqual({row["container"] for row in self.node.slices()}, {two.id})
+        node.eventually("the other's slice alone is left", lambda: {row["container"] for row in self.node.slices()} == {two.id})
         two.stop()
         self.no_slice_is_left()
 

@@ -127,9 +127,8 @@ class Case(unittest.TestCase):
     def nothing_is_left(self, mounts_before, groups_before):
         name = self.node.root.name
         eventually("no process is left", lambda: not processes(name))
-        self.assertEqual([m for m in mounts() - mounts_before if name in m], [], "a mount is left")
-        left = [group for group in groups() - groups_before if self.of_ours(group)]
-        self.assertEqual(left, [], "a control group is left")
+        eventually("no mount is left", lambda: not any(name in m for m in mounts() - mounts_before))
+        eventually("no control group is left", lambda: not any(map(self.of_ours, groups() - groups_before)))
 
     # Ids of the containers of this test, by which their control groups are known.
     ids = ()

@@ -43,11 +43,11 @@ scenarios! {
             ok!(cuEventRecord(start, stream));
             world.spin(stream, 5 * MS, 0);
             ok!(cuEventRecord(end, stream));
+            refused!(ERROR_NOT_READY, cuEventQuery(end));
+            let mut time = 0.0;
+            refused!(ERROR_NOT_READY, cuEventElapsedTime(&mut time, start, end));
+            refused!(ERROR_NOT_READY, cuStreamQuery(stream));
         });
-        refused!(ERROR_NOT_READY, cuEventQuery(end));
-        let mut time = 0.0;
-        refused!(ERROR_NOT_READY, cuEventElapsedTime(&mut time, start, end));
-        refused!(ERROR_NOT_READY, cuStreamQuery(stream));
         ok!(cuEventSynchronize(end));
         ok!(cuStreamQuery(stream));
         let time = milliseconds(start, end);
@@ -96,11 +96,12 @@ scenarios! {
     host_functions_take_their_turn("") {
         let world = World::new();
         let stream = stream(CU_STREAM_DEFAULT);
-        world.spin(stream, 20 * MS, 0);
-        ok!(cuLaunchHostFunc(stream, Some(count), 2 as *mut c_void));
-        ok!(cuStreamAddCallback(stream, Some(callback), 20 as *mut c_void, 0));
-        let seen = CALLS.load(Ordering::SeqCst);
-        assert!(seen == 0, "the kernel is not over");
+        together(&world, stream, || {
+            ok!(cuLaunchHostFunc(stream, Some(count), 2 as *mut c_void));
+            ok!(cuStreamAddCallback(stream, Some(callback), 20 as *mut c_void, 0));
+            let seen = CALLS.load(Ordering::SeqCst);
+            assert!(seen == 0, "the kernel is not over");
+        });
         // No thread waits for the stream: the driver's own threads run it.
         soon("both were called", || CALLS.load(Ordering::SeqCst) == 22);
         ok!(cuStreamSynchronize(stream));

@@ -174,7 +174,13 @@ fn together(options: &Options, slices: &[u64]) -> Result<Together, String> {
         one.ready()?;
     }
     std::thread::sleep(options.window / 5);
-    let each = rates(&mut all, options.window)?;
+    // A simulated GPU shares its machine with other work: the window with the median part of five is judged.
+    let windows = if options.sim { 5 } else { 1 };
+    let mut each =
+        (0..windows).map(|_| rates(&mut all, options.window)).collect::<Result<Vec<_>, _>>()?;
+    let part = |it: &Vec<f64>| it[0] / it.iter().sum::<f64>().max(1.0);
+    each.sort_by(|one, other| part(one).total_cmp(&part(other)));
+    let each = each.swap_remove(windows / 2);
     let status = all.last().map(|one| one.status.clone()).unwrap_or_default();
     let mut right = true;
     for one in all {

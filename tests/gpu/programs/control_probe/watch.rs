@@ -63,21 +63,25 @@ pub fn moves(meter: &Meter, within: Duration) -> Option<f64> {
     None
 }
 
-/// Microseconds from `since` to the work's last progress; `None` if it is not stopped after `TOO_LATE`.
+/// Microseconds from `since` to the work's last progress; `None` if it makes progress after `TOO_LATE`. Where this
+/// thread waited for a processor, progress counts from the look before it.
 pub fn stopped_after(meter: &Meter, since: Instant) -> Option<f64> {
     let (mut value, mut last) = (meter.read(), Instant::now());
-    let mut stopped_us = us_since(since);
-    while since.elapsed() < TOO_LATE {
+    let (mut before, mut stopped_us) = (last, us_since(since));
+    loop {
+        let at = Instant::now();
         let now = meter.read();
         if now != value {
+            if before.saturating_duration_since(since) >= TOO_LATE {
+                return None;
+            }
             (value, last, stopped_us) = (now, Instant::now(), us_since(since));
-        }
-        if last.elapsed() > STILL {
+        } else if at.saturating_duration_since(last) > STILL {
             return Some(stopped_us);
         }
+        before = at;
         pause(meter);
     }
-    None
 }
 
 /// Stops work in its middle, watches, resumes it, waits for its end. Whether the results are right.
