@@ -277,9 +277,9 @@ fn containers_of_a_claim_share_one_account() {
         Some(NodeAnswer::Slice { reserved, .. }) => reserved,
         other => panic!("{other:?}"),
     };
-    let first = tenant("first", "512").start(&hook);
+    let first = tenant("first", "512").started(&hook);
     eventually("the first one holds its part", || held(&node) >= Bytes(512 << 20));
-    let second = tenant("second", "4096").start(&hook);
+    let second = tenant("second", "4096").started(&hook);
     // Less is left than one more allocation, beside credit that the first one may not have returned in time.
     eventually("both hold all", || held(&node) > Bytes(GIB - ((64 + 16) << 20)));
     assert!(held(&node) <= Bytes(GIB));
@@ -295,7 +295,7 @@ fn containers_of_a_claim_share_one_account() {
 
 /// Starts a container that sleeps in a claim, and waits until it lives there.
 fn sleeping(node: &Node, name: &str, claim: &str, hook: &Path) -> Running {
-    let running = in_claim(node, name, &[claim], &["/bin/sleep", "60"]).start(hook);
+    let running = in_claim(node, name, &[claim], &["/bin/sleep", "60"]).started(hook);
     let agent = AgentClient::of(node);
     eventually("it has joined", || agent.members(claim).contains(&id(name)));
     running
@@ -405,7 +405,7 @@ fn slices_name_their_pods() {
                 config["hooks"] = json!({ "createRuntime": [{ "path": path, "args": words }] });
             }
         })
-        .start(&hook);
+        .started(&hook);
     eventually("its own slice", || case.node.slice("own").is_some());
     let pod = |uid: &str| json!({ "namespace": "default", "name": "web-0", "uid": uid, "container": "main" });
     for life in 0..2 {
