@@ -23,8 +23,8 @@ fn charged(node: &Node) -> (u64, u64) {
 }
 
 /// The first process of a container makes a context; returns whether its first step was charged before, of so many MiB.
-/// What is free is exact when the context is there, and stays so while nothing happens. `None` if the first look was not
-/// exact, or the context was refused: on a busy machine its measurement may come too late, for which there are 400 ms.
+/// What is free is exact when the context is there, and stays so while nothing happens. `None` if the first look was
+/// not exact, or the context was refused: on a busy machine its measurement may be late, for which there are 400 ms.
 fn is_exact_after_samples(part: u64) -> Option<bool> {
     let gpu = format!("devices=1,mem=2GiB,context=518MiB,part={part}MiB,create=4s");
     let node = Node::start_with(&gpu);

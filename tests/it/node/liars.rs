@@ -164,7 +164,8 @@ fn processes_that_pulse_in_turn_are_charged_for_what_they_hold() {
     });
 }
 
-/// All ask at once, and wait for each other. Then none has a grant for three times as long, however fast the machine is.
+/// All ask at once, and wait for each other. Then none has a grant for three times as long, however fast the machine
+/// is.
 #[test]
 fn sixty_four_processes_that_pulse_are_charged_for_what_they_hold() {
     pulses(64, |clients, over| {
