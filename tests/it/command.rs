@@ -2,10 +2,9 @@
 
 use crate::harness::node::Node;
 use crate::harness::profiles::simulated;
-use crate::harness::{eventually, is_root, skip, target_dir};
+use crate::harness::{copy_program, eventually, is_root, skip, target_dir};
 use gpuslice_wire::units::GIB;
 use serde_json::Value;
-use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -138,7 +137,7 @@ fn kernels_run_to_their_end_in_a_slice() {
     for method in injection_methods() {
         let output = run(
             &["--memory", "1GiB", "--inject", method],
-            &[&tenant(), "--seconds", "0.3", "--kernel-us", "100"],
+            &[&tenant(), "--seconds", "3", "--kernel-us", "100"],
         );
         assert!(output.status.success(), "{method}: {output:?}");
         let end = event(&output, "end");
@@ -268,7 +267,7 @@ fn a_user_without_rights_gets_a_clear_error() {
     // The programs are root's; a copy that every user can run.
     let public = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let copy = public.path().join("gpuslice");
-    std::fs::copy(env!("CARGO_BIN_EXE_gpuslice"), &copy).expect("a copy");
+    copy_program(Path::new(env!("CARGO_BIN_EXE_gpuslice")), &copy);
     for (path, mode) in [(public.path(), 0o755), (node.root(), 0o755), (node.runtime_dir(), 0o755)]
     {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
@@ -280,13 +279,7 @@ fn a_user_without_rights_gets_a_clear_error() {
             command.args(["--", "true"]);
         }
         command.stdin(Stdio::null());
-        let output = loop {
-            match command.output() {
-                // Another test forked while the copy was being written: its child has it open still.
-                Err(why) if why.kind() == ErrorKind::ExecutableFileBusy => continue,
-                output => break output.expect("it starts"),
-            }
-        };
+        let output = command.output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{words:?}: {output:?}");
         assert!(words[0] == "run" || said.contains("may not ask the daemon"), "{words:?}: {said}");
@@ -351,9 +344,11 @@ fn tenants_outlive_their_daemon_and_are_known_again() {
     let mut child = tenant_of(&node, "survivor", "60");
     let used = |view: &Value| slice_named(view, "survivor").and_then(|s| s["memory_used"].as_u64());
     let denied = |view: &Value| slice_named(view, "survivor").and_then(|s| s["denied"].as_u64());
+    let launches =
+        |view: &Value| slice_named(view, "survivor").and_then(|s| s["launches"].as_u64());
     eventually("all memory taken", || denied(&ps(&node)) > Some(0));
-    // Its last request counts as held until it has read the refusal.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    // Its last request counts as held until it has read the refusal; then it begins to launch.
+    eventually("it launches", || launches(&ps(&node)) > Some(0));
     let before = used(&ps(&node));
     assert!(before > Some(GIB / 2), "{before:?}");
     node.end_daemon(nix::sys::signal::Signal::SIGKILL);
@@ -361,8 +356,6 @@ fn tenants_outlive_their_daemon_and_are_known_again() {
     assert!(child.try_wait().expect("wait").is_none(), "the tenant died with its daemon");
     node.start_daemon(&[]);
     eventually("the ledger is right again", || used(&ps(&node)) == before);
-    let launches =
-        |view: &Value| slice_named(view, "survivor").and_then(|s| s["launches"].as_u64());
     let then = launches(&ps(&node));
     eventually("it goes on launching", || launches(&ps(&node)) > then);
     interrupt(&child);

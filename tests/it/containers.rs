@@ -27,7 +27,7 @@ fn a_container_that_asks_gets_its_slice() {
             continue;
         };
         let node = Node::start();
-        let before = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        let before = node.host_mounts();
         let output = Bundle::new(node.root(), "asks", runtime, node.runtime_dir())
             .annotation("gpuslice.io/memory", "1GiB")
             .command(&["/bin/cat", "/proc/self/mountinfo", "/run/gpuslice/memory"])
@@ -52,8 +52,7 @@ fn a_container_that_asks_gets_its_slice() {
         }
         assert!(at("/dev/gpuslice-sim").contains(" rw,nosuid,nodev,noexec"));
         assert!(mounts.contains("/libcuda.so.1 ro,") && mounts.contains("/libnvidia-ml.so.1 ro,"));
-        let after = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-        assert_eq!(before, after, "{runtime}: a mount leaked to the host");
+        assert_eq!(before, node.host_mounts(), "{runtime}: a mount leaked to the host");
         eventually("the slice is gone", || node.slice("asks").is_none());
     }
 }
@@ -162,7 +161,7 @@ fn cgpus_variables_are_understood() {
             .variable(extra)
             .command(&["/bin/sleep", "60"])
     };
-    let running = with("cgpu", "A=b").start(&hook);
+    let running = with("cgpu", "A=b").started(&hook);
     eventually("the slice", || node.slice("cgpu").is_some());
     // floor(16384 MiB * 4 / 15) MiB
     assert_eq!(node.cap("cgpu"), Some(Bytes(4369 << 20)));
@@ -221,7 +220,7 @@ fn annotations_reserve_a_share_and_limit_it() {
             .annotation("gpuslice.io/weight", "3")
             .command(&["/bin/sleep", "60"])
     };
-    let running = bundle("web", "60").start(&hook);
+    let running = bundle("web", "60").started(&hook);
     eventually("the slice", || node.slice("web").is_some());
     let rows = node.admin().list();
     let got = rows.iter().find_map(|row| match *row {
@@ -274,7 +273,7 @@ fn an_images_environment_asks_for_no_more_than_memory() {
         .annotation("gpuslice.io/memory", "1GiB")
         .command(&["/bin/sleep", "60"]);
     let bundle = MEMORY.iter().chain(&more).fold(bundle, |bundle, entry| bundle.variable(entry));
-    let running = bundle.start(&hook);
+    let running = bundle.started(&hook);
     eventually("the slice", || node.slice("both").is_some());
     let rows = node.admin().list();
     let plain = rows.iter().find_map(|row| match *row {
@@ -362,7 +361,7 @@ fn nvidias_variables_ask_for_memory_alone() {
     }
     let more = ["ALIYUN_COM_GPU_SCHD_WEIGHT=1000", "ALIYUN_COM_GPU_HIGH_PRIO=1"];
     let all = [&[limit, "NVIDIA_GPU_MEMORY_REQUEST=1024"][..], &more].concat();
-    let running = container(&node, "kai", &all).start(&hook);
+    let running = container(&node, "kai", &all).started(&hook);
     eventually("the slice", || node.slice("kai").is_some());
     let got = node.admin().list().iter().find_map(|row| match *row {
         Snapshot::Slice { cap, weight, class, .. } => Some((cap, weight.map(Weight::get), class)),

@@ -47,6 +47,21 @@ fn assert_nothing_left(runtime: &str, pid: u32, place: &Path) {
     assert!(!mounts.contains(&place.display().to_string()), "{runtime}: a mount in {place:?}");
 }
 
+/// Waits until the three tenants of a demo run: a runtime that is ended before leaves its control groups behind.
+fn await_tenants(pid: u32, place: &Path) {
+    let end = format!("-{pid}\n");
+    let is_contained = |process: &Path| {
+        let read = |name: &str| std::fs::read_to_string(process.join(name)).unwrap_or_default();
+        read("comm") == "tenant\n" && read("cgroup").contains(&end)
+    };
+    eventually("three tenants", || {
+        let plain = programs_of(place).iter().filter(|name| name.starts_with("tenant ")).count();
+        let all = names(Path::new("/proc"));
+        let contained = all.iter().filter(|it| is_contained(&Path::new("/proc").join(it))).count();
+        plain.max(contained) == 3
+    });
+}
+
 /// Runtimes that can be tried here; plain processes always.
 fn runtimes() -> Vec<&'static str> {
     let mut all = vec!["none"];
@@ -107,7 +122,7 @@ fn the_demo_reports_three_tenants_within_their_caps() {
             if prior {
                 go_before_other_work();
             }
-            demo(runtime, "4", place.path())
+            demo(runtime, "12", place.path())
         };
         let child = std::thread::scope(|scope| scope.spawn(start).join()).expect("it starts");
         let ordered = if prior { "share_measured" } else { "share_ledger" };
@@ -150,7 +165,7 @@ fn the_demo_of_programs_that_wait_for_their_kernels() {
     }
     let place = tempfile::tempdir().expect("a directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command.args(["demo", "--json", "--runtime", "none", "--seconds", "4", "--load", "steps"]);
+    command.args(["demo", "--json", "--runtime", "none", "--seconds", "12", "--load", "steps"]);
     let output = command.env("TMPDIR", place.path()).stdin(Stdio::null()).output();
     let output = output.expect("it starts");
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -199,7 +214,7 @@ fn an_interrupted_demo_cleans_up() {
         let place = tempfile::tempdir().expect("a directory");
         let mut child = demo(runtime, "60", place.path());
         let pid = child.id();
-        std::thread::sleep(Duration::from_millis(1500));
+        await_tenants(child.id(), place.path());
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("it lives");
         let start = Instant::now();
         let status = loop {

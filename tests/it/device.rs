@@ -35,10 +35,10 @@ fn on_device(program: &Path, node: &Node) -> Command {
     command
 }
 
-/// Words for a tenant that only computes. Its kernels are long, so that its queue never runs empty
-/// on a busy machine.
-fn busy(seconds: &str) -> [&str; 6] {
-    ["--seconds", seconds, "--kernel-us", "10000", "--step-mib", "1000000"]
+/// Words for a tenant that only computes. Its kernels are long and many, so that its queue does not run empty while a
+/// busy machine lets the tenant wait for a second.
+fn busy(seconds: &str) -> [&str; 8] {
+    ["--seconds", seconds, "--kernel-us", "10000", "--step-mib", "1000000", "--batch", "100"]
 }
 
 /// A tenant without a slice.
@@ -82,10 +82,12 @@ fn without_slices_every_context_gets_the_same_time() {
             let busy = busy_ns(&machine);
             busy.len() == contexts && busy.iter().all(|(_, ns)| *ns > 0)
         });
-        let parts = parts(&machine);
         let fair = 1.0 / contexts as f64;
-        let all_fair = parts.iter().all(|part| (part - fair).abs() < fair / 5.0);
-        assert!(all_fair, "{parts:?}");
+        let is_fair = |parts: &Vec<f64>| parts.iter().all(|it| (it - fair).abs() < fair / 5.0);
+        // A tenant that stands still for longer loses its part of that time.
+        let windows: Vec<_> =
+            (0..5).map(|_| parts(&machine)).take_while(|it| !is_fair(it)).collect();
+        assert!(windows.len() < 5, "{windows:?}");
         // Another process of the second tenant's.
         tenants.push(bare(&node));
     }
@@ -104,7 +106,7 @@ fn listen(driver: &Path) {
     let set = nvml.create_event_set().expect("a set");
     let set = device.register_events(EventTypes::CRITICAL_XID_ERROR, set).expect("Xids");
     println!("\nlistening");
-    let event = set.wait(PATIENCE.as_millis() as u32).expect("an event");
+    let event = set.wait(2 * PATIENCE.as_millis() as u32).expect("an event");
     match event.event_data {
         Some(XidError::Value(xid)) => println!("\nxid {xid}"),
         other => panic!("{other:?}"),

@@ -85,6 +85,12 @@ if [ "$daemon" = yes ]; then
         sleep 0.1
     done
 fi
+slices() { gpuslice ps --json 2>/dev/null | grep -o '"container":' | wc -l; }
+# Waits for one slice more. Without the daemon there is no list of them.
+begun() {
+    [ "$daemon" = yes ] || return 0
+    until [ "$(slices)" -gt "$before" ]; do sleep 0.1; done
+}
 set -x
 . "$3" </dev/null
 "#;
@@ -96,8 +102,12 @@ const NO_OVERLAY: i32 = 77;
 fn run(path: &Path, page: &str, blocks: &[Vec<&str>]) {
     let dir = tempfile::tempdir().expect("a directory");
     let script = dir.path().join("script");
+    // One that stays until the page's end, however long the page takes on a busy machine, once it has its slice.
     let lines = blocks.iter().flatten().map(|line| match line.ends_with(" &") {
-        true => format!("{line}\nsleep 1.5\n"),
+        true => format!(
+            "before=$(slices)\n{}\nbegun\n",
+            line.replace("--seconds 60 ", "--seconds 600 ")
+        ),
         false => format!("{line}\n"),
     });
     fs::write(&script, lines.collect::<String>()).expect("written");

@@ -26,7 +26,8 @@ pub fn the_cap_is_exact(injection: Injection) {
     slice.daemon.until("the end of the process", |state| state.is_empty());
 }
 
-/// A request, and one more for each time in which the process may have stood still so long that its credit was idle.
+/// A request, and one more for each time in which the process may have stood still for so long that its credit was
+/// idle.
 pub fn most_allocations_need_no_request(injection: Injection) {
     const IDLE: Duration = Duration::from_millis(200);
     let slice = slice(injection);

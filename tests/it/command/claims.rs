@@ -4,7 +4,7 @@ use super::misuse::{install, names, said};
 use super::together::Running;
 use crate::harness::eventually;
 use crate::harness::node::Node;
-use crate::harness::{is_root, skip};
+use crate::harness::{copy_program, is_root, skip};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::Signal;
@@ -136,7 +136,7 @@ fn a_containers_lock_never_excludes_the_nodes_daemon() {
     }
     let place = Place::new();
     let program = place.path("gpusliced");
-    fs::copy("/usr/bin/flock", &program).expect("copied");
+    copy_program(Path::new("/usr/bin/flock"), &program);
     let held = place.path("held");
     let lock = |in_container: bool| {
         let mut command = Command::new("unshare");
@@ -182,7 +182,7 @@ fn a_users_lock_never_excludes_the_nodes_daemon() {
     let place = Place::new();
     let programs = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let program = programs.path().join("sleep");
-    fs::copy("/bin/sleep", &program).expect("copied");
+    copy_program(Path::new("/bin/sleep"), &program);
     let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
     open(programs.path(), 0o755).expect("a mode");
     open(&program, 0o4755).expect("a mode");

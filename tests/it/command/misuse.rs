@@ -6,7 +6,7 @@ use super::{
     with_signals,
 };
 use crate::harness::node::{Node, denied};
-use crate::harness::{eventually, programs_of, skip, target_dir};
+use crate::harness::{copy_program, eventually, programs_of, skip, target_dir};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
@@ -175,8 +175,7 @@ pub(super) fn install(dir: &Path) {
         "libgpuslice_sim_cuda.so",
         "libgpuslice_sim_nvml.so",
     ]) {
-        let from = target_dir().join(name);
-        fs::copy(&from, dir.join(name)).unwrap_or_else(|error| panic!("{from:?}: {error}"));
+        copy_program(&target_dir().join(name), &dir.join(name));
     }
     for (name, real) in [
         ("libcuda.so.1", "../libgpuslice_sim_cuda.so"),

@@ -3,6 +3,7 @@
 
 use super::gpuslice;
 use super::views::{node, run};
+use crate::harness::eventually;
 use crate::harness::node::Node;
 use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
@@ -79,9 +80,10 @@ fn every_document_fits_its_schema() {
         (&changed["gpus"][0]["was"], &changed["gpus"][0]["policy"]),
         (&"soft".into(), &"preemptive".into())
     );
-    std::thread::sleep(std::time::Duration::from_millis(2_500));
-    let plot = fits(&node, "plot", &["plot", "--json"]);
-    assert!(plot["series"][0]["samples"].as_array().is_some_and(|it| !it.is_empty()), "{plot}");
+    eventually("a sample", || {
+        let plot = fits(&node, "plot", &["plot", "--json"]);
+        plot["series"][0]["samples"].as_array().is_some_and(|it| !it.is_empty())
+    });
     fits(&node, "record", &["record", "--for", "100ms", "--json"]);
     let removed = fits(&node, "rm", &["rm", "other", "--json"]);
     assert_eq!(removed["removed"], serde_json::json!(["other"]));

@@ -1,8 +1,8 @@
 //! `gpuslice top` in a real terminal, and without one.
 
 use super::gpuslice;
-use crate::harness::eventually;
 use crate::harness::node::Node;
+use crate::harness::{PATIENCE, eventually, within};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
 use std::fs::File;
@@ -20,23 +20,15 @@ const COOKED: libc::tcflag_t = libc::ICANON | libc::ECHO | libc::ISIG;
 struct Screen {
     child: Child,
     keys: File,
-    shown: Arc<Mutex<String>>,
+    /// All bytes: a character may come in two parts.
+    written: Arc<Mutex<Vec<u8>>>,
     /// Reads what is written, until no program has the terminal any more.
     reader: Option<JoinHandle<()>>,
 }
 
 impl Screen {
     fn start(mut command: Command, (width, height): (u16, u16)) -> Screen {
-        let size = libc::winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
-        let (mut ours, mut theirs) = (-1, -1);
-        let none = std::ptr::null_mut();
-        // SAFETY: two out-pointers to live locals, a size, and defaults.
-        let made = unsafe {
-            libc::openpty(&mut ours, &mut theirs, none, none.cast(), &raw const size as _)
-        };
-        assert_eq!(made, 0, "a terminal");
-        // SAFETY: both were just opened, and are owned here alone.
-        let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        let (ours, theirs) = terminal(width, height);
         let copy = || Stdio::from(theirs.try_clone().expect("a copy"));
         command.stdin(copy()).stdout(copy()).stderr(copy());
         let terminal = theirs.as_raw_fd();
@@ -53,22 +45,27 @@ impl Screen {
         let child = command.spawn().expect("it starts");
         let keys = File::from(ours);
         let mut from = keys.try_clone().expect("a copy");
-        let shown = Arc::<Mutex<String>>::default();
-        let all = shown.clone();
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let all = written.clone();
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(len @ 1..) = from.read(&mut buffer) {
-                all.lock().expect("no panic").push_str(&String::from_utf8_lossy(&buffer[..len]));
+                all.lock().expect("no panic").extend_from_slice(&buffer[..len]);
             }
         });
-        Screen { child, keys, shown, reader: Some(reader) }
+        Screen { child, keys, written, reader: Some(reader) }
+    }
+
+    /// All that was written so far.
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().expect("no panic")).into_owned()
     }
 
     /// All that was written, once the program has ended well.
     fn whole(mut self) -> String {
         let ended = self.child.wait().expect("ours");
         self.reader.take().expect("not taken").join().expect("no panic");
-        let shown = self.shown.lock().expect("no panic").clone();
+        let shown = self.shown();
         assert!(ended.success(), "{ended:?}: {shown}");
         shown
     }
@@ -90,12 +87,12 @@ impl Screen {
 
     /// Waits for a text among all that was written, escape sequences included.
     fn shows(&self, text: &str) {
-        eventually(text, || self.shown.lock().expect("no panic").contains(text));
+        eventually(text, || self.shown().contains(text));
     }
 
     /// Waits for a text on the screen: a program writes only the cells that change.
     fn reads(&self, text: &str) {
-        eventually(text, || grid(&self.shown.lock().expect("no panic")).contains(text));
+        eventually(text, || grid(&self.shown()).contains(text));
     }
 }
 
@@ -104,8 +101,26 @@ impl Drop for Screen {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("the screen: {:?}", self.shown.lock());
+            eprintln!("the screen: {:?}", self.shown());
         }
+    }
+}
+
+/// Both ends of a terminal of this size. Programs that other tests start do not inherit them.
+fn terminal(width: u16, height: u16) -> (OwnedFd, OwnedFd) {
+    let size = libc::winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: plain numbers, and a size that lives.
+    let (ours, theirs) = unsafe {
+        let ours = libc::posix_openpt(flags);
+        assert!(ours >= 0 && libc::unlockpt(ours) == 0, "a terminal");
+        (ours, libc::ioctl(ours, libc::TIOCGPTPEER, flags))
+    };
+    assert!(theirs >= 0, "a terminal's other end");
+    // SAFETY: both were just opened, and are owned here alone; the size lives.
+    unsafe {
+        assert_eq!(libc::ioctl(ours, libc::TIOCSWINSZ, &raw const size), 0, "a size");
+        (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
     }
 }
 
@@ -165,7 +180,7 @@ fn a_terminal_shows_slices_and_changes_them() {
     assert!(screen.child.wait().expect("ours").success());
     screen.shows("\x1b[?1049l");
     assert_eq!(screen.line_modes(), COOKED);
-    let shown = screen.shown.lock().expect("no panic").clone();
+    let shown = screen.shown();
     assert!(!shown.contains("\x1b[31m") && !shown.contains("\x1b[38;5;"), "colours: {shown:?}");
     assert_eq!(super::slice_named(&super::ps(&node), "web").expect("a slice")["weight"], 7);
 }
@@ -254,9 +269,10 @@ fn the_demo_fits_into_eighty_columns() {
     command.args(["demo", "--sim", "--runtime", "none", "--seconds", "4"]);
     command.env("TMPDIR", place.path()).env("TERM", "xterm-256color");
     let mut screen = Screen::start(command, (80, 24));
-    eventually("the end", || screen.child.try_wait().expect("ours").is_some());
+    // Its own start alone may take 30 s.
+    within(PATIENCE * 3 / 2, "the end", || screen.child.try_wait().expect("ours").is_some());
     screen.shows("verdict: ");
-    let shown = screen.shown.lock().expect("no panic").clone();
+    let shown = screen.shown();
     let plain = shown.replace("\x1b[J", "");
     let lines: Vec<&str> = plain
         .split("\r\n")
@@ -290,7 +306,7 @@ fn without_a_screen_there_are_rows() {
     screen.shows("no process");
     screen.press("\x03");
     eventually("the end", || screen.child.try_wait().expect("ours").is_some());
-    assert!(!screen.shown.lock().expect("no panic").contains('\x1b'));
+    assert!(!screen.shown().contains('\x1b'));
     // Its input is a terminal, and its output is not.
     let mut shell = Command::new("sh");
     shell.args(["-c", "\"$0\" top --every 0.1 --count 2 --runtime-dir \"$1\" | cat"]);

@@ -1,7 +1,7 @@
 //! `gpuslice web`: which requests it answers, how many, and the page in a real browser.
 
 use super::schemas::assert_fits;
-use super::{gpuslice, tenant_of};
+use super::{gpuslice, ps, slice_named, tenant_of};
 use crate::harness::browser::{Browser, chromium};
 use crate::harness::node::{Node, admit};
 use crate::harness::{eventually, skip};
@@ -342,14 +342,20 @@ fn a_client_that_loops_changes_no_figures() {
             }
             seen
         });
-        let told: Vec<u64> = (0..=12).map(|_| at(&next())).collect();
+        let news = (0..=12).map(|_| next());
+        let told: Vec<(u64, bool)> = news.map(|it| (at(&it), it["whole"] == true)).collect();
         is_over.store(true, Ordering::Relaxed);
         (told, loops.join().expect("it ends"))
     });
-    assert!(told.is_sorted_by(|one, other| one < other), "{told:?}");
-    let last = told.last().expect("some");
-    let others: Vec<&u64> = seen.iter().filter(|it| *it <= last && !told.contains(it)).collect();
-    assert!(others.is_empty() && seen.len() > 6, "{others:?} of {seen:?} beside {told:?}");
+    // A stream that is behind, on a busy machine, misses figures, or has the last ones again as a whole.
+    let in_order = told.is_sorted_by(|one, other| one.0 < other.0 || other.1 && one.0 == other.0);
+    let same = told.windows(2).filter(|two| two[0].0 == two[1].0).count();
+    assert!(in_order && same <= 1, "{told:?}");
+    let missed = told.windows(2).filter(|two| two[1].0 - two[0].0 >= 1_500_000_000).count();
+    let (last, _) = told.last().expect("some");
+    let is_told = |it: &u64| told.iter().any(|(at, _)| at == it);
+    let others: Vec<&u64> = seen.iter().filter(|it| *it <= last && !is_told(it)).collect();
+    assert!(others.len() <= missed && seen.len() > 6, "{others:?} of {seen:?} beside {told:?}");
 }
 
 /// The page of a busy node in a real browser: its figures are there, a name that is markup is a text, a click explains
@@ -362,26 +368,28 @@ fn a_browser_shows_the_node() {
     let node = node();
     let mut children: Vec<Child> =
         ["train", "embed"].map(|name| tenant_of(&node, name, "400")).into();
-    std::thread::sleep(Duration::from_secs(if pictured() { 240 } else { 4 }));
+    if pictured() {
+        std::thread::sleep(Duration::from_secs(240));
+    }
+    let both = |view: Value| ["train", "embed"].iter().all(|it| slice_named(&view, it).is_some());
+    eventually("both have slices", || both(ps(&node)));
     let server = if pictured() { Server::at_its_place(&node) } else { Server::start(&node, &[]) };
     let url = format!("http://{}/?token={}", server.host, server.token);
     let files = node.root().join("browser");
     let mut browser = Browser::open(&program, &files, (1320, 860), &url);
     browser.await_true("document.body != null && document.body.dataset.ready == 'yes'");
-    let text = |browser: &mut Browser| {
-        let text = browser.value("document.body.innerText");
-        text.as_str().expect("a text").to_owned()
+    let shows = |browser: &mut Browser, part: &str| {
+        browser.await_true(&format!("document.body.innerText.includes({})", Value::from(part)));
     };
-    let shown = text(&mut browser);
     for part in ["train", "embed", "GPU 0", "(simulated, kind)", "slice-began", "live, "] {
-        assert!(shown.contains(part), "{part}: {shown}");
+        shows(&mut browser, part);
     }
-    assert!(shown.contains(name()), "a name is a text: {shown}");
+    shows(&mut browser, name()); // a text
     assert_eq!(browser.value("document.images.length"), 0, "a name is no markup");
     assert_eq!(browser.value("location.search"), "", "the token is not in the address any more");
     browser.value("[...document.querySelectorAll('tr.slice')].find(it => it.innerText.includes('embed')).click()");
     browser.await_true("document.querySelector('tr.detail') != null");
-    assert!(text(&mut browser).contains("rules"), "{}", text(&mut browser));
+    shows(&mut browser, "rules");
     // the next second leaves it open
     let first = browser.value("document.getElementById('state').textContent");
     browser.await_true(&format!("document.getElementById('state').textContent != {first}"));

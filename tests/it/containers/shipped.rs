@@ -73,7 +73,7 @@ fn registrations_work() {
                 .annotation("gpuslice.io/memory", "1GiB")
                 .command(&["/bin/sleep", "60"])
                 .edit(edit)
-                .start(&hook);
+                .started(&hook);
             eventually("the slice is there", || node.slice(id).is_some());
             drop(running);
             eventually("the slice is gone", || node.slice(id).is_none());

@@ -53,8 +53,8 @@ fn registrations() {
                 .annotation(MEMORY.0, MEMORY.1)
                 .command(&["/bin/sleep", "60"])
         };
-        let older = bundle("older").edit(prestart).start(&hook);
-        let plain = bundle("plain").edit(unnamed).start(&hook);
+        let older = bundle("older").edit(prestart).started(&hook);
+        let plain = bundle("plain").edit(unnamed).started(&hook);
         for id in ["older", "plain"] {
             eventually("the slice is there", || node.slice(id).is_some());
         }
@@ -97,7 +97,7 @@ fn a_refused_namesake_takes_nothing_away() {
         let of = |root: &Path| {
             Bundle::new(root, "web", runtime, node.runtime_dir()).annotation(MEMORY.0, MEMORY.1)
         };
-        let first = of(node.root()).command(&["/bin/sleep", "60"]).start(&hook);
+        let first = of(node.root()).command(&["/bin/sleep", "60"]).started(&hook);
         eventually("the slice", || node.slice("web").is_some());
         let elsewhere = node.root().join("elsewhere");
         let said = complaint(

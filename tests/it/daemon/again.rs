@@ -15,7 +15,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CAP: u64 = 512 * MIB;
 const HELD: u64 = 256 * MIB;
@@ -23,6 +23,8 @@ const HELD: u64 = 256 * MIB;
 const WANTED: u64 = 300 * MIB;
 /// Longer than growth waits for those who come back.
 const GRACE: Duration = Duration::from_millis(1_000);
+/// A little less than the 750 ms that it does wait. On a busy machine this test may need longer to bring them back.
+const WAITS_NEARLY_OVER: Duration = Duration::from_millis(700);
 
 fn node() -> Node {
     let node = Node::start();
@@ -191,11 +193,18 @@ impl Drop for Renamed {
 fn a_process_with_a_name_that_is_not_text_is_the_same_one_still() {
     for before_it_attaches in [true, false] {
         let mut node = node();
-        let (mut renamed, tenant) = Renamed::start(&node);
-        if before_it_attaches {
-            renamed.rename();
-        }
-        tenant.attach(Bytes::ZERO);
+        let start = || {
+            let since = Instant::now();
+            let (mut renamed, tenant) = Renamed::start(&node);
+            if before_it_attaches {
+                renamed.rename();
+            }
+            let attached = tenant.try_attach();
+            // A connection without a word is closed after a second, which may be over on a busy machine.
+            assert!(attached.is_some() || since.elapsed() > Duration::from_millis(900));
+            attached.map(|()| (renamed, tenant))
+        };
+        let (mut renamed, tenant) = (0..5).find_map(|_| start()).expect("once in time");
         assert!(granted(&tenant.reserve(0, HELD, HELD)));
         if !before_it_attaches {
             renamed.rename();
@@ -236,11 +245,16 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
     };
     let none = |path: &PathBuf| fs::remove_file(path).expect("removed");
     let empty = |path: &PathBuf| fs::write(path, "").expect("emptied");
-    for (n, damage) in [&flip as &dyn Fn(&PathBuf), &none, &empty].iter().enumerate() {
+    let damages = [&flip as &dyn Fn(&PathBuf), &none, &empty];
+    let (mut n, mut tries) = (0, 0);
+    while n < damages.len() {
+        tries += 1;
+        assert!(tries <= 9, "{n}: this test is never in time");
         let mut node = node();
         let (slow, quick) = (holder(&mut node), Agent::start());
         node.end_daemon(Signal::SIGKILL);
-        damage(&record(&node));
+        damages[n](&record(&node));
+        let start = Instant::now();
         node.start_daemon(&[]);
         let log = node.log();
         assert!(log.contains("growth waits until they have reconnected"), "{n}: {log}");
@@ -250,8 +264,12 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
         let request = Request::Reserve { lane, need, wish };
         other.0.send(3, &request).expect("the daemon reads");
         let back = attached(&node, &slow, HELD);
+        let took = start.elapsed();
         let (_, reply, _) = other.0.message::<Reply>().expect("an answer");
-        assert!(!granted(&reply), "{n}: the other one was counted first");
+        if granted(&reply) && took >= WAITS_NEARLY_OVER {
+            continue;
+        }
+        assert!(!granted(&reply), "{n}: the other one was counted first, in {took:?}");
         assert_eq!(node.slice("a"), Some((Bytes(HELD), 2)));
         // Of this container it is never known for certain any more: the next life waits, too.
         drop((back, other));
@@ -260,6 +278,7 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
         assert_eq!(log.matches("growth waits until they have reconnected").count(), 2, "{log}");
         drop((slow, quick));
         node.wait_refunded("a");
+        n += 1;
     }
 }
 

@@ -21,8 +21,8 @@ const OWN_EACH_SECOND: f64 = 4.0;
 /// Attacking containers.
 const ATTACKERS: [&str; 2] = ["a", "b"];
 
-fn attaches(tenant: &TenantClient) -> bool {
-    matches!(answer(tenant, 0), Reply::Attached { .. })
+fn is_attached(reply: &Reply) -> bool {
+    matches!(reply, Reply::Attached { .. })
 }
 
 /// Two containers connect as often as they can: the daemon accepts no more of them in a time than it states, and
@@ -35,12 +35,16 @@ fn connections_without_end_are_bounded() {
     let (stop, accepted) = (AtomicBool::new(false), ATTACKERS.map(|_| AtomicUsize::new(0)));
     let attack = |at: usize| {
         while !stop.load(SeqCst) {
-            assert!(attaches(&node.tenant(ATTACKERS[at])), "it is accepted in the end");
+            assert!(
+                is_attached(&answer(&node.tenant(ATTACKERS[at]), 0)),
+                "it is accepted in the end"
+            );
             accepted[at].fetch_add(1, SeqCst);
         }
     };
     let counts = || accepted.each_ref().map(|it| it.load(SeqCst));
-    let mut more = 0.0;
+    let told = || node.log().matches("its processes connect very often").count();
+    let (mut more, mut is_slow) = (0.0, false);
     thread::scope(|scope| {
         for at in [0, 1, 0, 1] {
             let attack = &attack;
@@ -49,22 +53,31 @@ fn connections_without_end_are_bounded() {
         eventually("no connection at once is left", || {
             counts().iter().all(|count| *count > AT_ONCE)
         });
-        let others: Vec<_> = (0..64).map(|_| node.tenant("c")).collect();
-        assert!(others.iter().all(attaches));
+        // A process that says nothing for a second is closed, so each says something at once.
+        let others = (0..64).map(|_| node.tenant("c"));
+        let others: Vec<_> = others.inspect(|it| it.ask_to_attach(Bytes::ZERO)).collect();
+        let attached =
+            |it: &TenantClient| it.0.message().is_some_and(|(_, reply, _)| is_attached(&reply));
+        assert!(others.iter().all(attached));
         let sum = || counts().iter().sum::<usize>();
         let (before, limited) = (sum(), Instant::now());
         thread::sleep(Duration::from_secs(1));
         more = (sum() - before) as f64 / limited.elapsed().as_secs_f64();
+        // Attacks that are little faster than is allowed use up what is allowed at once in a while.
+        while told() < ATTACKERS.len() && limited.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(50));
+        }
         stop.store(true, SeqCst);
         let (sum, took) = (sum(), start.elapsed().as_secs_f64());
         let most = 2 * AT_ONCE + (took * (EACH_SECOND + 2.0 * OWN_EACH_SECOND)) as usize;
         assert!(sum <= most, "{sum} in {took} s; at last {more} a second");
+        // The node's 64 are in `most` twice.
+        is_slow = sum + 2 * 64 < most;
     });
     // A machine that is too busy to connect as often as is allowed has no container that is slowed.
-    let log = node.log();
-    let told = log.matches("its processes connect very often").count();
+    let told = told();
     eprintln!("{told} containers told of, at last {more} connections a second");
-    assert!(told == 2 || more < 0.9 * EACH_SECOND, "{told} told, at last {more} a second: {log}");
+    assert!(told == 2 || is_slow, "{told} told, at last {more} a second: {}", node.log());
 }
 
 /// Descriptors that the daemon waits for.

@@ -13,8 +13,11 @@ use gpuslice_wire::tenant::{HandleKey, Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::sys::signal::Signal;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 const HOST: usize = Lane::HOST.0 as usize;
+/// A little less than the 300 ms that the daemon waits for siblings. On a busy machine this thread may take longer.
+const RECALL_NEARLY_OVER: Duration = Duration::from_millis(250);
 
 /// A process of a container that has just attached, and the container's page.
 fn process(node: &Node, container: &str) -> (TenantClient, &'static ContainerPage) {
@@ -73,14 +76,24 @@ fn exactly(bytes: u64) -> MemoryAsk {
 
 #[test]
 fn who_is_short_gets_what_a_sibling_does_not_use() {
-    let node = node();
-    let ((rich, page), (poor, _)) = (process(&node, "a"), process(&node, "a"));
-    assert_eq!(granted(&rich.reserve(0, GIB, GIB)), Some(GIB));
-    tell(&poor, &want(Lane(0), 300 * MIB));
-    eventually("a recall", || page.lane[0].recall.load(SeqCst) == 1);
-    tell(&rich, &give(1, 400 * MIB));
-    assert_eq!(granted(&hear(&poor)), Some(300 * MIB));
-    eventually("the sum", || page.lane[0].reserved.load(SeqCst) == GIB - 100 * MIB);
+    let gives = || {
+        let node = node();
+        let ((rich, page), (poor, _)) = (process(&node, "a"), process(&node, "a"));
+        assert_eq!(granted(&rich.reserve(0, GIB, GIB)), Some(GIB));
+        let told = Instant::now();
+        tell(&poor, &want(Lane(0), 300 * MIB));
+        eventually("a recall", || page.lane[0].recall.load(SeqCst) == 1);
+        tell(&rich, &give(1, 400 * MIB));
+        let took = told.elapsed();
+        let Some(got) = granted(&hear(&poor)) else {
+            assert!(took >= RECALL_NEARLY_OVER, "refused, though it was given after {took:?}");
+            return false;
+        };
+        assert_eq!(got, 300 * MIB);
+        eventually("the sum", || page.lane[0].reserved.load(SeqCst) == GIB - 100 * MIB);
+        true
+    };
+    assert!((0..5).any(|_| gives()), "this thread is never in time");
 }
 
 #[test]

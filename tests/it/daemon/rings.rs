@@ -86,7 +86,10 @@ fn cost_in(node: &Node, processes: &[Process], other: &TenantClient) -> Duration
 #[test]
 fn a_ring_costs_the_same_among_many_processes() {
     if cfg!(debug_assertions) {
-        return skip(TEST, "the engine's checks in a debug build cost more than what is measured");
+        return skip(
+            TEST,
+            "a debug build's checks cost more than what is measured; make soak judges it",
+        );
     }
     let node = Node::start_with(&format!("devices={GPUS},mem=1GiB"));
     let half = MemoryAsk::Exactly(Bytes(GIB / 2));

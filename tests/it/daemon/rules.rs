@@ -132,9 +132,10 @@ fn too_long_packets_and_descriptors_are_rejected() {
     let null = |fd: &std::fs::DirEntry| {
         std::fs::read_link(fd.path()).is_ok_and(|target| target.ends_with("null"))
     };
-    let open = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("readable");
-    let nulls = open.flatten().filter(null).count();
-    assert!(nulls <= 3, "stdin, stdout and the spare one, but {nulls}");
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("readable");
+    let nulls = || open().flatten().filter(null).count();
+    // One of its children may be about to start.
+    eventually("only stdin, stdout and the spare one", || nulls() <= 3);
 }
 
 #[test]
@@ -210,6 +211,7 @@ fn a_flood_of_one_container_does_not_touch_another() {
     node.must_admit("b", Bytes(GIB));
     let victim = node.tenant("b");
     victim.attach(Bytes::ZERO);
+    let start = Instant::now();
     let mut flood: Vec<TenantClient> = Vec::new();
     for n in 0..3 * CLIENTS_PER_CONTAINER_MAX {
         flood.push(node.tenant("a"));
@@ -219,9 +221,12 @@ fn a_flood_of_one_container_does_not_touch_another() {
     }
     let newcomer = node.tenant("b");
     newcomer.attach(Bytes::ZERO);
-    let last = flood.last().expect("some");
-    last.0.expect_rejected(Rejection::TooManyClients);
-    flood.iter().rev().skip(1).for_each(drop_heard);
+    let told = flood.iter().filter(|client| is_told(client)).count();
+    // Each place is free again after a second at the earliest. The last connection that was kept came a second before
+    // all were gone, or earlier.
+    let seconds = start.elapsed().as_secs().max(1) as usize;
+    let kept = flood.len() - told;
+    assert!(told > 0 && kept <= seconds * CLIENTS_PER_CONTAINER_MAX, "{kept} in {seconds} s");
     node.tenant("a").attach(Bytes::ZERO);
     assert_eq!(node.slice("b").map(|(_, clients)| clients), Some(2));
 }
@@ -257,12 +262,12 @@ fn greedy_containers_leave_others_their_minimum() {
 }
 
 /// Hears a flooding connection out: it was told, or it timed out; both end it.
-fn drop_heard(client: &TenantClient) {
+fn is_told(client: &TenantClient) -> bool {
     let connection: &Connection = &client.0;
-    if let Some((_, reply, _)) = connection.message::<Reply>() {
-        assert_eq!(reply, Reply::Rejected { why: Rejection::TooManyClients });
-        connection.expect_end();
-    }
+    let Some((_, reply, _)) = connection.message::<Reply>() else { return false };
+    assert_eq!(reply, Reply::Rejected { why: Rejection::TooManyClients });
+    connection.expect_end();
+    true
 }
 
 /// A process that sends requests and reads no answer fills its own socket and is disconnected.

@@ -4,7 +4,7 @@ use crate::harness::eventually;
 use crate::harness::node::Node;
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{Bytes, GIB};
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::Child;
@@ -22,7 +22,8 @@ impl Drop for Ended {
 
 /// A daemon whose log is a small pipe, once it is ready; and the lines that follow.
 fn start(node: &Node, args: &[&str]) -> (Ended, impl Iterator<Item = String> + Send + 'static) {
-    let (read, write) = nix::unistd::pipe().expect("a pipe");
+    // Programs that other tests start must not keep its ends open.
+    let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).expect("a pipe");
     fcntl(&write, FcntlArg::F_SETPIPE_SZ(8192)).expect("a small pipe");
     let daemon = node.daemon_command(args).stderr(write).spawn().expect("gpusliced starts");
     let daemon = Ended(daemon);

@@ -1,18 +1,22 @@
 //! OCI bundles with a root filesystem of a few programs of this machine, and runtimes to run them.
 
-use super::{PATIENCE, is_root, skip, target_dir};
+use super::{PATIENCE, copy_program, is_root, skip, target_dir};
 use gpuslice_host::cgroup;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Programs every root filesystem has in `/bin`.
 const PROGRAMS: [&str; 5] = ["cat", "ls", "true", "sleep", "sh"];
+
+/// Starts of a container whose hook is late.
+pub const STARTS_MAX: usize = 3;
 
 /// A change of a configuration.
 type Edit = Box<dyn Fn(&mut Value)>;
@@ -89,13 +93,16 @@ impl Bundle {
     pub fn add_program(&self, program: &Path, to: &str) {
         let copy = |from: &Path, to: &Path| {
             fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
-            fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+            copy_program(from, to);
         };
         copy(program, &self.rootfs().join(to));
         let listed = Command::new("ldd").arg(program).output().expect("ldd").stdout;
         let listed = String::from_utf8_lossy(&listed).into_owned();
         for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
-            copy(Path::new(library), &self.rootfs().join(&library[1..]));
+            let to = self.rootfs().join(&library[1..]);
+            if !to.exists() {
+                copy(Path::new(library), &to);
+            }
         }
     }
 
@@ -191,19 +198,59 @@ impl Bundle {
 
     /// Starts the container.
     pub fn start(self, hook: &Path) -> Running {
-        let config = serde_json::to_vec(&self.config(hook)).expect("JSON");
-        fs::write(self.dir.join("config.json"), config).expect("config.json");
-        let mut command = self.runtime();
-        command.arg("run").arg("--bundle").arg(&self.dir).arg(&self.id);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().expect("the runtime starts");
-        Running { bundle: self, child: Some(child) }
+        Running::start(Rc::new(self), hook)
     }
 
-    /// Runs the container to its end.
-    pub fn run(self, hook: &Path) -> Output {
-        self.start(hook).end()
+    /// Starts the container and waits until it runs; again if its hook was late, see [`Bundle::run`].
+    pub fn started(self, hook: &Path) -> Running {
+        let bundle = Rc::new(self);
+        for _ in 0..STARTS_MAX {
+            let given_up = bundle.given_up();
+            let mut running = Running::start(bundle.clone(), hook);
+            running.settle();
+            if !running.has_ended() {
+                return running;
+            }
+            let output = running.end();
+            assert!(bundle.was_late(&output, given_up), "the container does not run: {output:?}");
+        }
+        panic!("the hook is late each time")
     }
+
+    /// Runs the container to its end. If its hook had no answer in time, as happens on a busy machine, the container is
+    /// deleted and started again, a few times at most.
+    pub fn run(self, hook: &Path) -> Output {
+        let bundle = Rc::new(self);
+        let mut starts = 0;
+        loop {
+            starts += 1;
+            let given_up = bundle.given_up();
+            let output = Running::start(bundle.clone(), hook).end();
+            if starts == STARTS_MAX || !bundle.was_late(&output, given_up) {
+                return output;
+            }
+        }
+    }
+
+    /// Whether the hook of a failed start was late; the daemon tells where the runtime does not.
+    fn was_late(&self, output: &Output, given_up: usize) -> bool {
+        !output.status.success() && (is_late(output) || self.given_up() > given_up)
+    }
+
+    /// How often the daemon has removed the slice of this container because its hook had given up.
+    fn given_up(&self) -> usize {
+        let root = self.dir.ancestors().nth(2).expect("bundle/ID of a directory");
+        let log = fs::read_to_string(root.join("log")).unwrap_or_default();
+        let own = |line: &&str| line.contains(&self.id) && line.contains("the slice is removed");
+        log.lines().filter(own).count()
+    }
+}
+
+/// Whether a hook or its runtime says that there was no answer in time, or that the hook's alarm has ended it.
+pub fn is_late(output: &Output) -> bool {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_ended = output.status.signal() == Some(libc::SIGALRM);
+    is_ended || said.contains("no answer in time") || said.contains("signal: alarm clock")
 }
 
 fn find(program: &str) -> PathBuf {
@@ -213,11 +260,21 @@ fn find(program: &str) -> PathBuf {
 
 /// A started container; deleted when dropped.
 pub struct Running {
-    bundle: Bundle,
+    bundle: Rc<Bundle>,
     child: Option<Child>,
 }
 
 impl Running {
+    fn start(bundle: Rc<Bundle>, hook: &Path) -> Running {
+        let config = serde_json::to_vec(&bundle.config(hook)).expect("JSON");
+        fs::write(bundle.dir.join("config.json"), config).expect("config.json");
+        let mut command = bundle.runtime();
+        command.arg("run").arg("--bundle").arg(&bundle.dir).arg(&bundle.id);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().expect("the runtime starts");
+        Running { bundle, child: Some(child) }
+    }
+
     /// The runtime's process.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("a child").id()

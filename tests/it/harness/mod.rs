@@ -20,10 +20,15 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `happens` says so.
-pub fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
+pub fn eventually(what: &str, happens: impl FnMut() -> bool) {
+    within(PATIENCE, what, happens);
+}
+
+/// The same of what has another time.
+pub fn within(time: Duration, what: &str, mut happens: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happens() {
-        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(start.elapsed() < time, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -78,6 +83,14 @@ fn build(packages: &[&str]) {
         cargo.args(["-p", package]);
     }
     assert!(cargo.status().expect("cargo runs").success(), "building {packages:?}");
+}
+
+/// Copies a program, by another process: one that another test forks while this process writes the copy would have it
+/// open for writing, and until it executes its own program the copy could not be executed.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args(["-L", "--"]).arg(from).arg(to).output();
+    let copied = copied.expect("cp starts");
+    assert!(copied.status.success(), "{} to {}: {copied:?}", from.display(), to.display());
 }
 
 /// Says that a test could not be done here, in a form that can be counted; written directly, because

@@ -236,6 +236,15 @@ impl Node {
         TenantClient(connection, Some(agent))
     }
 
+    /// This machine's mounts of this node, or of parts of a slice. Other tests mount what is theirs meanwhile.
+    pub fn host_mounts(&self) -> Vec<String> {
+        let all = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        let root = self.root.path().to_str().expect("plain");
+        let parts = ["ld.so.preload", "gpuslice-sim", "libcuda", "libnvidia-ml", "tenant.sock"];
+        let is_ours = |line: &&str| line.contains(root) || parts.iter().any(|it| line.contains(it));
+        all.lines().filter(is_ours).map(str::to_owned).collect()
+    }
+
     /// A container's socket.
     pub fn socket(&self, container: &str) -> PathBuf {
         self.inside(container).join("tenant.sock")

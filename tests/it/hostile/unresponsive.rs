@@ -206,7 +206,7 @@ fn a_daemon_that_hung_gives_no_slice_to_containers_that_did_not_start() {
     assert!(said.contains("no answer in time"), "{said}");
     eventually("it was taken back", || node.log().contains("the slice is removed"));
     eventually("no slice is left", || node.containers().is_empty());
-    let again = container.called("createRuntime");
+    let again = container.served("createRuntime");
     assert!(again.status.success(), "{again:?}");
     assert!(node.slice("asks").is_some());
 }
@@ -223,7 +223,7 @@ fn a_container_that_ends_without_a_daemon_keeps_nothing() {
         return;
     };
     for one in [&ends, &lives] {
-        assert!(one.called("createRuntime").status.success());
+        assert!(one.served("createRuntime").status.success());
     }
     node.must_admit("command", Bytes(64 << 20));
     node.end_daemon(Signal::SIGKILL);

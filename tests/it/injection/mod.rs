@@ -219,7 +219,7 @@ fn ways_in_a_container() {
         .edit(|config| config["process"]["noNewPrivileges"] = false.into());
     let home = outside.inside(&bundle);
     let script = script(&home, "PATH=/bin");
-    let mut running = bundle.start(&hook);
+    let mut running = bundle.started(&hook);
     let login = running.exec(&["/bin/sh", "-c", &script]);
     judge(Injection::Container, &printed(&login));
     drop(running);

@@ -1,7 +1,7 @@
 //! The programs that try the ways, and a driver as a system installs one: a file and its names.
 
 use crate::harness::bundle::Bundle;
-use crate::harness::{library, target_dir};
+use crate::harness::{copy_program, library, target_dir};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub fn driver(dir: &Path, cuda: &str, nvml: &str) {
     let built =
         [(cuda, FILE, "gpuslice-sim-cuda"), (nvml, "libgpuslice_sim_nvml.so", "gpuslice-sim-nvml")];
     for (to, from, package) in built {
-        fs::copy(library(from, package), dir.join(to)).expect("a copy");
+        copy_program(&library(from, package), &dir.join(to));
     }
     for (name, file) in
         [("libcuda.so.1", cuda), ("libcuda.so", "libcuda.so.1"), ("libnvidia-ml.so.1", nvml)]
@@ -65,9 +65,9 @@ impl Home {
         cc(&["-static", "-w", &way], &at("ways/static"));
         cc(&["-shared", "-fPIC", &plugin, &cuda, lazily], &at("ways/plugin.so"));
         for copy in ["ways/brought.so", "ways/compat/libcuda.so.1"] {
-            fs::copy(at("driver").join(FILE), at(copy)).expect("a copy");
+            copy_program(&at("driver").join(FILE), &at(copy));
         }
-        fs::copy(at("ways/way"), at("ways/setuid")).expect("a copy");
+        copy_program(&at("ways/way"), &at("ways/setuid"));
         set_user(&at("ways/setuid"));
         Home {
             programs: text(at("ways")),
@@ -89,14 +89,14 @@ impl Home {
         let real = Path::new(&self.driver).join(FILE);
         bundle.add_program(&real, &format!("{LIBRARIES}/{}", INSTALLED.0));
         let loader = "ld-linux-x86-64.so.2";
-        fs::copy(Path::new("/lib64").join(loader), libraries.join(loader)).expect("a copy");
+        copy_program(&Path::new("/lib64").join(loader), &libraries.join(loader));
         driver(&libraries, INSTALLED.0, INSTALLED.1);
         let to = bundle.rootfs().join("ways");
         fs::create_dir_all(to.join("compat")).expect("a directory");
         for name in
             ["way", "linked", "static", "setuid", "plugin.so", "brought.so", "compat/libcuda.so.1"]
         {
-            fs::copy(Path::new(&self.programs).join(name), to.join(name)).expect("a copy");
+            copy_program(&Path::new(&self.programs).join(name), &to.join(name));
         }
         set_user(&to.join("setuid"));
         Home {
@@ -129,7 +129,7 @@ pub fn install(root: &Path) {
     fs::create_dir(&bin).expect("a directory");
     let libraries = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"];
     for name in ["gpuslice", "gpusliced"].iter().chain(&libraries) {
-        fs::copy(target_dir().join(name), bin.join(name)).expect("a copy; run packaging/stage");
+        copy_program(&target_dir().join(name), &bin.join(name)); // made by packaging/stage
         fs::set_permissions(bin.join(name), Permissions::from_mode(0o755)).expect("ours");
     }
 }

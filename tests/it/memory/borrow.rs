@@ -109,8 +109,9 @@ fn ask(tenant: &TenantClient, bytes: u64) {
 fn a_claim_gets_what_the_borrower_gives_back() {
     let node = node("reclaim_grace_s = 20");
     two_slices(&node);
-    let (burst, web) = (node.process("burst"), node.process("web"));
+    let burst = node.process("burst");
     let page = container_page(&burst.attach(Bytes::ZERO));
+    let web = node.process("web");
     web.attach(Bytes::ZERO);
     let total = || page.lane[0].cap.load(SeqCst);
     let free = || total() - page.lane[0].reserved.load(SeqCst);

@@ -57,7 +57,7 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
     let node = node(cap);
     let mut tenants = [0, 1, 2].map(|seed| Tenant::start(&node, seed, 1, 1));
     let free = cap - DeviceView::of(&node).used();
-    let mut times = Vec::new();
+    let (mut times, mut retried) = (Vec::new(), 0);
     for round in 0..setting("CONTENTION_ROUNDS", 30) {
         // Each has just allocated and freed, and so has credit.
         for tenant in &mut tenants {
@@ -67,13 +67,22 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
             assert_eq!(tenant.ask("drop"), "dropped");
         }
         let chosen = round as usize % tenants.len();
-        let all = tenants[chosen].numbers(&format!("take {free}"));
+        let mut take = || tenants[chosen].numbers(&format!("take {free}"));
+        let mut all = take();
+        retried += u64::from(all[0] != 0);
+        // The others have 300 ms to give their credit back; on a busy machine they may stand still for longer.
+        for _ in 1..5 {
+            if all[0] != 0 {
+                all = take();
+            }
+        }
         assert_eq!(all[0], 0, "round {round}: all free memory");
         times.push(all[1]);
         let one_more = tenants[chosen].numbers(&format!("take {PAGE}"));
         assert_eq!(one_more[0], 2, "round {round}: no page more");
         assert_eq!(tenants[chosen].ask("drop"), "dropped");
     }
+    assert!(2 * retried < times.len() as u64, "{retried} of {} were refused at first", times.len());
     times.sort();
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
     eprintln!(

@@ -23,8 +23,9 @@ fn charged(node: &Node) -> (u64, u64) {
 }
 
 /// The first process of a container makes a context; returns whether its first step was charged before, of so many MiB.
-/// What is free is exact when the context is there, and stays so while nothing happens.
-fn is_exact_after_samples(part: u64) -> bool {
+/// What is free is exact when the context is there, and stays so while nothing happens. `None` if the first look was
+/// not exact, or the context was refused: on a busy machine its measurement may be late, for which there are 400 ms.
+fn is_exact_after_samples(part: u64) -> Option<bool> {
     let gpu = format!("devices=1,mem=2GiB,context=518MiB,part={part}MiB,create=4s");
     let node = Node::start_with(&gpu);
     node.must_admit(CONTAINER, Bytes(CAP));
@@ -35,22 +36,34 @@ fn is_exact_after_samples(part: u64) -> bool {
         sleep(Duration::from_millis(5));
     }
     let sampled = sampled();
-    assert_eq!(tenant.answer().as_deref(), Some("ready"));
-    let ready = Instant::now();
+    if tenant.answer().as_deref() != Some("ready") {
+        return None;
+    }
+    let (ready, mut seen_exact) = (Instant::now(), false);
     while ready.elapsed() < Duration::from_millis(1_500) {
         let after = ready.elapsed();
-        assert_eq!(tenant.numbers("info"), [CAP - CONTEXT, CAP], "{after:?} after the context");
-        assert_eq!(charged(&node).1, 0, "{after:?} after the context");
+        let seen = (tenant.numbers("info"), charged(&node).1);
+        if seen != (vec![CAP - CONTEXT, CAP], 0) {
+            assert!(!seen_exact, "{seen:?}, {after:?} after the context");
+            return None;
+        }
+        seen_exact = true;
     }
     assert_eq!(charged(&node), (CONTEXT, 0));
     tenant.end();
     node.wait_refunded(CONTAINER);
-    sampled
+    Some(sampled)
 }
 
 /// On a busy machine the second sample may come after the context.
 fn check(part: u64) {
-    assert!((0..5).any(|_| is_exact_after_samples(part)), "two samples see the first step");
+    let tries: Vec<_> =
+        (0..5).map(|_| is_exact_after_samples(part)).take_while(|it| *it != Some(true)).collect();
+    assert!(
+        !tries.windows(2).any(|two| two == [None, None]),
+        "refused, or not exact at once: {tries:?}"
+    );
+    assert!(tries.len() < 5, "two samples see the first step: {tries:?}");
 }
 
 #[test]

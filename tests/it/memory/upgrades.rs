@@ -4,10 +4,11 @@
 use super::churn::{Said, agree};
 use super::{CONTAINER, DeviceView, Tenant, node, numbers, setting};
 use crate::harness::node::Node;
-use crate::harness::{Random, eventually};
+use crate::harness::{Random, copy_program, eventually};
 use gpuslice_wire::units::GIB;
 use nix::sys::signal::Signal;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const STEPS: u64 = 1_000;
 /// Replaces the program's file, as a package does, and the daemon: by an orderly end or a sudden one.
 fn upgrade(node: &mut Node, signal: Signal) {
     let (new, place) = (node.root().join("gpusliced.new"), node.root().join("gpusliced"));
-    fs::copy(env!("CARGO_BIN_EXE_gpusliced"), &new).expect("a copy");
+    copy_program(Path::new(env!("CARGO_BIN_EXE_gpusliced")), &new);
     fs::rename(&new, &place).expect("replaced");
     node.end_daemon(signal);
     let daemon = node.daemon_command(&[]);

@@ -4,11 +4,11 @@ mod alerts;
 
 use crate::harness::node::Node;
 use crate::harness::wire::Connection;
-use crate::harness::{PATIENCE, is_root, skip};
+use crate::harness::{PATIENCE, copy_program, is_root, skip};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
 use std::fs::Permissions;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -73,13 +73,7 @@ impl Exporter {
     }
 
     fn spawn(mut command: Command) -> Exporter {
-        let mut child = loop {
-            match command.spawn() {
-                // Another test forked while a copy was being written: its child has it open still.
-                Err(why) if why.kind() == ErrorKind::ExecutableFileBusy => continue,
-                child => break child.expect("gpuslice starts"),
-            }
-        };
+        let mut child = command.spawn().expect("gpuslice starts");
         let mut said = std::io::BufReader::new(child.stderr.take().expect("piped"));
         let mut line = String::new();
         std::io::BufRead::read_line(&mut said, &mut line).expect("its address");
@@ -136,15 +130,22 @@ fn metrics_are_not_delayed_by_silent_clients() {
     let node = Node::start();
     let exporter = Exporter::start(&node);
     let connect = |_| TcpStream::connect(&exporter.1).expect("it listens");
-    let silent: Vec<TcpStream> = (0..64).map(connect).collect();
-    assert!(exporter.ask(GOOD).contains("gpuslice_up 1"));
     let is_open = |mut client: &TcpStream| {
         client.set_nonblocking(true).expect("a socket");
         let read = client.read(&mut [0]);
         read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     };
-    assert!(!is_open(&silent[0]), "the oldest has given way");
-    assert!(is_open(&silent[63]), "the scrape waited for the silent ones");
+    let is_served_before = || {
+        let since = Instant::now();
+        let silent: Vec<TcpStream> = (0..64).map(connect).collect();
+        assert!(exporter.ask(GOOD).contains("gpuslice_up 1"));
+        assert!(!is_open(&silent[0]), "the oldest has given way");
+        let (is_open, took) = (is_open(&silent[63]), since.elapsed());
+        // They are given up after 2 s, which a busy machine may need for all of this.
+        assert!(is_open || took >= Duration::from_millis(1_800), "the scrape waited: {took:?}");
+        is_open
+    };
+    assert!((0..5).any(|_| is_served_before()), "this test is never in time");
 }
 
 /// Twenty idle connections, a daemon that has stopped, and ten scrapes at once: each is answered within the time of
@@ -208,7 +209,7 @@ fn without_rights_a_daemon_is_not_away() {
     // The programs are root's; a copy that every user can run.
     let public = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let copy = public.path().join("gpuslice");
-    std::fs::copy(env!("CARGO_BIN_EXE_gpuslice"), &copy).expect("a copy");
+    copy_program(Path::new(env!("CARGO_BIN_EXE_gpuslice")), &copy);
     for path in [public.path(), node.root(), node.runtime_dir()] {
         std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a mode");
     }

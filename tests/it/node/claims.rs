@@ -277,9 +277,9 @@ fn containers_of_a_claim_share_one_account() {
         Some(NodeAnswer::Slice { reserved, .. }) => reserved,
         other => panic!("{other:?}"),
     };
-    let first = running(|| tenant("first", "512"), &hook);
+    let first = tenant("first", "512").started(&hook);
     eventually("the first one holds its part", || held(&node) >= Bytes(512 << 20));
-    let second = running(|| tenant("second", "4096"), &hook);
+    let second = tenant("second", "4096").started(&hook);
     // Less is left than one more allocation, beside credit that the first one may not have returned in time.
     eventually("both hold all", || held(&node) > Bytes(GIB - ((64 + 16) << 20)));
     assert!(held(&node) <= Bytes(GIB));
@@ -293,25 +293,9 @@ fn containers_of_a_claim_share_one_account() {
     assert!(!node.container_dir("first").exists() && !node.container_dir("second").exists());
 }
 
-/// Starts a container that stays, and waits until it runs. Where the daemon's answer to its hook came too late, which
-/// its runtime says, it is started again.
-fn running(bundle: impl Fn() -> Bundle, hook: &Path) -> Running {
-    for _ in 0..10 {
-        let mut started = bundle().start(hook);
-        eventually("it runs", || started.runs() || started.has_ended());
-        if !started.has_ended() {
-            return started;
-        }
-        let said = complaint(&started.end());
-        assert!(said.contains("no answer in time"), "{said}");
-    }
-    panic!("no answer in time, ten times");
-}
-
 /// Starts a container that sleeps in a claim, and waits until it lives there.
 fn sleeping(node: &Node, name: &str, claim: &str, hook: &Path) -> Running {
-    let sleeps = || in_claim(node, name, &[claim], &["/bin/sleep", "600"]);
-    let running = running(sleeps, hook);
+    let running = in_claim(node, name, &[claim], &["/bin/sleep", "600"]).started(hook);
     let agent = AgentClient::of(node);
     eventually("it has joined", || agent.members(claim).contains(&id(name)));
     running
@@ -409,16 +393,19 @@ fn slices_name_their_pods() {
     agent.reserve(nameless).expect("it fits");
     agent.reserve(words("c-2", &agent.gpus())).expect("it fits");
     let _joined = sleeping(&case.node, "joined", "c-1", &hook);
-    let own = || {
-        let dir = case.node.runtime_dir().display().to_string();
-        let path = hook.clone();
-        in_claim(&case.node, "own", &[], &["/bin/sleep", "600"]).edit(move |config| {
-            let words = ["gpuslice-hook", "--runtime-dir", &dir, "createRuntime"];
+    let _own = in_claim(&case.node, "own", &[], &["/bin/sleep", "600"])
+        .edit(|config| {
             config["annotations"]["gpuslice.io/memory"] = json!("1GiB");
-            config["hooks"] = json!({ "createRuntime": [{ "path": path, "args": words }] });
         })
-    };
-    let _own = running(own, &hook);
+        .edit({
+            let dir = case.node.runtime_dir().display().to_string();
+            let path = hook.clone();
+            move |config| {
+                let words = ["gpuslice-hook", "--runtime-dir", &dir, "createRuntime"];
+                config["hooks"] = json!({ "createRuntime": [{ "path": path, "args": words }] });
+            }
+        })
+        .started(&hook);
     eventually("its own slice", || case.node.slice("own").is_some());
     let pod = |uid: &str| json!({ "namespace": "default", "name": "web-0", "uid": uid, "container": "main" });
     for life in 0..2 {
