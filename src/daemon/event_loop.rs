@@ -148,7 +148,11 @@ impl Daemon {
             Source::ObserveListener => duties.admins.accept_observer(spare, tasks),
             Source::Admin(key) => {
                 if let Some(command) = duties.admins.ready(key, tasks) {
+                    let (from, observes) = (now(), duties.admins.observes(key));
                     self.command(key, command);
+                    if observes {
+                        self.duties.admins.looked((from, now()));
+                    }
                 }
             }
             Source::Listener(key) => clients.accept(&mut duties.containers, key, spare, tasks),
