@@ -3,9 +3,9 @@
 
 mod looks;
 mod mps;
+mod requests;
 mod usage;
 
-use crate::clients::{BURST, Ring};
 use crate::events::{Happening, unix_ns};
 use crate::executor::Duties;
 use crate::observe::daemon_row;
@@ -26,13 +26,15 @@ use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::Name;
-use gpuslice_wire::units::Instant;
+use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::signalfd::SignalFd;
 use std::collections::BTreeMap;
 use std::io;
 
 /// Heartbeats between two reads of all claims, so that observers see processes that never ring their doorbell.
 const CLAIMS_EVERY: u64 = 10;
+/// How long the sources of a batch are served before deadlines are looked at again.
+const CATCH_UP_AFTER: Duration = Duration(100_000);
 /// Heartbeats of an interval of samples: a second.
 const SAMPLE_EVERY: u64 = 20;
 
@@ -110,12 +112,27 @@ impl Daemon {
             let step = self.engine.next_deadline();
             self.poll.wake_at(self.duties_due.into_iter().chain(step).min())?;
             self.poll.wait(&mut sources)?;
+            let mut looked = now();
             for source in sources.drain(..) {
                 self.dispatch(source);
+                looked = self.catch_up(looked);
             }
             self.ending |= self.duties.admins.is_unused();
         }
         Ok(())
+    }
+
+    /// Between two sources of a batch: does what has become due meanwhile, so that a batch of any length delays no
+    /// turn. A batch that is quick costs no more than a look at the clock.
+    fn catch_up(&mut self, looked: Instant) -> Instant {
+        let now = now();
+        if now < looked.plus(CATCH_UP_AFTER) {
+            return looked;
+        }
+        self.duties_due = self.duties_deadline();
+        self.time_passed(now);
+        self.settle();
+        now
     }
 
     fn dispatch(&mut self, source: Source) {
@@ -131,11 +148,20 @@ impl Daemon {
             Source::ObserveListener => duties.admins.accept_observer(spare, tasks),
             Source::Admin(key) => {
                 if let Some(command) = duties.admins.ready(key, tasks) {
+                    let (from, observes) = (now(), duties.admins.observes(key));
                     self.command(key, command);
+                    if observes {
+                        self.duties.admins.looked((from, now()));
+                    }
                 }
             }
             Source::Listener(key) => clients.accept(&mut duties.containers, key, spare, tasks),
-            Source::Tenant(key) => self.read_requests(key),
+            Source::Tenant(key) => {
+                let now = now();
+                if let Some(reading) = clients.asks(key, now, tasks) {
+                    self.read_requests(&reading, now);
+                }
+            }
             Source::Doorbell(key) => {
                 let now = now();
                 if let Some(ring) = clients.rang(key, now) {
@@ -190,6 +216,7 @@ impl Daemon {
             duties.containers.accept_deadline(),
             duties.clients.deadline(),
             duties.clients.ring_deadline(),
+            duties.clients.request_deadline(),
             duties.admins.deadline(),
             duties.accounting.deadline(serves),
             self.look_deadline(),
@@ -205,14 +232,6 @@ impl Daemon {
         .into_iter()
         .flatten()
         .min()
-    }
-
-    /// Reads the claims of a process that rang.
-    fn read_ring(&mut self, ring: Ring, from: Instant) {
-        let Duties { clients, tasks, .. } = &mut self.duties;
-        clients.read_claims(ring.process, tasks);
-        self.settle();
-        self.duties.clients.ring_read(ring, (from, now()));
     }
 
     fn time_passed(&mut self, now: Instant) {
@@ -235,6 +254,7 @@ impl Daemon {
         while let Some(ring) = self.duties.clients.ring_due(now) {
             self.read_ring(ring, gpuslice_host::clock::now());
         }
+        self.read_waiting_requests(now);
         let duties = &mut self.duties;
         duties.clients.due(now, &mut duties.tasks);
         duties.admins.due(now, &mut duties.tasks);
@@ -342,17 +362,6 @@ impl Daemon {
         }
         self.duties.clients.free_slots();
         self.actions = actions;
-    }
-
-    /// Reads a process's requests.
-    fn read_requests(&mut self, key: Key) {
-        for _ in 0..BURST {
-            let duties = &mut self.duties;
-            if !duties.clients.receive(key, &mut duties.tasks) {
-                return;
-            }
-            self.settle();
-        }
     }
 
     /// Ends the slice of a container whose first process has exited.
@@ -507,29 +516,6 @@ impl Daemon {
         let duties = &mut self.duties;
         duties.clients.read_all_claims(&mut duties.tasks);
         self.settle();
-    }
-
-    /// A request that does not fit may be refused: what the container's processes have unused then is told from their
-    /// claims of now. The end of one that exited before the request was sent may be read after it: epoll has first what
-    /// was ready first, and the request's connection may have been ready with an earlier one.
-    fn read_before_refusal(&mut self, event: &Event) {
-        let Event::Reserve { client, lane, need, .. } = *event else {
-            return;
-        };
-        if !self.engine.is_short(client, lane, need) {
-            return;
-        }
-        let clients = &mut self.duties.clients;
-        let Some(container) = clients.connected(client).map(|(container, _)| container) else {
-            return;
-        };
-        let keys: Vec<Key> = clients.attached_of(&container).map(|(key, _)| key).collect();
-        clients.gone_of(&container).into_iter().for_each(|gone| self.step(gone));
-        for key in keys {
-            if let Some(claims) = self.duties.clients.claims_of(key, lane) {
-                self.step(claims);
-            }
-        }
     }
 
     /// Restores a slice from its record, unless its container has ended.

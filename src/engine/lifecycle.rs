@@ -293,8 +293,8 @@ impl Slice {
     /// The memory of a process that ended at `now` is no longer its own.
     pub(crate) fn end(&mut self, now: Instant, charged: u128) {
         let charged = Bytes(u64::try_from(charged).unwrap_or(u64::MAX));
-        self.unfreed.add(now, charged);
-        self.account.hold(charged);
+        let added = self.unfreed.add(now, charged);
+        self.account.hold(added);
     }
     /// Memory that was measured beyond the grants of its processes.
     pub(crate) fn untracked(&self) -> Bytes {
@@ -469,9 +469,11 @@ impl ClientLane {
         self.granted = self.granted.saturating_add(bytes);
         self.peaks[0] = self.peaks[0].max(self.granted);
     }
-    /// All its memory, by NVML and by its own claim.
+    /// All its memory: NVML's figure, and by its own claim what NVML does not show. A process holds that within its
+    /// grants, so a larger claim is false: no more than its grants would charge memory that other containers are promised.
     pub(crate) fn all(&self) -> Bytes {
-        self.seen.unwrap_or_default().saturating_add(self.claims.unseen)
+        let unseen = self.claims.unseen.min(self.granted);
+        self.seen.unwrap_or_default().saturating_add(unseen)
     }
     /// NVML shows `used` of it. Returns the part beyond its largest grant around the time of the
     /// measurement.

@@ -27,8 +27,10 @@ impl Unfreed {
         self.0.iter().fold(Bytes::ZERO, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// A process that was charged so much ended at `now`.
-    pub(crate) fn add(&mut self, now: Instant, bytes: Bytes) {
+    /// A process that was charged so much ended at `now`. Returns what was added: the sum stays a number of bytes, since
+    /// the account counts exactly, and subtracts later what the sum shows.
+    pub(crate) fn add(&mut self, now: Instant, bytes: Bytes) -> Bytes {
+        let bytes = bytes.min(Bytes(u64::MAX).saturating_sub(self.sum()));
         let full = self.0.len() >= PARTS_MAX;
         match self.0.last_mut() {
             _ if bytes == Bytes::ZERO => {}
@@ -37,6 +39,7 @@ impl Unfreed {
             }
             _ => self.0.push((now, bytes)),
         }
+        bytes
     }
 
     /// Looks that were asked for at `asked` or later show at most `left` of it.
@@ -85,7 +88,9 @@ impl Unfreed {
         let mut all = core::mem::take(&mut self.0);
         all.extend(other.0);
         all.sort_by_key(|(ended, _)| *ended);
-        all.into_iter().for_each(|(ended, bytes)| self.add(ended, bytes));
+        for (ended, bytes) in all {
+            self.add(ended, bytes);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod memory;
 pub mod old_kernel;
 mod pages;
 pub mod privileges;
+mod requests;
 mod rings;
 mod rules;
 mod unread_log;

@@ -73,8 +73,8 @@ struct PendingMeasure {
 pub struct Accounting {
     questions: Option<Sender<Question>>,
     answers: Receiver<NvmlAnswer>,
-    /// Written by the thread after each answer; kept open for epoll.
-    _notify: Arc<EventFd>,
+    /// Written by the thread after each answer, and where answers are left for later.
+    notify: Arc<EventFd>,
     interval: Option<Duration>,
     next: Instant,
     /// A source of random moments: the secret of this process, and the samples so far.
@@ -128,7 +128,7 @@ impl Accounting {
         Ok(Accounting {
             questions: there.then_some(questions),
             answers,
-            _notify: notify,
+            notify,
             interval,
             next: Instant(0),
             moments: RandomState::new(),
@@ -224,6 +224,12 @@ impl Accounting {
         let answer = self.answers.try_recv().ok()?;
         self.unanswered = self.unanswered.saturating_sub(1);
         Some(answer)
+    }
+
+    /// There may be more answers, which are taken after other sources were served.
+    pub fn tell_of_more(&self) {
+        // A full counter means that a notification is pending already.
+        let _ = self.notify.write(1);
     }
 
     /// At the daemon's end: waits for the next answer, at most [`END_WITHIN`].

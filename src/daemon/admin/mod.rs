@@ -3,6 +3,7 @@
 //! only the list.
 
 mod idle_exit;
+mod looks;
 mod requests;
 
 use crate::config::DaemonConfig;
@@ -27,6 +28,7 @@ use gpuslice_wire::select::{GpuSelector, SelectError};
 use gpuslice_wire::text::{CgroupPath, Name, Selector};
 use gpuslice_wire::units::{Bytes, Instant};
 use idle_exit::IdleExit;
+use looks::Looks;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use requests::Requests;
@@ -75,6 +77,8 @@ pub struct Admins {
     is_paused: bool,
     connections: Slab<Admin>,
     first_messages: FirstMessages,
+    /// Time for the answers to observers.
+    looks: Looks,
     /// Commands that wait until an earlier slice of their container is removed.
     parked: Vec<(Key, Command)>,
     /// Sources and bounds of requests for slices.
@@ -120,6 +124,7 @@ impl Admins {
             is_paused: false,
             connections: Slab::new(connections),
             first_messages: FirstMessages::default(),
+            looks: Looks::new(),
             parked: Vec::new(),
             requests: Requests::new(config),
             pinned_default: config.pinned_memory.map(|size| size.0),
@@ -208,7 +213,8 @@ impl Admins {
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
         let first_message = self.first_messages.deadline();
-        first_message.into_iter().chain(self.idle_exit.deadline()).min()
+        let others = self.idle_exit.deadline().into_iter().chain(self.looks.deadline());
+        first_message.into_iter().chain(others).min()
     }
 
     /// Drops the connections that have sent no first message by `now`.
@@ -217,6 +223,23 @@ impl Admins {
         for key in self.first_messages.missing(now, waiting) {
             self.drop(key, out);
         }
+        while let Some(key) = self.looks.due(now) {
+            // It may be gone.
+            let observer = self.connections.get(key);
+            if observer.is_some_and(|it| self.watch.add(&it.fd, Source::Admin(key)).is_err()) {
+                self.drop(key, out);
+            }
+        }
+    }
+
+    /// Whether a connection is an observer's.
+    pub fn observes(&self, key: Key) -> bool {
+        self.connections.get(key).is_some_and(|it| it.observes)
+    }
+
+    /// Counts the time that an answer to an observer took.
+    pub fn looked(&mut self, took: (Instant, Instant)) {
+        self.looks.spend(took);
     }
 
     /// Handles a connection that is readable, writable or closed; returns the command that it sent.
@@ -224,6 +247,11 @@ impl Admins {
         let admin = self.connections.get_mut(key)?;
         if !admin.out.is_empty() {
             self.flush(key, out);
+            return None;
+        }
+        let waits = admin.observes && !self.looks.pays(now());
+        if waits && self.watch.forget(&admin.fd).is_ok() {
+            self.looks.wait(key);
             return None;
         }
         let mut buffer = [0; FRAME_BYTES_MAX];

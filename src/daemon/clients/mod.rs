@@ -3,13 +3,15 @@
 //! A process attaches once to its container's own socket, then reserves and releases memory; the socket alone
 //! identifies the sender. A connection is closed if it sends nothing for 1 s, sends an invalid frame or descriptors, or
 //! does not read its answers. Nothing queues and nothing is allocated on its behalf, and each event costs the same
-//! small amount of work; only what a ring costs grows with the container, and is limited (`rings.rs`).
+//! small amount of work; only what a ring or a request beyond the cap costs grows with the container. The time for both is
+//! limited (`time_queue.rs`).
 
 mod handles;
 mod lingering;
+mod readings;
 mod requests;
-mod rings;
 mod tenant;
+mod time_queue;
 
 use crate::containers::{ContainerWriter, Containers, HeldFamilies, UsageSlot};
 use crate::first_messages::FirstMessages;
@@ -31,11 +33,11 @@ use handles::Handles;
 use lingering::LingeringClient;
 use nix::errno::Errno;
 pub use requests::BURST;
-pub use rings::Ring;
-use rings::{RingQueue, Rings};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 pub use tenant::{ChannelGroup, Channels, Tenant, channels_of};
+pub use time_queue::Reading;
+use time_queue::{OwnTime, REQUESTS, RINGS, TimeQueue};
 
 /// Where the daemon keeps a client of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +49,22 @@ enum ClientHolder {
 }
 
 /// The connections of a container's processes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Siblings {
     /// Attached or not.
     keys: Vec<Key>,
     /// Memory handles that they share.
     handles: Handles,
-    /// Their rings.
-    rings: Rings,
+    /// Time for their rings and for their requests.
+    rings: OwnTime,
+    requests: OwnTime,
+}
+
+impl Default for Siblings {
+    fn default() -> Siblings {
+        let (rings, requests) = (OwnTime::new(RINGS), OwnTime::new(REQUESTS));
+        Siblings { keys: Vec::new(), handles: Handles::default(), rings, requests }
+    }
 }
 
 /// See the file's head.
@@ -65,7 +75,9 @@ pub struct Clients {
     /// By slot of the engine's id.
     holders: Vec<Option<(ClientId, ClientHolder)>>,
     siblings: BTreeMap<ContainerId, Siblings>,
-    ring_queue: RingQueue,
+    /// Rings and requests that wait.
+    rings: TimeQueue,
+    requests: TimeQueue,
     first_messages: FirstMessages,
     /// A process released memory or exited since the last look.
     given_back: bool,
@@ -86,7 +98,8 @@ impl Clients {
             lingering: Slab::new(CLIENTS_MAX as u16),
             holders: vec![None; CLIENTS_MAX],
             siblings: BTreeMap::new(),
-            ring_queue: RingQueue::default(),
+            rings: TimeQueue::new(RINGS),
+            requests: TimeQueue::new(REQUESTS),
             first_messages: FirstMessages::default(),
             given_back: false,
             unattached: LogLimit::default(),
@@ -145,7 +158,7 @@ impl Clients {
     }
 
     fn welcome(&mut self, key: Key, container: ContainerId, out: &mut Tasks) {
-        self.siblings.entry(container).or_default().keys.push(key);
+        self.siblings_of(container).keys.push(key);
         self.first_messages.expect(key, now());
         let Some(tenant) = self.tenants.get(key) else {
             return;
@@ -300,6 +313,7 @@ impl Clients {
         for key in keys {
             self.remove(key, out);
         }
+        self.siblings.remove(container);
     }
 
     /// Removes a connection from all tables. The process's memory is handled separately.
@@ -310,9 +324,6 @@ impl Clients {
             siblings.keys.retain(|other| *other != key);
             let shared = std::mem::take(&mut tenant.shared);
             siblings.handles.drop_all(shared);
-            if siblings.keys.is_empty() {
-                self.siblings.remove(&container);
-            }
         }
         out.push(Task::Disconnected(key, container));
         if let Some(attached) = &tenant.attached {

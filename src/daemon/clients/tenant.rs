@@ -104,6 +104,8 @@ pub struct Tenant {
     pub(super) looks: bool,
     /// Its ring waits for its turn.
     pub(super) rung: bool,
+    /// Its requests wait for their turn.
+    pub(super) paused: bool,
 }
 
 #[derive(Debug)]
@@ -134,7 +136,17 @@ impl Tenant {
             asked: false,
             looks: false,
             rung: false,
+            paused: false,
         }
+    }
+
+    /// Attached as this client, without a page of its container.
+    #[cfg(test)]
+    pub(super) fn attach_alone(&mut self, client: ClientId) {
+        let (claims, _) = ClaimsReader::new(NO_SLOT).expect("a page");
+        let doorbell = EventFd::new().expect("a bell");
+        self.attached =
+            Some(Attached { client, lanes: 1, claims, host: Claims::default(), doorbell });
     }
 
     /// Sends the container's page, the process's page, its doorbell and the usage table.

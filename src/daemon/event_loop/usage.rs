@@ -11,6 +11,9 @@ use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, Instant};
 use std::collections::BTreeSet;
 
+/// Answers taken before other sources are served.
+const ANSWERS_AT_ONCE: usize = 4;
+
 impl Daemon {
     /// Asks NVML for a process's use; without NVML, answers "unknown".
     pub(super) fn measure(&mut self, measure: Measure) {
@@ -27,8 +30,12 @@ impl Daemon {
         duties.clients.reply(asked.client, asked.request, &reply, &mut duties.tasks);
     }
 
+    /// Takes NVML's answers, some at a time: the rest is told of again, behind the other sources.
     pub(super) fn read_nvml_answers(&mut self) {
-        while let Some(answer) = self.duties.accounting.try_receive() {
+        for _ in 0..ANSWERS_AT_ONCE {
+            let Some(answer) = self.duties.accounting.try_receive() else {
+                return;
+            };
             match answer {
                 NvmlAnswer::Measured { ticket, used } => {
                     // A process that waited for too long has its answer already.
@@ -52,6 +59,7 @@ impl Daemon {
                 }
             }
         }
+        self.duties.accounting.tell_of_more();
     }
 
     fn measured(&mut self, asked: &Measure, used: Option<Bytes>) {
@@ -59,6 +67,7 @@ impl Daemon {
         let Some(used) = used else {
             return self.answer_measure(asked, None);
         };
+        let from = now();
         // Read its claims first: the memory it charged before it asked is part of the measured use.
         let duties = &mut self.duties;
         duties.clients.read_claims(asked.key, &mut duties.tasks);
@@ -66,6 +75,7 @@ impl Daemon {
         let used = used.saturating_sub(beside);
         self.deliver(Event::Measured { client, lane, used, requested: true });
         self.answer_measure(asked, Some(used));
+        self.duties.clients.spent_on_requests((from, now()));
     }
 
     /// Does what is due in the accounting.

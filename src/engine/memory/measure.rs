@@ -7,7 +7,7 @@
 //! A measurement is older than its answer. A process that allocates and frees all the time may have given
 //! back by then what it shows. So it is compared with the largest grant since the measurement before the
 //! last: memory that was requested is never taken for unrequested. A process's own claim can only add: to
-//! claim memory that NVML does not show makes the residual larger.
+//! claim memory that NVML does not show makes the residual larger, by no more than the process was granted.
 //!
 //! # Memory that is granted after it was taken
 //! The driver takes a context's memory in steps, and may need seconds: samples charge the first steps as a residual.

@@ -194,8 +194,9 @@ impl Engine {
             let beside = &mut self.gpus[gpu].beside.unfreed;
             let room = capacities[gpu].left();
             let charged = beside.take(beside.sum().saturating_sub(room));
-            slice.account.hold(charged.sum());
+            let was = slice.unfreed.sum();
             slice.unfreed.append(charged);
+            slice.account.recount(was.0.into(), slice.unfreed.sum().0.into());
         }
     }
 }

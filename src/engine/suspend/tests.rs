@@ -349,6 +349,25 @@ fn a_return_without_room_is_refused() {
     assert!(matches!(resume(&mut rig, "a")[..], [.., Action::MoveMemory { .. }]));
 }
 
+/// What it claims beyond its grants counts for nothing, so room is told from what NVML shows and what was granted.
+#[test]
+fn a_process_that_claims_memory_without_end_blocks_no_return() {
+    let (mut rig, clients) = rig(Config::default(), &[("a", 8), ("liar", 4)]);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    moved(&mut rig, "a", true);
+    let (client, lane) = (clients[1], Lane(0));
+    let claims = Claims { held: Bytes(4 * GIB), unseen: Bytes(u64::MAX), ..Claims::default() };
+    rig.step(Event::Claims { client, lane, claims });
+    for _ in 0..2 {
+        rig.now += 1_000 * MS;
+        rig.step(Event::Measured { client, lane, used: Bytes(4 * GIB), requested: false });
+    }
+    let resumed = resume(&mut rig, "a");
+    let goes = |action: &Action| matches!(action, Action::MoveMemory { away: false, .. });
+    assert!(resumed.iter().any(goes), "{resumed:?}");
+}
+
 #[test]
 fn a_slice_ends_in_every_state() {
     for steps in 0..4 {

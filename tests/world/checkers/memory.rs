@@ -38,6 +38,11 @@ impl Share {
         self.charged_with(self.granted)
     }
 
+    /// Memory that the driver does not show, by its claim: it holds that within its grants.
+    fn unseen(&self) -> u64 {
+        self.claims.unseen.0.min(self.granted)
+    }
+
     /// What would count for it with so much granted.
     fn charged_with(&self, granted: u64) -> u128 {
         let most = self.answered.map_or(u64::MAX, |all| all.saturating_sub(granted));
@@ -132,7 +137,7 @@ impl Ledger {
                 if self.homes.contains_key(&client) && lane != Lane::HOST =>
             {
                 let share = self.shares.entry((client, lane)).or_default();
-                let all = used.0.saturating_add(share.claims.unseen.0);
+                let all = used.0.saturating_add(share.unseen());
                 let asked_for = share.most[0].max(share.most[1]).max(share.granted);
                 share.most = [share.granted, share.most[0]];
                 share.own = all.saturating_sub(asked_for);
@@ -423,7 +428,7 @@ impl Ledger {
     fn looked(&mut self, now: u64, key: LaneKey) {
         let (mut all, mut own, mut granted) = (0u128, 0u128, 0u128);
         for (_, share) in self.of_key(key.0, key.1) {
-            all += u128::from(share.seen.saturating_add(share.claims.unseen.0));
+            all += u128::from(share.seen.saturating_add(share.unseen()));
             own += u128::from(share.own);
             granted += u128::from(share.granted);
         }

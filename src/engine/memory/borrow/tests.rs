@@ -468,6 +468,21 @@ fn claimed_contexts_of_ended_processes_borrow_nothing() {
     assert_eq!((answer(&asked, web), wanted(&asked, "burst")), (Some(Ok(12)), None));
 }
 
+/// The claim of a process that may borrow is not memory that others lose.
+#[test]
+fn a_borrower_that_claims_memory_without_end_takes_none_that_is_promised() {
+    let (mut rig, burst, web) = rig(Config::default());
+    take(&mut rig, burst, 2);
+    let claims = Claims { held: Bytes(2 * GIB), unseen: Bytes(u64::MAX), ..Claims::default() };
+    rig.step(Event::Claims { client: burst, lane: Lane(0), claims });
+    for _ in 0..2 {
+        rig.now += 1_000 * MS;
+        let used = Bytes(2 * GIB);
+        rig.step(Event::Measured { client: burst, lane: Lane(0), used, requested: false });
+    }
+    assert_eq!(answer(&take(&mut rig, web, 12), web), Some(Ok(12)));
+}
+
 #[test]
 fn a_limit_changes_while_processes_live() {
     let (mut rig, burst, web) = rig(Config::default());

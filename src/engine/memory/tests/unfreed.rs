@@ -75,6 +75,28 @@ fn no_request_waits_for_memory_that_would_not_suffice_or_for_ever() {
     assert_eq!((reserved(&rig), rig.engine.next_deadline()), (100, None));
 }
 
+/// Figures and claims of any size leave nothing behind that no process has.
+#[test]
+fn the_largest_figures_of_ended_processes_are_forgotten_too() {
+    for (used, unseen) in [(u64::MAX, 0), (40, u64::MAX)] {
+        let (mut rig, who) = slice_of(&[40, 20]);
+        for second in 1..3 {
+            rig.now = second * 1_000 * MS;
+            for client in &who {
+                says(&mut rig, *client, 20, unseen);
+                rig.step(measured(*client, used));
+            }
+        }
+        for client in who {
+            rig.now += 10 * MS;
+            gone(&mut rig, client);
+        }
+        rig.now += FREED_WITHIN.0;
+        rig.step(Event::Tick);
+        assert_eq!(reserved(&rig), 0, "of {used} and {unseen}");
+    }
+}
+
 /// Siblings are asked for what they do not use, also where that and unfreed memory suffice only together.
 #[test]
 fn unused_credit_and_unfreed_memory_serve_one_request() {

@@ -1,0 +1,102 @@
+//! How much of the thread's time the answers to observers may take.
+//!
+//! An answer is a snapshot, for which the claims of all processes are read: the thread that gives turns makes nothing
+//! else meanwhile. Its time is measured, as that of processes' requests is. Observers that ask without a pause wait for
+//! the bucket, one after the other, and are not polled meanwhile.
+
+use crate::bucket::Bucket;
+use crate::slab::Key;
+use gpuslice_wire::units::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// Time in which the bucket gains a nanosecond: an eighth of the thread's time.
+const EVERY: Duration = Duration(8);
+/// Nanoseconds in a full bucket: all observers' answers at once, as a scrape and a few screens ask for them.
+const MOST: u64 = 100_000_000;
+
+/// See the file's head.
+#[derive(Debug)]
+pub(super) struct Looks {
+    time: Bucket,
+    /// Observers whose commands wait, the next one first.
+    waiting: VecDeque<Key>,
+}
+
+impl Looks {
+    pub(super) const fn new() -> Looks {
+        Looks { time: Bucket::new(EVERY, MOST), waiting: VecDeque::new() }
+    }
+
+    /// Whether an observer is answered now: those that wait go first.
+    pub(super) fn pays(&self, now: Instant) -> bool {
+        self.waiting.is_empty() && self.time.next() <= now
+    }
+
+    /// Has an observer wait for its turn. It does not wait already.
+    pub(super) fn wait(&mut self, observer: Key) {
+        self.waiting.push_back(observer);
+    }
+
+    /// Takes the time that an answer took.
+    pub(super) fn spend(&mut self, (from, to): (Instant, Instant)) {
+        self.time.spend(to, to.since(from).0);
+    }
+
+    /// When the next observer's turn comes, if one waits.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        (!self.waiting.is_empty()).then(|| self.time.next())
+    }
+
+    /// The observer whose turn it is.
+    pub(super) fn due(&mut self, now: Instant) -> Option<Key> {
+        self.deadline().filter(|at| *at <= now).and_then(|_| self.waiting.pop_front())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(slot: u16) -> Key {
+        Key { slot, generation: 1 }
+    }
+
+    #[test]
+    fn answers_without_a_pause_take_an_eighth_of_the_time() {
+        let (mut looks, cost) = (Looks::new(), Duration(10_000_000));
+        let start = Instant(1_000_000_000);
+        let (mut now, mut took) = (start, 0);
+        looks.wait(key(0));
+        while now.since(start) < Duration(10_000_000_000) {
+            match looks.due(now) {
+                Some(observer) => {
+                    looks.spend((now, now.plus(cost)));
+                    (now, took) = (now.plus(cost), took + cost.0);
+                    assert!(!looks.pays(now) || looks.deadline().is_none());
+                    looks.wait(observer);
+                }
+                None => now = looks.deadline().expect("it waits").max(now.plus(Duration(1))),
+            }
+        }
+        let most = MOST + 10_000_000_000 / EVERY.0 + cost.0;
+        assert!(took <= most && took >= most / 2, "{took} of {most} ns");
+    }
+
+    #[test]
+    fn those_that_wait_have_their_turns() {
+        let mut looks = Looks::new();
+        let now = Instant(1_000_000_000);
+        assert!(looks.pays(now) && looks.deadline().is_none());
+        looks.spend((Instant(0), now));
+        assert!(!looks.pays(now));
+        looks.wait(key(1));
+        looks.wait(key(2));
+        let at = looks.deadline().expect("two wait");
+        assert!(at > now && looks.due(now).is_none());
+        assert!(!looks.pays(at), "those that wait go first");
+        assert_eq!(
+            [looks.due(at), looks.due(at), looks.due(at)],
+            [Some(key(1)), Some(key(2)), None]
+        );
+    }
+}
