@@ -202,7 +202,7 @@ pub fn change(
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
     let mut made: Vec<(Step, Told)> = Vec::new();
     let done = memory::steps(options, view, (id, &rows)).and_then(|steps| {
-        steps.into_iter().try_for_each(|step| {
+        steps.into_iter().try_for_each(|mut step| {
             let answer = step.make(admin)?;
             made.push((step, answer));
             Ok(())
