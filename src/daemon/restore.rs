@@ -9,8 +9,8 @@ use gpuslice_host::process::pidfd_of;
 use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::units::Bytes;
 
-/// Restores a slice from its record, or logs why not; the record is kept in both cases. A slice that cannot be opened is
-/// restored all the same, and opened later.
+/// Restores a slice from its record, or logs why not; the record is kept in both cases. A slice that cannot be opened
+/// is restored all the same, and opened later.
 pub fn restore(engine: &mut Engine, duties: &mut Duties, record: &Record) {
     let container = record.container;
     let mut actions = Vec::new();

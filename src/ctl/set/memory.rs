@@ -126,8 +126,8 @@ impl Step {
         Ok(Told { text, ..told })
     }
 
-    /// Sets the value from before. A limit above the old cap that equalled the new one goes along with the cap, so it is
-    /// set as well.
+    /// Sets the value from before. A limit above the old cap that equalled the new one goes along with the cap, so it
+    /// is set as well.
     pub(super) fn undo(&self, admin: &Admin) -> Result<()> {
         let before = match self.amount {
             Amount::Limit if self.was == self.cap => None,

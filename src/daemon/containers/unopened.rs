@@ -1,8 +1,8 @@
 //! Restored slices that could not be opened yet, for want of descriptors or of room on a disk.
 //!
-//! The engine knows such a slice and the grants of its processes, so that nothing of it is promised again. Its processes
-//! cannot attach again until its page and its socket are there: opening them is tried again at every heartbeat. What the
-//! engine would have written to the page is kept until then.
+//! The engine knows such a slice and the grants of its processes, so that nothing of it is promised again. Its
+//! processes cannot attach again until its page and its socket are there: opening them is tried again at every
+//! heartbeat. What the engine would have written to the page is kept until then.
 
 use super::Containers;
 use super::first_process::NotedProcess;
