@@ -11,7 +11,7 @@ use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{BadClass, BadGangs, Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
-use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
+use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight, plausible};
 
 /// A well-formed slice request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,10 +118,8 @@ pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     for &(key, value) in ours {
         let bad = |why: &dyn ToString| Error::ask(key, value, why.to_string());
         match key.strip_prefix(PREFIX).unwrap_or_default() {
-            "memory" => memory = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
-            "memory-limit" => {
-                memory_limit = Some(value.parse().map_err(|why: UnitError| bad(&why))?);
-            }
+            "memory" => memory = Some(cap(value).map_err(|why| bad(&why))?),
+            "memory-limit" => memory_limit = Some(cap(value).map_err(|why| bad(&why))?),
             "pinned-memory" => pinned = Some(size(value).map_err(|why| bad(&why))?),
             "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
@@ -166,10 +164,16 @@ pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     })
 }
 
+/// A size of 1 MiB or more: less is one whose unit was forgotten.
 fn size(text: &str) -> Result<Bytes, UnitError> {
+    plausible(text, text.parse()?)
+}
+
+/// A size of 1 MiB or more, or a part of the GPU's memory.
+fn cap(text: &str) -> Result<MemoryAsk, UnitError> {
     match text.parse()? {
-        Bytes::ZERO => Err(UnitError::SizeZero),
-        bytes => Ok(bytes),
+        MemoryAsk::Exactly(bytes) => plausible(text, bytes).map(MemoryAsk::Exactly),
+        part => Ok(part),
     }
 }
 
@@ -236,6 +240,9 @@ mod tests {
         assert_eq!(ask.source, None, "the node's own");
         for (bad, why) in [
             (&["weight=2"][..], "needs a memory cap"),
+            (&["memory=8"], "8B is less than 1MiB; did you mean 8GiB?"),
+            (&["memory=8GiB", "memory-limit=16"], "did you mean 16GiB?"),
+            (&["memory=8GiB", "pinned-memory=512KiB"], "did you mean 512GiB?"),
             (&["memory=5/4"], "a part of the GPU's memory"),
             (&["memory=1GiB", "memory=2GiB"], "is given twice"),
             (&["memroy=1GiB"], "unknown annotation"),

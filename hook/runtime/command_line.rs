@@ -2,18 +2,21 @@
 //!
 //! There is no standard; all runtimes follow runc: global options, the command, its options, the
 //! container's id. Options have the forms `--name value` and `--name=value`, also with one dash. The
-//! wrapper looks for the two commands that create a container and does not change the line.
+//! wrapper looks for the three commands that create a container and does not change the line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Commands that create a container, and so use its configuration.
-const MAKES: [&str; 2] = ["create", "run"];
+const MAKES: [&str; 3] = ["create", RESTORE, "run"];
+
+/// The command that creates a container from a checkpoint.
+const RESTORE: &str = "restore";
 
 /// All other commands of runc, crun and youki. Any other word is the value of an unknown option, and
 /// the command follows later.
-const OTHERS: [&str; 17] = [
+const OTHERS: [&str; 16] = [
     "checkpoint",
     "delete",
     "events",
@@ -26,7 +29,6 @@ const OTHERS: [&str; 17] = [
     "mounts",
     "pause",
     "ps",
-    "restore",
     "resume",
     "spec",
     "start",
@@ -35,7 +37,7 @@ const OTHERS: [&str; 17] = [
 
 /// Options of runc, crun and youki that take a value: global ones, and those of commands that create a
 /// container.
-const VALUED: [&str; 15] = [
+const VALUED: [&str; 23] = [
     "log",
     "l",
     "log-format",
@@ -51,6 +53,14 @@ const VALUED: [&str; 15] = [
     "console-socket",
     "pid-file",
     "preserve-fds",
+    "image-path",
+    "work-path",
+    "parent-path",
+    "manage-cgroups-mode",
+    "status-fd",
+    "empty-ns",
+    "lsm-profile",
+    "lsm-mount-context",
 ];
 
 /// The relevant parts of a command line.
@@ -71,6 +81,8 @@ pub(crate) struct Creation {
     pub bundle: PathBuf,
     /// Its id: the last argument.
     pub id: OsString,
+    /// Whether its processes come from a checkpoint.
+    pub is_restored: bool,
 }
 
 impl CommandLine {
@@ -78,14 +90,16 @@ impl CommandLine {
     pub fn parse(words: &[OsString]) -> CommandLine {
         let (mut found, mut makes, mut bundle) =
             (CommandLine::default(), false, PathBuf::from("."));
-        let (mut id, mut plain) = (OsString::new(), false);
+        let (mut id, mut plain, mut is_restored) = (OsString::new(), false, false);
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let option = (!plain).then(|| option(word)).flatten();
             let Some((name, value)) = option else {
                 match word.to_str() {
                     Some("--") => plain = true,
-                    Some(verb) if !makes && MAKES.contains(&verb) => makes = true,
+                    Some(verb) if !makes && MAKES.contains(&verb) => {
+                        (makes, is_restored) = (true, verb == RESTORE);
+                    }
                     Some(verb) if !makes && OTHERS.contains(&verb) => break,
                     _ => id.clone_from(word),
                 }
@@ -100,7 +114,7 @@ impl CommandLine {
                 _ => {}
             }
         }
-        found.creation = makes.then_some(Creation { bundle, id });
+        found.creation = makes.then_some(Creation { bundle, id, is_restored });
         found
     }
 }
@@ -165,7 +179,7 @@ mod tests {
             "--new value create -b /b abc",
             "--root create create -b /b abc",
         ] {
-            let made = Creation { bundle: "/b".into(), id: "abc".into() };
+            let made = Creation { bundle: "/b".into(), id: "abc".into(), is_restored: false };
             assert_eq!(parse(line).creation, Some(made), "{line}");
         }
         let here = parse("run abc").creation.map(|made| made.bundle);
@@ -174,6 +188,23 @@ mod tests {
         assert_eq!((logs.log, logs.log_json), (Some("/b/log.json".into()), true));
         assert_eq!(parse("--log file:/x run a").log, Some("/x".into()));
         assert_eq!(parse("--log journald:x run a").log, None);
+    }
+
+    /// A restored container is made from the bundle's configuration, too.
+    #[test]
+    fn a_restored_container() {
+        let containerd = "--root /run/containerd/runc/moby --log /b/log.json --log-format json restore \
+                          --bundle /b --image-path /run --work-path /w --detach --pid-file /b/init.pid abc";
+        let podman =
+            "restore --image-path create --work-path /w --bundle /b --console-socket /s abc";
+        let runc = "restore --manage-cgroups-mode soft --status-fd 3 --empty-ns network --lsm-profile \
+                    apparmor:a --lsm-mount-context c --parent-path /p --tcp-established -b /b abc";
+        for line in [containerd, podman, runc, "restore --lazy-pages --bundle=/b abc"] {
+            let made = Creation { bundle: "/b".into(), id: "abc".into(), is_restored: true };
+            assert_eq!(parse(line).creation, Some(made), "{line}");
+        }
+        let made = parse("run --image-path restore abc").creation;
+        assert!(made.is_some_and(|made| !made.is_restored));
     }
 
     #[test]

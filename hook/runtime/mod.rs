@@ -82,6 +82,14 @@ fn prepare(creation: &Creation, settings: &Settings) -> Result<(), Error> {
     if Ask::of(&config, settings.allow_cgpu_disable)?.is_none() {
         return Ok(());
     }
+    // runc's CRIU mounts what the checkpoint names, not what a hook has mounted, and crun calls no hook here.
+    if creation.is_restored {
+        return Err(Error::Wrapper(
+            "a container that requests a slice cannot be restored: a checkpoint has neither its slice nor its GPU \
+             memory; start it anew, or remove its request"
+                .to_owned(),
+        ));
+    }
     let ours = Ours {
         hook: &settings.hook()?,
         runtime_dir: &settings.runtime_dir,
@@ -109,4 +117,32 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::rename(&new, path)
     };
     write().inspect_err(|_| drop(fs::remove_file(&new)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It would run without its limits; one that asks for nothing is none of ours.
+    #[test]
+    fn a_container_that_asks_is_not_restored() {
+        let bundle = tempfile::tempdir().expect("a directory");
+        let config = |text: &str| fs::write(bundle.path().join("config.json"), text);
+        let creation = |is_restored| Creation {
+            bundle: bundle.path().to_owned(),
+            id: "abc".into(),
+            is_restored,
+        };
+        let settings = Settings { hook: Some("/bin/true".into()), ..Settings::default() };
+        config(r#"{"annotations":{"other/x":"y"}}"#).expect("written");
+        assert!(prepare(&creation(true), &settings).is_ok());
+        let asks = r#"{"annotations":{"gpuslice.io/memory":"1GiB"}}"#;
+        config(asks).expect("written");
+        let refused = prepare(&creation(true), &settings).expect_err("no slice").to_string();
+        assert!(refused.contains("cannot be restored"), "{refused}");
+        let written = || fs::read_to_string(bundle.path().join("config.json")).expect("text");
+        assert_eq!(written(), asks);
+        prepare(&creation(false), &settings).expect("it gets the hook");
+        assert!(written().contains("/bin/true"));
+    }
 }

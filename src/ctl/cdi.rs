@@ -8,8 +8,8 @@
 use crate::node;
 use crate::out;
 use crate::setup::file;
+use crate::slice::{limit_below, parse_cap, parse_memory};
 use anyhow::{Context, Result, bail};
-use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
@@ -143,11 +143,10 @@ fn check(words: &[String]) -> Result<(), String> {
     for word in words {
         let (key, value) = word.split_once('=').ok_or(format!("{word:?} is not KEY=VALUE"))?;
         let good = match key {
-            "memory" | "memory-limit" => value
-                .parse::<MemoryAsk>()
+            "memory" | "memory-limit" => parse_cap(value)
                 .map(drop)
                 .map_err(|why| why.to_string()),
-            "pinned-memory" => crate::slice::parse_memory(value)
+            "pinned-memory" => parse_memory(value)
                 .map(drop)
                 .map_err(|why| why.to_string()),
             "weight" => value
@@ -193,10 +192,18 @@ fn check(words: &[String]) -> Result<(), String> {
             "with whole-gpus, the slice's own GPUs must be named too; add gpus=0".to_owned()
         );
     }
-    let percent = |key: &str| {
-        let value = words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
-        value.and_then(|value| value.parse::<Percent>().ok())
-    };
+    limits_hold(words)
+}
+
+/// Rejects a limit below what it is the limit of.
+fn limits_hold(words: &[String]) -> Result<(), String> {
+    let value = |key: &str| words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+    let memory = |key: &str| value(key).and_then(|value| parse_cap(value).ok());
+    let below = memory("memory-limit").zip(memory("memory"));
+    if let Some(why) = below.and_then(|(limit, cap)| limit_below(limit, cap)) {
+        return Err(why);
+    }
+    let percent = |key: &str| value(key).and_then(|value| value.parse::<Percent>().ok());
     match (percent("share"), percent("share-limit")) {
         (Some(share), Some(limit)) if limit < share => {
             let (share, limit) = (share.get(), limit.get());
@@ -221,8 +228,14 @@ mod tests {
         assert!(slice("a:memory=1GiB,gpus=0,whole-gpus=1,2").is_ok());
         assert!(slice("a:memory=1GiB,weight=2,share=25,share-limit=50").is_ok());
         assert!(slice("a:memory=1GiB,share-limit=50").is_ok());
+        assert!(slice("a:memory=1GiB,memory-limit=1/2").is_ok(), "the daemon knows the GPU");
+        assert!(slice("a:memory=1/4,memory-limit=1/2").is_ok());
         assert!(DEFAULT_SLICES.iter().all(|usual| slice(usual).is_ok()));
         for (bad, why) in [
+            ("a:memory=8", "8B is less than 1MiB; did you mean 8GiB?"),
+            ("a:memory=8GiB,memory-limit=16", "did you mean 16GiB?"),
+            ("a:memory=8GiB,memory-limit=4GiB", "memory limit 4GiB is below the cap 8GiB"),
+            ("a:memory=1/2,memory-limit=1/4", "memory limit 1/4 is below the cap 1/2"),
             ("1of4", "NAME:"),
             (":memory=1/4", "not a device name"),
             ("-a:memory=1/4", "not a device name"),

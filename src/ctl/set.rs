@@ -159,17 +159,22 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let id = find(&view, &options.container, &dir)?;
     let mut told = Vec::new();
     let done = change(options, &admin, (&view, &id), &mut told);
-    if options.json && done.is_ok() {
-        let changes: Vec<Value> = told.iter().map(Told::json).collect();
-        let all = json!({ "container": id, "name": view.name(&id), "changes": changes });
-        out::line(&out::document("set", 1, all).to_string())?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for line in lines(&view, &id, &told) {
+    let text = match options.json {
+        true => json_text(&view, &id, &told, done.is_ok()).into_iter().collect(),
+        false => lines(&view, &id, &told),
+    };
+    for line in text {
         out::line(&line)?;
     }
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
     done.map(|()| ExitCode::SUCCESS).with_context(|| called(&id, &rows).to_owned())
+}
+
+/// The changes as one JSON object. After an error it has those that could not be set back; none if there are none.
+fn json_text(view: &View, id: &str, told: &[Told], is_done: bool) -> Option<String> {
+    let changes: Vec<Value> = told.iter().map(Told::json).collect();
+    let all = json!({ "container": id, "name": view.name(id), "changes": changes });
+    (is_done || !told.is_empty()).then(|| out::document("set", 1, all).to_string())
 }
 
 /// The options of `gpuslice set` for a container: one option and its value, as on its command line.
@@ -202,7 +207,7 @@ pub fn change(
     let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
     let mut made: Vec<(Step, Told)> = Vec::new();
     let done = memory::steps(options, view, (id, &rows)).and_then(|steps| {
-        steps.into_iter().try_for_each(|step| {
+        steps.into_iter().try_for_each(|mut step| {
             let answer = step.make(admin)?;
             made.push((step, answer));
             Ok(())
@@ -400,6 +405,12 @@ mod tests {
         assert!(why.starts_with("no room; ") && why.ends_with("set back: promised"), "{why}");
         // The last change goes back first, so the first one is left.
         assert_eq!(left.iter().map(|it| it.text.as_str()).collect::<Vec<_>>(), ["one"]);
+        // With --json they are a document, too, and nothing is said where nothing is left.
+        let left = json_text(&view, "a", &left, false).expect("one is left");
+        let left: Value = serde_json::from_str(&left).expect("JSON");
+        assert_eq!((&left["container"], &left["changes"][0]["text"]), (&json!("a"), &json!("one")));
+        assert_eq!(json_text(&view, "a", &[], false), None);
+        assert!(json_text(&view, "a", &[], true).is_some());
         let why = undo(Vec::new(), |_| Ok(()), &mut Vec::new(), anyhow!("no room"));
         assert_eq!(why.to_string(), "no room");
     }

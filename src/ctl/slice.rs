@@ -63,6 +63,22 @@ pub fn limit_below_cap(limit: &str, cap: &str) -> String {
     )
 }
 
+/// That a limit is below the cap, if that holds on every GPU. Of a size and a part the daemon decides.
+pub fn limit_below(limit: MemoryAsk, cap: MemoryAsk) -> Option<String> {
+    let is_below = match (limit, cap) {
+        (MemoryAsk::Exactly(limit), MemoryAsk::Exactly(cap)) => limit < cap,
+        (MemoryAsk::Ratio { part, whole }, MemoryAsk::Ratio { part: cap, whole: of }) => {
+            u64::from(part) * u64::from(of) < u64::from(cap) * u64::from(whole)
+        }
+        _ => false,
+    };
+    let short = |asked| match asked {
+        MemoryAsk::Exactly(bytes) => bytes.to_string(),
+        MemoryAsk::Ratio { part, whole } => format!("{part}/{whole}"),
+    };
+    is_below.then(|| limit_below_cap(&short(limit), &short(cap)))
+}
+
 /// Parses a size of 1 MiB or more.
 pub fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
     plausible(text, text.parse()?)
@@ -79,19 +95,7 @@ pub fn parse_cap(text: &str) -> Result<MemoryAsk, UnitError> {
 impl SliceOptions {
     /// That the limit is below the cap, if that holds on every GPU. Of a size and a part the daemon decides.
     pub fn wrong(&self) -> Option<String> {
-        let limit = self.memory_limit?;
-        let is_below = match (limit, self.memory) {
-            (MemoryAsk::Exactly(limit), MemoryAsk::Exactly(cap)) => limit < cap,
-            (MemoryAsk::Ratio { part, whole }, MemoryAsk::Ratio { part: cap, whole: of }) => {
-                u64::from(part) * u64::from(of) < u64::from(cap) * u64::from(whole)
-            }
-            _ => false,
-        };
-        let short = |asked| match asked {
-            MemoryAsk::Exactly(bytes) => bytes.to_string(),
-            MemoryAsk::Ratio { part, whole } => format!("{part}/{whole}"),
-        };
-        is_below.then(|| limit_below_cap(&short(limit), &short(self.memory)))
+        limit_below(self.memory_limit?, self.memory)
     }
 
     /// The command that requests this slice under the id `container`. `pid` is a process in the

@@ -4,6 +4,7 @@
 mod looks;
 mod mps;
 mod requests;
+mod restored;
 mod usage;
 
 use crate::events::{Happening, unix_ns};
@@ -18,7 +19,7 @@ use crate::slab::Key;
 use crate::socket_closer::SocketCloser;
 use crate::sockets::Spare;
 use crate::tasks::Task;
-use gpuslice_engine::{Action, Engine, Event, Record, TimeChange};
+use gpuslice_engine::{Action, Engine, Event, TimeChange};
 use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Admission, Command, Denial, RequestSource};
 use gpuslice_wire::history::EventKind;
@@ -278,6 +279,7 @@ impl Daemon {
     /// Writes the heartbeat to every page, and does what follows from it.
     fn beat(&mut self, now: Instant) {
         let heartbeats = self.duties.containers.beat(now);
+        self.open_again(now);
         self.follow_grants();
         let duties = &mut self.duties;
         if heartbeats.is_multiple_of(CLAIMS_EVERY) {
@@ -515,37 +517,6 @@ impl Daemon {
     fn read_claims(&mut self) {
         let duties = &mut self.duties;
         duties.clients.read_all_claims(&mut duties.tasks);
-        self.settle();
-    }
-
-    /// Restores a slice from its record, unless its container has ended.
-    pub fn restore(&mut self, record: &Record) {
-        crate::restore::restore(&mut self.engine, &mut self.duties, record);
-        self.settle();
-        let container = record.container;
-        if self.duties.containers.has_ended_meanwhile(&container) {
-            tracing::info!(%container, "its container ended while no daemon ran; slice ended");
-            self.dismiss(container);
-        }
-    }
-
-    /// Restores claims after the slices: the containers that lived in them, and, after a reboot, their slices.
-    pub fn restore_claims(&mut self, joined: &[(ContainerId, ClaimId)]) {
-        let duties = &mut self.duties;
-        for (container, claim) in joined {
-            if let Err(why) = duties.containers.rejoin(*container, *claim) {
-                tracing::error!(%container, %claim, %why, "a container in a claim is not restored: its new processes are refused");
-            }
-        }
-        let known = duties.claims.reserved().copied();
-        let lost: Vec<_> = known.filter(|it| !duties.containers.has(&it.claim.slice())).collect();
-        for words in lost {
-            match self.duties.reserve_again(words) {
-                Ok(event) => self.deliver(event),
-                Err((_, why)) => self.duties.claims.note_broken(&words.claim, why),
-            }
-        }
-        self.duties.end_orphans();
         self.settle();
     }
 

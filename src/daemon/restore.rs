@@ -9,23 +9,27 @@ use gpuslice_host::process::pidfd_of;
 use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::units::Bytes;
 
-/// Restores a slice from its record, or logs why not; the record is kept in both cases.
+/// Restores a slice from its record, or logs why not; the record is kept in both cases. A slice that cannot be opened
+/// is restored all the same, and opened later.
 pub fn restore(engine: &mut Engine, duties: &mut Duties, record: &Record) {
     let container = record.container;
     let mut actions = Vec::new();
     engine.step(now(), Event::Restore(record.clone().into()), &mut actions);
     for action in actions {
-        let failed = match &action {
-            Action::Restored { .. } => duties.reopen(record).err().map(|why| why.to_string()),
-            Action::NotRestored { why, .. } => Some(why.to_string()),
-            _ => None,
-        };
-        if let Some(why) = failed {
-            tracing::error!(%container, why, "slice not restored; its record is kept, delete it with gpuslice rm {container}");
+        match &action {
+            Action::Restored { .. } => {
+                if let Err(why) = duties.reopen(record) {
+                    duties.containers.open_later(record, &why);
+                }
+            }
+            Action::NotRestored { why, .. } => {
+                tracing::error!(%container, %why, "slice not restored; its record is kept, delete it with gpuslice rm {container}");
+            }
+            _ => {}
         }
         let taken = matches!(action, Action::Restored { .. });
         duties.perform(engine, action);
-        if taken && duties.containers.has(&container) {
+        if taken {
             take_up_grants(engine, duties, record);
             let dir = duties.containers.state().container_dir(&container);
             if let Some(Mark { reclaimed, moved }) = read_mark(&dir) {

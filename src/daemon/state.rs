@@ -51,6 +51,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+/// The kernel's id of this boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Longest policies file, bytes; more than a node's GPUs need.
 const POLICIES_BYTES_MAX: u64 = 64 * 1024;
 
@@ -90,6 +93,16 @@ pub enum StateError {
     /// Another daemon serves it.
     #[error("{}: {TAKEN}; stop that one or give another --runtime-dir", .0.display())]
     Taken(PathBuf),
+    /// Whether the machine was booted since the records were written is unknown.
+    #[error(
+        "{}: {why}; the daemon reads there whether the machine was booted since its records were written", .path.display()
+    )]
+    Boot {
+        /// The file.
+        path: PathBuf,
+        /// A system call failed.
+        why: io::Error,
+    },
 }
 
 /// The runtime directory, locked.
@@ -124,6 +137,14 @@ impl State {
     /// # Errors
     /// [`StateError`].
     pub fn open(dir: &Path) -> Result<State, StateError> {
+        State::open_in(dir, Path::new(BOOT_ID))
+    }
+
+    /// As [`State::open`]; the file `boot_id` has the id of this boot.
+    fn open_in(dir: &Path, boot_id: &Path) -> Result<State, StateError> {
+        // Without it, the slices of running containers would be taken for those of another boot.
+        let boot = fs::read_to_string(boot_id);
+        let boot = boot.map_err(|why| StateError::Boot { path: boot_id.to_owned(), why })?;
         let io = |path: &Path| {
             let path = path.to_owned();
             move |why| StateError::Io { path, why }
@@ -144,7 +165,7 @@ impl State {
             })?;
         let agents_dir = dir.to_owned();
         let state = State { dir: dir.to_owned(), admin_is_ours: false, agents_dir, _lock: lock };
-        state.forget_other_boots().map_err(io(dir))?;
+        state.forget_other_boots(&boot).map_err(io(dir))?;
         let containers = dir.join("c");
         make_dir(&containers)
             .and_then(|()| fs::set_permissions(&containers, Permissions::from_mode(0o700)))
@@ -167,8 +188,7 @@ impl State {
         self.container_dir(container).join(INSIDE)
     }
 
-    fn forget_other_boots(&self) -> io::Result<()> {
-        let now = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    fn forget_other_boots(&self, now: &str) -> io::Result<()> {
         let path = self.dir.join("boot");
         if fs::read_to_string(&path).is_ok_and(|then| then == now) {
             return Ok(());
@@ -313,11 +333,8 @@ impl State {
     /// A system call failed.
     pub fn forget(&self, container: &ContainerId) -> io::Result<()> {
         let dir = self.container_dir(container);
-        // Delete the record first: a partial directory without one is removed at the next start.
-        match fs::remove_file(dir.join(RECORD)) {
-            Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
-            _ => remove_tree(&dir),
-        }
+        unlist(&dir)?;
+        remove_tree(&dir)
     }
 
     /// The container's socket, listening.
@@ -419,6 +436,12 @@ fn joined(dir: &Path) -> Option<(ContainerId, ClaimId)> {
     Some((container, ClaimId::new(&note).ok()?))
 }
 
+/// Deletes a container's record and its claim: a partial directory without them is removed at the next start.
+fn unlist(dir: &Path) -> io::Result<()> {
+    remove_tree(&dir.join(RECORD))?;
+    remove_tree(&dir.join(CLAIM))
+}
+
 fn write_notes(dir: &Path, notes: &Notes) -> io::Result<()> {
     notes.iter().try_for_each(|(name, bytes)| fs::write(dir.join(name), bytes))
 }
@@ -513,6 +536,38 @@ mod tests {
         drop(state);
         let state = State::open(&dir.path().join("run")).expect("ours");
         assert!(state.records().expect("readable").is_empty());
+    }
+
+    /// Whether it was booted since is unknown then, and the containers may run.
+    #[test]
+    fn an_unreadable_boot_id_ends_no_slice() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let run = dir.path().join("run");
+        let state = State::open(&run).expect("ours");
+        state.keep(&record("a"), &[]).expect("kept");
+        drop(state);
+        let refused = State::open_in(&run, Path::new("/proc/no/boot_id")).expect_err("unknown");
+        assert!(refused.to_string().starts_with("/proc/no/boot_id: "), "{refused}");
+        let state = State::open(&run).expect("ours");
+        assert_eq!(state.records().expect("readable").len(), 1);
+    }
+
+    /// A daemon that is killed while it removes such a directory leaves no member of the claim.
+    #[test]
+    fn a_container_of_a_claim_is_unlisted_before_its_directory_is_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = State::open(&dir.path().join("run")).expect("ours");
+        let (container, claim) = (record("a").container, ClaimId::new("one").expect("an id"));
+        state.keep(&Record { container: claim.slice(), ..record("a") }, &[]).expect("kept");
+        let _listener = state.listen_tenants(&claim.slice()).expect("listening");
+        state.keep_joined(&container, &claim, &[("first", Vec::new())]).expect("kept");
+        assert_eq!(state.records().expect("readable").len(), 2);
+        unlist(&state.container_dir(&container)).expect("its words are gone");
+        assert!(state.container_dir(&container).join("first").exists());
+        assert!(matches!(&state.records().expect("readable")[..], [Found::Record(_)]));
+        assert!(!state.container_dir(&container).exists());
+        state.forget(&claim.slice()).expect("gone");
+        state.forget(&claim.slice()).expect("it is gone already");
     }
 
     #[test]

@@ -44,6 +44,10 @@ pub(super) struct Step {
     /// The limit before.
     limit: Bytes,
     new: Option<MemoryAsk>,
+    /// The value in force after the change.
+    now: Bytes,
+    /// A limit that equals the cap, where the same command changes the cap: the daemon changes both.
+    follows: bool,
 }
 
 /// The changes of memory that the options ask for, in an order in which the daemon takes them.
@@ -63,7 +67,8 @@ pub(super) fn steps(
             _ => (gpu, row.cap),
         };
         let (lane, gpu, cap) = (row.lane, Some(row.gpu), row.cap);
-        Step { amount, container, lane, gpu, label, was, cap, limit, new }
+        let follows = options.memory.is_some() && limit == cap;
+        Step { amount, container, lane, gpu, label, was, cap, limit, new, now: was, follows }
     };
     let chosen = || chosen(view, rows, options);
     limit_holds_cap(options, view, rows)?;
@@ -86,6 +91,8 @@ pub(super) fn steps(
             cap: was,
             limit: was,
             new: Some(MemoryAsk::Exactly(cap.unwrap_or(NO_CAP))),
+            now: was,
+            follows: false,
         });
     }
     // A limit is never below the cap, so the one that makes room for the other goes first.
@@ -96,17 +103,19 @@ pub(super) fn steps(
 }
 
 impl Step {
-    /// Makes the change; a value that is there already is not sent.
-    pub(super) fn make(&self, admin: &Admin) -> Result<Told> {
+    /// Makes the change; a value that is there already is not sent, unless the cap's change took it along.
+    pub(super) fn make(&mut self, admin: &Admin) -> Result<Told> {
         let asked = match (self.amount, self.new) {
             (Amount::Limit, None) => Some(self.cap),
             (_, Some(MemoryAsk::Exactly(bytes))) => Some(bytes),
             _ => None,
         };
-        if asked == Some(self.was) {
+        let is_moved = self.amount == Amount::Limit && self.follows;
+        if asked == Some(self.was) && !is_moved {
             return Ok(self.told(self.was));
         }
         let (now, reserved) = self.send(admin, self.new)?;
+        self.now = now;
         let told = self.told(now);
         let (what, limit) = match self.amount {
             Amount::Limit => ("limit", now),
@@ -117,13 +126,19 @@ impl Step {
         Ok(Told { text, ..told })
     }
 
-    /// Sets the value from before.
+    /// Sets the value from before. A limit above the old cap that equalled the new one goes along with the cap, so it
+    /// is set as well.
     pub(super) fn undo(&self, admin: &Admin) -> Result<()> {
         let before = match self.amount {
             Amount::Limit if self.was == self.cap => None,
             _ => Some(MemoryAsk::Exactly(self.was)),
         };
-        self.send(admin, before).map(drop)
+        self.send(admin, before)?;
+        if self.amount == Amount::Cap && self.limit > self.cap && self.now == self.limit {
+            let limit = Some(MemoryAsk::Exactly(self.limit));
+            Step { amount: Amount::Limit, ..self.clone() }.send(admin, limit)?;
+        }
+        Ok(())
     }
 
     /// Sends a value; returns the one that is in force, and the memory held.

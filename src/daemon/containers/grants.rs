@@ -224,7 +224,7 @@ impl Containers {
         taken: Vec<(ClientId, Grant)>,
     ) {
         let Some(slice) = self.of_mut(container) else {
-            return;
+            return self.keep_grants(container, (complete, taken));
         };
         for (client, grant) in taken {
             let grants = &mut slice.grants;

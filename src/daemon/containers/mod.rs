@@ -12,6 +12,7 @@ mod members;
 mod memory_file;
 mod owner;
 mod pages;
+mod unopened;
 
 use crate::log_limit::LogLimit;
 use crate::mps::MpsProcess;
@@ -43,6 +44,8 @@ pub use pages::{ClaimsReader, ContainerWriter, HeldFamilies, PageSettings, Usage
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+pub use unopened::Reopened;
+use unopened::Unopened;
 
 /// Most processes of a sample whose mount namespaces are compared with those of containers.
 const EXAMINED_MAX: usize = 16;
@@ -94,6 +97,8 @@ pub struct Containers {
     closer: SocketCloser,
     slots: Slab<Slice>,
     by_id: BTreeMap<ContainerId, Key>,
+    /// Restored slices that are not open yet.
+    unopened: BTreeMap<ContainerId, Unopened>,
     /// Containers that live in the slices of claims.
     joined: Slab<Joined>,
     joined_by_id: BTreeMap<ContainerId, Key>,
@@ -123,6 +128,7 @@ impl Containers {
             closer,
             slots: Slab::new(CONTAINERS_MAX as u16),
             by_id: BTreeMap::new(),
+            unopened: BTreeMap::new(),
             joined: Slab::new(4 * CONTAINERS_MAX as u16),
             joined_by_id: BTreeMap::new(),
             paused: Vec::new(),
@@ -205,6 +211,7 @@ impl Containers {
 
     /// Closes page and socket.
     pub fn close(&mut self, container: &ContainerId) {
+        self.unopened.remove(container);
         let key = self.by_id.remove(container);
         key.and_then(|key| self.slots.remove(key));
     }
@@ -371,7 +378,7 @@ impl Containers {
 
     /// When the next heartbeat is due, if there is any slice.
     pub fn deadline(&self) -> Option<Instant> {
-        (self.len() > 0).then_some(self.heartbeat)
+        (self.len() > 0 || !self.unopened.is_empty()).then_some(self.heartbeat)
     }
 
     /// Writes the heartbeat to every page; returns the number of heartbeats.

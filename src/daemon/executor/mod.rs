@@ -92,6 +92,8 @@ impl Duties {
                         self.clients.set_gates(&container, lane, view.gate_open);
                     }
                     page.set_lane(lane, &view);
+                } else {
+                    self.containers.keep_view(&container, lane, view);
                 }
             }
             Action::ReadClaims { client, lane } => {

@@ -149,8 +149,8 @@ impl Duties {
         }
     }
 
-    /// Writes the record again before the answer. If that fails, the ledger returns to the old cap, which is
-    /// the one on disk; that change is not answered.
+    /// Writes the record again before the answer. If that fails, the ledger returns to the old cap and the old limit,
+    /// which are those on disk; that change is not answered.
     pub(super) fn resized(&mut self, token: Token, record: &Record, change: &CapChange) {
         let container = record.container;
         let kept = match token {
@@ -160,12 +160,9 @@ impl Duties {
         if let Err(why) = kept {
             let hint = "the cap is unchanged, free disk space there";
             let text = self.on_disk(&container, &why, hint);
-            self.tasks.step_first(Event::Resize {
-                token: NO_REPLY,
-                container,
-                lane: change.lane,
-                memory: MemoryAsk::Exactly(change.was),
-            });
+            for undo in undo(container, change).into_iter().rev() {
+                self.tasks.step_first(undo);
+            }
             return self.deny(key_of(token), Denial::Host, &text);
         }
         self.cgroup_limits.note_caps(record);
@@ -185,7 +182,7 @@ impl Duties {
     /// Writes the record again before the answer. If that fails, the ledger returns to the old limit.
     pub(super) fn relimited(&mut self, token: Token, record: &Record, change: &CapChange) {
         let container = record.container;
-        let CapChange { lane, was, cap: limit, reserved } = *change;
+        let CapChange { lane, was, cap: limit, reserved, .. } = *change;
         if token != NO_REPLY
             && let Err(why) = self.containers.state().rewrite(record)
         {
@@ -308,6 +305,19 @@ impl Duties {
             self.accounting.close_later(now());
         }
     }
+}
+
+/// The events that undo a cap. A memory limit that equals the new cap goes along with the cap when the old one is set
+/// again, so it is set afterwards.
+fn undo(container: ContainerId, change: &CapChange) -> Vec<Event> {
+    let CapChange { lane, was, cap, limit, .. } = *change;
+    let (token, memory) = (NO_REPLY, MemoryAsk::Exactly(was));
+    let mut undo = vec![Event::Resize { token, container, lane, memory }];
+    if limit == cap && limit > was {
+        let limit = Some(MemoryAsk::Exactly(limit));
+        undo.push(Event::Relimit { token, container, lane, limit });
+    }
+    undo
 }
 
 /// A slice's rules after a change, those that it changed with what they were: `weight 1 -> 3, share none, …`.

@@ -16,6 +16,7 @@ mod workers;
 
 use crate::poll::{Source, Watch};
 use crate::slab::{Key, Slab};
+use crate::state::{remove_tree, replace_passing_file};
 use gpuslice_engine::Process;
 use gpuslice_host::clock::now;
 use gpuslice_wire::ids::ContainerId;
@@ -23,6 +24,7 @@ use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use jobs::{Job, Report};
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -94,8 +96,7 @@ impl Suspender {
     ) -> Option<Moved> {
         let job = Job::of(away, processes, memory.0);
         let marked = match read_mark(dir) {
-            // A file that cannot be written is empty at least, which says the same.
-            Some(mark) if !away => write_mark(dir, Mark { moved: false, ..mark }).or(Ok(())),
+            Some(mark) if !away => cut_mark(dir, mark),
             _ => write_mark(dir, Mark { reclaimed: reclaims, moved: false }),
         };
         let begun = marked.and_then(|()| self.start(container, job, None));
@@ -226,20 +227,79 @@ pub fn read_mark(dir: &Path) -> Option<Mark> {
     Some(Mark { reclaimed: says(RECLAIMED), moved: says(MOVED) })
 }
 
-fn write_mark(dir: &Path, mark: Mark) -> io::Result<()> {
+/// The words of a mark; `moved` is the last one.
+fn words(mark: Mark) -> String {
     let words = [(mark.reclaimed, RECLAIMED), (mark.moved, MOVED)];
     let words = words.iter().filter(|(says, _)| *says).map(|(_, word)| *word);
-    std::fs::write(dir.join(MARK), words.collect::<Vec<_>>().join(" "))
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Replaces the file: a daemon that is killed, or a full disk, leaves the old one.
+fn write_mark(dir: &Path, mark: Mark) -> io::Result<()> {
+    let path = dir.join(MARK);
+    replace_passing_file(&path, (&path.with_extension("new"), 0o600), words(mark).as_bytes())
+}
+
+/// Takes the word `moved` away. Nothing is written, so that a full disk does not keep memory on the host.
+fn cut_mark(dir: &Path, mark: Mark) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(dir.join(MARK))?;
+    file.set_len(words(Mark { moved: false, ..mark }).len() as u64)
 }
 
 /// Notes that all memory of a suspended container is on the host.
 pub fn mark_moved(dir: &Path, reclaimed: bool) {
-    // Where it is not written, the next daemon orders the move again, which then finds nothing to do.
-    let _ = write_mark(dir, Mark { reclaimed, moved: true });
+    if let Err(why) = write_mark(dir, Mark { reclaimed, moved: true }) {
+        let dir = dir.display();
+        tracing::warn!(%dir, %why, "not noted that its memory is on the host: a restarted daemon orders the move again, which finds nothing to do");
+    }
 }
 
 /// Notes that a container is not suspended any more.
 pub fn unmark(dir: &Path) {
-    // Where it stays, the next daemon suspends the container.
-    let _ = std::fs::remove_file(dir.join(MARK));
+    if let Err(why) = remove_tree(&dir.join(MARK)) {
+        let dir = dir.display();
+        tracing::error!(%dir, %why, "not noted that it is resumed: a restarted daemon suspends the container again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+
+    /// A daemon can be killed at any moment, and a disk can be full: what the file says is not lost.
+    #[test]
+    fn a_mark_is_replaced_or_cut_and_never_empty_in_between() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir.path();
+        let [going, moved] = [false, true].map(|moved| Mark { reclaimed: true, moved });
+        assert_eq!(read_mark(dir), None);
+        write_mark(dir, going).expect("written");
+        let old = File::open(dir.join(MARK)).expect("there");
+        mark_moved(dir, true);
+        assert_eq!(io::read_to_string(old).expect("text"), RECLAIMED, "the old one is unchanged");
+        assert_eq!(read_mark(dir), Some(moved));
+        // The place beside is taken, as by a file of a full disk.
+        fs::create_dir(dir.join("suspended.new")).expect("made");
+        write_mark(dir, going).expect_err("no place");
+        assert_eq!(read_mark(dir), Some(moved));
+        cut_mark(dir, moved).expect("nothing is written");
+        assert_eq!(read_mark(dir), Some(going));
+        cut_mark(dir, going).expect("it is as it was");
+        assert_eq!(read_mark(dir), Some(going));
+        unmark(dir);
+        unmark(dir);
+        assert_eq!(read_mark(dir), None);
+        cut_mark(dir, going).expect_err("no file is made");
+    }
+
+    /// The word of one that an administrator suspended is the only one.
+    #[test]
+    fn a_mark_of_one_word_is_cut() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let moved = Mark { reclaimed: false, moved: true };
+        write_mark(dir.path(), moved).expect("written");
+        cut_mark(dir.path(), moved).expect("cut");
+        assert_eq!(read_mark(dir.path()), Some(Mark { reclaimed: false, moved: false }));
+    }
 }

@@ -15,7 +15,9 @@
 //! A process can have several accounts: a driver that is loaded twice loads our library twice, each with a
 //! connection and a ledger of its own. So it takes over one account only, the smallest that covers its
 //! claim. Its own covers that, so the rest covers what the other copies have, in whatever order they attach
-//! again. Only where none covers the claim, it takes over all.
+//! again. Only where none covers the claim, it takes over all. While processes attach again after a restart of the
+//! daemon, a connection that holds nothing takes over no account that holds something: it may be another copy's. What
+//! is left of them at the end of that time belongs to a program that was replaced, or was given back just before.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -27,7 +29,7 @@ use crate::action::{Action, Actions, Cut};
 use crate::engine::Engine;
 use crate::event::{Process, Token};
 use crate::index::ContainerIndex;
-use crate::lifecycle::{Client, ClientLane};
+use crate::lifecycle::{Client, ClientLane, Stage};
 use crate::quota::Quota;
 
 /// Bytes a process claims to hold.
@@ -103,6 +105,10 @@ impl Engine {
         };
         let mut all: Vec<ClientId> = of(false).collect();
         if held.iter().all(|&bytes| bytes == Bytes::ZERO) {
+            // The other copy of the library may be the one that holds it, and has yet to attach again.
+            if container.stage != Stage::Settled {
+                all.retain(|id| self.clients.get(*id).is_some_and(|it| !it.holds()));
+            }
             return all;
         }
         // An account that may be incomplete may belong to another copy.

@@ -427,7 +427,8 @@ impl Engine {
         if let Some(promised) = container.record.lanes.get_mut(usize::from(lane.0)) {
             (promised.limit, promised.elastic) = (limit, slice.elastic);
         }
-        let change = CapChange { lane, was, cap: limit, reserved: slice.account.reserved() };
+        let reserved = slice.account.reserved();
+        let change = CapChange { lane, was, cap: limit, limit: was, reserved };
         actions.push(Action::Relimited { token, record: container.record.clone().into(), change });
     }
 }

@@ -21,7 +21,7 @@ use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::Bytes;
 
-use crate::action::{Action, Actions, Credit};
+use crate::action::{Action, Actions, Credit, Cut};
 use crate::engine::Engine;
 use crate::index::ContainerIndex;
 use crate::lifecycle::{ClientLane, Growth, LastDenied, Stage};
@@ -173,6 +173,7 @@ impl Engine {
             return;
         }
         let mut settled: Vec<(ContainerIndex, Lane)> = Vec::new();
+        let mut over: Vec<ContainerIndex> = Vec::new();
         self.grace = None;
         for (index, container) in self.containers.iter_mut() {
             let Stage::Returning { until } = container.stage else {
@@ -180,13 +181,33 @@ impl Engine {
             };
             container.stage = container.stage.at(now);
             if container.stage == Stage::Settled {
+                over.push(index);
                 settled.extend(container.slices.lanes().map(|lane| (index, lane)));
             } else {
                 self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
             }
         }
+        over.into_iter().for_each(|index| self.forget_unclaimed(index, actions));
         for (index, lane) in settled {
             self.serve(index, lane, actions);
+        }
+    }
+
+    /// Ends the accounts without a connection of processes that have attached again: no connection of theirs has taken
+    /// them over.
+    fn forget_unclaimed(&mut self, index: ContainerIndex, actions: &mut Actions) {
+        let all = || self.clients_of(index).filter(|it| it.process.is_some());
+        let is_back = |process| all().any(|it| it.connected && it.process == process);
+        let ids = self.containers.get(index).map(|it| it.clients.as_slice());
+        let unclaimed = ids.into_iter().flatten().copied().filter(|id| {
+            let client = self.clients.get(*id).filter(|it| !it.connected && it.process.is_some());
+            client.is_some_and(|it| is_back(it.process))
+        });
+        let unclaimed: Vec<ClientId> = unclaimed.collect();
+        for client in unclaimed {
+            let why = Cut::Over;
+            actions.push(Action::Disconnect { client, why });
+            self.forget(client, actions);
         }
     }
 }

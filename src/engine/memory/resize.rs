@@ -80,6 +80,7 @@ impl Engine {
             return;
         };
         let (was, limit) = (slice.account.cap(), slice.account.limit());
+        let former = limit;
         let limit = if limit == was { cap } else { limit };
         slice.account.set_cap(cap, limit);
         slice.note_grant(Bytes::ZERO); // grants beyond the old cap may be within the new one
@@ -90,7 +91,7 @@ impl Engine {
         actions.push(Action::Resized {
             token,
             record: container.record.clone().into(),
-            change: CapChange { lane, was, cap, reserved: slice.account.reserved() },
+            change: CapChange { lane, was, cap, limit: former, reserved: slice.account.reserved() },
         });
     }
 }

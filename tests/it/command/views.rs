@@ -158,6 +158,29 @@ fn set_changes_all_or_nothing_and_says_when_there_is_nothing_to_change() {
     assert!(!events.contains("retuned"), "nothing was sent: {events}");
 }
 
+/// A cap that reaches the limit takes it along when it is set back; the limit is set back as well.
+#[test]
+fn a_set_that_is_refused_keeps_the_memory_limit() {
+    let node = node();
+    assert!(run(&node, &["set", "c0f", "--memory-limit", "8GiB", "--share", "50"]).0);
+    let values = || {
+        let slice = json(&node, &["ps", "--json"])["slices"][0].clone();
+        ["memory_cap", "memory_limit"].map(|key| slice[key].as_u64().map(|bytes| bytes / GIB))
+    };
+    assert_eq!(values(), [Some(1), Some(8)]);
+    for memory in [["--memory", "8GiB", "--weight", "1"], ["--memory", "6GiB", "--weight", "1"]] {
+        let words = [&["set", "c0f"], &memory[..], &["--share-limit", "20"]].concat();
+        let (fine, said) = run(&node, &words);
+        assert!(!fine && said.contains("nothing was changed"), "{said}");
+        assert_eq!(values(), [Some(1), Some(8)], "{memory:?}");
+    }
+    // A limit that equals the cap goes along with it, unless the same command asks for it.
+    assert!(run(&node, &["set", "c0f", "--memory", "8GiB", "--memory-limit", "none"]).0);
+    let (fine, said) = run(&node, &["set", "c0f", "--memory", "2GiB", "--memory-limit", "8GiB"]);
+    assert!(fine && said.contains("memory limit: 8GiB already"), "{said}");
+    assert_eq!(values(), [Some(2), Some(8)]);
+}
+
 /// A cap on pinned host memory can be lifted again.
 #[test]
 fn a_cap_on_pinned_memory_is_set_and_lifted() {

@@ -5,13 +5,16 @@ use crate::harness::agent::{Agent, Promised};
 use crate::harness::node::Node;
 use crate::harness::wire::{Heard, TenantClient};
 use crate::harness::{Random, eventually};
+use gpuslice_host::seqpacket::unconnected;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, MIB};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{SockFlag, UnixAddr, connect};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -106,6 +109,35 @@ fn who_ended_meanwhile_is_charged_for_nothing() {
     let other = node.process("a");
     other.attach(Bytes::ZERO);
     assert!(granted(&other.reserve(0, CAP, CAP)));
+}
+
+/// As with a full disk, or without descriptors: its memory counts, and its processes attach as soon as they can.
+#[test]
+fn a_slice_that_cannot_be_opened_is_restored_and_opened_later() {
+    let mut node = node();
+    let agent = holder(&mut node);
+    node.end_daemon(Signal::SIGKILL);
+    let socket = node.socket("a");
+    fs::remove_file(&socket).expect("the socket");
+    fs::create_dir_all(socket.join("x")).expect("made");
+    node.start_daemon(&[]);
+    assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)), "its grants are known");
+    std::thread::sleep(GRACE);
+    fs::remove_dir_all(&socket).expect("removed");
+    let address = UnixAddr::new(&socket).expect("a path");
+    eventually("the socket", || {
+        let fd = unconnected(SockFlag::empty()).expect("a socket");
+        connect(fd.as_raw_fd(), &address).is_ok()
+    });
+    let again = attached(&node, &agent, HELD);
+    assert_eq!(node.slice("a"), Some((Bytes(HELD), 1)));
+    assert!(granted(&again.reserve(0, CAP - HELD, CAP - HELD)));
+    // It is restored as any other one by the next daemon, and ends with its processes.
+    restart(&mut node);
+    assert_eq!(node.slice("a"), Some((Bytes(CAP), 0)));
+    drop(again);
+    agent.end();
+    node.wait_refunded("a");
 }
 
 /// It was counted twice until the next heartbeat, by a daemon that was killed before that; then the process could say

@@ -224,6 +224,20 @@ fn a_cap_that_cannot_be_changes_nothing() {
     assert_eq!(granted(&tenant.reserve(0, GIB, GIB)), Some(GIB));
 }
 
+/// A cap that reaches the limit and cannot be written is set back without it.
+#[test]
+fn a_cap_that_cannot_be_written_keeps_the_limit() {
+    let node = node();
+    let (container, lane, limit) = (id("a"), Lane(0), Some(exactly(2 * GIB)));
+    let limited = node.admin().ask(&Command::Relimit { container, lane, limit });
+    assert!(matches!(limited, Answer::Resized { .. }), "{limited:?}");
+    std::fs::create_dir(node.container_dir("a").join("record.new")).expect("made");
+    denied(resize(&node, "a", lane, exactly(2 * GIB)));
+    assert_eq!(node.cap("a"), Some(Bytes(GIB)));
+    let (tenant, _) = process(&node, "a");
+    assert_eq!(granted(&tenant.reserve(0, 2 * GIB, 2 * GIB)), Some(2 * GIB), "up to the limit");
+}
+
 #[test]
 fn pinned_memory_has_an_account_of_its_own() {
     let mut node = node();

@@ -189,6 +189,7 @@ fn to_a_cap_other_than_requested() {
             lane: Lane(0),
             was: Bytes(was),
             cap: Bytes(cap),
+            limit: Bytes(was),
             reserved: Bytes(reserved),
         };
         Action::Resized { token: Token(0), record, change }

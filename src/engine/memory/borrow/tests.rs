@@ -509,9 +509,17 @@ fn a_limit_changes_while_processes_live() {
     // What was borrowed before is still a loan.
     assert_eq!(wanted(&take(&mut rig, web, 6), "burst"), Some(2));
     give(&mut rig, burst, 8);
-    // Without a limit of its own, the cap is the limit.
+    // Without a limit of its own, the cap is the limit; the change tells the limit before, so that it can be undone.
     rig.step(cap(1));
     assert_eq!(seen(&rig, "burst").0, 1);
+    set(&mut rig, Some(2));
+    let change = |actions: &[Action]| match actions {
+        [Action::Resized { change, .. }, ..] => [change.was, change.cap, change.limit],
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(change(&rig.step(cap(2))), [1, 2, 2].map(|gib| Bytes(gib * GIB)));
+    assert_eq!(change(&rig.step(cap(1))), [2, 1, 2].map(|gib| Bytes(gib * GIB)));
+    assert_eq!(seen(&rig, "burst").0, 1, "it went along");
     set(&mut rig, Some(2));
     let below = denied(&rig.step(cap(3)));
     assert!(below.contains("memory limit 2GiB is below the cap"), "{below}");

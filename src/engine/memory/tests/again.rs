@@ -130,3 +130,30 @@ fn without_all_grants_growth_waits_and_claims_count() {
     rig.step(Event::Gone { client: known });
     assert_eq!(reserved(&rig), 70);
 }
+
+/// A driver that is loaded twice loads the library twice. The copy that holds nothing may be the first to attach.
+#[test]
+fn a_copy_that_holds_nothing_takes_no_account_over() {
+    let (mut rig, _) = restored(&[60]);
+    let empty = attach(&mut rig, Some(1), held(0)).expect("in");
+    assert_eq!(reserved(&rig), 60);
+    let full = attach(&mut rig, Some(1), held(60)).expect("it is its own");
+    assert_eq!((reserved(&rig), rig.engine.granted_to(full)), (60, Some(held(60))));
+    rig.now = 750 * MS;
+    rig.step(Event::Tick);
+    assert_eq!((reserved(&rig), rig.engine.granted_to(empty)), (60, Some(held(0))));
+}
+
+/// It had given all back just before, or was replaced by another program.
+#[test]
+fn an_account_that_no_copy_claims_ends_after_the_wait() {
+    let (mut rig, known) = restored(&[60, 30]);
+    attach(&mut rig, Some(1), held(0)).expect("in");
+    assert_eq!(reserved(&rig), 90);
+    rig.now = 750 * MS;
+    let ended = rig.step(Event::Tick);
+    let is_first =
+        |it: &Action| matches!(it, Action::Disconnect { client, .. } if *client == known[0]);
+    assert!(ended.iter().any(is_first), "{ended:?}");
+    assert_eq!(reserved(&rig), 30, "the other process may be stopped");
+}

@@ -1,0 +1,100 @@
+//! Restored slices that could not be opened yet, for want of descriptors or of room on a disk.
+//!
+//! The engine knows such a slice and the grants of its processes, so that nothing of it is promised again. Its
+//! processes cannot attach again until its page and its socket are there: opening them is tried again at every
+//! heartbeat. What the engine would have written to the page is kept until then.
+
+use super::Containers;
+use super::first_process::NotedProcess;
+use gpuslice_engine::{Grant, LaneView, Record};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::owner::ClaimId;
+use gpuslice_wire::units::Instant;
+use std::collections::BTreeMap;
+use std::io;
+
+/// What is kept of such a slice.
+#[derive(Debug)]
+pub(super) struct Unopened {
+    record: Record,
+    /// The last views of its lanes, by their numbers.
+    views: BTreeMap<u8, LaneView>,
+    /// Whether these grants are all there are, and the grants of its processes.
+    grants: (bool, Vec<(ClientId, Grant)>),
+    /// The last reason, as the log has it.
+    why: String,
+}
+
+/// What came of another try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reopened {
+    /// Its processes can attach again.
+    Open(ContainerId),
+    /// Its container has ended.
+    Ended(ContainerId),
+}
+
+impl Containers {
+    /// A restored slice could not be opened.
+    pub fn open_later(&mut self, record: &Record, why: &io::Error) {
+        let (record, why) = (record.clone(), why.to_string());
+        let container = record.container;
+        tracing::error!(%container, why, "the slice is restored, and its processes cannot connect yet; it is tried again");
+        let (views, grants) = (BTreeMap::new(), (false, Vec::new()));
+        self.unopened.insert(container, Unopened { record, views, grants, why });
+    }
+
+    /// Whether the engine knows a slice of this container, open or not.
+    pub fn is_restored(&self, container: &ContainerId) -> bool {
+        self.has(container) || self.unopened.contains_key(container)
+    }
+
+    /// Keeps what belongs on the page of a slice that is not open yet.
+    pub fn keep_view(&mut self, container: &ContainerId, lane: Lane, view: LaneView) {
+        let unopened = self.unopened.get_mut(container);
+        unopened.into_iter().for_each(|it| _ = it.views.insert(lane.0, view));
+    }
+
+    /// Keeps the grants of a slice that is not open yet.
+    pub(super) fn keep_grants(
+        &mut self,
+        container: &ContainerId,
+        grants: (bool, Vec<(ClientId, Grant)>),
+    ) {
+        let unopened = self.unopened.get_mut(container);
+        unopened.into_iter().for_each(|it| it.grants = grants.clone());
+    }
+
+    /// Tries again to open slices.
+    pub fn open_again(&mut self, now: Instant) -> Vec<Reopened> {
+        let all: Vec<ContainerId> = self.unopened.keys().copied().collect();
+        all.into_iter().filter_map(|container| self.try_again(now, container)).collect()
+    }
+
+    fn try_again(&mut self, now: Instant, container: ContainerId) -> Option<Reopened> {
+        let dir = self.state.container_dir(&container);
+        if matches!(NotedProcess::of(&dir), NotedProcess::Ended) {
+            return Some(Reopened::Ended(container));
+        }
+        let mut unopened = self.unopened.remove(&container)?;
+        if let Err(why) = self.open(now, &unopened.record) {
+            let why = why.to_string();
+            if why != unopened.why {
+                tracing::error!(%container, why, "the processes of a restored slice cannot connect yet");
+                unopened.why = why;
+            }
+            self.unopened.insert(container, unopened);
+            return None;
+        }
+        tracing::info!(%container, "the slice is open again: its processes can connect");
+        if let Some(page) = self.page(&container) {
+            unopened.views.iter().for_each(|(lane, view)| page.set_lane(Lane(*lane), view));
+        }
+        let (complete, taken) = unopened.grants;
+        self.continue_grants(&container, complete, taken);
+        if let Some(claim) = ClaimId::of_slice(&container) {
+            self.link_members(&claim);
+        }
+        Some(Reopened::Open(container))
+    }
+}
