@@ -191,6 +191,8 @@ impl Daemon {
             Source::Agent(key) => {
                 if let Some(request) = duties.agents.ready(key) {
                     duties.node_request(&self.engine, key, request);
+                    self.settle();
+                    self.duties.agents.executed(key);
                 }
             }
             Source::JoinedExit(key) => {
