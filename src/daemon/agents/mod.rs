@@ -6,10 +6,10 @@
 //!
 //! # Idea
 //! The socket's file is open to root and one group, and the peer's groups are checked again when it connects. A
-//! connection has one request at a time: while its answer waits, as for the disk, no other one is read. Answers are queued: a peer that has read nothing for [`READ_WITHIN`] is
-//! disconnected, and so is a watching one that has more to read than a new list would have. The rows of watching
-//! agents are compared with the rows sent last ([`rows`]), at most once in [`TOGETHER`]; so a burst of changes costs
-//! one comparison, whatever the number of agents.
+//! connection has one request at a time: while its answer waits, as for the disk, no other one is read. Answers are
+//! queued: a peer that has read nothing for [`READ_WITHIN`] is disconnected, and so is a watching one that has more to
+//! read than a new list would have. The rows of watching agents are compared with the rows sent last ([`rows`]), at
+//! most once in [`TOGETHER`]; so a burst of changes costs one comparison, whatever the number of agents.
 
 pub mod rows;
 
