@@ -147,22 +147,9 @@ impl Daemon {
             Source::Signal => self.ending = matches!(self.signals.read_signal(), Ok(Some(_))),
             Source::AdminListener => duties.admins.accept(spare, tasks),
             Source::ObserveListener => duties.admins.accept_observer(spare, tasks),
-            Source::Admin(key) => {
-                if let Some(command) = duties.admins.ready(key, tasks) {
-                    let (from, observes) = (now(), duties.admins.observes(key));
-                    self.command(key, command);
-                    if observes {
-                        self.duties.admins.looked((from, now()));
-                    }
-                }
-            }
+            Source::Admin(key) => self.read_command(key),
             Source::Listener(key) => clients.accept(&mut duties.containers, key, spare, tasks),
-            Source::Tenant(key) => {
-                let now = now();
-                if let Some(reading) = clients.asks(key, now, tasks) {
-                    self.read_requests(&reading, now);
-                }
-            }
+            Source::Tenant(key) => self.requests_ready(key),
             Source::Doorbell(key) => {
                 let now = now();
                 if let Some(ring) = clients.rang(key, now) {
@@ -192,6 +179,8 @@ impl Daemon {
             Source::Agent(key) => {
                 if let Some(request) = duties.agents.ready(key) {
                     duties.node_request(&self.engine, key, request);
+                    self.settle();
+                    self.duties.agents.executed(key);
                 }
             }
             Source::JoinedExit(key) => {
@@ -207,6 +196,18 @@ impl Daemon {
             }
         }
         self.settle();
+    }
+
+    /// Reads a command. What an observer's takes is counted.
+    fn read_command(&mut self, key: Key) {
+        let duties = &mut self.duties;
+        if let Some(command) = duties.admins.ready(key, &mut duties.tasks) {
+            let (from, observes) = (now(), duties.admins.observes(key));
+            self.command(key, command);
+            if observes {
+                self.duties.admins.looked((from, now()));
+            }
+        }
     }
 
     fn duties_deadline(&self) -> Option<Instant> {

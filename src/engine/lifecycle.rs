@@ -470,7 +470,7 @@ impl ClientLane {
         self.peaks[0] = self.peaks[0].max(self.granted);
     }
     /// All its memory: NVML's figure, and by its own claim what NVML does not show. A process holds that within its
-    /// grants, so a larger claim is false: no more than its grants would charge memory that other containers are promised.
+    /// grants, so a larger claim is false: no more than its grants counts, or others would lose what they are promised.
     pub(crate) fn all(&self) -> Bytes {
         let unseen = self.claims.unseen.min(self.granted);
         self.seen.unwrap_or_default().saturating_add(unseen)

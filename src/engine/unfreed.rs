@@ -27,8 +27,8 @@ impl Unfreed {
         self.0.iter().fold(Bytes::ZERO, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// A process that was charged so much ended at `now`. Returns what was added: the sum stays a number of bytes, since
-    /// the account counts exactly, and subtracts later what the sum shows.
+    /// A process that was charged so much ended at `now`. Returns what was added: the sum stays a number of bytes,
+    /// since the account counts exactly, and subtracts later what the sum shows.
     pub(crate) fn add(&mut self, now: Instant, bytes: Bytes) -> Bytes {
         let bytes = bytes.min(Bytes(u64::MAX).saturating_sub(self.sum()));
         let full = self.0.len() >= PARTS_MAX;

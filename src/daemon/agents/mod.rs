@@ -6,10 +6,10 @@
 //!
 //! # Idea
 //! The socket's file is open to root and one group, and the peer's groups are checked again when it connects. A
-//! connection has one request at a time. Answers are queued: a peer that has read nothing for [`READ_WITHIN`] is
-//! disconnected, and so is a watching one that has more to read than a new list would have. The rows of watching
-//! agents are compared with the rows sent last ([`rows`]), at most once in [`TOGETHER`]; so a burst of changes costs
-//! one comparison, whatever the number of agents.
+//! connection has one request at a time: while its answer waits, as for the disk, no other one is read. Answers are
+//! queued: a peer that has read nothing for [`READ_WITHIN`] is disconnected, and so is a watching one that has more to
+//! read than a new list would have. The rows of watching agents are compared with the rows sent last ([`rows`]), at
+//! most once in [`TOGETHER`]; so a burst of changes costs one comparison, whatever the number of agents.
 
 pub mod rows;
 
@@ -48,6 +48,8 @@ struct Agent {
     has_sent: bool,
     /// Id of the request being answered.
     request: RequestId,
+    /// That request has no answer yet.
+    is_asking: bool,
     /// It asked for all changes.
     watches: bool,
     /// Packets that wait for room in the socket.
@@ -134,6 +136,7 @@ impl Agents {
             uid,
             has_sent: false,
             request: RequestId(0),
+            is_asking: false,
             watches: false,
             out: VecDeque::new(),
             read_by: Instant(0),
@@ -175,13 +178,21 @@ impl Agents {
             self.flush(key);
             return None;
         }
+        if agent.is_asking {
+            // Nothing but its end is waited for.
+            self.drop(key);
+            return None;
+        }
         let mut buffer = [0; FRAME_BYTES_MAX];
         let refused = match agent.fd.receive(&mut buffer) {
             Received::Packet(_) if agent.watches => "a watching agent sends nothing".to_owned(),
             Received::Packet(len) => {
                 (agent.request, agent.has_sent) = (id_of(&buffer[..len]), true);
                 match decode::<NodeRequest>(&buffer[..len]) {
-                    Ok((_, request)) => return Some(request),
+                    Ok((_, request)) => {
+                        agent.is_asking = true;
+                        return Some(request);
+                    }
                     Err(why) => why.to_string(),
                 }
             }
@@ -194,6 +205,13 @@ impl Agents {
         self.deny(key, NodeDenial::Protocol, &refused);
         self.drop(key);
         None
+    }
+
+    /// A request was executed. Where its answer is to come later, the next one waits in the socket until then.
+    pub fn executed(&self, key: Key) {
+        if let Some(agent) = self.connections.get(key).filter(|it| it.is_asking) {
+            let _ = self.watch.watch_on(&agent.fd, Source::Agent(key), false);
+        }
     }
 
     /// The earliest deadline.
@@ -298,6 +316,7 @@ impl Agents {
             agent.read_by = now().plus(READ_WITHIN);
         }
         agent.out.push_back(buffer[..len].into());
+        agent.is_asking = false;
     }
 
     /// Sends queued packets, as many as the agent reads.

@@ -16,6 +16,7 @@ mod cdi;
 mod store;
 mod writer;
 
+use crate::bucket::Bucket;
 use crate::config::{Absolute, DaemonConfig};
 use crate::slab::Key;
 pub use cdi::CdiFiles;
@@ -23,6 +24,7 @@ use gpuslice_host::layout::NODE_DIR;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::node::{NodeAnswer, NodeDenial, Reservation};
 use gpuslice_wire::owner::ClaimId;
+use gpuslice_wire::units::{Duration, Instant};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 pub use store::ClaimStore;
@@ -32,6 +34,11 @@ pub use writer::{Change, Writer, Written};
 const STATE_DIR: &str = "/var/lib/gpuslice";
 /// Where container engines look for CDI files.
 const CDI_DIR: &str = "/var/run/cdi";
+/// Changes that may wait for the disk: more than agents have connections.
+const CHANGES_MAX: usize = 64;
+/// Time in which the log gains a line of a claim that an agent reserved or released, and how many it may have at once.
+const LINE_EVERY: Duration = Duration(1_000_000_000);
+const LINES_MOST: u64 = 1_000;
 
 /// Where a daemon keeps its claims.
 #[derive(Debug)]
@@ -83,6 +90,8 @@ pub struct Claims {
     known: BTreeMap<ClaimId, Claim>,
     /// The words that the engine is deciding on.
     asked: Option<Reservation>,
+    /// Lines that the log may have of them.
+    lines: Bucket,
 }
 
 impl Claims {
@@ -100,7 +109,8 @@ impl Claims {
             );
             known.insert(claim, found);
         }
-        Claims { writer, cdi, known, asked: None }
+        let lines = Bucket::new(LINE_EVERY, LINES_MOST);
+        Claims { writer, cdi, known, asked: None, lines }
     }
 
     /// What is known of a claim.
@@ -181,6 +191,28 @@ impl Claims {
             self.cdi.forget(claim);
             self.writer.queue(Change::Forget(*claim));
         }
+    }
+
+    /// Refuses further changes while the disk is behind: an agent that connects again and again, and does not wait for
+    /// its answers, would have the daemon hold changes without end.
+    ///
+    /// # Errors
+    /// So many changes wait.
+    pub fn may_change(&self) -> Result<(), NodeDenied> {
+        match self.writer.behind() {
+            behind if behind < CHANGES_MAX => Ok(()),
+            behind => {
+                let text = format!(
+                    "{behind} changes of claims are not on the disk yet; find out why it is slow, or try again later"
+                );
+                Err((NodeDenial::Host, text))
+            }
+        }
+    }
+
+    /// Whether the log may have another line of a claim that an agent reserved or released.
+    pub fn may_log(&mut self, now: Instant) -> bool {
+        self.lines.take(now)
     }
 
     /// Lets an answer wait for the disk. It comes back if everything about its claim is written.

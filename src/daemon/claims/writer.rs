@@ -105,6 +105,11 @@ impl Writer {
         self.queued.push_back(Queued { change, answers: Vec::new() });
     }
 
+    /// How many changes the thread has not done with.
+    pub fn behind(&self) -> usize {
+        self.queued.len()
+    }
+
     /// Whether a change of the claim is on its way.
     pub fn is_writing(&self, claim: &ClaimId) -> bool {
         self.queued.iter().any(|it| it.change.claim() == *claim)

@@ -3,8 +3,8 @@
 //! A process attaches once to its container's own socket, then reserves and releases memory; the socket alone
 //! identifies the sender. A connection is closed if it sends nothing for 1 s, sends an invalid frame or descriptors, or
 //! does not read its answers. Nothing queues and nothing is allocated on its behalf, and each event costs the same
-//! small amount of work; only what a ring or a request beyond the cap costs grows with the container. The time for both is
-//! limited (`time_queue.rs`).
+//! small amount of work; only what a ring or a request beyond the cap costs grows with the container. The time for both
+//! is limited (`time_queue.rs`).
 
 mod handles;
 mod lingering;

@@ -1,4 +1,4 @@
-//! Whose rings and requests are read now, and who waits: [`time_queue`](super::time_queue) has the rules.
+//! Which processes' rings and requests are read now, and which wait: [`time_queue`](super::time_queue) has the rules.
 
 use super::time_queue::{Payer, Reading};
 use super::{Clients, Siblings};

@@ -2,8 +2,8 @@
 //!
 //! # Problem
 //! The thread that gives turns also reads the claims of a process that rings, and the requests of all processes, and
-//! passes them to the engine. That takes longer the more processes and GPUs a container has: a request that does not fit
-//! has the claims of all of its container's processes read. A container whose processes ring or ask without a pause
+//! passes them to the engine. That takes longer the more processes and GPUs a container has: a request that does not
+//! fit has the claims of all of its container's processes read. A container whose processes ring or ask without a pause
 //! would have most of that thread's time: every neighbour would wait.
 //!
 //! # Idea
@@ -33,8 +33,8 @@ pub(super) struct Limits {
 /// Rings have half of the thread's time. With 3 µs for a ring, a container's own bucket pays for 5,000 rings a second.
 pub(super) const RINGS: Limits =
     Limits { node: (Duration(2), 4_000_000), own: (Duration(64), 2_000_000) };
-/// Requests have half of the thread's time. With 5 µs for a request, a container's own bucket pays for 12,500 requests a
-/// second, more than a program makes that also uses what it allocates.
+/// Requests have half of the thread's time. With 5 µs for a request, a container's own bucket pays for 12,500 requests
+/// a second, more than a program makes that also uses what it allocates.
 pub(super) const REQUESTS: Limits =
     Limits { node: (Duration(2), 8_000_000), own: (Duration(16), 8_000_000) };
 

@@ -12,8 +12,16 @@ use gpuslice_wire::units::{Duration, Instant};
 const BURST_WITHIN: Duration = Duration(100_000);
 
 impl Daemon {
+    /// A process's connection is readable, or has ended.
+    pub(super) fn requests_ready(&mut self, key: Key) {
+        let (now, duties) = (now(), &mut self.duties);
+        if let Some(reading) = duties.clients.asks(key, now, &mut duties.tasks) {
+            self.read_requests(&reading, now);
+        }
+    }
+
     /// Reads a process's requests.
-    pub(super) fn read_requests(&mut self, reading: &Reading, from: Instant) {
+    fn read_requests(&mut self, reading: &Reading, from: Instant) {
         let mut to = from;
         for _ in 0..BURST {
             let duties = &mut self.duties;

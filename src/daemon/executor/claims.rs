@@ -47,6 +47,10 @@ impl Duties {
                 }
             }
             NodeRequest::Release { claim } => {
+                let changes = self.claims.get(&claim).is_some();
+                if changes && let Err((why, text)) = self.claims.may_change() {
+                    return self.agents.deny(key, why, &text);
+                }
                 let members = self.release(&claim);
                 self.answer_written(key, &claim, NodeAnswer::Released { members });
             }
@@ -75,6 +79,7 @@ impl Duties {
         if let Some(known) = self.claims.known_answer(&words) {
             return known.map(|()| self.answer_reserved(key, &words.claim));
         }
+        self.claims.may_change()?;
         if let Some(why) = self.cgroup_limits.why_no_claims() {
             return Err((NodeDenial::Host, format!("claim {}: {why}", words.claim)));
         }
@@ -120,7 +125,9 @@ impl Duties {
             return self.give_up(key, &claim, text);
         }
         self.containers.link_members(&claim);
-        tracing::info!(%claim, gpus = record.lanes.len(), "claim reserved");
+        if self.claims.may_log(now()) {
+            tracing::info!(%claim, gpus = record.lanes.len(), "claim reserved");
+        }
         self.events.know(record.container, record.name);
         let began = Happening::of(EventKind::SliceBegan, record.container);
         self.events.record(now(), began.with(super::slices::given(record), String::new()));
@@ -216,7 +223,9 @@ impl Duties {
         }
         let members = self.containers.members_of(claim).len();
         self.claims.release(claim, members > 0);
-        tracing::info!(%claim, members, "claim released");
+        if self.claims.may_log(now()) {
+            tracing::info!(%claim, members, "claim released");
+        }
         self.agents.changed();
         // A slice that was not restored is in no table, and has its record.
         let slice = claim.slice();

@@ -3,6 +3,7 @@
 
 use super::cases::Case;
 use crate::harness::agent_client::{AgentClient, claim, words};
+use crate::harness::eventually;
 use crate::harness::wire::TenantClient;
 use gpuslice_wire::node::{NodeAnswer, NodeDenial, NodeRequest, Reservation};
 use gpuslice_wire::tenant::Reply;
@@ -86,6 +87,47 @@ fn a_disk_that_hangs_delays_only_what_has_to_be_written() {
     // The disk is well again.
     observer.reserve(words("c-2")).expect("it fits");
     assert!(stored(&case, "c-2"));
+}
+
+/// While an answer waits for the disk, the next request of its connection is not read.
+#[test]
+fn a_connection_has_one_change_on_its_way_to_the_disk() {
+    let (case, words) = hanging();
+    let agent = asking(&case, &NodeRequest::Reserve { words: words("c-2") });
+    agent.0.send(5, &NodeRequest::Reserve { words: words("c-3") }).expect("the socket has room");
+    let observer = AgentClient::of(&case.node);
+    eventually("the first one is not read", || observer.slice("c-2").is_some());
+    (0..10).for_each(|_| drop(observer.facts()));
+    assert!(observer.slice("c-3").is_none(), "the second one was read");
+    drop(fs::read(unfinished(&case, "c-2")).expect("read"));
+    assert!(matches!(agent.next(), NodeAnswer::Denied { .. }), "what is read cannot be synced");
+    assert!(matches!(agent.next(), NodeAnswer::Reserved { .. }));
+}
+
+/// Agents that do not wait for their answers, and connect again: what waits for the disk is bounded.
+#[test]
+fn changes_that_wait_for_the_disk_are_bounded() {
+    let (case, words) = hanging();
+    let _second = asking(&case, &NodeRequest::Reserve { words: words("c-2") });
+    let observer = AgentClient::of(&case.node);
+    let refused = (0..100).find_map(|round| {
+        let is_released = round % 2 == 0;
+        let agent = asking(
+            &case,
+            &match is_released {
+                true => NodeRequest::Release { claim: claim("c-1") },
+                false => NodeRequest::Reserve { words: words("c-1") },
+            },
+        );
+        let is_done = || observer.slice("c-1").is_none() == is_released;
+        eventually("it is not read", || is_done() || is_answered(&agent));
+        is_answered(&agent).then(|| (round, agent.next()))
+    });
+    let (round, answer) = refused.expect("all waited for the disk");
+    let NodeAnswer::Denied { why: NodeDenial::Host, text } = answer else { panic!("{answer:?}") };
+    assert!(text.as_str().contains("are not on the disk yet"), "{text}");
+    assert!((32..100).contains(&round), "after {round}");
+    assert!(observer.facts().len() == 1, "all else is answered");
 }
 
 /// A daemon that is killed while the disk hangs has told no agent what its successor does not know.
