@@ -236,9 +236,10 @@ fn a_killed_demo_leaves_nothing() {
     for runtime in runtimes() {
         let place = tempfile::tempdir().expect("a directory");
         let mut child = demo(runtime, "60", place.path());
-        std::thread::sleep(Duration::from_millis(1500));
-        child.kill().expect("it lives");
         let pid = child.id();
+        // Those that it has just started wait for memory, and no daemon grants it.
+        await_tenants(pid, place.path());
+        child.kill().expect("it lives");
         child.wait().expect("it ends");
         let groups = || {
             let cpu = names(Path::new("/sys/fs/cgroup/cpu"));

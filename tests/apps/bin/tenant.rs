@@ -106,9 +106,24 @@ fn options() -> Result<Options, String> {
 }
 
 /// Prints a line; whether the output still has a reader.
-fn say(line: &str) -> bool {
+fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
+    // Without a reader it goes on, unless `--with-reader` is given.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Ends the process as soon as its output has no reader, also while an allocation waits for a daemon that is gone.
+fn end_without_reader() {
+    std::thread::spawn(|| {
+        let mut output = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
+        // SAFETY: `output` is one entry, and ours. `_exit` runs nothing that could wait for the other threads.
+        unsafe {
+            while libc::poll(&raw mut output, 1, -1) < 0 || output.revents & libc::POLLERR == 0 {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            libc::_exit(0)
+        }
+    });
 }
 
 /// Allocates `step` bytes again and again until the driver refuses or it has `most`, and keeps them; `refused`
@@ -191,7 +206,6 @@ struct Spinner<'a> {
     told: Option<Told>,
     launched: Cell<u64>,
     batch: u64,
-    with_reader: bool,
 }
 
 impl Spinner<'_> {
@@ -224,7 +238,6 @@ impl Spinner<'_> {
             told: (rounds > 0).then(Told::new).transpose()?,
             launched: Cell::new(0),
             batch: options.batch,
-            with_reader: options.with_reader,
         })
     }
 
@@ -286,10 +299,7 @@ impl Spinner<'_> {
             }
             batches += 1;
             if Instant::now() >= next {
-                let heard = self.progress(launched.saturating_sub(self.batch));
-                if self.with_reader && !heard {
-                    break;
-                }
+                self.progress(launched.saturating_sub(self.batch));
                 next += Duration::from_millis(50);
             }
         }
@@ -312,7 +322,7 @@ impl Spinner<'_> {
     }
 
     /// Says what was done: so many kernels, or more, if kernels tell of that.
-    fn progress(&self, kernels: u64) -> bool {
+    fn progress(&self, kernels: u64) {
         let told = self.told.as_ref().map_or(0, Told::rounds);
         let rounds = told.max(kernels * self.rounds);
         match self.rounds {
@@ -340,10 +350,7 @@ impl Spinner<'_> {
             let took = start.elapsed().as_nanos() as u64;
             waits.push(took.saturating_sub(self.nanoseconds));
             if Instant::now() >= next {
-                let heard = self.progress(waits.len() as u64);
-                if self.with_reader && !heard {
-                    break;
-                }
+                self.progress(waits.len() as u64);
                 next += Duration::from_millis(50);
             }
             std::thread::sleep(pause);
@@ -362,11 +369,9 @@ impl Spinner<'_> {
 }
 
 /// Has no work, and says so.
-fn idle(until: Instant, with_reader: bool) {
+fn idle(until: Instant) {
     while Instant::now() < until {
-        if !progress(0, 0) && with_reader {
-            return;
-        }
+        progress(0, 0);
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -379,12 +384,15 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn progress(kernels: u64, busy: u64) -> bool {
+fn progress(kernels: u64, busy: u64) {
     let now = now_ns();
-    say(&format!(r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#))
+    say(&format!(r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#));
 }
 
 fn run(options: &Options) -> Result<(), Error> {
+    if options.with_reader {
+        end_without_reader();
+    }
     let cuda = Driver::load()?;
     let (mut device, mut context) = (0, CUcontext(null_mut()));
     // SAFETY: every out-pointer is a live local.
@@ -400,7 +408,7 @@ fn run(options: &Options) -> Result<(), Error> {
         let until = Instant::now() + Duration::from_secs_f64(options.seconds);
         let launched = match options.pause {
             _ if options.idle => {
-                idle(until, options.with_reader);
+                idle(until);
                 0
             }
             Some(pause) => spinner.pulse(until, pause)?,
