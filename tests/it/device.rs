@@ -85,9 +85,8 @@ fn without_slices_every_context_gets_the_same_time() {
         let fair = 1.0 / contexts as f64;
         let is_fair = |parts: &Vec<f64>| parts.iter().all(|it| (it - fair).abs() < fair / 5.0);
         // A tenant that stands still for longer loses its part of that time.
-        let windows: Vec<_> =
-            (0..5).map(|_| parts(&machine)).take_while(|it| !is_fair(it)).collect();
-        assert!(windows.len() < 5, "{windows:?}");
+        let windows: Vec<_> = (0..3).map(|_| parts(&machine)).collect();
+        assert!(windows.iter().filter(|it| is_fair(it)).count() >= 2, "{windows:?}");
         // Another process of the second tenant's.
         tenants.push(bare(&node));
     }

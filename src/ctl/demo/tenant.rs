@@ -14,6 +14,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A tenant's report, from the lines it prints.
 #[derive(Clone, Debug, Default)]
@@ -153,14 +154,36 @@ impl Tenant {
     /// Its output, if it has ended.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
-        std::thread::sleep(std::time::Duration::from_millis(50)); // the reader's last lines
+        std::thread::sleep(Duration::from_millis(50)); // the reader's last lines
         Some(format!("{status}: {}", lock(&self.said).trim()))
     }
 }
 
+/// How long a runtime may take to start a container, and to end.
+const RUNTIME_WITHIN: Duration = Duration::from_secs(5);
+
+/// Waits until that has happened, at most for [`RUNTIME_WITHIN`].
+fn await_within(mut happened: impl FnMut() -> bool) {
+    let until = Instant::now() + RUNTIME_WITHIN;
+    while !happened() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the runtime says that the container runs.
+fn is_running(runtime: &str, root: &Path, name: &str) -> bool {
+    let state = bundle::command(runtime, root).args(["state", name]).stderr(Stdio::null()).output();
+    let state = state.map(|output| serde_json::from_slice::<Value>(&output.stdout));
+    matches!(state, Ok(Ok(state)) if state["status"] == "running")
+}
+
 impl Drop for Tenant {
     fn drop(&mut self) {
+        let child = &mut self.child;
+        let mut has_ended = || !matches!(child.try_wait(), Ok(None));
         if let Kind::Container { runtime, root } = &self.kind {
+            // A runtime that is ended while it makes a container leaves the control group.
+            await_within(|| has_ended() || is_running(runtime, root, &self.plan.name));
             let delete = bundle::command(runtime, root)
                 .args(["delete", "--force", &self.plan.name])
                 .stdin(Stdio::null())
@@ -170,6 +193,7 @@ impl Drop for Tenant {
             if let Err(error) = delete {
                 out::note(&format!("{runtime} delete {}: {error}", self.plan.name));
             }
+            await_within(has_ended);
         }
         // It has ended already, or is a process without state to save.
         let _ = self.child.kill();

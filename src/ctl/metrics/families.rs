@@ -103,8 +103,8 @@ pub const FAMILIES: &[Family] = &[
     family("slice_memory_peak_bytes", Gauge, Slice(|it| Some(it.row.peak.0 as f64)), &[], "Highest memory use seen."),
     family("slice_memory_suspended_bytes", Gauge, Slice(|it| Some(it.node.view.on_host(it.row).0 as f64)), &[], "Memory of the slice on the host while it is suspended, or on the way; the node's `suspended_memory` limits the sum."),
     family("slice_memory_refusals_total", Counter, Slice(|it| Some(it.row.denied as f64)), &[], "Allocations refused because of the cap."),
-    family("slice_pinned_bytes", Gauge, Slice(|it| is_first(it).then_some(it.row.pinned.0 as f64)), &[], "Host memory pinned by the container, for all its GPUs together; told once, for the first of them."),
-    family("slice_pinned_cap_bytes", Gauge, Slice(|it| Some(it.row.pinned_cap.filter(|_| is_first(it))?.0 as f64)), &[], "Cap on pinned host memory, where there is one; told as it."),
+    family("slice_pinned_bytes", Gauge, Slice(|it| is_first(it).then_some(it.row.pinned.0 as f64)), &[], "Host memory pinned by the container, for all its GPUs together; reported once, on the first of them."),
+    family("slice_pinned_cap_bytes", Gauge, Slice(|it| Some(it.row.pinned_cap.filter(|_| is_first(it))?.0 as f64)), &[], "Cap on pinned host memory, where there is one; reported likewise."),
     family("slice_weight", Gauge, Slice(|it| Some(f64::from(it.row.weight?))), &[], "Weight for the time that shares leave."),
     family("slice_share_ratio", Gauge, Slice(|it| Some(f64::from(it.row.share?) / 100.0)), &[], "Share of the GPU's time that is reserved for it, where there is one."),
     family("slice_share_limit_ratio", Gauge, Slice(|it| Some(f64::from(it.row.share_limit?) / 100.0)), &[], "Limit of its part of the GPU's time, where one is set."),
@@ -124,7 +124,7 @@ pub const FAMILIES: &[Family] = &[
     family("slice_late_turns_total", Counter, Slice(|it| Some(it.row.late_turns as f64)), &[], "Turns after which it had not drained by the drain deadline."),
     family("slice_turns_closed_early_total", Counter, Slice(|it| Some(it.row.closed_early as f64)), &[], "Turns closed early for a higher class."),
     family("slice_stops_total", Counter, Slice(|it| Some(it.row.stops as f64)), &[], "Times its work was preempted on the GPU."),
-    family("slice_stops_missed_total", Counter, Slice(|it| is_first(it).then_some(it.row.stops_missed as f64)), &[], "Attempted preemptions without an effect, on all GPUs of the container together; told once, for the first of them."),
+    family("slice_stops_missed_total", Counter, Slice(|it| is_first(it).then_some(it.row.stops_missed as f64)), &[], "Attempted preemptions without an effect, on all GPUs of the container together; reported once, on the first of them."),
     family("slice_time_slice_seconds", Gauge, Slice(|it| Some(it.row.time_slice_us as f64 / 1e6)), &[], "Hardware time slice set for it; 0 for the driver's default."),
     family("slice_time_slice_changes_total", Counter, Slice(|it| Some(it.row.time_slice_changes as f64)), &[], "Times one of its processes had changed its hardware time slice."),
     family("slice_launches_total", Counter, Slice(|it| Some(it.row.launches as f64)), &[], "Launches while turns are taken, as counted by its processes."),
@@ -135,7 +135,7 @@ pub const FAMILIES: &[Family] = &[
         &["claim", "namespace", "pod", "container", "pod_uid"], "Containers that live in the claim."),
 ];
 
-/// Whether this is the container's first GPU: a number of the whole container is told once, so that sums are right.
+/// Whether this is the container's first GPU: a number of the whole container is reported once, so that sums are right.
 fn is_first(it: OfSlice<'_>) -> bool {
     it.row.lane.0 == 0
 }

@@ -134,9 +134,9 @@ fn labels_join_with_other_exporters() {
     assert!(!text.contains("pinned_cap_bytes"), "there is none");
 }
 
-/// Of a container with two GPUs, its pinned memory and the cap are told once, so that a sum over its GPUs is right.
+/// Of a container with two GPUs, its pinned memory and the cap are reported once, so that a sum over its GPUs is right.
 #[test]
-fn what_a_whole_container_has_is_told_once() {
+fn what_a_whole_container_has_is_reported_once() {
     let mut node = node();
     let first = &mut node.view.rows[0];
     (first.pinned, first.pinned_cap, first.stops_missed) =

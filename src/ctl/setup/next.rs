@@ -49,10 +49,10 @@ fn check_by(settings: &Path, engine: &str, programs: &[String]) -> Result<()> {
     let mut list = programs.to_vec();
     list.retain(|program| first(std::slice::from_ref(program)).is_some());
     bail!(
-        "{engine} starts containers by {}, but {} would call {next}; write {} to {} first",
+        "{engine} starts containers by {}, but {} would call {next}; set \"runtimes\" to {} in {} first, a JSON object",
         now.display(),
         super::part::PROGRAM,
-        serde_json::json!({ "runtimes": list }),
+        serde_json::json!(list),
         settings.display(),
     )
 }
@@ -98,8 +98,8 @@ mod tests {
         fs::write(&crun, "").expect("written");
         let why = check(&[&crun, "no-such-runtime"]).expect_err("it is not in PATH");
         assert!(why.starts_with(&format!("crio starts containers by {crun}, but ")), "{why}");
-        let advice = format!("write {{\"runtimes\":[\"{crun}\"]}} to {} first", settings.display());
-        assert!(why.ends_with(&advice), "{why}");
+        let advice = format!("set \"runtimes\" to [\"{crun}\"] in {} first", settings.display());
+        assert!(why.contains(&advice), "{why}");
         fs::write(&settings, format!("{{\"runtimes\":[\"gone\",\"{crun}\"],\"hook\":\"/h\"}}"))
             .expect("written");
         assert_eq!(check(&[&crun]), Ok(()));

@@ -56,7 +56,9 @@ pub struct CdiFiles {
     runtime_dir: PathBuf,
     /// The device node of each GPU that has one.
     nodes: BTreeMap<GpuUuid, PathBuf>,
-    /// Those of [`COMMON_NODES`] that exist, as of the last look.
+    /// Finds those of [`COMMON_NODES`] that exist.
+    existing: fn() -> Vec<&'static str>,
+    /// Those of the last look.
     common: Vec<&'static str>,
     files: BTreeMap<ClaimId, CdiFile>,
     /// When the files are looked at next.
@@ -81,7 +83,8 @@ impl CdiFiles {
             hook: hook.unwrap_or_else(|| beside.join("gpuslice-hook")),
             runtime_dir: runtime_dir.to_owned(),
             nodes: nodes.filter(|(_, node)| node.exists()).collect(),
-            common: existing(&COMMON_NODES),
+            existing,
+            common: existing(),
             files: BTreeMap::new(),
             look_at: Instant(0),
         }
@@ -167,7 +170,7 @@ impl CdiFiles {
             return;
         }
         self.look_at = now.plus(LOOK_EVERY);
-        self.look_at_nodes(existing(&COMMON_NODES));
+        self.look_at_nodes();
         // A file that could not be written has no stamp.
         let altered = |(claim, file): &(&ClaimId, &CdiFile)| {
             file.stamp.is_none() || stamp_of(&self.path(claim)) != file.stamp
@@ -194,7 +197,8 @@ impl CdiFiles {
     }
 
     /// Writes all files again if other device nodes exist than before: the driver makes some of them late.
-    fn look_at_nodes(&mut self, common: Vec<&'static str>) {
+    fn look_at_nodes(&mut self) {
+        let common = (self.existing)();
         if self.nodes.is_empty() || common == self.common {
             return;
         }
@@ -221,8 +225,8 @@ impl CdiFiles {
         ];
         let args: Vec<&str> = ["gpuslice-hook"].into_iter().chain(words).collect();
         let own = gpus.iter().filter_map(|gpu| self.nodes.get(gpu));
-        let common = self.common.iter().map(Path::new).filter(|_| !self.nodes.is_empty());
-        let nodes = own.map(PathBuf::as_path).chain(common);
+        let common = (self.existing)().into_iter().filter(|_| !self.nodes.is_empty());
+        let nodes = own.map(PathBuf::as_path).chain(common.map(Path::new));
         let nodes: Vec<Value> = nodes.map(|node| json!({ "path": node })).collect();
         let mut edits = json!({ "hooks": [{
             "hookName": STAGE, "path": self.hook, "args": args, "env": ["PATH=/usr/bin:/bin"], "timeout": 10,
@@ -236,9 +240,8 @@ impl CdiFiles {
     }
 }
 
-/// Those of these files that exist.
-fn existing(nodes: &[&'static str]) -> Vec<&'static str> {
-    nodes.iter().copied().filter(|node| Path::new(node).exists()).collect()
+fn existing() -> Vec<&'static str> {
+    COMMON_NODES.into_iter().filter(|node| Path::new(node).exists()).collect()
 }
 
 fn stamp_of(path: &Path) -> Option<Stamp> {
@@ -324,7 +327,8 @@ mod tests {
         let mut files = CdiFiles::new(dir.path().into(), Path::new("/run/x"), std::iter::empty());
         files.nodes = BTreeMap::from([(gpu, "/dev/null".into())]);
         let claim = ClaimId::new("one").expect("a claim id");
-        files.look_at_nodes(vec!["/dev/nvidiactl"]);
+        files.existing = || vec!["/dev/nvidiactl"];
+        files.look_at_nodes();
         files.keep(&claim, &[gpu]).expect("written");
         let nodes = || {
             let text = fs::read_to_string(dir.path().join("gpuslice.io-one.json")).expect("there");
@@ -333,7 +337,8 @@ mod tests {
         };
         let node = |path: &str| json!({ "path": path });
         assert_eq!(nodes(), json!([node("/dev/null"), node("/dev/nvidiactl")]));
-        files.look_at_nodes(vec!["/dev/nvidiactl", "/dev/nvidia-uvm"]);
+        files.existing = || vec!["/dev/nvidiactl", "/dev/nvidia-uvm"];
+        files.look_at_nodes();
         let all = ["/dev/null", "/dev/nvidiactl", "/dev/nvidia-uvm"].map(node);
         assert_eq!(nodes(), json!(all));
     }

@@ -31,8 +31,8 @@ fn answered(all: &[TenantClient]) -> usize {
     all.iter().map(of).sum()
 }
 
-#[test]
-fn requests_beyond_the_cap_do_not_delay_a_neighbour() {
+/// How many of such requests were answered before a neighbour's, which was sent after them.
+fn before_a_neighbour() -> usize {
     let node = Node::start();
     ["a", "b"].iter().for_each(|name| node.must_admit(name, Bytes(GIB)));
     let neighbour = node.tenant("b");
@@ -44,7 +44,14 @@ fn requests_beyond_the_cap_do_not_delay_a_neighbour() {
         (0..PIPELINED).for_each(|_| it.0.send(2, &request).expect("the daemon reads"));
     }
     assert!(granted(&neighbour.reserve(0, 1, 1)));
-    let before = answered(&all);
-    eprintln!("{before} of {} were answered before the neighbour", CONNECTIONS * PIPELINED);
-    assert!(before < CONNECTIONS * PIPELINED / 2, "{before} were answered before the neighbour");
+    answered(&all)
+}
+
+/// Where this thread is late, more are answered before it counts; a daemon that answers all of them does so each time.
+#[test]
+fn requests_beyond_the_cap_do_not_delay_a_neighbour() {
+    let counts: Vec<usize> = (0..5).map(|_| before_a_neighbour()).collect();
+    eprintln!("{counts:?} of {} were answered before the neighbour", CONNECTIONS * PIPELINED);
+    let least = counts.iter().min().expect("five");
+    assert!(*least < CONNECTIONS * PIPELINED / 2, "{counts:?}");
 }

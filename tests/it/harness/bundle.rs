@@ -5,6 +5,7 @@ use gpuslice_host::cgroup;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -234,7 +235,11 @@ impl Bundle {
 
     /// Whether the hook of a failed start was late; the daemon tells where the runtime does not.
     fn was_late(&self, output: &Output, given_up: usize) -> bool {
-        !output.status.success() && (is_late(output) || self.given_up() > given_up)
+        let late = !output.status.success() && (is_late(output) || self.given_up() > given_up);
+        if late {
+            note_late(&self.id);
+        }
+        late
     }
 
     /// How often the daemon has removed the slice of this container because its hook had given up.
@@ -251,6 +256,12 @@ pub fn is_late(output: &Output) -> bool {
     let said = String::from_utf8_lossy(&output.stderr);
     let is_ended = output.status.signal() == Some(libc::SIGALRM);
     is_ended || said.contains("no answer in time") || said.contains("signal: alarm clock")
+}
+
+/// Prints that a hook was late, which the test harness would keep to itself.
+pub fn note_late(container: &str) {
+    let line = format!("LATE the hook of {container}: no answer in time; it may be called again\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 fn find(program: &str) -> PathBuf {

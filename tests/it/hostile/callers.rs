@@ -1,6 +1,6 @@
 //! Calls hooks without a runtime: many at once, or with a daemon made by the test.
 
-use crate::harness::bundle::{STARTS_MAX, hook, is_late};
+use crate::harness::bundle::{STARTS_MAX, hook, is_late, note_late};
 use crate::harness::eventually;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -80,29 +80,21 @@ impl Created {
         command
     }
 
-    /// Calls it and waits for its end; again if its alarm has ended it, as on a busy machine.
+    /// Calls it and waits for its end.
     pub fn called(&self, stage: &str) -> Output {
-        self.called_again(stage, has_alarm)
+        self.call(stage).wait_with_output().expect("it ends")
     }
 
-    /// The same of a daemon that answers: again if that was too late, after what a runtime does.
+    /// The same of a daemon that answers: again if that was too late, as on a busy machine, after what a runtime does.
     pub fn served(&self, stage: &str) -> Output {
-        self.called_again(stage, |output| {
-            is_late(output) && {
-                self.gone();
-                true
-            }
-        })
-    }
-
-    fn called_again(&self, stage: &str, is_again: impl Fn(&Output) -> bool) -> Output {
-        let call = || self.call(stage).wait_with_output().expect("it ends");
-        let mut output = call();
+        let mut output = self.called(stage);
         for _ in 1..STARTS_MAX {
-            if !is_again(&output) {
+            if !is_late(&output) {
                 break;
             }
-            output = call();
+            note_late(&self.id);
+            self.gone();
+            output = self.called(stage);
         }
         output
     }

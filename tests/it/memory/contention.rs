@@ -4,6 +4,9 @@
 use super::{CONTAINER, DeviceView, MIB, PAGE, Tenant, node, setting};
 use crate::harness::eventually;
 
+/// A refusal after this long may be a late process's, which has 300 ms to give its credit back, ns.
+const RECALL_NEARLY_OVER_NS: u64 = 250_000_000;
+
 /// The number of allocations a tenant got until it was refused.
 fn filled(tenant: &mut Tenant) -> u64 {
     let answer = tenant.answer().expect("alive");
@@ -57,7 +60,7 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
     let node = node(cap);
     let mut tenants = [0, 1, 2].map(|seed| Tenant::start(&node, seed, 1, 1));
     let free = cap - DeviceView::of(&node).used();
-    let (mut times, mut retried) = (Vec::new(), 0);
+    let mut times = Vec::new();
     for round in 0..setting("CONTENTION_ROUNDS", 30) {
         // Each has just allocated and freed, and so has credit.
         for tenant in &mut tenants {
@@ -69,10 +72,14 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
         let chosen = round as usize % tenants.len();
         let mut take = || tenants[chosen].numbers(&format!("take {free}"));
         let mut all = take();
-        retried += u64::from(all[0] != 0);
-        // The others have 300 ms to give their credit back; on a busy machine they may stand still for longer.
+        // On a busy machine the others may stand still for longer.
         for _ in 1..5 {
             if all[0] != 0 {
+                assert!(
+                    all[1] >= RECALL_NEARLY_OVER_NS,
+                    "round {round}: refused after {} ns",
+                    all[1]
+                );
                 all = take();
             }
         }
@@ -82,7 +89,6 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
         assert_eq!(one_more[0], 2, "round {round}: no page more");
         assert_eq!(tenants[chosen].ask("drop"), "dropped");
     }
-    assert!(2 * retried < times.len() as u64, "{retried} of {} were refused at first", times.len());
     times.sort();
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
     eprintln!(

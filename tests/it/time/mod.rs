@@ -266,15 +266,17 @@ impl Hiccups {
         let (stop, worst) = (Arc::<AtomicBool>::default(), Arc::<[AtomicU64; 2]>::default());
         let (ended, seen) = (stop.clone(), worst.clone());
         let thread = std::thread::spawn(move || {
-            let mut second = VecDeque::from([(Instant::now(), run_delay_ns(&pids))]);
+            let mut second = VecDeque::from([(Instant::now(), run_delays(&pids))]);
             while !ended.load(Relaxed) {
                 let start = Instant::now();
                 std::thread::sleep(Duration::from_millis(1));
                 seen[0].fetch_max(start.elapsed().as_nanos() as u64, Relaxed);
                 if second[second.len() - 1].0.elapsed() > Duration::from_millis(20) {
-                    second.push_back((Instant::now(), run_delay_ns(&pids)));
-                    let grown = second[second.len() - 1].1.saturating_sub(second[0].1);
-                    seen[1].fetch_max(grown, Relaxed);
+                    second.push_back((Instant::now(), run_delays(&pids)));
+                    let (then, now) = (&second[0].1, &second[second.len() - 1].1);
+                    // A process that has ended has none, and hides no other one's.
+                    let grown = now.iter().zip(then).map(|(now, then)| now.saturating_sub(*then));
+                    seen[1].fetch_max(grown.sum(), Relaxed);
                     if second[0].0.elapsed() > Duration::from_secs(1) {
                         second.pop_front();
                     }
@@ -287,19 +289,24 @@ impl Hiccups {
     /// Several threads have to run one after the other until work goes on.
     fn allowance(&self) -> Duration {
         let [pause, delay] = [0, 1].map(|at| Duration::from_nanos(self.worst[at].load(Relaxed)));
-        4 * pause + delay
+        4 * pause + delay.min(DELAY_MAX)
     }
 }
 
-/// How long the threads of these processes have waited for a processor, all together.
-fn run_delay_ns(pids: &[Pid]) -> u64 {
-    let tasks = |pid: &Pid| std::fs::read_dir(format!("/proc/{pid}/task")).ok();
-    let tasks = pids.iter().filter_map(tasks).flat_map(|it| it.flatten());
+/// The most of these waits that is allowed for: a program that computes without an end makes others wait for longer.
+const DELAY_MAX: Duration = Duration::from_millis(500);
+
+/// How long the threads of each of these processes have waited for a processor, ns.
+fn run_delays(pids: &[Pid]) -> Vec<u64> {
     let delay = |task: std::fs::DirEntry| -> Option<u64> {
         let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
         text.split_whitespace().nth(1)?.parse().ok()
     };
-    tasks.filter_map(delay).sum()
+    let of = |pid: &Pid| {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok();
+        tasks.into_iter().flatten().flatten().filter_map(delay).sum()
+    };
+    pids.iter().map(of).collect()
 }
 
 /// The processes that this one's first thread has started: a tenant may be one of its command's.
@@ -375,8 +382,8 @@ fn during(machine: &Machine, tenants: &[&Tenant], first: Duration) -> Vec<f64> {
     look().iter().zip(&before).map(|(now, then)| (*now - *then).as_secs_f64()).collect()
 }
 
-/// Measures up to twenty times, until what was measured `fits`: weights and shares hold in the long run, and a machine
-/// that stands still disturbs one stretch.
+/// Measures up to twenty times, until what was measured `fits` twice in a row: weights and shares hold in the long run,
+/// and a machine that stands still disturbs one stretch. Where they do not hold, one stretch may fit by chance.
 fn settles<T: std::fmt::Debug>(
     what: &str,
     mut measure: impl FnMut() -> T,
@@ -385,7 +392,7 @@ fn settles<T: std::fmt::Debug>(
     let mut seen = Vec::new();
     while seen.len() < 20 {
         let got = measure();
-        if fits(&got) {
+        if fits(&got) && seen.last().is_some_and(&fits) {
             return got;
         }
         seen.push(got);
