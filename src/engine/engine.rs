@@ -152,6 +152,7 @@ impl Engine {
             }
             Event::RestoreProcess { .. }
             | Event::Complete { .. }
+            | Event::Opened { .. }
             | Event::Left { .. }
             | Event::Gone { .. }
             | Event::Reserve { .. }

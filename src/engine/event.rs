@@ -174,6 +174,11 @@ pub enum Event {
         /// The container.
         container: ContainerId,
     },
+    /// The processes of a restored container could not attach before, and can now.
+    Opened {
+        /// The container.
+        container: ContainerId,
+    },
     /// A container's slice ends. Answered by `Dismissed`, known or not.
     Dismiss {
         /// For the answer.

@@ -18,7 +18,8 @@
 //!
 //! `Returning` is the time after a restart of the daemon in which processes that still hold memory attach
 //! again. Growth waits for them; otherwise it could be given memory they already have. (*) Where the grants
-//! are known, the state ends as soon as all have attached again or ended.
+//! are known, the state ends as soon as all have attached again or ended. Where processes could not attach in
+//! that time, it begins again when they can.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -498,6 +499,8 @@ pub(crate) struct Client {
     pub(crate) process: Option<Process>,
     /// It has a connection.
     pub(crate) connected: bool,
+    /// It said that it holds nothing, and took over no account that holds something: another copy's, perhaps.
+    pub(crate) began_anew: bool,
     pub(crate) lanes: ByLane<ClientLane>,
 }
 

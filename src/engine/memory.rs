@@ -84,6 +84,7 @@ impl Engine {
                 self.restore_process(token, container, process, &granted, actions)
             }
             Event::Complete { container } => self.complete(container, actions),
+            Event::Opened { container } => self.opened(container, actions),
             Event::Left { client } => self.left(client, actions),
             Event::Gone { client } => self.forget(client, actions),
             Event::Measured { client, lane, used, requested } => {

@@ -17,7 +17,8 @@
 //! claim. Its own covers that, so the rest covers what the other copies have, in whatever order they attach
 //! again. Only where none covers the claim, it takes over all. While processes attach again after a restart of the
 //! daemon, a connection that holds nothing takes over no account that holds something: it may be another copy's. What
-//! is left of them at the end of that time belongs to a program that was replaced, or was given back just before.
+//! it left is ended with that time: it belongs to a program that was replaced, or was given back just before. Where no
+//! connection began anew, what is left stays: its copy may only be late.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -123,6 +124,12 @@ impl Engine {
         least.map_or(all, |one| Vec::from([one]))
     }
 
+    /// Whether a process has an account without a connection.
+    fn has_apart(&self, index: ContainerIndex, process: Option<Process>) -> bool {
+        let mut apart = self.clients_of(index).filter(|it| !it.connected);
+        process.is_some() && apart.any(|it| it.process == process)
+    }
+
     /// The sum of processes' grants on one lane.
     fn granted(&self, clients: &[ClientId], lane: Lane) -> Bytes {
         let clients = clients.iter().filter_map(|&id| self.clients.get(id));
@@ -150,7 +157,9 @@ impl Engine {
                 self.clients.detach(client)
             })
             .collect();
-        let anew = self.config.sees_devices && held.iter().all(|&bytes| bytes == Bytes::ZERO);
+        let holds_nothing = held.iter().all(|&bytes| bytes == Bytes::ZERO);
+        let anew = self.config.sees_devices && holds_nothing;
+        let began_anew = holds_nothing && self.has_apart(index, process);
         let is_suspended = self.is_suspended(index);
         let (gpus, now) = (&self.gpus, self.now);
         let container = self.containers.get_mut(index)?;
@@ -185,7 +194,8 @@ impl Engine {
             mine.order = entity.map_or(0, |entity| entity.order);
             mine
         });
-        let client = self.clients.attach(Client { index, process, connected: true, lanes })?;
+        let client = Client { index, process, connected: true, began_anew, lanes };
+        let client = self.clients.attach(client)?;
         container.clients.push(client);
         Some(client)
     }

@@ -49,9 +49,9 @@ impl Engine {
             mine.claims.held = mine.granted;
             mine
         });
-        let client =
-            self.clients.attach(Client { index, process: Some(process), connected: false, lanes });
-        let Some(client) = client else {
+        let (process, connected, began_anew) = (Some(process), false, false);
+        let client = Client { index, process, connected, began_anew, lanes };
+        let Some(client) = self.clients.attach(client) else {
             return;
         };
         container.clients.push(client);
@@ -70,6 +70,20 @@ impl Engine {
         if let Some(container) = self.containers.get_mut(index) {
             container.complete = true;
             container.slices.iter_mut().for_each(|(_, slice)| slice.account.restored());
+        }
+        self.serve_all(index, actions);
+    }
+
+    /// The processes of a restored container can attach from now on. They have the time for it that they would have had
+    /// at the restart: otherwise one could be granted what another one holds.
+    pub(crate) fn opened(&mut self, id: ContainerId, actions: &mut Actions) {
+        let Some(index) = self.containers.find(id) else {
+            return;
+        };
+        let until = self.now.plus(self.config.restore_grace);
+        if let Some(container) = self.containers.get_mut(index) {
+            container.stage = Stage::Returning { until };
+            self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
         }
         self.serve_all(index, actions);
     }

@@ -31,6 +31,7 @@ impl Engine {
             Event::Attach { .. }
             | Event::RestoreProcess { .. }
             | Event::Complete { .. }
+            | Event::Opened { .. }
             | Event::Left { .. }
             | Event::Gone { .. }
             | Event::Reserve { .. }

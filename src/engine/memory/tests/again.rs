@@ -157,3 +157,55 @@ fn an_account_that_no_copy_claims_ends_after_the_wait() {
     assert!(ended.iter().any(is_first), "{ended:?}");
     assert_eq!(reserved(&rig), 30, "the other process may be stopped");
 }
+
+/// Each has its own account, and says so. The time is a guess, and a late copy was told that its claim is a lie.
+#[test]
+fn a_copy_that_attaches_late_has_its_account() {
+    let (mut rig, _) = restored(&[60]);
+    account(&mut rig, 1, 30);
+    attach(&mut rig, Some(1), held(60)).expect("the one copy");
+    rig.now = 750 * MS;
+    rig.step(Event::Tick);
+    assert_eq!(reserved(&rig), 90);
+    attach(&mut rig, Some(1), held(30)).expect("the other copy");
+    assert_eq!(reserved(&rig), 90);
+}
+
+/// The daemon had no descriptors for its socket, for longer than growth waits.
+#[test]
+fn processes_that_can_attach_late_have_the_same_time() {
+    let mut first = Rig::new(Config::default(), &[16]);
+    let record = first.admit(ask("a", "0", 100)).expect("fits");
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.step(Event::Restore(record.into()));
+    rig.now = 10_000 * MS;
+    rig.step(Event::Tick);
+    rig.step(Event::Opened { container: id("a") });
+    let other = attach(&mut rig, Some(2), held(0)).expect("in");
+    assert!(stays(&rig.reserve(other, 70, 70)), "the first may hold it");
+    rig.now += 740 * MS;
+    assert!(stays(&rig.step(Event::Tick)), "not yet");
+    attach(&mut rig, Some(1), held(60)).expect("the grants are unknown");
+    rig.now += 10 * MS;
+    rig.step(Event::Tick);
+    rig.now += RECALL_WAIT_NS;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(other, None)]);
+    assert_eq!(reserved(&rig), 60);
+}
+
+#[test]
+fn copies_that_can_attach_late_take_over_their_own_accounts() {
+    let (mut rig, known) = restored(&[60]);
+    rig.now = 10_000 * MS;
+    rig.step(Event::Tick);
+    rig.step(Event::Opened { container: id("a") });
+    attach(&mut rig, Some(1), held(0)).expect("in");
+    assert_eq!(rig.engine.granted_to(known[0]), Some(held(60)));
+    let full = attach(&mut rig, Some(1), held(60)).expect("it is its own");
+    assert_eq!((reserved(&rig), rig.engine.granted_to(full)), (60, Some(held(60))));
+    // Where all are back, or there was none, nothing waits.
+    let other = attach(&mut rig, Some(2), held(0)).expect("in");
+    assert_eq!(answers(&rig.reserve(other, 41, 41)), []);
+    rig.now += RECALL_WAIT_NS;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(other, None)]);
+}
