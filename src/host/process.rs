@@ -6,6 +6,7 @@
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use procfs::ProcError;
 use procfs::process::Process;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::fmt::Display;
@@ -29,14 +30,26 @@ pub fn pidfd_open(pid: u32) -> nix::Result<OwnedFd> {
 /// A pidfd of the process that has this pid and start time; `None` if it has exited.
 ///
 /// # Errors
-/// As [`pidfd_open`], but not `ESRCH`.
+/// As [`pidfd_open`], but not `ESRCH`. A process that runs and whose start time cannot be read, which takes two more
+/// descriptors, is an error too, and never one that has exited.
 pub fn pidfd_of(pid: u32, born: u64) -> nix::Result<Option<OwnedFd>> {
     let pidfd = match pidfd_open(pid) {
         Err(Errno::ESRCH) => return Ok(None),
         pidfd => pidfd?,
     };
-    let same = start_time(pid) == Some(born) && !has_exited(pidfd.as_fd());
-    Ok(same.then_some(pidfd))
+    let start = read_start_time(pid);
+    if has_exited(pidfd.as_fd()) {
+        return Ok(None);
+    }
+    Ok((start? == born).then_some(pidfd))
+}
+
+/// Whether the process that had this pid and start time has ended for certain: what cannot be read proves nothing.
+pub fn is_gone(pid: u32, born: u64) -> bool {
+    match start_time(pid) {
+        Some(start) => start != born,
+        None => matches!(Path::new("/proc").join(pid.to_string()).try_exists(), Ok(false)),
+    }
 }
 
 /// A duplicate of a process's descriptor.
@@ -78,8 +91,18 @@ pub fn name_of(pid: u32) -> Option<String> {
 
 /// A process's start time in the kernel's clock ticks since boot; `None` if there is no such process.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let process = Process::new(pid.try_into().ok()?).ok()?;
-    Some(process.stat().ok()?.starttime)
+    read_start_time(pid).ok()
+}
+
+fn read_start_time(pid: u32) -> nix::Result<u64> {
+    let pid = i32::try_from(pid).map_err(|_| Errno::ESRCH)?;
+    let stat = Process::new(pid).and_then(|process| process.stat());
+    stat.map(|stat| stat.starttime).map_err(|why| match why {
+        ProcError::Io(why, _) => why.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+        ProcError::NotFound(_) => Errno::ESRCH,
+        ProcError::PermissionDenied(_) => Errno::EACCES,
+        _ => Errno::EIO,
+    })
 }
 
 /// The user that logged in where a process was started; `sudo` and `su` do not change it. `None` if there was no login,
@@ -104,6 +127,7 @@ pub fn own_pid_namespace() -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::process::Command;
 
     #[test]
@@ -132,6 +156,36 @@ mod tests {
             let refused = duplicate(own.as_fd(), number).expect_err("no such descriptor");
             assert_eq!(refused.raw_os_error(), Some(Errno::EBADF as i32));
         }
+    }
+
+    /// What the kernel answers for want of descriptors was taken for the end of the process.
+    #[test]
+    fn without_descriptors_no_process_seems_to_have_ended() {
+        const CHILD: &str = "GPUSLICE_TEST_DESCRIPTORS";
+        if std::env::var_os(CHILD).is_none() {
+            // The limit is of a whole process, and other tests run in this one.
+            let exe = std::env::current_exe().expect("this test");
+            let name = "process::tests::without_descriptors_no_process_seems_to_have_ended";
+            let mut child = Command::new(exe);
+            let status = child.args(["--exact", name]).env(CHILD, "1").status();
+            return assert!(status.expect("it runs").success());
+        }
+        let own = std::process::id();
+        let born = start_time(own).expect("we live");
+        let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, limit).expect("a lower limit");
+        let mut held: Vec<fs::File> = std::iter::from_fn(|| fs::File::open("/").ok()).collect();
+        for free in 0..4 {
+            let found = pidfd_of(own, born);
+            assert!(!matches!(found, Ok(None)), "{free} are free: {found:?}");
+            assert!(found.is_ok() || free < 3, "{free} are free: {found:?}");
+            assert!(!is_gone(own, born), "{free} are free");
+            drop(found);
+            assert_eq!(pidfd_of(i32::MAX as u32, born).ok().map(|it| it.is_some()), Some(false));
+            assert!(is_gone(i32::MAX as u32, born));
+            held.pop();
+        }
+        assert!(is_gone(own, born + 1));
     }
 
     #[test]

@@ -12,12 +12,16 @@
 use super::{Containers, Members};
 use crate::poll::Source;
 use crate::replies::Denied;
-use gpuslice_host::process::{namespace, own_pid_namespace, pidfd_of, pidfd_open, start_time};
+use gpuslice_engine::Record;
+use gpuslice_host::process::{
+    is_gone, namespace, own_pid_namespace, pidfd_of, pidfd_open, start_time,
+};
 use gpuslice_wire::admin::Denial;
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::units::Instant;
 use nix::errno::Errno;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -50,26 +54,37 @@ pub(super) enum NotedProcess {
 
 impl NotedProcess {
     /// Reads the note in a container's directory.
-    pub(super) fn of(dir: &Path) -> NotedProcess {
-        let Ok(note) = fs::read_to_string(dir.join(NOTE)) else {
-            return NotedProcess::Unknown;
+    ///
+    /// # Errors
+    /// It cannot be told now, for want of descriptors or of memory.
+    pub(super) fn of(dir: &Path) -> io::Result<NotedProcess> {
+        let note = match fs::read_to_string(dir.join(NOTE)) {
+            Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => {
+                return Ok(NotedProcess::Unknown);
+            }
+            note => note?,
         };
-        let words: Vec<&str> = note.split_whitespace().collect();
-        let &[pid, start, within] = words.as_slice() else {
-            return NotedProcess::Unknown;
-        };
-        let Some(pid) = pid.parse().ok().filter(|_| Some(within) == own_pid_namespace()) else {
-            return NotedProcess::Unknown;
-        };
-        let Ok(born) = start.parse() else {
-            return NotedProcess::Unknown;
+        let Some((pid, born)) = parse(&note) else {
+            return Ok(NotedProcess::Unknown);
         };
         match pidfd_of(pid, born) {
-            Ok(Some(held)) => NotedProcess::Lives(pid, held),
-            Err(_) if start_time(pid) == Some(born) => NotedProcess::Unknown,
-            _ => NotedProcess::Ended,
+            Ok(Some(held)) => Ok(NotedProcess::Lives(pid, held)),
+            Ok(None) => Ok(NotedProcess::Ended),
+            Err(_) if is_gone(pid, born) => Ok(NotedProcess::Ended),
+            Err(why @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => Err(why.into()),
+            Err(_) => Ok(NotedProcess::Unknown),
         }
     }
+}
+
+/// Pid and start time of a note of this pid namespace.
+fn parse(note: &str) -> Option<(u32, u64)> {
+    let words: Vec<&str> = note.split_whitespace().collect();
+    let &[pid, start, within] = words.as_slice() else {
+        return None;
+    };
+    let numbers = Some((pid.parse().ok()?, start.parse().ok()?));
+    numbers.filter(|_| Some(within) == own_pid_namespace())
 }
 
 /// Opens a pidfd of a container's first process while its slice is being made, and notes how to recognise the
@@ -114,19 +129,27 @@ impl FirstProcess {
 }
 
 impl Containers {
-    /// Watches the first process of a restored slice; returns whether it has exited.
-    pub fn has_ended_meanwhile(&mut self, container: &ContainerId) -> bool {
-        let noted =
-            self.has(container).then(|| NotedProcess::of(&self.state.container_dir(container)));
-        let watched = match noted {
-            None | Some(NotedProcess::Unknown) => Ok(()),
-            Some(NotedProcess::Ended) => return true,
-            Some(NotedProcess::Lives(_, first)) => self.watch_first(container, first),
-        };
-        if let Err(why) = watched {
+    /// Opens page and socket of a restored slice, and watches its container's first process.
+    ///
+    /// # Errors
+    /// A system call failed; nothing is left open. Where it cannot be told whether the first process runs, the slice
+    /// is not opened either: the end of its container would never be noticed.
+    pub fn reopen(&mut self, now: Instant, record: &Record) -> io::Result<()> {
+        let container = &record.container;
+        let noted = NotedProcess::of(&self.state.container_dir(container))?;
+        self.open(now, record)?;
+        if let NotedProcess::Lives(_, first) = noted
+            && let Err(why) = self.watch_first(container, first)
+        {
             tracing::warn!(%container, %why, "the end of this container cannot be detected");
         }
-        false
+        Ok(())
+    }
+
+    /// Whether the first process of a restored slice is known to have exited.
+    pub fn has_ended_meanwhile(&self, container: &ContainerId) -> bool {
+        let noted = || NotedProcess::of(&self.state.container_dir(container));
+        self.is_restored(container) && matches!(noted(), Ok(NotedProcess::Ended))
     }
 
     /// Watches the first process of a slice, which ends with it.
@@ -156,7 +179,7 @@ mod tests {
         let own = std::process::id();
         let start = start_time(own).expect("we live");
         let here = own_pid_namespace().expect("ours");
-        let found = || match NotedProcess::of(dir.path()) {
+        let found = || match NotedProcess::of(dir.path()).expect("it can be read") {
             NotedProcess::Unknown => "unknown",
             NotedProcess::Ended => "ended",
             NotedProcess::Lives(..) => "lives",

@@ -109,9 +109,9 @@ impl Containers {
             _ if !has_slice && !self.state.has_record(&claim.slice()) => {
                 return self.state.forget(&container);
             }
-            NotedProcess::Ended => return self.state.forget(&container),
-            NotedProcess::Lives(pid, first) => (pid, Some(first)),
-            NotedProcess::Unknown => (0, None),
+            Ok(NotedProcess::Ended) => return self.state.forget(&container),
+            Ok(NotedProcess::Lives(pid, first)) => (pid, Some(first)),
+            Ok(NotedProcess::Unknown) | Err(_) => (0, None),
         };
         if has_slice {
             self.state.link_socket(&container, &claim)?;

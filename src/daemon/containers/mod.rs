@@ -99,6 +99,8 @@ pub struct Containers {
     by_id: BTreeMap<ContainerId, Key>,
     /// Restored slices that are not open yet.
     unopened: BTreeMap<ContainerId, Unopened>,
+    /// The one that was tried last.
+    tried_last: Option<ContainerId>,
     /// Containers that live in the slices of claims.
     joined: Slab<Joined>,
     joined_by_id: BTreeMap<ContainerId, Key>,
@@ -129,6 +131,7 @@ impl Containers {
             slots: Slab::new(CONTAINERS_MAX as u16),
             by_id: BTreeMap::new(),
             unopened: BTreeMap::new(),
+            tried_last: None,
             joined: Slab::new(4 * CONTAINERS_MAX as u16),
             joined_by_id: BTreeMap::new(),
             paused: Vec::new(),
@@ -182,7 +185,7 @@ impl Containers {
             return Ok(());
         };
         self.watch.add(&slice.listener, Source::Listener(key)).map_err(|why| {
-            self.close(&container);
+            self.close_open(&container);
             why.into()
         })
     }
@@ -212,6 +215,10 @@ impl Containers {
     /// Closes page and socket.
     pub fn close(&mut self, container: &ContainerId) {
         self.unopened.remove(container);
+        self.close_open(container);
+    }
+
+    fn close_open(&mut self, container: &ContainerId) {
         let key = self.by_id.remove(container);
         key.and_then(|key| self.slots.remove(key));
     }
@@ -235,7 +242,7 @@ impl Containers {
             let text = format!("a container {container} lives in a claim");
             return Err((Denial::Exists, text));
         }
-        if self.has(container) {
+        if self.is_restored(container) {
             return Ok(()); // the engine refuses with a better error
         }
         if self.len() >= usize::from(limit) || !fits {
@@ -258,7 +265,8 @@ impl Containers {
 
     /// Numbers of slices: of containers, and of claims.
     fn counts(&self) -> (usize, usize) {
-        let claims = self.by_id.keys().filter(|slice| ClaimId::is_reserved(slice)).count();
+        let all = self.by_id.keys().chain(self.unopened.keys());
+        let claims = all.filter(|slice| ClaimId::is_reserved(slice)).count();
         (self.len().saturating_sub(claims), claims)
     }
 
@@ -378,7 +386,7 @@ impl Containers {
 
     /// When the next heartbeat is due, if there is any slice.
     pub fn deadline(&self) -> Option<Instant> {
-        (self.len() > 0 || !self.unopened.is_empty()).then_some(self.heartbeat)
+        (self.len() > 0).then_some(self.heartbeat)
     }
 
     /// Writes the heartbeat to every page; returns the number of heartbeats.
@@ -440,9 +448,9 @@ impl Containers {
         self.by_id.keys()
     }
 
-    /// Number of slices.
+    /// Number of slices, also of those that are not open yet: what is kept of descriptors for them is no other's.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.slots.len() + self.unopened.len()
     }
 
     fn of(&self, container: &ContainerId) -> Option<&Slice> {

@@ -1,17 +1,17 @@
 //! Restored slices that could not be opened yet, for want of descriptors or of room on a disk.
 //!
 //! The engine knows such a slice and the grants of its processes, so that nothing of it is promised again. Its
-//! processes cannot attach again until its page and its socket are there: opening them is tried again at every
-//! heartbeat. What the engine would have written to the page is kept until then.
+//! processes cannot attach again until its page and its socket are there: opening them is tried again, at every
+//! heartbeat for one such slice. What the engine would have written to the page is kept until then.
 
 use super::Containers;
-use super::first_process::NotedProcess;
 use gpuslice_engine::{Grant, LaneView, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::units::Instant;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound;
 
 /// What is kept of such a slice.
 #[derive(Debug)]
@@ -65,27 +65,25 @@ impl Containers {
         unopened.into_iter().for_each(|it| it.grants = grants.clone());
     }
 
-    /// Tries again to open slices.
-    pub fn open_again(&mut self, now: Instant) -> Vec<Reopened> {
-        let all: Vec<ContainerId> = self.unopened.keys().copied().collect();
-        all.into_iter().filter_map(|container| self.try_again(now, container)).collect()
-    }
-
-    fn try_again(&mut self, now: Instant, container: ContainerId) -> Option<Reopened> {
-        let dir = self.state.container_dir(&container);
-        if matches!(NotedProcess::of(&dir), NotedProcess::Ended) {
+    /// Tries again to open a slice: one at a time, each in its turn, because turns on the GPUs wait meanwhile.
+    pub fn open_again(&mut self, now: Instant) -> Option<Reopened> {
+        let after = |last| self.unopened.range((Bound::Excluded(last), Bound::Unbounded)).next();
+        let next = self.tried_last.and_then(after).or_else(|| self.unopened.first_key_value());
+        let (&container, unopened) = next?;
+        let record = unopened.record.clone();
+        self.tried_last = Some(container);
+        if self.has_ended_meanwhile(&container) {
             return Some(Reopened::Ended(container));
         }
-        let mut unopened = self.unopened.remove(&container)?;
-        if let Err(why) = self.open(now, &unopened.record) {
-            let why = why.to_string();
+        if let Err(why) = self.reopen(now, &record) {
+            let (unopened, why) = (self.unopened.get_mut(&container)?, why.to_string());
             if why != unopened.why {
                 tracing::error!(%container, why, "the processes of a restored slice cannot connect yet");
                 unopened.why = why;
             }
-            self.unopened.insert(container, unopened);
             return None;
         }
+        let unopened = self.unopened.remove(&container)?;
         tracing::info!(%container, "the slice is open again: its processes can connect");
         if let Some(page) = self.page(&container) {
             unopened.views.iter().for_each(|(lane, view)| page.set_lane(Lane(*lane), view));

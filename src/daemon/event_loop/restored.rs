@@ -2,7 +2,7 @@
 
 use super::Daemon;
 use crate::containers::{Containers, Reopened};
-use gpuslice_engine::Record;
+use gpuslice_engine::{Event, Record};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::units::Instant;
@@ -15,7 +15,7 @@ impl Daemon {
         self.end_if_over(record.container);
     }
 
-    /// Watches the first process of a restored slice, and ends the slice if that has exited.
+    /// Ends a restored slice whose container's first process has exited.
     fn end_if_over(&mut self, container: ContainerId) {
         if self.duties.containers.has_ended_meanwhile(&container) {
             tracing::info!(%container, "its container ended while no daemon ran; slice ended");
@@ -45,21 +45,18 @@ impl Daemon {
         self.settle();
     }
 
-    /// Opens restored slices that could not be opened before.
+    /// Opens a restored slice that could not be opened before.
     pub(super) fn open_again(&mut self, now: Instant) {
-        for reopened in self.duties.containers.open_again(now) {
-            let container = match reopened {
-                Reopened::Open(container) => container,
-                Reopened::Ended(container) => {
-                    self.dismiss(container);
-                    continue;
-                }
-            };
-            self.end_if_over(container);
-            self.show_memory(&container);
-            if ClaimId::of_slice(&container).is_some() {
-                self.duties.end_orphans();
-            }
+        let container = match self.duties.containers.open_again(now) {
+            None => return,
+            Some(Reopened::Ended(container)) => return self.dismiss(container),
+            Some(Reopened::Open(container)) => container,
+        };
+        self.deliver(Event::Opened { container });
+        self.end_if_over(container);
+        self.show_memory(&container);
+        if ClaimId::of_slice(&container).is_some() {
+            self.duties.end_orphans();
         }
         self.settle();
     }

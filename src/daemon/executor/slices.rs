@@ -30,7 +30,7 @@ impl Duties {
     pub fn reopen(&mut self, record: &Record) -> std::io::Result<()> {
         self.expect_slice();
         self.events.know(record.container, record.name);
-        self.containers.open(now(), record)
+        self.containers.reopen(now(), record)
     }
 
     pub(super) fn expect_slice(&mut self) {

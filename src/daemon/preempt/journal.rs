@@ -79,7 +79,8 @@ impl JournalEntry {
     /// # Errors
     /// [`ControlError`].
     pub fn open(&self, controls: &Controls) -> Result<Option<OwnedFd>, ControlError> {
-        let Ok(Some(pidfd)) = process::pidfd_of(self.pid, self.born) else {
+        let pidfd = process::pidfd_of(self.pid, self.born);
+        let Some(pidfd) = pidfd.map_err(|why| ControlError::System(why.into()))? else {
             return Ok(None);
         };
         controls.open(&pidfd, self.named.fd).map(Some)

@@ -6,6 +6,7 @@ use crate::harness::node::Node;
 use crate::harness::wire::{Heard, TenantClient};
 use crate::harness::{Random, eventually};
 use gpuslice_host::seqpacket::unconnected;
+use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
@@ -122,6 +123,8 @@ fn a_slice_that_cannot_be_opened_is_restored_and_opened_later() {
     fs::create_dir_all(socket.join("x")).expect("made");
     node.start_daemon(&[]);
     assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)), "its grants are known");
+    let exists = node.admit("a", Bytes(CAP));
+    assert!(matches!(exists, Answer::Denied { why: Denial::Exists, .. }), "{exists:?}");
     std::thread::sleep(GRACE);
     fs::remove_dir_all(&socket).expect("removed");
     let address = UnixAddr::new(&socket).expect("a path");
