@@ -36,8 +36,8 @@ pub use requests::BURST;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 pub use tenant::{ChannelGroup, Channels, Tenant, channels_of};
-pub use time_queue::Reading;
-use time_queue::{OwnTime, REQUESTS, RINGS, TimeQueue};
+pub use time_queue::TimedRead;
+use time_queue::{ContainerTime, REQUESTS, RINGS, TimeQueue};
 
 /// Where the daemon keeps a client of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +56,13 @@ struct Siblings {
     /// Memory handles that they share.
     handles: Handles,
     /// Time for their rings and for their requests.
-    rings: OwnTime,
-    requests: OwnTime,
+    rings: ContainerTime,
+    requests: ContainerTime,
 }
 
 impl Default for Siblings {
     fn default() -> Siblings {
-        let (rings, requests) = (OwnTime::new(RINGS), OwnTime::new(REQUESTS));
+        let (rings, requests) = (ContainerTime::new(RINGS), ContainerTime::new(REQUESTS));
         Siblings { keys: Vec::new(), handles: Handles::default(), rings, requests }
     }
 }

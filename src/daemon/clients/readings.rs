@@ -1,6 +1,6 @@
 //! Which processes' rings and requests are read now, and which wait: [`time_queue`](super::time_queue) has the rules.
 
-use super::time_queue::{Payer, Reading};
+use super::time_queue::{Payer, TimedRead};
 use super::{Clients, Siblings};
 use crate::poll::Source;
 use crate::slab::Key;
@@ -11,7 +11,7 @@ use gpuslice_wire::units::Instant;
 impl Clients {
     /// A process rang. Its ring is read now if a bucket pays for it, and waits otherwise. One that waits already counts
     /// as one.
-    pub fn rang(&mut self, process: Key, now: Instant) -> Option<Reading> {
+    pub fn rang(&mut self, process: Key, now: Instant) -> Option<TimedRead> {
         let tenant = self.tenants.get_mut(process).filter(|it| !it.rung)?;
         let container = tenant.container;
         let own = || self.siblings.get(&container).map(|it| &it.rings);
@@ -21,16 +21,18 @@ impl Clients {
             tenant.rung = true;
             self.rings.wait(container, own, process);
         }
-        Some(Reading { process, container, payer: payer? })
+        Some(TimedRead { process, container, payer: payer? })
     }
 
     /// Takes the time that a ring took from its payer.
-    pub fn ring_read(&mut self, ring: Reading, took: (Instant, Instant)) {
-        let own = match ring.payer {
-            Payer::Node => None,
-            Payer::Container => self.siblings.get_mut(&ring.container),
-        };
-        self.rings.spend(ring.payer, own.map(|it| &mut it.rings), took);
+    pub fn ring_read(&mut self, ring: TimedRead, took: (Instant, Instant)) {
+        let containers = self.siblings.len();
+        match (ring.payer, self.siblings.get_mut(&ring.container)) {
+            (Payer::Node, _) => self.rings.spend(took),
+            (Payer::Container, own) => {
+                own.into_iter().for_each(|it| it.rings.spend(containers, took));
+            }
+        }
     }
 
     /// When the next ring that waits may be read.
@@ -39,7 +41,7 @@ impl Clients {
     }
 
     /// The ring whose turn it is.
-    pub fn ring_due(&mut self, now: Instant) -> Option<Reading> {
+    pub fn ring_due(&mut self, now: Instant) -> Option<TimedRead> {
         while let Some(container) = self.rings.due(now) {
             // Its processes may be gone.
             let siblings = self.siblings.get_mut(&container);
@@ -48,7 +50,7 @@ impl Clients {
                 && let Some(tenant) = self.tenants.get_mut(process)
             {
                 tenant.rung = false;
-                return Some(Reading { process, container, payer: Payer::Node });
+                return Some(TimedRead { process, container, payer: Payer::Node });
             }
         }
         None
@@ -60,7 +62,7 @@ impl Clients {
     /// The end then drops what was not read: without a connection nothing can be answered, and the process says what it
     /// holds when it connects again. Otherwise ended connections would wait, and count against the container's number.
     /// What comes before the answer to the attach is at most two packets, and bounded as connections are.
-    pub fn asks(&mut self, process: Key, now: Instant, out: &mut Tasks) -> Option<Reading> {
+    pub fn asks(&mut self, process: Key, now: Instant, out: &mut Tasks) -> Option<TimedRead> {
         let tenant = self.tenants.get_mut(process)?;
         let container = tenant.container;
         if tenant.paused {
@@ -81,21 +83,28 @@ impl Clients {
             self.requests.wait(container, own, process);
             return None;
         }
-        Some(Reading { process, container, payer: payer.unwrap_or(Payer::Node) })
+        Some(TimedRead { process, container, payer: payer.unwrap_or(Payer::Node) })
     }
 
     /// Takes the time that a process's requests took from their payer.
-    pub fn requests_read(&mut self, reading: &Reading, took: (Instant, Instant)) {
-        let own = match reading.payer {
-            Payer::Node => None,
-            Payer::Container => self.siblings.get_mut(&reading.container),
-        };
-        self.requests.spend(reading.payer, own.map(|it| &mut it.requests), took);
+    pub fn requests_read(&mut self, reading: &TimedRead, took: (Instant, Instant)) {
+        match reading.payer {
+            Payer::Node => self.requests.spend(took),
+            Payer::Container => self.spend_own(&reading.container, took),
+        }
     }
 
-    /// Takes the time that something took which a process asked for before.
-    pub fn spent_on_requests(&mut self, took: (Instant, Instant)) {
-        self.requests.spend(Payer::Node, None, took);
+    /// Takes the time that something took which a process of a container asked for before, also from the container's
+    /// own bucket: others that wait for the node's should not wait for this alone.
+    pub fn spent_on_requests(&mut self, container: &ContainerId, took: (Instant, Instant)) {
+        self.requests.spend(took);
+        self.spend_own(container, took);
+    }
+
+    fn spend_own(&mut self, container: &ContainerId, took: (Instant, Instant)) {
+        let containers = self.siblings.len();
+        let own = self.siblings.get_mut(container);
+        own.into_iter().for_each(|it| it.requests.spend(containers, took));
     }
 
     /// When the next requests that wait may be read.
@@ -104,7 +113,7 @@ impl Clients {
     }
 
     /// The process whose requests' turn it is.
-    pub fn requests_due(&mut self, now: Instant, out: &mut Tasks) -> Option<Reading> {
+    pub fn requests_due(&mut self, now: Instant, out: &mut Tasks) -> Option<TimedRead> {
         while let Some(container) = self.requests.due(now) {
             let siblings = self.siblings.get_mut(&container);
             let process =
@@ -115,7 +124,7 @@ impl Clients {
             {
                 tenant.paused = false;
                 match self.watch.watch_on(&tenant.fd, Source::Tenant(process), true) {
-                    Ok(()) => return Some(Reading { process, container, payer: Payer::Node }),
+                    Ok(()) => return Some(TimedRead { process, container, payer: Payer::Node }),
                     Err(_) => self.disconnect(process, out),
                 }
             }
@@ -211,6 +220,17 @@ mod tests {
             at = clients.request_deadline().unwrap_or(at);
         }
         assert!(clients.requests_due(at.plus(Duration(SECOND)), tasks).is_none());
+    }
+
+    #[test]
+    fn what_a_container_asked_for_before_is_paid_by_its_own_bucket_too() {
+        let (mut clients, now, tasks) = (clients(), Instant(SECOND), &mut Tasks::default());
+        let [(first, _one), (other, _two)] = ["a", "b"].map(|name| connect(&mut clients, name));
+        (0..100).for_each(|_| clients.spent_on_requests(&id("a"), (Instant(0), now)));
+        assert!(clients.asks(other, now, tasks).is_some());
+        assert!(clients.asks(first, now, tasks).is_none());
+        let at = clients.request_deadline().expect("it waits");
+        assert!(at < now.plus(Duration(3 * SECOND)), "and not for what 100 of them took: {at:?}");
     }
 
     /// Otherwise ended connections would count against the number that a container may have.

@@ -10,7 +10,9 @@
 //! What is limited is the time that reading took, as it was measured. A token bucket of nanoseconds for the node bounds
 //! the sum. The containers that find it empty wait in a queue, and each has one process read when its turn comes,
 //! however often its processes ring or ask. A bucket for each container is enough for a well-behaved one, so that it
-//! never waits beside an attacker. Rings and requests have such a queue each.
+//! never waits beside an attacker. All of these together gain a bounded part of the time: where there are many
+//! containers, each pays from its own bucket as many times more as it has too many neighbours for that. Rings and
+//! requests have such a queue each.
 //!
 //! A claim that is read late delays its own container most: it gets its turns later. Others wait for it no longer than
 //! for a process that does not report at all. A request that is read late is answered late.
@@ -30,11 +32,15 @@ pub(super) struct Limits {
     own: (Duration, u64),
 }
 
-/// Rings have half of the thread's time. With 3 µs for a ring, a container's own bucket pays for 5,000 rings a second.
+/// The buckets of all containers together gain at most a nanosecond in this time.
+const OWN_SUM: Duration = Duration(4);
+
+/// Rings have half of the thread's time, and a quarter more from the containers' own buckets. With 3 µs for a ring,
+/// a container's own pays for 5,000 rings a second beside 15 others, and for 300 beside 255.
 pub(super) const RINGS: Limits =
     Limits { node: (Duration(2), 4_000_000), own: (Duration(64), 2_000_000) };
-/// Requests have half of the thread's time. With 5 µs for a request, a container's own bucket pays for 12,500 requests
-/// a second, more than a program makes that also uses what it allocates.
+/// The same of requests. With 5 µs for a request, a container's own bucket pays for 12,500 requests a second beside three
+/// others, more than a program makes that also uses what it allocates, and for 190 beside 255.
 pub(super) const REQUESTS: Limits =
     Limits { node: (Duration(2), 8_000_000), own: (Duration(16), 8_000_000) };
 
@@ -47,7 +53,7 @@ pub(super) enum Payer {
 
 /// A process whose ring or requests are read now.
 #[derive(Debug)]
-pub struct Reading {
+pub struct TimedRead {
     /// The process.
     pub process: Key,
     pub(super) container: ContainerId,
@@ -56,15 +62,24 @@ pub struct Reading {
 
 /// A container's own bucket, and its processes that wait.
 #[derive(Debug)]
-pub(super) struct OwnTime {
+pub(super) struct ContainerTime {
     own: Bucket,
+    /// Time in which that gains a nanosecond.
+    every: Duration,
     /// Processes that are not read yet, each once.
     waiting: VecDeque<Key>,
 }
 
-impl OwnTime {
-    pub(super) const fn new(limits: Limits) -> OwnTime {
-        OwnTime { own: Bucket::new(limits.own.0, limits.own.1), waiting: VecDeque::new() }
+impl ContainerTime {
+    pub(super) const fn new(limits: Limits) -> ContainerTime {
+        let own = Bucket::new(limits.own.0, limits.own.1);
+        ContainerTime { own, every: limits.own.0, waiting: VecDeque::new() }
+    }
+
+    /// Takes the time that reading took, until `to`, of one of this number of containers.
+    pub(super) fn spend(&mut self, containers: usize, (from, to): (Instant, Instant)) {
+        let times = (OWN_SUM.0 * containers as u64).div_ceil(self.every.0).max(1);
+        self.own.spend(to, to.since(from).0.saturating_mul(times));
     }
 }
 
@@ -85,7 +100,7 @@ impl TimeQueue {
     /// the container is not looked for.
     pub(super) fn payer<'a>(
         &self,
-        container: impl FnOnce() -> Option<&'a OwnTime>,
+        container: impl FnOnce() -> Option<&'a ContainerTime>,
         now: Instant,
     ) -> Option<Payer> {
         // Processes that wait, of whatever container, go first.
@@ -98,27 +113,16 @@ impl TimeQueue {
     }
 
     /// Has a process wait for its turn. It does not wait already.
-    pub(super) fn wait(&mut self, id: ContainerId, container: &mut OwnTime, process: Key) {
+    pub(super) fn wait(&mut self, id: ContainerId, container: &mut ContainerTime, process: Key) {
         if container.waiting.is_empty() {
             self.waiting.push_back(id);
         }
         container.waiting.push_back(process);
     }
 
-    /// Takes the time that reading took, until `to`, from its payer.
-    pub(super) fn spend(
-        &mut self,
-        payer: Payer,
-        own: Option<&mut OwnTime>,
-        (from, to): (Instant, Instant),
-    ) {
-        let bucket = match payer {
-            Payer::Node => Some(&mut self.node),
-            Payer::Container => own.map(|it| &mut it.own),
-        };
-        if let Some(bucket) = bucket {
-            bucket.spend(to, to.since(from).0);
-        }
+    /// Takes the time that reading took, until `to`, from the node's bucket.
+    pub(super) fn spend(&mut self, (from, to): (Instant, Instant)) {
+        self.node.spend(to, to.since(from).0);
     }
 
     /// When the next process's turn comes, if any waits.
@@ -133,7 +137,11 @@ impl TimeQueue {
     }
 
     /// The process of that container that is read. The container's next one waits behind those of others.
-    pub(super) fn next_of(&mut self, id: ContainerId, container: &mut OwnTime) -> Option<Key> {
+    pub(super) fn next_of(
+        &mut self,
+        id: ContainerId,
+        container: &mut ContainerTime,
+    ) -> Option<Key> {
         let process = container.waiting.pop_front();
         if !container.waiting.is_empty() {
             self.waiting.push_back(id);
@@ -156,30 +164,31 @@ mod tests {
     /// each container rings again at once, as long as the thread has time.
     fn ring(
         queue: &mut TimeQueue,
-        containers: &mut [(ContainerId, OwnTime)],
+        containers: &mut [(ContainerId, ContainerTime)],
         cost: Duration,
         start: u64,
     ) -> Vec<u64> {
-        let mut took = vec![0; containers.len()];
+        let count = containers.len();
+        let mut took = vec![0; count];
         let mut now = Instant(start);
         while now.0 < start + SECOND {
             let began = now;
             if let Some(id) = queue.due(now) {
                 let at = containers.iter().position(|(other, _)| *other == id).expect("known");
                 assert_eq!(queue.next_of(id, &mut containers[at].1), Some(key(at)));
+                queue.spend((now, now.plus(cost)));
                 now = now.plus(cost);
-                queue.node.spend(now, cost.0);
                 took[at] += cost.0;
             }
             for (at, (id, rings)) in containers.iter_mut().enumerate() {
-                let payer = queue.payer(|| Some(&*rings), now);
+                let (payer, read) = (queue.payer(|| Some(&*rings), now), (now, now.plus(cost)));
                 if payer.is_some() {
-                    now = now.plus(cost);
+                    now = read.1;
                     took[at] += cost.0;
                 }
                 match payer {
-                    Some(Payer::Node) => queue.node.spend(now, cost.0),
-                    Some(Payer::Container) => rings.own.spend(now, cost.0),
+                    Some(Payer::Node) => queue.spend(read),
+                    Some(Payer::Container) => rings.spend(count, read),
                     None if rings.waiting.is_empty() => queue.wait(*id, rings, key(at)),
                     None => {}
                 }
@@ -191,21 +200,22 @@ mod tests {
         took
     }
 
-    fn containers(count: usize) -> Vec<(ContainerId, OwnTime)> {
+    fn containers(count: usize) -> Vec<(ContainerId, ContainerTime)> {
         let id = |at| ContainerId::new(&format!("c{at}")).expect("an id");
-        (0..count).map(|at| (id(at), OwnTime::new(RINGS))).collect()
+        (0..count).map(|at| (id(at), ContainerTime::new(RINGS))).collect()
     }
 
     #[test]
     fn the_sum_is_bounded_and_divided() {
-        for (count, us) in [(1, 3), (2, 3), (2, 3_000), (7, 50), (64, 10)] {
+        for (count, us) in [(1, 3), (2, 3), (2, 3_000), (7, 50), (64, 10), (256, 10)] {
             let (mut queue, mut all) = (TimeQueue::new(RINGS), containers(count));
             let cost = Duration(us * 1_000);
             ring(&mut queue, &mut all, cost, SECOND);
             let took = ring(&mut queue, &mut all, cost, 2 * SECOND);
             let sum: u64 = took.iter().sum();
             let own = SECOND / RINGS.own.0.0 + cost.0;
-            let bound = SECOND / RINGS.node.0.0 + count as u64 * own + cost.0;
+            let all_own = (count as u64 * own).min(SECOND / OWN_SUM.0 + count as u64 * cost.0);
+            let bound = SECOND / RINGS.node.0.0 + all_own + cost.0;
             assert!(sum <= bound, "{count} of {us} µs: {sum} of {bound} ns");
             assert!(sum >= SECOND / RINGS.node.0.0 / 2, "{count} of {us} µs: {sum} ns");
             let (least, most) = (took.iter().min(), took.iter().max());
@@ -224,7 +234,7 @@ mod tests {
         for number in 0..5_000 {
             assert!(queue.payer(|| Some(&*rings), now).is_some(), "{number}");
             now = now.plus(Duration(3_000));
-            rings.own.spend(now, 3_000);
+            rings.spend(9, (Instant(now.0 - 3_000), now));
             now = now.plus(Duration(192_000));
         }
     }

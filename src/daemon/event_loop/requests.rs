@@ -1,7 +1,7 @@
 //! The requests and the rings of processes, as far as their time is paid for.
 
 use super::Daemon;
-use crate::clients::{BURST, Reading};
+use crate::clients::{BURST, TimedRead};
 use crate::executor::Duties;
 use crate::slab::Key;
 use gpuslice_engine::Event;
@@ -21,7 +21,7 @@ impl Daemon {
     }
 
     /// Reads a process's requests.
-    fn read_requests(&mut self, reading: &Reading, from: Instant) {
+    fn read_requests(&mut self, reading: &TimedRead, from: Instant) {
         let mut to = from;
         for _ in 0..BURST {
             let duties = &mut self.duties;
@@ -44,7 +44,7 @@ impl Daemon {
     }
 
     /// Reads the claims of a process that rang.
-    pub(super) fn read_ring(&mut self, ring: Reading, from: Instant) {
+    pub(super) fn read_ring(&mut self, ring: TimedRead, from: Instant) {
         let Duties { clients, tasks, .. } = &mut self.duties;
         clients.read_claims(ring.process, tasks);
         self.settle();

@@ -75,7 +75,7 @@ impl Daemon {
         let used = used.saturating_sub(beside);
         self.deliver(Event::Measured { client, lane, used, requested: true });
         self.answer_measure(asked, Some(used));
-        self.duties.clients.spent_on_requests((from, now()));
+        self.duties.clients.spent_on_requests(&asked.container, (from, now()));
     }
 
     /// Does what is due in the accounting.
