@@ -18,20 +18,23 @@ use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv};
+use std::iter;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long all connections together may take to send their requests.
 const REQUESTS_WITHIN: Duration = Duration::from_secs(1);
 
+/// Most connections of one socket that are answered: there are always more where a client connects without a pause.
+const MOST: usize = 256;
+
 /// Refuses the requests that wait in these sockets, and those that come meanwhile.
 pub fn refuse_all(sockets: &ActivatedSockets, why: &str) {
     let until = Instant::now() + REQUESTS_WITHIN;
     for listener in [&sockets.admin, &sockets.observe].into_iter().flatten() {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        while let Ok(connection) = accept4(listener.as_raw_fd(), flags).map(own) {
-            refuse(&connection, why, until);
-        }
+        let next = || accept4(listener.as_raw_fd(), flags).map(own).ok();
+        iter::from_fn(next).take(MOST).for_each(|connection| refuse(&connection, why, until));
     }
 }
 
@@ -58,6 +61,7 @@ mod tests {
     use gpuslice_wire::frame::{RequestId, decode, encode};
     use nix::sys::socket::{Backlog, listen};
     use std::fs::File;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn all_that_wait_are_told_why_and_none_is_left() {
@@ -96,5 +100,24 @@ mod tests {
             let next = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC);
             assert_eq!(next, Err(nix::Error::EAGAIN));
         }
+    }
+    /// A member of the observers' group may do so.
+    #[test]
+    fn a_client_that_connects_without_a_pause_is_not_answered_for_ever() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = bound(dir.path(), "o", SockFlag::SOCK_NONBLOCK).expect("a socket");
+        listen(&listener, Backlog::new(8).expect("few")).expect("it listens");
+        let place = File::open(dir.path()).expect("there");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = connect(&place, "o"); // which closes it
+                }
+            });
+            let observe = Some(listener);
+            refuse_all(&ActivatedSockets { admin: None, observe }, "no driver is loaded");
+            is_over.store(true, Ordering::Relaxed);
+        });
     }
 }
