@@ -107,13 +107,15 @@ impl Duties {
 
     /// The slice of a claim exists in the engine: writes its record and its files.
     pub(super) fn claim_admitted(&mut self, token: Token, record: &Record) {
-        let Some(words) =
-            self.claims.take_asked().filter(|it| it.claim.slice() == record.container)
-        else {
+        let key = key_of(token);
+        let asked = self.claims.take_asked();
+        let Some(words) = asked.filter(|it| it.claim.slice() == record.container) else {
+            // A bug's, but its agent must not wait for ever: it has one request at a time.
+            self.agents.deny(key, NodeDenial::Host, "the daemon has lost the request; repeat it");
             return self.dismiss(record.container);
         };
         self.expect_slice();
-        let (key, claim) = (key_of(token), words.claim);
+        let claim = words.claim;
         let nobody = (Members::default(), None);
         let opened = self.containers.admit(now(), record, &words.owner, nobody);
         let dir = self.containers.state().container_dir(&record.container);
