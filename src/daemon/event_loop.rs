@@ -205,7 +205,7 @@ impl Daemon {
             let (from, observes) = (now(), duties.admins.observes(key));
             self.command(key, command);
             if observes {
-                self.duties.admins.looked((from, now()));
+                self.duties.admins.observer_answered((from, now()));
             }
         }
     }

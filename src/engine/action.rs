@@ -115,7 +115,7 @@ pub struct CapChange {
     pub was: Bytes,
     /// The new one.
     pub cap: Bytes,
-    /// The old memory limit: one that equals the new cap goes along when the old cap is set again.
+    /// The old memory limit: one that equals the new cap changes with the cap when the old one is set again.
     pub limit: Bytes,
     /// Reserved bytes: more than the cap if that was lowered below them.
     pub reserved: Bytes,

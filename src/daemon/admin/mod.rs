@@ -2,8 +2,8 @@
 //! is answered before the next one is read. The observers' socket, which only a service manager creates, answers
 //! only the list.
 
+mod answer_time;
 mod idle_exit;
-mod looks;
 mod requests;
 
 use crate::config::DaemonConfig;
@@ -16,6 +16,7 @@ use crate::slab::{Key, Slab};
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Received, Socket, Spare, id_of, packet};
 use crate::tasks::{Task, Tasks};
+use answer_time::AnswerTime;
 use gpuslice_engine::{Event, SliceRequest};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
@@ -28,7 +29,6 @@ use gpuslice_wire::select::{GpuSelector, SelectError};
 use gpuslice_wire::text::{CgroupPath, Name, Selector};
 use gpuslice_wire::units::{Bytes, Instant};
 use idle_exit::IdleExit;
-use looks::Looks;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use requests::Requests;
@@ -49,6 +49,8 @@ struct Admin {
     has_sent: bool,
     /// It may only list slices.
     observes: bool,
+    /// It waits until there is time for its answer.
+    is_waiting: bool,
     /// Id of the command being answered.
     request: RequestId,
     /// The process that connected, and its user.
@@ -78,7 +80,7 @@ pub struct Admins {
     connections: Slab<Admin>,
     first_messages: FirstMessages,
     /// Time for the answers to observers.
-    looks: Looks,
+    answer_time: AnswerTime,
     /// Commands that wait until an earlier slice of their container is removed.
     parked: Vec<(Key, Command)>,
     /// Sources and bounds of requests for slices.
@@ -124,7 +126,7 @@ impl Admins {
             is_paused: false,
             connections: Slab::new(connections),
             first_messages: FirstMessages::default(),
-            looks: Looks::new(),
+            answer_time: AnswerTime::new(),
             parked: Vec::new(),
             requests: Requests::new(config),
             pinned_default: config.pinned_memory.map(|size| size.0),
@@ -189,6 +191,7 @@ impl Admins {
             fd,
             has_sent: false,
             observes,
+            is_waiting: false,
             request: RequestId(0),
             peer,
             asks_for: Default::default(),
@@ -213,7 +216,7 @@ impl Admins {
     /// The earliest deadline.
     pub fn deadline(&self) -> Option<Instant> {
         let first_message = self.first_messages.deadline();
-        let others = self.idle_exit.deadline().into_iter().chain(self.looks.deadline());
+        let others = self.idle_exit.deadline().into_iter().chain(self.answer_time.deadline());
         first_message.into_iter().chain(others).min()
     }
 
@@ -223,10 +226,12 @@ impl Admins {
         for key in self.first_messages.missing(now, waiting) {
             self.drop(key, out);
         }
-        while let Some(key) = self.looks.due(now) {
-            // It may be gone.
-            let observer = self.connections.get(key);
-            if observer.is_some_and(|it| self.watch.add(&it.fd, Source::Admin(key)).is_err()) {
+        while let Some(key) = self.answer_time.due(now) {
+            let Some(observer) = self.connections.get_mut(key) else {
+                continue;
+            };
+            observer.is_waiting = false;
+            if self.watch.watch_on(&observer.fd, Source::Admin(key), true).is_err() {
                 self.drop(key, out);
             }
         }
@@ -238,8 +243,8 @@ impl Admins {
     }
 
     /// Counts the time that an answer to an observer took.
-    pub fn looked(&mut self, took: (Instant, Instant)) {
-        self.looks.spend(took);
+    pub fn observer_answered(&mut self, took: (Instant, Instant)) {
+        self.answer_time.spend(took);
     }
 
     /// Handles a connection that is readable, writable or closed; returns the command that it sent.
@@ -249,9 +254,14 @@ impl Admins {
             self.flush(key, out);
             return None;
         }
-        let waits = admin.observes && !self.looks.pays(now());
-        if waits && self.watch.forget(&admin.fd).is_ok() {
-            self.looks.wait(key);
+        if admin.is_waiting {
+            self.drop(key, out); // nothing but its end is looked for
+            return None;
+        }
+        let waits = admin.observes && !self.answer_time.pays(now());
+        if waits && self.watch.watch_on(&admin.fd, Source::Admin(key), false).is_ok() {
+            admin.is_waiting = true;
+            self.answer_time.wait(key);
             return None;
         }
         let mut buffer = [0; FRAME_BYTES_MAX];
@@ -259,7 +269,7 @@ impl Admins {
             Received::Packet(len) => {
                 (admin.request, admin.has_sent) = (id_of(&buffer[..len]), true);
                 match decode::<Command>(&buffer[..len]) {
-                    Ok((_, command)) if admin.observes && !only_looks(&command) => {
+                    Ok((_, command)) if admin.observes && !only_observes(&command) => {
                         "this socket answers only lists".to_owned()
                     }
                     Ok((_, command)) => return Some(command),
@@ -448,6 +458,7 @@ impl Admins {
 
     /// Ends a connection, and the slices that end with it.
     fn drop(&mut self, key: Key, out: &mut Tasks) {
+        self.answer_time.forget(key);
         let slices = self.connections.remove(key).map(|admin| admin.slices);
         for container in slices.unwrap_or_default() {
             let token = NO_REPLY;
@@ -468,7 +479,7 @@ impl Admins {
 }
 
 /// Whether a command is one that observers may send.
-fn only_looks(command: &Command) -> bool {
+fn only_observes(command: &Command) -> bool {
     matches!(command, Command::List {} | Command::Observe {})
 }
 
@@ -479,5 +490,58 @@ fn beside(whole: &Selector) -> Result<Option<GpuSelector>, SelectError> {
         // The daemon chooses GPUs for slices only; a whole GPU must be named.
         (false, GpuSelector::Any) => Err(SelectError::Entry),
         (false, gpus) => Ok(Some(gpus)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poll::Poll;
+    use gpuslice_host::seqpacket::pair;
+    use gpuslice_wire::frame::encode;
+    use gpuslice_wire::units::Duration;
+    use std::os::fd::OwnedFd;
+
+    /// Otherwise it kept one of the few places of observers until its turn.
+    #[test]
+    fn an_observer_that_closes_while_it_waits_leaves_its_place() {
+        let (mut poll, tasks) = (Poll::new().expect("a poll"), &mut Tasks::default());
+        let closer = SocketCloser::new(poll.watch());
+        let socket = |fd| Socket::listening(fd, SocketOwner::Observers, &closer);
+        let (_admin, listener) = pair().expect("a pair");
+        let sockets = (socket(listener), None);
+        let config = DaemonConfig::default();
+        let with = (poll.watch(), closer.clone());
+        let mut admins = Admins::new(&config, sockets, with, 8).expect("watched");
+        let mut observer = || {
+            let (theirs, ours) = pair().expect("a pair");
+            let key = admins.insert(socket(ours), UNKNOWN, true).expect("a place");
+            admins.welcome(key, tasks);
+            let mut buffer = [0; FRAME_BYTES_MAX];
+            let bytes = encode(RequestId(1), &Command::List {}, &mut buffer).expect("short");
+            send(&theirs, &buffer[..bytes], &[]).expect("sent");
+            (key, theirs)
+        };
+        let ((first, theirs), (second, _theirs)) = (observer(), observer());
+        let now = now();
+        admins.observer_answered((Instant(0), now));
+        let events = |poll: &mut Poll| {
+            let mut sources = Vec::new();
+            poll.wake_at(Some(now)).expect("armed");
+            poll.wait(&mut sources).expect("waited");
+            sources
+        };
+        for key in [first, second] {
+            assert!(admins.ready(key, tasks).is_none());
+        }
+        drop::<OwnedFd>(theirs);
+        assert!(
+            events(&mut poll).iter().any(|it| matches!(it, Source::Admin(key) if *key == first))
+        );
+        assert!(admins.ready(first, tasks).is_none());
+        assert!(!admins.is_connected(first) && admins.is_connected(second));
+        let at = admins.answer_time.deadline().expect("the second one waits");
+        admins.due(at.plus(Duration(1)), tasks);
+        assert!(admins.connections.get(second).is_some_and(|it| !it.is_waiting));
     }
 }

@@ -307,7 +307,7 @@ impl Duties {
     }
 }
 
-/// The events that undo a cap. A memory limit that equals the new cap goes along with the cap when the old one is set
+/// The events that undo a cap. A memory limit that equals the new cap changes with the cap when the old one is set
 /// again, so it is set afterwards.
 fn undo(container: ContainerId, change: &CapChange) -> Vec<Event> {
     let CapChange { lane, was, cap, limit, .. } = *change;

@@ -519,7 +519,7 @@ fn a_limit_changes_while_processes_live() {
     };
     assert_eq!(change(&rig.step(cap(2))), [1, 2, 2].map(|gib| Bytes(gib * GIB)));
     assert_eq!(change(&rig.step(cap(1))), [2, 1, 2].map(|gib| Bytes(gib * GIB)));
-    assert_eq!(seen(&rig, "burst").0, 1, "it went along");
+    assert_eq!(seen(&rig, "burst").0, 1, "it changed with the cap");
     set(&mut rig, Some(2));
     let below = denied(&rig.step(cap(3)));
     assert!(below.contains("memory limit 2GiB is below the cap"), "{below}");

@@ -1,8 +1,9 @@
 //! How much of the thread's time the answers to observers may take.
 //!
-//! An answer is a snapshot, for which the claims of all processes are read: the thread that gives turns makes nothing
+//! An answer is a snapshot, for which the claims of all processes are read: the thread that gives turns does nothing
 //! else meanwhile. Its time is measured, as that of processes' requests is. Observers that ask without a pause wait for
-//! the bucket, one after the other, and are not polled meanwhile.
+//! the bucket, one after the other, and of their connections nothing but the end is looked
+//! for meanwhile.
 
 use crate::bucket::Bucket;
 use crate::slab::Key;
@@ -16,15 +17,15 @@ const MOST: u64 = 100_000_000;
 
 /// See the file's head.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct AnswerTime {
     time: Bucket,
     /// Observers whose commands wait, the next one first.
     waiting: VecDeque<Key>,
 }
 
-impl Looks {
-    pub(super) const fn new() -> Looks {
-        Looks { time: Bucket::new(EVERY, MOST), waiting: VecDeque::new() }
+impl AnswerTime {
+    pub(super) const fn new() -> AnswerTime {
+        AnswerTime { time: Bucket::new(EVERY, MOST), waiting: VecDeque::new() }
     }
 
     /// Whether an observer is answered now: those that wait go first.
@@ -35,6 +36,11 @@ impl Looks {
     /// Has an observer wait for its turn. It does not wait already.
     pub(super) fn wait(&mut self, observer: Key) {
         self.waiting.push_back(observer);
+    }
+
+    /// An observer that may wait is gone.
+    pub(super) fn forget(&mut self, observer: Key) {
+        self.waiting.retain(|other| *other != observer);
     }
 
     /// Takes the time that an answer took.
@@ -63,19 +69,19 @@ mod tests {
 
     #[test]
     fn answers_without_a_pause_take_an_eighth_of_the_time() {
-        let (mut looks, cost) = (Looks::new(), Duration(10_000_000));
+        let (mut time, cost) = (AnswerTime::new(), Duration(10_000_000));
         let start = Instant(1_000_000_000);
         let (mut now, mut took) = (start, 0);
-        looks.wait(key(0));
+        time.wait(key(0));
         while now.since(start) < Duration(10_000_000_000) {
-            match looks.due(now) {
+            match time.due(now) {
                 Some(observer) => {
-                    looks.spend((now, now.plus(cost)));
+                    time.spend((now, now.plus(cost)));
                     (now, took) = (now.plus(cost), took + cost.0);
-                    assert!(!looks.pays(now) || looks.deadline().is_none());
-                    looks.wait(observer);
+                    assert!(!time.pays(now) || time.deadline().is_none());
+                    time.wait(observer);
                 }
-                None => now = looks.deadline().expect("it waits").max(now.plus(Duration(1))),
+                None => now = time.deadline().expect("it waits").max(now.plus(Duration(1))),
             }
         }
         let most = MOST + 10_000_000_000 / EVERY.0 + cost.0;
@@ -84,19 +90,18 @@ mod tests {
 
     #[test]
     fn those_that_wait_have_their_turns() {
-        let mut looks = Looks::new();
+        let mut time = AnswerTime::new();
         let now = Instant(1_000_000_000);
-        assert!(looks.pays(now) && looks.deadline().is_none());
-        looks.spend((Instant(0), now));
-        assert!(!looks.pays(now));
-        looks.wait(key(1));
-        looks.wait(key(2));
-        let at = looks.deadline().expect("two wait");
-        assert!(at > now && looks.due(now).is_none());
-        assert!(!looks.pays(at), "those that wait go first");
-        assert_eq!(
-            [looks.due(at), looks.due(at), looks.due(at)],
-            [Some(key(1)), Some(key(2)), None]
-        );
+        assert!(time.pays(now) && time.deadline().is_none());
+        time.spend((Instant(0), now));
+        assert!(!time.pays(now));
+        time.wait(key(1));
+        time.wait(key(2));
+        time.wait(key(3));
+        time.forget(key(3));
+        let at = time.deadline().expect("two wait");
+        assert!(at > now && time.due(now).is_none());
+        assert!(!time.pays(at), "those that wait go first");
+        assert_eq!([time.due(at), time.due(at), time.due(at)], [Some(key(1)), Some(key(2)), None]);
     }
 }
