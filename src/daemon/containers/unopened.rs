@@ -96,3 +96,66 @@ impl Containers {
         Some(Reopened::Open(container))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::containers::{Budget, PageSettings};
+    use crate::poll::Poll;
+    use crate::socket_closer::SocketCloser;
+    use crate::state::State;
+    use gpuslice_wire::policy::{Class, Gangs};
+    use gpuslice_wire::text::{CgroupPath, Name};
+    use std::fs;
+
+    fn record(container: &str) -> Record {
+        Record {
+            container: ContainerId::new(container).expect("an id"),
+            name: Name::EMPTY,
+            weight: None,
+            share: None,
+            share_limit: None,
+            class: Class::Normal,
+            gang: Gangs::Auto,
+            lanes: Vec::new(),
+            pinned: None,
+            cgroup: CgroupPath::EMPTY,
+        }
+    }
+
+    /// One that stays blocked keeps no other from being opened. All of them count, and none is called lost.
+    #[test]
+    fn slices_are_opened_one_at_a_time_and_in_turn() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = State::open(&dir.path().join("run")).expect("ours");
+        let all = ["a", "b", "c"].map(record);
+        for record in &all {
+            state.keep(record, &[]).expect("kept");
+        }
+        let blocked = state.inside(&all[0].container);
+        fs::remove_dir_all(&blocked).expect("removed");
+        fs::write(&blocked, "").expect("in its place");
+        let settings = PageSettings { epoch: 9, hard: true, foreign: 0, stop: false };
+        let watch = Poll::new().expect("a poll").watch();
+        let closer = SocketCloser::new(watch.clone());
+        let budget = Budget::new(1 << 20, 3);
+        let mut containers = Containers::new(state, settings, budget, (watch, closer));
+        let why = || io::Error::other("no descriptors");
+        all.iter().for_each(|record| containers.open_later(record, &why()));
+        assert_eq!(containers.len(), 3);
+        assert!(containers.has_room(&all[0].container).is_ok(), "the engine refuses it");
+        let denied = containers.has_room(&record("d").container).expect_err("it is no room");
+        assert_eq!(denied.0, gpuslice_wire::admin::Denial::Capacity, "{denied:?}");
+        let mut beat = |number| {
+            let now = Instant(1_000 * number);
+            assert_eq!(containers.beat(now), number);
+            containers.open_again(now)
+        };
+        let open = |at: usize| Some(Reopened::Open(all[at].container));
+        assert_eq!([1, 2, 3, 4].map(&mut beat), [None, open(1), open(2), None]);
+        fs::remove_file(&blocked).expect("removed");
+        fs::create_dir(&blocked).expect("as before");
+        assert_eq!([5, 6].map(&mut beat), [open(0), None]);
+        assert_eq!((containers.len(), containers.unopened.len()), (3, 0));
+    }
+}
