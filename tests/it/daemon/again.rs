@@ -112,26 +112,36 @@ fn who_ended_meanwhile_is_charged_for_nothing() {
     assert!(granted(&other.reserve(0, CAP, CAP)));
 }
 
-/// As with a full disk, or without descriptors: its memory counts, and its processes attach as soon as they can.
-#[test]
-fn a_slice_that_cannot_be_opened_is_restored_and_opened_later() {
-    let mut node = node();
-    let agent = holder(&mut node);
-    node.end_daemon(Signal::SIGKILL);
+/// Puts something in the way of the socket.
+fn block(node: &Node) {
     let socket = node.socket("a");
     fs::remove_file(&socket).expect("the socket");
     fs::create_dir_all(socket.join("x")).expect("made");
-    node.start_daemon(&[]);
-    assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)), "its grants are known");
-    let exists = node.admit("a", Bytes(CAP));
-    assert!(matches!(exists, Answer::Denied { why: Denial::Exists, .. }), "{exists:?}");
-    std::thread::sleep(GRACE);
+}
+
+fn unblock(node: &Node) {
+    let socket = node.socket("a");
     fs::remove_dir_all(&socket).expect("removed");
     let address = UnixAddr::new(&socket).expect("a path");
     eventually("the socket", || {
         let fd = unconnected(SockFlag::empty()).expect("a socket");
         connect(fd.as_raw_fd(), &address).is_ok()
     });
+}
+
+/// As with a full disk, or without descriptors: its memory counts, and its processes attach as soon as they can.
+#[test]
+fn a_slice_that_cannot_be_opened_is_restored_and_opened_later() {
+    let mut node = node();
+    let agent = holder(&mut node);
+    node.end_daemon(Signal::SIGKILL);
+    block(&node);
+    node.start_daemon(&[]);
+    assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)), "its grants are known");
+    let exists = node.admit("a", Bytes(CAP));
+    assert!(matches!(exists, Answer::Denied { why: Denial::Exists, .. }), "{exists:?}");
+    std::thread::sleep(GRACE);
+    unblock(&node);
     let again = attached(&node, &agent, HELD);
     assert_eq!(node.slice("a"), Some((Bytes(HELD), 1)));
     assert!(granted(&again.reserve(0, CAP - HELD, CAP - HELD)));
@@ -141,6 +151,34 @@ fn a_slice_that_cannot_be_opened_is_restored_and_opened_later() {
     drop(again);
     agent.end();
     node.wait_refunded("a");
+}
+
+/// Otherwise one of them could be granted what another one holds, and that one's claim would never be believed.
+#[test]
+fn processes_of_a_slice_that_is_opened_late_have_time_to_attach() {
+    for _ in 0..5 {
+        let mut node = node();
+        let (slow, quick) = (holder(&mut node), Agent::start());
+        node.end_daemon(Signal::SIGKILL);
+        fs::remove_file(record(&node)).expect("what they hold is unknown");
+        block(&node);
+        node.start_daemon(&[]);
+        std::thread::sleep(GRACE);
+        let start = Instant::now();
+        unblock(&node);
+        let other = attached(&node, &quick, 0);
+        let (lane, need, wish) = (Lane(0), Bytes(WANTED), Bytes(WANTED));
+        other.0.send(3, &Request::Reserve { lane, need, wish }).expect("the daemon reads");
+        let back = answer(&slow.tenant(&node.socket("a")), HELD);
+        let took = start.elapsed();
+        let (_, reply, _) = other.0.message::<Reply>().expect("an answer");
+        if granted(&reply) && took >= WAITS_NEARLY_OVER {
+            continue;
+        }
+        assert!(!granted(&reply), "it was counted first, in {took:?}");
+        return assert!(matches!(back, Reply::Attached { .. }), "{back:?}");
+    }
+    panic!("this test is never in time");
 }
 
 /// It was counted twice until the next heartbeat, by a daemon that was killed before that; then the process could say
