@@ -39,8 +39,8 @@ const OWN_SUM: Duration = Duration(4);
 /// a container's own pays for 5,000 rings a second beside 15 others, and for 300 beside 255.
 pub(super) const RINGS: Limits =
     Limits { node: (Duration(2), 4_000_000), own: (Duration(64), 2_000_000) };
-/// The same of requests. With 5 µs for a request, a container's own bucket pays for 12,500 requests a second beside three
-/// others, more than a program makes that also uses what it allocates, and for 190 beside 255.
+/// The same of requests. With 5 µs for a request, a container's own bucket pays for 12,500 requests a second beside
+/// three others, more than a program makes that also uses what it allocates, and for 190 beside 255.
 pub(super) const REQUESTS: Limits =
     Limits { node: (Duration(2), 8_000_000), own: (Duration(16), 8_000_000) };
 
