@@ -48,7 +48,7 @@ pub async fn serve(
 }
 
 async fn answer(
-    extender: &Extender,
+    extender: &Arc<Extender>,
     bodies: &Bodies,
     request: Request<Incoming>,
 ) -> Response<Body> {
@@ -80,9 +80,9 @@ async fn answer(
     }
 }
 
-async fn bind(extender: &Extender, bodies: &Bodies, request: Request<Incoming>) -> Result<()> {
+async fn bind(extender: &Arc<Extender>, bodies: &Bodies, request: Request<Incoming>) -> Result<()> {
     let args: BindArgs = bodies.read(request).await?;
-    extender.bind(&args).await
+    extender.bind(args).await
 }
 
 fn told(answer: Result<Value>) -> Response<Body> {

@@ -4,7 +4,8 @@
 //! holder, who renews it. Clocks of different machines are not compared: an extender measures on its own clock for
 //! how long it has seen the same record, and takes the Lease when that is the record's duration. A holder believes in
 //! its Lease from the moment before it asked for the renewal, and binds only in the first half of the duration. So the
-//! calls of its last binding end before another extender can hold the Lease.
+//! calls of its last binding end before another extender can hold the Lease. A holder that is told to end gives its
+//! Lease up when no binding goes on.
 
 use crate::api::client::{Client, status};
 use anyhow::{Result, ensure};
@@ -18,6 +19,8 @@ use tracing::{info, warn};
 
 /// How long a Lease holds without a renewal.
 pub const DURATION: Duration = Duration::from_secs(30);
+/// Time limit for the last binding and for giving the Lease up.
+pub const GIVE_UP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Namespace and name of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +107,7 @@ pub struct Elector {
 
 impl Elector {
     /// Renews or waits until the process ends.
-    pub async fn run(self, leading: watch::Sender<Option<Instant>>) {
+    pub async fn run(&self, leading: &watch::Sender<Option<Instant>>) {
         let mut seen: Option<Seen> = None;
         let mut until = Instant::now();
         while !leading.is_closed() {
@@ -129,13 +132,32 @@ impl Elector {
         }
     }
 
+    /// Gives the Lease up if it is still this extender's, so that the next one takes it at once.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses: the Lease ends with its duration.
+    pub async fn give_up(&self) -> Result<()> {
+        let mut lease: Value = self.api.get(&self.path()).await?;
+        let holder = &mut lease["spec"]["holderIdentity"];
+        if *holder == self.me.as_str() {
+            *holder = json!("");
+            self.api.replace(&self.path(), &lease).await?;
+            info!(me = self.me, "leading no more");
+        }
+        Ok(())
+    }
+
     fn collection(&self) -> String {
         format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.lease.namespace)
     }
 
+    fn path(&self) -> String {
+        format!("{}/{}", self.collection(), self.lease.name)
+    }
+
     /// Reads the Lease and does the next step; true if it is held now.
     async fn look(&self, seen: &mut Option<Seen>) -> Result<bool> {
-        let path = format!("{}/{}", self.collection(), self.lease.name);
+        let path = self.path();
         let found = match self.api.get::<Value>(&path).await {
             Err(error) if status(&error).is_some_and(|it| it.as_u16() == 404) => None,
             found => Some(found?),

@@ -15,7 +15,7 @@ use crate::api::objects::{ConfigMap, Node, Pod};
 use crate::api::store::{self, LATE_MAX, Objects};
 use crate::listen::listen;
 use crate::names;
-use crate::signals::terminated;
+use crate::signals::unrouted;
 use anyhow::{Context, Result};
 use cluster::Shared;
 use lease::{Elector, Leading, LeaseName};
@@ -29,7 +29,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 /// The schedulers of gpushare's and of ACK's documents.
 const SCHEDULERS: [&str; 2] = ["ack-co-scheduler", "default-scheduler"];
@@ -88,7 +88,7 @@ pub struct Extender {
     /// Until when a binding may begin.
     pub leading: Leading,
     /// Pods that were bound and are not yet seen with their node, by uid.
-    assumed: Mutex<Assumed>,
+    assumed: Arc<Mutex<Assumed>>,
 }
 
 /// Pods by uid, and what the copy of the server's pods has had of each.
@@ -125,7 +125,7 @@ impl Extender {
         schedulers: Vec<String>,
         leading: Leading,
     ) -> Extender {
-        Extender { api, nodes, pods, maps, schedulers, leading, assumed: Mutex::default() }
+        Extender { api, nodes, pods, maps, schedulers, leading, assumed: Arc::default() }
     }
 
     /// A node's object and its shares; `None`: no such node.
@@ -189,12 +189,16 @@ impl Extender {
         Ok(json!({ "Nodes": null, "NodeNames": fit, "FailedNodes": failed, "Error": "" }))
     }
 
-    /// Chooses the pod's GPUs and binds it.
+    /// Chooses the pod's GPUs and binds it. A binding that has begun goes on when its caller waits no longer.
     ///
     /// # Errors
     /// The node has no room any more, or the API server refuses; the scheduler tries again then.
-    pub async fn bind(&self, args: &BindArgs) -> Result<()> {
-        let mut assumed = self.assumed.lock().await;
+    pub async fn bind(self: &Arc<Self>, args: BindArgs) -> Result<()> {
+        let (ours, mut assumed) = (self.clone(), self.assumed.clone().lock_owned().await);
+        tokio::spawn(async move { ours.bind_now(&args, &mut assumed).await }).await?
+    }
+
+    async fn bind_now(&self, args: &BindArgs, assumed: &mut Assumed) -> Result<()> {
         let plain = |text: &str| {
             let valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
             !text.is_empty() && text.chars().all(valid)
@@ -208,7 +212,7 @@ impl Extender {
             "the pod {name} was deleted and made again"
         );
         admits::check_pod(&pod, &self.schedulers)?;
-        let chosen = self.choose(&pod, &args.node, &mut assumed)?;
+        let chosen = self.choose(&pod, &args.node, assumed)?;
         let (shared, gpus) = chosen.map_err(anyhow::Error::msg)?;
         self.check_leading()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -235,6 +239,19 @@ impl Extender {
         let leads = self.leading.borrow().is_some_and(|until| Instant::now() < until);
         anyhow::ensure!(leads, "another extender leads; try again");
         Ok(())
+    }
+
+    /// Binds no more, and gives the Lease up after the binding that goes on.
+    async fn end(&self, elector: &Elector, led: &watch::Sender<Option<Instant>>) {
+        let ended = async {
+            let _turn = self.assumed.lock().await;
+            led.send_replace(None);
+            elector.give_up().await
+        };
+        let ended = tokio::time::timeout(lease::GIVE_UP_LIMIT, ended).await;
+        if let Err(error) = ended.context("no answer in time").flatten() {
+            warn!("the lease {} is not given up: {error:#}", elector.lease.name);
+        }
     }
 
     /// The GPUs of one node or of all, with their pods.
@@ -277,7 +294,7 @@ pub async fn run(options: &Options) -> Result<()> {
         Elector { api, lease, me, duration: lease::DURATION }
     });
     let (schedulers, config_maps) = (options.schedulers.clone(), options.config_maps.clone());
-    serve(api, listener, Choices { schedulers, config_maps }, elector, terminated()).await
+    serve(api, listener, Choices { schedulers, config_maps }, elector, unrouted()).await
 }
 
 /// What an administrator chooses.
@@ -302,8 +319,8 @@ pub async fn serve(
 ) -> Result<()> {
     let (led, leading) = watch::channel(None);
     let elect = async {
-        match elector {
-            Some(elector) => elector.run(led).await,
+        match &elector {
+            Some(elector) => elector.run(&led).await,
             None => {
                 let always = Instant::now() + Duration::from_secs(u64::from(u32::MAX));
                 led.send_replace(Some(always));
@@ -312,11 +329,16 @@ pub async fn serve(
         }
     };
     let (current, extender) = watch::channel(None);
-    tokio::select! {
+    let ended = tokio::select! {
         () = elect => Ok(()),
         () = lead(api, choices, leading, current) => Ok(()),
-        ended = http::serve(extender, listener, stop) => ended,
+        ended = http::serve(extender.clone(), listener, stop) => ended,
+    };
+    let last = extender.borrow().clone();
+    if let (Some(elector), Some(last)) = (&elector, last) {
+        last.end(elector, &led).await;
     }
+    ended
 }
 
 /// Whether an extender serves now: it leads, and has read the objects since it does.

@@ -16,7 +16,7 @@ use crate::listen::listen;
 use crate::names;
 use crate::plugin::devices::Unit;
 use crate::plugin::identity::ResourceNames;
-use crate::signals::terminated;
+use crate::signals::unrouted;
 use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -101,7 +101,7 @@ pub async fn run(options: &Options) -> Result<()> {
     let class = options.device_class.clone();
     let templates = Templates { api, class, namespaces: options.namespaces.clone() };
     tokio::select! {
-        ended = serve(settings, listener, files, terminated()) => ended,
+        ended = serve(settings, listener, files, unrouted()) => ended,
         () = templates.run() => Ok(()),
     }
 }

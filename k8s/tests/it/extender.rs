@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -66,7 +67,7 @@ impl Scheduler {
             {
                 return;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("the extender does not answer");
     }
@@ -198,7 +199,7 @@ async fn excluded_gpus_ended_pods_and_strange_requests() {
     let map = json!({ "metadata": { "name": "unhealthy-gpu-n1" }, "data": { "gpus": "0" } });
     scheduler.api.put("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n1", map);
     let first = scheduler.pod("first", 15, 0);
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     scheduler.bind(&first, "n1").await.expect("bound");
     assert_eq!(scheduler.index("first"), "1", "GPU 0 is excluded");
     let second = scheduler.pod("second", 15, 0);
@@ -213,18 +214,18 @@ async fn excluded_gpus_ended_pods_and_strange_requests() {
         if inspect().await["nodes"][0]["usedGPU"] == 0 {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     scheduler.bind(&second, "n1").await.expect("the room of the pod that ended");
     let map = json!({ "metadata": { "name": "unhealthy-gpu-n2" }, "data": { "gpus": "1" } });
     scheduler.api.put("/api/v1/namespaces/gpuslice-system/configmaps/unhealthy-gpu-n2", map);
     let map = json!({ "metadata": { "name": "unhealthy-gpu-n2" }, "data": { "gpus": "0" } });
     scheduler.api.put("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n2", map);
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let none = scheduler.filter(&scheduler.pod("nowhere", 1, 0)).await;
     assert_eq!(none["NodeNames"], json!([]), "each namespace excludes one, and n1 is full");
     assert!(scheduler.api.delete("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-n2"));
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let mut other = scheduler.pod("third", 1, 0);
     other["metadata"]["uid"] = json!("of-its-predecessor");
     assert!(scheduler.bind(&other, "n2").await.expect_err("another").contains("made again"));
@@ -255,7 +256,7 @@ async fn a_pod_is_bound_only_where_its_scheduler_would_bind_it() {
     let mut closed = scheduler.api.get("/api/v1/nodes/n2").expect("the node");
     closed["spec"]["taints"] = json!([{ "key": "team", "value": "red", "effect": "NoSchedule" }]);
     scheduler.api.put("/api/v1/nodes/n2", closed);
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let plain = json!([{ "name": "main" }]);
     for (pod, node, words) in [
         (
@@ -287,25 +288,34 @@ async fn a_pod_is_bound_only_where_its_scheduler_would_bind_it() {
     assert!(answer["Error"].as_str().is_some_and(|it| it.contains("nodeCacheCapable")), "{answer}");
 }
 
-/// As the kubelet ends it: by SIGTERM, with a grace of 30 s.
+/// As the kubelet ends it: by SIGTERM, with a grace of 30 s. The nodes stop to route to it a moment later.
 #[tokio::test]
 async fn the_program_ends_with_success_when_it_is_told() {
     let api = Server::start().await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("bound").to_string();
+    drop(free);
     let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice-k8s"));
-    program.args(["extender", "--listen", "127.0.0.1:0", "--api", &api.url()]);
+    program.args(["extender", "--listen", &address, "--api", &api.url()]);
     program.stdin(Stdio::null()).stderr(Stdio::null());
     let mut process = Process(program.spawn().expect("it starts"));
     until("it reads the cluster", || api.log().iter().any(|it| it.contains("/api/v1/pods"))).await;
     let pid = Pid::from_raw(process.0.id().cast_signed());
     kill(pid, Signal::SIGTERM).expect("it lives");
-    let mut ended = || process.0.try_wait().expect("its state").map(|it| it.code());
-    let mut status = None;
-    for _ in 0..500 {
-        status = ended();
-        if status.is_some() {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    let told = Instant::now();
+    while told.elapsed() < Duration::from_secs(4) {
+        let mut stream = TcpStream::connect(&address).await.expect("it still listens");
+        let request = b"GET /version HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("sent");
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.expect("text");
+        assert!(said.starts_with("HTTP/1.1 "), "{said}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    assert_eq!(status, Some(Some(0)), "within 5 s");
+    let mut status = None;
+    while status.is_none() && told.elapsed() < Duration::from_secs(15) {
+        status = process.0.try_wait().expect("its state").map(|it| it.code());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(status, Some(Some(0)), "within 15 s");
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 const SCHEDULER: &str = "ack-co-scheduler";
@@ -25,28 +25,21 @@ struct Replica {
 
 impl Replica {
     fn start(api: &Server, me: &str) -> Replica {
+        Replica::until(api, me, std::future::pending())
+    }
+
+    /// One that is told to end when `stop` is ready.
+    fn until(api: &Server, me: &str, stop: impl Future<Output = ()> + Send + 'static) -> Replica {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("bound");
         drop(free);
-        let elector = Elector {
-            api: Client::plain(&api.url()).expect("a URL"),
-            lease: "kube-system/gpuslice-extender".parse().expect("a lease"),
-            me: me.to_owned(),
-            duration: Duration::from_secs(3),
-        };
+        let elector = elector(api, me);
         let client = Client::plain(&api.url()).expect("a URL");
         let agent = Agent::run(async move {
             let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
             let (schedulers, config_maps) = (vec![SCHEDULER.to_owned()], Vec::new());
-            serve(
-                client,
-                listener,
-                Choices { schedulers, config_maps },
-                Some(elector),
-                std::future::pending(),
-            )
-            .await
-            .expect("serves");
+            let choices = Choices { schedulers, config_maps };
+            serve(client, listener, choices, Some(elector), stop).await.expect("serves");
         });
         let client = Client::plain(&format!("http://{address}")).expect("a URL");
         Replica { client, _agent: agent }
@@ -65,6 +58,15 @@ impl Replica {
             "PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1",
         });
         self.client.create("/gpushare-scheduler/bind", &args).await.is_ok()
+    }
+}
+
+fn elector(api: &Server, me: &str) -> Elector {
+    Elector {
+        api: Client::plain(&api.url()).expect("a URL"),
+        lease: "kube-system/gpuslice-extender".parse().expect("a lease"),
+        me: me.to_owned(),
+        duration: Duration::from_secs(3),
     }
 }
 
@@ -142,6 +144,41 @@ async fn the_next_replica_binds_after_the_holder_and_never_beside_it() {
     );
 }
 
+/// A holder that ends in order leaves the Lease to the next one, which does not wait for its end.
+#[tokio::test]
+async fn a_holder_that_is_told_to_end_gives_its_lease_up() {
+    let api = cluster().await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let first = Replica::until(&api, "a", async { drop(stopped.await) });
+    leads(&first).await;
+    assert!(first.bind(&pod(&api, "one")).await);
+    elector(&api, "b").give_up().await.expect("nothing to give up");
+    assert_eq!(holder(&api), "a", "it is another's");
+    drop(stop);
+    until("given up", || holder(&api).is_empty()).await;
+    assert!(!first.bind(&pod(&api, "two")).await, "it binds no more");
+    let second = Replica::start(&api, "c");
+    until("the next one holds it", || holder(&api) == "c").await;
+    assert_eq!(api.get(LEASE).expect("it stays")["spec"]["leaseTransitions"], 1);
+    leads(&second).await;
+    assert!(second.bind(&pod(&api, "three")).await);
+    assert_eq!(fill(&api).into_values().collect::<Vec<_>>(), [2], "its predecessor's counts");
+}
+
+/// A scheduler that waits no longer ends no binding: it counts when the next one is decided.
+#[tokio::test]
+async fn a_binding_goes_on_when_its_caller_has_left() {
+    let api = cluster().await;
+    let (extender, _senders) = without_news(&api, Duration::from_secs(60));
+    let one = pod(&api, "one");
+    tokio::select! {
+        biased;
+        _ = extender.bind(asked(&one)) => panic!("it takes calls of the API server"),
+        () = std::future::ready(()) => {}
+    }
+    until("bound", || fill(&api).len() == 1).await;
+}
+
 /// The holder cannot renew: it stops to bind by itself, before another may begin.
 #[tokio::test]
 async fn a_holder_without_renewals_stops() {
@@ -179,7 +216,7 @@ async fn of_replicas_that_start_together_one_leads() {
 }
 
 /// An extender with copies of the objects that no watch updates.
-fn without_news(api: &Server, leads_for: Duration) -> (Extender, impl Sized) {
+fn without_news(api: &Server, leads_for: Duration) -> (Arc<Extender>, impl Sized) {
     fn known<T: DeserializeOwned>(all: Vec<Value>) -> Objects<T> {
         let one = |object: Value| {
             let uid = object["metadata"]["uid"].as_str().expect("a uid").to_owned();
@@ -200,7 +237,7 @@ fn without_news(api: &Server, leads_for: Duration) -> (Extender, impl Sized) {
         vec![SCHEDULER.to_owned()],
         leading,
     );
-    (extender, (nodes, pods, maps, led))
+    (Arc::new(extender), (nodes, pods, maps, led))
 }
 
 fn asked(pod: &Value) -> BindArgs {
@@ -220,10 +257,9 @@ async fn a_binding_counts_before_its_event_comes() {
     let pods: Vec<Value> = (0..7).map(|n| pod(&api, &format!("p{n}"))).collect();
     let (extender, _senders) = without_news(&api, Duration::from_secs(60));
     for one in &pods[..6] {
-        extender.bind(&asked(one)).await.expect("bound");
+        extender.bind(asked(one)).await.expect("bound");
     }
-    let full =
-        extender.bind(&asked(&pods[6])).await.expect_err("two GPUs of 15 hold six pods of 5");
+    let full = extender.bind(asked(&pods[6])).await.expect_err("two GPUs of 15 hold six pods of 5");
     assert!(format!("{full:#}").contains("insufficient"), "{full:#}");
     assert_eq!(fill(&api).into_values().collect::<Vec<_>>(), [3, 3]);
 }
@@ -235,10 +271,9 @@ async fn a_binding_counts_of_a_pod_that_the_copy_never_had() {
     let (extender, _senders) = without_news(&api, Duration::from_secs(60));
     let pods: Vec<Value> = (0..7).map(|n| pod(&api, &format!("p{n}"))).collect();
     for one in &pods[..6] {
-        extender.bind(&asked(one)).await.expect("bound");
+        extender.bind(asked(one)).await.expect("bound");
     }
-    let full =
-        extender.bind(&asked(&pods[6])).await.expect_err("two GPUs of 15 hold six pods of 5");
+    let full = extender.bind(asked(&pods[6])).await.expect_err("two GPUs of 15 hold six pods of 5");
     assert!(format!("{full:#}").contains("insufficient"), "{full:#}");
 }
 
@@ -248,7 +283,7 @@ async fn an_extender_whose_lease_is_over_binds_nothing() {
     let api = cluster().await;
     let one = pod(&api, "one");
     let (extender, _senders) = without_news(&api, Duration::ZERO);
-    let late = extender.bind(&asked(&one)).await.expect_err("its lease is over");
+    let late = extender.bind(asked(&one)).await.expect_err("its lease is over");
     assert!(format!("{late:#}").contains("another extender leads"), "{late:#}");
     let pod = api.get("/api/v1/namespaces/default/pods/one").expect("the pod");
     assert!(pod["metadata"]["annotations"].is_null() && pod["spec"]["nodeName"].is_null(), "{pod}");
