@@ -26,6 +26,8 @@ use tracing::{info, warn};
 
 /// Interval between two looks at the sockets.
 const LOOK: Duration = Duration::from_secs(1);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// What a preparation needs.
 pub struct Driver {
@@ -167,18 +169,16 @@ impl Driver {
         };
         let serve = async {
             // Where none is prepared, the kubelet must not see the driver again.
-            if self.has_claims().await {
+            while self.has_claims().await {
                 info!("the driver serves the claims that are prepared, until they are unprepared");
-                return self.clone().run(directories).await;
+                if let Err(error) = self.clone().run(directories).await {
+                    warn!("pods with claims that are prepared cannot end for now: {error:#}");
+                }
+                tokio::time::sleep(PAUSE).await;
             }
-            std::future::pending().await
         };
         tokio::select! {
-            ended = serve => {
-                if let Err(error) = ended {
-                    warn!("pods with claims that are prepared cannot end: {error:#}");
-                }
-            }
+            () = serve => {}
             () = unprepared => {}
         }
         let announcement = directories.plugins_registry().join(socket_name(NAME));

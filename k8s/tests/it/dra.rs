@@ -194,16 +194,18 @@ async fn a_gate_that_is_off_leaves_nothing_published() {
     assert!(world.api.list(PATH).is_empty(), "and it stays so");
 }
 
+/// Starts the driver for the claims that are prepared.
+fn finish(world: &World) -> Agent {
+    let (api, ledger) = (world.client(), world.ledger.clone());
+    let driver = Arc::new(Driver { node: "n".to_owned(), api, ledger });
+    let directories = Directories::new(world.kubelet.root());
+    Agent::run(async move { driver.finish(&directories).await })
+}
+
 /// The node's GPUs are offered in another way, and a pod with a claim runs on: the kubelet can end it.
 #[tokio::test]
 async fn the_driver_stays_until_its_claims_are_unprepared() {
     let world = World::new(&[81_920]).await;
-    let finish = || {
-        let (api, ledger) = (world.client(), world.ledger.clone());
-        let driver = Arc::new(Driver { node: "n".to_owned(), api, ledger });
-        let directories = Directories::new(world.kubelet.root());
-        Agent::run(async move { driver.finish(&directories).await })
-    };
     let agent = driver(&world, Placement::Binpack);
     let found = world.kubelet.find_driver().await;
     let one = claim("c", &[("gpu-0", "20Gi", "30")]);
@@ -211,15 +213,37 @@ async fn the_driver_stays_until_its_claims_are_unprepared() {
     let prepared = world.kubelet.prepare(&found, &named(&one)).await;
     assert_eq!(prepared.error, "");
     drop(agent);
-    let _finishing = finish();
+    let _finishing = finish(&world);
     let again = world.kubelet.find_driver().await;
     assert_eq!(world.kubelet.unprepare(&again, &named(&one)).await, "");
     assert!(world.ledger.told().is_empty(), "{:?}", world.ledger.told());
     until("withdrawn", || !again.announcement.exists()).await;
     // Without a claim the kubelet does not see the driver again.
     std::fs::write(&again.announcement, "").expect("a file that is left");
-    let _finishing = finish();
+    let _finishing = finish(&world);
     until("withdrawn at once", || !again.announcement.exists()).await;
+}
+
+/// The kubelet's directory cannot be written at first: pods with claims end as soon as it can.
+#[tokio::test]
+async fn a_driver_that_cannot_serve_its_claims_tries_again() {
+    let world = World::new(&[81_920]).await;
+    let agent = driver(&world, Placement::Binpack);
+    let found = world.kubelet.find_driver().await;
+    let one = claim("c", &[("gpu-0", "20Gi", "30")]);
+    put(&world, &one);
+    assert_eq!(world.kubelet.prepare(&found, &named(&one)).await.error, "");
+    drop(agent);
+    let own = world.kubelet.directories().driver(NAME);
+    std::fs::remove_dir_all(&own).expect("the driver's directory");
+    std::fs::write(&own, "").expect("a file in its place");
+    let _finishing = finish(&world);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    std::fs::remove_file(&own).expect("the file");
+    let again = world.kubelet.find_driver().await;
+    assert_eq!(world.kubelet.unprepare(&again, &named(&one)).await, "");
+    assert!(world.ledger.told().is_empty(), "{:?}", world.ledger.told());
+    until("withdrawn", || !again.announcement.exists()).await;
 }
 
 #[tokio::test]
