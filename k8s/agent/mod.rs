@@ -191,8 +191,17 @@ impl Part<'_> {
             Mode::Share => self.device_plugin(Offer::Share).await,
             Mode::Topology => self.device_plugin(Offer::Whole).await,
             Mode::Dra => self.dra(node).await,
-            Mode::Off => std::future::pending().await,
+            Mode::Off => {
+                self.release_ended().await;
+                Ok(())
+            }
         }
+    }
+
+    /// Pods that got their claims from device plugins run on, and end.
+    async fn release_ended(&self) {
+        let pair = self.pair(Offer::Both, self.names(), self.options.memory_unit);
+        plugin::release(&pair).await;
     }
 
     async fn measure(&self) -> Result<()> {
@@ -202,7 +211,7 @@ impl Part<'_> {
         }
     }
 
-    /// What goes on beside the offer, where there is one.
+    /// What goes on beside the offer. Where there is none, only the node's pods are followed.
     async fn help(
         &self,
         mode: Mode,
@@ -211,14 +220,15 @@ impl Part<'_> {
         ledger: &Exclusive,
         pods: watch::Sender<Objects<Pod>>,
     ) {
+        let pods = store::keep(self.api.clone(), self.pods_path(), pods);
         if mode == Mode::Off {
-            return std::future::pending().await;
+            return pods.await;
         }
         let name = &self.options.node_name;
         tokio::select! {
             () = search.run() => {}
             () = ledger.run() => {}
-            () = store::keep(self.api.clone(), self.pods_path(), pods) => {}
+            () = pods => {}
             () = usage::run(self.api.clone(), daemon.clone(), name.clone()) => {}
         }
     }
@@ -270,9 +280,11 @@ impl Part<'_> {
     }
 
     fn pair(&self, offer: Offer, names: ResourceNames, unit: Unit) -> state::Pair {
+        let Options { memory_resource, core_resource, whole_resource, .. } = self.options;
         let settings = state::Settings {
             node: self.options.node_name.clone(),
             names,
+            all_names: [memory_resource, core_resource, whole_resource].map(String::clone).into(),
             offer,
             unit,
             placement: self.placement,
@@ -295,14 +307,12 @@ impl Part<'_> {
             slices,
         };
         let driver = self.driver();
-        // Pods that got their claims from device plugins run on, and end.
-        let pair = self.pair(Offer::Both, self.names(), self.options.memory_unit);
         let directories = Directories::new(&self.options.kubelet_dir);
         tokio::select! {
             () = store::keep(api, publish::watch_path(name), copy) => Ok(()),
             () = self.alarm(self.names()).run() => Ok(()),
             () = publisher.run() => Ok(()),
-            () = plugin::release(&pair) => Ok(()),
+            () = self.release_ended() => Ok(()),
             ended = driver.run(&directories) => ended,
         }
     }

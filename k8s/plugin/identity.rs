@@ -229,14 +229,14 @@ pub fn pod_of_claim(claim: &str) -> Option<&str> {
 
 /// The claims of pods that have ended or are gone.
 ///
-/// A pod whose devices the kubelet still lists has not ended here, whatever the API server knows of it: a pod that
-/// was deleted by force runs on for a while.
+/// A pod for which the kubelet still lists a device of these resources has not ended here, whatever the API server
+/// knows of it: a pod that was deleted by force runs on for a while.
 #[must_use]
 pub fn ended(
     claims: &[Claimed],
     pods: &BTreeMap<String, Pod>,
     listed: &[PodResources],
-    names: &ResourceNames,
+    resources: &[String],
 ) -> Vec<ClaimId> {
     let runs = |row: &Claimed, uid: &str| {
         let pod = pods.get(uid).is_some_and(|pod| !pod.ended());
@@ -244,10 +244,10 @@ pub fn ended(
         let (namespace, name) = (row.owner.namespace.as_str(), row.owner.pod.as_str());
         let mut mine = listed.iter().filter(|it| it.name == name && it.namespace == namespace);
         let gone = !pods.contains_key(uid);
-        let has = |it: &PodResources, resource: &str| {
+        let has = |it: &PodResources, resource: &String| {
             it.containers.iter().any(|c| it.device_ids(&c.name, resource).next().is_some())
         };
-        let holds = gone && mine.any(|it| has(it, &names.memory) || has(it, &names.cores));
+        let holds = gone && mine.any(|it| resources.iter().any(|resource| has(it, resource)));
         pod || holds
     };
     let over = |row: &&Claimed| {

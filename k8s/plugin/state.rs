@@ -3,7 +3,7 @@
 use super::answer::{self, Given};
 use super::decide::{self, Decision, Node};
 use super::devices::{Inventory, Offer, Resource, Unit};
-use super::identity::{self, Admitted, Answered, Position, ResourceNames};
+use super::identity::{self, Answered, Position, ResourceNames};
 use crate::api::client::{Client, is_temporary};
 use crate::api::objects::Pod;
 use crate::api::store::{LATE_MAX, Objects};
@@ -35,6 +35,8 @@ pub struct Settings {
     /// The node's name.
     pub node: String,
     pub names: ResourceNames,
+    /// The resources of every mode: pods run on when the mode changes.
+    pub all_names: Vec<String>,
     pub offer: Offer,
     pub unit: Unit,
     pub placement: Placement,
@@ -52,7 +54,7 @@ pub struct Pair {
     pub pods: watch::Receiver<Objects<Pod>>,
     /// A plugin has registered.
     pub registered: Notify,
-    /// By uid, the containers of pods whose annotations this process writes.
+    /// By uid, the claims of pods whose annotations this process writes.
     given: Mutex<BTreeMap<String, Vec<Given>>>,
     /// Init containers whose calls were answered.
     answered: Mutex<Answered>,
@@ -295,22 +297,14 @@ impl Pair {
 
     /// Writes the pod's annotations, beside the kubelet's work.
     async fn annotate(self: &Arc<Self>, inventory: &Inventory, pod: &Pod, decision: &Decision) {
-        let Some(position) = main_position(pod, decision) else {
-            return;
-        };
+        let now = Given::of(inventory, pod, decision, &self.settings.names);
         let mut all = self.given.lock().await;
         let given = all.entry(pod.metadata.uid.clone()).or_default();
-        let now = Given {
-            position,
-            gpus: decision.cards.iter().map(|&at| inventory.cards[at].index).collect(),
-            units: decision.units,
-            cores: decision.cores,
-        };
         // The call for the other resource of the pair.
         if given.contains(&now) {
             return;
         }
-        given.retain(|it| it.position != position);
+        given.retain(|it| it.claim != now.claim);
         given.push(now);
         let (pair, inventory, pod) = (self.clone(), inventory.clone(), pod.clone());
         tokio::spawn(async move {
@@ -356,8 +350,9 @@ impl Pair {
         let Some(pods) = self.pods.borrow().clone() else {
             return Ok(0);
         };
+        let all_names = &self.settings.all_names;
         // Mostly none has ended, and the list only shows that a pod still runs.
-        if identity::ended(&rows.claims, &pods, &[], &self.settings.names).is_empty() {
+        if identity::ended(&rows.claims, &pods, &[], all_names).is_empty() {
             return Ok(0);
         }
         let listed = pod_resources::list(&self.settings.kubelet.pod_resources()).await;
@@ -365,7 +360,7 @@ impl Pair {
         let _turn = self.turn.lock().await;
         let mut untold = self.untold.lock().await;
         untold.retain(|uid, until| !pods.contains_key(uid) && Instant::now() < *until);
-        let mut ended = identity::ended(&rows.claims, &pods, &listed, &self.settings.names);
+        let mut ended = identity::ended(&rows.claims, &pods, &listed, all_names);
         // Where the watch is silent it has not told that a pod is gone either.
         let is_late = |claim: &ClaimId| {
             identity::pod_of_claim(claim.as_str()).is_some_and(|uid| untold.contains_key(uid))
@@ -396,12 +391,4 @@ struct Found {
     pod: Pod,
     position: Position,
     decision: Decision,
-}
-
-/// The container's position among the main ones; an init container has none.
-fn main_position(pod: &Pod, decision: &Decision) -> Option<usize> {
-    identity::containers(pod).find_map(|it: Admitted<'_>| match it.position {
-        Position::Main(at) if it.claim() == decision.claim.as_str() => Some(at),
-        _ => None,
-    })
 }

@@ -181,13 +181,22 @@ fn claims_of_ended_pods_are_released_and_no_others() {
         claimed("uid-done-c0", "uid-done", "done"),
         claimed("uid-gone-i0", "uid-gone", "gone"),
         claimed("uid-forced-c1", "uid-forced", "forced"),
+        claimed("uid-whole-c0", "uid-whole", "whole"),
+        claimed("uid-foreign-c0", "uid-foreign", "foreign"),
         claimed("of-another-agent", "uid-gone", "gone"),
         claimed("uid-other-c0", "uid-gone", "gone"),
     ];
-    let list = [listed("forced", &[("main", &[(MEMORY, &["GPU::1"])])]), listed("done", &[])];
-    let over = ended(&rows, &pods, &list, &ResourceNames::default());
+    // Deleted by force: the first two run on, whatever mode gave them their devices.
+    let list = [
+        listed("forced", &[("main", &[(MEMORY, &["GPU::1"])])]),
+        listed("whole", &[("main", &[(names::WHOLE, &["GPU::0"])])]),
+        listed("foreign", &[("main", &[("nvidia.com/gpu", &["GPU::0"])])]),
+        listed("done", &[]),
+    ];
+    let resources = [MEMORY, CORES, names::WHOLE].map(str::to_owned);
+    let over = ended(&rows, &pods, &list, &resources);
     let over: Vec<&str> = over.iter().map(|it| it.as_str()).collect();
-    assert_eq!(over, ["uid-done-c0", "uid-gone-i0"]);
+    assert_eq!(over, ["uid-done-c0", "uid-gone-i0", "uid-foreign-c0"]);
     assert_eq!(pod_of_claim("a-b-c12"), Some("a-b"));
     for text in ["a", "a-c", "a-x1", "a-c1x"] {
         assert_eq!(pod_of_claim(text), None, "{text}");

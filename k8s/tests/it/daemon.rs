@@ -171,19 +171,32 @@ async fn the_nodes_labels_are_obeyed_as_they_change() {
 
 /// Pods that device plugins admitted run on when the mode changes, and their claims end with them.
 #[tokio::test]
-async fn claims_of_device_plugins_end_with_their_pods_in_dra_mode() {
+async fn claims_of_device_plugins_end_with_their_pods_in_other_modes() {
     let Some((root, _daemon)) = two_gpus("claims of another mode") else {
         return;
     };
     let world = World::new(&[]).await;
     let _running = agent(&world, root.path());
-    world.registered().await;
     let cdi = || fs::read_dir(root.path().join("run/cdi")).map_or(0, |all| all.count());
-    let old = pod("old", &[container("main", 3, 25)]);
-    world.run(&old).await.expect("admitted");
-    change(&world, "metadata/labels", json!({ "gpuslice.io/mode": "dra" }));
-    until("a slice", || world.api.get(SLICE).is_some()).await;
-    assert_eq!(cdi(), 1, "it runs on");
-    world.end(&old, "Succeeded");
-    until("its claim is gone", || cdi() == 0).await;
+    let ended = || {
+        let plugins = &world.kubelet.state().plugins;
+        plugins.get(MEMORY).is_some_and(|it| it.failure.is_some())
+    };
+    for (times, mode) in [(1, "dra"), (2, "off")] {
+        world
+            .kubelet
+            .until("registered", |it| {
+                it.plugins.get(MEMORY).is_some_and(|it| it.registrations == times)
+            })
+            .await;
+        world.registered().await;
+        let old = pod(mode, &[container("main", 3, 25)]);
+        world.run(&old).await.expect("admitted");
+        change(&world, "metadata/labels", json!({ "gpuslice.io/mode": mode }));
+        until("nothing is offered by plugins", ended).await;
+        assert_eq!(cdi(), 1, "it runs on");
+        world.end(&old, "Succeeded");
+        until("its claim is gone", || cdi() == 0).await;
+        change(&world, "metadata/labels", json!({ "gpuslice.io/mode": "device-plugin" }));
+    }
 }

@@ -106,6 +106,28 @@ async fn every_container_of_a_pod_has_its_own_share() {
     .await;
 }
 
+/// An extender counts what the pod's claims take, also where the plugin placed the pod itself.
+#[tokio::test]
+async fn the_claim_of_an_init_container_is_in_the_annotations() {
+    let world = World::new(&[16384]).await;
+    let _plugins = world.plugins();
+    world.registered().await;
+    let mut one = pod("p", &[container("a", 4, 0)]);
+    one["spec"]["initContainers"] = json!([container("i", 5, 0)]);
+    world.run(&one).await.expect("admitted");
+    assert_eq!(
+        world.ledger.told(),
+        ["uid-p-i0 on 0 with 5120 and 0", "uid-p-c0 on 0 with 4096 and 0"]
+    );
+    until("both are told", || {
+        let pod = world.api.get("/api/v1/namespaces/default/pods/p").expect("the pod");
+        let all = &pod["metadata"]["annotations"];
+        all["scheduler.framework.gpushare.allocation"] == r#"{"0":{"0":9}}"#
+            && all["ALIYUN_COM_GPU_MEM_POD"] == "9"
+    })
+    .await;
+}
+
 /// A kubelet was advised for a pod that it then did not admit. What it allocates next is for the next pod, although
 /// both want as much.
 #[tokio::test]

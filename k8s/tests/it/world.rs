@@ -103,6 +103,7 @@ impl World {
                 Offer::Whole => ResourceNames { memory: WHOLE.to_owned(), cores: CORES.to_owned() },
                 _ => ResourceNames::default(),
             },
+            all_names: [MEMORY, CORES, WHOLE].map(str::to_owned).into(),
             offer,
             unit: match offer {
                 Offer::Whole => Unit::WHOLE,
