@@ -126,9 +126,15 @@ impl Admin {
             .with_context(|| format!("the daemon at {} is gone", self.path.display()))
     }
 
+    /// The next message, or the reason of a daemon that cannot answer, as one without a driver.
     fn receive<M: Message>(&self) -> Result<M> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
-        Ok(decode(self.packet(&mut buffer)?)?.1)
+        let packet = self.packet(&mut buffer)?;
+        match (decode(packet), decode::<Answer>(packet)) {
+            (Ok((_, message)), _) => Ok(message),
+            (Err(_), Ok((_, Answer::Denied { why: Denial::Host, text }))) => bail!("{text}"),
+            (Err(why), _) => Err(why.into()),
+        }
     }
 
     /// The next packet.
