@@ -17,7 +17,7 @@ class Health(case.Case):
         began = time.monotonic()
         node.eventually("half of the node is left", lambda: self.allocatable() == 15)
         print(f"     allocatable follows after {time.monotonic() - began:.1f} s", flush=True)
-        map_path = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{case.NAME}"
+        map_path = f"/api/v1/namespaces/gpuslice-system/configmaps/unhealthy-gpu-{case.NAME}"
         told = node.eventually("schedulers are told", lambda: self.api.find(map_path))
         self.assertEqual(told["data"]["gpus"], "0")
         self.assertEqual(self.pod("stays")["status"]["phase"], "Running")
