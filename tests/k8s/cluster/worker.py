@@ -120,9 +120,11 @@ class Worker:
                 directory.mkdir(parents=True, exist_ok=True)
             (account / "ca.crt").write_text(self.control.certificate())
             (account / "token").write_text(self.control.token(command))
-            own = ["--lease", "gpuslice-system/gpuslice-extender"]
+            # As the chart's.
+            maps = ["--config-maps=gpuslice-system"]
+            own = ["--lease", "gpuslice-system/gpuslice-extender", "--config-maps=kube-system", *maps]
             if command == "agent":
-                own = ["--node-name", self.name, *self.agent_words]
+                own = ["--node-name", self.name, *maps, *self.agent_words]
             return ["unshare", "--mount", "sh", "-c", AS_POD, "sh", account, node.BUILD / "gpuslice-k8s", command, *own]
         return words
 
