@@ -163,7 +163,8 @@ fn trim_spares_the_living(gpu: Gpu) -> Outcome {
 }
 
 fn trim_spares_what_is_launched(gpu: Gpu) -> Outcome {
-    let (bytes, other) = (gpu.part(8)?, gpu.part(4)?);
+    // So much that the launch waits for it, and no more: a simulated GPU writes each byte.
+    let (bytes, other) = (gpu.part(8)?, gpu.part(4)?.min(256 << 20));
     let ((exec, at), before) = (graph(gpu, bytes, true)?, gpu.alloc(other)?);
     for _ in 0..8 {
         ok!(cuMemsetD32Async(before, 5, other / 4, CUstream::NULL));
