@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::error::Error;
 use command_line::{CommandLine, Creation};
 use edit::{Ours, with_hooks};
-use settings::Settings;
+pub use settings::{FILE as SETTINGS_FILE, Settings};
 use std::convert::Infallible;
 use std::env;
 use std::ffi::OsString;

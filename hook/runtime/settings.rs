@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Its path; an environment variable of the engine names another.
-const FILE: &str = "/etc/gpuslice/runtime.json";
+pub const FILE: &str = "/etc/gpuslice/runtime.json";
 const FILE_VARIABLE: &str = "GPUSLICE_RUNTIME_CONFIG";
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -27,7 +27,7 @@ const HOOK_PLACES: [&str; 2] = ["gpuslice-hook", "../libexec/gpuslice/gpuslice-h
 /// The file's content.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub(crate) struct Settings {
+pub struct Settings {
     /// Runtimes to call, by name or path: the first that exists.
     pub runtimes: Vec<PathBuf>,
     /// The hook [default: the one installed with the wrapper].
@@ -60,11 +60,19 @@ impl Settings {
     pub fn read() -> Result<Settings, Error> {
         let named = env::var_os(FILE_VARIABLE);
         let path = Path::new(named.as_deref().unwrap_or(OsStr::new(FILE)));
+        Settings::at(path, named.is_none())
+    }
+
+    /// Reads a file; where it may be missing and is, the defaults apply.
+    ///
+    /// # Errors
+    /// As [`Settings::read`].
+    pub fn at(path: &Path, may_be_missing: bool) -> Result<Settings, Error> {
         let wrong =
             |why: &dyn ToString| Error::Wrapper(format!("{}: {}", path.display(), why.to_string()));
         let file = match File::open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && named.is_none() => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && may_be_missing => {
                 return Ok(Settings::default());
             }
             Err(error) => return Err(wrong(&error)),

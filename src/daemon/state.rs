@@ -459,7 +459,7 @@ fn make_container_dir(dir: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use gpuslice_engine::LaneRecord;
     use gpuslice_wire::ids::GpuUuid;
@@ -467,7 +467,7 @@ mod tests {
     use gpuslice_wire::text::{CgroupPath, Name};
     use gpuslice_wire::units::Bytes;
 
-    fn record(id: &str) -> Record {
+    pub fn record(id: &str) -> Record {
         Record {
             container: ContainerId::new(id).expect("an id"),
             name: Name::new("web").expect("a name"),

@@ -48,7 +48,7 @@ const NODE: [(&str, &[&str]); 3] = [
         "gpuslice",
         &["gpuslice-wire", "gpuslice-host", "gpuslice-engine", "gpuslice-ctl", "gpuslice-nvabi"],
     ),
-    ("gpuslice-ctl", &["gpuslice-wire", "gpuslice-host", "gpuslice-sim-device"]),
+    ("gpuslice-ctl", &["gpuslice-wire", "gpuslice-host", "gpuslice-hook", "gpuslice-sim-device"]),
     ("gpuslice-k8s", &["gpuslice-wire", "gpuslice-host"]),
 ];
 

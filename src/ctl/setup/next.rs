@@ -5,84 +5,49 @@
 //! `crun` in a directory of their own: with gpuslice-runtime in its place, containers would start with another runtime
 //! than before, or none would start.
 
-use anyhow::{Context, Result, bail};
-use serde::Deserialize;
-use std::env;
-use std::ffi::OsStr;
-use std::fs;
-use std::io::ErrorKind;
+use super::part::PROGRAM;
+use anyhow::{Result, bail};
+use gpuslice_hook::runtime::{SETTINGS_FILE, Settings};
 use std::path::{Path, PathBuf};
-
-/// The settings of gpuslice-runtime.
-const SETTINGS: &str = "/etc/gpuslice/runtime.json";
-/// Where programs are looked for besides `PATH`, as gpuslice-runtime does.
-const USUAL_DIRS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// The list in the settings.
-#[derive(Deserialize)]
-struct Settings {
-    #[serde(default = "usual")]
-    runtimes: Vec<String>,
-}
-
-fn usual() -> Vec<String> {
-    ["runc", "crun"].map(str::to_owned).to_vec()
-}
 
 /// Checks that gpuslice-runtime calls the first of these programs that exists. `engine` calls it now.
 ///
 /// # Errors
 /// It would call another one, or its settings cannot be read.
 pub fn check(engine: &str, programs: &[String]) -> Result<()> {
-    check_by(Path::new(SETTINGS), engine, programs)
+    check_by(Path::new(SETTINGS_FILE), engine, programs)
 }
 
 fn check_by(settings: &Path, engine: &str, programs: &[String]) -> Result<()> {
     let Some(now) = first(programs) else {
         return Ok(());
     };
-    let next = first(&runtimes(settings)?);
+    let next = Settings::at(settings, true)?.next().ok().and_then(|path| path.canonicalize().ok());
     if next.as_ref() == Some(&now) {
         return Ok(());
     }
     let next = next.map_or("no runtime".to_owned(), |path| path.display().to_string());
-    let mut list = programs.to_vec();
-    list.retain(|program| first(std::slice::from_ref(program)).is_some());
+    let list = programs.iter().filter(|program| first(std::slice::from_ref(program)).is_some());
     bail!(
-        "{engine} starts containers by {}, but {} would call {next}; set \"runtimes\" to {} in {} first, a JSON object",
+        "{engine} starts containers by {}, but {PROGRAM} would call {next}; set \"runtimes\" to {} in {} first, a JSON object",
         now.display(),
-        super::part::PROGRAM,
-        serde_json::json!(list),
+        serde_json::json!(list.collect::<Vec<_>>()),
         settings.display(),
     )
 }
 
-fn runtimes(settings: &Path) -> Result<Vec<String>> {
-    let named = || settings.display().to_string();
-    match fs::read(settings) {
-        Ok(text) => Ok(serde_json::from_slice::<Settings>(&text).with_context(named)?.runtimes),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(usual()),
-        Err(error) => Err(error).with_context(named),
-    }
-}
-
 /// The real path of the first of these programs that exists, apart from gpuslice-runtime.
 fn first(programs: &[String]) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let dirs = [path.as_os_str(), OsStr::new(USUAL_DIRS)];
-    let dirs: Vec<PathBuf> = dirs.into_iter().flat_map(env::split_paths).collect();
-    let places = |program: &String| match program.contains('/') {
-        true => vec![PathBuf::from(program)],
-        false => dirs.iter().map(|dir| dir.join(program)).collect(),
-    };
-    let found = programs.iter().flat_map(places).filter_map(|place| place.canonicalize().ok());
-    let is_ours = |path: &PathBuf| path.ends_with(super::part::PROGRAM);
-    found.into_iter().find(|path| path.is_file() && !is_ours(path))
+    let others = programs.iter().map(PathBuf::from).filter(|it| !it.ends_with(PROGRAM));
+    let settings = Settings { runtimes: others.collect(), ..Settings::default() };
+    settings.next().ok()?.canonicalize().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_runtime_that_would_not_be_called_is_named() {
@@ -96,6 +61,7 @@ mod tests {
         };
         assert_eq!(check(&[&crun]), Ok(()), "it is not there");
         fs::write(&crun, "").expect("written");
+        fs::set_permissions(&crun, Permissions::from_mode(0o755)).expect("a program");
         let why = check(&[&crun, "no-such-runtime"]).expect_err("it is not in PATH");
         assert!(why.starts_with(&format!("crio starts containers by {crun}, but ")), "{why}");
         let advice = format!("set \"runtimes\" to [\"{crun}\"] in {} first", settings.display());

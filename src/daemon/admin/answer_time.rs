@@ -2,8 +2,7 @@
 //!
 //! An answer is a snapshot, for which the claims of all processes are read: the thread that gives turns does nothing
 //! else meanwhile. Its time is measured, as that of processes' requests is. Observers that ask without a pause wait for
-//! the bucket, one after the other, and of their connections nothing but the end is looked
-//! for meanwhile.
+//! the bucket, one after the other. While an observer waits, the daemon watches its connection only for its end.
 
 use crate::bucket::Bucket;
 use crate::slab::Key;

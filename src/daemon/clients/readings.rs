@@ -59,8 +59,9 @@ impl Clients {
     /// A process's connection is readable, or has ended. Its requests are read now if a bucket pays for them. Otherwise
     /// they wait in the kernel, and of that connection nothing but its end is looked for until its turn has come.
     ///
-    /// The end then drops what was not read: without a connection nothing can be answered, and the process says what it
-    /// holds when it connects again. Otherwise ended connections would wait, and count against the container's number.
+    /// The end then drops the unread requests: without a connection no request can be answered, and the process reports
+    /// its held bytes when it connects again. Otherwise ended connections would wait, and count against the container's
+    /// number.
     /// What comes before the answer to the attach is at most two packets, and bounded as connections are.
     pub fn asks(&mut self, process: Key, now: Instant, out: &mut Tasks) -> Option<TimedRead> {
         let tenant = self.tenants.get_mut(process)?;

@@ -104,24 +104,8 @@ mod tests {
     use crate::poll::Poll;
     use crate::socket_closer::SocketCloser;
     use crate::state::State;
-    use gpuslice_wire::policy::{Class, Gangs};
-    use gpuslice_wire::text::{CgroupPath, Name};
+    use crate::state::tests::record;
     use std::fs;
-
-    fn record(container: &str) -> Record {
-        Record {
-            container: ContainerId::new(container).expect("an id"),
-            name: Name::EMPTY,
-            weight: None,
-            share: None,
-            share_limit: None,
-            class: Class::Normal,
-            gang: Gangs::Auto,
-            lanes: Vec::new(),
-            pinned: None,
-            cgroup: CgroupPath::EMPTY,
-        }
-    }
 
     /// One that stays blocked keeps no other from being opened. All of them count, and none is called lost.
     #[test]

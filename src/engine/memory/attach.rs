@@ -16,9 +16,9 @@
 //! connection and a ledger of its own. So it takes over one account only, the smallest that covers its
 //! claim. Its own covers that, so the rest covers what the other copies have, in whatever order they attach
 //! again. Only where none covers the claim, it takes over all. While processes attach again after a restart of the
-//! daemon, a connection that holds nothing takes over no account that holds something: it may be another copy's. What
-//! it left is ended with that time: it belongs to a program that was replaced, or was given back just before. Where no
-//! connection began anew, what is left stays: its copy may only be late.
+//! daemon, a connection that holds nothing takes over no account that holds something: it may be another copy's. At the
+//! end of that time such an account ends: its program was replaced, or its memory was given back just before. Where no
+//! connection began anew, the account stays: its copy may only be late.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
