@@ -27,6 +27,16 @@ const SYSTEM_LIBRARIES: [&str; 6] = [
 ];
 /// Device nodes of which one exists where a driver is loaded (Linux, WSL).
 const DRIVER_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
+/// Device nodes that every container with a GPU needs, where they exist.
+const COMMON_NODES: [&str; 5] = [
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-modeset",
+    "/dev/dxg",
+];
+/// NVIDIA's driver gives GPUs minor numbers below this one; 254 is modesetting, 255 the control node.
+const GPU_MINORS: u32 = 254;
 /// Where a part is, seen from a program's directory: as built, then as installed. The hook is first
 /// looked for where only a static one is put.
 const PARTS: [&str; 6] =
@@ -85,6 +95,21 @@ fn driver_in(root: &Path) -> Result<PathBuf, NoDriver> {
     }
     let mut dirs = SYSTEM_LIBRARIES.iter().map(at);
     dirs.find(|dir| dir.join("libcuda.so.1").exists()).ok_or(NoDriver::NoLibrary)
+}
+
+/// Those device nodes that every container with a GPU needs and that exist.
+pub fn common_nodes() -> Vec<&'static str> {
+    COMMON_NODES.into_iter().filter(|node| Path::new(node).exists()).collect()
+}
+
+/// The device nodes of all GPUs.
+pub fn gpu_nodes() -> Vec<PathBuf> {
+    (0..GPU_MINORS).map(gpu_node).filter(|node| node.exists()).collect()
+}
+
+/// The device node of the GPU with this minor number.
+pub fn gpu_node(minor: u32) -> PathBuf {
+    format!("/dev/nvidia{minor}").into()
 }
 
 /// Whether a `libcuda.so.1` is the simulated GPU's.

@@ -3,21 +3,53 @@
 use super::plan::Plan;
 use crate::node;
 use anyhow::{Context, Result};
-use gpuslice_host::cgroup;
+use gpuslice_host::{cgroup, layout};
 use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// A device node of a driver.
+#[derive(Clone, Debug)]
+pub struct DeviceNode {
+    path: PathBuf,
+    major: u64,
+    minor: u64,
+}
+
+/// The device nodes of this machine's driver: what an NVIDIA container toolkit gives to a container.
+///
+/// # Errors
+/// A node cannot be examined.
+pub fn device_nodes() -> Result<Vec<DeviceNode>> {
+    let common = layout::common_nodes().into_iter().map(PathBuf::from);
+    let examined = layout::gpu_nodes().into_iter().chain(common).map(|path| {
+        let rdev = fs::metadata(&path).with_context(|| path.display().to_string())?.rdev();
+        let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
+        Ok(DeviceNode { path, major, minor })
+    });
+    examined.collect()
+}
 
 /// Writes `config.json`: annotations request the slice, the hook does the rest.
 ///
 /// # Errors
 /// The hook is missing, or the disk is full.
-pub fn write(bundle: &Path, plan: &Plan, arguments: &[String], daemon: &Path) -> Result<()> {
-    let text =
-        serde_json::to_vec_pretty(&config(plan, arguments, &node::part("gpuslice-hook")?, daemon))?;
+pub fn write(
+    bundle: &Path,
+    plan: &Plan,
+    arguments: &[String],
+    daemon: &Path,
+    nodes: &[DeviceNode],
+) -> Result<()> {
+    let hook = node::part("gpuslice-hook")?;
+    let mut config = config(plan, arguments, &hook, daemon);
+    give(&mut config, nodes);
+    let text = serde_json::to_vec_pretty(&config)?;
     let path = bundle.join("config.json");
-    std::fs::write(&path, text).with_context(|| path.display().to_string())
+    fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
 fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Value {
@@ -42,6 +74,25 @@ fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Valu
         "hooks": { "createRuntime": [hook] },
         "linux": { "namespaces": namespaces, "cgroupsPath": format!("/gpuslice-{}", plan.name) },
     })
+}
+
+/// Gives a container these nodes and the right to use them. Without any, the runtime's defaults hold.
+fn give(config: &mut Value, nodes: &[DeviceNode]) {
+    if nodes.is_empty() {
+        return;
+    }
+    let made = nodes.iter().map(|node| {
+        json!({ "path": node.path, "type": "c", "major": node.major, "minor": node.minor,
+            "fileMode": 0o666, "uid": 0, "gid": 0 })
+    });
+    let used = nodes.iter().map(|node| {
+        json!({ "allow": true, "type": "c", "major": node.major, "minor": node.minor,
+            "access": "rw" })
+    });
+    let all_denied = json!({ "allow": false, "access": "rwm" });
+    let rules: Vec<Value> = std::iter::once(all_denied).chain(used).collect();
+    config["linux"]["devices"] = made.collect();
+    config["linux"]["resources"] = json!({ "devices": rules });
 }
 
 fn annotations(plan: &Plan) -> Value {
@@ -85,7 +136,10 @@ mod tests {
     #[test]
     fn the_configuration_is_of_the_oci_runtime_specification() {
         for plan in Plan::three(None, Load::default(), Bytes(8 << 30), 5) {
-            let config = config(&plan, &["tenant".to_owned()], Path::new("/h"), Path::new("/d"));
+            let mut config =
+                config(&plan, &["tenant".to_owned()], Path::new("/h"), Path::new("/d"));
+            let control = DeviceNode { path: "/dev/nvidiactl".into(), major: 195, minor: 255 };
+            give(&mut config, &[control]);
             let spec: Spec = serde_json::from_value(config.clone()).expect("a specification");
             assert_eq!(serde_json::to_value(spec).expect("JSON"), config);
         }

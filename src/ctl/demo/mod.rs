@@ -74,6 +74,8 @@ struct Stage {
     admin: Admin,
     /// The OCI runtime; none for plain processes.
     runtime: Option<String>,
+    /// The driver's device nodes, for containers; none of a simulated one.
+    nodes: Vec<bundle::DeviceNode>,
     /// The GPU's memory.
     memory: Bytes,
     work: tempfile::TempDir,
@@ -161,6 +163,7 @@ fn set_up(options: &Options, runtime: Option<String>) -> Result<Stage> {
         true => Some(PrivateDevice::new()?),
         false => None,
     };
+    let nodes = if device.is_some() { Vec::new() } else { bundle::device_nodes()? };
     if !options.json {
         let containers = |name| format!("containers under {name}");
         let how = runtime.as_ref().map_or("plain processes".to_owned(), containers);
@@ -174,7 +177,7 @@ fn set_up(options: &Options, runtime: Option<String>) -> Result<Stage> {
         let gpu = Selector::new("all")?;
         admin.ask(&Command::SetPolicy { gpu, policy })?;
     }
-    Ok(Stage { tenants: Vec::new(), admin, runtime, memory, work, daemon, _device: device })
+    Ok(Stage { tenants: Vec::new(), admin, runtime, nodes, memory, work, daemon, _device: device })
 }
 
 impl Stage {
@@ -182,7 +185,7 @@ impl Stage {
     fn start(&mut self, plan: Plan) -> Result<()> {
         let (work, daemon) = (self.work.path(), self.daemon.dir.path());
         self.tenants.push(match &self.runtime {
-            Some(runtime) => Tenant::container(plan, runtime, work, daemon)?,
+            Some(runtime) => Tenant::container(plan, runtime, work, daemon, &self.nodes)?,
             None => Tenant::process(plan, &self.admin)?,
         });
         Ok(())

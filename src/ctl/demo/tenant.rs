@@ -81,12 +81,18 @@ impl Tenant {
     ///
     /// # Errors
     /// The root filesystem or bundle could not be made, or the runtime is missing.
-    pub fn container(plan: Plan, runtime: &str, work: &Path, daemon: &Path) -> Result<Tenant> {
+    pub fn container(
+        plan: Plan,
+        runtime: &str,
+        work: &Path,
+        daemon: &Path,
+        nodes: &[bundle::DeviceNode],
+    ) -> Result<Tenant> {
         let bundle = work.join(&plan.name);
         let mut arguments = vec!["/tenant".to_owned()];
         arguments.extend(plan.program());
         rootfs::build(&bundle.join("rootfs"), &node::part("tenant")?)?;
-        bundle::write(&bundle, &plan, &arguments, daemon)?;
+        bundle::write(&bundle, &plan, &arguments, daemon, nodes)?;
         let root = work.join("runtime");
         let mut command = bundle::command(runtime, &root);
         command.arg("run").arg("--bundle").arg(&bundle).arg(&plan.name);

@@ -29,15 +29,6 @@ const VERSION: &str = "0.5.0";
 const LOOK_EVERY: Duration = Duration(1_000_000_000);
 /// Largest file that is compared, bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Device nodes that every container with a GPU needs, where they exist.
-const COMMON_NODES: [&str; 5] = [
-    "/dev/nvidiactl",
-    "/dev/nvidia-uvm",
-    "/dev/nvidia-uvm-tools",
-    "/dev/nvidia-modeset",
-    "/dev/dxg",
-];
-
 /// A file as it was written: inode, size, time of its last change.
 type Stamp = (u64, u64, i64, i64);
 
@@ -56,7 +47,7 @@ pub struct CdiFiles {
     runtime_dir: PathBuf,
     /// The device node of each GPU that has one.
     nodes: BTreeMap<GpuUuid, PathBuf>,
-    /// Finds those of [`COMMON_NODES`] that exist.
+    /// Finds the nodes that every container with a GPU needs.
     existing: fn() -> Vec<&'static str>,
     /// Those of the last look.
     common: Vec<&'static str>,
@@ -75,16 +66,15 @@ impl CdiFiles {
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
         let beside = beside.unwrap_or_else(|| "/usr/sbin".into());
         let hook = layout::part(&beside, "gpuslice-hook");
-        let node = |minor| PathBuf::from(format!("/dev/nvidia{minor}"));
-        let nodes = minors.filter_map(|(gpu, minor)| Some((gpu, node(minor?))));
+        let nodes = minors.filter_map(|(gpu, minor)| Some((gpu, layout::gpu_node(minor?))));
         CdiFiles {
             dir,
             // A missing hook makes the engine refuse the container.
             hook: hook.unwrap_or_else(|| beside.join("gpuslice-hook")),
             runtime_dir: runtime_dir.to_owned(),
             nodes: nodes.filter(|(_, node)| node.exists()).collect(),
-            existing,
-            common: existing(),
+            existing: layout::common_nodes,
+            common: layout::common_nodes(),
             files: BTreeMap::new(),
             look_at: Instant(0),
         }
@@ -238,10 +228,6 @@ impl CdiFiles {
         let spec = json!({ "cdiVersion": VERSION, "kind": KIND, "devices": [device] });
         format!("{spec:#}\n")
     }
-}
-
-fn existing() -> Vec<&'static str> {
-    COMMON_NODES.into_iter().filter(|node| Path::new(node).exists()).collect()
 }
 
 fn stamp_of(path: &Path) -> Option<Stamp> {

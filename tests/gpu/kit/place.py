@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -35,6 +36,7 @@ class Place:
         self._gpu = None
         self._rounds = None
         self._started = []
+        self._logs, self._nodes = options.out / "logs", 0
 
     def environment(self, **more):
         """A program's own environment, with the driver found as the system finds it."""
@@ -50,6 +52,12 @@ class Place:
     def device_dir(self):
         """The directory of this run's simulated GPUs."""
         return self._device.name
+
+    def keep_log(self, file):
+        """Keeps what a daemon has said beside the results: what a figure is made of."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._nodes += 1
+        shutil.copy(file, self._logs / f"{time.strftime('%H%M%S')}-{os.getpid()}-{self._nodes}.log")
 
     def gpu(self):
         """The facts of the card for every result: name, driver, memory. Queried once."""
@@ -80,8 +88,9 @@ class Place:
         return line + ["--rounds-per-us", str(self.rounds()), "--batch", str(batch)]
 
     def start(self, command, **environment):
-        """Starts a command outside any slice; the caller reads its output."""
-        process = subprocess.Popen(command, env=self.environment(**environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        """Starts a command outside any slice; the caller reads its output and writes its input."""
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, env=self.environment(**environment), **streams)
         self._started.append(process)
         return process
 
@@ -91,8 +100,9 @@ class Place:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            for pipe in (process.stdout, process.stderr):
-                pipe.close()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
         self._started.clear()
 
     def program(self, name):
@@ -168,6 +178,7 @@ class Node:
             self.daemon.kill()
             self.daemon.wait()
         self.log.close()
+        self.place.keep_log(self.log.name)
         self.home.cleanup()
 
 
@@ -178,6 +189,12 @@ def lines(text):
         if line.startswith("{"):
             found.append(json.loads(line))
     return found
+
+
+def available():
+    """Memory of this machine that is free, bytes."""
+    words = pathlib.Path("/proc/meminfo").read_text().split()
+    return int(words[words.index("MemAvailable:") + 1]) << 10
 
 
 def real_driver():

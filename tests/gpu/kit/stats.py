@@ -38,6 +38,13 @@ def ratio(a, b, rounds=2000, seed=1):
     return median(b) / median(a), resampled[int(rounds * 0.025)], resampled[int(rounds * 0.975)]
 
 
+def paired(ratios, rounds=2000, seed=1):
+    """The median of ratios that were each taken in one round, and its 95 % interval: (ratio, low, high)."""
+    chance = random.Random(seed)
+    resampled = sorted(median([chance.choice(ratios) for _ in ratios]) for _ in range(rounds))
+    return median(ratios), resampled[int(rounds * 0.025)], resampled[int(rounds * 0.975)]
+
+
 def percentile(values, part):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))]

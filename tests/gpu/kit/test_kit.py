@@ -131,6 +131,10 @@ class Stats(unittest.TestCase):
         self.assertTrue(low <= ratio <= high and 1.9 < ratio < 2.2)
         self.assertEqual(stats.percentile([5, 1, 3], 0.99), 5)
 
+    def test_rounds_are_compared_each_by_itself(self):
+        ratio, low, high = stats.paired([1.01, 1.02, 1.03, 5.0])
+        self.assertTrue(low <= ratio <= high and ratio == 1.025, (ratio, low, high))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -123,6 +123,9 @@ def triton_work():
 
 def numba_work():
     import numpy
+
+    if not hasattr(numpy, "row_stack"):  # numba asks for a name that newer releases of NumPy dropped
+        numpy.row_stack = numpy.vstack
     from numba import cuda
 
     @cuda.jit

@@ -1,5 +1,6 @@
-"""Workloads on PyTorch, timed by themselves: train | decode | decode-graphs | allocations, one or several. Prints for each
-{"work": …, "seconds": …}, the median of several equal parts."""
+"""Workloads on PyTorch, timed by themselves: `torch_work.py WORK…`, of train | decode | decode-graphs | allocations. It prepares them,
+prints {"event": "ready"}, and runs a part of the one that each line of its input names: {"work": …, "seconds": …}. Whoever asks two of these
+processes by turns compares parts of the same second."""
 import json
 import sys
 import time
@@ -8,7 +9,6 @@ import torch
 
 torch.manual_seed(1)
 LAYERS, WIDTH, HEADS = 8, 1024, 16
-PARTS = 7
 # The layers as they are written, launch by launch, captured or not.
 torch.backends.mha.set_fastpath_enabled(False)
 
@@ -30,7 +30,7 @@ def train():
         loss.backward()
         optimiser.step()
 
-    return step, 30
+    return step, 10
 
 
 def decode():
@@ -42,7 +42,7 @@ def decode():
     def step():
         net(token)
 
-    return step, 200
+    return step, 80
 
 
 def decode_graphs():
@@ -67,26 +67,25 @@ def allocations():
         del held
         torch.cuda.empty_cache()
 
-    return step, 100
+    return step, 200
 
 
 WORK = {"train": train, "decode": decode, "decode-graphs": decode_graphs, "allocations": allocations}
 
 
-def timed(name):
-    step, count = WORK[name]()
-    for _ in range(max(3, count // 10)):
+def part(step, count):
+    step()  # another work may have emptied the caches
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
         step()
-    parts = []
-    for _ in range(PARTS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(count):
-            step()
-        torch.cuda.synchronize()
-        parts.append(time.perf_counter() - start)
-    print(json.dumps({"work": name, "seconds": sorted(parts)[PARTS // 2], "steps": count, "parts": parts}), flush=True)
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
-for word in sys.argv[1:]:
-    timed(word)
+prepared = {name: WORK[name]() for name in sys.argv[1:]}
+for step, count in prepared.values():
+    part(step, max(3, count // 4))
+print(json.dumps({"event": "ready"}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"work": line.strip(), "seconds": part(*prepared[line.strip()])}), flush=True)

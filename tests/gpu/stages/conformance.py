@@ -15,7 +15,7 @@ LIMIT_SECONDS = 280
 SIM_LIMIT_SECONDS = 900
 # On a card a case starts a context, which takes a good part of a second: so many slices run a part of the cases each, side by side.
 PARTS = 12
-PART_SECONDS, CASE_SECONDS = 90, 30
+PART_SECONDS, CASE_SECONDS = 140, 40
 # These ask the driver for more managed memory than a card has free, which can hang some cards. In a slice the shim refuses them.
 NOT_BARE = ["managed/over_the_device", "managed/refusals_change_nothing", "managed/largest_number"]
 

@@ -12,6 +12,7 @@ from kit import elf, place
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 FAMILIES = ROOT / "tests" / "gpu" / "programs" / "families.py"
 COSTS = ROOT / "tests" / "gpu" / "programs" / "costs.py"
+ANSWERS = ROOT / "tests" / "gpu" / "programs" / "answers.py"
 
 
 def run(here, result):
@@ -21,6 +22,8 @@ def run(here, result):
     libraries(here, result)
     memory(here, result)
     costs(here, result)
+    for row in place.lines(here.run([sys.executable, str(ANSWERS)], timeout=60).stdout):
+        result.row("answers", **row)
     calls_into_the_kernel(here, result)
     for method, why in here.injection_methods():
         result.value(f"injection {method}", why or "works")

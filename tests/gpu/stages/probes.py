@@ -140,7 +140,7 @@ def checkpoint(here, result, begun):
         return
     for mib in CHECKPOINT_MIB[: 2 if here.quick else None]:
         # Memory that leaves the card needs room in host memory.
-        if mib << 20 > min(here.total(), available()) * 0.8:
+        if mib << 20 > min(here.total(), place.available()) * 0.8:
             row = {"mib": mib, "refused": "too little memory here or on the card"}
         elif time.monotonic() - begun > LAST_SECONDS:
             row = {"mib": mib, "refused": "no time left in this stage"}
@@ -157,9 +157,3 @@ def one_checkpoint(here, mib):
         return {"mib": mib, "refused": f"not done after {LIMIT_SECONDS} s"}
     rows = place.lines(done.stdout)
     return rows[-1] if rows else {"mib": mib, "refused": done.stderr[-300:]}
-
-
-def available():
-    """Memory of this machine that is free, bytes."""
-    words = pathlib.Path("/proc/meminfo").read_text().split()
-    return int(words[words.index("MemAvailable:") + 1]) << 10

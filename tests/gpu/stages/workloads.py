@@ -3,7 +3,7 @@ from kit import place
 from stages import overhead
 
 WORKLOADS = [("training step", "train"), ("allocation storm", "allocations")]
-SECONDS = 240
+SECONDS = 120
 
 
 def run(here, result):
