@@ -6,6 +6,7 @@ mod daemon;
 mod device;
 mod errors;
 mod kernel;
+mod opening;
 mod process;
 pub mod strict;
 mod visible;

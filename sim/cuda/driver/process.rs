@@ -4,11 +4,12 @@
 //! device, so there every call returns "not initialised", as the real driver does.
 
 use super::kernel::Client;
+use super::opening::Opening;
 use super::visible;
 use crate::entry::{Out, Outcome, is_forked, refuse_if, set_forked, set_ready};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
 use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine, now_ns};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
 /// The driver's state that lives as long as the process.
 pub struct Process {
@@ -17,6 +18,7 @@ pub struct Process {
     pub gpus: Vec<&'static GpuInfo>,
     /// The way to the kernel side, if there is one.
     pub client: Option<Client>,
+    _opening: Opening,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -48,7 +50,7 @@ impl Process {
             return Err(CUresult::ERROR_OPERATING_SYSTEM);
         }
         let client = Client::new(machine);
-        Ok(Self { machine, gpus, client })
+        Ok(Self { machine, gpus, client, _opening: Opening::new()? })
     }
 }
 
@@ -102,10 +104,14 @@ pub fn cuInit(flags: u32) -> Outcome {
     if is_forked() {
         return Err(CUresult::ERROR_NOT_INITIALIZED);
     }
-    if PROCESS.get().is_none() {
-        let attached = Process::attach()?;
-        // Another thread may have been faster; both are attached to the same machine.
-        PROCESS.get_or_init(|| attached);
+    {
+        // One thread at a time: the process can have its names only once.
+        static ONCE: Mutex<()> = Mutex::new(());
+        let _alone = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+        if PROCESS.get().is_none() {
+            let attached = Process::attach()?;
+            PROCESS.get_or_init(|| attached);
+        }
     }
     set_ready(process()?.machine);
     Ok(())

@@ -141,6 +141,11 @@ const WORKER: &[c_long] = &[
     libc::SYS_ftruncate,
 ];
 
+/// What CUDA does when it is initialised, beyond NVML: it offers its descriptor of unified memory on an abstract
+/// socket, and answers CUDA_ERROR_OPERATING_SYSTEM where it may not (driver 580.159.04). Nothing connects to the
+/// socket, so accepting remains refused.
+const CUDA: &[c_long] = &[libc::SYS_bind, libc::SYS_listen];
+
 /// The daemon: its children, its sockets, its files.
 const DAEMON: &[c_long] = &[
     libc::SYS_execve,
@@ -150,8 +155,6 @@ const DAEMON: &[c_long] = &[
     libc::SYS_chdir,
     libc::SYS_dup3,
     libc::SYS_socketpair,
-    libc::SYS_bind,
-    libc::SYS_listen,
     libc::SYS_accept4,
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime,
@@ -217,9 +220,10 @@ fn groups(role: Role) -> Vec<&'static [c_long]> {
     let own = [DAEMON, older::DAEMON];
     let all: &[[&'static [c_long]; 2]] = match role {
         Role::CloseSockets => &[common],
-        Role::AskNvml | Role::WatchNvml | Role::MoveMemory => &[common, files, driver],
+        Role::AskNvml | Role::WatchNvml => &[common, files, driver],
+        Role::MoveMemory => &[common, files, driver, [CUDA, &[]]],
         Role::StopWork => &[common, files, driver, worker],
-        Role::Daemon => &[common, files, driver, worker, own],
+        Role::Daemon => &[common, files, driver, [CUDA, &[]], worker, own],
     };
     all.concat()
 }

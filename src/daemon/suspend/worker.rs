@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::jobs::{Job, LOCK_MS, PACKET_BYTES_MAX, Report};
+use crate::privileges::ALL_CALLS;
 use gpuslice_host::process::start_time;
 use gpuslice_host::seqpacket;
 use gpuslice_nvabi::sig;
@@ -98,6 +99,10 @@ impl Driver {
             (0, false) => {
                 Err("this driver has no checkpoints; install release 570 or later".to_owned())
             }
+            (code, _) if CUresult(code) == CUresult::ERROR_OPERATING_SYSTEM => Err(format!(
+                "cuInit answered {code}: it was refused a file or a system call; start gpusliced with {ALL_CALLS}=1, and \
+                 check that /dev/nvidia-uvm exists"
+            )),
             (code, _) => {
                 Err(format!("cuInit answered {code}; check that nvidia-smi works on this node"))
             }

@@ -8,6 +8,7 @@ use std::fs;
 
 /// Bits of the capabilities that the daemon's processes keep.
 const CHOWN: u64 = 1;
+pub const DAC_OVERRIDE: u64 = 1 << 1;
 pub const SYS_PTRACE: u64 = 1 << 19;
 const SYS_ADMIN: u64 = 1 << 21;
 
@@ -63,7 +64,7 @@ fn the_daemon_and_its_children_keep_what_they_need() {
     fs::write(&config, "preemption = \"probe\"\n").expect("written");
     node.start_daemon(&["--config", config.to_str().expect("plain")]);
     let daemon = node.pid().as_raw().unsigned_abs();
-    let kept = (SYS_PTRACE | CHOWN, SYS_PTRACE | CHOWN | SYS_ADMIN);
+    let kept = (SYS_PTRACE | CHOWN, SYS_PTRACE | CHOWN | SYS_ADMIN | DAC_OVERRIDE);
     expect_lowered("the daemon", daemon, 1, kept);
     for thread in fs::read_dir(format!("/proc/{daemon}/task")).expect("threads").flatten() {
         let thread = thread.file_name().to_string_lossy().parse().expect("a number");

@@ -10,7 +10,7 @@ use super::Tenant;
 use super::hangs::{LONG_US, Scene};
 use super::suspend::command;
 use crate::daemon::old_kernel::as_on_an_old_kernel;
-use crate::daemon::privileges::{SYS_PTRACE, expect_lowered};
+use crate::daemon::privileges::{DAC_OVERRIDE, SYS_PTRACE, expect_lowered};
 use crate::harness::node::{Node, admit};
 use crate::harness::wire::container_page;
 use crate::harness::{eventually, is_root, skip};
@@ -248,7 +248,8 @@ fn a_helper_that_hangs_stops_nothing() {
         panic!("a thread moves memory")
     };
     // The old kernel is a filter more.
-    expect_lowered("--move-memory", mover.cast_unsigned(), 3, (SYS_PTRACE, SYS_PTRACE));
+    let kept = SYS_PTRACE | DAC_OVERRIDE;
+    expect_lowered("--move-memory", mover.cast_unsigned(), 3, (kept, kept));
     all_goes_on(&scene, "--move-memory");
     scene.faults("none");
     drop(moved);
