@@ -1,7 +1,7 @@
 //! A test that skips itself passes. So `tests/run` fails where `tests/skips` does not allow the reason on this machine,
 //! and at its end `tests/failures` repeats what failed. This asks both scripts about logs whose answer is known.
 
-use crate::source::root;
+use crate::source::{all_sources, read, root};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -38,6 +38,49 @@ fn only_skips_of_the_table_are_allowed() {
         assert_eq!(named, !allowed, "{said}");
     }
     assert_eq!(judged("skips", "== tests\nok\n"), (true, "== nothing was skipped\n".to_owned()));
+}
+
+/// The reasons that a source gives where it calls `skip`: the last text of each call, `x` for what is filled in.
+fn reasons(text: &str) -> Vec<String> {
+    let is_name = |c: char| c.is_alphanumeric() || "_.".contains(c);
+    let calls = text.match_indices("skip(").filter(|(at, _)| !text[..*at].ends_with(is_name));
+    let reason = |(at, word): (usize, &str)| {
+        let call = text[at + word.len()..].split(");").next()?;
+        let last = call.split('"').skip(1).step_by(2).last()?;
+        let mut parts = last.split('{');
+        let first = parts.next()?.to_owned();
+        let filled = parts.filter_map(|part| part.split_once('}'));
+        Some(filled.fold(first, |text, (_, rest)| text + "x" + rest))
+    };
+    calls.filter_map(reason).collect()
+}
+
+/// Another wording of a reason fails no test, but all of CI at its end. What is not staged may never be skipped there.
+#[test]
+fn each_reason_for_a_skip_is_in_the_table() {
+    let table = read("tests/skips");
+    let table = table.split("<<'ROWS'\n").nth(1).and_then(|rest| rest.split("\nROWS\n").next());
+    let table = table.expect("the table");
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    let rows: Vec<&str> = rows.filter_map(|row| row.split_once(" ; ")).map(|row| row.1).collect();
+    let sources = all_sources();
+    let tests = sources.iter().filter(|source| source.path.starts_with("tests/it/"));
+    let all = tests.flat_map(|source| reasons(&source.text));
+    let is_reason = |text: &String| {
+        text.contains(' ') && !["SKIP", "(x)", "packaging/stage"].iter().any(|it| text.contains(it))
+    };
+    let all: Vec<String> = all.filter(is_reason).collect();
+    assert!(all.len() > 50, "{}", all.len());
+    let known = |reason: &String| {
+        rows.iter().any(|row| {
+            let grep = Command::new("grep").args(["-Exq", "--", row]).stdin(Stdio::piped()).spawn();
+            let mut grep = grep.expect("grep");
+            writeln!(grep.stdin.take().expect("a pipe"), "{reason}").expect("it reads");
+            grep.wait().expect("it ends").success()
+        })
+    };
+    let unknown: Vec<&String> = all.iter().filter(|reason| !known(reason)).collect();
+    assert!(unknown.is_empty(), "add a row to tests/skips for {unknown:?}");
 }
 
 #[test]

@@ -38,7 +38,8 @@ fn name_thread() -> io::Result<()> {
     let tid = unsafe { libc::gettid() };
     let path = format!("/proc/self/task/{tid}/comm");
     let name = fs::read(&path)?;
-    OpenOptions::new().write(true).open(path)?.write_all(&name)
+    // Read, it has a line's end; written, that would become a part of it.
+    OpenOptions::new().write(true).open(path)?.write_all(name.trim_ascii_end())
 }
 
 /// The socket: bound to the process's name, listening. Nothing connects to it here.
