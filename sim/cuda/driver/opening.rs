@@ -34,10 +34,9 @@ impl Opening {
 
 /// Writes the calling thread's name, which stays as it was: a real driver names a thread that it starts.
 fn name_thread() -> io::Result<()> {
-    // SAFETY: no argument.
-    let tid = unsafe { libc::gettid() };
-    let path = format!("/proc/self/task/{tid}/comm");
-    let name = fs::read(&path)?;
+    // Which is /proc/self/task/TID/comm, also where /proc counts in another pid namespace.
+    let path = "/proc/thread-self/comm";
+    let name = fs::read(path)?;
     // Read, it has a line's end; written, that would become a part of it.
     OpenOptions::new().write(true).open(path)?.write_all(name.trim_ascii_end())
 }

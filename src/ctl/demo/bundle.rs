@@ -1,6 +1,7 @@
 //! OCI bundles for the demo's containers, and the runtime's command line.
 
 use super::plan::Plan;
+use super::rootfs;
 use crate::node;
 use anyhow::{Context, Result};
 use gpuslice_host::{cgroup, layout};
@@ -11,26 +12,48 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Beginnings of the names of libraries that a driver loads for a program whose kernels are PTX. Of these the demo's
+/// are; the hook brings `libcuda.so.1` alone.
+const COMPILERS: [&str; 3] =
+    ["libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libnvidia-gpucomp.so"];
+
+/// What a container gets of this machine's driver beside the hook's part, as from an NVIDIA container toolkit; nothing
+/// of a simulated one.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    nodes: Vec<DeviceNode>,
+    libraries: Vec<PathBuf>,
+}
+
 /// A device node of a driver.
 #[derive(Clone, Debug)]
-pub struct DeviceNode {
+struct DeviceNode {
     path: PathBuf,
     major: u64,
     minor: u64,
 }
 
-/// The device nodes of this machine's driver: what an NVIDIA container toolkit gives to a container.
-///
-/// # Errors
-/// A node cannot be examined.
-pub fn device_nodes() -> Result<Vec<DeviceNode>> {
-    let common = layout::common_nodes().into_iter().map(PathBuf::from);
-    let examined = layout::gpu_nodes().into_iter().chain(common).map(|path| {
-        let rdev = fs::metadata(&path).with_context(|| path.display().to_string())?.rdev();
-        let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
-        Ok(DeviceNode { path, major, minor })
-    });
-    examined.collect()
+impl Given {
+    /// By the driver of this directory.
+    ///
+    /// # Errors
+    /// A node or the directory cannot be examined.
+    pub fn of(driver: &Path) -> Result<Given> {
+        let common = layout::common_nodes().into_iter().map(PathBuf::from);
+        let examined = layout::gpu_nodes().into_iter().chain(common).map(|path| {
+            let rdev = fs::metadata(&path).with_context(|| path.display().to_string())?.rdev();
+            let (major, minor) = (nix::sys::stat::major(rdev), nix::sys::stat::minor(rdev));
+            Ok(DeviceNode { path, major, minor })
+        });
+        let nodes = examined.collect::<Result<_>>()?;
+        let entries = fs::read_dir(driver).with_context(|| driver.display().to_string())?;
+        let is_compiler = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            COMPILERS.iter().any(|start| name.starts_with(start))
+        };
+        let libraries = entries.flatten().map(|entry| entry.path()).filter(is_compiler).collect();
+        Ok(Given { nodes, libraries })
+    }
 }
 
 /// Writes `config.json`: annotations request the slice, the hook does the rest.
@@ -42,11 +65,11 @@ pub fn write(
     plan: &Plan,
     arguments: &[String],
     daemon: &Path,
-    nodes: &[DeviceNode],
+    given: &Given,
 ) -> Result<()> {
     let hook = node::part("gpuslice-hook")?;
     let mut config = config(plan, arguments, &hook, daemon);
-    give(&mut config, nodes);
+    give(&mut config, given);
     let text = serde_json::to_vec_pretty(&config)?;
     let path = bundle.join("config.json");
     fs::write(&path, text).with_context(|| path.display().to_string())
@@ -76,8 +99,18 @@ fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Valu
     })
 }
 
-/// Gives a container these nodes and the right to use them. Without any, the runtime's defaults hold.
-fn give(config: &mut Value, nodes: &[DeviceNode]) {
+/// Gives a container the nodes, with the right to use them, and the libraries. Without nodes the runtime's defaults
+/// hold.
+fn give(config: &mut Value, given: &Given) {
+    let mounts = given.libraries.iter().filter_map(|library| {
+        let to = rootfs::library_dir()?.join(library.file_name()?);
+        let options = ["bind", "ro", "nosuid", "nodev"];
+        Some(json!({ "destination": to, "type": "bind", "source": library, "options": options }))
+    });
+    if let Some(all) = config["mounts"].as_array_mut() {
+        all.extend(mounts);
+    }
+    let nodes = &given.nodes;
     if nodes.is_empty() {
         return;
     }
@@ -139,7 +172,16 @@ mod tests {
             let mut config =
                 config(&plan, &["tenant".to_owned()], Path::new("/h"), Path::new("/d"));
             let control = DeviceNode { path: "/dev/nvidiactl".into(), major: 195, minor: 255 };
-            give(&mut config, &[control]);
+            let compiler = "/d/libnvidia-ptxjitcompiler.so.1".into();
+            give(&mut config, &Given { nodes: vec![control], libraries: vec![compiler] });
+            let linux = &config["linux"];
+            assert_eq!(linux["devices"][0]["path"], "/dev/nvidiactl");
+            let allowed = |rule: &Value| (rule["allow"].clone(), rule["minor"].clone());
+            let rules = linux["resources"]["devices"].as_array().expect("rules");
+            let rules: Vec<(Value, Value)> = rules.iter().map(allowed).collect();
+            assert_eq!(rules, [(false.into(), Value::Null), (true.into(), 255.into())]);
+            let mounts = config["mounts"].as_array().expect("mounts");
+            assert_eq!(mounts.last().expect("three")["source"], "/d/libnvidia-ptxjitcompiler.so.1");
             let spec: Spec = serde_json::from_value(config.clone()).expect("a specification");
             assert_eq!(serde_json::to_value(spec).expect("JSON"), config);
         }

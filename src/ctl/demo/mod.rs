@@ -74,8 +74,8 @@ struct Stage {
     admin: Admin,
     /// The OCI runtime; none for plain processes.
     runtime: Option<String>,
-    /// The driver's device nodes, for containers; none of a simulated one.
-    nodes: Vec<bundle::DeviceNode>,
+    /// What containers get of the driver beside the hook's part.
+    given: bundle::Given,
     /// The GPU's memory.
     memory: Bytes,
     work: tempfile::TempDir,
@@ -163,7 +163,10 @@ fn set_up(options: &Options, runtime: Option<String>) -> Result<Stage> {
         true => Some(PrivateDevice::new()?),
         false => None,
     };
-    let nodes = if device.is_some() { Vec::new() } else { bundle::device_nodes()? };
+    let given = match device {
+        Some(_) => bundle::Given::default(),
+        None => bundle::Given::of(&driver)?,
+    };
     if !options.json {
         let containers = |name| format!("containers under {name}");
         let how = runtime.as_ref().map_or("plain processes".to_owned(), containers);
@@ -177,7 +180,7 @@ fn set_up(options: &Options, runtime: Option<String>) -> Result<Stage> {
         let gpu = Selector::new("all")?;
         admin.ask(&Command::SetPolicy { gpu, policy })?;
     }
-    Ok(Stage { tenants: Vec::new(), admin, runtime, nodes, memory, work, daemon, _device: device })
+    Ok(Stage { tenants: Vec::new(), admin, runtime, given, memory, work, daemon, _device: device })
 }
 
 impl Stage {
@@ -185,7 +188,7 @@ impl Stage {
     fn start(&mut self, plan: Plan) -> Result<()> {
         let (work, daemon) = (self.work.path(), self.daemon.dir.path());
         self.tenants.push(match &self.runtime {
-            Some(runtime) => Tenant::container(plan, runtime, work, daemon, &self.nodes)?,
+            Some(runtime) => Tenant::container(plan, runtime, work, daemon, &self.given)?,
             None => Tenant::process(plan, &self.admin)?,
         });
         Ok(())

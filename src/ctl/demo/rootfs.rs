@@ -41,10 +41,17 @@ fn parse_ldd(text: &str) -> Vec<PathBuf> {
     paths.map(PathBuf::from).collect()
 }
 
+/// Where the loader looks, on this machine and so in the container.
+const LIBRARY_DIRS: [&str; 3] = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64"];
+
 fn beside_libc(name: &str) -> PathBuf {
-    let places = ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64"];
-    let found = places.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
+    let found = LIBRARY_DIRS.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
     found.unwrap_or_default()
+}
+
+/// The directory of the C library.
+pub fn library_dir() -> Option<PathBuf> {
+    beside_libc("libc.so.6").parent().map(Path::to_owned)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

@@ -86,13 +86,13 @@ impl Tenant {
         runtime: &str,
         work: &Path,
         daemon: &Path,
-        nodes: &[bundle::DeviceNode],
+        given: &bundle::Given,
     ) -> Result<Tenant> {
         let bundle = work.join(&plan.name);
         let mut arguments = vec!["/tenant".to_owned()];
         arguments.extend(plan.program());
         rootfs::build(&bundle.join("rootfs"), &node::part("tenant")?)?;
-        bundle::write(&bundle, &plan, &arguments, daemon, nodes)?;
+        bundle::write(&bundle, &plan, &arguments, daemon, given)?;
         let root = work.join("runtime");
         let mut command = bundle::command(runtime, &root);
         command.arg("run").arg("--bundle").arg(&bundle).arg(&plan.name);

@@ -10,7 +10,7 @@
 //! * `fill BYTES`: allocations of that size until one is refused; `filled COUNT RESULT`
 //! * `info`: `info FREE TOTAL`, as cuMemGetInfo says
 //! * `drop`: gives everything back; `dropped`
-//! * `hangup`: closes all sockets there are; `hung COUNT`
+//! * `hangup`: closes all sockets there are; `hung COUNT`, of the connections among them
 //! * `look`: asks NVML what there is; `looked 1`, or 0 if it does not answer
 //! * `fork`: makes a child that keeps all that it inherits and does nothing; `forked PID`
 //!

@@ -2,14 +2,28 @@
 
 use std::ptr::null_mut;
 
-/// Closes every socket of this process, whichever library opened it; returns how many those were.
+/// Closes every socket of this process, whichever library opened it; returns how many of those were connections.
 pub fn hang_up() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
     let numbers: Vec<i32> =
         open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     let sockets = numbers.into_iter().filter(|&fd| is_socket(fd));
-    // SAFETY: the whole point: a program that takes no heed of what others have open.
-    sockets.filter(|&fd| unsafe { libc::close(fd) } == 0).count()
+    let connections = sockets.filter(|&fd| {
+        let is_connected = is_connected(fd);
+        // SAFETY: the whole point: a program that takes no heed of what others have open.
+        let is_closed = unsafe { libc::close(fd) } == 0;
+        is_connected && is_closed
+    });
+    connections.count()
+}
+
+fn is_connected(fd: i32) -> bool {
+    // SAFETY: the structure is valid as zeros, and the kernel writes no more than its size.
+    unsafe {
+        let mut peer: libc::sockaddr_un = std::mem::zeroed();
+        let mut size = size_of_val(&peer) as libc::socklen_t;
+        libc::getpeername(fd, (&raw mut peer).cast(), &raw mut size) == 0
+    }
 }
 
 /// Asks NVML, for the first time perhaps, what the first GPU has; whether it answers.
