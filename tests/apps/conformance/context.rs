@@ -1,5 +1,6 @@
 //! Contexts: one costs memory from its creation on, and its end releases everything made in it.
 
+use crate::pool::PIECE;
 use crate::words::*;
 use gpuslice_apps::api::calls;
 use gpuslice_nvabi::types::*;
@@ -7,7 +8,7 @@ use gpuslice_nvabi::types::*;
 family!("context":
     costs_memory, attached_and_detached, fifty_in_turn, several_at_once,
     takes_allocations_along, takes_pitched_and_managed_along, takes_ordered_memory_along,
-    ordered_memory_outlives_its_context,
+    ordered_memory_outlives_its_context, ordered_memory_outlives_a_reset,
     unknown_limit, current_after_destroy, destroy_twice, destroy_nothing, null_out,
     use_after_destroy, of_another_thread, green, given_back, old_create, with_affinity,
     with_params, primary, primary_counts, primary_reset, primary_state, refused_when_full,
@@ -236,6 +237,38 @@ fn ordered_memory_outlives_its_context(gpu: Gpu) -> Outcome {
     ok!(cuMemFree_v2(at));
     gpu.synchronize()?;
     gpu.back()
+}
+
+/// Memory of the default pool belongs to the device: after a reset of the primary context, all of it is still taken.
+fn ordered_memory_outlives_a_reset(gpu: Gpu) -> Outcome {
+    let bytes = gpu.part(4)?;
+    let with = with_primary(gpu)?;
+    let (kept, mut at) = (crate::pool::ordered(bytes, CUstream::NULL)?, 0);
+    gpu.synchronize()?;
+    with.took(bytes, PIECE)?;
+    set_current(gpu.context)?;
+    ok!(cuDevicePrimaryCtxReset_v2(gpu.device));
+    gpu.took(bytes, PIECE)?;
+    with_primary(gpu)?;
+    with.took(bytes, PIECE)?;
+    says!(OOM, cuMemAlloc_v2(&mut at, with.before - bytes / 2));
+    let more = crate::pool::ordered(bytes, CUstream::NULL)?;
+    with.took(2 * bytes, 2 * PIECE)?;
+    ok!(cuMemFreeAsync(more, CUstream::NULL));
+    gpu.synchronize()?;
+    with.took(bytes, PIECE)?;
+    // Whether a card's driver then frees it is not known.
+    let freed = calls::cuMemFreeAsync(kept, CUstream::NULL) == SUCCESS;
+    gpu.synchronize()?;
+    if freed { with.back() } else { with.took(bytes, PIECE) }
+}
+
+/// Makes the primary context current. Returns the device as it is with that context.
+fn with_primary(gpu: Gpu) -> Outcome<Gpu> {
+    let mut context = CUcontext::NULL;
+    ok!(cuDevicePrimaryCtxRetain(&mut context, gpu.device));
+    set_current(context)?;
+    gpu.measured()
 }
 
 /// A limit may cost memory, in its context.
