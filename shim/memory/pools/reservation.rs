@@ -135,6 +135,8 @@ struct State {
     released: u64,
     /// Reserved bytes beyond the charge, at the last refresh.
     owed: u64,
+    /// The driver has reported the reserved bytes.
+    reported: bool,
     life: Life,
 }
 
@@ -522,7 +524,12 @@ impl State {
         if self.life != Life::Open {
             return 0;
         }
-        let reserved = backend.reserved().unwrap_or(self.used);
+        let reserved = backend.reserved();
+        self.reported |= reserved.is_some();
+        // A driver that has reported may not do so without a context or after an error. What the pool has is then
+        // unknown, and its memory outlives all contexts: the charge stays.
+        let least = if self.reported { self.charged } else { 0 };
+        let reserved = reserved.unwrap_or(self.used.max(least));
         self.settle(reserved).apply(backend)
     }
 }

@@ -347,6 +347,25 @@ fn without_the_attribute_a_pool_is_charged_by_its_allocations() {
     assert_eq!(fake.state().taken, 512);
 }
 
+/// As after the reset of a context: what the pool keeps stays charged, once.
+#[test]
+fn a_driver_that_no_longer_reports_reserved_bytes_changes_no_charge() {
+    let (pool, mut fake) = (PoolReservation::default(), Fake::new(200 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, 40 * MIB));
+    pool.settle(&fake);
+    fake.tells = false;
+    free(&pool, &fake, 40 * MIB);
+    assert_eq!((pool.charged(), fake.state().taken), (64 * MIB, 64 * MIB));
+    fake.tells = true;
+    assert!(allocate(&pool, &fake, 60 * MIB));
+    pool.settle(&fake);
+    assert_eq!((pool.charged(), fake.state().taken), (64 * MIB, 64 * MIB));
+    free(&pool, &fake, 60 * MIB);
+    fake.trim();
+    pool.settle(&fake);
+    assert_eq!((pool.charged(), fake.state().taken), (0, 0));
+}
+
 /// Eight threads allocate, free, trim and settle at random. In the end the charge is what the pool has
 /// reserved, nothing is charged twice, and the pool never exceeded the bytes taken for it.
 #[test]

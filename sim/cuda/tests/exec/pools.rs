@@ -192,6 +192,24 @@ scenarios! {
         assert_eq!(found, default_pool());
     }
 
+    allocations_outlive_a_reset("mem=1GiB") {
+        let mut context = CUcontext::NULL;
+        let mut retain = || {
+            ok!(cuDevicePrimaryCtxRetain(&mut context, 0));
+            ok!(cuCtxSetCurrent(context));
+            free_bytes()
+        };
+        ok!(cuInit(0));
+        let before = retain();
+        let kept = alloc_async(512 * MIB, CUstream::NULL);
+        ok!(cuCtxSynchronize());
+        ok!(cuDevicePrimaryCtxReset_v2(0));
+        assert_eq!((before - retain(), attribute(default_pool(), RESERVED)), (512 * MIB, 512 * MIB));
+        ok!(cuMemFreeAsync(kept, CUstream::NULL));
+        ok!(cuCtxSynchronize());
+        assert_eq!((free_bytes(), attribute(default_pool(), RESERVED)), (before, 0));
+    }
+
     allocations_outlive_their_context("mem=1GiB") {
         let context = context_on(0);
         let pointer = alloc_async(200 * MIB, CUstream::NULL);
