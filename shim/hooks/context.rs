@@ -12,7 +12,6 @@
 //! is there.
 
 use crate::channels;
-use crate::daemon::sys::nap;
 use crate::guard::Outcome;
 use crate::launch;
 use crate::memory::allocations::Removed;
@@ -27,25 +26,8 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::CONTEXT_BYTES_MAX;
 use gpuslice_wire::units::KIB;
 
-/// Pauses between measurements of a context that seems to cost nothing, in ns: together longer than the 100 ms between
-/// two samples of a GPU.
-const AGAIN_AFTER: [u64; 5] = [10_000_000, 20_000_000, 40_000_000, 80_000_000, 100_000_000];
-
 fn refused(result: CUresult) -> bool {
     result != CUresult::SUCCESS
-}
-
-/// The memory that a context just created has taken; `free`: it may have taken none. `None` if it cannot be measured.
-fn measured(slice: &Slice, lane: Lane, guess: u64, free: bool) -> Option<u64> {
-    let mut cost = slice.unaccounted(lane, guess);
-    for pause in AGAIN_AFTER {
-        if free || cost != Some(0) {
-            break;
-        }
-        nap(pause);
-        cost = slice.unaccounted(lane, guess);
-    }
-    cost
 }
 
 /// Creates an object by `call`, which `undo` can end again. Returns its cost with the driver's result.
@@ -81,7 +63,8 @@ fn priced(
         slice.daemon.hold_contexts(lane, others);
         return Ok((result, ContextCharge::default()));
     }
-    let cost = measured(slice, lane, apart, free).filter(|&cost| cost > 0 || free);
+    let cost = slice.unaccounted_once(lane, apart, |cost| cost != Some(0) || free);
+    let cost = cost.filter(|&cost| cost > 0 || free);
     if let Err(refused) = reservation.adjust(cost.unwrap_or(if free { 0 } else { guess })) {
         let _ = undo();
         slice.daemon.hold_contexts(lane, others);

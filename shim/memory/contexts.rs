@@ -183,6 +183,14 @@ impl Contexts {
         noted.charge.add(more);
     }
 
+    /// The charge of a limit of a context.
+    #[must_use]
+    pub fn of_limit(&self, context: CUcontext, limit: usize) -> u64 {
+        let known = self.open();
+        let noted = known.contexts.get(&key(context));
+        noted.and_then(|noted| noted.charge.limits.get(limit).copied()).unwrap_or(0)
+    }
+
     /// Notes that a limit was lowered by `bytes`. Returns the part of its charge to release.
     #[must_use]
     pub fn lower(&self, context: CUcontext, limit: usize, bytes: u64) -> u64 {

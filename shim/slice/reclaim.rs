@@ -1,8 +1,13 @@
 //! Brings the charges of this process's memory up to date, and releases what it does not use.
 
 use super::state::Slice;
+use crate::daemon::sys::nap;
 use crate::memory::followed;
 use gpuslice_wire::ids::Lane;
+
+/// Pauses between measurements that do not show yet what the driver has done, in ns: together longer than the 100 ms
+/// between two samples of a GPU.
+const AGAIN_AFTER: [u64; 5] = [10_000_000, 20_000_000, 40_000_000, 80_000_000, 100_000_000];
 
 impl Slice {
     /// Releases unused memory: called when this process is short of memory, and when another one of the
@@ -36,5 +41,25 @@ impl Slice {
     pub fn unaccounted(&self, lane: Lane, apart: u64) -> Option<u64> {
         self.settle_all();
         self.daemon.unaccounted(lane, apart)
+    }
+
+    /// The same after the driver has taken memory or given some back. NVML's figures may be older than that, or a list
+    /// may lack them, so the daemon is asked again until an answer `fits`, for a bounded time.
+    #[must_use]
+    pub fn unaccounted_once(
+        &self,
+        lane: Lane,
+        apart: u64,
+        fits: impl Fn(Option<u64>) -> bool,
+    ) -> Option<u64> {
+        let mut bytes = self.unaccounted(lane, apart);
+        for pause in AGAIN_AFTER {
+            if fits(bytes) {
+                break;
+            }
+            nap(pause);
+            bytes = self.unaccounted(lane, apart);
+        }
+        bytes
     }
 }

@@ -3,7 +3,8 @@
 //! A program reads back what it has set. Three of the limits are sizes of device memory the driver
 //! keeps: the stacks of all threads the GPU can run at once, the buffer of `printf`, the heap of
 //! `malloc` in kernels. `memory` takes and releases it when a program sets one of them. An H200 (driver
-//! 580.159.04) took nothing when a program set the heap or the buffer to 64 MiB, and no kernel used them.
+//! 580.159.04) took nothing when a program set the heap or the buffer to 64 MiB, and no kernel used them. It took the
+//! stacks of all threads when a program set 4096 and then 16384 bytes, and gave all back when it set 1024 again.
 
 use super::{current, named_or_current};
 use crate::entry::{Out, Outcome, refuse_if};

@@ -7,7 +7,7 @@ use gpuslice_nvabi::types::*;
 
 family!("context":
     costs_memory, attached_and_detached, fifty_in_turn, several_at_once,
-    takes_allocations_along, takes_pitched_and_managed_along, takes_ordered_memory_along,
+    lower_stack, lower_stack_in_steps, takes_allocations_along, takes_pitched_and_managed_along, takes_ordered_memory_along,
     ordered_memory_outlives_its_context, ordered_memory_outlives_a_reset,
     unknown_limit, current_after_destroy, destroy_twice, destroy_nothing, null_out,
     use_after_destroy, of_another_thread, green, given_back, old_create, with_affinity,
@@ -291,6 +291,51 @@ fn heap_limit() -> Outcome {
 
 fn stack_limit() -> Outcome {
     limit(CU_LIMIT_STACK_SIZE, 4096)
+}
+
+/// Stack bytes for each thread, of which all threads that can be resident need about an eighth of the device.
+fn stack_of_an_eighth(gpu: Gpu) -> Outcome<(usize, usize)> {
+    let processors = gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let each = gpu.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
+    let threads = (processors * each) as usize;
+    Ok((threads, gpu.part(8)? / threads / 256 * 256))
+}
+
+fn set_stack(bytes: usize) -> Outcome {
+    ok!(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes));
+    ok!(cuCtxSynchronize());
+    Ok(())
+}
+
+/// A larger stack is taken when it is set, and given back when a smaller one is: the memory is there for others again.
+fn lower_stack(gpu: Gpu) -> Outcome {
+    let (threads, more) = stack_of_an_eighth(gpu)?;
+    let mut first = 0;
+    ok!(cuCtxGetLimit(&mut first, CU_LIMIT_STACK_SIZE));
+    for _ in 0..3 {
+        set_stack(first + more)?;
+        gpu.took(more * threads, PIECE)?;
+        set_stack(first)?;
+        gpu.back()?;
+        gpu.release(gpu.alloc(gpu.before - gpu.part(16)?)?)?;
+    }
+    Ok(())
+}
+
+fn lower_stack_in_steps(gpu: Gpu) -> Outcome {
+    let (threads, more) = stack_of_an_eighth(gpu)?;
+    let mut first = 0;
+    ok!(cuCtxGetLimit(&mut first, CU_LIMIT_STACK_SIZE));
+    let mut largest = 0;
+    for times in [1, 2, 4, 2, 1] {
+        let bytes = times * more * threads;
+        largest = bytes.max(largest);
+        set_stack(first + times * more)?;
+        // How much of it a card's driver gives back at once is not known.
+        gpu.took(bytes, largest - bytes + PIECE)?;
+    }
+    set_stack(first)?;
+    gpu.back()
 }
 
 fn unknown_limit(_: Gpu) -> Outcome {

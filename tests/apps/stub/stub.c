@@ -20,7 +20,7 @@ typedef void *H;
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, TOO_EARLY = 3, NO_CONTEXT = 201, NOT_FOUND = 500, ODD = 999 };
 enum { DEVICES = 8, LIVE = 1 << 16 };
 
-struct context { int device; size_t heap; };
+struct context { int device; size_t heap, stack; };
 /* A pool, which grows by pieces; what it keeps of freed memory is above its threshold given back. */
 struct pool { int device, made, dying, live; size_t reserved, used, threshold; };
 struct live { P at; size_t bytes; int device; struct context *context; int references; struct pool *pool; };
@@ -122,7 +122,7 @@ API R cuCtxCreate_v2(H *c, unsigned flags, int d) {
     (void)flags;
     if (d < 0 || d >= devices()) return 101;
     *c = current = malloc(sizeof(struct context));
-    *current = (struct context){d, 8 << 20};
+    *current = (struct context){d, 8 << 20, 1 << 10};
     return OK;
 }
 API R cuCtxDestroy_v2(H c) {
@@ -197,15 +197,25 @@ API R cuMemHostRegister_v2(P p, size_t n, unsigned flags) {
     return r;
 }
 API R cuMemHostUnregister(P p) { return drop(p); }
-/* The only limit is the heap's, up to a GiB. */
+/* Two multiprocessors of 1024 threads each. */
+API R cuDeviceGetAttribute(int *n, int what, int d) {
+    *n = what == 16 ? 2 : what == 39 ? 1024 : 0;
+    return d < 0 || d >= devices() ? 101 : OK;
+}
+static size_t *limit_of(int limit) {
+    return !current ? NULL : limit == 0 ? &current->stack : limit == 2 ? &current->heap : NULL;
+}
+/* The limits are the stack's and the heap's, up to a GiB. */
 API R cuCtxSetLimit(int limit, size_t n) {
-    if (!current || limit != 2 || n > 1 << 30) return INVALID;
-    current->heap = n;
+    size_t *place = limit_of(limit);
+    if (!place || n > 1 << 30) return INVALID;
+    *place = n;
     return OK;
 }
 API R cuCtxGetLimit(size_t *n, int limit) {
-    if (!current || limit != 2) return INVALID;
-    *n = current->heap;
+    size_t *place = limit_of(limit);
+    if (!place) return INVALID;
+    *n = *place;
     return OK;
 }
 /* From before CUDA 3.2: 32 bits of everything, and so few bytes of addresses that one will do. */
