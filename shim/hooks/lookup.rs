@@ -10,7 +10,8 @@
 //! address alone is ambiguous.
 //!
 //! The map is filled once, from the exported name of every hook, and then from the real
-//! `cuGetProcAddress` for forms to which it gives an address of its own.
+//! `cuGetProcAddress` for forms to which it gives an address of its own. An address that the driver exports as
+//! another form of the name is that form, whatever version was asked for, and only its hook belongs to it.
 
 use crate::daemon::sys;
 use crate::hooks;
@@ -52,8 +53,9 @@ pub fn hooked(real: *mut c_void, asked: &CStr) -> *mut c_void {
     own.or_else(|| MAP.get(real as usize, renamed(asked)?)).unwrap_or(real)
 }
 
-/// The function that a name means from some version on, if it is no form of the name. `cuda.h` of CUDA 12 and later
-/// defines `cuGraphInstantiate` as this function, and so does the driver.
+/// The function that a name may mean from some version on, if it is no form of the name. `cuda.h` of CUDA 12 and
+/// later defines `cuGraphInstantiate` as this function. A driver need not: 580.159.04 answers the first
+/// `cuGetProcAddress` with `cuGraphInstantiate_v2`.
 fn renamed(asked: &CStr) -> Option<&'static CStr> {
     (asked == c"cuGraphInstantiate").then_some(c"cuGraphInstantiateWithFlags")
 }
@@ -84,6 +86,14 @@ impl Map {
             }
         }
         None
+    }
+
+    /// Enters the hook of a form that the driver gave for a base name, unless the function has a hook: it is exported
+    /// as another form.
+    fn insert_asked(&self, base: &CStr, real: usize, form: (&'static CStr, *mut c_void)) {
+        if self.get(real, base).is_none() {
+            self.insert(real, form.0, form.1);
+        }
     }
 
     fn is_named(&self, place: usize, asked: &CStr) -> bool {
@@ -166,28 +176,34 @@ fn fill() {
     each_hook(&mut |name, since, hook| {
         // An older driver would return an older form, with another signature.
         if since <= driver
-            && let Some(real) = ask(name, since)
+            && let Some((base, real)) = ask(name, since)
         {
-            MAP.insert(real as usize, name, hook);
+            MAP.insert_asked(&base, real as usize, (name, hook));
         }
     });
     MAP.state.store(FILLED, Ordering::Release);
 }
 
-/// The real driver's address for the base name of `exported`, at the version that introduced it.
-fn ask(exported: &CStr, since: i32) -> Option<*mut c_void> {
+/// The base name of `exported`, and the real driver's address for it at the version that introduced this form.
+fn ask(exported: &CStr, since: i32) -> Option<(CString, *mut c_void)> {
     let exported = exported.to_str().ok()?;
-    let plain = exported.strip_suffix("_ptsz").or(exported.strip_suffix("_ptds"));
-    let flags = if plain.is_some() { PER_THREAD } else { 0 };
-    let plain = plain.unwrap_or(exported);
-    let base = match plain.rsplit_once("_v") {
-        Some((base, version)) if version.bytes().all(|b| b.is_ascii_digit()) => base,
-        _ => plain,
-    };
+    let base = base_of(exported);
+    let is_per_thread = exported.ends_with("_ptsz") || exported.ends_with("_ptds");
+    let flags = if is_per_thread { PER_THREAD } else { 0 };
     let base = CString::new(base).ok()?;
     let mut address = ptr::null_mut();
     let result = driver_lookup(&base, &raw mut address, since, flags)?;
-    (result == CUresult::SUCCESS && !address.is_null()).then_some(address)
+    (result == CUresult::SUCCESS && !address.is_null()).then_some((base, address))
+}
+
+/// An exported name without the suffixes of versions and streams.
+fn base_of(exported: &str) -> &str {
+    let plain = exported.strip_suffix("_ptsz").or(exported.strip_suffix("_ptds"));
+    let plain = plain.unwrap_or(exported);
+    match plain.rsplit_once("_v") {
+        Some((base, version)) if version.bytes().all(|b| b.is_ascii_digit()) => base,
+        _ => plain,
+    }
 }
 
 /// The real driver's newest `cuGetProcAddress`; `None` for a driver older than 11.3.
@@ -245,6 +261,33 @@ mod tests {
             assert_eq!(map.get(real << 4, c"cuCoredumpGetAttribute"), None);
         }
         assert_eq!(map.get(251 << 4, c"cuLaunch"), None);
+    }
+
+    /// A driver may answer with an older form than the table expects as of a version.
+    #[test]
+    fn an_exported_form_has_its_own_hook() {
+        let map = Map::new();
+        let hook = |number: usize| number as *mut c_void;
+        map.insert(32, c"cuCtxCreate_v2", hook(2));
+        // The first address is the second form's, the other is no symbol's.
+        for real in [32, 64] {
+            map.insert_asked(c"cuCtxCreate", real, (c"cuCtxCreate_v3", hook(3)));
+        }
+        let found = [32, 64].map(|real| map.get(real, c"cuCtxCreate"));
+        assert_eq!(found, [Some(hook(2)), Some(hook(3))]);
+        assert_eq!(map.get(32, c"cuCtxCreate_v3"), None);
+    }
+
+    /// Otherwise the address of a form without a hook could have another form's.
+    #[test]
+    fn the_forms_of_a_name_have_hooks_all_or_none() {
+        let mut hooked = std::collections::BTreeMap::new();
+        for row in gpuslice_nvabi::DRIVER {
+            let is_hooked = row.shim == gpuslice_nvabi::Shim::Hook;
+            let all = *hooked.entry(base_of(row.name)).or_insert(is_hooked);
+            assert_eq!(all, is_hooked, "{}", row.name);
+        }
+        assert_eq!(base_of("cuMemcpyHtoD_v2_ptds"), "cuMemcpyHtoD");
     }
 
     #[test]

@@ -35,13 +35,20 @@ pub enum Missing {
 }
 
 /// The symbol for `base` as of `cuda_version` (major * 1000 + minor * 10), under `flags` of
-/// `cuGetProcAddress`.
+/// `cuGetProcAddress_v2`.
 pub fn symbol(base: &str, cuda_version: u32, flags: u64) -> Result<Found, Missing> {
-    // From CUDA 12 on the header maps this name to another function, not to a version of itself.
+    // From CUDA 12 on the header maps this name to another function, not to a version of itself. Whether a card's
+    // driver does so here is not known.
     let base = match base {
         "cuGraphInstantiate" if cuda_version >= 12000 => "cuGraphInstantiateWithFlags",
         other => other,
     };
+    form(base, cuda_version, flags)
+}
+
+/// The same for the first `cuGetProcAddress`, which keeps to the forms of the name: an H200's driver (580.159.04) gave
+/// `cuGraphInstantiate_v2` for `cuGraphInstantiate` as of 12000.
+pub fn form(base: &str, cuda_version: u32, flags: u64) -> Result<Found, Missing> {
     let first = INDEX.first(base.as_bytes()).ok_or(Missing::NotFound)?;
     let plain = newest(first, cuda_version).ok_or(Missing::VersionNotSufficient)?;
     let chosen = if flags & PER_THREAD_DEFAULT_STREAM == 0 {

@@ -2,10 +2,11 @@
 //!
 //! A program asks for a base name, the CUDA version it was written for and the default stream it
 //! means; it gets the newest form of the function that version knew. Names of exact symbols are
-//! not found, nor are functions newer than the driver's own version.
+//! not found, nor are functions newer than the driver's own version. The first form of the lookup differs
+//! from the second in one name ([`lookup::form`]).
 
 use crate::driver::{process, text};
-use gpuslice_nvabi::lookup::{self, Missing};
+use gpuslice_nvabi::lookup::{self, Found, Missing};
 use gpuslice_nvabi::types::{
     CU_GET_PROC_ADDRESS_SUCCESS, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, CUdriverProcAddressQueryResult, CUresult,
@@ -33,10 +34,18 @@ fn driver_version() -> u32 {
     major * 1000 + minor * 10
 }
 
+/// Selects among the forms of a name.
+type Select = fn(&str, u32, u64) -> Result<Found, Missing>;
+
 /// The address, or why there is none.
-fn address(name: &str, version: u32, flags: u64) -> Result<usize, CUdriverProcAddressQueryResult> {
+fn address(
+    select: Select,
+    name: &str,
+    version: u32,
+    flags: u64,
+) -> Result<usize, CUdriverProcAddressQueryResult> {
     let asked = version.min(driver_version());
-    match lookup::symbol(name, asked, flags) {
+    match select(name, asked, flags) {
         Ok(found) => {
             addresses().get(found.index).copied().ok_or(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
         }
@@ -61,7 +70,7 @@ pub mod imp {
         version: i32,
         flags: u64,
     ) -> Outcome {
-        look(symbol, pfn, version, flags).1
+        look(lookup::form, symbol, pfn, version, flags).1
     }
 
     pub fn cuGetProcAddress_v2(
@@ -71,7 +80,7 @@ pub mod imp {
         flags: u64,
         status: Out<CUdriverProcAddressQueryResult>,
     ) -> Outcome {
-        let (result, outcome) = look(symbol, pfn, version, flags);
+        let (result, outcome) = look(lookup::symbol, symbol, pfn, version, flags);
         if let Some(result) = result {
             status.set_if_wanted(result);
         }
@@ -79,6 +88,7 @@ pub mod imp {
     }
 
     fn look(
+        select: Select,
         symbol: In<c_char>,
         pfn: Out<*mut c_void>,
         version: i32,
@@ -94,7 +104,7 @@ pub mod imp {
         let Ok(name) = text(symbol, NAME_MOST) else {
             return invalid;
         };
-        match address(&name, version, flags) {
+        match address(select, &name, version, flags) {
             Ok(entry) => {
                 pfn.set_if_wanted(entry as *mut c_void);
                 (Some(CU_GET_PROC_ADDRESS_SUCCESS), Ok(()))

@@ -2,7 +2,7 @@
 
 mod headers;
 
-use gpuslice_nvabi::lookup::{Missing, PER_THREAD_DEFAULT_STREAM, exported, symbol};
+use gpuslice_nvabi::lookup::{Missing, PER_THREAD_DEFAULT_STREAM, exported, form, symbol};
 use gpuslice_nvabi::table::{DRIVER_COUNT, NVML_COUNT};
 use gpuslice_nvabi::types::{CUresult, nvmlReturn_t};
 use gpuslice_nvabi::{DRIVER, Function, NVML, Shim, Sim};
@@ -203,6 +203,20 @@ fn lookup_picks_the_version_asked_for() {
     ] {
         let found = symbol(base, version, flags).map(|found| found.symbol);
         assert_eq!(found, Ok(expected), "{base} as of {version}, flags {flags}");
+    }
+}
+
+/// As an H200's driver answered.
+#[test]
+fn the_first_lookup_keeps_to_the_forms_of_a_name() {
+    for (base, version, expected) in [
+        ("cuGraphInstantiate", 11040, "cuGraphInstantiate_v2"),
+        ("cuGraphInstantiate", 12000, "cuGraphInstantiate_v2"),
+        ("cuGraphInstantiateWithFlags", 12000, "cuGraphInstantiateWithFlags"),
+        ("cuCtxCreate", 12000, "cuCtxCreate_v3"),
+        ("cuCtxCreate", 13000, "cuCtxCreate_v4"),
+    ] {
+        assert_eq!(form(base, version, 0).map(|found| found.symbol), Ok(expected), "{version}");
     }
 }
 

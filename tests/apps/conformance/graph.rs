@@ -511,7 +511,7 @@ fn bad_device(gpu: Gpu) -> Outcome {
 type Instantiate = fn(&mut CUgraphExec, CUgraph) -> CUresult;
 
 /// All of them: each must be known to whatever counts memory.
-const INSTANTIATE: [(&str, Instantiate); 5] = [
+const INSTANTIATE: [(&str, Instantiate); 6] = [
     ("cuGraphInstantiate", |exec, graph| {
         let nowhere = std::ptr::null_mut();
         calls::cuGraphInstantiate(exec, graph, nowhere, std::ptr::null_mut(), 0)
@@ -519,6 +519,9 @@ const INSTANTIATE: [(&str, Instantiate); 5] = [
     ("cuGraphInstantiate_v2", |exec, graph| {
         let nowhere = std::ptr::null_mut();
         calls::cuGraphInstantiate_v2(exec, graph, nowhere, std::ptr::null_mut(), 0)
+    }),
+    ("cuGraphInstantiate as of CUDA 12", |exec, graph| {
+        crate::lookup::instantiate(exec, graph, std::ptr::null_mut())
     }),
     ("cuGraphInstantiateWithFlags", |exec, graph| {
         calls::cuGraphInstantiateWithFlags(exec, graph, 0)

@@ -11,7 +11,7 @@ family!("lookup":
     same_as_by_name, every_hookable_name_answers, itself, alloc_refuses, managed_refuses,
     create_refuses, array_refuses, ordered_refuses, info_agrees, null_name, null_out;
     bare: before_initialisation, same_each_time, old_versions, per_thread_twins, unknown_name,
-    exact_names_are_unknown, too_new, bad_flags, no_version, status_is_written,
+    exact_names_are_unknown, too_new, instantiate_as_of_cuda_12, bad_flags, no_version, status_is_written,
 );
 
 const VERSION: i32 = 12000;
@@ -96,6 +96,32 @@ fn exact_names_are_unknown() -> Outcome {
 fn too_new() -> Outcome {
     that!(find(c"cuMemAllocAsync", 11010, 0)? == 0, "a function of 11.2 is found for 11.1");
     Ok(())
+}
+
+/// An H200's driver (580.159.04) answers for CUDA 12 with the form of CUDA 11, which has five arguments. `cuda.h` says
+/// that the name means another function there, with three.
+fn instantiate_as_of_cuda_12() -> Outcome {
+    let [old, new] = [11040, 12000].map(|version| find(c"cuGraphInstantiate", version, 0));
+    let (old, new, other) = (old?, new?, must(c"cuGraphInstantiateWithFlags")?);
+    that!(old == new && new != other, "{old:#x}, then {new:#x}; {other:#x} is another function");
+    gpu()?;
+    let (mut graph, mut exec) = (CUgraph::NULL, CUgraphExec::NULL);
+    ok!(cuGraphCreate(&mut graph, 0));
+    let mut wrong = CUgraphNode::NULL;
+    let code = instantiate(&mut exec, graph, &mut wrong);
+    that!(code == SUCCESS, "it answered {code:?}");
+    Ok(())
+}
+
+/// Instantiates a graph by the function that `cuGraphInstantiate` is as of CUDA 12.
+pub fn instantiate(exec: &mut CUgraphExec, graph: CUgraph, wrong: *mut CUgraphNode) -> CUresult {
+    let Ok(at) = must(c"cuGraphInstantiate") else {
+        return CUresult::ERROR_NOT_FOUND;
+    };
+    // SAFETY: the driver's function of that name and version. The one of `cuda.h` reads the first three arguments only.
+    let call: sig::cuGraphInstantiate_v2 = unsafe { std::mem::transmute(at) };
+    // SAFETY: pointers to live locals, or null.
+    unsafe { call(exec, graph, wrong, std::ptr::null_mut(), 0) }
 }
 
 /// A card's driver ignores flags that it does not know.

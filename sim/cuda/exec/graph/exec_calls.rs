@@ -64,7 +64,19 @@ pub fn cuGraphInstantiate_v2(
     }
     cuGraphInstantiateWithFlags(ph_graph_exec, h_graph, 0)
 }
-pub use cuGraphInstantiate_v2 as cuGraphInstantiate;
+
+/// A card's driver has it at an address of its own. So its code differs from the second form's: a compiler would make
+/// one function of two with the same code.
+pub fn cuGraphInstantiate(
+    ph_graph_exec: Out<CUgraphExec>,
+    h_graph: CUgraph,
+    ph_error_node: Out<CUgraphNode>,
+    log_buffer: Out<c_char>,
+    buffer_size: usize,
+) -> Outcome {
+    let buffer_size = std::hint::black_box(buffer_size);
+    cuGraphInstantiate_v2(ph_graph_exec, h_graph, ph_error_node, log_buffer, buffer_size)
+}
 
 pub fn cuGraphInstantiateWithParams(
     ph_graph_exec: Out<CUgraphExec>,
