@@ -63,7 +63,7 @@ fn priced(
         slice.daemon.hold_contexts(lane, others);
         return Ok((result, ContextCharge::default()));
     }
-    let cost = slice.unaccounted_once(lane, apart, |cost| cost > 0 || free);
+    let cost = slice.unaccounted_once(lane, apart, |cost| cost != Some(0) || free);
     let cost = cost.filter(|&cost| cost > 0 || free);
     if let Err(refused) = reservation.adjust(cost.unwrap_or(if free { 0 } else { guess })) {
         let _ = undo();

@@ -83,8 +83,11 @@ fn set(slice: &Slice, limit: CUlimit, value: usize, call: impl FnOnce() -> CUres
     }
     let (least, most) = price(limit, after - before, threads);
     let known = least == most;
-    let taken = slice.unaccounted_once(lane, reservation.bytes, |taken| taken > 0 || known);
-    if let Err(refused) = reservation.adjust(taken.unwrap_or(0).max(least)) {
+    let taken = slice.unaccounted_once(lane, reservation.bytes, |taken| taken > Some(0) || known);
+    let taken = taken.unwrap_or(0);
+    // Memory that was freed a moment ago may still show: a stack costs no more than its price.
+    let cost = if known { taken.max(least) } else { taken.min(most) };
+    if let Err(refused) = reservation.adjust(cost) {
         let _ = real!(cuCtxSetLimit(limit, before as usize));
         return Err(refused.into());
     }
@@ -117,14 +120,16 @@ impl Lowering {
     ) -> Lowering {
         let charged = slice.contexts.of_limit(context, limit as usize);
         let measured = if known < most { most.min(charged) } else { 0 };
-        let before = (measured > 0).then(|| slice.unaccounted(lane, measured)).flatten();
+        let ask = || slice.unaccounted_once(lane, measured, |bytes| bytes.is_some());
+        let before = (measured > 0).then(ask).flatten();
         Lowering { lane, context, limit, measured, before }
     }
 
     /// Releases what the driver has given back; `price` is of the part by which it has lowered the limit.
     fn end(&self, slice: &Slice, (known, most): (u64, u64)) {
         let kept = self.before.and_then(|before| {
-            let fell = |now| now == 0 || now < before;
+            let fell = |now: u64| now == 0 || now.saturating_add(self.measured) <= before;
+            let fell = |now: Option<u64>| now.is_some_and(fell);
             slice.unaccounted_once(self.lane, self.measured, fell)
         });
         let back = returned((known, self.measured), kept).min(most);

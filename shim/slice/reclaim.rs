@@ -43,18 +43,18 @@ impl Slice {
         self.daemon.unaccounted(lane, apart)
     }
 
-    /// The same after the driver has taken memory or given some back. NVML's figures may be older than that, so the
-    /// daemon is asked again until one `fits`, for a bounded time.
+    /// The same after the driver has taken memory or given some back. NVML's figures may be older than that, or a list
+    /// may lack them, so the daemon is asked again until an answer `fits`, for a bounded time.
     #[must_use]
     pub fn unaccounted_once(
         &self,
         lane: Lane,
         apart: u64,
-        fits: impl Fn(u64) -> bool,
+        fits: impl Fn(Option<u64>) -> bool,
     ) -> Option<u64> {
         let mut bytes = self.unaccounted(lane, apart);
         for pause in AGAIN_AFTER {
-            if bytes.is_none_or(&fits) {
+            if fits(bytes) {
                 break;
             }
             nap(pause);

@@ -137,16 +137,18 @@ pub fn a_raised_limit_is_charged(injection: Injection) {
 pub fn a_smaller_stack_releases_what_the_driver_gives_back(injection: Injection) {
     let (larger, smaller) = ("limit:0:0x4400", "limit:0:0x400"); // 2048 threads, 32 MiB
     let steps = ["init", "ctx:0", larger, "info", smaller, "info", larger, smaller, "info"];
-    let slice = measuring(injection, &[40, 72, 72, 72, 40, 72, 72, 60, 60]);
+    let figures = [&[40, 72, 72, 72, 40, 99, 72][..], &[60; 6]].concat();
+    let slice = measuring(injection, &figures);
     let lines = slice.run(&steps);
     assert_eq!((lines[2].as_str(), &lines[3], &lines[5]), ("limit 0 0 0", &free(72), &free(40)));
     assert_eq!(lines[8], free(60), "a part of it");
-    assert_eq!(slice.daemon.state().measures, 8);
+    assert_eq!(slice.daemon.state().measures, 13);
     let kept = measuring(injection, &[&[40, 72, 72, 40, 72][..], &[72; 7]].concat());
     assert_eq!(kept.run(&steps)[8], free(72));
     assert_eq!(kept.daemon.state().measures, 12, "not for ever");
     let unseen = measuring(injection, &[40, 72, 72, 40, 72]);
     assert_eq!(unseen.run(&steps)[8], free(72), "it cannot be measured");
+    assert_eq!(unseen.daemon.state().measures, 11, "not for ever either");
 }
 
 pub fn a_limit_that_does_not_fit_is_reset(injection: Injection) {
