@@ -216,7 +216,8 @@ impl Engine {
             let Some(at) = slice.gpu else { continue };
             let gpu = &self.gpus[at];
             let others = self.present_on(at).saturating_sub(slice.stays());
-            let left = gpu.total.saturating_sub(others);
+            // A restore that finds too little memory can never be repeated (drivers 580 and 595).
+            let left = gpu.total.saturating_sub(others.saturating_add(self.taken_beside(at)));
             let memory = self.kept(index, lane);
             if memory > left {
                 return Err(Refusal::NoRoom { gpu: gpu.index, memory, left });

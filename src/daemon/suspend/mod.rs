@@ -178,7 +178,7 @@ impl Suspender {
             let why = run.undoes.map_or(why.clone(), |first| format!("{first}; and back: {why}"));
             return Some(self.failed((run.container, true, Some(Vec::new())), why));
         }
-        let back = Job { away: false, ..run.job };
+        let back = Job { away: false, undoes: true, ..run.job };
         let error = self.start(run.container, back, Some(why.clone())).err()?;
         let why = format!("{why}; and back: {error}");
         Some(self.failed((run.container, true, Some(Vec::new())), why))

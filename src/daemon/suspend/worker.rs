@@ -3,7 +3,8 @@
 //! A driver maps hundreds of megabytes and starts threads, and any of its calls may hang, so none is made in the
 //! daemon. A move is all or nothing: all processes are locked before the first one's memory is moved, and what has
 //! been done is undone if one of them refuses. The state that the driver reports of each process decides what there
-//! is to do, not what an earlier worker has done; so a job may be repeated after any failure.
+//! is to do, not what an earlier worker has done; so a job may be repeated after any failure. What would end a process
+//! or hang the driver is looked for before ([`obstacles`]).
 
 // For calls into the driver.
 #![allow(unsafe_code)]
@@ -11,7 +12,7 @@
 use super::jobs::{Job, LOCK_MS, PACKET_BYTES_MAX, Report};
 use crate::privileges::ALL_CALLS;
 use gpuslice_host::process::start_time;
-use gpuslice_host::seqpacket;
+use gpuslice_host::{layout, seqpacket};
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::{
     CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED, CU_PROCESS_STATE_LOCKED,
@@ -19,10 +20,13 @@ use gpuslice_nvabi::types::{
 };
 use libloading::Library;
 use nix::sys::socket::{MsgFlags, recv};
+use obstacles::Kernel;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::null_mut;
+
+mod obstacles;
 
 /// The worker's program: reads a job from standard input and answers, until the daemon closes it.
 ///
@@ -31,7 +35,7 @@ use std::ptr::null_mut;
 pub fn serve_child(library: &Path) -> Result<(), String> {
     let channel = io::stdin();
     let mut packet = vec![0; PACKET_BYTES_MAX];
-    let mut loaded = None;
+    let (mut loaded, simulated) = (None, layout::is_simulated(library));
     loop {
         let len = recv(channel.as_raw_fd(), &mut packet, MsgFlags::empty());
         let len = len.map_err(|why| why.to_string())?;
@@ -39,14 +43,48 @@ pub fn serve_child(library: &Path) -> Result<(), String> {
             return Ok(());
         }
         let job: Job = serde_json::from_slice(&packet[..len]).map_err(|why| why.to_string())?;
-        let report = match loaded.get_or_insert_with(|| Driver::load(library)) {
-            Ok(driver) if job.away => move_away(driver, &job.processes),
-            Ok(driver) => move_back(driver, &job.processes),
-            Err(why) => Report { away: !job.away, moved: None, why: Some(why.clone()) },
-        };
+        let report = report_of(&job, &Kernel::new(), simulated, || {
+            let driver = loaded.get_or_insert_with(|| Driver::load(library)).as_ref();
+            driver.map_err(Clone::clone)
+        });
         let answer = serde_json::to_vec(&report).map_err(|why| why.to_string())?;
         seqpacket::send(&channel, &answer, &[]).map_err(|why| why.to_string())?;
     }
+}
+
+/// Does a job, if nothing is known against it. A simulated driver needs no memory of this machine for it.
+fn report_of<'a>(
+    job: &Job,
+    kernel: &Kernel,
+    simulated: bool,
+    driver: impl FnOnce() -> Result<&'a Driver, String>,
+) -> Report {
+    let of = &job.processes;
+    let found = match kernel.silent(of).filter(|_| !job.undoes) {
+        Some(why) => Err(why),
+        None => driver(),
+    };
+    let driver = match found {
+        Ok(driver) => driver,
+        Err(why) => return Report { away: !job.away, moved: None, why: Some(why) },
+    };
+    if job.undoes {
+        // Calls for one that does not answer hang: the others are free before.
+        let (answer, last): (Vec<_>, Vec<_>) =
+            of.iter().copied().partition(|it| kernel.silent(&[*it]).is_none());
+        return undo(driver, &[answer, last].concat());
+    }
+    if !job.away {
+        return move_back(driver, of);
+    }
+    move_away(driver, of, |here| {
+        // What was moved before is on the host already.
+        let memory = if here.len() == of.len() { job.memory } else { 0 };
+        match simulated || kernel.has_room(memory) {
+            true => kernel.refusal(here, memory),
+            false => Some("this machine has too little free memory; see MemAvailable".to_owned()),
+        }
+    })
 }
 
 /// What is done to a process.
@@ -99,10 +137,10 @@ impl Driver {
             (0, false) => {
                 Err("this driver has no checkpoints; install release 570 or later".to_owned())
             }
-            (code, _) if CUresult(code) == CUresult::ERROR_OPERATING_SYSTEM => Err(format!(
-                "cuInit answered {code}: it was refused a file or a system call; start gpusliced with {ALL_CALLS}=1, and \
-                 check that /dev/nvidia-uvm exists"
-            )),
+            (code, _) if CUresult(code) == CUresult::ERROR_OPERATING_SYSTEM => {
+                let hint = no_call();
+                Err(format!("cuInit answered {code}{hint}, and check that /dev/nvidia-uvm exists"))
+            }
             (code, _) => {
                 Err(format!("cuInit answered {code}; check that nvidia-smi works on this node"))
             }
@@ -182,10 +220,18 @@ fn each(
 /// Says that the driver does not tell what state a process is in.
 fn untold(pid: u32, code: CUresult) -> String {
     let hint = match code {
-        CUresult::ERROR_NOT_SUPPORTED => ": it has no checkpoints; install release 570 or later",
-        _ => "",
+        CUresult::ERROR_NOT_SUPPORTED => {
+            ": it has no checkpoints; install release 570 or later".into()
+        }
+        CUresult::ERROR_OPERATING_SYSTEM => no_call(),
+        _ => String::new(),
     };
     format!("the driver refused cuCheckpointProcessGetState of process {pid} ({}){hint}", code.0)
+}
+
+/// What may help where the system refuses the driver something.
+fn no_call() -> String {
+    format!(": it was refused a file or a system call; start gpusliced with {ALL_CALLS}=1")
 }
 
 /// Says which call the driver refused, and what may help.
@@ -200,6 +246,12 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
         (CUresult::ERROR_OUT_OF_MEMORY, Call::Restore) => {
             ": the GPU lacks room; suspend or end another container".to_owned()
         }
+        // Drivers 580 and 595 answer so to all that follow a restore for which there was too little memory.
+        (CUresult::ERROR_OPERATING_SYSTEM, Call::Restore) => {
+            ": a restore that once found too little memory cannot be repeated; end the process"
+                .to_owned()
+        }
+        (CUresult::ERROR_OPERATING_SYSTEM, _) => no_call(),
         _ => String::new(),
     };
     format!("the driver refused {} of process {pid} ({code}){hint}", call.name())
@@ -208,11 +260,16 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
 /// Moves all memory to the host, or leaves all on the GPU. A worker that was killed may have left a lock before the
 /// process's work had ended, so each lock is taken anew. What an earlier daemon's move has brought to the host stays
 /// there also if the driver refuses the rest: another container may have its room by now.
-fn move_away(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
+fn move_away(
+    driver: &impl Checkpoints,
+    processes: &[(u32, u64)],
+    refused: impl FnOnce(&[(u32, u64)]) -> Option<String>,
+) -> Report {
     let here = processes.iter().copied().filter(|it| !is_moved(driver, *it));
     let here: Vec<(u32, u64)> = here.collect();
     // A process that the driver has lost can only be ended.
     let moved = lost(driver, processes)
+        .or_else(|| refused(&here))
         .map_or(Ok(()), Err)
         .and_then(|()| each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Unlock))
         .and_then(|()| each(driver, processes, CU_PROCESS_STATE_RUNNING, Call::Lock))
@@ -254,6 +311,15 @@ fn move_back(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
     // Those that are back wait for the others on the host. Their errors say nothing more than the first.
     let _ = each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Checkpoint);
     shown(driver, processes, why)
+}
+
+/// Undoes a move to the host of which it is not known how far it came. One that is locked alone is free at once: it
+/// may be what keeps another one from answering.
+fn undo(driver: &impl Checkpoints, processes: &[(u32, u64)]) -> Report {
+    let freed = each(driver, processes, CU_PROCESS_STATE_LOCKED, Call::Unlock);
+    let report = move_back(driver, processes);
+    let why = report.why.clone().or(freed.err());
+    Report { why, ..report }
 }
 
 /// Restores all before the first one is unlocked.

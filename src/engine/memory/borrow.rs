@@ -141,10 +141,14 @@ impl Engine {
 
     /// Memory of a GPU that neither containers, nor ended ones, nor the driver have.
     pub(crate) fn free_on(&self, gpu: usize) -> Bytes {
-        let of = &self.gpus[gpu];
-        let own = of.beside.own[0].max(of.beside.own[1]);
-        let beside = of.beside.unfreed.sum().saturating_add(own);
-        of.total.saturating_sub(beside.saturating_add(self.present_on(gpu)))
+        let taken = self.taken_beside(gpu).saturating_add(self.present_on(gpu));
+        self.gpus[gpu].total.saturating_sub(taken)
+    }
+
+    /// Memory of a GPU that ended containers or the driver have.
+    pub(crate) fn taken_beside(&self, gpu: usize) -> Bytes {
+        let beside = &self.gpus[gpu].beside;
+        beside.unfreed.sum().saturating_add(beside.own[0].max(beside.own[1]))
     }
 
     /// Whether a step of a reclaim is due.

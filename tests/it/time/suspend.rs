@@ -191,6 +191,28 @@ fn a_refusal_leaves_it_as_it_was() {
     assert_eq!(kinds, ["not-moved", "not-moved", "suspended", "not-moved", "resumed"]);
 }
 
+/// A driver's calls for a process that is stopped hang: it is refused before, and so is a resume.
+#[test]
+fn a_stopped_process_is_not_moved() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    let is_refused = |word: &str| {
+        let why = refused(&gpuslice(&node, &[word, "a"]));
+        let hint = format!("process {} is stopped; continue it first", a.pid());
+        assert!(why.contains(&hint), "{why}");
+    };
+    a.signal(Signal::SIGSTOP);
+    is_refused("suspend");
+    a.signal(Signal::SIGCONT);
+    a.gets(&machine, MORE);
+    must(&node, &["suspend", "a"]);
+    a.signal(Signal::SIGSTOP);
+    is_refused("resume");
+    a.signal(Signal::SIGCONT);
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+}
+
 /// The process that calls the driver, while it has or waits for a move.
 fn worker(node: &Node) -> Option<Pid> {
     match helpers(node.pid()).get("--move-memory")? {

@@ -58,6 +58,11 @@ fn done(away: bool, moved: &[(u32, u64)]) -> Report {
     Report { away, moved: Some(moved.to_vec()), why: None }
 }
 
+/// Nothing is known against a move.
+fn nothing(_: &[(u32, u64)]) -> Option<String> {
+    None
+}
+
 fn is_all(fake: &Fake, state: CUprocessState) -> bool {
     fake.states.borrow().iter().flatten().all(|it| *it == state)
 }
@@ -65,10 +70,10 @@ fn is_all(fake: &Fake, state: CUprocessState) -> bool {
 #[test]
 fn all_go_and_all_return() {
     let fake = fake(&[]);
-    assert_eq!(move_away(&fake, &ALL), done(true, &ALL));
+    assert_eq!(move_away(&fake, &ALL, nothing), done(true, &ALL));
     assert!(is_all(&fake, CU_PROCESS_STATE_CHECKPOINTED));
     // Again, as after an answer that was lost.
-    assert_eq!(move_away(&fake, &ALL), done(true, &ALL));
+    assert_eq!(move_away(&fake, &ALL, nothing), done(true, &ALL));
     assert_eq!(move_back(&fake, &ALL), done(false, &[]));
     assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
     assert_eq!(move_back(&fake, &ALL), done(false, &[]));
@@ -78,7 +83,7 @@ fn all_go_and_all_return() {
 fn one_refusal_undoes_all() {
     for refused in [(2, Call::Lock), (3, Call::Checkpoint)] {
         let fake = fake(&[refused]);
-        let report = move_away(&fake, &ALL);
+        let report = move_away(&fake, &ALL, nothing);
         let why = report.why.expect("a reason");
         assert!(!report.away && why.contains(&format!("process {}", refused.0)), "{why}");
         assert!(why.contains(refused.1.name()), "{why}");
@@ -89,7 +94,7 @@ fn one_refusal_undoes_all() {
 #[test]
 fn one_refused_restore_keeps_all_away() {
     let mut fake = fake(&[]);
-    move_away(&fake, &ALL);
+    move_away(&fake, &ALL, nothing);
     fake.refused.push((2, Call::Restore));
     let report = move_back(&fake, &ALL);
     assert!(report.away && report.why.is_some_and(|why| why.contains("process 2")));
@@ -102,7 +107,7 @@ fn one_refused_restore_keeps_all_away() {
 #[test]
 fn what_cannot_be_undone_is_said() {
     let mut fake = fake(&[(2, Call::Checkpoint), (1, Call::Restore)]);
-    let report = move_away(&fake, &ALL);
+    let report = move_away(&fake, &ALL, nothing);
     let why = report.why.expect("a reason");
     assert!(report.away && why.contains("process 2") && why.contains("process 1"), "{why}");
     assert_eq!(report.moved.as_deref(), Some(&ALL[..1]), "the others are still on the GPU");
@@ -115,7 +120,7 @@ fn what_cannot_be_undone_is_said() {
 fn processes_that_ended_or_failed_are_no_obstacle() {
     let fake = fake(&[]);
     fake.states.borrow_mut()[0] = None;
-    assert_eq!(move_away(&fake, &ALL), done(true, &ALL[1..]));
+    assert_eq!(move_away(&fake, &ALL, nothing), done(true, &ALL[1..]));
     fake.states.borrow_mut()[1] = Some(CU_PROCESS_STATE_FAILED);
     let report = move_back(&fake, &ALL);
     assert!(!report.away && report.why.is_some_and(|why| why.contains("process 2")));
@@ -126,7 +131,7 @@ fn processes_that_ended_or_failed_are_no_obstacle() {
 #[test]
 fn a_driver_that_tells_no_state_has_moved_nothing() {
     let silent = Fake { silent: Some(CUresult::ERROR_NOT_SUPPORTED), ..fake(&[]) };
-    for report in [move_away(&silent, &ALL), move_back(&silent, &ALL)] {
+    for report in [move_away(&silent, &ALL, nothing), move_back(&silent, &ALL)] {
         let why = report.why.expect("a reason");
         assert!(why.contains("process 1 (801): it has no checkpoints; install"), "{why}");
         assert_eq!((report.away, report.moved), (false, Some(Vec::new())));
@@ -137,12 +142,12 @@ fn a_driver_that_tells_no_state_has_moved_nothing() {
 #[test]
 fn a_process_that_a_checkpoint_lost_is_named() {
     let half = Fake { lost: Some((2, Call::Checkpoint)), ..fake(&[]) };
-    let report = move_away(&half, &ALL);
+    let report = move_away(&half, &ALL, nothing);
     let why = report.why.expect("a reason");
     assert!(why.contains("refused cuCheckpointProcessCheckpoint of process 2 (999)"), "{why}");
     assert!(why.ends_with("; the driver has lost the memory of process 2; end it"), "{why}");
     assert_eq!((report.away, report.moved), (false, Some(Vec::new())));
-    let again = move_away(&half, &ALL).why;
+    let again = move_away(&half, &ALL, nothing).why;
     assert_eq!(again.as_deref(), Some("the driver has lost the memory of process 2; end it"));
     let states = half.states.borrow();
     assert_eq!([states[0], states[2]], [Some(CU_PROCESS_STATE_RUNNING); 2], "the others go on");
@@ -157,7 +162,7 @@ fn a_move_that_was_cut_short_is_done_again() {
         Some(CU_PROCESS_STATE_LOCKED),
         Some(CU_PROCESS_STATE_RUNNING),
     ];
-    assert_eq!(move_away(&fake, &ALL), done(true, &ALL));
+    assert_eq!(move_away(&fake, &ALL, nothing), done(true, &ALL));
 }
 
 /// A part of the memory was moved by an earlier daemon, and others have its room. The move is ordered again and
@@ -167,7 +172,7 @@ fn a_refused_repetition_moves_nothing_back() {
     for refused in [(2, Call::Lock), (3, Call::Checkpoint)] {
         let mut fake = fake(&[refused]);
         fake.states.borrow_mut()[0] = Some(CU_PROCESS_STATE_CHECKPOINTED);
-        let report = move_away(&fake, &ALL);
+        let report = move_away(&fake, &ALL, nothing);
         assert!(report.why.is_some_and(|why| why.contains(refused.1.name())));
         assert_eq!((report.away, report.moved), (true, Some(ALL[..1].to_vec())));
         assert_eq!(fake.states.borrow()[1..], [Some(CU_PROCESS_STATE_RUNNING); 2]);
@@ -175,4 +180,32 @@ fn a_refused_repetition_moves_nothing_back() {
         assert_eq!(move_back(&fake, &ALL), done(false, &[]));
         assert!(is_all(&fake, CU_PROCESS_STATE_RUNNING));
     }
+}
+
+/// What is known against a move is told before any process is locked; what an earlier daemon has moved stays.
+#[test]
+fn an_obstacle_is_met_before_the_first_lock() {
+    let fake = fake(&[]);
+    fake.states.borrow_mut()[0] = Some(CU_PROCESS_STATE_CHECKPOINTED);
+    let refused = |here: &[(u32, u64)]| {
+        assert_eq!(here, &ALL[1..], "the first one is on the host");
+        Some("no room".to_owned())
+    };
+    let report = move_away(&fake, &ALL, refused);
+    assert_eq!((report.away, report.why.as_deref()), (true, Some("no room")));
+    assert_eq!(report.moved, Some(ALL[..1].to_vec()));
+    let running = Some(CU_PROCESS_STATE_RUNNING);
+    assert_eq!(fake.states.borrow()[1..], [running, running]);
+}
+
+/// A process that is locked may keep another one from answering: it is free before that one is asked.
+#[test]
+fn an_undone_move_frees_what_is_locked_at_once() {
+    let fake = fake(&[(2, Call::Restore)]);
+    let [locked, moved] = [CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED].map(Some);
+    *fake.states.borrow_mut() = [locked, moved, locked];
+    let report = undo(&fake, &ALL);
+    assert!(report.away && report.why.is_some_and(|why| why.contains("Restore of process 2")));
+    let running = Some(CU_PROCESS_STATE_RUNNING);
+    assert_eq!(*fake.states.borrow(), [running, moved, running]);
 }
