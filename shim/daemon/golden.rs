@@ -73,6 +73,7 @@ fn of_container(page: &ContainerPage) -> Words<'_> {
             idle_us recall context_kib));
     }
     all.extend(page.untracked.iter().map(|word| ("untracked", Word::from(word))));
+    all.extend(words!(page => suspended));
     all
 }
 

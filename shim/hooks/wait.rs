@@ -1,4 +1,5 @@
-//! Calls that wait for the GPU: never held. Afterwards the gate learns that work has ended, and ends the turn of a
+//! Calls that wait for the GPU: held only while the container is suspended, where the driver does not hold them
+//! itself ([`launch::wait_for_resume`]). Afterwards the gate learns that work has ended, and ends the turn of a
 //! program that will not launch again soon. Pools return unused memory to the device at a wait, so their charges are
 //! updated: NVML and other processes show the difference at once. They also learn that streams have freed what they
 //! were to free.
@@ -11,6 +12,7 @@ use crate::{launch, real};
 use gpuslice_nvabi::types::*;
 
 /// What a call waits for.
+#[derive(Clone, Copy)]
 enum Wait {
     /// The current context.
     Current,
@@ -36,6 +38,13 @@ impl Wait {
             Wait::Event => None,
         }
     }
+
+    /// Whether it must not reach the driver now, in a container whose memory is on the host or on the way.
+    #[inline(always)]
+    fn is_of_suspended(self) -> bool {
+        // The driver holds back waits for events.
+        !matches!(self, Wait::Event) && slice::attached().is_some_and(Slice::is_suspended)
+    }
 }
 
 /// Waits by `call`, and does what follows from the end of work.
@@ -48,6 +57,9 @@ fn waiting(what: Wait, call: impl FnOnce() -> CUresult) -> CUresult {
             let lane = slice.lane_of(device).ok()??;
             slice.contexts.is_only(device).then(|| slice.pools.awaited(lane, stream))
         });
+        if let Some(slice) = slice.filter(|_| what.is_of_suspended()) {
+            launch::wait_for_resume(slice);
+        }
         let result = launch::wait(call);
         if let Some(frees) = frees.filter(|_| result == CUresult::SUCCESS) {
             frees.executed();
@@ -60,13 +72,14 @@ fn waiting(what: Wait, call: impl FnOnce() -> CUresult) -> CUresult {
 }
 
 /// Defines hooks: a jump to the driver while no turns are taken and there are no pools, since a thread may be
-/// cancelled there; else [`waiting`].
+/// cancelled there; else [`waiting`]. The look at the suspension is the last thing before the driver.
 macro_rules! waits {
     ($($name:ident($($arg:ident: $ty:ty),* $(,)?) as $wait:expr;)*) => {$(
         #[inline(always)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
             let known = crate::resolve::slot::$name.known();
-            if launch::takes_turns() || known.is_null() || followed::any() {
+            let direct = !launch::takes_turns() && !known.is_null() && !followed::any();
+            if !direct || $wait.is_of_suspended() {
                 return waiting($wait, || real!($name($($arg),*)));
             }
             // SAFETY: the real function of that name, with its row's signature.

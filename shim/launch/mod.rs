@@ -17,7 +17,8 @@
 //! A *launch* is any call that puts work on the GPU: kernels, graphs, fills, copies. Not gated are launches
 //! that are captured into a graph (they run when the graph is launched) and those on a GPU outside the
 //! slice. Calls that wait for the GPU, and calls that only order streams (waits, writes, host functions),
-//! are never held: they start no work.
+//! are never held: they start no work. Some of those that wait are held while the container is suspended
+//! ([`wait_for_resume`]).
 //!
 //! # Every wait is bounded
 //! Work in flight may itself wait for a launch that the gate holds: a host function that launches, a
@@ -201,6 +202,28 @@ pub fn wait(call: impl FnOnce() -> CUresult) -> CUresult {
     let result = call();
     gate.waited(since);
     result
+}
+
+/// Waits while the container is suspended. The driver holds back calls of a process whose memory it has moved to the
+/// host, but not those that wait for a context or a stream: such a call ends the process.
+///
+/// A daemon that is gone does not end the wait: the memory is still on the host.
+#[cold]
+pub fn wait_for_resume(backend: &dyn DriverBackend) {
+    let pages = backend.pages();
+    let word = &pages.container.suspended;
+    loop {
+        match word.load(SeqCst) {
+            0 => return,
+            suspended => {
+                // The gate thread, which does this otherwise, may wait in the driver.
+                if pages.facts(0).stale(os::now()) {
+                    backend.reconnect();
+                }
+                os::wait(word, suspended, u64::MAX);
+            }
+        }
+    }
 }
 
 /// Starts the gate thread, because the process holds memory: it must return recalled credit, and notice a

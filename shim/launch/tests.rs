@@ -215,6 +215,23 @@ fn a_stale_heartbeat_lets_fair_launches_go_and_starts_reconnecting() {
     eventually("a reconnect is tried", || rig.fake.reconnects.load(SeqCst) > 0);
 }
 
+/// The driver does not hold back every call of a suspended process. A daemon that is gone does not end the wait.
+#[test]
+fn a_wait_of_a_suspended_process_lasts_until_the_resume() {
+    let rig = Rig::new(MODE_OPEN);
+    super::wait_for_resume(rig.fake);
+    let word = &rig.page().suspended;
+    word.store(1, SeqCst);
+    rig.page().heartbeat_ns.store(1, SeqCst);
+    let fake = rig.fake;
+    let held = std::thread::spawn(|| super::wait_for_resume(fake));
+    eventually("a reconnect is tried", || fake.reconnects.load(SeqCst) > 1);
+    assert!(!held.is_finished());
+    word.store(0, SeqCst);
+    os::wake(word);
+    held.join().expect("no panic");
+}
+
 #[test]
 fn a_lost_context_does_not_hold_a_turn() {
     let rig = Rig::new(MODE_TURNS);

@@ -10,6 +10,7 @@ use crate::memory::devices::Devices;
 use crate::memory::graphs::Graphs;
 use crate::memory::physical::PhysicalTable;
 use crate::memory::pools::Pools;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// See the module's head.
@@ -53,6 +54,13 @@ impl Slice {
             pools: Pools::default(),
             graphs: Graphs::default(),
         }
+    }
+
+    /// Whether the container is suspended, or on the way to or from it.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.daemon.container().suspended.load(SeqCst) != 0
     }
 
     /// The physical memory, locked.

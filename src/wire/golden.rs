@@ -220,8 +220,8 @@ fn pages_have_these_offsets() {
         };
     }
     offsets!(ContainerPage: magic = 0, version = 8, lanes = 12, epoch = 16, heartbeat_ns = 24,
-             gated = 32, futex = 36, hard = 40, foreign = 44, clients = 48, stop = 52, lane = 64,
-             untracked = 1152);
+             gated = 32, futex = 36, hard = 40, foreign = 44, clients = 48, stop = 52,
+             suspended = 56, lane = 64, untracked = 1152);
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);

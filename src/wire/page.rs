@@ -96,6 +96,10 @@ pub struct ContainerPage {
     /// Not 0 if processes report their channel groups, so that the daemon can stop their work; [`STOP_CHANNELS`] if
     /// they report the groups' channels, too.
     pub stop: AtomicU32,
+    /// Not 0 from before the daemon lets the driver lock the container's processes until after it has unlocked them.
+    /// Meanwhile a process makes no call that waits for a context or a stream: the driver does not hold these back,
+    /// and one ends the process while its memory is on the host. Futex word of the threads that wait with such a call.
+    pub suspended: AtomicU32,
     /// One per GPU of the slice, and one for the host at [`crate::ids::Lane::HOST`], which has no turns.
     pub lane: [ContainerLane; ACCOUNTS_MAX],
     /// Bytes in use of each account that no process has in its slot of the [`crate::usage::UsageTable`]: memory
@@ -198,6 +202,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<ContainerPage>() == PAGE_BYTES && size_of::<ClientPage>() == PAGE_BYTES);
     assert!(offset_of!(ContainerPage, gated) == 32 && offset_of!(ContainerPage, lane) == 64);
+    assert!(offset_of!(ContainerPage, suspended) == 56);
     assert!(offset_of!(ContainerPage, untracked) == 64 + 64 * ACCOUNTS_MAX);
     assert!(offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);

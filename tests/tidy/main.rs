@@ -107,6 +107,7 @@ fn nothing_unfinished() {
 }
 
 /// What runs in a tenant's process never prints, never ends it, never panics on purpose.
+/// The simulated driver ends it only by the signal by which a card's driver does.
 #[test]
 fn tenants_are_left_alone() {
     let words =

@@ -39,7 +39,7 @@ const WORK: [&str; 9] = [
     "cuLaunchCooperative",
     "cuLaunchGrid",
 ];
-/// Those of functions that order streams or wait, and are never held.
+/// Those of functions that order streams or wait, and are never held by the gate.
 const ORDER: [&str; 10] = [
     "cuStreamWait",
     "cuStreamWrite",

@@ -65,13 +65,17 @@ impl Machine {
     /// # Errors
     /// [`CheckpointError`], as of all calls here.
     pub fn process_state(&self, pid: i32) -> Done<ProcessState> {
-        let target = self.target(pid)?;
-        Ok(match self.frozen(target.slot) {
-            LOCKING | LOCKED => ProcessState::Locked,
-            CHECKPOINTED => ProcessState::Checkpointed,
-            FAILED => ProcessState::Failed,
-            _ => ProcessState::Running,
-        })
+        Ok(state_of(self.frozen(self.target(pid)?.slot)))
+    }
+
+    /// How far the checkpoint of this process is, once no lock of it is under way.
+    pub fn own_state(&self) -> ProcessState {
+        loop {
+            match self.frozen(self.slot) {
+                LOCKING => sleep_until_ns(now_ns() + LOOK_NS),
+                frozen => return state_of(frozen),
+            }
+        }
     }
 
     /// Locks a running process once its work is done, within `timeout_ms`; 0 for as long as it takes.
@@ -250,6 +254,15 @@ impl Machine {
             }
         }
         Ok(())
+    }
+}
+
+fn state_of(frozen: u32) -> ProcessState {
+    match frozen {
+        LOCKING | LOCKED => ProcessState::Locked,
+        CHECKPOINTED => ProcessState::Checkpointed,
+        FAILED => ProcessState::Failed,
+        _ => ProcessState::Running,
     }
 }
 

@@ -24,6 +24,7 @@ use crate::slab::{Key, Slab};
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Socket, Spare};
 use crate::state::{MEMBERS, State};
+use crate::suspend::read_mark;
 use accept_queue::{AcceptQueue, Allowance};
 pub use budget::Budget;
 pub use first_process::{FirstProcess, examine_asker};
@@ -163,6 +164,8 @@ impl Containers {
         let listener = self.state.listen_tenants(&container)?;
         let owner = SocketOwner::Container(container);
         let dir = self.state.container_dir(&container);
+        // Of an earlier daemon's suspension.
+        page.set_suspended(read_mark(&dir).is_some());
         let slice = Slice {
             container,
             gpus: record.lanes.iter().map(|lane| lane.gpu).collect(),

@@ -194,6 +194,15 @@ impl ContainerWriter {
         field!(self.page, clients).store(count as u32, Relaxed);
     }
 
+    /// Lets the processes hold the calls that the driver does not hold back while it moves memory, or go on with them.
+    pub fn set_suspended(&self, suspended: bool) {
+        let word = field!(self.page, suspended);
+        word.store(u32::from(suspended), SeqCst);
+        if !suspended {
+            wake(word);
+        }
+    }
+
     /// Whether the gates in the streams of the container's processes are to be set for this view, which the caller
     /// does then. Where none of a higher class is on the GPU, no stream has gates: they are open, and stay so.
     pub fn moves_gates(&self, lane: Lane, view: &LaneView) -> bool {
@@ -447,6 +456,10 @@ mod tests {
         (view.recall, view.context) = (3, Bytes(KIB + 1));
         writer.set_lane(Lane::HOST, &view);
         writer.set_lane(Lane::HOST, &view);
+        for suspended in [true, true, false] {
+            writer.set_suspended(suspended);
+            assert_eq!(field!(reader, suspended).load(Relaxed), u32::from(suspended));
+        }
         let lane = [
             field!(reader, lane[host].recall),
             field!(reader, lane[host].context_kib),

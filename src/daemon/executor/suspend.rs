@@ -19,6 +19,8 @@ impl Duties {
         container: ContainerId,
         (away, memory): (bool, Bytes),
     ) {
+        // Before the driver locks the first process.
+        self.show_suspended(&container, true);
         let dir = self.containers.state().container_dir(&container);
         let processes = self.clients.processes_of(&container);
         let target = (container, dir.as_path());
@@ -52,7 +54,10 @@ impl Duties {
             true => {
                 tracing::warn!(%container, %left, "it is suspended, and a part of its memory may be on the GPU");
             }
-            false => unmark(&dir),
+            false => {
+                unmark(&dir);
+                self.show_suspended(&container, false);
+            }
         }
         if let Some(why) = self.suspender.take_failure(&container) {
             let state = match away {
@@ -73,6 +78,13 @@ impl Duties {
         self.events.record(now(), moved.with([memory.0, 0], text));
         if token != NO_REPLY {
             self.answer(key_of(token), &Answer::Done {});
+        }
+    }
+
+    /// Lets the container's page show whether it is suspended.
+    fn show_suspended(&self, container: &ContainerId, suspended: bool) {
+        if let Some(page) = self.containers.page(container) {
+            page.set_suspended(suspended);
         }
     }
 

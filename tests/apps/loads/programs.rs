@@ -41,7 +41,7 @@ pub struct Sizes {
 }
 
 /// Names of the programs.
-pub const NAMES: &str = "steps, decode, train, streams, copy or serve";
+pub const NAMES: &str = "steps, decode, train, streams, copy, serve or still";
 
 /// The program of that name; sizes that are not asked for are the program's own.
 ///
@@ -59,6 +59,7 @@ pub fn named(name: &str, sizes: Option<Sizes>, seed: u64) -> Outcome<Box<dyn Pro
         "train" => Box::new(Train { gpu, stream: stream()?, random: Random::of(seed) }),
         "streams" => Box::new(Streams::new(gpu)?),
         "copy" => Box::new(Copy::new(gpu)?),
+        "still" => Box::new(Still(stream()?)),
         "serve" => Box::new(Serve::new(gpu, sizes(100, 5, 0))?),
         _ => return Err(format!("no load {name}; there are {NAMES}")),
     })
@@ -278,5 +279,20 @@ impl Program for Serve {
 
     fn gap(&mut self) -> u64 {
         self.sizes.pause.as_nanos() as u64
+    }
+}
+
+/// A program that computes nothing, and waits now and then all the same.
+struct Still(CUstream);
+
+impl Program for Still {
+    fn unit(&mut self, _: usize) -> Outcome {
+        ok!(cuStreamSynchronize(self.0))?;
+        ok!(cuStreamSynchronize(CUstream::NULL))?;
+        ok!(cuCtxSynchronize())
+    }
+
+    fn gap(&mut self) -> u64 {
+        20_000_000
     }
 }

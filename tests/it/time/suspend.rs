@@ -4,13 +4,14 @@
 
 use super::helpers::{Helper, helpers};
 use super::{Tenant, must, node};
-use crate::harness::eventually;
 use crate::harness::node::Node;
+use crate::harness::{eventually, target_dir};
 use gpuslice_sim_device::{Config, Machine};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
 use std::time::Duration;
 
 /// More GPU time than any work in flight has.
@@ -144,6 +145,70 @@ fn a_suspended_process_without_a_connection_keeps_its_slice() {
     kill(a.pid(), Signal::SIGCONT).expect("it lives");
     must(&node, &["resume", "a"]);
     a.gets(&machine, MORE);
+}
+
+/// A program that computes nothing and waits for its streams and its context every 20 ms.
+fn still(node: &Node, machine: &Machine) -> Tenant {
+    let mut command = Command::new(target_dir().join("loads"));
+    command.args(["still", "--seconds", "100000"]);
+    Tenant::run(command, node, machine, "a", Duration::ZERO)
+}
+
+/// How often the tenant's first thread has slept; also fails if it has died.
+fn sleeps(tenant: &mut Tenant) -> u64 {
+    let ended = tenant.child.try_wait().expect("ours");
+    assert_eq!(ended, None, "it has ended");
+    let text = std::fs::read_to_string(format!("/proc/{}/status", tenant.pid()));
+    let text = text.expect("it lives");
+    let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|it| it.trim().parse().ok()).expect("a number")
+}
+
+/// It sleeps through a second and more: neither does it go on, nor does it look for the end again and again.
+fn waits(tenant: &mut Tenant) {
+    let before = sleeps(tenant);
+    sleep(Duration::from_millis(1_300));
+    let more = sleeps(tenant) - before;
+    assert!(more < 20, "it slept {more} times");
+}
+
+fn goes_on(tenant: &mut Tenant) {
+    let before = sleeps(tenant);
+    eventually("it goes on", || sleeps(tenant) > before + 20);
+}
+
+/// The driver ends a process whose memory is on the host and which waits for a stream or its context: the shim holds
+/// these calls, with turns and without.
+#[test]
+fn a_program_that_only_waits_lives() {
+    let (node, machine) = node();
+    let mut a = still(&node, &machine);
+    for beside in [false, true] {
+        let b = beside.then(|| Tenant::start(&node, &machine, "b", 500));
+        goes_on(&mut a);
+        must(&node, &["suspend", "a"]);
+        waits(&mut a);
+        must(&node, &["resume", "a"]);
+        goes_on(&mut a);
+        b.inspect(|b| b.gets(&machine, MORE));
+    }
+    faults(&machine, "refuse=checkpoint");
+    refused(&gpuslice(&node, &["suspend", "a"]));
+    goes_on(&mut a);
+}
+
+/// The same while there is no daemon, and with the next one.
+#[test]
+fn a_program_that_only_waits_outlives_the_daemon() {
+    let (mut node, machine) = node();
+    let mut a = still(&node, &machine);
+    must(&node, &["suspend", "a"]);
+    node.end_daemon(Signal::SIGKILL);
+    waits(&mut a);
+    node.start_daemon(&[]);
+    waits(&mut a);
+    must(&node, &["resume", "a"]);
+    goes_on(&mut a);
 }
 
 /// Its process is killed: what it had on the host is gone, and the container can be used again.

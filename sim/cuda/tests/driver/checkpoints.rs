@@ -3,8 +3,9 @@
 use crate::harness::{MIB, alloc, context_on, free_bytes, get, pattern, put};
 use crate::processes::{given, partner, socket, wait_for_byte};
 use gpuslice_nvabi::types::*;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -40,7 +41,12 @@ impl Target {
 
     /// Lets it read its memory; returns once it has.
     fn reads(&mut self) {
-        self.stream.write_all(&[1]).unwrap();
+        self.synchronises(1);
+    }
+
+    /// Lets it make the call of this number; returns once it has.
+    fn synchronises(&mut self, number: u8) {
+        self.stream.write_all(&[number]).unwrap();
         wait_for_byte(&mut self.stream);
     }
 }
@@ -66,6 +72,27 @@ fn holds_memory(more: fn()) -> bool {
         wait_for_byte(&mut stream);
         assert_eq!(get(pointer, MIB), pattern(MIB, 3));
         assert_eq!(get(pointer + (BYTES - MIB) as u64, MIB), pattern(MIB, 4));
+    }
+}
+
+/// How many ways there are to wait for all work.
+const WAYS: u8 = 4;
+
+/// The partner: waits for its work, whenever and as it is told to.
+fn waits_for_work() -> bool {
+    let Some(fds) = given() else { return false };
+    let mut stream = socket(fds[0]);
+    context_on(0);
+    loop {
+        stream.write_all(&[1]).unwrap();
+        let mut told = [0];
+        stream.read_exact(&mut told).unwrap();
+        match told[0] {
+            0 => ok!(cuCtxSynchronize()),
+            1 => ok!(cuCtxSynchronize_v2(CUcontext::NULL)),
+            2 => ok!(cuStreamSynchronize(CUstream::NULL)),
+            _ => ok!(cuStreamSynchronize_ptsz(CUstream::NULL)),
+        }
     }
 }
 
@@ -110,7 +137,7 @@ scenarios! {
         ok!(cuCheckpointProcessRestore(pid, null_mut()));
         assert_eq!((target.state(), free_bytes()), (CU_PROCESS_STATE_LOCKED, before - BYTES));
         target.stream.set_nonblocking(true).unwrap();
-        assert!(std::io::Read::read(&mut target.stream, &mut [0]).is_err(), "its call has returned");
+        assert!(target.stream.read(&mut [0]).is_err(), "its call has returned");
         target.stream.set_nonblocking(false).unwrap();
         ok!(cuCheckpointProcessUnlock(pid, null_mut()));
         wait_for_byte(&mut target.stream);
@@ -176,6 +203,28 @@ scenarios! {
         assert_eq!(target.state(), CU_PROCESS_STATE_RUNNING);
         ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
         assert_eq!(target.state(), CU_PROCESS_STATE_LOCKED);
+    }
+
+    /// Calls that wait for all work go on while the process is locked, and end it while it is checkpointed.
+    a_wait_for_work_ends_a_checkpointed_process("mem=1GiB,context=0B") {
+        if waits_for_work() { return }
+        ok!(cuInit(0));
+        for number in 0..WAYS {
+            let mut target = Target::start("a_wait_for_work_ends_a_checkpointed_process");
+            let pid = target.pid();
+            ok!(cuCheckpointProcessLock(pid, null_mut()));
+            target.synchronises(number);
+            ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
+            ok!(cuCheckpointProcessRestore(pid, null_mut()));
+            target.synchronises(number);
+            ok!(cuCheckpointProcessUnlock(pid, null_mut()));
+            target.synchronises(number);
+            ok!(cuCheckpointProcessLock(pid, null_mut()));
+            ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
+            target.stream.write_all(&[number]).unwrap();
+            let ended = target.child.wait().unwrap();
+            assert_eq!(ended.signal(), Some(libc::SIGSEGV), "{number}");
+        }
     }
 
     managed_memory_is_refused("mem=1GiB,context=0B") {
