@@ -55,7 +55,8 @@ fn reasons(text: &str) -> Vec<String> {
     calls.filter_map(reason).collect()
 }
 
-/// Another wording of a reason fails no test, but all of CI at its end. What is not staged may never be skipped there.
+/// Another wording of a reason fails no test, but all of CI at its end. A test whose program is not
+/// staged may not skip itself there.
 #[test]
 fn each_reason_for_a_skip_is_in_the_table() {
     let table = read("tests/skips");

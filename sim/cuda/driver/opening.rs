@@ -2,7 +2,7 @@
 //!
 //! A real `cuInit` makes an abstract socket on which the process offers its descriptor of unified memory to others,
 //! and names a thread of its own through /proc. Where the system refuses one of these, the call answers
-//! CUDA_ERROR_OPERATING_SYSTEM (driver 580.159.04, in a process that may not listen). A sandbox that forbids them
+//! CUDA_ERROR_OPERATING_SYSTEM, as driver 580.159.04 did in a process that may not listen. A sandbox that forbids them
 //! must fail with the simulated driver, too. The names are those that rules of other sandboxes permit: snapd's for
 //! AppArmor have `@cuda-uvmfd-[0-9a-f]*`, of which the digits are the pid namespace and the pid.
 

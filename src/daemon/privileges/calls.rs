@@ -142,8 +142,8 @@ const WORKER: &[c_long] = &[
 ];
 
 /// What CUDA does when it is initialised, beyond NVML: it offers its descriptor of unified memory on an abstract
-/// socket, and answers CUDA_ERROR_OPERATING_SYSTEM where it may not (driver 580.159.04). Nothing connects to the
-/// socket, so accepting remains refused.
+/// socket. Where it may not, it answers CUDA_ERROR_OPERATING_SYSTEM, which driver 580.159.04 did without these calls.
+/// Nothing connects to the socket, so accepting remains refused.
 const CUDA: &[c_long] = &[libc::SYS_bind, libc::SYS_listen];
 
 /// The daemon: its children, its sockets, its files.

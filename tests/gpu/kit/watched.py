@@ -6,6 +6,16 @@ import time
 from kit import place
 
 
+def end(process):
+    """Ends a process, by force if it does not obey."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Points:
     """The GPU time of a tenant or container at several moments: (time, busy time) in ns."""
 
@@ -45,12 +55,7 @@ class Watched(Points):
 
     def end(self):
         """Ends it where it is."""
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process)
         self.thread.join(20)
 
     def begin_and_end(self, seconds):

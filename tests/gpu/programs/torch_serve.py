@@ -1,6 +1,6 @@
 """A model server's decoding: `torch_serve.py REQUESTS SECONDS`. A transformer with a cache of keys and values makes one token for each of so
 many requests in a step, launch by launch, and waits for it, as serving engines do. It prints {"event": "ready"}, begins at a line on its
-input, and then prints the tokens of each second and of the whole: {"requests": …, "tokens": …, "seconds": …, "step_p50_ms": …}."""
+input, and then prints what it made: {"requests": …, "tokens": …, "seconds": …, "step_p50_ms": …}."""
 import json
 import sys
 import time

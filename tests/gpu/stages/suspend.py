@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from kit import place
+from kit import place, watched
 from kit.watched import Watched
 
 KIT = pathlib.Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def holds(here, result, node, mib):
     )
     result.check(f"{mib} MiB leave the GPU", gone["rc"] == 0 and left >= mib, gone["said"] or f"{left} MiB")
     result.check(f"{mib} MiB come back whole", back["rc"] == 0 and after["whole"] is True, back["said"] or after["whole"])
-    looks.end()
+    watched.end(process)
 
 
 def busy(here, result, node, kernel_us):
@@ -122,11 +122,4 @@ class Looks:
                     return look
         raise RuntimeError(f"a holder ended: {self.process.stderr.read()[-500:]}")
 
-    def end(self):
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
