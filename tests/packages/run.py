@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Installs the packages of `make package` for real: an older version, an upgrade, a complete removal.
 
-Usage: tests/packages/run.py BUILD, as root, where BUILD has the debug programs (`packaging/stage debug`).
+Usage: tests/packages/run.py BUILD [--quick], as root, where BUILD has the debug programs (`packaging/stage debug`).
+The packages are made from `packaging/stage portable`, with --quick from `packaging/stage quick-portable`.
 
 The root it is installed in is this machine's own under an overlay in memory, in a mount namespace of
 its own: real dpkg, rpm, libraries and users, and what was written is exactly what lies in the upper
@@ -17,6 +18,7 @@ import tempfile
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
+PACKAGE = [REPOSITORY / "packaging/package", *sys.argv[2:3]]
 # Symbol versions of the C library: what is mounted into containers, and what runs on the node.
 IMAGES, NODES = (2, 17), (2, 28)
 SHIM = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"]
@@ -80,7 +82,7 @@ def judge(build, work):
 
 def package():
     """The .deb, and the .rpm if this machine can make one."""
-    files = [pathlib.Path(line) for line in output(REPOSITORY / "packaging/package").stdout.split()]
+    files = [pathlib.Path(line) for line in output(*PACKAGE).stdout.split()]
     made = {file.suffix: file for file in files}
     return made[".deb"], made.get(".rpm")
 
@@ -103,7 +105,7 @@ def older_rpm(work):
     """The .rpm under an older number."""
     place = work / "older-rpm"
     place.mkdir()
-    made = [pathlib.Path(line) for line in output(REPOSITORY / "packaging/package", "0.0.1").stdout.split()]
+    made = [pathlib.Path(line) for line in output(*PACKAGE, "0.0.1").stdout.split()]
     moved = [pathlib.Path(shutil.move(file, place)) for file in made]
     return next(file for file in moved if file.suffix == ".rpm")
 
@@ -194,7 +196,7 @@ def same_again(package, rpm):
     """The same sources give the same bytes."""
     files = [file for file in [package, rpm] if file]
     before = [file.read_bytes() for file in files]
-    output(REPOSITORY / "packaging/package")
+    output(*PACKAGE)
     for file, bytes_before in zip(files, before):
         assert file.read_bytes() == bytes_before, f"{file.name} differs when made again"
 
