@@ -320,18 +320,18 @@ impl World {
         let Some(gpu) = self.records.get(&me).map(|record| record.lanes[lane].gpu) else {
             return;
         };
-        for other in self.processes.iter().filter(|p| p.alive && p.container != me) {
-            let Some(record) = self.records.get(&other.container) else {
-                continue;
-            };
+        let honest = |p: &&Process| {
+            p.alive && p.honesty == Honesty::Honest && !p.broke && p.client.is_some()
+        };
+        for other in self.processes.iter().filter(honest).filter(|p| p.container != me) {
             for (at, work) in other.work.iter().enumerate() {
-                let runs = work.followed
-                    && !work.stopped
-                    && work.until.is_some_and(|until| until > self.now);
-                let honest = other.honesty == Honesty::Honest && !other.broke;
-                let honest = honest && other.client.is_some();
-                let overrun = self.checkers.overran(other.container, Lane(at as u8));
-                if runs && honest && record.lanes[at].gpu == gpu && !overrun {
+                let runs = work.until.is_some_and(|until| until > self.now);
+                if !runs || !work.followed || work.stopped {
+                    continue;
+                }
+                let record = self.records.get(&other.container);
+                let here = record.is_some_and(|record| record.lanes[at].gpu == gpu);
+                if here && !self.checkers.overran(other.container, Lane(at as u8)) {
                     self.checkers.object(&format!(
                         "{me} launches in its turn while {} has a kernel in flight, {work:?}",
                         other.container
