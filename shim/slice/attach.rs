@@ -22,11 +22,13 @@ use crate::guard::Uncancelled;
 use crate::{launch, real};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use gpuslice_nvabi::types::{CUcontext, CUresult};
+use gpuslice_wire::limits::DAEMON_WAIT_NS;
 use gpuslice_wire::units::Duration;
 use std::io::ErrorKind;
 
-/// How long the first CUDA call waits for a daemon that does not answer.
-const ATTACH_WAIT: Duration = Duration::from_millis(10_000);
+/// How long the first CUDA call waits for a daemon that does not answer: as long as growth does. The daemon of a node
+/// whose disk stands still for some seconds answers late.
+const ATTACH_WAIT: Duration = Duration(DAEMON_WAIT_NS);
 
 /// The slice; null before the attach and in a process outside any slice.
 static SLICE: AtomicPtr<Slice> = AtomicPtr::new(core::ptr::null_mut());
