@@ -128,7 +128,7 @@ struct Key {
 const KIND: &str = "kind";
 const STRICT: &str = "strict";
 
-const KEYS: [Key; 31] = [
+const KEYS: [Key; 32] = [
     key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
@@ -177,6 +177,13 @@ const KEYS: [Key; 31] = [
         "a process ends for the driver when its last descriptor is closed, be it in a forked child",
     )
     .or("on"),
+    key(
+        "shared",
+        "0ns",
+        SPAN_FORM,
+        "time until a checkpoint of a process that shares memory with another one fails, with driver=13.2",
+    )
+    .or("32s..35s"),
     key("nvml", "0ns", SPAN_FORM, "time of a call of NVML's").or("1ms..50ms"),
     key("late", "0ns", DURATION_FORM, "NVML's figures of memory and processes are sampled this often")
         .or("100ms"),
@@ -301,6 +308,7 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
         exit: read(value("exit"), long)?,
         nvml: read(value("nvml"), short)?,
         event: read(value("event"), short)?,
+        shared: read(value("shared"), long)?,
         late_ns: read(value("late"), most_late)?.least_ns,
         queues: read(value("queues"), |v| number(v).filter(|&n| n <= MAX_QUEUES))?,
         lock: read(value("lock"), switch)?,

@@ -105,6 +105,8 @@ pub enum CheckpointError {
     OutOfMemory,
     /// The call moved a part of the memory only: the process is of no more use.
     Failed,
+    /// The process shared memory with another one when it was moved, and cannot be moved back.
+    Shared,
 }
 
 /// Why an operation on the device was refused; small, because it is on hot paths.

@@ -12,7 +12,7 @@ use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 13;
+pub(crate) const VERSION: u32 = 14;
 pub(crate) const STATE_AT: usize = 32768;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -277,6 +277,8 @@ pub(crate) struct Block {
     /// Not 0 for managed memory: it takes room, but no process is shown to use it and no control
     /// group's limit knows of it.
     pub managed: u32,
+    /// Not 0 once a legacy handle was made of it: another process may open it by its key at any time.
+    pub offered: u32,
     /// Not 0 while a checkpoint keeps its bytes on the host: it takes no room on the GPU. Its place in the memory
     /// file stays its own, so the bytes and all mappings of them stay what they are.
     pub away: u32,

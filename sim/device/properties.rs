@@ -109,6 +109,8 @@ pub struct Properties {
     pub nvml: Span,
     /// The GPU's work for the recording of an event.
     pub event: Span,
+    /// A checkpoint of a process that shares memory with another one fails after this time, where it is fatal.
+    pub shared: Span,
     /// NVML's figures are sampled so often.
     pub late_ns: u64,
     /// Hardware queues of a context; 0: each stream has its own.

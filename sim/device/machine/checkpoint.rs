@@ -7,8 +7,8 @@
 //!            unlock            restore
 //! ```
 //! A lock holds back new calls of the process and waits for the work that it has submitted, callbacks included.
-//! Its threads on the CPU go on. What no checkpoint can move refuses it: managed memory, and memory that other
-//! processes hold or may open.
+//! Its threads on the CPU go on. Managed memory refuses a checkpoint. Memory that other processes hold or may open
+//! is no obstacle to drivers before release 610, and fatal: [`Sharing`].
 //!
 //! The simulated memory of a GPU is a file, which is memory of the host. So a checkpoint takes the time of the copy
 //! and changes whose room the pages take: they keep their places in the file, and no other page gets these. Addresses
@@ -22,6 +22,7 @@ use crate::layout::{DRIVER, HELD, State};
 use crate::limits::{
     LINK_BYTES_PER_US, MAX_FRAMES, MAX_GPUS, MAX_PROCESSES, MAX_SLEEP_NS, PAGE_BYTES,
 };
+use crate::properties::Properties;
 use crate::{memory, quota};
 use std::sync::atomic::Ordering;
 
@@ -33,6 +34,10 @@ const LOCKING: u32 = 1;
 const LOCKED: u32 = 2;
 const CHECKPOINTED: u32 = 3;
 const FAILED: u32 = 4;
+/// Checkpointed, and no restore is possible.
+const KEPT: u32 = 5;
+/// Failed, and the process's next call ends it.
+const LOST: u32 = 6;
 
 /// How far the checkpoint of a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +46,33 @@ pub enum ProcessState {
     Locked,
     Checkpointed,
     Failed,
+    /// Failed, and its next call ends it.
+    Lost,
+}
+
+/// What a checkpoint does to a process that shares memory with another one, by the CUDA version of the driver.
+///
+/// Measured once with each of 580.178.04 and 595.84 (`validation/FINDINGS.md` of github.com/VivianSobers/gpunap). The
+/// release of a version between them, and the code of the failure, are assumptions. From release 610 on it is supported
+/// (github.com/NVIDIA/cuda-checkpoint, issue 56), which is not simulated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// The memory is moved, each restore is refused as invalid, and the process stays stuck.
+    Kept,
+    /// The call fails after half a minute, and the process ends.
+    Fatal,
+    /// The call is refused.
+    Refused,
+}
+
+impl Sharing {
+    fn with(driver: (u32, u32)) -> Self {
+        match driver {
+            (..=12, _) | (13, 0 | 1) => Self::Kept,
+            (13, 2) => Self::Fatal,
+            _ => Self::Refused,
+        }
+    }
 }
 
 type Done<T = ()> = Result<T, CheckpointError>;
@@ -107,12 +139,25 @@ impl Machine {
 
     /// Moves all device memory of a locked process to the host.
     pub fn checkpoint_process(&self, pid: i32) -> Done {
-        self.move_memory(pid, Move::Away)
+        let target = self.target(pid)?;
+        let shares = self.with(None, |state, _| shares(state, target.slot));
+        if !shares || self.frozen(target.slot) != LOCKED {
+            return self.move_memory(target, Move::Away, CHECKPOINTED);
+        }
+        match Sharing::with(self.driver()) {
+            Sharing::Kept => self.move_memory(target, Move::Away, KEPT),
+            Sharing::Fatal => self.lose(target),
+            Sharing::Refused => Err(CheckpointError::NotSupported),
+        }
     }
 
     /// Moves it back.
     pub fn restore_process(&self, pid: i32) -> Done {
-        self.move_memory(pid, Move::Back)
+        let target = self.target(pid)?;
+        match self.frozen(target.slot) {
+            KEPT => Err(CheckpointError::Shared),
+            _ => self.move_memory(target, Move::Back, LOCKED),
+        }
     }
 
     /// Lets a locked process go on.
@@ -128,15 +173,14 @@ impl Machine {
 
     /// Whether a checkpoint keeps this process from the device.
     pub(super) fn is_frozen(&self) -> bool {
-        matches!(self.frozen(self.slot), LOCKED | CHECKPOINTED)
+        matches!(self.frozen(self.slot), LOCKED | CHECKPOINTED | KEPT)
     }
 
-    /// Waits until no checkpoint holds back calls of this process; false if one has failed.
-    pub fn wait_for_unlock(&self) -> bool {
+    /// Waits until no checkpoint holds back calls of this process: it runs, or one has failed.
+    pub fn wait_for_unlock(&self) -> ProcessState {
         loop {
             match self.frozen(self.slot) {
-                0 => return true,
-                FAILED => return false,
+                frozen @ (0 | FAILED | LOST) => return state_of(frozen),
                 _ => sleep_until_ns(now_ns() + LOOK_NS),
             }
         }
@@ -204,11 +248,30 @@ impl Machine {
         unsettled || its.any(|it| it.fault_xid == 0 && it.head != it.tail)
     }
 
-    fn move_memory(&self, pid: i32, to: Move) -> Done {
-        let target = self.target(pid)?;
-        let (call, from, after) = match to {
-            Move::Away => ("checkpoint", LOCKED, CHECKPOINTED),
-            Move::Back => ("restore", CHECKPOINTED, LOCKED),
+    /// A checkpoint fails, late, and ends the process.
+    fn lose(&self, target: Target) -> Done {
+        self.faulty("checkpoint", target)?;
+        let Properties { shared, seed, .. } = *self.properties();
+        self.pause(target, shared.draw(seed, target.identity))?;
+        self.pass(target, LOCKED, LOST)?;
+        Err(CheckpointError::Failed)
+    }
+
+    /// Waits while a process lives.
+    fn pause(&self, target: Target, ns: u64) -> Done {
+        let end = now_ns() + ns;
+        while now_ns() < end {
+            sleep_until_ns(end.min(now_ns() + MAX_SLEEP_NS));
+            self.check(target)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the memory of a process, whose state is `after` that.
+    fn move_memory(&self, target: Target, to: Move, after: u32) -> Done {
+        let (call, from) = match to {
+            Move::Away => ("checkpoint", LOCKED),
+            Move::Back => ("restore", CHECKPOINTED),
         };
         if self.frozen(target.slot) != from {
             return Err(CheckpointError::WrongState);
@@ -220,11 +283,7 @@ impl Machine {
             may_move(state, target.slot, to)?;
             Ok(blocks(state, target.slot, to).map(|(.., pages)| u64::from(pages)).sum())
         })?;
-        let end = now_ns() + pages * PAGE_BYTES * 1_000 / LINK_BYTES_PER_US;
-        while now_ns() < end {
-            sleep_until_ns(end.min(now_ns() + MAX_SLEEP_NS));
-            self.check(target)?;
-        }
+        self.pause(target, pages * PAGE_BYTES * 1_000 / LINK_BYTES_PER_US)?;
         self.with(None, |state, _| {
             self.check(target)?;
             if self.frozen(target.slot) != from {
@@ -260,19 +319,32 @@ impl Machine {
 fn state_of(frozen: u32) -> ProcessState {
     match frozen {
         LOCKING | LOCKED => ProcessState::Locked,
-        CHECKPOINTED => ProcessState::Checkpointed,
+        CHECKPOINTED | KEPT => ProcessState::Checkpointed,
         FAILED => ProcessState::Failed,
+        LOST => ProcessState::Lost,
         _ => ProcessState::Running,
     }
 }
 
-/// The blocks of a process that a move concerns: GPU, first page, number of pages.
+/// Whether a process has memory that another one holds, or may open.
+fn shares(state: &State, slot: usize) -> bool {
+    let of_gpu = |gpu| {
+        let its = memory::heads(gpu).map(|first| &gpu.blocks[first as usize]);
+        let mut its = its.filter(|block| block.phase == HELD && block.is_holder(slot));
+        its.any(|block| block.exported != 0 || block.offered != 0 || !block.is_held_by_one())
+    };
+    state.gpus.iter().any(of_gpu)
+}
+
+/// The blocks of a process that a move concerns: GPU, first page, number of pages. Those that other processes hold
+/// stay where they are.
 fn blocks(state: &State, slot: usize, to: Move) -> impl Iterator<Item = (usize, u32, u32)> + '_ {
     let away = u32::from(to == Move::Back);
     state.gpus.iter().enumerate().flat_map(move |(at, gpu)| {
         let its = memory::heads(gpu).filter(move |&first| {
             let block = &gpu.blocks[first as usize];
-            block.phase == HELD && block.is_holder(slot) && block.away == away
+            let its = block.phase == HELD && block.is_holder(slot) && block.is_held_by_one();
+            its && block.away == away
         });
         its.map(move |first| (at, first, gpu.blocks[first as usize].pages))
     })
@@ -283,8 +355,7 @@ fn may_move(state: &State, slot: usize, to: Move) -> Done {
     let mut pages = [0_u32; MAX_GPUS];
     for (gpu, first, count) in blocks(state, slot, to) {
         let block = &state.gpus[gpu].blocks[first as usize];
-        let shared = block.exported != 0 || !block.is_held_by_one();
-        if to == Move::Away && (shared || block.managed != 0) {
+        if to == Move::Away && block.managed != 0 {
             return Err(CheckpointError::NotSupported);
         }
         pages[gpu] += count;

@@ -2,10 +2,12 @@
 
 use super::Duties;
 use crate::events::Happening;
-use crate::replies::{NO_REPLY, key_of};
-use crate::suspend::{Moved, mark_moved, unmark};
+use crate::replies::{NO_REPLY, key_of, plain};
+use crate::suspend::shared;
+use crate::suspend::{Moved, mark_moved, read_mark, unmark};
 use gpuslice_engine::{Event, Token};
 use gpuslice_host::clock::now;
+use gpuslice_host::process::name_of;
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
@@ -23,12 +25,17 @@ impl Duties {
         self.show_suspended(&container, true);
         let dir = self.containers.state().container_dir(&container);
         let processes = self.clients.processes_of(&container);
+        let shares = if away { self.clients.shares(&container) } else { Vec::new() };
+        let obstacle = shared::refusal(&shares, read_mark(&dir).is_some(), |pid| {
+            Some(plain(&name_of(pid)?).as_str().into())
+        });
         let target = (container, dir.as_path());
         let ended = self.suspender.begin(
             target,
             (away, token == Token::NONE),
             processes.into_iter(),
             memory,
+            obstacle,
         );
         self.memory_moved(ended);
     }
@@ -98,6 +105,6 @@ impl Duties {
     /// Whether processes of a container wait for its resume: its slice must not end before.
     pub fn is_suspended(&self, container: &ContainerId) -> bool {
         let dir = self.containers.state().container_dir(container);
-        crate::suspend::read_mark(&dir).is_some() && self.clients.has_processes(container)
+        read_mark(&dir).is_some() && self.clients.has_processes(container)
     }
 }

@@ -11,6 +11,7 @@
 //! was under way: the worker ended with its daemon, and the next daemon orders the move to the host again.
 
 mod jobs;
+pub mod shared;
 pub mod worker;
 mod workers;
 
@@ -86,22 +87,30 @@ impl Suspender {
         }
     }
 
-    /// Begins a move, to the host (`away`) or back; returns its end if it cannot begin.
+    /// Begins a move, to the host (`away`) or back; returns its end if it cannot begin, as for the reason `obstacle`.
     pub fn begin(
         &mut self,
         (container, dir): (ContainerId, &Path),
         (away, reclaims): (bool, bool),
         processes: impl Iterator<Item = Process>,
         memory: Bytes,
+        obstacle: Option<String>,
     ) -> Option<Moved> {
-        let job = Job::of(away, processes, memory.0);
-        let marked = match read_mark(dir) {
+        let mark = read_mark(dir);
+        let job = Job { again: away && mark.is_some(), ..Job::of(away, processes, memory.0) };
+        if let Some(why) = obstacle {
+            let Report { away, moved, .. } = job.stays();
+            return Some(self.failed((container, away, moved), why));
+        }
+        let marked = match mark {
             Some(mark) if !away => cut_mark(dir, mark),
             _ => write_mark(dir, Mark { reclaimed: reclaims, moved: false }),
         };
+        let stays = job.stays();
         let begun = marked.and_then(|()| self.start(container, job, None));
         let why = begun.err()?;
-        Some(self.failed((container, !away, None), format!("it cannot be moved: {why}")))
+        let Report { away, moved, .. } = stays;
+        Some(self.failed((container, away, moved), format!("it cannot be moved: {why}")))
     }
 
     /// When [`Suspender::due`] must be called next.

@@ -66,7 +66,7 @@ fn report_of<'a>(
     };
     let driver = match found {
         Ok(driver) => driver,
-        Err(why) => return Report { away: !job.away, moved: None, why: Some(why) },
+        Err(why) => return Report { why: Some(why), ..job.stays() },
     };
     if job.undoes {
         // Calls for one that does not answer hang: the others are free before.

@@ -6,7 +6,7 @@ use super::helpers::{Helper, helpers};
 use super::{Tenant, must, node};
 use crate::harness::node::Node;
 use crate::harness::{eventually, target_dir};
-use gpuslice_sim_device::{Config, Machine};
+use gpuslice_sim_device::{Config, Machine, ProcessState};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -131,6 +131,33 @@ fn a_restarted_daemon_knows_it() {
     a.gets(&machine, MORE);
 }
 
+/// The daemon is killed in the middle of a move, and the process is stopped: it may be locked, so the container stays
+/// suspended, and the resume frees the process.
+#[test]
+fn a_stopped_process_of_a_move_that_was_cut_short() {
+    let (mut node, machine) = node();
+    let mut a = still(&node, &machine);
+    faults(&machine, "hang=checkpoint");
+    let mut suspend =
+        command(&node, &["suspend", "a"]).stderr(Stdio::null()).spawn().expect("it starts");
+    let state = || machine.process_state(a.pid().as_raw());
+    eventually("it is locked", || state() == Ok(ProcessState::Locked));
+    node.end_daemon(Signal::SIGKILL);
+    assert!(!suspend.wait().expect("ours").success());
+    a.signal(Signal::SIGSTOP);
+    faults(&machine, "none");
+    node.start_daemon(&[]);
+    eventually("the move is refused again", || {
+        events(&node, "a").iter().any(|(kind, it)| {
+            kind == "not-moved" && it["text"].as_str().is_some_and(|why| why.contains("is stopped"))
+        })
+    });
+    assert!(is_suspended(&node, "a"));
+    a.signal(Signal::SIGCONT);
+    must(&node, &["resume", "a"]);
+    goes_on(&mut a);
+}
+
 /// A process that has not reconnected to a restarted daemon waits for the resume as well: its slice is not removed.
 #[test]
 fn a_suspended_process_without_a_connection_keeps_its_slice() {
@@ -149,8 +176,12 @@ fn a_suspended_process_without_a_connection_keeps_its_slice() {
 
 /// A program that computes nothing and waits for its streams and its context every 20 ms.
 fn still(node: &Node, machine: &Machine) -> Tenant {
+    load(node, machine, "still")
+}
+
+fn load(node: &Node, machine: &Machine, name: &str) -> Tenant {
     let mut command = Command::new(target_dir().join("loads"));
-    command.args(["still", "--seconds", "100000"]);
+    command.args([name, "--seconds", "100000"]);
     Tenant::run(command, node, machine, "a", Duration::ZERO)
 }
 
@@ -276,6 +307,36 @@ fn a_stopped_process_is_not_moved() {
     a.signal(Signal::SIGCONT);
     must(&node, &["resume", "a"]);
     a.gets(&machine, MORE);
+}
+
+/// A driver does not move back what a process shares with others, or ends the process: it is refused before the first
+/// call, also by the next daemon, and the program goes on. When the process has ended, the container can be suspended.
+#[test]
+fn a_process_that_shares_memory_is_not_moved() {
+    let (mut node, machine) = node();
+    let mut a = load(&node, &machine, "shared");
+    faults(&machine, "hang=lock");
+    for _ in 0..2 {
+        let named =
+            format!("process {} (loads) has shared GPU memory with another process", a.pid());
+        eventually("it is refused for that", || {
+            let why = refused(&gpuslice(&node, &["suspend", "a"]));
+            // Until the process has connected to the next daemon, it tells nothing.
+            assert!(why.contains("it is not suspended"), "{why}");
+            why.contains(&named) && why.contains("end it first")
+        });
+        goes_on(&mut a);
+        assert!(!is_suspended(&node, "a") && worker(&node).is_none());
+        node.end_daemon(Signal::SIGKILL);
+        node.start_daemon(&[]);
+    }
+    faults(&machine, "none");
+    drop(a);
+    node.wait_refunded("a");
+    let mut a = still(&node, &machine);
+    must(&node, &["suspend", "a"]);
+    must(&node, &["resume", "a"]);
+    goes_on(&mut a);
 }
 
 /// The process that calls the driver, while it has or waits for a move.

@@ -96,6 +96,12 @@ fn waits_for_work() -> bool {
     }
 }
 
+/// Makes a legacy handle of memory, which no process opens.
+fn exports() {
+    let mut handle = CUipcMemHandle { reserved: [0; 64] };
+    ok!(cuIpcGetMemHandle(&mut handle, alloc(MIB)));
+}
+
 /// A kernel of two seconds, as `spin` has it.
 fn works_for_long() {
     let mut module = CUmodule::NULL;
@@ -225,6 +231,46 @@ scenarios! {
             let ended = target.child.wait().unwrap();
             assert_eq!(ended.signal(), Some(libc::SIGSEGV), "{number}");
         }
+    }
+
+    /// The checkpoint succeeds, and no restore does: the process stays stuck.
+    shared_memory_never_comes_back("mem=1GiB,context=0B,driver=13.0") {
+        if holds_memory(exports) { return }
+        ok!(cuInit(0));
+        let target = Target::start("shared_memory_never_comes_back");
+        let pid = target.pid();
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
+        for _ in 0..2 {
+            refused!(ERROR_INVALID_VALUE, cuCheckpointProcessRestore(pid, null_mut()));
+            assert_eq!(target.state(), CU_PROCESS_STATE_CHECKPOINTED);
+            refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessUnlock(pid, null_mut()));
+        }
+    }
+
+    /// The checkpoint fails late, and the process ends with its next call.
+    shared_memory_ends_a_process("mem=1GiB,context=0B,driver=13.2,shared=100ms") {
+        if holds_memory(exports) { return }
+        ok!(cuInit(0));
+        let mut target = Target::start("shared_memory_ends_a_process");
+        let (pid, begun) = (target.pid(), Instant::now());
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        refused!(ERROR_UNKNOWN, cuCheckpointProcessCheckpoint(pid, null_mut()));
+        assert!(begun.elapsed() >= Duration::from_millis(100));
+        assert_eq!(target.state(), CU_PROCESS_STATE_FAILED);
+        target.stream.write_all(&[1]).unwrap();
+        assert_eq!(target.child.wait().unwrap().signal(), Some(libc::SIGSEGV));
+    }
+
+    /// Newer drivers support it; the simulated one does not, and leaves the process as it is.
+    shared_memory_is_refused("mem=1GiB,context=0B,driver=13.3") {
+        if holds_memory(exports) { return }
+        ok!(cuInit(0));
+        let mut target = Target::start("shared_memory_is_refused");
+        ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+        refused!(ERROR_NOT_SUPPORTED, cuCheckpointProcessCheckpoint(target.pid(), null_mut()));
+        ok!(cuCheckpointProcessUnlock(target.pid(), null_mut()));
+        target.reads();
     }
 
     managed_memory_is_refused("mem=1GiB,context=0B") {
