@@ -51,6 +51,8 @@ pub(crate) struct Header {
     /// By slot: how far a checkpoint of the process is, one of the constants of [`crate::machine`]'s `checkpoint`.
     /// Changed under the lock; read by each of the process's calls.
     pub frozen: [AtomicU32; MAX_PROCESSES],
+    /// By slot: when a move of the process's memory that is under way is due.
+    pub moves_due_ns: [AtomicU64; MAX_PROCESSES],
     /// By slot: not 0 while submitted work needs a thread of the process.
     pub unsettled: [AtomicU32; MAX_PROCESSES],
 }
@@ -76,6 +78,8 @@ pub(crate) struct State {
     pub last_reap_ns: u64,
     /// No slot from this one on was ever used.
     pub slots_used: u64,
+    /// Not 0 while memory of a process may be on its way to the host or back.
+    pub moves: u64,
     /// Processes whose end took time.
     pub ends: u64,
     pub faults: Faults,

@@ -27,6 +27,7 @@ fn code(error: CheckpointError) -> CUresult {
         CheckpointError::TimedOut => CUresult::ERROR_NOT_READY,
         CheckpointError::NotSupported => CUresult::ERROR_NOT_SUPPORTED,
         CheckpointError::OutOfMemory => CUresult::ERROR_OUT_OF_MEMORY,
+        CheckpointError::Spent => CUresult::ERROR_OPERATING_SYSTEM,
         CheckpointError::Failed => CUresult::ERROR_UNKNOWN,
     }
 }

@@ -19,18 +19,17 @@ pub type Shares = Option<bool>;
 pub fn refusal(
     processes: &[(u32, Shares)],
     again: bool,
-    name: impl Fn(u32) -> Option<String>,
+    name: impl Fn(u32) -> String,
 ) -> Option<String> {
     let first = |wanted| processes.iter().find(|(_, shares)| *shares == wanted);
-    let named = |pid| name(pid).map_or_else(|| pid.to_string(), |name| format!("{pid} ({name})"));
     if let Some((pid, _)) = first(Some(true)) {
-        let named = named(*pid);
+        let named = name(*pid);
         return Some(format!(
             "process {named} has shared GPU memory with another process, which the driver may not move back; end it first"
         ));
     }
     let (pid, _) = first(None).filter(|_| !again)?;
-    let named = named(*pid);
+    let named = name(*pid);
     Some(format!(
         "process {named} does not tell whether it shares GPU memory: it is not connected, or its container has an \
          older library; try again, or start the container again"
@@ -44,7 +43,7 @@ mod tests {
     #[test]
     fn a_process_that_shares_is_named_before_one_that_does_not_tell() {
         let said = |processes: &[(u32, Shares)]| {
-            refusal(processes, false, |pid| (pid == 8).then(|| "python3".to_owned()))
+            refusal(processes, false, |pid| format!("{pid} (python3)"))
         };
         assert_eq!(said(&[]), None);
         assert_eq!(said(&[(7, Some(false)), (8, Some(false))]), None);
@@ -55,8 +54,11 @@ mod tests {
         );
         let untold = [(8, Some(false)), (7, None)];
         let why = said(&untold).expect("a reason");
-        assert!(why.starts_with("process 7 does not tell") && why.contains("try again"), "{why}");
-        assert_eq!(refusal(&untold, true, |_| None), None);
-        assert!(refusal(&[(8, Some(true))], true, |_| None).is_some());
+        assert!(
+            why.starts_with("process 7 (python3) does not tell") && why.contains("try again"),
+            "{why}"
+        );
+        assert_eq!(refusal(&untold, true, |_| String::new()), None);
+        assert!(refusal(&[(8, Some(true))], true, |_| String::new()).is_some());
     }
 }

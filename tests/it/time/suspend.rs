@@ -6,7 +6,7 @@ use super::helpers::{Helper, helpers};
 use super::{Tenant, must, node};
 use crate::harness::node::Node;
 use crate::harness::{eventually, target_dir};
-use gpuslice_sim_device::{Config, Machine, ProcessState};
+use gpuslice_sim_device::{Config, Machine, ProcessState, Role};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -339,6 +339,29 @@ fn a_process_that_shares_memory_is_not_moved() {
     goes_on(&mut a);
 }
 
+/// A process outside of all slices has the room, of which the ledger does not know. A restore that finds too little is
+/// the last one, so none is tried: the container stays suspended, and is resumed when there is room.
+#[test]
+fn a_resume_waits_for_the_room_that_strangers_have() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    must(&node, &["suspend", "a"]);
+    let stranger = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
+    stranger.context_create(0).expect("a context");
+    let free = machine.mem_info(0).expect("a GPU").free;
+    let taken = stranger.mem_alloc(0, free - HELD).expect("it is free");
+    let why = refused(&gpuslice(&node, &["resume", "a"]));
+    let holder = format!("process {} (", std::process::id());
+    let parts = ["GPU 0 has 512MiB free, and 584MiB are wanted", &holder, "it is suspended"];
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+    assert!(is_suspended(&node, "a"));
+    stranger.mem_free(taken.key).expect("it is ours");
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+    let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, ["suspended", "not-moved", "resumed"]);
+}
+
 /// The process that calls the driver, while it has or waits for a move.
 fn worker(node: &Node) -> Option<Pid> {
     match helpers(node.pid()).get("--move-memory")? {
@@ -391,6 +414,26 @@ fn a_worker_that_dies_before_its_next_move() {
     a.gets(&machine, MORE);
     let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, ["suspended", "resumed", "suspended", "resumed"]);
+}
+
+/// The worker is killed while a driver restores. That goes on and leaves the process locked: another worker unlocks it.
+#[test]
+fn a_worker_that_dies_in_a_restore() {
+    let node = Node::start_with("devices=1,mem=16GiB,restore=256MiB");
+    let (node, machine) = super::with_slices(node);
+    let a = Tenant::start(&node, &machine, "a", 500);
+    must(&node, &["suspend", "a"]);
+    // A new one does the job.
+    kill(worker(&node).expect("it waits"), Signal::SIGKILL).expect("it lives");
+    eventually("its end", || worker(&node).is_none());
+    let away = used(&machine);
+    let mut resume = command(&node, &["resume", "a"]).spawn().expect("it starts");
+    eventually("the driver restores", || used(&machine) >= away + HELD);
+    let first = worker(&node).expect("it waits for the driver");
+    kill(first, Signal::SIGKILL).expect("it lives");
+    assert!(resume.wait().expect("ours").success());
+    assert_ne!(worker(&node), Some(first));
+    a.gets(&machine, MORE);
 }
 
 /// A driver that exports the calls and has no checkpoints: nothing is moved, and the command says so.
