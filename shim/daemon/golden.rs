@@ -87,6 +87,7 @@ fn of_client(page: &ClientPage) -> Words<'_> {
         all.extend(families.bytes.iter().map(|word| ("bytes", Word::from(word))));
         all.extend(words!(families => contexts));
     }
+    all.extend(words!(page => shared));
     all
 }
 

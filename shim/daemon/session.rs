@@ -16,7 +16,7 @@ use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, HEARTBEAT_STALE_NS, HELLO_DEADLINE_NS, LANES_MAX};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientFamilies, ClientLane, ClientPage, ContainerLane,
-    ContainerPage, PAGE_VERSION,
+    ContainerPage, PAGE_VERSION, SHARES_NOTHING,
 };
 use gpuslice_wire::tenant::Request;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
@@ -88,6 +88,8 @@ pub struct Session {
     unseen: [AtomicU64; ACCOUNTS_MAX],
     /// What the held memory is used for, by lane. A new page of claims gets it from here.
     families: [HeldFamilies; ACCOUNTS_MAX],
+    /// [`ClientPage::shared`], for a new page.
+    shared: Mutex<u32>,
 }
 
 /// The families of one lane.
@@ -154,6 +156,8 @@ impl Session {
     ) -> Result<Session> {
         let (container, client, usage) = map_pages(&welcome, None)?;
         let slot = client.slot.load(Relaxed);
+        let shared = if purpose == Purpose::Use { SHARES_NOTHING } else { 0 };
+        client.shared.store(shared, SeqCst);
         Ok(Session {
             socket: socket.to_path_buf(),
             purpose,
@@ -170,6 +174,7 @@ impl Session {
             accounts: (0..ACCOUNTS_MAX).map(|_| CreditAccount::default()).collect(),
             unseen: Default::default(),
             families: Default::default(),
+            shared: Mutex::new(shared),
         })
     }
 
@@ -287,6 +292,13 @@ impl Session {
         claims.contexts.store(held.contexts.load(Relaxed), Relaxed);
     }
 
+    /// Counts an export or import of GPU memory (1), or takes one back (-1).
+    pub fn share(&self, change: i32) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        *shared = shared.saturating_add_signed(change);
+        self.client.shared.store(*shared, SeqCst);
+    }
+
     /// Publishes a change of the held memory for the daemon and the container's processes, in the slot. Changes within
     /// a thread cache are not (all threads would write one word); they are smaller than the granularity of a driver's
     /// allocations.
@@ -329,6 +341,7 @@ impl Session {
             self.claim(lane);
             self.publish_families(lane);
         }
+        self.share(0);
     }
 
     /// The connection, locked.
@@ -513,6 +526,23 @@ mod tests {
         session.settle();
         assert_eq!(claims.contexts.load(Relaxed), 3);
         assert_eq!(claims.bytes[family as usize].load(Relaxed), 3584);
+    }
+
+    /// A new daemon reads it as soon as it has the process again; one that only looks counts nothing.
+    #[test]
+    fn what_is_shared_is_claimed_also_to_a_new_daemon() {
+        let session = Fake::new().session;
+        let claimed = || session.client.shared.load(SeqCst);
+        assert_eq!(claimed(), SHARES_NOTHING);
+        session.share(1);
+        session.share(1);
+        session.share(-1);
+        assert_eq!(claimed(), SHARES_NOTHING + 1);
+        let (again, _) = welcome();
+        session.take_over(again).expect("taken over");
+        assert_eq!(claimed(), 0, "a new page");
+        session.settle();
+        assert_eq!(claimed(), SHARES_NOTHING + 1);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! Libraries that try this method first (for buffers of processes of any origin) take it for "not
 //! reachable this way" and use another method.
 
+use super::shared::shared;
 use crate::guard::Outcome;
 use crate::memory::physical::Name;
 use crate::real;
@@ -29,7 +30,7 @@ fn digest(handle: &CUipcMemHandle) -> HandleKey {
 
 hooks! {
     guard cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr) as |call| {
-        let result = call();
+        let result = shared(call);
         if result == CUresult::SUCCESS
             && let Some(slice) = slice::attached()
         {
@@ -55,12 +56,12 @@ unsafe fn opened(
         return Ok(call());
     };
     if handles::is_ours(&slice.daemon, digest(handle)) {
-        return Ok(call());
+        return Ok(shared(call));
     }
     if slice.daemon.container().foreign.load(Relaxed) != FOREIGN_CHARGE {
         return Err(CUresult::ERROR_INVALID_HANDLE);
     }
-    let result = call();
+    let result = shared(call);
     if result != CUresult::SUCCESS {
         return Ok(result);
     }

@@ -37,6 +37,7 @@ mod multicast;
 mod physical;
 mod pool;
 mod query;
+mod shared;
 mod sharing;
 mod sparse;
 mod wait;

@@ -4,6 +4,7 @@
 //! allocation in it becomes a node of the graph and takes nothing from any pool; its memory is reserved
 //! when the graph is launched ([`crate::memory::graphs`]).
 
+use super::shared::shared;
 use crate::guard::Outcome;
 use crate::memory::allocations::{Allocation, Kind};
 use crate::real;
@@ -210,12 +211,18 @@ hooks! {
         unsafe { found(pool, location, kind, call) }
     };
 
+    /// Without this handle no allocation of the pool can be opened in another process.
+    guard cuMemPoolExportToShareableHandle(
+        handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType,
+        flags: u64,
+    ) as |call| Ok(shared(call));
+
     /// The memory is charged in the exporting process, and so are allocations imported with it.
     guard cuMemPoolImportFromShareableHandle(
         pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType,
         flags: u64,
     ) as |call| {
-        let result = call();
+        let result = shared(call);
         if result == CUresult::SUCCESS
             && let Some(slice) = slice::attached()
         {

@@ -8,6 +8,7 @@
 //! cannot be observed, and NVIDIA does not document what becomes of the memory then. So memory exported as
 //! a fabric handle stays charged until the process ends.
 
+use super::shared::shared;
 use crate::memory::physical::{Name, PhysicalAllocation};
 use crate::slice::{self, Slice, handed};
 use gpuslice_nvabi::types::*;
@@ -32,7 +33,7 @@ hooks! {
         let counted = counted.unwrap_or_else(|| table.begin(None));
         drop(table);
         // SAFETY: as in `cuMemRetainAllocationHandle`.
-        Ok(unsafe { handed(slice, Some(counted), handle, call) })
+        Ok(unsafe { handed(slice, Some(counted), handle, || shared(call)) })
     };
 }
 
@@ -46,7 +47,7 @@ unsafe fn exported(
     descriptor: *const c_void,
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let result = call();
+    let result = shared(call);
     let dropped = if result == CUresult::SUCCESS && !counted.is_empty() {
         // SAFETY: the driver has just written there and answered success.
         slice.physical().export(unsafe { descriptor.cast::<RawFd>().read() }, counted)
@@ -71,7 +72,7 @@ hooks! {
             // SAFETY: the application's own pointer to an `int`, which the driver checks and writes.
             return Ok(unsafe { exported(slice, counted, shareable_handle, call) });
         }
-        let result = call();
+        let result = shared(call);
         let dropped = match counted {
             Some(allocation) if result == CUresult::SUCCESS => slice.physical().keep(allocation),
             counted => counted,

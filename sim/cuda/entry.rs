@@ -186,10 +186,14 @@ fn held_back(call: Call, machine: &Machine) -> Option<CUresult> {
         match machine.own_state() {
             ProcessState::Locked => return Some(CUresult::SUCCESS),
             ProcessState::Checkpointed => end_by_segv(),
-            ProcessState::Running | ProcessState::Failed => {}
+            ProcessState::Running | ProcessState::Failed | ProcessState::Lost => {}
         }
     }
-    (!machine.wait_for_unlock()).then_some(CUresult::ERROR_UNKNOWN)
+    match machine.wait_for_unlock() {
+        ProcessState::Failed => Some(CUresult::ERROR_UNKNOWN),
+        ProcessState::Lost => end_by_segv(),
+        _ => None,
+    }
 }
 
 /// Ends the process as an invalid access does. A program's own handler would return to no such access.

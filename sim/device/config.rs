@@ -128,7 +128,7 @@ struct Key {
 const KIND: &str = "kind";
 const STRICT: &str = "strict";
 
-const KEYS: [Key; 31] = [
+const KEYS: [Key; 34] = [
     key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
@@ -177,6 +177,16 @@ const KEYS: [Key; 31] = [
         "a process ends for the driver when its last descriptor is closed, be it in a forked child",
     )
     .or("on"),
+    key("checkpoint", "47684MiB", SIZE_FORM, "what a checkpoint moves to the host each second")
+        .or("1GiB"),
+    key("restore", "47684MiB", SIZE_FORM, "what a restore moves back each second").or("2GiB"),
+    key(
+        "shared",
+        "0ns",
+        SPAN_FORM,
+        "time until a checkpoint of a process that shares memory with another one fails, with driver=13.2",
+    )
+    .or("32s..35s"),
     key("nvml", "0ns", SPAN_FORM, "time of a call of NVML's").or("1ms..50ms"),
     key("late", "0ns", DURATION_FORM, "NVML's figures of memory and processes are sampled this often")
         .or("100ms"),
@@ -301,6 +311,9 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
         exit: read(value("exit"), long)?,
         nvml: read(value("nvml"), short)?,
         event: read(value("event"), short)?,
+        checkpoint_speed: read(value("checkpoint"), speed)?,
+        restore_speed: read(value("restore"), speed)?,
+        shared: read(value("shared"), long)?,
         late_ns: read(value("late"), most_late)?.least_ns,
         queues: read(value("queues"), |v| number(v).filter(|&n| n <= MAX_QUEUES))?,
         lock: read(value("lock"), switch)?,
@@ -352,6 +365,11 @@ fn read<T>(
 
 fn overhead(text: &str) -> Option<u64> {
     units::size(text).filter(|&bytes| bytes <= MAX_MEMORY)
+}
+
+/// At least so much that the largest memory moves in hours.
+fn speed(text: &str) -> Option<u64> {
+    units::size(text).filter(|&bytes| bytes >= PAGE_BYTES)
 }
 
 fn number(text: &str) -> Option<u32> {
@@ -410,7 +428,14 @@ mod tests {
     fn the_empty_text_is_the_kind_machine() {
         let config = Config::parse("").unwrap();
         assert_eq!(Config::parse("profile=kind"), Ok(config.clone()));
-        assert_eq!(config.properties, Properties { seed: 1, ..Properties::default() });
+        let speed = 47_684 << 20;
+        let own = Properties {
+            seed: 1,
+            checkpoint_speed: speed,
+            restore_speed: speed,
+            ..Properties::default()
+        };
+        assert_eq!(config.properties, own);
         assert_eq!(
             (config.slice, config.switch),
             (Span::exactly(2_000_000), Span::exactly(50_000))
@@ -485,6 +510,8 @@ mod tests {
         check("held=yes", "held");
         check("listed=often", "listed");
         check("seed=-1", "seed");
+        check("checkpoint=0B", "checkpoint");
+        check("restore=2GB", "restore");
     }
 
     #[test]

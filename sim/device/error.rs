@@ -105,6 +105,10 @@ pub enum CheckpointError {
     OutOfMemory,
     /// The call moved a part of the memory only: the process is of no more use.
     Failed,
+    /// A restore has found too little memory before, and there is no other one.
+    Spent,
+    /// The process shared memory with another one when it was moved, and cannot be moved back.
+    Shared,
 }
 
 /// Why an operation on the device was refused; small, because it is on hot paths.

@@ -12,7 +12,7 @@ use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 13;
+pub(crate) const VERSION: u32 = 14;
 pub(crate) const STATE_AT: usize = 32768;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -51,6 +51,8 @@ pub(crate) struct Header {
     /// By slot: how far a checkpoint of the process is, one of the constants of [`crate::machine`]'s `checkpoint`.
     /// Changed under the lock; read by each of the process's calls.
     pub frozen: [AtomicU32; MAX_PROCESSES],
+    /// By slot: when a move of the process's memory that is under way is due.
+    pub moves_due_ns: [AtomicU64; MAX_PROCESSES],
     /// By slot: not 0 while submitted work needs a thread of the process.
     pub unsettled: [AtomicU32; MAX_PROCESSES],
 }
@@ -76,6 +78,8 @@ pub(crate) struct State {
     pub last_reap_ns: u64,
     /// No slot from this one on was ever used.
     pub slots_used: u64,
+    /// Not 0 while memory of a process may be on its way to the host or back.
+    pub moves: u64,
     /// Processes whose end took time.
     pub ends: u64,
     pub faults: Faults,
@@ -277,6 +281,8 @@ pub(crate) struct Block {
     /// Not 0 for managed memory: it takes room, but no process is shown to use it and no control
     /// group's limit knows of it.
     pub managed: u32,
+    /// Not 0 once a legacy handle was made of it: another process may open it by its key at any time.
+    pub offered: u32,
     /// Not 0 while a checkpoint keeps its bytes on the host: it takes no room on the GPU. Its place in the memory
     /// file stays its own, so the bytes and all mappings of them stay what they are.
     pub away: u32,

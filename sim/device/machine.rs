@@ -242,6 +242,7 @@ impl Machine {
         let due = self.wiping_due.swap(false, Ordering::Relaxed);
         let left =
             now.saturating_sub(state.last_reap_ns) >= REAP_EVERY_NS && self.reap(&mut state, now);
+        self.end_moves(&mut state, now);
         bring_up(&mut state, gpu, self.gpus.len(), now);
         self.sample(&mut state, gpu, now);
         let result = work(&mut state, now);

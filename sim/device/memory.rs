@@ -41,6 +41,7 @@ pub(crate) fn take(
         phase: HELD,
         owner: slot as u32 + 1,
         exported: 0,
+        offered: 0,
         managed: u32::from(managed),
         away: 0,
         holders: Block::held_by(slot),

@@ -109,6 +109,12 @@ pub struct Properties {
     pub nvml: Span,
     /// The GPU's work for the recording of an event.
     pub event: Span,
+    /// Bytes that a checkpoint moves each second.
+    pub checkpoint_speed: u64,
+    /// Bytes that a restore moves each second.
+    pub restore_speed: u64,
+    /// A checkpoint of a process that shares memory with another one fails after this time, where it is fatal.
+    pub shared: Span,
     /// NVML's figures are sampled so often.
     pub late_ns: u64,
     /// Hardware queues of a context; 0: each stream has its own.

@@ -225,6 +225,7 @@ impl Daemon {
             duties.cgroup_limits.deadline(),
             duties.preemption.deadline(),
             duties.suspender.deadline(),
+            duties.rooms.deadline(),
             duties.agents.deadline(),
             duties.health.deadline(),
             duties.claims.cdi.deadline(),
@@ -263,6 +264,7 @@ impl Daemon {
         duties.preemption.due(now, &duties.containers, &mut duties.tasks);
         let moved = duties.suspender.due(now);
         duties.memory_moved(moved);
+        duties.look_for_room(now);
         duties.agents.due(now);
         duties.claims.cdi.due(now);
         if duties.health.due(now, &mut duties.gpu_table) {

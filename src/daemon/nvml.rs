@@ -263,6 +263,14 @@ impl Device<'_> {
         self.memory().map(|memory| Bytes(memory.used))
     }
 
+    /// Its memory that is free.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn free(&self) -> Result<Bytes, NvmlError> {
+        self.memory().map(|memory| Bytes(memory.free))
+    }
+
     fn memory(&self) -> Result<nvmlMemory_t, NvmlError> {
         let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
         call!(self.library, nvmlDeviceGetMemoryInfo(self.handle, &raw mut memory))?;

@@ -34,6 +34,7 @@ use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Socket, can_refuse_descriptors};
 use crate::state::{Found, State, StateError};
 use crate::suspend::Suspender;
+use crate::suspend::room::Rooms;
 use crate::tasks::Tasks;
 use crate::unavailable::refuse_all;
 use clap::Parser;
@@ -348,6 +349,7 @@ fn assemble(
         cgroup_limits: CgroupLimits::new(config.cgroup_limits, config.cgroup_guarantees),
         preemption,
         suspender,
+        rooms: Rooms::default(),
         over_cap: OverCap::new(config),
         agents: Agents::new(node, group.flatten(), both_again, budget.agents)?,
         claims,

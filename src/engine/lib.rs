@@ -60,4 +60,5 @@ pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;
 pub use snapshot::{Excess, Figures, MemoryShare, ProcessFigures};
+pub use suspend::ResumeNeed;
 pub use unfreed::{FIGURE_AGE, FREED_WITHIN};

@@ -30,7 +30,7 @@
 //! to `Draining`: its memory counts as on the GPU until the move to the host, ordered again, is done.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::NAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
@@ -48,6 +48,17 @@ use crate::refusal::Refusal;
 const RESUME_AFTER: Duration = Duration::from_millis(1_000);
 /// The next attempt, after one that failed.
 const RESUME_AGAIN: Duration = Duration::from_millis(10_000);
+
+/// What a resume takes of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResumeNeed {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its index.
+    pub index: NvmlIndex,
+    /// The memory.
+    pub bytes: Bytes,
+}
 
 /// Why a container is not suspended another time, if it is suspended or on the way to or from it.
 fn suspended(container: &Container) -> Option<Refusal> {
@@ -204,6 +215,20 @@ impl Engine {
         let why = Refusal::NoSlice(beginning(container.record.container, NAME_BYTES_MAX));
         let asked = asked.filter(|token| *token != Token::NONE);
         actions.extend(asked.map(|token| Action::Denied { token, why }));
+    }
+
+    /// What the resume of a container takes of each GPU: its memory that is not there.
+    pub fn resume_needs(&self, id: ContainerId) -> Vec<ResumeNeed> {
+        let Ok((index, container)) = self.named(id) else {
+            return Vec::new();
+        };
+        let lanes = (0..).map(Lane).zip(&container.slices.gpus);
+        let needs = lanes.filter_map(|(lane, slice)| {
+            let gpu = &self.gpus[slice.gpu?];
+            let bytes = self.kept(index, lane).saturating_sub(slice.stays());
+            Some(ResumeNeed { gpu: gpu.uuid, index: gpu.index, bytes })
+        });
+        needs.collect()
     }
 
     fn may_return(&self, id: ContainerId) -> Result<(ContainerIndex, Bytes), Refusal> {

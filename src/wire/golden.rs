@@ -225,7 +225,7 @@ fn pages_have_these_offsets() {
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);
-    offsets!(ClientPage: magic = 0, version = 8, slot = 12, lane = 64, families = 1152);
+    offsets!(ClientPage: magic = 0, version = 8, slot = 12, shared = 16, lane = 64, families = 1152);
     offsets!(ClientFamilies: bytes = 0, contexts = 40);
     offsets!(UsageTable: magic = 0, version = 8, slots = 12, slot = 64);
     assert_eq!((size_of::<UsageSlot>(), USAGE_SLOTS), (192, 512));

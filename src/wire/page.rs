@@ -61,6 +61,9 @@ pub const GATE_OPEN: u32 = 1;
 /// The GPU stops at the waits for this word.
 pub const GATE_CLOSED: u32 = 0;
 
+/// In [`ClientPage::shared`]: the process has exported and imported nothing.
+pub const SHARES_NOTHING: u32 = 1;
+
 /// Memory that another container exported cannot be opened.
 pub const FOREIGN_REFUSE: u32 = 0;
 /// Memory that another container exported is charged to the one that opens it.
@@ -151,7 +154,13 @@ pub struct ClientPage {
     /// The process's slot of the [`crate::usage::UsageTable`], or [`crate::usage::NO_SLOT`]; written by the daemon
     /// before the page is sent.
     pub slot: AtomicU32,
-    reserved: [u32; 12],
+    /// 0 from a shim that does not count them; else [`SHARES_NOTHING`] and the number of times that the process has
+    /// exported GPU memory to other processes, or imported theirs. Only a call that the driver refuses is taken back:
+    /// whether a handle is still open in another process is not known. A process counts first, reads
+    /// [`ContainerPage::suspended`] second, and takes it back and waits if that is set. The daemon sets that first and
+    /// reads the count second (all sequentially consistent). So the daemon sees each call that reaches the driver.
+    pub shared: AtomicU32,
+    reserved: [u32; 11],
     /// One per GPU of the slice, and the host's.
     pub lane: [ClientLane; ACCOUNTS_MAX],
     /// The same; zeros from a process whose shim counts no families.
@@ -204,7 +213,7 @@ const _: () = {
     assert!(offset_of!(ContainerPage, gated) == 32 && offset_of!(ContainerPage, lane) == 64);
     assert!(offset_of!(ContainerPage, suspended) == 56);
     assert!(offset_of!(ContainerPage, untracked) == 64 + 64 * ACCOUNTS_MAX);
-    assert!(offset_of!(ClientPage, lane) == 64);
+    assert!(offset_of!(ClientPage, shared) == 16 && offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
     assert!(offset_of!(ClientPage, families) == 1152 && size_of::<ClientFamilies>() == 64);
     assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);

@@ -22,11 +22,12 @@ fn machine() -> Result<&'static Machine, CUresult> {
 
 fn code(error: CheckpointError) -> CUresult {
     match error {
-        CheckpointError::NoProcess => CUresult::ERROR_INVALID_VALUE,
+        CheckpointError::NoProcess | CheckpointError::Shared => CUresult::ERROR_INVALID_VALUE,
         CheckpointError::WrongState => CUresult::ERROR_ILLEGAL_STATE,
         CheckpointError::TimedOut => CUresult::ERROR_NOT_READY,
         CheckpointError::NotSupported => CUresult::ERROR_NOT_SUPPORTED,
         CheckpointError::OutOfMemory => CUresult::ERROR_OUT_OF_MEMORY,
+        CheckpointError::Spent => CUresult::ERROR_OPERATING_SYSTEM,
         CheckpointError::Failed => CUresult::ERROR_UNKNOWN,
     }
 }
@@ -42,7 +43,7 @@ pub fn cuCheckpointProcessGetState(pid: i32, state: Out<CUprocessState>) -> Outc
         ProcessState::Running => CU_PROCESS_STATE_RUNNING,
         ProcessState::Locked => CU_PROCESS_STATE_LOCKED,
         ProcessState::Checkpointed => CU_PROCESS_STATE_CHECKPOINTED,
-        ProcessState::Failed => CU_PROCESS_STATE_FAILED,
+        ProcessState::Failed | ProcessState::Lost => CU_PROCESS_STATE_FAILED,
     })
 }
 

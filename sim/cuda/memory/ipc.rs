@@ -6,7 +6,7 @@
 
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
-use crate::driver::identity;
+use crate::driver::{device_error, identity, process};
 use crate::entry::{Out, Outcome, refuse_if};
 use crate::exec;
 use crate::vram::{Chunk, Pages};
@@ -115,6 +115,7 @@ pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outc
         _ => None,
     });
     let (chunk, start) = source.flatten().ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    process()?.machine.mem_offer(chunk.memory.key).map_err(device_error)?;
     let key = chunk.memory.key.to_bytes();
     let (offset, bytes) = (found.base - start, found.bytes);
     handle.set(Ticket { key, offset, bytes, maker: identity() }.to_handle())

@@ -7,21 +7,24 @@
 //!            unlock            restore
 //! ```
 //! A lock holds back new calls of the process and waits for the work that it has submitted, callbacks included.
-//! Its threads on the CPU go on. What no checkpoint can move refuses it: managed memory, and memory that other
-//! processes hold or may open.
+//! Its threads on the CPU go on. Managed memory refuses a checkpoint. Memory that other processes hold or may open
+//! is no obstacle to drivers before release 610, and fatal: [`Sharing`].
 //!
 //! The simulated memory of a GPU is a file, which is memory of the host. So a checkpoint takes the time of the copy
 //! and changes whose room the pages take: they keep their places in the file, and no other page gets these. Addresses
 //! and bytes stay the same by construction, as a real driver's restore has them.
+//!
+//! A driver copies in the process whose memory it is, and goes on when the caller is killed. Here a move that has begun
+//! is due at an instant, and whichever process takes the lock then ends it. A restore takes its room at the beginning,
+//! a checkpoint gives it at the end. Meanwhile a question for the state waits, as measured with 580 and 595.
 
 use super::Machine;
 use crate::alive::Holder;
 use crate::clock::{now_ns, sleep_until_ns};
 use crate::error::CheckpointError;
-use crate::layout::{DRIVER, HELD, State};
-use crate::limits::{
-    LINK_BYTES_PER_US, MAX_FRAMES, MAX_GPUS, MAX_PROCESSES, MAX_SLEEP_NS, PAGE_BYTES,
-};
+use crate::layout::{DRIVER, Gpu, HELD, State};
+use crate::limits::{MAX_FRAMES, MAX_GPUS, MAX_PROCESSES, MAX_SLEEP_NS, PAGE_BYTES};
+use crate::properties::Properties;
 use crate::{memory, quota};
 use std::sync::atomic::Ordering;
 
@@ -33,6 +36,17 @@ const LOCKING: u32 = 1;
 const LOCKED: u32 = 2;
 const CHECKPOINTED: u32 = 3;
 const FAILED: u32 = 4;
+/// Checkpointed, and no restore is possible.
+const KEPT: u32 = 5;
+/// Failed, and the process's next call ends it.
+const LOST: u32 = 6;
+/// Checkpointed, and a restore has found too little memory: what it got stays taken, and no other restore is possible
+/// (drivers 580 and 595: github.com/NVIDIA/cuda-checkpoint, issue 44; the study named at [`Sharing`], 7 of 7 times).
+const SPENT: u32 = 7;
+/// On the way to `CHECKPOINTED`, `KEPT` and, back, to `LOCKED`.
+const LEAVING: u32 = 8;
+const LEAVING_TO_STAY: u32 = 9;
+const RETURNING: u32 = 10;
 
 /// How far the checkpoint of a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +55,33 @@ pub enum ProcessState {
     Locked,
     Checkpointed,
     Failed,
+    /// Failed, and its next call ends it.
+    Lost,
+}
+
+/// What a checkpoint does to a process that shares memory with another one, by the CUDA version of the driver.
+///
+/// Measured once with each of 580.178.04 and 595.84 (`validation/FINDINGS.md` of github.com/VivianSobers/gpunap). The
+/// release of a version between them, and the code of the failure, are assumptions. From release 610 on it is supported
+/// (github.com/NVIDIA/cuda-checkpoint, issue 56), which is not simulated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// The memory is moved, each restore is refused as invalid, and the process stays stuck.
+    Kept,
+    /// The call fails after half a minute, and the process ends.
+    Fatal,
+    /// The call is refused.
+    Refused,
+}
+
+impl Sharing {
+    fn with(driver: (u32, u32)) -> Self {
+        match driver {
+            (..=12, _) | (13, 0 | 1) => Self::Kept,
+            (13, 2) => Self::Fatal,
+            _ => Self::Refused,
+        }
+    }
 }
 
 type Done<T = ()> = Result<T, CheckpointError>;
@@ -65,7 +106,9 @@ impl Machine {
     /// # Errors
     /// [`CheckpointError`], as of all calls here.
     pub fn process_state(&self, pid: i32) -> Done<ProcessState> {
-        Ok(state_of(self.frozen(self.target(pid)?.slot)))
+        let target = self.target(pid)?;
+        self.moved(target)?;
+        Ok(state_of(self.frozen(target.slot)))
     }
 
     /// How far the checkpoint of this process is, once no lock of it is under way.
@@ -107,12 +150,26 @@ impl Machine {
 
     /// Moves all device memory of a locked process to the host.
     pub fn checkpoint_process(&self, pid: i32) -> Done {
-        self.move_memory(pid, Move::Away)
+        let target = self.target(pid)?;
+        let shares = self.with(None, |state, _| shares(state, target.slot));
+        if !shares || self.frozen(target.slot) != LOCKED {
+            return self.move_away(target, LEAVING);
+        }
+        match Sharing::with(self.driver()) {
+            Sharing::Kept => self.move_away(target, LEAVING_TO_STAY),
+            Sharing::Fatal => self.lose(target),
+            Sharing::Refused => Err(CheckpointError::NotSupported),
+        }
     }
 
     /// Moves it back.
     pub fn restore_process(&self, pid: i32) -> Done {
-        self.move_memory(pid, Move::Back)
+        let target = self.target(pid)?;
+        match self.frozen(target.slot) {
+            KEPT => Err(CheckpointError::Shared),
+            SPENT => Err(CheckpointError::Spent),
+            _ => self.move_back(target),
+        }
     }
 
     /// Lets a locked process go on.
@@ -128,15 +185,14 @@ impl Machine {
 
     /// Whether a checkpoint keeps this process from the device.
     pub(super) fn is_frozen(&self) -> bool {
-        matches!(self.frozen(self.slot), LOCKED | CHECKPOINTED)
+        !matches!(self.frozen(self.slot), 0 | LOCKING | FAILED | LOST)
     }
 
-    /// Waits until no checkpoint holds back calls of this process; false if one has failed.
-    pub fn wait_for_unlock(&self) -> bool {
+    /// Waits until no checkpoint holds back calls of this process: it runs, or one has failed.
+    pub fn wait_for_unlock(&self) -> ProcessState {
         loop {
             match self.frozen(self.slot) {
-                0 => return true,
-                FAILED => return false,
+                frozen @ (0 | FAILED | LOST) => return state_of(frozen),
                 _ => sleep_until_ns(now_ns() + LOOK_NS),
             }
         }
@@ -204,41 +260,138 @@ impl Machine {
         unsettled || its.any(|it| it.fault_xid == 0 && it.head != it.tail)
     }
 
-    fn move_memory(&self, pid: i32, to: Move) -> Done {
-        let target = self.target(pid)?;
-        let (call, from, after) = match to {
-            Move::Away => ("checkpoint", LOCKED, CHECKPOINTED),
-            Move::Back => ("restore", CHECKPOINTED, LOCKED),
-        };
-        if self.frozen(target.slot) != from {
-            return Err(CheckpointError::WrongState);
-        }
-        self.faulty(call, target)?;
-        let half = self.faults.unwrap_or_else(|| self.lock().faults).is_half(call);
-        let pages = self.with(None, |state, _| -> Done<u64> {
-            self.check(target)?;
-            may_move(state, target.slot, to)?;
-            Ok(blocks(state, target.slot, to).map(|(.., pages)| u64::from(pages)).sum())
-        })?;
-        let end = now_ns() + pages * PAGE_BYTES * 1_000 / LINK_BYTES_PER_US;
+    /// A checkpoint fails, late, and ends the process.
+    fn lose(&self, target: Target) -> Done {
+        self.faulty("checkpoint", target)?;
+        let Properties { shared, seed, .. } = *self.properties();
+        self.pause(target, shared.draw(seed, target.identity))?;
+        self.pass(target, LOCKED, LOST)?;
+        Err(CheckpointError::Failed)
+    }
+
+    /// Waits while a process lives.
+    fn pause(&self, target: Target, ns: u64) -> Done {
+        let end = now_ns() + ns;
         while now_ns() < end {
             sleep_until_ns(end.min(now_ns() + MAX_SLEEP_NS));
             self.check(target)?;
         }
-        self.with(None, |state, _| {
+        Ok(())
+    }
+
+    /// Begins to move the memory of a locked process to the host, on its way `via`, and waits for the end.
+    fn move_away(&self, target: Target, via: u32) -> Done {
+        let half = self.may_begin(target, LOCKED, "checkpoint")?;
+        self.with(None, |state, now| {
             self.check(target)?;
-            if self.frozen(target.slot) != from {
+            if self.frozen(target.slot) != LOCKED {
                 return Err(CheckpointError::WrongState);
             }
-            // Others may have taken the room meanwhile.
-            may_move(state, target.slot, to)?;
-            let moved: Vec<_> = blocks(state, target.slot, to).collect();
-            let count = if half { moved.len() / 2 } else { moved.len() };
-            self.extend_vram(state, &moved)?;
-            moved[..count].iter().for_each(|&it| move_block(state, target.slot, it, to));
-            self.set(target.slot, if half { FAILED } else { after });
-            if half { Err(CheckpointError::Failed) } else { Ok(()) }
-        })
+            may_leave(state, target.slot)?;
+            let leaves: Vec<_> = blocks(state, target.slot, Move::Away).collect();
+            self.extend_vram(state, &leaves)?;
+            self.go(state, target, (via, now), (&leaves, self.properties().checkpoint_speed));
+            if half {
+                let it = &leaves[..leaves.len() / 2];
+                it.iter().for_each(|&it| move_block(state, target.slot, it, Move::Away));
+                self.set(target.slot, FAILED);
+                return Err(CheckpointError::Failed);
+            }
+            Ok(())
+        })?;
+        self.moved(target)
+    }
+
+    /// The same back. What finds room before the rest lacks it stays on the GPU.
+    fn move_back(&self, target: Target) -> Done {
+        let half = self.may_begin(target, CHECKPOINTED, "restore")?;
+        self.with(None, |state, now| {
+            self.check(target)?;
+            if self.frozen(target.slot) != CHECKPOINTED {
+                return Err(CheckpointError::WrongState);
+            }
+            let returns: Vec<_> = blocks(state, target.slot, Move::Back).collect();
+            let count = if half { returns.len() / 2 } else { returns.len() };
+            for &block in &returns[..count] {
+                if !has_room(state, target.slot, block) {
+                    self.set(target.slot, SPENT);
+                    return Err(CheckpointError::OutOfMemory);
+                }
+                move_block(state, target.slot, block, Move::Back);
+            }
+            if half {
+                self.set(target.slot, FAILED);
+                return Err(CheckpointError::Failed);
+            }
+            self.go(state, target, (RETURNING, now), (&returns, self.properties().restore_speed));
+            Ok(())
+        })?;
+        self.moved(target)
+    }
+
+    /// Whether a process is in the state from which the call begins, and no fault refuses that; true if a fault ends
+    /// it half-way.
+    fn may_begin(&self, target: Target, from: u32, call: &str) -> Done<bool> {
+        self.moved(target)?;
+        if self.frozen(target.slot) != from {
+            return Err(CheckpointError::WrongState);
+        }
+        self.faulty(call, target)?;
+        Ok(self.faults.unwrap_or_else(|| self.lock().faults).is_half(call))
+    }
+
+    /// A process is on its way for as long as so many blocks take at so many bytes each second.
+    fn go(
+        &self,
+        state: &mut State,
+        target: Target,
+        (via, now): (u32, u64),
+        (moved, speed): (&[(usize, u32, u32)], u64),
+    ) {
+        let pages: u64 = moved.iter().map(|(.., pages)| u64::from(*pages)).sum();
+        let ns = u128::from(pages * PAGE_BYTES) * 1_000_000_000 / u128::from(speed.max(1));
+        let due = now.saturating_add(u64::try_from(ns).unwrap_or(u64::MAX));
+        self.mapping.header().moves_due_ns[target.slot].store(due, Ordering::Relaxed);
+        state.moves = 1;
+        self.set(target.slot, via);
+    }
+
+    /// Waits until a process is not on its way.
+    fn moved(&self, target: Target) -> Done {
+        loop {
+            let now = self.with(None, |_, now| now);
+            self.check(target)?;
+            if !is_on_the_way(self.frozen(target.slot)) {
+                return Ok(());
+            }
+            let due = self.mapping.header().moves_due_ns[target.slot].load(Ordering::Relaxed);
+            sleep_until_ns(due.min(now + MAX_SLEEP_NS));
+        }
+    }
+
+    /// Ends the moves that are due.
+    pub(super) fn end_moves(&self, state: &mut State, now: u64) {
+        if state.moves == 0 {
+            return;
+        }
+        let used = (state.slots_used as usize).min(MAX_PROCESSES);
+        let mut left = 0;
+        for slot in (0..used).filter(|&slot| is_on_the_way(self.frozen(slot))) {
+            if self.mapping.header().moves_due_ns[slot].load(Ordering::Relaxed) > now {
+                left = 1;
+                continue;
+            }
+            let after = match self.frozen(slot) {
+                RETURNING => LOCKED,
+                via => {
+                    let leaves: Vec<_> = blocks(state, slot, Move::Away).collect();
+                    leaves.into_iter().for_each(|it| move_block(state, slot, it, Move::Away));
+                    if via == LEAVING { CHECKPOINTED } else { KEPT }
+                }
+            };
+            self.set(slot, after);
+        }
+        state.moves = left;
     }
 
     /// Memory files need a place for each page on the GPU or away from it, before a page has it.
@@ -260,46 +413,63 @@ impl Machine {
 fn state_of(frozen: u32) -> ProcessState {
     match frozen {
         LOCKING | LOCKED => ProcessState::Locked,
-        CHECKPOINTED => ProcessState::Checkpointed,
+        CHECKPOINTED | KEPT | SPENT | LEAVING | LEAVING_TO_STAY | RETURNING => {
+            ProcessState::Checkpointed
+        }
         FAILED => ProcessState::Failed,
+        LOST => ProcessState::Lost,
         _ => ProcessState::Running,
     }
 }
 
-/// The blocks of a process that a move concerns: GPU, first page, number of pages.
+/// Whether a process has memory that another one holds, or may open.
+fn shares(state: &State, slot: usize) -> bool {
+    let of_gpu = |gpu| {
+        let its = memory::heads(gpu).map(|first| &gpu.blocks[first as usize]);
+        let mut its = its.filter(|block| block.phase == HELD && block.is_holder(slot));
+        its.any(|block| block.exported != 0 || block.offered != 0 || !block.is_held_by_one())
+    };
+    state.gpus.iter().any(of_gpu)
+}
+
+/// The blocks of a process that a move concerns: GPU, first page, number of pages. Those that other processes hold
+/// stay where they are.
 fn blocks(state: &State, slot: usize, to: Move) -> impl Iterator<Item = (usize, u32, u32)> + '_ {
     let away = u32::from(to == Move::Back);
     state.gpus.iter().enumerate().flat_map(move |(at, gpu)| {
         let its = memory::heads(gpu).filter(move |&first| {
             let block = &gpu.blocks[first as usize];
-            block.phase == HELD && block.is_holder(slot) && block.away == away
+            let its = block.phase == HELD && block.is_holder(slot) && block.is_held_by_one();
+            its && block.away == away
         });
         its.map(move |first| (at, first, gpu.blocks[first as usize].pages))
     })
 }
 
-/// Whether all of a process's memory can be moved.
-fn may_move(state: &State, slot: usize, to: Move) -> Done {
+fn is_on_the_way(frozen: u32) -> bool {
+    matches!(frozen, LEAVING | LEAVING_TO_STAY | RETURNING)
+}
+
+/// Whether all of a process's memory can be moved to the host.
+fn may_leave(state: &State, slot: usize) -> Done {
     let mut pages = [0_u32; MAX_GPUS];
-    for (gpu, first, count) in blocks(state, slot, to) {
-        let block = &state.gpus[gpu].blocks[first as usize];
-        let shared = block.exported != 0 || !block.is_held_by_one();
-        if to == Move::Away && (shared || block.managed != 0) {
+    for (gpu, first, count) in blocks(state, slot, Move::Away) {
+        if state.gpus[gpu].blocks[first as usize].managed != 0 {
             return Err(CheckpointError::NotSupported);
         }
         pages[gpu] += count;
     }
-    for (gpu, &count) in pages.iter().enumerate().filter(|(_, count)| **count != 0) {
-        let it = &state.gpus[gpu];
-        let lacks = match to {
-            Move::Away => it.total_pages + it.away_pages + count > MAX_FRAMES as u32,
-            Move::Back => count > it.free_pages || quota::admit(state, gpu, slot, count).is_err(),
-        };
-        if lacks {
-            return Err(CheckpointError::OutOfMemory);
-        }
+    let lacks =
+        |(gpu, count): (&Gpu, u32)| gpu.total_pages + gpu.away_pages + count > MAX_FRAMES as u32;
+    match state.gpus.iter().zip(pages).any(lacks) {
+        true => Err(CheckpointError::OutOfMemory),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// Whether a block of a process can return to its GPU.
+fn has_room(state: &State, slot: usize, (gpu, _, pages): (usize, u32, u32)) -> bool {
+    pages <= state.gpus[gpu].free_pages && quota::admit(state, gpu, slot, pages).is_ok()
 }
 
 fn move_block(state: &mut State, slot: usize, (gpu, first, pages): (usize, u32, u32), to: Move) {

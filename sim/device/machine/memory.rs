@@ -174,6 +174,16 @@ impl Machine {
         })
     }
 
+    /// Notes that another process may import memory that this process holds, by its key.
+    pub fn mem_offer(&self, key: MemoryKey) -> Result<(), DeviceError> {
+        let gpu = self.gpu(usize::from(key.gpu))?;
+        self.with(Some(gpu), |state, _| {
+            let first = memory::held(&state.gpus[gpu], key)?;
+            state.gpus[gpu].blocks[first as usize].offered = 1;
+            Ok(())
+        })
+    }
+
     /// The memory a descriptor of [`Machine::mem_export`] keeps alive.
     pub fn mem_named(&self, fd: BorrowedFd) -> Result<MemoryKey, DeviceError> {
         let named = self.exports.named(fd).ok_or(DeviceError::StaleMemory)?;

@@ -3,7 +3,8 @@
 //! Each line of input is a list of questions as JSON, each line of output the list of their answers.
 
 use super::questions::{
-    DeviceUsage, Id, LimitedGroup, NvmlAnswer, ProcessUsage, Question, Sample, Step, unanswered,
+    DeviceUsage, GpuRoom, Id, LimitedGroup, NvmlAnswer, ProcessUsage, Question, Sample, Step,
+    unanswered,
 };
 use crate::cgroup::Dir;
 use crate::mps::among;
@@ -65,6 +66,10 @@ fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> 
         Question::Devices { asked_ns, gpus } => {
             let usage = gpus.into_iter().filter_map(|gpu| usage_of(nvml, gpu)).collect();
             NvmlAnswer::Devices { asked_ns, usage }
+        }
+        Question::Room { ticket, gpus } => {
+            let rooms = gpus.into_iter().map(|gpu| room_of(nvml, gpu)).collect();
+            NvmlAnswer::Room { ticket, rooms }
         }
         Question::Loads { gpus } => {
             let load = |gpu: Id| Some((gpu, nvml.of(GpuUuid(gpu)).ok()?.load().ok()?));
@@ -133,6 +138,19 @@ fn usage_of(nvml: &Nvml, gpu: Id) -> Option<DeviceUsage> {
         named.filter(|(pid, _)| lives(*pid)).collect()
     });
     Some(DeviceUsage { gpu, used, processes })
+}
+
+/// The free memory of a GPU.
+fn room_of(nvml: &Nvml, gpu: Id) -> GpuRoom {
+    let device = nvml.of(GpuUuid(gpu));
+    let free = device.as_ref().map_err(Clone::clone).and_then(Device::free);
+    let free = match free {
+        Ok(bytes) => Ok(Some(bytes.0)),
+        Err(why) if why.answer == nvmlReturn_t::ERROR_NOT_SUPPORTED => Ok(None),
+        Err(why) => Err(why.to_string()),
+    };
+    let processes = device.and_then(|it| it.processes()).unwrap_or_default();
+    GpuRoom { gpu, free, processes }
 }
 
 /// A sample of a GPU; `asks_mode`: with its compute mode.

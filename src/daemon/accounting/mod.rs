@@ -206,6 +206,17 @@ impl Accounting {
         self.tickets
     }
 
+    /// Whether there is an NVML to ask.
+    pub fn has_nvml(&self) -> bool {
+        self.questions.is_some()
+    }
+
+    /// Asks for the free memory of these GPUs; returns the ticket of the answer.
+    pub fn ask_room(&mut self, gpus: Vec<GpuUuid>) -> Option<Ticket> {
+        let (ticket, gpus) = (self.ticket(), gpus.into_iter().map(|gpu| gpu.0).collect());
+        self.ask(Question::Room { ticket, gpus }).then_some(ticket)
+    }
+
     /// Sends a question. Returns false without NVML, or with [`UNANSWERED_MAX`] questions unanswered.
     pub fn ask(&mut self, question: Question) -> bool {
         let answered = !matches!(question, Question::Close);

@@ -42,6 +42,13 @@ pub enum Question {
         /// The GPUs.
         gpus: Vec<Id>,
     },
+    /// The free memory of GPUs, and of all their processes.
+    Room {
+        /// Copied into the answer.
+        ticket: Ticket,
+        /// The GPUs.
+        gpus: Vec<Id>,
+    },
     /// How much of their time GPUs were in use lately.
     Loads {
         /// The GPUs.
@@ -113,6 +120,17 @@ pub struct DeviceUsage {
     pub processes: Option<BTreeMap<u32, Option<[u64; 2]>>>,
 }
 
+/// The free memory of one GPU.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct GpuRoom {
+    /// The GPU.
+    pub gpu: Id,
+    /// Bytes; `None` where NVML has no such figure, or else its error.
+    pub free: Result<Option<u64>, String>,
+    /// Its processes' bytes by pid, as far as they are told.
+    pub processes: BTreeMap<u32, Option<u64>>,
+}
+
 /// A sample of one GPU.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Sample {
@@ -154,6 +172,13 @@ pub enum NvmlAnswer {
         /// By GPU.
         usage: Vec<DeviceUsage>,
     },
+    /// To `Room`.
+    Room {
+        /// The question's.
+        ticket: Ticket,
+        /// By GPU.
+        rooms: Vec<GpuRoom>,
+    },
     /// To `Loads`: percent, of those that told it.
     Loads(Vec<(Id, u32)>),
     /// To `Set`.
@@ -176,6 +201,11 @@ pub fn unanswered(question: Question, why: &str) -> NvmlAnswer {
             NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
         Question::Devices { asked_ns, .. } => NvmlAnswer::Devices { asked_ns, usage: Vec::new() },
+        Question::Room { ticket, gpus } => {
+            let free = Err(why.to_owned());
+            let one = |gpu| GpuRoom { gpu, free: free.clone(), processes: BTreeMap::new() };
+            NvmlAnswer::Room { ticket, rooms: gpus.into_iter().map(one).collect() }
+        }
         Question::Loads { .. } => NvmlAnswer::Loads(Vec::new()),
         Question::Set { ticket, steps } => {
             let closed = NvmlError {

@@ -20,6 +20,7 @@ use crate::peer::Peer;
 use crate::poll::{Source, Watch};
 use crate::slab::{Key, Slab};
 use crate::sockets::{Spare, packet_in};
+use crate::suspend::shared::Shares;
 use crate::tasks::{Task, Tasks};
 use gpuslice_engine::{Event, Granted, Process};
 use gpuslice_host::clock::now;
@@ -422,6 +423,21 @@ impl Clients {
         let apart = self.lingering.iter().map(|(_, it)| (it.container, it.process));
         let its = connected.chain(apart).filter(|(of, _)| of == container);
         its.filter_map(|(_, process)| process).collect()
+    }
+
+    /// The pids of a container's processes that may have GPU memory, and whether they claim to share it. One without a
+    /// connection does not tell, nor does the daemon ask one that only looks.
+    pub fn shares(&self, container: &ContainerId) -> Vec<(u32, Shares)> {
+        let uses = |it: &Tenant| it.container == *container && !it.looks && it.attached.is_some();
+        let users = self.tenants.iter().filter(|(_, it)| uses(it));
+        let mut all: Vec<_> = users.map(|(_, it)| (it.pid(), it.shares())).collect();
+        let apart = self.lingering.iter().filter(|(_, it)| it.container == *container);
+        for pid in apart.filter_map(|(_, it)| it.slot.as_ref().and(it.pid())) {
+            if !all.iter().any(|(known, _)| *known == pid) {
+                all.push((pid, None));
+            }
+        }
+        all
     }
 
     /// The clients of a container that are of none of these processes, given by pid and start time.

@@ -6,6 +6,7 @@ use crate::peer::Peer;
 use crate::poll::{Source, Watch};
 use crate::slab::Key;
 use crate::sockets::{Socket, packet_in};
+use crate::suspend::shared::Shares;
 use gpuslice_engine::{Claims, Event, Process};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
@@ -245,6 +246,11 @@ impl Tenant {
     /// What it claims that its memory on a GPU is used for.
     pub(super) fn families(&self, lane: Lane) -> HeldFamilies {
         self.attached.as_ref().map(|it| it.claims.families(lane)).unwrap_or_default()
+    }
+
+    /// Whether it claims to have shared GPU memory with another process; `None`: it does not tell.
+    pub(super) fn shares(&self) -> Shares {
+        self.attached.as_ref()?.claims.shares()
     }
 
     /// Opens or closes the gates in the process's streams.

@@ -21,7 +21,8 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, GATE_CLOSED, GATE_OPEN,
-    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, RUNNABLE_PARKED, STOP_CHANNELS, may_launch,
+    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, RUNNABLE_PARKED, SHARES_NOTHING,
+    STOP_CHANNELS, may_launch,
 };
 use gpuslice_wire::units::{Bytes, Instant, KIB};
 use nix::errno::Errno;
@@ -291,6 +292,14 @@ impl ClaimsReader {
         field!(self.0, lane[usize::from(lane.0)].gate).store(word, SeqCst);
     }
 
+    /// Whether the process claims to have shared GPU memory with another one; `None`: it does not tell.
+    pub fn shares(&self) -> Option<bool> {
+        match field!(self.0, shared).load(SeqCst) {
+            0 => None,
+            count => Some(count != SHARES_NOTHING),
+        }
+    }
+
     /// The present claims of the process; each field is read once.
     pub fn read(&self, lane: Lane) -> Claims {
         let (page, at) = (&self.0, usize::from(lane.0).min(ACCOUNTS_MAX - 1));
@@ -481,6 +490,13 @@ mod tests {
         let claims = reader.read(Lane(3));
         assert_eq!((claims.runnable, claims.active, claims.held), (true, 7, Bytes(u64::MAX)));
         assert_eq!(reader.read(Lane(0)), Claims::default());
+        assert_eq!(reader.shares(), None, "a shim of an older build");
+        for (count, shares) in
+            [(SHARES_NOTHING, false), (SHARES_NOTHING + 1, true), (u32::MAX, true)]
+        {
+            field!(tenant, shared).store(count, Relaxed);
+            assert_eq!(reader.shares(), Some(shares));
+        }
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
         field!(tenant, lane[3].runnable).store(RUNNABLE_PARKED, Relaxed);
         assert!(reader.read(Lane(3)).runnable && reader.read(Lane(3)).parked);

@@ -45,6 +45,7 @@ impl Daemon {
                 }
                 NvmlAnswer::Samples(samples) => self.account_samples(&samples),
                 NvmlAnswer::Devices { asked_ns, usage } => self.devices_looked(asked_ns, &usage),
+                NvmlAnswer::Room { ticket, rooms } => self.duties.room_told(ticket, &rooms),
                 NvmlAnswer::Loads(loads) => {
                     let loads: Vec<_> =
                         loads.into_iter().map(|(gpu, percent)| (GpuUuid(gpu), percent)).collect();

@@ -28,6 +28,7 @@ use crate::samples::Samples;
 use crate::shared_files::SharedFiles;
 use crate::slab::Key;
 use crate::suspend::Suspender;
+use crate::suspend::room::Rooms;
 use crate::tasks::{Task, Tasks};
 use gpuslice_engine::{Action, Credit, Cut, Engine, Event, Late, Token};
 use gpuslice_host::clock::now;
@@ -55,6 +56,8 @@ pub struct Duties {
     pub preemption: Preemption,
     /// Moves memory of suspended containers.
     pub suspender: Suspender,
+    /// Resumes that wait for NVML to tell of room.
+    pub rooms: Rooms,
     /// Containers with more on the GPU than their caps.
     pub over_cap: OverCap,
     /// What happened lately.
@@ -173,7 +176,8 @@ impl Duties {
             Action::Wanted { container, lane, bytes } => self.note_wanted(container, lane, bytes),
             Action::PolicySet { token, policy, was } => self.policy_set(token, policy, &was),
             Action::MoveMemory { token, container, away, memory } => {
-                self.move_memory(token, container, (away, memory));
+                let needs = engine.resume_needs(container);
+                self.ordered_to_move(token, container, (away, memory), needs);
             }
             Action::NoRoomToMove { token, container, why } => {
                 self.note_not_moved(token, container, &why.to_string());

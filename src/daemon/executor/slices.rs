@@ -252,6 +252,7 @@ impl Duties {
     pub(super) fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
         self.preemption.forget(container);
         self.suspender.forget(container);
+        self.rooms.forget(container);
         self.over_cap.forget(container);
         if let Some(claim) = ClaimId::of_slice(container) {
             self.claim_dismissed(token, &claim);

@@ -1,34 +1,74 @@
 //! Suspension of a container: its processes for the worker, and the answer to the client that asked.
 
 use super::Duties;
+use crate::accounting::questions::{GpuRoom, Ticket};
 use crate::events::Happening;
-use crate::replies::{NO_REPLY, key_of};
-use crate::suspend::{Moved, mark_moved, unmark};
-use gpuslice_engine::{Event, Token};
+use crate::replies::{NO_REPLY, key_of, plain};
+use crate::suspend::room::{Looked, Resume};
+use crate::suspend::shared;
+use crate::suspend::{Moved, mark_moved, read_mark, unmark};
+use gpuslice_engine::{Event, ResumeNeed, Token};
 use gpuslice_host::clock::now;
+use gpuslice_host::process::name_of;
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::units::Bytes;
+use gpuslice_wire::units::{Bytes, Instant};
 
 impl Duties {
-    /// Begins to move a container's memory.
-    pub(super) fn move_memory(
+    /// Moves a container's memory to the host, or back once its GPUs have room for `needs`.
+    pub(super) fn ordered_to_move(
         &mut self,
         token: Token,
         container: ContainerId,
         (away, memory): (bool, Bytes),
+        needs: Vec<ResumeNeed>,
     ) {
+        if away || !self.accounting.has_nvml() {
+            return self.move_memory(token, container, (away, memory));
+        }
+        self.rooms.begin(Resume { token, container, memory, needs }, now());
+        self.look_for_room(now());
+    }
+
+    /// Asks NVML for the resumes that wait, and refuses those that have waited for long enough.
+    pub fn look_for_room(&mut self, now: Instant) {
+        let refused = self.rooms.due(now, |gpus| self.accounting.ask_room(gpus));
+        refused.into_iter().for_each(|looked| self.room_looked(looked));
+    }
+
+    /// NVML has told the free memory of GPUs.
+    pub fn room_told(&mut self, ticket: Ticket, rooms: &[GpuRoom]) {
+        let looked = self.rooms.answered(ticket, rooms, now(), named);
+        looked.into_iter().for_each(|looked| self.room_looked(looked));
+    }
+
+    fn room_looked(&mut self, (resume, room): Looked) {
+        let Resume { token, container, memory, .. } = resume;
+        match room {
+            Ok(()) => self.move_memory(token, container, (false, memory)),
+            Err(why) => {
+                let stays = self.suspender.refuse_resume(container, why);
+                self.memory_moved([stays]);
+            }
+        }
+    }
+
+    /// Begins to move a container's memory.
+    fn move_memory(&mut self, token: Token, container: ContainerId, (away, memory): (bool, Bytes)) {
         // Before the driver locks the first process.
         self.show_suspended(&container, true);
         let dir = self.containers.state().container_dir(&container);
         let processes = self.clients.processes_of(&container);
+        let shares = if away { self.clients.shares(&container) } else { Vec::new() };
+        let obstacle = shared::refusal(&shares, read_mark(&dir).is_some(), named);
         let target = (container, dir.as_path());
         let ended = self.suspender.begin(
             target,
             (away, token == Token::NONE),
             processes.into_iter(),
             memory,
+            obstacle,
         );
         self.memory_moved(ended);
     }
@@ -98,6 +138,11 @@ impl Duties {
     /// Whether processes of a container wait for its resume: its slice must not end before.
     pub fn is_suspended(&self, container: &ContainerId) -> bool {
         let dir = self.containers.state().container_dir(container);
-        crate::suspend::read_mark(&dir).is_some() && self.clients.has_processes(container)
+        read_mark(&dir).is_some() && self.clients.has_processes(container)
     }
+}
+
+/// A process by its pid, and its name if it has one.
+fn named(pid: u32) -> String {
+    name_of(pid).map_or_else(|| pid.to_string(), |name| format!("{pid} ({})", plain(&name)))
 }

@@ -22,6 +22,8 @@ pub struct Job {
     pub away: bool,
     /// It undoes a move to the host.
     pub undoes: bool,
+    /// A move to the host that an earlier daemon had begun: a part of the memory may be there.
+    pub again: bool,
     /// The processes.
     pub processes: Vec<(u32, u64)>,
     /// Their memory, bytes.
@@ -35,7 +37,13 @@ impl Job {
         processes.sort_unstable();
         processes.dedup();
         processes.truncate(PROCESSES_MAX);
-        Job { away, undoes: false, processes, memory }
+        Job { away, undoes: false, again: false, processes, memory }
+    }
+
+    /// The report if no call was made. Where a part may be on the host, the container stays suspended, and all that is
+    /// not known to be there counts as on the GPU.
+    pub fn stays(&self) -> Report {
+        Report { away: !self.away || self.again, moved: self.again.then(Vec::new), why: None }
     }
 
     /// The time within which it is done, unless the driver hangs.
@@ -72,6 +80,19 @@ mod tests {
         let report = Report { away: true, moved: Some(job.processes), why: Some("w".repeat(4096)) };
         let packet = serde_json::to_vec(&report).expect("plain data");
         assert!(packet.len() <= PACKET_BYTES_MAX, "{} bytes", packet.len());
+    }
+
+    /// Nothing is known of how far an earlier daemon has come: all counts as on the GPU, the container as suspended.
+    #[test]
+    fn a_repeated_move_that_is_not_begun_leaves_it_suspended() {
+        let stays = |away, again| {
+            let Report { away, moved, .. } =
+                Job { again, ..Job::of(away, std::iter::empty(), 0) }.stays();
+            (away, moved)
+        };
+        assert_eq!(stays(true, false), (false, None));
+        assert_eq!(stays(true, true), (true, Some(Vec::new())));
+        assert_eq!(stays(false, false), (true, None));
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! was under way: the worker ended with its daemon, and the next daemon orders the move to the host again.
 
 mod jobs;
+pub mod room;
+pub mod shared;
 pub mod worker;
 mod workers;
 
@@ -38,12 +40,14 @@ const RECLAIMED: &str = "reclaimed";
 const MOVED: &str = "moved";
 
 /// A move.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Move {
     container: ContainerId,
     job: Job,
     /// Why the move that this one undoes was not done.
     undoes: Option<String>,
+    /// An earlier worker had this job, and ended.
+    repeats: bool,
 }
 
 /// A move, and the worker that does it.
@@ -86,22 +90,36 @@ impl Suspender {
         }
     }
 
-    /// Begins a move, to the host (`away`) or back; returns its end if it cannot begin.
+    /// Begins a move, to the host (`away`) or back; returns its end if it cannot begin, as for the reason `obstacle`.
     pub fn begin(
         &mut self,
         (container, dir): (ContainerId, &Path),
         (away, reclaims): (bool, bool),
         processes: impl Iterator<Item = Process>,
         memory: Bytes,
+        obstacle: Option<String>,
     ) -> Option<Moved> {
-        let job = Job::of(away, processes, memory.0);
-        let marked = match read_mark(dir) {
+        let mark = read_mark(dir);
+        let job = Job { again: away && mark.is_some(), ..Job::of(away, processes, memory.0) };
+        if let Some(why) = obstacle {
+            let Report { away, moved, .. } = job.stays();
+            return Some(self.failed((container, away, moved), why));
+        }
+        let marked = match mark {
             Some(mark) if !away => cut_mark(dir, mark),
             _ => write_mark(dir, Mark { reclaimed: reclaims, moved: false }),
         };
-        let begun = marked.and_then(|()| self.start(container, job, None));
+        let stays = job.stays();
+        let it = Move { container, job, undoes: None, repeats: false };
+        let begun = marked.and_then(|()| self.start(it));
         let why = begun.err()?;
-        Some(self.failed((container, !away, None), format!("it cannot be moved: {why}")))
+        let Report { away, moved, .. } = stays;
+        Some(self.failed((container, away, moved), format!("it cannot be moved: {why}")))
+    }
+
+    /// A container is not resumed, before any call was made.
+    pub fn refuse_resume(&mut self, container: ContainerId, why: String) -> Moved {
+        self.failed((container, true, None), why)
     }
 
     /// When [`Suspender::due`] must be called next.
@@ -161,11 +179,13 @@ impl Suspender {
     }
 
     /// A worker has ended without an answer. One that had waited for a job may have been killed before it took this
-    /// one, and says nothing of the job; so a new worker does the job.
+    /// one, and says nothing of the job; so a new worker does the job. A restore goes on without its caller, and leaves
+    /// the process locked (measured with drivers 580 and 595); so another worker unlocks it, once.
     fn ended(&mut self, key: Key) -> Option<Moved> {
         let has_waited = self.runs.get(key)?.worker.has_waited();
         let run = self.remove(key)?;
-        if has_waited && self.start(run.container, run.job.clone(), run.undoes.clone()).is_ok() {
+        let restores = !run.job.away && !run.repeats;
+        if (has_waited || restores) && self.start(Move { repeats: true, ..run.clone() }).is_ok() {
             return None;
         }
         self.lost(run, "ended")
@@ -179,7 +199,9 @@ impl Suspender {
             return Some(self.failed((run.container, true, Some(Vec::new())), why));
         }
         let back = Job { away: false, undoes: true, ..run.job };
-        let error = self.start(run.container, back, Some(why.clone())).err()?;
+        let container = run.container;
+        let back = Move { container, job: back, undoes: Some(why.clone()), repeats: false };
+        let error = self.start(back).err()?;
         let why = format!("{why}; and back: {error}");
         Some(self.failed((run.container, true, Some(Vec::new())), why))
     }
@@ -190,16 +212,10 @@ impl Suspender {
         Some(it)
     }
 
-    fn start(
-        &mut self,
-        container: ContainerId,
-        job: Job,
-        undoes: Option<String>,
-    ) -> io::Result<()> {
-        let packet = serde_json::to_vec(&job).map_err(io::Error::other)?;
+    fn start(&mut self, it: Move) -> io::Result<()> {
+        let packet = serde_json::to_vec(&it.job).map_err(io::Error::other)?;
         let worker = self.workers.start(&packet)?;
-        let deadline = now().plus(Duration(job.within().as_nanos() as u64));
-        let it = Move { container, job, undoes };
+        let deadline = now().plus(Duration(it.job.within().as_nanos() as u64));
         let run = Run { it, worker, deadline };
         let key = self.runs.insert(run).map_err(|_| io::Error::other("too many moves"))?;
         let Some(run) = self.runs.get(key) else { return Ok(()) };

@@ -66,7 +66,7 @@ fn report_of<'a>(
     };
     let driver = match found {
         Ok(driver) => driver,
-        Err(why) => return Report { away: !job.away, moved: None, why: Some(why) },
+        Err(why) => return Report { why: Some(why), ..job.stays() },
     };
     if job.undoes {
         // Calls for one that does not answer hang: the others are free before.
@@ -243,11 +243,9 @@ fn refusal(pid: u32, call: Call, CUresult(code): CUresult) -> String {
         (CUresult::ERROR_NOT_SUPPORTED, Call::Lock | Call::Checkpoint) => {
             ": the driver moves no managed memory and none shared between processes".to_owned()
         }
-        (CUresult::ERROR_OUT_OF_MEMORY, Call::Restore) => {
-            ": the GPU lacks room; suspend or end another container".to_owned()
-        }
-        // Drivers 580 and 595 answer so to all that follow a restore for which there was too little memory.
-        (CUresult::ERROR_OPERATING_SYSTEM, Call::Restore) => {
+        // Drivers 580 and 595 answer the first to a restore that finds too little memory, and the second to all that
+        // follow.
+        (CUresult::ERROR_OUT_OF_MEMORY | CUresult::ERROR_OPERATING_SYSTEM, Call::Restore) => {
             ": a restore that once found too little memory cannot be repeated; end the process"
                 .to_owned()
         }

@@ -103,6 +103,25 @@ fn memory_leaves_and_returns() {
     assert_eq!(state(&rig), None);
 }
 
+/// The part that is on the GPU already is not needed again.
+#[test]
+fn a_resume_needs_what_is_not_on_the_gpu() {
+    let (mut rig, clients) = rig(Config::default(), &[("a", 4), ("b", 1)]);
+    let needs = |rig: &Rig| {
+        let needs = rig.engine.resume_needs(id("a"));
+        needs.iter().map(|need| (need.index.0, need.bytes.0 / GIB)).collect::<Vec<_>>()
+    };
+    let second = rig.attach("a", 0).expect("attaches");
+    rig.reserve(second, GIB, GIB);
+    let actions = suspend(&mut rig, "a");
+    assert!(until_ordered(&mut rig, actions));
+    stays(&mut rig, "a", true, &[second]);
+    assert_eq!(needs(&rig), [(0, 4)]);
+    let (client, lane, bytes) = (clients[0], Lane(0), Bytes(2 * GIB));
+    rig.step(Event::Release { client, lane, bytes });
+    assert_eq!(needs(&rig), [(0, 4)], "what it gives back meanwhile is on the host");
+}
+
 /// What its processes claim to hold is not on the device, so it explains nothing that NVML shows there.
 #[test]
 fn a_suspended_container_claims_no_memory() {

@@ -56,7 +56,7 @@ macro_rules! for_each_driver_pool_fn {
             [hook, sim, 11020] cuMemAllocFromPoolAsync_ptsz(
                 dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, h_stream: CUstream,
             );
-            [pass, sim, 11020] cuMemPoolExportToShareableHandle(
+            [hook, sim, 11020] cuMemPoolExportToShareableHandle(
                 handle_out: *mut c_void, pool: CUmemoryPool,
                 handle_type: CUmemAllocationHandleType, flags: u64,
             );

@@ -41,7 +41,7 @@ pub struct Sizes {
 }
 
 /// Names of the programs.
-pub const NAMES: &str = "steps, decode, train, streams, copy, serve or still";
+pub const NAMES: &str = "steps, decode, train, streams, copy, serve, still or shared";
 
 /// The program of that name; sizes that are not asked for are the program's own.
 ///
@@ -60,6 +60,7 @@ pub fn named(name: &str, sizes: Option<Sizes>, seed: u64) -> Outcome<Box<dyn Pro
         "streams" => Box::new(Streams::new(gpu)?),
         "copy" => Box::new(Copy::new(gpu)?),
         "still" => Box::new(Still(stream()?)),
+        "shared" => Box::new(shared(&gpu)?),
         "serve" => Box::new(Serve::new(gpu, sizes(100, 5, 0))?),
         _ => return Err(format!("no load {name}; there are {NAMES}")),
     })
@@ -284,6 +285,13 @@ impl Program for Serve {
 
 /// A program that computes nothing, and waits now and then all the same.
 struct Still(CUstream);
+
+/// The same, of memory for which it has made a handle that other processes may open.
+fn shared(gpu: &Gpu) -> Outcome<Still> {
+    let mut handle = CUipcMemHandle { reserved: [0; 64] };
+    ok!(cuIpcGetMemHandle(&mut handle, gpu.memory))?;
+    Ok(Still(stream()?))
+}
 
 impl Program for Still {
     fn unit(&mut self, _: usize) -> Outcome {

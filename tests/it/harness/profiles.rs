@@ -20,8 +20,8 @@ const STRICT: [(&str, &str, &str); 7] = [
     ),
     (
         "memory",
-        "context=64MiB,create=10ms,nvml=1ms..10ms",
-        "caps are small, and processes are killed by the hundred",
+        "context=64MiB,create=10ms,nvml=1ms..10ms,checkpoint=8GiB,restore=16GiB",
+        "caps are small, processes are killed by the hundred, and gigabytes are suspended within a grace of seconds",
     ),
     (
         "memory::kills",

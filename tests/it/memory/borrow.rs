@@ -4,11 +4,12 @@
 use super::program;
 use crate::harness::agent::Agent;
 use crate::harness::node::{Node, denied, id};
-use crate::harness::wire::{TenantClient, container_page, own_slot};
+use crate::harness::wire::{TenantClient, client_page, container_page, own_slot};
 use crate::harness::{eventually, target_dir};
 use gpuslice_sim_device::{Config, Machine, Role};
 use gpuslice_wire::admin::{Answer, Command as Admin, Denial, MemoryAsk};
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::page::SHARES_NOTHING;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -278,7 +279,8 @@ fn a_suspended_borrower_takes_nothing_that_is_promised() {
     node.must_admit("third", Bytes(GIB / 2));
     must(&node, &["set", "third", "--memory-limit", "4GiB"]);
     let burst = node.process("burst");
-    burst.attach(Bytes::ZERO);
+    let page = client_page(&burst.attach(Bytes::ZERO));
+    page.shared.store(SHARES_NOTHING, SeqCst);
     assert_eq!(granted(&burst.reserve(0, 3 * GIB, 3 * GIB)), Some(3 * GIB));
     let mut web = Program::start(&node, "web", 1024);
     assert_eq!(web.filled()["refusal"], 0);

@@ -6,7 +6,7 @@ use super::helpers::{Helper, helpers};
 use super::{Tenant, must, node};
 use crate::harness::node::Node;
 use crate::harness::{eventually, target_dir};
-use gpuslice_sim_device::{Config, Machine};
+use gpuslice_sim_device::{Config, Machine, ProcessState, Role};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -131,6 +131,33 @@ fn a_restarted_daemon_knows_it() {
     a.gets(&machine, MORE);
 }
 
+/// The daemon is killed in the middle of a move, and the process is stopped: it may be locked, so the container stays
+/// suspended, and the resume frees the process.
+#[test]
+fn a_stopped_process_of_a_move_that_was_cut_short() {
+    let (mut node, machine) = node();
+    let mut a = still(&node, &machine);
+    faults(&machine, "hang=checkpoint");
+    let mut suspend =
+        command(&node, &["suspend", "a"]).stderr(Stdio::null()).spawn().expect("it starts");
+    let state = || machine.process_state(a.pid().as_raw());
+    eventually("it is locked", || state() == Ok(ProcessState::Locked));
+    node.end_daemon(Signal::SIGKILL);
+    assert!(!suspend.wait().expect("ours").success());
+    a.signal(Signal::SIGSTOP);
+    faults(&machine, "none");
+    node.start_daemon(&[]);
+    eventually("the move is refused again", || {
+        events(&node, "a").iter().any(|(kind, it)| {
+            kind == "not-moved" && it["text"].as_str().is_some_and(|why| why.contains("is stopped"))
+        })
+    });
+    assert!(is_suspended(&node, "a"));
+    a.signal(Signal::SIGCONT);
+    must(&node, &["resume", "a"]);
+    goes_on(&mut a);
+}
+
 /// A process that has not reconnected to a restarted daemon waits for the resume as well: its slice is not removed.
 #[test]
 fn a_suspended_process_without_a_connection_keeps_its_slice() {
@@ -149,8 +176,12 @@ fn a_suspended_process_without_a_connection_keeps_its_slice() {
 
 /// A program that computes nothing and waits for its streams and its context every 20 ms.
 fn still(node: &Node, machine: &Machine) -> Tenant {
+    load(node, machine, "still")
+}
+
+fn load(node: &Node, machine: &Machine, name: &str) -> Tenant {
     let mut command = Command::new(target_dir().join("loads"));
-    command.args(["still", "--seconds", "100000"]);
+    command.args([name, "--seconds", "100000"]);
     Tenant::run(command, node, machine, "a", Duration::ZERO)
 }
 
@@ -278,6 +309,59 @@ fn a_stopped_process_is_not_moved() {
     a.gets(&machine, MORE);
 }
 
+/// A driver does not move back what a process shares with others, or ends the process: it is refused before the first
+/// call, also by the next daemon, and the program goes on. When the process has ended, the container can be suspended.
+#[test]
+fn a_process_that_shares_memory_is_not_moved() {
+    let (mut node, machine) = node();
+    let mut a = load(&node, &machine, "shared");
+    faults(&machine, "hang=lock");
+    for _ in 0..2 {
+        let named =
+            format!("process {} (loads) has shared GPU memory with another process", a.pid());
+        eventually("it is refused for that", || {
+            let why = refused(&gpuslice(&node, &["suspend", "a"]));
+            // Until the process has connected to the next daemon, it tells nothing.
+            assert!(why.contains("it is not suspended"), "{why}");
+            why.contains(&named) && why.contains("end it first")
+        });
+        goes_on(&mut a);
+        assert!(!is_suspended(&node, "a") && worker(&node).is_none());
+        node.end_daemon(Signal::SIGKILL);
+        node.start_daemon(&[]);
+    }
+    faults(&machine, "none");
+    drop(a);
+    node.wait_refunded("a");
+    let mut a = still(&node, &machine);
+    must(&node, &["suspend", "a"]);
+    must(&node, &["resume", "a"]);
+    goes_on(&mut a);
+}
+
+/// A process outside of all slices has the room, of which the ledger does not know. A restore that finds too little is
+/// the last one, so none is tried: the container stays suspended, and is resumed when there is room.
+#[test]
+fn a_resume_waits_for_the_room_that_strangers_have() {
+    let (node, machine) = node();
+    let a = Tenant::start(&node, &machine, "a", 500);
+    must(&node, &["suspend", "a"]);
+    let stranger = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
+    stranger.context_create(0).expect("a context");
+    let free = machine.mem_info(0).expect("a GPU").free;
+    let taken = stranger.mem_alloc(0, free - HELD).expect("it is free");
+    let why = refused(&gpuslice(&node, &["resume", "a"]));
+    let holder = format!("process {} (", std::process::id());
+    let parts = ["GPU 0 has 512MiB free, and 584MiB are wanted", &holder, "it is suspended"];
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+    assert!(is_suspended(&node, "a"));
+    stranger.mem_free(taken.key).expect("it is ours");
+    must(&node, &["resume", "a"]);
+    a.gets(&machine, MORE);
+    let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, ["suspended", "not-moved", "resumed"]);
+}
+
 /// The process that calls the driver, while it has or waits for a move.
 fn worker(node: &Node) -> Option<Pid> {
     match helpers(node.pid()).get("--move-memory")? {
@@ -330,6 +414,26 @@ fn a_worker_that_dies_before_its_next_move() {
     a.gets(&machine, MORE);
     let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, ["suspended", "resumed", "suspended", "resumed"]);
+}
+
+/// The worker is killed while a driver restores. That goes on and leaves the process locked: another worker unlocks it.
+#[test]
+fn a_worker_that_dies_in_a_restore() {
+    let node = Node::start_with("devices=1,mem=16GiB,restore=256MiB");
+    let (node, machine) = super::with_slices(node);
+    let a = Tenant::start(&node, &machine, "a", 500);
+    must(&node, &["suspend", "a"]);
+    // A new one does the job.
+    kill(worker(&node).expect("it waits"), Signal::SIGKILL).expect("it lives");
+    eventually("its end", || worker(&node).is_none());
+    let away = used(&machine);
+    let mut resume = command(&node, &["resume", "a"]).spawn().expect("it starts");
+    eventually("the driver restores", || used(&machine) >= away + HELD);
+    let first = worker(&node).expect("it waits for the driver");
+    kill(first, Signal::SIGKILL).expect("it lives");
+    assert!(resume.wait().expect("ours").success());
+    assert_ne!(worker(&node), Some(first));
+    a.gets(&machine, MORE);
 }
 
 /// A driver that exports the calls and has no checkpoints: nothing is moved, and the command says so.

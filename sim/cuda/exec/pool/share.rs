@@ -6,7 +6,7 @@
 
 use super::{Pool, PoolKey, named, pool_of, pools};
 use crate::allocations::{self, Allocation, Home, Kind};
-use crate::driver::{identity, process};
+use crate::driver::{device_error, identity, process};
 use crate::entry::{In, Out, Outcome, refuse_if};
 use crate::exec::{settle_all, working};
 use crate::vram::{Chunk, Pages, map};
@@ -120,7 +120,9 @@ pub fn cuMemPoolExportPointer(data: Out<CUmemPoolPtrExportData>, pointer: CUdevi
     let exportable = pool.handle_types & FD != 0;
     let piece = pool.arena.piece_of(pointer).filter(|_| exportable);
     let piece = piece.ok_or(INVALID)?;
-    let memory = piece.chunk.memory.key.to_bytes();
+    let memory = piece.chunk.memory.key;
+    process()?.machine.mem_offer(memory).map_err(device_error)?;
+    let memory = memory.to_bytes();
     let origin = origin_of(pool, key);
     let words = [pointer - piece.address, bytes, origin.maker, origin.pool];
     let mut reserved = [0; 64];

@@ -6,7 +6,7 @@ use gpuslice_nvabi::types::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -96,6 +96,35 @@ fn waits_for_work() -> bool {
     }
 }
 
+/// Makes a legacy handle of memory, which no process opens.
+fn exports() {
+    let mut handle = CUipcMemHandle { reserved: [0; 64] };
+    ok!(cuIpcGetMemHandle(&mut handle, alloc(MIB)));
+}
+
+/// Names the call that the caller makes, and its target.
+const CALLER: &str = "GPUSLICE_TEST_CALLER";
+
+/// Starts the test again as a process that makes a call for the target.
+fn caller(call: &str, pid: i32) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "checkpoints::a_move_goes_on_without_its_caller", "--test-threads=1"]);
+    command.env(CALLER, format!("{call} {pid}")).spawn().unwrap()
+}
+
+/// The caller: makes the call that it is told of.
+fn calls_and_waits() -> bool {
+    let Ok(told) = std::env::var(CALLER) else { return false };
+    let (call, pid) = told.split_once(' ').unwrap();
+    let pid = pid.parse().unwrap();
+    ok!(cuInit(0));
+    match call {
+        "checkpoint" => ok!(cuCheckpointProcessCheckpoint(pid, null_mut())),
+        _ => ok!(cuCheckpointProcessRestore(pid, null_mut())),
+    }
+    true
+}
+
 /// A kernel of two seconds, as `spin` has it.
 fn works_for_long() {
     let mut module = CUmodule::NULL;
@@ -121,7 +150,7 @@ scenarios! {
         assert_eq!((target.state(), free_bytes()), (CU_PROCESS_STATE_LOCKED, before - BYTES));
         let begun = Instant::now();
         ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
-        // The bytes cross the link, 50 GB/s.
+        // At 50 GB/s.
         assert!(begun.elapsed() >= Duration::from_micros(BYTES as u64 / 50_000));
         assert_eq!((target.state(), free_bytes()), (CU_PROCESS_STATE_CHECKPOINTED, before));
         // It waits in its call meanwhile.
@@ -130,8 +159,6 @@ scenarios! {
         let end = taken + (BYTES - MIB) as u64;
         put(taken, &pattern(MIB, 8));
         put(end, &pattern(MIB, 9));
-        refused!(ERROR_OUT_OF_MEMORY, cuCheckpointProcessRestore(pid, null_mut()));
-        assert_eq!(target.state(), CU_PROCESS_STATE_CHECKPOINTED);
         assert_eq!((get(taken, MIB), get(end, MIB)), (pattern(MIB, 8), pattern(MIB, 9)));
         ok!(cuMemFree_v2(taken));
         ok!(cuCheckpointProcessRestore(pid, null_mut()));
@@ -141,6 +168,55 @@ scenarios! {
         target.stream.set_nonblocking(false).unwrap();
         ok!(cuCheckpointProcessUnlock(pid, null_mut()));
         wait_for_byte(&mut target.stream);
+        target.reads();
+    }
+
+    /// Not even with all the room there is. What it got is taken until the process ends.
+    a_restore_without_room_is_the_last("mem=1GiB,context=0B") {
+        if holds_memory(|| { alloc(64 * MIB); }) { return }
+        context_on(0);
+        let before = free_bytes();
+        let target = Target::start("a_restore_without_room_is_the_last");
+        let pid = target.pid();
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
+        let taken = alloc(before - BYTES - 32 * MIB);
+        refused!(ERROR_OUT_OF_MEMORY, cuCheckpointProcessRestore(pid, null_mut()));
+        assert_eq!(free_bytes(), 32 * MIB, "the larger allocation fitted");
+        ok!(cuMemFree_v2(taken));
+        for _ in 0..2 {
+            assert_eq!(target.state(), CU_PROCESS_STATE_CHECKPOINTED);
+            refused!(ERROR_OPERATING_SYSTEM, cuCheckpointProcessRestore(pid, null_mut()));
+            refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessUnlock(pid, null_mut()));
+        }
+        assert_eq!(free_bytes(), before - BYTES);
+        drop(target);
+        let all = alloc(before);
+        put(all, &pattern(MIB, 1));
+    }
+
+    /// What a caller has begun goes on when it is killed, and a question for the state waits for the end. A process
+    /// whose memory has returned so stays locked.
+    a_move_goes_on_without_its_caller("mem=1GiB,context=0B,checkpoint=1GiB,restore=1GiB") {
+        if calls_and_waits() || holds_memory(|| ()) { return }
+        context_on(0);
+        let before = free_bytes();
+        let mut target = Target::start("a_move_goes_on_without_its_caller");
+        let pid = target.pid();
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        for (call, state, free) in [
+            ("checkpoint", CU_PROCESS_STATE_CHECKPOINTED, before),
+            ("restore", CU_PROCESS_STATE_LOCKED, before - BYTES),
+        ] {
+            let begun = Instant::now();
+            let mut caller = caller(call, pid);
+            std::thread::sleep(Duration::from_millis(200));
+            caller.kill().unwrap();
+            caller.wait().unwrap();
+            assert_eq!((target.state(), free_bytes()), (state, free), "{call}");
+            assert!(begun.elapsed() >= Duration::from_millis((BYTES as u64 * 1000) >> 30), "{call}");
+        }
+        ok!(cuCheckpointProcessUnlock(pid, null_mut()));
         target.reads();
     }
 
@@ -225,6 +301,46 @@ scenarios! {
             let ended = target.child.wait().unwrap();
             assert_eq!(ended.signal(), Some(libc::SIGSEGV), "{number}");
         }
+    }
+
+    /// The checkpoint succeeds, and no restore does: the process stays stuck.
+    shared_memory_never_comes_back("mem=1GiB,context=0B,driver=13.0") {
+        if holds_memory(exports) { return }
+        ok!(cuInit(0));
+        let target = Target::start("shared_memory_never_comes_back");
+        let pid = target.pid();
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        ok!(cuCheckpointProcessCheckpoint(pid, null_mut()));
+        for _ in 0..2 {
+            refused!(ERROR_INVALID_VALUE, cuCheckpointProcessRestore(pid, null_mut()));
+            assert_eq!(target.state(), CU_PROCESS_STATE_CHECKPOINTED);
+            refused!(ERROR_ILLEGAL_STATE, cuCheckpointProcessUnlock(pid, null_mut()));
+        }
+    }
+
+    /// The checkpoint fails late, and the process ends with its next call.
+    shared_memory_ends_a_process("mem=1GiB,context=0B,driver=13.2,shared=100ms") {
+        if holds_memory(exports) { return }
+        ok!(cuInit(0));
+        let mut target = Target::start("shared_memory_ends_a_process");
+        let (pid, begun) = (target.pid(), Instant::now());
+        ok!(cuCheckpointProcessLock(pid, null_mut()));
+        refused!(ERROR_UNKNOWN, cuCheckpointProcessCheckpoint(pid, null_mut()));
+        assert!(begun.elapsed() >= Duration::from_millis(100));
+        assert_eq!(target.state(), CU_PROCESS_STATE_FAILED);
+        target.stream.write_all(&[1]).unwrap();
+        assert_eq!(target.child.wait().unwrap().signal(), Some(libc::SIGSEGV));
+    }
+
+    /// Newer drivers support it; the simulated one does not, and leaves the process as it is.
+    shared_memory_is_refused("mem=1GiB,context=0B,driver=13.3") {
+        if holds_memory(exports) { return }
+        ok!(cuInit(0));
+        let mut target = Target::start("shared_memory_is_refused");
+        ok!(cuCheckpointProcessLock(target.pid(), null_mut()));
+        refused!(ERROR_NOT_SUPPORTED, cuCheckpointProcessCheckpoint(target.pid(), null_mut()));
+        ok!(cuCheckpointProcessUnlock(target.pid(), null_mut()));
+        target.reads();
     }
 
     managed_memory_is_refused("mem=1GiB,context=0B") {
