@@ -71,3 +71,28 @@ pub fn shared_handles_are_reported_to_a_restarted_daemon(injection: Injection) {
     let open = format!("ipcopen:{handle}:0x4000000");
     assert_eq!(steps(&slice, &[&open]), ["ipcopen 0 0 0"]);
 }
+
+/// A call that fails does not count, and what ends is not taken back.
+pub fn exports_and_imports_are_counted(injection: Injection) {
+    let slice = slice(injection);
+    let mut owner = slice.start(&[
+        "init",
+        "ctx:0",
+        "alloc:0x4000000",
+        "ipcopen:0x77:0x8000000", // another container's: refused
+        "wait",
+        "ipcget:0",
+        "create:0x8000000:1",
+        "export:0",
+        "export:0:8",
+        "export:1", // there is none: the driver refuses it
+        "importfd:55",
+        "free:0",
+        "wait",
+    ]);
+    owner.lines();
+    assert_eq!(slice.daemon.state().shared_claims(), 0);
+    owner.go_on();
+    let lines = owner.lines();
+    assert_eq!(slice.daemon.state().shared_claims(), 4, "{lines:?}");
+}

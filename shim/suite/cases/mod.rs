@@ -47,6 +47,7 @@ macro_rules! conformance {
             memory_of_the_own_container_is_charged_once
             memory_of_another_container_is_refused
             memory_of_another_container_may_be_charged
+            exports_and_imports_are_counted
             shared_handles_are_reported_to_a_restarted_daemon
             // cost.rs
             a_context_is_charged_its_measured_cost a_context_is_claimed_before_it_is_charged

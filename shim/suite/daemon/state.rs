@@ -13,7 +13,7 @@ use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::frame::{RequestId, encode_in};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES, WIRE_VERSION};
-use gpuslice_wire::page::{CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, PAGE_VERSION};
+use gpuslice_wire::page::{CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, PAGE_VERSION, SHARES_NOTHING};
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::tenant::{HandleKey, Reply};
@@ -299,6 +299,11 @@ impl State {
         let read = client.claims.read_exact_at(&mut bytes, at);
         read.expect("in the page");
         u64::from_ne_bytes(bytes)
+    }
+
+    /// How often the only process claims to have exported or imported memory.
+    pub fn shared_claims(&self) -> u32 {
+        (self.word(16) as u32).saturating_sub(SHARES_NOTHING)
     }
 
     /// Claims of the only process for a lane: held bytes, and the part that NVML does not show.
