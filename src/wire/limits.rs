@@ -57,7 +57,7 @@ pub const PAGE_BYTES: usize = 4096;
 pub const HEARTBEAT_NS: u64 = 50_000_000;
 /// A heartbeat older than this means that no daemon runs, ns. Well-behaved tenants then launch without turns.
 pub const HEARTBEAT_STALE_NS: u64 = 250_000_000;
-/// How long a process waits for an absent daemon, ns: growth, before it fails as out of memory, and the first CUDA call.
+/// How long growth and the first CUDA call wait for an absent daemon, ns. Growth then fails as out of memory.
 pub const DAEMON_WAIT_NS: u64 = 30_000_000_000;
 /// The most that a context of a process is known to take, bytes.
 pub const CONTEXT_BYTES_MAX: u64 = 600 << 20;
