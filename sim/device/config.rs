@@ -184,7 +184,7 @@ const KEYS: [Key; 34] = [
         "shared",
         "0ns",
         SPAN_FORM,
-        "time until a checkpoint of a process that shares memory with another one fails, with driver=13.2",
+        "a checkpoint of shared memory fails after this time, with driver=13.2",
     )
     .or("32s..35s"),
     key("nvml", "0ns", SPAN_FORM, "time of a call of NVML's").or("1ms..50ms"),
