@@ -9,7 +9,7 @@
 
 use super::conn::Conn;
 use super::credit::{
-    BYTES_MAX, CreditAccount, CreditReply, CreditRequest, Publish, TakeOutcome, chunk,
+    BYTES_MAX, Change, CreditAccount, CreditReply, CreditRequest, Publish, TakeOutcome, chunk,
 };
 use super::session::{Session, request};
 use super::sys::{self, Backoff};
@@ -90,29 +90,37 @@ impl Session {
     ///
     /// # Errors
     /// See [`OutOfMemory`].
-    #[inline]
+    #[inline(always)] // a call of it costs as much as the account does
     pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, OutOfMemory> {
         let bytes = grains(bytes);
         match self.account(lane).take(bytes) {
             Some(Publish::No) => {}
             Some(Publish::Yes(change)) => self.publish_change(lane, change),
-            None => {
-                // Another thread may have published what this one took for a moment.
-                self.publish(lane);
-                let done = self.reserve_slowly(lane, bytes);
-                self.claim(lane);
-                done?;
-            }
+            None => self.reserve_uncredited(lane, bytes)?,
         }
         Ok(Reservation { session: self, lane, bytes })
     }
 
+    #[cold]
+    fn reserve_uncredited(&self, lane: Lane, bytes: u64) -> Result<(), OutOfMemory> {
+        // Another thread may have published what this one took for a moment.
+        self.publish(lane);
+        let done = self.reserve_slowly(lane, bytes);
+        self.claim(lane);
+        done
+    }
+
     /// Releases `bytes` of a lane.
-    #[inline]
+    #[inline(always)] // as `reserve`
     pub fn release(&self, lane: Lane, bytes: u64) {
-        let Some((credit, change)) = self.account(lane).put(bytes) else {
-            return;
-        };
+        if let Some((credit, change)) = self.account(lane).put(bytes) {
+            self.released(lane, credit, change);
+        }
+    }
+
+    /// Publishes a release that left so much common credit, and returns what of that is surplus.
+    #[inline(never)]
+    fn released(&self, lane: Lane, credit: u64, change: Change) {
         self.publish_change(lane, change);
         if CreditAccount::has_surplus(credit, self.chunk(lane)) && !self.is_alone() {
             self.return_surplus(lane);
