@@ -5,7 +5,7 @@ Each test must have the outcome that outcomes.txt has for it. The simulated GPU 
 kernels fail bare; they still compile, load, copy and launch. A slice may change none of the outcomes.
 
 Usage: suites.py DIR PYTHON [--whole | --accept]: the build's directory and the interpreter that has requirements.txt.
-Without an option: the driver's tests and those of KERNELS. --whole: all tests, bare too, with a kind and a strict driver.
+Without an option: the driver's tests and those of KERNELS. --whole: all tests, also bare, on a kind and a strict driver.
 --accept: all tests bare, to write outcomes.txt anew. Prints a line for each run and `N passed, N failed, N skipped`."""
 import concurrent.futures
 import contextlib
