@@ -159,7 +159,8 @@ fn code_in_comments_is_in_one_package() {
     for source in all_sources().iter().filter(|source| !source.path.starts_with("src/nvabi/")) {
         let mut is_inside = false;
         for (number, line) in source.text.lines().enumerate() {
-            let comment = ["///", "//!"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
+            let comment =
+                ["///", "//!"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
             if let Some(kind) = comment.and_then(|words| words.trim_start().strip_prefix("```")) {
                 is_inside = !is_inside;
                 if is_inside && kind != "text" {
