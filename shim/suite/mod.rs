@@ -2,12 +2,13 @@
 //!
 //! The driver is `tests/apps/stub/stub.c`, the program `probe.c` beside it. The preloaded shim is
 //! loaded unchanged. The mount-injected shim names its driver and its socket by fixed absolute paths; a
-//! copy of it with these paths exchanged for others of the same length needs no mount namespace.
+//! copy of it with these paths exchanged for others of the same length needs no mount namespace (`parts`).
 
 #[path = "built.rs"]
 mod built;
 pub mod cases;
 pub mod daemon;
+mod parts;
 
 use built::built;
 use daemon::Daemon;
@@ -45,42 +46,6 @@ pub struct Slice {
     settings: Vec<(String, String)>,
 }
 
-const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/apps/stub");
-
-fn cc(args: &[&str]) {
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let status = Command::new(&compiler).args(args).status().expect("a C compiler");
-    assert!(status.success(), "{compiler} {args:?}");
-}
-
-/// `path` below `home`, padded with slashes to the length of `like`.
-fn drawn_out(home: &Path, name: &str, like: &str) -> String {
-    let (home, width) = (home.to_str().expect("plain"), like.len());
-    let slashes = width.checked_sub(home.len() + name.len()).expect("a short home");
-    format!("{home}{}{name}", "/".repeat(slashes))
-}
-
-/// A copy of the mount-injected library with its fixed paths moved below `home`.
-fn moved(home: &Path, to: &Path) {
-    let mut bytes =
-        std::fs::read(built("gpuslice-shim-mount", "libgpuslice_mount.so")).expect("built");
-    for (old, name) in [("/run/gpuslice/driver", "d"), ("/run/gpuslice/tenant.sock", "tenant.sock")]
-    {
-        let new = drawn_out(home, name, old);
-        let places: Vec<usize> = bytes
-            .windows(old.len())
-            .enumerate()
-            .filter(|(_, window)| *window == old.as_bytes())
-            .map(|(at, _)| at)
-            .collect();
-        assert!(!places.is_empty(), "{old} is not in the library");
-        for at in places {
-            bytes[at..at + new.len()].copy_from_slice(new.as_bytes());
-        }
-    }
-    std::fs::write(to, bytes).expect("a copy");
-}
-
 impl Slice {
     /// A slice with these caps, one per lane, and a driver linked as NVIDIA's is: its calls to itself
     /// do not leave it.
@@ -97,16 +62,9 @@ impl Slice {
         for directory in ["d", "lib"] {
             std::fs::create_dir(at(directory)).expect("a directory");
         }
-        let stub = format!("{SOURCES}/stub.c");
-        let soname = "-Wl,-soname,libcuda.so.1";
-        let visible = ["-shared", "-fPIC", "-fvisibility=hidden", soname, option];
-        cc(&[&["-O1", "-o", &at("d/libcuda.so.1"), &stub], &visible[..]].concat());
-        cc(&["-O1", "-o", &at("probe"), &format!("{SOURCES}/probe.c"), "-ldl", "-lpthread"]);
-        let plugin = format!("{SOURCES}/plugin.c");
-        let linked = ["-shared", "-fPIC", &plugin, &at("d/libcuda.so.1")];
-        cc(&[&["-o", &at("plugin.so")], &linked[..]].concat());
+        parts::put(home.path(), option);
         if injection == Injection::Mount {
-            moved(home.path(), &home.path().join("lib/libcuda.so.1"));
+            parts::moved(home.path(), &home.path().join("lib/libcuda.so.1"));
             let link = home.path().join("lib/libcuda.so");
             std::os::unix::fs::symlink("libcuda.so.1", link).expect("a link");
         }

@@ -9,11 +9,7 @@ pub struct ContextId {
 }
 
 impl ContextId {
-    /// As a number, to be put into an IPC handle.
-    pub fn to_bits(self) -> u64 {
-        u64::from(self.generation) << 16 | u64::from(self.index)
-    }
-    /// The inverse of [`ContextId::to_bits`]; a made-up number names no living context.
+    /// From a number, of which 16 bits are the index; a made-up one names no living context.
     pub fn from_bits(bits: u64) -> Self {
         Self { index: bits as u16, generation: (bits >> 16) as u32 }
     }

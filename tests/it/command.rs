@@ -2,13 +2,15 @@
 
 use crate::harness::node::Node;
 use crate::harness::profiles::simulated;
-use crate::harness::{copy_program, eventually, is_root, skip, target_dir};
+use crate::harness::{copy_of, copy_program, eventually, is_root, skip, target_dir};
 use gpuslice_wire::units::GIB;
 use serde_json::Value;
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 mod claims;
 mod imposters;
@@ -211,17 +213,22 @@ fn bad_requests_are_refused_with_their_reason() {
     }
 }
 
+/// The driver of the benches, which has no simulated GPU behind it and no NVML beside it.
+fn stub_driver(to: &Path) {
+    static MADE: OnceLock<File> = OnceLock::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/stub.c");
+    copy_of(&MADE, to, |out| {
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o"]);
+        assert!(cc.arg(out).arg(source).status().expect("cc").success());
+    });
+}
+
 /// Another driver, without NVML: the stub of the benches.
 #[test]
 fn any_driver_with_the_driver_api_works() {
     let dir = tempfile::tempdir().expect("a directory");
-    let stub = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/stub.c");
-    let built = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o"])
-        .arg(dir.path().join("libcuda.so.1"))
-        .arg(stub)
-        .status();
-    assert!(built.expect("cc").success());
+    stub_driver(&dir.path().join("libcuda.so.1"));
     for method in injection_methods() {
         let output = in_1gib(&mut gpuslice(), method, dir.path())
             .args([&tenant(), "--no-launch"])

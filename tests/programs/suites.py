@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs numba-cuda's own tests bare, and in slices by both injection methods beside a busy one, on the simulated GPU.
+"""Runs numba-cuda's own tests in slices by both injection methods beside a busy one, on the simulated GPU.
 
 Each test must have the outcome that outcomes.txt has for it. The simulated GPU computes nothing, so many tests of
 kernels fail bare; they still compile, load, copy and launch. A slice may change none of the outcomes.
 
 Usage: suites.py DIR PYTHON [--whole | --accept]: the build's directory and the interpreter that has requirements.txt.
-Without an option: the driver's tests and those of KERNELS. --whole: all tests, with a kind and a strict driver.
+Without an option: the driver's tests and those of KERNELS. --whole: all tests, also bare, on a kind and a strict driver.
 --accept: all tests bare, to write outcomes.txt anew. Prints a line for each run and `N passed, N failed, N skipped`."""
 import concurrent.futures
 import contextlib
@@ -183,7 +183,7 @@ def main():
         runs = [(profile, method) for profile in (KIND, STRICT) for method in [None, *methods]]
     else:
         modules, limit = ["cudadrv"] + [f"cudapy.test_{name}" for name in KERNELS], LIMIT_SECONDS
-        runs = list(zip([KIND, KIND, STRICT], [None, *methods]))
+        runs = list(zip([KIND, STRICT], methods))
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(2) as two:
         judged = two.map(lambda run: judge(build, python, modules, *run, limit), runs)

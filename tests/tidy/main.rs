@@ -151,6 +151,27 @@ fn every_futex_wait_has_a_limit() {
     none("a futex is waited for without a time limit", broken);
 }
 
+/// For those of all packages cargo would build every library again, with other features: `tests/run` has it run one
+/// package's.
+#[test]
+fn code_in_comments_is_in_one_package() {
+    let mut broken = Vec::new();
+    for source in all_sources().iter().filter(|source| !source.path.starts_with("src/nvabi/")) {
+        let mut is_inside = false;
+        for (number, line) in source.text.lines().enumerate() {
+            let comment =
+                ["///", "//!"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
+            if let Some(kind) = comment.and_then(|words| words.trim_start().strip_prefix("```")) {
+                is_inside = !is_inside;
+                if is_inside && kind != "text" {
+                    broken.push(format!("{}:{}", source.path, number + 1));
+                }
+            }
+        }
+    }
+    none("code in a comment that no test runs; make it ```text, or a unit test", broken);
+}
+
 #[test]
 fn unsafe_code_has_named_rooms() {
     for lib in ["src/wire/lib.rs", "src/engine/lib.rs", "tests/world/lib.rs", "k8s/lib.rs"] {

@@ -45,7 +45,7 @@ def run(here, result):
     for name, weights, kernels in WAITING:
         due = [weight / sum(weights) for weight in weights]
         waiting(here, result, name, [["--weight", str(weight)] for weight in weights], kernels, due, seconds)
-    for policy, options, due in POLICIES[3:4] if here.quick and not here.sim else POLICIES:
+    for policy, options, due in POLICIES[3:4] if here.quick else POLICIES:
         kernels = [200] * len(due)
         case(here, result, policy, options, kernels, of_alone(due, kernels, alone), 4 if here.quick else 8, f'policy = "{policy}"\n')
     native(here, result, seconds)

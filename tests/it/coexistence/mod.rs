@@ -34,14 +34,19 @@ fn injection_methods() -> Vec<Place> {
 /// Builds a program or library of these sources beside the node's driver, to which it is linked.
 fn cc(node: &Node, name: &str, arguments: &[&str], sources: &[&str]) -> PathBuf {
     let out = node.root().join(name);
+    cc_to(node, &out, arguments, sources);
+    out
+}
+
+/// The same at that path.
+fn cc_to(node: &Node, out: &Path, arguments: &[&str], sources: &[&str]) {
     let mut command = Command::new("cc");
-    command.args(["-O1", "-o"]).arg(&out).args(arguments);
+    command.args(["-O1", "-o"]).arg(out).args(arguments);
     command.args(sources.iter().map(|source| format!("{SOURCES}/{source}")));
     command.arg(node.root().join("driver/libcuda.so.1"));
     let output = command.args(["-Wl,--allow-shlib-undefined", "-ldl"]).output();
     let output = output.expect("a C compiler");
     assert!(output.status.success(), "{command:?}: {output:?}");
-    out
 }
 
 /// The shim's library for preloading.

@@ -4,11 +4,13 @@
 //! methods, beside a container that always has work. README.md has these cases and the others of their kind, with
 //! their tests.
 
-use super::{Place, at, at_with, cc, injection_methods, text, word};
+use super::{Place, at, at_with, cc, cc_to, injection_methods, text, word};
 use crate::harness::node::Node;
-use crate::harness::target_dir;
+use crate::harness::{copy_of, target_dir};
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 
 /// A container that always has work, while this lives.
 struct Neighbour(Child);
@@ -32,8 +34,12 @@ impl Drop for Neighbour {
 }
 
 fn program(node: &Node) -> PathBuf {
+    static MADE: OnceLock<File> = OnceLock::new();
+    let program = node.root().join("unusual");
     // It opens the driver by itself, so that it can close it again.
-    cc(node, "unusual", &["-Wall", "-Wextra", "-Wl,--as-needed"], &["coexistence/unusual.c"])
+    let options = ["-Wall", "-Wextra", "-Wl,--as-needed"];
+    copy_of(&MADE, &program, |to| cc_to(node, to, &options, &["coexistence/unusual.c"]));
+    program
 }
 
 fn passes(what: &str, output: &Output) {

@@ -1,6 +1,7 @@
 //! Ownership of GPUs: one daemon manages a driver's GPUs, and beside the node's daemon there is no other.
 
 use super::misuse::{install, names, said};
+use super::stub_driver;
 use super::together::Running;
 use crate::harness::eventually;
 use crate::harness::node::Node;
@@ -34,11 +35,7 @@ impl Place {
             fs::create_dir(place.path(open)).expect("made");
             fs::set_permissions(place.path(open), Permissions::from_mode(0o1777)).expect("a mode");
         }
-        let stub = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/stub.c");
-        let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o"]);
-        cc.arg(place.path("driver/libcuda.so.1")).arg(stub);
-        assert!(cc.status().expect("cc").success());
+        stub_driver(&place.path("driver/libcuda.so.1"));
         place
     }
 

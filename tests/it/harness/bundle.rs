@@ -3,14 +3,14 @@
 use super::{PATIENCE, copy_program, is_root, skip, target_dir};
 use gpuslice_host::cgroup;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Programs every root filesystem has in `/bin`.
@@ -74,18 +74,12 @@ impl Bundle {
             edits: Vec::new(),
             surroundings: None,
         };
-        PROGRAMS
-            .iter()
-            .for_each(|program| bundle.add_program(&find(program), &format!("bin/{program}")));
-        // Of every distribution's C library, though programs of today need only libc.so.6 of it; the shim of
-        // packages, which is made for old ones too, needs these.
-        for part in
-            ["libpthread.so.0", "libdl.so.2"].map(|name| format!("lib/x86_64-linux-gnu/{name}"))
-        {
-            let from = Path::new("/").join(&part);
-            if from.exists() {
-                bundle.add_program(&from, &part);
-            }
+        for (dir, files) in common() {
+            let to = bundle.rootfs().join(dir);
+            fs::create_dir_all(&to).expect("a directory");
+            let copied = Command::new("cp").args(["-L", "--"]).args(files).arg(&to).output();
+            let copied = copied.expect("cp starts");
+            assert!(copied.status.success(), "{files:?} to {}: {copied:?}", to.display());
         }
         bundle
     }
@@ -97,12 +91,10 @@ impl Bundle {
             copy_program(from, to);
         };
         copy(program, &self.rootfs().join(to));
-        let listed = Command::new("ldd").arg(program).output().expect("ldd").stdout;
-        let listed = String::from_utf8_lossy(&listed).into_owned();
-        for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
-            let to = self.rootfs().join(&library[1..]);
+        for library in libraries(program) {
+            let to = self.rootfs().join(library.strip_prefix("/").expect("a whole path"));
             if !to.exists() {
-                copy(Path::new(library), &to);
+                copy(&library, &to);
             }
         }
     }
@@ -262,6 +254,40 @@ pub fn is_late(output: &Output) -> bool {
 pub fn note_late(container: &str) {
     let line = format!("LATE the hook of {container}: no answer in time; it may be called again\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// The libraries that a program needs.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let listed = Command::new("ldd").arg(program).output().expect("ldd").stdout;
+    let listed = String::from_utf8_lossy(&listed).into_owned();
+    let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
+    paths.map(PathBuf::from).collect()
+}
+
+/// What every root filesystem has, by directories in it: programs with their libraries. It is looked for once.
+fn common() -> &'static BTreeMap<PathBuf, BTreeSet<PathBuf>> {
+    static COMMON: OnceLock<BTreeMap<PathBuf, BTreeSet<PathBuf>>> = OnceLock::new();
+    COMMON.get_or_init(|| {
+        let programs = PROGRAMS.map(find);
+        // Of every distribution's C library, though programs of today need only libc.so.6 of it; the shim of
+        // packages, which is made for old ones too, needs these.
+        let parts = ["libpthread.so.0", "libdl.so.2"]
+            .map(|name| Path::new("/lib/x86_64-linux-gnu").join(name));
+        let parts: Vec<PathBuf> = parts.into_iter().filter(|path| path.exists()).collect();
+        let needed: Vec<PathBuf> = programs
+            .iter()
+            .chain(&parts)
+            .flat_map(|path| libraries(path))
+            .chain(parts.clone())
+            .collect();
+        let mut all = BTreeMap::from([(PathBuf::from("bin"), BTreeSet::from(programs))]);
+        for library in needed {
+            let dir = library.parent().expect("a directory");
+            let dir = dir.strip_prefix("/").expect("a whole path").to_owned();
+            all.entry(dir).or_default().insert(library);
+        }
+        all
+    })
 }
 
 fn find(program: &str) -> PathBuf {

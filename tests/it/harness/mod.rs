@@ -10,7 +10,9 @@ pub mod node;
 pub mod profiles;
 pub mod wire;
 
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -91,6 +93,19 @@ pub fn copy_program(from: &Path, to: &Path) {
     let copied = Command::new("cp").args(["-L", "--"]).arg(from).arg(to).output();
     let copied = copied.expect("cp starts");
     assert!(copied.status.success(), "{} to {}: {copied:?}", from.display(), to.display());
+}
+
+/// A copy of what `make` makes at a path that it is given, once for a process of tests. The file it is copied from has
+/// no name, so that nothing is left of it when the tests end.
+pub fn copy_of(made: &OnceLock<File>, to: &Path, make: impl FnOnce(&Path)) {
+    let file = made.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("made");
+        make(&path);
+        File::open(path).expect("made")
+    });
+    let from = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    copy_program(Path::new(&from), to);
 }
 
 /// Says that a test could not be done here, in a form that can be counted; written directly, because

@@ -1,11 +1,12 @@
 //! The programs that try the ways, and a driver as a system installs one: a file and its names.
 
 use crate::harness::bundle::Bundle;
-use crate::harness::{copy_program, library, target_dir};
-use std::fs::{self, Permissions};
+use crate::harness::{copy_of, copy_program, library, target_dir};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps/injection");
 /// The file behind the driver's names, by which daemon and CLI recognise the simulated GPU.
@@ -25,11 +26,14 @@ pub struct Home {
     pub temporary: String,
 }
 
-fn cc(arguments: &[&str], out: &Path) {
-    let mut command = Command::new("cc");
-    command.args(["-O1", "-o"]).arg(out).args(arguments);
-    let output = command.output().expect("a C compiler");
-    assert!(output.status.success(), "{command:?}: {output:?}");
+/// Compiles a program or library, which is the same for all tests.
+fn cc(made: &OnceLock<File>, arguments: &[&str], out: &Path) {
+    copy_of(made, out, |to| {
+        let mut command = Command::new("cc");
+        command.args(["-O1", "-o"]).arg(to).args(arguments);
+        let output = command.output().expect("a C compiler");
+        assert!(output.status.success(), "{command:?}: {output:?}");
+    });
 }
 
 /// Installs the simulated driver in `dir`: its files under these names, and a system's links.
@@ -60,10 +64,12 @@ impl Home {
         let (way, plugin) = (format!("{SOURCES}/way.c"), format!("{SOURCES}/plugin.c"));
         let cuda = text(at("driver/libcuda.so.1"));
         let lazily = "-Wl,--allow-shlib-undefined";
-        cc(&[&way, "-ldl"], &at("ways/way"));
-        cc(&["-DLINKED", &way, &plugin, &cuda, lazily, "-ldl"], &at("ways/linked"));
-        cc(&["-static", "-w", &way], &at("ways/static"));
-        cc(&["-shared", "-fPIC", &plugin, &cuda, lazily], &at("ways/plugin.so"));
+        let linked = ["-DLINKED", &way, &plugin, &cuda, lazily, "-ldl"];
+        static MADE: [OnceLock<File>; 4] = [const { OnceLock::new() }; 4];
+        cc(&MADE[0], &[&way, "-ldl"], &at("ways/way"));
+        cc(&MADE[1], &linked, &at("ways/linked"));
+        cc(&MADE[2], &["-static", "-w", &way], &at("ways/static"));
+        cc(&MADE[3], &["-shared", "-fPIC", &plugin, &cuda, lazily], &at("ways/plugin.so"));
         for copy in ["ways/brought.so", "ways/compat/libcuda.so.1"] {
             copy_program(&at("driver").join(FILE), &at(copy));
         }

@@ -524,16 +524,16 @@ impl Ledger {
     /// # Errors
     /// The objection.
     pub fn after_step(&mut self) -> Result<(), Objection> {
-        let mut sums: BTreeMap<LaneKey, (u128, u128)> = BTreeMap::new();
+        let mut sums: BTreeMap<(&ContainerId, Lane), (u128, u128)> = BTreeMap::new();
         for ((client, lane), share) in &self.shares {
             if let Some(home) = self.homes.get(client) {
-                let (granted, all) = sums.entry((*home, *lane)).or_default();
+                let (granted, all) = sums.entry((home, *lane)).or_default();
                 *granted += u128::from(share.granted);
                 *all += share.charged();
             }
         }
         for ((container, lane), account) in &self.accounts {
-            let (granted, all) = sums.get(&(*container, *lane)).copied().unwrap_or_default();
+            let (granted, all) = sums.get(&(container, *lane)).copied().unwrap_or_default();
             let beside = u128::from(account.unattributed.counts) + account.hidden;
             let (shown, reserved) = (account.shown, all + beside);
             // What a container cannot have below a limit above its cap counts as used: another checker's concern.

@@ -72,8 +72,10 @@ impl Requests {
         let from = seen.now - elapsed;
         self.now = seen.now;
         for (key, questions) in &mut self.asked {
+            let Some(first) = questions.first().map(|first| first.need) else {
+                continue;
+            };
             // Memory of ended processes may be awaited, for as long as it may be charged.
-            let first = questions.first().map_or(Bytes::ZERO, |first| first.need);
             let waits =
                 self.looking.contains_key(key) || waits_for_others(seen, ledger, key, first);
             if waits || ledger.unfreed(key) > 0 {

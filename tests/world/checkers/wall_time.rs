@@ -59,12 +59,13 @@ struct Split {
 
 impl Split {
     /// Adds time that was spent on one of `uses`.
-    fn off(&mut self, uses: &[Use], ns: u64) {
+    fn off(&mut self, uses: impl FnOnce() -> Vec<Use>, ns: u64) {
         if ns == 0 {
             return;
         }
         self.off += ns;
-        for one in uses {
+        let uses = uses();
+        for one in &uses {
             let range = self.uses.entry(*one).or_default();
             range.most += ns;
             range.least += if uses.len() == 1 { ns } else { 0 };
@@ -143,8 +144,8 @@ impl WallTimes {
                 split.idle += end - from - unknown;
             } else {
                 let change = handed_over(seen, state).clamp(from, end);
-                split.off(&uses(seen, key, state, true), change - from);
-                split.off(&uses(seen, key, state, false), end - change);
+                split.off(|| uses(seen, key, state, true), change - from);
+                split.off(|| uses(seen, key, state, false), end - change);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Memory in the world: processes allocate, are short, are recalled; the driver is measured; an
 //! administrator changes caps.
 
-use gpuslice_engine::{Event, HOLD, LaneView, Record};
+use gpuslice_engine::{Event, HOLD, LaneView};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::units::{Bytes, GIB, Instant};
@@ -174,24 +174,24 @@ impl World {
     /// The main check: by the device's own account, the memory that processes of a container requested never exceeds
     /// its cap, whether they have a connection or not, with that of ended ones until the driver has freed it.
     pub(super) fn check_device(&self) {
-        let mut holds: BTreeMap<(ContainerId, Lane), u128> = BTreeMap::new();
+        // An id is long: a copy costs more than the sum.
+        let mut holds: BTreeMap<(&ContainerId, Lane), u128> = BTreeMap::new();
         for process in self.processes.iter().filter(|it| it.alive) {
             for (at, purse) in process.purses.iter().enumerate() {
-                let key = (process.container, process.lane_of(at));
+                let key = (&process.container, process.lane_of(at));
                 *holds.entry(key).or_default() += u128::from(purse.used);
             }
         }
         for it in self.unfreed.iter().filter(|it| self.now < it.until) {
-            if let Some(key) = it.key {
-                *holds.entry(key).or_default() += u128::from(it.bytes);
+            if let Some((container, lane)) = &it.key {
+                *holds.entry((container, *lane)).or_default() += u128::from(it.bytes);
             }
         }
         self.check_whole_device(&holds);
-        for (key, held) in holds {
-            if let Some(cap) = self.checkers.strict_limit(&key)
+        for ((container, lane), held) in holds {
+            if let Some(cap) = self.checkers.strict_limit(&(*container, lane))
                 && held > u128::from(cap)
             {
-                let (container, lane) = key;
                 let what = format!("the device holds {held} for {container} {lane:?} of {cap}");
                 self.checkers.object(&what);
             }
@@ -272,26 +272,26 @@ impl World {
 
     /// On a device all of whose promises fit, what is promised is there: living processes and those whose memory is
     /// not freed never have more than it has.
-    fn check_whole_device(&self, holds: &BTreeMap<(ContainerId, Lane), u128>) {
-        let mut on_host: BTreeMap<(ContainerId, Lane), u128> = BTreeMap::new();
+    fn check_whole_device(&self, holds: &BTreeMap<(&ContainerId, Lane), u128>) {
+        let mut on_host: BTreeMap<(&ContainerId, Lane), u128> = BTreeMap::new();
         for process in self.processes.iter().filter(|it| it.alive && it.on_host) {
             for (at, purse) in process.purses.iter().enumerate() {
-                let key = (process.container, process.lane_of(at));
+                let key = (&process.container, process.lane_of(at));
                 *on_host.entry(key).or_default() += u128::from(purse.used);
             }
         }
-        let here = |key: &(ContainerId, Lane)| {
+        let here = |key: &(&ContainerId, Lane)| {
             let all = holds.get(key).copied().unwrap_or(0);
             all - on_host.get(key).copied().unwrap_or(0)
         };
         for &(gpu, total) in &self.gpus {
-            let on = |record: &Record| {
+            let on = self.records.values().filter_map(|record| {
                 let lane = record.lanes.iter().position(|lane| lane.gpu == gpu)?;
-                Some((record.container, Lane(lane as u8)))
-            };
-            let keys: Vec<_> = self.records.values().filter_map(on).collect();
-            let caps: Option<u128> =
-                keys.iter().map(|key| self.checkers.strict_cap(key).map(u128::from)).sum();
+                Some((&record.container, Lane(lane as u8)))
+            });
+            let keys: Vec<_> = on.collect();
+            let cap = |(id, lane): &(&ContainerId, Lane)| self.checkers.strict_cap(&(**id, *lane));
+            let caps: Option<u128> = keys.iter().map(|key| cap(key).map(u128::from)).sum();
             if caps.is_none_or(|caps| caps > u128::from(total.0)) {
                 continue;
             }
