@@ -15,6 +15,14 @@ const WAITING: u32 = 1024;
 /// # Errors
 /// The address is in use, or not this machine's.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    bound(address, both).await
+}
+
+/// The same by `both`, which makes the socket for every address.
+async fn bound(
+    address: SocketAddr,
+    both: impl FnOnce(SocketAddr) -> io::Result<TcpListener>,
+) -> Result<TcpListener> {
     let every = address.is_ipv6() && address.ip().is_unspecified();
     let bound = match every.then(|| both(address)) {
         Some(Err(error)) if lacks_v6(&error) => {
@@ -68,5 +76,19 @@ mod tests {
         let of = |errno: Errno| lacks_v6(&io::Error::from_raw_os_error(errno as i32));
         assert!(of(Errno::EAFNOSUPPORT) && of(Errno::EADDRNOTAVAIL));
         assert!(!of(Errno::EADDRINUSE) && !of(Errno::EACCES));
+    }
+
+    #[tokio::test]
+    async fn without_ipv6_every_address_is_one_of_ipv4() {
+        let every = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        for refused in [Errno::EAFNOSUPPORT, Errno::EADDRNOTAVAIL] {
+            let listener = bound(every, |_| Err(io::Error::from_raw_os_error(refused as i32)));
+            let listener = listener.await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            assert_eq!(address.ip(), Ipv4Addr::UNSPECIFIED);
+            assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, address.port())).await.is_ok());
+        }
+        let denied = bound(every, |_| Err(Errno::EACCES.into())).await;
+        assert!(denied.is_err(), "another error is none of that");
     }
 }

@@ -93,6 +93,11 @@ pub fn step(me: &str, seen: Option<&Seen>, now: Instant) -> Step {
     }
 }
 
+/// The time between two looks at a Lease of this duration.
+fn pause(duration: Duration) -> Duration {
+    duration / 15
+}
+
 /// Until when this extender may begin to bind; `None`: another one leads.
 pub type Leading = watch::Receiver<Option<Instant>>;
 
@@ -128,7 +133,7 @@ impl Elector {
                     }
                 }
             }
-            tokio::time::sleep(self.duration / 15).await;
+            tokio::time::sleep(pause(self.duration)).await;
         }
     }
 
@@ -250,6 +255,11 @@ mod tests {
         ] {
             assert_eq!(step("a", record, now), expected);
         }
+        assert_eq!(
+            pause(DURATION),
+            Duration::from_secs(2),
+            "so soon one that is given up is taken"
+        );
         // A record that names no duration has ours.
         let mut odd = seen("b", 0, at(0));
         odd.record.lease_duration_seconds = None;

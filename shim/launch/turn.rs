@@ -230,6 +230,7 @@ mod tests {
     #[test]
     fn without_a_daemon_fair_mode_launches_and_hard_mode_holds_for_a_while() {
         let later = |ns| 10 * SECOND + ns;
+        assert_eq!((HEARTBEAT_STALE_NS, DAEMON_WAIT_NS), (250_000_000, 30 * SECOND));
         assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS)), Verdict::Wait { turn: 8 });
         assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS + 1)), Verdict::Open);
         let hard = LaneFacts { hard: true, ..words(8) };

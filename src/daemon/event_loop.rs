@@ -24,6 +24,7 @@ use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Admission, Command, Denial, RequestSource};
 use gpuslice_wire::history::EventKind;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::limits::HEARTBEAT_NS;
 use gpuslice_wire::owner::ClaimId;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::Name;
@@ -38,6 +39,8 @@ const CLAIMS_EVERY: u64 = 10;
 const CATCH_UP_AFTER: Duration = Duration(100_000);
 /// Heartbeats of an interval of samples: a second.
 const SAMPLE_EVERY: u64 = 20;
+
+const _: () = assert!(SAMPLE_EVERY * HEARTBEAT_NS == 1_000_000_000);
 
 /// The daemon; see the file's head.
 pub struct Daemon {

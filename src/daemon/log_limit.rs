@@ -32,6 +32,7 @@ mod tests {
     fn a_line_tells_of_all_since_the_last_one() {
         let mut limit = LogLimit::default();
         let start = Instant(1);
+        assert_eq!(EVERY.0, 60 * 1_000_000_000, "a minute");
         assert_eq!(limit.one_more(start), Some(1));
         assert!((0..1000).all(|_| limit.one_more(start.plus(Duration(EVERY.0 - 1))).is_none()));
         assert_eq!(limit.one_more(start.plus(EVERY)), Some(1001));

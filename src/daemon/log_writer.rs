@@ -82,8 +82,19 @@ fn is_ready() -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use std::io::Seek;
+
+    /// The lines that this work logs in its own thread.
+    pub fn logged(work: impl FnOnce()) -> String {
+        let mut lines = tempfile::tempfile().expect("a file");
+        let to = lines.try_clone().expect("a descriptor");
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(to);
+        tracing::subscriber::with_default(log.finish(), work);
+        lines.rewind().expect("a file");
+        io::read_to_string(lines).expect("text")
+    }
 
     #[test]
     fn a_long_line_is_cut_and_stays_one() {

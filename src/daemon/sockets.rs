@@ -27,8 +27,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Connections waiting to be accepted, per socket.
-const BACKLOG: i32 = 128;
+/// Connections waiting to be accepted, per socket: 128, one more than the kernel is told.
+const BACKLOG: i32 = 127;
 /// Most groups of a process, as the kernel allows (NGROUPS_MAX).
 const GROUPS_MAX: usize = 1 << 16;
 /// Option of Linux 6.16: whether the socket takes descriptors. Not yet in libc.
@@ -261,4 +261,25 @@ pub fn packet_in<M: Message>(
 pub fn address_of(listener: &OwnedFd) -> Option<PathBuf> {
     let address: UnixAddr = getsockname(listener.as_raw_fd()).ok()?;
     address.path().map(Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::connect;
+    use std::iter;
+
+    /// What connects beyond that waits in its own call.
+    #[test]
+    fn the_kernel_holds_128_connections_of_a_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let _listener = listen_at(dir.path(), "tenant.sock", 0o600).expect("a socket");
+        let address = UnixAddr::new(&dir.path().join("tenant.sock")).expect("a path");
+        let connected = || {
+            let fd = unconnected(SockFlag::SOCK_NONBLOCK).expect("a descriptor");
+            connect(fd.as_raw_fd(), &address).ok().map(|()| fd)
+        };
+        let waiting: Vec<OwnedFd> = iter::from_fn(connected).take(1_000).collect();
+        assert_eq!(waiting.len(), 128);
+    }
 }

@@ -532,10 +532,15 @@ pub mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let state = State::open(&dir.path().join("run")).expect("ours");
         state.keep(&record("old"), &[]).expect("kept");
+        fs::write(state.gpu_errors_path(), "errors").expect("written");
+        drop(state);
+        let state = State::open(&dir.path().join("run")).expect("ours");
+        assert!(state.gpu_errors_path().exists(), "the next daemon of this boot");
         fs::write(dir.path().join("run/boot"), "another").expect("written");
         drop(state);
         let state = State::open(&dir.path().join("run")).expect("ours");
         assert!(state.records().expect("readable").is_empty());
+        assert!(!state.gpu_errors_path().exists(), "a reboot ends the errors of GPUs");
     }
 
     /// Whether it was booted since is unknown then, and the containers may run.

@@ -340,6 +340,14 @@ esac
         done, ran = self.node("install")
         self.assertEqual((self.host / "usr/local/share/man/man1/gpuslice.1").read_text(), "two")
         self.assertNotIn("restart", ran)
+        # Each other file alone: the daemon restarts, and containerd does not.
+        for path, text in [("usr/bin/gpuslice", "newer"), ("usr/sbin/gpusliced", "newer"), ("usr/lib/gpuslice/libgpuslice.so", "newer"),
+                           ("usr/lib/systemd/system/gpusliced.service", "ExecStart=/usr/sbin/gpusliced --verbose\n")]:
+            self.write(self.source / path, text, 0o644)
+            done, ran = self.node("install")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("systemctl restart gpusliced.socket gpusliced.service", ran, path)
+            self.assertNotIn("restart containerd", ran, path)
         # Upgraded: a file is new, one is gone, one has changed.
         self.write(self.source / "usr/bin/gpuslice", "two", 0o755)
         self.write(self.source / "usr/bin/new", "new", 0o755)
@@ -367,6 +375,11 @@ esac
     def test_a_node_without_cdi_is_refused(self):
         done, _ = self.node("install", DOCTOR="1")
         self.assertNotEqual(done.returncode, 0)
+        refused = self.files()
+        self.assertIn("usr/local/sbin/gpusliced", refused)
+        done, ran = self.node("install")
+        self.assertEqual((done.returncode, self.files()), (0, refused), "with all files in place")
+        self.assertNotIn("restart", ran)
         done, _ = self.node("check", DOCTOR="1")
         self.assertNotEqual(done.returncode, 0)
 

@@ -7,6 +7,7 @@
 use crate::command::in_1gib;
 use crate::harness::profiles::{simulated, strict};
 use crate::harness::{is_root, skip, target_dir};
+use gpuslice_nvabi::{DRIVER, Shim};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -125,6 +126,50 @@ fn a_slice_conforms_where_nvml_is_late() {
     let others: Vec<&String> =
         apart.iter().filter(|case| !LISTS.contains(&case.as_str())).collect();
     assert!(others.is_empty(), "not the same cases: {others:?}");
+}
+
+/// Functions that the shim hooks and no case calls, by the beginnings of their names, and why.
+const WITHOUT_A_CASE: [(&[&str], &str); 5] = [
+    (&["cuMemcpy", "cuMemset", "cuLaunch", "cuStream", "cuEvent"], "work or its order"),
+    (&["cuMemPrefetchBatch", "cuMemDiscardAnd", "cuMemBatchDecompress"], "work"),
+    (&["cuGraphExecUpdate", "cuGraphExecNode", "cuGraphExecChild"], "other work of a graph"),
+    (
+        &["cuMemGetDefaultMemPool", "cuMemGetMemPool", "cuMemGetHandleForAddressRange"],
+        "names memory that is there",
+    ),
+    (
+        &["cuMulticast", "cuLogicalEndpoint", "cuFabric", "cuExternalMemoryGetMappedMipmapped"],
+        "not of the simulated driver",
+    ),
+];
+
+/// A function's name without the endings of its forms.
+fn plain(name: &str) -> &str {
+    let name = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+    let is_version = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
+    name.rsplit_once("_v").filter(|(_, version)| is_version(version)).map_or(name, |(name, _)| name)
+}
+
+/// A family of calls cannot be hooked without cases: each hooked function is called by one, or takes no memory.
+#[test]
+fn every_hooked_function_that_takes_memory_has_a_case() {
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps/conformance");
+    let files = std::fs::read_dir(sources).expect("the cases").flatten();
+    let text: String =
+        files.map(|it| std::fs::read_to_string(it.path()).expect("a source")).collect();
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = code.flat_map(|line| line.split(move |c: char| !is_name(c)));
+    let called: BTreeSet<&str> = words.filter(|it| it.starts_with("cu")).map(plain).collect();
+    let hooked = DRIVER.iter().filter(|it| it.shim == Shim::Hook).map(|it| plain(it.name));
+    let uncalled: BTreeSet<&str> = hooked.filter(|name| !called.contains(name)).collect();
+    let excepted: Vec<&str> = WITHOUT_A_CASE.iter().flat_map(|it| it.0).copied().collect();
+    let is_excepted = |name: &&&str| excepted.iter().any(|begin| name.starts_with(begin));
+    let missing: Vec<_> = uncalled.iter().filter(|name| !is_excepted(name)).collect();
+    assert!(missing.is_empty(), "no case calls {missing:?}");
+    let unneeded = |begin: &&&str| !uncalled.iter().any(|name| name.starts_with(**begin));
+    let unneeded: Vec<_> = excepted.iter().filter(unneeded).collect();
+    assert!(unneeded.is_empty(), "all of these have a case: {unneeded:?}");
 }
 
 /// Bad words are refused before anything runs.

@@ -20,6 +20,8 @@ ROW = re.compile(r"\[(?:pass|hook), sim, \d+\] (nvml\w+)\(")
 DIFFERENCES = [line.split(" ; ") for line in (HERE / "differences.txt").read_text().splitlines()
                if line and not line.startswith("#")]
 LIMIT_SECONDS = 180
+# As many fields as SPECIFICATION W5 promises, at least.
+FIELDS = 596
 # The neighbour's cap, and what it holds: not what any figure of the compared slice is.
 NEIGHBOUR = ("5GiB", str(3 << 30))
 # Implemented functions that are not asked, and why.
@@ -123,6 +125,7 @@ def main():
         counts["failed" if wrong else "passed"] += 1
 
     judge("asked", [f"{name} is implemented and not asked" for name in not_asked(asked)])
+    judge("fields", [f"{len(bare)} of {FIELDS}"] if len(bare) < FIELDS else [])
     for method in ("preload", "mount"):
         if method == "mount" and os.geteuid() != 0:
             print("SKIP mount injection: it needs root")

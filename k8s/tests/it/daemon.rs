@@ -166,6 +166,18 @@ async fn the_nodes_labels_are_obeyed_as_they_change() {
     until("no number of GPUs", || count() == "0").await;
     mode("core_mem");
     world.kubelet.until("once more", |it| it.plugins[MEMORY].registrations == 3).await;
+    // The first pod has GPU 0, as by binpack, and beside it the next one: by the label it has the other GPU.
+    world.registered().await;
+    let mut gpus = Vec::new();
+    for (times, placement) in [(3, "binpack"), (4, "spread")] {
+        let labels = json!({ "gpuslice.io/mode": "core_mem", "ack.node.gpu.placement": placement });
+        change(&world, "metadata/labels", labels);
+        world.kubelet.until("again", |it| it.plugins[MEMORY].registrations == times).await;
+        world.registered().await;
+        let got = world.run(&pod(placement, &[container("main", 3, 25)])).await.expect("admitted");
+        gpus.push(got[0].envs["ALIYUN_COM_GPU_MEM_IDX"].clone());
+    }
+    assert_eq!(gpus, ["0", "1"]);
     assert!(running.0.try_wait().expect("ours").is_none() && running.0.id() == pid, "one process");
 }
 

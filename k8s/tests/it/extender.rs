@@ -2,6 +2,7 @@
 
 use crate::api::Server;
 use crate::programs::Process;
+use crate::webhook::renew;
 use crate::world::{Agent, container, until};
 use gpuslice_k8s::api::client::{Client, status};
 use gpuslice_k8s::extender::{Choices, serve};
@@ -12,11 +13,13 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const BASE: &str = "/gpushare-scheduler";
 const SCHEDULER: &str = "ack-co-scheduler";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpuslice-extender";
 
 fn choices() -> Choices {
     let namespaces = ["kube-system", "gpuslice-system"].map(str::to_owned);
@@ -288,20 +291,53 @@ async fn a_pod_is_bound_only_where_its_scheduler_would_bind_it() {
     assert!(answer["Error"].as_str().is_some_and(|it| it.contains("nodeCacheCapable")), "{answer}");
 }
 
-/// As the kubelet ends it: by SIGTERM, with a grace of 30 s. The nodes stop to route to it a moment later.
+/// The webhook's program at an address, and the directory of its certificate.
+fn webhook(api: &Server, address: &str) -> (Process, TempDir) {
+    let dir = tempfile::tempdir().expect("a directory");
+    renew(dir.path());
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice-k8s"));
+    program.args(["webhook", "--listen", address, "--api", &api.url()]);
+    program.arg("--certificate").arg(dir.path().join("tls.crt"));
+    program.arg("--key").arg(dir.path().join("tls.key"));
+    program.stdin(Stdio::null()).stderr(Stdio::null());
+    (Process(program.spawn().expect("it starts")), dir)
+}
+
+/// A process's exit status, once it has ended.
+async fn status_of(process: &mut Process) -> Option<i32> {
+    loop {
+        if let Some(status) = process.0.try_wait().expect("its state") {
+            return status.code();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// As the kubelet ends them: by SIGTERM, with a grace of 30 s. The nodes stop to route to them a moment later.
 #[tokio::test]
-async fn the_program_ends_with_success_when_it_is_told() {
+async fn the_programs_end_with_success_when_they_are_told() {
     let api = Server::start().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("bound").to_string();
-    drop(free);
+    let [address, beside] = [(); 2].map(|()| {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        free.local_addr().expect("bound").to_string()
+    });
     let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice-k8s"));
     program.args(["extender", "--listen", &address, "--api", &api.url()]);
+    program.args(["--lease", "kube-system/gpuslice-extender"]);
     program.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut process = Process(program.spawn().expect("it starts"));
+    let mut extender = Process(program.spawn().expect("it starts"));
+    let (mut webhook, _certificate) = webhook(&api, &beside);
+    let holder = || {
+        let lease = api.get(LEASE).unwrap_or_default();
+        lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+    };
+    until("it has the Lease", || !holder().is_empty()).await;
     until("it reads the cluster", || api.log().iter().any(|it| it.contains("/api/v1/pods"))).await;
-    let pid = Pid::from_raw(process.0.id().cast_signed());
-    kill(pid, Signal::SIGTERM).expect("it lives");
+    until("the webhook listens", || std::net::TcpStream::connect(&beside).is_ok()).await;
+    for process in [&extender, &webhook] {
+        let pid = Pid::from_raw(process.0.id().cast_signed());
+        kill(pid, Signal::SIGTERM).expect("it lives");
+    }
     let told = Instant::now();
     while told.elapsed() < Duration::from_secs(4) {
         let mut stream = TcpStream::connect(&address).await.expect("it still listens");
@@ -310,12 +346,11 @@ async fn the_program_ends_with_success_when_it_is_told() {
         let mut said = String::new();
         stream.read_to_string(&mut said).await.expect("text");
         assert!(said.starts_with("HTTP/1.1 "), "{said}");
+        TcpStream::connect(&beside).await.expect("so does the webhook");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let mut status = None;
-    while status.is_none() && told.elapsed() < Duration::from_secs(15) {
-        status = process.0.try_wait().expect("its state").map(|it| it.code());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(status, Some(Some(0)), "within 15 s");
+    let left = Duration::from_secs(15).saturating_sub(told.elapsed());
+    let both = async { (status_of(&mut extender).await, status_of(&mut webhook).await) };
+    let both = tokio::time::timeout(left, both).await.expect("within 15 s");
+    assert_eq!((both, holder()), ((Some(0), Some(0)), String::new()), "the Lease is given up");
 }

@@ -57,7 +57,7 @@ struct Running {
 }
 
 /// Writes a new certificate and its key.
-fn renew(dir: &Path) -> CertificateDer<'static> {
+pub fn renew(dir: &Path) -> CertificateDer<'static> {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(vec![NAME.to_owned()]).expect("a certificate");
     std::fs::write(dir.join("tls.crt"), cert.pem()).expect("written");

@@ -94,6 +94,27 @@ pub fn a_context_that_does_not_fit_is_not_created(injection: Injection) {
     assert_eq!(lines[5..], ["ctx 0 0 0".to_owned(), free(0)]);
 }
 
+/// The memory that is promised to the container may be lent: then the driver refuses a first context. All that a
+/// context can take is asked of the daemon, which has borrowers give it back, and then the driver is asked again.
+pub fn a_first_context_is_created_once_there_is_room(injection: Injection) {
+    for known_kib in [0, 30 << 10, 200 << 10] {
+        let mut slice = measuring(injection, &[40]);
+        slice.daemon.state().context_kib = known_kib;
+        slice.daemon.state().show();
+        slice.set("STUB_LENT", 1);
+        assert_eq!(slice.run(&["init", "ctx:0", "info"])[1..], ["ctx 0 0 0".to_owned(), free(40)]);
+        assert_eq!(slice.daemon.state().peak, CAP);
+    }
+    // It is asked once again, and nothing stays charged where it refuses that as well.
+    let mut slice = measuring(injection, &[40]);
+    slice.set("STUB_LENT", 2);
+    let lines = slice.run(&["init", "ctx:0", "ctx:0", "info"]);
+    assert_eq!(lines[1..], ["ctx 2 0 0".to_owned(), "ctx 0 0 0".to_owned(), free(40)]);
+    let slice = measuring(injection, &[40]);
+    slice.run(&["init", "ctx:0"]);
+    assert!(slice.daemon.state().peak < 64 * MIB, "little more than it takes where there is room");
+}
+
 pub fn a_first_context_of_known_cost_is_refused_in_advance(injection: Injection) {
     let slice = slice(injection);
     slice.daemon.state().context_kib = 100 << 10;

@@ -56,6 +56,7 @@ macro_rules! conformance {
             a_primary_context_is_charged_once
             a_context_that_does_not_fit_is_not_created
             a_first_context_of_known_cost_is_refused_in_advance
+            a_first_context_is_created_once_there_is_room
             a_raised_limit_is_charged a_limit_that_does_not_fit_is_reset
             a_smaller_stack_releases_what_the_driver_gives_back
             pinned_memory_has_an_account_of_its_own pinned_memory_is_refused_above_its_cap_alone

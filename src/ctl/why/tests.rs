@@ -8,6 +8,7 @@ use crate::table::{DaemonState, Gpu, MemoryLimit, MemoryWait};
 use crate::wall_time::WallTime;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::ClassCaps;
+use gpuslice_wire::samples::Sample;
 use gpuslice_wire::snapshot::TimeEnforcement;
 use gpuslice_wire::units::Bytes;
 use gpuslice_wire::waits::{WAITS_SHOWN, WaitBehind};
@@ -578,4 +579,15 @@ fn a_limit_counts_as_waiting() {
     let (before, now) = views(parts(6, all), |_| {});
     let growth = Growth::of(Some(&before), &now, &now.rows[0]).expect("an account");
     assert!((growth.part(growth.waited()) - 0.89).abs() < 1e-9, "{growth:?}");
+    // A sample's, of which `plot` shows the sum.
+    let wait_us = [1, 2, 4, 5, 7];
+    let sample = Sample {
+        wait_us,
+        handover_us: 1,
+        limited_us: 66,
+        gang_us: 3,
+        absent_us: 5,
+        ..Sample::default()
+    };
+    assert_eq!(sample.waited_us(), 89);
 }

@@ -100,12 +100,14 @@ fn backoff_after(failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accounting::child::HUNG_AFTER;
 
     #[test]
     fn pauses_double_up_to_a_minute() {
         let pauses: Vec<u64> = (0..8).map(|n| backoff_after(n).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(backoff_after(u32::MAX), BACKOFF_MAX);
+        assert_eq!(HUNG_AFTER, Duration::from_secs(10), "before the first of them");
     }
 
     #[test]

@@ -287,6 +287,7 @@ mod tests {
             running.look_at = Instant(0);
             running.due(Instant(1));
             assert!(is_mended(), "{what}, while a daemon runs");
+            assert_eq!(running.look_at, Instant(1_000_000_001), "the next look, in ns");
             alter();
             running = files();
             running.restore(&[(claim, gpus.clone())]);

@@ -201,8 +201,26 @@ mod tests {
     }
 
     fn containers(count: usize) -> Vec<(ContainerId, ContainerTime)> {
+        limited(RINGS, count)
+    }
+
+    fn limited(limits: Limits, count: usize) -> Vec<(ContainerId, ContainerTime)> {
         let id = |at| ContainerId::new(&format!("c{at}")).expect("an id");
-        (0..count).map(|at| (id(at), ContainerTime::new(RINGS))).collect()
+        (0..count).map(|at| (id(at), ContainerTime::new(limits))).collect()
+    }
+
+    /// Half of the thread, and of each container a 64th of rings and a sixteenth of requests, a quarter together.
+    #[test]
+    fn the_parts_of_the_thread_are_the_promised_ones() {
+        let rings = [(1, 32 + 1), (32, 48)].map(|it| (RINGS, it));
+        let requests = [(1, 32 + 4), (8, 48)].map(|it| (REQUESTS, it));
+        for (limits, (count, of_64)) in rings.into_iter().chain(requests) {
+            let (mut queue, mut all) = (TimeQueue::new(limits), limited(limits, count));
+            ring(&mut queue, &mut all, Duration(3_000), SECOND);
+            let took = ring(&mut queue, &mut all, Duration(3_000), 2 * SECOND);
+            let (took, due) = (took.iter().sum::<u64>(), SECOND / 64 * of_64);
+            assert!(took.abs_diff(due) < due / 50, "{limits:?}, {count}: {took} of {due} ns");
+        }
     }
 
     #[test]

@@ -119,7 +119,14 @@ mod tests {
         let (mut queue, mut container) = (AcceptQueue::default(), Allowance::default());
         let now = Instant(SECOND);
         let accepted = (0..1_000).filter(|_| queue.admits(&mut container, now)).count() as u64;
-        assert_eq!(accepted, OWN_MOST + NODE_MOST);
+        assert_eq!((OWN_MOST, NODE_MOST, accepted), (256, 64, 256 + 64));
+        let accepted_after = |seconds| {
+            let (mut queue, mut container) = (AcceptQueue::default(), Allowance::default());
+            while queue.admits(&mut container, now) {}
+            let later = Instant(now.0 + seconds * SECOND);
+            (0..1_000).filter(|_| queue.admits(&mut container, later)).count()
+        };
+        assert_eq!([63, 64, 1_000].map(accepted_after), [252 + 64, 256 + 64, 256 + 64]);
     }
 
     #[test]
@@ -133,6 +140,7 @@ mod tests {
             let (least, most) = (*least.expect("some"), *most.expect("some"));
             let sum: u64 = accepted.iter().sum();
             let (bound, own) = (SECOND / NODE_EVERY.0, SECOND / OWN_EVERY.0);
+            assert_eq!((bound, own), (500, 4), "each second");
             assert!(sum <= bound + count as u64 * (own + 1), "{count}: {sum}");
             assert!(sum >= bound, "{count}: {sum}");
             assert!(most - least <= own, "{count}: {least} to {most}");

@@ -172,6 +172,46 @@ impl Containers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    use std::fs::File;
+    use std::iter;
+    use std::process::Command;
+
+    /// Then neither a process that runs nor one that has exited is said to have exited.
+    #[test]
+    fn without_descriptors_it_cannot_be_told() {
+        const CHILD: &str = "GPUSLICE_TEST_DESCRIPTORS";
+        if std::env::var_os(CHILD).is_none() {
+            // The limit is of a whole process, and other tests run in this one.
+            let exe = std::env::current_exe().expect("this test");
+            let name = "containers::first_process::tests::without_descriptors_it_cannot_be_told";
+            let output = Command::new(exe).args(["--exact", name]).env(CHILD, "1").output();
+            let output = output.expect("it runs");
+            let said = String::from_utf8_lossy(&output.stdout);
+            return assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let (own, here) = (std::process::id(), own_pid_namespace().expect("ours"));
+        let born = start_time(own).expect("we live");
+        let note = format!("{own} {born} {here}\n");
+        fs::write(dir.path().join(NOTE), note).expect("a note");
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        setrlimit(Resource::RLIMIT_NOFILE, 64, most).expect("a lower limit");
+        let mut held: Vec<File> = iter::from_fn(|| File::open("/").ok()).collect();
+        let mut untold = 0;
+        for free in 0..4 {
+            match NotedProcess::of(dir.path()) {
+                Err(why) => {
+                    assert_eq!(why.raw_os_error(), Some(Errno::EMFILE as i32), "{free} are free");
+                    untold += 1;
+                }
+                Ok(noted) => assert!(matches!(noted, NotedProcess::Lives(..)), "{free}: {noted:?}"),
+            }
+            held.pop();
+        }
+        assert!(untold > 1, "also where the note can be read");
+        assert!(matches!(NotedProcess::of(dir.path()), Ok(NotedProcess::Lives(..))));
+    }
 
     #[test]
     fn a_note_tells_running_exited_and_unknown_processes() {

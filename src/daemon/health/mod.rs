@@ -380,6 +380,7 @@ fn parse(line: &[u8]) -> Option<Told> {
 mod tests {
     use super::*;
     use crate::gpus::{About, Gpu};
+    use crate::log_writer::tests::logged;
     use crate::poll::Poll;
     use gpuslice_wire::ids::NvmlIndex;
     use gpuslice_wire::units::Bytes;
@@ -425,10 +426,15 @@ mod tests {
         assert!(health.failed(&mut gpus, GPU, News::Ecc) && health.work(&mut gpus, &[], early));
         assert!(!health.work(&mut gpus, &[], late) && gpus.unhealthy(&[GPU]).is_some());
         assert!(!health.failed(&mut gpus, GPU, News::Xid(79)) && health.errors.is_empty());
+        assert!(health.record.read().is_empty(), "the next daemon knows of no error either");
         assert!(health.work(&mut gpus, &[GPU], early) && gpus.unhealthy(&[GPU]).is_none());
         // Another GPU answers for the first time.
         let other = GpuUuid([8; 16]);
-        assert!(!health.work(&mut gpus, &[GPU, other], early) && health.unserved.contains(&other));
+        let said = logged(|| {
+            (0..3).for_each(|_| assert!(!health.work(&mut gpus, &[GPU, other], early)));
+        });
+        assert!(said.contains(&format!("gpu={other}")), "{said}");
+        assert_eq!(said.matches("start gpusliced again to have slices of it").count(), 1, "{said}");
     }
 
     /// The driver tells an error once, and the next daemon must know it for as long as the first would have.

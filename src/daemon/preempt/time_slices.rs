@@ -10,13 +10,16 @@ use crate::clients::Clients;
 use crate::containers::Containers;
 use gpuslice_engine::Engine;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::limits::HEARTBEAT_NS;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A container and one of its GPUs.
 pub type SliceLane = (ContainerId, Lane);
 
-/// Heartbeats between two rounds.
+/// Heartbeats between two rounds: 2 s.
 pub const LOOK_EVERY: u64 = 40;
+
+const _: () = assert!(LOOK_EVERY * HEARTBEAT_NS == 2_000_000_000);
 
 /// The time slices of a container's groups on a GPU.
 #[derive(Debug, Default)]

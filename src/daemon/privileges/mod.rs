@@ -127,7 +127,10 @@ fn keep(kept: &Kept) -> Result<(), caps::errors::CapsError> {
 mod tests {
     use super::*;
     use nix::errno::Errno;
+    use nix::sys::resource::{Resource, setrlimit};
     use std::fs::File;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
 
     const ALL: [Role; 6] = [
         Role::Daemon,
@@ -174,6 +177,23 @@ mod tests {
         let [a, b, c, d] = arguments;
         // SAFETY: each call of these tests fails, or only makes a descriptor.
         Errno::result(unsafe { libc::syscall(number, a, b, c, d) })
+    }
+
+    /// The tests that run a daemon find a call that is missing in the table; in a release build it only fails.
+    #[test]
+    fn a_call_outside_of_the_table_ends_a_debug_build() {
+        const CHILD: &str = "GPUSLICE_TEST_CALLS";
+        let attach = [libc::PTRACE_ATTACH.into(), -1, 0, 0];
+        if std::env::var_os(CHILD).is_some() {
+            setrlimit(Resource::RLIMIT_CORE, 0, 0).expect("no core of it");
+            lower(Role::Daemon);
+            return assert_eq!(call(libc::SYS_ptrace, attach), Err(Errno::EPERM));
+        }
+        let name = "privileges::tests::a_call_outside_of_the_table_ends_a_debug_build";
+        let mut child = Command::new(std::env::current_exe().expect("this test"));
+        let output = child.args(["--exact", name]).env(CHILD, "1").output().expect("it runs");
+        let ends = cfg!(debug_assertions).then_some(libc::SIGSYS);
+        assert_eq!((output.status.signal(), output.status.success()), (ends, ends.is_none()));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use workers::{Worker, Workers};
+use workers::{Worker, Workers, of_this_program};
 
 /// The file in the directory of a suspended container, and its words.
 const MARK: &str = "suspended";
@@ -84,7 +84,7 @@ impl Suspender {
     pub fn new(watch: &Watch, library: PathBuf) -> Suspender {
         Suspender {
             watch: watch.clone(),
-            workers: Workers::new(library),
+            workers: Workers::new(of_this_program, library),
             runs: Slab::new(2 * CONTAINERS_MAX as u16),
             failures: BTreeMap::new(),
         }
@@ -281,7 +281,49 @@ pub fn unmark(dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::poll::Poll;
     use std::fs::{self, File};
+    use std::iter;
+    use std::process::Command;
+
+    /// A worker that reads its job and ends.
+    fn takes_one_job(_: &Path) -> Command {
+        let mut command = Command::new("dd");
+        command.args(["bs=65536", "count=1", "status=none"]);
+        command
+    }
+
+    /// A restore goes on without its worker, so one that ended is replaced, and the second is not. A move to the host
+    /// is undone instead, which is a restore.
+    #[test]
+    fn a_worker_that_ends_in_a_restore_is_replaced_once() {
+        let (poll, dir) = (Poll::new().expect("a poll"), tempfile::tempdir().expect("a place"));
+        let container = ContainerId::new("web").expect("an id");
+        for (away, lost) in [(false, 2), (true, 3)] {
+            let mut suspender = Suspender::new(&poll.watch(), PathBuf::new());
+            suspender.workers = Workers::new(takes_one_job, PathBuf::new());
+            write_mark(dir.path(), Mark { reclaimed: false, moved: !away }).expect("written");
+            let at = (container, dir.path());
+            let begun = suspender.begin(at, (away, false), iter::empty(), Bytes(0), None);
+            assert_eq!(begun, None);
+            let mut keys = Vec::new();
+            let end = loop {
+                let run = suspender.runs.iter().next().expect("a worker, or the end");
+                let key = run.0;
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+                if let Some(end) = suspender.read(key) {
+                    break end;
+                }
+                std::thread::yield_now();
+            };
+            assert_eq!(end, Moved { container, away: true, moved: Some(Vec::new()) });
+            assert_eq!((keys.len(), suspender.runs.iter().count()), (lost, 0), "away: {away}");
+            let why = suspender.take_failure(&container).expect("a reason");
+            assert!(why.contains("the process that calls the driver ended"), "{why}");
+        }
+    }
 
     /// A daemon can be killed at any moment, and a disk can be full: what the file says is not lost.
     #[test]

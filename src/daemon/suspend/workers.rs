@@ -16,7 +16,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Killed workers that have not ended; with so many, none is started.
@@ -58,9 +58,18 @@ impl AsFd for Worker {
     }
 }
 
+/// The command of a worker: this program, even if an upgrade has replaced its file.
+pub(super) fn of_this_program(library: &Path) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("--move-memory").arg(library);
+    command
+}
+
 /// All of them but those with a job.
 #[derive(Debug)]
 pub(super) struct Workers {
+    /// Makes the command of a worker of this library.
+    command: fn(&Path) -> Command,
     /// The driver's library.
     library: PathBuf,
     /// The one that waits, and until when.
@@ -69,8 +78,8 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn new(library: PathBuf) -> Workers {
-        Workers { library, spare: None, abandoned: Vec::new() }
+    pub(super) fn new(command: fn(&Path) -> Command, library: PathBuf) -> Workers {
+        Workers { command, library, spare: None, abandoned: Vec::new() }
     }
 
     /// When [`Workers::due`] must be called next.
@@ -125,8 +134,7 @@ impl Workers {
     fn spawn(&self) -> io::Result<Worker> {
         let (channel, theirs) = seqpacket::pair()?;
         stops_blocking(&channel)?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("--move-memory").arg(&self.library);
+        let mut command = (self.command)(&self.library);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
         // Two workers, of this daemon and of the next one, would undo each other's calls.
         // SAFETY: one system call between fork and exec.
@@ -148,7 +156,7 @@ mod tests {
 
     #[test]
     fn one_waits_for_a_while_and_no_second_one_beside_it() {
-        let mut workers = Workers::new(PathBuf::new());
+        let mut workers = Workers::new(of_this_program, PathBuf::new());
         let (began, later) = (Instant(0), Instant(7));
         workers.keep(waiting(), began);
         assert_eq!(workers.deadline(), Some(began.plus(KEPT)));

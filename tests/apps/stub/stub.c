@@ -3,7 +3,8 @@
  * STUB_DEVICES (default 1) devices of STUB_BYTES (default 64 GiB) each; device d has sixteen bytes of
  * 0x10 + d as UUID. An allocation of 0xbad000 bytes fails with 999, after all checks before it. Pointers
  * that were not handed out, or were freed, are invalid. With STUB_KEEPS no context can be destroyed.
- * Stream-ordered calls happen at once, and pools grow by pieces of STUB_PIECE bytes. With STUB_OLD arrays are made by the older calls only. */
+ * The memory for the first STUB_LENT contexts is lent. Stream-ordered calls happen at once, and pools grow by
+ * pieces of STUB_PIECE bytes. With STUB_OLD arrays are made by the older calls only. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -120,7 +121,9 @@ API R cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = capacity(); return O
 
 API R cuCtxCreate_v2(H *c, unsigned flags, int d) {
     (void)flags;
+    static int refused;
     if (d < 0 || d >= devices()) return 101;
+    if (refused < setting("STUB_LENT", 0)) return refused++, NO_MEMORY;
     *c = current = malloc(sizeof(struct context));
     *current = (struct context){d, 8 << 20, 1 << 10};
     return OK;

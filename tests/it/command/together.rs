@@ -8,6 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -204,6 +205,37 @@ fn processes_that_a_command_leaves_behind_keep_its_slice() {
     drop(left);
     assert_eq!(run.0.wait().expect("it ends").code(), Some(7));
     place.assert_nothing_left(&[run.id()]);
+}
+
+/// A signal ends that wait: the slice is gone, and the processes are not.
+#[test]
+fn a_signal_ends_the_slice_of_processes_that_a_command_left_behind() {
+    let place = Place::new();
+    let script = "\"$1\" --seconds 600 >/dev/null 2>&1 & echo $! >$0/left; \
+                  until [ -e $0/end ]; do sleep 0.05; done; exit 7";
+    let mut run = place.run(&["--name", "left", "--memory", "10GiB"], script);
+    let mut run = Running(run.arg(tenant()).spawn().expect("it starts"));
+    eventually("the tenant is attached", || {
+        let is_attached = |slice: &Value| slice["clients"] == 1;
+        place.path("said/left").exists() && place.slices().first().is_some_and(is_attached)
+    });
+    let pid_of_left = fs::read_to_string(place.path("said/left")).expect("a number");
+    let left = Left(Pid::from_raw(pid_of_left.trim().parse().expect("a number")));
+    let beside = place.started("beside", &["--memory", "1GiB"]);
+    fs::write(place.path("said/end"), "").expect("written");
+    let said = BufReader::new(run.0.stderr.take().expect("piped")).lines();
+    let mut said = said.map(|line| line.expect("text"));
+    assert!(said.any(|line| line.contains("interrupt to end it now")), "it waits");
+    assert_eq!(place.slice_names(), ["beside", "left"]);
+
+    kill(pid(&run.0), Signal::SIGTERM).expect("it lives");
+    assert!(said.any(|line| line.contains("left 1 process on the GPU without a slice")));
+    assert_eq!(run.0.wait().expect("it ends").code(), Some(7));
+    assert_eq!(place.slice_names(), ["beside"]);
+    assert!(place.output(&["--memory", "10GiB"]).status.success(), "its memory is promised anew");
+    kill(left.0, None).expect("it lives");
+    drop(left);
+    beside.end(Signal::SIGTERM);
 }
 
 /// Running commands continue, and the next one starts another daemon in place of the killed one.

@@ -112,6 +112,10 @@ fn names_and_ids_are_taken_alike() {
         let is_of_it = |line: &str| line.contains("  web server  ");
         assert!(fine && !said.is_empty() && said.lines().all(is_of_it), "{said}");
     }
+    for (gpu, policy) in [(&*uuid, "fixed"), ("1", "fair")] {
+        assert!(run(&node, &["policy", gpu, policy]).0);
+        assert_eq!(json(&node, &["gpus", "--json"])["gpus"][1]["policy"], policy);
+    }
     let other =
         json(&node, &["gpus", "--json"])["gpus"][0]["uuid"].as_str().expect("it").to_owned();
     let (fine, said) = run(&node, &["set", "c0f", "--memory", "2GiB", "--gpu", &other]);

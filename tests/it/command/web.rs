@@ -402,6 +402,13 @@ fn a_browser_shows_the_node() {
         let beyond = browser
             .value("(it => it.scrollWidth - it.clientWidth)(document.querySelector('.scroll'))");
         assert_eq!(beyond, 0, "the table is wider than a page of {width} pixels");
+        let reasons = "[...document.querySelectorAll('tr.slice td:last-child')]";
+        let is_seen = "it => (at => at.width > 0 && at.left >= 0 && at.right <= innerWidth)(it.getBoundingClientRect())";
+        let told = format!(
+            "{reasons}.every(it => it.className && it.innerText.trim() && ({is_seen})(it))"
+        );
+        assert_eq!(browser.value(&format!("!!({told})")), true, "reasons at {width} pixels");
+        assert_eq!(browser.value(&format!("{reasons}.length > 1")), true);
     }
     for child in &mut children {
         super::interrupt(child);

@@ -141,6 +141,8 @@ fn a_slice_that_cannot_be_opened_is_restored_and_opened_later() {
     let exists = node.admit("a", Bytes(CAP));
     assert!(matches!(exists, Answer::Denied { why: Denial::Exists, .. }), "{exists:?}");
     std::thread::sleep(GRACE);
+    let told = node.log().matches("cannot connect yet").count();
+    assert_eq!(told, 1, "the reason is told once: {}", node.log());
     unblock(&node);
     let again = attached(&node, &agent, HELD);
     assert_eq!(node.slice("a"), Some((Bytes(HELD), 1)));

@@ -141,7 +141,8 @@ fn all_waits_share_one_deadline() {
         return crate::harness::skip(test, "strace is not installed");
     }
     let _silent = listen(&root.path().join("admin.sock"));
-    let (budget, delay) = (HOOK_DEADLINE_NS / 1000, 300_000);
+    let (budget, delay) = (500_000, 300_000);
+    assert_eq!(HOOK_DEADLINE_NS, 1000 * budget);
     for (slow, expected) in [(None, 0), (Some("connect"), delay)] {
         let trace = root.path().join("trace");
         let delay = slow.map(|call| format!("inject={call}:delay_exit={delay}"));

@@ -411,6 +411,22 @@ fn the_file_is_right_from_the_beginning() {
     }
 }
 
+/// What a container writes there changes no figure, and is there no more when a figure changes.
+#[test]
+fn nothing_reads_the_file_back() {
+    let node = node("");
+    two_slices(&node);
+    let file = node.inside("burst").join("memory");
+    let text = std::fs::read_to_string(&file).expect("a file");
+    let less = text.replace("cap=1073741824", "cap=1").replace("limit=4294967296", "limit=2");
+    assert_ne!(less, text);
+    std::fs::write(&file, less.replace("used=0", "used=1")).expect("written");
+    let [burst, _web] = attached(&node);
+    assert_eq!(granted(&burst.reserve(0, 4 * GIB, 4 * GIB)), Some(4 * GIB));
+    let right = ["cap=1073741824", "limit=4294967296"];
+    eventually("the daemon's figures", || told(&node)[..2] == right && told(&node)[2] != "used=1");
+}
+
 /// A container's root may own what it sees, and takes leases on it: a process that opens such a file waits for 45 s.
 #[test]
 fn a_lease_on_the_file_holds_up_no_daemon() {

@@ -243,6 +243,12 @@ fn a_gpu_that_does_not_answer_leaves_the_others_served_and_watched() {
     case.node.end_daemon(Signal::SIGKILL);
     case.start_again();
     assert_eq!((gpu_of(&case, "web"), gpu_of(&case, "other")), (Some(0), Some(2)));
+    // One that is started when that GPU answers again serves it, too.
+    case.node.end_daemon(Signal::SIGKILL);
+    case.start_beside("devices=3,mem=16GiB", "mended");
+    assert_eq!(unpromised(&case), [0, 16 * 1024, 14 * 1024]);
+    assert!(is_admitted(&ask(&case, "none", "1", 1)));
+    assert_eq!((gpu_of(&case, "none"), gpu_of(&case, "other")), (Some(1), Some(2)));
 }
 
 /// CUDA shows the instances of a GPU in MIG mode in its place: caps and turns of it would mean nothing.

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// A daemon with samples in quick succession.
 const QUICK: &str = "accounting_interval_ms = 20\n";
@@ -175,6 +176,26 @@ fn clients_that_nvml_lists_show_mps_also_when_the_last_slice_has_ended() {
     list("none");
     eventually("its end is seen", || state(&case, 0) == HealthState::Healthy);
     assert!(is_admitted(&ask(&case, "other", "0")));
+}
+
+/// Nothing is sampled then, neither for the begin of a server nor for its end.
+#[test]
+fn without_accounting_only_the_daemons_start_looks_for_mps() {
+    let mut case = Case::start("devices=1,mem=16GiB", "accounting_interval_ms = 0\n");
+    case.node.must_admit("web", Bytes(GIB));
+    let later = || std::thread::sleep(Duration::from_millis(700)); // two samples agree after 300 ms
+    let server = Server::start(&case, "0");
+    later();
+    assert_eq!(state(&case, 0), HealthState::Healthy);
+    case.node.end_daemon(Signal::SIGKILL);
+    case.start_again();
+    assert_eq!(state(&case, 0), HealthState::Mps);
+    drop(server);
+    later();
+    assert_eq!(state(&case, 0), HealthState::Mps);
+    case.node.end_daemon(Signal::SIGKILL);
+    case.start_again();
+    assert_eq!(state(&case, 0), HealthState::Healthy);
 }
 
 /// NVIDIA recommends an exclusive compute mode for MPS. It stays when the server ends.

@@ -155,6 +155,22 @@ fn without_an_effect_it_is_as_without_preemption() {
     }
 }
 
+/// Tries that have no effect end: from then on the container is waited for, and the log has that once.
+#[test]
+fn after_eight_failed_stops_in_a_row_none_is_tried() {
+    let config = "preemption = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
+    let containers = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
+    let (node, machine) = node_of(config, "void", &containers);
+    let (_high, low) = both(&node, &machine, 20_000);
+    let told = || node.log().matches("cannot be stopped on the GPU; not tried again").count();
+    eventually("the last try", || told() == 1);
+    let missed = || number(&node, "a", "stops_missed");
+    assert_eq!(missed(), 8);
+    // As many late turns again.
+    low.gets(&machine, Duration::from_millis(8 * 20));
+    assert_eq!((missed(), told()), (8, 1));
+}
+
 /// Slow controls, and a slice that ends while its work is stopped.
 #[test]
 fn stopped_work_resumes_when_its_slice_ends() {

@@ -155,12 +155,19 @@ impl WallTimes {
     /// # Errors
     /// The objection.
     pub fn agree(&self, row: &Snapshot) -> Result<(), Objection> {
-        let Snapshot::SliceTime { container, lane, .. } = row else {
+        let (Snapshot::Slice { container, lane, .. } | Snapshot::SliceTime { container, lane, .. }) =
+            row
+        else {
             return Ok(());
         };
         let new = Split { since: self.now, ..Split::default() };
         let split = self.lanes.get(&(*container, *lane)).unwrap_or(&new);
-        let agree = split.agree(row, self.now).and_then(|()| split.agree_on_waits(row));
+        let agree = match row {
+            Snapshot::Slice { wait_ns, .. } if *wait_ns != split.off => {
+                differs("WAIT", *wait_ns, &split.off)
+            }
+            _ => split.agree(row, self.now).and_then(|()| split.agree_on_waits(row)),
+        };
         agree.map_err(|why| format!("{container} lane {}: {why}", lane.0))
     }
 }

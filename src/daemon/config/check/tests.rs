@@ -114,6 +114,8 @@ fn the_packaged_file_holds_exactly_the_defaults() {
         .collect();
     let all = DaemonConfig::parse(&plain).expect("the commented examples are valid too");
     assert_eq!(all.runtime_dir, Some(Absolute("/run/gpuslice".into())));
+    let DaemonConfig { over_cap_warn_s, accounting_interval_ms, .. } = DaemonConfig::default();
+    assert_eq!((over_cap_warn_s.get(), accounting_interval_ms.get()), (10, 1_000));
 }
 
 #[test]

@@ -13,11 +13,13 @@ struct Fake {
     silent: Option<CUresult>,
     /// The call that loses a process.
     lost: Option<(u32, Call)>,
+    /// The call in which a process ends.
+    ends: Option<(u32, Call)>,
 }
 
 fn fake(refused: &[(u32, Call)]) -> Fake {
     let states = RefCell::new([Some(CU_PROCESS_STATE_RUNNING); 3]);
-    Fake { states, refused: refused.to_vec(), silent: None, lost: None }
+    Fake { states, refused: refused.to_vec(), silent: None, lost: None, ends: None }
 }
 
 impl Checkpoints for Fake {
@@ -37,6 +39,10 @@ impl Checkpoints for Fake {
             return CUresult::ERROR_UNKNOWN;
         }
         let states = &mut self.states.borrow_mut();
+        if self.ends == Some((pid, call)) {
+            states[pid as usize - 1] = None;
+            return CUresult::ERROR_UNKNOWN;
+        }
         let (from, to) = match call {
             Call::Lock => (CU_PROCESS_STATE_RUNNING, CU_PROCESS_STATE_LOCKED),
             Call::Checkpoint => {
@@ -124,6 +130,29 @@ fn processes_that_ended_or_failed_are_no_obstacle() {
     fake.states.borrow_mut()[1] = Some(CU_PROCESS_STATE_FAILED);
     let report = move_back(&fake, &ALL);
     assert!(!report.away && report.why.is_some_and(|why| why.contains("process 2")));
+}
+
+/// The others are moved, also where one ends in the middle of its own call.
+#[test]
+fn a_process_that_ends_in_a_move_is_no_obstacle() {
+    let others = [ALL[0], ALL[2]];
+    let in_state = |fake: &Fake, state| {
+        let states = fake.states.borrow();
+        assert_eq!(*states, [Some(state), None, Some(state)], "{:?}", fake.ends);
+    };
+    for call in [Call::Lock, Call::Checkpoint] {
+        let fake = Fake { ends: Some((2, call)), ..fake(&[]) };
+        assert_eq!(move_away(&fake, &ALL, nothing), done(true, &others), "{call:?}");
+        in_state(&fake, CU_PROCESS_STATE_CHECKPOINTED);
+        assert_eq!(move_back(&fake, &ALL), done(false, &[]));
+        in_state(&fake, CU_PROCESS_STATE_RUNNING);
+    }
+    for call in [Call::Restore, Call::Unlock] {
+        let fake = Fake { ends: Some((2, call)), ..fake(&[]) };
+        assert_eq!(move_away(&fake, &ALL, nothing), done(true, &ALL));
+        assert_eq!(move_back(&fake, &ALL), done(false, &[]), "{call:?}");
+        in_state(&fake, CU_PROCESS_STATE_RUNNING);
+    }
 }
 
 /// A driver that does not tell the states of processes has moved nothing, and is not taken for one whose processes
