@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Two demos at once would share the machine's cores and judge each other.
+/// Two demos whose shares are judged would disturb each other. Demos that judge no shares take no lock.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -78,7 +78,6 @@ fn runtimes() -> Vec<&'static str> {
 /// A tenant borrows memory beyond its cap, and is suspended when the owner of the promise comes.
 #[test]
 fn the_demo_of_a_memory_limit() {
-    let _alone = alone();
     for runtime in runtimes() {
         let place = tempfile::tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
@@ -154,11 +153,17 @@ fn the_demo_reports_three_tenants_within_their_caps() {
     }
 }
 
+/// One test: as two, one of them would keep a thread of the tests waiting for the other one.
+#[test]
+fn the_demos_of_policies_and_loads() {
+    let _alone = alone();
+    a_policy_reports_what_each_was_due();
+    programs_that_wait_for_their_kernels();
+}
+
 /// Tenants that wait for each kernel, with pauses: their shares follow their weights too. An ordinary user's tenants
 /// wait for the machine's other work as well, and are not judged by their order.
-#[test]
-fn the_demo_of_programs_that_wait_for_their_kernels() {
-    let _alone = alone();
+fn programs_that_wait_for_their_kernels() {
     let judged = can_go_before_other_work("demo");
     if judged {
         go_before_other_work();
@@ -181,9 +186,7 @@ fn the_demo_of_programs_that_wait_for_their_kernels() {
 }
 
 /// An idle tenant gets nothing, and a limited one no more than its limit, a burst and a turn.
-#[test]
-fn the_demo_of_a_policy_reports_what_each_was_due() {
-    let _alone = alone();
+fn a_policy_reports_what_each_was_due() {
     for (asked, policy) in [("fair", "fair"), ("1", "preemptive"), ("native", "native")] {
         let place = tempfile::tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
@@ -209,7 +212,6 @@ fn the_demo_of_a_policy_reports_what_each_was_due() {
 
 #[test]
 fn an_interrupted_demo_cleans_up() {
-    let _alone = alone();
     let moments = runtimes().into_iter().flat_map(|runtime| [(runtime, true), (runtime, false)]);
     for (runtime, at_start) in moments {
         let place = tempfile::tempdir().expect("a directory");
@@ -237,7 +239,6 @@ fn an_interrupted_demo_cleans_up() {
 /// Killed, it cannot clean up; those it started do.
 #[test]
 fn a_killed_demo_leaves_nothing() {
-    let _alone = alone();
     for runtime in runtimes() {
         let place = tempfile::tempdir().expect("a directory");
         let mut child = demo(runtime, "60", place.path());
