@@ -5,7 +5,8 @@
 //! longer, so each test makes its own by far the largest.
 
 use super::helpers::waits_in;
-use super::{Tenant, must, node, put_in_slice};
+use super::wall_time::{self, culprit, largest, number};
+use super::{Tenant, must, node, put_in_slice, settles};
 use crate::harness::eventually;
 use crate::harness::node::{Node, admit};
 use crate::harness::target_dir;
@@ -122,7 +123,12 @@ fn a_neighbours_long_kernels() {
     let _long = Tenant::with(&node, &machine, "b", 700_000, &["--batch", "1"]);
     let short = Tenant::with(&node, &machine, "a", 1_000, &["--batch", "1"]);
     short.gets(&machine, Duration::from_millis(200));
-    let before = explained(&node);
+    let mut before = Value::Null;
+    let (parts, time) = wall_time::parts(&node, "a", || before = explained(&node));
+    assert!(parts["waiting"] >= 250, "{parts:?}");
+    let (container, longest, cause) = culprit(&time);
+    assert_eq!((container, cause), ("b", "long-kernel"), "{time}");
+    assert!(longest > Duration::from_millis(300), "{longest:?}");
     assert_eq!((&before["behind"], &before["cause"]), (&"b".into(), &"long-kernel".into()));
     assert_why(&node, &before, "behind", "gpuslice set b --share-limit 50");
     // It helps: the long one is at its limit, and the other one has the rest. A lower class of the long one does not.
@@ -152,6 +158,12 @@ fn its_own_data_loading() {
     let _busy = Tenant::start(&node, &machine, "b", 500);
     let loader = Tenant::with(&node, &machine, "a", 2_000, &["--pause-us", "200000"]);
     loader.gets(&machine, Duration::from_millis(6));
+    let (_, time) = settles(
+        "a program that does not wait, though another container is always busy",
+        || wall_time::parts_of_a_while(&node, "a"),
+        |(parts, _)| largest(parts) == "idle" && parts["waiting"] + parts["handover"] < 200,
+    );
+    assert_eq!(culprit(&time).0, "b");
     let answer = explained(&node);
     assert_eq!(answer["why"], "idle", "{answer}");
     assert!(answer["sentence"].as_str().is_some_and(|it| it.contains("no work for the GPU")));
@@ -185,7 +197,14 @@ fn a_higher_class() {
     let _high = Tenant::start(&node, &machine, "b", 500);
     let low = Tenant::start(&node, &machine, "a", 500);
     low.gets(&machine, Duration::from_millis(10));
-    let answer = explained_as(&node, |it| it["cause"] == "higher-class");
+    let mut answer = Value::Null;
+    let explain = || answer = explained_as(&node, |it| it["cause"] == "higher-class");
+    let (parts, time) = wall_time::parts(&node, "a", explain);
+    assert_eq!((largest(&parts), culprit(&time).0), ("waiting", "b"));
+    // Not the longest single wait: a busy machine may stop the other program in the middle of its turn.
+    let causes = time["behind"][0]["by_cause_ns"].as_object().expect("times by cause");
+    let most = causes.iter().max_by_key(|(_, ns)| number(ns)).expect("five causes");
+    assert_eq!(most.0, "higher-class", "{time}");
     assert_eq!((&answer["behind"], &answer["cause"]), (&"b".into(), &"higher-class".into()));
     assert_why(&node, &answer, "behind", "gpuslice set a --priority high");
 }
