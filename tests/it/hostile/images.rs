@@ -14,8 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The output of a container of the table: the first library its loader loads, and its path to the daemon.
-const LOOK: &str = "read line < /etc/ld.so.preload; echo $line; ls -d /run/gpuslice/tenant.sock";
+/// The output of a container of the table: the first library its loader loads, its path to the daemon, and its mounts.
+const LOOK: &str = "read line < /etc/ld.so.preload; echo $line; ls -d /run/gpuslice/tenant.sock; \
+    cat /proc/self/mountinfo";
 const OURS: &str = "/run/gpuslice/libgpuslice.so\n";
 
 /// The finding that a trace is empty, in which nothing else can be found.
@@ -75,7 +76,9 @@ fn verdict(expected: Expected, output: &Output, shows_why: bool) -> Vec<String> 
     let mut wrong = Vec::new();
     match expected {
         Expected::Works => {
-            let whole = out.starts_with(OURS) && out.contains("/run/gpuslice/tenant.sock\n");
+            let whole = out.starts_with(OURS)
+                && out.contains("/run/gpuslice/tenant.sock\n")
+                && out.contains(" /dev/gpuslice-sim rw,nosuid,nodev,noexec");
             if !output.status.success() || !whole {
                 wrong.push(format!("it should run in a slice: {err}{out}"));
             }

@@ -82,7 +82,7 @@ fn silence_ends_within_the_budget() {
         return;
     };
     let said = refusal(&container.called("createRuntime"));
-    assert!(said.contains("No such file"), "{said}");
+    assert!(said.contains("No such file") && said.contains("is gpusliced running?"), "{said}");
     let path = root.path().join("admin.sock");
     drop(listen(&path));
     let said = refusal(&container.called("createRuntime"));
