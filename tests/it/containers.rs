@@ -131,9 +131,7 @@ fn lanes(node: &Node, container: &str) -> usize {
 /// A node whose daemon has this configuration.
 fn configured(text: &str) -> Node {
     let mut node = Node::new();
-    let file = node.root().join("gpusliced.toml");
-    fs::write(&file, text).expect("written");
-    node.start_daemon(&["--config", file.to_str().expect("plain")]);
+    node.start_configured(text);
     node
 }
 

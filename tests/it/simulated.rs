@@ -2,7 +2,7 @@
 
 use crate::harness::bundle::{Bundle, hook, printed};
 use crate::harness::node::Node;
-use crate::harness::{PATIENCE, is_root, skip, target_dir};
+use crate::harness::{PATIENCE, cli, is_root, skip, target_dir};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -150,11 +150,7 @@ fn a_copy_under_another_name_is_no_disguise() {
 fn whatever_shows_a_gpu_says_that_it_is_simulated() {
     let node = Node::start();
     let gpuslice = |words: &[&str]| {
-        let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        gpuslice.args(words).arg("--runtime-dir");
-        gpuslice.arg(node.runtime_dir()).stdin(Stdio::null());
-        gpuslice.env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
-        let output = gpuslice.output().expect("it starts");
+        let output = cli::gpuslice(&node, words);
         String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output)
     };
     assert!(gpuslice(&["ps"]).contains("whose GPUs are simulated"));

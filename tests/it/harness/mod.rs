@@ -5,8 +5,10 @@ pub mod agent_client;
 pub mod browser;
 pub mod bundle;
 pub mod caps;
+pub mod cli;
 pub mod fuse;
 pub mod node;
+pub mod process;
 pub mod profiles;
 pub mod wire;
 

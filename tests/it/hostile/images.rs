@@ -6,9 +6,9 @@ use super::snapshot::{snapshot, touched};
 use super::trace::{Plan, findings, unsettled};
 use crate::harness::bundle::{Bundle, STARTS_MAX, hook, is_late};
 use crate::harness::node::Node;
+use crate::harness::process::private_mounts;
 use crate::harness::{eventually, skip};
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -251,9 +251,7 @@ fn layered(bundle: Bundle, dir: &Path) -> Bundle {
     let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
     let over = at("over");
     bundle.surroundings(move || {
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
-        mount(none, "/", none, flags, none)?;
+        private_mounts()?;
         let kind = Some("overlay");
         Ok(mount(kind, &over, kind, MsFlags::empty(), Some(options.as_str()))?)
     })

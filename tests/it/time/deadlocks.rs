@@ -5,6 +5,7 @@
 
 use super::{Tenant, strict_node};
 use crate::harness::node::Node;
+use crate::harness::process::{put_in_slice, put_on_device};
 use crate::harness::{PATIENCE, target_dir};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,17 +15,10 @@ const LIMIT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
 
 /// A program with these arguments on the node's device, in the slice `a` or outside of it.
 pub fn program(node: &Node, words: &[&str], slice: bool) -> Command {
-    let driver = node.root().join("driver");
     let mut command = Command::new(target_dir().join(words[0]));
-    command
-        .args(&words[1..])
-        .env("LD_LIBRARY_PATH", &driver)
-        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
+    put_on_device(command.args(&words[1..]), node);
     if slice {
-        command
-            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env("GPUSLICE_SOCKET", node.socket("a"))
-            .env("GPUSLICE_DRIVER_DIR", &driver);
+        put_in_slice(&mut command, node, "a");
     }
     command
 }

@@ -7,23 +7,22 @@
 use super::helpers::waits_in;
 use super::wall_time::{self, culprit, largest, number};
 use super::{Tenant, must, node, put_in_slice, settles};
-use crate::harness::eventually;
+use crate::harness::cli;
 use crate::harness::node::{Node, admit};
-use crate::harness::target_dir;
-use gpuslice_wire::admin::{Answer, MemoryAsk};
+use crate::harness::process::KillOnDrop;
+use crate::harness::{eventually, target_dir};
+use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// `gpuslice explain WORDS` on this node.
 fn command(node: &Node, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command.arg("explain").args(words).arg("--runtime-dir").arg(node.runtime_dir());
-    command
+    cli::command(node, &[&["explain"], words].concat())
 }
 
 /// Its answer about each of the container's GPUs.
@@ -78,20 +77,10 @@ fn assert_why(node: &Node, answer: &Value, why: &str, try_this: &str) {
 }
 
 /// A program in a container's slice.
-fn spawn(node: &Node, container: &str, program: &[&str]) -> Guard {
+fn spawn(node: &Node, container: &str, program: &[&str]) -> KillOnDrop {
     let mut command = Command::new(program[0]);
-    put_in_slice(command.args(&program[1..]), node, container);
-    Guard(command.spawn().expect("it starts"))
-}
-
-/// Killed when dropped.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    put_in_slice(command.args(&program[1..]), node, container).stdout(Stdio::null());
+    KillOnDrop(command.spawn().expect("it starts"))
 }
 
 #[test]
@@ -216,8 +205,7 @@ fn a_missing_partner_of_a_gang() {
     let (node, machine) = node();
     for (container, gpus) in [("c", "0,1"), ("d", "1")] {
         let ask = admit(container, gpus, MemoryAsk::Exactly(Bytes(GIB)));
-        let answer = node.admin().ask(&ask);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        node.must_grant(&ask);
     }
     must(&node, &["set", "d", "--weight", "9"]);
     let collectives = target_dir().join("collectives").display().to_string();
@@ -304,9 +292,7 @@ fn a_program_alone_that_uses_little() {
     let claimed = answer["time"]["running_ns"].as_f64().zip(answer["wall_ns"].as_f64());
     assert!(claimed.is_some_and(|(running, wall)| running > 0.5 * wall), "{answer}");
     assert!(answer["got"].as_f64().is_some_and(|got| got < 0.3), "{answer}");
-    let mut gpus = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    let gpus = gpus.args(["gpus", "--json", "--runtime-dir"]).arg(node.runtime_dir()).output();
-    let gpus: Value = serde_json::from_slice(&gpus.expect("it starts").stdout).expect("JSON");
+    let gpus = cli::json(&node, &["gpus", "--json"]);
     assert!(gpus["gpus"][0]["busy"].as_f64().is_some_and(|busy| busy < 0.3), "{gpus}");
 }
 

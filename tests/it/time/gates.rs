@@ -47,9 +47,7 @@ fn gates_exist_while_a_higher_class_does() {
 fn an_administrator_can_do_without() {
     let (mut node, machine) = ranked();
     node.end_daemon(Signal::SIGTERM);
-    let config = node.root().join("no-gates.toml");
-    std::fs::write(&config, "stream_gates = false\n").expect("written");
-    node.start_daemon(&["--config", config.to_str().expect("a path")]);
+    node.start_configured("stream_gates = false\n");
     let low = Tenant::start(&node, &machine, "a", 50);
     let high = pulse(&node, &machine);
     for _ in 0..10 {

@@ -5,8 +5,8 @@ use super::{Tenant, bill, shown, stopped_only_when_late};
 use crate::harness::node::{Node, admit};
 use crate::harness::profiles::simulated;
 use crate::harness::{PATIENCE, eventually};
-use gpuslice_sim_device::{Machine, Role, Seq, Status};
-use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
+use gpuslice_sim_device::{Machine, Seq, Status};
+use gpuslice_wire::admin::{Command as AdminCommand, MemoryAsk};
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Bytes, GIB, Weight};
 use nix::sys::signal::Signal;
@@ -45,11 +45,9 @@ pub fn node_started(
         if let AdminCommand::Admit { asked } = &mut command {
             (asked.class, asked.weight) = (*class, Weight::new(*weighs).ok());
         }
-        let answer = node.admin().ask(&command);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        node.must_grant(&command);
     }
-    let device = node.root().join("device");
-    let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+    let machine = node.machine();
     (node, machine)
 }
 
