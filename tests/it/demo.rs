@@ -2,7 +2,7 @@
 
 use crate::command::schemas::assert_fits;
 use crate::harness::{PATIENCE, can_go_before_other_work, eventually, go_before_other_work};
-use crate::harness::{is_root, programs_of, skip};
+use crate::harness::{is_root, names, programs_of, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -24,11 +24,6 @@ fn demo(runtime: &str, seconds: &str, place: &Path) -> Child {
     command.args(["demo", "--json", "--runtime", runtime, "--seconds", seconds]);
     command.env("TMPDIR", place).stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(Stdio::piped()).spawn().expect("it starts")
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Asserts that an ended demo left neither processes, files, simulated GPUs, mounts nor control groups.
@@ -68,8 +63,12 @@ fn runtimes() -> Vec<&'static str> {
     for runtime in ["runc", "crun"] {
         match Command::new(runtime).arg("--version").output() {
             Ok(_) if is_root() => all.push(runtime),
-            Ok(_) => skip("demo", "containers need root"),
-            Err(_) => skip("demo", &format!("{runtime} is not installed")),
+            Ok(_) => {
+                skip("demo", "containers need root");
+            }
+            Err(_) => {
+                skip("demo", &format!("{runtime} is not installed"));
+            }
         }
     }
     all

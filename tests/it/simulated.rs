@@ -1,8 +1,9 @@
 //! The simulated GPU is asked for, shown as one, and made where no other user can have put something first.
 
 use crate::harness::bundle::{Bundle, hook, printed};
+use crate::harness::cli::{self, said};
 use crate::harness::node::Node;
-use crate::harness::{PATIENCE, cli, is_root, skip, target_dir};
+use crate::harness::{PATIENCE, is_root, skip, target_dir};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -42,10 +43,6 @@ fn ended(command: &mut Command) -> Output {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     child.wait_with_output().expect("output")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Ownership of GPUs: one daemon manages a driver's GPUs, and beside the node's daemon there is no other.
 
-use super::misuse::{install, names, said};
+use super::misuse::install;
 use super::together::Running;
+use crate::harness::cli::said;
 use crate::harness::eventually;
+use crate::harness::names;
 use crate::harness::node::Node;
 use crate::harness::process::{KillOnDrop, become_user, private_mounts};
 use crate::harness::{copy_program, is_root, skip};

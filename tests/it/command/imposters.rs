@@ -1,6 +1,7 @@
 //! Another user's daemon at the path of a command's own daemon: nothing it answers is used.
 
-use super::misuse::{install, said};
+use super::misuse::install;
+use crate::harness::cli::said;
 use crate::harness::process::become_user;
 use crate::harness::wire::{Connection, listen};
 use crate::harness::{eventually, is_root, skip};

@@ -1,8 +1,10 @@
 //! Concurrent commands without a node daemon share one daemon, which ends with the last command, however
 //! each of them ends.
 
-use super::misuse::{names, pid, said};
+use super::misuse::pid;
 use super::{driver, gpuslice, ps_at, tenant};
+use crate::harness::cli::said;
+use crate::harness::names;
 use crate::harness::process::KillOnDrop;
 use crate::harness::{Random, eventually, programs_of};
 use nix::sys::signal::{Signal, kill};

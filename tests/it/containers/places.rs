@@ -2,8 +2,8 @@
 //! host's own directories. Unusual images are in `hostile/cases.rs`.
 
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
-use crate::harness::eventually;
 use crate::harness::node::Node;
+use crate::harness::{eventually, names};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, umask};
@@ -33,15 +33,6 @@ fn volume(node: &Node, name: &str) -> PathBuf {
     let dir = node.root().join(name);
     fs::create_dir(&dir).expect("a volume");
     dir
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).expect("a directory");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
-    names
 }
 
 /// As on a host run by systemd, where everything is shared.

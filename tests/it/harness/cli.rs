@@ -37,6 +37,11 @@ pub fn refused(node: &Node, words: &[&str]) -> String {
 /// The same of a command that has ended.
 pub fn refusal(output: &Output) -> String {
     assert!(!output.status.success(), "{output:?}");
+    said(output)
+}
+
+/// What a program that has ended wrote to standard error.
+pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

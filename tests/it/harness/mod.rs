@@ -41,6 +41,15 @@ pub fn within(time: Duration, what: &str, mut happens: impl FnMut() -> bool) {
     }
 }
 
+/// The names in a directory, in order; none if there is no such directory.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
 /// Programs of ours that were started with a path below `dir` among their arguments or variables: names and pids.
 pub fn programs_of(dir: &Path) -> Vec<String> {
     let place = dir.to_str().expect("plain").as_bytes();

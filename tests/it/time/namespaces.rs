@@ -66,8 +66,8 @@ fn takes_turns(test: &str, seconds: i64) {
     share(&light, &heavy, &machine);
 }
 
-/// Weights 1 and 3: a misread clock would give all to one, or the same to both, which shows in stretches of a second. On
-/// a busy machine one that is woken late loses half of its turns, and no more: the lost parts have been at most a third,
+/// Weights 1 and 3: a misread clock would give all to one, or the same to both, as stretches of a second show. On a
+/// busy machine one that is woken late loses half of its turns, and no more: the lost parts have been at most a third,
 /// with two busy programs on each processor.
 fn share(light: &Tenant, heavy: &Tenant, machine: &Machine) {
     light.gets(machine, Duration::from_millis(100));
