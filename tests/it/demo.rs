@@ -1,7 +1,7 @@
 //! The demo as a person runs it: a verdict, and nothing left behind, whatever the end.
 
 use crate::command::schemas::assert_fits;
-use crate::harness::{PATIENCE, can_go_before_other_work, eventually, go_before_other_work};
+use crate::harness::{can_go_before_other_work, eventually, go_before_other_work};
 use crate::harness::{is_root, names, programs_of, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -9,7 +9,6 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 /// Two demos whose shares are judged would disturb each other. Demos that judge no shares take no lock.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -222,15 +221,8 @@ fn an_interrupted_demo_cleans_up() {
             false => await_tenants(pid, place.path()),
         }
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("it lives");
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("wait") {
-                break status;
-            }
-            assert!(start.elapsed() < PATIENCE, "{runtime}: the demo does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        assert_eq!(status.code(), Some(1), "{runtime}");
+        eventually("its end", || child.try_wait().expect("wait").is_some());
+        assert_eq!(child.wait().expect("ours").code(), Some(1), "{runtime}");
         assert_nothing_left(runtime, pid, place.path());
     }
 }

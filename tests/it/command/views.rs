@@ -3,9 +3,9 @@
 
 use super::misuse::install;
 use crate::harness::cli::{self, json};
-use crate::harness::node::{Node, admit, denied, id};
+use crate::harness::node::{Node, denied, id};
 use crate::harness::{is_root, skip};
-use gpuslice_wire::admin::{Admission, Command as Admin, MemoryAsk};
+use gpuslice_wire::admin::Command as Admin;
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
@@ -14,17 +14,9 @@ use std::process::{Command, Stdio};
 /// A node with a slice of GPU 1 for the container `c0ffee`, named `web server`.
 pub fn node() -> Node {
     let node = Node::start();
-    node.must_grant(&named("c0ffee0123456789", "web server"));
+    let name = Name::new("web server").expect("a name");
+    node.must_admit_with("c0ffee0123456789", "1", Bytes(GIB), |asked| asked.name = name);
     node
-}
-
-/// An `Admit` of GPU 1 for a container with a name.
-pub fn named(container: &str, name: &str) -> Admin {
-    let memory = MemoryAsk::Exactly(Bytes(GIB));
-    let Admin::Admit { asked } = admit(container, "1", memory) else {
-        panic!("an admission");
-    };
-    Admin::Admit { asked: Admission { name: Name::new(name).expect("a name"), ..asked } }
 }
 
 /// Success, and all that it says.

@@ -1,12 +1,13 @@
 //! `gpuslice web`: which requests it answers, how many, and the page in a real browser.
 
 use super::schemas::assert_fits;
-use super::views::named;
 use super::{gpuslice, ps, slice_named, tenant_of};
 use crate::harness::browser::{Browser, chromium};
 use crate::harness::node::Node;
 use crate::harness::process::KillOnDrop;
 use crate::harness::{eventually, skip};
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -114,7 +115,8 @@ fn name() -> &'static str {
 /// A node with a slice whose name is markup.
 fn node() -> Node {
     let node = Node::start();
-    node.must_grant(&named("c0ffee0123456789", name()));
+    let name = Name::new(name()).expect("a name");
+    node.must_admit_with("c0ffee0123456789", "1", Bytes(GIB), |asked| asked.name = name);
     node
 }
 

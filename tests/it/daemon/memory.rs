@@ -2,7 +2,7 @@
 //! caps that change, and those who get any of it wrong.
 
 use crate::harness::eventually;
-use crate::harness::node::{Node, admit, denied, id};
+use crate::harness::node::{Node, denied, id};
 use crate::harness::wire::{TenantClient, container_page, granted};
 use gpuslice_wire::admin::{Answer, Command, Denial, MemoryAsk};
 use gpuslice_wire::frame::Message;
@@ -233,11 +233,7 @@ fn a_cap_that_cannot_be_written_keeps_the_limit() {
 #[test]
 fn pinned_memory_has_an_account_of_its_own() {
     let mut node = node();
-    let mut command = admit("b", "0", exactly(GIB));
-    if let Command::Admit { asked } = &mut command {
-        asked.pinned = Some(Bytes(MIB));
-    }
-    node.must_grant(&command);
+    node.must_admit_with("b", "0", Bytes(GIB), |asked| asked.pinned = Some(Bytes(MIB)));
     let ((free, page), (tenant, capped)) = (process(&node, "a"), process(&node, "b"));
     assert_eq!(page.lane[HOST].cap.load(SeqCst), u64::MAX);
     tell(&free, &want(Lane::HOST, 1 << 50));

@@ -268,6 +268,19 @@ impl Node {
         self.must_grant(&admit(container, "0", MemoryAsk::Exactly(cap)));
     }
 
+    /// The same of these GPUs, with something more in what is asked.
+    pub fn must_admit_with(
+        &self,
+        container: &str,
+        gpus: &str,
+        cap: Bytes,
+        change: impl FnOnce(&mut Admission),
+    ) {
+        let mut asked = admission(container, gpus, MemoryAsk::Exactly(cap));
+        change(&mut asked);
+        self.must_grant(&AdminCommand::Admit { asked });
+    }
+
     /// Sends this `Admit`, and fails the test if it is denied.
     pub fn must_grant(&self, ask: &AdminCommand) {
         let answer = self.admin().ask(ask);
@@ -372,23 +385,25 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
 
 /// The same of a container whose first process is `pid`.
 pub fn admit_first(container: &str, gpus: &str, memory: MemoryAsk, pid: u32) -> AdminCommand {
-    AdminCommand::Admit {
-        asked: Admission {
-            container: id(container),
-            name: Name::EMPTY,
-            gpus: Selector::new(gpus).expect("a selector"),
-            whole: Selector::EMPTY,
-            memory,
-            memory_limit: None,
-            weight: None,
-            share: None,
-            share_limit: None,
-            class: Class::Normal,
-            gang: Gangs::Auto,
-            pinned: None,
-            pid,
-            owner: Owner::default(),
-        },
+    AdminCommand::Admit { asked: Admission { pid, ..admission(container, gpus, memory) } }
+}
+
+fn admission(container: &str, gpus: &str, memory: MemoryAsk) -> Admission {
+    Admission {
+        container: id(container),
+        name: Name::EMPTY,
+        gpus: Selector::new(gpus).expect("a selector"),
+        whole: Selector::EMPTY,
+        memory,
+        memory_limit: None,
+        weight: None,
+        share: None,
+        share_limit: None,
+        class: Class::Normal,
+        gang: Gangs::Auto,
+        pinned: None,
+        pid: 0,
+        owner: Owner::default(),
     }
 }
 

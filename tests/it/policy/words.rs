@@ -3,8 +3,6 @@
 use super::Stage;
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
 use crate::harness::cli::refused;
-use crate::harness::node::admit;
-use gpuslice_wire::admin::{Command, MemoryAsk};
 use gpuslice_wire::units::{Bytes, GIB, Percent};
 
 #[test]
@@ -12,11 +10,8 @@ fn invalid_options_are_refused_with_the_reason() {
     let stage = Stage::new();
     stage.node.must_admit("web", Bytes(GIB));
     let reserved = |name: &'static str, gpu: &'static str| {
-        let mut command = admit(name, gpu, MemoryAsk::Exactly(Bytes(GIB)));
-        if let Command::Admit { asked } = &mut command {
-            asked.share = Percent::new(30).ok();
-        }
-        stage.node.must_grant(&command);
+        let share = Percent::new(30).ok();
+        stage.node.must_admit_with(name, gpu, Bytes(GIB), |asked| asked.share = share);
     };
     let on = stage.ps()["slices"][0]["gpu"].clone();
     assert_eq!(on, stage.ps()["gpus"][0]["uuid"], "web is on GPU 0");

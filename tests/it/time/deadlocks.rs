@@ -5,10 +5,10 @@
 
 use super::{Tenant, strict_node};
 use crate::harness::node::Node;
-use crate::harness::process::{put_in_slice, put_on_device};
-use crate::harness::{PATIENCE, target_dir};
+use crate::harness::process::{KillOnDrop, put_in_slice, put_on_device};
+use crate::harness::{PATIENCE, target_dir, within};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Enough for one launch in each round that is let go only after a while.
 const LIMIT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
@@ -29,19 +29,11 @@ pub fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
     command.stdout(Stdio::null()).spawn().expect("deadlocks is staged")
 }
 
-pub fn expect_no_deadlock(case: &str, mut program: Child) {
-    let start = Instant::now();
-    loop {
-        match program.try_wait().expect("ours") {
-            Some(status) => return assert!(status.success(), "{case}: {status}"),
-            None if start.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(5)),
-            None => {
-                let _ = program.kill();
-                let _ = program.wait();
-                panic!("{case} does not end");
-            }
-        }
-    }
+pub fn expect_no_deadlock(case: &str, program: Child) {
+    let mut program = KillOnDrop(program);
+    within(LIMIT, case, || program.try_wait().expect("ours").is_some());
+    let status = program.wait().expect("ours");
+    assert!(status.success(), "{case}: {status}");
 }
 
 fn try_case(case: &str, rounds: u32) {

@@ -204,8 +204,7 @@ fn a_higher_class() {
 fn a_missing_partner_of_a_gang() {
     let (node, machine) = node();
     for (container, gpus) in [("c", "0,1"), ("d", "1")] {
-        let ask = admit(container, gpus, MemoryAsk::Exactly(Bytes(GIB)));
-        node.must_grant(&ask);
+        node.must_grant(&admit(container, gpus, MemoryAsk::Exactly(Bytes(GIB))));
     }
     must(&node, &["set", "d", "--weight", "9"]);
     let collectives = target_dir().join("collectives").display().to_string();

@@ -10,7 +10,7 @@ use crate::harness::node::{Node, admit};
 use crate::harness::process::{put_in_slice, put_on_device};
 use crate::harness::wire::client_page;
 use crate::harness::{PATIENCE, eventually, target_dir};
-use gpuslice_wire::admin::{Command as Admin, MemoryAsk};
+use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::policy::Gangs;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
@@ -49,8 +49,7 @@ fn ends(what: &str, mut program: Child, within: Duration) -> u64 {
 fn collectives_beside_each_other() {
     let (node, machine) = strict_node("time::gang");
     for container in ["c", "d"] {
-        let ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
-        node.must_grant(&ask);
+        node.must_grant(&admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB))));
     }
     assert!(ends("bare", start(&node, 1, None), PATIENCE) > 0);
     let single = Tenant::start(&node, &machine, "b", 500);
@@ -114,11 +113,7 @@ fn a_command_that_opts_out_of_gangs() {
 fn a_container_that_opts_out_of_gangs() {
     let (mut node, _truth) = strict_node("time::gang");
     for (container, gangs) in [("c", Gangs::Auto), ("d", Gangs::Never)] {
-        let mut ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
-        if let Admin::Admit { asked } = &mut ask {
-            asked.gang = gangs;
-        }
-        node.must_grant(&ask);
+        node.must_admit_with(container, "0,1", Bytes(GIB), |asked| asked.gang = gangs);
     }
     for _ in 0..2 {
         let both = ["c", "d"].map(|container| works_on_both(&node, container));
