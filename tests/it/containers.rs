@@ -58,46 +58,6 @@ fn a_container_that_asks_gets_its_slice() {
 }
 
 #[test]
-fn a_container_that_asks_for_nothing_needs_no_daemon() {
-    for runtime in RUNTIMES {
-        let Some(hook) = hook("a_container_that_asks_for_nothing_needs_no_daemon", runtime) else {
-            continue;
-        };
-        let root = tempfile::tempdir().expect("a directory");
-        let output = Bundle::new(root.path(), "plain", runtime, Path::new("/nonexistent"))
-            .annotation("example.com/x", "y")
-            .command(&["/bin/cat", "/proc/self/mountinfo"])
-            .run(&hook);
-        assert!(!printed(&output).contains("gpuslice.so"), "{runtime}");
-    }
-}
-
-#[test]
-fn no_daemon_no_start() {
-    let Some(hook) = hook("no_daemon_no_start", "runc") else {
-        return;
-    };
-    let root = tempfile::tempdir().expect("a directory");
-    let bundle = Bundle::new(root.path(), "alone", "runc", &root.path().join("none"));
-    let bundle = bundle.command(&PRINTS);
-    let said = complaint(&bundle.annotation("gpuslice.io/memory", "1GiB").run(&hook));
-    assert!(said.contains("is gpusliced running?"), "{said}");
-}
-
-/// With a daemon that accepts and never answers, the container does not start, and the runtime does not hang.
-#[test]
-fn a_hung_daemon_is_a_clear_failure() {
-    let Some(hook) = hook("a_hung_daemon_is_a_clear_failure", "runc") else {
-        return;
-    };
-    let root = tempfile::tempdir().expect("a directory");
-    let _listener = crate::harness::wire::listen(&root.path().join("admin.sock"));
-    let bundle = Bundle::new(root.path(), "hung", "runc", root.path()).command(&PRINTS);
-    let said = complaint(&bundle.annotation("gpuslice.io/memory", "1GiB").run(&hook));
-    assert!(said.contains("no answer in time"), "{said}");
-}
-
-#[test]
 fn malformed_wishes_do_not_start_and_leave_nothing() {
     let Some(hook) = hook("malformed_wishes_do_not_start_and_leave_nothing", "runc") else {
         return;
@@ -132,18 +92,6 @@ fn malformed_wishes_do_not_start_and_leave_nothing() {
         assert!(said.contains(expected), "{annotations:?}: {said}");
         assert_eq!(node.slice(&id), None);
     }
-}
-
-#[test]
-fn the_same_container_twice() {
-    let Some(hook) = hook("the_same_container_twice", "runc") else {
-        return;
-    };
-    let node = Node::start();
-    node.must_admit("twin", Bytes(GIB));
-    let bundle = Bundle::new(node.root(), "twin", "runc", node.runtime_dir());
-    let said = complaint(&bundle.annotation("gpuslice.io/memory", "1GiB").run(&hook));
-    assert!(said.contains("twin"), "{said}");
 }
 
 #[test]
@@ -183,9 +131,7 @@ fn lanes(node: &Node, container: &str) -> usize {
 /// A node whose daemon has this configuration.
 fn configured(text: &str) -> Node {
     let mut node = Node::new();
-    let file = node.root().join("gpusliced.toml");
-    fs::write(&file, text).expect("written");
-    node.start_daemon(&["--config", file.to_str().expect("plain")]);
+    node.start_configured(text);
     node
 }
 

@@ -1,17 +1,16 @@
 //! The demo as a person runs it: a verdict, and nothing left behind, whatever the end.
 
 use crate::command::schemas::assert_fits;
-use crate::harness::{PATIENCE, can_go_before_other_work, eventually, go_before_other_work};
-use crate::harness::{is_root, programs_of, skip};
+use crate::harness::{can_go_before_other_work, eventually, go_before_other_work};
+use crate::harness::{is_root, names, programs_of, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
-/// Two demos at once would share the machine's cores and judge each other.
+/// Two demos whose shares are judged would disturb each other. Demos that judge no shares take no lock.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -24,11 +23,6 @@ fn demo(runtime: &str, seconds: &str, place: &Path) -> Child {
     command.args(["demo", "--json", "--runtime", runtime, "--seconds", seconds]);
     command.env("TMPDIR", place).stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(Stdio::piped()).spawn().expect("it starts")
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Asserts that an ended demo left neither processes, files, simulated GPUs, mounts nor control groups.
@@ -68,8 +62,12 @@ fn runtimes() -> Vec<&'static str> {
     for runtime in ["runc", "crun"] {
         match Command::new(runtime).arg("--version").output() {
             Ok(_) if is_root() => all.push(runtime),
-            Ok(_) => skip("demo", "containers need root"),
-            Err(_) => skip("demo", &format!("{runtime} is not installed")),
+            Ok(_) => {
+                skip("demo", "containers need root");
+            }
+            Err(_) => {
+                skip("demo", &format!("{runtime} is not installed"));
+            }
         }
     }
     all
@@ -78,7 +76,6 @@ fn runtimes() -> Vec<&'static str> {
 /// A tenant borrows memory beyond its cap, and is suspended when the owner of the promise comes.
 #[test]
 fn the_demo_of_a_memory_limit() {
-    let _alone = alone();
     for runtime in runtimes() {
         let place = tempfile::tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
@@ -154,11 +151,17 @@ fn the_demo_reports_three_tenants_within_their_caps() {
     }
 }
 
+/// One test: as two, one of them would keep a thread of the tests waiting for the other one.
+#[test]
+fn the_demos_of_policies_and_loads() {
+    let _alone = alone();
+    a_policy_reports_what_each_was_due();
+    programs_that_wait_for_their_kernels();
+}
+
 /// Tenants that wait for each kernel, with pauses: their shares follow their weights too. An ordinary user's tenants
 /// wait for the machine's other work as well, and are not judged by their order.
-#[test]
-fn the_demo_of_programs_that_wait_for_their_kernels() {
-    let _alone = alone();
+fn programs_that_wait_for_their_kernels() {
     let judged = can_go_before_other_work("demo");
     if judged {
         go_before_other_work();
@@ -181,9 +184,7 @@ fn the_demo_of_programs_that_wait_for_their_kernels() {
 }
 
 /// An idle tenant gets nothing, and a limited one no more than its limit, a burst and a turn.
-#[test]
-fn the_demo_of_a_policy_reports_what_each_was_due() {
-    let _alone = alone();
+fn a_policy_reports_what_each_was_due() {
     for (asked, policy) in [("fair", "fair"), ("1", "preemptive"), ("native", "native")] {
         let place = tempfile::tempdir().expect("a directory");
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
@@ -209,7 +210,6 @@ fn the_demo_of_a_policy_reports_what_each_was_due() {
 
 #[test]
 fn an_interrupted_demo_cleans_up() {
-    let _alone = alone();
     let moments = runtimes().into_iter().flat_map(|runtime| [(runtime, true), (runtime, false)]);
     for (runtime, at_start) in moments {
         let place = tempfile::tempdir().expect("a directory");
@@ -221,15 +221,8 @@ fn an_interrupted_demo_cleans_up() {
             false => await_tenants(pid, place.path()),
         }
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("it lives");
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("wait") {
-                break status;
-            }
-            assert!(start.elapsed() < PATIENCE, "{runtime}: the demo does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        assert_eq!(status.code(), Some(1), "{runtime}");
+        eventually("its end", || child.try_wait().expect("wait").is_some());
+        assert_eq!(child.wait().expect("ours").code(), Some(1), "{runtime}");
         assert_nothing_left(runtime, pid, place.path());
     }
 }
@@ -237,7 +230,6 @@ fn an_interrupted_demo_cleans_up() {
 /// Killed, it cannot clean up; those it started do.
 #[test]
 fn a_killed_demo_leaves_nothing() {
-    let _alone = alone();
     for runtime in runtimes() {
         let place = tempfile::tempdir().expect("a directory");
         let mut child = demo(runtime, "60", place.path());

@@ -2,33 +2,22 @@
 //! configured faults on the program, its neighbour and NVML's listeners.
 
 use crate::harness::node::Node;
+use crate::harness::process::{KillOnDrop, put_on_device};
 use crate::harness::{PATIENCE, eventually, target_dir};
-use gpuslice_sim_device::{ContextId, Machine, Role};
+use gpuslice_sim_device::{ContextId, Machine};
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-
-/// A tenant's process; ended when dropped.
-struct Tenant(Child);
-
-impl Drop for Tenant {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A program of a node's simulated GPU, as if that were the machine's.
 fn on_device(program: &Path, node: &Node) -> Command {
     let mut command = Command::new(program);
-    command
-        .env("LD_LIBRARY_PATH", node.root().join("driver"))
+    put_on_device(&mut command, node)
         .env("GPUSLICE_SIM", "mem=4GiB")
-        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -42,9 +31,9 @@ fn busy(seconds: &str) -> [&str; 8] {
 }
 
 /// A tenant without a slice.
-fn bare(node: &Node) -> Tenant {
+fn bare(node: &Node) -> KillOnDrop {
     let mut command = on_device(&target_dir().join("tenant"), node);
-    Tenant(command.args(busy("60")).spawn().expect("a tenant"))
+    KillOnDrop(command.args(busy("60")).spawn().expect("a tenant"))
 }
 
 /// Device time of each context.
@@ -76,7 +65,7 @@ fn without_slices_every_context_gets_the_same_time() {
     let node = Node::new();
     let mut tenants = vec![bare(&node), bare(&node)];
     eventually("the device", || node.root().join("device/node/state").exists());
-    let machine = Machine::open(&node.root().join("device"), Role::Observer).expect("a device");
+    let machine = node.machine();
     for contexts in [2, 3] {
         eventually("work of all", || {
             let busy = busy_ns(&machine);
@@ -135,12 +124,12 @@ fn a_fault_kills_one_context_only() {
     let mut listener = on_device(&std::env::current_exe().expect("this program"), &node);
     listener.args(["--exact", "device::a_fault_kills_one_context_only", "--nocapture"]);
     listener.env(LISTENER, node.root().join("driver"));
-    let mut listener = Tenant(listener.spawn().expect("a listener"));
+    let mut listener = KillOnDrop(listener.spawn().expect("a listener"));
     let lines = BufReader::new(listener.0.stdout.take().expect("piped")).lines();
     let mut lines = lines.map_while(Result::ok);
     assert!(lines.any(|line| line == "listening"), "nobody listens");
 
-    let machine = Machine::open(&node.root().join("device"), Role::Observer).expect("a device");
+    let machine = node.machine();
     let neighbour = sliced(&node, "neighbour", "3").spawn().expect("it starts");
     eventually("work of the neighbour", || busy_ns(&machine).iter().any(|(_, ns)| *ns > 0));
     let mut broken = sliced(&node, "broken", "60");

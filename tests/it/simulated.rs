@@ -1,6 +1,7 @@
 //! The simulated GPU is asked for, shown as one, and made where no other user can have put something first.
 
 use crate::harness::bundle::{Bundle, hook, printed};
+use crate::harness::cli::{self, said};
 use crate::harness::node::Node;
 use crate::harness::{PATIENCE, is_root, skip, target_dir};
 use gpuslice_wire::units::{Bytes, GIB};
@@ -42,10 +43,6 @@ fn ended(command: &mut Command) -> Output {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     child.wait_with_output().expect("output")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
@@ -150,11 +147,7 @@ fn a_copy_under_another_name_is_no_disguise() {
 fn whatever_shows_a_gpu_says_that_it_is_simulated() {
     let node = Node::start();
     let gpuslice = |words: &[&str]| {
-        let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        gpuslice.args(words).arg("--runtime-dir");
-        gpuslice.arg(node.runtime_dir()).stdin(Stdio::null());
-        gpuslice.env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
-        let output = gpuslice.output().expect("it starts");
+        let output = cli::gpuslice(&node, words);
         String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output)
     };
     assert!(gpuslice(&["ps"]).contains("whose GPUs are simulated"));

@@ -1,22 +1,24 @@
 //! Ownership of GPUs: one daemon manages a driver's GPUs, and beside the node's daemon there is no other.
 
-use super::misuse::{install, names, said};
+use super::misuse::install;
 use super::stub_driver;
 use super::together::Running;
+use crate::harness::cli::said;
 use crate::harness::eventually;
+use crate::harness::names;
 use crate::harness::node::Node;
+use crate::harness::process::{KillOnDrop, become_user, private_mounts};
 use crate::harness::{copy_program, is_root, skip};
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::Signal;
-use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const ROOT: u32 = 0;
 const ONE: u32 = 65534;
@@ -78,7 +80,7 @@ impl Place {
         let child = run.spawn().expect("it starts");
         eventually("the command runs", || proof.exists());
         fs::remove_file(proof).expect("a file");
-        Running(child)
+        Running(KillOnDrop(child))
     }
 
     fn assert_refused(&self, user: u32, tmp: &str, why: &str) {
@@ -87,13 +89,6 @@ impl Place {
         assert!(!refused.status.success() && said.contains(why), "{why}: {said}");
         assert!(names(&self.path(tmp)).is_empty() || tmp == "one", "nothing is left");
     }
-}
-
-fn become_user(user: u32) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    setgroups(&[])?;
-    setresgid(gid, gid, gid)?;
-    Ok(setresuid(uid, uid, uid)?)
 }
 
 #[test]
@@ -145,7 +140,7 @@ fn a_containers_lock_never_excludes_the_nodes_daemon() {
         command.arg(&program).arg("--close").arg(place.path("driver/libcuda.so.1"));
         // Until the test's end of the pipe is closed.
         command.args(["sh", "-c", "touch $0; read line"]).arg(&held);
-        let lock = Running(command.stdin(Stdio::piped()).spawn().expect("it starts"));
+        let lock = Running(KillOnDrop(command.stdin(Stdio::piped()).spawn().expect("it starts")));
         eventually("the lock", || held.exists());
         fs::remove_file(&held).expect("a file");
         lock
@@ -198,7 +193,7 @@ fn a_users_lock_never_excludes_the_nodes_daemon() {
     };
     // SAFETY: as above.
     let disguised = unsafe { disguised.pre_exec(lock) }.spawn();
-    let disguised = Running(disguised.expect("it starts"));
+    let disguised = Running(KillOnDrop(disguised.expect("it starts")));
     let status = fs::metadata(format!("/proc/{}", disguised.0.id())).expect("it runs");
     if status.uid() != ROOT {
         return skip("disguised locks", "/var/tmp takes no set-user-id programs");
@@ -243,20 +238,19 @@ fn a_daemons_directory_of_another_user_is_not_used() {
 }
 
 /// A mount namespace with an empty /run, so that the node's own directory can be used.
-struct Elsewhere(Child);
+struct Elsewhere(KillOnDrop);
 
 impl Elsewhere {
     fn new() -> Elsewhere {
         let alone = || {
-            unshare(CloneFlags::CLONE_NEWNS)?;
-            let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
-            mount(none, "/", none, private, none)?;
-            Ok(mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none)?)
+            private_mounts()?;
+            let (tmpfs, none) = (Some("tmpfs"), None::<&str>);
+            Ok(mount(tmpfs, "/run", tmpfs, MsFlags::empty(), none)?)
         };
         let mut sleep = Command::new("sleep");
         sleep.arg("600").stdin(Stdio::null());
         // SAFETY: system calls on constants.
-        Elsewhere(unsafe { sleep.pre_exec(alone) }.spawn().expect("it starts"))
+        Elsewhere(KillOnDrop(unsafe { sleep.pre_exec(alone) }.spawn().expect("it starts")))
     }
 
     /// Runs the command there.
@@ -268,12 +262,6 @@ impl Elsewhere {
 
     fn node_path(&self, name: &str) -> PathBuf {
         Path::new("/proc").join(self.0.id().to_string()).join("root/run/gpuslice").join(name)
-    }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }
 

@@ -1,6 +1,8 @@
 //! Another user's daemon at the path of a command's own daemon: nothing it answers is used.
 
-use super::misuse::{install, said};
+use super::misuse::install;
+use crate::harness::cli::said;
+use crate::harness::process::become_user;
 use crate::harness::wire::{Connection, listen};
 use crate::harness::{eventually, is_root, skip};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Mounts};
@@ -9,7 +11,7 @@ use gpuslice_wire::text::HostPath;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::accept;
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Gid, Pid, Uid, chown, fork, setgroups, setresgid, setresuid};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, chown, fork};
 use std::fs::{self, Permissions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -88,13 +90,6 @@ fn serve(connection: &Connection, place: &Path) {
             return;
         }
     }
-}
-
-fn become_user(user: u32) -> std::io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-    setgroups(&[])?;
-    setresgid(gid, gid, gid)?;
-    Ok(setresuid(uid, uid, uid)?)
 }
 
 /// Programs that the victim can run, a directory for its default runtime directory, and the attack.

@@ -5,8 +5,9 @@ use super::{
     driver, gpuslice, in_1gib, injection_methods, interrupt, ps, slice_named, tenant_of,
     with_signals,
 };
+use crate::harness::cli::said;
 use crate::harness::node::{Node, denied};
-use crate::harness::{copy_program, eventually, programs_of, skip, target_dir};
+use crate::harness::{copy_program, eventually, names, programs_of, skip, target_dir};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
@@ -16,18 +17,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-pub(super) fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 pub(super) fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id().cast_signed())
-}
-
-pub(super) fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-    entries.map(name).collect()
 }
 
 #[test]

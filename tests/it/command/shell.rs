@@ -1,8 +1,7 @@
 //! What shells and `man` get: completions with the names of this node's slices, and manual pages without a warning.
 
-use crate::harness::node::{Node, admit};
+use crate::harness::node::Node;
 use crate::harness::skip;
-use gpuslice_wire::admin::{Command as AdminCommand, MemoryAsk};
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, GIB};
 use std::path::{Path, PathBuf};
@@ -12,11 +11,8 @@ use std::process::{Command, Output, Stdio};
 fn node() -> Node {
     let node = Node::start();
     node.must_admit("train", Bytes(GIB));
-    let mut ask = admit("c0ffee", "0", MemoryAsk::Exactly(Bytes(GIB)));
-    if let AdminCommand::Admit { asked } = &mut ask {
-        asked.name = Name::new("web").expect("a name");
-    }
-    node.admin().ask(&ask);
+    let web = Name::new("web").expect("a name");
+    node.must_admit_with("c0ffee", "0", Bytes(GIB), |asked| asked.name = web);
     node
 }
 

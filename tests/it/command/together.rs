@@ -1,8 +1,11 @@
 //! Concurrent commands without a node daemon share one daemon, which ends with the last command, however
 //! each of them ends.
 
-use super::misuse::{names, pid, said};
+use super::misuse::pid;
 use super::{driver, gpuslice, ps_at, tenant};
+use crate::harness::cli::said;
+use crate::harness::names;
+use crate::harness::process::KillOnDrop;
 use crate::harness::{Random, eventually, programs_of};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -48,7 +51,7 @@ impl Place {
             assert!(ended.is_none(), "{name} ended: {ended:?}");
             self.path("said").join(name).exists()
         });
-        Running(child)
+        Running(KillOnDrop(child))
     }
 
     fn output(&self, options: &[&str]) -> Output {
@@ -88,8 +91,8 @@ impl Place {
     }
 }
 
-/// A command, killed when dropped.
-pub(super) struct Running(pub Child);
+/// A command that runs until it is ended.
+pub(super) struct Running(pub KillOnDrop);
 
 impl Running {
     fn id(&self) -> u32 {
@@ -99,13 +102,6 @@ impl Running {
     pub fn end(mut self, signal: Signal) {
         kill(pid(&self.0), signal).expect("it lives");
         self.0.wait().expect("it ends");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Usually it has ended.
-        let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }
 
@@ -185,7 +181,7 @@ fn processes_that_a_command_leaves_behind_keep_its_slice() {
     let script = "\"$1\" --seconds 600 >/dev/null 2>&1 & echo $$ $! >$0/left; \
                   until [ -e $0/end ]; do sleep 0.05; done; exit 7";
     let mut run = place.run(&["--name", "left", "--memory", "10GiB"], script);
-    let mut run = Running(run.arg(tenant()).spawn().expect("it starts"));
+    let mut run = Running(KillOnDrop(run.arg(tenant()).spawn().expect("it starts")));
     let is_attached = |slice: &Value| slice["clients"] == 1;
     eventually("the tenant is attached", || {
         place.path("said/left").exists() && place.slices().first().is_some_and(is_attached)

@@ -1,11 +1,11 @@
 //! The node as `gpuslice ps`, `gpus` and `set` show and name it: columns by name, GPUs by index and UUID, slices by
 //! name, id and the beginning of an id.
 
-use super::gpuslice;
 use super::misuse::install;
+use crate::harness::cli::{self, json};
 use crate::harness::node::{Node, denied, id};
 use crate::harness::{is_root, skip};
-use gpuslice_wire::admin::{Admission, Answer, Command as Admin};
+use gpuslice_wire::admin::Command as Admin;
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
@@ -14,30 +14,16 @@ use std::process::{Command, Stdio};
 /// A node with a slice of GPU 1 for the container `c0ffee`, named `web server`.
 pub fn node() -> Node {
     let node = Node::start();
-    let memory = gpuslice_wire::admin::MemoryAsk::Exactly(Bytes(GIB));
-    let Admin::Admit { asked } = crate::harness::node::admit("c0ffee0123456789", "1", memory)
-    else {
-        panic!("an admission");
-    };
     let name = Name::new("web server").expect("a name");
-    let answer = node.admin().ask(&Admin::Admit { asked: Admission { name, ..asked } });
-    assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    node.must_admit_with("c0ffee0123456789", "1", Bytes(GIB), |asked| asked.name = name);
     node
 }
 
 /// Success, and all that it says.
 pub fn run(node: &Node, words: &[&str]) -> (bool, String) {
-    let mut command = gpuslice();
-    let output = command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).output();
-    let output = output.expect("it starts");
+    let output = cli::gpuslice(node, words);
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).expect("text"))
-}
-
-fn json(node: &Node, words: &[&str]) -> Value {
-    let (fine, text) = run(node, words);
-    assert!(fine, "{text}");
-    serde_json::from_str(&text).expect("JSON")
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use super::schemas::assert_fits;
 use super::{gpuslice, ps, slice_named, tenant_of};
 use crate::harness::browser::{Browser, chromium};
-use crate::harness::node::{Node, admit};
+use crate::harness::node::Node;
+use crate::harness::process::KillOnDrop;
 use crate::harness::{eventually, skip};
-use gpuslice_wire::admin::{Admission, Answer, Command as Admin, MemoryAsk};
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, GIB};
 use serde_json::Value;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// A server of a node's view.
 struct Server {
-    child: Child,
+    _child: KillOnDrop,
     /// Host and port.
     host: String,
     token: String,
@@ -51,7 +51,7 @@ impl Server {
         let address = line.trim().strip_prefix("http://").expect("an address").to_owned();
         let (host, token) = address.split_once('/').expect("a path");
         let token = token.strip_prefix("?token=").unwrap_or_default().to_owned();
-        Server { child, host: host.to_owned(), token }
+        Server { _child: KillOnDrop(child), host: host.to_owned(), token }
     }
 
     fn connect(&self) -> TcpStream {
@@ -107,13 +107,6 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// A slice's name: markup, except in the picture for the documents.
 fn name() -> &'static str {
     if pictured() { "notebook" } else { "<img src=x onerror=alert(1)>" }
@@ -122,13 +115,8 @@ fn name() -> &'static str {
 /// A node with a slice whose name is markup.
 fn node() -> Node {
     let node = Node::start();
-    let memory = MemoryAsk::Exactly(Bytes(GIB));
-    let Admin::Admit { asked } = admit("c0ffee0123456789", "1", memory) else {
-        panic!("an admission");
-    };
     let name = Name::new(name()).expect("a name");
-    let answer = node.admin().ask(&Admin::Admit { asked: Admission { name, ..asked } });
-    assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    node.must_admit_with("c0ffee0123456789", "1", Bytes(GIB), |asked| asked.name = name);
     node
 }
 

@@ -84,10 +84,8 @@ fn promises_do_not_exceed_the_gpu_unless_allowed() {
     let (why, text) = denied(node.admit("b", Bytes(7 * GIB)));
     assert_eq!(why, Denial::Memory, "{text}");
     node.must_admit("b", Bytes(6 * GIB));
-    let config = node.root().join("gpusliced.toml");
-    std::fs::write(&config, "oversubscribe = true\ncontainers_max = 3\n").expect("written");
     node.end_daemon(nix::sys::signal::Signal::SIGTERM);
-    node.start_daemon(&["--config", config.to_str().expect("plain")]);
+    node.start_configured("oversubscribe = true\ncontainers_max = 3\n");
     node.must_admit("c", Bytes(16 * GIB));
     let (why, text) = denied(node.admit("d", Bytes(GIB)));
     assert_eq!(why, Denial::Capacity);
@@ -97,8 +95,7 @@ fn promises_do_not_exceed_the_gpu_unless_allowed() {
 #[test]
 fn a_list_names_gpus_and_slices() {
     let node = Node::start();
-    let command = admit("a", "all", MemoryAsk::Ratio { part: 1, whole: 4 });
-    assert!(matches!(node.admin().ask(&command), Answer::Admitted { .. }));
+    node.must_grant(&admit("a", "all", MemoryAsk::Ratio { part: 1, whole: 4 }));
     let rows = node.admin().list();
     let gpus = rows.iter().filter(|row| matches!(row, Snapshot::Gpu { .. })).count();
     let caps: Vec<Bytes> = rows

@@ -3,6 +3,7 @@
 use super::{answer, granted};
 use crate::harness::agent::{Agent, Promised};
 use crate::harness::node::Node;
+use crate::harness::process::KillOnDrop;
 use crate::harness::wire::{Heard, TenantClient};
 use crate::harness::{Random, eventually};
 use gpuslice_host::seqpacket::unconnected;
@@ -18,7 +19,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const CAP: u64 = 512 * MIB;
@@ -233,7 +234,7 @@ fn the_record_of_as_many_processes_as_there_can_be_is_read() {
 
 /// A process that gives itself a name of any bytes when it is told to. Names are cut at 15 bytes, so one can
 /// also end in the middle of a character.
-struct Renamed(Child);
+struct Renamed(KillOnDrop);
 
 impl Renamed {
     fn start(node: &Node) -> (Renamed, TenantClient) {
@@ -241,7 +242,7 @@ impl Renamed {
         sh.args(["-c", r"read x; printf 'a) \377' >/proc/$$/comm; echo; read x"]);
         sh.stdin(Stdio::piped()).stdout(Stdio::piped());
         let promised = Promised::by(&mut sh, &node.socket("a"));
-        let renamed = Renamed(sh.spawn().expect("it starts"));
+        let renamed = Renamed(KillOnDrop(sh.spawn().expect("it starts")));
         (renamed, promised.tenant())
     }
 
@@ -253,13 +254,6 @@ impl Renamed {
         BufReader::new(from).read_line(&mut line).expect("done");
         let name = fs::read(format!("/proc/{}/comm", self.0.id())).expect("it lives");
         assert_eq!(name, b"a) \xff\n");
-    }
-}
-
-impl Drop for Renamed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

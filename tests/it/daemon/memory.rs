@@ -2,8 +2,8 @@
 //! caps that change, and those who get any of it wrong.
 
 use crate::harness::eventually;
-use crate::harness::node::{Node, admit, denied, id};
-use crate::harness::wire::{TenantClient, container_page};
+use crate::harness::node::{Node, denied, id};
+use crate::harness::wire::{TenantClient, container_page, granted};
 use gpuslice_wire::admin::{Answer, Command, Denial, MemoryAsk};
 use gpuslice_wire::frame::Message;
 use gpuslice_wire::ids::Lane;
@@ -47,14 +47,6 @@ fn want(lane: Lane, bytes: u64) -> Request {
 
 fn give(recall: u32, bytes: u64) -> Request {
     Request::Yield { lane: Lane(0), recall, bytes: Bytes(bytes) }
-}
-
-fn granted(reply: &Reply) -> Option<u64> {
-    match reply {
-        Reply::Reserved { bytes, .. } => Some(bytes.0),
-        Reply::Refused { .. } => None,
-        other => panic!("{other:?}"),
-    }
 }
 
 fn ours(tenant: &TenantClient, key: u64) -> bool {
@@ -241,12 +233,7 @@ fn a_cap_that_cannot_be_written_keeps_the_limit() {
 #[test]
 fn pinned_memory_has_an_account_of_its_own() {
     let mut node = node();
-    let mut command = admit("b", "0", exactly(GIB));
-    if let Command::Admit { asked } = &mut command {
-        asked.pinned = Some(Bytes(MIB));
-    }
-    let answer = node.admin().ask(&command);
-    assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    node.must_admit_with("b", "0", Bytes(GIB), |asked| asked.pinned = Some(Bytes(MIB)));
     let ((free, page), (tenant, capped)) = (process(&node, "a"), process(&node, "b"));
     assert_eq!(page.lane[HOST].cap.load(SeqCst), u64::MAX);
     tell(&free, &want(Lane::HOST, 1 << 50));

@@ -23,20 +23,6 @@ fn capabilities(pid: u32, set: &str) -> u64 {
     u64::from_str_radix(&field(pid, set), 16).unwrap_or(u64::MAX)
 }
 
-/// The daemon's child processes, each with the option that says what it does.
-fn children(daemon: u32) -> BTreeMap<String, u32> {
-    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).expect("its threads");
-    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children"));
-    let all = tasks.flatten().filter_map(|task| of(task).ok()).collect::<String>();
-    let pids = all.split_whitespace().filter_map(|pid| pid.parse().ok());
-    let named = pids.filter_map(|pid: u32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let option = line.split(|byte| *byte == 0).nth(1)?;
-        Some((String::from_utf8_lossy(option).into_owned(), pid))
-    });
-    named.collect()
-}
-
 /// Waits until the process has so many filters more than this one; then it must have these capabilities, of those that
 /// this one has.
 pub fn expect_lowered(what: &str, pid: u32, more: u32, (effective, permitted): (u64, u64)) {
@@ -60,9 +46,7 @@ pub fn expect_lowered(what: &str, pid: u32, more: u32, (effective, permitted): (
 #[test]
 fn the_daemon_and_its_children_keep_what_they_need() {
     let mut node = Node::new();
-    let config = node.root().join("config.toml");
-    fs::write(&config, "preemption = \"probe\"\n").expect("written");
-    node.start_daemon(&["--config", config.to_str().expect("plain")]);
+    node.start_configured("preemption = \"probe\"\n");
     let daemon = node.pid().as_raw().unsigned_abs();
     let kept = (SYS_PTRACE | CHOWN, SYS_PTRACE | CHOWN | SYS_ADMIN | DAC_OVERRIDE);
     expect_lowered("the daemon", daemon, 1, kept);
@@ -75,7 +59,7 @@ fn the_daemon_and_its_children_keep_what_they_need() {
     // One that was just forked has the daemon's own command line.
     let mut there = BTreeMap::new();
     eventually("the children run", || {
-        there = children(daemon);
+        there = node.children();
         let both = ["--ask-nvml", "--watch-nvml"].iter().all(|it| there.contains_key(*it));
         both && !there.contains_key("--runtime-dir")
     });
@@ -86,6 +70,6 @@ fn the_daemon_and_its_children_keep_what_they_need() {
             "--watch-nvml" | "--close-sockets" => 0,
             other => panic!("a child with {other:?}"),
         };
-        expect_lowered(&option, pid, 2, (kept, kept));
+        expect_lowered(&option, pid.as_raw().unsigned_abs(), 2, (kept, kept));
     }
 }

@@ -2,31 +2,24 @@
 
 use crate::harness::eventually;
 use crate::harness::node::Node;
+use crate::harness::process::KillOnDrop;
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::process::Child;
 use std::sync::mpsc::channel;
 
-/// Ended when dropped, also by a failed test.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A daemon whose log is a small pipe, once it is ready; and the lines that follow.
-fn start(node: &Node, args: &[&str]) -> (Ended, impl Iterator<Item = String> + Send + 'static) {
+fn start(
+    node: &Node,
+    args: &[&str],
+) -> (KillOnDrop, impl Iterator<Item = String> + Send + 'static) {
     // Programs that other tests start must not keep its ends open.
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC).expect("a pipe");
     fcntl(&write, FcntlArg::F_SETPIPE_SZ(8192)).expect("a small pipe");
     let daemon = node.daemon_command(args).stderr(write).spawn().expect("gpusliced starts");
-    let daemon = Ended(daemon);
+    let daemon = KillOnDrop(daemon);
     let mut log = BufReader::new(File::from(read)).lines().map_while(Result::ok);
     assert!(log.any(|line| line.contains("gpusliced ready: ")), "it does not start");
     (daemon, log)
@@ -60,6 +53,6 @@ fn a_log_whose_reader_has_ended_stops_nothing() {
         let (mut daemon, log) = start(&node, &["--log-format", format]);
         drop(log);
         (0..10).for_each(|_| begin_and_end(&node));
-        assert_eq!(daemon.0.try_wait().expect("ours"), None, "{format}: it ended");
+        assert_eq!(daemon.try_wait().expect("ours"), None, "{format}: it ended");
     }
 }

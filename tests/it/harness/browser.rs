@@ -2,13 +2,14 @@
 //! ends.
 
 use super::PATIENCE;
+use super::process::KillOnDrop;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Chromium, which `tests/run` installs.
@@ -19,7 +20,7 @@ pub fn chromium() -> Option<PathBuf> {
 
 /// A browser with one page.
 pub struct Browser {
-    child: Child,
+    _child: KillOnDrop,
     to: File,
     from: File,
     /// What was read beyond the last message.
@@ -56,10 +57,10 @@ impl Browser {
         };
         // SAFETY: only system calls between fork and exec.
         unsafe { command.pre_exec(place) };
-        let child = command.spawn().expect("it starts");
+        let child = KillOnDrop(command.spawn().expect("it starts"));
         let (to, from) = (std::os::fd::OwnedFd::from(to), std::os::fd::OwnedFd::from(from));
         let (to, from, session) = (to.into(), from.into(), String::new());
-        let mut browser = Browser { child, to, from, rest: Vec::new(), last: 0, session };
+        let mut browser = Browser { _child: child, to, from, rest: Vec::new(), last: 0, session };
         let page = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
         let id = page["targetId"].clone();
         let page =
@@ -127,13 +128,6 @@ impl Browser {
     pub fn picture(&mut self) -> Vec<u8> {
         let shot = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         from_base64(shot["data"].as_str().expect("a text"))
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -5,8 +5,10 @@ pub mod agent_client;
 pub mod browser;
 pub mod bundle;
 pub mod caps;
+pub mod cli;
 pub mod fuse;
 pub mod node;
+pub mod process;
 pub mod profiles;
 pub mod wire;
 
@@ -26,13 +28,28 @@ pub fn eventually(what: &str, happens: impl FnMut() -> bool) {
     within(PATIENCE, what, happens);
 }
 
-/// The same of what has another time.
+/// The same of what has another time. Between two looks this thread sleeps for four times the time that a look took: a
+/// look that starts a program would use the processors that the other tests need.
 pub fn within(time: Duration, what: &str, mut happens: impl FnMut() -> bool) {
+    const SLEEP: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
     let start = Instant::now();
-    while !happens() {
+    loop {
+        let look = Instant::now();
+        if happens() {
+            return;
+        }
         assert!(start.elapsed() < time, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep((4 * look.elapsed()).clamp(SLEEP[0], SLEEP[1]));
     }
+}
+
+/// The names in a directory, in order; none if there is no such directory.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }
 
 /// Programs of ours that were started with a path below `dir` among their arguments or variables: names and pids.

@@ -5,6 +5,7 @@ use super::caps::Caps;
 use super::profiles::{simulated, strict};
 use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
+use gpuslice_sim_device::{Machine, Role};
 use gpuslice_wire::admin::{Admission, Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::owner::Owner;
@@ -15,7 +16,7 @@ use gpuslice_wire::units::Bytes;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -116,6 +117,13 @@ impl Node {
     pub fn start_daemon(&mut self, args: &[&str]) {
         let command = self.daemon_command(args);
         self.start_command(command);
+    }
+
+    /// Starts a daemon with this configuration.
+    pub fn start_configured(&mut self, text: &str) {
+        let file = self.root().join("gpusliced.toml");
+        fs::write(&file, text).expect("written");
+        self.start_daemon(&["--config", file.to_str().expect("plain")]);
     }
 
     /// Starts a daemon that may have only this many descriptors.
@@ -257,8 +265,51 @@ impl Node {
 
     /// Gives a container a slice, or fails the test.
     pub fn must_admit(&self, container: &str, cap: Bytes) {
-        let answer = self.admit(container, cap);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        self.must_grant(&admit(container, "0", MemoryAsk::Exactly(cap)));
+    }
+
+    /// The same of these GPUs, with something more in what is asked.
+    pub fn must_admit_with(
+        &self,
+        container: &str,
+        gpus: &str,
+        cap: Bytes,
+        change: impl FnOnce(&mut Admission),
+    ) {
+        let mut asked = admission(container, gpus, MemoryAsk::Exactly(cap));
+        change(&mut asked);
+        self.must_grant(&AdminCommand::Admit { asked });
+    }
+
+    /// Sends this `Admit`, and fails the test if it is denied.
+    pub fn must_grant(&self, ask: &AdminCommand) {
+        let answer = self.admin().ask(ask);
+        assert!(is_admitted(&answer), "{answer:?}");
+    }
+
+    /// The simulated device, as an observer sees it.
+    pub fn machine(&self) -> Machine {
+        self.machine_as(Role::Observer)
+    }
+
+    /// The same in another role.
+    pub fn machine_as(&self, role: Role) -> Machine {
+        Machine::open(&self.root().join("device"), role).expect("the node's device")
+    }
+
+    /// The daemon's child processes, each with the option that says what it does. One that was just forked has the
+    /// daemon's own command line; one that has ended, and that the daemon has not waited for yet, is not among them.
+    pub fn children(&self) -> BTreeMap<String, Pid> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it lives");
+        let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children"));
+        let all = tasks.flatten().filter_map(|task| of(task).ok()).collect::<String>();
+        let named = all.split_whitespace().filter_map(|pid| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let option = words.split(|byte| *byte == 0).nth(1).filter(|it| !it.is_empty())?;
+            let option = String::from_utf8_lossy(option).into_owned();
+            Some((option, Pid::from_raw(pid.parse().expect("a number"))))
+        });
+        named.collect()
     }
 
     /// Ends a container's slice.
@@ -334,24 +385,31 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
 
 /// The same of a container whose first process is `pid`.
 pub fn admit_first(container: &str, gpus: &str, memory: MemoryAsk, pid: u32) -> AdminCommand {
-    AdminCommand::Admit {
-        asked: Admission {
-            container: id(container),
-            name: Name::EMPTY,
-            gpus: Selector::new(gpus).expect("a selector"),
-            whole: Selector::EMPTY,
-            memory,
-            memory_limit: None,
-            weight: None,
-            share: None,
-            share_limit: None,
-            class: Class::Normal,
-            gang: Gangs::Auto,
-            pinned: None,
-            pid,
-            owner: Owner::default(),
-        },
+    AdminCommand::Admit { asked: Admission { pid, ..admission(container, gpus, memory) } }
+}
+
+fn admission(container: &str, gpus: &str, memory: MemoryAsk) -> Admission {
+    Admission {
+        container: id(container),
+        name: Name::EMPTY,
+        gpus: Selector::new(gpus).expect("a selector"),
+        whole: Selector::EMPTY,
+        memory,
+        memory_limit: None,
+        weight: None,
+        share: None,
+        share_limit: None,
+        class: Class::Normal,
+        gang: Gangs::Auto,
+        pinned: None,
+        pid: 0,
+        owner: Owner::default(),
     }
+}
+
+/// Whether a slice was given.
+pub fn is_admitted(answer: &Answer) -> bool {
+    matches!(answer, Answer::Admitted { .. })
 }
 
 /// The kind and text of a refusal.

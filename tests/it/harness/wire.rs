@@ -301,3 +301,12 @@ pub fn client_page(attached: &Attached) -> &'static gpuslice_wire::page::ClientP
     // SAFETY: as in `container_page`.
     unsafe { at.as_ref() }
 }
+
+/// The bytes of a reservation; `None` if it was refused.
+pub fn granted(reply: &Reply) -> Option<u64> {
+    match reply {
+        Reply::Reserved { bytes, .. } => Some(bytes.0),
+        Reply::Refused { .. } => None,
+        other => panic!("{other:?}"),
+    }
+}

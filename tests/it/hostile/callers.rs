@@ -2,8 +2,7 @@
 
 use crate::harness::bundle::{STARTS_MAX, hook, is_late, note_late};
 use crate::harness::eventually;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use crate::harness::process::private_mounts;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -38,13 +37,8 @@ impl Created {
         fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
         let mut process = Command::new("sleep");
         process.arg("600").stdin(Stdio::null());
-        let alone = || {
-            unshare(CloneFlags::CLONE_NEWNS)?;
-            let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
-            Ok(mount(none, "/", none, private, none)?)
-        };
         // SAFETY: two system calls on constants.
-        let process = unsafe { process.pre_exec(alone) }.spawn().expect("sleep starts");
+        let process = unsafe { process.pre_exec(private_mounts) }.spawn().expect("sleep starts");
         Some(Created {
             id: id.to_owned(),
             bundle,

@@ -184,7 +184,6 @@ pub const FILES: &[Case] = &[
         Works,
     ),
     ("a version of 244 digits", &[At(LONG_NAME, File(""))], Works),
-    ("a read-only root", &[Config(|config| config["root"]["readonly"] = json!(true))], Works),
 ];
 
 /// Mounts and namespaces of the configuration.
@@ -217,6 +216,7 @@ pub const MOUNTS: &[Case] = &[
     ),
     ("a volume at /dev/gpuslice-sim", &[Over("/dev/gpuslice-sim", "empty")], Works),
     ("users of its own", &[Config(user_namespace), Fresh("/run", "tmpfs", &["mode=755"])], Works),
+    ("a read-only root", &[Config(|config| config["root"]["readonly"] = json!(true))], Works),
     (
         "a shared root",
         &[Config(|config| config["linux"]["rootfsPropagation"] = json!("rshared"))],

@@ -6,16 +6,17 @@ use super::snapshot::{snapshot, touched};
 use super::trace::{Plan, findings, unsettled};
 use crate::harness::bundle::{Bundle, STARTS_MAX, hook, is_late};
 use crate::harness::node::Node;
+use crate::harness::process::private_mounts;
 use crate::harness::{eventually, skip};
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The output of a container of the table: the first library its loader loads, and its path to the daemon.
-const LOOK: &str = "read line < /etc/ld.so.preload; echo $line; ls -d /run/gpuslice/tenant.sock";
+/// The output of a container of the table: the first library its loader loads, its path to the daemon, and its mounts.
+const LOOK: &str = "read line < /etc/ld.so.preload; echo $line; ls -d /run/gpuslice/tenant.sock; \
+    cat /proc/self/mountinfo";
 const OURS: &str = "/run/gpuslice/libgpuslice.so\n";
 
 /// The finding that a trace is empty, in which nothing else can be found.
@@ -75,7 +76,9 @@ fn verdict(expected: Expected, output: &Output, shows_why: bool) -> Vec<String> 
     let mut wrong = Vec::new();
     match expected {
         Expected::Works => {
-            let whole = out.starts_with(OURS) && out.contains("/run/gpuslice/tenant.sock\n");
+            let whole = out.starts_with(OURS)
+                && out.contains("/run/gpuslice/tenant.sock\n")
+                && out.contains(" /dev/gpuslice-sim rw,nosuid,nodev,noexec");
             if !output.status.success() || !whole {
                 wrong.push(format!("it should run in a slice: {err}{out}"));
             }
@@ -248,9 +251,7 @@ fn layered(bundle: Bundle, dir: &Path) -> Bundle {
     let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
     let over = at("over");
     bundle.surroundings(move || {
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
-        mount(none, "/", none, flags, none)?;
+        private_mounts()?;
         let kind = Some("overlay");
         Ok(mount(kind, &over, kind, MsFlags::empty(), Some(options.as_str()))?)
     })

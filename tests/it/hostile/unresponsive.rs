@@ -6,6 +6,7 @@ use super::snapshot::{snapshot, touched};
 use crate::harness::bundle::{Bundle, hook, printed};
 use crate::harness::eventually;
 use crate::harness::node::Node;
+use crate::harness::process::private_mounts;
 use crate::harness::wire::listen;
 use gpuslice_host::seqpacket::unconnected;
 use gpuslice_wire::admin::Answer;
@@ -13,7 +14,6 @@ use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
 use gpuslice_wire::units::Bytes;
 use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{MsgFlags, SockFlag, UnixAddr, accept, connect, recv, send};
 use serde_json::json;
@@ -82,7 +82,7 @@ fn silence_ends_within_the_budget() {
         return;
     };
     let said = refusal(&container.called("createRuntime"));
-    assert!(said.contains("No such file"), "{said}");
+    assert!(said.contains("No such file") && said.contains("is gpusliced running?"), "{said}");
     let path = root.path().join("admin.sock");
     drop(listen(&path));
     let said = refusal(&container.called("createRuntime"));
@@ -175,9 +175,8 @@ fn the_log_has_it_too() {
     let mut hook = container.command("createRuntime");
     let dev = dev.path().to_owned();
     let alone = move || {
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
-        mount(none, "/", none, private, none)?;
+        private_mounts()?;
+        let none = None::<&str>;
         Ok(mount(Some(&dev), "/dev", none, MsFlags::MS_BIND, none)?)
     };
     // SAFETY: three system calls on what was prepared before.

@@ -3,14 +3,15 @@
 
 use super::program;
 use crate::harness::agent::Agent;
+use crate::harness::cli::{self, must, refused, shown};
+use crate::harness::eventually;
 use crate::harness::node::{Node, denied, id};
-use crate::harness::wire::{TenantClient, client_page, container_page, own_slot};
-use crate::harness::{eventually, target_dir};
-use gpuslice_sim_device::{Config, Machine, Role};
+use crate::harness::process::{KillOnDrop, put_in_slice};
+use crate::harness::wire::{TenantClient, client_page, container_page, granted, own_slot};
+use gpuslice_sim_device::Config;
 use gpuslice_wire::admin::{Answer, Command as Admin, Denial, MemoryAsk};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::page::SHARES_NOTHING;
-use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -18,7 +19,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -26,14 +27,8 @@ use std::time::{Duration, Instant};
 fn node(configuration: &str) -> Node {
     let mut node = Node::new();
     node.set_gpus("devices=1,mem=4GiB");
-    start(&mut node, configuration);
+    node.start_configured(configuration);
     node
-}
-
-fn start(node: &mut Node, configuration: &str) {
-    let file = node.root().join("config");
-    std::fs::write(&file, configuration).expect("written");
-    node.start_daemon(&["--config", file.to_str().expect("plain")]);
 }
 
 /// Gives `burst` 1 GiB and a limit of all, and `web` 3 GiB.
@@ -59,44 +54,10 @@ fn relimit(node: &Node, limit: Option<u64>) -> Answer {
     node.admin().ask(&Admin::Relimit { container: id("burst"), lane: Lane(0), limit })
 }
 
-fn gpuslice(node: &Node, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command.args(words).arg("--runtime-dir").arg(node.runtime_dir());
-    command.output().expect("it starts")
-}
-
-fn must(node: &Node, words: &[&str]) -> String {
-    let output = gpuslice(node, words);
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
-
-fn refused(node: &Node, words: &[&str]) -> String {
-    let output = gpuslice(node, words);
-    assert!(!output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// A slice as `gpuslice ps --json` has it.
-fn shown(node: &Node, container: &str) -> Value {
-    let all: Value = serde_json::from_str(&must(node, &["ps", "--json"])).expect("JSON");
-    let slices = all["slices"].as_array().expect("a list").clone();
-    slices.into_iter().find(|slice| slice["container"] == container).expect("a slice")
-}
-
 /// The kinds of a container's events.
 fn events(node: &Node, container: &str) -> Vec<String> {
-    let text = must(node, &["events", "--json", "--slice", container]);
-    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let all = cli::events(node, &["--slice", container]).into_iter();
     all.map(|event| event["event"].as_str().expect("a kind").to_owned()).collect()
-}
-
-fn granted(reply: &Reply) -> Option<u64> {
-    match reply {
-        Reply::Reserved { bytes, .. } => Some(bytes.0),
-        Reply::Refused { .. } => None,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Asks for memory, and does not wait for the answer.
@@ -135,22 +96,16 @@ fn a_claim_gets_what_the_borrower_gives_back() {
 }
 
 /// A program in a slice, which takes memory in steps until it is refused, and then waits.
-struct Program(Child);
+struct Program(KillOnDrop);
 
 impl Program {
     fn start(node: &Node, container: &str, most_mib: u64) -> Program {
-        let driver = node.root().join("driver");
         let mut command = Command::new(program("tenant"));
-        command
+        put_in_slice(&mut command, node, container)
             .args(["--seconds", "100000", "--idle", "--step-mib", "64", "--most-mib"])
             .arg(most_mib.to_string())
-            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env("GPUSLICE_SOCKET", node.socket(container))
-            .env("GPUSLICE_DRIVER_DIR", &driver)
-            .env("LD_LIBRARY_PATH", &driver)
-            .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
             .stdout(Stdio::piped());
-        Program(command.spawn().expect("it starts"))
+        Program(KillOnDrop(command.spawn().expect("it starts")))
     }
 
     /// What it says when it has taken its memory.
@@ -159,13 +114,6 @@ impl Program {
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).expect("a line");
         serde_json::from_str(&line).expect("JSON")
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -195,7 +143,7 @@ fn a_borrower_that_keeps_it_is_suspended_and_resumed_when_there_is_room() {
     assert!(by_itself());
     // The next daemon knows that it is to be resumed.
     node.end_daemon(Signal::SIGKILL);
-    start(&mut node, "reclaim_grace_s = 1");
+    node.start_configured("reclaim_grace_s = 1");
     assert_eq!(shown(&node, "burst")["suspension"], "suspended");
     drop(web);
     eventually("it is resumed", || shown(&node, "burst")["suspension"].is_null());
@@ -217,7 +165,7 @@ fn a_move_that_a_restart_cut_short_is_done_again() {
     two_slices(&node);
     let mut burst = Program::start(&node, "burst", 3 << 10);
     burst.filled();
-    let device = Machine::open(&node.root().join("device"), Role::Observer).expect("a device");
+    let device = node.machine();
     let faults = |text: &str| {
         let config = Config::parse(&format!("fault={text}")).expect("a fault");
         device.set_faults(config.faults);
@@ -232,7 +180,7 @@ fn a_move_that_a_restart_cut_short_is_done_again() {
     let _web = claim(&node);
     eventually("it is on the way", || shown(&node, "burst")["suspension"] == "suspending");
     node.end_daemon(Signal::SIGKILL);
-    start(&mut node, "reclaim_grace_s = 0");
+    node.start_configured("reclaim_grace_s = 0");
     let web = claim(&node);
     assert!(!is_answered(&web, Duration::from_millis(1_500)), "the GPU has no room for it");
     assert_eq!(shown(&node, "burst")["suspension"], "suspending");
@@ -363,7 +311,7 @@ fn example(node: &Node, words: &[&str], modules: &std::path::Path) -> Program {
         .env("GPUSLICE_SOCKET", node.socket("burst"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    Program(command.spawn().expect("python3 starts"))
+    Program(KillOnDrop(command.spawn().expect("python3 starts")))
 }
 
 /// The words of the only line of the container's memory file.
@@ -446,7 +394,7 @@ fn a_lease_on_the_file_holds_up_no_daemon() {
     }
     node.end_daemon(Signal::SIGKILL);
     let held = lease(nix::libc::F_RDLCK).expect("nobody has it open");
-    start(&mut node, "");
+    node.start_configured("");
     must(&node, &["set", "burst", "--memory-limit", "3GiB"]);
     eventually("the new limit", || told(&node)[1] == format!("limit={}", 3 * GIB));
     drop(held);

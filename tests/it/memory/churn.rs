@@ -137,23 +137,8 @@ fn run(kinds: &str, trouble: Trouble) {
 }
 
 #[test]
-fn no_instant_is_above_the_cap() {
-    run("01245", Trouble::None);
-}
-
-#[test]
 fn no_instant_of_pools_is_above_the_cap() {
     run("3", Trouble::None);
-}
-
-#[test]
-fn no_instant_of_all_kinds_is_above_the_cap() {
-    run("012345", Trouble::None);
-}
-
-#[test]
-fn the_ledger_agrees_with_the_device_after_kills() {
-    run("01245", Trouble::KillsAndResizes);
 }
 
 #[test]

@@ -44,11 +44,6 @@ fn two_fill_the_cap() {
 }
 
 #[test]
-fn four_fill_the_cap() {
-    fill_at_once(4, setting("CONTENTION_ROUNDS", 30));
-}
-
-#[test]
 fn eight_fill_the_cap() {
     fill_at_once(8, setting("CONTENTION_ROUNDS", 30));
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 #[test]
 fn short_lives_leave_nothing() {
     let node = node(512 * MIB);
-    let lives = setting("LIVES", 200);
+    let lives = setting("LIVES", 60);
     let once = || {
         let mut command = in_slice(&node, program("churn"));
         command.args(["1", "1", &PAGE.to_string(), "1"]);

@@ -18,8 +18,9 @@ mod unfreed;
 mod upgrades;
 
 use crate::harness::node::Node;
+use crate::harness::process::{KillOnDrop, put_in_slice};
 use crate::harness::{setting, target_dir};
-use gpuslice_sim_device::{Machine, Role};
+use gpuslice_sim_device::Machine;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -45,25 +46,19 @@ fn in_slice(node: &Node, program: PathBuf) -> Command {
 
 /// The same in the slice of another container.
 fn in_slice_of(node: &Node, container: &str, program: PathBuf) -> Command {
-    let driver = node.root().join("driver");
     let libraries = ["libgpuslice.so", "libgpuslice_nvml.so"].map(|name| {
         let library = target_dir().join(name);
         assert!(library.exists(), "the shim is not built; run packaging/stage debug");
         library.to_str().expect("plain").to_owned()
     });
     let mut command = Command::new(program);
-    command
-        .env("LD_PRELOAD", libraries.join(":"))
-        .env("GPUSLICE_SOCKET", node.socket(container))
-        .env("GPUSLICE_DRIVER_DIR", &driver)
-        .env("LD_LIBRARY_PATH", &driver)
-        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
+    put_in_slice(&mut command, node, container).env("LD_PRELOAD", libraries.join(":"));
     command
 }
 
 /// The program `churn`, which obeys commands on its standard input.
 struct Tenant {
-    child: Child,
+    child: KillOnDrop,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     /// Whether it may hold memory besides its context.
@@ -97,7 +92,7 @@ impl Tenant {
         Tenant {
             input: child.stdin.take(),
             output: BufReader::new(child.stdout.take().expect("piped")),
-            child,
+            child: KillOnDrop(child),
             holding: false,
         }
     }
@@ -139,13 +134,6 @@ impl Tenant {
     }
 }
 
-impl Drop for Tenant {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn numbers(answer: &str) -> Vec<u64> {
     let words = answer.split(' ').skip(1);
     words.map(|word| word.parse().expect("a number")).collect()
@@ -156,8 +144,7 @@ struct DeviceView(Machine);
 
 impl DeviceView {
     fn of(node: &Node) -> DeviceView {
-        let device = node.root().join("device");
-        DeviceView(Machine::open(&device, Role::Observer).expect("the node's device"))
+        DeviceView(node.machine())
     }
 
     /// Used bytes of GPU 0.

@@ -68,9 +68,7 @@ fn a_successor_waits_for_the_memory_of_an_ended_process() {
 fn without_accounting_an_end_counts_at_once() {
     let mut node = Node::new();
     node.set_gpus("devices=1,mem=1GiB,context=64MiB,exit=60s");
-    let file = node.root().join("gpusliced.toml");
-    std::fs::write(&file, "accounting_interval_ms = 0\n").expect("written");
-    node.start_daemon(&["--config", file.to_str().expect("plain")]);
+    node.start_configured("accounting_interval_ms = 0\n");
     node.must_admit(CONTAINER, Bytes(CAP));
     let device = DeviceView::of(&node);
     let (mut first, took, _) = holder(&node);

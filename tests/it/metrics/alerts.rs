@@ -2,6 +2,7 @@
 //! after a fault of the simulated GPU.
 
 use super::{Exporter, GOOD};
+use crate::harness::process::KillOnDrop;
 use crate::harness::{eventually, skip};
 use crate::node::cases::Case;
 use crate::node::health::fail;
@@ -11,7 +12,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -95,7 +96,7 @@ fn rules_and_dashboard_name_metrics_that_exist() {
 }
 
 /// A Prometheus with the packaged rules that scrapes an exporter each second.
-struct Prometheus(Child, u16);
+struct Prometheus(#[expect(dead_code)] KillOnDrop, u16);
 
 impl Prometheus {
     /// `None` where there is no Prometheus.
@@ -115,7 +116,7 @@ impl Prometheus {
         command.arg(format!("--web.listen-address={port}"));
         let log = fs::File::create(dir.join("log")).expect("a log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        Some(Prometheus(command.spawn().ok()?, port.port()))
+        Some(Prometheus(KillOnDrop(command.spawn().ok()?), port.port()))
     }
 
     fn ask(&self, path: &str) -> Option<Value> {
@@ -137,13 +138,6 @@ impl Prometheus {
     fn value(&self, expression: &str) -> Option<String> {
         let answer = self.ask(&format!("/api/v1/query?query={expression}"))?;
         Some(answer["data"]["result"][0]["value"][1].as_str()?.to_owned())
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -2,7 +2,9 @@
 
 mod alerts;
 
+use crate::harness::cli::gpuslice;
 use crate::harness::node::Node;
+use crate::harness::process::KillOnDrop;
 use crate::harness::wire::Connection;
 use crate::harness::{PATIENCE, copy_program, is_root, skip};
 use gpuslice_wire::units::{Bytes, GIB};
@@ -13,23 +15,17 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A scrape as a program without wishes makes it.
 const GOOD: &str = "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
 
-fn metrics(node: &Node) -> Output {
-    let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    gpuslice.arg("metrics").arg("--runtime-dir").arg(node.runtime_dir());
-    gpuslice.output().expect("gpuslice starts")
-}
-
 #[test]
 fn metrics_are_printed_and_judged() {
     let node = Node::start();
     node.must_admit("web", Bytes(GIB));
-    let output = metrics(&node);
+    let output = gpuslice(&node, &["metrics"]);
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.contains("gpuslice_up 1\n"), "{text}");
     let mut caps = text
@@ -57,7 +53,7 @@ fn metrics_are_printed_and_judged() {
 }
 
 /// A server on a port of its own choice.
-pub struct Exporter(std::process::Child, pub String);
+pub struct Exporter(#[expect(dead_code)] KillOnDrop, pub String);
 
 impl Exporter {
     pub fn start(node: &Node) -> Exporter {
@@ -79,7 +75,7 @@ impl Exporter {
         std::io::BufRead::read_line(&mut said, &mut line).expect("its address");
         let address = line.split("http://").nth(1).expect("an address");
         let address = address.split('/').next().expect("an address").to_owned();
-        Exporter(child, address)
+        Exporter(KillOnDrop(child), address)
     }
 
     pub fn ask(&self, request: &str) -> String {
@@ -90,13 +86,6 @@ impl Exporter {
         // One that is cut off while it still talks sees a reset.
         let _ = client.read_to_string(&mut answer);
         answer
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -291,19 +291,7 @@ fn a_driver_that_hangs_blocks_no_request() {
 
 /// The daemon's child that asks NVML.
 fn asker(case: &Case) -> Option<Pid> {
-    let daemon = case.node.pid();
-    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).expect("it lives");
-    let children = tasks.filter_map(|task| {
-        let path = task.ok()?.path().join("children");
-        fs::read_to_string(path).ok()
-    });
-    let all: String = children.collect();
-    let mut pids = all.split_whitespace().map(|pid| pid.parse().expect("a pid"));
-    pids.find(|pid| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&words).contains("--ask-nvml")
-    })
-    .map(Pid::from_raw)
+    case.node.children().remove("--ask-nvml")
 }
 
 /// The daemon replaces a child that never answers again, and one that crashes.

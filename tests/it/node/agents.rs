@@ -3,7 +3,8 @@
 use super::cases::Case;
 use crate::harness::agent::Agent;
 use crate::harness::agent_client::{AgentClient, claim, words};
-use crate::harness::node::{Node, admit, denied};
+use crate::harness::node::{Node, admit, denied, is_admitted};
+use crate::harness::process::become_member;
 use crate::harness::wire::{Connection, Heard};
 use crate::harness::{Random, eventually, is_root, skip};
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk};
@@ -15,7 +16,7 @@ use gpuslice_wire::node::{
 };
 use gpuslice_wire::units::{Bytes, GIB, Percent};
 use nix::sys::signal::Signal;
-use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use nix::unistd::Gid;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -275,7 +276,7 @@ fn a_hostile_agent_gets_nowhere() {
     let crowd: Vec<Connection> =
         (0..1000).filter_map(|_| Connection::connect(&path).ok()).collect();
     assert_eq!(agent.list(), before, "a connected agent is served");
-    assert!(matches!(node.admit("web", Bytes(GIB)), Answer::Admitted { .. }));
+    assert!(is_admitted(&node.admit("web", Bytes(GIB))));
     drop(crowd);
     eventually("room for agents", || {
         let connection = Connection::connect(&path).expect("it listens");
@@ -287,10 +288,7 @@ fn a_hostile_agent_gets_nowhere() {
 /// A user in a group; without the group, its processes are refused.
 fn as_user(gid: u32, groups: &[u32]) -> std::io::Result<()> {
     let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
-    let (uid, gid) = (Uid::from_raw(65534), Gid::from_raw(gid));
-    setgroups(&groups)?;
-    setresgid(gid, gid, gid)?;
-    Ok(setresuid(uid, uid, uid)?)
+    become_member(65534, gid, &groups)
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! A node with a simulated driver of the test's choice, and the CLI beside it.
 
+use crate::harness::cli;
 use crate::harness::eventually;
-use crate::harness::node::{Node, admit, denied};
+use crate::harness::node::{Node, admit_first, denied, is_admitted};
 use crate::harness::wire::TenantClient;
-use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
+use gpuslice_wire::admin::{Answer, Denial, MemoryAsk};
 use gpuslice_wire::frame::Message;
 use gpuslice_wire::units::Bytes;
 use serde_json::Value;
 use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
 pub struct Case {
@@ -67,10 +68,7 @@ impl Case {
     /// Asks for a slice of GPU 0 for the container of this process: again, where NVML has not answered in time and the
     /// driver's limit is required.
     pub fn admit(&self, container: &str, cap: u64, process: u32) -> Answer {
-        let mut ask = admit(container, "0", MemoryAsk::Exactly(Bytes(cap)));
-        if let AdminCommand::Admit { asked } = &mut ask {
-            asked.pid = process;
-        }
+        let ask = admit_first(container, "0", MemoryAsk::Exactly(Bytes(cap)), process);
         let mut answers = (0..10).map(|_| self.node.admin().ask(&ask));
         let late = |text: &str| text.contains("NVML has not answered yet");
         let says = |it: &Answer| !matches!(it, Answer::Denied { text, .. } if late(text.as_str()));
@@ -79,7 +77,7 @@ impl Case {
 
     pub fn must_admit(&self, container: &str, cap: u64, process: u32) {
         let answer = self.admit(container, cap, process);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        assert!(is_admitted(&answer), "{answer:?}");
     }
 
     /// Asserts a fact that NVML's answer has made. Where the daemon has gone on without NVML, which a busy machine did
@@ -110,13 +108,8 @@ impl Case {
 
     /// The CLI, asking this node's daemon.
     pub fn gpuslice(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        command.args(arguments).arg("--runtime-dir").arg(self.node.runtime_dir());
-        command
-            .env("GPUSLICE_SIM", &self.simulated)
-            .env("GPUSLICE_SIM_DEVICE", self.node.root().join("device"))
-            .stdin(Stdio::null());
-        command.output().expect("gpuslice starts")
+        let mut command = cli::command(&self.node, arguments);
+        command.env("GPUSLICE_SIM", &self.simulated).output().expect("gpuslice starts")
     }
 
     /// The output of the CLI, which must succeed.
@@ -128,10 +121,7 @@ impl Case {
 
     /// A slice as `gpuslice ps --json` shows it.
     pub fn row(&self, container: &str) -> Value {
-        let all: Value = serde_json::from_str(&self.says(&["ps", "--json"])).expect("JSON");
-        let rows = all["slices"].as_array().expect("slices");
-        let row = rows.iter().find(|row| row["container"] == container);
-        row.unwrap_or_else(|| panic!("no {container} in {all}")).clone()
+        cli::shown(&self.node, container)
     }
 }
 

@@ -4,8 +4,9 @@ use super::cases::Case;
 use super::group::{Group, mount};
 use super::stranger::Stranger;
 use crate::harness::agent_client::{AgentClient, words};
+use crate::harness::cli::{command, json};
 use crate::harness::{eventually, target_dir};
-use gpuslice_sim_device::{LimitError, Machine, MemoryLimits, Role};
+use gpuslice_sim_device::{LimitError, Machine, MemoryLimits};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::node::NodeDenial;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
@@ -13,16 +14,11 @@ use nix::sys::signal::Signal;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 const LIMITED: &str = "devices=1,mem=1GiB,limits=dmem";
 const CAP: u64 = GIB / 2;
 /// A short interval between samples.
 const QUICK: &str = "accounting_interval_ms = 20\n";
-
-fn machine(case: &Case) -> Machine {
-    Machine::open(&case.node.root().join("device"), Role::Observer).expect("the device")
-}
 
 /// Soft and hard limit of a group.
 fn limits(machine: &Machine, dir: &Path) -> Result<(u64, u64), LimitError> {
@@ -39,7 +35,7 @@ fn the_limit_is_on_the_leaf_before_the_answer_and_holds_a_program_without_the_sh
     let group = Group::new(&mount);
     let idle = group.idle();
     case.must_admit("web", CAP, idle.pid());
-    let machine = machine(&case);
+    let machine = case.node.machine();
     case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
     let above = limits(&machine, group.parent());
     assert_eq!(above, Err(LimitError::NotFound), "on the leaf alone");
@@ -66,7 +62,7 @@ fn a_group_whose_name_is_not_text_has_its_limit() {
     let group = Group::within(around.parent(), OsStr::from_bytes(b"x\xff\x1b"));
     let idle = group.idle();
     case.must_admit("web", CAP, idle.pid());
-    let machine = machine(&case);
+    let machine = case.node.machine();
     case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
     case.is_enforced_by("web", "driver");
     let stranger = Stranger::start(&case.node, &group);
@@ -85,7 +81,7 @@ fn a_limit_is_raised_at_once_and_lowered_as_memory_is_freed() {
     let group = Group::new(&mount);
     let idle = group.idle();
     case.must_admit("web", CAP / 2, idle.pid());
-    let machine = machine(&case);
+    let machine = case.node.machine();
     let said = case.says(&["set", "web", "--memory", "512MiB"]);
     assert_eq!(said, "web: gpu 0 (simulated): 256MiB -> 512MiB\n");
     case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
@@ -114,7 +110,7 @@ fn a_guarantee_is_not_left_behind() {
     };
     let case = Case::start(LIMITED, "cgroup_guarantees = true\n");
     let group = Group::new(&mount);
-    let machine = machine(&case);
+    let machine = case.node.machine();
     for _ in 0..2 {
         let idle = group.idle();
         case.must_admit("web", CAP, idle.pid());
@@ -155,7 +151,7 @@ fn a_restarted_daemon_restores_limits_and_clears_them_later() {
     let group = Group::new(&mount);
     let idle = group.idle();
     case.must_admit("web", CAP, idle.pid());
-    let machine = machine(&case);
+    let machine = case.node.machine();
     case.has(|| limits(&machine, &group.dir), Ok((0, CAP)));
     case.node.end_daemon(Signal::SIGKILL);
     assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)), "it outlives the daemon");
@@ -176,7 +172,7 @@ fn the_smaller_of_two_programs_limits_stays() {
     let mut case = Case::start(LIMITED, QUICK);
     let group = Group::new(&mount);
     let idle = group.idle();
-    let machine = machine(&case);
+    let machine = case.node.machine();
     let theirs = |bytes| machine.set_limits(0, &group.dir, 0, bytes).expect("set by a program");
     theirs(CAP / 2);
     case.must_admit("web", CAP, idle.pid());
@@ -202,7 +198,7 @@ fn a_removed_cgroup_does_not_block_the_end_of_its_slice() {
         return;
     };
     let mut case = Case::start(LIMITED, QUICK);
-    let machine = machine(&case);
+    let machine = case.node.machine();
     for restart in [false, true] {
         let group = Group::new(&mount);
         let idle = group.idle();
@@ -240,7 +236,7 @@ fn a_required_limit_is_set_or_the_slice_is_refused() {
     let second = group.idle();
     let shared = case.refusal("other", CAP / 2, second.pid());
     assert!(shared.contains("no cgroup of its own"), "{shared}");
-    assert_eq!(limits(&machine(&case), &group.dir), Ok((0, CAP)), "the first one's stays");
+    assert_eq!(limits(&case.node.machine(), &group.dir), Ok((0, CAP)), "the first one's stays");
 }
 
 /// The driver cannot enforce the cap of what several control groups share.
@@ -274,7 +270,7 @@ fn without_a_leaf_or_when_off_a_slice_is_accounted() {
     let idle = group.idle();
     let case = Case::start(LIMITED, "cgroup_limits = \"off\"\n");
     case.must_admit("web", CAP, idle.pid());
-    assert_eq!(limits(&machine(&case), &group.dir), Err(LimitError::NotFound));
+    assert_eq!(limits(&case.node.machine(), &group.dir), Err(LimitError::NotFound));
     eventually("its enforcement level", || case.row("web")["memory_enforcement"] == "accounted");
     drop(case);
     let case = Case::start(LIMITED, "");
@@ -294,16 +290,14 @@ fn a_plain_command_gets_its_own_leaf_which_is_removed_at_its_end() {
         names.filter(|one| one.starts_with(&name)).count()
     };
     let run = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        command.args(["run", "--memory", "256MiB", "--pinned", "64MiB", "--name", "plain"]);
-        command.arg("--runtime-dir").arg(case.node.runtime_dir());
-        command.arg("--").args(words).stdin(Stdio::null());
+        let plain = ["run", "--memory", "256MiB", "--pinned", "64MiB", "--name", "plain"];
+        let mut command = command(&case.node, &plain);
+        command.arg("--").args(words);
         command
     };
     let mut child = run(&["sleep", "600"]).spawn().expect("gpuslice starts");
     let row = || {
-        let all = case.says(&["ps", "--json"]);
-        let all: serde_json::Value = serde_json::from_str(&all).expect("JSON");
+        let all = json(&case.node, &["ps", "--json"]);
         all["slices"].as_array().expect("slices").first().cloned()
     };
     eventually("a slice with a limit", || {

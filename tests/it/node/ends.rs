@@ -4,7 +4,7 @@ use super::cases::Case;
 use super::group::{Group, Idle, mount};
 use crate::harness::eventually;
 use crate::harness::node::denied;
-use gpuslice_sim_device::{LimitError, Machine, Role};
+use gpuslice_sim_device::LimitError;
 use gpuslice_wire::admin::Denial;
 use gpuslice_wire::units::GIB;
 use nix::sys::signal::Signal;
@@ -45,8 +45,7 @@ fn the_next_container_waits_until_the_limits_are_cleared() {
         return;
     };
     let case = Case::start(LIMITED, "");
-    let machine = Machine::open(&case.node.root().join("device"), Role::Observer);
-    let machine = machine.expect("the device");
+    let machine = case.node.machine();
     for _ in 0..10 {
         let (group, another) = (Group::new(&mount), Group::new(&mount));
         let first = group.idle();

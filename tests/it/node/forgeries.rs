@@ -5,8 +5,8 @@
 
 use super::cases::Case;
 use super::group::{Group, Idle, mount};
-use super::members::unshared;
 use crate::harness::agent::Agent;
+use crate::harness::process::private_mounts;
 use crate::harness::wire::Connection;
 use crate::harness::{Random, setting};
 use gpuslice_wire::frame::{RequestId, encode};
@@ -79,7 +79,7 @@ impl Actors {
             elsewhere: other.agent(),
             host: Agent::start(),
             alike: (alike.agent(), alike),
-            unshared: Agent::start_after(unshared),
+            unshared: Agent::start_after(private_mounts),
             case,
             web,
             other,

@@ -1,12 +1,13 @@
 //! A control group for a test, with processes in it.
 
 use crate::harness::agent::Agent;
+use crate::harness::process::KillOnDrop;
 use crate::harness::{is_root, skip};
 use gpuslice_host::cgroup;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Removed when dropped, with all its processes.
@@ -70,6 +71,12 @@ impl Group {
         Idle::of(&mut command)
     }
 
+    /// Whether its processes are stopped by the kernel.
+    pub fn is_frozen(&self) -> bool {
+        let events = fs::read_to_string(self.dir.join("cgroup.events")).expect("a group");
+        events.lines().any(|line| line == "frozen 1")
+    }
+
     /// Kills all processes in the group and removes it.
     pub fn remove(&self) {
         let _ = fs::write(self.dir.join("cgroup.kill"), "1");
@@ -88,22 +95,15 @@ impl Drop for Group {
     }
 }
 
-/// Ended when dropped.
-pub struct Idle(Child);
+/// A process that does nothing.
+pub struct Idle(KillOnDrop);
 
 impl Idle {
     pub fn of(command: &mut Command) -> Idle {
-        Idle(command.spawn().expect("it starts"))
+        Idle(KillOnDrop(command.spawn().expect("it starts")))
     }
 
     pub fn pid(&self) -> u32 {
         self.0.id()
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

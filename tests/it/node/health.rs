@@ -3,7 +3,9 @@
 
 use super::cases::Case;
 use crate::harness::agent_client::{AgentClient, claim, words};
-use crate::harness::node::{admit, denied, id};
+use crate::harness::cli::{command, json, refusal};
+use crate::harness::node::{admit, denied, id, is_admitted};
+use crate::harness::process::put_on_device;
 use crate::harness::{eventually, target_dir};
 use crate::time::helpers::{Helper, helpers};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
@@ -15,7 +17,6 @@ use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -24,10 +25,8 @@ use std::time::Duration;
 pub fn fail(case: &Case, xid: u32) {
     let program = target_dir().join("tenant");
     assert!(program.exists(), "tenant is not built; run packaging/stage debug");
-    let output = Command::new(program)
+    let output = put_on_device(&mut Command::new(program), &case.node)
         .args(["--seconds", "1", "--most-mib", "64"])
-        .env("LD_LIBRARY_PATH", case.node.root().join("driver"))
-        .env("GPUSLICE_SIM_DEVICE", case.node.root().join("device"))
         .env("GPUSLICE_SIM_FAULT", format!("xid:{xid}@launch=1"))
         .stdin(Stdio::null())
         .output()
@@ -131,10 +130,6 @@ fn ask(case: &Case, container: &str, gpus: &str, gib: u64) -> Answer {
     case.node.admin().ask(&admit(container, gpus, MemoryAsk::Exactly(Bytes(gib * GIB))))
 }
 
-fn is_admitted(answer: &Answer) -> bool {
-    matches!(answer, Answer::Admitted { .. })
-}
-
 /// NVML's index of the GPU of a slice.
 fn gpu_of(case: &Case, container: &str) -> Option<u32> {
     let rows = case.node.admin().list();
@@ -150,8 +145,8 @@ fn gpu_of(case: &Case, container: &str) -> Option<u32> {
 
 /// What `gpuslice gpus` shows as unpromised, MiB.
 fn unpromised(case: &Case) -> Vec<u64> {
-    let json: Value = serde_json::from_str(&case.says(&["gpus", "--json"])).expect("JSON");
-    let gpus = json["gpus"].as_array().expect("GPUs");
+    let all = json(&case.node, &["gpus", "--json"]);
+    let gpus = all["gpus"].as_array().expect("GPUs");
     gpus.iter().map(|gpu| gpu["memory_unpromised"].as_u64().expect("bytes") >> 20).collect()
 }
 
@@ -174,11 +169,9 @@ fn containers_without_a_claim_avoid_an_unhealthy_gpu() {
     client.attach(Bytes::ZERO);
     fail_until_listed(&case);
     is_refused(&case);
-    let mut run = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    run.args(["run", "--gpus", "0", "--memory", "1GiB", "--runtime-dir"]);
-    let output = run.arg(case.node.runtime_dir()).args(["--", "true"]).output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("GPU 0 is unhealthy"), "{said}");
+    let mut run = command(&case.node, &["run", "--gpus", "0", "--memory", "1GiB"]);
+    let said = refusal(&run.args(["--", "true"]).output().expect("it starts"));
+    assert!(said.contains("GPU 0 is unhealthy"), "{said}");
     // The healthy GPU has less memory left.
     assert!(is_admitted(&ask(&case, "second", "any", 1)));
     assert_eq!((gpu_of(&case, "second"), unpromised(&case)), (Some(1), vec![0, 7 * 1024]));
@@ -270,7 +263,7 @@ fn a_gpu_in_mig_mode_has_no_slices() {
     let (kind, why) = denied(case.node.admit("web", Bytes(GIB)));
     assert!(kind == Denial::Capacity && why.contains("nvidia-smi -i 0 -mig 0"), "{why}");
     let any = admit("web", "any", MemoryAsk::Exactly(Bytes(GIB)));
-    assert!(matches!(case.node.admin().ask(&any), Answer::Admitted { .. }));
+    assert!(is_admitted(&case.node.admin().ask(&any)));
     fail(&case, 79);
     assert_eq!(health(&agent).state, HealthState::Mig, "an error does not end the mode");
 }
@@ -279,7 +272,7 @@ fn a_gpu_in_mig_mode_has_no_slices() {
 #[test]
 fn a_gpu_that_is_not_seen_to_work_does_not_recover() {
     let case = Case::start("devices=1,mem=16GiB", "unhealthy_s = 6");
-    let watcher = || match helpers(case.node.pid()).get("--watch-nvml") {
+    let watcher = || match helpers(&case.node).get("--watch-nvml") {
         Some(Helper::Child(pid)) => Some(Pid::from_raw(*pid)),
         _ => None,
     };

@@ -4,14 +4,14 @@ use super::cases::Case;
 use super::group::{Group, Idle, mount};
 use crate::harness::agent::Agent;
 use crate::harness::node::Node;
+use crate::harness::process::{become_user, private_mounts};
 use crate::harness::wire::{Connection, TenantClient};
 use crate::harness::{is_root, skip};
 use gpuslice_wire::tenant::{Rejection, Reply};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
-use nix::mount::{MsFlags, mount as mount_at};
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::Signal;
-use nix::unistd::{Gid, Uid, chdir, setgroups, setresgid, setresuid};
+use nix::unistd::chdir;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -69,13 +69,6 @@ fn only_processes_in_the_containers_control_group_are_served() {
     }
 }
 
-/// Enters a new mount namespace, like a container's first process.
-pub(super) fn unshared() -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
-    Ok(mount_at(none, "/", none, private, none)?)
-}
-
 /// Like `nsenter --mount` from the host, which does not change control groups; or a container without one.
 #[test]
 fn processes_in_the_containers_mount_namespace_are_served() {
@@ -86,23 +79,20 @@ fn processes_in_the_containers_mount_namespace_are_served() {
     let mut first = Command::new("sleep");
     first.arg("600").stdin(Stdio::null());
     // SAFETY: two system calls on constants.
-    let first = Idle::of(unsafe { first.pre_exec(unshared) });
+    let first = Idle::of(unsafe { first.pre_exec(private_mounts) });
     case.must_admit("web", GIB / 4, first.pid());
     let socket = case.node.socket("web");
     let namespace = File::open(format!("/proc/{}/ns/mnt", first.pid())).expect("it lives");
     let entered = Agent::start_after(|| Ok(setns(&namespace, CloneFlags::CLONE_NEWNS)?));
     assert_served(entered.connect(&socket));
-    assert_refused(&Agent::start_after(unshared).connect(&socket));
+    assert_refused(&Agent::start_after(private_mounts).connect(&socket));
     assert_refused(&Agent::start().connect(&socket));
 }
 
 /// Becomes another user, inside a directory that this user cannot enter.
 fn as_nobody(dir: &Path) -> io::Result<()> {
     chdir(dir)?;
-    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-    setgroups(&[])?;
-    setresgid(gid, gid, gid)?;
-    Ok(setresuid(uid, uid, uid)?)
+    become_user(NOBODY)
 }
 
 /// This command's slice has no control group of its own, so its members are known by their user.

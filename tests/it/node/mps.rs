@@ -3,7 +3,8 @@
 use super::cases::Case;
 use super::group::{Group, Idle, mount};
 use crate::harness::agent_client::{AgentClient, words};
-use crate::harness::node::{admit, denied};
+use crate::harness::node::{admit, denied, is_admitted};
+use crate::harness::process::{KillOnDrop, put_on_device};
 use crate::harness::{eventually, target_dir};
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk};
 use gpuslice_wire::history::{EventKind, History};
@@ -15,14 +16,14 @@ use nix::sys::signal::Signal;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A daemon with samples in quick succession.
 const QUICK: &str = "accounting_interval_ms = 20\n";
 
 /// A program with the name of an MPS server, which has a context and memory on a GPU; killed when dropped.
-struct Server(Child);
+struct Server(KillOnDrop);
 
 impl Server {
     /// A command that becomes one.
@@ -33,10 +34,8 @@ impl Server {
             std::os::unix::fs::symlink(tenant, &program).expect("a link");
         }
         let mut command = Command::new(program);
-        command
+        put_on_device(&mut command, &case.node)
             .args(["--seconds", "100000", "--idle", "--most-mib", "64", "--device", gpu])
-            .env("LD_LIBRARY_PATH", case.node.root().join("driver"))
-            .env("GPUSLICE_SIM_DEVICE", case.node.root().join("device"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         command
@@ -48,18 +47,11 @@ impl Server {
         let mut line = String::new();
         let said = BufReader::new(server.stdout.take().expect("piped")).read_line(&mut line);
         assert!(said.is_ok_and(|len| len > 0), "it has its memory");
-        Server(server)
+        Server(KillOnDrop(server))
     }
 
     fn start(case: &Case, gpu: &str) -> Server {
         Server::of(Server::command(case, gpu))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -69,10 +61,6 @@ fn state(case: &Case, gpu: usize) -> HealthState {
 
 fn ask(case: &Case, container: &str, gpu: &str) -> Answer {
     case.node.admin().ask(&admit(container, gpu, MemoryAsk::Exactly(Bytes(GIB))))
-}
-
-fn is_admitted(answer: &Answer) -> bool {
-    matches!(answer, Answer::Admitted { .. })
 }
 
 /// The texts of the events of one kind.

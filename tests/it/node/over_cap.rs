@@ -43,8 +43,7 @@ impl Scene {
     }
 
     fn is_frozen(&self) -> bool {
-        let events = fs::read_to_string(self.group.dir.join("cgroup.events")).expect("a group");
-        events.lines().any(|line| line == "frozen 1")
+        self.group.is_frozen()
     }
 
     fn freezes(&self, word: &str) {

@@ -3,6 +3,7 @@
 use super::group::Group;
 use crate::harness::agent::Promised;
 use crate::harness::node::Node;
+use crate::harness::process::{KillOnDrop, put_on_device};
 use crate::harness::wire::TenantClient;
 use crate::harness::{PATIENCE, target_dir};
 use gpuslice_wire::units::Bytes;
@@ -12,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::channel;
 
 pub struct Stranger {
-    child: Child,
+    _child: KillOnDrop,
     _lines: BufReader<ChildStdout>,
     /// Bytes it got, and the GPU's total as the driver reported it.
     pub got: u64,
@@ -85,14 +86,14 @@ impl Stranger {
             .args(["--step-mib", "32", "--kernel-us", "20000"])
             .args(["--seconds", "600", "--with-reader"])
             .args(words)
-            .env("LD_LIBRARY_PATH", node.root().join("driver"))
-            .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
+        put_on_device(&mut command, node);
         command
     }
 
-    fn of(mut child: Child) -> Stranger {
+    fn of(child: Child) -> Stranger {
+        let mut child = KillOnDrop(child);
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
         let (sender, receiver) = channel();
         std::thread::spawn(move || {
@@ -101,19 +102,9 @@ impl Stranger {
             let _ = sender.send((line, lines));
         });
         // One that the daemon has frozen before says nothing.
-        let (line, lines) = receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            let _ = child.kill();
-            panic!("it has not told what it got")
-        });
+        let (line, lines) = receiver.recv_timeout(PATIENCE).expect("it tells what it got");
         let memory: Value = serde_json::from_str(&line).expect("a memory event");
         let number = |name: &str| memory[name].as_u64().expect("a number");
-        Stranger { got: number("got"), total: number("total"), child, _lines: lines }
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Stranger { got: number("got"), total: number("total"), _child: child, _lines: lines }
     }
 }

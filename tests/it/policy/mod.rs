@@ -7,10 +7,10 @@ mod live;
 mod words;
 
 use crate::harness::node::Node;
-use crate::harness::{PATIENCE, eventually, target_dir};
-use gpuslice_sim_device::{ContextId, Machine, Role};
+use crate::harness::{PATIENCE, cli, eventually, target_dir};
+use gpuslice_sim_device::{ContextId, Machine};
 use serde_json::Value;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
 /// The time over which parts are measured.
@@ -43,28 +43,22 @@ impl Drop for Tenant {
 impl Stage {
     fn new() -> Stage {
         let node = Node::start();
-        let device = node.root().join("device");
-        let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+        let machine = node.machine();
         Stage { node, machine }
     }
 
     /// `gpuslice WORDS` on this node, to its end.
     fn gpuslice(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        command.args(words).arg("--runtime-dir");
-        command.arg(self.node.runtime_dir()).stdin(Stdio::null());
-        command.output().expect("gpuslice starts")
+        cli::gpuslice(&self.node, words)
     }
 
     /// The same, which must succeed; returns its output.
     fn must(&self, words: &[&str]) -> String {
-        let output = self.gpuslice(words);
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
+        cli::must(&self.node, words)
     }
 
     fn ps(&self) -> Value {
-        serde_json::from_str(&self.must(&["ps", "--json"])).expect("JSON")
+        cli::json(&self.node, &["ps", "--json"])
     }
 
     /// A slice's row.
@@ -79,15 +73,11 @@ impl Stage {
     fn tenant(&self, name: &str, slice: &[&str], work: &[&str]) -> Tenant {
         let contexts = || self.machine.contexts(0).expect("GPU 0");
         let before = contexts();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        command.args(["run", "--quiet", "--memory", "1GiB", "--gpus", "0"]);
-        command.args(["--name", name]).args(slice);
-        command.arg("--runtime-dir").arg(self.node.runtime_dir());
+        let words = ["run", "--quiet", "--memory", "1GiB", "--gpus", "0", "--name", name];
+        let mut command = cli::command(&self.node, &[&words[..], slice].concat());
         command.arg("--").arg(target_dir().join("tenant"));
         command.args(["--seconds", "600", "--kernel-us", "2000", "--step-mib", "512"]);
-        command.args(work);
-        command.env("GPUSLICE_SIM_DEVICE", self.node.root().join("device"));
-        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(work).stdout(Stdio::null());
         let child = command.spawn().expect("gpuslice starts");
         let new = || contexts().into_iter().find(|id| !before.contains(id));
         eventually("the tenant has a context", || new().is_some());

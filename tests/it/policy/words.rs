@@ -2,8 +2,7 @@
 
 use super::Stage;
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
-use crate::harness::node::admit;
-use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
+use crate::harness::cli::refused;
 use gpuslice_wire::units::{Bytes, GIB, Percent};
 
 #[test]
@@ -11,12 +10,8 @@ fn invalid_options_are_refused_with_the_reason() {
     let stage = Stage::new();
     stage.node.must_admit("web", Bytes(GIB));
     let reserved = |name: &'static str, gpu: &'static str| {
-        let mut command = admit(name, gpu, MemoryAsk::Exactly(Bytes(GIB)));
-        if let Command::Admit { asked } = &mut command {
-            asked.share = Percent::new(30).ok();
-        }
-        let answer = stage.node.admin().ask(&command);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        let share = Percent::new(30).ok();
+        stage.node.must_admit_with(name, gpu, Bytes(GIB), |asked| asked.share = share);
     };
     let on = stage.ps()["slices"][0]["gpu"].clone();
     assert_eq!(on, stage.ps()["gpus"][0]["uuid"], "web is on GPU 0");
@@ -54,9 +49,7 @@ fn invalid_options_are_refused_with_the_reason() {
         (&["set", "missing", "--weight", "2"], "missing"),
     ];
     for (words, expected) in cases {
-        let output = stage.gpuslice(words);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success(), "{words:?}: {output:?}");
+        let said = refused(&stage.node, words);
         assert!(said.contains(expected), "{words:?}: {said}");
     }
     let nothing = stage.gpuslice(&["set", "web"]).status;

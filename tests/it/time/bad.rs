@@ -173,7 +173,7 @@ fn a_process_that_reports_drained_and_is_not() {
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
     // Its work comes past every gate, from this process.
-    let device = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
+    let device = node.machine_as(Role::Driver);
     let context = device.context_create(0).expect("a context");
     let work = Work { kind: Kind::Kernel, duration_ns: 3_000_000 };
     let mut ends = Ends::of(&good, &machine);

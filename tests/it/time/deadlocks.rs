@@ -5,26 +5,20 @@
 
 use super::{Tenant, strict_node};
 use crate::harness::node::Node;
-use crate::harness::{PATIENCE, target_dir};
+use crate::harness::process::{KillOnDrop, put_in_slice, put_on_device};
+use crate::harness::{PATIENCE, target_dir, within};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Enough for one launch in each round that is let go only after a while.
 const LIMIT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
 
 /// A program with these arguments on the node's device, in the slice `a` or outside of it.
 pub fn program(node: &Node, words: &[&str], slice: bool) -> Command {
-    let driver = node.root().join("driver");
     let mut command = Command::new(target_dir().join(words[0]));
-    command
-        .args(&words[1..])
-        .env("LD_LIBRARY_PATH", &driver)
-        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
+    put_on_device(command.args(&words[1..]), node);
     if slice {
-        command
-            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env("GPUSLICE_SOCKET", node.socket("a"))
-            .env("GPUSLICE_DRIVER_DIR", &driver);
+        put_in_slice(&mut command, node, "a");
     }
     command
 }
@@ -35,19 +29,11 @@ pub fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
     command.stdout(Stdio::null()).spawn().expect("deadlocks is staged")
 }
 
-pub fn expect_no_deadlock(case: &str, mut program: Child) {
-    let start = Instant::now();
-    loop {
-        match program.try_wait().expect("ours") {
-            Some(status) => return assert!(status.success(), "{case}: {status}"),
-            None if start.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(5)),
-            None => {
-                let _ = program.kill();
-                let _ = program.wait();
-                panic!("{case} does not end");
-            }
-        }
-    }
+pub fn expect_no_deadlock(case: &str, program: Child) {
+    let mut program = KillOnDrop(program);
+    within(LIMIT, case, || program.try_wait().expect("ours").is_some());
+    let status = program.wait().expect("ours");
+    assert!(status.success(), "{case}: {status}");
 }
 
 fn try_case(case: &str, rounds: u32) {

@@ -1,29 +1,16 @@
 //! `gpuslice events`: what happened to the containers of a node, with sizes, processes and users.
 
 use super::{Tenant, must, node};
+use crate::harness::cli::{command, events, refused};
 use crate::harness::eventually;
 use crate::harness::node::{Node, denied};
+use crate::harness::process::KillOnDrop;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
-
-fn command(node: &Node, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command.arg("events").args(words).arg("--runtime-dir").arg(node.runtime_dir());
-    command
-}
-
-/// The events, oldest first.
-fn events(node: &Node, words: &[&str]) -> Vec<Value> {
-    let output = command(node, &[&["--json"], words].concat()).output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let text = String::from_utf8(output.stdout).expect("text");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
 
 /// The last event of that kind.
 pub fn last(node: &Node, container: &str, kind: &str) -> Option<Value> {
@@ -70,8 +57,7 @@ fn the_life_of_a_container() {
     let numbers: Vec<u64> = all.iter().filter_map(|event| event["sequence"].as_u64()).collect();
     assert_eq!(numbers, (1..=all.len() as u64).collect::<Vec<_>>());
     // lines for people
-    let output = command(&node, &["--slice", "a"]).output().expect("it starts");
-    let text = String::from_utf8(output.stdout).expect("text");
+    let text = must(&node, &["events", "--slice", "a"]);
     assert!(
         text.contains("  cap-changed     a                 gpu 0 (simulated): 1GiB -> 2GiB (pid "),
         "{text}"
@@ -113,21 +99,12 @@ fn a_flood_hides_no_events_of_others() {
     assert!((8..=10_000).contains(&counted), "{counted}");
 }
 
-struct Follower(Child);
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_follower_sees_each_event_also_of_the_next_daemon() {
     let (mut node, _machine) = node();
-    let mut follow = command(&node, &["--follow", "--json"]);
+    let mut follow = command(&node, &["events", "--follow", "--json"]);
     let child = follow.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-    let mut follower = Follower(child);
+    let mut follower = KillOnDrop(child);
     let out = follower.0.stdout.take().expect("a pipe");
     let mut lines = BufReader::new(out).lines();
     let mut next = || {
@@ -174,8 +151,7 @@ fn the_user_that_logged_in_is_told() {
     let retuned = last(&node, "web", "retuned").expect("a change");
     let me = nix::unistd::getuid().as_raw();
     assert_eq!((&retuned["uid"], &retuned["login_uid"]), (&me.into(), &1234.into()));
-    let output = command(&node, &["--slice", "web"]).output().expect("it starts");
-    let text = String::from_utf8(output.stdout).expect("text");
+    let text = must(&node, &["events", "--slice", "web"]);
     assert!(text.contains(&format!(", uid {me}, login 1234)")), "{text}");
 }
 
@@ -185,9 +161,8 @@ fn bad_words_are_refused() {
     for (words, why) in
         [(&["--since", "soon"][..], "invalid value"), (&["--since"], "a value is required")]
     {
-        let output = command(&node, words).output().expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(why), "{words:?}: {said}");
+        let said = refused(&node, &[&["events"], words].concat());
+        assert!(said.contains(why), "{words:?}: {said}");
     }
     assert_eq!(events(&node, &["--since", "1h"]).len(), 1);
     std::thread::sleep(Duration::from_millis(50));

@@ -5,24 +5,24 @@
 //! longer, so each test makes its own by far the largest.
 
 use super::helpers::waits_in;
-use super::{Tenant, must, node, put_in_slice};
-use crate::harness::eventually;
+use super::wall_time::{self, culprit, largest, number};
+use super::{Tenant, must, node, put_in_slice, settles};
+use crate::harness::cli;
 use crate::harness::node::{Node, admit};
-use crate::harness::target_dir;
-use gpuslice_wire::admin::{Answer, MemoryAsk};
+use crate::harness::process::KillOnDrop;
+use crate::harness::{eventually, target_dir};
+use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// `gpuslice explain WORDS` on this node.
 fn command(node: &Node, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command.arg("explain").args(words).arg("--runtime-dir").arg(node.runtime_dir());
-    command
+    cli::command(node, &[&["explain"], words].concat())
 }
 
 /// Its answer about each of the container's GPUs.
@@ -77,20 +77,10 @@ fn assert_why(node: &Node, answer: &Value, why: &str, try_this: &str) {
 }
 
 /// A program in a container's slice.
-fn spawn(node: &Node, container: &str, program: &[&str]) -> Guard {
+fn spawn(node: &Node, container: &str, program: &[&str]) -> KillOnDrop {
     let mut command = Command::new(program[0]);
-    put_in_slice(command.args(&program[1..]), node, container);
-    Guard(command.spawn().expect("it starts"))
-}
-
-/// Killed when dropped.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    put_in_slice(command.args(&program[1..]), node, container).stdout(Stdio::null());
+    KillOnDrop(command.spawn().expect("it starts"))
 }
 
 #[test]
@@ -122,7 +112,12 @@ fn a_neighbours_long_kernels() {
     let _long = Tenant::with(&node, &machine, "b", 700_000, &["--batch", "1"]);
     let short = Tenant::with(&node, &machine, "a", 1_000, &["--batch", "1"]);
     short.gets(&machine, Duration::from_millis(200));
-    let before = explained(&node);
+    let mut before = Value::Null;
+    let (parts, time) = wall_time::parts(&node, "a", || before = explained(&node));
+    assert!(parts["waiting"] >= 250, "{parts:?}");
+    let (container, longest, cause) = culprit(&time);
+    assert_eq!((container, cause), ("b", "long-kernel"), "{time}");
+    assert!(longest > Duration::from_millis(300), "{longest:?}");
     assert_eq!((&before["behind"], &before["cause"]), (&"b".into(), &"long-kernel".into()));
     assert_why(&node, &before, "behind", "gpuslice set b --share-limit 50");
     // It helps: the long one is at its limit, and the other one has the rest. A lower class of the long one does not.
@@ -152,6 +147,12 @@ fn its_own_data_loading() {
     let _busy = Tenant::start(&node, &machine, "b", 500);
     let loader = Tenant::with(&node, &machine, "a", 2_000, &["--pause-us", "200000"]);
     loader.gets(&machine, Duration::from_millis(6));
+    let (_, time) = settles(
+        "a program that does not wait, though another container is always busy",
+        || wall_time::parts_of_a_while(&node, "a"),
+        |(parts, _)| largest(parts) == "idle" && parts["waiting"] + parts["handover"] < 200,
+    );
+    assert_eq!(culprit(&time).0, "b");
     let answer = explained(&node);
     assert_eq!(answer["why"], "idle", "{answer}");
     assert!(answer["sentence"].as_str().is_some_and(|it| it.contains("no work for the GPU")));
@@ -185,7 +186,14 @@ fn a_higher_class() {
     let _high = Tenant::start(&node, &machine, "b", 500);
     let low = Tenant::start(&node, &machine, "a", 500);
     low.gets(&machine, Duration::from_millis(10));
-    let answer = explained_as(&node, |it| it["cause"] == "higher-class");
+    let mut answer = Value::Null;
+    let explain = || answer = explained_as(&node, |it| it["cause"] == "higher-class");
+    let (parts, time) = wall_time::parts(&node, "a", explain);
+    assert_eq!((largest(&parts), culprit(&time).0), ("waiting", "b"));
+    // Not the longest single wait: a busy machine may stop the other program in the middle of its turn.
+    let causes = time["behind"][0]["by_cause_ns"].as_object().expect("times by cause");
+    let most = causes.iter().max_by_key(|(_, ns)| number(ns)).expect("five causes");
+    assert_eq!(most.0, "higher-class", "{time}");
     assert_eq!((&answer["behind"], &answer["cause"]), (&"b".into(), &"higher-class".into()));
     assert_why(&node, &answer, "behind", "gpuslice set a --priority high");
 }
@@ -196,9 +204,7 @@ fn a_higher_class() {
 fn a_missing_partner_of_a_gang() {
     let (node, machine) = node();
     for (container, gpus) in [("c", "0,1"), ("d", "1")] {
-        let ask = admit(container, gpus, MemoryAsk::Exactly(Bytes(GIB)));
-        let answer = node.admin().ask(&ask);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        node.must_grant(&admit(container, gpus, MemoryAsk::Exactly(Bytes(GIB))));
     }
     must(&node, &["set", "d", "--weight", "9"]);
     let collectives = target_dir().join("collectives").display().to_string();
@@ -285,9 +291,7 @@ fn a_program_alone_that_uses_little() {
     let claimed = answer["time"]["running_ns"].as_f64().zip(answer["wall_ns"].as_f64());
     assert!(claimed.is_some_and(|(running, wall)| running > 0.5 * wall), "{answer}");
     assert!(answer["got"].as_f64().is_some_and(|got| got < 0.3), "{answer}");
-    let mut gpus = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    let gpus = gpus.args(["gpus", "--json", "--runtime-dir"]).arg(node.runtime_dir()).output();
-    let gpus: Value = serde_json::from_slice(&gpus.expect("it starts").stdout).expect("JSON");
+    let gpus = cli::json(&node, &["gpus", "--json"]);
     assert!(gpus["gpus"][0]["busy"].as_f64().is_some_and(|busy| busy < 0.3), "{gpus}");
 }
 

@@ -5,10 +5,12 @@
 //! the whole run. A pause of the machine is charged to the holder of the turn, so the bounds are wide.
 
 use super::{Tenant, bill, shown, strict_node};
+use crate::harness::cli::command;
 use crate::harness::node::{Node, admit};
+use crate::harness::process::{put_in_slice, put_on_device};
 use crate::harness::wire::client_page;
 use crate::harness::{PATIENCE, eventually, target_dir};
-use gpuslice_wire::admin::{Answer, Command as Admin, MemoryAsk};
+use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::policy::Gangs;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
@@ -18,18 +20,10 @@ use std::time::{Duration, Instant};
 
 /// The program for so many seconds, in the slice `container` or outside of any.
 fn start(node: &Node, seconds: u64, container: Option<&str>) -> Child {
-    let driver = node.root().join("driver");
     let mut command = Command::new(target_dir().join("collectives"));
-    command
-        .arg(seconds.to_string())
-        .env("LD_LIBRARY_PATH", &driver)
-        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
-        .stdout(Stdio::piped());
+    let command = put_on_device(command.arg(seconds.to_string()), node).stdout(Stdio::piped());
     if let Some(container) = container {
-        command
-            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-            .env("GPUSLICE_SOCKET", node.socket(container))
-            .env("GPUSLICE_DRIVER_DIR", &driver);
+        put_in_slice(command, node, container);
     }
     command.spawn().expect("collectives are staged")
 }
@@ -55,9 +49,7 @@ fn ends(what: &str, mut program: Child, within: Duration) -> u64 {
 fn collectives_beside_each_other() {
     let (node, machine) = strict_node("time::gang");
     for container in ["c", "d"] {
-        let ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
-        let answer = node.admin().ask(&ask);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        node.must_grant(&admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB))));
     }
     assert!(ends("bare", start(&node, 1, None), PATIENCE) > 0);
     let single = Tenant::start(&node, &machine, "b", 500);
@@ -102,7 +94,7 @@ fn a_command_that_opts_out_of_gangs() {
     for (option, gang) in [("never", false), ("auto", true)] {
         let before = node.containers();
         let words = ["run", "--memory", "1GiB", "--gpus", "all", "--gang", option];
-        let mut run = super::suspend::command(&node, &words);
+        let mut run = command(&node, &words);
         let mut run = run.args(["--", "sleep", "60"]).spawn().expect("it starts");
         let id = || node.containers().into_iter().find(|it| !before.contains(it));
         eventually("its slice", || id().is_some());
@@ -121,12 +113,7 @@ fn a_command_that_opts_out_of_gangs() {
 fn a_container_that_opts_out_of_gangs() {
     let (mut node, _truth) = strict_node("time::gang");
     for (container, gangs) in [("c", Gangs::Auto), ("d", Gangs::Never)] {
-        let mut ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
-        if let Admin::Admit { asked } = &mut ask {
-            asked.gang = gangs;
-        }
-        let answer = node.admin().ask(&ask);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        node.must_admit_with(container, "0,1", Bytes(GIB), |asked| asked.gang = gangs);
     }
     for _ in 0..2 {
         let both = ["c", "d"].map(|container| works_on_both(&node, container));

@@ -5,11 +5,11 @@
 
 use super::deadlocks::{expect_no_deadlock, start};
 use super::{Tenant, must, node};
+use crate::harness::eventually;
 use crate::harness::node::Node;
-use crate::harness::{PATIENCE, eventually};
 use gpuslice_sim_device::Machine;
 use nix::sys::signal::Signal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const A_WHILE: Duration = Duration::from_millis(30);
 
@@ -47,9 +47,7 @@ fn gates_exist_while_a_higher_class_does() {
 fn an_administrator_can_do_without() {
     let (mut node, machine) = ranked();
     node.end_daemon(Signal::SIGTERM);
-    let config = node.root().join("no-gates.toml");
-    std::fs::write(&config, "stream_gates = false\n").expect("written");
-    node.start_daemon(&["--config", config.to_str().expect("a path")]);
+    node.start_configured("stream_gates = false\n");
     let low = Tenant::start(&node, &machine, "a", 50);
     let high = pulse(&node, &machine);
     for _ in 0..10 {
@@ -92,11 +90,7 @@ fn a_process_ends_with_its_gates_closed() {
     eventually("gates", || low.claims() == 2);
     high.gets(&machine, A_WHILE);
     low.signal(Signal::SIGTERM);
-    let start = Instant::now();
-    while low.child.try_wait().expect("ours").is_none() {
-        assert!(start.elapsed() < PATIENCE, "it never ends");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("its end", || low.child.try_wait().expect("ours").is_some());
     high.gets(&machine, A_WHILE);
 }
 

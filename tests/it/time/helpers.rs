@@ -6,17 +6,17 @@
 //! journald and the service manager is in `tests/it/daemon/unread_log.rs`, `src/daemon/journal.rs` and
 //! `src/daemon/service.rs`.
 
-use super::Tenant;
 use super::hangs::{LONG_US, Scene};
-use super::suspend::command;
+use super::{Tenant, must};
 use crate::daemon::old_kernel::as_on_an_old_kernel;
 use crate::daemon::privileges::{DAC_OVERRIDE, SYS_PTRACE, expect_lowered};
-use crate::harness::node::{Node, admit};
+use crate::harness::cli::command;
+use crate::harness::node::{Node, admit_first};
 use crate::harness::wire::container_page;
 use crate::harness::{eventually, is_root, skip};
 use crate::node::group::{Group, Idle, mount};
 use crate::node::stranger::Stranger;
-use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
+use gpuslice_wire::admin::{Answer, MemoryAsk};
 use gpuslice_wire::history::{EventKind, History};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::Reply;
@@ -118,32 +118,27 @@ fn state(helper: Helper) -> Option<char> {
 }
 
 /// The daemon's helpers by name: a thread's own, or the word that tells a child what to do.
-pub fn helpers(daemon: Pid) -> BTreeMap<String, Helper> {
-    let mut found = BTreeMap::new();
+pub fn helpers(node: &Node) -> BTreeMap<String, Helper> {
+    let children = node.children().into_iter();
+    let mut found: BTreeMap<_, _> =
+        children.map(|(duty, pid)| (duty, Helper::Child(pid.as_raw()))).collect();
+    let daemon = node.pid().as_raw();
     let tasks = fs::read_dir(format!("/proc/{daemon}/task")).expect("it lives");
     for task in tasks.map_while(Result::ok).map(|task| task.path()) {
         let id: i32 = task.file_name().and_then(|id| id.to_str()?.parse().ok()).expect("a number");
-        let read = |file| fs::read_to_string(task.join(file)).unwrap_or_default();
-        if id != daemon.as_raw() {
-            found.insert(read("comm").trim().to_owned(), Helper::Thread(id));
-        }
-        for child in read("children").split_whitespace() {
-            let words = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
-            let duty = words.split('\0').nth(1).unwrap_or_default().to_owned();
-            // One that has ended, and that the daemon has not waited for yet, has no words.
-            if !duty.is_empty() {
-                found.insert(duty, Helper::Child(child.parse().expect("a number")));
-            }
+        if id != daemon {
+            let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+            found.insert(name.trim().to_owned(), Helper::Thread(id));
         }
     }
     found
 }
 
 /// One of them, as soon as it is there.
-fn helper(daemon: Pid, name: &str) -> Helper {
+fn helper(node: &Node, name: &str) -> Helper {
     let mut found = None;
     eventually(name, || {
-        found = helpers(daemon).remove(name);
+        found = helpers(node).remove(name);
         found.is_some()
     });
     found.expect("just seen")
@@ -187,12 +182,8 @@ impl OverCap {
     fn start(node: &Node) -> Option<OverCap> {
         let group = Group::new(&mount(TEST)?);
         let idle = group.idle();
-        let mut ask = admit("over", "0", MemoryAsk::Exactly(Bytes(64 * MIB)));
-        if let AdminCommand::Admit { asked } = &mut ask {
-            asked.pid = idle.pid();
-        }
-        let answer = node.admin().ask(&ask);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        let memory = MemoryAsk::Exactly(Bytes(64 * MIB));
+        node.must_grant(&admit_first("over", "0", memory, idle.pid()));
         let stranger = Stranger::start_with(node, &group, &["--most-mib", "128", "--idle"]);
         let over = OverCap { group, _idle: idle, _stranger: stranger };
         eventually("a frozen group", || over.is_frozen());
@@ -200,17 +191,15 @@ impl OverCap {
     }
 
     fn is_frozen(&self) -> bool {
-        let events = fs::read_to_string(self.group.dir.join("cgroup.events")).expect("a group");
-        events.lines().any(|line| line == "frozen 1")
+        self.group.is_frozen()
     }
 }
 
 /// The thread that freezes groups hangs, and is asked to let a group go on: it does so when it does not hang any more.
 fn the_thread_that_freezes_groups(scene: &Scene) {
     let Some(over) = OverCap::start(&scene.node) else { return };
-    let hung = Hung::new(helper(scene.node.pid(), "over-cap"));
-    let set = command(&scene.node, &["set", "over", "--memory", "1GiB"]).output();
-    assert!(set.expect("it starts").status.success());
+    let hung = Hung::new(helper(&scene.node, "over-cap"));
+    must(&scene.node, &["set", "over", "--memory", "1GiB"]);
     eventually("the thread is asked", || {
         let is_thawed =
             |event: &History| matches!(event, History::Entry { kind: EventKind::Thawed, .. });
@@ -228,14 +217,13 @@ fn a_helper_that_hangs_stops_nothing() {
         return skip(TEST, "holding a thread needs root");
     }
     let scene = Scene::of(CONFIG, as_on_an_old_kernel);
-    let daemon = scene.node.pid();
     the_thread_that_freezes_groups(&scene);
     // The connections that end meanwhile wait for the child that closes sockets, which is killed and replaced.
     let known = ["claims", "nvml", "--ask-nvml", "--close-sockets", "--stop-work", "--watch-nvml"];
     for name in known {
         let long = (name == "--stop-work")
             .then(|| Tenant::start(&scene.node, &scene.machine, "a", LONG_US));
-        let hung = Hung::new(helper(daemon, name));
+        let hung = Hung::new(helper(&scene.node, name));
         all_goes_on(&scene, name);
         drop((hung, long));
     }
@@ -244,7 +232,7 @@ fn a_helper_that_hangs_stops_nothing() {
     scene.faults("hang=checkpoint");
     let mut suspend =
         command(&scene.node, &["suspend", "a"]).stderr(Stdio::null()).spawn().expect("it starts");
-    let Helper::Child(mover) = helper(daemon, "--move-memory") else {
+    let Helper::Child(mover) = helper(&scene.node, "--move-memory") else {
         panic!("a thread moves memory")
     };
     // The old kernel is a filter more.
@@ -255,7 +243,7 @@ fn a_helper_that_hangs_stops_nothing() {
     drop(moved);
     suspend.wait().expect("ours");
     let also = ["over-cap", "--move-memory"];
-    let now = helpers(daemon);
+    let now = helpers(&scene.node);
     let unknown = |name: &&String| ![&known[..], &also].concat().contains(&name.as_str());
     let unknown: Vec<&String> = now.keys().filter(unknown).collect();
     assert!(unknown.is_empty(), "helpers that this test does not hang: {unknown:?}");

@@ -1,6 +1,8 @@
 //! The last minutes and recorded turns: what `gpuslice plot` and `gpuslice record` show is what the tenants got.
 
+use super::wall_time::number;
 use super::{Tenant, bill, must, node, settles};
+use crate::harness::cli::{json, refused};
 use crate::harness::eventually;
 use crate::harness::node::{Node, denied};
 use gpuslice_wire::admin::{Answer, Command, Denial};
@@ -9,22 +11,6 @@ use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::Bytes;
 use serde_json::Value;
 use std::time::{Duration, Instant};
-
-fn run(node: &Node, words: &[&str]) -> String {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    let output = command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).output();
-    let output = output.expect("it starts");
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
-}
-
-fn json(node: &Node, words: &[&str]) -> Value {
-    serde_json::from_str(&run(node, words)).expect("JSON")
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("a number, not {value}"))
-}
 
 /// The samples of a container, oldest first.
 fn samples(node: &Node, container: &str) -> Vec<Value> {
@@ -81,13 +67,13 @@ fn the_last_minutes_show_what_each_slice_got() {
     drop(heavy);
     must(&node, &["rm", "--force", "b"]);
     // an ended slice is remembered, by its name too
-    let lines = run(&node, &["plot", "--since", "1m"]);
+    let lines = must(&node, &["plot", "--since", "1m"]);
     assert!(lines.contains("\n  a  ") && lines.contains("\n  b  "), "{lines}");
-    assert!(run(&node, &["plot", "--slice", "b"]).contains("\n  b  "));
+    assert!(must(&node, &["plot", "--slice", "b"]).contains("\n  b  "));
     let picture = node.root().join("out.svg").display().to_string();
     let table = node.root().join("out.csv").display().to_string();
-    run(&node, &["plot", "-o", &picture]);
-    run(&node, &["plot", "--slice", "a", "-o", &table]);
+    must(&node, &["plot", "-o", &picture]);
+    must(&node, &["plot", "--slice", "a", "-o", &table]);
     let picture = std::fs::read_to_string(&picture).expect("a picture");
     assert!(picture.starts_with("<svg ") && picture.contains(">b</text>"), "{picture}");
     let table = std::fs::read_to_string(&table).expect("a table");
@@ -152,7 +138,7 @@ fn are_exclusive(events: &[Value], kinds: &[&str]) -> bool {
 fn recorded(node: &Node) -> Recorded {
     let file = node.root().join("turns.json").display().to_string();
     let before = ["a", "b"].map(|it| bill(node, it));
-    run(node, &["record", "--for", "1500ms", "-o", &file]);
+    must(node, &["record", "--for", "1500ms", "-o", &file]);
     let after = ["a", "b"].map(|it| bill(node, it));
     let text = std::fs::read_to_string(&file).expect("a trace");
     let trace: Value = serde_json::from_str(&text).expect("JSON");
@@ -195,10 +181,10 @@ fn a_recording_has_the_turns_of_a_stretch() {
         },
     );
     let picture = node.root().join("turns.svg").display().to_string();
-    run(&node, &["record", "--for", "2s", "-o", &picture]);
+    must(&node, &["record", "--for", "2s", "-o", &picture]);
     let picture = std::fs::read_to_string(&picture).expect("a picture");
     assert!(picture.contains("turns of ") && picture.contains(">a</text>"), "{picture}");
-    let told = run(&node, &["record", "--for", "2s"]);
+    let told = must(&node, &["record", "--for", "2s"]);
     assert!(told.starts_with("NAME ") && told.contains("\na "), "{told}");
 }
 
@@ -214,12 +200,9 @@ fn bad_words_are_refused() {
         (&["record", "--for", "1h"], "not between 10ms and 60s"),
         (&["record", "-o", "out.csv"], ".svg for a picture or in .json"),
     ] {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-        let output = command.args(words).arg("--runtime-dir").arg(node.runtime_dir()).output();
-        let output = output.expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(why), "{words:?}: {said}");
+        let said = refused(&node, words);
+        assert!(said.contains(why), "{words:?}: {said}");
     }
-    assert_eq!(run(&node, &["plot"]), "no slice has used a GPU in this time\n");
-    assert_eq!(run(&node, &["record", "--for", "10ms"]), "no slice used a GPU in this time\n");
+    assert_eq!(must(&node, &["plot"]), "no slice has used a GPU in this time\n");
+    assert_eq!(must(&node, &["record", "--for", "10ms"]), "no slice used a GPU in this time\n");
 }

@@ -32,9 +32,7 @@ fn patient(idle_us: u64) -> (Node, Machine) {
     go_before_other_work();
     let (mut node, machine) = node();
     node.end_daemon(Signal::SIGTERM);
-    let config = node.root().join("idle.toml");
-    std::fs::write(&config, format!("idle_us = {idle_us}\n")).expect("written");
-    node.start_daemon(&["--config", config.to_str().expect("a path")]);
+    node.start_configured(&format!("idle_us = {idle_us}\n"));
     (node, machine)
 }
 

@@ -26,17 +26,18 @@ mod suspend;
 mod waits;
 mod wall_time;
 
+use crate::harness::cli::{must, shown};
 use crate::harness::node::Node;
+use crate::harness::process::{KillOnDrop, put_in_slice};
 use crate::harness::{PATIENCE, eventually, setting, target_dir};
 use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status, now_ns};
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
-use serde_json::Value;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -62,28 +63,15 @@ fn with_slices(node: Node) -> (Node, Machine) {
     for container in ["a", "b"] {
         node.must_admit(container, Bytes(GIB));
     }
-    let device = node.root().join("device");
-    let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+    let machine = node.machine();
     (node, machine)
 }
 
 /// A tenant that always wants the GPU.
 struct Tenant {
     container: &'static str,
-    child: Child,
+    child: KillOnDrop,
     context: ContextId,
-}
-
-/// Lets a program run in a container's slice, by preload injection; its output is dropped.
-fn put_in_slice(command: &mut Command, node: &Node, container: &str) {
-    let driver = node.root().join("driver");
-    command
-        .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
-        .env("GPUSLICE_SOCKET", node.socket(container))
-        .env("GPUSLICE_DRIVER_DIR", &driver)
-        .env("LD_LIBRARY_PATH", &driver)
-        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
-        .stdout(Stdio::null());
 }
 
 impl Tenant {
@@ -127,8 +115,8 @@ impl Tenant {
         work: Duration,
     ) -> Tenant {
         let before = machine.contexts(0).expect("a GPU");
-        put_in_slice(&mut command, node, container);
-        let child = command.spawn().expect("the tenant starts");
+        put_in_slice(&mut command, node, container).stdout(Stdio::null());
+        let child = KillOnDrop(command.spawn().expect("the tenant starts"));
         let fresh = || {
             let now = machine.contexts(0).expect("a GPU");
             now.into_iter().find(|context| !before.contains(context))
@@ -190,13 +178,6 @@ impl Tenant {
     }
 }
 
-impl Drop for Tenant {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Reads the ends of a tenant's work as they come.
 struct Ends {
     context: ContextId,
@@ -239,7 +220,7 @@ impl Ends {
 #[test]
 fn a_stall_counts_before_it_ends() {
     let node = Node::start();
-    let machine = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
+    let machine = node.machine_as(Role::Driver);
     let context = machine.context_create(0).expect("a context");
     let mut ends = Ends::after(context, 0);
     std::thread::sleep(Duration::from_millis(20));
@@ -323,26 +304,6 @@ impl Drop for Hiccups {
             let _ = thread.join();
         }
     }
-}
-
-/// `gpuslice WORDS` on this node.
-fn must(node: &Node, words: &[&str]) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    let output = command.args(words).arg("--runtime-dir");
-    let output = output.arg(node.runtime_dir()).output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {said}");
-}
-
-/// What `gpuslice ps --json` shows of a container.
-fn shown(node: &Node, container: &str) -> Value {
-    let mut ps = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    ps.args(["ps", "--json", "--runtime-dir"]);
-    let output = ps.arg(node.runtime_dir()).output().expect("it starts");
-    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let slices = all["slices"].as_array().expect("a list");
-    let found = slices.iter().find(|slice| slice["container"] == container);
-    found.expect("a slice").clone()
 }
 
 /// GPU time charged to a container so far.

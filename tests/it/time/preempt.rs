@@ -2,11 +2,10 @@
 
 use super::events::last;
 use super::{Tenant, bill, shown, stopped_only_when_late};
-use crate::harness::node::{Node, admit};
+use crate::harness::node::Node;
 use crate::harness::profiles::simulated;
 use crate::harness::{PATIENCE, eventually};
-use gpuslice_sim_device::{Machine, Role, Seq, Status};
-use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
+use gpuslice_sim_device::{Machine, Seq, Status};
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Bytes, GIB, Weight};
 use nix::sys::signal::Signal;
@@ -41,15 +40,11 @@ pub fn node_started(
     change(&mut daemon);
     node.start_command(daemon);
     for (container, weighs, class) in containers {
-        let mut command = admit(container, "0", MemoryAsk::Exactly(Bytes(GIB)));
-        if let AdminCommand::Admit { asked } = &mut command {
+        node.must_admit_with(container, "0", Bytes(GIB), |asked| {
             (asked.class, asked.weight) = (*class, Weight::new(*weighs).ok());
-        }
-        let answer = node.admin().ask(&command);
-        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        });
     }
-    let device = node.root().join("device");
-    let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+    let machine = node.machine();
     (node, machine)
 }
 

@@ -12,7 +12,6 @@ use gpuslice_wire::page::may_launch;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;
 use nix::sys::signal::Signal;
-use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -130,7 +129,7 @@ fn slices_follow_weights_and_not_tenants() {
         eventually("it is told", || number(&node, "a", "time_slice_changes") == 1);
         assert_eq!(number(&node, "b", "time_slice_changes"), 0);
         assert!(node.log().contains("changes its own time slices"));
-        let said = said(&node, &["ps"]);
+        let said = must(&node, &["ps"]);
         assert_eq!(said.matches("time slice changed").count(), 1, "{said}");
         must(&node, &["set", "a", "--weight", "3"]);
         wait_for(&machine, &both, [2_000; 2]);
@@ -161,12 +160,4 @@ fn where_they_cannot_be_set() {
     }
     assert_eq!(slices(&machine, &both), [OWN_US; 2]);
     assert_eq!(node.log().matches(said).count(), 2, "and not again");
-}
-
-/// What `gpuslice WORDS` prints.
-fn said(node: &Node, words: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command.args(words).arg("--runtime-dir");
-    let output = command.arg(node.runtime_dir()).output().expect("it starts");
-    String::from_utf8(output.stdout).expect("text")
 }

@@ -10,9 +10,7 @@ use std::time::Duration;
 fn weights_hold_for_programs_that_synchronise() {
     let (mut node, machine) = node();
     node.end_daemon(Signal::SIGTERM);
-    let config = node.root().join("idle.toml");
-    std::fs::write(&config, "idle_us = 20000\n").expect("written");
-    node.start_daemon(&["--config", config.to_str().expect("a path")]);
+    node.start_configured("idle_us = 20000\n");
     must(&node, &["set", "b", "--weight", "3"]);
     let step = ["--pause-us", "1000"];
     let light = Tenant::with(&node, &machine, "a", 30_000, &step);

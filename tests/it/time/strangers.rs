@@ -55,7 +55,7 @@ impl Scene {
         let containers = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
         let (node, machine) = node_of(CONFIG, "on", &containers);
         let victim = Tenant::start(&node, &machine, "b", 500);
-        let device = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
+        let device = node.machine_as(Role::Driver);
         let context = device.context_create(0).expect("a context");
         Scene { node, machine, victim, device, context }
     }

@@ -4,13 +4,14 @@
 
 use super::helpers::{Helper, helpers};
 use super::{Tenant, must, node};
+use crate::harness::cli::{self, command, json, refusal, refused};
 use crate::harness::node::Node;
 use crate::harness::{eventually, target_dir};
 use gpuslice_sim_device::{Config, Machine, ProcessState, Role};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -19,28 +20,9 @@ const MORE: Duration = Duration::from_millis(200);
 /// What a tenant holds beside its context: all of its cap in steps of 512 MiB.
 const HELD: u64 = 512 << 20;
 
-pub fn command(node: &Node, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command.args(words).arg("--runtime-dir").arg(node.runtime_dir());
-    command
-}
-
-fn gpuslice(node: &Node, words: &[&str]) -> Output {
-    command(node, words).output().expect("it starts")
-}
-
-/// The command is refused; returns why.
-fn refused(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
-    said
-}
-
 /// What `gpuslice explain` says of a container.
 fn explained(node: &Node, container: &str) -> Value {
-    let output = gpuslice(node, &["explain", container, "--json", "--seconds", "1"]);
-    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    all["slices"][0].clone()
+    json(node, &["explain", container, "--json", "--seconds", "1"])["slices"][0].clone()
 }
 
 fn is_suspended(node: &Node, container: &str) -> bool {
@@ -49,9 +31,7 @@ fn is_suspended(node: &Node, container: &str) -> bool {
 
 /// The first GPU, as `gpuslice gpus` shows it.
 fn shown_gpu(node: &Node) -> Value {
-    let output = gpuslice(node, &["gpus", "--json"]);
-    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    all["gpus"][0].clone()
+    json(node, &["gpus", "--json"])["gpus"][0].clone()
 }
 
 /// Bytes of the GPU that are in use.
@@ -66,10 +46,9 @@ fn faults(machine: &Machine, text: &str) {
 
 /// The kinds of events of a container that suspensions have.
 fn events(node: &Node, container: &str) -> Vec<(String, Value)> {
-    let output = gpuslice(node, &["events", "--json", "--slice", container]);
-    let text = String::from_utf8(output.stdout).expect("text");
-    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let all = all.map(|event| (event["event"].as_str().expect("a kind").to_owned(), event));
+    let all = cli::events(node, &["--slice", container])
+        .into_iter()
+        .map(|event| (event["event"].as_str().expect("a kind").to_owned(), event));
     all.filter(|(kind, _)| ["suspended", "resumed", "not-moved"].contains(&kind.as_str())).collect()
 }
 
@@ -96,16 +75,16 @@ fn memory_is_free_for_others_and_work_goes_on() {
     // a proposed command finds the daemon, which the caller had to name
     let resume = format!("gpuslice resume a --runtime-dir {} ", node.runtime_dir().display());
     for words in [&["suspend", "a"][..], &["rm", "a"], &["rm", "--force", "a"]] {
-        let why = refused(&gpuslice(&node, words));
+        let why = refused(&node, words);
         assert!(why.contains("container a is suspended") && why.contains(&resume), "{why}");
     }
     must(&node, &["resume", "a"]);
     a.gets(&machine, MORE);
     b.gets(&machine, MORE);
     assert!(!is_suspended(&node, "a"));
-    assert!(refused(&gpuslice(&node, &["resume", "a"])).contains("is not suspended"));
+    assert!(refused(&node, &["resume", "a"]).contains("is not suspended"));
     for word in ["suspend", "resume"] {
-        assert!(refused(&gpuslice(&node, &[word, "nobody"])).contains("no slice"));
+        assert!(refused(&node, &[word, "nobody"]).contains("no slice"));
     }
     let events = events(&node, "a");
     let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
@@ -167,7 +146,7 @@ fn a_suspended_process_without_a_connection_keeps_its_slice() {
     kill(a.pid(), Signal::SIGSTOP).expect("it lives");
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
-    let why = refused(&gpuslice(&node, &["rm", "a"]));
+    let why = refused(&node, &["rm", "a"]);
     assert!(why.contains("is suspended, and its processes wait"), "{why}");
     kill(a.pid(), Signal::SIGCONT).expect("it lives");
     must(&node, &["resume", "a"]);
@@ -224,7 +203,7 @@ fn a_program_that_only_waits_lives() {
         b.inspect(|b| b.gets(&machine, MORE));
     }
     faults(&machine, "refuse=checkpoint");
-    refused(&gpuslice(&node, &["suspend", "a"]));
+    refused(&node, &["suspend", "a"]);
     goes_on(&mut a);
 }
 
@@ -263,7 +242,7 @@ fn a_refusal_leaves_it_as_it_was() {
     let a = Tenant::start(&node, &machine, "a", 500);
     for call in ["lock", "checkpoint"] {
         faults(&machine, &format!("refuse={call}"));
-        let why = refused(&gpuslice(&node, &["suspend", "a"]));
+        let why = refused(&node, &["suspend", "a"]);
         assert!(
             why.contains("refused cuCheckpointProcess") && why.contains("it is not suspended"),
             "{why}"
@@ -274,7 +253,7 @@ fn a_refusal_leaves_it_as_it_was() {
     faults(&machine, "none");
     must(&node, &["suspend", "a"]);
     faults(&machine, "refuse=restore");
-    let why = refused(&gpuslice(&node, &["resume", "a"]));
+    let why = refused(&node, &["resume", "a"]);
     assert!(
         why.contains("gpuslice resume a --runtime-dir ") && why.contains(" tries again"),
         "{why}"
@@ -293,7 +272,7 @@ fn a_stopped_process_is_not_moved() {
     let (node, machine) = node();
     let a = Tenant::start(&node, &machine, "a", 500);
     let is_refused = |word: &str| {
-        let why = refused(&gpuslice(&node, &[word, "a"]));
+        let why = refused(&node, &[word, "a"]);
         let hint = format!("process {} is stopped; continue it first", a.pid());
         assert!(why.contains(&hint), "{why}");
     };
@@ -320,7 +299,7 @@ fn a_process_that_shares_memory_is_not_moved() {
         let named =
             format!("process {} (loads) has shared GPU memory with another process", a.pid());
         eventually("it is refused for that", || {
-            let why = refused(&gpuslice(&node, &["suspend", "a"]));
+            let why = refused(&node, &["suspend", "a"]);
             // Until the process has connected to the next daemon, it tells nothing.
             assert!(why.contains("it is not suspended"), "{why}");
             why.contains(&named) && why.contains("end it first")
@@ -346,11 +325,11 @@ fn a_resume_waits_for_the_room_that_strangers_have() {
     let (node, machine) = node();
     let a = Tenant::start(&node, &machine, "a", 500);
     must(&node, &["suspend", "a"]);
-    let stranger = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
+    let stranger = node.machine_as(Role::Driver);
     stranger.context_create(0).expect("a context");
     let free = machine.mem_info(0).expect("a GPU").free;
     let taken = stranger.mem_alloc(0, free - HELD).expect("it is free");
-    let why = refused(&gpuslice(&node, &["resume", "a"]));
+    let why = refused(&node, &["resume", "a"]);
     let holder = format!("process {} (", std::process::id());
     let parts = ["GPU 0 has 512MiB free, and 584MiB are wanted", &holder, "it is suspended"];
     assert!(parts.iter().all(|part| why.contains(part)), "{why}");
@@ -364,7 +343,7 @@ fn a_resume_waits_for_the_room_that_strangers_have() {
 
 /// The process that calls the driver, while it has or waits for a move.
 fn worker(node: &Node) -> Option<Pid> {
-    match helpers(node.pid()).get("--move-memory")? {
+    match helpers(node).get("--move-memory")? {
         Helper::Child(pid) => Some(Pid::from_raw(*pid)),
         Helper::Thread(_) => panic!("a thread calls the driver"),
     }
@@ -387,7 +366,7 @@ fn a_worker_stays_for_the_next_move() {
     let second = worker(&node).expect("it waits");
     assert_ne!(second, first);
     faults(&machine, "refuse=lock");
-    refused(&gpuslice(&node, &["suspend", "b"]));
+    refused(&node, &["suspend", "b"]);
     eventually("its end", || worker(&node).is_none());
     faults(&machine, "none");
     must(&node, &["resume", "a"]);
@@ -441,7 +420,7 @@ fn a_worker_that_dies_in_a_restore() {
 fn a_driver_without_checkpoints_moves_nothing() {
     let (node, machine) = super::with_slices(Node::start_with("devices=1,mem=16GiB,driver=12.4"));
     let a = Tenant::start(&node, &machine, "a", 500);
-    let why = refused(&gpuslice(&node, &["suspend", "a"]));
+    let why = refused(&node, &["suspend", "a"]);
     assert!(why.contains("has no checkpoints; install release 570 or later"), "{why}");
     assert!(!is_suspended(&node, "a"));
     a.gets(&machine, MORE);
@@ -453,7 +432,7 @@ fn a_process_that_a_checkpoint_lost_is_named() {
     let (node, machine) = node();
     let a = Tenant::start(&node, &machine, "a", 500);
     faults(&machine, "half=checkpoint");
-    let why = refused(&gpuslice(&node, &["suspend", "a"]));
+    let why = refused(&node, &["suspend", "a"]);
     let lost = format!("has lost the memory of process {}; end it; it is not suspended", a.pid());
     assert!(why.contains("refused cuCheckpointProcessCheckpoint") && why.contains(&lost), "{why}");
 }
@@ -471,7 +450,7 @@ fn a_driver_that_hangs_holds_up_no_other() {
     eventually("it is locked", || explained(&node, "a")["why"] == "suspended");
     b.gets(&machine, MORE);
     b.gets(&machine, MORE);
-    let why = refused(&suspend.wait_with_output().expect("ours"));
+    let why = refusal(&suspend.wait_with_output().expect("ours"));
     assert!(why.contains("did not answer in time") && why.contains("it is not suspended"), "{why}");
     a.gets(&machine, MORE);
     faults(&machine, "none");

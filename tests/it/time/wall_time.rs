@@ -2,7 +2,7 @@
 //! container that it waits behind.
 //!
 //! The figures are compared over an interval in which all tenants run. A pause of the machine makes any part
-//! longer, so a test asserts which part is the largest, and sums.
+//! longer, so a test asserts which part is the largest, and sums. Most scenes are those of `explain.rs`.
 
 use super::{Tenant, must, node, settles, shown};
 use crate::harness::node::Node;
@@ -15,7 +15,10 @@ const PARTS: [&str; 7] = ["running", "waiting", "handover", "limited", "gang", "
 /// How long the tenants are watched.
 const A_WHILE: Duration = Duration::from_secs(3);
 
-fn number(value: &Value) -> u64 {
+/// Parts of a stretch of wall time, in thousandths.
+pub type Parts = BTreeMap<&'static str, u64>;
+
+pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("a number, not {value}"))
 }
 
@@ -33,10 +36,10 @@ fn time(node: &Node, container: &str) -> Value {
     time
 }
 
-/// How much each part grew in a while, in thousandths of the wall time; and the account after that.
-fn parts(node: &Node, container: &str) -> (BTreeMap<&'static str, u64>, Value) {
+/// How much each part grew while this was done, in thousandths of the wall time; and the account after that.
+pub fn parts(node: &Node, container: &str, act: impl FnOnce()) -> (Parts, Value) {
     let before = time(node, container);
-    std::thread::sleep(A_WHILE);
+    act();
     let after = time(node, container);
     let grew = |name: &str| number(&after[name]) - number(&before[name]);
     let wall = grew("wall_ns");
@@ -45,31 +48,22 @@ fn parts(node: &Node, container: &str) -> (BTreeMap<&'static str, u64>, Value) {
     (grown.into(), after)
 }
 
+/// The same over a while.
+pub fn parts_of_a_while(node: &Node, container: &str) -> (Parts, Value) {
+    parts(node, container, || std::thread::sleep(A_WHILE))
+}
+
 /// The part that grew most.
-fn largest(parts: &BTreeMap<&'static str, u64>) -> &'static str {
+pub fn largest(parts: &Parts) -> &'static str {
     let most = parts.iter().max_by_key(|(_, grown)| **grown);
     most.expect("seven parts").0
 }
 
 /// The container behind which most time was spent: its id, the longest wait, and the cause of that.
-fn culprit(time: &Value) -> (&str, Duration, &str) {
+pub fn culprit(time: &Value) -> (&str, Duration, &str) {
     let wait = &time["behind"][0];
     let text = |name: &str| wait[name].as_str().expect("a text");
     (text("container"), Duration::from_nanos(number(&wait["longest_ns"])), text("cause"))
-}
-
-#[test]
-fn long_kernels_of_another_container_are_named() {
-    let (node, machine) = node();
-    must(&node, &["set", "b", "--weight", "3"]);
-    let _long = Tenant::with(&node, &machine, "b", 600_000, &["--batch", "1"]);
-    let short = Tenant::start(&node, &machine, "a", 500);
-    short.gets(&machine, Duration::from_millis(200));
-    let (parts, time) = parts(&node, "a");
-    assert_eq!(largest(&parts), "waiting");
-    let (container, longest, cause) = culprit(&time);
-    assert_eq!((container, cause), ("b", "long-kernel"), "{time}");
-    assert!(longest > Duration::from_millis(300), "{longest:?}");
 }
 
 #[test]
@@ -81,7 +75,7 @@ fn a_share_holds_back() {
     // a fifth, a burst and a turn; a busy machine may keep the program itself from launching in time
     let (_, first) = settles(
         "a fifth",
-        || parts(&node, "a"),
+        || parts_of_a_while(&node, "a"),
         |(parts, _)| {
             let has = parts["running"];
             largest(parts) == "limited" && has < 240 && has + parts["idle"] >= 150
@@ -95,35 +89,4 @@ fn a_share_holds_back() {
     let next = time(&node, "a");
     let end = number(&first["since_ns"]) + number(&first["wall_ns"]);
     assert!(number(&next["since_ns"]) > end, "{first} {next}");
-}
-
-/// A program that loads data for most of the time does not wait, though another container is always busy.
-#[test]
-fn a_pause_of_its_own_is_no_wait() {
-    let (node, machine) = node();
-    let _busy = Tenant::start(&node, &machine, "b", 500);
-    let loader = Tenant::with(&node, &machine, "a", 2_000, &["--pause-us", "200000"]);
-    loader.gets(&machine, Duration::from_millis(6));
-    let (_, time) = settles(
-        "a program that does not wait",
-        || parts(&node, "a"),
-        |(parts, _)| largest(parts) == "idle" && parts["waiting"] + parts["handover"] < 200,
-    );
-    assert_eq!(culprit(&time).0, "b");
-}
-
-#[test]
-fn a_higher_class_is_named() {
-    let (node, machine) = node();
-    must(&node, &["set", "b", "--priority", "high"]);
-    let _high = Tenant::start(&node, &machine, "b", 500);
-    let low = Tenant::start(&node, &machine, "a", 500);
-    low.gets(&machine, Duration::from_millis(10));
-    let (parts, time) = parts(&node, "a");
-    assert_eq!(largest(&parts), "waiting");
-    assert_eq!(culprit(&time).0, "b");
-    // Not the longest single wait: a busy machine may stop the other program in the middle of its turn.
-    let causes = time["behind"][0]["by_cause_ns"].as_object().expect("times by cause");
-    let most = causes.iter().max_by_key(|(_, ns)| number(ns)).expect("five causes");
-    assert_eq!(most.0, "higher-class", "{time}");
 }

@@ -1,0 +1,78 @@
+//! Processes that tests start: what ends them, which user they are, what they see, and how they reach a slice.
+
+use super::node::Node;
+use super::target_dir;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::process::{Child, Command};
+
+/// A child process that is killed when this is dropped, also by a failed test.
+pub struct KillOnDrop(pub Child);
+
+impl Deref for KillOnDrop {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for KillOnDrop {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Lets a program use the node's simulated GPU as if that were the machine's, outside of any slice.
+pub fn put_on_device<'a>(command: &'a mut Command, node: &Node) -> &'a mut Command {
+    command
+        .env("LD_LIBRARY_PATH", node.root().join("driver"))
+        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
+}
+
+/// Lets a program run in a container's slice, by preload injection.
+pub fn put_in_slice<'a>(command: &'a mut Command, node: &Node, container: &str) -> &'a mut Command {
+    put_on_device(command, node)
+        .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
+        .env("GPUSLICE_SOCKET", node.socket(container))
+        .env("GPUSLICE_DRIVER_DIR", node.root().join("driver"))
+}
+
+/// Makes this process another user's, with no group but that user's own.
+///
+/// # Errors
+/// Only root may.
+pub fn become_user(user: u32) -> io::Result<()> {
+    become_member(user, user, &[])
+}
+
+/// The same with a group, and with further ones.
+///
+/// # Errors
+/// Only root may.
+pub fn become_member(user: u32, group: u32, further: &[Gid]) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(group));
+    setgroups(further)?;
+    setresgid(gid, gid, gid)?;
+    Ok(setresuid(uid, uid, uid)?)
+}
+
+/// Gives this thread mounts of its own, of which the machine sees no change.
+///
+/// # Errors
+/// Only root may.
+pub fn private_mounts() -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none = None::<&str>;
+    Ok(mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?)
+}
