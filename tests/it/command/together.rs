@@ -210,7 +210,7 @@ fn a_signal_ends_the_slice_of_processes_that_a_command_left_behind() {
     let script = "\"$1\" --seconds 600 >/dev/null 2>&1 & echo $! >$0/left; \
                   until [ -e $0/end ]; do sleep 0.05; done; exit 7";
     let mut run = place.run(&["--name", "left", "--memory", "10GiB"], script);
-    let mut run = Running(run.arg(tenant()).spawn().expect("it starts"));
+    let mut run = Running(KillOnDrop(run.arg(tenant()).spawn().expect("it starts")));
     eventually("the tenant is attached", || {
         let is_attached = |slice: &Value| slice["clients"] == 1;
         place.path("said/left").exists() && place.slices().first().is_some_and(is_attached)
