@@ -53,7 +53,9 @@ fn priced(
     let others = slice.contexts.count(device);
     slice.daemon.hold_contexts(lane, others + usize::from(!free));
     let mut result = channels::on(lane, &call);
-    let room = (apart + slice.daemon.left(lane)).min(CONTEXT_BYTES_MAX);
+    // The page may not show yet what was just reserved.
+    let most = slice.daemon.facts(lane).cap.load(Relaxed).min(CONTEXT_BYTES_MAX);
+    let room = (apart + slice.daemon.left(lane)).min(most);
     if result == CUresult::ERROR_OUT_OF_MEMORY && room > apart && reservation.adjust(room).is_ok() {
         apart = reservation.bytes;
         result = channels::on(lane, &call);
