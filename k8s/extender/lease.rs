@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(
             pause(DURATION),
             Duration::from_secs(2),
-            "so soon one that is given up is taken"
+            "a Lease that is given up is seen then"
         );
         // A record that names no duration has ours.
         let mut odd = seen("b", 0, at(0));
