@@ -147,11 +147,21 @@ impl CreditAccount {
     #[inline]
     #[must_use]
     pub fn take(&self, bytes: u64) -> Option<Publish> {
-        let cache = &self.caches[thread_index() % THREAD_CACHES];
+        if bytes > THREAD_CACHE_BYTES {
+            return self.take_large(bytes).map(Publish::Yes);
+        }
+        let cache = self.cache();
         match cache.change(|there| there.checked_sub(bytes)) {
             Ok(_) => Some(Publish::No),
             Err(_) => self.take_common(cache, bytes).map(Publish::Yes),
         }
+    }
+
+    /// Takes more `bytes` than a cache can hold.
+    #[inline(never)]
+    fn take_large(&self, bytes: u64) -> Option<Change> {
+        let (_, change) = self.balance.take(|credit| (credit >= bytes).then_some(bytes))?;
+        Some(change)
     }
 
     /// Takes `bytes` from the common credit, and for a small request also a refill for the cache.
@@ -173,8 +183,17 @@ impl CreditAccount {
     /// fit into the thread's cache.
     #[inline]
     pub fn put(&self, bytes: u64) -> Option<(u64, Change)> {
-        let cache = &self.caches[thread_index() % THREAD_CACHES];
+        if bytes > THREAD_CACHE_BYTES {
+            return Some(self.balance.put(bytes));
+        }
+        let cache = self.cache();
         if cache.add(bytes) { None } else { Some(self.put_uncached(cache, bytes)) }
+    }
+
+    /// The calling thread's cache. To find it costs as much as an exchange of a word.
+    #[inline]
+    fn cache(&self) -> &ThreadCache {
+        &self.caches[thread_index() % THREAD_CACHES]
     }
 
     /// Puts `bytes` into the common credit, and for a small number also the cache's excess over a refill.
