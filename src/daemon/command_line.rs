@@ -38,9 +38,9 @@ pub struct CommandLine {
     #[arg(long, value_name = "DIR")]
     pub driver_dir: Option<PathBuf>,
 
-    /// Print the GPUs of this libcuda.so.1 and exit; used by the daemon itself
-    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
-    pub probe_cuda: Option<PathBuf>,
+    /// Print the GPUs of this libcuda.so.1 and libnvidia-ml.so.1, which may be empty, and exit; used by the daemon itself
+    #[arg(long, num_args = 2, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub list_gpus: Option<Vec<OsString>>,
 
     /// Make the simulated device of this libcuda.so.1, print its directory and exit; used by the daemon itself
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]

@@ -100,7 +100,7 @@ fn nvml(library: &str, slices: &[Members]) -> Value {
 fn gpu(nvml: &Nvml, index: u32, slices: &[Members]) -> Value {
     let asked = nvml.at(index).and_then(|device| {
         let (uuid, total) = (device.uuid()?, device.total()?);
-        let no_slices = device.no_slices(&|it| may_be_one_of(slices, it))?;
+        let no_slices = device.modes()?.no_slices(|it| may_be_one_of(slices, it));
         Ok((uuid, total, device.processes().err(), no_slices))
     });
     match asked {

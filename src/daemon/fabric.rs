@@ -13,6 +13,7 @@ use crate::nvml::{Device, Nvml};
 use gpuslice_wire::ids::NvmlIndex;
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::text::Text;
+use serde::{Deserialize, Serialize};
 
 /// The level of a way that is not known.
 const UNKNOWN: u8 = u8::MAX;
@@ -31,7 +32,7 @@ struct Ends {
 }
 
 /// Numbers for each pair of GPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Fabric {
     links: Vec<[u8; GPUS_MAX]>,
     near: Vec<[u8; GPUS_MAX]>,

@@ -10,8 +10,7 @@
 //! * the limits of r615.
 //!
 //! A function that an older library lacks is missing alone: without the limits everything else works. Each call may be
-//! slow, and may never return on a GPU that fell off the bus; so only the child of [`crate::accounting`] and the
-//! daemon's start make calls.
+//! slow, and may never return on a GPU that fell off the bus; so only processes make calls that are started for it.
 
 // For calls into the driver's library.
 #![allow(unsafe_code)]
@@ -47,6 +46,26 @@ pub const NO_LIMIT: u64 = u64::MAX;
 
 /// Processes by pid, and the bytes that each uses; `None` where the driver does not report them.
 pub type ProcessBytes = BTreeMap<u32, Option<u64>>;
+
+/// A GPU's modes in which it may have no slices.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Modes {
+    mig: bool,
+    exclusive: bool,
+    mps: Vec<MpsProcess>,
+}
+
+impl Modes {
+    /// Why it has no slices, if that is so. No process that `may_be_slices` counts as MPS.
+    pub fn no_slices(&self, may_be_slices: impl Fn(&MpsProcess) -> bool) -> Option<NoSlices> {
+        match () {
+            () if self.mig => Some(NoSlices::Mig),
+            () if self.mps.iter().any(|it| !may_be_slices(it)) => Some(NoSlices::Mps),
+            () if self.exclusive => Some(NoSlices::Exclusive),
+            () => None,
+        }
+    }
+}
 
 /// A failed call and NVML's answer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -371,16 +390,16 @@ impl Device<'_> {
         }
     }
 
-    /// Whether an MPS server uses it, by processes of which none `may_be_slices`.
-    fn has_mps(&self, may_be_slices: &dyn Fn(&MpsProcess) -> bool) -> bool {
-        let clients = self.mps().unwrap_or_default().into_iter().map(|(pid, _)| pid);
-        if mps::among([], clients).iter().any(|it| !may_be_slices(it)) {
-            return true;
-        }
+    /// The processes by which MPS shows: servers that use it, and their clients.
+    fn mps_processes(&self) -> Vec<MpsProcess> {
+        let clients = self.mps().unwrap_or_default();
         // Without a process of that name NVML is not asked for more: its answer can take memory, which stays.
-        let servers = mps::processes(may_be_slices);
-        let has = |all: &[(u32, u64)]| all.iter().any(|(pid, _)| servers.contains(pid));
-        !servers.is_empty() && self.compute().is_ok_and(|all| has(&all))
+        let listed = match mps::processes(|_| false).is_empty() {
+            true => Vec::new(),
+            false => self.compute().unwrap_or_default(),
+        };
+        let pids = |all: Vec<(u32, u64)>| all.into_iter().map(|(pid, _)| pid);
+        mps::among(pids(listed), pids(clients))
     }
 
     /// Whether its compute mode admits one process at a time, or none.
@@ -390,20 +409,13 @@ impl Device<'_> {
         asked.is_ok() && mode != NVML_COMPUTEMODE_DEFAULT
     }
 
-    /// Why it has no slices, if that is so. No process that `may_be_slices` counts as MPS.
+    /// The modes in which it may have no slices.
     ///
     /// # Errors
     /// See [`Nvml::count`].
-    pub fn no_slices(
-        &self,
-        may_be_slices: &dyn Fn(&MpsProcess) -> bool,
-    ) -> Result<Option<NoSlices>, NvmlError> {
-        Ok(match () {
-            () if self.is_mig()? => Some(NoSlices::Mig),
-            () if self.has_mps(may_be_slices) => Some(NoSlices::Mps),
-            () if self.is_exclusive() => Some(NoSlices::Exclusive),
-            () => None,
-        })
+    pub fn modes(&self) -> Result<Modes, NvmlError> {
+        let (mig, mps) = (self.is_mig()?, self.mps_processes());
+        Ok(Modes { mig, mps, exclusive: self.is_exclusive() })
     }
 
     /// Its processes and the bytes each of them uses; `None` where the driver does not report them. A process can be

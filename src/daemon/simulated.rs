@@ -7,20 +7,15 @@
 // For calls into the driver.
 #![allow(unsafe_code)]
 
+use crate::one_answer::answer;
 use gpuslice_nvabi::control::simulated::{
     CONTROL, ControlFn, INVALID, PREPARE, PREPARED, PrepareFn,
 };
 use libloading::Library;
-use nix::errno::Errno;
-use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
-use nix::unistd::{getpid, getppid};
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// Longest directory or error, bytes.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -30,26 +25,8 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// # Errors
 /// Why not, in the child's words if it printed any.
 pub fn prepare(library: &Path) -> Result<PathBuf, String> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("--prepare-simulated").arg(library).stdin(Stdio::null());
-    // A daemon that is killed now has its files removed: the child must not make them again.
-    let daemon = getpid();
-    // SAFETY: prctl and getppid are async-signal-safe and touch no memory.
-    unsafe {
-        command.pre_exec(move || {
-            set_pdeathsig(Signal::SIGKILL)?;
-            // The daemon was killed before the order took effect.
-            match getppid() == daemon {
-                true => Ok(()),
-                false => Err(Errno::ESRCH.into()),
-            }
-        })
-    };
-    let output = command.output().map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(PathBuf::from(OsString::from_vec(output.stdout))),
-        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-    }
+    let arguments = [OsStr::new("--prepare-simulated"), library.as_os_str()];
+    Ok(PathBuf::from(OsString::from_vec(answer(arguments)?)))
 }
 
 /// The child: makes the device's files and prints their directory.

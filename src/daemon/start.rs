@@ -103,8 +103,8 @@ pub fn main() -> ExitCode {
     if let Some(dir) = &options.manual {
         return print(crate::manual::write(dir).map_err(|why| format!("{}: {why}", dir.display())));
     }
-    if let Some(library) = &options.probe_cuda {
-        return print(crate::probe::print(library));
+    if let Some([cuda, nvml]) = options.list_gpus.as_deref() {
+        return print(gpus::list::print(Path::new(cuda), Path::new(nvml)));
     }
     if let Some(library) = &options.prepare_simulated {
         return print(crate::simulated::print_device(library));
@@ -431,7 +431,7 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
 fn claimed(paths: &Paths, options: &CommandLine) -> Result<(DriverLock, Vec<Gpu>), Failure> {
     let mut claim = DriverLock::take(paths, options.ephemeral)?;
     let slices = Members::all_noted(&paths.runtime_dir);
-    let gpus = gpus::find(&paths.driver, &|it| may_be_one_of(&slices, it))?;
+    let gpus = gpus::find(&paths.driver, |it| may_be_one_of(&slices, it))?;
     lower(Role::Daemon);
     claim.publish(&paths.driver);
     Ok((claim, gpus))

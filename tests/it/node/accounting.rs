@@ -58,6 +58,17 @@ fn a_program_that_bypasses_the_shim_is_charged_and_blocks_growth() {
     assert_eq!(case.row("web")["memory_untracked"], 0);
 }
 
+/// Such a library stays resident, starts threads, and may crash or never return.
+#[test]
+fn the_daemon_loads_no_library_of_the_driver() {
+    let case = Case::start("devices=2,mem=1GiB", "accounting_interval_ms = 20\n");
+    case.must_admit("web", GIB / 2, 0);
+    eventually("a sample", || case.row("web")["memory_enforcement"] == "accounted");
+    let maps = fs::read_to_string(format!("/proc/{}/maps", case.node.pid())).expect("its maps");
+    assert!(maps.contains("/libc.so.6"), "{maps}");
+    assert!(!maps.contains("libgpuslice_sim") && !maps.contains("libnvidia"), "{maps}");
+}
+
 /// A process that uses CUDA and NVML has two connections. Its memory was once charged for each of them.
 #[test]
 fn the_memory_of_a_process_with_several_connections_is_charged_once() {
