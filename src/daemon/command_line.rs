@@ -38,7 +38,8 @@ pub struct CommandLine {
     #[arg(long, value_name = "DIR")]
     pub driver_dir: Option<PathBuf>,
 
-    /// Print the GPUs of this libcuda.so.1 and libnvidia-ml.so.1, which may be empty, and exit; used by the daemon itself
+    /// Print the GPUs of this libcuda.so.1, or of this libnvidia-ml.so.1 unless that is empty, and exit; used by the
+    /// daemon itself
     #[arg(long, num_args = 2, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub list_gpus: Option<Vec<OsString>>,
 

@@ -15,8 +15,8 @@
 // For calls into the driver's library.
 #![allow(unsafe_code)]
 
+use crate::modes::Modes;
 use crate::mps::{self, MpsProcess};
-use gpuslice_engine::NoSlices;
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::{
     NVML_COMPUTEMODE_DEFAULT, NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK,
@@ -46,26 +46,6 @@ pub const NO_LIMIT: u64 = u64::MAX;
 
 /// Processes by pid, and the bytes that each uses; `None` where the driver does not report them.
 pub type ProcessBytes = BTreeMap<u32, Option<u64>>;
-
-/// A GPU's modes in which it may have no slices.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Modes {
-    mig: bool,
-    exclusive: bool,
-    mps: Vec<MpsProcess>,
-}
-
-impl Modes {
-    /// Why it has no slices, if that is so. No process that `may_be_slices` counts as MPS.
-    pub fn no_slices(&self, may_be_slices: impl Fn(&MpsProcess) -> bool) -> Option<NoSlices> {
-        match () {
-            () if self.mig => Some(NoSlices::Mig),
-            () if self.mps.iter().any(|it| !may_be_slices(it)) => Some(NoSlices::Mps),
-            () if self.exclusive => Some(NoSlices::Exclusive),
-            () => None,
-        }
-    }
-}
 
 /// A failed call and NVML's answer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]

@@ -2,8 +2,9 @@
 //! there is no NVML, prints what they say as JSON and ends ([`crate::one_answer`]).
 
 use super::cuda;
-use crate::fabric::{self, Fabric};
-use crate::nvml::{Modes, Nvml, NvmlError};
+use super::fabric::{self, Fabric};
+use crate::modes::Modes;
+use crate::nvml::{Nvml, NvmlError};
 use crate::one_answer::answer;
 use crate::paths::Driver;
 use gpuslice_wire::ids::NvmlIndex;

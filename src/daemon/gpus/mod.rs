@@ -2,6 +2,7 @@
 //! ([`list`]), by NVML, or by CUDA where the driver's directory has no NVML.
 
 mod cuda;
+mod fabric;
 pub mod list;
 
 use crate::mps::MpsProcess;

@@ -8,7 +8,7 @@
 //! NVML says whether one GPU reaches another's memory over NVLink at all. If it does, and no link ends at the other
 //! GPU, the links end at switches, and the two share as many as the one with fewer has.
 
-use crate::gpus::About;
+use super::About;
 use crate::nvml::{Device, Nvml};
 use gpuslice_wire::ids::NvmlIndex;
 use gpuslice_wire::limits::GPUS_MAX;
