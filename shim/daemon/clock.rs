@@ -12,6 +12,7 @@
 use core::sync::atomic::{AtomicI64, Ordering};
 use gpuslice_wire::limits::HEARTBEAT_STALE_NS;
 use gpuslice_wire::units::Instant;
+use std::path::Path;
 
 /// Offset of this process's clock to the daemon's, ns; positive if ahead.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
@@ -44,6 +45,7 @@ impl Asked {
     /// Notes the reply, when the daemon's page shows `heartbeat`.
     pub fn answered(self, heartbeat: u64) {
         let between = (self.0, own());
+        let exact = || exact(Path::new("/proc/self"));
         AHEAD.store(ahead(between, heartbeat, exact), Ordering::Relaxed);
     }
 }
@@ -68,14 +70,14 @@ fn ahead(between: (u64, u64), heartbeat: u64, exact: impl FnOnce() -> Option<i64
     offset.unwrap_or_else(|| i64::try_from((least + most) / 2).unwrap_or(0))
 }
 
-/// The offset of this process's time namespace, ns, if the kernel shows it: the file shows the namespace for
-/// children.
-fn exact() -> Option<i64> {
-    let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
+/// The offset of the time namespace of the process with this directory, ns, if the kernel shows it: the file shows the
+/// namespace for children.
+fn exact(process: &Path) -> Option<i64> {
+    let namespace = |name: &str| std::fs::read_link(process.join("ns").join(name)).ok();
     if namespace("time")? != namespace("time_for_children")? {
         return None;
     }
-    monotonic(&std::fs::read_to_string("/proc/self/timens_offsets").ok()?)
+    monotonic(&std::fs::read_to_string(process.join("timens_offsets")).ok()?)
 }
 
 /// The CLOCK_MONOTONIC entry in the format of time_namespaces(7), ns.
@@ -135,7 +137,58 @@ mod tests {
     #[test]
     fn the_kernel_shows_the_offset_of_this_process() {
         let shown = std::fs::read_to_string("/proc/self/timens_offsets").ok();
-        assert_eq!(exact(), shown.and_then(|offsets| monotonic(&offsets)));
+        assert_eq!(exact(Path::new("/proc/self")), shown.and_then(|offsets| monotonic(&offsets)));
+    }
+
+    #[test]
+    fn the_offset_of_children_is_not_that_of_the_process() {
+        let process = std::env::temp_dir().join(format!("gpuslice-timens-{}", std::process::id()));
+        std::fs::create_dir_all(process.join("ns")).expect("a directory");
+        std::fs::write(process.join("timens_offsets"), "monotonic 5 7\n").expect("written");
+        let link = |name: &str, to: &str| {
+            std::os::unix::fs::symlink(to, process.join("ns").join(name)).expect("a link");
+        };
+        link("time", "time:[1]");
+        link("time_for_children", "time:[1]");
+        assert_eq!(exact(&process), Some(5 * S as i64 + 7));
+        std::fs::remove_file(process.join("ns/time_for_children")).expect("removed");
+        link("time_for_children", "time:[2]");
+        assert_eq!(exact(&process), None);
+        std::fs::remove_dir_all(&process).expect("removed");
+    }
+
+    #[test]
+    fn the_clock_is_the_kernel_s_in_nanoseconds() {
+        let kernel = || {
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: `time` is a valid timespec.
+            unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+            core::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_nanos()
+        };
+        let (before, is, after) = (kernel(), own(), kernel());
+        assert!((before..=after).contains(&is.into()), "{before} {is} {after}");
+    }
+
+    /// The offset is of a whole process, so a child of this one tries it.
+    #[test]
+    fn an_answer_sets_the_clock_until_a_fork() {
+        let tries = || {
+            let hour = HOUR.cast_unsigned();
+            asked().answered(own() + hour);
+            let is_set = now().0 > own() + hour / 2;
+            in_child();
+            is_set && now().0 <= own()
+        };
+        // SAFETY: the child runs no other code than `tries`, and the C library lets it allocate.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it ends without any handler.
+            unsafe { libc::_exit(tries().into()) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable; the child is this process's own.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1, "{status}");
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Conn {
     }
 
     /// Asks for credit. The answer may take long: other containers may first have to give the memory back, or
-    /// this one is suspended. A daemon that does not `live` any more is given up at the deadline.
+    /// this one is suspended. A daemon that `is_stale` is given up at the deadline.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -75,13 +75,13 @@ impl Conn {
         lane: Lane,
         (need, wish): (u64, u64),
         deadline: Instant,
-        lives: impl Fn() -> bool,
+        is_stale: impl Fn() -> bool,
     ) -> Result<CreditReply> {
         let request = Request::Reserve { lane, need: Bytes(need), wish: Bytes(wish) };
         let id = self.send(&request, deadline)?;
         let mut deadline = deadline;
         while let Err(error) = sys::wait(self.fd()?, libc::POLLIN, deadline) {
-            if error.kind() != ErrorKind::TimedOut || !lives() {
+            if error.kind() != ErrorKind::TimedOut || is_stale() {
                 return Err(error);
             }
             deadline = sys::now().plus(Duration(HEARTBEAT_STALE_NS));
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_reply_about_another_lane_or_request_is_invalid() {
-        let reserve = |conn: &mut Conn| conn.reserve(LANE, (7, 9), soon(), || true);
+        let reserve = |conn: &mut Conn| conn.reserve(LANE, (7, 9), soon(), || false);
         assert_eq!(after(&reserved(LANE), reserve), Ok(CreditReply::Granted(7)));
         assert_eq!(after(&refused(LANE), reserve), Ok(CreditReply::Refused));
         let measure = |conn: &mut Conn| conn.measure(LANE, soon());
@@ -228,7 +228,7 @@ mod tests {
     fn a_rejection_is_no_answer() {
         let rejected = Reply::Rejected { why: Rejection::Overdrawn };
         let denied = ErrorKind::PermissionDenied;
-        assert_eq!(after(&rejected, |it| it.reserve(LANE, (7, 9), soon(), || true)), Err(denied));
+        assert_eq!(after(&rejected, |it| it.reserve(LANE, (7, 9), soon(), || false)), Err(denied));
         assert_eq!(after(&rejected, |it| it.measure(LANE, soon())), Err(denied));
         assert_eq!(after(&rejected, |it| it.origin(HandleKey(1), soon())), Err(denied));
     }
@@ -259,8 +259,8 @@ mod tests {
     fn the_deadline_of_a_reservation_ends_only_with_the_daemon() {
         let (mut conn, _daemon) = Daemon::connected();
         let looks = core::cell::Cell::new(0);
-        let lives = || looks.replace(looks.get() + 1) == 0;
-        let gone = conn.reserve(LANE, (7, 9), Instant(0), lives).map_err(|error| error.kind());
+        let is_stale = || looks.replace(looks.get() + 1) > 0;
+        let gone = conn.reserve(LANE, (7, 9), Instant(0), is_stale).map_err(|error| error.kind());
         assert_eq!((gone, looks.get()), (Err(ErrorKind::TimedOut), 2));
     }
 }

@@ -15,9 +15,25 @@ const DRIVER: &str = "/run/gpuslice/driver";
 /// The socket to attach to; `None` outside of any slice.
 pub fn socket() -> Option<PathBuf> {
     // A denied lookup is no proof of absence.
-    let there = |path| !matches!(Path::new(path).try_exists(), Ok(false));
-    if there(SOCKET) || there(DRIVER) {
+    let there = |path: &str| !matches!(Path::new(path).try_exists(), Ok(false));
+    if is_mounted(there) {
         return Some(PathBuf::from(SOCKET));
     }
     std::env::var_os("GPUSLICE_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Whether the hook has mounted something into a container in which these paths are `there`.
+fn is_mounted(there: impl Fn(&str) -> bool) -> bool {
+    there(SOCKET) || there(DRIVER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_is_in_a_slice_while_its_daemon_restarts() {
+        assert!(is_mounted(|path| path == SOCKET) && is_mounted(|path| path == DRIVER));
+        assert!(!is_mounted(|_| false));
+    }
 }

@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::DAEMON_WAIT_NS;
 use gpuslice_wire::tenant::Request;
-use gpuslice_wire::units::{Bytes, Duration};
+use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 /// The granularity of driver allocations; a smaller request costs as much.
 const GRAIN: u64 = 512;
@@ -51,10 +51,9 @@ impl Reservation<'_> {
     /// As [`Session::reserve`]; the reservation is then as it was.
     pub fn adjust(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
         let bytes = grains(bytes);
-        if bytes > self.bytes {
-            self.session.reserve(self.lane, bytes - self.bytes)?.commit();
-        } else {
-            self.session.release(self.lane, self.bytes - bytes);
+        match bytes.checked_sub(self.bytes) {
+            Some(more) => self.session.reserve(self.lane, more)?.commit(),
+            None => self.session.release(self.lane, self.bytes - bytes),
         }
         self.bytes = bytes;
         Ok(())
@@ -140,10 +139,8 @@ impl Session {
     #[cold]
     fn reserve_slowly(&self, lane: Lane, bytes: u64) -> Result<(), OutOfMemory> {
         let _uncancelled = Uncancelled::begin();
-        if self.grow(lane, bytes)? {
-            return Ok(());
-        }
-        if reclaim_once(self.callbacks.reclaim) && self.grow(lane, bytes)? {
+        let grow = || self.grow(lane, bytes, sys::now().plus(Duration(DAEMON_WAIT_NS)));
+        if grow()? || reclaim_once(self.callbacks.reclaim) && grow()? {
             return Ok(());
         }
         self.claims(lane).denied.fetch_add(1, Relaxed);
@@ -153,13 +150,12 @@ impl Session {
     /// Takes `bytes`, requesting the missing part from the daemon. Returns whether it was granted.
     ///
     /// # Errors
-    /// The daemon was away for 30 s.
-    fn grow(&self, lane: Lane, bytes: u64) -> Result<bool, OutOfMemory> {
+    /// The daemon is away at the deadline.
+    fn grow(&self, lane: Lane, bytes: u64, deadline: Instant) -> Result<bool, OutOfMemory> {
         if bytes > BYTES_MAX {
             return Ok(false);
         }
         (self.callbacks.credit_begins)();
-        let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
         let (chunk, mut pause) = (self.chunk(lane), Backoff::default());
         let mut attached_anew = false;
         loop {
@@ -180,10 +176,11 @@ impl Session {
                 TakeOutcome::Gone => {}
             }
             attached_anew = self.reattach(&mut conn);
-            if !attached_anew {
-                drop(conn);
-                pause.nap();
+            if attached_anew {
+                continue;
             }
+            drop(conn);
+            pause.nap();
         }
     }
 
@@ -203,7 +200,7 @@ impl Session {
             if asked.returned > 0 {
                 open.tell(&release(lane, asked.returned), deadline)?;
             }
-            open.reserve(lane, (asked.need, asked.wish), deadline, || !self.is_stale())
+            open.reserve(lane, (asked.need, asked.wish), deadline, || self.is_stale())
         });
         reply.unwrap_or(CreditReply::Gone)
     }
@@ -303,9 +300,35 @@ mod tests {
         daemon.answers(1, &Reply::Refused { lane: LANE, need, left });
         assert_eq!(session.reserve(LANE, MIB).err(), Some(OutOfMemory));
         assert_eq!(daemon.asked(), [asks(MIB, 9 * MIB)]);
+        daemon.answers(2, &Reply::Refused { lane: LANE, need, left });
+        assert_eq!(session.reserve(LANE, BYTES_MAX).err(), Some(OutOfMemory));
+        assert_eq!(daemon.asked(), [asks(BYTES_MAX, BYTES_MAX + 8 * MIB)], "the largest");
         assert_eq!(session.reserve(LANE, BYTES_MAX + 1).err(), Some(OutOfMemory));
         assert_eq!(session.reserve(LANE, u64::MAX).err(), Some(OutOfMemory));
         assert_eq!(daemon.asked(), []);
-        assert_eq!(session.claims(LANE).denied.load(Relaxed), 3);
+        assert_eq!(session.claims(LANE).denied.load(Relaxed), 4);
+    }
+
+    #[test]
+    fn a_daemon_that_is_away_is_waited_for_until_the_deadline() {
+        let Fake { session, daemon, .. } = Fake::new();
+        drop(daemon);
+        assert_eq!(session.grow(LANE, MIB, Instant(0)), Err(OutOfMemory));
+    }
+
+    /// Any amount would be a grant.
+    #[test]
+    fn a_wait_for_the_resume_asks_for_nothing() {
+        let Fake { session, daemon, .. } = Fake::new();
+        daemon.grants(1, 0);
+        session.await_resume(LANE);
+        assert_eq!(daemon.asked(), [asks(0, 0)]);
+    }
+
+    #[test]
+    fn no_surplus_is_returned_where_there_is_none() {
+        let Fake { session, daemon, .. } = Fake::new();
+        session.return_surplus(LANE);
+        assert_eq!(daemon.asked(), []);
     }
 }

@@ -101,6 +101,12 @@ struct HeldFamilies {
 
 type Pages = (&'static ContainerPage, &'static ClientPage);
 
+/// The place of a lane in arrays with one element for each; in bounds for any number.
+#[inline(always)]
+fn at(lane: Lane) -> usize {
+    usize::from(lane.0) % ACCOUNTS_MAX
+}
+
 /// Checks the heads of the shared mappings and maps them: the pages in place of `over` if given, the usage table at a
 /// new address.
 fn map_pages(
@@ -199,7 +205,7 @@ impl Session {
     /// Facts of one lane.
     #[must_use]
     pub fn facts(&self, lane: Lane) -> &'static ContainerLane {
-        &self.container.lane[usize::from(lane.0) % ACCOUNTS_MAX]
+        &self.container.lane[at(lane)]
     }
 
     /// Bytes of a lane that are promised to the container, or free, and not granted yet.
@@ -212,13 +218,13 @@ impl Session {
     /// Claims of one lane.
     #[must_use]
     pub fn claims(&self, lane: Lane) -> &'static ClientLane {
-        &self.client.lane[usize::from(lane.0) % ACCOUNTS_MAX]
+        &self.client.lane[at(lane)]
     }
 
     /// This process's account of one lane.
     #[must_use]
     pub fn account(&self, lane: Lane) -> &CreditAccount {
-        &self.accounts[usize::from(lane.0) % ACCOUNTS_MAX]
+        &self.accounts[at(lane)]
     }
 
     /// The lane of a GPU; `None` for one that is not of the slice.
@@ -247,7 +253,7 @@ impl Session {
 
     /// Changes by `change` bytes the memory held on a lane that NVML does not show.
     pub fn unseen(&self, lane: Lane, change: i64) {
-        let words = &self.unseen[usize::from(lane.0) % ACCOUNTS_MAX];
+        let words = &self.unseen[at(lane)];
         words.fetch_add(change as u64, Relaxed);
         self.claim(lane);
     }
@@ -257,7 +263,7 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn used(&self, lane: Lane) -> u64 {
-        let at = usize::from(lane.0) % ACCOUNTS_MAX;
+        let at = at(lane);
         let own = self.slot.load(Relaxed);
         let others = self.usage.get().map_or(0, |table| table.others(at, own));
         let untracked = self.container.untracked[at].load(Relaxed);
@@ -267,7 +273,7 @@ impl Session {
     /// Changes by `change` bytes the memory of a lane that is used for this. Two threads that write the claim may leave
     /// the older sum there, until [`Session::settle`].
     pub fn hold(&self, lane: Lane, family: Family, change: i64) {
-        let at = usize::from(lane.0) % ACCOUNTS_MAX;
+        let at = at(lane);
         let sum = &self.families[at].bytes[family as usize];
         sum.fetch_add(change as u64, Relaxed);
         self.client.families[at].bytes[family as usize].store(sum.load(Relaxed), Relaxed);
@@ -275,7 +281,7 @@ impl Session {
 
     /// Notes how many contexts the process has on a lane.
     pub fn hold_contexts(&self, lane: Lane, number: usize) {
-        let at = usize::from(lane.0) % ACCOUNTS_MAX;
+        let at = at(lane);
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         self.families[at].contexts.store(number, Relaxed);
         self.client.families[at].contexts.store(number, Relaxed);
@@ -283,7 +289,7 @@ impl Session {
 
     /// Writes the claims of what held memory is used for.
     fn publish_families(&self, lane: Lane) {
-        let at = usize::from(lane.0) % ACCOUNTS_MAX;
+        let at = at(lane);
         let (held, claims): (&HeldFamilies, &ClientFamilies) =
             (&self.families[at], &self.client.families[at]);
         for (claimed, is) in claims.bytes.iter().zip(&held.bytes) {
@@ -305,7 +311,7 @@ impl Session {
     #[inline]
     pub(super) fn publish_change(&self, lane: Lane, change: Change) {
         if let Some(slot) = self.own.get() {
-            let copy = &slot.held[usize::from(lane.0) % ACCOUNTS_MAX];
+            let copy = &slot.held[at(lane)];
             self.account(lane).publish_change(copy, change);
         }
     }
@@ -313,7 +319,7 @@ impl Session {
     /// Publishes the held memory as it is.
     pub(super) fn publish(&self, lane: Lane) {
         if let Some(slot) = self.own.get() {
-            self.account(lane).publish(&slot.held[usize::from(lane.0) % ACCOUNTS_MAX]);
+            self.account(lane).publish(&slot.held[at(lane)]);
         }
     }
 
@@ -327,7 +333,7 @@ impl Session {
     }
 
     pub(super) fn unseen_of(&self, lane: Lane) -> u64 {
-        self.unseen[usize::from(lane.0) % ACCOUNTS_MAX].load(Relaxed)
+        self.unseen[at(lane)].load(Relaxed)
     }
 
     /// The lanes in use: one for each GPU, and the host's.
@@ -457,8 +463,9 @@ fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{Fake, LANE, rung, welcome};
+    use super::super::fake::{Fake, LANE, OTHER, rung, welcome};
     use super::*;
+    use gpuslice_wire::units::GIB;
 
     #[test]
     fn the_number_of_the_doorbell_stays_and_rings_for_the_new_daemon() {
@@ -491,6 +498,22 @@ mod tests {
         assert_eq!(now.others(0, NO_SLOT), 5);
     }
 
+    /// If the application has closed the old one, the new one may have its number.
+    #[test]
+    fn a_doorbell_with_the_number_of_the_old_one_rings_for_the_new_daemon() {
+        let session = Fake::new().session;
+        let number = session.doorbell.get().expect("a doorbell");
+        let (mut again, _) = welcome();
+        let fresh = again.doorbell.try_clone().expect("a descriptor");
+        sys::replace(&fresh, number).expect("the old one is closed");
+        // SAFETY: the session has given the number to nothing that would close it.
+        again.doorbell = unsafe { std::os::fd::FromRawFd::from_raw_fd(number) };
+        session.take_over(again).expect("taken over");
+        assert_eq!(session.doorbell.get(), Some(number));
+        session.ring();
+        assert_eq!(rung(&fresh), 1);
+    }
+
     #[test]
     fn a_request_has_time_for_its_reply_and_a_failed_one_ends_the_connection() {
         let (session, before) = (Fake::new().session, sys::now());
@@ -509,6 +532,48 @@ mod tests {
         assert!(session.tend(), "a request is under way");
         drop((busy, daemon));
         assert!(!session.tend(), "nor is there a socket to attach to");
+    }
+
+    #[test]
+    fn a_connection_that_is_there_is_not_made_anew() {
+        let Fake { session, daemon, .. } = Fake::new();
+        assert!(session.reconnect());
+        drop(daemon);
+        assert!(!session.tend() && !session.reconnect(), "there is no socket");
+        assert_eq!(session.generation(), 1);
+    }
+
+    #[test]
+    fn a_heartbeat_is_stale_after_a_while() {
+        let Fake { session, container, .. } = Fake::new();
+        let beats = [0, sys::now().0 + 3_600_000_000_000].map(|beat| {
+            container.heartbeat_ns.store(beat, SeqCst);
+            session.is_stale()
+        });
+        assert_eq!(beats, [true, false]);
+    }
+
+    #[test]
+    fn each_lane_has_words_of_its_own() {
+        let Fake { session, container, .. } = Fake::new();
+        let family = Family::ALL[0];
+        container.lane[1].cap.store(700, SeqCst);
+        container.lane[1].reserved.store(300, SeqCst);
+        container.untracked[1].store(20, SeqCst);
+        session.unseen(OTHER, 5);
+        session.hold(OTHER, family, 512);
+        session.hold_contexts(OTHER, 3);
+        let claims = |lane: Lane| {
+            let families = &session.client.families[usize::from(lane.0)];
+            let claimed = session.client.lane[usize::from(lane.0)].unseen.load(Relaxed);
+            (claimed, families.bytes[0].load(Relaxed), families.contexts.load(Relaxed))
+        };
+        assert_eq!([LANE, OTHER].map(claims), [(0, 0, 0), (5, 512, 3)]);
+        assert_eq!([LANE, OTHER].map(|lane| session.left(lane)), [GIB, 400]);
+        assert_eq!([LANE, OTHER].map(|lane| session.used(lane)), [0, 20]);
+        assert_eq!(session.unseen_of(LANE), 0);
+        // A number from elsewhere is in bounds.
+        assert_eq!(session.used(Lane(ACCOUNTS_MAX as u8 + 1)), 20);
     }
 
     #[test]

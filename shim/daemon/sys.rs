@@ -206,14 +206,13 @@ pub fn connect(path: &Path) -> Result<OwnedFd> {
 /// `TimedOut` at the deadline, else of `poll`.
 pub fn wait(fd: RawFd, events: libc::c_short, deadline: Instant) -> Result<()> {
     loop {
-        let left = deadline.since(now()).0;
-        let ms = left.div_ceil(1_000_000).min(1_000) as libc::c_int;
+        let ms = deadline.since(now()).0.div_ceil(1_000_000);
+        let ms = libc::c_int::try_from(ms).unwrap_or(libc::c_int::MAX);
         let mut poll = libc::pollfd { fd, events, revents: 0 };
         // SAFETY: one valid pollfd.
         match unsafe { libc::poll(&raw mut poll, 1, ms) } {
             1.. => return Ok(()),
-            0 if left == 0 => return Err(ErrorKind::TimedOut.into()),
-            0 => {}
+            0 => return Err(ErrorKind::TimedOut.into()),
             _ => {
                 let error = Error::last_os_error();
                 if error.kind() != ErrorKind::Interrupted {
@@ -238,8 +237,7 @@ pub fn send(fd: RawFd, frame: &[u8], deadline: Instant) -> Result<()> {
         }
         let error = Error::last_os_error();
         match error.kind() {
-            ErrorKind::WouldBlock => wait(fd, libc::POLLOUT, deadline)?,
-            ErrorKind::Interrupted => {}
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => wait(fd, libc::POLLOUT, deadline)?,
             _ => return Err(error),
         }
     }
@@ -270,8 +268,7 @@ pub fn receive(fd: RawFd, frame: &mut [u8], deadline: Instant) -> Result<(usize,
         if got < 0 {
             let error = Error::last_os_error();
             match error.kind() {
-                ErrorKind::WouldBlock => wait(fd, libc::POLLIN, deadline)?,
-                ErrorKind::Interrupted => {}
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => wait(fd, libc::POLLIN, deadline)?,
                 _ => return Err(error),
             }
             continue;
@@ -320,7 +317,7 @@ pub fn check_head(fd: &OwnedFd, magic: u64, version: u32) -> Result<()> {
     let mut head = [0u8; 12];
     // SAFETY: `head` is writable for its length.
     let got = unsafe { libc::pread(fd.as_raw_fd(), head.as_mut_ptr().cast(), head.len(), 0) };
-    if got < 0 {
+    if got == -1 {
         return Err(Error::last_os_error());
     }
     let good = head[..8] == magic.to_ne_bytes() && head[8..] == version.to_ne_bytes();
@@ -446,7 +443,7 @@ impl<T> Drop for SecondMapping<T> {
 pub fn replace(new: &OwnedFd, old: RawFd) -> Result<()> {
     // SAFETY: plain numbers; `old` is ours.
     let done = unsafe { libc::dup3(new.as_raw_fd(), old, libc::O_CLOEXEC) };
-    if done < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+    if done == -1 { Err(Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Increments an eventfd; if its counter is full the write is lost, but the reader is woken anyway.
@@ -469,79 +466,4 @@ pub fn at_fork(child: unsafe extern "C" fn()) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_and_stay_short() {
-        let mut backoff = Backoff::default();
-        let pauses: [u64; 6] = core::array::from_fn(|_| backoff.next() / 1_000_000);
-        assert_eq!(pauses, [5, 10, 20, 40, 40, 40], "ms");
-    }
-
-    #[test]
-    fn the_number_of_a_descriptor_is_not_negative() {
-        // SAFETY: no descriptor.
-        assert!(unsafe { made(-1) }.is_err());
-        // SAFETY: the number is given up before it is closed.
-        let first = unsafe { made(0) }.map(std::os::fd::IntoRawFd::into_raw_fd);
-        assert_eq!(first.ok(), Some(0));
-    }
-
-    /// Where the kernel does not compare a descriptor with itself, it compares none.
-    #[test]
-    fn a_copy_of_a_descriptor_is_the_same_file() {
-        let open = || File::open("/dev/null").expect("a device");
-        let (file, other) = (open(), open());
-        let copy = file.try_clone().expect("a copy");
-        let own = std::process::id();
-        let number = file.as_raw_fd();
-        // SAFETY: plain numbers; 0 is `KCMP_FILE`.
-        let told = unsafe { libc::syscall(libc::SYS_kcmp, own, own, 0, number, number) } == 0;
-        assert_eq!(same_file(copy.as_raw_fd(), number), told);
-        assert!(!same_file(other.as_raw_fd(), number), "opened separately");
-    }
-
-    /// All eventfds of a machine share one inode.
-    #[test]
-    fn an_eventfd_of_the_program_is_no_doorbell() {
-        // SAFETY: plain numbers; the kernel makes a descriptor.
-        let eventfd = unsafe { made(libc::eventfd(0, libc::EFD_CLOEXEC)) }.expect("an eventfd");
-        let doorbell = Doorbell::new(eventfd.as_raw_fd());
-        assert_eq!(doorbell.get(), None);
-        tag(&eventfd);
-        assert_eq!(doorbell.get(), Some(eventfd.as_raw_fd()));
-    }
-
-    #[repr(C, align(4096))]
-    struct Page([u8; PAGE_BYTES]);
-
-    /// The process's mappings of the file with this name.
-    fn mappings(name: &str) -> usize {
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
-        maps.lines().filter(|line| line.contains(name)).count()
-    }
-
-    #[test]
-    fn a_second_mapping_shows_the_same_page_and_ends() {
-        // SAFETY: a constant name with a terminating null.
-        let fd = unsafe { libc::memfd_create(c"mapped-twice".as_ptr(), libc::MFD_CLOEXEC) };
-        // SAFETY: the kernel just made it.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        std::os::unix::fs::FileExt::write_all_at(&file, &[7; PAGE_BYTES], 0).expect("written");
-        let page: &Page = map(&file.into(), false, None).expect("mapped");
-        let again = SecondMapping::of(page).expect("mapped again");
-        assert_ne!(again.address(), ptr::from_ref(page).cast_mut().cast());
-        assert_eq!((*again).0[9], 7);
-        assert_eq!(mappings("mapped-twice"), 2);
-        drop(again);
-        assert_eq!(mappings("mapped-twice"), 1);
-    }
-
-    #[test]
-    fn private_memory_has_no_second_mapping() {
-        let page = Box::leak(Box::new(Page([0; PAGE_BYTES])));
-        let again = SecondMapping::of(page).map(|_| ());
-        assert_eq!(again.map_err(|error| error.raw_os_error()), Err(Some(libc::EINVAL)));
-    }
-}
+mod tests;
