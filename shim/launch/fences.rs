@@ -479,7 +479,7 @@ mod tests {
         let (fake, mut fences) = (Fake::new(), Fences::default());
         let stream_id = StreamId { context: Context(1), stream: Stream(7), thread: 0 };
         let index = fences.stream_index(fake, stream_id).expect("room");
-        let mut work = |fences: &mut Fences, number: u64, begin: u64, end: u64| {
+        let work = |fences: &mut Fences, number: u64, begin: u64, end: u64| {
             fake.gpu().events.insert(number as usize, (7_000 + end) * US);
             let expected = Estimate::measured(50 * US);
             fences.in_flight.launched(begin * US, index, Task::launch(Key(1)), expected, None);
