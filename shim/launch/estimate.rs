@@ -184,7 +184,7 @@ impl Estimates {
     /// Notes that a mixed group with a launch of `key` took `measured` instead of `expected` ns: moves the
     /// estimate an eighth of the way.
     pub fn scale(&mut self, key: Key, measured: u64, expected: u64) {
-        if let Some(entry) = self.find(key).filter(|entry| entry.samples > 0) {
+        if let Some(entry) = self.find(key) {
             let target = u128::from(entry.ns) * u128::from(measured) / u128::from(expected.max(1));
             let target = u64::try_from(target).unwrap_or(NS_MAX).clamp(1, NS_MAX);
             entry.ns = (entry.ns - entry.ns / 8 + target / 8).max(1);

@@ -475,6 +475,25 @@ mod tests {
     }
 
     #[test]
+    fn the_stall_of_a_turn_is_counted_once() {
+        let (fake, mut fences) = (Fake::new(), Fences::default());
+        let stream_id = StreamId { context: Context(1), stream: Stream(7), thread: 0 };
+        let index = fences.stream_index(fake, stream_id).expect("room");
+        let work = |fences: &mut Fences, number: u64, begin: u64, end: u64| {
+            fake.gpu().events.insert(number as usize, (7_000 + end) * US);
+            let expected = Estimate::measured(50 * US);
+            fences.in_flight.launched(begin * US, index, Task::launch(Key(1)), expected, None);
+            assert_eq!(fences.in_flight.fence(index, Event(number as usize)), None);
+            let done = fences.in_flight.retire(2_000 * number * US, |_| Some(Progress::Done));
+            fences.learn(fake, done.expect("done"));
+            [fences.stalled(), fences.stalled()]
+        };
+        assert_eq!(work(&mut fences, 1, 50, 100), [0, 0], "no turn begins");
+        fences.turn_begins();
+        assert_eq!(work(&mut fences, 2, 2_800, 2_900), [50 * US, 0]);
+    }
+
+    #[test]
     fn spare_events_have_a_limit() {
         let (fake, mut fences) = (Fake::new(), Fences::default());
         for event in 0..SPARE_MAX + 2 {

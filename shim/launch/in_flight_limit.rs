@@ -173,6 +173,26 @@ mod tests {
         assert!(idle < 0.01, "{idle}");
     }
 
+    #[test]
+    fn the_limit_follows_late_drains_and_idle_gpus_step_by_step() {
+        let mut limit = InFlightLimit::default();
+        let latest = BOUND * 5 / 4 + 40 * US;
+        let mut after = |took, underruns: bool| {
+            limit.admitted(40 * US);
+            if underruns {
+                limit.underran();
+            }
+            limit.drained(took, BOUND);
+            (limit.current(BOUND) / US, limit.share_of_rest(TURN, BOUND) / US)
+        };
+        assert_eq!([after(0, false), after(latest, false)], [(500, 8_000); 2]);
+        assert_eq!(after(latest + 1, false), (350, 5_600));
+        assert_eq!(after(latest + 1, true), (245, 3_920), "late is late");
+        assert_eq!([after(0, true), after(0, false)], [(294, 4_704); 2]);
+        let lowest = (0..9).map(|_| after(u64::MAX, false)).last();
+        assert_eq!(lowest, Some((60, 2_000)), "a quarter of the rest");
+    }
+
     /// For any kernel length and any measurement, the limit stays within its bounds.
     #[test]
     fn the_limit_has_bounds() {

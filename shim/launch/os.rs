@@ -1,5 +1,6 @@
 //! The few system services that the gate uses: a clock, a futex, a background thread.
 
+use gpuslice_wire::units::MIB;
 use std::sync::atomic::AtomicU32;
 
 /// The clock of the daemon's time stamps, ns.
@@ -51,7 +52,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
         work();
     };
-    let thread = std::thread::Builder::new().name(THREAD.into()).stack_size(1 << 20);
+    let thread = std::thread::Builder::new().name(THREAD.into()).stack_size(MIB as usize);
     let started = thread.spawn(worker).is_ok();
     // SAFETY: `old` was filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
@@ -115,7 +116,19 @@ mod tests {
     #[test]
     fn a_sleep_without_end_ends() {
         let word = std::sync::atomic::AtomicU32::new(7);
-        super::wait(&word, 7, u64::MAX);
+        for (ns, least) in [(u64::MAX, super::LONGEST_NS), (3_000_000, 3_000_000)] {
+            let before = super::now();
+            super::wait(&word, 7, ns);
+            assert!(super::now() - before >= least, "{ns}");
+        }
         super::wait(&word, 8, u64::MAX);
+    }
+
+    #[test]
+    fn living_threads_have_different_numbers() {
+        let [one, other] = [super::thread_id(); 2];
+        let third = std::thread::spawn(super::thread_id).join().expect("no panic");
+        assert!(one == other && one != third, "{one} {other} {third}");
+        assert!(one != 0 && third != 0, "{one} {third}");
     }
 }

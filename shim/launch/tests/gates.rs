@@ -168,3 +168,18 @@ fn each_lane_has_a_word_of_its_own() {
     let size = size_of::<ClientLane>() as u64;
     assert_eq!([second - first, third - second], [size; 2]);
 }
+
+/// A driver that refuses once in a context is not asked again there, until that context is gone.
+#[test]
+fn each_context_has_gates_of_its_own() {
+    let (fake, gates) = (Fake::new(), super::super::gates::Gates::default());
+    let contexts = [1, 2].map(super::super::backend::Context);
+    let there = || contexts.map(|context| gates.word(fake, context, 0).is_some());
+    assert_eq!(there(), [true, true]);
+    gates.refused(contexts[0]);
+    assert_eq!(there(), [false, true]);
+    gates.forget(contexts[1]);
+    assert_eq!(there(), [false, true], "pinned anew");
+    gates.forget(contexts[0]);
+    assert_eq!(there(), [true, true]);
+}
