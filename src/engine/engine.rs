@@ -200,7 +200,6 @@ impl Engine {
             Event::Tick => {
                 self.end_recalls(actions);
                 self.end_held_back(actions);
-                self.end_owed(actions);
             }
         }
     }

@@ -242,6 +242,7 @@ impl Talk {
                 state.step(Event::Reserve { client, token, lane, need, wish });
                 if let Some(used) = state.late.take_if(|_| state.measures > 0 && need.0 == 0) {
                     let used = Bytes(used);
+                    state.told = true;
                     state.step(Event::Measured { client, lane, used, requested: true });
                     state.show();
                     state.step(Event::Owed { client, lane, owes: false });
@@ -261,6 +262,8 @@ impl Talk {
                 };
                 if state.late.is_some() {
                     state.step(Event::Owed { client, lane, owes: true });
+                } else if let Some(used) = used.filter(|_| state.told) {
+                    state.step(Event::Measured { client, lane, used, requested: true });
                 }
                 send(&self.fd, id, &Reply::Measured { lane, used }, &[]);
             }

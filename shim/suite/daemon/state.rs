@@ -76,6 +76,8 @@ pub struct State {
     pub measured: VecDeque<u64>,
     /// The answer to a Measure message before these, which comes late: when the process waits for it.
     pub late: Option<u64>,
+    /// It came: from then on the engine knows each answer.
+    pub(super) told: bool,
     /// Number of Measure messages.
     pub measures: u32,
     /// The contexts that the process claimed at each Measure message.
@@ -155,6 +157,7 @@ impl State {
             context_kib: 0,
             measured: VecDeque::new(),
             late: None,
+            told: false,
             contexts_at_measures: Vec::new(),
             measures: 0,
             tokens: 0,

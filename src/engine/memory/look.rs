@@ -92,6 +92,7 @@ impl Engine {
             self.release_growth(index, lane);
             self.serve(index, lane, actions);
         }
+        self.end_owed(actions);
     }
 
     /// The deadline of the first such wait.

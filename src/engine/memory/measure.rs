@@ -96,7 +96,8 @@ impl Engine {
             true => *it = Measured::assumed(beyond.max(least)),
             false => it.look(now, beyond.max(least)),
         });
-        mine.answered = requested.then(|| mine.all());
+        // A late figure was not told: the next grant may be for other memory.
+        mine.answered = (requested && !awaited).then(|| mine.all());
         slice.cover(mine);
         if first {
             slice.note_first_context(used);

@@ -8,8 +8,8 @@
 //! # Idea
 //! Until NVML has answered, growth of the container on that GPU waits, for at most [`OWED`]. Requests for nothing wait,
 //! too: by one, the process itself waits for the answer. The late figure counts at once, before any other request is
-//! decided, since a second one may be seconds away. The process's own grant for the context covers it then
-//! ([`super::measure`]).
+//! decided, since a second one may be seconds away. The process then asks again, and its grant for the context covers
+//! the figure that it is told ([`super::measure`]). The late one covers nothing: a grant could be for other memory.
 //!
 //! A late answer without a figure ends the wait: that NVML tells none, so the context is charged what is known. The
 //! growth of a container that has had a context measured does not wait: its contexts are charged what that one cost.

@@ -19,6 +19,9 @@ fn growth_waits_for_the_figure_of_a_first_context() {
     assert_eq!((reserved(&rig), context_cost(&rig, "a")), (70, 50));
     let over = rig.step(owes(who[1], false));
     assert_eq!(answers(&over), [(who[0], None), (who[1], Some(0))]);
+    assert_eq!(answers(&rig.reserve(who[1], 31, 31)), [], "a sibling is asked for what it leaves");
+    assert_eq!(answers(&rig.give_back(who[0], 1, 0)), [(who[1], None)], "for other memory");
+    rig.step(requested(who[1], 60));
     assert_eq!(answers(&rig.reserve(who[1], 60, 60)), [(who[1], Some(60))]);
     rig.now = 1_000 * MS;
     rig.step(measured(who[1], 60));

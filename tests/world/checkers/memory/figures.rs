@@ -29,7 +29,7 @@ impl Ledger {
             true => share.beyond.assume(share.own.max(least)),
             false => share.beyond.look(self.now, share.own.max(least)),
         }
-        share.answered = requested.then_some(all);
+        share.answered = (requested && !awaited).then_some(all);
         self.hide_of(client, lane);
     }
 
