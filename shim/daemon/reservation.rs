@@ -184,11 +184,11 @@ impl Session {
         }
     }
 
-    /// Waits while the container's memory is on the host: until it is resumed, the daemon answers no request for
-    /// credit, not even for none. Any amount would be a grant, which explains as much of what NVML shows of this
-    /// process for a sample more. Without a daemon there is no wait.
+    /// Waits while the container may not grow: while its memory is on the host, or NVML is late with the figure of a
+    /// first context, the daemon answers no request for credit, not even for none. Any amount would be a grant, which
+    /// explains as much of what NVML shows of this process for a sample more. Without a daemon there is no wait.
     #[cold]
-    pub fn await_resume(&self, lane: Lane) {
+    pub fn await_growth(&self, lane: Lane) {
         let _uncancelled = Uncancelled::begin();
         let none = CreditRequest { returned: 0, need: 0, wish: 0 };
         let _answer = self.ask(&mut self.lock(), lane, none);

@@ -76,7 +76,8 @@ fn parse_stretch(text: &str) -> Result<Duration> {
 pub fn main(options: &Options) -> Result<ExitCode> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = elsewhere::connect(options.runtime_dir.as_deref())?;
-    let first = View::of(admin.list()?);
+    // The daemon closes a connection that says nothing for a second, as this process may where it is held up.
+    let first = View::of(admin.list().or_else(|_| admin.again()?.list())?);
     let asked = options.container.as_deref();
     let id = asked.map(|asked| find(&first, asked, &dir)).transpose()?;
     let (before, now) = match options.since_start {

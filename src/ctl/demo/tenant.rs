@@ -166,7 +166,7 @@ impl Tenant {
 }
 
 /// How long a runtime may take to start a container, and to end.
-const RUNTIME_WITHIN: Duration = Duration::from_secs(5);
+const RUNTIME_WITHIN: Duration = Duration::from_secs(30);
 
 /// Waits until that has happened, at most for [`RUNTIME_WITHIN`].
 fn await_within(mut happened: impl FnMut() -> bool) {
