@@ -321,7 +321,7 @@ mod tests {
     fn a_wait_for_the_resume_asks_for_nothing() {
         let Fake { session, daemon, .. } = Fake::new();
         daemon.grants(1, 0);
-        session.await_resume(LANE);
+        session.await_growth(LANE);
         assert_eq!(daemon.asked(), [asks(0, 0)]);
     }
 
