@@ -34,19 +34,17 @@ impl Owed {
         }
     }
 
-    /// A process is told a figure, and had claimed to hold so much; returns whether growth waited for that.
-    pub fn tells(
-        &mut self,
-        (client, home): (ClientId, ContainerId),
-        lane: Lane,
-        held: u64,
-    ) -> bool {
-        let awaited = self.since.contains_key(&(client, lane));
+    /// Whether growth may wait for this process's figure.
+    pub fn is_owed(&self, client: ClientId, lane: Lane) -> bool {
+        self.since.contains_key(&(client, lane))
+    }
+
+    /// NVML shows memory of a process that has asked, and claims to hold so much.
+    pub fn tells(&mut self, (client, home): (ClientId, ContainerId), lane: Lane, held: u64) {
         let first = self.told.insert((client, lane)) && held == 0;
-        if awaited || first {
+        if first || self.is_owed(client, lane) {
             self.known.insert((home, lane));
         }
-        awaited
     }
 
     /// The processes for whose figures an account's growth may wait.

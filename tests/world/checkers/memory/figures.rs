@@ -17,8 +17,10 @@ impl Ledger {
             return;
         };
         let share = self.shares.entry((client, lane)).or_default();
-        let is_told = requested && used > 0;
-        let awaited = is_told && self.owed.tells((client, home), lane, share.claims.held.0);
+        let awaited = requested && self.owed.is_owed(client, lane);
+        if requested && used > 0 {
+            self.owed.tells((client, home), lane, share.claims.held.0);
+        }
         let all = used.saturating_add(share.unseen());
         let asked_for = share.most[0].max(share.most[1]).max(share.granted);
         share.most = [share.granted, share.most[0]];
