@@ -126,6 +126,8 @@ fn without_stream_waits_there_are_no_gates() {
     eventually("drained", || rig.reported() == (false, 1, 1));
     assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
     assert!(rig.fake.gpu().held.is_empty());
+    let context = super::super::backend::Context(1);
+    assert_eq!(rig.gate.gates.word(rig.fake, context, 0), None, "it is asked again");
 }
 
 #[test]
