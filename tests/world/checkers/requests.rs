@@ -63,6 +63,8 @@ fn waits_for_nvml(looking: &Looking, ledger: &Ledger, key: &LaneKey) -> bool {
 pub struct Requests {
     asked: BTreeMap<LaneKey, Vec<Question>>,
     recalls: BTreeMap<LaneKey, Recall>,
+    /// Accounts of which this step has shown a new recall. What it grants it granted before: pages come first.
+    fresh: BTreeSet<LaneKey>,
     /// Restored containers: until then growth may wait for processes that attach again.
     restored: BTreeMap<ContainerId, u64>,
     /// Containers whose growth may still wait so.
@@ -99,6 +101,7 @@ impl Requests {
 
     /// Takes in `event`.
     pub fn event(&mut self, ledger: &Ledger, event: &Event) {
+        self.fresh.clear();
         if matches!(event, Event::Tick | Event::Reserve { .. }) {
             self.restored.retain(|_, until| self.now < *until);
         }
@@ -166,7 +169,8 @@ impl Requests {
             }
             Action::Disconnect { client, .. } => self.part(client),
             Action::Reserved { client, token, lane, bytes } => {
-                let (_, q) = self.answered(ledger, client, token, lane)?;
+                let (key, q) = self.answered(ledger, client, token, lane)?;
+                self.granted(key, client);
                 if bytes < q.need || bytes > q.wish.max(q.need) {
                     return Err(format!("{bytes:?} granted for {:?} to {:?}", q.need, q.wish));
                 }
@@ -278,6 +282,16 @@ impl Requests {
         });
         let recall = Recall { number, began: seen.now, owing };
         self.recalls.insert(key, recall);
+        self.fresh.insert(key);
+    }
+
+    /// A process with a new grant owes an answer to a recall that began after it.
+    fn granted(&mut self, key: LaneKey, client: ClientId) {
+        let waits = self.asked.get(&key).is_some_and(|all| all.iter().any(|q| q.client == client));
+        let recall = self.recalls.get_mut(&key).filter(|_| self.fresh.contains(&key) && !waits);
+        if let Some(recall) = recall {
+            recall.owing.insert(client);
+        }
     }
 
     fn part(&mut self, client: ClientId) {
