@@ -184,11 +184,11 @@ impl Session {
         }
     }
 
-    /// Waits while the container may not grow: while its memory is on the host, or NVML is late with the figure of a
-    /// first context, the daemon answers no request for credit, not even for none. Any amount would be a grant, which
-    /// explains as much of what NVML shows of this process for a sample more. Without a daemon there is no wait.
+    /// Waits while the container's memory is on the host: until it is resumed, the daemon answers no request for
+    /// credit, not even for none. Any amount would be a grant, which explains as much of what NVML shows of this
+    /// process for a sample more. Without a daemon there is no wait.
     #[cold]
-    pub fn await_growth(&self, lane: Lane) {
+    pub fn await_resume(&self, lane: Lane) {
         let _uncancelled = Uncancelled::begin();
         let none = CreditRequest { returned: 0, need: 0, wish: 0 };
         let _answer = self.ask(&mut self.lock(), lane, none);
@@ -321,7 +321,7 @@ mod tests {
     fn a_wait_for_the_resume_asks_for_nothing() {
         let Fake { session, daemon, .. } = Fake::new();
         daemon.grants(1, 0);
-        session.await_growth(LANE);
+        session.await_resume(LANE);
         assert_eq!(daemon.asked(), [asks(0, 0)]);
     }
 

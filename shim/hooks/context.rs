@@ -5,8 +5,7 @@
 //! corrected, and a context that does not fit is destroyed again. A process creates one context at a time on
 //! a GPU, or the measured costs would mix. NVML's figures may be older than the context, which then seems to cost
 //! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time. One whose cost
-//! cannot be measured is charged the smallest cost observed. Before there is one, NVML may be late: then the container
-//! may not grow until it has answered, and the daemon is asked once more after that.
+//! cannot be measured is charged the smallest cost observed.
 //!
 //! A first context is not created while the container's memory is on the host. The memory that is promised to the
 //! container may be lent: then the driver refuses the context, and is asked again when as much as a context can take
@@ -44,11 +43,9 @@ fn priced(
     let first = !slice.contexts.any(device);
     // A green context is a part of the primary one, if that exists.
     let free = green && slice.contexts.primary(device).is_some();
-    let known = || u64::from(slice.daemon.facts(lane).context_kib.load(Relaxed)) * KIB;
-    let mut guess = known();
+    let guess = u64::from(slice.daemon.facts(lane).context_kib.load(Relaxed)) * KIB;
     if first && guess == 0 {
-        slice.daemon.await_growth(lane);
-        guess = known();
+        slice.daemon.await_resume(lane);
     }
     let mut reservation = slice.daemon.reserve(lane, if first { guess } else { 0 })?;
     let mut apart = reservation.bytes;
@@ -68,13 +65,7 @@ fn priced(
         slice.daemon.hold_contexts(lane, others);
         return Ok((result, ContextCharge::default()));
     }
-    let measure = || slice.unaccounted_once(lane, apart, |cost| cost != Some(0) || free);
-    let mut cost = measure();
-    if cost.is_none() && guess == 0 && !free {
-        slice.daemon.await_growth(lane);
-        cost = measure();
-        guess = known();
-    }
+    let cost = slice.unaccounted_once(lane, apart, |cost| cost != Some(0) || free);
     let cost = cost.filter(|&cost| cost > 0 || free);
     if let Err(refused) = reservation.adjust(cost.unwrap_or(if free { 0 } else { guess })) {
         let _ = undo();

@@ -17,10 +17,10 @@ impl Engine {
 
     /// The same, by the state of everything that has one.
     pub(crate) fn first_deadline(&self) -> Option<Instant> {
-        let memory = [self.grace, self.recalled_until(), self.unfreed_until()];
-        let nvml = [self.held_back_until(), self.owed_until()];
+        let memory =
+            [self.grace, self.recalled_until(), self.held_back_until(), self.unfreed_until()];
         let moves = [self.drained_until(), self.reclaims_at];
-        self.due.iter().chain(&memory).chain(&nvml).chain(&moves).flatten().min().copied()
+        self.due.iter().chain(&memory).chain(&moves).flatten().min().copied()
     }
 
     /// # Panics

@@ -48,8 +48,6 @@ pub struct Engine {
     pub(crate) recalls: Vec<(Instant, ContainerIndex, Lane)>,
     /// Accounts whose growth waits for NVML's answer, each with its deadline.
     pub(crate) held_back: Vec<(Instant, ContainerIndex, Lane)>,
-    /// Processes to which NVML owes the figure of a first context of unknown cost, each with the end of that wait.
-    pub(crate) owed: Vec<(Instant, ClientId, Lane)>,
     /// Accounts whose ledger changed since they were shown.
     pub(crate) changed: Vec<(ContainerIndex, Lane)>,
     /// Containers whose GPUs take turns together, by container index.
@@ -92,7 +90,6 @@ impl Engine {
             grace: None,
             recalls: Vec::new(),
             held_back: Vec::new(),
-            owed: Vec::new(),
             changed: Vec::new(),
             gangs: Vec::new(),
             recording: None,
@@ -162,7 +159,6 @@ impl Engine {
             | Event::Release { .. }
             | Event::Yield { .. }
             | Event::Measured { .. }
-            | Event::Owed { .. }
             | Event::Looking { .. }
             | Event::Looked { .. }
             | Event::DeviceLooked { .. }
@@ -275,7 +271,6 @@ impl Engine {
             | Event::Left { client }
             | Event::Gone { client } => all_of(client),
             Event::Measured { .. }
-            | Event::Owed { .. }
             | Event::Looking { .. }
             | Event::Looked { .. }
             | Event::DeviceLooked { .. }

@@ -243,16 +243,6 @@ pub enum Event {
         /// The process itself asked, and is told the figure: what it is granted next may be for memory that is in it.
         requested: bool,
     },
-    /// NVML is late with the figure that a process has asked for, so the process was answered without one; or it has
-    /// answered all that this process has asked.
-    Owed {
-        /// The process.
-        client: ClientId,
-        /// GPU of the slice.
-        lane: Lane,
-        /// NVML still owes it an answer. A later event says that it does not any more.
-        owes: bool,
-    },
     /// NVML is about to be asked for the memory of all attached processes of a container. `Looked` follows, if
     /// NVML answers.
     Looking {

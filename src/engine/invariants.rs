@@ -26,8 +26,6 @@ impl Engine {
             let home = self.containers.get(client.index);
             assert!(home.is_some_and(|c| c.clients.contains(&id)), "{id:?} is of no container");
         }
-        let lives = |client| self.clients.get(client).is_some();
-        assert!(self.owed.iter().all(|it| lives(it.1)), "growth waits for a process that is gone");
         assert_eq!(listed.len(), self.clients.iter().count(), "a process listed and not attached");
         self.gpus.iter().for_each(|gpu| check_turns(&gpu.turns));
         self.check_gangs();

@@ -54,7 +54,7 @@ pub use grants::{
     GRANTS_BYTES_MAX, GRANTS_MAGIC, GRANTS_VERSION, Grant, Granted, GrantsError, GrantsHead,
     copy_at, read_grants,
 };
-pub use memory::{HOLD, OWED};
+pub use memory::HOLD;
 pub use no_slices::NoSlices;
 pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};

@@ -15,7 +15,6 @@
 //! | `recall` | siblings are asked for memory they do not use |
 //! | `measure` | memory that NVML shows counts, granted or not |
 //! | `look` | NVML's sum over all processes, against the sum of grants at that time |
-//! | `owed` | growth waits for a first context that NVML shows late |
 //! | `left_behind` | memory that NVML shows of suspended containers |
 //! | `on_host` | what such containers have on the host, whatever they give back in the ledger |
 //! | `unfreed` | memory of ended processes counts until the driver has freed it |
@@ -29,7 +28,6 @@ mod left_behind;
 mod look;
 mod measure;
 mod on_host;
-mod owed;
 mod recall;
 mod resize;
 mod restore;
@@ -38,7 +36,6 @@ mod tests;
 mod unfreed;
 
 pub use look::HOLD;
-pub use owed::OWED;
 
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::tenant::Rejection;
@@ -93,7 +90,6 @@ impl Engine {
             Event::Measured { client, lane, used, requested } => {
                 self.measured(client, lane, (used, requested), actions)
             }
-            Event::Owed { client, lane, owes } => self.owed(client, lane, owes, actions),
             Event::Looking { container, lane } => self.looking(container, lane),
             Event::Looked { container, lane } => self.looked(container, lane, actions),
             Event::DeviceLooked { gpu, asked, least, most } => {

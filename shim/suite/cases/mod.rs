@@ -53,7 +53,6 @@ macro_rules! conformance {
             a_context_is_charged_its_measured_cost a_context_is_claimed_before_it_is_charged
             a_context_that_seems_to_cost_nothing_is_measured_again
             a_context_that_cannot_be_measured_is_charged_the_smallest_cost
-            a_first_context_is_charged_a_late_figure
             a_primary_context_is_charged_once
             a_context_that_does_not_fit_is_not_created
             a_first_context_of_known_cost_is_refused_in_advance

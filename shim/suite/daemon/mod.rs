@@ -236,17 +236,10 @@ impl Talk {
             Request::Attach { .. } | Request::Look {} => {}
             Request::Reserve { lane, need, wish } => {
                 state.reserves += 1;
-                // A request for nothing waits until the container may grow.
+                // A request for nothing waits for a resume.
                 assert!(need <= wish && (need.0 > 0 || wish.0 == 0), "need {need}, wish {wish}");
                 let token = state.ask(&self.fd, &self.account.living, id);
                 state.step(Event::Reserve { client, token, lane, need, wish });
-                if let Some(used) = state.late.take_if(|_| state.measures > 0 && need.0 == 0) {
-                    let used = Bytes(used);
-                    state.told = true;
-                    state.step(Event::Measured { client, lane, used, requested: true });
-                    state.show();
-                    state.step(Event::Owed { client, lane, owes: false });
-                }
             }
             Request::Yield { lane, recall, bytes } => {
                 state.step(Event::Yield { client, lane, recall, bytes })
@@ -256,15 +249,7 @@ impl Talk {
                 state.measures += 1;
                 let (_, contexts) = state.families(lane.0.into());
                 state.contexts_at_measures.push(contexts);
-                let used = match state.late {
-                    Some(_) => None,
-                    None => state.measured.pop_front().map(Bytes),
-                };
-                if state.late.is_some() {
-                    state.step(Event::Owed { client, lane, owes: true });
-                } else if let Some(used) = used.filter(|_| state.told) {
-                    state.step(Event::Measured { client, lane, used, requested: true });
-                }
+                let used = state.measured.pop_front().map(Bytes);
                 send(&self.fd, id, &Reply::Measured { lane, used }, &[]);
             }
             Request::Group { .. } | Request::Channels { .. } | Request::GroupGone { .. } => {

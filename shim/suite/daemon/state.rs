@@ -74,10 +74,6 @@ pub struct State {
     pub context_kib: u32,
     /// Answers to the next Measure messages; `None` after the last.
     pub measured: VecDeque<u64>,
-    /// The answer to a Measure message before these, which comes late: when the process waits for it.
-    pub late: Option<u64>,
-    /// It came: from then on the engine knows each answer.
-    pub(super) told: bool,
     /// Number of Measure messages.
     pub measures: u32,
     /// The contexts that the process claimed at each Measure message.
@@ -156,8 +152,6 @@ impl State {
             returned: 0,
             context_kib: 0,
             measured: VecDeque::new(),
-            late: None,
-            told: false,
             contexts_at_measures: Vec::new(),
             measures: 0,
             tokens: 0,

@@ -7,8 +7,7 @@
 //! and the engine charges it. The samples also show whether MPS uses a GPU ([`mps`]).
 //!
 //! If a sample is late, the next one is not started. A process that asked gets "unknown" after
-//! [`ANSWER_WITHIN`]. A driver that hangs therefore delays accounting, never turns. The engine is told that the answer
-//! is late, and the figure when it comes.
+//! [`ANSWER_WITHIN`]. A driver that hangs therefore delays accounting, never turns.
 
 pub mod ask_nvml;
 pub mod attribute;
@@ -25,7 +24,7 @@ use crate::tasks::Measure;
 use attribute::{Attached, SliceOwner, Unattributed};
 use gpuslice_engine::Event;
 use gpuslice_host::process::own_pid_namespace;
-use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid};
 use gpuslice_wire::limits::CLIENTS_MAX;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use loads::Loads;
@@ -95,8 +94,6 @@ pub struct Accounting {
     tickets: Ticket,
     unanswered: usize,
     waiting: VecDeque<PendingMeasure>,
-    /// Requests that were answered without NVML, whose answer is still due.
-    owed: Vec<PendingMeasure>,
     unattributed: Unattributed,
     /// By GPU: whether NVML reported its processes in the last sample, else the error.
     state: BTreeMap<GpuUuid, Result<(), String>>,
@@ -146,7 +143,6 @@ impl Accounting {
             tickets: 0,
             unanswered: 0,
             waiting: VecDeque::new(),
-            owed: Vec::new(),
             unattributed: Unattributed::default(),
             state: BTreeMap::new(),
             open: true,
@@ -314,26 +310,16 @@ impl Accounting {
         asked
     }
 
-    /// The request with this ticket, and whether it has been answered already.
-    pub fn measured(&mut self, ticket: Ticket) -> Option<(Measure, bool)> {
-        let is_it = |one: &PendingMeasure| one.ticket == ticket;
-        if let Some(at) = self.waiting.iter().position(is_it) {
-            return Some((self.waiting.remove(at)?.measure, false));
-        }
-        let at = self.owed.iter().position(is_it)?;
-        Some((self.owed.remove(at).measure, true))
+    /// The request with this ticket, unless it has been answered already.
+    pub fn measured(&mut self, ticket: Ticket) -> Option<Measure> {
+        let at = self.waiting.iter().position(|one| one.ticket == ticket)?;
+        Some(self.waiting.remove(at)?.measure)
     }
 
     /// The next request that has waited for too long.
     pub fn expired(&mut self, now: Instant) -> Option<Measure> {
         let expired = self.waiting.pop_front_if(|one| one.by <= now)?;
-        self.owed.push(expired);
         Some(expired.measure)
-    }
-
-    /// Whether an answer is due that a process has waited for too long.
-    pub fn owes(&self, client: ClientId, lane: Lane) -> bool {
-        self.owed.iter().any(|one| (one.measure.client, one.measure.lane) == (client, lane))
     }
 
     /// NVML has answered with a sample.

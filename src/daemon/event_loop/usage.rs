@@ -38,8 +38,9 @@ impl Daemon {
             };
             match answer {
                 NvmlAnswer::Measured { ticket, used } => {
-                    if let Some((asked, late)) = self.duties.accounting.measured(ticket) {
-                        self.measured(&asked, used.map(Bytes), late);
+                    // A process that waited for too long has its answer already.
+                    if let Some(asked) = self.duties.accounting.measured(ticket) {
+                        self.measured(&asked, used.map(Bytes));
                     }
                 }
                 NvmlAnswer::Samples(samples) => self.account_samples(&samples),
@@ -62,32 +63,25 @@ impl Daemon {
         self.duties.accounting.tell_of_more();
     }
 
-    /// NVML has answered a process's request; a process that waited for too long has its answer already.
-    fn measured(&mut self, asked: &Measure, used: Option<Bytes>, late: bool) {
+    fn measured(&mut self, asked: &Measure, used: Option<Bytes>) {
         let (client, lane) = (asked.client, asked.lane);
+        let Some(used) = used else {
+            return self.answer_measure(asked, None);
+        };
         let from = now();
-        let used = used.map(|used| {
-            // Read its claims first: the memory it charged before it asked is part of the measured use.
-            let duties = &mut self.duties;
-            duties.clients.read_claims(asked.key, &mut duties.tasks);
-            let beside = granted_beside(client, lane, &self.attached_processes());
-            let used = used.saturating_sub(beside);
-            self.deliver(Event::Measured { client, lane, used, requested: true });
-            used
-        });
-        if !late {
-            self.answer_measure(asked, used);
-        } else if !self.duties.accounting.owes(client, lane) {
-            self.deliver(Event::Owed { client, lane, owes: false });
-        }
+        // Read its claims first: the memory it charged before it asked is part of the measured use.
+        let duties = &mut self.duties;
+        duties.clients.read_claims(asked.key, &mut duties.tasks);
+        let beside = granted_beside(client, lane, &self.attached_processes());
+        let used = used.saturating_sub(beside);
+        self.deliver(Event::Measured { client, lane, used, requested: true });
+        self.answer_measure(asked, Some(used));
         self.duties.clients.spent_on_requests(&asked.container, (from, now()));
     }
 
     /// Does what is due in the accounting.
     pub(super) fn account(&mut self, now: Instant) {
         while let Some(asked) = self.duties.accounting.expired(now) {
-            let (client, lane) = (asked.client, asked.lane);
-            self.deliver(Event::Owed { client, lane, owes: true });
             self.answer_measure(&asked, None);
         }
         let duties = &mut self.duties;

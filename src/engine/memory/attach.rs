@@ -154,7 +154,6 @@ impl Engine {
                 let container = self.containers.get_mut(index)?;
                 container.clients.retain(|&other| other != client);
                 container.end_requests(client);
-                self.owed.retain(|&(_, of, _)| of != client);
                 self.clients.detach(client)
             })
             .collect();

@@ -76,7 +76,6 @@ impl Engine {
         let Some(it) = self.clients.detach(client) else {
             return;
         };
-        self.owed.retain(|&(_, of, _)| of != client);
         let Some(container) = self.containers.get_mut(it.index) else {
             return;
         };

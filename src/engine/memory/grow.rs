@@ -6,7 +6,6 @@
 //!   grants are unknown, they are counted before any growth; where they are known, only a request that does
 //!   not fit waits, because the processes may give something back;
 //! * while NVML is asked, if the container is in doubt ([`super::look`]);
-//! * while NVML owes the figure of a first context ([`super::owed`]);
 //! * while the container is suspended, or on the way to or from it ([`crate::suspend`]);
 //! * while the driver has not freed the memory of ended processes, if the request fits then ([`super::unfreed`]);
 //! * while other containers have the memory that is promised to its own ([`super::borrow`]);

@@ -36,7 +36,7 @@ impl Engine {
             return;
         };
         let until = self.now.plus(HOLD);
-        let waits = self.is_in_doubt(index, lane);
+        let waits = self.is_held_back(index, lane);
         let Some(slice) = self.account(index, lane).filter(|it| it.gpu.is_some()) else {
             return;
         };
@@ -68,12 +68,8 @@ impl Engine {
         self.serve(index, lane, actions);
     }
 
-    /// Whether the growth of an account waits for an answer of NVML's.
+    /// Whether the growth of an account waits for NVML's answer.
     pub(crate) fn is_held_back(&self, index: ContainerIndex, lane: Lane) -> bool {
-        self.is_in_doubt(index, lane) || self.awaits_figure(index, lane)
-    }
-
-    fn is_in_doubt(&self, index: ContainerIndex, lane: Lane) -> bool {
         self.held_back.iter().any(|&(_, of, at)| (of, at) == (index, lane))
     }
 
@@ -92,7 +88,6 @@ impl Engine {
             self.release_growth(index, lane);
             self.serve(index, lane, actions);
         }
-        self.end_owed(actions);
     }
 
     /// The deadline of the first such wait.

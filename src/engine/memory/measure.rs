@@ -23,7 +23,6 @@ use gpuslice_wire::units::Bytes;
 
 use crate::action::Actions;
 use crate::engine::Engine;
-use crate::ledger::Measured;
 use crate::lifecycle::{ClientLane, Growth, Slice};
 
 impl ClientLane {
@@ -76,7 +75,6 @@ impl Engine {
         let Some(index) = self.clients.get(client).map(|it| it.index) else {
             return;
         };
-        let awaited = requested && self.is_owed(client, lane);
         let Some((mine, slice)) = self.share(client, lane) else {
             return;
         };
@@ -85,19 +83,15 @@ impl Engine {
         }
         // It asks when its first context is made. A sample may show one that is half made.
         let made = requested && used > Bytes::ZERO;
-        let first = made && (awaited || mine.claims.held == Bytes::ZERO && !mine.asked);
+        let first = made && mine.claims.held == Bytes::ZERO && !mine.asked;
         mine.asked |= made;
         let beyond = mine.beyond(used);
         mine.answered = None;
         slice.cover(mine);
         // A sample alone makes a residual smaller. Until then the cover tells what of it counts.
         let least = if requested { mine.residual.charged() } else { Bytes::ZERO };
-        slice.recount(&mut mine.residual, |it| match awaited {
-            true => *it = Measured::assumed(beyond.max(least)),
-            false => it.look(now, beyond.max(least)),
-        });
-        // A late figure was not told: the next grant may be for other memory.
-        mine.answered = (requested && !awaited).then(|| mine.all());
+        slice.recount(&mut mine.residual, |it| it.look(now, beyond.max(least)));
+        mine.answered = requested.then(|| mine.all());
         slice.cover(mine);
         if first {
             slice.note_first_context(used);

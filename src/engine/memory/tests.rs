@@ -14,7 +14,6 @@ use crate::{Action, CapChange, Claims, Config, Cut, Event, LaneView, Record, Tok
 
 mod again;
 mod apart;
-mod owed;
 mod residual;
 mod sums;
 mod unfreed;

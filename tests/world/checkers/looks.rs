@@ -13,11 +13,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// So much counts at once.
-    pub fn assume(&mut self, amount: u64) {
-        *self = Seen { counts: amount, ..Seen::default() };
-    }
-
     /// Takes in a measurement at `now`.
     pub fn look(&mut self, now: u64, amount: u64) {
         if amount <= self.counts {

@@ -4,7 +4,6 @@
 //! The checker's own ledger: each process's grants, NVML's figures against its claims, the memory of
 //! unattributed processes, and every cap. [`super::requests`] checks requests.
 
-mod figures;
 mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +13,6 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 
 use super::Objection;
 use super::looks::Seen;
-use super::owed::Owed;
 use super::unfreed::Unfreed;
 use crate::observer::{LaneKey, Observer};
 
@@ -98,8 +96,6 @@ pub struct Ledger {
     lowered: BTreeSet<LaneKey>,
     /// Charges of ended processes, where the engine sees devices.
     unfreed: Unfreed,
-    /// Figures that NVML is late with.
-    owed: Owed,
     sees_devices: bool,
     now: u64,
 }
@@ -122,10 +118,7 @@ impl Ledger {
             return Ok(());
         }
         match *event {
-            Event::Tick => {
-                self.unfreed.ticked(seen.now);
-                self.owed.ticked(seen.now);
-            }
+            Event::Tick => self.unfreed.ticked(seen.now),
             Event::GpuFound { uuid, total, .. } => drop(self.totals.insert(uuid, total.0)),
             Event::Release { client, lane, bytes } | Event::Yield { client, lane, bytes, .. }
                 if self.homes.contains_key(&client) =>
@@ -143,18 +136,22 @@ impl Ledger {
             Event::Measured { client, lane, used, requested }
                 if self.homes.contains_key(&client) && lane != Lane::HOST =>
             {
-                self.measured((client, lane), used.0, requested);
-            }
-            Event::Owed { client, lane, owes } if lane != Lane::HOST => {
-                if let Some(home) = self.home(client) {
-                    self.owed.owes(seen.now, (client, home), lane, owes);
-                }
+                let share = self.shares.entry((client, lane)).or_default();
+                let all = used.0.saturating_add(share.unseen());
+                let asked_for = share.most[0].max(share.most[1]).max(share.granted);
+                share.most = [share.granted, share.most[0]];
+                share.own = all.saturating_sub(asked_for);
+                share.seen = used.0;
+                let least = if requested { share.beyond.counts } else { 0 };
+                share.beyond.look(seen.now, share.own.max(least));
+                share.answered = requested.then_some(all);
+                self.hide_of(client, lane);
             }
             Event::Looking { container, lane } if lane != Lane::HOST => {
                 self.looking((container, lane));
             }
             Event::Looked { container, lane } if lane != Lane::HOST => {
-                self.looked((container, lane));
+                self.looked(seen.now, (container, lane));
             }
             Event::Unattributed { container, lane, used } if lane != Lane::HOST => {
                 let account = self.accounts.get_mut(&(container, lane));
@@ -271,7 +268,6 @@ impl Ledger {
                 let all = self.gpus_of(*container);
                 all.into_iter().for_each(|(key, gpu)| self.unfreed.leaves(&key, gpu));
                 self.unfreed.forget(container);
-                self.owed.forget(container);
                 self.accounts.retain(|(id, _), _| id != container);
                 self.complete.remove(container);
             }
@@ -421,6 +417,32 @@ impl Ledger {
         }
     }
 
+    /// The driver is asked for all processes of a container: earlier grants explain nothing.
+    fn looking(&mut self, key: LaneKey) {
+        let granted: u128 = self.granted(key.0, key.1).map(|(_, it)| u128::from(it)).sum();
+        let account = self.accounts.get_mut(&key);
+        account.into_iter().for_each(|it| it.most = granted.min(u128::from(it.limit)));
+    }
+
+    /// One query measured all processes of a container.
+    fn looked(&mut self, now: u64, key: LaneKey) {
+        let (mut all, mut own, mut granted) = (0u128, 0u128, 0u128);
+        for (_, share) in self.of_key(key.0, key.1) {
+            all += u128::from(share.seen.saturating_add(share.unseen()));
+            own += u128::from(share.own);
+            granted += u128::from(share.granted);
+        }
+        let Some(account) = self.accounts.get_mut(&key) else {
+            return;
+        };
+        let most = granted.max(account.most);
+        let beyond = own.max(all.saturating_sub(most));
+        account.most = granted.min(u128::from(account.limit));
+        let beyond = u64::try_from(beyond).unwrap_or(u64::MAX);
+        account.beyond.look(now, beyond);
+        self.hide(key);
+    }
+
     /// Memory of all processes beyond their grants that none of them is charged for.
     fn hide(&mut self, key: LaneKey) {
         let shares = self.of_key(key.0, key.1);
@@ -479,7 +501,6 @@ impl Ledger {
     fn part(&mut self, client: ClientId) {
         self.apart.remove(&client);
         self.processes.remove(&client);
-        self.owed.part(client);
         let Some(home) = self.homes.remove(&client) else {
             return;
         };

@@ -7,7 +7,6 @@ pub mod guarantee;
 pub mod loans;
 mod looks;
 pub mod memory;
-mod owed;
 pub mod pools;
 pub mod priority;
 pub mod progress;

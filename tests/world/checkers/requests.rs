@@ -49,15 +49,6 @@ fn waits_for_others(seen: &Observer, ledger: &Ledger, key: &LaneKey, need: Bytes
     suspended || promised && ledger.lends(key)
 }
 
-/// Accounts for which the driver was asked, and since when: growth may wait for its answer, but not again if it is
-/// asked again meanwhile.
-type Looking = BTreeMap<LaneKey, u64>;
-
-/// Whether growth of an account may wait for an answer of NVML's.
-fn waits_for_nvml(looking: &Looking, ledger: &Ledger, key: &LaneKey) -> bool {
-    looking.contains_key(key) || ledger.awaits_figure(key)
-}
-
 /// All pending requests.
 #[derive(Debug, Default)]
 pub struct Requests {
@@ -70,7 +61,9 @@ pub struct Requests {
     /// Containers whose growth may still wait so.
     returning: BTreeSet<ContainerId>,
     now: u64,
-    looking: Looking,
+    /// Accounts for which the driver was asked, and since when: growth may wait for its answer, but not again if it
+    /// is asked again meanwhile.
+    looking: BTreeMap<LaneKey, u64>,
 }
 
 impl Requests {
@@ -85,8 +78,8 @@ impl Requests {
                 continue;
             };
             // Memory of ended processes may be awaited, for as long as it may be charged.
-            let others = waits_for_others(seen, ledger, key, first);
-            let waits = others || waits_for_nvml(&self.looking, ledger, key);
+            let waits =
+                self.looking.contains_key(key) || waits_for_others(seen, ledger, key, first);
             if waits || ledger.unfreed(key) > 0 {
                 continue;
             }
@@ -204,7 +197,7 @@ impl Requests {
     #[must_use]
     pub fn may_wait(&self, ledger: &Ledger, key: &LaneKey) -> bool {
         let returns = self.restored.contains_key(&key.0) && !ledger.is_complete(&key.0);
-        returns || waits_for_nvml(&self.looking, ledger, key)
+        returns || self.looking.contains_key(key)
     }
 
     fn answered(
@@ -316,12 +309,9 @@ impl Requests {
     ) -> Result<(), Objection> {
         let ticked = matches!(event, Event::Tick);
         for (key, questions) in &self.asked {
-            let Some(first) = questions.first() else {
+            let Some(first) = questions.first().filter(|_| !self.looking.contains_key(key)) else {
                 continue;
             };
-            if waits_for_nvml(&self.looking, ledger, key) {
-                continue;
-            }
             if waits_for_others(seen, ledger, key, first.need) {
                 continue; // another checker judges it
             }

@@ -203,9 +203,6 @@ impl World {
                 used: Bytes(self.driver_shows(who, lane)),
                 requested: self.rng.per_mille(500),
             },
-            Letter::Owed(who, lane, owes) => {
-                Event::Owed { client: self.processes[who].client?, lane, owes }
-            }
             Letter::Looking(container, lane) => Event::Looking { container, lane },
             Letter::Looked(container, lane) => self.look_at(container, lane),
             Letter::Unattributed(container, lane, used) => {

@@ -110,7 +110,6 @@ impl World {
         for at in 0..self.processes[who].work.len() {
             self.deliver(Letter::Read(who, at));
             self.deliver(Letter::Measured(who, Lane(at as u8)));
-            self.owe(who, Lane(at as u8));
         }
         let (gpu, _) = self.rng.pick(&self.gpus);
         self.deliver(Letter::Device(gpu));
@@ -132,24 +131,6 @@ impl World {
                 self.after(delay, answer);
             }
             _ => self.after(0, answer),
-        }
-    }
-
-    /// NVML may be late with the figure that a process has asked for; it tells it late, or none, or never answers.
-    fn owe(&mut self, who: usize, lane: Lane) {
-        if !self.rng.per_mille(100) {
-            return;
-        }
-        self.deliver(Letter::Owed(who, lane, true));
-        let (delay, life) = (self.rng.below(500 * MS), self.daemon.life);
-        let figure = Letter::Measured(who, lane);
-        let letters = match self.rng.below(8) {
-            0 => vec![],
-            1 => vec![Letter::Owed(who, lane, false)],
-            _ => vec![figure, Letter::Owed(who, lane, false)],
-        };
-        for letter in letters {
-            self.after(delay, Happening::Letter(life, letter));
         }
     }
 

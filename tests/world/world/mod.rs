@@ -81,8 +81,6 @@ enum Letter {
     /// With the number of a recall, as the answer to it.
     Release(usize, Lane, u64, Option<u32>),
     Measured(usize, Lane),
-    /// The driver is late with what the process asked for, or owes it nothing any more.
-    Owed(usize, Lane, bool),
     /// The driver is about to be asked for all processes of a container.
     Looking(ContainerId, Lane),
     /// All processes of a container, in one measurement.

@@ -48,11 +48,10 @@ impl Engine {
             // a request that waits for NVML claims nothing
             Event::Looking { container, lane } => {
                 let index = self.containers.find(*container);
-                index.map_or(none, |index| self.gpu_at(index, *lane))
-            }
-            Event::Owed { client, lane, .. } => {
-                let client = self.clients.get(*client);
-                client.map_or(none, |it| self.gpu_at(it.index, *lane))
+                let slices =
+                    index.and_then(|index| self.containers.get(index)).map(|it| &it.slices);
+                let gpu = slices.and_then(|slices| slices.get(*lane)?.gpu);
+                gpu.map_or(none, |gpu| 1 << gpu)
             }
             Event::DeviceLooked { gpu, .. } => {
                 let at = self.gpus.iter().position(|it| it.uuid == *gpu);
@@ -65,14 +64,10 @@ impl Engine {
 
     /// The GPUs of accounts that this step has changed.
     fn changed_on(&self) -> GpuSet {
-        let gpus = self.changed.iter().map(|&(index, lane)| self.gpu_at(index, lane));
-        gpus.fold(0, |all, gpu| all | gpu)
-    }
-
-    /// The GPU of an account; none of pinned memory.
-    fn gpu_at(&self, index: ContainerIndex, lane: Lane) -> GpuSet {
-        let slice = self.containers.get(index).and_then(|it| it.slices.get(lane));
-        slice.and_then(|it| it.gpu).map_or(0, |gpu| 1 << gpu)
+        let gpu = |&(index, lane): &(ContainerIndex, Lane)| {
+            self.containers.get(index)?.slices.get(lane)?.gpu
+        };
+        self.changed.iter().filter_map(gpu).fold(0, |all, gpu| all | 1 << gpu)
     }
 
     /// Takes the steps of reclaims that are due, on these GPUs and those of changed accounts; `all` if each GPU may
