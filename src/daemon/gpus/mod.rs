@@ -13,7 +13,7 @@ use gpuslice_wire::limits::{GPUS_MAX, NAME_BYTES_MAX};
 use gpuslice_wire::node::Numa;
 use gpuslice_wire::text::{Name, Text, is_seen};
 use gpuslice_wire::units::Bytes;
-use list::ListedGpu;
+use list::{ListedGpu, Listing};
 use std::path::PathBuf;
 
 /// A GPU of the node.
@@ -112,9 +112,23 @@ pub fn find(
     may_be_slices: impl Fn(&MpsProcess) -> bool,
 ) -> Result<Vec<Gpu>, GpuError> {
     let listing = list::ask(driver).map_err(GpuError::NotListed)?;
-    for (gpu, why) in listing.silent {
+    for (gpu, why) in &listing.silent {
         tracing::error!(gpu, %why, "this GPU does not answer and has no slices: check it with nvidia-smi -i {gpu}; gpusliced logs when it answers");
     }
+    let gpus = checked(&listing, may_be_slices)?;
+    let simulated = gpus.iter().any(|gpu| gpu.uuid.is_simulated());
+    match () {
+        () if gpus.is_empty() => Err(GpuError::None(driver.dir.clone())),
+        () if simulated && !driver.is_simulated() => Err(GpuError::Copied(driver.dir.clone())),
+        () => Ok(gpus),
+    }
+}
+
+/// The listed GPUs, if the daemon can serve so many and each has a GPU's UUID.
+fn checked(
+    listing: &Listing,
+    may_be_slices: impl Fn(&MpsProcess) -> bool,
+) -> Result<Vec<Gpu>, GpuError> {
     if listing.gpus.len() > GPUS_MAX {
         return Err(GpuError::TooMany(listing.gpus.len()));
     }
@@ -131,12 +145,7 @@ pub fn find(
     });
     let mut gpus = all.collect::<Result<Vec<Gpu>, GpuError>>()?;
     listing.fabric.describe(gpus.iter_mut().map(|gpu| &mut gpu.about));
-    let simulated = gpus.iter().any(|gpu| gpu.uuid.is_simulated());
-    match () {
-        () if gpus.is_empty() => Err(GpuError::None(driver.dir.clone())),
-        () if simulated && !driver.is_simulated() => Err(GpuError::Copied(driver.dir.clone())),
-        () => Ok(gpus),
-    }
+    Ok(gpus)
 }
 
 /// A product's name as text of bounded length; characters that do not show are left out.
@@ -149,6 +158,29 @@ pub fn product_of(name: &str) -> Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_listed_is_checked() {
+        let listed = |uuid: &str, number: usize| {
+            let product = "NVIDIA \u{202e}H200".to_owned();
+            let gpu = || ListedGpu {
+                uuid: uuid.to_owned(),
+                total: 1024,
+                product: product.clone(),
+                ..ListedGpu::default()
+            };
+            checked(
+                &Listing { gpus: (0..number).map(|_| gpu()).collect(), ..Listing::default() },
+                |_| false,
+            )
+        };
+        let uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
+        let gpus = listed(uuid, GPUS_MAX).expect("as many as are served");
+        assert_eq!((gpus.len(), gpus[0].total), (GPUS_MAX, Bytes(1024)));
+        assert_eq!(gpus[0].about.product.as_str(), "NVIDIA H200");
+        assert!(matches!(listed(uuid, GPUS_MAX + 1), Err(GpuError::TooMany(17))));
+        assert!(matches!(listed("MIG-1", 1), Err(GpuError::Uuid { index: 0, .. })));
+    }
 
     #[test]
     fn a_description_is_shortened_and_plain() {
