@@ -79,14 +79,7 @@ impl Conn {
     ) -> Result<CreditReply> {
         let request = Request::Reserve { lane, need: Bytes(need), wish: Bytes(wish) };
         let id = self.send(&request, deadline)?;
-        let mut deadline = deadline;
-        while let Err(error) = sys::wait(self.fd()?, libc::POLLIN, deadline) {
-            if error.kind() != ErrorKind::TimedOut || is_stale() {
-                return Err(error);
-            }
-            deadline = sys::now().plus(Duration(HEARTBEAT_STALE_NS));
-        }
-        match self.reply(id, deadline)?.0 {
+        match self.late_reply(id, deadline, is_stale)?.0 {
             Reply::Reserved { lane: of, bytes } if of == lane => Ok(CreditReply::Granted(bytes.0)),
             Reply::Refused { lane: of, .. } if of == lane => Ok(CreditReply::Refused),
             Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
@@ -102,13 +95,19 @@ impl Conn {
         self.send(request, deadline).map(|_| ())
     }
 
-    /// Asks for this process's memory on a GPU as the driver reports it; `None` if the driver does not.
+    /// Asks for this process's memory on a GPU as the driver reports it; `None` if the driver does not. The answer may
+    /// take as long as the daemon waits for NVML. A daemon that `is_stale` is given up at the deadline.
     ///
     /// # Errors
     /// The connection is of no use any more.
-    pub fn measure(&mut self, lane: Lane, deadline: Instant) -> Result<Option<u64>> {
+    pub fn measure(
+        &mut self,
+        lane: Lane,
+        deadline: Instant,
+        is_stale: impl Fn() -> bool,
+    ) -> Result<Option<u64>> {
         let id = self.send(&Request::Measure { lane }, deadline)?;
-        match self.reply(id, deadline)?.0 {
+        match self.late_reply(id, deadline, is_stale)?.0 {
             Reply::Measured { lane: of, used } if of == lane => Ok(used.map(|bytes| bytes.0)),
             Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
             _ => Err(ErrorKind::InvalidData.into()),
@@ -156,6 +155,22 @@ impl Conn {
         let len = encode(id, request, &mut frame).map_err(|_| ErrorKind::InvalidInput)?;
         sys::send(self.fd()?, &frame[..len], deadline)?;
         Ok(id)
+    }
+
+    /// A reply that a living daemon may give after the deadline.
+    fn late_reply(
+        &mut self,
+        id: RequestId,
+        mut deadline: Instant,
+        is_stale: impl Fn() -> bool,
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
+        while let Err(error) = sys::wait(self.fd()?, libc::POLLIN, deadline) {
+            if error.kind() != ErrorKind::TimedOut || is_stale() {
+                return Err(error);
+            }
+            deadline = sys::now().plus(Duration(HEARTBEAT_STALE_NS));
+        }
+        self.reply(id, deadline)
     }
 
     fn reply(&mut self, id: RequestId, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>)> {
@@ -211,7 +226,7 @@ mod tests {
         let reserve = |conn: &mut Conn| conn.reserve(LANE, (7, 9), soon(), || false);
         assert_eq!(after(&reserved(LANE), reserve), Ok(CreditReply::Granted(7)));
         assert_eq!(after(&refused(LANE), reserve), Ok(CreditReply::Refused));
-        let measure = |conn: &mut Conn| conn.measure(LANE, soon());
+        let measure = |conn: &mut Conn| conn.measure(LANE, soon(), || false);
         assert_eq!(after(&measured(LANE), measure), Ok(Some(5)));
         let origin = |conn: &mut Conn| conn.origin(HandleKey(1), soon());
         assert_eq!(after(&Reply::Origin { ours: true }, origin), Ok(true));
@@ -229,7 +244,7 @@ mod tests {
         let rejected = Reply::Rejected { why: Rejection::Overdrawn };
         let denied = ErrorKind::PermissionDenied;
         assert_eq!(after(&rejected, |it| it.reserve(LANE, (7, 9), soon(), || false)), Err(denied));
-        assert_eq!(after(&rejected, |it| it.measure(LANE, soon())), Err(denied));
+        assert_eq!(after(&rejected, |it| it.measure(LANE, soon(), || false)), Err(denied));
         assert_eq!(after(&rejected, |it| it.origin(HandleKey(1), soon())), Err(denied));
     }
 
@@ -238,8 +253,8 @@ mod tests {
         let (mut conn, daemon) = Daemon::connected();
         daemon.answers(1, &measured(LANE));
         daemon.answers(1, &measured(LANE));
-        assert_eq!(conn.measure(LANE, soon()).ok(), Some(Some(5)));
-        let late = conn.measure(LANE, soon()).map_err(|error| error.kind());
+        assert_eq!(conn.measure(LANE, soon(), || false).ok(), Some(Some(5)));
+        let late = conn.measure(LANE, soon(), || false).map_err(|error| error.kind());
         assert_eq!(late, Err(ErrorKind::InvalidData), "the answer to the first one");
     }
 

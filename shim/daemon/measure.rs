@@ -8,8 +8,11 @@
 //! cost that is too small; one that is too large would cause an undeserved refusal.
 
 use super::session::Session;
+use super::sys::{self, Backoff};
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::DAEMON_WAIT_NS;
+use gpuslice_wire::units::Duration;
 
 impl Session {
     /// The memory that the driver has taken on a GPU for this process beyond the accounted bytes, where
@@ -18,13 +21,28 @@ impl Session {
     #[must_use]
     pub fn unaccounted(&self, lane: Lane, apart: u64) -> Option<u64> {
         let before = self.accounted(lane);
-        let used = self.request(|open, deadline| {
-            self.claim(lane);
-            open.measure(lane, deadline)
-        })??;
+        let used = self.measured(lane)?;
         let accounted = before.max(self.accounted(lane)).saturating_sub(apart);
         let cap = self.facts(lane).cap.load(Relaxed);
         Some(used.saturating_sub(accounted).min(cap.saturating_add(1)))
+    }
+
+    /// Asks the daemon. One that is away is waited for, as by a request for memory: else the object would be charged
+    /// too little.
+    fn measured(&self, lane: Lane) -> Option<u64> {
+        let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
+        let mut pause = Backoff::default();
+        loop {
+            let answer = self.request(|open, deadline| {
+                self.claim(lane);
+                open.measure(lane, deadline, || self.is_stale())
+            });
+            if answer.is_some() || sys::now() >= deadline {
+                return answer.flatten();
+            }
+            self.reconnect();
+            pause.nap();
+        }
     }
 
     /// Accounted bytes of the kind that NVML shows.

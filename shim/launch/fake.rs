@@ -92,6 +92,9 @@ pub struct Fake {
     pub recalls: AtomicU32,
     /// Number of times that no thread can be created.
     pub threadless: AtomicU32,
+    /// Number of attempts to create one, and what another thread does during the first.
+    pub threads: AtomicU32,
+    pub meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Lane of every thread's context.
     pub lane: AtomicU32,
 }
@@ -108,6 +111,8 @@ impl Fake {
             reconnects: AtomicU32::new(0),
             recalls: AtomicU32::new(0),
             threadless: AtomicU32::new(0),
+            threads: AtomicU32::new(0),
+            meanwhile: Mutex::new(None),
             lane: AtomicU32::new(0),
         }))
     }
@@ -177,6 +182,9 @@ impl DriverBackend for Fake {
         self.rings.fetch_add(1, SeqCst);
     }
     fn spawn(&self, work: Box<dyn FnOnce() + Send>) -> bool {
+        self.threads.fetch_add(1, SeqCst);
+        let meanwhile = self.meanwhile.lock().expect("unpoisoned").take();
+        meanwhile.into_iter().for_each(|other| other());
         let down = |left: u32| left.checked_sub(1);
         let fails = self.threadless.fetch_update(SeqCst, SeqCst, down).is_ok();
         !fails && super::os::spawn(work)

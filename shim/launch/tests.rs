@@ -346,6 +346,29 @@ fn work_on_the_fast_path_of_one_gpu_keeps_it_runnable_while_another_opens_the_wo
     assert_ne!(claims.active.load(SeqCst), claims.drained.load(SeqCst));
 }
 
+/// Its launches are not seen while another GPU keeps the word open, so a short time without any tells nothing.
+#[test]
+fn a_gpu_stays_runnable_for_a_while_though_no_launch_is_seen() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lanes.store(2, SeqCst);
+    (0..2).for_each(|lane| rig.page().lane[lane].idle_us.store(60_000_000, SeqCst));
+    rig.launch(1, 0, US);
+    eventually("the work is over", || os::now() > rig.fake.gpu().busy_until);
+    rig.fake.recalls.store(3, SeqCst);
+    rig.gate.start_thread();
+    eventually("the gate thread has looked", || rig.fake.recalls.load(SeqCst) == 0);
+    assert_eq!((rig.gate.word.load(SeqCst), rig.claims().runnable.load(SeqCst)), (OPEN, 1));
+}
+
+#[test]
+fn a_launch_during_the_start_of_the_gate_thread_starts_no_other() {
+    let rig = Rig::new(MODE_OPEN);
+    let gate = rig.gate;
+    *rig.fake.meanwhile.lock().expect("unpoisoned") = Some(Box::new(|| gate.start_thread()));
+    rig.gate.start_thread();
+    assert_eq!(rig.fake.threads.load(SeqCst), 1);
+}
+
 #[test]
 fn a_stopped_gate_thread_queries_nothing() {
     let rig = Rig::new(MODE_TURNS);

@@ -1,13 +1,16 @@
 //! Brings the charges of this process's memory up to date, and releases what it does not use.
 
 use super::state::Slice;
-use crate::daemon::sys::nap;
+use crate::daemon::sys::{self, nap};
 use crate::memory::followed;
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::units::Duration;
 
 /// Pauses between measurements that do not show yet what the driver has done, in ns: together longer than the 100 ms
 /// between two samples of a GPU.
 const AGAIN_AFTER: [u64; 5] = [10_000_000, 20_000_000, 40_000_000, 80_000_000, 100_000_000];
+/// No further measurement after this time: one can take as long as the daemon waits for NVML.
+const AGAIN_WITHIN: Duration = Duration(2_000_000_000);
 
 impl Slice {
     /// Releases unused memory: called when this process is short of memory, and when another one of the
@@ -52,9 +55,10 @@ impl Slice {
         apart: u64,
         fits: impl Fn(Option<u64>) -> bool,
     ) -> Option<u64> {
+        let until = sys::now().plus(AGAIN_WITHIN);
         let mut bytes = self.unaccounted(lane, apart);
         for pause in AGAIN_AFTER {
-            if fits(bytes) {
+            if fits(bytes) || sys::now() >= until {
                 break;
             }
             nap(pause);

@@ -120,6 +120,20 @@ fn an_overdue_group_keeps_counting() {
     assert_eq!(in_flight.outstanding(9_000 * US), 100 * US);
 }
 
+/// No event is behind it, and its stream cannot be queried: twice its expected time after its last launch, and 5 ms.
+#[test]
+fn a_group_whose_end_is_not_seen_is_given_up() {
+    let (mut in_flight, mut given_up) = (InFlight::default(), None);
+    launch(&mut in_flight, 100 * US, 0, 400 * US);
+    launch(&mut in_flight, 200 * US, 0, 600 * US);
+    let kept = in_flight.retire(300 * US, |group| {
+        given_up = Some(group.given_up());
+        None
+    });
+    assert!(kept.is_none());
+    assert_eq!(given_up, Some((200 + 2 * 1_000 + 5_000) * US));
+}
+
 /// Before, a query is not worth its cost.
 #[test]
 fn work_is_asked_about_when_it_may_be_over() {

@@ -6,8 +6,10 @@
 //! process takes the sample for a thread ([`child`], [`thread`]), a pure function attributes it ([`attribute`]),
 //! and the engine charges it. The samples also show whether MPS uses a GPU ([`mps`]).
 //!
-//! If a sample is late, the next one is not started. A process that asked gets "unknown" after
-//! [`ANSWER_WITHIN`]. A driver that hangs therefore delays accounting, never turns.
+//! If a sample is late, the next one is not started. A process that asked waits for its answer, since a context whose
+//! cost is unknown would be charged nothing. A child that hangs is replaced, and its questions are answered "unknown";
+//! where many questions wait, a process gets that answer after [`MEASURED_WITHIN`]. A driver that hangs therefore
+//! delays accounting and new contexts, never turns.
 
 pub mod ask_nvml;
 pub mod attribute;
@@ -38,8 +40,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use thread::NvmlThread;
 
-/// How long a process or a request waits for NVML before it is answered without it.
-pub const ANSWER_WITHIN: Duration = Duration::from_millis(400);
+/// How long a process that asked waits for NVML: longer than a child may hang ([`child::HUNG_AFTER`]).
+const MEASURED_WITHIN: Duration = Duration::from_millis(15_000);
 /// How long the daemon's start waits for NVML's first answer.
 const START_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 /// How long the daemon's end waits for each answer of NVML.
@@ -304,7 +306,7 @@ impl Accounting {
             _ => false,
         };
         if asked {
-            let by = now.plus(ANSWER_WITHIN);
+            let by = now.plus(MEASURED_WITHIN);
             self.waiting.push_back(PendingMeasure { ticket, by, measure });
         }
         asked

@@ -2,8 +2,8 @@
 //! caps are updated with every sample of the accounting.
 
 use super::{After, CgroupLimits, Finished, LimitState, LimitedSlice, Pending, clear_steps_for};
+use crate::accounting::Accounting;
 use crate::accounting::questions::{NvmlAnswer, Question, Step, Ticket};
-use crate::accounting::{ANSWER_WITHIN, Accounting};
 use crate::cgroup;
 use crate::config::CgroupLimitMode;
 use crate::nvml::{NO_LIMIT, NvmlError};
@@ -14,8 +14,11 @@ use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::CgroupPath;
-use gpuslice_wire::units::Instant;
+use gpuslice_wire::units::{Duration, Instant};
 
+/// How long a request, such as a container's admission, waits for NVML. The hook waits no longer than
+/// `HOOK_DEADLINE_NS`.
+const ANSWER_WITHIN: Duration = Duration::from_millis(400);
 /// Attempts at shutdown to remove groups left by `gpuslice run`, and the pause between two.
 const GROUPS_TRIES: u32 = 25;
 const GROUPS_REST: std::time::Duration = std::time::Duration::from_millis(20);

@@ -1,9 +1,12 @@
-//! A driver that needs seconds for a first context, and takes its memory in steps: NVML samples the first step.
+//! A driver that needs seconds for a first context, and takes its memory in steps: NVML samples the first step. And an
+//! NVML that shows the context late, or whose daemon ends meanwhile.
 
-use super::{CONTAINER, MIB, Tenant};
+use super::{CONTAINER, DeviceView, MIB, PAGE, Tenant};
+use crate::harness::eventually;
 use crate::harness::node::{Node, id};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::Bytes;
+use nix::sys::signal::Signal;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -75,4 +78,38 @@ fn a_context_that_is_sampled_half_made_is_charged_once() {
 #[test]
 fn a_context_that_is_sampled_before_its_call_returns_is_not_refused() {
     check(518);
+}
+
+/// A process whose first context the driver has made, with a cap for that context alone; NVML needs half a second for an
+/// answer.
+fn measured_late() -> (Node, Tenant) {
+    let node = Node::start_with("devices=1,mem=2GiB,context=518MiB,nvml=500ms");
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let tenant = Tenant::spawn(&node, 1, 1, 1);
+    let device = DeviceView::of(&node);
+    eventually("the context", || device.used() >= CONTEXT);
+    (node, tenant)
+}
+
+/// What the context took is charged when the application gets it, so that not a page more than the rest is granted.
+fn has_the_rest(mut tenant: Tenant) {
+    assert_eq!(tenant.answer().as_deref(), Some("ready"));
+    assert_eq!(tenant.numbers("info"), [CAP - CONTEXT, CAP]);
+    let mut takes = |bytes: u64| tenant.numbers(&format!("take {bytes}"))[0];
+    assert_eq!([takes(CAP - CONTEXT + PAGE), takes(CAP - CONTEXT)], [2, 0]);
+    tenant.end();
+}
+
+#[test]
+fn a_first_context_is_charged_however_late_nvml_shows_it() {
+    let (_node, tenant) = measured_late();
+    has_the_rest(tenant);
+}
+
+#[test]
+fn a_first_context_is_charged_though_the_daemon_ends_before_its_answer() {
+    let (mut node, tenant) = measured_late();
+    node.end_daemon(Signal::SIGKILL);
+    node.start_daemon(&[]);
+    has_the_rest(tenant);
 }
