@@ -80,8 +80,8 @@ fn a_context_that_is_sampled_before_its_call_returns_is_not_refused() {
     check(518);
 }
 
-/// A process whose first context the driver has made, with a cap for that context alone; NVML needs half a second for an
-/// answer.
+/// A process whose first context the driver has made, under a cap with room for no second one. NVML needs half a second
+/// for each answer.
 fn measured_late() -> (Node, Tenant) {
     let node = Node::start_with("devices=1,mem=2GiB,context=518MiB,nvml=500ms");
     node.must_admit(CONTAINER, Bytes(CAP));
