@@ -7,6 +7,7 @@
 //! So the larger of the accounted sums before and after counts. The daemon's own measurements correct a
 //! cost that is too small; one that is too large would cause an undeserved refusal.
 
+use super::reservation::OutOfMemory;
 use super::session::Session;
 use super::sys::{self, Backoff};
 use core::sync::atomic::Ordering::Relaxed;
@@ -16,20 +17,22 @@ use gpuslice_wire::units::Duration;
 
 impl Session {
     /// The memory that the driver has taken on a GPU for this process beyond the accounted bytes, where
-    /// `apart` of the accounted bytes are the guess to be corrected. `None` if it cannot be measured. The
+    /// `apart` of the accounted bytes are the guess to be corrected. `None` if the driver does not tell. The
     /// charges must be up to date.
-    #[must_use]
-    pub fn unaccounted(&self, lane: Lane, apart: u64) -> Option<u64> {
+    ///
+    /// # Errors
+    /// The daemon stayed away for 30 s.
+    pub fn unaccounted(&self, lane: Lane, apart: u64) -> Result<Option<u64>, OutOfMemory> {
         let before = self.accounted(lane);
         let used = self.measured(lane)?;
         let accounted = before.max(self.accounted(lane)).saturating_sub(apart);
         let cap = self.facts(lane).cap.load(Relaxed);
-        Some(used.saturating_sub(accounted).min(cap.saturating_add(1)))
+        Ok(used.map(|used| used.saturating_sub(accounted).min(cap.saturating_add(1))))
     }
 
     /// Asks the daemon. One that is away is waited for, as by a request for memory: else the object would be charged
     /// too little.
-    fn measured(&self, lane: Lane) -> Option<u64> {
+    fn measured(&self, lane: Lane) -> Result<Option<u64>, OutOfMemory> {
         let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
         let mut pause = Backoff::default();
         loop {
@@ -37,8 +40,10 @@ impl Session {
                 self.claim(lane);
                 open.measure(lane, deadline, || self.is_stale())
             });
-            if answer.is_some() || sys::now() >= deadline {
-                return answer.flatten();
+            match answer {
+                Some(used) => return Ok(used),
+                None if sys::now() >= deadline => return Err(OutOfMemory),
+                None => {}
             }
             self.reconnect();
             pause.nap();

@@ -4,8 +4,9 @@
 //! before the driver creates a first one. Then the daemon measures what the driver has taken, the charge is
 //! corrected, and a context that does not fit is destroyed again. A process creates one context at a time on
 //! a GPU, or the measured costs would mix. NVML's figures may be older than the context, which then seems to cost
-//! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time. One whose cost
-//! cannot be measured is charged the smallest cost observed.
+//! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time. One of which the
+//! driver tells no cost is charged the smallest cost observed. While the daemon is away, none is made that is not charged:
+//! after 30 s it is destroyed again.
 //!
 //! A first context is not created while the container's memory is on the host. The memory that is promised to the
 //! container may be lent: then the driver refuses the context, and is asked again when as much as a context can take
@@ -66,8 +67,11 @@ fn priced(
         return Ok((result, ContextCharge::default()));
     }
     let cost = slice.unaccounted_once(lane, apart, |cost| cost != Some(0) || free);
-    let cost = cost.filter(|&cost| cost > 0 || free);
-    if let Err(refused) = reservation.adjust(cost.unwrap_or(if free { 0 } else { guess })) {
+    let charged = cost.and_then(|cost| {
+        let cost = cost.filter(|&cost| cost > 0 || free);
+        reservation.adjust(cost.unwrap_or(if free { 0 } else { guess }))
+    });
+    if let Err(refused) = charged {
         let _ = undo();
         slice.daemon.hold_contexts(lane, others);
         return Err(refused.into());

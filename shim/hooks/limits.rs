@@ -84,7 +84,7 @@ fn set(slice: &Slice, limit: CUlimit, value: usize, call: impl FnOnce() -> CUres
     let (least, most) = price(limit, after - before, threads);
     let known = least == most;
     let taken = slice.unaccounted_once(lane, reservation.bytes, |taken| taken > Some(0) || known);
-    let taken = taken.unwrap_or(0);
+    let taken = taken.unwrap_or_default().unwrap_or(0);
     // Memory that was freed a moment ago may still show: a stack costs no more than its price.
     let cost = if known { taken.max(least) } else { taken.min(most) };
     if let Err(refused) = reservation.adjust(cost) {
@@ -120,7 +120,7 @@ impl Lowering {
     ) -> Lowering {
         let charged = slice.contexts.of_limit(context, limit as usize);
         let measured = if known < most { most.min(charged) } else { 0 };
-        let ask = || slice.unaccounted_once(lane, measured, |bytes| bytes.is_some());
+        let ask = || slice.unaccounted_once(lane, measured, |bytes| bytes.is_some()).ok().flatten();
         let before = (measured > 0).then(ask).flatten();
         Lowering { lane, context, limit, measured, before }
     }
@@ -130,7 +130,7 @@ impl Lowering {
         let kept = self.before.and_then(|before| {
             let fell = |now: u64| now == 0 || now.saturating_add(self.measured) <= before;
             let fell = |now: Option<u64>| now.is_some_and(fell);
-            slice.unaccounted_once(self.lane, self.measured, fell)
+            slice.unaccounted_once(self.lane, self.measured, fell).ok().flatten()
         });
         let back = returned((known, self.measured), kept).min(most);
         let back = slice.contexts.lower(self.context, self.limit as usize, back);

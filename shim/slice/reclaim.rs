@@ -1,6 +1,7 @@
 //! Brings the charges of this process's memory up to date, and releases what it does not use.
 
 use super::state::Slice;
+use crate::daemon::OutOfMemory;
 use crate::daemon::sys::{self, nap};
 use crate::memory::followed;
 use gpuslice_wire::ids::Lane;
@@ -39,31 +40,35 @@ impl Slice {
     }
 
     /// The memory that the driver has taken on a GPU beyond the charges, where `apart` of the charged bytes are
-    /// the guess to be corrected. `None` if it cannot be measured.
-    #[must_use]
-    pub fn unaccounted(&self, lane: Lane, apart: u64) -> Option<u64> {
+    /// the guess to be corrected. `None` if the driver does not tell.
+    ///
+    /// # Errors
+    /// The daemon stayed away for 30 s.
+    pub fn unaccounted(&self, lane: Lane, apart: u64) -> Result<Option<u64>, OutOfMemory> {
         self.settle_all();
         self.daemon.unaccounted(lane, apart)
     }
 
     /// The same after the driver has taken memory or given some back. NVML's figures may be older than that, or a list
     /// may lack them, so the daemon is asked again until an answer `fits`, for a bounded time.
-    #[must_use]
+    ///
+    /// # Errors
+    /// As [`Slice::unaccounted`].
     pub fn unaccounted_once(
         &self,
         lane: Lane,
         apart: u64,
         fits: impl Fn(Option<u64>) -> bool,
-    ) -> Option<u64> {
+    ) -> Result<Option<u64>, OutOfMemory> {
         let until = sys::now().plus(AGAIN_WITHIN);
-        let mut bytes = self.unaccounted(lane, apart);
+        let mut bytes = self.unaccounted(lane, apart)?;
         for pause in AGAIN_AFTER {
             if fits(bytes) || sys::now() >= until {
                 break;
             }
             nap(pause);
-            bytes = self.unaccounted(lane, apart);
+            bytes = self.unaccounted(lane, apart)?;
         }
-        bytes
+        Ok(bytes)
     }
 }

@@ -113,3 +113,12 @@ fn a_first_context_is_charged_though_the_daemon_ends_before_its_answer() {
     node.start_daemon(&[]);
     has_the_rest(tenant);
 }
+
+/// It is destroyed again after the 30 s for which requests wait for a daemon.
+#[test]
+fn a_first_context_is_refused_where_the_daemon_stays_away() {
+    let (mut node, mut tenant) = measured_late();
+    node.end_daemon(Signal::SIGKILL);
+    assert_eq!(tenant.answer(), None, "it ends: no context");
+    assert_eq!(DeviceView::of(&node).used(), 0);
+}
