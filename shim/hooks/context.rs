@@ -4,9 +4,9 @@
 //! before the driver creates a first one. Then the daemon measures what the driver has taken, the charge is
 //! corrected, and a context that does not fit is destroyed again. A process creates one context at a time on
 //! a GPU, or the measured costs would mix. NVML's figures may be older than the context, which then seems to cost
-//! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time. One of which the
-//! driver tells no cost is charged the smallest cost observed. While the daemon is away, none is made that is not charged:
-//! after 30 s it is destroyed again.
+//! nothing; no context does, so the daemon is asked again until one costs something, for a bounded time. One of
+//! which the driver tells no cost is charged the smallest cost observed. Where the daemon stays away for 30 s, the
+//! context is destroyed again.
 //!
 //! A first context is not created while the container's memory is on the host. The memory that is promised to the
 //! container may be lent: then the driver refuses the context, and is asked again when as much as a context can take
