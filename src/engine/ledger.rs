@@ -264,6 +264,9 @@ mod tests {
         assert_eq!((window.close(20, 10, false), window.doubt), (10, 0));
         window.open(10);
         window.note(15);
+        assert_eq!((window.close(10, 10, false), window.doubt), (0, 0), "no excess");
+        window.open(10);
+        window.note(15);
         assert_eq!((window.close(20, 10, false), window.doubt), (5, DOUBTED_LOOKS));
     }
 
