@@ -263,6 +263,34 @@ mod tests {
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(100)));
     }
 
+    #[test]
+    fn time_that_was_not_used_is_put_back_up_to_the_depth() {
+        let mut bucket = Bucket::new(Fraction::new(1, 2), &Config::default());
+        let lasts = |it: &Bucket| it.lasts().map(|it| it.0 / 1_000_000);
+        bucket.spend(Duration::from_millis(30));
+        assert_eq!(lasts(&bucket), Some(40));
+        bucket.refund(Duration::from_millis(10));
+        assert_eq!(lasts(&bucket), Some(60));
+        bucket.refund(Duration::from_millis(1_000));
+        assert_eq!(lasts(&bucket), Some(100));
+    }
+
+    /// In fifths of a ms: of each lost or idle one 2 are its part, and each that it uses takes 5.
+    #[test]
+    fn idle_time_makes_up_for_what_was_withheld_and_for_no_more() {
+        let mut bucket = Bucket::new(Fraction::new(2, 5), &Config::default());
+        let level = |it: &Bucket| it.level / 1_000_000;
+        bucket.withhold(Duration::from_millis(30));
+        assert_eq!(level(&bucket), 140, "of 200");
+        bucket.spend(Duration::from_millis(20));
+        assert_eq!(level(&bucket), 40);
+        let after = [10, 1_000, 1_000].map(|idle| {
+            bucket.make_up(Duration::from_millis(idle));
+            level(&bucket)
+        });
+        assert_eq!(after, [60, 100, 100]);
+    }
+
     /// An empty bucket pays out when a round's part has gathered, not in slivers.
     #[test]
     fn an_empty_bucket_pays_out_in_no_slivers() {

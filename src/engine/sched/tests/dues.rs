@@ -100,6 +100,33 @@ fn a_container_that_pauses_counts_while_it_has_a_lead() {
     assert_eq!(dues(&rig), [0, 1_000, 0, 0]);
 }
 
+#[test]
+fn a_container_that_has_not_run_yet_does_not_count() {
+    let mut rig = rig(&[(0, 50, 0), (1, 0, 0)]);
+    rig.wake(0, 1);
+    assert_eq!(dues(&rig), [0, 1_000]);
+}
+
+/// What it used ahead of the pool's other container is not paid back when the pool has paid back its own.
+#[test]
+fn a_container_with_a_lead_counts_in_a_pool_without_one() {
+    let mut rig = rig(&[(0, 50, 0), (1, 0, 0), (1, 0, 0)]);
+    (0..3).for_each(|n| rig.wake(0, n));
+    rig.run(100 * MS);
+    while rig.holder() != Some(1) {
+        let due = rig.turns.deadline().expect("others have turns");
+        rig.run(due.0);
+    }
+    let mut now = rig.turns.now.0 + 3 * MS;
+    rig.run(now);
+    (0..2).for_each(|_| rig.report(now, 1, false, true));
+    while rig.turns.queues(Class::Normal).pool_leads() {
+        now += MS / 2;
+        rig.run(now);
+    }
+    assert_eq!(dues(&rig), [500, 250, 250]);
+}
+
 /// The only runnable container of the pool pauses. It counts while the pool has a lead; then no container of the pool
 /// does, and the pool keeps the weight by which its tags were charged.
 #[test]
