@@ -31,7 +31,7 @@ impl Session {
     }
 
     /// Asks the daemon. One that is away is waited for, as by a request for memory: else the object would be charged
-    /// too little.
+    /// too little. Until the answer, the process's requests for more memory wait too, since they need the connection.
     fn measured(&self, lane: Lane) -> Result<Option<u64>, OutOfMemory> {
         let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
         let mut pause = Backoff::default();
