@@ -45,7 +45,7 @@ use super::entity::{Entity, QueueWeight};
 /// All of a GPU's time, parts per million.
 pub(super) const ALL_PPM: u32 = 1_000_000;
 /// A percent, parts per million.
-pub(super) const PERCENT_PPM: u32 = ALL_PPM / 100;
+const PERCENT_PPM: u32 = ALL_PPM / 100;
 
 impl Turns {
     /// Updates the weights of the upper queues after a container began or ceased to count.

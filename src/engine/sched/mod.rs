@@ -272,11 +272,9 @@ impl Turns {
             }
             entity.surplus_weight = policy::weight(policy, &entity.entitlement);
             let reserved = share.is_some();
-            let weight = match share {
-                Some(_) if entity.reserved => entity.weight,
-                Some(share) => QueueWeight::new(share.get() * dues::PERCENT_PPM),
-                None => QueueWeight::new(entity.surplus_weight),
-            };
+            // That of the upper queue is what is due, which `weigh` sets.
+            let weight =
+                if reserved { entity.weight } else { QueueWeight::new(entity.surplus_weight) };
             let queues = &queues[entity.class as usize];
             entity.reweigh(queues.time_of(entity.reserved), queues.time_of(reserved), weight);
             entity.reserved = reserved;

@@ -270,6 +270,18 @@ fn the_pool_owes_nothing_after_a_time_without_turns() {
     assert!(!rig.turns.queues(Class::Normal).pool_leads());
 }
 
+/// Another policy that also divides time by turns changes neither leads nor debts.
+#[test]
+fn what_was_used_ahead_is_owed_under_the_next_policy() {
+    let mut rig = Rig::new(&[(1, 50, false), (1, 0, false)]);
+    (0..2).for_each(|who| rig.wake(0, who));
+    let it = rig.turns.entities[1].clone();
+    rig.turns.queues[Class::Normal as usize].charge(&it, Duration::from_millis(400));
+    let before = rig.turns.queues(Class::Normal).pool_leads();
+    rig.turns.set_policy(Policy::Weighted);
+    assert_eq!((before, rig.turns.queues(Class::Normal).pool_leads()), (true, true));
+}
+
 /// What is due to the runnable containers of a class is all of its time, whichever of them have shares.
 #[test]
 fn the_fractions_of_a_class_add_up_to_one() {
