@@ -39,7 +39,7 @@ impl Engine {
     /// containers, whatever their number: the others are not looked up.
     pub(crate) fn show(&mut self, gpu: usize, actions: &mut Actions) {
         let Engine { gpus, containers, config, .. } = self;
-        let all = gpus[gpu].to_all();
+        let all = gpus[gpu].turns.to_all();
         let anew = gpus[gpu].shown.replace(all) != Some(all);
         for round in [false, true] {
             for at in 0..gpus[gpu].turns.entities.len() {
@@ -79,7 +79,7 @@ impl Engine {
             let Some(slice) = container.slices.get_mut(lane) else {
                 continue;
             };
-            let gpu = slice.gpu.map(|gpu| (gpus[gpu].to_all(), gpus[gpu].turns.find(index)));
+            let gpu = slice.gpu.map(|gpu| (gpus[gpu].turns.to_all(), gpus[gpu].turns.find(index)));
             let on = gpu.and_then(|(all, entity)| Some((all, all.and_to(entity?))));
             let view = view(on, slice, config);
             show(id, lane, slice, view, actions);
@@ -95,7 +95,7 @@ impl Engine {
             for (lane, slice) in container.slices.iter() {
                 let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
                 let on = gpu.and_then(|gpu| {
-                    let all = gpu.to_all();
+                    let all = gpu.turns.to_all();
                     Some((all, all.and_to(gpu.turns.find(index)?)))
                 });
                 let view = view(on, slice, &self.config);

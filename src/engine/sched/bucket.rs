@@ -227,6 +227,29 @@ mod tests {
         assert_eq!(bucket.pause(), Duration(2_016_000_000));
     }
 
+    /// Whether it pays for a turn after a change of cap: by what it has then, and not again before it has enough.
+    #[test]
+    fn a_change_of_cap_empties_and_fills_no_bucket() {
+        let config = Config::default();
+        let ms = |ms: u64| Duration::from_millis(ms);
+        let (half, tenth) = (Fraction::new(1, 2), Fraction::new(1, 10));
+        let funded = |from: Fraction, spent: Duration, filled: u64, to: Fraction| {
+            let mut bucket = Bucket::new(from, &config);
+            bucket.spend(spent);
+            bucket.fill(Duration(filled), FillLimit::Depth);
+            bucket.set(to, None, &config);
+            bucket.funded()
+        };
+        assert!(funded(half, ms(49), 0, tenth), "not emptied, and less than enough");
+        assert!(!funded(half, ms(50), 1, tenth), "emptied, and less than enough");
+        // a round's part of a half, 8 ms, is enough of a tenth
+        assert!(funded(half, ms(50), 15_999_998, tenth));
+        assert!(!funded(half, ms(51), 0, tenth), "in debt");
+        // of half, 8 ms are missing; of a tenth, 1.6 ms, which is exactly what 3.2 ms bring
+        assert!(funded(half, ms(50), 3_200_000, tenth), "exactly enough");
+        assert!(!funded(half, ms(50), 3_199_998, tenth), "two nanoseconds are missing");
+    }
+
     #[test]
     fn the_whole_is_never_empty() {
         let mut bucket = Bucket::new(Fraction::ALL, &Config::default());

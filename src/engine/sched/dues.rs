@@ -92,7 +92,7 @@ impl Turns {
 }
 
 /// The reserved share of `entity`, percent; 0 without one.
-fn share(entity: &Entity) -> u32 {
+pub(super) fn share(entity: &Entity) -> u32 {
     let share = entity.entitlement.share.filter(|_| entity.reserved);
     share.map_or(0, Percent::get)
 }

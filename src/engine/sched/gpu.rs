@@ -47,13 +47,9 @@ pub(crate) struct ToOne {
     pub(crate) gate_open: bool,
 }
 
-impl Gpu {
+impl Turns {
     pub(crate) fn to_all(&self) -> ToAll {
-        ToAll {
-            mode: self.turns.mode(),
-            window_us: self.turns.window_us(),
-            gates: self.turns.gates(),
-        }
+        ToAll { mode: self.mode(), window_us: self.window_us(), gates: self.gates() }
     }
 }
 

@@ -13,8 +13,8 @@
 
 use gpuslice_wire::policy::Class;
 
-use super::Turns;
 use super::entity::Entity;
+use super::{Turns, dues};
 use crate::index::ContainerIndex;
 
 /// Per class: the slice of its lightest container if the heaviest allows it, the maximum and the minimum,
@@ -40,10 +40,7 @@ impl Turns {
         let entity = self.find(index)?;
         let class = self.entities.iter().filter(|it| it.class == entity.class);
         // both queues on one scale: the weights divide what the shares leave
-        let percent = |it: &Entity| match it.entitlement.share {
-            Some(share) if it.reserved => u64::from(share.get()),
-            _ => 0,
-        };
+        let percent = |it: &Entity| u64::from(dues::share(it));
         let weights: u64 = class.clone().map(|it| u64::from(it.surplus_weight)).sum();
         let rest = 100u64.saturating_sub(class.clone().map(percent).sum()).max(1);
         let of = |it: &Entity| percent(it) * weights.max(1) + u64::from(it.surplus_weight) * rest;

@@ -126,6 +126,12 @@ impl RunQueues {
         self.pool.finish > self.upper
     }
 
+    /// GPU time the pool used ahead of the upper queue.
+    #[cfg(test)]
+    pub(super) fn pool_debt(&self) -> Duration {
+        self.pool.finish.ahead(self.upper, self.pool.weight)
+    }
+
     /// The pool's weight in the upper queue.
     pub(super) fn pool_weight(&self) -> u64 {
         self.pool.weight.get().into()

@@ -5,6 +5,7 @@ mod dues;
 mod effort;
 mod meaning;
 mod queues;
+mod rules;
 mod time_account;
 
 use super::*;

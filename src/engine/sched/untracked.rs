@@ -26,6 +26,9 @@ pub(crate) struct Untracked {
 }
 
 impl Untracked {
+    pub(super) fn new(since: Instant) -> Untracked {
+        Untracked { since, reported: false }
+    }
     pub(super) fn since(self) -> Instant {
         self.since
     }
@@ -53,7 +56,7 @@ impl Turns {
         for entity in self.entities.iter_mut().filter(|it| it.reported.attached) {
             entity.turn = entity.turn.wrapping_add(2);
             entity.shut();
-            let untracked = Untracked { since, reported: false };
+            let untracked = Untracked::new(since);
             // An overrun container is not waited for again, stopped work does not run, and a container that
             // attached in this step has launched nothing. Otherwise a debtor that lies would delay others
             // each time it comes back.

@@ -8,12 +8,11 @@
 //! The table keeps [`KEPT`] containers, by the *space-saving* rule (Metwally, Agrawal, El Abbadi, 2005):
 //! ```text
 //! known, or a row is free:  its row grows
-//! otherwise:                the row of the smallest rank is replaced; its time moves to `others`,
-//!                           and the new row's rank begins at the old one
+//! otherwise:                the row of the smallest rank is replaced, and the new row's rank begins at the old one
 //! ```
 //! The rank is never less than the true total, so every container behind which more than 1 / `KEPT` of
 //! the time was spent is in the table. What is shown is the time measured since the row began, never the
-//! rank. The rows and `others` add up to the time waited, to the nanosecond.
+//! rank. Time behind containers without a row is what the rows lack of all the time waited, to the nanosecond.
 //!
 //! A *single wait* is a stretch of time behind one container. The wait for a drain in the ordinary time does
 //! not interrupt it. Its cause is that of its larger part: the other container's turn, or its undrained work.
@@ -140,8 +139,6 @@ impl Waits {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: [Option<Wait>; KEPT],
-    /// Time behind containers that have no row.
-    others: Duration,
     /// All time waited, by cause, in the order of [`WaitCause::ALL`], ns.
     by_cause: [u64; WaitCause::ALL.len()],
 }
@@ -166,7 +163,6 @@ impl Table {
         let at = at.or_else(|| ranks().min().map(|(_, at)| at)).unwrap_or(0);
         let row = &mut self.rows[at];
         let old = row.take_if(|row| row.behind != behind);
-        self.others = Duration(self.others.0 + old.map_or(0, |row| row.total().0));
         row.get_or_insert(Wait {
             behind,
             rank: old.map_or(0, |row| row.rank),
@@ -178,8 +174,7 @@ impl Table {
 
     fn forget(&mut self, index: ContainerIndex) {
         for row in &mut self.rows {
-            let gone = row.take_if(|row| row.behind == index);
-            self.others = Duration(self.others.0 + gone.map_or(0, |row| row.total().0));
+            row.take_if(|row| row.behind == index);
         }
     }
 
@@ -262,6 +257,20 @@ mod tests {
         waits.add(train, WaitCause::HigherClass, 2);
         let row = waits.table().largest().0[0].expect("a row");
         assert_eq!((row.longest.0, row.cause), (2_005, WaitCause::HigherClass));
+    }
+
+    /// A short wait for a drain does not change why the turn was another's, nor the other way round.
+    #[test]
+    fn the_smaller_part_of_a_wait_names_no_cause() {
+        let cause = |parts: [(WaitCause, u64); 2]| {
+            let mut waits = Waits::default();
+            parts.into_iter().for_each(|(cause, ns)| waits.add(ContainerIndex(1), cause, ns));
+            waits.table().largest().0[0].map(|row| row.cause)
+        };
+        let drain = WaitCause::LongKernel;
+        assert_eq!(cause([(drain, 10), (QUEUE, 3)]), Some(drain));
+        assert_eq!(cause([(QUEUE, 10), (drain, 3)]), Some(QUEUE));
+        assert_eq!(cause([(QUEUE, 5), (drain, 5)]), Some(QUEUE));
     }
 
     #[test]

@@ -28,13 +28,14 @@ fn dues(rig: &Rig) -> Vec<u32> {
 #[test]
 fn the_level_is_one_for_all_weights_and_limits_bind() {
     type Row = (&'static [(u32, u32, u32)], &'static [u32]);
-    let rows: [Row; 12] = [
+    let rows: [Row; 13] = [
         // a share alone has no part of time that weights want
         (&[(0, 50, 0), (1, 0, 0), (3, 0, 0)], &[500, 125, 375]),
         // with a weight it has its part of the rest
         (&[(1, 50, 0), (1, 0, 0), (3, 0, 0)], &[600, 100, 300]),
         // a limit on the share, and one on a weight
         (&[(1, 50, 55), (1, 0, 0), (3, 0, 0)], &[550, 113, 338]),
+        (&[(1, 50, 50), (1, 0, 0)], &[500, 500]),
         (&[(1, 50, 0), (1, 0, 0), (3, 0, 10)], &[700, 200, 100]),
         (&[(0, 50, 0), (1, 0, 0), (3, 0, 10)], &[500, 400, 100]),
         // what all weights must leave goes to shares, in proportion
@@ -53,6 +54,18 @@ fn the_level_is_one_for_all_weights_and_limits_bind() {
         (0..who.len()).for_each(|n| rig.wake(0, n));
         assert_eq!(dues(&rig), expected, "{who:?}");
     }
+}
+
+/// Containers of another class have no part of a class's time.
+#[test]
+fn dues_are_of_one_class() {
+    let mut rig = rig(&[(0, 50, 0), (1, 0, 0), (0, 20, 0), (1, 0, 0)]);
+    for index in [2, 3].map(ContainerIndex) {
+        let entitlement = rig.turns.find(index).expect("it entered").entitlement;
+        rig.turns.retune(index, Entitlement { class: Class::High, ..entitlement });
+    }
+    (0..4).for_each(|n| rig.wake(0, n));
+    assert_eq!(dues(&rig), [500, 500, 200, 800]);
 }
 
 #[test]

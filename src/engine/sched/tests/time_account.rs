@@ -20,6 +20,7 @@ impl Rig {
         let time = &self.turns.entities[who].time;
         assert_eq!(time.total(), self.turns.now.since(time.since), "container {who}");
         let TimeAccount { running, handover, limited, gang, idle, absent, .. } = *time;
+        assert_eq!(time.waited().0, time.waiting().0 + handover.0 + limited.0 + gang.0);
         let parts = [running, time.waiting(), handover, limited, gang, idle, absent];
         parts.map(|part| part.0 / MS)
     }
