@@ -285,6 +285,17 @@ mod tests {
         assert_eq!(table.expect(Task::launch(Key::of(&[888_888]))).ns, GUESS_MIN_NS);
     }
 
+    /// An eighth of the way up, a sixty-fourth down.
+    #[test]
+    fn the_guess_follows_each_mean() {
+        let mut table = Estimates::default();
+        let guesses = [8_100_000, 100].map(|ns| {
+            table.observe(Key::of(&[ns]), ONE, ns);
+            table.expect(Task::launch(Key::of(&[]))).ns
+        });
+        assert_eq!(guesses, [1_100_000, 1_082_815]);
+    }
+
     #[test]
     fn new_keys_replace_the_least_recently_used() {
         let mut table = Estimates::default();
@@ -309,6 +320,21 @@ mod tests {
         table.observe(third, ONE, 3_000);
         let known = [old, new, third].map(|key| table.expect(Task::launch(key)).known);
         assert_eq!(known, [false, true, true]);
+    }
+
+    /// Whichever of two in a set was used last, a measurement of either replaces neither.
+    #[test]
+    fn a_known_key_keeps_its_entry() {
+        let mut table = Estimates::default();
+        let set = Estimates::set(Key::of(&[0]));
+        let mut same = (0..).map(|n| Key::of(&[n])).filter(|key| Estimates::set(*key) == set);
+        let both = [(); 2].map(|()| same.next().expect("endless"));
+        for key in [both[0], both[1], both[0], both[0], both[1], both[1], both[0]] {
+            table.observe(key, ONE, 1_000);
+            table.expect(Task::launch(key));
+        }
+        let samples = both.map(|key| table.find(key).map(|entry| entry.samples));
+        assert_eq!(samples, [Some(4), Some(3)]);
     }
 
     #[test]
