@@ -58,7 +58,7 @@ impl Turns {
 
     /// `index`, if it may have a turn now and none goes before it. It goes on with the work it launched
     /// before turns began, unless it owes other containers too much for that.
-    fn first(&self, index: ContainerIndex) -> Option<Choice> {
+    pub(super) fn first(&self, index: ContainerIndex) -> Option<Choice> {
         let may = |entity: &&Entity| entity.eligible() && entity.gang.is_none();
         let entity = self.find(index).filter(may)?;
         let own = entity.class;

@@ -23,7 +23,7 @@ pub(super) struct Rig {
 
 impl Rig {
     /// Containers of (weight, share, high), attached and idle. A share is also a limit, and has no weight.
-    fn new(who: &[(u32, u32, bool)]) -> Rig {
+    pub(super) fn new(who: &[(u32, u32, bool)]) -> Rig {
         Rig::with(Config::default(), who)
     }
     pub(super) fn with(config: Config, who: &[(u32, u32, bool)]) -> Rig {
@@ -43,7 +43,7 @@ impl Rig {
         (0..who.len()).for_each(|at| rig.report(0, at, false, true));
         rig
     }
-    fn pass(&mut self, now: u64) {
+    pub(super) fn pass(&mut self, now: u64) {
         let gap = Instant(now).since(self.turns.now);
         self.turns.advance(Instant(now), self.turns.booked.plus(gap));
     }
@@ -80,6 +80,14 @@ impl Rig {
             Phase::Held { index, .. } => Some(usize::from(index.0)),
             _ => None,
         }
+    }
+    /// The GPU is held by `who` for a second from now on.
+    pub(super) fn hold(&mut self, who: usize) {
+        let end = self.turns.now.plus(Duration::from_millis(1_000));
+        self.turns.phase = Phase::Held { index: ContainerIndex(who as u16), end, guard: None };
+    }
+    pub(super) fn entity(&mut self, who: usize) -> &mut Entity {
+        &mut self.turns.entities[who]
     }
     /// Runs until `end`; a closed container drains at once.
     fn run(&mut self, end: u64) {

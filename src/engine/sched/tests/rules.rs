@@ -12,14 +12,6 @@ const FIRST: ContainerIndex = ContainerIndex(0);
 const SECOND: ContainerIndex = ContainerIndex(1);
 
 impl Rig {
-    /// The GPU is held by `who` for a second from now on.
-    fn hold(&mut self, who: usize) {
-        let end = self.turns.now.plus(Duration::from_millis(1_000));
-        self.turns.phase = Phase::Held { index: ContainerIndex(who as u16), end, guard: None };
-    }
-    fn entity(&mut self, who: usize) -> &mut Entity {
-        &mut self.turns.entities[who]
-    }
     /// How long the cap of `who` pays for a turn, ms.
     fn lasts(&self, who: usize) -> u64 {
         self.turns.entities[who].bucket.lasts().expect("a cap").0 / MS
