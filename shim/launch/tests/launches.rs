@@ -4,7 +4,7 @@ use super::*;
 use crate::launch;
 use crate::launch::backend::Context;
 use crate::launch::fake::in_context;
-use gpuslice_nvabi::types::{CUfunction, CUresult, CUstream};
+use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CUfunction, CUresult, CUstream};
 
 /// The functions that the hooks call: the gate of the process, of which there is one.
 #[test]
@@ -156,4 +156,36 @@ fn the_word_is_open_to_graphs_unless_they_need_memory() {
         (is_open(&word), is_open_to_graphs(&word))
     });
     assert_eq!(states, [(false, false), (true, true), (false, false), (true, false)]);
+}
+
+/// A kernel with its grid, block and dynamic memory has a key of its own; a copy says whether it goes over the bus.
+#[test]
+fn work_says_what_it_is() {
+    let null = CUstream(std::ptr::null_mut());
+    let of = |stream: CUstream, default| {
+        Work::kernel(CUfunction(std::ptr::null_mut()), [1; 3], [1; 3], 0, (stream, default)).stream
+    };
+    let (legacy, per_thread) = (launch::DefaultStream::Legacy, launch::DefaultStream::PerThread);
+    let other = CUstream(std::ptr::without_provenance_mut(0x100));
+    let named = [CU_STREAM_LEGACY, null, other]
+        .map(|it| [legacy, per_thread].map(|default| of(it, default)));
+    let third = Stream(0x100);
+    let (default, threads) = (Stream::LEGACY, Stream::PER_THREAD);
+    assert_eq!(named, [[default, default], [default, threads], [third, third]]);
+    let key = |changed: usize| {
+        let n = |at: usize| 2 + u32::from(at == changed);
+        let work = Work::kernel(
+            CUfunction(std::ptr::null_mut()),
+            [n(0), n(1), n(2)],
+            [n(3), n(4), n(5)],
+            n(6),
+            (null, legacy),
+        );
+        work.task.key.0
+    };
+    let keys: std::collections::HashSet<u64> = (0..8).map(key).collect();
+    assert_eq!(keys.len(), 8);
+    let over_bus = |kind| Work::bytes(kind, 64, null, legacy).over_bus;
+    let (bus, fill) = (launch::TransferKind::Bus, launch::TransferKind::Fill);
+    assert_eq!((over_bus(bus), over_bus(fill)), (true, false));
 }

@@ -238,3 +238,70 @@ fn counters_agree_under_random_use() {
     while in_flight.retire(now, |_| Some(Progress::Done)).is_some() {}
     assert!(in_flight.empty() && in_flight.outstanding(now) == 0);
 }
+
+#[test]
+fn a_launch_inside_the_driver_runs() {
+    let mut in_flight = InFlight::default();
+    let running = |it: &InFlight| it.blocked(|_| Progress::Pending).running;
+    assert_eq!(running(&in_flight), None);
+    in_flight.enter(70 * US);
+    in_flight.enter(5 * US);
+    assert_eq!(running(&in_flight), Some(75 * US));
+}
+
+/// Work is late after twice its estimate and a tenth of a second, from when it could begin.
+#[test]
+fn work_is_stuck_when_it_is_late() {
+    let mut in_flight = InFlight::default();
+    launch(&mut in_flight, 0, 0, 50 * US);
+    let late = 100 * US + STUCK_NS;
+    let stuck = |it: &InFlight, now: u64| (it.stuck(now, 0), it.stuck(2 * now, 1));
+    assert_eq!(stuck(&in_flight, late), (false, false));
+    assert_eq!(stuck(&in_flight, late + 1), (true, true));
+    in_flight.resumed(US);
+    assert_eq!(stuck(&in_flight, late + 1), (false, false), "gates were closed until 1 us");
+}
+
+/// A group has so many launches at most, and so many keys.
+#[test]
+fn a_fence_follows_many_launches_or_keys() {
+    let until = |keys: u64| {
+        let mut in_flight = InFlight::default();
+        let mut fenced = |n: u64| {
+            let task = Task::launch(Key(1 + n % keys));
+            in_flight.launched(0, 0, task, Estimate::measured(1), None)
+        };
+        (0..).find(|n| fenced(*n)).map(|n| n + 1)
+    };
+    assert_eq!(until(1), Some(u64::from(FENCE_LAUNCHES)));
+    assert_eq!(until(1_000), Some(GROUP_KEYS as u64));
+}
+
+#[test]
+fn the_oldest_group_names_its_stream() {
+    let mut in_flight = InFlight::default();
+    assert_eq!(in_flight.oldest(), None);
+    launch(&mut in_flight, 0, 3, US);
+    launch(&mut in_flight, 0, 1, US);
+    assert_eq!(in_flight.oldest(), Some(3));
+}
+
+/// The first group ends between two looks at it, and not before the later of its expected end and the last look that
+/// saw it run. The second one begins then.
+#[test]
+fn work_begins_when_what_was_before_it_ended() {
+    for (seen, begins) in [(true, 50 * US), (false, 10 * US)] {
+        let mut in_flight = InFlight::default();
+        for stream_index in [0, 1] {
+            launch(&mut in_flight, 0, stream_index, 10 * US);
+            in_flight.fence(stream_index, Event(1 + usize::from(stream_index)));
+        }
+        let first = |group: &LaunchGroup| group.stream_index == 0;
+        let none =
+            in_flight.retire(50 * US, |it| (seen || !first(it)).then_some(Progress::Pending));
+        assert!(none.is_none());
+        in_flight.retire(70 * US, |it| first(it).then_some(Progress::Done)).expect("it has ended");
+        let due = [begins + 10 * US - 1, begins + 10 * US].map(|now| in_flight.due(now));
+        assert_eq!(due, [false, true], "seen: {seen}");
+    }
+}
