@@ -112,9 +112,8 @@ fn divide(all: &mut [Entity], class: Class) {
 fn fill(all: &mut [Entity], class: Class, mut left: u32, weight: fn(&Entity) -> u32) -> u32 {
     loop {
         let room = |it: &Entity| {
-            let counts = it.class == class && weight(it) > 0;
             let room = it.bucket.cap().ppm().saturating_sub(it.due?);
-            (counts && room > 0).then_some(room)
+            (it.class == class && room > 0).then_some(room)
         };
         let open = all.iter().filter(|it| room(it).is_some());
         let weights: u64 = open.map(|it| u64::from(weight(it))).sum();

@@ -11,6 +11,7 @@
 //! From every state, a run in which programs do what they can must end a collective of every gang.
 
 mod calls;
+mod node;
 mod parts;
 mod steps;
 

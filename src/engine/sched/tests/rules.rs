@@ -127,6 +127,17 @@ fn a_container_that_waits_with_a_full_bucket_needs_no_step() {
     assert!(due.0 >= MS, "{due:?}");
 }
 
+/// Nor does an empty one, as long as its container has no work.
+#[test]
+fn an_idle_container_with_an_empty_bucket_needs_no_step() {
+    let mut rig = Rig::new(&[(1, 50, false), (1, 50, false)]);
+    rig.entity(0).bucket.spend(Duration::from_millis(1_000));
+    rig.at(MS);
+    assert_eq!((rig.turns.phase, rig.turns.deadline()), (Phase::Idle, None));
+    rig.wake(MS, 0);
+    assert!(rig.turns.deadline().is_some());
+}
+
 /// The overhead of a switch is 100 us for each of the two that compete.
 fn costs(count: u64, idle: u64) -> SwitchCosts {
     let mut costs = SwitchCosts::default();
@@ -339,8 +350,17 @@ fn a_holder_is_looked_at_when_a_guard_turn_is_due() {
         rig.turns.held_until(&rig.turns.entities[0], end, None).0 / MS
     };
     assert_eq!(look(Class::High, true, 300), 300);
-    assert_eq!(look(Class::High, true, 90), look(Class::High, false, 300), "the end of its turn");
+    let end = look(Class::High, false, 300);
+    assert_eq!((look(Class::High, true, 90), look(Class::High, true, 100)), (end, end));
     assert!(look(Class::Normal, true, 300) > 1_000, "the end of its turn");
+}
+
+/// Containers without work shorten no turn.
+#[test]
+fn the_only_container_with_work_has_the_longest_turn() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.wake(0, 1);
+    assert_eq!(rig.turns.length_of(SECOND), Some(rig.turns.config.turn_max));
 }
 
 /// A turn is extended one window before its end, at no step before that and at none after it.

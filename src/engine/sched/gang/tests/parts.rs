@@ -215,6 +215,20 @@ fn what_goes_while_a_gpu_is_kept() {
     }
 }
 
+/// A guard turn takes the time that is left, however short.
+#[test]
+fn a_guard_turn_goes_though_it_does_not_fit_in() {
+    let normal = Class::Normal;
+    let mut rig = rig(normal, normal);
+    rig.entity(0).reported.runnable = true;
+    rig.turns.demand.kept =
+        Some(Kept { until: ms(0), guessed: false, class: Class::High, index: SECOND });
+    rig.turns.grant();
+    let end = ms(0).plus(rig.turns.config.turn_min);
+    let guard = Some(GuardTurn { class: normal, began: ms(0) });
+    assert_eq!(rig.turns.phase, Phase::Held { index: FIRST, end, guard });
+}
+
 /// A lower class interrupts a higher one when its guard turn is due: by a container alone, or by a gang.
 #[test]
 fn which_guard_turns_wait() {
