@@ -235,7 +235,7 @@ impl Turns {
 
     /// The least start tags that `entity` can have in the upper queue and in the lower one, if it is in the
     /// pool. Overhead of a switch may still be taken from the charges of a turn.
-    fn least_tags(&self, entity: &Entity) -> (Virtual, Option<Virtual>) {
+    pub(super) fn least_tags(&self, entity: &Entity) -> (Virtual, Option<Virtual>) {
         let overhead = Duration(self.config.turn_min.0 / 2);
         let runs = |it: &Entity| match it.eligible() {
             true => self.on_gpu() == Some(it.index) || it.untracked.is_some(),

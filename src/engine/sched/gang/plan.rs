@@ -13,7 +13,7 @@ use crate::index::ContainerIndex;
 
 /// Why a gang may have a turn; the first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+pub(super) enum Rank {
     /// Its last turn cut a collective in two.
     Again,
     /// It has a guard turn where higher classes are runnable on its GPUs.
@@ -109,7 +109,7 @@ impl Node<'_> {
     /// Whether the classes above a ready gang's own leave it a turn. Where they are runnable on one of its
     /// GPUs, it needs a guard turn there; guard turns of its class are reserved until it has all that it
     /// needs.
-    fn rank(&mut self, gang: usize, class: Class) -> Option<Rank> {
+    pub(super) fn rank(&mut self, gang: usize, class: Class) -> Option<Rank> {
         let gated = self.gated(gang);
         // also those that are not called yet: a turn that is granted in this step may call them, and would be
         // closed in this step if that changed the order
@@ -123,7 +123,7 @@ impl Node<'_> {
             turns.demand.guards[class as usize] = true;
             if !turns.guard_open(class) {
                 open = false;
-                let due = turns.guard_due(class).filter(|due| *due > turns.now);
+                let due = turns.guard_due(class);
                 due.into_iter().for_each(|due| self.look_at(at, due));
             }
         }
@@ -136,7 +136,7 @@ impl Node<'_> {
     }
 
     /// Grants a gang its turn, if all its GPUs are free for long enough.
-    fn begin(&mut self, gang: usize, class: Class, rank: Rank) -> bool {
+    pub(super) fn begin(&mut self, gang: usize, class: Class, rank: Rank) -> bool {
         let again = rank == Rank::Again;
         let index = self.gangs[gang].index;
         let gated = self.gated(gang);
@@ -180,7 +180,12 @@ impl Node<'_> {
     }
 
     /// Reserves a gang's GPUs for it.
-    fn keep(&mut self, gang: usize, class: Class, taken: &mut [(Instant, bool); GPUS_MAX]) {
+    pub(super) fn keep(
+        &mut self,
+        gang: usize,
+        class: Class,
+        taken: &mut [(Instant, bool); GPUS_MAX],
+    ) {
         let index = self.gangs[gang].index;
         let gated = self.gated(gang);
         let mut kept = Kept { until: Instant(0), guessed: false, class, index };

@@ -248,6 +248,97 @@ fn a_pool_is_enqueued_with_the_first_of_its_containers() {
     assert_eq!([1, 2, 3].map(after), [old, new, new]);
 }
 
+/// Two containers of the pool, one with a share, and one of another class without. The pool has used 10 ms.
+fn pool() -> Rig {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 50, false), (1, 0, true)]);
+    let it = rig.turns.entities[0].clone();
+    rig.turns.queues[Class::Normal as usize].charge(&it, Duration::from_millis(10));
+    rig.entity(0).charge(Duration::from_millis(10));
+    rig.turns.phase = Phase::Idle;
+    rig.turns.now = Instant(5 * MS);
+    rig
+}
+
+/// The pool of a container that runs is where it would be if its turn ended now.
+#[test]
+fn a_pool_is_enqueued_anew_where_one_of_it_runs() {
+    let queued = |holder: usize| {
+        let mut rig = pool();
+        rig.hold(holder);
+        rig.turns.position_now(&rig.turns.entities[1]).1
+    };
+    assert_eq!([0, 1, 2, 3].map(queued), [5, 5, 0, 0].map(|ms| Instant(ms * MS)));
+}
+
+/// Where one of a pool runs, half of the shortest turn may still be taken from what it is charged.
+#[test]
+fn the_least_tags_of_a_pool_are_those_of_a_shorter_turn() {
+    let tags = |holder: usize, who: usize| {
+        let mut rig = pool();
+        rig.turns.entities.iter_mut().for_each(|it| it.reported.runnable = true);
+        rig.hold(holder);
+        rig.turns.least_tags(&rig.turns.entities[who])
+    };
+    let used = |weight: QueueWeight| {
+        let half = Duration(MS / 2);
+        Virtual::default().after(Duration::from_millis(10), weight).before(half, weight)
+    };
+    let (rig, start) = (pool(), Virtual::default());
+    let upper = used(QueueWeight::new(rig.turns.queues(Class::Normal).pool_weight() as u32));
+    let lower = used(rig.turns.entities[0].weight);
+    assert_eq!(tags(0, 0), (upper, Some(lower)));
+    assert_eq!(tags(0, 1), (upper, Some(start)));
+    assert_eq!([tags(2, 1), tags(3, 1)], [(start, Some(start)); 2]);
+    assert_eq!(tags(0, 2), (start, None));
+}
+
+/// A queue's time does not pass those that wait in it, and is not held back by those of another queue or class.
+#[test]
+fn virtual_times_stay_behind_those_that_wait() {
+    let ahead = |who: usize| {
+        let mut rig = pool();
+        let served = rig.entity(0);
+        served.start = Virtual::default().after(Duration::from_millis(100), served.weight);
+        let start = served.start;
+        rig.entity(who).reported.runnable = true;
+        rig.turns.advance_queues(FIRST);
+        rig.turns.queues(Class::Normal).time_of(false) == start
+    };
+    assert_eq!([1, 2, 3].map(ahead), [false, true, true]);
+}
+
+/// Of one pool those in it are compared, else the pool with the share.
+#[test]
+fn who_stays_first_in_its_queue() {
+    let stays = |rival: usize, ahead_ms: u64| {
+        let mut rig = pool();
+        let all = rig.turns.entities[0].clone();
+        rig.turns.queues[Class::Normal as usize].charge(&all, Duration::from_millis(390));
+        let entity = rig.entity(rival);
+        entity.reported.runnable = true;
+        let weight = if rival == 2 { QueueWeight::new(1_000_000) } else { entity.weight };
+        entity.start = Virtual::default().after(Duration::from_millis(ahead_ms), weight);
+        rig.turns.stays_first(&rig.turns.entities[0], Duration::from_millis(1))
+    };
+    assert_eq!((stays(1, 20), stays(1, 5)), (true, false), "it has used 11 ms");
+    assert_eq!((stays(2, 100_000), stays(2, 200)), (true, false), "and its pool 401 ms");
+}
+
+/// At the end of the open mode each container keeps the position that it has.
+#[test]
+fn the_longest_runnable_goes_first_when_turns_begin() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.turns.now = Instant(5 * MS);
+    for (who, ms) in [(0, 5), (1, 0)] {
+        let entity = rig.entity(who);
+        entity.reported.runnable = true;
+        entity.queued = Instant(ms * MS);
+    }
+    rig.turns.revoke(&mut Vec::new());
+    let position = |who: usize| rig.turns.position(&rig.turns.entities[who]);
+    assert!(position(1) < position(0), "{:?} and {:?}", position(1), position(0));
+}
+
 /// How each container of a GPU has it, whatever another one does.
 #[test]
 fn a_charge_is_recorded_as_what_it_is() {

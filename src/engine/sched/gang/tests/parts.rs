@@ -177,8 +177,10 @@ fn a_late_gang_is_reported_once_and_overruns_where_it_has_not_drained() {
         let (mut rig, mut notes) = (rig(Class::Normal, Class::Normal), Vec::new());
         rig.entity(0).reported.drained = drained;
         rig.turns.phase = closing(FIRST, false);
-        (0..2).for_each(|_| rig.turns.report_late(FIRST, late, &mut notes));
-        assert_eq!((rig.turns.entities[0].late_turns, notes.len()), (1, 1));
+        for _ in 0..2 {
+            rig.turns.report_late(FIRST, late, &mut notes);
+            assert_eq!((rig.turns.entities[0].late_turns, notes.len()), (1, 1));
+        }
         rig.turns.pass(FIRST, late, &mut notes);
         assert_eq!((rig.turns.phase, rig.turns.entities[0].overrun), (Phase::Idle, overrun));
         let passed = notes.contains(&Note::Late(FIRST, Late::Overrun, late));
