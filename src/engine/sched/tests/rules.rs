@@ -331,7 +331,7 @@ fn the_longest_runnable_goes_first_when_turns_begin() {
     rig.turns.now = Instant(5 * MS);
     for (who, ms) in [(0, 5), (1, 0)] {
         let entity = rig.entity(who);
-        entity.reported.runnable = true;
+        (entity.reported.runnable, entity.reported.drained) = (true, false);
         entity.queued = Instant(ms * MS);
     }
     rig.turns.revoke(&mut Vec::new());

@@ -300,7 +300,7 @@ fn what_is_kept_for_a_gang() {
 
 /// A gang of none of the GPUs is not asked about, and one that does not wait is not called.
 #[test]
-fn who_is_called() {
+fn which_gangs_are_called() {
     let called = |gpus: GpuSet, waits: bool| {
         let mut rig = rig(Class::Normal);
         entity(&mut rig, 1, GANG).reported.runnable = waits;
@@ -315,4 +315,9 @@ fn who_is_called() {
     assert_eq!(called(0b10, true), [false, true]);
     assert_eq!(called(0b10, false), [true, false]);
     assert_eq!(called(0b100, true), [false, false]);
+    // one that is ready on other GPUs stays so
+    let mut gangs = [Gang { ready: Some(ms(1)), ..gang(GANG, 0b100) }];
+    let mut rig = rig(Class::Normal);
+    Node { gpus: &mut rig.engine.gpus, gangs: &mut gangs, tied: BOTH }.plan(false);
+    assert_eq!(gangs[0].ready, Some(ms(1)));
 }
