@@ -365,3 +365,80 @@ fn racing_accounts_never_exceed_the_cap() {
     assert_eq!(ledger.lock().expect("threads are gone").reserved, granted);
     assert!(accounts.iter().all(|a| a.held() == 0 && a.credit() <= 2 * CHUNK));
 }
+
+#[test]
+fn each_thread_has_an_index_of_its_own() {
+    let here = thread_index();
+    assert_eq!(thread_index(), here);
+    let there = std::thread::spawn(|| (thread_index(), thread_index())).join().expect("it ends");
+    assert!(there.0 == there.1 && there.0 != here, "{there:?} and {here}");
+}
+
+/// An account with `common` credit and `cached` in the calling thread's cache.
+fn with_credit(common: u64, cached: u64) -> CreditAccount {
+    let account = CreditAccount::default();
+    account.balance.raise(common + cached, cached);
+    assert!(account.cache().add(cached));
+    account
+}
+
+/// A cache gives and takes as much as it holds.
+#[test]
+fn a_whole_cache_passes_no_credit_on() {
+    let account = with_credit(0, THREAD_CACHE_BYTES);
+    assert_eq!(account.take(THREAD_CACHE_BYTES), Some(Publish::No));
+    assert_eq!((account.put(THREAD_CACHE_BYTES), account.cached()), (None, THREAD_CACHE_BYTES));
+}
+
+/// A refill is taken where the common credit has all of it, and put back where another thread has filled the cache.
+#[test]
+fn a_refill_is_whole_and_fits() {
+    for (common, refilled) in [(REFILL_BYTES, REFILL_BYTES), (REFILL_BYTES - 1, 0)] {
+        let account = with_credit(common + 8, 0);
+        assert!(matches!(account.take(8), Some(Publish::Yes(_))));
+        assert_eq!((account.cached(), account.credit(), account.held()), (refilled, common, 8));
+    }
+    let account = with_credit(MIB, THREAD_CACHE_BYTES);
+    assert!(account.take_common(account.cache(), 8).is_some());
+    assert_eq!((account.cached(), account.balance.credit()), (THREAD_CACHE_BYTES, MIB - 8));
+}
+
+/// What does not fit into a cache takes the cache's excess over a refill along, unless it is large itself.
+#[test]
+fn only_small_amounts_spill_a_cache() {
+    let rows = [
+        (8, THREAD_CACHE_BYTES, REFILL_BYTES),
+        (8, REFILL_BYTES / 2, REFILL_BYTES / 2),
+        (REFILL_BYTES + 8, THREAD_CACHE_BYTES, THREAD_CACHE_BYTES),
+    ];
+    for (bytes, cached, left) in rows {
+        let account = with_credit(MIB, cached);
+        let _ = account.take_large(bytes).expect("credit");
+        let (common, _) = account.put_uncached(account.cache(), bytes);
+        assert_eq!((account.cached(), common), (left, MIB + cached - left), "{bytes} and {cached}");
+    }
+}
+
+/// Another thread puts back what it has while the daemon refuses.
+#[test]
+fn credit_that_comes_back_during_a_refusal_counts() {
+    for (bytes, outcome) in [(2 * MIB, TakeOutcome::Taken), (2 * MIB + 1, TakeOutcome::Refused)] {
+        let account = with_credit(3 * MIB, 0);
+        let _ = account.take(2 * MIB).expect("credit");
+        let refused = |asked: CreditRequest| {
+            assert_eq!((asked.returned, asked.need), (MIB, bytes));
+            let _ = account.put(2 * MIB);
+            CreditReply::Refused
+        };
+        assert_eq!(account.take_or_request(bytes, 0, true, refused), outcome);
+    }
+}
+
+/// With full caches a process keeps two chunks.
+#[test]
+fn what_exceeds_two_chunks_is_surplus() {
+    let (chunk, full) = (CHUNK_MAX, THREAD_CACHES as u64 * THREAD_CACHE_BYTES);
+    let surplus =
+        [2 * chunk - full, 2 * chunk - full + 1].map(|it| CreditAccount::has_surplus(it, chunk));
+    assert_eq!(surplus, [false, true]);
+}
