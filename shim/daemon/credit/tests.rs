@@ -160,6 +160,8 @@ fn what_does_not_fit_into_the_word_is_refused() {
     let _ = account.put(BYTES_MAX);
     assert_eq!((account.held(), account.credit()), (GIB, BYTES_MAX));
     assert_eq!(account.take_all(), BYTES_MAX);
+    assert_eq!((take(SLOT_BYTES - GIB + 1), account.held()), (TakeOutcome::Refused, GIB));
+    assert_eq!((take(SLOT_BYTES - GIB), account.held()), (TakeOutcome::Taken, SLOT_BYTES));
 }
 
 /// Of absurd sizes too.
