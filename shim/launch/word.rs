@@ -56,17 +56,3 @@ pub fn close_for_turns(word: &AtomicU32, gated: &AtomicU32) -> u32 {
     }
     gated
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_word_is_closed_only_for_turns() {
-        for (gated, open) in [(0, true), (2, false)] {
-            let word = AtomicU32::new(OPEN | METERED);
-            assert_eq!(close_for_turns(&word, &AtomicU32::new(gated)), gated);
-            assert_eq!((is_open(&word), word.load(Relaxed) & METERED), (open, METERED));
-        }
-    }
-}

@@ -189,3 +189,13 @@ fn work_says_what_it_is() {
     let (bus, fill) = (launch::TransferKind::Bus, launch::TransferKind::Fill);
     assert_eq!((over_bus(bus), over_bus(fill)), (true, false));
 }
+
+#[test]
+fn the_word_is_closed_only_for_turns() {
+    use crate::launch::word::{METERED, OPEN, close_for_turns, is_open};
+    for (gated, open) in [(0, true), (2, false)] {
+        let word = AtomicU32::new(OPEN | METERED);
+        assert_eq!(close_for_turns(&word, &AtomicU32::new(gated)), gated);
+        assert_eq!((is_open(&word), word.load(SeqCst) & METERED), (open, METERED));
+    }
+}
