@@ -1,5 +1,5 @@
-//! Decisions for all GPUs of a gang, each in the smallest state that shows it: a gang of two GPUs, and a container alone
-//! on the second one.
+//! Decisions for all GPUs of a gang, each in the smallest state that shows it: a gang of two GPUs, and a container
+//! alone on the second one.
 
 use super::super::super::pick::Verdict;
 use super::super::super::untracked::Untracked;
@@ -178,8 +178,8 @@ fn more(rig: &mut Rig, class: Class, waits: [bool; 2]) -> [Gang; 3] {
     all
 }
 
-/// Where higher classes wait, a gang needs a guard turn there, and keeps those of its class. It waits in its queues where
-/// these are gangs alone, which may not begin.
+/// Where higher classes wait, a gang needs a guard turn there, and keeps those of its class. Where only gangs wait,
+/// which may not be able to begin, it keeps its place in its queues.
 #[test]
 fn why_a_gang_may_have_a_turn() {
     let (queue, guard) = (Some(Rank::Queue), Some(Rank::Guard));
