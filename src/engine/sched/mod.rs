@@ -272,7 +272,7 @@ impl Turns {
             }
             entity.surplus_weight = policy::weight(policy, &entity.entitlement);
             let reserved = share.is_some();
-            // That of the upper queue is what is due, which `weigh` sets.
+            // In the upper queue the weight is the due, which `weigh` sets.
             let weight =
                 if reserved { entity.weight } else { QueueWeight::new(entity.surplus_weight) };
             let queues = &queues[entity.class as usize];

@@ -123,8 +123,9 @@ impl Node<'_> {
             turns.demand.guards[class as usize] = true;
             if !turns.guard_open(class) {
                 open = false;
-                let due = turns.guard_due(class);
-                due.into_iter().for_each(|due| self.look_at(at, due));
+                if let Some(due) = turns.guard_due(class) {
+                    self.look_at(at, due);
+                }
             }
         }
         match (singles, gangs) {

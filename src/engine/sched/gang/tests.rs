@@ -22,7 +22,7 @@ use std::vec::Vec;
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::select::GpuSelector;
-use gpuslice_wire::units::GIB;
+use gpuslice_wire::units::{GIB, Instant};
 
 use super::super::Phase;
 use super::super::entity::{Entity, Report};
@@ -35,6 +35,10 @@ const STATES: usize = 8_000;
 /// From any state every gang has ended a collective this much later: two may have to overrun, and then wait
 /// until the others had as much.
 const PATIENCE: u64 = 4 * 2_000_000_000;
+
+fn ms(ms: u64) -> Instant {
+    Instant(ms * 1_000_000)
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {

@@ -69,7 +69,7 @@ fn only_idle_time_makes_up_for_what_was_withheld() {
     assert_eq!((after(Some(1)), after(None)), (10, 20));
 }
 
-/// Under `preemptive` a second container halves the first one's cap. What its bucket has above that is gone.
+/// Under `preemptive` a second container halves the first one's cap. Its bucket loses the time above the new depth.
 #[test]
 fn a_lower_cap_leaves_no_more_than_its_depth() {
     let mut rig = Rig::new(&[(1, 0, false)]);
@@ -138,10 +138,10 @@ fn an_idle_container_with_an_empty_bucket_needs_no_step() {
     assert!(rig.turns.deadline().is_some());
 }
 
-/// The overhead of a switch is 100 us for each of the two that compete.
-fn costs(count: u64, idle: u64) -> SwitchCosts {
+/// The costs of sixteen turns with this idle time, ns.
+fn costs(idle: u64) -> SwitchCosts {
     let mut costs = SwitchCosts::default();
-    for _ in 0..count {
+    for _ in 0..16 {
         let turn =
             Turn { granted: Instant(0), closed: Instant(5 * MS), drained: Instant(5 * MS + idle) };
         costs.saw(turn, WorkSpan { began: Instant(0), calm: Instant(5 * MS) }, Duration(10 * MS));
@@ -149,14 +149,15 @@ fn costs(count: u64, idle: u64) -> SwitchCosts {
     costs
 }
 
-/// Half of a last run at most, for the container and its pool, and every cap is of the rest of the time.
+/// The container and its pool are not charged for the overhead of a switch, 100 us here, or for half of the last run if
+/// that is less.
 #[test]
 fn the_overhead_of_a_switch_is_charged_to_none() {
     let charged = |run: u64, compensated: Option<bool>| {
         let mut rig = Rig::new(&[(1, 0, false), (1, 50, false)]);
         rig.turns.entities.iter_mut().for_each(|it| {
             it.reported.runnable = true;
-            it.switch_costs = costs(16, MS / 10);
+            it.switch_costs = costs(MS / 10);
         });
         rig.entity(0).guest = compensated == Some(true);
         let run = Duration(run);
@@ -175,7 +176,7 @@ fn the_overhead_of_a_switch_is_charged_to_none() {
     assert_eq!(charged(MS, Some(true)), [900, 1_000, 100]);
 }
 
-/// What is not charged is made up for by what is charged next, and once.
+/// GPU time that is not charged is taken from the next charges, once.
 #[test]
 fn gpu_time_waits_until_what_was_compensated_is_used() {
     let mut rig = Rig::new(&[(1, 0, false)]);
@@ -307,9 +308,9 @@ fn virtual_times_stay_behind_those_that_wait() {
     assert_eq!([1, 2, 3].map(ahead), [false, true, true]);
 }
 
-/// Of one pool those in it are compared, else the pool with the share.
+/// Two containers of one pool are compared with each other. A container with a share is compared with the whole pool.
 #[test]
-fn who_stays_first_in_its_queue() {
+fn which_container_stays_first_in_its_queue() {
     let stays = |rival: usize, ahead_ms: u64| {
         let mut rig = pool();
         let all = rig.turns.entities[0].clone();
@@ -339,7 +340,7 @@ fn the_longest_runnable_goes_first_when_turns_begin() {
     assert!(position(1) < position(0), "{:?} and {:?}", position(1), position(0));
 }
 
-/// How each container of a GPU has it, whatever another one does.
+/// How a container has the GPU, whatever another one does.
 #[test]
 fn a_charge_is_recorded_as_what_it_is() {
     let closing = Phase::Closing { index: FIRST, closed: Instant(0), guard: None, reported: false };
@@ -391,6 +392,9 @@ fn a_stop_is_ordered_where_it_may_help() {
         assert_eq!(rig.turns.may_be_stopped(SECOND), stopped);
     }
     assert!(!rig().turns.may_be_stopped(SECOND));
+    let mut gang = rig();
+    gang.entity(1).gang = Some(Default::default());
+    assert!(!stop_at(&gang));
     assert!(!stop_at(&Rig::new(&[(1, 0, true), (1, 0, false)])), "the configuration stops nothing");
     let mut native = rig();
     native.turns.set_policy(Policy::Native);

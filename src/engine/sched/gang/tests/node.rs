@@ -8,15 +8,10 @@ use super::super::plan::Rank;
 use super::super::{Gang, Node, closure};
 use super::*;
 use crate::index::ContainerIndex;
-use gpuslice_wire::units::Instant;
 
 const GANG: ContainerIndex = ContainerIndex(0);
 const SINGLE: ContainerIndex = ContainerIndex(1);
 const BOTH: GpuSet = 0b11;
-
-fn ms(ms: u64) -> Instant {
-    Instant(ms * 1_000_000)
-}
 
 /// The gang is runnable on both GPUs, which are idle; the other container is of `class` and has no work.
 fn rig(class: Class) -> Rig {
@@ -160,8 +155,7 @@ fn half_a_collective_is_extended_where_that_helps() {
 
 /// A second gang of both GPUs, and a third of the second GPU alone, both of `class`; those of `waits` are runnable.
 fn more(rig: &mut Rig, class: Class, waits: [bool; 2]) -> [Gang; 3] {
-    for (at, gpus) in ["0,1", "1"].into_iter().enumerate() {
-        let name = ["c", "d"][at];
+    for (name, gpus) in [("c", "0,1"), ("d", "1")] {
         rig.admit(SliceRequest { class, ..ask(name, gpus, GIB) }).expect("fits");
         rig.attach(name, 0).expect("in");
     }
@@ -239,30 +233,26 @@ fn when_a_gang_begins() {
             other => panic!("{other:?}"),
         }
     };
-    let untracked = |rig: &mut Rig| entity(rig, 1, GANG).untracked = Some(Untracked::new(ms(0)));
-    let keep = |rig: &mut Rig| {
-        let index = SINGLE;
-        let kept = Kept { until: ms(500), guessed: false, class: Class::Normal, index };
+    fn untracked(rig: &mut Rig) {
+        entity(rig, 1, GANG).untracked = Some(Untracked::new(ms(0)));
+    }
+    fn keep(rig: &mut Rig) {
+        let kept = Kept { until: ms(500), guessed: false, class: Class::Normal, index: SINGLE };
         rig.engine.gpus[1].turns.demand.kept = Some(kept);
-    };
-    let waits = |rig: &mut Rig| entity(rig, 1, SINGLE).reported.runnable = true;
+    }
+    fn waits(rig: &mut Rig) {
+        entity(rig, 1, SINGLE).reported.runnable = true;
+    }
+    let both = |rig: &mut Rig| (untracked(rig), keep(rig)).1;
+    let waits_and_untracked = |rig: &mut Rig| (waits(rig), untracked(rig)).1;
     let whole = Config::default().turn_max.0 / 1_000_000;
     assert_eq!(begins(Rank::Queue, |_| ()), Some((whole, false)));
     assert_eq!(begins(Rank::Guard, |_| ()), Some((1, true)));
     assert_eq!(begins(Rank::Queue, untracked), Some((whole, true)), "it is not interrupted");
     assert_eq!(begins(Rank::Queue, keep), Some((whole, false)));
-    let both = |rig: &mut Rig| {
-        entity(rig, 1, GANG).untracked = Some(Untracked::new(ms(0)));
-        let kept = Kept { until: ms(500), guessed: false, class: Class::Normal, index: SINGLE };
-        rig.engine.gpus[1].turns.demand.kept = Some(kept);
-    };
     assert_eq!(begins(Rank::Queue, both), None, "its untracked work delays the other gang");
     assert_eq!(begins(Rank::Queue, waits), None, "a guard turn is due there");
     assert!(begins(Rank::Again, waits).is_some());
-    let waits_and_untracked = |rig: &mut Rig| {
-        entity(rig, 1, SINGLE).reported.runnable = true;
-        entity(rig, 1, GANG).untracked = Some(Untracked::new(ms(0)));
-    };
     assert!(begins(Rank::Queue, waits_and_untracked).is_some(), "no other may go there");
 }
 

@@ -13,15 +13,12 @@ use super::super::super::untracked::Untracked;
 use super::super::super::{Note, Phase};
 use super::super::member::{Free, Kept};
 use super::super::{Member, Turns};
+use super::ms;
 use crate::Late;
 use crate::index::ContainerIndex;
 
 const FIRST: ContainerIndex = ContainerIndex(0);
 const SECOND: ContainerIndex = ContainerIndex(1);
-
-fn ms(ms: u64) -> Instant {
-    Instant(ms * 1_000_000)
-}
 
 /// Two containers without shares, of these classes, that have no work.
 fn rig(first: Class, second: Class) -> Rig {
