@@ -1,6 +1,8 @@
 //! A driver and a daemon's pages for tests: streams run their launches one after the other in real time, on
 //! one GPU shared by all, and every forbidden operation is recorded.
 
+pub mod clock;
+
 use super::backend::{Context, DriverBackend, Event, Pages, Pinned, Progress, Stream};
 use crate::daemon::sys::SecondMapping;
 use gpuslice_wire::limits::PAGE_BYTES;
@@ -88,6 +90,8 @@ pub struct Fake {
     pub gpu: Mutex<Gpu>,
     pub rings: AtomicU32,
     pub reconnects: AtomicU32,
+    /// Number of times that the gate thread had time for updates.
+    pub settles: AtomicU32,
     /// Number of times that a recall cannot be answered.
     pub recalls: AtomicU32,
     /// Number of times that no thread can be created.
@@ -109,6 +113,7 @@ impl Fake {
             gpu: Mutex::default(),
             rings: AtomicU32::new(0),
             reconnects: AtomicU32::new(0),
+            settles: AtomicU32::new(0),
             recalls: AtomicU32::new(0),
             threadless: AtomicU32::new(0),
             threads: AtomicU32::new(0),
@@ -196,7 +201,9 @@ impl DriverBackend for Fake {
         let down = |left: u32| left.checked_sub(1);
         self.recalls.fetch_update(SeqCst, SeqCst, down).is_err()
     }
-    fn settle(&self) {}
+    fn settle(&self) {
+        self.settles.fetch_add(1, SeqCst);
+    }
     fn context(&self) -> Option<Context> {
         CURRENT.get()
     }

@@ -6,6 +6,10 @@ use std::sync::atomic::AtomicU32;
 /// The clock of the daemon's time stamps, ns.
 #[must_use]
 pub fn now() -> u64 {
+    #[cfg(test)]
+    if let Some(now) = super::fake::clock::now() {
+        return now;
+    }
     crate::daemon::clock::now().0
 }
 
@@ -15,6 +19,10 @@ const LONGEST_NS: u64 = 1_000_000_000;
 /// Sleeps while `word` is `expected`, for at most `ns` and at most a second; a signal ends the sleep. `word`
 /// may lie in a read-only shared mapping.
 pub fn wait(word: &AtomicU32, expected: u32, ns: u64) {
+    #[cfg(test)]
+    if super::fake::clock::wait(word, expected, ns) {
+        return;
+    }
     let ns = ns.min(LONGEST_NS);
     let time = libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -28,6 +36,8 @@ pub fn wait(word: &AtomicU32, expected: u32, ns: u64) {
 
 /// Wakes all threads that wait on `word`, in all processes.
 pub fn wake(word: &AtomicU32) {
+    #[cfg(test)]
+    super::fake::clock::wake(word);
     // SAFETY: FUTEX_WAKE only takes the address of the live word as a key.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

@@ -525,15 +525,12 @@ impl Gate {
         if !expected.known {
             fences.close(self.backend, now, stream_index);
         }
-        let put = pending.gates.map(|gates| {
-            let next = (stream_index, expected.ns);
-            fences.gate(self.backend, now, next, gates)
-        });
-        match put {
-            Some(Some(true)) => return None,
-            Some(None) => self.gates.refused(pending.stream_id.context),
-            _ => {}
+        if let Some(gates) = pending.gates
+            && fences.gate(self.backend, now, (stream_index, expected.ns), gates).is_none()
+        {
+            self.gates.refused(pending.stream_id.context);
         }
+        // A gate has its own base behind it, and makes the stream a busy one.
         fences.base(self.backend, stream_index)
     }
 

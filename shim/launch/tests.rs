@@ -2,6 +2,7 @@
 
 use super::backend::Stream;
 use super::estimate::{Key, Task};
+use super::fake::clock::Clock;
 use super::fake::{Fake, at_work};
 use super::os;
 use super::slow_path::{Gate, Work};
@@ -12,19 +13,20 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 mod gates;
+mod instants;
 mod launches;
 mod pauses;
 mod streams;
 
 const US: u64 = 1_000;
 
-struct Rig {
-    fake: &'static Fake,
-    gate: &'static Gate,
+pub(super) struct Rig {
+    pub(super) fake: &'static Fake,
+    pub(super) gate: &'static Gate,
 }
 
 impl Rig {
-    fn new(mode: u32) -> Rig {
+    pub(super) fn new(mode: u32) -> Rig {
         let fake = Fake::new();
         let word = Box::leak(Box::new(AtomicU32::new(CLOSED)));
         let rig = Rig { fake, gate: Box::leak(Box::new(Gate::new(fake, word))) };
@@ -32,14 +34,21 @@ impl Rig {
         rig.page().gated.store(u32::from(mode == MODE_TURNS), SeqCst);
         rig
     }
-    fn page(&self) -> &'static ContainerPage {
+    /// A rig on a clock of the test's own, and without a gate thread.
+    pub(super) fn still(mode: u32) -> (Clock, Rig) {
+        let clock = Clock::stopped_at(1_000_000 * US);
+        let rig = Rig::new(mode);
+        rig.gate.stop();
+        (clock, rig)
+    }
+    pub(super) fn page(&self) -> &'static ContainerPage {
         self.fake.pages.lock().expect("unpoisoned").container
     }
-    fn claims(&self) -> &'static ClientLane {
+    pub(super) fn claims(&self) -> &'static ClientLane {
         &self.fake.pages.lock().expect("unpoisoned").client.lane[0]
     }
     /// A grant or a close by the daemon.
-    fn turn(&self, turn: u32, ns: u64) {
+    pub(super) fn turn(&self, turn: u32, ns: u64) {
         let lane = &self.page().lane[0];
         lane.turn_end_ns.store(os::now() + ns, SeqCst);
         lane.turn.store(turn, SeqCst);
@@ -47,7 +56,7 @@ impl Rig {
         os::wake(&lane.turn);
         os::wake(&self.page().futex);
     }
-    fn launch(&self, key: u64, stream: usize, ns: u64) {
+    pub(super) fn launch(&self, key: u64, stream: usize, ns: u64) {
         self.start(key, stream, ns, false);
     }
     fn start(&self, key: u64, stream: usize, ns: u64, over_bus: bool) {
@@ -280,22 +289,6 @@ fn turns_exclude_each_other() {
     });
 }
 
-/// A kernel in flight may itself wait for the launch that the full window holds back.
-#[test]
-fn a_full_window_holds_a_launch_for_a_bounded_time() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    for _ in 0..4 {
-        rig.launch(1, 0, 2_000 * US);
-        eventually("it is done", || os::now() > rig.fake.gpu().busy_until);
-    }
-    rig.turn(2, 0);
-    rig.turn(3, 0);
-    rig.launch(1, 7, 60_000_000 * US); // Runs for a minute.
-    rig.launch(1, 8, US);
-    assert!(rig.fake.gpu().busy_until > os::now(), "the next came although the first still ran");
-}
-
 /// A process that becomes idle on one of its GPUs reports that, although it stays busy on the other.
 #[test]
 fn each_lane_is_runnable_by_itself() {
@@ -370,19 +363,6 @@ fn a_launch_during_the_start_of_the_gate_thread_starts_no_other() {
 }
 
 #[test]
-fn a_stopped_gate_thread_queries_nothing() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 1_000_000 * US);
-    rig.launch(1, 5, 1_000_000 * US);
-    rig.gate.stop();
-    rig.turn(2, 0);
-    std::thread::sleep(Duration::from_millis(1_300));
-    let claims = rig.claims();
-    assert_ne!(claims.drained.load(SeqCst), claims.active.load(SeqCst));
-    rig.gate.stop();
-}
-
-#[test]
 fn a_turn_drains_only_after_the_work_launched_before_turns() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lane[0].idle_us.store(10_000_000, SeqCst);
@@ -451,67 +431,17 @@ fn a_recall_that_cannot_be_answered_yet_is_retried() {
     }
 }
 
-/// A rig whose turn was closed while a kernel without end is in flight.
-fn stuck() -> Rig {
+/// A copy over the bus may go without a turn; the process has drained only when it is finished.
+#[test]
+fn copies_over_the_bus_are_tracked() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
-    rig.launch(1, 5, 60_000_000 * US);
-    rig.turn(2, 0);
-    rig
-}
-
-/// A launch for which a kernel in flight may wait goes without a turn; one behind it in its own stream waits.
-#[test]
-fn a_launch_for_which_stuck_work_may_wait_goes() {
-    let rig = stuck();
-    rig.launch(2, 6, US);
-    assert_ne!(rig.page().lane[0].turn.load(SeqCst) % 2, 1);
-    let claims = rig.claims();
-    assert_ne!(claims.drained.load(SeqCst), 1, "it has not drained");
-    let behind = std::thread::spawn(move || rig.launch(2, 5, US));
-    std::thread::sleep(Duration::from_millis(1_000));
-    assert!(!behind.is_finished());
-    behind.join().expect("goes in the end, in case the stream runs a host callback");
-}
-
-/// Without stuck work, no launch goes without a turn, however long it waits.
-#[test]
-fn a_launch_waits_for_its_turn_however_long() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    rig.launch(1, 5, US);
-    rig.turn(2, 0);
-    std::thread::scope(|scope| {
-        let held = scope.spawn(|| rig.launch(2, 6, US));
-        std::thread::sleep(Duration::from_millis(1_000));
-        assert!(!held.is_finished());
-        rig.turn(3, 60_000_000 * US);
-    });
-    assert_eq!(rig.claims().active.load(SeqCst), 3);
-}
-
-/// A copy over the bus soon goes without a turn if work in flight may wait for it, stuck or not; the process
-/// has drained only when the copy is finished.
-#[test]
-fn copies_over_the_bus_are_tracked_and_never_held_for_long() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    for _ in 0..20 {
-        rig.start(1, 5, 200_000 * US, true);
-    }
+    rig.start(1, 5, 300_000 * US, true);
     rig.turn(2, 0);
     rig.start(1, 6, 20_000 * US, true);
     assert_ne!(rig.claims().drained.load(SeqCst), 1);
     eventually("the drain is reported", || rig.claims().drained.load(SeqCst) == 1);
     assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
-    // Nothing is in flight that could wait for it: it is held like a launch.
-    std::thread::scope(|scope| {
-        let held = scope.spawn(|| rig.start(1, 6, US, true));
-        std::thread::sleep(Duration::from_millis(1_000));
-        assert!(!held.is_finished());
-        rig.turn(3, 60_000_000 * US);
-    });
-    assert_eq!(rig.claims().active.load(SeqCst), 3);
 }
 
 /// A call that waited for the GPU returns as the work ends, however long that was expected to take. One that did not
