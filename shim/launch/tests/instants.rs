@@ -75,7 +75,8 @@ fn a_launch_that_work_may_wait_for_goes_at_its_time() {
 #[test]
 fn a_full_window_holds_a_launch_so_long_and_no_longer() {
     let (_clock, rig) = Rig::still(MODE_TURNS);
-    (rig.knows(1, US), rig.knows(9, 8_000 * US));
+    rig.knows(1, US);
+    rig.knows(9, 8_000 * US);
     rig.turn(1, LONG);
     [5, 7].into_iter().for_each(|stream| rig.launch(9, stream, LONG));
     rig.turn(1, 0); // over by the clock, but not closed yet
@@ -88,7 +89,8 @@ fn a_launch_held_although_the_gpu_was_idle_raises_the_limit() {
     let bound = 500 * US;
     for (work, ends, raises) in [(0, 0, false), (8_000, 5_000, true), (8_000, 20_000, false)] {
         let (_clock, rig) = Rig::still(MODE_TURNS);
-        (rig.knows(1, 10 * US), rig.knows(9, work * US + 1));
+        rig.knows(1, 10 * US);
+        rig.knows(9, work * US + 1);
         rig.gate.lane(0).limit.drained(LONG, bound);
         rig.turn(1, 0);
         if work > 0 {
@@ -189,7 +191,8 @@ fn events_are_put_where_they_are_needed() {
         (MODE_GATES, Stream(5), [known, known], 1),
     ] {
         let (_clock, rig) = Rig::still(mode);
-        (rig.knows(known, US), rig.tries(tried));
+        rig.knows(known, US);
+        rig.tries(tried);
         rig.turn(1, LONG);
         keys.into_iter().for_each(|key| rig.launch(key, stream.0, US));
         assert_eq!(rig.fake.gpu().recorded, recorded, "{stream:?} {keys:?} in mode {mode}");
