@@ -134,6 +134,47 @@ mod tests {
         super::wait(&word, 8, u64::MAX);
     }
 
+    /// A wait that ends before its limit was woken; where the machine is busy, not each of them is.
+    #[test]
+    fn a_wait_is_woken() {
+        let word = std::sync::atomic::AtomicU32::new(7);
+        let is_woken = || {
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    let before = super::now();
+                    super::wait(&word, 7, u64::MAX);
+                    super::now() - before < super::LONGEST_NS
+                });
+                while !waits.is_finished() {
+                    super::wake(&word);
+                    std::thread::yield_now();
+                }
+                waits.join().expect("no panic")
+            })
+        };
+        assert!((0..20).any(|_| is_woken()));
+    }
+
+    extern "C" fn ends_with_7() {
+        // SAFETY: ends this process, a child of the test's.
+        unsafe { libc::_exit(7) };
+    }
+
+    #[test]
+    fn an_orderly_exit_runs_the_handler() {
+        // SAFETY: the child calls only what follows, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            super::at_exit(ends_with_7);
+            // SAFETY: ends this process.
+            unsafe { libc::exit(1) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child above.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((ended, libc::WEXITSTATUS(status)), (child, 7));
+    }
+
     #[test]
     fn living_threads_have_different_numbers() {
         let [one, other] = [super::thread_id(); 2];

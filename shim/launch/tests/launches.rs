@@ -4,6 +4,7 @@ use super::*;
 use crate::launch;
 use crate::launch::backend::Context;
 use crate::launch::fake::in_context;
+use crate::launch::fences::StreamId;
 use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CUfunction, CUresult, CUstream};
 
 /// The functions that the hooks call: the gate of the process, of which there is one.
@@ -18,6 +19,8 @@ fn a_launch_through_the_process_s_gate_is_tracked_if_the_driver_accepted_it() {
         at_work(Stream::LEGACY, || launch::launch(fake, work, || result))
     };
     assert!(!launch::takes_turns());
+    launch::watch(fake); // memory alone starts the gate thread
+    assert_eq!(fake.threads.load(SeqCst), 1);
     assert_eq!(call(CUresult::ERROR_INVALID_VALUE), CUresult::ERROR_INVALID_VALUE);
     assert_eq!(fake.gpu().recorded, 0);
     assert!(launch::takes_turns() && !launch::open());
@@ -32,6 +35,22 @@ fn a_launch_through_the_process_s_gate_is_tracked_if_the_driver_accepted_it() {
     assert!(launch::open() && launch::open_to_graphs() && !launch::takes_turns());
     launch::meter_graphs();
     assert!(launch::open() && !launch::open_to_graphs());
+    streams_are_known_until_the_process_ends(fake);
+}
+
+fn streams_are_known_until_the_process_ends(fake: &'static Fake) {
+    let stream = CUstream(std::ptr::without_provenance_mut(0x700));
+    let stream_id = StreamId { context: Context(1), stream: stream.into(), thread: 0 };
+    let gate = launch::existing().expect("made");
+    launch::stream_made(fake, stream);
+    gate.lane(0).fences.untracked(0);
+    assert!(gate.lane(0).fences.busy(stream_id));
+    at_work(stream.into(), || launch::stream_closing(stream));
+    assert!(!gate.lane(0).fences.busy(stream_id));
+    launch::at_exit();
+    assert!(*gate.driving.lock().expect("unpoisoned"), "its thread goes on");
+    launch::in_child();
+    assert!(launch::existing().is_none() && !launch::open());
 }
 
 /// The gate thread would contend with the driver's call for the processor.
