@@ -337,6 +337,12 @@ mod tests {
         assert_eq!(samples, [Some(4), Some(3)]);
     }
 
+    /// Zero marks an empty entry.
+    #[test]
+    fn a_key_is_odd_and_so_never_zero() {
+        assert!((0..8).all(|n| Key::of(&[n]).0 % 2 == 1));
+    }
+
     #[test]
     fn keys_are_spread_over_the_sets() {
         // A number, or the first of a pair, as the width of a grid is.

@@ -75,6 +75,8 @@ pub struct Gpu {
     pub misuse: Vec<&'static str>,
     /// Number of recorded events.
     pub recorded: u32,
+    /// Number of queries of streams.
+    pub asked: u32,
     pub lost: bool,
     /// The streams into which gates were put.
     pub held: Vec<Stream>,
@@ -96,11 +98,12 @@ pub struct Fake {
     pub recalls: AtomicU32,
     /// Number of times that no thread can be created.
     pub threadless: AtomicU32,
-    /// Number of attempts to create one, and what another thread does during the first.
+    /// Number of attempts to create one, and what another thread does during the first, or while a page is pinned.
     pub threads: AtomicU32,
     pub meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Lane of every thread's context.
     pub lane: AtomicU32,
+    pub generation: AtomicU32,
 }
 
 impl Fake {
@@ -119,6 +122,7 @@ impl Fake {
             threads: AtomicU32::new(0),
             meanwhile: Mutex::new(None),
             lane: AtomicU32::new(0),
+            generation: AtomicU32::new(1),
         }))
     }
 
@@ -133,6 +137,11 @@ impl Fake {
             Some(behind) => behind.push(Behind::Kernel(ns)),
             None => gpu.run(stream.0, ns),
         }
+    }
+
+    fn let_others_go(&self) {
+        let meanwhile = self.meanwhile.lock().expect("unpoisoned").take();
+        meanwhile.into_iter().for_each(|other| other());
     }
 
     fn closed(&self) -> bool {
@@ -188,8 +197,7 @@ impl DriverBackend for Fake {
     }
     fn spawn(&self, work: Box<dyn FnOnce() + Send>) -> bool {
         self.threads.fetch_add(1, SeqCst);
-        let meanwhile = self.meanwhile.lock().expect("unpoisoned").take();
-        meanwhile.into_iter().for_each(|other| other());
+        self.let_others_go();
         let down = |left: u32| left.checked_sub(1);
         let fails = self.threadless.fetch_update(SeqCst, SeqCst, down).is_ok();
         !fails && super::os::spawn(work)
@@ -264,8 +272,12 @@ impl DriverBackend for Fake {
     }
     fn finished(&self, stream: Stream) -> Option<Progress> {
         let mut gpu = self.up_to_date();
+        gpu.asked += 1;
         if gpu.capturing.contains(&stream) {
             return None;
+        }
+        if CURRENT.get() != Some(gpu.context_of(stream).0) {
+            gpu.misuse.push("asked another context's stream");
         }
         if gpu.dead.contains(&stream) {
             gpu.misuse.push("asked a destroyed stream");
@@ -279,9 +291,10 @@ impl DriverBackend for Fake {
         Some(gpu.events.get(&to.0)?.saturating_sub(*gpu.events.get(&from.0)?))
     }
     fn generation(&self) -> u32 {
-        1
+        self.generation.load(SeqCst)
     }
     fn pin(&self) -> Option<Pinned> {
+        self.let_others_go();
         let page = SecondMapping::of(self.pages().client).ok()?;
         Some(Pinned { page, address: 0 })
     }

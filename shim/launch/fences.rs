@@ -211,7 +211,7 @@ impl Fences {
     ) -> Option<bool> {
         let (round, launched) = self.round;
         self.round = match launched.saturating_add(ns) {
-            sum if launched == 0 || sum <= distance => (round, sum),
+            sum if sum <= distance => (round, sum),
             _ => (round.wrapping_add(1), ns),
         };
         let Some(stream_id) = self.stream_id(stream_index) else {
@@ -270,19 +270,21 @@ impl Fences {
         let mut unfinished = [false; STREAMS_MAX];
         loop {
             let streams = &self.streams;
-            let look = |group: &LaunchGroup| match group.fence {
-                Some(fence) => Some(backend.progress(fence)),
-                None if !ask || unfinished[usize::from(group.stream_index) % STREAMS_MAX] => None,
-                None => {
-                    let stream_id = streams[usize::from(group.stream_index)].stream_id;
-                    let finished = stream_id
-                        .map_or(Some(Progress::Done), |stream_id| stream_id.finished(backend));
-                    let late = finished.is_none() && now > group.given_up();
-                    let finished = if late { Some(Progress::Done) } else { finished };
-                    unfinished[usize::from(group.stream_index) % STREAMS_MAX] =
-                        finished != Some(Progress::Done);
-                    finished
+            let look = |group: &LaunchGroup| {
+                if let Some(fence) = group.fence {
+                    return Some(backend.progress(fence));
                 }
+                let index = usize::from(group.stream_index);
+                if !ask || unfinished[index] {
+                    return None;
+                }
+                let finished = streams[index]
+                    .stream_id
+                    .map_or(Some(Progress::Done), |stream_id| stream_id.finished(backend));
+                let late = finished.is_none() && now >= group.given_up();
+                let finished = if late { Some(Progress::Done) } else { finished };
+                unfinished[index] = finished != Some(Progress::Done);
+                finished
             };
             let Some(group) = self.in_flight.retire(now, look) else {
                 return;
@@ -439,83 +441,4 @@ impl Fences {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::launch::backend::Progress;
-    use crate::launch::estimate::{Estimate, Key, Task};
-    use crate::launch::fake::{Fake, at_work};
-
-    const US: u64 = 1_000;
-
-    /// Work of 50 µs ended at 100 µs by both clocks, the GPU's 7 ms ahead; the next is launched at 900 µs and
-    /// ends at `end`.
-    fn stalled(end: u64, last: StreamIndex) -> Option<u64> {
-        let (fake, mut in_flight) = (Fake::new(), InFlight::default());
-        for (event, at) in [(1, 100), (2, end)] {
-            fake.gpu().events.insert(event, (7_000 + at) * US);
-        }
-        for (stream_index, at, event) in [(last, 50, 1), (3, 900, 2)] {
-            let expected = Estimate::measured(50 * US);
-            in_flight.launched(at * US, stream_index, Task::launch(Key(1)), expected, None);
-            in_flight.fence(stream_index, Event(event));
-            if event == 1 {
-                in_flight.retire(200 * US, |_| Some(Progress::Done));
-            }
-        }
-        let group = in_flight.retire(2_000 * US, |_| Some(Progress::Done));
-        stall(fake, &group.expect("done"), Some(Event(1)))
-    }
-
-    #[test]
-    fn the_stall_is_measured_by_both_clocks() {
-        assert_eq!(stalled(950, 3), Some(0));
-        assert_eq!(stalled(1_000, 3), Some(50 * US), "another context's");
-        assert_eq!(stalled(949, 3), None, "faster than expected");
-        assert_eq!(stalled(1_000, 4), None, "another stream's work was the last");
-    }
-
-    #[test]
-    fn the_stall_of_a_turn_is_counted_once() {
-        let (fake, mut fences) = (Fake::new(), Fences::default());
-        let stream_id = StreamId { context: Context(1), stream: Stream(7), thread: 0 };
-        let index = fences.stream_index(fake, stream_id).expect("room");
-        let work = |fences: &mut Fences, number: u64, begin: u64, end: u64| {
-            fake.gpu().events.insert(number as usize, (7_000 + end) * US);
-            let expected = Estimate::measured(50 * US);
-            fences.in_flight.launched(begin * US, index, Task::launch(Key(1)), expected, None);
-            assert_eq!(fences.in_flight.fence(index, Event(number as usize)), None);
-            let done = fences.in_flight.retire(2_000 * number * US, |_| Some(Progress::Done));
-            fences.learn(fake, done.expect("done"));
-            [fences.stalled(), fences.stalled()]
-        };
-        assert_eq!(work(&mut fences, 1, 50, 100), [0, 0], "no turn begins");
-        fences.turn_begins();
-        assert_eq!(work(&mut fences, 2, 2_800, 2_900), [50 * US, 0]);
-    }
-
-    #[test]
-    fn spare_events_have_a_limit() {
-        let (fake, mut fences) = (Fake::new(), Fences::default());
-        for event in 0..SPARE_MAX + 2 {
-            fake.gpu().events.insert(event, 0);
-            fences.recycle(fake, Context(1), Event(event));
-        }
-        assert_eq!((fences.spare.len(), fake.gpu().events.len()), (SPARE_MAX, SPARE_MAX));
-    }
-
-    /// The driver may give its handle to a new stream.
-    #[test]
-    fn a_destroyed_stream_is_not_one_created_later() {
-        let (fake, mut fences) = (Fake::new(), Fences::default());
-        let stream_id = StreamId { context: Context(1), stream: Stream(7), thread: 0 };
-        let old = fences.stream_index(fake, stream_id).expect("room");
-        let expected = Estimate::measured(50 * US);
-        fences.in_flight.launched(0, old, Task::launch(Key(1)), expected, None);
-        at_work(Stream(7), || {
-            fences.close_streams(fake, 0, false, |stream_id| stream_id.stream == Stream(7));
-        });
-        assert!(fences.in_flight.busy(old) && !fences.in_flight.is_open(old));
-        assert!(!fences.busy(stream_id));
-        assert_ne!(fences.stream_index(fake, stream_id), Some(old));
-    }
-}
+mod tests;

@@ -66,7 +66,7 @@ const fn longest(class: usize) -> u64 {
 
 /// The class of a gap.
 fn class_of(gap: u64) -> usize {
-    (0..CLASSES - 1).find(|class| gap <= longest(*class)).unwrap_or(CLASSES - 1)
+    (0..CLASSES - 1).take_while(|class| longest(*class) < gap).count()
 }
 
 /// The gaps of one process on one GPU.

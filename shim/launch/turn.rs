@@ -238,6 +238,8 @@ mod tests {
         assert_eq!(hard.judge(later(DAEMON_WAIT_NS)), Verdict::Wait { turn: 8 });
         assert_eq!(hard.judge(later(DAEMON_WAIT_NS + 1)), Verdict::Open);
         let hard_in_turn = LaneFacts { hard: true, ..words(7) };
+        let turn = Verdict::Turn { turn: 7, end_ns: words(7).turn_end_ns };
+        assert_eq!(hard_in_turn.judge(later(HEARTBEAT_STALE_NS)), turn);
         assert_eq!(hard_in_turn.judge(later(SECOND)), Verdict::Wait { turn: 7 });
     }
 

@@ -69,6 +69,44 @@ fn a_program_that_synchronises_holds_for_its_gap() {
     }
 }
 
+/// Weights of gaps of some µs.
+fn weights(of: &[(u64, u32)]) -> [u32; CLASSES] {
+    let mut weights = [0; CLASSES];
+    of.iter().for_each(|(gap, weight)| weights[class_of(gap * US)] += weight);
+    weights
+}
+
+/// Up to twice its length, and within the classes.
+#[test]
+fn a_gap_counts_a_little_as_a_longer_one() {
+    let (late, longest) = (1 << 10, 3_600_000_000);
+    let cases: [(u64, &[_]); 2] = [
+        (100, &[(112, 1 << 16), (128, late), (160, late), (192, late), (224, late)]),
+        (longest, &[(longest, (1 << 16) + 4 * late)]),
+    ];
+    for (gap, expected) in cases {
+        let mut run = Run::new(MOST);
+        run.holds(1, US, gap * US);
+        assert_eq!(run.gaps.weights, weights(expected), "{gap} µs");
+    }
+    assert_eq!(class_of(longest * US), CLASSES - 1);
+}
+
+/// The gaps of the class from 320 to 384 µs last 352 µs in the mean.
+#[test]
+fn the_cheapest_hold_weighs_the_gaps_that_end_in_time_against_the_others() {
+    let cases: [(&[_], u64, u64); 4] = [
+        (&[(380, 1)], 384, 384),
+        (&[(440, 1)], 430, 0),
+        (&[(380, 1), (10_000, 1)], 400, 0),
+        (&[(380, 10), (10_000, 1)], 400, 384),
+    ];
+    for (of, price, hold) in cases {
+        let gaps = Gaps { weights: weights(of), ..Gaps::default() };
+        assert_eq!(gaps.cheapest(price * US), hold * US, "{of:?}");
+    }
+}
+
 #[test]
 fn idle_us_is_the_longest_hold() {
     for most in [0, 10 * US, 500 * US] {

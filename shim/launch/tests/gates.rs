@@ -1,5 +1,7 @@
 //! Gates in streams: put at the requested distance; work blocked at them counts as drained.
 
+use super::super::backend::Context;
+use super::super::gates::Gates;
 use super::*;
 use gpuslice_wire::page::{GATE_CLOSED, GATE_OPEN, MODE_GATES, RUNNABLE_PARKED};
 
@@ -126,7 +128,7 @@ fn without_stream_waits_there_are_no_gates() {
     eventually("drained", || rig.reported() == (false, 1, 1));
     assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
     assert!(rig.fake.gpu().held.is_empty());
-    let context = super::super::backend::Context(1);
+    let context = Context(1);
     assert_eq!(rig.gate.gates.word(rig.fake, context, 0), None, "it is asked again");
 }
 
@@ -154,7 +156,7 @@ fn a_context_is_destroyed_without_a_turn() {
     rig.gate(GATE_CLOSED);
     (0..6).for_each(|_| rig.launch(1, 5, 500 * US));
     rig.close(2);
-    let context = super::super::backend::Context(1);
+    let context = Context(1);
     rig.gate.context_closing(context, || {
         assert_eq!(rig.claims().gate.load(SeqCst), GATE_OPEN);
     });
@@ -163,8 +165,8 @@ fn a_context_is_destroyed_without_a_turn() {
 
 #[test]
 fn each_lane_has_a_word_of_its_own() {
-    let (fake, gates) = (Fake::new(), super::super::gates::Gates::default());
-    let context = super::super::backend::Context(1);
+    let (fake, gates) = (Fake::new(), Gates::default());
+    let context = Context(1);
     let [first, second, third] =
         [0, 1, 2].map(|lane| gates.word(fake, context, lane).expect("a page"));
     let size = size_of::<ClientLane>() as u64;
@@ -174,8 +176,8 @@ fn each_lane_has_a_word_of_its_own() {
 /// A driver that refuses once in a context is not asked again there, until that context is gone.
 #[test]
 fn each_context_has_gates_of_its_own() {
-    let (fake, gates) = (Fake::new(), super::super::gates::Gates::default());
-    let contexts = [1, 2].map(super::super::backend::Context);
+    let (fake, gates) = (Fake::new(), Gates::default());
+    let contexts = [1, 2].map(Context);
     let there = || contexts.map(|context| gates.word(fake, context, 0).is_some());
     assert_eq!(there(), [true, true]);
     gates.refused(contexts[0]);
@@ -184,4 +186,18 @@ fn each_context_has_gates_of_its_own() {
     assert_eq!(there(), [false, true], "pinned anew");
     gates.forget(contexts[0]);
     assert_eq!(there(), [true, true]);
+}
+
+/// During a pin the process attaches again, or another thread pins the page for the same context.
+#[test]
+fn a_page_is_pinned_once_for_each_context_and_attach_and_64_in_all() {
+    let (fake, gates): (_, &Gates) = (Fake::new(), Box::leak(Box::default()));
+    let gated = move |context| gates.word(fake, Context(context), 0).is_some();
+    let others: [Box<dyn FnOnce() + Send>; 2] =
+        [Box::new(|| fake.generation.store(2, SeqCst)), Box::new(move || assert!(gated(1)))];
+    for (context, other) in others.into_iter().enumerate() {
+        *fake.meanwhile.lock().expect("unpoisoned") = Some(other);
+        assert_eq!([gated(context), gated(context)], [false, true], "{context}");
+    }
+    assert_eq!((2..100).filter(|context| gated(*context)).count(), 62);
 }
