@@ -179,16 +179,7 @@ mod tests {
             in_child();
             is_set && now().0 <= own()
         };
-        // SAFETY: the child runs no other code than `tries`, and the C library lets it allocate.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: it ends without any handler.
-            unsafe { libc::_exit(tries().into()) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is writable; the child is this process's own.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1, "{status}");
+        assert!(super::super::fake::in_child(tries));
     }
 
     #[test]

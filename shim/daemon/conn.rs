@@ -191,8 +191,10 @@ impl Drop for Conn {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{Daemon, LANE, OTHER};
+    use super::super::fake::{Daemon, LANE, OTHER, Socket};
+    use super::super::golden::memfd;
     use super::*;
+    use gpuslice_wire::ids::ClientId;
     use gpuslice_wire::tenant::Rejection;
 
     fn soon() -> Instant {
@@ -219,6 +221,42 @@ mod tests {
         let (mut conn, daemon) = Daemon::connected();
         daemon.answers(1, reply);
         ask(&mut conn).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn an_attach_is_rejected_or_brings_four_descriptors() {
+        let attached = Reply::Attached { client: ClientId { slot: 1, generation: 1 }, lanes: 3 };
+        let rejected = Reply::Rejected { why: Rejection::Overdrawn };
+        let invalid = Err(ErrorKind::InvalidData);
+        let rows = [
+            (attached.clone(), 4, Ok(3)),
+            (attached, 3, invalid),
+            (reserved(LANE), 4, invalid),
+            (rejected, 0, Err(ErrorKind::PermissionDenied)),
+        ];
+        for (reply, number, expected) in rows {
+            let files = [(); 4].map(|()| memfd(&[]));
+            let sent = files.each_ref().map(AsRawFd::as_raw_fd);
+            let socket = Socket::new(move |it| it.answers_with(1, &reply, &sent[..number]));
+            let attached = Conn::attach(&socket.0, &Request::Look {}, soon());
+            if let Ok((_, Welcome { container, client, doorbell, usage, .. })) = &attached {
+                let got = [container, client, doorbell, usage].map(AsRawFd::as_raw_fd);
+                assert_eq!(got.map(sys::stamp), sent.map(sys::stamp));
+                assert!(sys::Doorbell::new(got[2]).get().is_some(), "it is tagged");
+            }
+            assert_eq!(attached.map(|it| it.1.lanes).map_err(|error| error.kind()), expected);
+        }
+    }
+
+    /// The program has closed the connection's descriptor and uses its number.
+    #[test]
+    fn a_file_with_the_number_of_the_connection_stays_open() {
+        let ((conn, _daemon), theirs) = (Daemon::connected(), memfd(&[]));
+        let number = conn.fd.as_ref().expect("a socket").as_raw_fd();
+        sys::replace(&theirs, number).expect("replaced");
+        drop(conn);
+        assert_eq!(sys::stamp(number), sys::stamp(theirs.as_raw_fd()));
+        sys::close(number);
     }
 
     #[test]

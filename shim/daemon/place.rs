@@ -29,11 +29,22 @@ fn is_mounted(there: impl Fn(&str) -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::{in_child, set_variable};
     use super::*;
 
     #[test]
     fn a_container_is_in_a_slice_while_its_daemon_restarts() {
         assert!(is_mounted(|path| path == SOCKET) && is_mounted(|path| path == DRIVER));
         assert!(!is_mounted(|_| false));
+    }
+
+    /// The environment is of a whole process, so a child of this one tries it.
+    #[test]
+    fn without_a_mount_the_environment_names_the_socket() {
+        let found = |value| {
+            set_variable(c"GPUSLICE_SOCKET", value);
+            socket()
+        };
+        assert!(in_child(|| found(c"").is_none() && found(c"/there") == Some("/there".into())));
     }
 }

@@ -230,7 +230,7 @@ pub(super) fn release(lane: Lane, bytes: u64) -> Request {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{Fake, LANE};
+    use super::super::fake::{Fake, LANE, Socket};
     use super::*;
     use core::sync::atomic::Ordering::SeqCst;
     use gpuslice_wire::tenant::Reply;
@@ -314,6 +314,27 @@ mod tests {
         let Fake { session, daemon, .. } = Fake::new();
         drop(daemon);
         assert_eq!(session.grow(LANE, MIB, Instant(0)), Err(OutOfMemory));
+    }
+
+    /// It may be counting the old connection too.
+    #[test]
+    fn a_restarted_daemon_that_refuses_is_asked_once_more() {
+        let socket = Socket::new(|daemon| {
+            daemon.attaches();
+            daemon.answers(2, &Reply::Refused { lane: LANE, need: Bytes(MIB), left: Bytes(0) });
+            daemon.grants(3, MIB);
+        });
+        let Fake { session, daemon, .. } = Fake::at(&socket.0);
+        drop(daemon);
+        session.reserve(LANE, MIB).expect("granted").commit();
+    }
+
+    #[test]
+    fn a_thread_that_reclaims_memory_does_not_begin_anew() {
+        for found in [true, false] {
+            let inside = || !reclaim_once(|| panic!("it is inside")) && found;
+            assert_eq!(reclaim_once(inside), found);
+        }
     }
 
     /// Any amount would be a grant.

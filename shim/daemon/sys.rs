@@ -147,7 +147,7 @@ pub fn same_file(one: RawFd, other: RawFd) -> bool {
 
 /// The address of the socket at `path`. One with a longer path than an address holds is reached through its
 /// directory, by a path that lasts as long as the second value.
-fn address(path: &Path) -> Result<(libc::sockaddr_un, Option<File>)> {
+pub(super) fn address(path: &Path) -> Result<(libc::sockaddr_un, Option<File>)> {
     // SAFETY: all-zero bytes are a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;

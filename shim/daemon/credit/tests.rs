@@ -313,6 +313,18 @@ fn a_recall_takes_all_credit() {
     assert_eq!(account.take(1), None);
 }
 
+/// Another thread takes it between the two looks at what is held.
+#[test]
+fn credit_that_is_in_use_is_not_returned() {
+    let balance = Balance::default();
+    balance.raise(20, 0);
+    let taken = |credit| {
+        let _ = balance.take(|left| (left > 0).then_some(left));
+        credit
+    };
+    assert_eq!((balance.lower(taken), balance.granted(), balance.held()), (0, 20, 20));
+}
+
 #[test]
 fn chunks_have_bounds() {
     for (cap, expect) in [(0, 2 * MIB), (1 << 30, 8 * MIB), (u64::MAX, 32 * MIB)] {

@@ -1,8 +1,10 @@
 //! A session against a daemon that the test plays.
 
 use super::*;
-use crate::daemon::fake::{Fake, LANE, OTHER, rung, welcome};
-use gpuslice_wire::units::GIB;
+use crate::daemon::fake::{Daemon, Fake, LANE, OTHER, Socket, rung, welcome};
+use crate::daemon::golden::memfd;
+use gpuslice_wire::units::{GIB, MIB};
+use gpuslice_wire::usage::slot_bytes;
 
 #[test]
 fn the_number_of_the_doorbell_stays_and_rings_for_the_new_daemon() {
@@ -33,6 +35,16 @@ fn a_thread_that_has_the_old_slot_writes_into_no_table() {
     assert_eq!(now.magic.load(SeqCst), USAGE_TABLE_MAGIC);
     now.slots.store(u32::MAX, SeqCst);
     assert_eq!(now.others(0, NO_SLOT), 5);
+}
+
+#[test]
+fn a_child_closes_its_copy_of_the_doorbell() {
+    let (session, doorbell) = (Fake::new().session, memfd(&[]));
+    sys::tag(&doorbell);
+    session.doorbell.set(doorbell.into_raw_fd());
+    assert!(session.doorbell.get().is_some());
+    session.close_in_child();
+    assert_eq!(session.doorbell.get(), None);
 }
 
 /// If the application has closed the old one, the new one may have its number.
@@ -80,6 +92,16 @@ fn a_connection_that_is_there_is_not_made_anew() {
     assert_eq!(session.generation(), 1);
 }
 
+/// On a busy machine an attempt may end before the answer.
+#[test]
+fn a_background_thread_attaches_to_a_restarted_daemon() {
+    let socket = Socket::new(Daemon::attaches);
+    let Fake { session, daemon, .. } = Fake::at(&socket.0);
+    drop(daemon);
+    assert!((0..60).any(|_| session.tend()));
+    assert_eq!((session.generation(), session.request(|_, _| Ok(()))), (2, Some(())));
+}
+
 #[test]
 fn a_heartbeat_is_stale_after_a_while() {
     let Fake { session, container, .. } = Fake::new();
@@ -111,6 +133,34 @@ fn each_lane_has_words_of_its_own() {
     assert_eq!(session.unseen_of(LANE), 0);
     // A number from elsewhere is in bounds.
     assert_eq!(session.used(Lane(ACCOUNTS_MAX as u8 + 1)), 20);
+}
+
+/// The slice has two of these GPUs.
+#[test]
+fn a_gpu_is_known_by_both_halves_of_its_identity() {
+    let Fake { session, container, .. } = Fake::new();
+    for (lane, low) in container.lane.iter().zip([2, 3, 4]) {
+        lane.uuid_high.store(1, SeqCst);
+        lane.uuid_low.store(low, SeqCst);
+    }
+    let lanes = [(1, 2), (1, 3), (1, 4), (0, 2)].map(|(high, low): (u128, u128)| {
+        session.lane_of(GpuUuid((high << 64 | low).to_be_bytes()))
+    });
+    assert_eq!((session.lanes(), lanes), (2, [Some(LANE), Some(OTHER), None, None]));
+}
+
+#[test]
+fn each_change_of_the_held_memory_is_published() {
+    let Fake { session, daemon, .. } = Fake::new();
+    let slot = session.own.get().expect("a slot");
+    let published = || slot_bytes(slot.held[0].load(SeqCst));
+    daemon.grants(1, 9 * MIB);
+    session.reserve(LANE, MIB).expect("granted").commit();
+    assert_eq!(published(), MIB);
+    let more = session.reserve(LANE, 2 * MIB).expect("credit");
+    assert_eq!(published(), 3 * MIB);
+    drop(more);
+    assert_eq!(published(), MIB);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The wrappers against the kernel.
 
 use super::*;
+use crate::daemon::fake::{Socket, in_child};
 use crate::daemon::golden::memfd;
+use core::sync::atomic::AtomicBool;
 use gpuslice_wire::units::Duration;
 
 #[test]
@@ -86,6 +88,27 @@ fn a_long_path_is_reached_through_its_directory() {
     assert!(longest.is_some_and(|len| (85..93).contains(&len)), "{longest:?}");
 }
 
+#[test]
+fn a_connection_does_not_block_and_no_program_inherits_it() {
+    let socket = Socket::new(|_| ());
+    let fd = connect(&socket.0).expect("connected");
+    let flags = [libc::F_GETFD, libc::F_GETFL].map(|kind| {
+        // SAFETY: plain numbers.
+        unsafe { libc::fcntl(fd.as_raw_fd(), kind) }
+    });
+    assert_eq!(flags, [libc::FD_CLOEXEC, libc::O_RDWR | libc::O_NONBLOCK]);
+}
+
+#[test]
+fn a_handler_runs_in_each_child() {
+    static RAN: AtomicBool = AtomicBool::new(false);
+    extern "C" fn runs() {
+        RAN.store(true, SeqCst);
+    }
+    at_fork(runs);
+    assert!(in_child(|| RAN.load(SeqCst)) && !RAN.load(SeqCst));
+}
+
 fn pair() -> [OwnedFd; 2] {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors.
@@ -143,6 +166,8 @@ fn a_page_of_another_kind_or_length_is_invalid() {
         .map(|fd| check_head(&fd, 7, 2).map_err(|error| error.kind()));
     let invalid = Err(ErrorKind::InvalidData);
     assert_eq!(judged, [Ok(()), invalid, invalid, invalid]);
+    let unread = check_head(&pair()[0], 7, 2).map_err(|error| error.kind());
+    assert_eq!(unread, Err(ErrorKind::NotSeekable));
     let mapped = [PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1].map(|len| {
         let mapped = map::<Page>(&memfd(&vec![0; len]), false, None);
         mapped.map(|_| ()).map_err(|error| error.kind())
