@@ -332,7 +332,7 @@ fn the_longest_runnable_goes_first_when_turns_begin() {
     rig.turns.now = Instant(5 * MS);
     for (who, ms) in [(0, 5), (1, 0)] {
         let entity = rig.entity(who);
-        (entity.reported.runnable, entity.reported.drained) = (true, false);
+        entity.reported = Report { attached: true, runnable: true, ..Report::default() };
         entity.queued = Instant(ms * MS);
     }
     rig.turns.revoke(&mut Vec::new());
