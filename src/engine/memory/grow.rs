@@ -201,7 +201,7 @@ impl Engine {
             |process| all().any(|it| it.began_anew && it.connected && it.process == process);
         let ids = self.containers.get(index).map(|it| it.clients.as_slice());
         let unclaimed = ids.into_iter().flatten().copied().filter(|id| {
-            let client = self.clients.get(*id).filter(|it| !it.connected && it.process.is_some());
+            let client = self.clients.get(*id).filter(|it| !it.connected);
             client.is_some_and(|it| began_anew(it.process))
         });
         let unclaimed: Vec<ClientId> = unclaimed.collect();

@@ -1,6 +1,6 @@
 //! A restarted daemon that knows its processes' grants.
 
-use super::apart::{attach, held};
+use super::apart::{attach, held, over};
 use super::*;
 use crate::{Actions, Process};
 
@@ -152,9 +152,7 @@ fn an_account_that_no_copy_claims_ends_after_the_wait() {
     assert_eq!(reserved(&rig), 90);
     rig.now = 750 * MS;
     let ended = rig.step(Event::Tick);
-    let is_first =
-        |it: &Action| matches!(it, Action::Disconnect { client, .. } if *client == known[0]);
-    assert!(ended.iter().any(is_first), "{ended:?}");
+    assert_eq!(over(&ended), [known[0]], "and no connection");
     assert_eq!(reserved(&rig), 30, "the other process may be stopped");
 }
 

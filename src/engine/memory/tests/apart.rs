@@ -51,7 +51,7 @@ fn sibling(rig: &mut Rig) -> ClientId {
     attach(rig, Some(2), held(0)).expect("in")
 }
 
-fn over(actions: &Actions) -> Vec<ClientId> {
+pub(super) fn over(actions: &Actions) -> Vec<ClientId> {
     let over = |action: &Action| match *action {
         Action::Disconnect { client, why: Cut::Over } => Some(client),
         _ => None,
