@@ -333,6 +333,7 @@ fn the_longest_runnable_goes_first_when_turns_begin() {
     for (who, ms) in [(0, 5), (1, 0)] {
         let entity = rig.entity(who);
         entity.reported = Report { attached: true, runnable: true, ..Report::default() };
+        entity.arrives = false;
         entity.queued = Instant(ms * MS);
     }
     rig.turns.revoke(&mut Vec::new());
