@@ -37,8 +37,8 @@ impl Rig {
     }
 }
 
-/// A launch goes without a turn when work in flight may wait for it: a copy over the bus soon; another one once the work
-/// is stuck, and behind that work in its stream later. No turn comes before a minute is over.
+/// A launch goes without a turn when work in flight may wait for it: a copy over the bus soon; another one once the
+/// work is stuck, and behind that work in its stream later. No turn comes before a minute is over.
 #[test]
 fn a_launch_that_work_may_wait_for_goes_at_its_time() {
     // The stuck work is expected to take 100 us, as is one that was never measured.

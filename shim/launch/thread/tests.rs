@@ -138,8 +138,8 @@ const IDLE: Found = Found {
 const HOLDS: Found = Found { turn: 3, runnable: 1, took: (3, 1), ..IDLE };
 const PARKED: u32 = 1 | RUNNABLE_PARKED;
 
-/// Each state, with the pause that follows, ns, and what is told to the daemon: whether the process is runnable, and the
-/// turn after which it has drained.
+/// Each state, with the pause that follows, ns, and what is told to the daemon: whether the process is runnable, and
+/// the turn after which it has drained.
 #[test]
 fn each_state_of_a_lane_has_its_pause_and_its_report() {
     let table: [(&str, Found, u64, (u32, u32)); 14] = [
@@ -229,8 +229,8 @@ fn work_counts_as_blocked_at_gates_after_a_moment() {
     assert!(!is_blocked(&mut lane));
 }
 
-/// Parked work goes on in a turn, without turns, and without a daemon, though the word has changed meanwhile; for a turn
-/// that was not seen, a report is owed.
+/// Parked work goes on in a turn, without turns, and without a daemon, though the word has changed meanwhile; for a
+/// turn that was not seen, a report is owed.
 #[test]
 fn parked_work_goes_on_when_it_may() {
     let word = 4;
