@@ -32,7 +32,14 @@ fn asks(text: &[u8]) -> Option<bool> {
     Some(
         keys.any(|key| {
             key.trim_start_matches(is_blank).to_ascii_lowercase().starts_with("gpuslice.io/")
-        }) || env.any(|entry| entry.starts_with("ALIYUN_COM_GPU_MEM_CONTAINER=")),
+        }) || env.any(|entry| {
+            let asks = [
+                "ALIYUN_COM_GPU_MEM_CONTAINER=",
+                "NVIDIA_GPU_MEMORY_LIMIT=",
+                "NVIDIA_GPU_MEMORY_REQUEST=",
+            ];
+            asks.iter().any(|name| entry.starts_with(name))
+        }),
     )
 }
 

@@ -417,6 +417,9 @@ mod tests {
         assert_eq!(gpus.unhealthy(&[GPU]), None);
         assert!(health.failed(&mut gpus, GPU, News::Xid(79)));
         assert!(gpus.unhealthy(&[GPU]).is_some_and(|text| text.contains("Xid 79")));
+        let first = health.errors[&GPU].reported;
+        health.failed(&mut gpus, GPU, News::Xid(79));
+        assert!(health.errors[&GPU].reported > first, "each error begins the time anew");
         let (early, late) = (now(), now().plus(Duration(11_000_000_000)));
         assert!(!health.work(&mut gpus, &[GPU], early) && gpus.unhealthy(&[GPU]).is_some());
         assert!(!health.due(late, &mut gpus));

@@ -81,6 +81,7 @@ fn a_terminated_command_ends_and_leaves_nothing() {
             (Signal::SIGTERM, Some(143)),
             (Signal::SIGHUP, Some(129)),
             (Signal::SIGINT, Some(130)),
+            (Signal::SIGQUIT, Some(131)),
             (Signal::SIGKILL, None),
         ] {
             let place = tempfile::tempdir().expect("a directory");

@@ -6,6 +6,7 @@ use crate::harness::bundle::{Bundle, Running, complaint, hook, is_late};
 use crate::harness::eventually;
 use crate::harness::node::Node;
 use gpuslice_wire::limits::HOOK_DEADLINE_NS;
+use gpuslice_wire::units::Bytes;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::process::Child;
@@ -85,6 +86,7 @@ fn hooks_at_once() -> Option<(usize, Duration)> {
     }
     assert_eq!(given.len() + late, CONTAINERS - CONTAINERS / 10);
     eventually("exactly those have a slice", || node.containers() == given);
+    given.iter().for_each(|id| assert_eq!(node.cap(id), Some(Bytes(64 << 20)), "{id}"));
     let ends: Vec<Child> = containers.iter().map(|one| one.call("poststop")).collect();
     for (end, one) in ends.into_iter().zip(&containers) {
         match end.wait_with_output().expect("it ends").status.success() {

@@ -8,7 +8,7 @@ use super::strangers::{Named, drive, tell};
 use super::{Tenant, settles};
 use crate::harness::fuse::Unanswering;
 use crate::harness::node::Node;
-use crate::harness::{eventually, skip};
+use crate::harness::{eventually, go_before_other_work, skip};
 use gpuslice_sim_device::{Config, Machine};
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;
@@ -42,6 +42,8 @@ impl Scene {
             ("three", 30, Class::Normal),
         ];
         let config = format!("{CONFIG}{more}");
+        // Where it may: a busy machine lets the honest ones be late, and they would lose time to each other.
+        go_before_other_work();
         let (node, machine) = node_started(&config, "on", &containers, change);
         let honest = ["one", "three"].map(|name| Tenant::start(&node, &machine, name, 300));
         let scene = Scene { node, machine, honest };

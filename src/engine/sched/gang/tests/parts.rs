@@ -4,6 +4,7 @@ use std::vec::Vec;
 
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant};
+use gpuslice_wire::waits::WaitCause;
 
 use super::super::super::entity::Virtual;
 use super::super::super::pick::Choice;
@@ -289,6 +290,10 @@ fn what_a_gangs_time_is_called() {
         rig.turns.fits_before = fits_before;
         rig.pass(ms(10).0);
         let time = &rig.turns.entities[0].time;
+        if kept.is_some_and(|it| it.index == SECOND) {
+            let of_gangs = time.waits.table().by_cause()[WaitCause::Gang as usize];
+            assert_eq!(of_gangs, 10_000_000, "kept for a gang");
+        }
         let is = match (time.waiting().0, time.gang.0, time.handover.0) {
             (10_000_000, 0, 0) => Is::Waiting,
             (0, 10_000_000, 0) => Is::Gang,
