@@ -36,7 +36,11 @@ fn assert_nothing_left(runtime: &str, pid: u32, place: &Path) {
     let groups = names(Path::new("/sys/fs/cgroup"));
     let inside = groups.iter().flat_map(|group| names(&Path::new("/sys/fs/cgroup").join(group)));
     let end = format!("-{pid}");
-    let ours = inside.filter(|name| name.starts_with("gpuslice-") && name.ends_with(&end));
+    let ours = groups
+        .iter()
+        .cloned()
+        .chain(inside)
+        .filter(|name| name.starts_with("gpuslice-") && name.ends_with(&end));
     assert_eq!(ours.collect::<Vec<_>>(), Vec::<String>::new(), "{runtime}: control groups");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
     assert!(!mounts.contains(&place.display().to_string()), "{runtime}: a mount in {place:?}");

@@ -295,6 +295,20 @@ fn a_frozen_container_is_told_to_have_a_larger_cap() {
     }
 }
 
+/// Of all that a container lost time to.
+#[test]
+fn the_reason_is_what_took_most() {
+    for (most, name) in ["idle", "weight", "share-limit", "gang", "daemon-away"].iter().enumerate()
+    {
+        let of = |at: usize| if at == most { 40 } else { 15 };
+        let lost = parts(0, |it| {
+            [it.idle, it.waiting, it.limited, it.gang, it.absent] = [0, 1, 2, 3, 4].map(of);
+            it.by_cause[0] = it.waiting;
+        });
+        assert_eq!(why(lost, no).0.name(), *name);
+    }
+}
+
 /// Whatever else grows: a container that is idle most of the time is idle.
 #[test]
 fn an_idle_container_never_waits() {

@@ -2,7 +2,7 @@
 
 use super::cases::Case;
 use crate::harness::agent::Agent;
-use crate::harness::agent_client::{AgentClient, claim, words};
+use crate::harness::agent_client::{AgentClient, claim, owner, words};
 use crate::harness::node::{Node, admit, denied, is_admitted};
 use crate::harness::process::become_member;
 use crate::harness::wire::{Connection, Heard};
@@ -14,7 +14,8 @@ use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::node::{
     GpuList, GpuNumbers, HealthState, NodeAnswer, NodeDenial, NodeRequest, Reservation,
 };
-use gpuslice_wire::units::{Bytes, GIB, Percent};
+use gpuslice_wire::policy::{Class, Gangs};
+use gpuslice_wire::units::{Bytes, GIB, Percent, Weight};
 use nix::sys::signal::Signal;
 use nix::unistd::Gid;
 use std::fs;
@@ -81,6 +82,12 @@ fn reservations_and_releases_are_idempotent() {
         ("memory", Reservation { memory: Bytes(2 * GIB), ..asked }),
         ("share", Reservation { share: None, ..asked }),
         ("list of GPUs", words("c-1", &agent.gpus())),
+        ("share limit", Reservation { share_limit: Percent::new(50).ok(), ..asked }),
+        ("weight", Reservation { weight: Weight::new(2).ok(), ..asked }),
+        ("priority", Reservation { class: Class::High, ..asked }),
+        ("gang", Reservation { gang: Gangs::Never, ..asked }),
+        ("pinned memory", Reservation { pinned: Some(Bytes(GIB)), ..asked }),
+        ("owner", Reservation { owner: owner("web-1"), ..asked }),
     ];
     for (what, other) in others {
         let (why, text) = agent.reserve(other).expect_err("refused");

@@ -127,6 +127,11 @@ fn a_claim_that_cannot_be_kept_is_reported() {
     assert!(!cdi(&case.node, "c-1").exists() && cdi(&case.node, "c-2").exists());
     let (_, text) = denied(join(&case.node, "web", &["c-1"]));
     assert!(text.contains("c-1"), "{text}");
+    let again = words("c-1", &agent.gpus());
+    let (_, text) = agent.reserve(again).expect_err("not before it is released");
+    assert!(text.contains("c-1") && text.contains("release"), "{text}");
+    agent.release("c-1");
+    agent.reserve(Reservation { share: None, ..again }).expect("a new one");
 }
 
 /// A GPU that does not answer while a daemon starts: the claim has no slice, and the container in it keeps its files.
