@@ -204,6 +204,7 @@ mod tests {
     fn a_resume_without_an_answer_or_room_is_refused() {
         let (mut rooms, now) = (Rooms::default(), Instant(1));
         let late = now.plus(WITHIN);
+        assert_eq!(late.since(now), Duration::from_millis(2_000));
         rooms.begin(resume(100), now);
         assert_eq!(rooms.due(now, |_| None), [], "it is asked again");
         assert_eq!(rooms.due(now.plus(AGAIN_AFTER), |_| Some(4)), []);

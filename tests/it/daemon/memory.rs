@@ -191,6 +191,7 @@ fn a_cap_changes_while_processes_live_and_is_written_down() {
     let answer = resize(&node, "a", Lane(0), exactly(MIB));
     let (cap, reserved) = (Bytes(MIB), Bytes(GIB + MIB));
     assert_eq!(answer, Answer::Resized { cap, reserved }, "nothing is taken away");
+    assert_eq!(granted(&two.reserve(0, MIB, MIB)), None, "and nothing added");
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
     assert_eq!(node.cap("a"), Some(Bytes(MIB)));
