@@ -33,12 +33,12 @@ fn asks(text: &[u8]) -> Option<bool> {
         keys.any(|key| {
             key.trim_start_matches(is_blank).to_ascii_lowercase().starts_with("gpuslice.io/")
         }) || env.any(|entry| {
-            let asks = [
+            let names = [
                 "ALIYUN_COM_GPU_MEM_CONTAINER=",
                 "NVIDIA_GPU_MEMORY_LIMIT=",
                 "NVIDIA_GPU_MEMORY_REQUEST=",
             ];
-            asks.iter().any(|name| entry.starts_with(name))
+            names.iter().any(|name| entry.starts_with(name))
         }),
     )
 }

@@ -15,7 +15,7 @@ pub mod conn;
 pub mod credit;
 pub mod credit_return;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 #[cfg(test)]
 mod golden;
 mod measure;

@@ -98,11 +98,13 @@ pub struct Fake {
     pub recalls: AtomicU32,
     /// Number of times that no thread can be created.
     pub threadless: AtomicU32,
-    /// Number of attempts to create one, and what another thread does during the first, or while a page is pinned.
+    /// Number of attempts to create one.
     pub threads: AtomicU32,
+    /// What another thread does while a thread is created, or a page is pinned: once.
     pub meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Lane of every thread's context.
     pub lane: AtomicU32,
+    /// Number of attaches.
     pub generation: AtomicU32,
 }
 

@@ -201,33 +201,33 @@ impl Fences {
     }
 
     /// Puts a gate in front of a launch of `ns` if one is due, where gates are `distance` apart. Returns
-    /// whether it did; `None` if the driver refused.
+    /// `false` if the driver refused.
     pub fn gate(
         &mut self,
         backend: &dyn DriverBackend,
         now: u64,
         (stream_index, ns): (StreamIndex, u64),
         (word, distance): (u64, u64),
-    ) -> Option<bool> {
+    ) -> bool {
         let (round, launched) = self.round;
         self.round = match launched.saturating_add(ns) {
             sum if sum <= distance => (round, sum),
             _ => (round.wrapping_add(1), ns),
         };
         let Some(stream_id) = self.stream_id(stream_index) else {
-            return Some(false);
+            return true;
         };
         if self.streams[usize::from(stream_index)].round == self.round.0 {
-            return Some(false);
+            return true;
         }
         self.close(backend, now, stream_index);
         if !backend.hold(stream_id.stream, word) {
-            return None;
+            return false;
         }
         self.streams[usize::from(stream_index)].round = self.round.0;
         let base = self.put(backend, stream_id);
         self.in_flight.gate(now, stream_index, base);
-        Some(true)
+        true
     }
 
     /// Puts a fence behind the stream's open group. The stream's context is current.

@@ -84,6 +84,7 @@ pub fn thread_id() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use crate::daemon::fake::in_child;
     use std::path::Path;
 
     /// Files below `directory` that contain `word`, without the tests' own daemon.
@@ -155,24 +156,18 @@ mod tests {
         assert!((0..20).any(|_| is_woken()));
     }
 
-    extern "C" fn ends_with_7() {
+    extern "C" fn ends_well() {
         // SAFETY: ends this process, a child of the test's.
-        unsafe { libc::_exit(7) };
+        unsafe { libc::_exit(true.into()) };
     }
 
     #[test]
     fn an_orderly_exit_runs_the_handler() {
-        // SAFETY: the child calls only what follows, and ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            super::at_exit(ends_with_7);
+        assert!(in_child(|| {
+            super::at_exit(ends_well);
             // SAFETY: ends this process.
-            unsafe { libc::exit(1) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child above.
-        let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!((ended, libc::WEXITSTATUS(status)), (child, 7));
+            unsafe { libc::exit(false.into()) }
+        }));
     }
 
     #[test]

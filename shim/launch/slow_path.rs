@@ -526,7 +526,7 @@ impl Gate {
             fences.close(self.backend, now, stream_index);
         }
         if let Some(gates) = pending.gates
-            && fences.gate(self.backend, now, (stream_index, expected.ns), gates).is_none()
+            && !fences.gate(self.backend, now, (stream_index, expected.ns), gates)
         {
             self.gates.refused(pending.stream_id.context);
         }

@@ -313,7 +313,7 @@ fn a_recall_takes_all_credit() {
     assert_eq!(account.take(1), None);
 }
 
-/// Another thread takes it between the two looks at what is held.
+/// Another thread takes the credit between the two looks at the bytes held.
 #[test]
 fn credit_that_is_in_use_is_not_returned() {
     let balance = Balance::default();

@@ -492,18 +492,6 @@ fn the_other_gpu_of_a_gang_is_named() {
 }
 
 #[test]
-fn a_hostile_name_is_not_in_a_command() {
-    let (_, told) = why(behind([2, 0, 90, 0, 0]), |now| now.rows[1].name = "x; reboot".into());
-    assert_eq!(told.advice.as_deref(), Some("gpuslice set b --share-limit 75"));
-    assert!(told.sentence.contains("x; reboot"));
-    let (_, told) = why(QUEUE, |now| {
-        now.rows[0].name = "web".into();
-        now.rows[2].container = "web-2".into();
-    });
-    assert_eq!(told.advice.as_deref(), Some("gpuslice set a --weight 2"), "web is also a prefix");
-}
-
-#[test]
 fn a_row_of_waits_without_a_predecessor_is_not_taken_for_new() {
     let row = |id: &str, total_ns: u64| WaitBehind {
         container: ContainerId::new(id).ok(),
@@ -519,18 +507,6 @@ fn a_row_of_waits_without_a_predecessor_is_not_taken_for_new() {
     let grown: Vec<_> =
         growth.behind.iter().map(|it| (it.container.as_str(), it.by_cause[0])).collect();
     assert_eq!(grown, [("c", 5), ("f", S)]);
-}
-
-#[test]
-fn a_proposed_command_finds_the_same_daemon() {
-    let command = || Some("gpuslice set a --weight 2".to_owned());
-    let with = |dir: &str| with_dir(command(), Some(Path::new(dir))).expect("a command");
-    assert_eq!(with("/tmp/g 1"), "gpuslice set a --weight 2 --runtime-dir '/tmp/g 1'");
-    assert_eq!(with("/run/x"), "gpuslice set a --weight 2 --runtime-dir /run/x");
-    assert!(with("/tmp/$(reboot)'x").ends_with(r"--runtime-dir '/tmp/$(reboot)'\''x'"));
-    assert_eq!(with_dir(command(), None), command());
-    let sentence = || Some("no GPU setting helps".to_owned());
-    assert_eq!(with_dir(sentence(), Some(Path::new("/run/x"))), sentence());
 }
 
 /// `a` has the GPU all the time, and so has `b`, of which one has overrun.

@@ -92,3 +92,27 @@ fn share(now: &mut View, all: [(Option<u32>, Option<u32>); 2]) {
         (row.share, row.weight) = (share, weight);
     }
 }
+
+#[test]
+fn a_hostile_name_is_not_in_a_command() {
+    let (_, told) = why(behind([2, 0, 90, 0, 0]), |now| now.rows[1].name = "x; reboot".into());
+    assert_eq!(told.advice.as_deref(), Some("gpuslice set b --share-limit 75"));
+    assert!(told.sentence.contains("x; reboot"));
+    let (_, told) = why(QUEUE, |now| {
+        now.rows[0].name = "web".into();
+        now.rows[2].container = "web-2".into();
+    });
+    assert_eq!(told.advice.as_deref(), Some("gpuslice set a --weight 2"), "web is also a prefix");
+}
+
+#[test]
+fn a_proposed_command_finds_the_same_daemon() {
+    let command = || Some("gpuslice set a --weight 2".to_owned());
+    let with = |dir: &str| with_dir(command(), Some(Path::new(dir))).expect("a command");
+    assert_eq!(with("/tmp/g 1"), "gpuslice set a --weight 2 --runtime-dir '/tmp/g 1'");
+    assert_eq!(with("/run/x"), "gpuslice set a --weight 2 --runtime-dir /run/x");
+    assert!(with("/tmp/$(reboot)'x").ends_with(r"--runtime-dir '/tmp/$(reboot)'\''x'"));
+    assert_eq!(with_dir(command(), None), command());
+    let sentence = || Some("no GPU setting helps".to_owned());
+    assert_eq!(with_dir(sentence(), Some(Path::new("/run/x"))), sentence());
+}
