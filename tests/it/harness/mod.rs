@@ -38,7 +38,7 @@ pub fn within(time: Duration, what: &str, mut happens: impl FnMut() -> bool) {
         if happens() {
             return;
         }
-        assert!(start.elapsed() < time, "never happened: {what}");
+        assert!(start.elapsed() < time, "never happened: {what}\n{}", process::of_this_test());
         std::thread::sleep((4 * look.elapsed()).clamp(SLEEP[0], SLEEP[1]));
     }
 }

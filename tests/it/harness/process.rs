@@ -5,8 +5,10 @@ use super::target_dir;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use std::fs::read_to_string;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::process::{Child, Command};
 
 /// A child process that is killed when this is dropped, also by a failed test.
@@ -75,4 +77,42 @@ pub fn private_mounts() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&str>;
     Ok(mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?)
+}
+
+/// What each thread of this test's processes is doing, a line each: its name and state, the system call in which it is
+/// with the arguments, where the kernel waits, and what its first descriptor argument is. A test that gave up tells
+/// with it which of its programs hung, and where.
+pub fn of_this_test() -> String {
+    of_children(&format!("/proc/self/task/{}", nix::unistd::gettid()))
+}
+
+/// The same of the children of one thread, and of theirs.
+fn of_children(task: &str) -> String {
+    let read = |path: String| read_to_string(path).unwrap_or_default();
+    let mut lines = String::new();
+    for pid in read(format!("{task}/children")).split_whitespace() {
+        lines += &format!(
+            "process {pid}: {}\n",
+            read(format!("/proc/{pid}/cmdline")).replace('\0', " ")
+        );
+        for thread in super::names(Path::new(&format!("/proc/{pid}/task"))) {
+            let task = format!("/proc/{pid}/task/{thread}");
+            let is = |file: &str| read(format!("{task}/{file}")).trim_end().to_owned();
+            let call = is("syscall");
+            let first = call.split(' ').nth(1).and_then(|word| word.strip_prefix("0x"));
+            let first = first.and_then(|word| u32::from_str_radix(word, 16).ok());
+            let open = first.and_then(|fd| std::fs::read_link(format!("{task}/fd/{fd}")).ok());
+            let state = read(format!("{task}/status"));
+            let state =
+                state.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default();
+            lines += &format!(
+                "  {thread} {} {}: call {call}; {}; {open:?}\n",
+                is("comm"),
+                state.trim(),
+                is("wchan")
+            );
+            lines += &of_children(&task);
+        }
+    }
+    lines
 }
