@@ -18,6 +18,8 @@ use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
 use nix::sys::socket::{MsgFlags, getsockopt, recv, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
+use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -30,7 +32,7 @@ const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection to a daemon.
 pub struct Admin {
-    socket: OwnedFd,
+    socket: RefCell<OwnedFd>,
     path: PathBuf,
 }
 
@@ -99,7 +101,7 @@ impl Admin {
             seqpacket::connect(dir, name).map_err(|errno| explained(&path, errno.into()))?;
         trust::listener(&socket, &path)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
-        Ok(Admin { socket, path })
+        Ok(Admin { socket: RefCell::new(socket), path })
     }
 
     /// Lets answers take as long as they do.
@@ -107,7 +109,7 @@ impl Admin {
     /// # Errors
     /// The system call fails.
     pub fn wait_for_long(&self) -> Result<()> {
-        Ok(setsockopt(&self.socket, ReceiveTimeout, &TimeVal::seconds(0))?)
+        Ok(setsockopt(&*self.socket.borrow(), ReceiveTimeout, &TimeVal::seconds(0))?)
     }
 
     /// The daemon's process.
@@ -115,15 +117,25 @@ impl Admin {
     /// # Errors
     /// The system call fails.
     pub fn daemon(&self) -> Result<Pid> {
-        let listener = getsockopt(&self.socket, PeerCredentials)?;
+        let listener = getsockopt(&*self.socket.borrow(), PeerCredentials)?;
         Ok(Pid::from_raw(listener.pid()))
     }
 
+    /// Sends a command, over a new connection if the daemon has closed this one: it closes one that has said nothing
+    /// for a second, and on a busy machine a command takes that long to get ready. No daemon has read what could not be
+    /// sent.
     fn send(&self, command: &Command) -> Result<()> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let len = encode(RequestId(1), command, &mut buffer)?;
-        seqpacket::send(&self.socket, &buffer[..len], &[])
-            .with_context(|| format!("the daemon at {} is gone", self.path.display()))
+        let send = || seqpacket::send(&*self.socket.borrow(), &buffer[..len], &[]);
+        if send().is_ok() {
+            return Ok(());
+        }
+        let patience = getsockopt(&*self.socket.borrow(), ReceiveTimeout)?;
+        let fresh = self.again()?.socket.into_inner();
+        setsockopt(&fresh, ReceiveTimeout, &patience)?;
+        self.socket.replace(fresh);
+        send().with_context(|| format!("the daemon at {} is gone", self.path.display()))
     }
 
     /// The next message, or the reason of a daemon that cannot answer, as one without a driver.
@@ -140,7 +152,7 @@ impl Admin {
     /// The next packet.
     fn packet<'a>(&self, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
         let received = loop {
-            match recv(self.socket.as_raw_fd(), buffer, MsgFlags::empty()) {
+            match recv(self.socket.borrow().as_raw_fd(), buffer, MsgFlags::empty()) {
                 // Stop and continue (SIGSTOP, SIGCONT) also interrupt a wait with a time limit.
                 Err(Errno::EINTR) => {}
                 done => break done,
@@ -186,12 +198,13 @@ impl Admin {
         self.again()?.ask(&command).map(drop)
     }
 
-    /// Reconnects to the running daemon.
+    /// Reconnects to the running daemon, at the same socket.
     ///
     /// # Errors
     /// As [`Admin::connect`].
     pub fn again(&self) -> Result<Admin> {
-        Admin::connect(self.path.parent().unwrap_or(Path::new("/")))
+        let name = self.path.file_name().and_then(OsStr::to_str).unwrap_or(ADMIN_SOCKET);
+        Admin::connect_to(self.path.parent().unwrap_or(Path::new("/")), name)
     }
 
     /// As [`Admin::list`], but reconnects to a daemon that was restarted meanwhile, and waits for one that is being
@@ -297,7 +310,7 @@ impl Admin {
                 bail!("the daemon at {} has not answered in {within:?}", self.path.display());
             }
             let left = TimeVal::microseconds(i64::try_from(left.as_micros()).unwrap_or(i64::MAX));
-            setsockopt(&self.socket, ReceiveTimeout, &left)?;
+            setsockopt(&*self.socket.borrow(), ReceiveTimeout, &left)?;
             match self.receive() {
                 Ok(Snapshot::End { now_ns }) => return Ok((now_ns, rows)),
                 Ok(row) => rows.push(row),
@@ -325,6 +338,27 @@ impl Admin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuslice_host::layout::OBSERVE_SOCKET;
+    use nix::sys::socket::{Backlog, SockFlag, accept, listen};
+
+    /// A daemon closes a connection that has said nothing for a second, and a command may get ready for longer.
+    #[test]
+    fn a_command_goes_to_the_same_socket_again_where_the_connection_was_closed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = seqpacket::bound(dir.path(), OBSERVE_SOCKET, SockFlag::empty());
+        let listener = listener.expect("a socket");
+        listen(&listener, Backlog::new(2).expect("small")).expect("listening");
+        let accepted = || accept(listener.as_raw_fd()).expect("a connection");
+        let admin = Admin::connect_to(dir.path(), OBSERVE_SOCKET).expect("connected");
+        admin.wait_for_long().expect("set");
+        nix::unistd::close(accepted()).expect("closed");
+        admin.send(&Command::List {}).expect("sent");
+        let mut buffer = [0u8; FRAME_BYTES_MAX];
+        let len = recv(accepted(), &mut buffer, MsgFlags::empty()).expect("a packet");
+        assert_eq!(decode(&buffer[..len]), Ok((RequestId(1), Command::List {})));
+        let patience = getsockopt(&*admin.socket.borrow(), ReceiveTimeout).expect("there");
+        assert_eq!(patience, TimeVal::seconds(0));
+    }
 
     #[test]
     fn a_user_beside_the_nodes_daemon_is_told_of_sudo() {
