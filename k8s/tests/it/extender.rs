@@ -313,6 +313,15 @@ async fn status_of(process: &mut Process) -> Option<i32> {
     }
 }
 
+/// What an HTTP server answers to a plain question.
+async fn answers(address: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET /version HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n").await?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).await?;
+    Ok(said)
+}
+
 /// As the kubelet ends them: by SIGTERM, with a grace of 30 s. The nodes stop to route to them a moment later.
 #[tokio::test]
 async fn the_programs_end_with_success_when_they_are_told() {
@@ -340,13 +349,13 @@ async fn the_programs_end_with_success_when_they_are_told() {
     }
     let told = Instant::now();
     while told.elapsed() < Duration::from_secs(4) {
-        let mut stream = TcpStream::connect(&address).await.expect("it still listens");
-        let request = b"GET /version HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n";
-        stream.write_all(request).await.expect("sent");
-        let mut said = String::new();
-        stream.read_to_string(&mut said).await.expect("text");
-        assert!(said.starts_with("HTTP/1.1 "), "{said}");
-        TcpStream::connect(&beside).await.expect("so does the webhook");
+        let answers = answers(&address).await;
+        let connects = TcpStream::connect(&beside).await;
+        // They listen for 5 s, and on a busy machine a question takes longer than what is left of these.
+        if told.elapsed() < Duration::from_secs(5) {
+            assert!(answers.expect("it still listens").starts_with("HTTP/1.1 "));
+            connects.expect("so does the webhook");
+        }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let left = Duration::from_secs(15).saturating_sub(told.elapsed());
