@@ -39,6 +39,10 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // Of these tables a process touches a few pages, and the file is sparse. The kernel would read, and fill with
+        // zeroes, many pages after each of them. A refusal of the advice changes no result.
+        // SAFETY: the mapping made above.
+        unsafe { libc::madvise(base, FILE_BYTES, libc::MADV_RANDOM) };
         NonNull::new(base.cast()).map(|base| Self { base }).ok_or_else(io::Error::last_os_error)
     }
 
