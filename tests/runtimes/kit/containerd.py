@@ -105,7 +105,7 @@ class Containerd:
                 self.ctr("tasks", "delete", "--force", task, namespace=namespace, check=False)
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(node.PATIENCE_S)
-        node.unmount_below(self.dir)
+        node.nothing_mounted_below(self.dir)
         shutil.rmtree(self.dir)
         for path in self.made:
             if path.is_dir() and not any(entry.is_dir() for entry in path.iterdir()):

@@ -96,7 +96,7 @@ class Docker:
                 self.docker("rm", "--force", container, check=False)
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(node.PATIENCE_S)
-        node.unmount_below(self.dir)
+        node.nothing_mounted_below(self.dir)
         node.remove_groups(self.group)
         shutil.rmtree(self.dir)
 

@@ -195,11 +195,23 @@ def mounts():
     return set(pathlib.Path("/proc/self/mountinfo").read_text().splitlines())
 
 
-def unmount_below(directory):
-    """Takes away what an engine has left mounted in its directory, the innermost first."""
+def mounted_below(directory):
+    """What is mounted in a directory, the innermost first."""
     points = [line.split(" ")[4] for line in mounts()]
-    for point in sorted((point for point in points if point.startswith(f"{directory}/")), reverse=True):
+    return sorted((point for point in points if point.startswith(f"{directory}/")), reverse=True)
+
+
+def unmount_below(directory):
+    for point in mounted_below(directory):
         subprocess.run(["umount", "-l", point], check=False)
+
+
+def nothing_mounted_below(directory):
+    """An engine that has ended has unmounted all in its directory; what it has not is taken away for what runs next."""
+    try:
+        eventually(f"nothing is mounted in {directory}", lambda: not mounted_below(directory))
+    finally:
+        unmount_below(directory)
 
 
 def groups():
@@ -208,8 +220,8 @@ def groups():
     return {directory for directory, _, _ in os.walk(top)}
 
 
-def remove_groups(word):
-    """Control groups with this word in their path, as soon as nobody is in them."""
+def remove_groups(name):
+    """An engine's own control groups, in which its containers' are: while one of these is left, there is no end."""
     def removed(group):
         try:
             os.rmdir(group)
@@ -218,8 +230,8 @@ def remove_groups(word):
         except OSError:
             return False
         return True
-    for group in sorted((group for group in groups() if word in group), key=len, reverse=True):
-        eventually(f"{group} is empty", lambda: removed(group))
+    for group in [group for group in groups() if group.endswith(f"/{name}")]:
+        eventually(f"no control group is left in {group}", lambda: removed(group))
 
 
 def end_with(case, *paths):

@@ -28,7 +28,8 @@ class Podman:
         self.case, self.dir = case, case.node.root / "podman"
         self.dir.mkdir()
         if not any("libpod_parent" in group for group in node.groups()):
-            case.addCleanup(node.remove_groups, "libpod_parent")
+            for group in ["libpod_parent", "libpod_parent/conmon"]:
+                case.addCleanup(node.remove_groups, group)
         self.machine = machine.Machine(case, crun=runtime == "crun")
         self.machine.write("containers/storage.conf", STORAGE.format(dir=self.dir))
         self.machine.write("containers/containers.conf", CONTAINERS.format(dir=self.dir, runtime=runtime))
