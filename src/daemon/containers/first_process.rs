@@ -177,6 +177,18 @@ mod tests {
     use std::iter;
     use std::process::Command;
 
+    #[test]
+    fn any_note_has_one_meaning() {
+        let here = own_pid_namespace().expect("ours");
+        gpuslice_fuzz::fuzz!("first-processes", |bytes| {
+            // A corpus cannot know the namespace.
+            let note = String::from_utf8_lossy(bytes).replace("HERE", here);
+            if let Some((pid, start)) = parse(&note) {
+                assert_eq!(parse(&format!("{pid} {start} {here}\n")), Some((pid, start)));
+            }
+        });
+    }
+
     /// Then neither a process that runs nor one that has exited is said to have exited.
     #[test]
     fn without_descriptors_it_cannot_be_told() {

@@ -58,4 +58,12 @@ mod tests {
             assert!(parse(damaged).is_empty(), "{damaged:?}");
         }
     }
+
+    #[test]
+    fn any_note_has_one_meaning() {
+        gpuslice_fuzz::fuzz!("owners", |bytes| {
+            let owner = parse(&String::from_utf8_lossy(bytes));
+            assert_eq!(parse(&note(&owner).unwrap_or_default()), owner);
+        });
+    }
 }

@@ -138,20 +138,25 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let file = place.path().join("gpu_errors");
         let gpu = GpuUuid([1; 16]);
-        for bad in
-            ["", "x", "xid 79 1 2", "GPU-1 xid 79 1 2"].map(String::from).into_iter().chain([
-                format!("{gpu}"),
-                format!("{gpu} xid 79 1"),
-                format!("{gpu} ecc 0 1 2"),
-                format!("{gpu} ecc -1 2"),
-                format!("{gpu} lost 1 2"),
-            ])
-        {
+        let of_gpu = ["", " xid 79 1", " ecc 0 1 2", " ecc -1 2", " lost 1 2"]
+            .map(|it| format!("{gpu}{it}"));
+        let others = ["", "x", "xid 79 1 2", "GPU-1 xid 79 1 2"].map(String::from);
+        for bad in of_gpu.iter().chain(&others) {
             fs::write(&file, format!("{bad}\n{}{bad}", text(&errors()))).expect("written");
             let record = ErrorRecord::new(file.clone());
             assert_eq!(record.read(), errors(), "{bad}");
         }
         fs::write(&file, [0xff; 10]).expect("written");
         assert_eq!(ErrorRecord::new(file).read(), BTreeMap::new());
+    }
+
+    #[test]
+    fn any_line_has_one_meaning() {
+        gpuslice_fuzz::fuzz!("gpu-errors", |bytes| {
+            let line = String::from_utf8_lossy(bytes);
+            if let Some(error) = parse(&line) {
+                assert_eq!(parse(text(&BTreeMap::from([error])).trim_end()), Some(error));
+            }
+        });
     }
 }
