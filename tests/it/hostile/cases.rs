@@ -23,6 +23,9 @@ const LIST: &str = "etc/ld.so.preload";
 const MULTI: &str = "usr/lib/x86_64-linux-gnu";
 const OWN: &str = "lib/x86_64-linux-gnu";
 const CUDA: &str = "lib/x86_64-linux-gnu/libcuda.so.1";
+/// A directory of CUDA's own, in which images bring a driver.
+const COMPAT: &str = "usr/local/cuda-12.4/compat";
+const COMPAT_CUDA: &str = "usr/local/cuda-12.4/compat/libcuda.so.1";
 const NVML: &str = "lib/x86_64-linux-gnu/libnvidia-ml.so.1";
 const MISSING: &str = "No such file";
 const LOOP: &str = "ymbolic link";
@@ -105,11 +108,11 @@ pub const LINKS: &[Case] = &[
         Refused(DENIED),
     ),
     (
-        "a library directory by init's root",
-        &[At(MULTI, Link(Magic("/proc/1/root", "driver")))],
+        "CUDA's directory by init's root",
+        &[At(COMPAT, Link(Magic("/proc/1/root", "driver")))],
         Refused(DENIED),
     ),
-    ("a library directory up to the host", &[At(MULTI, Link(Up("driver")))], Works),
+    ("CUDA's directory up to the host", &[At(COMPAT, Link(Up("driver")))], Works),
     ("/usr/lib64 dangling", &[At("usr/lib64", Link(Text("/gone")))], Works),
     ("/usr/lib64 to itself", &[At("usr/lib64", Link(Text("lib64")))], Refused(LOOP)),
     ("everything in /usr", &[With(merge_usr)], Works),
@@ -119,9 +122,9 @@ pub const LINKS: &[Case] = &[
         Refused(IRREGULAR),
     ),
     (
-        "libcuda.so.1 up to the host",
-        &[At(CUDA, Link(Up("driver/libcuda.so.1")))],
-        Refused(IRREGULAR),
+        "CUDA's libcuda.so.1 up to the host",
+        &[At(COMPAT_CUDA, Link(Up("driver/libcuda.so.1")))],
+        Works,
     ),
     ("libcuda.so.1 dangling", &[At(CUDA, Link(Text("libcuda.so.550.1")))], Refused(IRREGULAR)),
     (
@@ -168,10 +171,10 @@ pub const FILES: &[Case] = &[
     ("/run/gpuslice is a pipe", &[At("run/gpuslice", Pipe)], Refused(NO_DIR)),
     ("/run/gpuslice is full", &[At("run/gpuslice/driver/libcuda.so.1", Dir)], Works),
     ("a library directory is a file", &[At(MULTI, File(""))], Works),
-    ("a library directory is a pipe", &[At("usr/lib64", Pipe)], Works),
+    ("CUDA's directory is a pipe", &[At(COMPAT, Pipe)], Works),
     ("a library directory may be read by nobody", &[At(OWN, Mode(0o311))], Works),
     ("libcuda.so.1 is a directory", &[At(CUDA, Dir)], Refused(IRREGULAR)),
-    ("libcuda.so.1 is a pipe", &[At(CUDA, Pipe)], Refused(IRREGULAR)),
+    ("CUDA's libcuda.so.1 is a pipe", &[At(COMPAT_CUDA, Pipe)], Works),
     ("libcuda.so.1 is a device", &[At(CUDA, Device)], Refused(IRREGULAR)),
     ("libcuda.so.1 is a file of the host's too", &[At(CUDA, Hard("driver/libcuda.so.1"))], Works),
     ("libnvidia-ml.so.1 is a socket", &[At(NVML, Socket)], Refused(IRREGULAR)),
@@ -208,7 +211,7 @@ pub const MOUNTS: &[Case] = &[
         Refused(NOT_HERE),
     ),
     ("a volume with a driver", &[Over("/usr/lib/x86_64-linux-gnu", "driver")], Works),
-    ("an empty volume for a driver", &[Over("/usr/lib/x86_64-linux-gnu", "empty")], Works),
+    ("a volume with a driver of CUDA's", &[Over("/usr/local/cuda/compat", "driver")], Works),
     (
         "a file of the host's at libcuda.so.1",
         &[Over("/lib/x86_64-linux-gnu/libcuda.so.1", "file")],
