@@ -285,8 +285,10 @@ mod tests {
             let suspensions = [("a".to_owned(), state)].into();
             let view = View { rows, suspensions, gpus: vec![gpu(1, 0)], ..View::default() };
             let all = summaries(&view, &view);
-            let mib = |bytes: Bytes| bytes.0 >> 20;
-            (mib(all[0].used), mib(all[0].on_host), lines(&all, None)[1].clone())
+            // Of `gpuslice web`, too.
+            let json = json_of(&all[0]);
+            let mib = |key| Value::as_u64(&json[key]).expect("bytes") >> 20;
+            (mib("memory_used"), mib("memory_suspended"), lines(&all, None)[1].clone())
         };
         let (used, on_host, line) = in_state(SuspensionState::Suspended);
         assert_eq!((used, on_host), (256, 513));

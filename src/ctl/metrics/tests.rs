@@ -121,6 +121,9 @@ fn labels_join_with_other_exporters() {
     ] {
         assert_eq!(value(&text, &format!("gpuslice_slice_{name}{OF_GPU}{OF_WEB}{more}}}")), want);
     }
+    let of_web = || text.lines().filter(|line| line.contains("slice=\"web\""));
+    assert!(of_web().count() > 20, "{text}");
+    assert_eq!(of_web().find(|line| !line.contains(OF_WEB)), None, "its pod is not named");
     // Without Kubernetes the kubelet's labels are absent, not empty.
     let train = |family: &str| {
         let series = format!("gpuslice_slice_{family}{OF_GPU},slice=\"train\",name=\"train\"}}");

@@ -101,6 +101,7 @@ mod tests {
         let column = crate::columns::ALL.into_iter().find(|it| it.head == "DUE");
         let shown = crate::columns::lines(&before, &now, &[column.expect("a column")]);
         assert_eq!(shown[2].split_whitespace().next(), Some("90.0%"), "{shown:?}");
+        assert_eq!(crate::table::json(&now)["slices"][1]["share_due"], 0.0);
         let finding = crate::why::decide(Some(&before), &now, &now.rows[1]);
         assert_eq!(of(finding.due), 90.0);
         // its figures have begun anew

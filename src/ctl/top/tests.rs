@@ -249,6 +249,7 @@ fn a_narrow_screen_drops_columns_and_keeps_the_reason() {
     assert_eq!(heads(50), ["NAME", "DUE", "GOT", "WAIT", "IDLE", "WHY"]);
     assert_eq!(heads(40), ["NAME", "GOT", "WAIT", "IDLE", "WHY"]);
     assert_eq!(heads(30), ["NAME", "WAIT", "WHY"]);
+    assert_eq!(lines(&model(), (30, 24))[4], "  web        90% long kernels");
     for size in [(1, 1), (5, 2), (20, 3), (33, 6), (300, 100)] {
         assert_eq!(lines(&model(), size).len(), usize::from(size.1), "{size:?}");
     }

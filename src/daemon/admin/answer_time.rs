@@ -71,7 +71,7 @@ mod tests {
         let (mut time, cost) = (AnswerTime::new(), Duration(10_000_000));
         let start = Instant(1_000_000_000);
         let (mut now, mut took) = (start, 0);
-        time.wait(key(0));
+        (0..3).for_each(|slot| time.wait(key(slot)));
         while now.since(start) < Duration(10_000_000_000) {
             match time.due(now) {
                 Some(observer) => {
