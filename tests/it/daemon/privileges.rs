@@ -1,16 +1,14 @@
-//! What the daemon and its children may do, as the kernel says of each process (/proc/PID/status).
+//! What the daemon may do, as the kernel says of each process (/proc/PID/status).
 
 use crate::harness::eventually;
 use crate::harness::node::Node;
-use gpuslice_wire::units::{Bytes, GIB};
-use std::collections::BTreeMap;
 use std::fs;
 
 /// Bits of the capabilities that the daemon's processes keep.
 const CHOWN: u64 = 1;
 pub const DAC_OVERRIDE: u64 = 1 << 1;
 pub const SYS_PTRACE: u64 = 1 << 19;
-const SYS_ADMIN: u64 = 1 << 21;
+pub const SYS_ADMIN: u64 = 1 << 21;
 
 /// A field of a process's status.
 fn field(pid: u32, name: &str) -> String {
@@ -43,33 +41,15 @@ pub fn expect_lowered(what: &str, pid: u32, more: u32, (effective, permitted): (
     assert_eq!((capabilities(pid, "CapInh"), capabilities(pid, "CapAmb")), (0, 0), "{what}");
 }
 
+/// Its children are looked at where each of them is there: `a_helper_that_hangs_stops_nothing`.
 #[test]
-fn the_daemon_and_its_children_keep_what_they_need() {
-    let mut node = Node::new();
-    node.start_configured("preemption = \"probe\"\n");
+fn the_daemons_threads_keep_what_they_need() {
+    let node = Node::start();
     let daemon = node.pid().as_raw().unsigned_abs();
     let kept = (SYS_PTRACE | CHOWN, SYS_PTRACE | CHOWN | SYS_ADMIN | DAC_OVERRIDE);
     expect_lowered("the daemon", daemon, 1, kept);
     for thread in fs::read_dir(format!("/proc/{daemon}/task")).expect("threads").flatten() {
         let thread = thread.file_name().to_string_lossy().parse().expect("a number");
         expect_lowered("a thread", thread, 1, kept);
-    }
-    node.must_admit("web", Bytes(GIB));
-    let _process = node.process("web");
-    // One that was just forked has the daemon's own command line.
-    let mut there = BTreeMap::new();
-    eventually("the children run", || {
-        there = node.children();
-        let both = ["--ask-nvml", "--watch-nvml"].iter().all(|it| there.contains_key(*it));
-        both && !there.contains_key("--runtime-dir")
-    });
-    for (option, pid) in there {
-        let kept = match option.as_str() {
-            "--ask-nvml" => SYS_ADMIN,
-            "--stop-work" => SYS_PTRACE,
-            "--watch-nvml" | "--close-sockets" => 0,
-            other => panic!("a child with {other:?}"),
-        };
-        expect_lowered(&option, pid.as_raw().unsigned_abs(), 2, (kept, kept));
     }
 }

@@ -33,7 +33,7 @@ const CAP: u64 = GIB;
 const PROGRAM: u64 = 320 * MIB;
 /// Threads of this test that let processes ask.
 const WORKERS: usize = 4;
-/// Time for which the daemon reads nothing before it is killed.
+/// Time for which the daemon reads nothing before it is killed, and between two looks at its ledger before that.
 const UNREAD: Duration = Duration::from_millis(100);
 /// Steps of a container's processes for each order to its program.
 const STEPS: u64 = 200;
@@ -351,7 +351,7 @@ fn agree(node: &Node, device: &DeviceView, containers: &[Container]) {
     }
 }
 
-/// One round: work, and a kill of the daemon in it.
+/// One round: work, in which no container is above its cap, and a kill of the daemon in it.
 fn round(node: &mut Node, containers: &mut [Container], length: Duration, kill_at: Duration) {
     containers.iter_mut().for_each(|it| it.complete(node));
     let until = Instant::now() + length;
@@ -360,7 +360,12 @@ fn round(node: &mut Node, containers: &mut [Container], length: Duration, kill_a
         for part in containers.chunks_mut(share) {
             scope.spawn(move || work(part, until));
         }
-        std::thread::sleep(kill_at);
+        let kill_at = Instant::now() + kill_at;
+        while Instant::now() < kill_at {
+            let booked = ledger(node);
+            assert!(booked.values().all(|bytes| *bytes <= CAP), "above the cap: {booked:?}");
+            std::thread::sleep(UNREAD);
+        }
         node.end_daemon_unread(UNREAD);
         LIFE.fetch_add(1, SeqCst);
         node.start_daemon(&[]);

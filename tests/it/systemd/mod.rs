@@ -11,6 +11,7 @@ use crate::daemon::old_kernel::as_on_an_old_kernel;
 use crate::harness::node::{Node, admit, denied, id};
 use crate::harness::wire::{AdminClient, listen};
 use crate::harness::{PATIENCE, eventually};
+use crate::time::helpers::{Helper, Hung};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk, RequestSource};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::CLAIMS_OF_CONTAINER_MAX;
@@ -23,6 +24,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Handed-over descriptors begin here (sd_listen_fds(3)).
 const FIRST: RawFd = 3;
@@ -226,15 +228,16 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
     let mut node = Node::new();
     let path = node.root().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
-    manager.set_read_timeout(Some(PATIENCE)).expect("a limit");
     let mut command = as_service(&node, &[]);
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "20000");
     node.start_command(command);
-    let hear = || {
+    let hear_within = |time| {
+        manager.set_read_timeout(Some(time)).expect("a limit");
         let mut words = [0; 512];
-        let len = manager.recv(&mut words).expect("the daemon says something");
-        String::from_utf8_lossy(&words[..len]).into_owned()
+        let len = manager.recv(&mut words).ok()?;
+        Some(String::from_utf8_lossy(&words[..len]).into_owned())
     };
+    let hear = || hear_within(PATIENCE).expect("the daemon says something");
     let first = hear();
     assert!(
         first.contains("READY=1") && first.contains("STATUS=2 simulated GPUs, 0 slices"),
@@ -244,6 +247,12 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
     for _ in 0..3 {
         assert!(hear().contains("WATCHDOG=1"));
     }
+    // The loop's thread alone is held, and no other one says the word in twenty of the watchdog's periods.
+    let held = Hung::new(Helper::Thread(node.pid().as_raw()));
+    while hear_within(Duration::from_millis(1)).is_some() {} // said before
+    assert_eq!(hear_within(Duration::from_millis(400)), None);
+    drop(held);
+    assert!(hear().contains("WATCHDOG=1"));
     node.must_admit("web", Bytes(GIB));
     eventually("the status tells of the slice", || {
         hear().contains("STATUS=2 simulated GPUs, 1 slice\n")
