@@ -181,7 +181,11 @@ fn a_bad_file_is_refused_with_its_place_and_nothing_changes() {
     etc.write("toml/one", "[plugins.cri]\n");
     etc.write("toml/shape", "version = 2\nplugins = []\n");
     etc.write("toml/import", "version = 2\nimports = [\"syntax\"]\n");
-    symlink("nowhere", etc.at("dangling")).expect("a link");
+    // The bad one is not the one that is named.
+    let nvidias = "{\"runtimes\": {\"nvidia\": {\"path\": \"/usr/bin/nvidia-container-runtime\"}}}";
+    etc.write("json/chain", nvidias);
+    etc.write("nvidia/config.toml", "[nvidia-container-runtime\n");
+    etc.write("containers/containers.conf", "[engine\n");
     for (engine, config, why) in [
         ("docker", "json/twice", "\"a\" is given twice at line 3"),
         ("docker", "json/comment", "line 2 column 2: there are no comments"),
@@ -193,26 +197,19 @@ fn a_bad_file_is_refused_with_its_place_and_nothing_changes() {
         ("containerd", "toml/shape", "line 2, column 11"),
         ("containerd", "toml/import", "toml/syntax: "),
         ("nvidia", "toml/syntax", "line 2"),
+        ("docker", "json/chain", "nvidia/config.toml: "),
+        ("podman", "containers", "containers/containers.conf: "),
     ] {
-        let before = etc.all_but_links();
+        let before = etc.all();
         for more in [&[][..], &["--dry-run"], &["--undo"]] {
             let said = etc.refusal(engine, config, more);
             assert!(said.contains(why), "{engine} {config}: {said}");
         }
-        assert_eq!(etc.all_but_links(), before);
+        assert_eq!(etc.all(), before);
     }
+    symlink("nowhere", etc.at("dangling")).expect("a link");
     assert!(etc.refusal("docker", "dangling", &[]).contains("leads nowhere"));
     assert!(etc.refusal("podman", "x", &["--default"]).contains("no use for --default"));
-}
-
-impl Etc {
-    fn all_but_links(&self) -> Vec<(PathBuf, String)> {
-        let link = self.at("dangling");
-        let _ = fs::remove_file(&link);
-        let all = self.all();
-        symlink("nowhere", link).expect("a link");
-        all
-    }
 }
 
 /// Below containerd 2.1 the drop-in of NVIDIA's toolkit hides the CRI plugin's table of the main file; and
@@ -234,6 +231,14 @@ fn the_import_that_counts_and_nvidias_chain() {
     );
     etc.write("nvidia/config.toml", "[nvidia-container-runtime]\nruntimes = [\"runc\"]\n");
     let before = etc.all();
+    // The second file cannot be kept: the first one, to which it refers, is written by then.
+    let in_the_way = etc.at("containerd/conf.d/99-nvidia.toml.before-gpuslice");
+    fs::create_dir(&in_the_way).expect("ours");
+    let said = etc.refusal("containerd", "containerd/config.toml", &[]);
+    assert!(said.contains("nvidia/config.toml; undo it with"), "{said}");
+    fs::remove_dir(in_the_way).expect("ours");
+    etc.says("nvidia", "nvidia/config.toml", &["--undo"]);
+    assert_eq!(etc.all(), before, "that one alone was written");
     let said = etc.says("containerd", "containerd/config.toml", &[]);
     assert!(said.contains("hides that of files read before it"), "{said}");
     let (chain, handler) = (said.find("+++ "), said.rfind("+++ "));

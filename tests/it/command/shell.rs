@@ -95,28 +95,31 @@ fn bash_completes_commands_options_slices_and_gpus() {
 fn fish_and_zsh_take_their_files() {
     let node = node();
     let dir = node.runtime_dir().display().to_string();
-    let script = format!(
-        "source {}; complete -C 'gpuslice set --runtime-dir {dir} we'",
-        file("gpuslice.fish").display()
-    );
-    if let Some(said) = run("fish", &script) {
-        assert!(said.starts_with("web\tgpu 0"), "{said}");
-    }
+    let (slice, gpu) =
+        (format!("set --runtime-dir {dir} we"), format!("policy --runtime-dir {dir} "));
+    let ask = |of: &dyn Fn(&str) -> String| ["e", "set --sha", &slice, &gpu].map(of).concat();
+    let fish = format!("source {}; ", file("gpuslice.fish").display())
+        + &ask(&|line| format!("complete -C 'gpuslice {line}'; "));
     // zsh completes in its line editor alone: here its file is loaded, and what it calls is asked.
-    let script = format!(
+    let zsh = format!(
         "autoload -U compinit; compinit -u -D; fpath=({} $fpath); autoload +X -U _gpuslice; \
          compadd() {{ : }}; _describe() {{ : }}; source <(GPUSLICE_COMPLETE=zsh gpuslice); \
          whence -w _clap_dynamic_completer_gpuslice; \
-         _CLAP_IFS=$'\\n' _CLAP_COMPLETE_INDEX=4 GPUSLICE_COMPLETE=zsh \
-         gpuslice -- gpuslice set --runtime-dir {dir} we",
+         ask() {{ _CLAP_IFS=$'\\n' GPUSLICE_COMPLETE=zsh gpuslice -- \"$@\"; echo }}; ",
         file("").display()
-    );
-    if let Some(said) = run("zsh", &script) {
-        assert!(
-            said.contains("_clap_dynamic_completer_gpuslice: function")
-                && said.contains("web:gpu 0"),
-            "{said}"
-        );
+    ) + &ask(&|line| {
+        let (words, last) = line.rsplit_once(' ').unwrap_or(("", line));
+        let at = 1 + words.split_whitespace().count();
+        format!("_CLAP_COMPLETE_INDEX={at} ask gpuslice {words} '{last}'; ")
+    });
+    for (shell, script) in [("fish", fish), ("zsh", zsh)] {
+        let Some(said) = run(shell, &script) else { continue };
+        let offers =
+            |word: &&str| said.lines().any(|line| line.split(['\t', ':']).next() == Some(*word));
+        let words = ["explain", "events", "--share", "--share-limit", "web", "0", "1"];
+        assert!(words.iter().all(offers), "{shell}: {said}");
+        let takes_the_file = "_clap_dynamic_completer_gpuslice: function";
+        assert!(shell == "fish" || said.contains(takes_the_file), "{said}");
     }
 }
 
