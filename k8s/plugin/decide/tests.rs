@@ -63,7 +63,7 @@ fn annotated(key: &str, value: &str) -> Pod {
 #[test]
 fn a_schedulers_choice_is_obeyed_or_refused() {
     let mut rows = rows(&[(16, 0, 0), (16, 15, 0), (16, 0, 0), (16, 0, 0)]);
-    rows.gpus[3].health.state = HealthState::Xid;
+    rows.gpus[3].health.state = HealthState::Mig;
     let first = annotated(names::V1_INDEX, "2");
     assert_eq!(decide_at(&rows, &first, 0).expect("GPU 2").cards, [2]);
     let second = annotated(names::V2_MEMORY, r#"{"0":{"0":3},"1":{"2":3}}"#);
