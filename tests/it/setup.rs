@@ -235,7 +235,10 @@ fn the_import_that_counts_and_nvidias_chain() {
     let in_the_way = etc.at("containerd/conf.d/99-nvidia.toml.before-gpuslice");
     fs::create_dir(&in_the_way).expect("ours");
     let said = etc.refusal("containerd", "containerd/config.toml", &[]);
-    assert!(said.contains("nvidia/config.toml; undo it with"), "{said}");
+    assert!(
+        said.contains("nvidia/config.toml; undo it with gpuslice setup nvidia --undo"),
+        "{said}"
+    );
     fs::remove_dir(in_the_way).expect("ours");
     etc.says("nvidia", "nvidia/config.toml", &["--undo"]);
     assert_eq!(etc.all(), before, "that one alone was written");

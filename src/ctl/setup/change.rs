@@ -3,7 +3,7 @@
 use super::file;
 use anyhow::{Context, Result, bail};
 use similar::TextDiff;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A planned change of one file.
 pub struct Edit {
@@ -32,11 +32,11 @@ pub fn diff(edit: &Edit) -> String {
 }
 
 /// Writes the files in order. A file is written after the files it refers to, so that an interruption
-/// leaves every engine with a readable configuration.
+/// leaves every engine with a readable configuration. `undone_by` names the engine whose `--undo` restores a file.
 ///
 /// # Errors
 /// A file cannot be written, or has been changed meanwhile.
-pub fn carry_out(engine: &str, edits: &[Edit]) -> Result<()> {
+pub fn carry_out(edits: &[Edit], undone_by: impl Fn(&Path) -> &'static str) -> Result<()> {
     let mut done: Vec<String> = Vec::new();
     for edit in edits {
         let name = edit.path.display().to_string();
@@ -45,7 +45,7 @@ pub fn carry_out(engine: &str, edits: &[Edit]) -> Result<()> {
             false => format!(
                 "changed before that: {}; undo it with gpuslice setup {} --undo",
                 done.join(", "),
-                engine
+                undone_by(&edits[0].path)
             ),
         })?;
         done.push(name);

@@ -232,7 +232,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     } else if options.dry_run {
         out::line(&format!("{}: nothing was changed (--dry-run)", engine.name()))?;
     } else {
-        carry_out(engine.name(), &plan.edits)?;
+        // NVIDIA's configuration, the first file if it is one, stays at an undo of others.
+        let nvidia = file::real(of_nvidia(options)).unwrap_or_default();
+        let undone_by = |path: &Path| if path == nvidia { Engine::Nvidia } else { engine }.name();
+        carry_out(&plan.edits, undone_by)?;
         if options.undo {
             file::remove_made_dirs(plan.edits.iter().map(|edit| edit.path.as_path()))?;
         }
