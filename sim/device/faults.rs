@@ -8,7 +8,7 @@
 //! | `hang=CALL` | a control of a channel group hangs meanwhile: `stats`, `stop`, `preempt`, `resume` or `slice`; |
 //! | | or a call of checkpoints: `lock`, `checkpoint`, `restore` or `unlock` |
 //! | `hang=CALL@PID` | the same, only on what is that process's |
-//! | `refuse=CALL` | that call of checkpoints is refused as not supported |
+//! | `refuse=CALL` | that call of checkpoints is refused as not supported, or `resume` for want of rights |
 //! | `half=CALL` | `checkpoint` or `restore` moves a part of the memory, and fails |
 //! | `none` | nothing |
 //!
@@ -29,7 +29,7 @@ pub struct Faults {
     pub hang: u64,
     /// The pid of the process on which it hangs, as the caller sees it; 0 for all.
     pub hang_on: u64,
-    /// A call that is refused, and one that fails half-way: places in `HANGS`, too.
+    /// A call or `resume` that is refused, and a call that fails half-way: places in `HANGS`, too.
     pub refuse: u64,
     pub half: u64,
 }
@@ -69,7 +69,8 @@ impl Faults {
             };
             (self.hang, self.hang_on) = (place(control)?, pid);
         } else if let Some(call) = text.strip_prefix("refuse=") {
-            self.refuse = place(call).filter(|&at| at > CHECKPOINTS as u64)?;
+            let may = |at: &u64| *at > CHECKPOINTS as u64 || call == "resume";
+            self.refuse = place(call).filter(may)?;
         } else if let Some(call) = text.strip_prefix("half=") {
             let moves = ["checkpoint", "restore"].contains(&call);
             self.half = place(call).filter(|_| moves)?;
@@ -87,7 +88,7 @@ impl Faults {
         place(control) == Some(self.hang) && on()
     }
 
-    /// Whether a call of checkpoints is refused.
+    /// Whether a call of checkpoints, or a control, is refused.
     pub(crate) fn refuses(&self, call: &str) -> bool {
         place(call) == Some(self.refuse)
     }

@@ -249,7 +249,7 @@ impl Machine {
     /// Hangs or refuses, where a fault asks for that.
     fn faulty(&self, call: &str, target: Target) -> Done {
         self.hang_if_asked(call, target.slot);
-        let faults = self.faults.unwrap_or_else(|| self.lock().faults);
+        let faults = self.faults();
         if faults.refuses(call) { Err(CheckpointError::NotSupported) } else { Ok(()) }
     }
 
@@ -337,7 +337,7 @@ impl Machine {
             return Err(CheckpointError::WrongState);
         }
         self.faulty(call, target)?;
-        Ok(self.faults.unwrap_or_else(|| self.lock().faults).is_half(call))
+        Ok(self.faults().is_half(call))
     }
 
     /// A process is on its way for as long as so many blocks take at so many bytes each second.

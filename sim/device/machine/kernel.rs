@@ -179,7 +179,11 @@ impl Machine {
         }
         let (group, params) = (it.object, it.params as *mut c_void);
         // SAFETY: the caller's promise: the parameters of this command.
-        self.hang_if_asked(unsafe { name_of(it.command, params) }, slot);
+        let name = unsafe { name_of(it.command, params) };
+        self.hang_if_asked(name, slot);
+        if self.faults().refuses(name) {
+            return Ok(status::INSUFFICIENT_PERMISSIONS);
+        }
         let named = |handle: u32| {
             move |_: usize, c: &Context| handle != 0 && (c.group == handle || c.channel == handle)
         };
@@ -225,7 +229,7 @@ impl Machine {
     /// Returns from a control of a process that the machine's faults let hang once they no longer do.
     pub(super) fn hang_if_asked(&self, control: &str, slot: usize) {
         let pid = || self.pid_of(slot);
-        while self.faults.unwrap_or_else(|| self.lock().faults).hangs(control, pid) {
+        while self.faults().hangs(control, pid) {
             std::thread::sleep(HANG_LOOK);
         }
     }

@@ -178,6 +178,11 @@ impl Machine {
         }
     }
 
+    /// The faults of this process: its own, or those of all.
+    pub(super) fn faults(&self) -> Faults {
+        self.faults.unwrap_or_else(|| self.lock().faults)
+    }
+
     /// Arms other faults for every process from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.lock().faults = faults;

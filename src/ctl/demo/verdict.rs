@@ -250,6 +250,9 @@ mod tests {
     fn right_shares_and_caps_pass() {
         let verdict = judged(|_| {});
         assert!(verdict.pass(), "{verdict:?}");
+        for (off, passes) in [(0.0199, true), (-0.0199, true), (0.0201, false), (-0.0201, false)] {
+            assert_eq!(judged(|all| all[0].due.part += off).pass(), passes, "off by {off}");
+        }
         assert_eq!(verdict.lines().last().map(String::as_str), Some("verdict: pass"));
         assert_eq!(verdict.json("busy")["tenants"][2]["weight"], 4);
     }

@@ -18,6 +18,8 @@ pub const SLICES_TOGETHER: usize = 4;
 pub const PACKET_BYTES_MAX: usize = 128 << 10;
 /// The time that any job may take. It normally takes microseconds.
 const JOB_WITHIN: Duration = Duration::from_secs(2);
+/// How much longer the first job may take, in which the process starts.
+const START_WITHIN: Duration = Duration::from_secs(2);
 /// The time that each of its groups adds: the driver may wait 100 ms for one.
 const GROUP_WITHIN: Duration = Duration::from_millis(250);
 
@@ -50,14 +52,15 @@ pub enum Job {
 }
 
 impl Job {
-    /// The time within which it is done, unless the worker hangs.
-    pub fn within(&self) -> Duration {
+    /// The time within which it is done, as the worker's first job or a later one, unless the worker hangs.
+    pub fn within(&self, is_first: bool) -> Duration {
+        let start = if is_first { START_WITHIN } else { Duration::ZERO };
         let groups = match self {
             Job::Stop(_, _, targets) => targets.len(),
             Job::Slices(wanted, _) => wanted.len(),
             Job::Resume(_) | Job::Release(_) | Job::Undo(_) | Job::Clear | Job::End => 1,
         };
-        JOB_WITHIN + GROUP_WITHIN * groups as u32
+        start + JOB_WITHIN + GROUP_WITHIN * groups as u32
     }
 }
 
@@ -118,8 +121,9 @@ mod tests {
 
     #[test]
     fn a_job_has_time_for_each_of_its_groups() {
-        let stop = |groups| Job::Stop(0, 1, vec![target(); groups]).within();
+        let stop = |groups| Job::Stop(0, 1, vec![target(); groups]).within(false);
         assert_eq!(stop(4), Duration::from_secs(3));
-        assert_eq!([Job::Resume(0), Job::End].map(|it| it.within().as_millis()), [2_250; 2]);
+        assert_eq!([Job::Resume(0), Job::End].map(|it| it.within(false).as_millis()), [2_250; 2]);
+        assert_eq!(Job::Resume(0).within(true).as_millis(), 4_250, "its process starts first");
     }
 }

@@ -19,9 +19,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// How much longer the first job may take, in which the process starts.
-const START_WITHIN: Duration = Duration(2_000_000_000);
-
 /// See the file's head.
 #[derive(Debug)]
 pub struct WorkerProcess {
@@ -101,8 +98,7 @@ impl WorkerProcess {
         };
         let packet = serde_json::to_vec(&job).unwrap_or_default();
         let _ = seqpacket::send(&self.channel, &packet, &[]);
-        let start = if std::mem::take(&mut self.fresh) { START_WITHIN.0 } else { 0 };
-        let within = job.within().as_nanos() as u64 + start;
+        let within = job.within(std::mem::take(&mut self.fresh)).as_nanos() as u64;
         self.at = Some((job, now().plus(Duration(within))));
     }
 

@@ -3,7 +3,7 @@
 //! A case starts a helper in a *role*: the helper does its part, prints a word, and waits until the
 //! case closes its standard input. So no case depends on a sleep.
 
-use crate::words::{Gpu, Outcome, Stop, fail, skip};
+use crate::words::{Gpu, Outcome, Stop, fail, note, noted, skip};
 use crate::{array, exact, ipc, lookup, pool_limits, processes, sparse, vmm, vmm_share};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -33,7 +33,8 @@ pub fn forget() {
 
 /// How a case's process ended.
 pub enum Ended {
-    Pass,
+    /// With what [`crate::words::noted`] says.
+    Pass(String),
     Skip(String),
     Fail(String),
 }
@@ -78,7 +79,7 @@ pub fn run(name: &str, longest: Duration) -> Ended {
     let last = text.lines().last().unwrap_or_default();
     match last.split_once(' ').unwrap_or((last, "")) {
         _ if !status.success() => Ended::Fail(format!("its process ended with {status}: {last}")),
-        ("pass", "") => Ended::Pass,
+        ("pass", answers) => Ended::Pass(answers.to_owned()),
         ("skip", why) => Ended::Skip(why.to_owned()),
         (_, why) => Ended::Fail(why.to_owned()),
     }
@@ -159,6 +160,7 @@ impl Helper {
         let _ = self.from.read_to_string(&mut text);
         let status = self.child.wait().or_else(fail)?;
         if status.success() || status.signal() == Some(libc::SIGSEGV) {
+            note(format!("({status} {})", text.trim_end()));
             return Ok(());
         }
         match text.trim_end().strip_prefix("skip ") {
@@ -234,7 +236,10 @@ pub fn role(words: &[String]) -> ExitCode {
         return ExitCode::from(2);
     };
     match role(&words[1..]) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            let _ = say(&noted());
+            ExitCode::SUCCESS
+        }
         Err(why) => {
             let word = match why {
                 Stop::Skip(why) => format!("skip {why}"),

@@ -161,7 +161,7 @@ fn one(name: &str) -> ExitCode {
     };
     words::ALONE.store(true, std::sync::atomic::Ordering::Relaxed);
     let verdict = match (case.run)() {
-        Ok(()) => "pass".to_owned(),
+        Ok(()) => format!("pass {}", words::noted()),
         Err(Stop::Skip(why)) => format!("skip {why}"),
         Err(Stop::Fail(why)) => format!("fail {why}"),
     };

@@ -33,7 +33,7 @@ pub fn all(cases: impl Iterator<Item = &'static Case>, each: Duration, json: boo
     let mut out = std::io::stdout().lock();
     for case in cases {
         let (word, why) = match child::run(case.name, each) {
-            Ended::Pass => ("pass", String::new()),
+            Ended::Pass(answers) => ("pass", answers),
             Ended::Skip(why) => ("skip", why),
             Ended::Fail(why) => ("FAIL", why),
         };

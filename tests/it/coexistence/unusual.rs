@@ -6,14 +6,23 @@
 
 use super::{Place, at, at_with, cc, cc_to, injection_methods, text, word};
 use crate::harness::node::Node;
-use crate::harness::{copy_of, target_dir};
+use crate::harness::{copy_of, eventually, target_dir};
+use gpuslice_sim_device::{Machine, ProcessInfo};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
+/// Bytes of the neighbour's context and of what it allocates.
+const FILLED: u64 = 128 << 20;
+
 /// A container that always has work, while this lives.
-struct Neighbour(Child);
+struct Neighbour {
+    tenant: Child,
+    machine: Machine,
+    /// Its process, when it had all its memory.
+    first: ProcessInfo,
+}
 
 impl Neighbour {
     fn start(node: &Node, place: Place) -> Neighbour {
@@ -21,15 +30,31 @@ impl Neighbour {
         assert!(tenant.exists(), "not built; run packaging/stage debug");
         let words = [word(&tenant), "--with-reader", "--kernel-us", "1000", "--most-mib", "64"];
         let mut command = at(node, place, &[&words[..], &["--seconds", "300"]].concat());
-        Neighbour(command.stdout(Stdio::piped()).spawn().expect("it starts"))
+        let tenant = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let machine = node.machine();
+        let filled = || machine.processes(0).ok()?.into_iter().find(|it| it.used_bytes >= FILLED);
+        eventually("its memory", || filled().is_some());
+        let first = filled().expect("just seen");
+        let neighbour = Neighbour { tenant, machine, first };
+        neighbour.goes_on();
+        neighbour
+    }
+
+    /// It has its memory, and works.
+    fn goes_on(&self) {
+        let all = || self.machine.processes(0).expect("a GPU").into_iter();
+        let now = || all().find(|it| it.pid == self.first.pid).expect("it lives");
+        let before = now();
+        assert_eq!(before.used_bytes, self.first.used_bytes);
+        eventually("the neighbour goes on", || now().busy_ns > before.busy_ns);
     }
 }
 
 impl Drop for Neighbour {
     fn drop(&mut self) {
         // Without a reader it ends.
-        drop(self.0.stdout.take());
-        let _ = self.0.wait();
+        drop(self.tenant.stdout.take());
+        let _ = self.tenant.wait();
     }
 }
 
@@ -57,9 +82,10 @@ fn everywhere(gpus: &str, options: &[&str], words: &[&str], case: &str) {
     bare.env("GPUSLICE_SIM_DEVICE", node.root().join("bare"));
     passes("bare", &bare.output().expect("it starts"));
     for method in injection_methods() {
-        let _neighbour = Neighbour::start(&node, method);
+        let neighbour = Neighbour::start(&node, method);
         let mut command = at_with(&node, method, options, &words);
         passes(&format!("{method:?}"), &command.output().expect("it starts"));
+        neighbour.goes_on();
     }
 }
 

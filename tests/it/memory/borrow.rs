@@ -1,9 +1,9 @@
 //! Memory limits above caps with a real daemon: a container grows into what others leave unused, and gives it back,
 //! by itself or because it is suspended, when another one asks for what its cap promises.
 
-use super::program;
+use super::{in_slice_of, program};
 use crate::harness::agent::Agent;
-use crate::harness::cli::{self, must, refused, shown};
+use crate::harness::cli::{self, json, must, refused, shown};
 use crate::harness::eventually;
 use crate::harness::node::{Node, denied, id};
 use crate::harness::process::{KillOnDrop, put_in_slice};
@@ -252,14 +252,35 @@ fn a_node_may_refuse_the_claim() {
     two_slices(&node);
     let mut burst = Program::start(&node, "burst", 3 << 10);
     burst.filled();
-    let mut web = Program::start(&node, "web", 2 << 10);
+    is_refused_a_claim(&node);
+}
+
+#[test]
+fn a_borrower_with_managed_memory_is_not_moved() {
+    let node = node("reclaim_grace_s = 1");
+    two_slices(&node);
+    let mut churn = in_slice_of(&node, "burst", program("churn"));
+    // sizes up to 2 MiB of managed memory
+    churn.args(["1", "1", "2097152", "1", "2"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut burst = super::Tenant::of(churn.spawn().expect("it starts"));
+    assert_eq!(burst.answer().as_deref(), Some("ready"));
+    assert!(burst.numbers("go 20")[3] > 0, "managed bytes");
+    assert_eq!(burst.numbers(&format!("take {}", 5 * GIB / 2))[0], 0);
+    is_refused_a_claim(&node);
+    assert!(events(&node, "burst").contains(&"not-moved".to_owned()));
+    burst.end();
+}
+
+/// `web` is refused what its cap promises, because `burst` keeps it.
+fn is_refused_a_claim(node: &Node) {
+    let mut web = Program::start(node, "web", 2 << 10);
     let got = web.filled();
     assert_eq!(got["refusal"], 2, "out of memory: {got}");
     assert!(got["got"].as_u64() < Some(2 * GIB), "{got}");
     assert!(
-        must(&node, &["events", "--slice", "web"]).contains(" of it, and did not give that back")
+        must(node, &["events", "--slice", "web"]).contains(" of it, and did not give that back")
     );
-    assert!(shown(&node, "burst")["suspension"].is_null());
+    assert!(shown(node, "burst")["suspension"].is_null());
 }
 
 #[test]
@@ -346,17 +367,32 @@ fn a_program_is_told_what_is_wanted_back() {
     eventually("it is wanted no more", || told(&node)[4] == "wanted=0");
 }
 
-/// A program that reads the file as soon as its slice is given finds its cap there.
+/// A program that reads the file as soon as its slice is given finds its cap on each of its GPUs there, and later what
+/// it has of each.
 #[test]
 fn the_file_is_right_from_the_beginning() {
-    let node = node("");
+    let node = Node::start_with("devices=2,mem=4GiB");
+    let gpus = json(&node, &["gpus", "--json"])["gpus"].clone();
+    let line = |gpu: usize, used: u64| {
+        let (uuid, free) = (gpus[gpu]["uuid"].as_str().expect("text"), GIB / 2 - used);
+        format!("{uuid} cap=536870912 limit=536870912 used={used} free={free} wanted=0 over=0")
+    };
+    let is = |name: &str, used: [u64; 2]| {
+        let text = std::fs::read_to_string(node.inside(name).join("memory")).expect("a file");
+        text.lines().map(str::trim_end).eq([line(0, used[0]), line(1, used[1])])
+    };
     for number in 0..50 {
         let name = format!("c{number}");
-        node.must_admit(&name, Bytes(GIB / 2));
-        let text = std::fs::read_to_string(node.inside(&name).join("memory")).expect("a file");
-        assert!(text.contains(" used=0 free=536870912 wanted=0 "), "{name}: {text}");
+        node.must_admit_with(&name, "0,1", Bytes(GIB / 2), |_| ());
+        assert!(is(&name, [0, 0]), "{name}");
         node.dismiss(&name);
     }
+    node.must_admit_with("web", "0,1", Bytes(GIB / 2), |_| ());
+    let web = node.process("web");
+    let held = &own_slot(&web.attach(Bytes::ZERO)).held;
+    assert_eq!(granted(&web.reserve(1, MIB, MIB)), Some(MIB));
+    held[1].store(MIB, SeqCst);
+    eventually("what it has of each", || is("web", [0, MIB]));
 }
 
 /// What a container writes there changes no figure, and is there no more when a figure changes.

@@ -6,7 +6,7 @@ use crate::harness::eventually;
 use crate::harness::node::{Node, id};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::Bytes;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -112,6 +112,20 @@ fn a_first_context_is_charged_though_the_daemon_ends_before_its_answer() {
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
     has_the_rest(tenant);
+}
+
+/// The process that asks NVML hangs. The context is there once the daemon has given that process up, which it does after
+/// 10 s (`src/daemon/accounting/supervisor.rs`).
+#[test]
+fn a_first_context_is_there_although_nvml_hangs() {
+    let node = Node::start_with("devices=1,mem=2GiB,context=518MiB");
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let asker = || node.children().remove("--ask-nvml");
+    eventually("it asks", || asker().is_some());
+    let hung = asker().expect("just seen");
+    kill(hung, Signal::SIGSTOP).expect("it lives");
+    Tenant::start(&node, 1, 1, 1).end();
+    assert_ne!(asker(), Some(hung), "the context did not wait");
 }
 
 /// It is destroyed again after the 30 s for which requests wait for a daemon.

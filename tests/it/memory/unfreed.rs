@@ -63,19 +63,25 @@ fn a_successor_waits_for_the_memory_of_an_ended_process() {
     assert_eq!(device.used(), 0, "the ledger does not run ahead of the device");
 }
 
-/// A daemon that never asks NVML does not know what the device still has.
+/// A daemon that never asks NVML, or has none, does not know what the device still has.
 #[test]
 fn without_accounting_an_end_counts_at_once() {
-    let mut node = Node::new();
-    node.set_gpus("devices=1,mem=1GiB,context=64MiB,exit=60s");
-    node.start_configured("accounting_interval_ms = 0\n");
-    node.must_admit(CONTAINER, Bytes(CAP));
-    let device = DeviceView::of(&node);
-    let (mut first, took, _) = holder(&node);
-    assert_eq!(took, 0);
-    first.kill();
-    node.wait_refunded(CONTAINER);
-    assert!(device.used() >= MOST, "the device has it for a minute more");
+    for has_nvml in [true, false] {
+        let mut node = Node::new();
+        node.set_gpus("devices=1,mem=1GiB,context=64MiB,exit=60s");
+        if !has_nvml {
+            let nvml = node.root().join("driver/libnvidia-ml.so.1");
+            std::fs::remove_file(nvml).expect("there");
+        }
+        node.start_configured(if has_nvml { "accounting_interval_ms = 0\n" } else { "" });
+        node.must_admit(CONTAINER, Bytes(CAP));
+        let device = DeviceView::of(&node);
+        let (mut first, took, _) = holder(&node);
+        assert_eq!(took, 0);
+        first.kill();
+        node.wait_refunded(CONTAINER);
+        assert!(device.used() >= MOST, "the device has it for a minute more");
+    }
 }
 
 /// On a driver that frees at once, a successor waits no longer than until NVML can show it.

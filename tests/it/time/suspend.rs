@@ -116,6 +116,7 @@ fn a_restarted_daemon_knows_it() {
 fn a_stopped_process_of_a_move_that_was_cut_short() {
     let (mut node, machine) = node();
     let mut a = still(&node, &machine);
+    let b = Tenant::start(&node, &machine, "b", 500);
     faults(&machine, "hang=checkpoint");
     let mut suspend =
         command(&node, &["suspend", "a"]).stderr(Stdio::null()).spawn().expect("it starts");
@@ -123,6 +124,7 @@ fn a_stopped_process_of_a_move_that_was_cut_short() {
     eventually("it is locked", || state() == Ok(ProcessState::Locked));
     node.end_daemon(Signal::SIGKILL);
     assert!(!suspend.wait().expect("ours").success());
+    b.gets(&machine, MORE);
     a.signal(Signal::SIGSTOP);
     faults(&machine, "none");
     node.start_daemon(&[]);
@@ -132,6 +134,7 @@ fn a_stopped_process_of_a_move_that_was_cut_short() {
         })
     });
     assert!(is_suspended(&node, "a"));
+    b.gets(&machine, MORE);
     a.signal(Signal::SIGCONT);
     must(&node, &["resume", "a"]);
     goes_on(&mut a);
@@ -226,9 +229,12 @@ fn a_program_that_only_waits_outlives_the_daemon() {
 fn a_container_that_dies_is_over() {
     let (node, machine) = node();
     let a = Tenant::start(&node, &machine, "a", 500);
+    let b = Tenant::start(&node, &machine, "b", 500);
     must(&node, &["suspend", "a"]);
     drop(a);
     node.wait_refunded("a");
+    b.gets(&machine, MORE);
+    drop(b);
     must(&node, &["resume", "a"]);
     Tenant::start(&node, &machine, "a", 500).gets(&machine, MORE);
     must(&node, &["suspend", "a"]);
@@ -239,7 +245,7 @@ fn a_container_that_dies_is_over() {
 #[test]
 fn a_refusal_leaves_it_as_it_was() {
     let (node, machine) = node();
-    let a = Tenant::start(&node, &machine, "a", 500);
+    let [a, b] = ["a", "b"].map(|name| Tenant::start(&node, &machine, name, 500));
     for call in ["lock", "checkpoint"] {
         faults(&machine, &format!("refuse={call}"));
         let why = refused(&node, &["suspend", "a"]);
@@ -247,7 +253,7 @@ fn a_refusal_leaves_it_as_it_was() {
             why.contains("refused cuCheckpointProcess") && why.contains("it is not suspended"),
             "{why}"
         );
-        a.gets(&machine, MORE);
+        [&a, &b].iter().for_each(|it| it.gets(&machine, MORE));
         assert!(!is_suspended(&node, "a"));
     }
     faults(&machine, "none");
@@ -259,6 +265,7 @@ fn a_refusal_leaves_it_as_it_was() {
         "{why}"
     );
     assert!(is_suspended(&node, "a"));
+    b.gets(&machine, MORE);
     faults(&machine, "none");
     must(&node, &["resume", "a"]);
     a.gets(&machine, MORE);
@@ -430,11 +437,12 @@ fn a_driver_without_checkpoints_moves_nothing() {
 #[test]
 fn a_process_that_a_checkpoint_lost_is_named() {
     let (node, machine) = node();
-    let a = Tenant::start(&node, &machine, "a", 500);
+    let [a, b] = ["a", "b"].map(|name| Tenant::start(&node, &machine, name, 500));
     faults(&machine, "half=checkpoint");
     let why = refused(&node, &["suspend", "a"]);
     let lost = format!("has lost the memory of process {}; end it; it is not suspended", a.pid());
     assert!(why.contains("refused cuCheckpointProcessCheckpoint") && why.contains(&lost), "{why}");
+    b.gets(&machine, MORE);
 }
 
 /// The driver does not return from a call: others have their turns meanwhile, and once it returns the container goes

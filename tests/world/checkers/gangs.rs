@@ -113,6 +113,12 @@ impl Gangs {
         Ok(())
     }
 
+    /// Whether one waits whose service is promised.
+    #[must_use]
+    pub fn any_waits(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
     /// The engine asks to be called at `at`.
     pub fn asks(&mut self, at: Option<u64>) {
         self.deadline = at;

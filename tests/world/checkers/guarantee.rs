@@ -37,6 +37,12 @@ struct Owed {
 }
 
 impl Guarantee {
+    /// Whether a container with a share is owed time.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.owed.values().any(|owed| owed.time > 0)
+    }
+
     /// Advances the clock.
     ///
     /// # Errors

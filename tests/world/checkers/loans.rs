@@ -24,9 +24,9 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::snapshot::{Snapshot, SuspensionState};
 
-use super::Objection;
 use super::memory::Ledger;
 use super::requests::Requests;
+use super::{Met, Objection};
 use crate::observer::{LaneKey, Observer};
 
 mod refusals;
@@ -102,7 +102,7 @@ pub struct Loans {
     /// A cap or a limit was changed in this step.
     promised: bool,
     /// How often each kind of thing was met.
-    pub met: BTreeMap<&'static str, u64>,
+    pub met: Met,
 }
 
 /// A GPU's memory by the checker's books.

@@ -27,6 +27,9 @@ use gpuslice_wire::units::Bytes;
 
 use crate::observer::{LaneKey, LaneState, Observer, Preemption};
 
+/// In how many steps there was something of which promises speak, under all engines.
+pub type Met = BTreeMap<&'static str, u64>;
+
 /// The text of a broken promise.
 pub type Objection = String;
 
@@ -51,6 +54,7 @@ pub struct Checkers {
     wall_time: wall_time::WallTimes,
     /// The containers that are suspended after the next step.
     suspended: BTreeMap<ContainerId, SuspensionState>,
+    met: Met,
     /// The last steps, to explain an objection.
     trail: VecDeque<(u64, Event, Vec<Action>)>,
 }
@@ -80,6 +84,7 @@ impl Checkers {
             stops: stops::Stops::default(),
             wall_time: wall_time::WallTimes::new(now),
             suspended: BTreeMap::new(),
+            met: Met::new(),
             trail: VecDeque::new(),
         }
     }
@@ -88,8 +93,8 @@ impl Checkers {
     pub fn restart(&mut self, now: u64) {
         let memory = self.memory.restart();
         let loans = self.loans.restart();
-        let trail = std::mem::take(&mut self.trail);
-        *self = Checkers { memory, loans, trail, ..Checkers::new(self.config, now) };
+        let (met, trail) = (std::mem::take(&mut self.met), std::mem::take(&mut self.trail));
+        *self = Checkers { memory, loans, met, trail, ..Checkers::new(self.config, now) };
     }
 
     /// Checks one step.
@@ -149,6 +154,7 @@ impl Checkers {
         self.priority.after_step(&self.seen)?;
         self.gangs.after_step(&self.seen)?;
         self.stops.after_step(&self.seen)?;
+        self.meet(actions);
         match event {
             Event::Claims { .. } => Ok(()), // a claim changes no ledger by itself
             _ => {
@@ -173,10 +179,26 @@ impl Checkers {
         }
     }
 
-    /// How often loans were met, under all engines.
+    /// Counts what promises about time speak of: where no world has it, its checker checks nothing.
+    fn meet(&mut self, actions: &[Action]) {
+        let any = |such: fn(&LaneState) -> bool| self.seen.lanes.values().any(such);
+        let there = [
+            ("gang waits", self.gangs.any_waits()),
+            ("share owed", self.guarantee.owes()),
+            ("share's cap paid", any(|it| it.share > 0 && it.capped() && it.billed > 0)),
+            ("overrun", any(|it| it.overrun)),
+            ("stop", actions.iter().any(|it| matches!(it, Action::Stop { .. }))),
+            ("guard turn", self.priority.guard_began(self.seen.now)),
+        ];
+        for (what, _) in there.into_iter().filter(|(_, is)| *is) {
+            *self.met.entry(what).or_default() += 1;
+        }
+    }
+
+    /// What was met.
     #[must_use]
-    pub fn met(&self) -> BTreeMap<&'static str, u64> {
-        self.loans.met.clone()
+    pub fn met(&self) -> Met {
+        self.met.iter().chain(&self.loans.met).map(|(what, times)| (*what, *times)).collect()
     }
 
     /// The time of the last step.

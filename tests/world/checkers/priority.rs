@@ -37,6 +37,12 @@ struct Gpu {
 pub struct Priority(BTreeMap<GpuUuid, Gpu>);
 
 impl Priority {
+    /// Whether a guard turn began at this time.
+    #[must_use]
+    pub fn guard_began(&self, now: u64) -> bool {
+        self.0.values().any(|gpu| gpu.guard.contains(&Some(now)))
+    }
+
     /// After a step.
     ///
     /// # Errors

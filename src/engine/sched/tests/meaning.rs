@@ -105,12 +105,12 @@ fn a_late_container_is_counted_once_a_turn() {
     }
 }
 
-/// Turns of a container whose kernel never ends, beside another one, within `end` ms: when they began. It is
-/// charged for all of that time.
-fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
+/// Turns of a container whose kernel never ends, beside another one, within `end` ms: when they began, and how long
+/// the turns after the first one are, µs. It is charged for all of that time.
+fn turns_of_the_endless(shares: [u32; 2], end: u64) -> (Vec<u64>, Vec<u64>) {
     let mut rig = Rig::new(&[(1, shares[0], false), (1, shares[1], false)]);
     (0..2).for_each(|who| rig.wake(0, who));
-    let (mut began, mut before) = (Vec::new(), None);
+    let (mut began, mut lengths, mut before) = (Vec::new(), Vec::new(), None);
     for ms in 0..end {
         rig.at(ms * MS);
         if let Phase::Closing { index: ContainerIndex(1), .. } = rig.turns.phase {
@@ -119,6 +119,7 @@ fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
         let holder = rig.holder();
         if holder == Some(0) && before != holder {
             began.push(ms);
+            lengths.push(rig.length_us());
         }
         before = holder;
     }
@@ -126,14 +127,14 @@ fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     // The other one waited for it once, and for its turns.
     let other = rig.used_ms(1) + 2_008 + 9 * began.len() as u64;
     assert!(other >= end, "{other} of {end} ms: {began:?}");
-    began
+    (began, lengths.split_off(1))
 }
 
 /// Its kernel may wait for a launch of another of its processes: it gets turns, however much it is charged
 /// meanwhile, and is waited for only once.
 #[test]
 fn an_overrun_container_has_turns_and_pays_for_them() {
-    let began = turns_of_the_endless([0, 0], 30_000);
+    let (began, _) = turns_of_the_endless([0, 0], 30_000);
     assert_eq!(began[0], 0);
     assert!((2_008..=2_020).contains(&began[1]), "{began:?}");
     assert!(began.len() >= 8, "{began:?}");
@@ -145,8 +146,8 @@ fn an_overrun_container_has_turns_and_pays_for_them() {
 /// rarely.
 #[test]
 fn an_overrun_container_has_turns_that_its_cap_does_not_pay_for() {
-    let began = turns_of_the_endless([50, 0], 40_000);
-    assert_eq!(began.len(), 6, "{began:?}");
+    let (began, lengths) = turns_of_the_endless([50, 0], 40_000);
+    assert_eq!(lengths, [1_000; 5], "{began:?}");
     for two in began[1..].windows(2) {
         assert!(two[1] >= 2 * two[0] - 100, "{began:?}");
     }
