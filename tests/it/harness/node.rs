@@ -5,7 +5,7 @@ use super::caps::Caps;
 use super::profiles::{simulated, strict};
 use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
-use gpuslice_sim_device::{Machine, Role};
+use gpuslice_sim_device::{Config, Machine, Role};
 use gpuslice_wire::admin::{Admission, Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::owner::Owner;
@@ -371,6 +371,12 @@ impl Drop for Node {
         }
         assert!(exceeded.is_empty(), "above the cap: {exceeded:?}");
     }
+}
+
+/// Arms these faults of a node's device.
+pub fn faults(machine: &Machine, text: &str) {
+    let config = Config::parse(&format!("fault={text}")).expect("a fault");
+    machine.set_faults(config.faults);
 }
 
 /// A container's id.

@@ -66,22 +66,28 @@ fn a_successor_waits_for_the_memory_of_an_ended_process() {
 /// A daemon that never asks NVML, or has none, does not know what the device still has.
 #[test]
 fn without_accounting_an_end_counts_at_once() {
+    // On a busy machine this may take as long as the longest wait for NVML.
     for has_nvml in [true, false] {
-        let mut node = Node::new();
-        node.set_gpus("devices=1,mem=1GiB,context=64MiB,exit=60s");
-        if !has_nvml {
-            let nvml = node.root().join("driver/libnvidia-ml.so.1");
-            std::fs::remove_file(nvml).expect("there");
-        }
-        node.start_configured(if has_nvml { "accounting_interval_ms = 0\n" } else { "" });
-        node.must_admit(CONTAINER, Bytes(CAP));
-        let device = DeviceView::of(&node);
-        let (mut first, took, _) = holder(&node);
-        assert_eq!(took, 0);
-        first.kill();
-        node.wait_refunded(CONTAINER);
-        assert!(device.used() >= MOST, "the device has it for a minute more");
+        assert!((0..3).any(|_| counts_at_once(has_nvml)), "never before 5 s, {has_nvml}");
     }
+}
+
+fn counts_at_once(has_nvml: bool) -> bool {
+    let mut node = Node::new();
+    node.set_gpus("devices=1,mem=1GiB,context=64MiB,exit=60s");
+    if !has_nvml {
+        std::fs::remove_file(node.root().join("driver/libnvidia-ml.so.1")).expect("there");
+    }
+    node.start_configured(if has_nvml { "accounting_interval_ms = 0\n" } else { "" });
+    node.must_admit(CONTAINER, Bytes(CAP));
+    let device = DeviceView::of(&node);
+    let (mut first, took, _) = holder(&node);
+    assert_eq!(took, 0);
+    let killed = Instant::now();
+    first.kill();
+    node.wait_refunded(CONTAINER);
+    assert!(device.used() >= MOST, "the device has it for a minute more");
+    killed.elapsed() < Duration::from_secs(5)
 }
 
 /// On a driver that frees at once, a successor waits no longer than until NVML can show it.

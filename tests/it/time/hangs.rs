@@ -7,9 +7,9 @@ use super::preempt::{node_started, number, start, start_with_fault};
 use super::strangers::{Named, drive, tell};
 use super::{Tenant, settles};
 use crate::harness::fuse::Unanswering;
-use crate::harness::node::Node;
+use crate::harness::node::{Node, faults};
 use crate::harness::{eventually, go_before_other_work, skip};
-use gpuslice_sim_device::{Config, Machine};
+use gpuslice_sim_device::Machine;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::Bytes;
 use nix::sys::signal::Signal;
@@ -52,8 +52,7 @@ impl Scene {
     }
 
     pub fn faults(&self, text: &str) {
-        let config = Config::parse(&format!("fault={text}")).expect("a fault");
-        self.machine.set_faults(config.faults);
+        faults(&self.machine, text);
     }
 
     /// The honest ones divide their time 1:3 while `meanwhile` is called again and again: in one of twenty

@@ -2,10 +2,10 @@
 
 use super::events::last;
 use super::{Tenant, bill, shown, stopped_only_when_late};
-use crate::harness::node::Node;
+use crate::harness::node::{Node, faults};
 use crate::harness::profiles::simulated;
 use crate::harness::{PATIENCE, eventually};
-use gpuslice_sim_device::{Config, Machine, Seq, Status};
+use gpuslice_sim_device::{Machine, Seq, Status};
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Bytes, GIB, Weight};
 use nix::sys::signal::Signal;
@@ -118,14 +118,11 @@ fn a_long_kernel_is_stopped_and_goes_on() {
         assert_eq!(shown(&node, container)["time_enforcement"], "preempt");
     }
     // A driver that refuses to resume is asked again and again.
-    let faults = |text: &str| {
-        machine.set_faults(Config::parse(&format!("fault={text}")).expect("a fault").faults);
-    };
-    faults("refuse=resume");
+    faults(&machine, "refuse=resume");
     eventually("a refusal", || node.log().contains("not resumed; trying again"));
     drop(high);
     node.wait_disconnected("b");
-    faults("none");
+    faults(&machine, "none");
     // Now it has the GPU to itself again, as far as it needs it.
     low.gets(&machine, Duration::from_micros(LONG_US));
     eventually("the end of a long kernel", || end_of(&low, &machine, first).is_some());

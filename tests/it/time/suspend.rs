@@ -5,9 +5,9 @@
 use super::helpers::{Helper, helpers};
 use super::{Tenant, must, node};
 use crate::harness::cli::{self, command, json, refusal, refused};
-use crate::harness::node::Node;
+use crate::harness::node::{Node, faults};
 use crate::harness::{eventually, target_dir};
-use gpuslice_sim_device::{Config, Machine, ProcessState, Role};
+use gpuslice_sim_device::{Machine, ProcessState, Role};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -39,17 +39,16 @@ fn used(machine: &Machine) -> u64 {
     machine.mem_info(0).expect("a GPU").used
 }
 
-fn faults(machine: &Machine, text: &str) {
-    let config = Config::parse(&format!("fault={text}")).expect("a fault");
-    machine.set_faults(config.faults);
-}
-
 /// The kinds of events of a container that suspensions have.
 fn events(node: &Node, container: &str) -> Vec<(String, Value)> {
     let all = cli::events(node, &["--slice", container])
         .into_iter()
         .map(|event| (event["event"].as_str().expect("a kind").to_owned(), event));
     all.filter(|(kind, _)| ["suspended", "resumed", "not-moved"].contains(&kind.as_str())).collect()
+}
+
+fn kinds(node: &Node) -> Vec<String> {
+    events(node, "a").into_iter().map(|(kind, _)| kind).collect()
 }
 
 #[test]
@@ -86,22 +85,29 @@ fn memory_is_free_for_others_and_work_goes_on() {
     for word in ["suspend", "resume"] {
         assert!(refused(&node, &[word, "nobody"]).contains("no slice"));
     }
-    let events = events(&node, "a");
-    let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
-    assert_eq!(kinds, ["suspended", "resumed"]);
+    assert_eq!(kinds(&node), ["suspended", "resumed"]);
     let me = nix::unistd::getuid().as_raw();
-    assert!(events.iter().all(|(_, it)| it["uid"] == me && it["bytes"].as_u64() >= Some(HELD)));
+    assert!(
+        events(&node, "a")
+            .iter()
+            .all(|(_, it)| it["uid"] == me && it["bytes"].as_u64() >= Some(HELD))
+    );
 }
 
-/// The daemon is killed, and another one resumes the container.
+/// The daemon is killed, and another one resumes the container. A process that has not reconnected to it waits for that
+/// as well: its slice is not removed.
 #[test]
 fn a_restarted_daemon_knows_it() {
     let (mut node, machine) = node();
     let a = Tenant::start(&node, &machine, "a", 500);
     must(&node, &["suspend", "a"]);
+    a.signal(Signal::SIGSTOP);
     node.end_daemon(Signal::SIGKILL);
     node.start_daemon(&[]);
     assert!(is_suspended(&node, "a"));
+    let why = refused(&node, &["rm", "a"]);
+    assert!(why.contains("is suspended, and its processes wait"), "{why}");
+    a.signal(Signal::SIGCONT);
     let stands = a.busy(&machine);
     let b = Tenant::start(&node, &machine, "b", 500);
     b.gets(&machine, MORE);
@@ -138,22 +144,6 @@ fn a_stopped_process_of_a_move_that_was_cut_short() {
     a.signal(Signal::SIGCONT);
     must(&node, &["resume", "a"]);
     goes_on(&mut a);
-}
-
-/// A process that has not reconnected to a restarted daemon waits for the resume as well: its slice is not removed.
-#[test]
-fn a_suspended_process_without_a_connection_keeps_its_slice() {
-    let (mut node, machine) = node();
-    let a = Tenant::start(&node, &machine, "a", 500);
-    must(&node, &["suspend", "a"]);
-    kill(a.pid(), Signal::SIGSTOP).expect("it lives");
-    node.end_daemon(Signal::SIGKILL);
-    node.start_daemon(&[]);
-    let why = refused(&node, &["rm", "a"]);
-    assert!(why.contains("is suspended, and its processes wait"), "{why}");
-    kill(a.pid(), Signal::SIGCONT).expect("it lives");
-    must(&node, &["resume", "a"]);
-    a.gets(&machine, MORE);
 }
 
 /// A program that computes nothing and waits for its streams and its context every 20 ms.
@@ -269,8 +259,7 @@ fn a_refusal_leaves_it_as_it_was() {
     faults(&machine, "none");
     must(&node, &["resume", "a"]);
     a.gets(&machine, MORE);
-    let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
-    assert_eq!(kinds, ["not-moved", "not-moved", "suspended", "not-moved", "resumed"]);
+    assert_eq!(kinds(&node), ["not-moved", "not-moved", "suspended", "not-moved", "resumed"]);
 }
 
 /// A driver's calls for a process that is stopped hang: it is refused before, and so is a resume.
@@ -344,8 +333,7 @@ fn a_resume_waits_for_the_room_that_strangers_have() {
     stranger.mem_free(taken.key).expect("it is ours");
     must(&node, &["resume", "a"]);
     a.gets(&machine, MORE);
-    let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
-    assert_eq!(kinds, ["suspended", "not-moved", "resumed"]);
+    assert_eq!(kinds(&node), ["suspended", "not-moved", "resumed"]);
 }
 
 /// The process that calls the driver, while it has or waits for a move.
@@ -398,8 +386,7 @@ fn a_worker_that_dies_before_its_next_move() {
         assert_ne!(worker(&node), Some(kept));
     }
     a.gets(&machine, MORE);
-    let kinds: Vec<String> = events(&node, "a").into_iter().map(|(kind, _)| kind).collect();
-    assert_eq!(kinds, ["suspended", "resumed", "suspended", "resumed"]);
+    assert_eq!(kinds(&node), ["suspended", "resumed", "suspended", "resumed"]);
 }
 
 /// The worker is killed while a driver restores. That goes on and leaves the process locked: another worker unlocks it.
