@@ -44,8 +44,8 @@ pub fn fail<T>(why: impl Display) -> Outcome<T> {
     Err(Stop::Fail(why.to_string()))
 }
 
-/// Which of several right answers this process was given. Drivers differ there, and a slice may not differ from the bare
-/// device: the line of a case that passes has them.
+/// Which of several right answers this process was given. Drivers differ there, and a slice may not differ from the
+/// bare device: the line of a case that passes has them.
 static ANSWERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Notes an answer.

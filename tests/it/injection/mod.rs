@@ -2,9 +2,9 @@
 //!
 //! A shim is as strong as the routes around it. One table ([`ROUTES`]) lists the routes and, for each
 //! injection method, today's outcome: *caught* (an allocation beyond the slice's cap was refused),
-//! *open* (it succeeded), *nothing* (this way leads to no driver) or *crash* (of a static program, in which thread-local
-//! variables of a library that it opens are not there: it ends by SIGSEGV in the driver or the shim). The dynamic linker is the real
-//! one; the programs are `tests/apps/injection`, run by a shell. A cell that changes fails the test,
+//! *open* (it succeeded), *nothing* (this way leads to no driver) or *crash*. A static program crashes: thread-local
+//! variables of a library that it opens are not there, so SIGSEGV ends it in the driver or the shim. The dynamic linker
+//! is the real one; the programs are `tests/apps/injection`, run by a shell. A cell that changes fails the test,
 //! whether it got worse or better, because the promise has changed.
 //!
 //! The driver's directory stands for the system's library directory: a clean environment keeps

@@ -114,8 +114,8 @@ fn a_first_context_is_charged_though_the_daemon_ends_before_its_answer() {
     has_the_rest(tenant);
 }
 
-/// The process that asks NVML hangs. The context is there once the daemon has given that process up, which it does after
-/// 10 s (`src/daemon/accounting/supervisor.rs`).
+/// The process that asks NVML hangs. The context is there once the daemon has given that process up, which it does
+/// after 10 s (`src/daemon/accounting/supervisor.rs`).
 #[test]
 fn a_first_context_is_there_although_nvml_hangs() {
     let node = Node::start_with("devices=1,mem=2GiB,context=518MiB");
