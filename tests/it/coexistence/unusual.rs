@@ -16,13 +16,8 @@ use std::sync::OnceLock;
 /// Bytes of the neighbour's context and of what it allocates.
 const FILLED: u64 = 128 << 20;
 
-/// A container that always has work, while this lives.
-struct Neighbour {
-    tenant: Child,
-    machine: Machine,
-    /// Its process, when it had all its memory.
-    first: ProcessInfo,
-}
+/// A container that always has work, while this lives; its device, and its process when it had all its memory.
+struct Neighbour(Child, Machine, ProcessInfo);
 
 impl Neighbour {
     fn start(node: &Node, place: Place) -> Neighbour {
@@ -35,17 +30,18 @@ impl Neighbour {
         let filled = || machine.processes(0).ok()?.into_iter().find(|it| it.used_bytes >= FILLED);
         eventually("its memory", || filled().is_some());
         let first = filled().expect("just seen");
-        let neighbour = Neighbour { tenant, machine, first };
+        let neighbour = Neighbour(tenant, machine, first);
         neighbour.goes_on();
         neighbour
     }
 
     /// It has its memory, and works.
     fn goes_on(&self) {
-        let all = || self.machine.processes(0).expect("a GPU").into_iter();
-        let now = || all().find(|it| it.pid == self.first.pid).expect("it lives");
+        let Neighbour(_, machine, first) = self;
+        let all = || machine.processes(0).expect("a GPU").into_iter();
+        let now = || all().find(|it| it.pid == first.pid).expect("it lives");
         let before = now();
-        assert_eq!(before.used_bytes, self.first.used_bytes);
+        assert_eq!(before.used_bytes, first.used_bytes);
         eventually("the neighbour goes on", || now().busy_ns > before.busy_ns);
     }
 }
@@ -53,8 +49,8 @@ impl Neighbour {
 impl Drop for Neighbour {
     fn drop(&mut self) {
         // Without a reader it ends.
-        drop(self.tenant.stdout.take());
-        let _ = self.tenant.wait();
+        drop(self.0.stdout.take());
+        let _ = self.0.wait();
     }
 }
 

@@ -7,7 +7,7 @@ use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
 use gpuslice_sim_device::{Config, Machine, Role};
 use gpuslice_wire::admin::{Admission, Answer, Command as AdminCommand, Denial, MemoryAsk};
-use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::owner::Owner;
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::snapshot::Snapshot;
@@ -317,28 +317,25 @@ impl Node {
         self.admin().ask(&AdminCommand::Dismiss { container: id(container) })
     }
 
-    /// Reserved and number of clients of a container's lane 0, as the daemon lists it.
-    pub fn slice(&self, container: &str) -> Option<(Bytes, u32)> {
+    /// A container's cap on its lane 0, what is reserved there, and its number of clients, as the daemon lists it.
+    fn lane_0(&self, container: &str) -> Option<(Bytes, Bytes, u32)> {
+        let container = id(container);
         self.admin().list().into_iter().find_map(|row| match row {
-            Snapshot::Slice { container: whose, lane, reserved, clients, .. }
-                if whose == id(container) && lane.0 == 0 =>
-            {
-                Some((reserved, clients))
+            Snapshot::Slice { container: it, lane: Lane(0), cap, reserved, clients, .. } => {
+                (it == container).then_some((cap, reserved, clients))
             }
             _ => None,
         })
     }
 
+    /// Reserved and number of clients of a container's lane 0.
+    pub fn slice(&self, container: &str) -> Option<(Bytes, u32)> {
+        self.lane_0(container).map(|(_, reserved, clients)| (reserved, clients))
+    }
+
     /// A container's cap on its lane 0.
     pub fn cap(&self, container: &str) -> Option<Bytes> {
-        self.admin().list().into_iter().find_map(|row| match row {
-            Snapshot::Slice { container: whose, lane, cap, .. }
-                if whose == id(container) && lane.0 == 0 =>
-            {
-                Some(cap)
-            }
-            _ => None,
-        })
+        self.lane_0(container).map(|(cap, ..)| cap)
     }
 
     /// Waits until a container has nothing reserved and no clients.

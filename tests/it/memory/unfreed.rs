@@ -2,12 +2,11 @@
 
 use super::{CONTAINER, DeviceView, MIB, Tenant};
 use crate::harness::agent::Agent;
-use crate::harness::node::{Node, id};
+use crate::harness::node::Node;
 use crate::harness::wire::TenantClient;
 use crate::harness::{PATIENCE, eventually};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::Bytes;
 use nix::sys::signal::{Signal, kill};
@@ -30,14 +29,7 @@ fn holder(node: &Node) -> (Tenant, u64, Duration) {
 }
 
 fn reserved(node: &Node) -> u64 {
-    let rows = node.admin().list();
-    let of_it = rows.iter().find_map(|row| match row {
-        Snapshot::Slice { container, reserved, .. } if *container == id(CONTAINER) => {
-            Some(reserved.0)
-        }
-        _ => None,
-    });
-    of_it.expect("a slice")
+    node.slice(CONTAINER).expect("a slice").0.0
 }
 
 /// A process that takes the place of a killed one waits for its memory, and is not refused.
