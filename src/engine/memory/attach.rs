@@ -159,7 +159,9 @@ impl Engine {
             .collect();
         let holds_nothing = held.iter().all(|&bytes| bytes == Bytes::ZERO);
         let anew = self.config.sees_devices && holds_nothing;
-        let began_anew = holds_nothing && self.has_apart(index, process);
+        // It goes on with an account that began anew, beside the one that was not taken over.
+        let goes_on_anew = former.iter().any(|it| it.began_anew);
+        let began_anew = goes_on_anew || holds_nothing && self.has_apart(index, process);
         let is_suspended = self.is_suspended(index);
         let (gpus, now) = (&self.gpus, self.now);
         let container = self.containers.get_mut(index)?;

@@ -197,11 +197,10 @@ impl Engine {
     /// time, because it began anew. A process that said what it holds has other copies, which may attach a little late.
     fn forget_unclaimed(&mut self, index: ContainerIndex, actions: &mut Actions) {
         let all = || self.clients_of(index).filter(|it| it.process.is_some());
-        let began_anew =
-            |process| all().any(|it| it.began_anew && it.connected && it.process == process);
+        let began_anew = |process| all().any(|it| it.began_anew && it.process == process);
         let ids = self.containers.get(index).map(|it| it.clients.as_slice());
         let unclaimed = ids.into_iter().flatten().copied().filter(|id| {
-            let client = self.clients.get(*id).filter(|it| !it.connected);
+            let client = self.clients.get(*id).filter(|it| !it.connected && !it.began_anew);
             client.is_some_and(|it| began_anew(it.process))
         });
         let unclaimed: Vec<ClientId> = unclaimed.collect();

@@ -197,6 +197,8 @@ impl Container {
         let need = self.unit * (1 + self.random.below(8));
         let wish = need * (1 + self.random.below(2));
         let request = Request::Reserve { lane: Lane(0), need: Bytes(need), wish: Bytes(wish) };
+        // The daemon that is asked is known before what it may have of the others, which depends on its life.
+        self.peers[at].attached(&self.socket)?;
         let before: u64 = self.peers.iter().map(Peer::charged_at_most).sum();
         if before + wish + PROGRAM > CAP {
             let bytes = self.peers[at].holds / 2;
@@ -212,18 +214,22 @@ impl Container {
                 Ok(())
             }
             Some(other) => {
-                let rows = self.rows();
-                Err(format!("{need} to {wish} beside {before}: {other:?}, while {rows:?}"))
+                let (rows, told) = (self.rows(), self.told());
+                Err(format!("{need} to {wish} beside {before}: {other:?}, while {rows:?}; {told}"))
             }
         }
     }
 
-    /// What the daemon has of it, and of itself.
-    fn rows(&self) -> Vec<Snapshot> {
+    /// The daemon's administrator; none while the daemon is away.
+    fn admin(&self) -> Option<AdminClient> {
         let runtime_dir =
             self.socket.ancestors().nth(4).expect("c/ID/inside/tenant.sock is below it");
-        let admin = AdminClient::connect(&runtime_dir.join("admin.sock"));
-        let mut rows = admin.map(|admin| admin.list()).unwrap_or_default();
+        AdminClient::connect(&runtime_dir.join("admin.sock")).ok()
+    }
+
+    /// What the daemon has of it, and of itself.
+    fn rows(&self) -> Vec<Snapshot> {
+        let mut rows = self.admin().map(|admin| admin.list()).unwrap_or_default();
         rows.retain(|row| match row {
             Snapshot::Slice { container, .. } => container.to_string() == self.name,
             Snapshot::Daemon { .. } => true,
@@ -232,18 +238,18 @@ impl Container {
         rows
     }
 
-    /// For a person: what the ledger has of it, what each process holds, and what the daemon knows of each.
-    fn told(&self, node: &Node, booked: u64) -> String {
+    /// For a person: what each of its processes holds, and what the daemon knows of each.
+    fn told(&self) -> String {
         let peers = self.peers.iter();
-        let peers = peers.map(|it| (it.agent.pid(), it.holds, it.link.is_some(), it.life));
+        let peers = peers.map(|it| (it.agent.pid(), it.holds, it.most, it.link.is_some(), it.life));
         let peers: Vec<_> = peers.collect();
-        let admin = node.admin();
-        let container = id(&self.name);
-        admin.0.send(9, &AdminCommand::Processes { container }).expect("the daemon reads");
-        let next = || admin.0.message::<Snapshot>().map(|it| it.1);
+        let (admin, container) = (self.admin(), id(&self.name));
+        let ask = |it: &AdminClient| it.0.send(9, &AdminCommand::Processes { container }).ok();
+        let admin = admin.filter(|it| ask(it).is_some());
+        let next = || admin.as_ref()?.0.message::<Snapshot>().map(|it| it.1);
         let rows = std::iter::from_fn(next).take_while(|it| !matches!(it, Snapshot::End { .. }));
         let rows: Vec<Snapshot> = rows.collect();
-        format!("{}: {booked} booked; pid, holds, attached, life: {peers:?}; {rows:?}", self.name)
+        format!("{}: pid, holds, most, attached, life: {peers:?}; {rows:?}", self.name)
     }
 
     /// A request for the whole cap, which must be refused while others hold something.
@@ -345,7 +351,7 @@ fn agree(node: &Node, device: &DeviceView, containers: &[Container]) {
         assert!(
             start.elapsed() < PATIENCE,
             "the ledger has {booked} bytes, processes {real}: {:#?}",
-            containers.iter().map(|it| it.told(node, ledger[&it.name])).collect::<Vec<_>>()
+            containers.iter().map(|it| (ledger[&it.name], it.told())).collect::<Vec<_>>()
         );
         std::thread::sleep(Duration::from_millis(20));
     }

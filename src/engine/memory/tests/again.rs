@@ -156,6 +156,24 @@ fn an_account_that_no_copy_claims_ends_after_the_wait() {
     assert_eq!(reserved(&rig), 30, "the other process may be stopped");
 }
 
+/// So does one whose process loses the connection that began anew, whether it attaches once more or not.
+#[test]
+fn an_account_that_no_copy_claims_ends_beside_a_connection_that_was_lost() {
+    for attaches in [false, true] {
+        let (mut rig, known) = restored(&[60]);
+        let anew = attach(&mut rig, Some(1), held(0)).expect("in");
+        assert_eq!(answers(&rig.reserve(anew, 20, 20)), [(anew, Some(20))]);
+        rig.step(Event::Left { client: anew });
+        if attaches {
+            attach(&mut rig, Some(1), held(20)).expect("what it was granted");
+        }
+        assert_eq!(reserved(&rig), 80);
+        rig.now = 750 * MS;
+        assert_eq!(over(&rig.step(Event::Tick)), [known[0]]);
+        assert_eq!(reserved(&rig), 20, "attached again: {attaches}");
+    }
+}
+
 /// Each has its own account, and says so. The time is a guess, and a late copy was told that its claim is a lie.
 #[test]
 fn a_copy_that_attaches_late_has_its_account() {
