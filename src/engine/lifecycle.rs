@@ -499,7 +499,8 @@ pub(crate) struct Client {
     pub(crate) process: Option<Process>,
     /// It has a connection.
     pub(crate) connected: bool,
-    /// It said that it holds nothing, and took over no account that holds something: another copy's, perhaps.
+    /// It said that it holds nothing, and took over no account that holds something: another copy's, perhaps. So is one
+    /// that took over the account of such a connection.
     pub(crate) began_anew: bool,
     pub(crate) lanes: ByLane<ClientLane>,
 }

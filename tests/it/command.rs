@@ -1,6 +1,7 @@
 //! `gpuslice run` and `ps` as users run them: real tenants, both injection methods, bad input.
 
 use crate::harness::node::Node;
+use crate::harness::process::children;
 use crate::harness::profiles::simulated;
 use crate::harness::{copy_of, copy_program, eventually, is_root, skip, target_dir};
 use gpuslice_wire::units::GIB;
@@ -337,10 +338,9 @@ fn ps_shows_a_running_tenant_until_it_ends() {
 
 /// Interrupts the tenant under `gpuslice run`, as Ctrl-C at a terminal does.
 fn interrupt(run: &std::process::Child) {
-    let children = format!("/proc/{0}/task/{0}/children", run.id());
-    let children = std::fs::read_to_string(children).expect("a live process");
-    for child in children.split_whitespace() {
-        let pid = nix::unistd::Pid::from_raw(child.parse().expect("a pid"));
+    let started = children(nix::unistd::Pid::from_raw(run.id().cast_signed()));
+    assert!(!started.is_empty(), "a live process");
+    for pid in started {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("a live child");
     }
 }

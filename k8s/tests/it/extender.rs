@@ -351,7 +351,7 @@ async fn the_programs_end_with_success_when_they_are_told() {
     while told.elapsed() < Duration::from_secs(4) {
         let answers = answers(&address).await;
         let connects = TcpStream::connect(&beside).await;
-        // They listen for 5 s, and on a busy machine a question takes longer than what is left of these.
+        // Both programs listen for 5 s more. On a busy machine one question may take longer than the time left.
         if told.elapsed() < Duration::from_secs(5) {
             assert!(answers.expect("it still listens").starts_with("HTTP/1.1 "));
             connects.expect("so does the webhook");

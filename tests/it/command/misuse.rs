@@ -7,6 +7,7 @@ use super::{
 };
 use crate::harness::cli::said;
 use crate::harness::node::{Node, denied};
+use crate::harness::process::children;
 use crate::harness::{copy_program, eventually, names, programs_of, skip, target_dir};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{Bytes, GIB};
@@ -134,13 +135,10 @@ fn terminal_signals_do_not_reach_a_private_daemon() {
     let place = tempfile::tempdir().expect("a directory");
     let mut child = started(place.path(), "preload", "trap exit INT");
     let of = pid(&child);
-    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).expect("a process");
-    let children =
-        children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().expect("a pid")));
     let is_daemon = |pid: &Pid| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "gpusliced\n")
     };
-    let daemon = children.into_iter().find(is_daemon).expect("a private daemon");
+    let daemon = children(of).into_iter().find(is_daemon).expect("a private daemon");
     assert_ne!(getpgid(Some(daemon)), getpgid(Some(of)));
     let ours = programs_of(place.path());
     assert!(

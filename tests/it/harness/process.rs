@@ -4,7 +4,7 @@ use super::node::Node;
 use super::target_dir;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Pid, Uid, gettid, setgroups, setresgid, setresuid};
 use std::fs::read_to_string;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -79,18 +79,28 @@ pub fn private_mounts() -> io::Result<()> {
     Ok(mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?)
 }
 
+/// The processes that this one's first thread has started; none if it is gone.
+pub fn children(pid: Pid) -> Vec<Pid> {
+    children_of_thread(&format!("/proc/{pid}/task/{pid}"))
+}
+
+fn children_of_thread(directory: &str) -> Vec<Pid> {
+    let text = read_to_string(format!("{directory}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|it| it.parse().ok().map(Pid::from_raw)).collect()
+}
+
 /// What each thread of this test's processes is doing, a line each: its name and state, the system call in which it is
 /// with the arguments, where the kernel waits, and what its first descriptor argument is. A test that gave up tells
 /// with it which of its programs hung, and where.
 pub fn of_this_test() -> String {
-    of_children(&format!("/proc/self/task/{}", nix::unistd::gettid()))
+    of_children(&format!("/proc/self/task/{}", gettid()))
 }
 
-/// The same of the children of one thread, and of theirs.
-fn of_children(task: &str) -> String {
+/// The same of the processes that one thread has started, and of theirs.
+fn of_children(directory: &str) -> String {
     let read = |path: String| read_to_string(path).unwrap_or_default();
     let mut lines = String::new();
-    for pid in read(format!("{task}/children")).split_whitespace() {
+    for pid in children_of_thread(directory) {
         lines += &format!(
             "process {pid}: {}\n",
             read(format!("/proc/{pid}/cmdline")).replace('\0', " ")

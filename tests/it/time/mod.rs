@@ -28,7 +28,7 @@ mod wall_time;
 
 use crate::harness::cli::{must, shown};
 use crate::harness::node::Node;
-use crate::harness::process::{KillOnDrop, put_in_slice};
+use crate::harness::process::{KillOnDrop, children, put_in_slice};
 use crate::harness::{PATIENCE, eventually, setting, target_dir};
 use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status, now_ns};
 use gpuslice_wire::units::{Bytes, GIB};
@@ -243,6 +243,7 @@ impl Hiccups {
     /// The same with the run delays of these tenants and of the daemon of these nodes.
     fn of(nodes: &[&Node], tenants: &[&Tenant]) -> Hiccups {
         let pids = nodes.iter().map(|node| node.pid()).chain(tenants.iter().map(|it| it.pid()));
+        // A tenant may be a child of its command.
         let pids: Vec<Pid> = pids.flat_map(|pid| [vec![pid], children(pid)].concat()).collect();
         let (stop, worst) = (Arc::<AtomicBool>::default(), Arc::<[AtomicU64; 2]>::default());
         let (ended, seen) = (stop.clone(), worst.clone());
@@ -288,13 +289,6 @@ fn run_delays(pids: &[Pid]) -> Vec<u64> {
         tasks.into_iter().flatten().flatten().filter_map(delay).sum()
     };
     pids.iter().map(of).collect()
-}
-
-/// The processes that this one's first thread has started: a tenant may be one of its command's.
-fn children(pid: Pid) -> Vec<Pid> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let words = text.unwrap_or_default();
-    words.split_whitespace().filter_map(|it| it.parse().ok().map(Pid::from_raw)).collect()
 }
 
 impl Drop for Hiccups {
