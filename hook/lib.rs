@@ -177,3 +177,24 @@ fn stop(args: &Args, state: &State) -> Result<(), Error> {
     }
     grant::dismiss(&args.runtime_dir, container, grant::deadline())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The registration of a slice or of a claim, called for a stage, beside an annotation of the container.
+    fn wish(registered: &str, stage: &str) -> Result<Wish, Error> {
+        let words = registered.split(' ').chain([stage]).map(Into::into);
+        let text = br#"{"annotations":{"gpuslice.io/memory":"1GiB"}}"#;
+        Wish::of(&Args::parse(words)?, &Config::parse(text)?)
+    }
+
+    /// A container that was refused is stopped, too.
+    #[test]
+    fn two_requests_are_refused_at_the_start_and_not_at_the_stop() {
+        for registered in ["--ask memory=1GiB", "--claim c-1"] {
+            assert!(matches!(wish(registered, "createRuntime"), Err(Error::Ask { .. })));
+            assert!(matches!(wish(registered, "poststop"), Ok(Wish::Slice(_) | Wish::Claims(_))));
+        }
+    }
+}

@@ -225,3 +225,16 @@ const _: () = {
 pub const fn may_launch(turn: u32) -> bool {
     turn % 2 == 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_other_turn_word_allows_launches() {
+        assert_eq!(
+            [0, 1, 2, 3, u32::MAX - 1, u32::MAX].map(may_launch),
+            [false, true, false, true, false, true]
+        );
+    }
+}

@@ -284,23 +284,28 @@ fn child_of(parent: u32) -> Option<u32> {
     pids.find(is_child)
 }
 
+/// A program under strace, which delays some system calls of it; `None` where strace is missing or may not trace.
+fn delayed(program: &str, injected: &str) -> Option<Command> {
+    let strace = |program: &str| {
+        let mut strace = Command::new("strace");
+        let call = injected.split(':').next().unwrap_or_default();
+        strace.args(["-f", "-o", "/dev/null", "-e"]).arg(format!("trace={call}"));
+        strace.arg("-e").arg(format!("inject={injected}")).arg(program).stdin(Stdio::null());
+        strace
+    };
+    let traces = strace("true").output().is_ok_and(|done| done.status.success());
+    traces.then(|| strace(program))
+}
+
 /// Kills it between the command's fork and its PR_SET_PDEATHSIG.
 #[test]
 fn a_command_whose_gpuslice_is_killed_at_its_start_never_runs() {
     let test = "a_command_whose_gpuslice_is_killed_at_its_start_never_runs";
     let node = Node::start();
     let proof = node.root().join("ran");
-    let strace = |program: &str| {
-        let mut strace = Command::new("strace");
-        strace.args(["-f", "-o", "/dev/null", "-e", "trace=prctl"]);
-        strace.args(["-e", "inject=prctl:delay_enter=5000000", program]);
-        strace.stdin(Stdio::null());
-        strace
-    };
-    if !strace("true").output().is_ok_and(|done| done.status.success()) {
+    let Some(mut run) = delayed(env!("CARGO_BIN_EXE_gpuslice"), "prctl:delay_enter=5000000") else {
         return skip(test, "strace is not installed, or may not trace here");
-    }
-    let mut run = strace(env!("CARGO_BIN_EXE_gpuslice"));
+    };
     run.args(["run", "--memory", "1GiB", "--inject", "preload"])
         .arg("--runtime-dir")
         .arg(node.runtime_dir())
@@ -317,4 +322,21 @@ fn a_command_whose_gpuslice_is_killed_at_its_start_never_runs() {
     kill(gpuslice, Signal::SIGKILL).expect("it lives");
     let _ = strace.wait().expect("all of them end");
     assert!(!proof.exists(), "the command ran without its slice's keeper");
+}
+
+/// The daemon closes a connection that says nothing for a second. Here this second passes after the first connection, as
+/// on a busy machine.
+#[test]
+fn a_command_that_is_slow_to_ask_connects_again() {
+    let test = "a_command_that_is_slow_to_ask_connects_again";
+    let node = Node::start();
+    // The first option of a socket that a command sets is that of its connection.
+    let Some(mut ps) =
+        delayed(env!("CARGO_BIN_EXE_gpuslice"), "setsockopt:delay_exit=1500000:when=1")
+    else {
+        return skip(test, "strace is not installed, or may not trace here");
+    };
+    let output =
+        ps.args(["ps", "--runtime-dir"]).arg(node.runtime_dir()).output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
 }
