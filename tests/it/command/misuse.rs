@@ -324,19 +324,19 @@ fn a_command_whose_gpuslice_is_killed_at_its_start_never_runs() {
     assert!(!proof.exists(), "the command ran without its slice's keeper");
 }
 
-/// The daemon closes a connection that says nothing for a second. Here this second passes after the first connection, as
-/// on a busy machine.
+/// The daemon closes a connection that says nothing for a second. Here this second passes after the first connection,
+/// as on a busy machine.
 #[test]
 fn a_command_that_is_slow_to_ask_connects_again() {
     let test = "a_command_that_is_slow_to_ask_connects_again";
     let node = Node::start();
+    node.must_admit("web", Bytes(GIB));
     // The first option of a socket that a command sets is that of its connection.
-    let Some(mut ps) =
-        delayed(env!("CARGO_BIN_EXE_gpuslice"), "setsockopt:delay_exit=1500000:when=1")
-    else {
+    let slow = "setsockopt:delay_exit=1500000:when=1";
+    let Some(mut set) = delayed(env!("CARGO_BIN_EXE_gpuslice"), slow) else {
         return skip(test, "strace is not installed, or may not trace here");
     };
-    let output =
-        ps.args(["ps", "--runtime-dir"]).arg(node.runtime_dir()).output().expect("it starts");
+    set.args(["set", "--weight", "200", "web", "--runtime-dir"]).arg(node.runtime_dir());
+    let output = set.output().expect("it starts");
     assert!(output.status.success(), "{output:?}");
 }
