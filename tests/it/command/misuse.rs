@@ -331,8 +331,8 @@ fn a_command_that_is_slow_to_ask_connects_again() {
     let test = "a_command_that_is_slow_to_ask_connects_again";
     let node = Node::start();
     node.must_admit("web", Bytes(GIB));
-    // The first option of a socket that a command sets is that of its connection.
-    let slow = "setsockopt:delay_exit=1500000:when=1";
+    // With its first one a command asks its connection for the daemon's user.
+    let slow = "getsockopt:delay_exit=1500000:when=1";
     let Some(mut set) = delayed(env!("CARGO_BIN_EXE_gpuslice"), slow) else {
         return skip(test, "strace is not installed, or may not trace here");
     };
