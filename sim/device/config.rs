@@ -128,7 +128,7 @@ struct Key {
 const KIND: &str = "kind";
 const STRICT: &str = "strict";
 
-const KEYS: [Key; 34] = [
+const KEYS: [Key; 35] = [
     key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
@@ -168,6 +168,7 @@ const KEYS: [Key; 34] = [
         "hardware queues of a context, where a stream that waits holds up the others; 0 for one per stream",
     )
     .or("8"),
+    key("overlap", "off", SWITCH_FORM, "work of one context runs at the same time where grids fit").or("on"),
     key("event", "0ns", SPAN_FORM, "the GPU's work for the recording of an event").or("1us..2us"),
     key("exit", "0ns", SPAN_FORM, "time from a process's end until its memory is free").or("1s..3s"),
     key(
@@ -316,6 +317,7 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
         shared: read(value("shared"), long)?,
         late_ns: read(value("late"), most_late)?.least_ns,
         queues: read(value("queues"), |v| number(v).filter(|&n| n <= MAX_QUEUES))?,
+        overlap: read(value("overlap"), switch)?,
         lock: read(value("lock"), switch)?,
         held: read(value("held"), switch)?,
         listed: read(value("listed"), Listing::parse)? as u32,
@@ -323,6 +325,7 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
         mps: read(value("mps"), numbers)?,
         exclusive: read(value("exclusive"), numbers)?,
         lost: read(value("lost"), numbers)?,
+        reserved: 0,
     })
 }
 

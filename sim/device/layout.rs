@@ -12,7 +12,7 @@ use crate::properties::{Properties, Span, mix};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 14;
+pub(crate) const VERSION: u32 = 15;
 pub(crate) const STATE_AT: usize = 32768;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -149,8 +149,8 @@ pub(crate) struct MemoryLimit {
     pub hard: u64,
 }
 
-/// A context and its queue. Sequence numbers count from 0: completed below `head`, pending from
-/// `head` to `tail`; number n lives in `ring[n % RING]`.
+/// A context and its work. Sequence numbers count from 0: all has ended below `head`, and from `head` to `tail` what has
+/// an end; number n lives in `ring[n % RING]`.
 #[repr(C)]
 pub(crate) struct Context {
     pub live: u32,
@@ -174,21 +174,46 @@ pub(crate) struct Context {
     pub slice_ns: u64,
     pub head: u64,
     pub tail: u64,
-    /// Device time used.
+    /// Time in which it had the GPU and did work.
     pub busy_ns: u64,
-    /// Device time asked for: `busy_ns` when all is done.
-    pub asked_ns: u64,
+    /// A bit for each queue that has work.
+    pub used: u32,
+    pub reserved: u32,
+    pub queues: [Queue; MAX_QUEUES as usize],
     pub load: Load,
     pub ring: [Entry; RING as usize],
 }
 
-/// Work: it is complete when the context has used `until_busy_ns` of device time.
+/// A hardware queue of a context (see [`crate::queues`]): numbers of its first and its last piece of work + 1, 0 for
+/// none, and the time that its pieces take one after the other.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Queue {
+    pub first: u64,
+    pub last: u64,
+    pub left_ns: u64,
+}
+
+/// A piece of work.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
-    pub until_busy_ns: u64,
+    /// Time that it still takes.
+    pub left_ns: u64,
+    /// 0 until it begins.
     pub start_ns: u64,
+    /// 0 until it has ended.
     pub end_ns: u64,
+    /// The next piece in its queue: number + 1, 0 for none.
+    pub next: u64,
+    /// A piece in the queue `after_queue` that must have ended before: number + 1, 0 for none.
+    pub after: u64,
+    pub after_queue: u16,
+    pub queue: u16,
+    /// A [`crate::Kind`].
+    pub kind: u16,
+    /// Blocks of a kernel that the device has room for at the same time.
+    pub blocks: u16,
 }
 
 /// Busy time by buckets of `BUCKET_NS`; a bucket counts for the period it names.

@@ -8,8 +8,8 @@
 //! run between accesses. The kernel detects dead processes: each process holds a POSIX lock on one
 //! byte, which its death releases whatever the cause.
 //!
-//! Modules: `properties` is what a driver may be strict in, `layout` the plain data, `time` the clockwork, `memory` the
-//! page table. `quota` has the memory limits of control groups, `high_water` the most memory that slices ever held,
+//! Modules: `properties` is what a driver may be strict in, `layout` the plain data, `time` the clockwork,
+//! `queues` the work of one context, `memory` the page table. `quota` has the memory limits of control groups, `high_water` the most memory that slices ever held,
 //! `process` the table of processes, `repair` the recovery after a process was killed half-way. All of these are pure
 //! functions of the data and a `now`. `machine` puts a lock around them and is the public interface; `machine/kernel`
 //! is the driver's kernel side, `machine/checkpoint` moves a process's memory to the host and back.
@@ -37,6 +37,7 @@ mod mapping;
 mod memory;
 mod process;
 pub mod properties;
+mod queues;
 mod quota;
 mod repair;
 mod slice;
@@ -55,5 +56,5 @@ pub use machine::{Machine, ProcessState, Role};
 pub use quota::UNLIMITED;
 pub use types::{
     ContextId, ContextInfo, Extent, GpuInfo, Kind, Memory, MemoryInfo, MemoryKey, MemoryLimits,
-    ProcessInfo, Seq, SliceMark, Status, Work,
+    ProcessInfo, Recalled, Seq, SliceMark, Status, Work,
 };

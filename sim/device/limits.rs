@@ -33,6 +33,8 @@ pub const BUCKET_NS: u64 = 20_000_000;
 pub const BUCKETS: usize = 64;
 /// Xid events kept for late readers.
 pub const EVENTS: usize = 256;
+/// Blocks that the device holds at once: 132 multiprocessors of 16 blocks each.
+pub const WAVE_BLOCKS: u16 = 132 * 16;
 /// Hardware queues of a context, at most.
 pub const MAX_QUEUES: u32 = 32;
 /// Control groups with memory limits at the same time; deleted groups make room.

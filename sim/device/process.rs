@@ -93,7 +93,8 @@ pub(crate) fn create_context(
     let context = &mut state.contexts[index];
     context.generation = context.generation.wrapping_add(1);
     (context.gpu, context.slot, context.overhead) = (gpu_index as u32, slot as u32, block);
-    (context.head, context.tail, context.busy_ns, context.asked_ns) = (0, 0, 0, 0);
+    (context.head, context.tail, context.busy_ns) = (0, 0, 0);
+    context.relink();
     context.fault_xid = 0;
     (context.group, context.channel, context.disabled) = (0, 0, 0);
     (context.saves, context.slice_ns) = (0, 0);

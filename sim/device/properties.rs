@@ -119,6 +119,8 @@ pub struct Properties {
     pub late_ns: u64,
     /// Hardware queues of a context; 0: each stream has its own.
     pub queues: u32,
+    /// Not 0: work of different queues of a context runs at the same time.
+    pub overlap: u32,
     /// Not 0: a call that blocks holds up the calls of other threads in its context.
     pub lock: u32,
     /// Not 0: a process's end is the close of its last descriptor, in whatever process that is.
@@ -133,6 +135,7 @@ pub struct Properties {
     pub exclusive: u32,
     /// Of those that NVML counts and does not open.
     pub lost: u32,
+    pub reserved: u32,
 }
 
 impl Properties {

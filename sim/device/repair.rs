@@ -7,7 +7,7 @@
 //! it whole enough to be dropped with the rest of that process.
 
 use crate::layout::{Gpu, HELD, Page, SCRUB, Slot, State};
-use crate::limits::{MAX_CONTEXTS, MAX_GPUS, MAX_PENDING, RING};
+use crate::limits::{MAX_CONTEXTS, MAX_GPUS, MAX_PENDING};
 use crate::memory::account;
 
 /// Makes the state consistent again; blocks without holders are assigned to `scrubber` for wiping.
@@ -22,11 +22,7 @@ pub(crate) fn repair(state: &mut State, scrubber: usize) {
     }
     for context in state.contexts.iter_mut().filter(|context| context.live != 0) {
         context.tail = context.tail.clamp(context.head, context.head + MAX_PENDING);
-        let last = match context.tail {
-            0 => 0,
-            tail => context.ring[((tail - 1) % RING) as usize].until_busy_ns,
-        };
-        context.asked_ns = if context.tail == context.head { context.busy_ns } else { last };
+        context.relink();
     }
     repair_queues(state);
 }

@@ -13,7 +13,7 @@
 use crate::layout::{Bucket, Context, Gpu, Load};
 use crate::limits::*;
 use crate::properties::Span;
-use crate::types::Status;
+use crate::types::{Recalled, Seq, Status, Work};
 
 /// Brings a GPU to the moment `now` (earlier moments change nothing).
 pub(crate) fn advance(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
@@ -51,15 +51,14 @@ fn skip_rounds(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
         if context.slice_ns != 0 {
             return;
         }
-        let head = context.ring[(context.head % RING) as usize];
-        if head.start_ns == 0 {
-            return;
-        }
-        let slices = head.until_busy_ns.saturating_sub(context.busy_ns) / slice_ns;
+        let slices = context.until_change() / slice_ns;
         rounds = rounds.min(slices.saturating_sub(1));
     }
+    if rounds == 0 {
+        return;
+    }
     for &index in queue {
-        contexts[usize::from(index)].busy_ns += rounds * slice_ns;
+        contexts[usize::from(index)].skip(rounds * slice_ns);
     }
     gpu.busy_ns += rounds * round;
     gpu.clock_ns += rounds * round;
@@ -93,7 +92,7 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     }
     let budget = if contended { available.min(gpu.slice_left_ns) } else { available };
     let context = &mut contexts[usize::from(front)];
-    let spent = run(context, gpu.clock_ns, budget);
+    let spent = context.run(gpu.clock_ns, budget);
     context.load.add(gpu.clock_ns, spent);
     pass(gpu, spent);
     // Alone, slices follow each other without a switch; a newcomer waits for the end of the present one.
@@ -127,61 +126,23 @@ fn pass(gpu: &mut Gpu, spent: u64) {
     gpu.clock_ns += spent;
 }
 
-/// Runs a context's work from `from` for at most `budget`; returns the time it used.
-fn run(context: &mut Context, from: u64, budget: u64) -> u64 {
-    let (mut time, end) = (from, from + budget);
-    while context.head < context.tail {
-        let entry = &mut context.ring[(context.head % RING) as usize];
-        let remaining = entry.until_busy_ns.saturating_sub(context.busy_ns);
-        if time == end && remaining > 0 {
-            break;
-        }
-        if entry.start_ns == 0 {
-            entry.start_ns = time;
-        }
-        if remaining > end - time {
-            context.busy_ns += end - time;
-            time = end;
-            break;
-        }
-        context.busy_ns += remaining;
-        time += remaining;
-        entry.end_ns = time;
-        context.head += 1;
-    }
-    time - from
-}
-
 /// Queues work; the caller has advanced the GPU and made sure there is room.
-pub(crate) fn push(gpu: &mut Gpu, context: &mut Context, index: u16, duration_ns: u64) -> u64 {
-    let seq = context.tail;
-    context.asked_ns = context.asked_ns.saturating_add(duration_ns.min(MAX_DURATION_NS));
-    let entry = &mut context.ring[(seq % RING) as usize];
-    (entry.until_busy_ns, entry.start_ns, entry.end_ns) = (context.asked_ns, 0, 0);
+pub(crate) fn push(gpu: &mut Gpu, context: &mut Context, index: u16, work: Work) -> Seq {
     let first = context.head == context.tail;
-    context.tail += 1;
+    let seq = context.push(work);
     if first && context.is_ready() {
         join(gpu, index);
     }
     seq
 }
 
-/// Takes back the context's work from `from` on, as far as it has not begun; the first that is gone.
-pub(crate) fn recall(gpu: &mut Gpu, context: &mut Context, index: u16, from: u64) -> u64 {
-    let head = context.ring[(context.head % RING) as usize];
-    let begun = context.head < context.tail && head.start_ns != 0;
-    let from = from.max(context.head + u64::from(begun));
-    if from >= context.tail {
-        return context.tail;
-    }
-    context.tail = from;
-    if context.head == from {
-        context.asked_ns = context.busy_ns;
+/// Takes back the context's work from `from` on, as far as it has not begun.
+pub(crate) fn recall(gpu: &mut Gpu, context: &mut Context, index: u16, from: u64) -> Recalled {
+    let recalled = context.recall(from, gpu.clock_ns);
+    if context.head == context.tail {
         leave(gpu, index);
-    } else {
-        context.asked_ns = context.ring[((from - 1) % RING) as usize].until_busy_ns;
     }
-    from
+    recalled
 }
 
 /// Puts a context at the end of the queue.
@@ -212,13 +173,6 @@ pub(crate) fn disable(gpu: &mut Gpu, context: &mut Context, index: u16, disable:
     }
 }
 
-impl Context {
-    /// It has work and may run it.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.head < self.tail && self.disabled == 0
-    }
-}
-
 /// Takes a context out of the queue.
 pub(crate) fn leave(gpu: &mut Gpu, index: u16) {
     let queued = gpu.queued as usize;
@@ -231,9 +185,9 @@ pub(crate) fn leave(gpu: &mut Gpu, index: u16) {
 /// Where a piece of work stands, the GPU being up to date.
 pub(crate) fn status(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> Status {
     let context = &contexts[usize::from(index)];
-    if seq < context.head {
+    if context.has_ended(seq) {
         let known = seq.max(context.tail.saturating_sub(RING));
-        let entry = context.ring[(known % RING) as usize];
+        let entry = context.entry(known);
         let start_ns = if known == seq { entry.start_ns } else { entry.end_ns };
         return Status::Done { start_ns, end_ns: entry.end_ns };
     }
@@ -251,15 +205,15 @@ fn earliest(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> u64 {
     if seq >= context.tail || context.disabled != 0 {
         return u64::MAX;
     }
-    let until = context.ring[(seq % RING) as usize].until_busy_ns;
-    let mut need = until.saturating_sub(context.busy_ns);
+    let mut need = context.least_time(seq);
     let mut queue = gpu.queue;
     let mut left = [0u64; MAX_CONTEXTS];
     let mut queued = gpu.queued as usize;
     for &other in &queue[..queued] {
-        let other_context = &contexts[usize::from(other)];
-        left[usize::from(other)] = other_context.asked_ns.saturating_sub(other_context.busy_ns);
+        left[usize::from(other)] = contexts[usize::from(other)].least_left_in_all();
     }
+    let own = &mut left[usize::from(index)];
+    *own = need.max(*own);
     let (mut clock, mut resident) = (gpu.clock_ns, gpu.resident);
     let (mut slice_left, mut switch) = (gpu.slice_left_ns, gpu.switch_left_ns);
     let soonest = |front: u16| match contexts[usize::from(front)].slice_ns {

@@ -1,6 +1,8 @@
 //! The types of this crate's public interface. Ids are types, so that a destroyed context or a freed
 //! block can never be mistaken for the present one.
 
+use crate::limits::WAVE_BLOCKS;
+
 /// Names a context of some process on some GPU. The generation changes when the place is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContextId {
@@ -19,8 +21,10 @@ impl ContextId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
-/// The kind of a piece of work: faults that count launches count kernels only.
+/// The kind of a piece of work: faults that count launches count kernels only, and each kind has its own part of the
+/// GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
 pub enum Kind {
     Kernel,
     Copy,
@@ -32,6 +36,34 @@ pub enum Kind {
 pub struct Work {
     pub kind: Kind,
     pub duration_ns: u64,
+    /// Blocks of a kernel; of more than fit the device at once all that fit.
+    pub blocks: u16,
+    /// The context's hardware queue. Work of one queue runs in order.
+    pub queue: u16,
+    /// Work of another queue, submitted earlier, that must have ended before.
+    pub after: Option<(u16, Seq)>,
+}
+
+impl Work {
+    /// Work that has the whole GPU, behind all other such work.
+    pub const fn new(kind: Kind, duration_ns: u64) -> Self {
+        Self { kind, duration_ns, blocks: WAVE_BLOCKS, queue: 0, after: None }
+    }
+}
+
+/// Work that was taken back: all from `from` on, but for what had begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recalled {
+    pub from: Seq,
+    /// In order.
+    pub kept: Vec<Seq>,
+}
+
+impl Recalled {
+    /// Whether this piece was taken back.
+    pub fn has(&self, seq: Seq) -> bool {
+        seq >= self.from && self.kept.binary_search(&seq).is_err()
+    }
 }
 
 /// Where a piece of work stands. Times are CLOCK_MONOTONIC nanoseconds.

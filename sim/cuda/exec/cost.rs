@@ -11,8 +11,8 @@ pub type Nanos = u64;
 
 /// What any kernel costs, however small.
 pub const LAUNCH_NS: Nanos = 2_000;
-/// Blocks the device holds at once: 132 multiprocessors of 16 blocks each.
-pub const WAVE_BLOCKS: u64 = 132 * 16;
+/// Blocks the device holds at once.
+pub const WAVE_BLOCKS: u64 = gpuslice_sim_device::limits::WAVE_BLOCKS as u64;
 /// One wave of blocks, whatever they do.
 pub const WAVE_NS: Nanos = 10_000;
 /// What any copy or fill costs, however small.

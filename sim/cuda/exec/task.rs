@@ -214,6 +214,14 @@ impl Task {
         }
     }
 
+    /// Blocks of a kernel, of which the device holds all at once or as many as it can.
+    fn blocks(&self) -> u16 {
+        match self {
+            Self::Kernel(launch) => launch.blocks().min(cost::WAVE_BLOCKS) as u16,
+            _ => 0,
+        }
+    }
+
     fn kind(&self) -> Kind {
         match self {
             Self::Kernel(_) => Kind::Kernel,
@@ -263,7 +271,8 @@ impl Task {
     /// What a stream must do for it, when the device's part takes `ns`.
     pub fn requests(&self, ns: Nanos) -> Vec<Request> {
         let kind = self.kind();
-        let work = |effect| Request::Body(Body::Work { kind, ns, effect });
+        let blocks = self.blocks();
+        let work = |effect| Request::Body(Body::Work { kind, ns, blocks, effect });
         let mut requests = match self {
             Self::Host(call) => {
                 let call = *call;

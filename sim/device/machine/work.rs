@@ -5,7 +5,7 @@ use crate::clock::{now_ns, sleep_until_ns};
 use crate::error::DeviceError;
 use crate::layout::State;
 use crate::limits::{MAX_PENDING, MAX_SLEEP_NS, PAGE_BYTES};
-use crate::types::{ContextId, ContextInfo, Kind, Seq, Status, Work};
+use crate::types::{ContextId, ContextInfo, Kind, Recalled, Seq, Status, Work};
 use crate::{lock, process, time};
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Queues work behind all earlier work of the context.
+    /// Queues work behind all earlier work of its queue in the context.
     pub fn submit(&self, id: ContextId, work: Work) -> Result<Seq, DeviceError> {
         let mut xid_raised = false;
         let result = self.with_context(id, |state, now| {
@@ -73,7 +73,8 @@ impl Machine {
             }
             let State { gpus, contexts, .. } = state;
             let gpu = &mut gpus[contexts[index].gpu as usize];
-            Ok(Seq(time::push(gpu, &mut contexts[index], id.index, duration_ns)))
+            let work = Work { duration_ns, ..work };
+            Ok(time::push(gpu, &mut contexts[index], id.index, work))
         });
         if xid_raised {
             self.announce_event();
@@ -82,14 +83,13 @@ impl Machine {
     }
 
     /// Takes back work from `from` on that has not begun, because a condition it depends on no longer
-    /// holds. Returns the first number taken back, which the next work gets.
-    pub fn recall(&self, id: ContextId, from: Seq) -> Result<Seq, DeviceError> {
+    /// holds.
+    pub fn recall(&self, id: ContextId, from: Seq) -> Result<Recalled, DeviceError> {
         self.with_context(id, |state, _| {
             let index = usize::from(id.index);
             let State { contexts, gpus, .. } = state;
             let gpu = &mut gpus[contexts[index].gpu as usize];
-            let gone = time::recall(gpu, &mut contexts[index], id.index, from.0);
-            Ok(Seq(gone))
+            Ok(time::recall(gpu, &mut contexts[index], id.index, from.0))
         })
     }
 

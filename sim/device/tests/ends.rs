@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const GIB: u64 = 1 << 30;
-const FOR_EVER: Work = Work { kind: Kind::Kernel, duration_ns: u64::MAX };
+const FOR_EVER: Work = Work::new(Kind::Kernel, u64::MAX);
 
 /// Not a test but what the started processes run; does nothing in an ordinary test run.
 #[test]

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const FOR_EVER: Work = Work { kind: Kind::Kernel, duration_ns: u64::MAX };
+const FOR_EVER: Work = Work::new(Kind::Kernel, u64::MAX);
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -66,7 +66,7 @@ fn actor() {
                 let context = machine.context_create(0).unwrap();
                 let memory = machine.mem_alloc(0, 6 << 20).unwrap();
                 for _ in 0..20 {
-                    machine.submit(context, Work { kind: Kind::Copy, duration_ns: 500 }).unwrap();
+                    machine.submit(context, Work::new(Kind::Copy, 500)).unwrap();
                 }
                 machine.mem_free(memory.key).unwrap();
                 machine.context_destroy(context).unwrap();
@@ -259,7 +259,7 @@ fn waiting_takes_as_long_as_the_work() {
     let machine = Machine::open(&device.0, Role::Driver).unwrap();
     let context = machine.context_create(0).unwrap();
     let began = now_ns();
-    let work = Work { kind: Kind::Kernel, duration_ns: 20_000_000 };
+    let work = Work::new(Kind::Kernel, 20_000_000);
     let first = machine.submit(context, work).unwrap();
     let second = machine.submit(context, work).unwrap();
     let Status::Done { start_ns, end_ns } = machine.wait(context, second).unwrap() else {
@@ -276,7 +276,7 @@ fn a_full_queue_says_so_and_has_room_again() {
     let device = Device::new("full", "mem=64MiB,context=0B");
     let machine = Machine::open(&device.0, Role::Driver).unwrap();
     let context = machine.context_create(0).unwrap();
-    let work = Work { kind: Kind::Kernel, duration_ns: 20_000 };
+    let work = Work::new(Kind::Kernel, 20_000);
     let full = (0..100_000).find_map(|_| machine.submit(context, work).err());
     assert_eq!(full, Some(DeviceError::QueueFull));
     machine.wait_for_room(context).unwrap();
@@ -305,7 +305,7 @@ fn injected_faults() {
     machine.set_faults(gpuslice_sim_device::Faults::parse("xid:31@launch=2").unwrap());
     let seen = machine.event_count();
     machine.submit(context, FOR_EVER).unwrap();
-    machine.submit(context, Work { kind: Kind::Copy, duration_ns: 1 }).unwrap();
+    machine.submit(context, Work::new(Kind::Copy, 1)).unwrap();
     let second = machine.submit(context, FOR_EVER);
     assert_eq!(second, Err(DeviceError::Faulted { xid: 31 }));
     let (event, _) = machine.next_event(seen, now_ns()).unwrap();

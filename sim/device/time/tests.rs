@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::layout::{DRIVER, State};
 use crate::limits::{MAX_DURATION_NS, MAX_PENDING, RING};
 use crate::mapping::state_for_test;
-use crate::types::{ContextId, Status};
+use crate::types::{ContextId, Kind, Status, Work};
 use crate::{process, time};
 
 const MS: u64 = 1_000_000;
@@ -36,7 +36,8 @@ fn look(state: &mut State, now: u64) {
 
 fn push(state: &mut State, id: ContextId, duration: u64) -> u64 {
     let index = usize::from(id.index);
-    time::push(&mut state.gpus[0], &mut state.contexts[index], id.index, duration)
+    let work = Work::new(Kind::Kernel, duration);
+    time::push(&mut state.gpus[0], &mut state.contexts[index], id.index, work).0
 }
 
 fn status(state: &State, id: ContextId, seq: u64) -> Status {
@@ -261,7 +262,7 @@ fn what_has_not_begun_can_be_taken_back() {
     let index = usize::from(a.index);
     let recall = |state: &mut State, from: u64| {
         let State { contexts, gpus, .. } = state;
-        time::recall(&mut gpus[0], &mut contexts[index], a.index, from)
+        time::recall(&mut gpus[0], &mut contexts[index], a.index, from).from.0
     };
     assert_eq!(recall(&mut state, 4), 4);
     assert_eq!(recall(&mut state, 0), 2, "the second is running");

@@ -257,7 +257,7 @@ fn load_shows_in_utilisation_power_and_process_samples() {
         let device = device(library, 1);
         let driver = Machine::open(&library.dir, Role::Driver).unwrap();
         let context = driver.context_create(1).unwrap();
-        driver.submit(context, Work { kind: Kind::Kernel, duration_ns: u64::MAX }).unwrap();
+        driver.submit(context, Work::new(Kind::Kernel, u64::MAX)).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(300));
         let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };
         ok!(library, nvmlDeviceGetUtilizationRates(device, &mut rates));

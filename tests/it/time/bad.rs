@@ -175,7 +175,7 @@ fn a_process_that_reports_drained_and_is_not() {
     // Its work comes past every gate, from this process.
     let device = node.machine_as(Role::Driver);
     let context = device.context_create(0).expect("a context");
-    let work = Work { kind: Kind::Kernel, duration_ns: 3_000_000 };
+    let work = Work::new(Kind::Kernel, 3_000_000);
     let mut ends = Ends::of(&good, &machine);
     let (before, billed) = (good.busy(&machine), bill(&node, "a"));
     let billed_good = bill(&node, "b");

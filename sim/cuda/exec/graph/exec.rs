@@ -139,7 +139,7 @@ impl Exec {
 }
 
 fn idle(ns: Nanos) -> Vec<Request> {
-    vec![Request::Body(Body::Work { kind: Kind::Marker, ns, effect: None })]
+    vec![Request::Body(Body::Work { kind: Kind::Marker, ns, blocks: 0, effect: None })]
 }
 
 /// Appends a graph's nodes, behind the given parts; returns the parts that end it.

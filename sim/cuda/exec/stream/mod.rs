@@ -27,7 +27,7 @@ mod retract;
 mod run;
 
 use gpuslice_nvabi::types::CUresult;
-use gpuslice_sim_device::{ContextId, DeviceError, Kind, Seq, Status, Work};
+use gpuslice_sim_device::{ContextId, DeviceError, Kind, Recalled, Seq, Status, Work};
 
 use super::cost::Nanos;
 use crate::handles::{Key, Named};
@@ -51,11 +51,10 @@ pub type Fault = CUresult;
 pub trait Ring {
     /// The device's clock.
     fn now(&self) -> Nanos;
-    /// Queues work behind all earlier work of the context.
+    /// Queues work behind all earlier work of its queue in the context.
     fn submit(&self, context: ContextId, work: Work) -> Result<Seq, DeviceError>;
-    /// Takes back a context's work from the given one on, as far as it has not begun; which is the
-    /// first that is gone.
-    fn recall(&self, context: ContextId, from: Seq) -> Seq;
+    /// Takes back a context's work from the given one on, as far as it has not begun.
+    fn recall(&self, context: ContextId, from: Seq) -> Recalled;
     /// Where that work stands.
     fn status(&self, context: ContextId, seq: Seq) -> Status;
 }
@@ -68,8 +67,8 @@ pub type Call = Box<dyn FnOnce() + Send>;
 
 /// An operation, as it is queued.
 pub enum Body {
-    /// Takes time, then has an effect. Either may be absent.
-    Work { kind: Kind, ns: Nanos, effect: Option<Effect> },
+    /// Takes time, and of a kernel so many blocks of the device, then has an effect. Each may be absent.
+    Work { kind: Kind, ns: Nanos, blocks: u16, effect: Option<Effect> },
     /// Notes the time for an event; `turn` is which of the event's recordings this is.
     Record { event: EventKey, turn: u64 },
     /// Holds the stream until the condition is true.
@@ -89,12 +88,12 @@ pub enum Request {
 impl Body {
     /// A point in the stream that does nothing.
     pub fn nothing() -> Self {
-        Self::Work { kind: Kind::Marker, ns: 0, effect: None }
+        Self::Work { kind: Kind::Marker, ns: 0, blocks: 0, effect: None }
     }
 
     /// No time of its own, only an effect.
     pub fn effect(effect: Effect) -> Self {
-        Self::Work { kind: Kind::Marker, ns: 0, effect: Some(effect) }
+        Self::Work { kind: Kind::Marker, ns: 0, blocks: 0, effect: Some(effect) }
     }
 
     /// Whether it keeps the operations behind it from being placed.

@@ -6,7 +6,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpuslice_sim_device::{ContextId, DeviceError, Seq, Status, Work};
+use gpuslice_sim_device::limits::MAX_QUEUES;
+use gpuslice_sim_device::{ContextId, DeviceError, Kind, Seq, Status, Work};
 
 use super::{Body, Call, Effect, Event, EventKey, Fault, Manner, Mark, Nanos, Ring, StreamKey};
 use crate::driver::device_error;
@@ -30,8 +31,8 @@ pub struct Stream {
     pub context: ContextId,
     pub manner: Manner,
     pub priority: i32,
-    /// The hardware queue that it shares with others; none if it has its own.
-    queue: Option<u32>,
+    /// Its hardware queue.
+    queue: u16,
     pub(super) ops: VecDeque<Op>,
     /// Number of the first operation in `ops`.
     pub(super) first: u64,
@@ -67,6 +68,22 @@ impl Stream {
     }
 }
 
+/// What an operation is to the device: its time, behind the awaited work of other queues, one piece for each.
+fn pieces(body: &Body, queue: u16, awaited: Vec<(u16, Seq)>) -> Vec<Work> {
+    let (kind, duration_ns, blocks) = match body {
+        Body::Work { kind, ns, blocks, .. } => (*kind, *ns, *blocks),
+        _ => (Kind::Marker, 0, 0),
+    };
+    let wait =
+        |after| Work { kind: Kind::Marker, duration_ns: 0, blocks: 0, queue, after: Some(after) };
+    let mut all: Vec<Work> = awaited.into_iter().map(wait).collect();
+    if duration_ns > 0 {
+        let after = all.pop().and_then(|last| last.after);
+        all.push(Work { kind, duration_ns, blocks, queue, after });
+    }
+    all
+}
+
 /// Something that must be done outside the lock; then call [`Model::finish`] with the stream.
 pub enum Due {
     /// Does not block for long: any thread may run it.
@@ -78,8 +95,8 @@ pub enum Due {
 /// The model's view of a context's queue on the device.
 #[derive(Default)]
 struct Lane {
-    /// All work up to this one has ended.
-    done: Option<Seq>,
+    /// By queue: all work up to this one has ended.
+    done: [Option<Seq>; MAX_QUEUES as usize],
     fault: Option<Fault>,
 }
 
@@ -90,6 +107,8 @@ pub struct Model {
     lanes: HashMap<ContextId, Lane>,
     /// Hardware queues of a context; 0: each stream has its own.
     queues: u32,
+    /// Whether work of a context's queues runs at the same time on the device, or all of it in order.
+    overlap: bool,
     /// Operations ever queued.
     orders: u64,
     /// Streams that have operations.
@@ -101,13 +120,14 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(queues: u32) -> Self {
+    pub fn new(queues: u32, overlap: bool) -> Self {
         let (streams, events) = (Table::new(), Table::new());
         Self {
             streams,
             events,
             lanes: HashMap::new(),
             queues,
+            overlap,
             orders: 0,
             active: Vec::new(),
             ended: 0,
@@ -134,13 +154,20 @@ impl Model {
         })
     }
 
-    /// The hardware queue of a context that has the fewest streams, where streams share queues.
-    fn freest_queue(&self, context: ContextId) -> Option<u32> {
-        let streams = |queue: &u32| {
-            let of_it = |stream: &Stream| stream.context == context && stream.queue == Some(*queue);
-            self.streams.iter().filter(|(_, stream)| of_it(stream)).count()
-        };
-        (0..self.queues).min_by_key(streams)
+    /// The hardware queue of a context that has the fewest streams. Where each stream is to have its own there are as
+    /// many as the device has, and streams beyond them share queues for the device's work alone.
+    fn freest_queue(&self, context: ContextId) -> u16 {
+        let mut streams = [0u32; MAX_QUEUES as usize];
+        for (_, stream) in self.streams.iter().filter(|(_, stream)| stream.context == context) {
+            streams[usize::from(stream.queue)] += 1;
+        }
+        let all = if self.queues == 0 { MAX_QUEUES } else { self.queues };
+        (0..all as u16).min_by_key(|queue| streams[usize::from(*queue)]).unwrap_or(0)
+    }
+
+    /// The queue on the device in which a stream's work is.
+    fn queue_on_device(&self, stream: &Stream) -> u16 {
+        if self.overlap { stream.queue } else { 0 }
     }
 
     /// Whether a thread of this process must bring any operation to its end.
@@ -292,29 +319,49 @@ impl Model {
         self.streams.get(mark.stream).is_none_or(|stream| mark.number < stream.first)
     }
 
-    /// The device work behind a mark of the same context: `Err` where it is not placed yet.
-    pub(super) fn placed_seq(&self, mark: Mark, context: ContextId) -> Result<Option<Seq>, ()> {
+    /// The device work behind a mark of the same context, and its queue: `Err` where it is not placed yet.
+    pub(super) fn placed_seq(
+        &self,
+        mark: Mark,
+        context: ContextId,
+    ) -> Result<Option<(u16, Seq)>, ()> {
         if self.reached(mark) {
             return Ok(None);
         }
         let stream = self.streams.get(mark.stream).ok_or(())?;
         let index = (mark.number - stream.first) as usize;
         let placed = stream.context == context && index < stream.placed;
-        stream.ops.get(index).filter(|_| placed).map(|op| op.seq).ok_or(())
+        let seq = stream.ops.get(index).filter(|_| placed).map(|op| op.seq).ok_or(())?;
+        Ok(seq.map(|seq| (self.queue_on_device(stream), seq)))
     }
 
     /// Whether the next operation of a stream is behind one of another stream in their hardware queue, which is in
     /// order: a false dependency.
     fn is_behind(&self, key: StreamKey, stream: &Stream, op: &Op) -> bool {
-        let Some(queue) = stream.queue else {
+        if self.queues == 0 {
             return false;
-        };
+        }
         self.active.iter().filter(|other| **other != key).any(|other| {
             self.streams.get(*other).is_some_and(|other| {
-                (other.context, other.queue) == (stream.context, Some(queue))
+                (other.context, other.queue) == (stream.context, stream.queue)
                     && other.next_to_place().is_some_and(|first| first.order < op.order)
             })
         })
+    }
+
+    /// The device work behind which an operation is: that of its stream's queue, and that of others. `Err` where some
+    /// is not placed yet.
+    #[allow(clippy::type_complexity)]
+    fn behind(&self, stream: &Stream, op: &Op) -> Result<(Option<Seq>, Vec<(u16, Seq)>), ()> {
+        let (own, mut seq, mut others) = (self.queue_on_device(stream), stream.last, Vec::new());
+        for mark in &op.after {
+            match self.placed_seq(*mark, stream.context)? {
+                Some((queue, other)) if queue == own => seq = seq.max(Some(other)),
+                Some(other) => others.push(other),
+                None => {}
+            }
+        }
+        Ok((seq, others))
     }
 
     /// Gives the device the time of every operation of the stream that nothing can delay.
@@ -323,7 +370,7 @@ impl Model {
             let Some(stream) = self.streams.get(key) else {
                 return;
             };
-            let (context, mut seq) = (stream.context, stream.last);
+            let (context, queue) = (stream.context, self.queue_on_device(stream));
             let Some(op) = stream.next_to_place() else {
                 return;
             };
@@ -337,25 +384,18 @@ impl Model {
             if !passes {
                 return;
             }
-            for mark in &op.after {
-                match self.placed_seq(*mark, context) {
-                    Ok(other) => seq = seq.max(other),
-                    Err(()) => return,
+            let Ok((mut seq, awaited)) = self.behind(stream, op) else {
+                return;
+            };
+            let is_record = matches!(op.body, Body::Record { .. });
+            for work in pieces(&op.body, queue, awaited) {
+                match ring.submit(context, work) {
+                    Ok(place) => seq = Some(place),
+                    Err(DeviceError::QueueFull) => return,
+                    Err(error) => return self.set_fault(context, device_error(error)),
                 }
             }
-            let mut placed_at = 0;
-            match &op.body {
-                Body::Work { kind, ns, .. } if *ns > 0 => {
-                    let work = Work { kind: *kind, duration_ns: *ns };
-                    match ring.submit(context, work) {
-                        Ok(place) => seq = Some(place),
-                        Err(DeviceError::QueueFull) => return,
-                        Err(error) => return self.set_fault(context, device_error(error)),
-                    }
-                }
-                Body::Record { .. } => placed_at = ring.now(),
-                _ => {}
-            }
+            let placed_at = if is_record { ring.now() } else { 0 };
             let Some(stream) = self.streams.get_mut(key) else {
                 return;
             };
@@ -411,21 +451,22 @@ impl Model {
             if waits || (stream.placed == 0 && !op.body.holds()) {
                 return (None, moved);
             }
-            let (context, seq, placed_at) = (stream.context, op.seq, op.placed_at);
+            let (context, queue) = (stream.context, self.queue_on_device(stream));
+            let (work, placed_at) = (op.seq.map(|seq| (queue, seq)), op.placed_at);
             match &op.body {
                 Body::Wait(condition) if !condition() => return (None, moved),
                 Body::Wait(_) => {}
                 Body::Host(_) => return (self.start(key), true),
                 Body::Record { event, turn } => {
                     let (event, turn) = (*event, *turn);
-                    let Some(end) = self.ended(ring, context, seq, true) else {
+                    let Some(end) = self.ended(ring, context, work, true) else {
                         return (None, moved);
                     };
                     self.recorded(event, turn, end.max(placed_at));
                 }
                 Body::Work { effect, .. } => {
                     let effect = effect.is_some();
-                    if self.ended(ring, context, seq, false).is_none() {
+                    if self.ended(ring, context, work, false).is_none() {
                         return (None, moved);
                     }
                     if effect {
@@ -443,18 +484,19 @@ impl Model {
         &mut self,
         ring: &impl Ring,
         context: ContextId,
-        seq: Option<Seq>,
+        work: Option<(u16, Seq)>,
         exact: bool,
     ) -> Option<Nanos> {
-        let Some(seq) = seq else { return Some(0) };
-        let known = self.lanes.get(&context).is_some_and(|lane| lane.done >= Some(seq));
+        let Some((queue, seq)) = work else { return Some(0) };
+        let queue = usize::from(queue);
+        let known = self.lanes.get(&context).is_some_and(|lane| lane.done[queue] >= Some(seq));
         if known && !exact {
             return Some(0);
         }
         match ring.status(context, seq) {
             Status::Done { end_ns, .. } => {
                 let lane = self.lanes.entry(context).or_default();
-                lane.done = lane.done.max(Some(seq));
+                lane.done[queue] = lane.done[queue].max(Some(seq));
                 Some(end_ns)
             }
             Status::Pending { .. } => None,

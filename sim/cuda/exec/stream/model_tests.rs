@@ -6,12 +6,18 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 
+/// A piece of work with its start and its end; one that was taken back has none.
+struct Piece {
+    context: ContextId,
+    work: Work,
+    times: Option<(Nanos, Nanos)>,
+}
+
 /// A device whose contexts' queues run side by side, each in order.
 #[derive(Default)]
 struct Clockwork {
     now: Cell<Nanos>,
-    /// Context, start and end of all work, by its place.
-    work: RefCell<Vec<(ContextId, Nanos, Nanos)>>,
+    all: RefCell<Vec<Piece>>,
     room: Cell<Option<usize>>,
 }
 
@@ -20,31 +26,38 @@ impl Ring for Clockwork {
         self.now.get()
     }
     fn submit(&self, context: ContextId, work: Work) -> Result<Seq, DeviceError> {
-        let mut all = self.work.borrow_mut();
-        let pending = all.iter().filter(|entry| entry.2 > self.now.get()).count();
+        let mut all = self.all.borrow_mut();
+        let end = |piece: &Piece| piece.times.map_or(0, |(_, end)| end);
+        let pending = all.iter().filter(|piece| end(piece) > self.now.get()).count();
         if self.room.get().is_some_and(|room| pending >= room) {
             return Err(DeviceError::QueueFull);
         }
-        let before = all.iter().filter(|entry| entry.0 == context).map(|entry| entry.2).max();
-        let start = before.unwrap_or(0).max(self.now.get());
-        all.push((context, start, start + work.duration_ns));
+        let before = |piece: &&Piece| (piece.context, piece.work.queue) == (context, work.queue);
+        let behind = all.iter().filter(before).map(end).max().unwrap_or(0);
+        let awaited = work.after.map_or(0, |(_, seq)| end(&all[seq.0 as usize]));
+        let start = behind.max(awaited).max(self.now.get());
+        all.push(Piece { context, work, times: Some((start, start + work.duration_ns)) });
         Ok(Seq(all.len() as u64 - 1))
     }
-    fn recall(&self, context: ContextId, from: Seq) -> Seq {
-        let mut all = self.work.borrow_mut();
-        let mine = |(at, entry): &(usize, &(ContextId, Nanos, Nanos))| {
-            entry.0 == context && *at >= from.0 as usize && entry.1 >= self.now.get()
-        };
-        let first = all.iter().enumerate().find(mine).map(|(at, _)| at);
-        let first = first.unwrap_or(all.len());
-        all.truncate(first);
-        Seq(first as u64)
+    fn recall(&self, context: ContextId, from: Seq) -> Recalled {
+        let mut kept = Vec::new();
+        for (at, piece) in self.all.borrow_mut().iter_mut().enumerate().skip(from.0 as usize) {
+            let begun = piece.times.is_some_and(|(start, _)| start < self.now.get());
+            if begun || piece.context != context {
+                kept.push(Seq(at as u64));
+            } else {
+                piece.times = None;
+            }
+        }
+        Recalled { from, kept }
     }
     fn status(&self, _: ContextId, seq: Seq) -> Status {
-        let (_, start_ns, end_ns) = self.work.borrow()[seq.0 as usize];
-        match end_ns <= self.now.get() {
-            true => Status::Done { start_ns, end_ns },
-            false => Status::Pending { earliest_ns: end_ns },
+        match self.all.borrow()[seq.0 as usize].times {
+            Some((start_ns, end_ns)) if end_ns <= self.now.get() => {
+                Status::Done { start_ns, end_ns }
+            }
+            Some((_, end_ns)) => Status::Pending { earliest_ns: end_ns },
+            None => panic!("it was taken back"),
         }
     }
 }
@@ -62,10 +75,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self::with_queues(0)
+        Self::of(0, false)
     }
-    fn with_queues(queues: u32) -> Self {
-        let (ring, model) = (Clockwork::default(), Model::new(queues));
+    fn of(queues: u32, overlap: bool) -> Self {
+        let (ring, model) = (Clockwork::default(), Model::new(queues, overlap));
         Self { ring, model, log: Arc::default(), host: Vec::new() }
     }
     fn stream(&mut self, context: u64, manner: Manner) -> StreamKey {
@@ -76,7 +89,7 @@ impl World {
         self.model.push(&self.ring, stream, Vec::new(), body).expect("the stream lives")
     }
     fn kernel(&mut self, stream: StreamKey, ns: Nanos) -> Mark {
-        self.push(stream, Body::Work { kind: Kind::Kernel, ns, effect: None })
+        self.push(stream, Body::Work { kind: Kind::Kernel, ns, blocks: 1, effect: None })
     }
     fn note(&mut self, stream: StreamKey, ns: Nanos, number: u32) -> Mark {
         let log = Arc::clone(&self.log);
@@ -84,7 +97,7 @@ impl World {
             log.lock().expect("not poisoned").push(number);
             Ok(())
         });
-        self.push(stream, Body::Work { kind: Kind::Copy, ns, effect: Some(effect) })
+        self.push(stream, Body::Work { kind: Kind::Copy, ns, blocks: 0, effect: Some(effect) })
     }
     /// Moves the clock to `now` and runs the due effects.
     fn at(&mut self, now: Nanos) -> Vec<u32> {
@@ -311,7 +324,7 @@ fn destroyed_streams_end_their_work_and_killed_contexts_do_not() {
 
 #[test]
 fn a_wait_holds_up_the_streams_of_its_hardware_queue() {
-    let mut world = World::with_queues(2);
+    let mut world = World::of(2, false);
     let streams = [(); 4].map(|()| world.stream(A, Manner::NonBlocking));
     let foreign = world.stream(B, Manner::NonBlocking);
     let open = Arc::new(AtomicBool::new(false));
@@ -343,7 +356,7 @@ fn with_a_queue_each_no_stream_waits_for_another() {
 /// An event of another stream holds a queue as a word does, until that stream's work is with the device.
 #[test]
 fn a_wait_for_an_event_holds_a_hardware_queue() {
-    let mut world = World::with_queues(2);
+    let mut world = World::of(2, false);
     let streams = [(); 3].map(|()| world.stream(A, Manner::NonBlocking));
     let open = Arc::new(AtomicBool::new(false));
     let opens = Arc::clone(&open);
@@ -359,4 +372,61 @@ fn a_wait_for_an_event_holds_a_hardware_queue() {
     world.at(2_000);
     world.at(3_000);
     assert!(world.model.reached(behind));
+}
+
+#[test]
+fn streams_of_different_queues_run_at_the_same_time() {
+    let mut world = World::of(2, true);
+    let streams = [(); 3].map(|()| world.stream(A, Manner::NonBlocking));
+    let marks = streams.map(|stream| world.kernel(stream, 100));
+    world.at(100);
+    let reached = marks.map(|mark| world.model.reached(mark));
+    assert_eq!(reached, [true, true, false], "the third shares a queue with the first");
+    world.at(200);
+    assert!(world.model.reached(marks[2]));
+}
+
+#[test]
+fn the_default_stream_waits_for_all_and_all_for_it() {
+    let mut world = World::of(0, true);
+    let blocking = [(); 3].map(|()| world.stream(A, Manner::Blocking));
+    let (legacy, apart) = (world.stream(A, Manner::Legacy), world.stream(A, Manner::NonBlocking));
+    for (stream, ns) in blocking.into_iter().zip([100, 300, 200]) {
+        world.kernel(stream, ns);
+    }
+    let (default, end) = (world.kernel(legacy, 50), world.event());
+    assert!(world.record(end, legacy));
+    let (after, beside) = (world.kernel(blocking[0], 10), world.kernel(apart, 400));
+    world.at(349);
+    assert!(!world.model.reached(default));
+    world.at(355);
+    assert!(world.model.reached(default) && !world.model.reached(after));
+    world.at(400);
+    assert!(world.model.reached(after) && world.model.reached(beside));
+}
+
+/// A word turns wrong behind which one stream's work was placed, while another one's runs.
+#[test]
+fn work_behind_a_word_is_taken_back_beside_work_that_runs() {
+    let mut world = World::of(0, true);
+    let [held, waiting, free] = [(); 3].map(|()| world.stream(A, Manner::NonBlocking));
+    let open = Arc::new(AtomicBool::new(true));
+    let opens = Arc::clone(&open);
+    world.kernel(held, 100);
+    world.push(held, Body::Wait(Box::new(move || opens.load(Ordering::SeqCst))));
+    let behind = world.note(held, 100, 1);
+    // This one begins now, and the next one when `held` has done its note.
+    let runs = world.note(free, 500, 2);
+    let awaits = vec![behind];
+    world.model.push(&world.ring, waiting, awaits, Body::nothing()).expect("the stream lives");
+    let later = world.note(waiting, 10, 3);
+    open.store(false, Ordering::SeqCst);
+    assert_eq!(world.at(50), []);
+    assert_eq!(world.at(500), [2], "what ran was not taken back");
+    assert!(world.model.reached(runs) && !world.model.reached(behind));
+    open.store(true, Ordering::SeqCst);
+    world.at(1_000);
+    assert_eq!(world.at(1_100), [1]);
+    assert_eq!(world.at(1_110), [3]);
+    assert!(world.model.reached(later));
 }

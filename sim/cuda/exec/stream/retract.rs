@@ -42,14 +42,14 @@ impl Model {
         let Some(next) = seq.map_or(Some(0), |seq| seq.0.checked_add(1)) else {
             return;
         };
-        let gone = ring.recall(context, Seq(next));
+        let recalled = ring.recall(context, Seq(next));
         let keys: Vec<_> = self.of_context(context).collect();
         for other in &keys {
             let Some(stream) = self.streams.get(*other) else {
                 continue;
             };
             let mut placed = stream.ops.iter().take(stream.placed);
-            let first = placed.position(|op| op.seq >= Some(gone));
+            let first = placed.position(|op| op.seq.is_some_and(|seq| recalled.has(seq)));
             let mut keep = first.unwrap_or(stream.placed);
             if *other == key {
                 // Something behind the wait has begun: the device was past it when the word changed.

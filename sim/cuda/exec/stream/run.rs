@@ -19,7 +19,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use gpuslice_nvabi::types::CUresult;
-use gpuslice_sim_device::{ContextId, DeviceError, Machine, Seq, Status, Work, now_ns};
+use gpuslice_sim_device::{ContextId, DeviceError, Machine, Recalled, Seq, Status, Work, now_ns};
 
 use super::{
     Body, Call, Due, Elapsed, EventKey, Look, Manner, Mark, Model, Request, Ring, StreamKey,
@@ -62,9 +62,10 @@ impl Ring for Machine {
     fn submit(&self, context: ContextId, work: Work) -> Result<Seq, DeviceError> {
         Machine::submit(self, context, work)
     }
-    fn recall(&self, context: ContextId, from: Seq) -> Seq {
+    fn recall(&self, context: ContextId, from: Seq) -> Recalled {
         // Of a context that is gone there is nothing left to take back.
-        Machine::recall(self, context, from).unwrap_or(Seq(u64::MAX))
+        let nothing = Recalled { from: Seq(u64::MAX), kept: Vec::new() };
+        Machine::recall(self, context, from).unwrap_or(nothing)
     }
     fn status(&self, context: ContextId, seq: Seq) -> Status {
         // A context that is gone has nothing pending; its streams are dropped with it.
@@ -125,7 +126,7 @@ type Guard = MutexGuard<'static, Inner>;
 
 impl Run {
     pub fn new(machine: &'static Machine) -> Self {
-        let model = Model::new(strict::queues());
+        let model = Model::new(strict::queues(), strict::properties().overlap != 0);
         let any_fault = Arc::clone(&model.any_fault);
         let inner = Inner {
             model,

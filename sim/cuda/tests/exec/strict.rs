@@ -197,6 +197,48 @@ scenarios! {
         set(word);
     }
 
+    streams_run_at_the_same_time("overlap=on,queues=8") {
+        let world = World::new();
+        let streams = [(); 2].map(|()| stream(CU_STREAM_NON_BLOCKING));
+        let (begins, ends) = ([(); 2].map(|()| event()), [(); 2].map(|()| event()));
+        let word = pinned();
+        for at in 0..2 {
+            ok!(cuStreamWaitValue32_v2(streams[at], word as u64, 1, 0));
+            world.spin(streams[at], 1_000, 0);
+            ok!(cuEventRecord(begins[at], streams[at]));
+            world.spin(streams[at], 300 * MS, 0);
+            ok!(cuEventRecord(ends[at], streams[at]));
+        }
+        set(word);
+        ok!(cuCtxSynchronize());
+        for (begin, end) in [(0, 1), (1, 0)] {
+            let both = milliseconds(begins[begin], ends[end]);
+            assert!(both > 0.0, "one ends {both} ms after the other one's begin");
+        }
+    }
+
+    /// Kernels of blocking streams end before one of the default stream begins, whatever their queues.
+    the_default_stream_is_a_barrier("overlap=on,queues=8") {
+        let world = World::new();
+        let streams = [(); 3].map(|()| stream(CU_STREAM_DEFAULT));
+        let (before, after) = ([(); 3].map(|()| event()), [(); 3].map(|()| event()));
+        let (begin, end) = (event(), event());
+        for (at, ns) in [9 * MS, 3 * MS, 6 * MS].into_iter().enumerate() {
+            world.spin(streams[at], ns, 0);
+            ok!(cuEventRecord(before[at], streams[at]));
+        }
+        ok!(cuEventRecord(begin, CU_STREAM_LEGACY));
+        world.spin(CU_STREAM_LEGACY, MS, 0);
+        ok!(cuEventRecord(end, CU_STREAM_LEGACY));
+        for at in 0..3 {
+            ok!(cuEventRecord(after[at], streams[at]));
+        }
+        ok!(cuCtxSynchronize());
+        assert!(before.iter().all(|it| milliseconds(*it, begin) >= 0.0));
+        assert!(milliseconds(begin, end) >= 1.0);
+        assert!(after.iter().all(|it| milliseconds(end, *it) >= 0.0));
+    }
+
     events_take_time_on_the_gpu("event=10ms") {
         World::new();
         let stream = stream(CU_STREAM_NON_BLOCKING);
