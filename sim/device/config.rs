@@ -128,7 +128,7 @@ struct Key {
 const KIND: &str = "kind";
 const STRICT: &str = "strict";
 
-const KEYS: [Key; 35] = [
+const KEYS: [Key; 36] = [
     key("profile", KIND, "kind or strict", "defaults of all other keys: the first or the second"),
     key("devices", "1", "1 to 16", "number of GPUs"),
     key("mem", "16GiB", SIZE_FORM, "memory of each GPU, or one value per GPU: 16GiB/24GiB"),
@@ -189,6 +189,8 @@ const KEYS: [Key; 35] = [
     )
     .or("32s..35s"),
     key("nvml", "0ns", SPAN_FORM, "time of a call of NVML's").or("1ms..50ms"),
+    key("managed", "stays", "stays or moves", "managed memory is on the GPU, or comes there when the GPU uses it")
+        .or("moves"),
     key("late", "0ns", DURATION_FORM, "NVML's figures of memory and processes are sampled this often")
         .or("100ms"),
     key(
@@ -325,7 +327,7 @@ fn properties<'a>(value: impl Fn(&str) -> Given<'a>) -> Result<Properties, Confi
         mps: read(value("mps"), numbers)?,
         exclusive: read(value("exclusive"), numbers)?,
         lost: read(value("lost"), numbers)?,
-        reserved: 0,
+        managed: read(value("managed"), moving)?,
     })
 }
 
@@ -351,6 +353,14 @@ fn switch(text: &str) -> Option<u32> {
     match text {
         "off" => Some(0),
         "on" => Some(1),
+        _ => None,
+    }
+}
+
+fn moving(text: &str) -> Option<u32> {
+    match text {
+        "stays" => Some(0),
+        "moves" => Some(1),
         _ => None,
     }
 }

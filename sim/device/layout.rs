@@ -303,14 +303,16 @@ pub(crate) struct Block {
     /// Not 0 once a descriptor was made of it (see [`crate::exports`]): then having no holder is
     /// not the end.
     pub exported: u32,
-    /// Not 0 for managed memory: it takes room, but no process is shown to use it and no control
+    /// Not 0 for managed memory (see [`crate::managed`]): it takes room, but no process is shown to use it and no control
     /// group's limit knows of it.
     pub managed: u32,
     /// Not 0 once a legacy handle was made of it: another process may open it by its key at any time.
     pub offered: u32,
-    /// Not 0 while a checkpoint keeps its bytes on the host: it takes no room on the GPU. Its place in the memory
-    /// file stays its own, so the bytes and all mappings of them stay what they are.
+    /// Not 0 while a checkpoint keeps its bytes on the host, or managed memory is there: it takes no room on the GPU.
+    /// Its place in the memory file stays its own, so the bytes and all mappings of them stay what they are.
     pub away: u32,
+    /// When the GPU used managed memory last.
+    pub used_ns: u64,
     /// One bit per process that holds it.
     pub holders: [u64; MAX_PROCESSES.div_ceil(64)],
 }

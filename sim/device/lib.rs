@@ -9,7 +9,7 @@
 //! byte, which its death releases whatever the cause.
 //!
 //! Modules: `properties` is what a driver may be strict in, `layout` the plain data, `time` the clockwork,
-//! `queues` the work of one context, `memory` the page table. `quota` has the memory limits of control groups, `high_water` the most memory that slices ever held,
+//! `queues` the work of one context, `memory` the page table, `managed` memory that moves. `quota` has the memory limits of control groups, `high_water` the most memory that slices ever held,
 //! `process` the table of processes, `repair` the recovery after a process was killed half-way. All of these are pure
 //! functions of the data and a `now`. `machine` puts a lock around them and is the public interface; `machine/kernel`
 //! is the driver's kernel side, `machine/checkpoint` moves a process's memory to the host and back.
@@ -33,6 +33,7 @@ mod layout;
 pub mod limits;
 mod lock;
 mod machine;
+mod managed;
 mod mapping;
 mod memory;
 mod process;

@@ -12,24 +12,44 @@
 
 use crate::error::DeviceError;
 use crate::layout::{Block, Gpu, HELD, Page, SCRUB, Slot};
-use crate::limits::PAGE_BYTES;
+use crate::limits::{MAX_FRAMES, PAGE_BYTES};
+use crate::managed;
 use crate::types::{Extent, MemoryKey};
 
-/// Takes `count` pages for the process `slot`; the block's first page names it. Managed memory is
-/// charged to no process.
+/// What a block is: plain memory, or managed memory, which is charged to no process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    Plain,
+    Managed,
+    /// Managed memory that moves: on the host at first.
+    OnHost,
+}
+
+/// Takes `count` pages for the process `slot`; the block's first page names it. Managed memory that moves gives way.
 pub(crate) fn take(
     gpu: &mut Gpu,
     slots: &mut [Slot],
     gpu_index: usize,
     slot: usize,
     count: u32,
-    managed: bool,
+    what: Use,
 ) -> Result<u32, DeviceError> {
-    if count == 0 || count > gpu.total_pages {
-        return Err(if count == 0 { DeviceError::BadSize } else { DeviceError::OutOfMemory });
+    if count == 0 {
+        return Err(DeviceError::BadSize);
     }
-    if count > gpu.free_pages {
-        return Err(DeviceError::OutOfMemory);
+    let on_host = what == Use::OnHost;
+    if on_host {
+        if managed::frames(gpu, count) > MAX_FRAMES as u32 {
+            return Err(DeviceError::OutOfMemory);
+        }
+        gpu.frames = gpu.frames.max(gpu.total_pages + gpu.away_pages + count);
+    } else {
+        if count <= gpu.total_pages {
+            managed::make_room(gpu, slots, gpu_index, count);
+        }
+        if count > gpu.free_pages {
+            return Err(DeviceError::OutOfMemory);
+        }
     }
     let start = contiguous(gpu, count).unwrap_or(gpu.hint);
     let first = chain(gpu, start, count).ok_or(DeviceError::OutOfMemory)?;
@@ -42,12 +62,21 @@ pub(crate) fn take(
         owner: slot as u32 + 1,
         exported: 0,
         offered: 0,
-        managed: u32::from(managed),
-        away: 0,
+        managed: match what {
+            Use::Plain => 0,
+            Use::Managed => managed::STAYS,
+            Use::OnHost => managed::MOVES,
+        },
+        away: u32::from(on_host),
+        used_ns: 0,
         holders: Block::held_by(slot),
     };
-    gpu.free_pages -= count;
-    *account(&mut slots[slot], gpu_index, u32::from(managed)) += count;
+    if on_host {
+        gpu.away_pages += count;
+    } else {
+        gpu.free_pages -= count;
+        *account(&mut slots[slot], gpu_index, u32::from(what == Use::Managed)) += count;
+    }
     Ok(first)
 }
 
@@ -120,10 +149,11 @@ pub(crate) fn key(gpu: &Gpu, gpu_index: usize, first: u32) -> MemoryKey {
     MemoryKey { gpu: gpu_index as u16, block: first, generation }
 }
 
-/// The block that a key names, if it still has a holder and is on the GPU.
+/// The block that a key names, if it still has a holder and no checkpoint has moved it.
 pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
     let block = gpu.blocks.get(key.block as usize).ok_or(DeviceError::StaleMemory)?;
-    let living = block.phase == HELD && block.generation == key.generation && block.away == 0;
+    let is_here = block.away == 0 || block.managed == managed::MOVES;
+    let living = block.phase == HELD && block.generation == key.generation && is_here;
     if living { Ok(key.block) } else { Err(DeviceError::StaleMemory) }
 }
 
@@ -133,7 +163,9 @@ pub(crate) fn hold(gpu: &mut Gpu, slots: &mut [Slot], gpu_index: usize, first: u
     block.set_holder(slot, true);
     if block.owner == 0 {
         block.owner = slot as u32 + 1;
-        *account(&mut slots[slot], gpu_index, block.managed) += block.pages;
+        if block.away == 0 {
+            *account(&mut slots[slot], gpu_index, block.managed) += block.pages;
+        }
     }
 }
 

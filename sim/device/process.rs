@@ -86,7 +86,7 @@ pub(crate) fn create_context(
                 gpu_index,
                 slot,
                 pages,
-                false,
+                memory::Use::Plain,
             )? + 1
         }
     };

@@ -135,7 +135,8 @@ pub struct Properties {
     pub exclusive: u32,
     /// Of those that NVML counts and does not open.
     pub lost: u32,
-    pub reserved: u32,
+    /// Not 0: managed memory takes room on a GPU once the GPU uses it, and gives way to other memory.
+    pub managed: u32,
 }
 
 impl Properties {

@@ -4,11 +4,13 @@
 //! crash the program. The modules change the bytes of allocations, at once and in no order; `exec`
 //! calls them when it is an operation's turn:
 //! - `array`: allocations with a shape, which have handles instead of pointers;
-//! - `copy`, `fill`: ranges of bytes; `word`: single words.
+//! - `copy`, `fill`: ranges of bytes; `word`: single words;
+//! - `residency`: where managed memory is.
 
 pub mod array;
 pub mod copy;
 pub mod fill;
+pub mod residency;
 pub mod word;
 
 use crate::context::Context;

@@ -87,7 +87,8 @@ fn submit(stream: StreamKey, task: Task) -> Outcome {
     if graph::capture(stream, &task)? {
         return Ok(());
     }
-    shared()?.push(stream, Vec::new(), task.requests(task.time())).map(|_| ())
+    let ns = task.time() + task.faults();
+    shared()?.push(stream, Vec::new(), task.requests(ns)).map(|_| ())
 }
 
 /// Queues a copy or a fill behind the operations of a stream of the current context; a stream that

@@ -12,7 +12,7 @@ use super::pool::{self, Pool};
 use super::stream::{Body, Effect, EventKey, Request};
 use crate::allocations::copy::Plan;
 use crate::allocations::fill::Fill;
-use crate::allocations::{self, Allocation, word};
+use crate::allocations::{self, Allocation, residency, word};
 use crate::driver::strict;
 use crate::entry::Outcome;
 use crate::handles::Key;
@@ -57,6 +57,11 @@ impl Launch {
     fn word(&self, offset: usize) -> Option<u64> {
         let bytes = self.params.bytes.get(offset..offset + 8)?;
         Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    }
+
+    /// What may be pointers among the arguments. That is taken for used by the kernel.
+    fn pointers(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.params.bytes.len()).step_by(8).filter_map(|at| self.word(at))
     }
 
     fn time(&self) -> Nanos {
@@ -222,6 +227,21 @@ impl Task {
         }
     }
 
+    /// How long the device takes for the faults on managed memory that is on the host, which comes to the device.
+    pub fn faults(&self) -> Nanos {
+        if strict::properties().managed == 0 {
+            return 0;
+        }
+        match self {
+            Self::Kernel(launch) => launch.pointers().map(come).sum(),
+            Self::Move(one) => match one.kind {
+                OperationKind::Fill(fill) => come(fill.dst),
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+
     fn kind(&self) -> Kind {
         match self {
             Self::Kernel(_) => Kind::Kernel,
@@ -287,6 +307,14 @@ impl Task {
             requests.insert(0, work(None));
         }
         requests
+    }
+}
+
+/// Managed memory comes to the device where an address lies in some; how long that takes.
+fn come(address: u64) -> Nanos {
+    match residency::come(address) {
+        0 => 0,
+        bytes => cost::copy(bytes, true),
     }
 }
 

@@ -6,7 +6,9 @@
 //!
 //! Managed memory stays where it was made: on the device, which the host can use as well (all memory
 //! of the simulated device is mapped), or, once the device is full, in the host's memory. So there
-//! may be more of it than the device has, as with the real driver; only it does not migrate. It has
+//! may be more of it than the device has, as with the real driver. With `managed=moves` it is on the host until
+//! a kernel, a fill or a prefetch uses it, and leaves the device again where other memory needs the room; what the
+//! host's program touches does not move back, since the device is not told of it. It has
 //! pages of its own whatever its size, because the device does not charge them to this process.
 //!
 //! A card differs: on an H200 (driver 580.159.04) 64 MiB of touched managed memory took 128 MiB by

@@ -25,7 +25,7 @@ use crate::error::CheckpointError;
 use crate::layout::{DRIVER, Gpu, HELD, State};
 use crate::limits::{MAX_FRAMES, MAX_GPUS, MAX_PROCESSES, MAX_SLEEP_NS, PAGE_BYTES};
 use crate::properties::Properties;
-use crate::{memory, quota};
+use crate::{managed, memory, quota};
 use std::sync::atomic::Ordering;
 
 /// Pause between two looks at a state that another process changes.
@@ -395,11 +395,11 @@ impl Machine {
     }
 
     /// Memory files need a place for each page on the GPU or away from it, before a page has it.
-    fn extend_vram(&self, state: &State, moved: &[(usize, u32, u32)]) -> Done {
+    pub(super) fn extend_vram(&self, state: &State, moved: &[(usize, u32, u32)]) -> Done {
         for (gpu, file) in self.vram.iter().enumerate() {
             let it = &state.gpus[gpu];
             let pages = moved.iter().filter(|(at, ..)| *at == gpu).map(|(.., pages)| pages);
-            let frames = it.total_pages + it.away_pages + pages.sum::<u32>();
+            let frames = managed::frames(it, pages.sum());
             let bytes = u64::from(frames) * PAGE_BYTES;
             let len = file.metadata().map(|facts| facts.len());
             if len.is_ok_and(|len| len < bytes) && file.set_len(bytes).is_err() {
@@ -453,14 +453,16 @@ fn is_on_the_way(frozen: u32) -> bool {
 /// Whether all of a process's memory can be moved to the host.
 fn may_leave(state: &State, slot: usize) -> Done {
     let mut pages = [0_u32; MAX_GPUS];
-    for (gpu, first, count) in blocks(state, slot, Move::Away) {
-        if state.gpus[gpu].blocks[first as usize].managed != 0 {
-            return Err(CheckpointError::NotSupported);
-        }
+    let is_managed =
+        |(gpu, first, _): (usize, u32, u32)| state.gpus[gpu].blocks[first as usize].managed != 0;
+    // That which is on the host counts, too.
+    if blocks(state, slot, Move::Away).chain(blocks(state, slot, Move::Back)).any(is_managed) {
+        return Err(CheckpointError::NotSupported);
+    }
+    for (gpu, _, count) in blocks(state, slot, Move::Away) {
         pages[gpu] += count;
     }
-    let lacks =
-        |(gpu, count): (&Gpu, u32)| gpu.total_pages + gpu.away_pages + count > MAX_FRAMES as u32;
+    let lacks = |(gpu, count): (&Gpu, u32)| managed::frames(gpu, count) > MAX_FRAMES as u32;
     match state.gpus.iter().zip(pages).any(lacks) {
         true => Err(CheckpointError::OutOfMemory),
         false => Ok(()),

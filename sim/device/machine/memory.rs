@@ -5,8 +5,9 @@ use crate::clock::now_ns;
 use crate::error::DeviceError;
 use crate::layout::State;
 use crate::limits::{MAX_PAGES, PAGE_BYTES};
+use crate::memory::Use;
 use crate::types::{Extent, Memory, MemoryInfo, MemoryKey, SliceMark};
-use crate::{clock, high_water, memory, quota, vram};
+use crate::{clock, high_water, managed, memory, quota, vram};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -17,16 +18,17 @@ const SCRUB_PATIENCE_NS: u64 = 500_000_000;
 impl Machine {
     /// Takes at least `bytes` of a GPU's memory, in whole pages; they read as zeros.
     pub fn mem_alloc(&self, gpu: usize, bytes: u64) -> Result<Memory, DeviceError> {
-        self.take(gpu, bytes, false)
+        self.take(gpu, bytes, Use::Plain)
     }
 
     /// The same for managed memory, which no process is shown to use and no control group's limit
     /// holds back.
     pub fn mem_alloc_managed(&self, gpu: usize, bytes: u64) -> Result<Memory, DeviceError> {
-        self.take(gpu, bytes, true)
+        let moves = self.properties().managed != 0;
+        self.take(gpu, bytes, if moves { Use::OnHost } else { Use::Managed })
     }
 
-    fn take(&self, gpu: usize, bytes: u64, managed: bool) -> Result<Memory, DeviceError> {
+    fn take(&self, gpu: usize, bytes: u64, what: Use) -> Result<Memory, DeviceError> {
         let gpu = self.gpu(gpu)?;
         let pages = bytes.div_ceil(PAGE_BYTES);
         if bytes == 0 {
@@ -41,15 +43,41 @@ impl Machine {
         }
         self.note_cgroup();
         self.retry_short(gpu, |state| {
-            if !managed {
+            if what == Use::OnHost {
+                let moved = [(gpu, 0, pages as u32)];
+                self.extend_vram(state, &moved).map_err(|_| DeviceError::OutOfMemory)?;
+            } else if what == Use::Plain {
                 quota::admit(state, gpu, self.slot, pages as u32)?;
             }
             let State { gpus, slots, .. } = state;
-            let first = memory::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32, managed)?;
+            let first = memory::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32, what)?;
             self.mark(state, gpu);
             let gpu_state = &state.gpus[gpu];
             let extents = memory::extents(gpu_state, first);
             Ok(Memory { key: memory::key(gpu_state, gpu, first), extents })
+        })
+    }
+
+    /// The GPU uses managed memory of this process: it is there from now on, if there is room. The bytes that moved.
+    pub fn mem_come(&self, key: MemoryKey) -> Result<u64, DeviceError> {
+        let gpu = self.gpu(usize::from(key.gpu))?;
+        self.with(Some(gpu), |state, now| {
+            let State { gpus, slots, .. } = state;
+            let first = memory::held(&gpus[gpu], key)?;
+            let pages = managed::come(&mut gpus[gpu], slots, gpu, first, now);
+            self.mark(state, gpu);
+            Ok(u64::from(pages) * PAGE_BYTES)
+        })
+    }
+
+    /// Moves managed memory of this process to the host.
+    pub fn mem_leave(&self, key: MemoryKey) -> Result<(), DeviceError> {
+        let gpu = self.gpu(usize::from(key.gpu))?;
+        self.with(Some(gpu), |state, _| {
+            let State { gpus, slots, .. } = state;
+            let first = memory::held(&gpus[gpu], key)?;
+            managed::leave(&mut gpus[gpu], slots, gpu, first);
+            Ok(())
         })
     }
 

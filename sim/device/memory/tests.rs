@@ -5,6 +5,7 @@ use crate::error::DeviceError;
 use crate::layout::{DRIVER, HELD, SCRUB, State};
 use crate::limits::PAGE_BYTES;
 use crate::mapping::state_for_test;
+use crate::memory::Use;
 use crate::{memory, process, repair};
 
 const PAGES: u32 = 64;
@@ -20,7 +21,7 @@ fn machine() -> Box<State> {
 
 fn take(state: &mut State, slot: usize, pages: u32) -> Result<u32, DeviceError> {
     let State { gpus, slots, .. } = state;
-    memory::take(&mut gpus[0], slots, 0, slot, pages, false)
+    memory::take(&mut gpus[0], slots, 0, slot, pages, Use::Plain)
 }
 
 fn free(state: &mut State, slot: usize, first: u32) -> bool {

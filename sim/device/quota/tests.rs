@@ -6,6 +6,7 @@ use crate::error::{DeviceError, LimitError};
 use crate::layout::{DRIVER, MemoryLimit, State};
 use crate::limits::{CGROUP_PATH, MAX_QUOTAS, PAGE_BYTES};
 use crate::mapping::state_for_test;
+use crate::memory::Use;
 use crate::quota::{self, UNLIMITED};
 use crate::{memory, process, repair};
 use std::path::Path;
@@ -32,7 +33,7 @@ fn chain(groups: &[u64]) -> Chain {
 fn take(state: &mut State, slot: usize, pages: u32) -> Result<u32, DeviceError> {
     quota::admit(state, 0, slot, pages)?;
     let State { gpus, slots, .. } = state;
-    memory::take(&mut gpus[0], slots, 0, slot, pages, false)
+    memory::take(&mut gpus[0], slots, 0, slot, pages, Use::Plain)
 }
 
 /// Limits in pages; a hard limit of `None` is none.
@@ -168,7 +169,7 @@ fn managed_memory_is_not_behind_the_wall_and_stays_out_of_the_books() {
     let mut state = machine(&[&[7, 1]]);
     set(&mut state, &[7, 1], 0, Some(1)).unwrap();
     let State { gpus, slots, .. } = &mut *state;
-    let first = memory::take(&mut gpus[0], slots, 0, 0, 30, true).unwrap();
+    let first = memory::take(&mut gpus[0], slots, 0, 0, 30, Use::Managed).unwrap();
     assert_eq!((gpus[0].free_pages, slots[0].used_pages[0]), (34, 0));
     repair::repair(&mut state, 0);
     assert_eq!(state.slots[0].used_pages[0], 0);

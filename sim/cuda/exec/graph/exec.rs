@@ -123,7 +123,8 @@ impl Exec {
 
     /// What a stream must do for one launch.
     pub fn requests(&self) -> Result<Vec<Request>, CUresult> {
-        let time = |part: &Part| if part.enabled { part.task.time() } else { 0 };
+        let time =
+            |part: &Part| if part.enabled { part.task.time() + part.task.faults() } else { 0 };
         let steps: Vec<Step> = self
             .parts
             .iter()

@@ -197,6 +197,49 @@ scenarios! {
         set(word);
     }
 
+    /// Managed memory comes to the device with the kernel that uses it, and gives way with its bytes.
+    managed_memory_moves("managed=moves,mem=128MiB,context=0B,module=0B") {
+        let world = World::new();
+        let stream = stream(CU_STREAM_NON_BLOCKING);
+        let managed = [(); 2].map(|()| {
+            let mut pointer = 0;
+            ok!(cuMemAllocManaged(&mut pointer, 80 * MIB, CU_MEM_ATTACH_GLOBAL));
+            pointer
+        });
+        assert_eq!(free_bytes(), 128 * MIB, "none of it is used");
+        let (begin, end) = (event(), event());
+        ok!(cuEventRecord(begin, stream));
+        world.spin(stream, 1_000, managed[0] + 4);
+        ok!(cuEventRecord(end, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(free_bytes(), 48 * MIB);
+        // 80 MiB with 50 GB/s.
+        assert!(milliseconds(begin, end) > 1.6, "{}", milliseconds(begin, end));
+        world.spin(stream, 1_000, managed[1]);
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(free_bytes(), 48 * MIB, "in the place of the first");
+        let plain = alloc(128 * MIB);
+        ok!(cuMemsetD8_v2(plain, 7, 128 * MIB));
+        refused!(ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&mut 0, 1));
+        for pointer in managed {
+            let at = if pointer == managed[0] { pointer + 4 } else { pointer };
+            assert_eq!(crate::common::word(at), 1, "what the kernel has written");
+        }
+        ok!(cuMemFree_v2(plain));
+        ok!(cuMemPrefetchAsync(managed[0], 80 * MIB, 0, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(free_bytes(), 48 * MIB);
+        ok!(cuMemPrefetchAsync(managed[0], 80 * MIB, -1, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(free_bytes(), 128 * MIB);
+        ok!(cuMemsetD8Async(managed[1], 1, 80 * MIB, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(free_bytes(), 48 * MIB);
+        ok!(cuMemFree_v2(managed[1]));
+        ok!(cuMemFree_v2(managed[0]));
+        assert_eq!(free_bytes(), 128 * MIB);
+    }
+
     streams_run_at_the_same_time("overlap=on,queues=8") {
         let world = World::new();
         let streams = [(); 2].map(|()| stream(CU_STREAM_NON_BLOCKING));
