@@ -149,8 +149,8 @@ pub(crate) struct MemoryLimit {
     pub hard: u64,
 }
 
-/// A context and its work. Sequence numbers count from 0: all has ended below `head`, and from `head` to `tail` what has
-/// an end; number n lives in `ring[n % RING]`.
+/// A context and its work. Sequence numbers count from 0: all has ended below `head`, and from `head` to `tail` what
+/// has an end; number n lives in `ring[n % RING]`.
 #[repr(C)]
 pub(crate) struct Context {
     pub live: u32,
@@ -303,8 +303,8 @@ pub(crate) struct Block {
     /// Not 0 once a descriptor was made of it (see [`crate::exports`]): then having no holder is
     /// not the end.
     pub exported: u32,
-    /// Not 0 for managed memory (see [`crate::managed`]): it takes room, but no process is shown to use it and no control
-    /// group's limit knows of it.
+    /// Not 0 for managed memory, [`STAYS`] or [`MOVES`]: it takes room, but no process is shown to use it and no
+    /// control group's limit knows of it.
     pub managed: u32,
     /// Not 0 once a legacy handle was made of it: another process may open it by its key at any time.
     pub offered: u32,
@@ -316,6 +316,11 @@ pub(crate) struct Block {
     /// One bit per process that holds it.
     pub holders: [u64; MAX_PROCESSES.div_ceil(64)],
 }
+
+/// A [`Block::managed`]: managed memory that is on the GPU from the beginning and stays there.
+pub(crate) const STAYS: u32 = 1;
+/// The same that moves.
+pub(crate) const MOVES: u32 = 2;
 
 pub(crate) const HELD: u32 = 1;
 pub(crate) const SCRUB: u32 = 2;

@@ -8,9 +8,10 @@
 //! run between accesses. The kernel detects dead processes: each process holds a POSIX lock on one
 //! byte, which its death releases whatever the cause.
 //!
-//! Modules: `properties` is what a driver may be strict in, `layout` the plain data, `time` the clockwork,
-//! `queues` the work of one context, `memory` the page table, `managed` memory that moves. `quota` has the memory limits of control groups, `high_water` the most memory that slices ever held,
-//! `process` the table of processes, `repair` the recovery after a process was killed half-way. All of these are pure
+//! Modules: `properties` is what a driver may be strict in, `layout` the plain data, `time` the clockwork, `queues` the
+//! work of one context, `memory` the page table, `managed` memory that moves. `quota` has the memory limits of control
+//! groups, `high_water` the most memory that slices ever held, `process` the table of processes, `repair` the
+//! recovery after a process was killed half-way. All of these are pure
 //! functions of the data and a `now`. `machine` puts a lock around them and is the public interface; `machine/kernel`
 //! is the driver's kernel side, `machine/checkpoint` moves a process's memory to the host and back.
 //! `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`, `folder`, `vram`, `machine/attached` and

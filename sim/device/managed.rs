@@ -1,18 +1,33 @@
-//! Managed memory that moves: where the machine has `managed=moves`, it takes no room on the GPU until the GPU uses it,
-//! and gives way to other memory.
+//! Managed memory that moves: where the machine has `managed=moves`, it takes no room on the GPU until the GPU uses
+//! it, and gives way to other memory.
 //!
-//! A block's place in the memory file stays its own, as in a checkpoint, so its bytes and all mappings of them stay what
-//! they are; only what is counted moves. A block moves as a whole. Where the GPU has no room, the blocks that were not
-//! used for the longest time leave it; a block larger than what can be free stays on the host, where the GPU uses it
-//! over the link.
+//! A block's place in the memory file stays its own, as in a checkpoint, so its bytes and all mappings of them stay
+//! what they are; only what is counted moves. A block moves as a whole. Where the GPU has no room, the blocks that were
+//! not used for the longest time leave it; a block larger than what can be free stays on the host, where the GPU uses
+//! it over the link.
 
-use crate::layout::{Gpu, HELD, Slot};
-use crate::memory::{account, heads};
+use crate::error::DeviceError;
+use crate::layout::{Gpu, HELD, MOVES, Slot};
+use crate::limits::MAX_FRAMES;
+use crate::memory::{self, Use, account, heads};
 
-/// [`crate::layout::Block::managed`]: it is on the GPU from the beginning and stays there.
-pub(crate) const STAYS: u32 = 1;
-/// The same: it moves.
-pub(crate) const MOVES: u32 = 2;
+/// As [`memory::take`]; managed memory that moves gives way to what is to be on the GPU.
+pub(crate) fn take(
+    gpu: &mut Gpu,
+    slots: &mut [Slot],
+    index: usize,
+    slot: usize,
+    count: u32,
+    what: Use,
+) -> Result<u32, DeviceError> {
+    if what == Use::OnHost && frames(gpu, count) > MAX_FRAMES as u32 {
+        return Err(DeviceError::OutOfMemory);
+    }
+    if what != Use::OnHost && count <= gpu.total_pages {
+        make_room(gpu, slots, index, count);
+    }
+    memory::take(gpu, slots, index, slot, count, what)
+}
 
 /// Places for pages that the memory file needs once so many pages more are on the host, or may be: all managed memory
 /// that moves can be there at once.

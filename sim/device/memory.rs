@@ -11,9 +11,8 @@
 //! takes its blocks over.
 
 use crate::error::DeviceError;
-use crate::layout::{Block, Gpu, HELD, Page, SCRUB, Slot};
-use crate::limits::{MAX_FRAMES, PAGE_BYTES};
-use crate::managed;
+use crate::layout::{Block, Gpu, HELD, MOVES, Page, SCRUB, STAYS, Slot};
+use crate::limits::PAGE_BYTES;
 use crate::types::{Extent, MemoryKey};
 
 /// What a block is: plain memory, or managed memory, which is charged to no process.
@@ -25,7 +24,8 @@ pub(crate) enum Use {
     OnHost,
 }
 
-/// Takes `count` pages for the process `slot`; the block's first page names it. Managed memory that moves gives way.
+/// Takes `count` pages for the process `slot`; the block's first page names it. Of memory on the host, the caller has
+/// made sure that there is room for it there.
 pub(crate) fn take(
     gpu: &mut Gpu,
     slots: &mut [Slot],
@@ -39,17 +39,9 @@ pub(crate) fn take(
     }
     let on_host = what == Use::OnHost;
     if on_host {
-        if managed::frames(gpu, count) > MAX_FRAMES as u32 {
-            return Err(DeviceError::OutOfMemory);
-        }
         gpu.frames = gpu.frames.max(gpu.total_pages + gpu.away_pages + count);
-    } else {
-        if count <= gpu.total_pages {
-            managed::make_room(gpu, slots, gpu_index, count);
-        }
-        if count > gpu.free_pages {
-            return Err(DeviceError::OutOfMemory);
-        }
+    } else if count > gpu.free_pages {
+        return Err(DeviceError::OutOfMemory);
     }
     let start = contiguous(gpu, count).unwrap_or(gpu.hint);
     let first = chain(gpu, start, count).ok_or(DeviceError::OutOfMemory)?;
@@ -64,8 +56,8 @@ pub(crate) fn take(
         offered: 0,
         managed: match what {
             Use::Plain => 0,
-            Use::Managed => managed::STAYS,
-            Use::OnHost => managed::MOVES,
+            Use::Managed => STAYS,
+            Use::OnHost => MOVES,
         },
         away: u32::from(on_host),
         used_ns: 0,
@@ -152,7 +144,7 @@ pub(crate) fn key(gpu: &Gpu, gpu_index: usize, first: u32) -> MemoryKey {
 /// The block that a key names, if it still has a holder and no checkpoint has moved it.
 pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
     let block = gpu.blocks.get(key.block as usize).ok_or(DeviceError::StaleMemory)?;
-    let is_here = block.away == 0 || block.managed == managed::MOVES;
+    let is_here = block.away == 0 || block.managed == MOVES;
     let living = block.phase == HELD && block.generation == key.generation && is_here;
     if living { Ok(key.block) } else { Err(DeviceError::StaleMemory) }
 }

@@ -4,7 +4,7 @@ use crate::error::DeviceError;
 use crate::layout::{Context, SCRUB, Slot, State};
 use crate::limits::{CGROUP_DEPTH, MAX_CONTEXTS, MAX_GPUS};
 use crate::types::ContextId;
-use crate::{events, memory, quota, time};
+use crate::{events, managed, memory, quota, time};
 
 /// Enters a process into a slot whose byte it has just locked. The remains of a dead process in
 /// that slot must have been dropped before.
@@ -80,7 +80,7 @@ pub(crate) fn create_context(
         0 => 0,
         pages => {
             quota::admit(state, gpu_index, slot, pages)?;
-            memory::take(
+            managed::take(
                 &mut state.gpus[gpu_index],
                 &mut state.slots,
                 gpu_index,

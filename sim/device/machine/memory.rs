@@ -50,7 +50,7 @@ impl Machine {
                 quota::admit(state, gpu, self.slot, pages as u32)?;
             }
             let State { gpus, slots, .. } = state;
-            let first = memory::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32, what)?;
+            let first = managed::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32, what)?;
             self.mark(state, gpu);
             let gpu_state = &state.gpus[gpu];
             let extents = memory::extents(gpu_state, first);

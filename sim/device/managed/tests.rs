@@ -20,7 +20,7 @@ fn machine() -> Box<State> {
 
 fn take(state: &mut State, slot: usize, pages: u32, what: Use) -> Result<u32, DeviceError> {
     let State { gpus, slots, .. } = state;
-    memory::take(&mut gpus[0], slots, 0, slot, pages, what)
+    super::take(&mut gpus[0], slots, 0, slot, pages, what)
 }
 
 fn uses(state: &mut State, first: u32, now: u64) -> u32 {

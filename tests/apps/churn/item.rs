@@ -16,6 +16,7 @@ gpuslice_apps::driver_functions! {
         cuMemAlloc_v2,
         cuMemAllocPitch_v2,
         cuMemAllocManaged,
+        cuMemsetD8Async,
         cuMemFree_v2,
         cuStreamCreate,
         cuStreamSynchronize,
@@ -170,6 +171,11 @@ impl Cuda {
                 2 => {
                     let result = (self.0.cuMemAllocManaged)(&mut at, size, 1);
                     tried("cuMemAllocManaged", result)?;
+                    // The GPU uses it, so that it is there, also on a machine where managed memory moves; a part is
+                    // never used, and may be on the host.
+                    if !(bytes / ROW).is_multiple_of(4) {
+                        tried("cuMemsetD8Async", (self.0.cuMemsetD8Async)(at, 0, size, stream))?;
+                    }
                     Ok(Item::Managed(at, bytes))
                 }
                 3 => {

@@ -6,7 +6,7 @@
 //! `GPUSLICE_TEST_SIM=profile=strict,exit=1s cargo test --test it -- policy::`.
 
 /// Suite, what replaces the profile's values, and why.
-const STRICT: [(&str, &str, &str); 7] = [
+const STRICT: [(&str, &str, &str); 8] = [
     (
         "conformance",
         "exit=0ns,late=0ns,listed=always,context=64MiB,create=1ms,nvml=0ns..1ms",
@@ -34,6 +34,11 @@ const STRICT: [(&str, &str, &str); 7] = [
         "streams that wait for each other need a hardware queue each, on a bare device as well",
     ),
     ("time::deadlocks", "context=64MiB,create=10ms", "many processes in a slice of 1 GiB"),
+    (
+        "time::loads",
+        "switch=50us,slice=2ms,context=64MiB,create=10ms",
+        "ratios of GPU time among programs that take turns at each wait",
+    ),
     (
         "time::gang",
         "switch=50us,event=0ns,context=64MiB,create=10ms",

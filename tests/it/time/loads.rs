@@ -4,7 +4,7 @@
 //! `tests/bench/timing` has the whole table, and exact bounds. Here the machine may be busy, so a holder may be idle
 //! for longer than its pause: `idle_us` is long enough for that, and root's daemon and tenants go before other work.
 
-use super::{Tenant, during, must, node, ratio_settles, settles, shown};
+use super::{Tenant, during, must, node, ratio_settles, settles, shown, strict_node};
 use crate::harness::node::Node;
 use crate::harness::wire::{client_page, container_page};
 use crate::harness::{can_go_before_other_work, go_before_other_work, target_dir};
@@ -29,11 +29,27 @@ fn can_judge() -> bool {
 
 /// Two slices of a daemon that lets holders idle for so long.
 fn patient(idle_us: u64) -> (Node, Machine) {
+    patient_on(node(), idle_us)
+}
+
+fn patient_on((mut node, machine): (Node, Machine), idle_us: u64) -> (Node, Machine) {
     go_before_other_work();
-    let (mut node, machine) = node();
     node.end_daemon(Signal::SIGTERM);
     node.start_configured(&format!("idle_us = {idle_us}\n"));
     (node, machine)
+}
+
+/// A program of `loads` without an end.
+fn load(
+    node: &Node,
+    machine: &Machine,
+    container: &'static str,
+    program: &str,
+    options: &[&str],
+) -> Tenant {
+    let mut command = Command::new(target_dir().join("loads"));
+    command.args([program, "--seconds", "100000"]).args(options);
+    Tenant::run(command, node, machine, container, Duration::from_millis(20))
 }
 
 /// A program that launches so many kernels, waits for their end, and pauses.
@@ -43,11 +59,9 @@ fn steps(
     container: &'static str,
     [kernel_us, pause_us, launches]: [u64; 3],
 ) -> Tenant {
-    let mut command = Command::new(target_dir().join("loads"));
-    command.args(["steps", "--seconds", "100000"]);
-    command.args(["--kernel-us", &kernel_us.to_string(), "--pause-us", &pause_us.to_string()]);
-    command.args(["--launches", &launches.to_string()]);
-    Tenant::run(command, node, machine, container, Duration::from_millis(20))
+    let [kernel, pause, launches] = [kernel_us, pause_us, launches].map(|it| it.to_string());
+    let options = ["--kernel-us", &kernel, "--pause-us", &pause, "--launches", &launches];
+    load(node, machine, container, "steps", &options)
 }
 
 /// Each load can use more than three quarters of a GPU. The work between two pauses is long enough that a holder keeps
@@ -62,6 +76,23 @@ fn weights_hold_in_cells_of_the_matrix() {
         must(&node, &["set", "b", "--weight", "3"]);
         let light = steps(&node, &machine, "a", load);
         let heavy = steps(&node, &machine, "b", load);
+        light.gets(&machine, Duration::from_millis(100));
+        ratio_settles(&machine, &light, &heavy, 2.4..3.6);
+    }
+}
+
+/// The GPU works for several streams of a program at the same time, and ends their work in another order than it was
+/// launched in: a turn has drained when the last of it has ended.
+#[test]
+fn weights_hold_for_programs_with_several_streams() {
+    if !can_judge() {
+        return;
+    }
+    for program in ["streams", "copy"] {
+        let (node, machine) = patient_on(strict_node("time::loads"), CELLS_IDLE_US);
+        must(&node, &["set", "b", "--weight", "3"]);
+        let light = load(&node, &machine, "a", program, &[]);
+        let heavy = load(&node, &machine, "b", program, &[]);
         light.gets(&machine, Duration::from_millis(100));
         ratio_settles(&machine, &light, &heavy, 2.4..3.6);
     }
