@@ -19,9 +19,9 @@ pub const LINK_BYTES_PER_US: u64 = 50_000;
 pub const RING: u64 = 8192;
 /// Work a context may have queued and not completed; one more is refused as full.
 pub const MAX_PENDING: u64 = 4096;
-/// Longest duration of one piece of work; anything above means "for ever".
 /// Times that a context was taken off the run list are remembered, up to so many.
 pub const STOPS: usize = 64;
+/// Longest duration of one piece of work; anything above means "for ever".
 pub const MAX_DURATION_NS: u64 = u64::MAX / 8;
 /// An access to the device at least this long after the last check first checks for dead processes.
 pub const REAP_EVERY_NS: u64 = 4_000_000;

@@ -160,6 +160,14 @@ impl Context {
         running
     }
 
+    /// Blocks of the kernels that have begun and not ended.
+    pub(crate) fn blocks_in_work(&self) -> u64 {
+        let firsts = self.firsts();
+        let entries = firsts.all().iter().map(|seq| self.entry(*seq));
+        let begun = entries.filter(|entry| entry.start_ns != 0 && entry.is(Kind::Kernel));
+        begun.map(|entry| u64::from(entry.blocks)).sum()
+    }
+
     /// Least time until one of these pieces ends.
     fn least_left(&self, pieces: &Pieces) -> u64 {
         pieces.all().iter().map(|seq| self.entry(*seq).left_ns).min().unwrap_or(0)

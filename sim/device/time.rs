@@ -69,7 +69,7 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     let front = gpu.queue[0];
     let available = now - gpu.clock_ns;
     if gpu.resident != u32::from(front) + 1 {
-        gpu.switch_left_ns = if gpu.resident == 0 { 0 } else { draw(gpu, gpu.switch) };
+        gpu.switch_left_ns = switch(gpu, contexts);
         gpu.resident = u32::from(front) + 1;
         gpu.slice_ns = draw(gpu, gpu.slice);
         gpu.slice_left_ns = slice(gpu, contexts, front);
@@ -113,6 +113,17 @@ fn slice(gpu: &Gpu, contexts: &[Context], index: u16) -> u64 {
         0 => gpu.slice_ns,
         own => own,
     }
+}
+
+/// How long the GPU takes for another context: the longer, the more blocks of the one before are in work, because their
+/// state is put away.
+fn switch(gpu: &mut Gpu, contexts: &[Context]) -> u64 {
+    let Some(before) = gpu.resident.checked_sub(1) else {
+        return 0;
+    };
+    let (all, least) = (u64::from(WAVE_BLOCKS), gpu.switch.least_ns);
+    let more = draw(gpu, gpu.switch) - least;
+    least + more / (2 * all) * (all + contexts[before as usize].blocks_in_work())
 }
 
 fn draw(gpu: &mut Gpu, span: Span) -> u64 {

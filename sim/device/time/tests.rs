@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::layout::{DRIVER, State};
-use crate::limits::{MAX_DURATION_NS, MAX_PENDING, RING};
+use crate::limits::{MAX_DURATION_NS, MAX_PENDING, RING, WAVE_BLOCKS};
 use crate::mapping::state_for_test;
 use crate::types::{ContextId, Kind, Status, Work};
 use crate::{process, time};
@@ -331,6 +331,25 @@ fn uneven(seed: u64) -> (Box<State>, Vec<ContextId>) {
         push(&mut state, id, u64::MAX);
     }
     (state, ids)
+}
+
+/// The same changes of contexts, with kernels of one block and with kernels that fill the GPU.
+#[test]
+fn a_switch_is_longer_with_more_state() {
+    let switched = |blocks: u16| {
+        let (mut state, ids) = machine_of("switch=50us..500us,slice=1ms", 2);
+        for id in ids {
+            let work = Work { blocks, ..Work::new(Kind::Kernel, 50 * MS) };
+            let context = &mut state.contexts[usize::from(id.index)];
+            time::push(&mut state.gpus[0], context, id.index, work);
+        }
+        look(&mut state, START + 1_000 * MS);
+        let changes: u32 = state.contexts.iter().map(|it| it.saves).sum();
+        state.gpus[0].busy_ns - 100 * MS - u64::from(changes) * SWITCH
+    };
+    let (small, large) = (switched(1), switched(WAVE_BLOCKS));
+    let ratio = large as f64 / small as f64;
+    assert!((1.95..2.05).contains(&ratio), "{large} ns above the least, and {small} for one block");
 }
 
 #[test]

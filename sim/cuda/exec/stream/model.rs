@@ -13,6 +13,9 @@ use super::{Body, Call, Effect, Event, EventKey, Fault, Manner, Mark, Nanos, Rin
 use crate::driver::device_error;
 use crate::handles::Table;
 
+/// Work of a context on the device: its queue, and its number.
+pub(super) type Place = (u16, Seq);
+
 /// An operation in a stream.
 pub(super) struct Op {
     /// Points of other streams that must be reached first.
@@ -69,7 +72,7 @@ impl Stream {
 }
 
 /// What an operation is to the device: its time, behind the awaited work of other queues, one piece for each.
-fn pieces(body: &Body, queue: u16, awaited: Vec<(u16, Seq)>) -> Vec<Work> {
+fn pieces(body: &Body, queue: u16, awaited: Vec<Place>) -> Vec<Work> {
     let (kind, duration_ns, blocks) = match body {
         Body::Work { kind, ns, blocks, .. } => (*kind, *ns, *blocks),
         _ => (Kind::Marker, 0, 0),
@@ -320,11 +323,7 @@ impl Model {
     }
 
     /// The device work behind a mark of the same context, and its queue: `Err` where it is not placed yet.
-    pub(super) fn placed_seq(
-        &self,
-        mark: Mark,
-        context: ContextId,
-    ) -> Result<Option<(u16, Seq)>, ()> {
+    pub(super) fn placed_seq(&self, mark: Mark, context: ContextId) -> Result<Option<Place>, ()> {
         if self.reached(mark) {
             return Ok(None);
         }
@@ -351,8 +350,7 @@ impl Model {
 
     /// The device work behind which an operation is: that of its stream's queue, and that of others. `Err` where some
     /// is not placed yet.
-    #[allow(clippy::type_complexity)]
-    fn behind(&self, stream: &Stream, op: &Op) -> Result<(Option<Seq>, Vec<(u16, Seq)>), ()> {
+    fn behind(&self, stream: &Stream, op: &Op) -> Result<(Option<Seq>, Vec<Place>), ()> {
         let (own, mut seq, mut others) = (self.queue_on_device(stream), stream.last, Vec::new());
         for mark in &op.after {
             match self.placed_seq(*mark, stream.context)? {
@@ -484,7 +482,7 @@ impl Model {
         &mut self,
         ring: &impl Ring,
         context: ContextId,
-        work: Option<(u16, Seq)>,
+        work: Option<Place>,
         exact: bool,
     ) -> Option<Nanos> {
         let Some((queue, seq)) = work else { return Some(0) };
